@@ -1,0 +1,218 @@
+//! The REST operations: one variant each, one table that says everything about them that does not depend on data.
+//!
+//! [`route`] finds the operation of a request, [`Operation::row`] what it needs: permissions, role, body, scope. The
+//! table promises that a request routes to at most one operation. Whether the resource exists, and whether a
+//! create-only permission would overwrite something, is for the services.
+
+mod route;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use http::HeaderMap;
+
+use crate::account::Role;
+use crate::query::Query;
+use crate::service::ServiceKind;
+
+pub use route::route;
+pub use table::Operation;
+
+/// What the table says about one operation.
+#[derive(Debug)]
+pub struct Row {
+    /// The operation.
+    pub operation: Operation,
+    /// Its name in the REST documentation.
+    pub name: &'static str,
+    /// The service that has it.
+    pub service: ServiceKind,
+    /// What it acts on, as `srt` of an account SAS counts.
+    pub scope: Scope,
+    /// The addresses it is sent to.
+    pub places: &'static [Place],
+    /// The HTTP methods it is sent with.
+    pub methods: &'static [&'static str],
+    /// The value of `restype`; empty = absent.
+    pub restype: &'static str,
+    /// The value of `comp`; empty = absent.
+    pub comp: &'static str,
+    /// What else tells it from operations of the same address and method. The first row of the table that fits wins.
+    pub when: &'static [When],
+    /// What an account SAS must grant, as a rule; [`Operation::account_permission`] knows the exceptions.
+    pub account_sas: Permission,
+    /// What a service or user delegation SAS must grant, as a rule; [`Operation::service_permission`] knows the
+    /// exceptions.
+    pub service_sas: Permission,
+    /// Who may call it without credentials.
+    pub anonymous: Anonymous,
+    /// The least role that an OAuth subject needs; none = OAuth is not accepted.
+    pub role: Option<Role>,
+    /// How large a body it takes.
+    pub body: BodyClass,
+    /// Whether it only reads: safe to repeat, and served from a secondary.
+    pub read: bool,
+}
+
+/// What an operation acts on: the letters of `srt`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// `s`: the service.
+    Service,
+    /// `c`: a container, queue, table or share.
+    Container,
+    /// `o`: a blob, message, entity, directory or file.
+    Object,
+    /// Not limited by `srt`.
+    Any,
+}
+
+/// The kinds of address in a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// `/`
+    Service,
+    /// `/container`, `/queue`, `/share`
+    Container,
+    /// `/container/blob`, `/share/path`; also `/blob` in the root container
+    Object,
+    /// `/queue/messages`
+    Messages,
+    /// `/queue/messages/id`
+    Message,
+    /// `/Tables`
+    Tables,
+    /// `/Tables('table')`
+    NamedTable,
+    /// `/table`, `/table()`
+    Table,
+    /// `/table(PartitionKey='…',RowKey='…')`
+    Entity,
+    /// `/$batch` of the table service
+    TableBatch,
+}
+
+/// A header or query parameter that tells operations apart. Values compare without regard to case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// The header is there.
+    Header(&'static str),
+    /// The header has this value.
+    HeaderIs(&'static str, &'static str),
+    /// The query parameter is there.
+    Query(&'static str),
+    /// The query parameter has this value.
+    QueryIs(&'static str, &'static str),
+}
+
+/// The letters of a SAS that allow an operation: alternatives are separated by `|`, letters needed together joined by
+/// `+`; `*` = any SAS will do, nothing = none will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permission(pub &'static str);
+
+/// Who may call an operation without credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anonymous {
+    /// Nobody.
+    Never,
+    /// Anybody, if the container lets its blobs be read.
+    PublicBlob,
+    /// Anybody, if the container lets itself be listed too.
+    PublicContainer,
+    /// Anybody, whatever is addressed.
+    Always,
+}
+
+/// How large a body an operation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyClass {
+    /// None.
+    Nothing,
+    /// A small XML or JSON document, or a queue message.
+    Small,
+    /// One write of pages or a range, an entity, a batch: 4 MiB.
+    Medium,
+    /// A block list: 50,000 block ids.
+    Large,
+    /// Content that is streamed; the service knows the limit.
+    Stream,
+}
+
+impl BodyClass {
+    /// The most bytes that may be read into memory for it; none = it is streamed.
+    pub const fn limit(self) -> Option<usize> {
+        match self {
+            Self::Nothing => Some(0),
+            Self::Small => Some(512 << 10),
+            Self::Medium => Some(4 << 20),
+            Self::Large => Some(8 << 20),
+            Self::Stream => None,
+        }
+    }
+}
+
+impl Permission {
+    /// No SAS allows it.
+    pub const NEVER: Self = Self("");
+    /// Any SAS allows it.
+    pub const ANY: Self = Self("*");
+
+    /// Whether these letters allow it.
+    pub fn granted_by(self, letters: &str) -> bool {
+        match self.0 {
+            "" => false,
+            "*" => true,
+            alternatives => alternatives
+                .split('|')
+                .any(|together| together.split('+').all(|letter| letters.contains(letter))),
+        }
+    }
+}
+
+impl When {
+    /// Whether the request fits.
+    pub fn holds(self, query: &Query, headers: &HeaderMap) -> bool {
+        let header_is = |name, value: &str| {
+            headers
+                .get(name)
+                .is_some_and(|h| h.as_bytes().trim_ascii().eq_ignore_ascii_case(value.as_bytes()))
+        };
+        match self {
+            Self::Header(name) => headers.contains_key(name),
+            Self::HeaderIs(name, value) => header_is(name, value),
+            Self::Query(name) => query.get(name).is_some(),
+            Self::QueryIs(name, value) => query.get(name).is_some_and(|v| v.eq_ignore_ascii_case(value)),
+        }
+    }
+}
+
+impl Operation {
+    /// The name in the REST documentation.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The service that has it.
+    pub fn service(self) -> ServiceKind {
+        self.row().service
+    }
+
+    /// What an account SAS must grant for this request.
+    pub fn account_permission(self, query: &Query, headers: &HeaderMap) -> Permission {
+        self.exception(query, headers).unwrap_or(self.row().account_sas)
+    }
+
+    /// What a service or user delegation SAS must grant for this request.
+    pub fn service_permission(self, query: &Query, headers: &HeaderMap) -> Permission {
+        let usual = self.row().service_sas;
+        if usual == Permission::NEVER { usual } else { self.exception(query, headers).unwrap_or(usual) }
+    }
+
+    fn exception(self, query: &Query, headers: &HeaderMap) -> Option<Permission> {
+        let fits = |(operation, when, _): &&(Self, When, Permission)| {
+            *operation == self && when.holds(query, headers)
+        };
+        table::EXCEPTIONS.iter().find(fits).map(|(_, _, permission)| *permission)
+    }
+}

@@ -289,7 +289,7 @@ impl Lease {
             (_, None) => false,
         };
         let ends = self.changes_at(now);
-        if access == Access::CopyDestination && by_holder && ends.is_some() {
+        if access == Access::CopyDestination && ends.is_some() {
             return Err(LeaseRefusal::InfiniteDurationRequired);
         }
         let forgets = matches!(access, Access::Write | Access::CopyDestination)

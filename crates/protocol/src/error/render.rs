@@ -1,0 +1,164 @@
+//! A refusal as a reply: status, headers, body.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::{Method, StatusCode};
+use lazuli_concurrency::Timestamp;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::Refusal;
+use crate::{date, xml};
+
+const X_MS_ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
+const ODATA_METADATA: &str = "http://schemas.microsoft.com/ado/2007/08/dataservices/metadata";
+
+/// The shape of an error body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorFormat {
+    /// `<Error>`: blob, queue, file.
+    Xml,
+    /// `{"odata.error":…}`: tables and entities.
+    TableJson,
+    /// `<m:error>`: the XML operations of the table service, which are its ACLs and properties.
+    TableXml,
+    /// `{"error":…}`: Data Lake.
+    DfsJson,
+}
+
+impl Refusal {
+    /// The reply to a request of that method. A reply to HEAD and a 304 have no body; `x-ms-error-code` is always there.
+    pub fn render(
+        &self,
+        format: ErrorFormat,
+        method: &Method,
+        request_id: Uuid,
+        now: Timestamp,
+    ) -> (StatusCode, HeaderMap, Bytes) {
+        let mut headers: HeaderMap = self.headers.iter().cloned().collect();
+        headers.insert(X_MS_ERROR_CODE, HeaderValue::from_static(self.code.name()));
+        if method == Method::HEAD || self.status == StatusCode::NOT_MODIFIED {
+            return (self.status, headers, Bytes::new());
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+        if format == ErrorFormat::TableJson {
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        }
+        (self.status, headers, self.body(format, request_id, now))
+    }
+
+    fn body(&self, format: ErrorFormat, request_id: Uuid, now: Timestamp) -> Bytes {
+        let code = self.code.name();
+        let message = format!("{}\nRequestId:{request_id}\nTime:{}", self.message, date::iso8601(now));
+        match format {
+            ErrorFormat::Xml => {
+                let mut xml = xml::Writer::new();
+                xml.open("Error").text("Code", code).text("Message", message);
+                for (name, value) in &self.details {
+                    xml.text(name, value);
+                }
+                xml.finish().into()
+            }
+            ErrorFormat::TableXml => {
+                let mut xml = xml::Writer::new();
+                xml.open_with("m:error", &[("xmlns:m", ODATA_METADATA)]).text("m:code", code);
+                xml.text_with("m:message", &[("xml:lang", "en-US")], message);
+                xml.finish().into()
+            }
+            ErrorFormat::TableJson => {
+                let message = json!({ "lang": "en-US", "value": message });
+                json!({ "odata.error": { "code": code, "message": message } }).to_string().into()
+            }
+            ErrorFormat::DfsJson => {
+                json!({ "error": { "code": code, "message": message } }).to_string().into()
+            }
+        }
+    }
+}
+
+impl ErrorFormat {
+    const fn content_type(self) -> &'static str {
+        match self {
+            Self::Xml | Self::TableXml => "application/xml",
+            Self::TableJson => "application/json;odata=minimalmetadata;streaming=true;charset=utf-8",
+            Self::DfsJson => "application/json;charset=utf-8",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ErrorCode;
+    use super::*;
+
+    const ID: Uuid = Uuid::from_u128(0xf16b5298_0003_011e_0e70_83666b000000);
+    // 2020-07-10T10:16:22.8096444Z
+    const NOW: Timestamp = Timestamp::from_ticks(637_299_729_828_096_444);
+    const TAIL: &str = "\nRequestId:f16b5298-0003-011e-0e70-83666b000000\nTime:2020-07-10T10:16:22.8096444Z";
+
+    fn body(refusal: &Refusal, format: ErrorFormat) -> String {
+        let (_, _, body) = refusal.render(format, &Method::GET, ID, NOW);
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn xml_carries_details_as_siblings_of_the_message() {
+        let refusal = Refusal::invalid_query("maxresults", "a<b", "not a number");
+        let (status, headers, _) = refusal.render(ErrorFormat::Xml, &Method::GET, ID, NOW);
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert_eq!(headers["x-ms-error-code"], "InvalidQueryParameterValue");
+        assert_eq!(headers["content-type"], "application/xml");
+        let message = ErrorCode::InvalidQueryParameterValue.message();
+        assert_eq!(
+            body(&refusal, ErrorFormat::Xml),
+            format!(
+                "<?xml version=\"1.0\" encoding=\"utf-8\"?><Error><Code>InvalidQueryParameterValue</Code>\
+                 <Message>{message}{TAIL}</Message><QueryParameterName>maxresults</QueryParameterName>\
+                 <QueryParameterValue>a&lt;b</QueryParameterValue><Reason>not a number</Reason></Error>"
+            )
+        );
+    }
+
+    #[test]
+    fn tables_answer_in_odata_json() {
+        let json: serde_json::Value =
+            serde_json::from_str(&body(&ErrorCode::ResourceNotFound.into(), ErrorFormat::TableJson)).unwrap();
+        assert_eq!(json["odata.error"]["code"], "ResourceNotFound");
+        assert_eq!(json["odata.error"]["message"]["lang"], "en-US");
+        let text = format!("The specified resource does not exist.{TAIL}");
+        assert_eq!(json["odata.error"]["message"]["value"], text);
+    }
+
+    #[test]
+    fn table_acls_answer_in_the_metadata_namespace_without_a_byte_order_mark() {
+        let body = body(&ErrorCode::TableNotFound.into(), ErrorFormat::TableXml);
+        assert!(
+            body.starts_with("<?xml version=\"1.0\" encoding=\"utf-8\"?><m:error xmlns:m=\"http://"),
+            "{body}"
+        );
+        // The length that the cloud service's reply to this error is known to have.
+        assert_eq!(body.len(), 316);
+    }
+
+    #[test]
+    fn data_lake_answers_in_plain_json() {
+        let json: serde_json::Value =
+            serde_json::from_str(&body(&ErrorCode::PathNotFound.into(), ErrorFormat::DfsJson)).unwrap();
+        assert_eq!(json["error"]["code"], "PathNotFound");
+        assert_eq!(json["error"]["message"], format!("The specified path does not exist.{TAIL}"));
+    }
+
+    #[test]
+    fn head_and_304_have_the_code_but_no_body() {
+        for (refusal, method, status) in [
+            (Refusal::new(ErrorCode::BlobNotFound), Method::HEAD, 404),
+            (Refusal::not_modified(), Method::GET, 304),
+        ] {
+            let (got, headers, body) = refusal.render(ErrorFormat::Xml, &method, ID, NOW);
+            assert_eq!(got.as_u16(), status);
+            assert_eq!(headers["x-ms-error-code"], refusal.code().name());
+            assert!(body.is_empty() && !headers.contains_key(CONTENT_TYPE));
+        }
+    }
+}

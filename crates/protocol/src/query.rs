@@ -1,0 +1,226 @@
+//! The query string, decoded once at the edge.
+//!
+//! Names are looked up without regard to case and kept in lower case; values are percent-decoded UTF-8. Repeats and
+//! order are kept, because Shared Key signs them. `+` stays `+`: clients of this protocol write a space as `%20` and
+//! often leave the `+` of a Base64 signature, pop receipt or block id as it is, so reading it as a space would break
+//! signatures.
+
+use std::ops::RangeInclusive;
+
+use percent_encoding::percent_decode_str;
+
+use crate::error::{ErrorCode, Refusal};
+
+/// More parameters than any operation and signature can have together.
+const MAX_PARAMETERS: usize = 128;
+
+/// Decoded query parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Query {
+    parameters: Vec<(String, String)>,
+}
+
+impl Query {
+    /// The parameters of the part of a URI after `?`.
+    pub fn parse(raw: &str) -> Result<Self, Refusal> {
+        let mut parameters = Vec::new();
+        for part in raw.split('&').filter(|part| !part.is_empty()) {
+            if parameters.len() == MAX_PARAMETERS {
+                return Err(
+                    Refusal::new(ErrorCode::InvalidUri).message("The URI has too many query parameters.")
+                );
+            }
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let name = decode(name).ok_or(ErrorCode::InvalidUri)?.to_lowercase();
+            let value = decode(value).ok_or_else(|| {
+                Refusal::invalid_query(&name, value, "The value is not percent-encoded UTF-8.")
+            })?;
+            parameters.push((name, value));
+        }
+        Ok(Self { parameters })
+    }
+
+    /// The first value of a parameter, if it was sent.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.get_all(name).next()
+    }
+
+    /// Every value of a parameter, in the order sent.
+    pub fn get_all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        let named = move |(sent, _): &&(String, String)| sent.eq_ignore_ascii_case(name);
+        self.parameters.iter().filter(named).map(|(_, value)| value.as_str())
+    }
+
+    /// Whether the parameter was sent, with a value or without.
+    pub fn contains(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// All parameters as sent: names in lower case, values decoded.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The value of a parameter that has to be there and not empty.
+    pub fn required(&self, name: &str) -> Result<&str, Refusal> {
+        self.get(name).filter(|value| !value.is_empty()).ok_or_else(|| Refusal::missing_query(name))
+    }
+
+    /// A whole number in a range; absent and empty are `None`.
+    pub fn number(&self, name: &str, allowed: RangeInclusive<i64>) -> Result<Option<i64>, Refusal> {
+        let Some(text) = self.get(name).filter(|text| !text.is_empty()) else { return Ok(None) };
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(Refusal::invalid_query(name, text, "The value is not a whole number."));
+        }
+        // What does not even fit an i64 is out of any range.
+        match text.parse() {
+            Ok(number) if allowed.contains(&number) => Ok(Some(number)),
+            _ => Err(Refusal::new(ErrorCode::OutOfRangeQueryParameterValue)
+                .detail("QueryParameterName", name)
+                .detail("QueryParameterValue", text)
+                .detail("MinimumAllowed", allowed.start().to_string())
+                .detail("MaximumAllowed", allowed.end().to_string())),
+        }
+    }
+
+    /// `maxresults`: at least 1, and never more than `cap`, which is also the default.
+    pub fn max_results(&self, cap: u16) -> Result<usize, Refusal> {
+        let asked = self.number("maxresults", 1..=i64::from(i32::MAX))?;
+        Ok(asked.map_or(usize::from(cap), |asked| (asked as usize).min(usize::from(cap))))
+    }
+
+    /// `true` or `false`, without regard to case; absent and empty are `None`.
+    pub fn flag(&self, name: &str) -> Result<Option<bool>, Refusal> {
+        match self.get(name) {
+            None | Some("") => Ok(None),
+            Some(text) if text.eq_ignore_ascii_case("true") => Ok(Some(true)),
+            Some(text) if text.eq_ignore_ascii_case("false") => Ok(Some(false)),
+            Some(text) => Err(Refusal::invalid_query(name, text, "The value is neither true nor false.")),
+        }
+    }
+
+    /// The words of a list such as `include`, comma-separated or repeated, each turned into what it stands for.
+    /// A word that is not among `known` is refused.
+    pub fn list<T: Copy>(&self, name: &str, known: &[(&str, T)]) -> Result<Vec<T>, Refusal> {
+        self.get_all(name)
+            .flat_map(|value| value.split(','))
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .map(|word| {
+                let found = known.iter().find(|(k, _)| k.eq_ignore_ascii_case(word));
+                found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+                    Refusal::invalid_query(name, word, "The value is not one that this operation knows.")
+                })
+            })
+            .collect()
+    }
+}
+
+/// Percent-decoded text; `None` if a `%` is not followed by two hexadecimal digits or the bytes are not UTF-8.
+pub(crate) fn decode(text: &str) -> Option<String> {
+    let mut escapes = text.split('%').skip(1).map(str::as_bytes);
+    escapes
+        .all(|e| matches!(e, [a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit()))
+        .then_some(())?;
+    Some(percent_decode_str(text).decode_utf8().ok()?.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_case_blind_values_are_decoded_and_order_and_repeats_stay() {
+        let query =
+            Query::parse("Comp=list&&include=snapshots&include=metadata%2Ccopy&prefix=a%20b+c%C3%A9&x")
+                .unwrap();
+        assert_eq!(query.get("comp"), Some("list"));
+        assert_eq!(query.get("prefix"), Some("a b+cé"));
+        assert_eq!(query.get("x"), Some(""));
+        assert_eq!(query.get("y"), None);
+        assert_eq!(query.get_all("include").collect::<Vec<_>>(), ["snapshots", "metadata,copy"]);
+        let names: Vec<_> = query.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["comp", "include", "include", "prefix", "x"]);
+        assert_eq!(Query::parse("a=b=c").unwrap().get("a"), Some("b=c"));
+        assert_eq!(Query::parse("").unwrap(), Query::default());
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_is_refused() {
+        for (raw, code) in [
+            ("prefix=%", ErrorCode::InvalidQueryParameterValue),
+            ("prefix=%4", ErrorCode::InvalidQueryParameterValue),
+            ("prefix=100%&x=1", ErrorCode::InvalidQueryParameterValue),
+            ("prefix=%zz", ErrorCode::InvalidQueryParameterValue),
+            ("prefix=%ff", ErrorCode::InvalidQueryParameterValue),
+            ("%ff=1", ErrorCode::InvalidUri),
+            (&"a&".repeat(MAX_PARAMETERS + 1), ErrorCode::InvalidUri),
+        ] {
+            assert_eq!(Query::parse(raw).unwrap_err().code(), code, "{raw}");
+        }
+        assert!(Query::parse(&"a&".repeat(MAX_PARAMETERS)).is_ok());
+    }
+
+    #[test]
+    fn numbers_are_refused_by_form_or_by_range() {
+        use ErrorCode::{InvalidQueryParameterValue as Form, OutOfRangeQueryParameterValue as Range};
+        for (raw, expected) in [
+            ("", Ok(None)),
+            ("n=", Ok(None)),
+            ("n=1", Ok(Some(1))),
+            ("n=32", Ok(Some(32))),
+            ("n=0", Err(Range)),
+            ("n=33", Err(Range)),
+            ("n=-1", Err(Range)),
+            ("n=99999999999999999999", Err(Range)),
+            ("n=ten", Err(Form)),
+            ("n=1.5", Err(Form)),
+            ("n=%201", Err(Form)),
+            ("n=+1", Err(Form)),
+            ("n=-", Err(Form)),
+        ] {
+            let number = Query::parse(raw).unwrap().number("n", 1..=32);
+            assert_eq!(number.map_err(|refusal| refusal.code()), expected, "{raw}");
+        }
+        let refusal = Query::parse("n=0").unwrap().number("n", 1..=32).unwrap_err();
+        assert_eq!(
+            refusal.details()[2..],
+            [("MinimumAllowed", "1".to_string()), ("MaximumAllowed", "32".to_string())]
+        );
+    }
+
+    #[test]
+    fn max_results_is_capped_not_refused() {
+        for (raw, expected) in [("", 5000), ("maxresults=7", 7), ("maxresults=5001", 5000)] {
+            assert_eq!(Query::parse(raw).unwrap().max_results(5000), Ok(expected));
+        }
+        for raw in ["maxresults=0", "maxresults=-1"] {
+            let refusal = Query::parse(raw).unwrap().max_results(5000).unwrap_err();
+            assert_eq!(refusal.code(), ErrorCode::OutOfRangeQueryParameterValue);
+        }
+    }
+
+    #[test]
+    fn lists_are_split_and_checked() {
+        let known = [("metadata", 1), ("deleted", 2), ("copy", 3)];
+        let list = |raw: &str| Query::parse(raw).unwrap().list("include", &known).map_err(|r| r.code());
+        assert_eq!(list("include=metadata,Copy&include=deleted,"), Ok(vec![1, 3, 2]));
+        assert_eq!(list(""), Ok(vec![]));
+        assert_eq!(list("include=metadata,all"), Err(ErrorCode::InvalidQueryParameterValue));
+    }
+
+    #[test]
+    fn flags_and_required_parameters() {
+        let query = Query::parse("peekonly=True&x=1&empty=").unwrap();
+        assert_eq!(query.flag("peekonly"), Ok(Some(true)));
+        assert_eq!(query.flag("empty"), Ok(None));
+        assert!(query.flag("x").is_err());
+        assert_eq!(query.required("x"), Ok("1"));
+        for name in ["empty", "gone"] {
+            let refusal = query.required(name).unwrap_err();
+            assert_eq!(refusal.code(), ErrorCode::MissingRequiredQueryParameter);
+            assert_eq!(refusal.details(), [("QueryParameterName", name.to_string())]);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! A request as a service sees it, after the front door: routed, authenticated, authorised, its body still a stream.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use http_body::Body as _;
+
+use crate::account::Account;
+use crate::operation::Operation;
+use crate::query::Query;
+use crate::version::Version;
+use lazuli_concurrency::Timestamp;
+
+/// An error while a body streams: the client went away, sent too much, or was too slow.
+pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A streaming body in either direction. Back-pressure is the stream's own: nothing is read until it is polled.
+pub type Body = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send>>;
+
+/// One request, ready for its service.
+pub struct Request {
+    /// Which REST operation it is.
+    pub operation: Operation,
+    /// The account it addresses.
+    pub account: Arc<Account>,
+    /// Container, queue, table or share, decoded; empty at service level. `$root` where the path names no container.
+    pub container: String,
+    /// The rest of the path, decoded, without its leading slash: blob name, file path, entity address.
+    pub object: String,
+    /// Decoded query parameters.
+    pub query: Query,
+    /// Headers as sent.
+    pub headers: HeaderMap,
+    /// The protocol version that decides behaviour.
+    pub version: Version,
+    /// Who calls, and what remains to be checked of what they may do.
+    pub caller: Caller,
+    /// The body.
+    pub body: Body,
+    /// `Content-Length`, if one was sent.
+    pub content_length: Option<u64>,
+    /// When the request began, by the store's clock.
+    pub now: Timestamp,
+    /// The id that the reply and the log carry.
+    pub request_id: uuid::Uuid,
+    /// `http://host:port/account` or `http://account.blob.host`, as the client addressed us: for listings and links.
+    pub endpoint: String,
+    /// Whether it came over TLS.
+    pub secure: bool,
+    /// The client's address.
+    pub peer: IpAddr,
+}
+
+/// Who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// Signed with a key of the account: everything is allowed.
+    Key,
+    /// A shared access signature.
+    Sas(Grant),
+    /// An OAuth subject with a role.
+    Bearer {
+        /// The token's `oid`, else its `sub`.
+        subject: String,
+        /// Its role for this service.
+        role: crate::account::Role,
+    },
+    /// Nobody: the resource has to be public.
+    Anonymous,
+}
+
+/// What a shared access signature grants, for the checks that only the service can make.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// The letters of `sp`, or of the stored access policy.
+    pub permissions: String,
+    /// Table SAS: the range of keys, inclusive (spk, srk, epk, erk).
+    pub table_range: TableRange,
+    /// `ses`: the encryption scope that writes must use.
+    pub encryption_scope: Option<String>,
+    /// rscc, rscd, rsce, rscl, rsct: headers that a read's reply carries instead of the stored ones.
+    pub response_headers: Vec<(http::HeaderName, http::HeaderValue)>,
+    /// A directory SAS: the path that every object has to lie under.
+    pub directory: Option<String>,
+}
+
+/// The keys that a table SAS reaches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableRange {
+    /// First partition key.
+    pub start_partition: Option<String>,
+    /// First row key in it.
+    pub start_row: Option<String>,
+    /// Last partition key.
+    pub end_partition: Option<String>,
+    /// Last row key in it.
+    pub end_row: Option<String>,
+}
+
+/// A reply. The front door adds request id, version, date and CORS headers.
+pub struct Response {
+    /// The status.
+    pub status: StatusCode,
+    /// Headers of this operation.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Body,
+}
+
+impl Response {
+    /// A reply without a body.
+    pub fn empty(status: StatusCode) -> Self {
+        Self { status, headers: HeaderMap::new(), body: Box::pin(Full(None)) }
+    }
+
+    /// A reply with a body at hand.
+    pub fn with_body(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Self {
+        let mut headers = HeaderMap::new();
+        headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+        Self { status, headers, body: Box::pin(Full(Some(body.into()))) }
+    }
+}
+
+/// A body that is at hand, in one piece or empty.
+pub fn full(bytes: impl Into<Bytes>) -> Body {
+    let bytes = bytes.into();
+    Box::pin(Full((!bytes.is_empty()).then_some(bytes)))
+}
+
+struct Full(Option<Bytes>);
+
+impl http_body::Body for Full {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>> {
+        std::task::Poll::Ready(self.0.take().filter(|b| !b.is_empty()).map(|b| Ok(http_body::Frame::data(b))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.0.as_ref().map_or(0, |b| b.len() as u64))
+    }
+}
+
+impl Request {
+    /// The whole body, if it is at most `limit` bytes.
+    pub async fn read_body(&mut self, limit: usize) -> Result<Bytes, crate::error::Refusal> {
+        collect(self.body.as_mut(), limit).await
+    }
+}
+
+/// Reads a whole body into memory, refusing one of more than `limit` bytes as soon as that is known.
+pub async fn collect(
+    mut body: Pin<&mut (dyn http_body::Body<Data = Bytes, Error = BodyError> + Send)>,
+    limit: usize,
+) -> Result<Bytes, crate::error::Refusal> {
+    use crate::error::{ErrorCode, Refusal};
+    let mut collected = bytes::BytesMut::new();
+    if body.size_hint().lower() > limit as u64 {
+        return Err(Refusal::new(ErrorCode::RequestBodyTooLarge));
+    }
+    while let Some(frame) = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+        let frame = frame.map_err(Refusal::from_body_error)?;
+        if let Ok(data) = frame.into_data() {
+            if collected.len() + data.len() > limit {
+                return Err(Refusal::new(ErrorCode::RequestBodyTooLarge));
+            }
+            collected.extend_from_slice(&data);
+        }
+    }
+    Ok(collected.freeze())
+}

@@ -1,0 +1,189 @@
+//! Writes small XML documents: elements, attributes, text.
+//!
+//! What it gives back is always well-formed: elements are closed in order, text is escaped, and a character that XML
+//! cannot hold becomes U+FFFD. There is no byte order mark: not every client skips one, and none needs it.
+
+use std::fmt::{self, Display, Write as _};
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?>";
+
+/// What a name has to escape when it is sent as `Encoded="true"`. Anything beyond ASCII is escaped too.
+const ENCODED_NAME: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%').add(b'&').add(b'<').add(b'>');
+
+/// An XML document in the making.
+#[derive(Debug)]
+pub struct Writer {
+    out: String,
+    open: Vec<&'static str>,
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Writer {
+    /// A document with its declaration and nothing else.
+    pub fn new() -> Self {
+        Self { out: DECLARATION.to_owned(), open: Vec::new() }
+    }
+
+    /// Opens an element.
+    pub fn open(&mut self, name: &'static str) -> &mut Self {
+        self.open_with(name, &[])
+    }
+
+    /// Opens an element that has attributes.
+    pub fn open_with(&mut self, name: &'static str, attributes: &[(&str, &str)]) -> &mut Self {
+        self.start(name, attributes);
+        self.open.push(name);
+        self
+    }
+
+    /// Closes the innermost open element.
+    pub fn close(&mut self) -> &mut Self {
+        debug_assert!(!self.open.is_empty(), "nothing is open");
+        if let Some(name) = self.open.pop() {
+            self.end(name);
+        }
+        self
+    }
+
+    /// An element that holds text.
+    pub fn text(&mut self, name: &str, value: impl Display) -> &mut Self {
+        self.text_with(name, &[], value)
+    }
+
+    /// An element that has attributes and holds text.
+    pub fn text_with(&mut self, name: &str, attributes: &[(&str, &str)], value: impl Display) -> &mut Self {
+        self.start(name, attributes);
+        self.escaped(value);
+        self.end(name);
+        self
+    }
+
+    /// An element that is written only if there is something to hold.
+    pub fn optional(&mut self, name: &str, value: Option<impl Display>) -> &mut Self {
+        if let Some(value) = value {
+            self.text(name, value);
+        }
+        self
+    }
+
+    /// An element that holds nothing.
+    pub fn empty(&mut self, name: &str) -> &mut Self {
+        self.out.push('<');
+        self.out.push_str(name);
+        self.out.push_str(" />");
+        self
+    }
+
+    /// The name of a blob, file or prefix: as it is, or percent-encoded and marked so if XML cannot hold it.
+    pub fn name(&mut self, element: &str, name: &str) -> &mut Self {
+        if name.chars().all(super::is_char) {
+            self.text(element, name)
+        } else {
+            self.text_with(element, &[("Encoded", "true")], utf8_percent_encode(name, ENCODED_NAME))
+        }
+    }
+
+    /// The document, with everything closed that was still open.
+    pub fn finish(mut self) -> String {
+        while !self.open.is_empty() {
+            self.close();
+        }
+        self.out
+    }
+
+    fn start(&mut self, name: &str, attributes: &[(&str, &str)]) {
+        self.out.push('<');
+        self.out.push_str(name);
+        for (attribute, value) in attributes {
+            self.out.push(' ');
+            self.out.push_str(attribute);
+            self.out.push_str("=\"");
+            self.escaped(value);
+            self.out.push('"');
+        }
+        self.out.push('>');
+    }
+
+    fn end(&mut self, name: &str) {
+        self.out.push_str("</");
+        self.out.push_str(name);
+        self.out.push('>');
+    }
+
+    fn escaped(&mut self, value: impl Display) {
+        // Writing to a string cannot fail, and a `Display` that does leaves a shorter text, not a broken document.
+        let _ = write!(Escape(&mut self.out), "{value}");
+    }
+}
+
+struct Escape<'a>(&'a mut String);
+
+impl fmt::Write for Escape<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for c in text.chars() {
+            match c {
+                '&' => self.0.push_str("&amp;"),
+                '<' => self.0.push_str("&lt;"),
+                '>' => self.0.push_str("&gt;"),
+                '"' => self.0.push_str("&quot;"),
+                // A reader would turn it into a line feed.
+                '\r' => self.0.push_str("&#xD;"),
+                c if super::is_char(c) => self.0.push(c),
+                _ => self.0.push('\u{fffd}'),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut Writer)) -> String {
+        let mut xml = Writer::new();
+        write(&mut xml);
+        xml.finish().strip_prefix(DECLARATION).unwrap().to_owned()
+    }
+
+    #[test]
+    fn elements_nest_and_close() {
+        let xml = written(|xml| {
+            xml.open_with("EnumerationResults", &[("ServiceEndpoint", "http://h/?a=1&b=\"2\"")]);
+            xml.open("Blobs")
+                .text("Size", 7)
+                .optional("Etag", None::<&str>)
+                .optional("Tier", Some("Hot"))
+                .close();
+            xml.empty("NextMarker");
+        });
+        assert_eq!(
+            xml,
+            "<EnumerationResults ServiceEndpoint=\"http://h/?a=1&amp;b=&quot;2&quot;\">\
+             <Blobs><Size>7</Size><Tier>Hot</Tier></Blobs><NextMarker /></EnumerationResults>"
+        );
+    }
+
+    #[test]
+    fn text_is_escaped_and_what_xml_cannot_hold_is_replaced() {
+        let xml = written(|xml| {
+            xml.text("T", "a<b>&\"c'\r\n\té\u{1}\u{ffff}");
+        });
+        assert_eq!(xml, "<T>a&lt;b&gt;&amp;&quot;c'&#xD;\n\té\u{fffd}\u{fffd}</T>");
+    }
+
+    #[test]
+    fn names_that_xml_cannot_hold_are_percent_encoded_and_marked() {
+        let xml = written(|xml| {
+            xml.name("Name", "a b%&").name("Name", "a b%\u{ffff}é/");
+        });
+        assert_eq!(xml, "<Name>a b%&amp;</Name><Name Encoded=\"true\">a%20b%25%EF%BF%BF%C3%A9/</Name>");
+    }
+}

@@ -1,0 +1,183 @@
+//! The engine's clock: stamps that never repeat and a time that never runs backwards, also over restarts.
+//!
+//! The machine's clock may step back, and a crash forgets what was shown. So the engine keeps a *ceiling* on disk, a
+//! little ahead of the time, and shows nothing at or above it: after a restart it goes on from the ceiling. Raising
+//! the ceiling is a commit like any other, asked for before it is reached. While a ceiling cannot be raised because
+//! the disk has failed, time stands still and commits are refused anyway.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lazuli_concurrency::{Clock, Span, Stamp, Timestamp};
+use parking_lot::{Condvar, Mutex};
+
+/// How far ahead of the time the ceiling is set, and so how far a crash may push the clock ahead.
+const AHEAD: Span = Span::seconds(2);
+/// A new ceiling is asked for when the time is this near to it.
+const NEAR: Span = Span::seconds(1);
+/// How long a caller waits for a ceiling that is overdue.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) struct EngineClock {
+    machine: Arc<dyn Clock>,
+    /// The highest time shown and the highest stamp given out.
+    last: AtomicU64,
+    /// Nothing at or above it is shown.
+    ceiling: AtomicU64,
+    /// A new ceiling has been asked for and is not there yet.
+    asked: AtomicBool,
+    stopped: AtomicBool,
+    raised: (Mutex<()>, Condvar),
+}
+
+impl EngineClock {
+    /// Goes on from the ceiling that was found on disk.
+    pub(crate) fn new(machine: Arc<dyn Clock>, ceiling: Timestamp) -> Self {
+        Self {
+            machine,
+            last: AtomicU64::new(ceiling.ticks()),
+            ceiling: AtomicU64::new(ceiling.ticks()),
+            asked: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            raised: Default::default(),
+        }
+    }
+
+    /// The time: never below anything shown before. `ask` is called when a new ceiling should be committed.
+    pub(crate) fn now(&self, ask: impl Fn()) -> Timestamp {
+        let machine = self.machine.now().ticks();
+        let wanted = machine.max(self.last.load(Ordering::SeqCst));
+        self.make_room(wanted, ask);
+        let shown = wanted.min(self.ceiling.load(Ordering::SeqCst).saturating_sub(1));
+        let before = self.last.fetch_max(shown, Ordering::SeqCst);
+        Timestamp::from_ticks(shown.max(before))
+    }
+
+    /// The time, without asking for a new ceiling or waiting for one: for the committer, who makes them.
+    pub(crate) fn peek(&self) -> Timestamp {
+        let last = self.last.load(Ordering::SeqCst);
+        let ceiling = self.ceiling.load(Ordering::SeqCst).saturating_sub(1);
+        Timestamp::from_ticks(self.machine.now().ticks().min(ceiling).max(last))
+    }
+
+    /// A stamp above every stamp given out and every time shown before.
+    pub(crate) fn stamp(&self, ask: impl Fn()) -> Stamp {
+        loop {
+            let last = self.last.load(Ordering::SeqCst);
+            let next = self.machine.now().ticks().max(last + 1);
+            self.make_room(next, &ask);
+            // Only a stopped engine passes its ceiling, and it commits nothing.
+            let next = next.min(self.ceiling.load(Ordering::SeqCst).saturating_sub(1)).max(last + 1);
+            if self.last.compare_exchange(last, next, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                return Stamp::from_ticks(next);
+            }
+        }
+    }
+
+    /// The ceiling to commit next.
+    pub(crate) fn next_ceiling(&self) -> Timestamp {
+        Timestamp::from_ticks(self.machine.now().ticks().max(self.last.load(Ordering::SeqCst))) + AHEAD
+    }
+
+    /// The ceiling that a clean stop commits: nothing is skipped at the next start.
+    pub(crate) fn final_ceiling(&self) -> Timestamp {
+        Timestamp::from_ticks(self.last.load(Ordering::SeqCst) + 1)
+    }
+
+    /// A new ceiling is durable.
+    pub(crate) fn raise(&self, ceiling: Timestamp) {
+        self.ceiling.fetch_max(ceiling.ticks(), Ordering::SeqCst);
+        self.asked.store(false, Ordering::SeqCst);
+        let _held = self.raised.0.lock();
+        self.raised.1.notify_all();
+    }
+
+    /// No ceiling will ever be raised again.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        let _held = self.raised.0.lock();
+        self.raised.1.notify_all();
+    }
+
+    fn make_room(&self, wanted: u64, ask: impl Fn()) {
+        let ceiling = self.ceiling.load(Ordering::SeqCst);
+        if wanted + NEAR.ticks() < ceiling {
+            return;
+        }
+        if !self.asked.swap(true, Ordering::SeqCst) {
+            ask();
+        }
+        if wanted < ceiling {
+            return;
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let mut held = self.raised.0.lock();
+        while wanted >= self.ceiling.load(Ordering::SeqCst) && !self.stopped.load(Ordering::SeqCst) {
+            if self.raised.1.wait_until(&mut held, deadline).timed_out() {
+                return;
+            }
+            // The ceiling that was raised may have been asked for a smaller time.
+            if wanted >= self.ceiling.load(Ordering::SeqCst) && !self.asked.swap(true, Ordering::SeqCst) {
+                ask();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazuli_concurrency::ManualClock;
+
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_unix_seconds(seconds)
+    }
+
+    #[test]
+    fn time_and_stamps_never_go_back_when_the_machine_does() {
+        let machine = Arc::new(ManualClock::new(at(100)));
+        let clock = EngineClock::new(machine.clone(), at(90));
+        let raise = || clock.raise(clock.next_ceiling());
+        let shown = clock.now(raise);
+        assert_eq!(shown, at(100));
+        machine.set(at(50));
+        assert_eq!(clock.now(raise), shown);
+        let first = clock.stamp(raise);
+        let second = clock.stamp(raise);
+        assert!(first.timestamp() > shown && second > first);
+        assert!(clock.now(raise) >= second.timestamp());
+    }
+
+    #[test]
+    fn nothing_at_or_above_the_ceiling_is_ever_shown() {
+        let machine = Arc::new(ManualClock::new(at(100)));
+        let clock = EngineClock::new(machine.clone(), at(0));
+        let raise = || clock.raise(clock.next_ceiling());
+        for _ in 0..100 {
+            machine.advance(Span::millis(700));
+            let shown = clock.now(raise);
+            assert!(shown.ticks() < clock.ceiling.load(Ordering::SeqCst));
+            assert_eq!(shown, machine.now());
+        }
+        // A restart goes on from the ceiling, even if the machine's clock was set back.
+        let ceiling = Timestamp::from_ticks(clock.ceiling.load(Ordering::SeqCst));
+        let last = clock.stamp(raise);
+        machine.set(at(1));
+        let restarted = EngineClock::new(machine, ceiling);
+        let raise = || restarted.raise(restarted.next_ceiling());
+        assert!(restarted.stamp(raise) > last);
+    }
+
+    #[test]
+    fn a_stopped_clock_stands_still_and_waits_for_nobody() {
+        let machine = Arc::new(ManualClock::new(at(100)));
+        let clock = EngineClock::new(machine.clone(), at(50));
+        clock.stop();
+        let shown = clock.now(|| ());
+        machine.advance(Span::seconds(10));
+        assert_eq!(clock.now(|| ()), shown);
+        assert!(clock.stamp(|| ()) < clock.stamp(|| ()));
+    }
+}

@@ -1,0 +1,438 @@
+//! What every engine must do. Each engine's tests run this very suite.
+//!
+//! [`run`] goes through the promises one by one; [`histories`] lets many clients loose on one partition and checks
+//! what they saw with [`crate::history`].
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lazuli_concurrency::{ManualClock, Span, Stamp, Timestamp};
+
+use crate::history::{History, Observed};
+use crate::{
+    Change, Commit, CommitError, Condition, Decision, Gate, Mutation, Partition, Reads, SpaceHeader, SpaceId,
+    Store, TransactError, Which, transact,
+};
+
+/// How the suite opens the engine under test.
+pub trait Harness: Send + Sync {
+    /// Opens it on the same data each time, with the given clock.
+    fn open(&self, clock: Arc<ManualClock>) -> impl Future<Output = Arc<dyn Store>> + Send;
+}
+
+const OPEN: SpaceHeader = SpaceHeader { epoch: 3, open: true };
+
+/// A store under test and a space in it.
+struct Bench {
+    store: Arc<dyn Store>,
+    space: SpaceId,
+}
+
+fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_750_000_000)))
+}
+
+fn key(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+fn put(k: &str, v: &str) -> Mutation {
+    Mutation::Put(key(k), key(v))
+}
+
+impl Bench {
+    async fn new(store: Arc<dyn Store>) -> Self {
+        let space = store.new_space().await.expect("a space id");
+        store.set_space(space, None, OPEN).await.expect("a new space opens");
+        Self { store, space }
+    }
+
+    fn partition(&self, name: &str) -> Partition {
+        Partition::new(self.space, key(name))
+    }
+
+    fn change(&self, conditions: Vec<Condition>, mutations: Vec<Mutation>) -> Commit {
+        let stamp = self.store.stamp();
+        Commit { stamp, epoch: OPEN.epoch, conditions, mutations, valid_until: None, bulk: false }
+    }
+
+    async fn commit(&self, c: Vec<Condition>, m: Vec<Mutation>) -> Result<(), CommitError> {
+        let commit = self.change(c, m);
+        self.store.commit(&self.partition("p"), commit).await
+    }
+
+    async fn get(&self, k: &str) -> Option<(String, crate::Token)> {
+        let set = self.store.read(&self.partition("p"), &Reads::key(key(k))).await.expect("readable");
+        set.rows[0].as_ref().map(|row| (String::from_utf8_lossy(&row.value).into(), row.token))
+    }
+
+    async fn scan(&self, from: &str, to: &str, limit: usize) -> crate::Scanned {
+        let reads = Reads::default().and_range(key(from)..key(to), limit);
+        self.store.read(&self.partition("p"), &reads).await.expect("readable").ranges.remove(0)
+    }
+}
+
+/// Runs the whole suite. Panics with what was not kept.
+pub async fn run(harness: &impl Harness) {
+    let store = harness.open(clock()).await;
+    conditions_hold_or_nothing_happens(&Bench::new(store.clone()).await).await;
+    ranges_have_tokens_even_when_empty(&Bench::new(store.clone()).await).await;
+    stamps_grow_within_a_row(&Bench::new(store.clone()).await).await;
+    mutations_take_effect_in_order(&Bench::new(store.clone()).await).await;
+    counters_never_conflict(&Bench::new(store.clone()).await).await;
+    scans_are_ordered_and_limited(&Bench::new(store.clone()).await).await;
+    scans_over_a_space_go_by_partition(&Bench::new(store.clone()).await).await;
+    a_space_fences_its_writers(&Bench::new(store.clone()).await).await;
+    limits_are_refused(&Bench::new(store.clone()).await).await;
+    concurrent_rules_lose_no_update(&Bench::new(store.clone()).await).await;
+    drop(store);
+    deadlines_are_judged_at_commit(harness).await;
+    everything_survives_a_restart_and_a_clock_set_back(harness).await;
+}
+
+async fn conditions_hold_or_nothing_happens(bench: &Bench) {
+    let absent = |k| Condition::Absent(key(k));
+    bench.commit(vec![absent("a")], vec![put("a", "1")]).await.expect("absent holds");
+    let (value, token) = bench.get("a").await.expect("written");
+    assert_eq!(value, "1");
+    let again = bench.commit(vec![absent("b"), absent("a")], vec![put("b", "x"), put("a", "x")]).await;
+    assert_eq!(again, Err(CommitError::Conflict));
+    assert_eq!(bench.get("b").await, None, "a refused commit leaves nothing");
+
+    let unchanged = |t| Condition::Unchanged(key("a"), t);
+    bench.commit(vec![unchanged(token)], vec![put("a", "2")]).await.expect("unchanged holds");
+    let stale = bench.commit(vec![unchanged(token)], vec![put("a", "3")]).await;
+    assert_eq!(stale, Err(CommitError::Conflict), "a stale token is refused");
+    let (value, newer) = bench.get("a").await.expect("still there");
+    assert!(value == "2" && newer > token);
+    bench.commit(vec![], vec![Mutation::Delete(key("a"))]).await.expect("deleted");
+    assert_eq!(bench.commit(vec![unchanged(newer)], vec![]).await, Err(CommitError::Conflict));
+    assert_eq!(bench.get("a").await, None);
+}
+
+async fn ranges_have_tokens_even_when_empty(bench: &Bench) {
+    let unchanged = |s: &crate::Scanned| Condition::RangeUnchanged(s.range.clone(), s.token);
+    let empty = bench.scan("a", "m", 10).await;
+    assert!(empty.rows.is_empty() && !empty.more);
+    bench.commit(vec![unchanged(&empty)], vec![put("z", "outside")]).await.expect("outside does not matter");
+    bench.commit(vec![unchanged(&empty)], vec![put("b", "1")]).await.expect("still empty");
+    let phantom = bench.commit(vec![unchanged(&empty)], vec![put("z", "x")]).await;
+    assert_eq!(phantom, Err(CommitError::Conflict), "a phantom is seen");
+
+    for changed in [put("b", "2"), put("c", "new"), Mutation::Delete(key("b"))] {
+        let before = bench.scan("a", "m", 10).await;
+        bench.commit(vec![], vec![changed.clone()]).await.expect("changed");
+        assert_eq!(
+            bench.commit(vec![unchanged(&before)], vec![]).await,
+            Err(CommitError::Conflict),
+            "{changed:?}"
+        );
+    }
+    bench.commit(vec![], vec![put("d", "1"), put("e", "1")]).await.expect("written");
+    let first = bench.scan("a", "m", 1).await;
+    assert!(first.more && first.rows.len() == 1 && first.range.end == key("d"));
+    bench.commit(vec![], vec![put("e", "2")]).await.expect("written");
+    bench
+        .commit(vec![unchanged(&first)], vec![])
+        .await
+        .expect("a limited scan answers only for what it returned");
+}
+
+async fn stamps_grow_within_a_row(bench: &Bench) {
+    let early = bench.change(vec![], vec![put("a", "early")]);
+    let partition = bench.partition("p");
+    bench.commit(vec![], vec![put("a", "later")]).await.expect("written");
+    let refused = bench.store.commit(&partition, early.clone()).await;
+    assert_eq!(refused, Err(CommitError::Conflict), "a smaller stamp than the row's");
+    bench.commit(vec![], vec![Mutation::Delete(key("a"))]).await.expect("deleted");
+    let refused = bench.store.commit(&partition, early).await;
+    assert_eq!(refused, Err(CommitError::Conflict), "a smaller stamp than the removal's");
+    let (a, b) = (bench.store.stamp(), bench.store.stamp());
+    assert!(a < b && bench.store.now() >= b.timestamp());
+}
+
+async fn mutations_take_effect_in_order(bench: &Bench) {
+    bench
+        .commit(vec![], vec![put("a", "1"), put("b", "1"), put("c", "1"), put("d", "1")])
+        .await
+        .expect("written");
+    let delete = Mutation::DeleteRange(key("a")..key("c"));
+    bench
+        .commit(vec![], vec![put("aa", "x"), delete, put("b", "2"), Mutation::Delete(key("d"))])
+        .await
+        .expect("done");
+    let rows = bench.scan("a", "z", 10).await.rows;
+    let rows: Vec<_> = rows.iter().map(|r| (r.key.clone(), r.value.clone())).collect();
+    assert_eq!(rows, [(key("b"), key("2")), (key("c"), key("1"))]);
+}
+
+async fn counters_never_conflict(bench: &Bench) {
+    let commits: Vec<_> = (0..20).map(|_| bench.change(vec![], vec![Mutation::Add(key("n"), 3)])).collect();
+    for commit in commits.into_iter().rev() {
+        bench.store.commit(&bench.partition("p"), commit).await.expect("an addition never conflicts");
+    }
+    bench.commit(vec![], vec![Mutation::Add(key("n"), -10)]).await.expect("nor a subtraction");
+    let set = bench.store.read(&bench.partition("p"), &Reads::key(key("n"))).await.expect("readable");
+    let row = set.rows[0].as_ref().expect("there");
+    assert_eq!(row.value[..], 50i64.to_le_bytes());
+}
+
+async fn scans_are_ordered_and_limited(bench: &Bench) {
+    let mutations = (0..200u8).rev().map(|i| Mutation::Put(vec![i].into(), vec![i].into())).collect();
+    bench.commit(vec![], mutations).await.expect("written");
+    let reads = Reads::default().and_range(vec![10u8].into()..vec![20u8].into(), 100);
+    let set = bench.store.read(&bench.partition("p"), &reads).await.expect("readable");
+    let keys: Vec<u8> = set.ranges[0].rows.iter().map(|r| r.key[0]).collect();
+    assert_eq!(keys, (10..20).collect::<Vec<u8>>());
+    let inverted = Reads::default().and_range(vec![20u8].into()..vec![10u8].into(), 100);
+    let set = bench.store.read(&bench.partition("p"), &inverted).await.expect("readable");
+    assert!(set.ranges[0].rows.is_empty());
+}
+
+async fn scans_over_a_space_go_by_partition(bench: &Bench) {
+    let names: [&[u8]; 5] = [b"", b"a", b"a\x00", b"a\x00b", b"b"];
+    for name in names.iter().rev() {
+        let mutations =
+            (0..30u8).map(|i| Mutation::Put(vec![i].into(), Bytes::copy_from_slice(name))).collect();
+        let partition = Partition::new(bench.space, Bytes::copy_from_slice(name));
+        bench.store.commit(&partition, bench.change(vec![], mutations)).await.expect("written");
+    }
+    let scan = |from: (Bytes, Bytes), end: Option<Bytes>, which, limit| {
+        let store = bench.store.clone();
+        let space = bench.space;
+        async move { store.scan_space(space, from, end, which, limit).await.expect("readable") }
+    };
+    let start = || (Bytes::new(), Bytes::new());
+    let first = scan(start(), None, Which::First, 100).await;
+    let found: Vec<&[u8]> = first.rows.iter().map(|(p, _)| &p[..]).collect();
+    assert_eq!(found, names, "one row of each partition, in order");
+    assert!(first.rows.iter().all(|(p, row)| row.key[..] == [0] && row.value == *p) && first.next.is_none());
+
+    let mut from = start();
+    let mut all = vec![];
+    loop {
+        let page = scan(from, None, Which::All, 7).await;
+        all.extend(page.rows.into_iter().map(|(p, row)| (p, row.key)));
+        match page.next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    assert!(all.len() == 150 && all.is_sorted(), "pages join without a gap");
+    let below = scan((key("a"), vec![5].into()), Some(key("b")), Which::All, 1000).await;
+    assert_eq!(below.rows.len(), 25 + 30 + 30, "from a row, below a partition");
+    let paged = scan(start(), None, Which::First, 2).await;
+    assert_eq!(paged.next.map(|(p, _)| p), Some(Bytes::from_static(b"a\x00")));
+}
+
+async fn a_space_fences_its_writers(bench: &Bench) {
+    let store = &bench.store;
+    let raised = SpaceHeader { epoch: 4, open: true };
+    let closed = SpaceHeader { epoch: 5, open: false };
+    bench.commit(vec![], vec![put("a", "1")]).await.expect("open");
+    assert_eq!(store.set_space(bench.space, None, raised).await, Err(CommitError::Conflict));
+    store.set_space(bench.space, Some(OPEN), raised).await.expect("raised");
+    assert_eq!(bench.commit(vec![], vec![put("a", "2")]).await, Err(CommitError::Gone), "an old epoch");
+    store.set_space(bench.space, Some(raised), closed).await.expect("closed");
+    let mut commit = bench.change(vec![], vec![put("a", "3")]);
+    commit.epoch = 5;
+    assert_eq!(store.commit(&bench.partition("p"), commit.clone()).await, Err(CommitError::Gone), "closed");
+    assert_eq!(store.space(bench.space).await.expect("readable"), Some(closed));
+    assert_eq!(bench.get("a").await.expect("rows stay until they are swept").0, "1");
+    while !store.sweep_space(bench.space, 100).await.expect("swept") {}
+    assert_eq!(bench.get("a").await, None);
+    commit.stamp = store.stamp();
+    assert_eq!(store.commit(&bench.partition("p"), commit).await, Err(CommitError::Gone), "swept");
+
+    let other = Bench::new(store.clone()).await;
+    other.commit(vec![], vec![put("a", "1")]).await.expect("open");
+    assert_eq!(
+        store.sweep_space(other.space, 100).await,
+        Err(CommitError::Gone),
+        "an open space is not swept"
+    );
+}
+
+async fn limits_are_refused(bench: &Bench) {
+    let large = |n: usize| Mutation::Put(key("k"), vec![0; n].into());
+    assert_eq!(
+        bench.commit(vec![], vec![large(crate::MAX_VALUE_BYTES + 1)]).await,
+        Err(CommitError::TooLarge)
+    );
+    assert_eq!(
+        bench.commit(vec![], vec![put("k", "v"); crate::MAX_MUTATIONS + 1]).await,
+        Err(CommitError::TooLarge)
+    );
+    let five = vec![large(crate::MAX_VALUE_BYTES); 5];
+    assert_eq!(bench.commit(vec![], five.clone()).await, Err(CommitError::TooLarge));
+    let mut bulk = bench.change(vec![], five);
+    bulk.bulk = true;
+    bench.store.commit(&bench.partition("p"), bulk).await.expect("a bulk commit may be larger");
+    let long: Bytes = vec![b'k'; crate::MAX_KEY_BYTES + 1].into();
+    assert_eq!(bench.commit(vec![], vec![Mutation::Delete(long)]).await, Err(CommitError::TooLarge));
+}
+
+async fn concurrent_rules_lose_no_update(bench: &Bench) {
+    const CLIENTS: u64 = 16;
+    const EACH: u64 = 25;
+    let gate = Arc::new(Gate::default());
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (store, gate, partition) = (bench.store.clone(), gate.clone(), bench.partition("hot"));
+            tokio::spawn(async move {
+                for _ in 0..EACH {
+                    let n = transact(&*store, &gate, &partition, Reads::key(key("n")), |view| {
+                        let n = view.row(b"n").map_or(0, |row| row.value.len() as u64) + 1;
+                        let change = Change::of([Mutation::Put(key("n"), vec![1; n as usize].into())]);
+                        Ok::<_, ()>(Decision::Write(change, n))
+                    });
+                    n.await.expect("committed in the end");
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.await.expect("a client");
+    }
+    let set = bench.store.read(&bench.partition("hot"), &Reads::key(key("n"))).await.expect("readable");
+    assert_eq!(set.rows[0].as_ref().expect("there").value.len() as u64, CLIENTS * EACH);
+    let refused: Result<(), _> =
+        transact(&*bench.store, &gate, &bench.partition("hot"), Reads::default(), |_| Err("no")).await;
+    assert!(matches!(refused, Err(TransactError::Refused("no"))));
+}
+
+async fn deadlines_are_judged_at_commit(harness: &impl Harness) {
+    let clock = clock();
+    let bench = Bench::new(harness.open(clock.clone()).await).await;
+    let until = bench.store.now() + Span::seconds(30);
+    let with_deadline = || Commit { valid_until: Some(until), ..bench.change(vec![], vec![put("a", "1")]) };
+    let (in_time, late) = (with_deadline(), with_deadline());
+    clock.advance(Span::seconds(29));
+    assert!(bench.store.now() < until);
+    bench.store.commit(&bench.partition("p"), in_time).await.expect("before the deadline");
+    // The engine's clock may be a little ahead of the machine's, never behind.
+    clock.advance(Span::seconds(2));
+    assert!(bench.store.now() >= until);
+    assert_eq!(bench.store.commit(&bench.partition("q"), late).await, Err(CommitError::Expired));
+}
+
+async fn everything_survives_a_restart_and_a_clock_set_back(harness: &impl Harness) {
+    let clock = clock();
+    clock.advance(Span::seconds(3600));
+    let mut last = (Stamp::default(), Timestamp::default());
+    let mut space = None;
+    for round in 0..3u8 {
+        let store = harness.open(clock.clone()).await;
+        let bench = match space {
+            None => Bench::new(store).await,
+            Some(space) => Bench { store, space },
+        };
+        space = Some(bench.space);
+        assert!(bench.store.now() >= last.1, "time never runs backwards");
+        let stamp = bench.store.stamp();
+        assert!(stamp > last.0, "stamps never repeat");
+        for before in 0..round {
+            let expected = format!("round {before}");
+            assert_eq!(bench.get(&format!("k{before}")).await.map(|(v, _)| v), Some(expected));
+        }
+        bench
+            .commit(vec![], vec![put(&format!("k{round}"), &format!("round {round}"))])
+            .await
+            .expect("written");
+        last = (bench.store.stamp(), bench.store.now());
+        clock.set(clock_before(&clock));
+    }
+}
+
+fn clock_before(clock: &ManualClock) -> Timestamp {
+    use lazuli_concurrency::Clock;
+    clock.now() - Span::seconds(600)
+}
+
+/// Lets `clients` loose on one partition for `rounds` operations each, and checks what they saw.
+pub async fn histories(harness: &impl Harness, seed: u64, clients: u64, rounds: u64) {
+    let bench = Bench::new(harness.open(clock()).await).await;
+    let history = Arc::new(History::new());
+    let tasks: Vec<_> = (0..clients)
+        .map(|client| {
+            let (store, history) = (bench.store.clone(), history.clone());
+            let partition = bench.partition("history");
+            tokio::spawn(async move {
+                let mut random = Random(seed ^ (client + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                for _ in 0..rounds {
+                    one_operation(&*store, &partition, &history, &mut random).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("a client");
+    }
+    let history = Arc::into_inner(history).expect("all clients are done");
+    assert!(history.len() as u64 > clients * rounds / 4, "too little happened to judge: {}", history.len());
+    if let Err(violation) = history.check() {
+        panic!("not linearizable (seed {seed}): {violation}");
+    }
+}
+
+/// Registers in the partition that histories use.
+const REGISTERS: u8 = 4;
+
+async fn one_operation(store: &dyn Store, partition: &Partition, history: &History, random: &mut Random) {
+    let started = history.tick();
+    let stamp = store.stamp();
+    // Half of the registers are read as a range, so that its token is at work too.
+    let keys = (0..REGISTERS / 2).map(|r| Bytes::from(vec![r]));
+    let reads = Reads::keys(keys).and_range(vec![REGISTERS / 2].into()..vec![REGISTERS].into(), 100);
+    let set = store.read(partition, &reads).await.expect("readable");
+    let mut seen = [0; REGISTERS as usize];
+    for row in set.rows.iter().flatten().chain(&set.ranges[0].rows) {
+        seen[row.key[0] as usize] = u64::from_le_bytes(row.value[..].try_into().expect("a register"));
+    }
+    if random.below(4) == 0 {
+        history.record(started, Observed { read: seen, wrote: None });
+        return;
+    }
+    let (register, value) = (random.below(u64::from(REGISTERS)) as usize, stamp.ticks());
+    let conditions = reads
+        .keys
+        .iter()
+        .zip(&set.rows)
+        .map(|(key, row)| match row {
+            Some(row) => Condition::Unchanged(key.clone(), row.token),
+            None => Condition::Absent(key.clone()),
+        })
+        .chain([Condition::RangeUnchanged(set.ranges[0].range.clone(), set.ranges[0].token)])
+        .collect();
+    let write = match random.below(5) {
+        0 => (Mutation::Delete(vec![register as u8].into()), 0),
+        _ => (Mutation::Put(vec![register as u8].into(), value.to_le_bytes().to_vec().into()), value),
+    };
+    let commit = Commit {
+        stamp,
+        epoch: OPEN.epoch,
+        conditions,
+        mutations: vec![write.0],
+        valid_until: None,
+        bulk: false,
+    };
+    match store.commit(partition, commit).await {
+        Ok(()) => history.record(started, Observed { read: seen, wrote: Some((register, write.1)) }),
+        // Nothing happened, and the read may be older than the refusal: it says nothing.
+        Err(CommitError::Conflict) => history.record(started, Observed { read: seen, wrote: None }),
+        Err(error) => panic!("a commit failed: {error}"),
+    }
+}
+
+/// A small generator, so that the suite needs no crate for it.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % n
+    }
+}

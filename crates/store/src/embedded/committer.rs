@@ -1,0 +1,372 @@
+//! The committer: the one thread that changes the store.
+//!
+//! It takes what waits as a group, judges each commit in order against the published state and the commits before it
+//! in the group, makes those that hold durable with one log frame, applies them to the tree, publishes, and only then
+//! answers, those it refused included. So nobody ever learns of a state that a crash could take back.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lazuli_concurrency::Stamp;
+use lsm_tree::AbstractTree;
+
+use super::Shared;
+use super::graves::Graves;
+use super::group::{Changes, Group, Merged, Operation};
+use super::queue::{Job, Taken, Work};
+use super::rows::{self, RangeDigest, Stored};
+use super::snapshot::{Headers, Snapshot};
+use crate::log::{AppendError, Log};
+use crate::{
+    Commit, CommitError, Condition, MAX_RANGE_DELETE, Mutation, RangeToken, ReadError, SpaceHeader, SpaceId,
+    Token, keys,
+};
+
+/// A memtable of this size is sealed and handed to the flusher.
+const MEMTABLE_BYTES: u64 = 32 << 20;
+/// Removals remembered, see [`Graves`].
+const MAX_GRAVES: usize = 1 << 16;
+/// Space headers remembered for readers.
+const MAX_HEADERS: usize = 1024;
+/// With nothing to do for so long, the last frame's durability is noted in the log.
+const QUIET: Duration = Duration::from_millis(2);
+/// With nothing to do for so long, the memtable is flushed if it has [`IDLE_FLUSH_BYTES`].
+const IDLE: Duration = Duration::from_secs(15);
+const IDLE_FLUSH_BYTES: u64 = 4 << 20;
+/// How long a group waits for the flusher to catch up before its commits are told that the store is busy.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    log: Log,
+    /// Copied into every published snapshot.
+    headers: Arc<Headers>,
+    graves: Graves,
+}
+
+impl Committer {
+    /// `floor`: no stamp up to it will be used again.
+    pub(crate) fn new(shared: Arc<Shared>, log: Log, floor: Stamp) -> Self {
+        Self { shared, log, headers: Arc::default(), graves: Graves::new(MAX_GRAVES, floor) }
+    }
+
+    /// Works until the queue is closed and empty, then leaves everything sealed for a last flush.
+    pub(crate) fn run(mut self) {
+        while let Some(jobs) = self.next_group() {
+            let room = self.wait_for_room();
+            self.commit_group(jobs, room);
+            self.seal_memtable(MEMTABLE_BYTES);
+        }
+        self.seal_memtable(1);
+    }
+
+    fn next_group(&mut self) -> Option<Vec<Job>> {
+        let shared = self.shared.clone();
+        let mut taken = shared.queue.take(Some(QUIET));
+        if matches!(taken, Taken::Nothing) {
+            // Without its note, damage to the last frame would pass for a torn write; nothing else depends on it.
+            if let Err(error) = self.log.note() {
+                tracing::warn!(%error, "the log's last frame could not be noted as durable");
+            }
+            taken = shared.queue.take(Some(IDLE));
+        }
+        if matches!(taken, Taken::Nothing) {
+            self.seal_memtable(IDLE_FLUSH_BYTES);
+            taken = shared.queue.take(None);
+        }
+        match taken {
+            Taken::Jobs(jobs) => Some(jobs),
+            Taken::Nothing | Taken::Closed => None,
+        }
+    }
+
+    fn commit_group(&mut self, jobs: Vec<Job>, room: Result<(), CommitError>) {
+        let mut group = Group::default();
+        let judged: Vec<_> = jobs.iter().map(|job| self.judge(&mut group, &job.work, room)).collect();
+        let outcome = self.make_durable(&group);
+        if outcome.is_ok() {
+            self.apply(group);
+        }
+        for (Job { answer, .. }, judged) in jobs.into_iter().zip(judged) {
+            if let Some(answer) = answer {
+                // A refusal was judged beside commits that did not become durable: it is as void as they are.
+                // Whoever waited may have gone away.
+                let _ = answer.send(outcome.and(judged));
+            }
+        }
+    }
+
+    fn judge(
+        &mut self,
+        group: &mut Group,
+        work: &Work,
+        room: Result<(), CommitError>,
+    ) -> Result<(), CommitError> {
+        if self.shared.is_stopped() {
+            return Err(CommitError::Stopped);
+        }
+        match work {
+            Work::Commit { space, prefix, commit } => {
+                room?;
+                self.judge_commit(group, *space, prefix, commit)
+            }
+            Work::SetSpace { space, from, to, stamp } => {
+                room?;
+                if self.header(group, *space)? != *from {
+                    return Err(CommitError::Conflict);
+                }
+                let key = Bytes::copy_from_slice(&keys::header(*space));
+                group.put(self.shared.seqno.next(), key, *stamp, &rows::encode_header(*to));
+                group.headers.insert(*space, Some(*to));
+                Ok(())
+            }
+            Work::Sweep { space, keys, last } => {
+                room?;
+                if self.header(group, *space)?.is_some_and(|h| h.open) {
+                    return Err(CommitError::Gone);
+                }
+                let seqno = self.shared.seqno.next();
+                for key in keys {
+                    group.remove(seqno, key.clone());
+                }
+                if *last {
+                    group.remove(seqno, Bytes::copy_from_slice(&keys::header(*space)));
+                    group.headers.insert(*space, None);
+                }
+                Ok(())
+            }
+            Work::Ceiling(ceiling) => {
+                let ceiling = ceiling.unwrap_or_else(|| self.shared.clock.next_ceiling());
+                let stamp = Stamp::from_ticks(ceiling.ticks());
+                let seqno = self.shared.seqno.next();
+                group.put(seqno, Bytes::from_static(keys::CLOCK), stamp, &ceiling.ticks().to_le_bytes());
+                group.ceiling = Some(ceiling);
+                Ok(())
+            }
+            Work::Republish => Ok(()),
+        }
+    }
+
+    fn judge_commit(
+        &mut self,
+        group: &mut Group,
+        space: SpaceId,
+        prefix: &Bytes,
+        commit: &Commit,
+    ) -> Result<(), CommitError> {
+        match self.header(group, space)? {
+            Some(header) if header.open && header.epoch == commit.epoch => {}
+            _ => return Err(CommitError::Gone),
+        }
+        if commit.valid_until.is_some_and(|until| self.shared.shown() >= until) {
+            return Err(CommitError::Expired);
+        }
+        for condition in &commit.conditions {
+            let holds = match condition {
+                Condition::Absent(key) => self.row(group, &keys::row(prefix, key))?.is_none(),
+                Condition::Unchanged(key, token) => {
+                    self.row(group, &keys::row(prefix, key))?.is_some_and(|row| row.token == *token)
+                }
+                Condition::RangeUnchanged(range, token) => self.range_token(group, prefix, range)? == *token,
+            };
+            if !holds {
+                return Err(CommitError::Conflict);
+            }
+        }
+        let changes = self.changes(group, prefix, commit)?;
+        let seqno = self.shared.seqno.next();
+        for (key, change) in changes {
+            match change {
+                Some(Stored { token: Token(stamp), value }) => group.put(seqno, key, stamp, &value),
+                None => {
+                    self.graves.bury(&key, commit.stamp);
+                    group.remove(seqno, key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the commit's mutations come to, row by row.
+    fn changes(&self, group: &Group, prefix: &Bytes, commit: &Commit) -> Result<Changes, CommitError> {
+        let mut changes = Changes::new();
+        let stamp = commit.stamp;
+        for mutation in &commit.mutations {
+            match mutation {
+                Mutation::Put(key, value) => {
+                    let key = keys::row(prefix, key);
+                    self.check_stamp(group, &changes, &key, stamp)?;
+                    changes.insert(key, Some(Stored { token: Token(stamp), value: value.clone() }));
+                }
+                Mutation::Delete(key) => {
+                    let key = keys::row(prefix, key);
+                    if self.check_stamp(group, &changes, &key, stamp)? {
+                        changes.insert(key, None);
+                    }
+                }
+                Mutation::DeleteRange(range) => {
+                    let range = keys::range(prefix, range);
+                    let mut removed = vec![];
+                    for row in self.rows(group, &changes, range) {
+                        let (key, stored) = row.map_err(unreadable)?;
+                        if !changes.contains_key(&key) && stored.token.0 >= stamp {
+                            return Err(CommitError::Conflict);
+                        }
+                        removed.push(key);
+                        if removed.len() > MAX_RANGE_DELETE {
+                            return Err(CommitError::TooLarge);
+                        }
+                    }
+                    changes.extend(removed.into_iter().map(|key| (key, None)));
+                }
+                Mutation::Add(key, amount) => {
+                    let key = keys::row(prefix, key);
+                    let counter = match changes.get(&key) {
+                        Some(changed) => changed.clone(),
+                        None => self.row(group, &key)?,
+                    };
+                    // Counters never conflict, so a late stamp is moved up instead.
+                    let token = match &counter {
+                        Some(row) => stamp.max(Stamp::from_ticks(row.token.0.ticks() + 1)),
+                        None => stamp,
+                    };
+                    let sum = counter.as_ref().map_or(0, |row| count(&row.value)).wrapping_add(*amount);
+                    let value = Bytes::copy_from_slice(&sum.to_le_bytes());
+                    changes.insert(key, Some(Stored { token: Token(token), value }));
+                }
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Whether the row is there; a conflict if the stamp is not above its last one.
+    fn check_stamp(
+        &self,
+        group: &Group,
+        mine: &Changes,
+        key: &Bytes,
+        stamp: Stamp,
+    ) -> Result<bool, CommitError> {
+        if let Some(changed) = mine.get(key) {
+            return Ok(changed.is_some());
+        }
+        match self.row(group, key)? {
+            Some(row) if row.token.0 >= stamp => Err(CommitError::Conflict),
+            Some(_) => Ok(true),
+            None if !self.graves.allow(key, stamp) => Err(CommitError::Conflict),
+            None => Ok(false),
+        }
+    }
+
+    fn header(&self, group: &mut Group, space: SpaceId) -> Result<Option<SpaceHeader>, CommitError> {
+        if let Some(known) = group.headers.get(&space).or_else(|| self.headers.get(&space)) {
+            return Ok(*known);
+        }
+        let header = rows::header(&self.shared.tree, space, self.shared.seqno.get()).map_err(unreadable)?;
+        group.headers.insert(space, header);
+        Ok(header)
+    }
+
+    fn row(&self, group: &Group, key: &Bytes) -> Result<Option<Stored>, CommitError> {
+        match group.changes.get(key) {
+            Some(changed) => Ok(changed.clone()),
+            None => rows::get(&self.shared.tree, key, self.shared.seqno.get()).map_err(unreadable),
+        }
+    }
+
+    fn rows(
+        &self,
+        group: &Group,
+        mine: &Changes,
+        range: Range<Bytes>,
+    ) -> impl Iterator<Item = Result<(Bytes, Stored), ReadError>> + use<> {
+        let tree = rows::range(&self.shared.tree, range.clone(), self.shared.seqno.get());
+        Merged::new(tree, &range, [&group.changes, mine])
+    }
+
+    fn range_token(
+        &self,
+        group: &Group,
+        prefix: &Bytes,
+        range: &Range<Bytes>,
+    ) -> Result<RangeToken, CommitError> {
+        let mut digest = RangeDigest::default();
+        for row in self.rows(group, &Changes::new(), keys::range(prefix, range)) {
+            let (key, stored) = row.map_err(unreadable)?;
+            digest.add(&key[prefix.len()..], stored.token);
+        }
+        Ok(digest.token())
+    }
+
+    fn make_durable(&mut self, group: &Group) -> Result<(), CommitError> {
+        if group.operations.is_empty() {
+            return Ok(());
+        }
+        match self.log.append(&mut group.encode()) {
+            Ok(()) => Ok(()),
+            Err(AppendError::Full) => Err(CommitError::Full),
+            Err(AppendError::Broken(error)) => {
+                self.shared.stop("the log could not be written", &error);
+                Err(CommitError::Unknown)
+            }
+        }
+    }
+
+    /// Applies a durable group to the tree and publishes it.
+    fn apply(&mut self, group: Group) {
+        for Operation { seqno, key, value } in group.operations {
+            match value {
+                Some(value) => self.shared.tree.insert(key, value, seqno),
+                None => self.shared.tree.remove(key, seqno),
+            };
+        }
+        if !group.headers.is_empty() {
+            let headers = Arc::make_mut(&mut self.headers);
+            if headers.len() >= MAX_HEADERS {
+                headers.clear();
+            }
+            headers.extend(group.headers);
+        }
+        // Every operation below the counter is in the tree: this thread alone adds them.
+        let seqno = self.shared.seqno.get();
+        self.shared.snapshots.publish(Snapshot { seqno, headers: self.headers.clone() });
+        if let Some(ceiling) = group.ceiling {
+            self.shared.clock.raise(ceiling);
+        }
+    }
+
+    /// Seals the memtable if it has grown to `bytes`, together with the log segments that hold its commits.
+    fn seal_memtable(&mut self, bytes: u64) {
+        let tree = &self.shared.tree;
+        if tree.active_memtable().size() < bytes || self.shared.is_stopped() {
+            return;
+        }
+        let ended = self.log.segment();
+        if let Err(error) = self.log.rotate(0) {
+            // The old segment is still in use. A full device is met again, and answered, by the next append.
+            if error.raw_os_error() != Some(rustix::io::Errno::NOSPC.raw_os_error()) {
+                self.shared.stop("the log could not be continued", &error);
+            }
+            return;
+        }
+        tree.rotate_memtable();
+        self.shared.flusher.flush_up_to(ended, self.log.segment());
+    }
+
+    /// Waits while the flusher is behind; `Busy` if that takes too long.
+    fn wait_for_room(&self) -> Result<(), CommitError> {
+        let deadline = Instant::now() + PATIENCE;
+        self.shared.flusher.wait_while_behind(&self.shared.tree, deadline)
+    }
+}
+
+fn count(value: &[u8]) -> i64 {
+    value.first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
+}
+
+fn unreadable(error: ReadError) -> CommitError {
+    tracing::error!(%error, "a row could not be read for a commit");
+    CommitError::Unreadable
+}

@@ -1,0 +1,457 @@
+//! The embedded engine: an LSM tree under a log of our own, changed by one committer that does group commit.
+//!
+//! ```text
+//! commit → queue → committer: judge, log + fdatasync, apply to memtable, publish, answer
+//!                                 sealed memtable → flusher → table files → compaction
+//! read   → snapshot → memtables and tables, as of its sequence number
+//! ```
+//!
+//! A restart replays the log over the tree. See [`crate::log`] for what survives a crash and how damage is told from
+//! it, and decision 0002 for why this tree and why a log of our own.
+
+mod committer;
+mod flusher;
+mod graves;
+mod group;
+mod queue;
+mod rows;
+mod snapshot;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use lazuli_concurrency::{Clock, Stamp, Timestamp};
+use lsm_tree::config::{BlockSizePolicy, PinningPolicy};
+use lsm_tree::{AbstractTree, AnyTree, Cache, SequenceNumberCounter};
+use parking_lot::Mutex;
+
+use crate::clock::EngineClock;
+use crate::log::{self, Log, LogError};
+use crate::{
+    Commit, CommitError, MAX_BULK_COMMIT_BYTES, MAX_COMMIT_BYTES, MAX_KEY_BYTES, MAX_MUTATIONS,
+    MAX_SCAN_ROWS, MAX_VALUE_BYTES, Mutation, Partition, ReadError, ReadSet, Reads, Row, Scanned,
+    SpaceHeader, SpaceId, SpacePage, Store, Which, keys,
+};
+use committer::Committer;
+use flusher::Flusher;
+use queue::{Queue, Work};
+use rows::RangeDigest;
+use snapshot::{Snapshot, Snapshots};
+
+/// Rows of one partition that a scan for first rows steps over before it seeks.
+const STEPS_BEFORE_SEEK: usize = 8;
+/// Rows that one sweep removes.
+const SWEEP_ROWS: usize = 1024;
+
+/// Why a store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The tree.
+    #[error("tree: {0}")]
+    Tree(String),
+    /// A row.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The file system refused.
+    #[error("store: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// What can be chosen when a store is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bytes of table blocks kept in memory.
+    pub cache_bytes: u64,
+}
+
+impl Default for Options {
+    /// A block cache of an eighth of the machine's memory, from 64 MiB to 4 GiB. It fills with use.
+    fn default() -> Self {
+        let memory = std::fs::read_to_string("/proc/meminfo")
+            .ok()
+            .and_then(|text| text.lines().next()?.split_whitespace().nth(1)?.parse::<u64>().ok())
+            .map_or(1 << 30, |kib| kib << 10);
+        Self { cache_bytes: (memory / 8).clamp(64 << 20, 4 << 30) }
+    }
+}
+
+/// The embedded engine, open on one directory.
+pub struct Embedded {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    committer: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the engine's threads and its callers share.
+pub(crate) struct Shared {
+    tree: AnyTree,
+    /// Numbers operations. The tree takes numbers from it too, for its versions.
+    seqno: SequenceNumberCounter,
+    snapshots: Snapshots,
+    clock: EngineClock,
+    queue: Queue,
+    flusher: Flusher,
+    stopped: AtomicBool,
+}
+
+impl Shared {
+    /// The disk has failed: what it holds is no longer known, so nothing more is acknowledged.
+    fn stop(&self, what: &str, error: &std::io::Error) {
+        tracing::error!(%error, "{what}; the store stops acknowledging writes");
+        self.stopped.store(true, Ordering::SeqCst);
+        self.clock.stop();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    fn shown(&self) -> Timestamp {
+        self.clock.peek()
+    }
+}
+
+impl Embedded {
+    /// Opens the store in `dir`, which must exist, and replays what its log holds.
+    pub fn open(dir: &Path, clock: Arc<dyn Clock>, options: Options) -> Result<Self, OpenError> {
+        let log_dir = subdirectory(dir, "log")?;
+        let seqno = SequenceNumberCounter::default();
+        let tree = open_tree(&subdirectory(dir, "tree")?, &seqno, options.cache_bytes)?;
+        let flushed = tree.get_highest_persisted_seqno();
+        let (log, old) = Log::open(&log_dir, |payload| replay(&tree, payload, flushed))?;
+        seqno.fetch_max(tree.get_highest_seqno().map_or(1, |highest| highest + 1));
+
+        let old = if tree.active_memtable().is_empty() {
+            Log::remove(&log_dir, old)?;
+            vec![]
+        } else {
+            old
+        };
+        let ceiling = read_ceiling(&tree, seqno.get())?;
+        let shared = Arc::new(Shared {
+            snapshots: Snapshots::new(Snapshot { seqno: seqno.get(), headers: Arc::default() }),
+            clock: EngineClock::new(clock, ceiling),
+            queue: Queue::new(),
+            flusher: Flusher::new(log_dir, old),
+            stopped: AtomicBool::new(false),
+            tree,
+            seqno,
+        });
+        let committer = Committer::new(shared.clone(), log, Stamp::from_ticks(ceiling.ticks()));
+        let store = Self {
+            committer: Mutex::new(Some(spawn("lazuli-commit", move || committer.run())?)),
+            threads: Mutex::new(vec![
+                spawn("lazuli-flush", {
+                    let shared = shared.clone();
+                    move || shared.flusher.run_flush(&shared)
+                })?,
+                spawn("lazuli-compact", {
+                    let shared = shared.clone();
+                    move || shared.flusher.run_compaction(&shared)
+                })?,
+            ]),
+            shared,
+        };
+        if store.header(&store.shared.snapshots.current(), SpaceId::ROOT)?.is_none() {
+            let to = SpaceHeader { epoch: 0, open: true };
+            // Whatever is committed later is judged later.
+            store.shared.queue.post(Work::SetSpace {
+                space: SpaceId::ROOT,
+                from: None,
+                to,
+                stamp: store.stamp(),
+            });
+        }
+        Ok(store)
+    }
+
+    /// Whether the store acknowledges writes. Once it has stopped, only a restart helps.
+    pub fn is_healthy(&self) -> bool {
+        !self.shared.is_stopped()
+    }
+
+    /// Finishes what waits, flushes and stops. Also done when the store is dropped.
+    pub fn close(&self) {
+        let Some(committer) = self.committer.lock().take() else { return };
+        if self.is_healthy() {
+            self.shared.queue.post(Work::Ceiling(Some(self.shared.clock.final_ceiling())));
+        }
+        self.shared.queue.close();
+        let _ = committer.join();
+        self.shared.flusher.close();
+        for thread in self.threads.lock().drain(..) {
+            let _ = thread.join();
+        }
+    }
+
+    /// Rewrites all tables into one sorted level, dropping what was removed.
+    pub fn compact(&self) -> Result<(), ReadError> {
+        let tree = &self.shared.tree;
+        tree.major_compact(64 << 20, self.shared.snapshots.oldest()).map_err(rows::read_error)
+    }
+
+    /// Bytes of its tables on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.shared.tree.disk_space()
+    }
+
+    /// About how many rows it holds, old versions counted.
+    pub fn approximate_rows(&self) -> usize {
+        self.shared.tree.approximate_len()
+    }
+
+    /// Hands every row of every space to `visit`, in order of space, partition and key, as of one state.
+    pub fn for_each_row(
+        &self,
+        visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        for_each_row(&self.shared.tree, self.shared.snapshots.current().seqno, visit)
+    }
+
+    fn header(&self, snapshot: &Snapshot, space: SpaceId) -> Result<Option<SpaceHeader>, ReadError> {
+        match snapshot.headers.get(&space) {
+            Some(header) => Ok(*header),
+            None => rows::header(&self.shared.tree, space, snapshot.seqno),
+        }
+    }
+
+    fn scan(
+        &self,
+        snapshot: &Snapshot,
+        prefix: &Bytes,
+        asked: &std::ops::Range<Bytes>,
+        limit: usize,
+    ) -> Result<Scanned, ReadError> {
+        let limit = limit.min(MAX_SCAN_ROWS);
+        let mut scanned = Scanned {
+            range: asked.clone(),
+            rows: vec![],
+            token: RangeDigest::default().token(),
+            more: false,
+        };
+        let mut digest = RangeDigest::default();
+        for row in rows::range(&self.shared.tree, keys::range(prefix, asked), snapshot.seqno) {
+            let (full, stored) = row?;
+            let key = full.slice(prefix.len()..);
+            if scanned.rows.len() == limit {
+                scanned.range.end = key;
+                scanned.more = true;
+                break;
+            }
+            digest.add(&key, stored.token);
+            scanned.rows.push(Row { key, value: stored.value, token: stored.token });
+        }
+        scanned.token = digest.token();
+        Ok(scanned)
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[async_trait]
+impl Store for Embedded {
+    async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, ReadError> {
+        let snapshot = self.shared.snapshots.current();
+        let prefix = keys::prefix(partition);
+        let mut set = ReadSet {
+            space: self.header(&snapshot, partition.space)?,
+            rows: Vec::with_capacity(reads.keys.len()),
+            ranges: Vec::with_capacity(reads.ranges.len()),
+        };
+        for key in &reads.keys {
+            let stored = rows::get(&self.shared.tree, &keys::row(&prefix, key), snapshot.seqno)?;
+            set.rows.push(stored.map(|s| Row { key: key.clone(), value: s.value, token: s.token }));
+        }
+        for (range, limit) in &reads.ranges {
+            set.ranges.push(self.scan(&snapshot, &prefix, range, *limit)?);
+        }
+        Ok(set)
+    }
+
+    async fn scan_space(
+        &self,
+        space: SpaceId,
+        from: (Bytes, Bytes),
+        end: Option<Bytes>,
+        which: Which,
+        limit: usize,
+    ) -> Result<SpacePage, ReadError> {
+        let limit = limit.min(MAX_SCAN_ROWS);
+        let snapshot = self.shared.snapshots.current();
+        let end = keys::space_end(space, end.as_deref());
+        let seek = |from| rows::range(&self.shared.tree, from..end.clone(), snapshot.seqno);
+        let mut page = SpacePage { rows: vec![], next: None };
+        let mut remaining = seek(keys::space_from(space, &from.0, &from.1));
+        // The prefix of the partition whose first row was returned, and its rows stepped over since.
+        let (mut done, mut steps) = (Bytes::new(), 0);
+        while let Some(row) = remaining.next() {
+            let (full, stored) = row?;
+            if which == Which::First && !done.is_empty() && full.starts_with(&done) {
+                steps += 1;
+                if steps == STEPS_BEFORE_SEEK {
+                    remaining = seek(keys::after_partition(&done));
+                }
+                continue;
+            }
+            let Some((prefix, partition, key)) = keys::split(&full) else {
+                return Err(ReadError::Damaged("a row with a malformed key".into()));
+            };
+            if page.rows.len() == limit {
+                page.next = Some((partition, key));
+                break;
+            }
+            (done, steps) = (full.slice(..prefix), 0);
+            page.rows.push((partition, Row { key, value: stored.value, token: stored.token }));
+        }
+        Ok(page)
+    }
+
+    async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError> {
+        check_limits(partition, &commit)?;
+        let prefix = keys::prefix(partition);
+        self.shared.queue.submit(Work::Commit { space: partition.space, prefix, commit }).await
+    }
+
+    async fn space(&self, space: SpaceId) -> Result<Option<SpaceHeader>, ReadError> {
+        self.header(&self.shared.snapshots.current(), space)
+    }
+
+    async fn set_space(
+        &self,
+        space: SpaceId,
+        from: Option<SpaceHeader>,
+        to: SpaceHeader,
+    ) -> Result<(), CommitError> {
+        let stamp = self.stamp();
+        self.shared.queue.submit(Work::SetSpace { space, from, to, stamp }).await
+    }
+
+    async fn sweep_space(&self, space: SpaceId, limit: usize) -> Result<bool, CommitError> {
+        let keys = {
+            let snapshot = self.shared.snapshots.current();
+            let all = keys::space_from(space, &[], &[])..keys::space_end(space, None);
+            rows::range(&self.shared.tree, all, snapshot.seqno)
+                .take(limit.min(SWEEP_ROWS))
+                .map(|row| row.map(|(key, _)| key))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|_| CommitError::Unreadable)?
+        };
+        let last = keys.is_empty();
+        self.shared.queue.submit(Work::Sweep { space, keys, last }).await?;
+        Ok(last)
+    }
+
+    async fn new_space(&self) -> Result<SpaceId, CommitError> {
+        // A stamp is never given out twice, so neither is a space.
+        Ok(SpaceId(self.stamp().ticks()))
+    }
+
+    fn stamp(&self) -> Stamp {
+        self.shared.clock.stamp(|| self.shared.queue.post(Work::Ceiling(None)))
+    }
+
+    fn now(&self) -> Timestamp {
+        self.shared.clock.now(|| self.shared.queue.post(Work::Ceiling(None)))
+    }
+}
+
+/// Verifies a store that nobody has open: every log frame, and every block of every table on the way to the rows,
+/// which are handed to `visit`. The log is replayed in memory only; nothing is written.
+pub fn check(
+    dir: &Path,
+    visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
+) -> Result<(), OpenError> {
+    let tree = open_tree(&dir.join("tree"), &SequenceNumberCounter::default(), 16 << 20)?;
+    let flushed = tree.get_highest_persisted_seqno();
+    log::read(&dir.join("log"), |payload| replay(&tree, payload, flushed))?;
+    let latest = tree.get_highest_seqno().map_or(1, |highest| highest + 1);
+    Ok(for_each_row(&tree, latest, visit)?)
+}
+
+fn for_each_row(
+    tree: &AnyTree,
+    seqno: u64,
+    mut visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
+) -> Result<(), ReadError> {
+    let all = keys::space_from(SpaceId(0), &[], &[])..keys::space_end(SpaceId(u64::MAX), None);
+    for row in rows::range(tree, all, seqno) {
+        let (full, stored) = row?;
+        let (Some(space), Some((_, partition, key))) = (keys::space_of(&full), keys::split(&full)) else {
+            return Err(ReadError::Damaged("a row with a malformed key".into()));
+        };
+        visit(space, &partition, &Row { key, value: stored.value, token: stored.token })?;
+    }
+    Ok(())
+}
+
+fn check_limits(partition: &Partition, commit: &Commit) -> Result<(), CommitError> {
+    let most = if commit.bulk { MAX_BULK_COMMIT_BYTES } else { MAX_COMMIT_BYTES };
+    let fits = |key: &Bytes| key.len() <= MAX_KEY_BYTES;
+    let each = commit.mutations.iter().all(|mutation| match mutation {
+        Mutation::Put(key, value) => fits(key) && value.len() <= MAX_VALUE_BYTES,
+        Mutation::Delete(key) | Mutation::Add(key, _) => fits(key),
+        Mutation::DeleteRange(range) => fits(&range.start) && fits(&range.end),
+    });
+    let fits = each
+        && fits(&partition.key)
+        && commit.mutations.len() <= MAX_MUTATIONS
+        && queue::commit_bytes(commit) <= most;
+    if fits { Ok(()) } else { Err(CommitError::TooLarge) }
+}
+
+fn open_tree(path: &Path, seqno: &SequenceNumberCounter, cache_bytes: u64) -> Result<AnyTree, OpenError> {
+    // The tree's own idea of what is visible is not used: readers go by published snapshots.
+    let visible = SequenceNumberCounter::default();
+    lsm_tree::Config::new(path, seqno.clone(), visible)
+        .use_cache(Arc::new(Cache::with_capacity_bytes(cache_bytes)))
+        .data_block_size_policy(BlockSizePolicy::all(4096))
+        .filter_block_pinning_policy(PinningPolicy::new([true, true, false]))
+        .open()
+        .map_err(|error| OpenError::Tree(error.to_string()))
+}
+
+fn replay(tree: &AnyTree, payload: &[u8], flushed: Option<u64>) {
+    for operation in group::decode(payload) {
+        let Some(group::Operation { seqno, key, value }) = operation else {
+            tracing::error!("a log frame with a valid checksum holds no operations");
+            return;
+        };
+        if flushed.is_some_and(|flushed| seqno <= flushed) {
+            continue;
+        }
+        match value {
+            Some(value) => tree.insert(key, value, seqno),
+            None => tree.remove(key, seqno),
+        };
+    }
+}
+
+fn read_ceiling(tree: &AnyTree, seqno: u64) -> Result<Timestamp, OpenError> {
+    let stored = rows::get(tree, keys::CLOCK, seqno)?;
+    let ticks = stored.and_then(|s| s.value.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)));
+    Ok(Timestamp::from_ticks(ticks.unwrap_or(0)))
+}
+
+fn subdirectory(dir: &Path, name: &str) -> std::io::Result<PathBuf> {
+    let path = dir.join(name);
+    if !path.exists() {
+        std::fs::create_dir(&path)?;
+    }
+    log::sync_dir(dir)?;
+    Ok(path)
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(run)
+}

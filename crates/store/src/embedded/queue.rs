@@ -1,0 +1,177 @@
+//! What waits for the committer: bounded, first come first served.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lazuli_concurrency::{Stamp, Timestamp};
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::{Commit, CommitError, MAX_BULK_COMMIT_BYTES, Mutation, SpaceHeader, SpaceId};
+
+/// Bytes that may wait, all commits together, in units of [`UNIT`].
+const ROOM: usize = (MAX_BULK_COMMIT_BYTES + (64 << 20)) / UNIT;
+const UNIT: usize = 1024;
+/// A commit counts as at least so much, which bounds how many may wait.
+const LEAST: usize = 8 * UNIT;
+/// How long a commit waits for room before it is told that the store is busy.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A group is closed when it holds so many commits or bytes.
+const GROUP_JOBS: usize = 1024;
+const GROUP_BYTES: usize = 16 << 20;
+
+/// Something for the committer to do.
+pub(crate) enum Work {
+    /// A commit in the partition whose row keys start with `prefix`.
+    Commit { space: SpaceId, prefix: Bytes, commit: Commit },
+    /// A new header for a space, if it still has the one given.
+    SetSpace { space: SpaceId, from: Option<SpaceHeader>, to: SpaceHeader, stamp: Stamp },
+    /// Rows of a closed space to remove; with the last of them its header.
+    Sweep { space: SpaceId, keys: Vec<Bytes>, last: bool },
+    /// A new ceiling for the clock; the usual one if none is given.
+    Ceiling(Option<Timestamp>),
+    /// The tree was rearranged: let readers move on to its new shape.
+    Republish,
+}
+
+/// Work, and whom to tell.
+pub(crate) struct Job {
+    pub(crate) work: Work,
+    pub(crate) answer: Option<oneshot::Sender<Result<(), CommitError>>>,
+    /// Given back when the job is done.
+    pub(crate) _room: Option<OwnedSemaphorePermit>,
+}
+
+/// What a wait brought.
+pub(crate) enum Taken {
+    /// These, in order.
+    Jobs(Vec<Job>),
+    /// Nothing in that time.
+    Nothing,
+    /// Nothing, ever again.
+    Closed,
+}
+
+pub(crate) struct Queue {
+    room: Arc<Semaphore>,
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    closed: bool,
+    /// The committer sleeps until something arrives.
+    asleep: bool,
+}
+
+impl Queue {
+    pub(crate) fn new() -> Self {
+        Self { room: Arc::new(Semaphore::new(ROOM)), waiting: Mutex::default(), arrived: Condvar::new() }
+    }
+
+    /// Hands work to the committer and waits for its answer.
+    pub(crate) async fn submit(&self, work: Work) -> Result<(), CommitError> {
+        let units = work.bytes().max(LEAST).div_ceil(UNIT) as u32;
+        let room = match self.room.clone().try_acquire_many_owned(units) {
+            Ok(room) => room,
+            Err(_) => match tokio::time::timeout(PATIENCE, self.room.clone().acquire_many_owned(units)).await
+            {
+                Ok(Ok(room)) => room,
+                _ => return Err(CommitError::Busy),
+            },
+        };
+        let (answer, answered) = oneshot::channel();
+        self.push(Job { work, answer: Some(answer), _room: Some(room) })?;
+        // The committer answers every job that it took; it only drops one when it dies.
+        answered.await.unwrap_or(Err(CommitError::Unknown))
+    }
+
+    /// Hands over work that nobody waits for.
+    pub(crate) fn post(&self, work: Work) {
+        let _ = self.push(Job { work, answer: None, _room: None });
+    }
+
+    fn push(&self, job: Job) -> Result<(), CommitError> {
+        let mut waiting = self.waiting.lock();
+        if waiting.closed {
+            return Err(CommitError::Stopped);
+        }
+        waiting.jobs.push_back(job);
+        if waiting.asleep {
+            waiting.asleep = false;
+            drop(waiting);
+            self.arrived.notify_one();
+        }
+        Ok(())
+    }
+
+    /// The next group, or what came instead within the time.
+    pub(crate) fn take(&self, within: Option<Duration>) -> Taken {
+        let deadline = within.map(|w| Instant::now() + w);
+        let mut waiting = self.waiting.lock();
+        while waiting.jobs.is_empty() {
+            if waiting.closed {
+                return Taken::Closed;
+            }
+            waiting.asleep = true;
+            match deadline {
+                Some(deadline) => {
+                    if self.arrived.wait_until(&mut waiting, deadline).timed_out() && waiting.jobs.is_empty()
+                    {
+                        waiting.asleep = false;
+                        return if waiting.closed { Taken::Closed } else { Taken::Nothing };
+                    }
+                }
+                None => self.arrived.wait(&mut waiting),
+            }
+        }
+        waiting.asleep = false;
+        let mut bytes = 0;
+        let many = waiting
+            .jobs
+            .iter()
+            .take(GROUP_JOBS)
+            .take_while(|job| {
+                let first = bytes == 0;
+                bytes += job.work.bytes().max(1);
+                first || bytes <= GROUP_BYTES
+            })
+            .count();
+        Taken::Jobs(waiting.jobs.drain(..many).collect())
+    }
+
+    /// Takes no more work. What waits is still done.
+    pub(crate) fn close(&self) {
+        self.waiting.lock().closed = true;
+        self.arrived.notify_all();
+    }
+}
+
+impl Work {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Commit { prefix, commit, .. } => {
+                commit_bytes(commit) + prefix.len() * commit.mutations.len()
+            }
+            Self::Sweep { keys, .. } => keys.iter().map(Bytes::len).sum(),
+            Self::SetSpace { .. } | Self::Ceiling(_) | Self::Republish => 32,
+        }
+    }
+}
+
+/// Bytes of keys and values that a commit writes.
+pub(crate) fn commit_bytes(commit: &Commit) -> usize {
+    commit
+        .mutations
+        .iter()
+        .map(|m| match m {
+            Mutation::Put(key, value) => key.len() + value.len(),
+            Mutation::Delete(key) | Mutation::Add(key, _) => key.len() + 8,
+            Mutation::DeleteRange(range) => range.start.len() + range.end.len(),
+        })
+        .sum()
+}

@@ -1,0 +1,104 @@
+//! Rows in the tree: how a value carries its token, and reads at a sequence number.
+//!
+//! A stored value is the stamp of the commit that wrote it (eight little-endian bytes) and then the service's bytes.
+//! The tree verifies the checksum of every block that it loads, so what comes back is what was written.
+
+use std::ops::Range;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use lazuli_concurrency::Stamp;
+use lsm_tree::{AbstractTree, AnyTree, Guard, SeqNo};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{RangeToken, ReadError, SpaceHeader, SpaceId, Token, keys};
+
+/// A row's token and value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) token: Token,
+    pub(crate) value: Bytes,
+}
+
+impl Stored {
+    pub(crate) fn encode(stamp: Stamp, value: &[u8]) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(8 + value.len());
+        bytes.put_u64_le(stamp.ticks());
+        bytes.extend_from_slice(value);
+        bytes.freeze()
+    }
+
+    fn decode(bytes: Bytes) -> Result<Self, ReadError> {
+        match bytes.first_chunk::<8>() {
+            Some(stamp) => Ok(Self {
+                token: Token(Stamp::from_ticks(u64::from_le_bytes(*stamp))),
+                value: bytes.slice(8..),
+            }),
+            None => Err(ReadError::Damaged("a row without a stamp".into())),
+        }
+    }
+}
+
+/// Reads one row as of `seqno`.
+pub(crate) fn get(tree: &AnyTree, key: &[u8], seqno: SeqNo) -> Result<Option<Stored>, ReadError> {
+    tree.get(key, seqno).map_err(read_error)?.map(|v| Stored::decode(v.into())).transpose()
+}
+
+/// Reads rows in order as of `seqno`.
+pub(crate) fn range(
+    tree: &AnyTree,
+    range: Range<Bytes>,
+    seqno: SeqNo,
+) -> impl Iterator<Item = Result<(Bytes, Stored), ReadError>> + use<> {
+    // The tree takes an inverted range for a mistake.
+    let range = if range.start < range.end { range } else { range.start.clone()..range.start };
+    tree.range(range, seqno, None).map(|guard| {
+        let (key, value) = guard.into_inner().map_err(read_error)?;
+        Ok((key.into(), Stored::decode(value.into())?))
+    })
+}
+
+/// Reads a space's header as of `seqno`.
+pub(crate) fn header(tree: &AnyTree, space: SpaceId, seqno: SeqNo) -> Result<Option<SpaceHeader>, ReadError> {
+    match get(tree, &keys::header(space), seqno)? {
+        Some(stored) => decode_header(&stored.value).map(Some),
+        None => Ok(None),
+    }
+}
+
+pub(crate) fn encode_header(header: SpaceHeader) -> [u8; 9] {
+    let mut bytes = [u8::from(header.open); 9];
+    bytes[..8].copy_from_slice(&header.epoch.to_le_bytes());
+    bytes
+}
+
+fn decode_header(bytes: &[u8]) -> Result<SpaceHeader, ReadError> {
+    match bytes.first_chunk::<8>() {
+        Some(epoch) if bytes.len() == 9 => {
+            Ok(SpaceHeader { epoch: u64::from_le_bytes(*epoch), open: bytes[8] == 1 })
+        }
+        _ => Err(ReadError::Damaged("a space header of the wrong length".into())),
+    }
+}
+
+/// Digests the rows of a range into a token.
+#[derive(Default)]
+pub(crate) struct RangeDigest(Xxh3);
+
+impl RangeDigest {
+    pub(crate) fn add(&mut self, key: &[u8], token: Token) {
+        self.0.update(&(key.len() as u64).to_le_bytes());
+        self.0.update(key);
+        self.0.update(&token.0.ticks().to_le_bytes());
+    }
+
+    pub(crate) fn token(&self) -> RangeToken {
+        RangeToken(self.0.digest128())
+    }
+}
+
+pub(crate) fn read_error(error: lsm_tree::Error) -> ReadError {
+    match error {
+        lsm_tree::Error::Io(error) => ReadError::Io(error.to_string()),
+        other => ReadError::Damaged(other.to_string()),
+    }
+}

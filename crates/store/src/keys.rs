@@ -1,0 +1,164 @@
+//! How the embedded engine names its rows, so that plain byte order is the order the trait promises.
+//!
+//! ```text
+//! 00 "clock"                                   the clock's ceiling
+//! 01 space:u64                                 a space's header
+//! 02 space:u64 escaped(partition) row-key      a row
+//! ```
+//!
+//! A partition key is escaped so that no partition's rows mingle with another's: `00` becomes `00 FF`, and `00 01`
+//! ends it. Order is kept: a key that is a prefix of another comes first.
+
+use std::ops::Range;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::{Partition, SpaceId};
+
+/// Names the row that holds the clock's ceiling.
+pub(crate) const CLOCK: &[u8] = b"\x00clock";
+
+const HEADER: u8 = 1;
+const ROW: u8 = 2;
+const END_OF_PARTITION: [u8; 2] = [0, 1];
+const ESCAPED_NUL: [u8; 2] = [0, 0xFF];
+
+/// The key of a space's header.
+pub(crate) fn header(space: SpaceId) -> [u8; 9] {
+    let mut key = [HEADER; 9];
+    key[1..].copy_from_slice(&space.0.to_be_bytes());
+    key
+}
+
+/// What every row key of a partition starts with.
+pub(crate) fn prefix(partition: &Partition) -> Bytes {
+    let mut key = BytesMut::with_capacity(16 + partition.key.len());
+    put_partition(&mut key, partition.space, &partition.key);
+    key.extend_from_slice(&END_OF_PARTITION);
+    key.freeze()
+}
+
+/// The key of one row, from its partition's prefix.
+pub(crate) fn row(prefix: &[u8], key: &[u8]) -> Bytes {
+    let mut full = BytesMut::with_capacity(prefix.len() + key.len());
+    full.extend_from_slice(prefix);
+    full.extend_from_slice(key);
+    full.freeze()
+}
+
+/// The range of full keys of a range of row keys, from its partition's prefix.
+pub(crate) fn range(prefix: &[u8], range: &Range<Bytes>) -> Range<Bytes> {
+    row(prefix, &range.start)..row(prefix, &range.end)
+}
+
+/// Where a scan over a space starts: at the row of a partition, or the first one after it.
+pub(crate) fn space_from(space: SpaceId, partition: &[u8], key: &[u8]) -> Bytes {
+    let mut full = BytesMut::with_capacity(16 + partition.len() + key.len());
+    put_partition(&mut full, space, partition);
+    full.extend_from_slice(&END_OF_PARTITION);
+    full.extend_from_slice(key);
+    full.freeze()
+}
+
+/// Where a scan over a space ends: before the first row of a partition, or at the end of the space.
+pub(crate) fn space_end(space: SpaceId, partition: Option<&[u8]>) -> Bytes {
+    let mut full = BytesMut::new();
+    match (partition, space.0.checked_add(1)) {
+        (Some(partition), _) => put_partition(&mut full, space, partition),
+        (None, Some(next)) => {
+            full.put_u8(ROW);
+            full.put_u64(next);
+        }
+        (None, None) => full.put_u8(ROW + 1),
+    }
+    full.freeze()
+}
+
+/// The first key after every row of the partition that a full key's prefix names.
+pub(crate) fn after_partition(prefix: &[u8]) -> Bytes {
+    let mut key = BytesMut::from(&prefix[..prefix.len() - END_OF_PARTITION.len()]);
+    key.extend_from_slice(&[0, 2]);
+    key.freeze()
+}
+
+/// Takes a full key apart: the length of its partition's prefix, the partition key, the row key.
+pub(crate) fn split(full: &Bytes) -> Option<(usize, Bytes, Bytes)> {
+    if full.first() != Some(&ROW) || full.len() < 11 {
+        return None;
+    }
+    let mut partition = BytesMut::new();
+    let mut at = 9;
+    loop {
+        match (full.get(at)?, full.get(at + 1)) {
+            (0, Some(0xFF)) => {
+                partition.put_u8(0);
+                at += 2;
+            }
+            (0, Some(1)) => return Some((at + 2, partition.freeze(), full.slice(at + 2..))),
+            (0, _) => return None,
+            (byte, _) => {
+                partition.put_u8(*byte);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// The space that a full row key lies in.
+pub(crate) fn space_of(full: &[u8]) -> Option<SpaceId> {
+    if full.first() != Some(&ROW) {
+        return None;
+    }
+    Some(SpaceId(u64::from_be_bytes(full.get(1..9)?.try_into().ok()?)))
+}
+
+fn put_partition(into: &mut BytesMut, space: SpaceId, partition: &[u8]) {
+    into.put_u8(ROW);
+    into.put_u64(space.0);
+    for &byte in partition {
+        if byte == 0 {
+            into.extend_from_slice(&ESCAPED_NUL);
+        } else {
+            into.put_u8(byte);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn full(space: u64, partition: &[u8], key: &[u8]) -> Bytes {
+        row(&prefix(&Partition::new(SpaceId(space), partition.to_vec())), key)
+    }
+
+    proptest! {
+        #[test]
+        fn keys_order_by_space_then_partition_then_row(
+            a in (0u64..3, prop::collection::vec(0u8..3, 0..4), prop::collection::vec(0u8..3, 0..4)),
+            b in (0u64..3, prop::collection::vec(0u8..3, 0..4), prop::collection::vec(0u8..3, 0..4)),
+        ) {
+            prop_assert_eq!(full(a.0, &a.1, &a.2).cmp(&full(b.0, &b.1, &b.2)), a.cmp(&b));
+        }
+
+        #[test]
+        fn a_key_splits_into_what_it_was_made_of(
+            partition in prop::collection::vec(any::<u8>(), 0..20),
+            key in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let made = full(7, &partition, &key);
+            let (at, p, k) = split(&made).unwrap();
+            prop_assert_eq!((&p[..], &k[..]), (&partition[..], &key[..]));
+            prop_assert_eq!(&made[..at], &prefix(&Partition::new(SpaceId(7), partition))[..]);
+            prop_assert!(after_partition(&made[..at]) > made);
+            prop_assert_eq!(space_of(&made), Some(SpaceId(7)));
+        }
+
+        #[test]
+        fn splitting_anything_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _ = split(&bytes.into());
+        }
+    }
+}

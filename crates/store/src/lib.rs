@@ -1,0 +1,29 @@
+//! Partitions of ordered rows with atomic conditional commits.
+//!
+//! A [`Partition`] is one atomic scope: a blob with its blocks and snapshots, a PartitionKey, a queue, a directory.
+//! What every engine promises, and the conformance suite checks:
+//!
+//! - a commit is all or nothing and serialisable within its partition, phantoms included; reads are linearizable;
+//! - durable before visible, visible before acknowledged;
+//! - stamps are unique and grow within a row, also over restarts and clock steps backwards;
+//! - every commit compares the epoch of its [space](SpaceHeader) and is refused once the space was closed or moved on;
+//! - no commit spans two partitions: the type cannot express one.
+
+mod clock;
+pub mod conformance;
+mod directory;
+pub mod embedded;
+mod gate;
+pub mod history;
+pub mod intent;
+mod keys;
+mod log;
+mod transact;
+mod types;
+
+pub use directory::{Directory, DirectoryError};
+pub use embedded::{Embedded, OpenError, Options};
+pub use gate::Gate;
+pub use log::LogError;
+pub use transact::{Change, Decision, TransactError, View, prefix_range, transact};
+pub use types::*;

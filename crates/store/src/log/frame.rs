@@ -1,0 +1,287 @@
+//! The frames of the log: how they lie in a segment, and what can be concluded from the bytes after a crash.
+//!
+//! ```text
+//! segment  = header page (4096 bytes), then frames, then zeros to the end of the file
+//! header   = magic:u64  format:u32  segment:u64  salt:u64  crc:u32
+//! frame    = magic:u32  length:u32  segment:u64  number:u64  kind:u32  crc:u32  payload, padded to 8 bytes
+//! ```
+//!
+//! All integers are little-endian. `crc` is CRC-32C over the salt, the frame's header before it and the payload; the
+//! salt is random, so no payload can imitate a frame. Frames are numbered without a gap within a segment.
+//!
+//! **Tear or damage?** A frame is written only after `fdatasync` of the one before it has returned. So at most the
+//! last frame of the log can be incomplete after a crash, and it was never acknowledged: it is dropped. An invalid
+//! frame with a valid one anywhere behind it was durable once: that is damage, and it is reported, never skipped.
+//! To make this hold for the last acknowledged frame too, a *note* is written behind it once it is durable. The note
+//! is overwritten by the next frame and so never stands between two of them.
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// Bytes before the first frame.
+pub(crate) const HEADER_BYTES: usize = 4096;
+/// Bytes of a frame before its payload.
+pub(crate) const FRAME_HEADER_BYTES: usize = 32;
+/// The version of this format.
+pub(crate) const FORMAT: u32 = 1;
+
+const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"LAZULILG");
+const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"LzFr");
+const ALIGN: usize = 8;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    /// Commits, to be applied in order.
+    Group = 1,
+    /// Everything before it is durable.
+    Note = 2,
+    /// Nothing follows in this segment.
+    End = 3,
+}
+
+/// Whose frames these are: part of every checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) segment: u64,
+    pub(crate) salt: u64,
+}
+
+/// Bytes that a frame with that payload takes in the segment.
+pub(crate) const fn frame_bytes(payload: usize) -> usize {
+    (FRAME_HEADER_BYTES + payload).next_multiple_of(ALIGN)
+}
+
+/// Fills in the header of a frame whose payload stands behind [`FRAME_HEADER_BYTES`] free bytes in `buffer`, and pads it.
+pub(crate) fn seal(identity: Identity, number: u64, kind: Kind, buffer: &mut Vec<u8>) {
+    debug_assert!(buffer.len() >= FRAME_HEADER_BYTES);
+    let length = (buffer.len() - FRAME_HEADER_BYTES) as u32;
+    buffer[0..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
+    buffer[4..8].copy_from_slice(&length.to_le_bytes());
+    buffer[8..16].copy_from_slice(&identity.segment.to_le_bytes());
+    buffer[16..24].copy_from_slice(&number.to_le_bytes());
+    buffer[24..28].copy_from_slice(&(kind as u32).to_le_bytes());
+    let crc = crc(identity, &buffer[..28], &buffer[FRAME_HEADER_BYTES..]);
+    buffer[28..32].copy_from_slice(&crc.to_le_bytes());
+    buffer.resize(buffer.len().next_multiple_of(ALIGN), 0);
+}
+
+/// A segment's header page.
+pub(crate) fn segment_header(identity: Identity) -> Vec<u8> {
+    let mut page = vec![0; HEADER_BYTES];
+    page[0..8].copy_from_slice(&SEGMENT_MAGIC.to_le_bytes());
+    page[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    page[12..20].copy_from_slice(&identity.segment.to_le_bytes());
+    page[20..28].copy_from_slice(&identity.salt.to_le_bytes());
+    let crc = crc(identity, &page[..28], &[]);
+    page[28..32].copy_from_slice(&crc.to_le_bytes());
+    page
+}
+
+/// What a segment's header page says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Header {
+    Valid(Identity),
+    /// Written by a newer version of the program.
+    Newer(u32),
+    /// Not a header of this segment.
+    Invalid,
+}
+
+/// Reads a header page.
+pub(crate) fn read_header(page: &[u8], segment: u64) -> Header {
+    if page.len() < HEADER_BYTES || u64_at(page, 0) != SEGMENT_MAGIC {
+        return Header::Invalid;
+    }
+    let identity = Identity { segment: u64_at(page, 12), salt: u64_at(page, 20) };
+    if u32_at(page, 28) != crc(identity, &page[..28], &[]) || identity.segment != segment {
+        return Header::Invalid;
+    }
+    match u32_at(page, 8) {
+        FORMAT => Header::Valid(identity),
+        newer => Header::Newer(newer),
+    }
+}
+
+/// A frame that was found whole.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Frame<'a> {
+    pub(crate) number: u64,
+    pub(crate) kind: Kind,
+    pub(crate) payload: &'a [u8],
+    /// Where the next one starts.
+    pub(crate) next: usize,
+}
+
+/// Reads the frame at `at`, if a whole one stands there.
+pub(crate) fn read_frame(segment: &[u8], identity: Identity, at: usize) -> Option<Frame<'_>> {
+    let header = segment.get(at..at + FRAME_HEADER_BYTES)?;
+    if u32_at(header, 0) != FRAME_MAGIC || u64_at(header, 8) != identity.segment {
+        return None;
+    }
+    let length = u32_at(header, 4) as usize;
+    let start = at + FRAME_HEADER_BYTES;
+    let payload = segment.get(start..start.checked_add(length)?)?;
+    if u32_at(header, 28) != crc(identity, &header[..28], payload) {
+        return None;
+    }
+    let kind = match u32_at(header, 24) {
+        1 => Kind::Group,
+        2 => Kind::Note,
+        3 => Kind::End,
+        _ => return None,
+    };
+    Some(Frame { number: u64_at(header, 16), kind, payload, next: at + frame_bytes(length) })
+}
+
+/// How the frames of a segment end.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Tail {
+    /// With an end frame.
+    Ended,
+    /// At this offset, where the next frame would go.
+    Open(usize),
+    /// With an invalid frame at this offset that was valid once.
+    Damaged(usize),
+}
+
+/// Walks the frames of a segment in order and says how they end. `first` is the number of its first frame.
+pub(crate) fn walk<'a>(
+    segment: &'a [u8],
+    identity: Identity,
+    first: u64,
+    mut group: impl FnMut(&'a [u8]),
+) -> (u64, Tail) {
+    let (mut at, mut number) = (HEADER_BYTES, first);
+    loop {
+        match read_frame(segment, identity, at) {
+            Some(Frame { kind: Kind::Group, number: n, payload, next }) if n == number => {
+                group(payload);
+                (at, number) = (next, number + 1);
+            }
+            Some(Frame { kind: Kind::End, number: n, .. }) if n == number => return (number, Tail::Ended),
+            // What stands behind a note can only be left of the frame that was about to overwrite it.
+            Some(Frame { kind: Kind::Note, number: n, next, .. }) if n == number => {
+                let tail =
+                    if valid_behind(segment, identity, next) { Tail::Damaged(at) } else { Tail::Open(at) };
+                return (number, tail);
+            }
+            Some(_) => return (number, Tail::Damaged(at)),
+            None => {
+                let damaged = valid_behind(segment, identity, at + ALIGN);
+                return (number, if damaged { Tail::Damaged(at) } else { Tail::Open(at) });
+            }
+        }
+    }
+}
+
+fn valid_behind(segment: &[u8], identity: Identity, from: usize) -> bool {
+    (from..segment.len().saturating_sub(FRAME_HEADER_BYTES - 1))
+        .step_by(ALIGN)
+        .any(|at| u32_at(segment, at) == FRAME_MAGIC && read_frame(segment, identity, at).is_some())
+}
+
+fn crc(identity: Identity, header: &[u8], payload: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(&identity.salt.to_le_bytes());
+    digest.update(header);
+    digest.update(payload);
+    digest.finalize() as u32
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDENTITY: Identity = Identity { segment: 3, salt: 99 };
+
+    fn frame(number: u64, kind: Kind, payload: &[u8]) -> Vec<u8> {
+        let mut buffer = vec![0; FRAME_HEADER_BYTES];
+        buffer.extend_from_slice(payload);
+        seal(IDENTITY, number, kind, &mut buffer);
+        buffer
+    }
+
+    /// A segment of frames and some zeros, and where each frame starts.
+    fn segment(frames: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
+        let mut bytes = segment_header(IDENTITY);
+        let mut starts = vec![];
+        for f in frames {
+            starts.push(bytes.len());
+            bytes.extend_from_slice(f);
+        }
+        bytes.extend_from_slice(&[0; 100]);
+        (bytes, starts)
+    }
+
+    fn walked(bytes: &[u8]) -> (Vec<Vec<u8>>, u64, Tail) {
+        let mut groups = vec![];
+        let (next, tail) = walk(bytes, IDENTITY, 0, |p| groups.push(p.to_vec()));
+        (groups, next, tail)
+    }
+
+    #[test]
+    fn frames_are_read_back_in_order() {
+        let (bytes, starts) =
+            segment(&[frame(0, Kind::Group, b"one"), frame(1, Kind::Group, b""), frame(2, Kind::End, b"")]);
+        assert_eq!(walked(&bytes), (vec![b"one".to_vec(), vec![]], 2, Tail::Ended));
+        assert_eq!(read_header(&bytes, 3), Header::Valid(IDENTITY));
+        assert_eq!(read_header(&bytes, 4), Header::Invalid);
+        assert_eq!(walked(&bytes[..starts[2]]).2, Tail::Open(starts[2]));
+    }
+
+    #[test]
+    fn any_tear_of_the_last_frame_drops_it_and_nothing_else() {
+        let last: Vec<u8> = (0..2000u32).map(|i| i as u8).collect();
+        let (bytes, starts) = segment(&[frame(0, Kind::Group, b"kept"), frame(1, Kind::Group, &last)]);
+        for lost in starts[1]..starts[1] + FRAME_HEADER_BYTES + last.len() {
+            let mut torn = bytes.clone();
+            torn[lost] ^= 0x40;
+            assert_eq!(walked(&torn), (vec![b"kept".to_vec()], 1, Tail::Open(starts[1])), "byte {lost}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_before_a_later_frame_is_damage() {
+        for last in [frame(1, Kind::Group, b"later"), frame(1, Kind::Note, b""), frame(1, Kind::End, b"")] {
+            let (bytes, starts) = segment(&[frame(0, Kind::Group, b"acknowledged"), last]);
+            for at in starts[0]..starts[0] + FRAME_HEADER_BYTES + b"acknowledged".len() {
+                for bit in 0..8 {
+                    let mut flipped = bytes.clone();
+                    flipped[at] ^= 1 << bit;
+                    assert_eq!(
+                        walked(&flipped),
+                        (vec![], 0, Tail::Damaged(starts[0])),
+                        "byte {at} bit {bit}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_note_half_overwritten_by_a_torn_frame_is_the_end() {
+        let (mut bytes, starts) = segment(&[frame(0, Kind::Group, b"kept"), frame(1, Kind::Note, b"")]);
+        let torn = frame(1, Kind::Group, &[7; 64]);
+        // The frame's first sector was lost: the note is still there, then the frame's payload.
+        let at = starts[1] + FRAME_HEADER_BYTES;
+        bytes[at..at + 64].copy_from_slice(&torn[FRAME_HEADER_BYTES..]);
+        assert_eq!(walked(&bytes), (vec![b"kept".to_vec()], 1, Tail::Open(starts[1])));
+    }
+
+    #[test]
+    fn frames_of_another_segment_or_salt_do_not_count() {
+        let (bytes, _) = segment(&[frame(0, Kind::Group, b"x")]);
+        let mut other = IDENTITY;
+        other.salt += 1;
+        assert_eq!(walk(&bytes, other, 0, |_| unreachable!()), (0, Tail::Open(HEADER_BYTES)));
+    }
+}

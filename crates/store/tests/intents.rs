@@ -1,0 +1,245 @@
+//! Intents interrupted at every step: the thing moved is in exactly one place, before and after somebody ends them.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use lazuli_concurrency::{Stamp, SystemClock, Timestamp};
+use lazuli_store::intent::{Ended, IntentError, Intents, Plan, Planner};
+use lazuli_store::{
+    Commit, CommitError, Embedded, Gate, Mutation, Options, Partition, ReadError, ReadSet, Reads,
+    SpaceHeader, SpaceId, SpacePage, Store, View, Which,
+};
+
+/// A store whose process dies at a commit: before it takes effect or after, the caller never learns which.
+struct Dying<'a> {
+    store: &'a Embedded,
+    /// Commits left to live.
+    left: AtomicI64,
+    last_takes_effect: bool,
+}
+
+#[async_trait]
+impl Store for Dying<'static> {
+    async fn read(&self, p: &Partition, r: &Reads) -> Result<ReadSet, ReadError> {
+        self.store.read(p, r).await
+    }
+    async fn scan_space(
+        &self,
+        s: SpaceId,
+        from: (Bytes, Bytes),
+        end: Option<Bytes>,
+        which: Which,
+        limit: usize,
+    ) -> Result<SpacePage, ReadError> {
+        self.store.scan_space(s, from, end, which, limit).await
+    }
+    async fn commit(&self, p: &Partition, c: Commit) -> Result<(), CommitError> {
+        let left = self.left.fetch_sub(1, Ordering::SeqCst);
+        if left > 1 {
+            return self.store.commit(p, c).await;
+        }
+        if left == 1 && self.last_takes_effect {
+            let _ = self.store.commit(p, c).await;
+        }
+        Err(CommitError::Unknown)
+    }
+    async fn space(&self, s: SpaceId) -> Result<Option<SpaceHeader>, ReadError> {
+        self.store.space(s).await
+    }
+    async fn set_space(&self, s: SpaceId, a: Option<SpaceHeader>, b: SpaceHeader) -> Result<(), CommitError> {
+        self.store.set_space(s, a, b).await
+    }
+    async fn sweep_space(&self, s: SpaceId, limit: usize) -> Result<bool, CommitError> {
+        self.store.sweep_space(s, limit).await
+    }
+    async fn new_space(&self) -> Result<SpaceId, CommitError> {
+        self.store.new_space().await
+    }
+    fn stamp(&self) -> Stamp {
+        self.store.stamp()
+    }
+    fn now(&self) -> Timestamp {
+        self.store.now()
+    }
+}
+
+/// Moves the row `thing` from one partition to another. While prepared, the target is reserved by `coming` and the
+/// source by `leaving`. The target comes first, so that whoever overlooks the marks may see the thing twice, but never
+/// not at all.
+struct Move;
+
+struct MovePlan([Partition; 2]);
+
+const THING: Bytes = Bytes::from_static(b"thing");
+const LEAVING: Bytes = Bytes::from_static(b"leaving");
+const COMING: Bytes = Bytes::from_static(b"coming");
+const VALUE: Bytes = Bytes::from_static(b"value");
+
+impl Planner for Move {
+    type Plan = MovePlan;
+    fn plan(&self, kind: u8, payload: &Bytes) -> Option<MovePlan> {
+        let space = SpaceId(u64::from_be_bytes(payload[..8].try_into().ok()?));
+        let partition = |name: &'static str| Partition::new(space, name);
+        (kind == 1).then(|| MovePlan([partition("target"), partition("source")]))
+    }
+}
+
+impl Plan for MovePlan {
+    type Refusal = &'static str;
+
+    fn participants(&self) -> Vec<Partition> {
+        self.0.to_vec()
+    }
+    fn reads(&self, _: usize) -> Reads {
+        Reads::keys([THING, LEAVING, COMING])
+    }
+    fn prepare(&self, participant: usize, view: &View<'_>) -> Result<Vec<Mutation>, &'static str> {
+        match (participant, view.row(&THING), view.row(&LEAVING), view.row(&COMING)) {
+            (0, None, _, None) => Ok(vec![Mutation::Put(COMING, Bytes::new())]),
+            (0, ..) => Err("the target is taken"),
+            (_, Some(_), None, _) => Ok(vec![Mutation::Put(LEAVING, Bytes::new())]),
+            _ => Err("nothing to move"),
+        }
+    }
+    fn apply(&self, participant: usize, _: &View<'_>) -> Vec<Mutation> {
+        match participant {
+            0 => vec![Mutation::Put(THING, VALUE), Mutation::Delete(COMING)],
+            _ => vec![Mutation::Delete(THING), Mutation::Delete(LEAVING)],
+        }
+    }
+    fn undo(&self, participant: usize, _: &View<'_>) -> Vec<Mutation> {
+        vec![Mutation::Delete(if participant == 0 { COMING } else { LEAVING })]
+    }
+}
+
+struct World {
+    store: &'static Embedded,
+    space: SpaceId,
+    home: Partition,
+}
+
+impl World {
+    async fn new(store: &'static Embedded) -> Self {
+        let space = store.new_space().await.unwrap();
+        store.set_space(space, None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
+        let world = Self { store, space, home: Partition::new(space, "home") };
+        world.put("source", THING).await;
+        world
+    }
+
+    async fn put(&self, partition: &'static str, key: Bytes) {
+        let commit = Commit {
+            stamp: self.store.stamp(),
+            epoch: 0,
+            conditions: vec![],
+            mutations: vec![Mutation::Put(key, VALUE)],
+            valid_until: None,
+            bulk: false,
+        };
+        self.store.commit(&Partition::new(self.space, partition), commit).await.unwrap();
+    }
+
+    /// Which of `thing` and the reservations each partition holds.
+    async fn rows(&self, partition: &'static str) -> Vec<Bytes> {
+        let reads = Reads::default().and_range(Bytes::new()..vec![0xFF; 10].into(), 100);
+        let set = self.store.read(&Partition::new(self.space, partition), &reads).await.unwrap();
+        set.ranges[0].rows.iter().map(|row| row.key.clone()).collect()
+    }
+
+    fn payload(&self) -> Bytes {
+        self.space.0.to_be_bytes().to_vec().into()
+    }
+
+    async fn assert_settled(&self, ended: Ended, what: &str) {
+        let (here, there) = match ended {
+            Ended::Applied => (vec![], vec![THING]),
+            Ended::Aborted => (vec![THING], vec![]),
+        };
+        assert_eq!(self.rows("source").await, here, "{what}: source");
+        assert_eq!(self.rows("target").await, there, "{what}: target");
+        assert_eq!(self.rows("home").await, Vec::<Bytes>::new(), "{what}: home");
+    }
+}
+
+/// A store that lives as long as the process; its files vanish with the value beside it.
+fn store() -> (tempfile::TempDir, &'static Embedded) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options { cache_bytes: 8 << 20 }).unwrap();
+    (dir, Box::leak(Box::new(store)))
+}
+
+#[tokio::test]
+async fn an_intent_interrupted_at_any_step_is_ended_by_anybody() {
+    let (_dir, store) = store();
+    let gate = Gate::default();
+    let mut applied = 0;
+    // begin, two to prepare, decide, two to finish, forget.
+    for lives in 0..=7 {
+        for last_takes_effect in [false, true] {
+            let what = format!("dies at commit {lives}, which takes effect: {last_takes_effect}");
+            let world = World::new(store).await;
+            let dying = Dying { store, left: AtomicI64::new(lives), last_takes_effect };
+            let intents = Intents { store: &dying, gate: &gate, home: &world.home, planner: &Move };
+            let outcome = intents.run(1, world.payload()).await;
+            assert_eq!(outcome.is_err(), lives <= 7, "{what}: {outcome:?}");
+
+            // While it is unfinished, the thing is in at least one place.
+            let here = world.rows("source").await.contains(&THING);
+            let there = world.rows("target").await.contains(&THING);
+            assert!(here || there, "{what}: lost");
+
+            let intents = Intents { store, gate: &gate, home: &world.home, planner: &Move };
+            let left = intents.unfinished().await.unwrap();
+            let mut ended = if there { Ended::Applied } else { Ended::Aborted };
+            for (id, _) in left {
+                // Two at once, as two readers might.
+                let (a, b) = tokio::join!(intents.resolve(id, None), intents.resolve(id, None));
+                ended = a.unwrap();
+                let _ = b;
+                assert!(intents.resolve(id, None).await.is_ok(), "{what}: again");
+            }
+            if ended == Ended::Applied {
+                applied += 1;
+            }
+            world
+                .assert_settled(
+                    if world.rows("target").await.is_empty() { Ended::Aborted } else { Ended::Applied },
+                    &what,
+                )
+                .await;
+        }
+    }
+    assert!(applied >= 6, "intents that were decided are carried through: {applied}");
+}
+
+#[tokio::test]
+async fn a_refused_intent_leaves_nothing_behind() {
+    let gate = Gate::default();
+    let (_dir, store) = store();
+    let world = World::new(store).await;
+    world.put("target", THING).await;
+    let intents = Intents { store: world.store, gate: &gate, home: &world.home, planner: &Move };
+    let refused = intents.run(1, world.payload()).await;
+    assert!(matches!(refused, Err(IntentError::Refused("the target is taken"))));
+    assert_eq!((world.rows("source").await, world.rows("home").await), (vec![THING], vec![]));
+    assert!(matches!(intents.run(9, world.payload()).await, Err(IntentError::UnknownKind)));
+}
+
+#[tokio::test]
+async fn a_mark_whose_intent_is_gone_is_undone() {
+    let gate = Gate::default();
+    let (_dir, store) = store();
+    let world = World::new(store).await;
+    // Begun, then aborted and forgotten by somebody else before its slow owner prepared the source.
+    let id = lazuli_store::intent::IntentId(world.store.stamp());
+    world.put("source", LEAVING).await;
+    world.put("source", lazuli_store::intent::mark_key(id)).await;
+    let intents = Intents { store: world.store, gate: &gate, home: &world.home, planner: &Move };
+    let plan = Move.plan(1, &world.payload()).unwrap();
+    assert_eq!(intents.resolve(id, Some((&plan, 1))).await.unwrap(), Ended::Aborted);
+    world.assert_settled(Ended::Aborted, "an orphaned mark").await;
+}

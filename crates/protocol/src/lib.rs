@@ -2,22 +2,34 @@
 //! dates, XML. Values and pure functions only; nothing here does I/O.
 
 pub mod account;
+pub mod address;
 pub mod cors;
 pub mod date;
 pub mod error;
+#[doc(hidden)]
+pub mod fuzz;
+pub mod header;
+pub mod lease;
+pub mod metadata;
+pub mod names;
 pub mod operation;
 pub mod policy;
 pub mod properties;
 pub mod query;
+pub mod range;
 pub mod request;
 pub mod service;
 pub mod version;
 pub mod xml;
 
 pub use account::{Account, Key};
+pub use address::Address;
 pub use error::{ErrorCode, Refusal};
+pub use header::Headers;
+pub use metadata::Metadata;
 pub use operation::Operation;
 pub use query::Query;
+pub use range::ByteRange;
 pub use request::{Body, Request, Response};
 pub use service::{Accounts, Service, ServiceKind};
 pub use version::Version;

@@ -62,6 +62,7 @@ error_codes! {
         OutOfRangeInput: "One of the request inputs is out of range.",
         OutOfRangeQueryParameterValue: "One of the query parameters specified in the request URI is outside the permissible range.",
         RequestUrlFailedToParse: "The URL in the request could not be parsed.",
+        UnsatisfiableCondition: "The request includes an unsatisfiable condition.",
         UnsupportedHeader: "One of the headers specified in the request is not supported.",
         UnsupportedQueryParameter: "One of the query parameters specified in the request URI is not supported.",
         UnsupportedXmlNode: "One of the XML nodes specified in the request body is not supported.",

@@ -1,0 +1,246 @@
+//! What a request addresses: account, container and object, from its host and path.
+//!
+//! Path style is `http://host:port/account/container/object`, host style `http://account.blob.host/container/object`.
+//! Names are percent-decoded and otherwise left alone: `a//b` and `./x` are names of blobs, so a path is never
+//! normalised. Whether a name is allowed is decided in [`names`].
+
+use std::net::IpAddr;
+
+use crate::error::{ErrorCode, Refusal};
+use crate::names;
+use crate::query::{self, Query};
+use crate::service::ServiceKind;
+
+const SECONDARY: &str = "-secondary";
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The account, without `-secondary`. It need not exist, nor be a name that an account could have.
+    pub account: String,
+    /// Container, queue, table or share; empty at service level.
+    pub container: String,
+    /// The rest of the path: blob name, file path, message. For tables, what follows the name: `('t')` or
+    /// `(PartitionKey='p',RowKey='r')`.
+    pub object: String,
+    /// Where the account was named.
+    pub style: Style,
+    /// Whether the secondary endpoint was addressed.
+    pub secondary: bool,
+    /// The path as it was sent, the account included in path style: Shared Key signs it.
+    pub raw_path: String,
+}
+
+/// Where the account is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// In the path.
+    Path,
+    /// In the host.
+    Host,
+}
+
+impl Address {
+    /// Reads an address.
+    ///
+    /// `host` is the `Host` header, `path` the path as sent. A host names an account if it is
+    /// `account.service.anything`, or `account` before one of `suffixes`; else the path names it. On the blob service
+    /// `/name` without `restype` is a blob in the root container, which is why the query is needed.
+    pub fn parse(
+        service: ServiceKind,
+        host: &str,
+        path: &str,
+        query: &Query,
+        suffixes: &[String],
+    ) -> Result<Self, Refusal> {
+        let rest = path.strip_prefix('/').ok_or(ErrorCode::InvalidUri)?;
+        let (style, account, rest) = match account_in_host(service, host, suffixes) {
+            Some(account) => (Style::Host, account, rest),
+            None => {
+                let (account, rest) = rest.split_once('/').unwrap_or((rest, ""));
+                (Style::Path, decode(account)?, rest)
+            }
+        };
+        let (account, secondary) = match account.strip_suffix(SECONDARY) {
+            Some(account) => (account.to_owned(), true),
+            None => (account, false),
+        };
+        let (mut container, mut object) = split(service, rest)?;
+        if account.is_empty() || (container.is_empty() && !object.is_empty()) {
+            return Err(Refusal::new(ErrorCode::InvalidUri));
+        }
+        let in_root = service == ServiceKind::Blob
+            && object.is_empty()
+            && query.get("restype").is_none_or(str::is_empty);
+        if in_root && !container.is_empty() {
+            object = std::mem::replace(&mut container, names::ROOT_CONTAINER.to_owned());
+        }
+        Ok(Self { account, container, object, style, secondary, raw_path: path.to_owned() })
+    }
+
+    /// The address of the service as the client sees it, without a slash at the end: for listings and links.
+    pub fn endpoint(&self, scheme: &str, host: &str) -> String {
+        match self.style {
+            Style::Host => format!("{scheme}://{host}"),
+            Style::Path => {
+                let secondary = if self.secondary { SECONDARY } else { "" };
+                format!("{scheme}://{host}/{}{secondary}", self.account)
+            }
+        }
+    }
+}
+
+/// Container and object of a path after the account.
+fn split(service: ServiceKind, rest: &str) -> Result<(String, String), Refusal> {
+    if service == ServiceKind::Table {
+        // Keys may hold slashes, so the parenthesis is looked for first.
+        let rest = decode(rest)?;
+        let end = rest.find(['(', '/']).unwrap_or(rest.len());
+        let (table, object) = rest.split_at(end);
+        return Ok((table.to_owned(), object.strip_prefix('/').unwrap_or(object).to_owned()));
+    }
+    let (container, object) = rest.split_once('/').unwrap_or((rest, ""));
+    Ok((decode(container)?, decode(object)?))
+}
+
+fn decode(text: &str) -> Result<String, Refusal> {
+    query::decode(text).ok_or_else(|| Refusal::new(ErrorCode::RequestUrlFailedToParse))
+}
+
+/// The account that a host names, perhaps with `-secondary`.
+fn account_in_host(service: ServiceKind, host: &str, suffixes: &[String]) -> Option<String> {
+    let name = without_port(host).to_ascii_lowercase();
+    if name.starts_with('[') || name.parse::<IpAddr>().is_ok() {
+        return None;
+    }
+    let before_suffix = suffixes
+        .iter()
+        .find_map(|suffix| name.strip_suffix(suffix.as_str())?.strip_suffix('.'))
+        .filter(|account| !account.contains('.'));
+    let before_service = || {
+        let (account, rest) = name.split_once('.')?;
+        (rest.split('.').next() == Some(service.name())).then_some(account)
+    };
+    before_suffix
+        .or_else(before_service)
+        .filter(|account| names::is_account(account.strip_suffix(SECONDARY).unwrap_or(account)))
+        .map(str::to_owned)
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ServiceKind::{Blob, File, Queue, Table};
+
+    fn address(service: ServiceKind, host: &str, target: &str) -> Result<Address, ErrorCode> {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let suffixes = ["blob.example.com".to_owned(), "store.example.com".to_owned()];
+        Address::parse(service, host, path, &Query::parse(query).unwrap(), &suffixes)
+            .map_err(|refusal| refusal.code())
+    }
+
+    #[test]
+    fn the_account_is_in_the_host_or_else_in_the_path() {
+        use Style::{Host, Path};
+        for (service, host, target, account, style, secondary) in [
+            (Blob, "127.0.0.1:10000", "/dev1/c/b", "dev1", Path, false),
+            (Blob, "[::1]:10000", "/dev1/c/b", "dev1", Path, false),
+            (Blob, "localhost:10000", "/dev1/c/b", "dev1", Path, false),
+            (Blob, "lazuli.internal", "/dev1/c/b", "dev1", Path, false),
+            (Blob, "", "/dev1/c/b", "dev1", Path, false),
+            (Blob, "localhost", "/dev1-secondary/c/b", "dev1", Path, true),
+            (Blob, "dev1.blob.localhost:10000", "/c/b", "dev1", Host, false),
+            (Blob, "DEV1.Blob.Core.Windows.NET", "/c/b", "dev1", Host, false),
+            (Blob, "dev1-secondary.blob.core.windows.net", "/c/b", "dev1", Host, true),
+            (Blob, "dev1.blob.example.com", "/c/b", "dev1", Host, false),
+            (Blob, "dev1.store.example.com", "/c/b", "dev1", Host, false),
+            (Blob, "dev1.blob.store.example.com", "/c/b", "dev1", Host, false),
+            (Queue, "dev1.queue.localhost", "/c/b", "dev1", Host, false),
+            // A host of another service, a host that is no account's, and an account name that cannot be.
+            (Blob, "dev1.queue.localhost", "/dev2/c/b", "dev2", Path, false),
+            (Blob, "store.example.com", "/dev2/c/b", "dev2", Path, false),
+            (Blob, "my-host.blob.svc", "/dev2/c/b", "dev2", Path, false),
+            (Blob, "localhost", "/d%65v1/c/b", "dev1", Path, false),
+        ] {
+            let address = address(service, host, target).unwrap();
+            let case = format!("{host} {target}");
+            assert_eq!(
+                (address.account.as_str(), address.style, address.secondary),
+                (account, style, secondary),
+                "{case}"
+            );
+            assert_eq!((address.container.as_str(), address.object.as_str()), ("c", "b"), "{case}");
+            assert_eq!(address.raw_path, target.split('?').next().unwrap());
+        }
+    }
+
+    #[test]
+    fn names_are_decoded_and_never_normalised() {
+        for (service, target, container, object) in [
+            (Blob, "/dev1", "", ""),
+            (Blob, "/dev1/", "", ""),
+            (Blob, "/dev1/?comp=list", "", ""),
+            (Blob, "/dev1/c?restype=container", "c", ""),
+            (Blob, "/dev1/c/?restype=container", "c", ""),
+            (Blob, "/dev1/c?restype=account&comp=properties", "c", ""),
+            (Blob, "/dev1/name", "$root", "name"),
+            (Blob, "/dev1/name?comp=metadata", "$root", "name"),
+            (Blob, "/dev1/$root/name", "$root", "name"),
+            (Blob, "/dev1/c/a//b/./../c/", "c", "a//b/./../c/"),
+            (Blob, "/dev1/c//b", "c", "/b"),
+            (Blob, "/dev1/c/a%2Fb%20c%25+%C3%A9", "c", "a/b c%+é"),
+            (Queue, "/dev1/q", "q", ""),
+            (Queue, "/dev1/q/messages/id", "q", "messages/id"),
+            (File, "/dev1/s/d/f", "s", "d/f"),
+            (Table, "/dev1/Tables", "Tables", ""),
+            (Table, "/dev1/Tables('t')", "Tables", "('t')"),
+            (Table, "/dev1/t()", "t", "()"),
+            (Table, "/dev1/t(PartitionKey='p%2F1',RowKey='r/2')", "t", "(PartitionKey='p/1',RowKey='r/2')"),
+            (Table, "/dev1/$batch", "$batch", ""),
+            (Table, "/dev1/t/x", "t", "x"),
+        ] {
+            let address = address(service, "localhost", target).unwrap();
+            assert_eq!(
+                (address.container.as_str(), address.object.as_str()),
+                (container, object),
+                "{target}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for (target, expected) in [
+            ("", ErrorCode::InvalidUri),
+            ("*", ErrorCode::InvalidUri),
+            ("/", ErrorCode::InvalidUri),
+            ("//c/b", ErrorCode::InvalidUri),
+            ("/dev1//b", ErrorCode::InvalidUri),
+            ("/dev1/c/%", ErrorCode::RequestUrlFailedToParse),
+            ("/dev1/c/%zz", ErrorCode::RequestUrlFailedToParse),
+            ("/dev1/c/%ff", ErrorCode::RequestUrlFailedToParse),
+            ("/dev1/%ff/b", ErrorCode::RequestUrlFailedToParse),
+            ("/%ff/c/b", ErrorCode::RequestUrlFailedToParse),
+        ] {
+            assert_eq!(address(Blob, "localhost", target), Err(expected), "{target}");
+        }
+    }
+
+    #[test]
+    fn the_endpoint_is_as_the_client_addressed_it() {
+        for (host, target, expected) in [
+            ("127.0.0.1:10000", "/dev1/c/b", "http://127.0.0.1:10000/dev1"),
+            ("127.0.0.1:10000", "/dev1-secondary/c/b", "http://127.0.0.1:10000/dev1-secondary"),
+            ("dev1.blob.localhost:10000", "/c/b", "http://dev1.blob.localhost:10000"),
+        ] {
+            assert_eq!(address(Blob, host, target).unwrap().endpoint("http", host), expected);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Leases on the wire: the headers that ask for a lease action, and the error codes of what the rules refuse.
+//!
+//! What a lease does is in [`lazuli_concurrency::lease`].
+
+use http::HeaderMap;
+use lazuli_concurrency::{
+    BreakPeriod, ConditionRefusal, FileLeaseAction, LeaseAction, LeaseDuration, LeaseId, LeaseRefusal,
+};
+
+use crate::error::{ErrorCode, Refusal};
+use crate::header::Headers;
+
+const ACTION: &str = "x-ms-lease-action";
+const ID: &str = "x-ms-lease-id";
+const PROPOSED: &str = "x-ms-proposed-lease-id";
+const DURATION: &str = "x-ms-lease-duration";
+const BREAK_PERIOD: &str = "x-ms-lease-break-period";
+
+/// What is leased: the codes of refused operations differ in its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leased {
+    /// A blob.
+    Blob,
+    /// A container, and also a share, whose codes are the same.
+    Container,
+    /// A file.
+    File,
+}
+
+#[derive(Clone, Copy)]
+enum Verb {
+    Acquire,
+    Renew,
+    Change,
+    Release,
+    Break,
+}
+
+const VERBS: [(&str, Verb); 5] = [
+    ("acquire", Verb::Acquire),
+    ("renew", Verb::Renew),
+    ("change", Verb::Change),
+    ("release", Verb::Release),
+    ("break", Verb::Break),
+];
+
+/// The id that a request shows, if it shows one.
+pub fn lease_id(headers: &HeaderMap) -> Result<Option<LeaseId>, Refusal> {
+    headers.parsed(ID)
+}
+
+/// The action that a Lease Blob, Lease Container or Lease Share request asks for. `generated` is a fresh random id,
+/// for an acquire that proposes none.
+pub fn lease_action(headers: &HeaderMap, generated: LeaseId) -> Result<LeaseAction, Refusal> {
+    Ok(match verb(headers)? {
+        Verb::Acquire => LeaseAction::Acquire {
+            proposed: headers.parsed(PROPOSED)?,
+            generated,
+            duration: headers
+                .value(DURATION, |text| LeaseDuration::from_seconds(text.parse().ok()?))?
+                .ok_or_else(|| Refusal::missing_header(DURATION))?,
+        },
+        Verb::Renew => LeaseAction::Renew { id: headers.required_parsed(ID)? },
+        Verb::Change => LeaseAction::Change {
+            id: headers.required_parsed(ID)?,
+            proposed: headers.required_parsed(PROPOSED)?,
+        },
+        Verb::Release => LeaseAction::Release { id: headers.required_parsed(ID)? },
+        Verb::Break => LeaseAction::Break {
+            period: headers.value(BREAK_PERIOD, |text| BreakPeriod::from_seconds(text.parse().ok()?))?,
+        },
+    })
+}
+
+/// The action that a Lease File request asks for: infinite only, and never a renewal.
+pub fn file_lease_action(headers: &HeaderMap, generated: LeaseId) -> Result<FileLeaseAction, Refusal> {
+    Ok(match verb(headers)? {
+        Verb::Acquire => {
+            headers.required_number(DURATION, -1..=-1)?;
+            FileLeaseAction::Acquire { proposed: headers.parsed(PROPOSED)?, generated }
+        }
+        Verb::Renew => return Err(Refusal::invalid_header(ACTION, "renew")),
+        Verb::Change => FileLeaseAction::Change {
+            id: headers.required_parsed(ID)?,
+            proposed: headers.required_parsed(PROPOSED)?,
+        },
+        Verb::Release => FileLeaseAction::Release { id: headers.required_parsed(ID)? },
+        Verb::Break => FileLeaseAction::Break,
+    })
+}
+
+fn verb(headers: &HeaderMap) -> Result<Verb, Refusal> {
+    headers.one_of(ACTION, &VERBS)?.ok_or_else(|| Refusal::missing_header(ACTION))
+}
+
+impl Refusal {
+    /// The refusal of a lease action, or of the use of what is leased.
+    pub const fn lease(refusal: LeaseRefusal, leased: Leased) -> Self {
+        use LeaseRefusal as R;
+        Self::new(match (refusal, leased) {
+            (R::AlreadyPresent, _) => ErrorCode::LeaseAlreadyPresent,
+            (R::IsBreakingAndCannotBeAcquired, _) => ErrorCode::LeaseIsBreakingAndCannotBeAcquired,
+            (R::IsBreakingAndCannotBeChanged, _) => ErrorCode::LeaseIsBreakingAndCannotBeChanged,
+            (R::IsBrokenAndCannotBeRenewed, _) => ErrorCode::LeaseIsBrokenAndCannotBeRenewed,
+            (R::IdMismatchWithLeaseOperation, _) => ErrorCode::LeaseIdMismatchWithLeaseOperation,
+            (R::NotPresentWithLeaseOperation, _) => ErrorCode::LeaseNotPresentWithLeaseOperation,
+            (R::IdMissing, _) => ErrorCode::LeaseIdMissing,
+            (R::IdMismatchWithOperation, Leased::Blob) => ErrorCode::LeaseIdMismatchWithBlobOperation,
+            (R::IdMismatchWithOperation, Leased::Container) => {
+                ErrorCode::LeaseIdMismatchWithContainerOperation
+            }
+            (R::IdMismatchWithOperation, Leased::File) => ErrorCode::LeaseIdMismatchWithFileOperation,
+            (R::NotPresentWithOperation, Leased::Blob) => ErrorCode::LeaseNotPresentWithBlobOperation,
+            (R::NotPresentWithOperation, Leased::Container) => {
+                ErrorCode::LeaseNotPresentWithContainerOperation
+            }
+            (R::NotPresentWithOperation, Leased::File) => ErrorCode::LeaseNotPresentWithFileOperation,
+            (R::Lost, _) => ErrorCode::LeaseLost,
+            (R::InfiniteDurationRequired, _) => ErrorCode::InfiniteLeaseDurationRequired,
+        })
+    }
+}
+
+/// The answer to a condition header that does not hold. Only blobs are created under conditions.
+impl From<ConditionRefusal> for Refusal {
+    fn from(refusal: ConditionRefusal) -> Self {
+        match refusal {
+            ConditionRefusal::NotModified => Self::not_modified(),
+            ConditionRefusal::ConditionNotMet => Self::new(ErrorCode::ConditionNotMet),
+            ConditionRefusal::AlreadyExists => Self::new(ErrorCode::BlobAlreadyExists),
+            ConditionRefusal::MultipleConditionHeadersNotSupported => {
+                Self::new(ErrorCode::MultipleConditionHeadersNotSupported)
+            }
+            ConditionRefusal::UnsatisfiableCondition => Self::new(ErrorCode::UnsatisfiableCondition),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderName, HeaderValue};
+
+    const GENERATED: LeaseId = LeaseId::from_bytes([9; 16]);
+    const A: LeaseId = LeaseId::from_bytes([0xaa; 16]);
+    const B: LeaseId = LeaseId::from_bytes([0xbb; 16]);
+
+    /// `name=value` words; `A` and `B` stand for the ids.
+    fn headers(words: &str) -> HeaderMap {
+        let ids = |value: &str| match value {
+            "A" => A.to_string(),
+            "B" => B.to_string(),
+            other => other.to_owned(),
+        };
+        words
+            .split_whitespace()
+            .map(|word| word.split_once('=').unwrap())
+            .map(|(name, value)| (format!("x-ms-{name}"), ids(value)))
+            .map(|(name, value)| (HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn actions_take_the_headers_that_they_need() {
+        use ErrorCode::{InvalidHeaderValue as Invalid, MissingRequiredHeader as Missing};
+        use LeaseAction as L;
+        let acquire = |proposed, seconds| L::Acquire {
+            proposed,
+            generated: GENERATED,
+            duration: LeaseDuration::from_seconds(seconds).unwrap(),
+        };
+        for (words, expected) in [
+            ("lease-action=acquire lease-duration=15", Ok(acquire(None, 15))),
+            ("lease-action=Acquire lease-duration=-1 proposed-lease-id=A", Ok(acquire(Some(A), -1))),
+            ("lease-action=acquire", Err(Missing)),
+            ("lease-action=acquire lease-duration=14", Err(Invalid)),
+            ("lease-action=acquire lease-duration=61", Err(Invalid)),
+            ("lease-action=acquire lease-duration=0", Err(Invalid)),
+            ("lease-action=acquire lease-duration=x", Err(Invalid)),
+            ("lease-action=acquire lease-duration=15 proposed-lease-id=x", Err(Invalid)),
+            ("lease-action=renew lease-id=A", Ok(L::Renew { id: A })),
+            ("lease-action=renew", Err(Missing)),
+            ("lease-action=renew lease-id=x", Err(Invalid)),
+            ("lease-action=change lease-id=A proposed-lease-id=B", Ok(L::Change { id: A, proposed: B })),
+            ("lease-action=change lease-id=A", Err(Missing)),
+            ("lease-action=change proposed-lease-id=B", Err(Missing)),
+            ("lease-action=release lease-id=A", Ok(L::Release { id: A })),
+            ("lease-action=release", Err(Missing)),
+            ("lease-action=break", Ok(L::Break { period: None })),
+            ("lease-action=break lease-break-period=0", Ok(L::Break { period: Some(BreakPeriod::NONE) })),
+            ("lease-action=break lease-break-period=61", Err(Invalid)),
+            ("lease-action=break lease-break-period=-1", Err(Invalid)),
+            ("lease-action=steal", Err(Invalid)),
+            ("", Err(Missing)),
+        ] {
+            let action = lease_action(&headers(words), GENERATED).map_err(|refusal| refusal.code());
+            assert_eq!(action, expected, "{words}");
+        }
+    }
+
+    #[test]
+    fn file_leases_are_infinite_and_never_renewed() {
+        use ErrorCode::{InvalidHeaderValue as Invalid, MissingRequiredHeader as Missing};
+        use FileLeaseAction as F;
+        for (words, expected) in [
+            (
+                "lease-action=acquire lease-duration=-1",
+                Ok(F::Acquire { proposed: None, generated: GENERATED }),
+            ),
+            ("lease-action=acquire lease-duration=15", Err(Invalid)),
+            ("lease-action=acquire", Err(Missing)),
+            ("lease-action=renew lease-id=A", Err(Invalid)),
+            ("lease-action=change lease-id=A proposed-lease-id=B", Ok(F::Change { id: A, proposed: B })),
+            ("lease-action=release lease-id=A", Ok(F::Release { id: A })),
+            ("lease-action=break", Ok(F::Break)),
+        ] {
+            let action = file_lease_action(&headers(words), GENERATED).map_err(|refusal| refusal.code());
+            assert_eq!(action, expected, "{words}");
+        }
+    }
+
+    #[test]
+    fn refused_actions_are_conflicts_and_refused_uses_are_failed_preconditions() {
+        use LeaseRefusal as R;
+        for (refusal, leased, status, code) in [
+            (R::AlreadyPresent, Leased::Blob, 409, "LeaseAlreadyPresent"),
+            (R::IdMismatchWithLeaseOperation, Leased::File, 409, "LeaseIdMismatchWithLeaseOperation"),
+            (R::IdMissing, Leased::Container, 412, "LeaseIdMissing"),
+            (R::IdMismatchWithOperation, Leased::Blob, 412, "LeaseIdMismatchWithBlobOperation"),
+            (R::IdMismatchWithOperation, Leased::File, 412, "LeaseIdMismatchWithFileOperation"),
+            (R::NotPresentWithOperation, Leased::Container, 412, "LeaseNotPresentWithContainerOperation"),
+            (R::Lost, Leased::Blob, 412, "LeaseLost"),
+            (R::InfiniteDurationRequired, Leased::Blob, 412, "InfiniteLeaseDurationRequired"),
+        ] {
+            let refusal = Refusal::lease(refusal, leased);
+            assert_eq!((refusal.status().as_u16(), refusal.code().name()), (status, code));
+        }
+        for (refusal, status) in [
+            (ConditionRefusal::NotModified, 304),
+            (ConditionRefusal::ConditionNotMet, 412),
+            (ConditionRefusal::AlreadyExists, 409),
+            (ConditionRefusal::MultipleConditionHeadersNotSupported, 400),
+            (ConditionRefusal::UnsatisfiableCondition, 400),
+        ] {
+            assert_eq!(Refusal::from(refusal).status().as_u16(), status);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+use super::*;
+use lazuli_protocol::account::Settings;
+
+/// Made by `tests/vectors/generate.py`.
+#[derive(Deserialize)]
+struct Vectors {
+    jwks: serde_json::Value,
+    tokens: Vec<Vector>,
+    by_sub: String,
+}
+
+#[derive(Deserialize)]
+struct Vector {
+    name: String,
+    token: String,
+    error: Option<String>,
+}
+
+fn vectors() -> Vectors {
+    serde_json::from_str(include_str!("../../tests/vectors/tokens.json")).unwrap()
+}
+
+fn issuer(keys: impl KeySource + 'static) -> Issuer {
+    Issuer {
+        name: "https://issuer.example/tenant".into(),
+        audiences: vec!["my-client".into()],
+        authorization_uri: String::new(),
+        keys: Arc::new(keys),
+    }
+}
+
+fn verify(issuer: &Issuer, token: &str) -> Result<Subject, TokenError> {
+    let account = Account {
+        name: "devstoreaccount1".into(),
+        keys: vec![],
+        settings: Settings::default(),
+        roles: vec![],
+    };
+    let now = Timestamp::from_unix_seconds(1_779_278_400); // 2026-05-20T12:00:00Z
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(issuer.verify(token, &account, ServiceKind::Blob, now))
+}
+
+#[test]
+fn tokens_are_accepted_or_refused_for_the_reason_that_is_theirs() {
+    let vectors = vectors();
+    let issuer = issuer(StaticKeys::new(KeySet::parse(vectors.jwks.to_string().as_bytes()).unwrap()));
+    for Vector { name, token, error } in vectors.tokens {
+        let result = verify(&issuer, &token);
+        assert_eq!(result.as_ref().err().map(|e| format!("{e:?}")), error, "{name}");
+        if let Ok(subject) = result {
+            assert_eq!(subject.id, "11111111-2222-3333-4444-555555555555", "{name}");
+            assert_eq!(subject.tenant.as_deref(), Some("66666666-7777-8888-9999-000000000000"), "{name}");
+        }
+    }
+    let by_sub = verify(&issuer, &vectors.by_sub).unwrap();
+    assert_eq!(by_sub, Subject { id: "subject".into(), tenant: None });
+}
+
+#[test]
+fn a_key_file_is_read_again_when_a_key_is_missed() {
+    let vectors = vectors();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let earlier = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    let write = |text: &str| std::fs::write(file.path(), text).unwrap();
+    write("{\"keys\":[]}");
+    file.as_file().set_modified(earlier).unwrap();
+    let issuer = issuer(FileKeys::new(file.path()));
+    let token = &vectors.tokens[0].token;
+    assert_eq!(verify(&issuer, token), Err(TokenError::UnknownKey));
+    write(&vectors.jwks.to_string());
+    assert!(verify(&issuer, token).is_ok());
+    // Keys once read stay good while nothing is missed.
+    write("not json");
+    assert!(verify(&issuer, token).is_ok());
+}
+
+#[test]
+fn keys_that_cannot_be_had_are_not_a_reason_to_accept() {
+    let missing = issuer(FileKeys::new("/nowhere/jwks.json"));
+    assert_eq!(verify(&missing, &vectors().tokens[0].token), Err(TokenError::Keys));
+}
+
+#[test]
+fn discovery_documents_name_issuer_and_keys() {
+    let document =
+        br#"{"issuer":"https://i","jwks_uri":"https://i/keys","token_endpoint":"https://i/token"}"#;
+    let discovery = Discovery::parse(document).unwrap();
+    assert_eq!((discovery.issuer.as_str(), discovery.jwks_uri.as_str()), ("https://i", "https://i/keys"));
+    assert!(Discovery::parse(b"{}").is_err());
+    assert!(Discovery::parse(&vec![b' '; 2 << 20]).is_err());
+}

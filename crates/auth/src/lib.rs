@@ -1,0 +1,280 @@
+//! Who calls, and what they may do: Shared Key, shared access signatures, OAuth bearer tokens, and nobody.
+//!
+//! [`Authenticator::authenticate`] decides for one request, given its [`Head`]. It reads stored access policies and
+//! public access levels through the service that is addressed, and nothing else: no clock, no network, no state. What
+//! it cannot judge without the data it leaves to the services, in the `Grant` of the [`Caller`].
+
+pub mod bearer;
+mod mac;
+mod permission;
+mod refusal;
+mod sas;
+pub mod shared_key;
+pub mod sign;
+pub mod user_delegation;
+
+#[doc(hidden)]
+pub mod fuzz;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use lazuli_concurrency::Timestamp;
+use lazuli_protocol::operation::Anonymous;
+use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
+use lazuli_protocol::request::{Caller, Grant};
+use lazuli_protocol::{
+    Account, Accounts, ErrorCode, Operation, Query, Refusal, Service, ServiceKind, Version,
+};
+
+use bearer::{Issuer, Subject};
+use refusal::{authentication_failed, invalid_token, malformed_authorization};
+use sas::Sas;
+use shared_key::{Credential, Scheme};
+use user_delegation::{KeyInfo, MasterSecret, NO_TENANT, Owner};
+
+/// Everything of a request that authentication looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// What it asks for.
+    pub operation: Operation,
+    /// The account that it addresses.
+    pub account: &'a Account,
+    /// The verb, as sent.
+    pub method: &'a Method,
+    /// The path exactly as sent, percent-encoding and all, with the account in front in path style.
+    pub path: &'a str,
+    /// Container, queue, table or share, decoded; `$root` where the path names no container.
+    pub container: &'a str,
+    /// The rest of the path, decoded.
+    pub object: &'a str,
+    /// Query parameters.
+    pub query: &'a Query,
+    /// Headers.
+    pub headers: &'a HeaderMap,
+    /// The protocol version that decides behaviour.
+    pub version: Version,
+    /// Whether it came over TLS.
+    pub secure: bool,
+    /// The client's address.
+    pub peer: IpAddr,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// Decides who calls.
+#[derive(Debug)]
+pub struct Authenticator {
+    secret: MasterSecret,
+    issuer: Option<Issuer>,
+}
+
+/// What a request brings to prove who sent it.
+enum Credentials<'a> {
+    SharedKey(Scheme, Credential<'a>),
+    Bearer(&'a str),
+    Sas,
+    None,
+}
+
+/// The account of that name, if it may be used.
+pub async fn account(accounts: &dyn Accounts, name: &str) -> Result<Arc<Account>, Refusal> {
+    let account = accounts
+        .account(name)
+        .await?
+        .ok_or_else(|| authentication_failed("The account being accessed does not exist."))?;
+    if account.settings.disabled { Err(Refusal::new(ErrorCode::AccountIsDisabled)) } else { Ok(account) }
+}
+
+impl Authenticator {
+    /// Accepts keys, shared access signatures and, from the issuer if there is one, bearer tokens.
+    pub const fn new(secret: MasterSecret, issuer: Option<Issuer>) -> Self {
+        Self { secret, issuer }
+    }
+
+    /// Who calls, if they may. `service` is the one that is addressed.
+    pub async fn authenticate(&self, head: &Head<'_>, service: &dyn Service) -> Result<Caller, Refusal> {
+        if head.operation.row().anonymous == Anonymous::Always {
+            return Ok(Caller::Anonymous);
+        }
+        match Credentials::of(head)? {
+            Credentials::SharedKey(scheme, credential) => {
+                shared_key::verify(head, scheme, credential)?;
+                match head.operation {
+                    Operation::GetUserDelegationKey => {
+                        Err(authentication_failed("Only authentication scheme Bearer is supported"))
+                    }
+                    _ => Ok(Caller::Key),
+                }
+            }
+            Credentials::Bearer(token) => self.bearer(head, token).await,
+            Credentials::Sas => Ok(Caller::Sas(self.sas(head, service).await?)),
+            Credentials::None => self.anonymous(head, service).await,
+        }
+    }
+
+    /// Carries out Get User Delegation Key: the reply's body. The request was authenticated before.
+    pub async fn user_delegation_key(&self, head: &Head<'_>, body: &[u8]) -> Result<String, Refusal> {
+        let Credentials::Bearer(token) = Credentials::of(head)? else {
+            return Err(authentication_failed("Only authentication scheme Bearer is supported"));
+        };
+        let subject = self.subject(head, token).await?;
+        let owner =
+            Owner { object_id: &subject.id, tenant_id: subject.tenant.as_deref().unwrap_or(NO_TENANT) };
+        let info = KeyInfo::parse(body, head.now)?;
+        Ok(info.key_xml(&self.secret, &head.account.name, owner, head.operation.service(), head.version))
+    }
+
+    async fn bearer(&self, head: &Head<'_>, token: &str) -> Result<Caller, Refusal> {
+        let subject = self.subject(head, token).await?;
+        const INTENT: &str = "x-ms-file-request-intent";
+        if head.operation.service() == ServiceKind::File
+            && head.headers.get(INTENT).is_none_or(|v| v != "backup")
+        {
+            return Err(Refusal::missing_header(INTENT));
+        }
+        let role = permission::check_role(head, &subject.id)?;
+        Ok(Caller::Bearer { subject: subject.id, role })
+    }
+
+    /// The subject of a token that holds.
+    async fn subject(&self, head: &Head<'_>, token: &str) -> Result<Subject, Refusal> {
+        if !head.version.at_least(2017, 11, 9) {
+            return Err(authentication_failed(
+                "Authentication scheme Bearer is not supported in this version.",
+            ));
+        }
+        if !head.secure {
+            return Err(authentication_failed("Authentication scheme Bearer is supported over HTTPS only."));
+        }
+        let Some(issuer) = &self.issuer else {
+            return Err(self.challenge(invalid_token("No issuer of bearer tokens is configured.")));
+        };
+        issuer
+            .verify(token, head.account, head.operation.service(), head.now)
+            .await
+            .map_err(|error| self.challenge(invalid_token(error.to_string())))
+    }
+
+    async fn sas(&self, head: &Head<'_>, service: &dyn Service) -> Result<Grant, Refusal> {
+        let sas = Sas::parse(head.operation.service(), head.query)?;
+        self.check_bound_user(head, &sas).await?;
+        let verified = sas.verify(head, &self.secret)?;
+        let policy = match verified.policy(head) {
+            None => AccessPolicy::default(),
+            Some((container, id)) => match service.access_policy(head.account, container, id).await {
+                Ok(Some(policy)) => policy,
+                Err(refusal) if refusal.status() != StatusCode::NOT_FOUND => return Err(refusal),
+                _ => {
+                    let reason = "SAS identifier cannot be found for specified signed identifier";
+                    return Err(authentication_failed(reason));
+                }
+            },
+        };
+        verified.grant(head, &policy)
+    }
+
+    /// A user delegation SAS may be of use to one user only, who then brings a token too.
+    async fn check_bound_user(&self, head: &Head<'_>, sas: &Sas<'_>) -> Result<(), Refusal> {
+        let user = sas.field("sduoid");
+        if user.is_empty() {
+            return Ok(());
+        }
+        let Some(Credentials::Bearer(token)) = Credentials::in_header(head)? else {
+            return Err(authentication_failed("The signature is of use with its user's bearer token only."));
+        };
+        let subject = self.subject(head, token).await?;
+        let tenant = sas.field("skdutid");
+        if subject.id != user || !(tenant.is_empty() || subject.tenant.as_deref() == Some(tenant)) {
+            return Err(authentication_failed("The signature is for another user."));
+        }
+        Ok(())
+    }
+
+    async fn anonymous(&self, head: &Head<'_>, service: &dyn Service) -> Result<Caller, Refusal> {
+        let levels: &[PublicAccess] = match head.operation.row().anonymous {
+            Anonymous::PublicBlob => &[PublicAccess::Blob, PublicAccess::Container],
+            Anonymous::PublicContainer => &[PublicAccess::Container],
+            Anonymous::Never | Anonymous::Always => &[],
+        };
+        if levels.is_empty() {
+            return Err(self.no_credentials(head));
+        }
+        if !head.account.settings.public_access_allowed {
+            return Err(Refusal::new(ErrorCode::PublicAccessNotPermitted));
+        }
+        match service.public_access(head.account, head.container).await {
+            Ok(level) if levels.contains(&level) => Ok(Caller::Anonymous),
+            Err(refusal) if refusal.status() != StatusCode::NOT_FOUND => Err(refusal),
+            _ => Err(self.no_credentials(head)),
+        }
+    }
+
+    /// Newer versions say that credentials would help, older ones that there is nothing.
+    fn no_credentials(&self, head: &Head<'_>) -> Refusal {
+        let challenged = match head.operation.service() {
+            ServiceKind::Table => head.version.at_least(2020, 12, 6),
+            ServiceKind::Blob | ServiceKind::Queue | ServiceKind::File => head.version.at_least(2019, 12, 12),
+        };
+        if challenged {
+            self.challenge(Refusal::new(ErrorCode::NoAuthenticationInformation))
+        } else {
+            Refusal::new(ErrorCode::ResourceNotFound)
+        }
+    }
+
+    /// Tells where tokens are to be had.
+    fn challenge(&self, refusal: Refusal) -> Refusal {
+        let resource = "resource_id=https://storage.azure.com";
+        let value = match &self.issuer {
+            Some(issuer) => format!("Bearer authorization_uri={} {resource}", issuer.authorization_uri),
+            None => format!("Bearer {resource}"),
+        };
+        let plain = HeaderValue::from_static("Bearer");
+        refusal.header(header::WWW_AUTHENTICATE, HeaderValue::try_from(value).unwrap_or(plain))
+    }
+}
+
+impl<'a> Credentials<'a> {
+    /// An Authorization header counts before a signature in the query, unless that is bound to the header's user.
+    fn of(head: &Head<'a>) -> Result<Self, Refusal> {
+        let signed = head.query.contains("sig");
+        if signed && head.query.contains("sduoid") {
+            return Ok(Self::Sas);
+        }
+        Ok(match Self::in_header(head)? {
+            Some(credentials) => credentials,
+            None if signed => Self::Sas,
+            None => Self::None,
+        })
+    }
+
+    fn in_header(head: &Head<'a>) -> Result<Option<Self>, Refusal> {
+        let mut values = head.headers.get_all(header::AUTHORIZATION).iter();
+        let value = match (values.next(), values.next()) {
+            (None, _) => return Ok(None),
+            (Some(value), None) => value.to_str().map_err(|_| malformed_authorization())?,
+            (Some(_), Some(_)) => return Err(malformed_authorization()),
+        };
+        let (scheme, rest) = value.trim().split_once(' ').ok_or_else(malformed_authorization)?;
+        let rest = rest.trim();
+        let is = |name: &str| scheme.eq_ignore_ascii_case(name);
+        if is("Bearer") {
+            return Ok(Some(Self::Bearer(rest)));
+        }
+        let scheme = [Scheme::SharedKey, Scheme::SharedKeyLite].into_iter().find(|s| is(s.name()));
+        let scheme = scheme.ok_or_else(malformed_authorization)?;
+        Ok(Some(Self::SharedKey(scheme, Credential::parse(rest)?)))
+    }
+}
+
+/// The letter of a service in `ss` and `sks`.
+pub(crate) const fn letter(service: ServiceKind) -> &'static str {
+    match service {
+        ServiceKind::Blob => "b",
+        ServiceKind::Queue => "q",
+        ServiceKind::Table => "t",
+        ServiceKind::File => "f",
+    }
+}

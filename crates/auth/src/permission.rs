@@ -1,0 +1,169 @@
+//! Whether the letters of a shared access signature, or the role of an OAuth subject, allow an operation.
+//!
+//! The table of operations says what each needs. One rule cannot be judged before the data is read and is left to the
+//! services, which find the letters in `Grant.permissions`: with `c` and without `w`, nothing that exists may be
+//! overwritten (403 `UnauthorizedBlobOverwrite`). So is the permission of each operation in an entity group
+//! transaction, which any letters may open.
+
+use lazuli_protocol::account::Role;
+use lazuli_protocol::operation::{Permission, Scope};
+use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, ServiceKind, Version};
+
+use crate::refusal::{authentication_failed, not_authorized};
+use crate::{Head, letter};
+
+/// The letters of a signature for blobs, containers and directories, in the order in which they have to stand.
+const BLOB_LETTERS: &str = "racwdxyltfmeopi";
+const FILE_LETTERS: &str = "rcwdl";
+const QUEUE_LETTERS: &str = "raup";
+const TABLE_LETTERS: &str = "raud";
+/// Those of an account SAS, which may stand in any order: clients write several.
+const ACCOUNT_LETTERS: &str = "rwdxylacupfti";
+
+/// Refuses the `sp` of a service or user delegation SAS that has letters unknown, repeated or out of order.
+pub(crate) fn check_service_letters(service: ServiceKind, letters: &str) -> Result<(), Refusal> {
+    let known = match service {
+        ServiceKind::Blob => BLOB_LETTERS,
+        ServiceKind::File => FILE_LETTERS,
+        ServiceKind::Queue => QUEUE_LETTERS,
+        ServiceKind::Table => TABLE_LETTERS,
+    };
+    let mut rest = known.chars();
+    let in_order = letters.chars().all(|letter| rest.any(|known| known == letter));
+    in_order
+        .then_some(())
+        .ok_or_else(|| authentication_failed("sp has letters that are unknown or out of order."))
+}
+
+/// Refuses the `sp` of an account SAS that has letters unknown or repeated.
+pub(crate) fn check_account_letters(letters: &str) -> Result<(), Refusal> {
+    let once =
+        |(i, letter): (usize, char)| ACCOUNT_LETTERS.contains(letter) && !letters[..i].contains(letter);
+    letters
+        .char_indices()
+        .all(once)
+        .then_some(())
+        .ok_or_else(|| authentication_failed("sp has letters that are unknown or repeated."))
+}
+
+/// Whether an account SAS allows the operation: service, resource type, letters.
+pub(crate) fn check_account(
+    head: &Head<'_>,
+    ss: &str,
+    srt: &str,
+    letters: &str,
+    sv: Version,
+) -> Result<(), Refusal> {
+    let row = head.operation.row();
+    let service = letter(row.service);
+    if !ss.contains(service) {
+        return Err(mismatch(ErrorCode::AuthorizationServiceMismatch, head, "ss", ss, service));
+    }
+    let needed = head.operation.account_permission(head.query, head.headers);
+    if needed == Permission::NEVER {
+        return Err(not_authorized(ErrorCode::AuthorizationFailure, head.version));
+    }
+    let scope = match row.scope {
+        Scope::Service => Some("s"),
+        Scope::Container => Some("c"),
+        Scope::Object => Some("o"),
+        Scope::Any => None,
+    };
+    if let Some(scope) = scope.filter(|scope| !srt.contains(*scope)) {
+        return Err(mismatch(ErrorCode::AuthorizationResourceTypeMismatch, head, "srt", srt, scope));
+    }
+    check_letters(head, needed, letters, sv)
+}
+
+/// Whether the letters of a service or user delegation SAS allow the operation.
+pub(crate) fn check_service(head: &Head<'_>, letters: &str, sv: Version) -> Result<(), Refusal> {
+    let needed = head.operation.service_permission(head.query, head.headers);
+    if needed == Permission::NEVER {
+        return Err(not_authorized(ErrorCode::AuthorizationFailure, head.version));
+    }
+    check_letters(head, needed, letters, sv)
+}
+
+fn check_letters(head: &Head<'_>, needed: Permission, letters: &str, sv: Version) -> Result<(), Refusal> {
+    use Operation::{LeaseBlob, LeaseContainer};
+    // Before 2017-07-29 the right to delete was not the right to break a lease.
+    let without_delete = matches!(head.operation, LeaseBlob | LeaseContainer) && !sv.at_least(2017, 7, 29);
+    let granted = if without_delete {
+        needed.granted_by(&letters.replace('d', ""))
+    } else {
+        needed.granted_by(letters)
+    };
+    granted
+        .then_some(())
+        .ok_or_else(|| not_authorized(ErrorCode::AuthorizationPermissionMismatch, head.version))
+}
+
+fn mismatch(code: ErrorCode, head: &Head<'_>, name: &str, value: &str, needed: &str) -> Refusal {
+    let refusal = not_authorized(code, head.version);
+    if head.version.at_least(2024, 8, 4) {
+        return refusal
+            .detail("ExtendedErrorDetail", format!("{name} is '{value}' and has to include '{needed}'."));
+    }
+    refusal
+}
+
+/// The highest role that a subject has for a service of the account.
+pub(crate) fn role_of(account: &Account, subject: &str, service: ServiceKind) -> Option<Role> {
+    let own = |assignment: &&lazuli_protocol::account::RoleAssignment| {
+        assignment.subject == subject && assignment.service == service
+    };
+    account.roles.iter().filter(own).map(|assignment| assignment.role).max()
+}
+
+/// Whether a subject's role allows the operation; gives the role.
+pub(crate) fn check_role(head: &Head<'_>, subject: &str) -> Result<Role, Refusal> {
+    let row = head.operation.row();
+    let Some(needed) = row.role else { return Err(Refusal::new(ErrorCode::AuthorizationFailure)) };
+    role_of(head.account, subject, row.service)
+        .filter(|role| *role >= needed)
+        .ok_or_else(|| Refusal::new(ErrorCode::AuthorizationPermissionMismatch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_of_a_service_sas_stand_in_order_and_once() {
+        use ServiceKind::{Blob, File, Queue, Table};
+        for (service, letters, valid) in [
+            (Blob, "r", true),
+            (Blob, "racwdxltfmeopi", true),
+            (Blob, "racwdxyltmeopi", true),
+            (Blob, "rl", true),
+            (Blob, "lr", false),
+            (Blob, "wr", false),
+            (Blob, "rr", false),
+            (Blob, "ru", false),
+            (Blob, "R", false),
+            (Blob, "r w", false),
+            (File, "rcwdl", true),
+            (File, "ra", false),
+            (Queue, "raup", true),
+            (Queue, "rpu", false),
+            (Table, "raud", true),
+            (Table, "rw", false),
+        ] {
+            assert_eq!(check_service_letters(service, letters).is_ok(), valid, "{service:?} {letters}");
+        }
+    }
+
+    #[test]
+    fn letters_of_an_account_sas_stand_in_any_order_but_once() {
+        for (letters, valid) in [
+            ("rwdxylacupfti", true),
+            ("rwdlacupiytfx", true),
+            ("wr", true),
+            ("rr", false),
+            ("rz", false),
+            ("é", false),
+        ] {
+            assert_eq!(check_account_letters(letters).is_ok(), valid, "{letters}");
+        }
+    }
+}

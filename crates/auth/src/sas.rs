@@ -1,0 +1,380 @@
+//! Shared access signatures: account SAS, service SAS and user delegation SAS.
+//!
+//! The order is: fields that cannot be read, the signature, the stored access policy, the time, the client's address,
+//! the protocol, then what is granted. Only what the signature covers has an effect: a parameter that its era does not
+//! sign is not looked at. What a [`Grant`] leaves to the services is said there and in [`crate::permission`].
+
+mod limits;
+pub(crate) mod string_to_sign;
+
+use http::{HeaderName, HeaderValue, header};
+use lazuli_concurrency::Timestamp;
+use lazuli_protocol::policy::AccessPolicy;
+use lazuli_protocol::request::{Grant, TableRange};
+use lazuli_protocol::{Operation, Query, Refusal, ServiceKind, Version, date};
+
+use crate::refusal::authentication_failed;
+use crate::user_delegation::{KeyClaims, MasterSecret};
+use crate::{Head, letter, mac, permission, shared_key};
+use limits::Window;
+use string_to_sign::{Bound, Resource};
+
+/// The three kinds of shared access signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Signed with an account key, for services and resource types.
+    Account,
+    /// Signed with an account key, for one resource.
+    Service,
+    /// Signed with a user delegation key, for one resource.
+    UserDelegation,
+}
+
+/// A shared access signature as it was sent: its fields can be read, nothing else is known yet.
+pub(crate) struct Sas<'a> {
+    query: &'a Query,
+    kind: Kind,
+    /// The era of `sv`.
+    version: Version,
+    signature: &'a str,
+}
+
+/// A signature that was verified; what it grants is not yet known.
+pub(crate) struct Verified<'a> {
+    sas: Sas<'a>,
+    target: Target,
+}
+
+/// What a service or user delegation SAS is signed for.
+#[derive(Default)]
+struct Target {
+    /// The path that is signed, and another spelling of it that is accepted.
+    paths: Vec<String>,
+    timestamp: String,
+    /// What every object has to lie under.
+    directory: Option<String>,
+}
+
+impl<'a> Sas<'a> {
+    /// Reads the fields; refuses what no signature of its kind can lack.
+    pub(crate) fn parse(service: ServiceKind, query: &'a Query) -> Result<Self, Refusal> {
+        let version = match query.get("sv") {
+            Some(sv) => Version::parse(sv).ok_or_else(|| authentication_failed("sv is not a version."))?,
+            None => Version::OLDEST,
+        };
+        let (kind, oldest, mandatory): (_, _, &[&str]) = if query.contains("skoid") {
+            (
+                Kind::UserDelegation,
+                Version::new(2018, 11, 9),
+                &["sp", "se", "sktid", "skt", "ske", "sks", "skv"],
+            )
+        } else if query.contains("ss") || query.contains("srt") {
+            (Kind::Account, Version::new(2015, 4, 5), &["sp", "se", "ss", "srt"])
+        } else {
+            match service {
+                ServiceKind::Blob => (Kind::Service, Version::OLDEST, &["sr"]),
+                ServiceKind::File => (Kind::Service, Version::new(2015, 2, 21), &["sr"]),
+                ServiceKind::Queue => (Kind::Service, Version::new(2012, 2, 12), &[]),
+                ServiceKind::Table => (Kind::Service, Version::new(2012, 2, 12), &["tn"]),
+            }
+        };
+        if version < oldest {
+            return Err(authentication_failed("sv is older than signatures of this kind."));
+        }
+        let sas = Self { query, kind, version, signature: query.get("sig").unwrap_or_default() };
+        if let Some(name) = mandatory.iter().chain(&["sig"]).find(|name| sas.field(name).is_empty()) {
+            return Err(mandatory_field(name));
+        }
+        if !sas.field("ses").is_empty() && !version.at_least(2020, 12, 6) {
+            return Err(authentication_failed("ses is not a field of this version."));
+        }
+        if kind == Kind::UserDelegation && !sas.field("si").is_empty() {
+            return Err(authentication_failed("A user delegation SAS cannot name a stored access policy."));
+        }
+        Ok(sas)
+    }
+
+    /// The value of a field, empty if absent.
+    pub(crate) fn field(&self, name: &str) -> &'a str {
+        self.query.get(name).unwrap_or_default()
+    }
+
+    /// Checks the signature.
+    pub(crate) fn verify(self, head: &Head<'_>, secret: &MasterSecret) -> Result<Verified<'a>, Refusal> {
+        let target = if self.kind == Kind::Account { Target::default() } else { self.target(head)? };
+        let strings = self.strings_to_sign(head, &target);
+        let valid = if self.kind == Kind::UserDelegation {
+            let key = secret.derive(&self.key_claims(head)?);
+            mac::matches_any(self.signature, [&key[..]].into_iter(), &strings)
+        } else {
+            mac::matches_any(self.signature, shared_key::keys(head.account), &strings)
+        };
+        if valid {
+            return Ok(Verified { sas: self, target });
+        }
+        let signed = strings.first().map(String::as_str).unwrap_or_default();
+        Err(authentication_failed(format!("Signature did not match. String to sign used was {signed}")))
+    }
+
+    /// The signature that an account key would have made.
+    pub(crate) fn sign(&self, head: &Head<'_>, key: &[u8]) -> Option<String> {
+        let target = if self.kind == Kind::Account { Target::default() } else { self.target(head).ok()? };
+        self.strings_to_sign(head, &target).first().map(|string| mac::sign(key, string.as_bytes()))
+    }
+
+    fn strings_to_sign(&self, head: &Head<'_>, target: &Target) -> Vec<String> {
+        let field = |name: &str| self.field(name);
+        let resource = |path| Resource {
+            service: head.operation.service(),
+            account: &head.account.name,
+            path,
+            timestamp: &target.timestamp,
+        };
+        let paths = target.paths.iter().map(|path| resource(path));
+        match self.kind {
+            Kind::Account => vec![string_to_sign::account(&head.account.name, self.version, &field)],
+            Kind::Service => paths.map(|r| string_to_sign::service(&r, self.version, &field)).collect(),
+            Kind::UserDelegation => {
+                let bound = self.bound(head);
+                paths
+                    .flat_map(|r| string_to_sign::user_delegation(&r, self.version, &bound, &field))
+                    .collect()
+            }
+        }
+    }
+
+    /// The resource that the signature has to be for, so that it reaches the one that is addressed.
+    fn target(&self, head: &Head<'_>) -> Result<Target, Refusal> {
+        let (container, object) = (head.container, head.object);
+        let of_container = || Target { paths: vec![container.to_owned()], ..Target::default() };
+        let of_object = |timestamp: &str| match object {
+            "" => Err(authentication_failed("sr is for an object, but the request addresses none.")),
+            _ => Ok(Target {
+                paths: vec![format!("{container}/{object}")],
+                timestamp: timestamp.to_owned(),
+                directory: None,
+            }),
+        };
+        match (head.operation.service(), self.field("sr")) {
+            (ServiceKind::Queue, _) => Ok(of_container()),
+            (ServiceKind::Table, _) => self.table(head),
+            (ServiceKind::Blob, "c") | (ServiceKind::File, "s") => Ok(of_container()),
+            (ServiceKind::Blob, "b") | (ServiceKind::File, "f") => of_object(""),
+            (ServiceKind::Blob, "bs") => of_object(self.mandatory("snapshot")?),
+            (ServiceKind::Blob, "bv") => of_object(self.mandatory("versionid")?),
+            (ServiceKind::Blob, "d") => self.directory(head),
+            _ => Err(authentication_failed("sr is not a resource of this service.")),
+        }
+    }
+
+    /// A table SAS says itself which table it is for: a transaction does not address one.
+    fn table(&self, head: &Head<'_>) -> Result<Target, Refusal> {
+        let table = self.field("tn").to_lowercase();
+        if head.operation != Operation::EntityGroupTransaction && !head.container.eq_ignore_ascii_case(&table)
+        {
+            return Err(authentication_failed("tn is not the table that the request addresses."));
+        }
+        Ok(Target { paths: vec![table.clone()], timestamp: String::new(), directory: Some(table) })
+    }
+
+    /// A directory SAS is for the first `sdd` segments of the path, or of the prefix that is listed.
+    fn directory(&self, head: &Head<'_>) -> Result<Target, Refusal> {
+        use lazuli_protocol::ErrorCode::{QueryParameterSasMandatory, QueryParameterSddInvalid};
+        let sdd = Some(self.field("sdd")).filter(|sdd| !sdd.is_empty()).ok_or(QueryParameterSasMandatory)?;
+        let depth: usize = sdd.parse().map_err(|_| QueryParameterSddInvalid)?;
+        let path = match head.operation {
+            Operation::ListBlobs => self.field("prefix"),
+            _ => head.object,
+        };
+        let segments: Vec<_> = path.split('/').filter(|segment| !segment.is_empty()).take(depth).collect();
+        if segments.len() < depth {
+            return Err(QueryParameterSddInvalid.into());
+        }
+        let directory = segments.join("/");
+        let path = [&[head.container][..], &segments].concat().join("/");
+        // Some clients sign the path of a directory with its closing slash.
+        let paths = vec![path.clone(), format!("{path}/")];
+        Ok(Target { paths, timestamp: String::new(), directory: Some(directory) })
+    }
+
+    fn mandatory(&self, name: &str) -> Result<&'a str, Refusal> {
+        Some(self.field(name)).filter(|value| !value.is_empty()).ok_or_else(|| mandatory_field(name))
+    }
+
+    fn bound(&self, head: &Head<'_>) -> Bound {
+        let names = |list: &'a str| list.split(',').filter(|name| !name.is_empty());
+        let header = |name: &str| head.headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()));
+        Bound {
+            headers: names(self.field("srh"))
+                .map(|name| format!("{name}:{}\n", header(name).unwrap_or_default()))
+                .collect(),
+            parameters: names(self.field("srq"))
+                .map(|name| format!("\n{name}:{}", self.field(&name.to_lowercase())))
+                .collect(),
+        }
+    }
+
+    /// The user delegation key that has to have signed.
+    fn key_claims<'h>(&self, head: &'h Head<'_>) -> Result<KeyClaims<'h>, Refusal>
+    where
+        'a: 'h,
+    {
+        Ok(KeyClaims {
+            account: &head.account.name,
+            object_id: self.field("skoid"),
+            tenant_id: self.field("sktid"),
+            start: self.moment("skt")?.ok_or_else(|| mandatory_field("skt"))?,
+            expiry: self.moment("ske")?.ok_or_else(|| mandatory_field("ske"))?,
+            service: self.field("sks"),
+            version: self.field("skv"),
+            delegated_tenant_id: self.field("skdutid"),
+        })
+    }
+
+    fn moment(&self, name: &str) -> Result<Option<Timestamp>, Refusal> {
+        match self.field(name) {
+            "" => Ok(None),
+            text => date::parse_iso8601(text)
+                .map(Some)
+                .ok_or_else(|| authentication_failed(format!("{name} is not a date."))),
+        }
+    }
+}
+
+impl Verified<'_> {
+    /// The stored access policy that has to be looked up: container and id.
+    pub(crate) fn policy<'h>(&'h self, head: &'h Head<'_>) -> Option<(&'h str, &'h str)> {
+        if self.sas.kind != Kind::Service || self.sas.field("si").is_empty() {
+            return None;
+        }
+        let container = match head.operation.service() {
+            ServiceKind::Table => self.sas.field("tn"),
+            _ => head.container,
+        };
+        Some((container, self.sas.field("si")))
+    }
+
+    /// What the signature grants, if it allows the operation now. `policy` is the one that `si` names.
+    pub(crate) fn grant(&self, head: &Head<'_>, policy: &AccessPolicy) -> Result<Grant, Refusal> {
+        let Self { sas, target } = self;
+        let permissions = self.permissions(head, policy)?;
+        let start = one_place("st", sas.moment("st")?, policy.start)?;
+        let expiry =
+            one_place("se", sas.moment("se")?, policy.expiry)?.ok_or_else(|| mandatory_field("se"))?;
+        Window { start, expiry }.check(head.now)?;
+        if sas.version.at_least(2015, 4, 5) {
+            limits::check_source(sas.field("sip"), head.peer, head.version)?;
+            limits::check_protocol(sas.field("spr"), head.secure, head.version)?;
+        }
+        match sas.kind {
+            Kind::Account => {
+                permission::check_account(
+                    head,
+                    sas.field("ss"),
+                    sas.field("srt"),
+                    &permissions,
+                    sas.version,
+                )?;
+            }
+            Kind::Service => permission::check_service(head, &permissions, sas.version)?,
+            Kind::UserDelegation => {
+                self.check_delegation(head)?;
+                permission::check_service(head, &permissions, sas.version)?;
+            }
+        }
+        Ok(Grant {
+            permissions,
+            table_range: self.table_range(head),
+            encryption_scope: self.encryption_scope(head)?,
+            response_headers: self.response_headers(head)?,
+            directory: target.directory.clone(),
+        })
+    }
+
+    fn permissions(&self, head: &Head<'_>, policy: &AccessPolicy) -> Result<String, Refusal> {
+        let sp = Some(self.sas.field("sp").to_owned()).filter(|sp| !sp.is_empty());
+        let letters =
+            one_place("sp", sp, policy.permissions.clone())?.ok_or_else(|| mandatory_field("sp"))?;
+        match self.sas.kind {
+            Kind::Account => permission::check_account_letters(&letters)?,
+            _ => permission::check_service_letters(head.operation.service(), &letters)?,
+        }
+        Ok(letters)
+    }
+
+    /// The key has to be valid now, and for this service; its owner has to have the right that is passed on.
+    fn check_delegation(&self, head: &Head<'_>) -> Result<(), Refusal> {
+        let key = self.sas.key_claims(head)?;
+        Window { start: Some(key.start), expiry: key.expiry }.check(head.now)?;
+        if key.service != letter(head.operation.service()) {
+            return Err(authentication_failed("sks is not the letter of this service."));
+        }
+        permission::check_role(head, key.object_id).map(|_| ())
+    }
+
+    fn table_range(&self, head: &Head<'_>) -> TableRange {
+        if head.operation.service() != ServiceKind::Table || self.sas.kind != Kind::Service {
+            return TableRange::default();
+        }
+        let key = |name| self.sas.query.get(name).map(str::to_owned);
+        TableRange {
+            start_partition: key("spk"),
+            start_row: key("srk"),
+            end_partition: key("epk"),
+            end_row: key("erk"),
+        }
+    }
+
+    fn encryption_scope(&self, head: &Head<'_>) -> Result<Option<String>, Refusal> {
+        let ses = self.sas.field("ses");
+        if ses.is_empty() || head.operation.service() != ServiceKind::Blob {
+            return Ok(None);
+        }
+        const SCOPE: &str = "x-ms-encryption-scope";
+        match head.headers.get(SCOPE) {
+            Some(scope) if scope != ses => {
+                Err(Refusal::invalid_header(SCOPE, String::from_utf8_lossy(scope.as_bytes())))
+            }
+            _ => Ok(Some(ses.to_owned())),
+        }
+    }
+
+    fn response_headers(&self, head: &Head<'_>) -> Result<Vec<(HeaderName, HeaderValue)>, Refusal> {
+        let signed = self.sas.kind != Kind::Account
+            && matches!(head.operation.service(), ServiceKind::Blob | ServiceKind::File)
+            && self.sas.version.at_least(2013, 8, 15);
+        let overrides = [
+            ("rscc", header::CACHE_CONTROL),
+            ("rscd", header::CONTENT_DISPOSITION),
+            ("rsce", header::CONTENT_ENCODING),
+            ("rscl", header::CONTENT_LANGUAGE),
+            ("rsct", header::CONTENT_TYPE),
+        ];
+        let given = |(parameter, name)| {
+            let value = self.sas.field(parameter);
+            let parsed = || {
+                HeaderValue::from_bytes(value.as_bytes())
+                    .map(|value| (name, value))
+                    .map_err(|_| Refusal::invalid_query(parameter, value, "The value cannot be a header."))
+            };
+            (signed && !value.is_empty()).then(parsed)
+        };
+        overrides.into_iter().filter_map(given).collect()
+    }
+}
+
+fn mandatory_field(name: &str) -> Refusal {
+    authentication_failed(format!("{name} is mandatory. Cannot be empty"))
+}
+
+/// A term of the signature is in the signature or in the stored access policy, never in both.
+fn one_place<T>(name: &str, sas: Option<T>, policy: Option<T>) -> Result<Option<T>, Refusal> {
+    match (sas, policy) {
+        (Some(_), Some(_)) => Err(Refusal::invalid_query(
+            name,
+            "",
+            "The stored access policy of the signature has this field already.",
+        )),
+        (sas, policy) => Ok(sas.or(policy)),
+    }
+}

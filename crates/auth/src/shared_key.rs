@@ -1,0 +1,275 @@
+//! Shared Key and Shared Key Lite: the strings that a request is signed over, and the check of a signature.
+//!
+//! A [`Message`] is what is signed, on either side: the server verifies with it, [`crate::sign`] signs with it. Where
+//! clients are known to disagree (the order of headers, the path at a secondary endpoint) every form is accepted.
+
+mod order;
+
+use std::collections::BTreeMap;
+
+use http::{HeaderMap, header};
+use lazuli_concurrency::Span;
+use lazuli_protocol::{Account, Query, Refusal, ServiceKind, Version, date};
+
+use crate::refusal::{authentication_failed, malformed_authorization};
+use crate::{Head, mac};
+
+/// How far the date of a signed request may be from ours, either way.
+const MAX_SKEW: Span = Span::seconds(15 * 60);
+
+const SECONDARY: &str = "-secondary";
+const X_MS_DATE: &str = "x-ms-date";
+
+/// The headers with a line of their own, in the order in which they are signed.
+const LINES: &[&str] = &[
+    "content-encoding",
+    "content-language",
+    "content-length",
+    "content-md5",
+    "content-type",
+    "date",
+    "if-modified-since",
+    "if-match",
+    "if-none-match",
+    "if-unmodified-since",
+    "range",
+];
+/// Those of Shared Key Lite, and of Shared Key for tables.
+const SHORT_LINES: &[&str] = &["content-md5", "content-type", "date"];
+/// That of Shared Key Lite for tables.
+const DATE_LINE: &[&str] = &["date"];
+
+/// The two schemes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// `SharedKey`
+    SharedKey,
+    /// `SharedKeyLite`
+    SharedKeyLite,
+}
+
+impl Scheme {
+    /// The word in the Authorization header.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SharedKey => "SharedKey",
+            Self::SharedKeyLite => "SharedKeyLite",
+        }
+    }
+}
+
+/// The parts of a request that are signed.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// The scheme it is signed with.
+    pub scheme: Scheme,
+    /// The service it goes to; tables sign less than the others.
+    pub service: ServiceKind,
+    /// The account, without `-secondary`.
+    pub account: &'a str,
+    /// The verb, as sent.
+    pub method: &'a str,
+    /// The path exactly as sent, percent-encoding and all; it starts with the account again in path style.
+    pub path: &'a str,
+    /// The query parameters.
+    pub query: &'a Query,
+    /// The headers.
+    pub headers: &'a HeaderMap,
+    /// The protocol version, which decides on empty headers and lengths.
+    pub version: Version,
+}
+
+/// What follows the scheme in an Authorization header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Credential<'a> {
+    account: &'a str,
+    signature: &'a str,
+}
+
+impl<'a> Credential<'a> {
+    /// `account:signature`
+    pub(crate) fn parse(text: &'a str) -> Result<Self, Refusal> {
+        match text.split_once(':') {
+            Some((account, signature)) if !account.is_empty() && !signature.is_empty() => {
+                Ok(Self { account, signature })
+            }
+            _ => Err(malformed_authorization()),
+        }
+    }
+}
+
+/// Checks a signed request: account, date, signature.
+pub(crate) fn verify(head: &Head<'_>, scheme: Scheme, credential: Credential<'_>) -> Result<(), Refusal> {
+    if without_secondary(credential.account) != head.account.name {
+        return Err(authentication_failed("The account that signed is not the account that is addressed."));
+    }
+    check_date(head)?;
+    let message = Message {
+        scheme,
+        service: head.operation.service(),
+        account: &head.account.name,
+        method: head.method.as_str(),
+        path: head.path,
+        query: head.query,
+        headers: head.headers,
+        version: head.version,
+    };
+    let accepted = message.accepted_strings()?;
+    if mac::matches_any(credential.signature, keys(head.account), &accepted) {
+        return Ok(());
+    }
+    let signed = accepted.first().map(|s| String::from_utf8_lossy(s)).unwrap_or_default();
+    Err(authentication_failed(format!(
+        "The MAC signature found in the HTTP request '{}' is not the same as any computed signature. \
+         Server used following string to sign: '{signed}'.",
+        credential.signature
+    )))
+}
+
+/// The keys of an account, as bytes.
+pub(crate) fn keys(account: &Account) -> impl Iterator<Item = &[u8]> + Clone {
+    account.keys.iter().map(|key| key.bytes())
+}
+
+fn check_date(head: &Head<'_>) -> Result<(), Refusal> {
+    let text = head
+        .headers
+        .get(X_MS_DATE)
+        .or_else(|| head.headers.get(header::DATE))
+        .ok_or_else(|| authentication_failed("Request date header not specified."))?;
+    let date = text
+        .to_str()
+        .ok()
+        .and_then(|text| date::parse_http(text.trim()))
+        .ok_or_else(|| authentication_failed("Request date header is not a date."))?;
+    let shown = String::from_utf8_lossy(text.as_bytes());
+    if head.now.since(date) > MAX_SKEW {
+        Err(authentication_failed(format!("Request date header too old: '{shown}'.")))
+    } else if date.since(head.now) > MAX_SKEW {
+        Err(authentication_failed(format!("Request date header too far in the future: '{shown}'.")))
+    } else {
+        Ok(())
+    }
+}
+
+fn without_secondary(account: &str) -> &str {
+    account.strip_suffix(SECONDARY).unwrap_or(account)
+}
+
+impl Message<'_> {
+    /// The string that a client signs.
+    pub fn string_to_sign(&self) -> Result<Vec<u8>, Refusal> {
+        Ok(self.assemble(&self.signed_headers()?, self.path))
+    }
+
+    /// Every string that a client may have signed, the documented one first.
+    fn accepted_strings(&self) -> Result<Vec<Vec<u8>>, Refusal> {
+        let ordinal = self.signed_headers()?;
+        let mut weighted = ordinal.clone();
+        weighted.sort_by(|(a, _), (b, _)| order::weighted(a, b));
+        let at_secondary = self.path.strip_prefix(&format!("/{}{SECONDARY}", self.account));
+        let primary = at_secondary.map(|rest| format!("/{}{rest}", self.account));
+
+        let mut strings = Vec::with_capacity(2);
+        for path in [Some(self.path), primary.as_deref()].into_iter().flatten() {
+            strings.push(self.assemble(&ordinal, path));
+            if weighted != ordinal {
+                strings.push(self.assemble(&weighted, path));
+            }
+        }
+        Ok(strings)
+    }
+
+    fn assemble(&self, ms_headers: &[(&str, &[u8])], path: &str) -> Vec<u8> {
+        let mut out = Vec::with_capacity(512);
+        let mut line = |value: &[u8]| {
+            out.extend_from_slice(value);
+            out.push(b'\n');
+        };
+        if !(self.is_table() && self.scheme == Scheme::SharedKeyLite) {
+            line(self.method.as_bytes());
+        }
+        for name in self.lines() {
+            line(self.value(name));
+        }
+        for (name, value) in ms_headers {
+            line(&[name.as_bytes(), b":", value].concat());
+        }
+        out.extend_from_slice(self.resource(path).as_bytes());
+        out
+    }
+
+    fn is_table(&self) -> bool {
+        self.service == ServiceKind::Table
+    }
+
+    /// The headers that have a line of their own.
+    fn lines(&self) -> &'static [&'static str] {
+        match (self.scheme, self.is_table()) {
+            (Scheme::SharedKey, false) => LINES,
+            (Scheme::SharedKey, true) | (Scheme::SharedKeyLite, false) => SHORT_LINES,
+            (Scheme::SharedKeyLite, true) => DATE_LINE,
+        }
+    }
+
+    fn value(&self, name: &str) -> &[u8] {
+        let header = |name| self.headers.get(name).map_or(&b""[..], |value| value.as_bytes().trim_ascii());
+        match name {
+            "content-length" if header(name) == b"0" && self.version.at_least(2015, 2, 21) => b"",
+            "date" if self.headers.contains_key(X_MS_DATE) => {
+                if self.is_table() {
+                    header(X_MS_DATE)
+                } else {
+                    b""
+                }
+            }
+            _ => header(name),
+        }
+    }
+
+    /// The `x-ms-*` headers that are signed, in ordinal order.
+    fn signed_headers(&self) -> Result<Vec<(&str, &[u8])>, Refusal> {
+        let repeated = |name: &str| self.headers.get_all(name).iter().nth(1).is_some();
+        if let Some(name) = self.lines().iter().find(|name| repeated(name)) {
+            return Err(Refusal::invalid_header(name, "sent more than once"));
+        }
+        if self.is_table() {
+            return Ok(Vec::new());
+        }
+        let mut signed = Vec::new();
+        for name in self.headers.keys().map(|name| name.as_str()).filter(|name| name.starts_with("x-ms-")) {
+            if repeated(name) {
+                return Err(Refusal::invalid_header(name, "sent more than once"));
+            }
+            let value = self.value(name);
+            if !value.is_empty() || self.version.at_least(2016, 5, 31) {
+                signed.push((name, value));
+            }
+        }
+        signed.sort_unstable();
+        Ok(signed)
+    }
+
+    fn resource(&self, path: &str) -> String {
+        let mut resource = format!("/{}{}", self.account, if path.is_empty() { "/" } else { path });
+        if self.is_table() || self.scheme == Scheme::SharedKeyLite {
+            if let Some(comp) = self.query.get("comp") {
+                resource.push_str("?comp=");
+                resource.push_str(comp);
+            }
+            return resource;
+        }
+        let mut parameters = BTreeMap::<&str, Vec<&str>>::new();
+        for (name, value) in self.query.iter() {
+            parameters.entry(name).or_default().push(value);
+        }
+        for (name, mut values) in parameters {
+            values.sort_unstable();
+            resource.push('\n');
+            resource.push_str(name);
+            resource.push(':');
+            resource.push_str(&values.join(","));
+        }
+        resource
+    }
+}

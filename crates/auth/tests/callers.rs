@@ -1,0 +1,232 @@
+//! Nobody, bearer tokens, and accounts that cannot be used.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use common::{Ask, SUBJECT, TOKENS, World, block_on, detail, secret};
+use http::Method;
+use lazuli_auth::Authenticator;
+use lazuli_protocol::account::Role;
+use lazuli_protocol::error::ErrorFormat;
+use lazuli_protocol::policy::PublicAccess;
+use lazuli_protocol::properties::ServiceProperties;
+use lazuli_protocol::request::Caller;
+use lazuli_protocol::{Account, Accounts, ErrorCode, Operation, Refusal, ServiceKind};
+
+fn challenge(refusal: &Refusal) -> Option<String> {
+    let id = "00000000-0000-0000-0000-000000000000".parse().unwrap();
+    let (_, headers, _) = refusal.render(ErrorFormat::Xml, &Method::GET, id, common::now());
+    headers.get("www-authenticate").map(|value| value.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn anybody_may_read_what_is_public_and_nothing_else() {
+    use Operation::*;
+    let blob_level = [GetBlob, GetBlobProperties, GetBlobMetadata, GetBlockList, GetPageRanges];
+    let container_level = [GetContainerProperties, GetContainerMetadata, ListBlobs];
+    for operation in ALL {
+        for level in [PublicAccess::None, PublicAccess::Blob, PublicAccess::Container] {
+            let mut world = World::new();
+            world.public = Ok(level);
+            let allowed = match level {
+                PublicAccess::None => false,
+                PublicAccess::Blob => blob_level.contains(operation),
+                PublicAccess::Container => {
+                    blob_level.contains(operation) || container_level.contains(operation)
+                }
+            } || operation.name().starts_with("Preflight");
+            let result = world.ask(&Ask::new(*operation));
+            let expected =
+                if allowed { Ok(Caller::Anonymous) } else { Err(ErrorCode::NoAuthenticationInformation) };
+            assert_eq!(result.map_err(|refusal| refusal.code()), expected, "{operation:?} {level:?}");
+        }
+    }
+}
+
+const ALL: &[Operation] = Operation::ALL;
+
+#[test]
+fn without_credentials_newer_versions_are_challenged_and_older_ones_find_nothing() {
+    let world = World::new();
+    for (operation, version, challenged) in [
+        (Operation::GetBlob, "2019-12-12", true),
+        (Operation::PutBlob, "2021-12-02", true),
+        (Operation::GetBlob, "2019-07-07", false),
+        (Operation::GetBlob, "2009-09-19", false),
+        (Operation::PutMessage, "2019-12-12", true),
+        (Operation::PutMessage, "2019-07-07", false),
+        (Operation::GetFile, "2019-12-12", true),
+        (Operation::QueryEntities, "2020-12-06", true),
+        (Operation::QueryEntities, "2020-10-02", false),
+    ] {
+        let refusal = world.ask(&Ask::new(operation).version(version)).unwrap_err();
+        if challenged {
+            assert_eq!(
+                (refusal.status().as_u16(), refusal.code()),
+                (401, ErrorCode::NoAuthenticationInformation)
+            );
+            let expected = "Bearer authorization_uri=https://issuer.example/tenant/oauth2/authorize \
+                            resource_id=https://storage.azure.com";
+            assert_eq!(challenge(&refusal).as_deref(), Some(expected), "{operation:?} {version}");
+        } else {
+            assert_eq!((refusal.status().as_u16(), refusal.code()), (404, ErrorCode::ResourceNotFound));
+            assert_eq!(challenge(&refusal), None);
+        }
+    }
+}
+
+#[test]
+fn an_account_may_forbid_public_access() {
+    let mut world = World::new();
+    world.public = Ok(PublicAccess::Container);
+    world.account.settings.public_access_allowed = false;
+    let refusal = world.ask(&Ask::new(Operation::GetBlob)).unwrap_err();
+    assert_eq!((refusal.status().as_u16(), refusal.code()), (409, ErrorCode::PublicAccessNotPermitted));
+    assert_eq!(world.code(&Ask::new(Operation::PutBlob)), Some(ErrorCode::NoAuthenticationInformation));
+}
+
+#[test]
+fn a_container_that_is_not_there_looks_like_one_that_is_private() {
+    let mut world = World::new();
+    world.public = Err(ErrorCode::ContainerNotFound.into());
+    assert_eq!(world.code(&Ask::new(Operation::GetBlob)), Some(ErrorCode::NoAuthenticationInformation));
+    world.public = Err(ErrorCode::ServerBusy.into());
+    assert_eq!(world.code(&Ask::new(Operation::GetBlob)), Some(ErrorCode::ServerBusy));
+}
+
+#[test]
+fn a_query_without_a_signature_is_nobodys() {
+    let mut world = World::new();
+    world.public = Ok(PublicAccess::Blob);
+    assert_eq!(world.ask(&Ask::new(Operation::GetBlob).query("sv=2021-12-02&sp=r")), Ok(Caller::Anonymous));
+}
+
+fn token(name: &str) -> String {
+    let tokens: serde_json::Value = serde_json::from_str(TOKENS).unwrap();
+    let all = tokens["tokens"].as_array().unwrap();
+    all.iter().find(|t| t["name"] == name).unwrap()["token"].as_str().unwrap().to_owned()
+}
+
+fn bearer(operation: Operation) -> Ask {
+    Ask::new(operation).header("authorization", &format!("Bearer {}", token("RS256")))
+}
+
+#[test]
+fn a_subject_may_do_what_its_role_allows() {
+    use Operation::*;
+    let mismatch = Err(ErrorCode::AuthorizationPermissionMismatch);
+    for (role, operation, expected) in [
+        (None, GetBlob, mismatch),
+        (None, GetUserDelegationKey, mismatch),
+        (Some(Role::Reader), GetBlob, Ok(())),
+        (Some(Role::Reader), ListContainers, Ok(())),
+        (Some(Role::Reader), PeekMessages, Ok(())),
+        (Some(Role::Reader), GetUserDelegationKey, Ok(())),
+        (Some(Role::Reader), PutBlob, mismatch),
+        (Some(Role::Reader), GetMessages, mismatch),
+        (Some(Role::Reader), EntityGroupTransaction, mismatch),
+        (Some(Role::Contributor), PutBlob, Ok(())),
+        (Some(Role::Contributor), DeleteContainer, Ok(())),
+        (Some(Role::Contributor), GetContainerAcl, mismatch),
+        (Some(Role::Contributor), SetContainerAcl, mismatch),
+        (Some(Role::Owner), SetContainerAcl, Ok(())),
+        (Some(Role::Owner), SetTableAcl, Ok(())),
+        (Some(Role::Owner), GetAccountInformation, Err(ErrorCode::AuthorizationFailure)),
+    ] {
+        let world = role.map_or_else(World::new, |role| World::new().with_role(role));
+        let result = world.ask(&bearer(operation));
+        let expected = expected.map(|()| Caller::Bearer { subject: SUBJECT.into(), role: role.unwrap() });
+        assert_eq!(result.map_err(|refusal| refusal.code()), expected, "{role:?} {operation:?}");
+    }
+}
+
+#[test]
+fn a_role_counts_for_its_service_and_the_highest_wins() {
+    let mut world = World::new().with_role(Role::Owner);
+    world.account.roles.retain(|assignment| assignment.service == ServiceKind::Blob);
+    let reader =
+        lazuli_protocol::account::RoleAssignment { role: Role::Reader, ..world.account.roles[0].clone() };
+    world.account.roles.push(reader);
+    assert_eq!(world.code(&bearer(Operation::SetContainerAcl)), None);
+    assert_eq!(
+        world.code(&bearer(Operation::PeekMessages)),
+        Some(ErrorCode::AuthorizationPermissionMismatch)
+    );
+}
+
+#[test]
+fn a_token_that_does_not_hold_is_challenged() {
+    let world = World::new().with_role(Role::Owner);
+    for name in
+        ["expired", "other audience", "other issuer", "another key of that name", "alg none", "not base64"]
+    {
+        let ask = Ask::new(Operation::GetBlob).header("authorization", &format!("Bearer {}", token(name)));
+        let refusal = world.ask(&ask).unwrap_err();
+        assert_eq!(
+            (refusal.status().as_u16(), refusal.code()),
+            (401, ErrorCode::InvalidAuthenticationInfo),
+            "{name}"
+        );
+        assert!(challenge(&refusal).unwrap().starts_with("Bearer authorization_uri="), "{name}");
+    }
+}
+
+#[test]
+fn tokens_need_an_issuer_tls_and_a_version_that_knows_them() {
+    let world = World::new().with_role(Role::Owner);
+    let refusal = world.ask(&Ask { secure: false, ..bearer(Operation::GetBlob) }).unwrap_err();
+    assert_eq!((refusal.status().as_u16(), refusal.code()), (403, ErrorCode::AuthenticationFailed));
+    let refusal = world.ask(&bearer(Operation::GetBlob).version("2017-07-29")).unwrap_err();
+    assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
+    assert_eq!(detail(&refusal), "Authentication scheme Bearer is not supported in this version.");
+    assert_eq!(world.code(&bearer(Operation::GetBlob).version("2017-11-09")), None);
+
+    let mut world = World::new().with_role(Role::Owner);
+    world.authenticator = Authenticator::new(secret(), None);
+    let refusal = world.ask(&bearer(Operation::GetBlob)).unwrap_err();
+    assert_eq!((refusal.status().as_u16(), refusal.code()), (401, ErrorCode::InvalidAuthenticationInfo));
+    assert_eq!(challenge(&refusal).as_deref(), Some("Bearer resource_id=https://storage.azure.com"));
+}
+
+#[test]
+fn files_want_to_know_that_a_token_means_to_pass_over_file_permissions() {
+    let world = World::new().with_role(Role::Owner);
+    assert_eq!(world.code(&bearer(Operation::GetFile)), Some(ErrorCode::MissingRequiredHeader));
+    assert_eq!(world.code(&bearer(Operation::GetFile).header("x-ms-file-request-intent", "backup")), None);
+}
+
+struct Directory(Vec<Account>);
+
+#[async_trait]
+impl Accounts for Directory {
+    async fn account(&self, name: &str) -> Result<Option<Arc<Account>>, Refusal> {
+        Ok(self.0.iter().find(|account| account.name == name).cloned().map(Arc::new))
+    }
+
+    async fn service_properties(
+        &self,
+        _: &Account,
+        _: ServiceKind,
+    ) -> Result<Arc<ServiceProperties>, Refusal> {
+        unreachable!("authentication does not read service properties")
+    }
+}
+
+#[test]
+fn accounts_that_are_unknown_or_disabled_are_refused() {
+    let account = World::new().account;
+    let mut disabled = account.clone();
+    disabled.name = "disabled".into();
+    disabled.settings.disabled = true;
+    let directory = Directory(vec![account, disabled]);
+    let find = |name| block_on(lazuli_auth::account(&directory, name)).map(|account| account.name.clone());
+    assert_eq!(find("devstoreaccount1").as_deref(), Ok("devstoreaccount1"));
+    let refusal = find("disabled").unwrap_err();
+    assert_eq!((refusal.status().as_u16(), refusal.code()), (403, ErrorCode::AccountIsDisabled));
+    let refusal = find("nobody").unwrap_err();
+    assert_eq!((refusal.status().as_u16(), refusal.code()), (403, ErrorCode::AuthenticationFailed));
+}

@@ -1,0 +1,197 @@
+//! A small world to authenticate in: one account, one service, a clock that the request carries.
+
+#![allow(dead_code, unreachable_pub)]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use lazuli_auth::bearer::{Issuer, KeySet, StaticKeys};
+use lazuli_auth::user_delegation::MasterSecret;
+use lazuli_auth::{Authenticator, Head};
+use lazuli_concurrency::Timestamp;
+use lazuli_protocol::account::{Role, RoleAssignment, Settings};
+use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
+use lazuli_protocol::request::{Caller, Grant, Request, Response};
+use lazuli_protocol::{
+    Account, ErrorCode, Key, Operation, Query, Refusal, Service, ServiceKind, Version, date,
+};
+
+pub const ACCOUNT: &str = "devstoreaccount1";
+pub const TOKENS: &str = include_str!("../vectors/tokens.json");
+/// The `oid` of the tokens, and the owner of the user delegation keys.
+pub const SUBJECT: &str = "11111111-2222-3333-4444-555555555555";
+
+pub struct World {
+    pub account: Account,
+    pub public: Result<PublicAccess, Refusal>,
+    pub policy: Result<Option<AccessPolicy>, Refusal>,
+    pub authenticator: Authenticator,
+}
+
+/// A request; every field has a default that does no harm.
+pub struct Ask {
+    pub operation: Operation,
+    pub method: Method,
+    pub path: String,
+    pub container: String,
+    pub object: String,
+    pub query: String,
+    pub headers: HeaderMap,
+    pub version: Version,
+    pub secure: bool,
+    pub peer: IpAddr,
+    pub now: Timestamp,
+}
+
+pub fn now() -> Timestamp {
+    date::parse_iso8601("2026-05-20T12:00:00Z").unwrap()
+}
+
+pub fn key() -> Key {
+    Key::from_bytes((0..64).collect())
+}
+
+pub fn secret() -> MasterSecret {
+    MasterSecret::new([7; 32])
+}
+
+pub fn issuer() -> Issuer {
+    let tokens: serde_json::Value = serde_json::from_str(TOKENS).unwrap();
+    let keys = KeySet::parse(tokens["jwks"].to_string().as_bytes()).unwrap();
+    Issuer {
+        name: "https://issuer.example/tenant".into(),
+        audiences: vec!["my-client".into()],
+        authorization_uri: "https://issuer.example/tenant/oauth2/authorize".into(),
+        keys: Arc::new(StaticKeys::new(keys)),
+    }
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self {
+            account: Account {
+                name: ACCOUNT.into(),
+                keys: vec![Key::from_bytes(vec![9; 64]), key()],
+                settings: Settings::default(),
+                roles: Vec::new(),
+            },
+            public: Ok(PublicAccess::None),
+            policy: Ok(None),
+            authenticator: Authenticator::new(secret(), Some(issuer())),
+        }
+    }
+
+    pub fn with_role(mut self, role: Role) -> Self {
+        self.account.roles = ServiceKind::ALL
+            .into_iter()
+            .map(|service| RoleAssignment { subject: SUBJECT.into(), service, role })
+            .collect();
+        self
+    }
+
+    pub fn ask(&self, ask: &Ask) -> Result<Caller, Refusal> {
+        ask.with_head(&self.account, |head| block_on(self.authenticator.authenticate(head, self)))
+    }
+
+    pub fn code(&self, ask: &Ask) -> Option<ErrorCode> {
+        self.ask(ask).err().map(|refusal| refusal.code())
+    }
+
+    pub fn grant(&self, ask: &Ask) -> Grant {
+        match self.ask(ask) {
+            Ok(Caller::Sas(grant)) => grant,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Ask {
+    pub fn new(operation: Operation) -> Self {
+        let (container, object) = match operation.service() {
+            ServiceKind::Queue => ("q", "messages"),
+            ServiceKind::Table => ("t", ""),
+            ServiceKind::Blob | ServiceKind::File => ("c", "o"),
+        };
+        Self {
+            operation,
+            method: operation.row().methods[0].parse().unwrap(),
+            path: format!("/{ACCOUNT}/{container}/{object}"),
+            container: container.into(),
+            object: object.into(),
+            query: String::new(),
+            headers: HeaderMap::new(),
+            version: Version::NEWEST,
+            secure: true,
+            peer: "10.0.0.1".parse().unwrap(),
+            now: now(),
+        }
+    }
+
+    pub fn query(mut self, query: impl Into<String>) -> Self {
+        self.query = query.into();
+        self
+    }
+
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_str(value).unwrap());
+        self
+    }
+
+    pub fn at(mut self, container: &str, object: &str) -> Self {
+        (self.container, self.object) = (container.into(), object.into());
+        self
+    }
+
+    pub fn version(mut self, version: &str) -> Self {
+        self.version = Version::parse(version).unwrap();
+        self
+    }
+
+    pub fn with_head<T>(&self, account: &Account, run: impl FnOnce(&Head<'_>) -> T) -> T {
+        let query = Query::parse(&self.query).unwrap();
+        run(&Head {
+            operation: self.operation,
+            account,
+            method: &self.method,
+            path: &self.path,
+            container: &self.container,
+            object: &self.object,
+            query: &query,
+            headers: &self.headers,
+            version: self.version,
+            secure: self.secure,
+            peer: self.peer,
+            now: self.now,
+        })
+    }
+}
+
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+pub fn operation(name: &str) -> Operation {
+    *Operation::ALL.iter().find(|operation| format!("{operation:?}") == name).unwrap()
+}
+
+pub fn detail(refusal: &Refusal) -> &str {
+    let found = refusal.details().iter().find(|(name, _)| *name == "AuthenticationErrorDetail");
+    found.map_or("", |(_, value)| value)
+}
+
+#[async_trait]
+impl Service for World {
+    async fn call(&self, _: Request) -> Result<Response, Refusal> {
+        unreachable!("authentication does not call operations")
+    }
+
+    async fn access_policy(&self, _: &Account, _: &str, id: &str) -> Result<Option<AccessPolicy>, Refusal> {
+        if id == "policy" { self.policy.clone() } else { Ok(None) }
+    }
+
+    async fn public_access(&self, _: &Account, _: &str) -> Result<PublicAccess, Refusal> {
+        self.public.clone()
+    }
+}

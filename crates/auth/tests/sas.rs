@@ -1,0 +1,632 @@
+//! Shared access signatures: those made by SDKs, and every rule about their fields and permissions.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{ACCOUNT, Ask, World, detail, key, operation};
+use lazuli_auth::sign::{self, Resource};
+use lazuli_protocol::account::Role;
+use lazuli_protocol::policy::AccessPolicy;
+use lazuli_protocol::request::{Caller, TableRange};
+use lazuli_protocol::{ErrorCode, Key, Operation, ServiceKind, date};
+use serde::Deserialize;
+
+const SV: &str = "2021-12-02";
+const LATER: &str = "2026-05-20T13:00:00Z";
+
+#[derive(Deserialize)]
+struct Vector {
+    name: String,
+    operation: String,
+    container: String,
+    object: String,
+    query: String,
+    #[serde(default)]
+    response_headers: Vec<(String, String)>,
+    table_range: Option<[String; 4]>,
+    scope: Option<String>,
+    #[serde(default)]
+    headers: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    policy: bool,
+    #[serde(default)]
+    delegated: bool,
+}
+
+fn vectors() -> Vec<Vector> {
+    serde_json::from_str(include_str!("vectors/sas.json")).unwrap()
+}
+
+impl Vector {
+    fn ask(&self) -> Ask {
+        let ask = Ask::new(operation(&self.operation)).at(&self.container, &self.object).query(&self.query);
+        let ask = self.headers.iter().fold(ask, |ask, (name, value)| ask.header(name, value));
+        Ask { secure: self.delegated, ..ask }
+    }
+
+    fn world(&self) -> World {
+        let mut world = if self.delegated { World::new().with_role(Role::Contributor) } else { World::new() };
+        if self.policy {
+            world.policy = Ok(Some(policy(None, Some(LATER), Some("r"))));
+        }
+        world
+    }
+}
+
+fn policy(start: Option<&str>, expiry: Option<&str>, permissions: Option<&str>) -> AccessPolicy {
+    let [start, expiry] = [start, expiry].map(|moment| moment.map(|text| date::parse_iso8601(text).unwrap()));
+    AccessPolicy { start, expiry, permissions: permissions.map(str::to_owned) }
+}
+
+#[test]
+fn signatures_made_by_sdks_are_accepted_and_grant_what_they_say() {
+    for vector in vectors() {
+        let grant = vector.world().grant(&vector.ask());
+        let headers: Vec<_> = grant
+            .response_headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+            .collect();
+        assert_eq!(headers, vector.response_headers, "{}", vector.name);
+        assert_eq!(grant.encryption_scope, vector.scope, "{}", vector.name);
+        let range = vector.table_range.map_or(TableRange::default(), |[spk, srk, epk, erk]| TableRange {
+            start_partition: Some(spk),
+            start_row: Some(srk),
+            end_partition: Some(epk),
+            end_row: Some(erk),
+        });
+        assert_eq!(grant.table_range, range, "{}", vector.name);
+        assert!(!grant.permissions.is_empty(), "{}", vector.name);
+    }
+}
+
+#[test]
+fn any_change_of_a_signed_field_is_refused() {
+    for vector in vectors() {
+        let parameters: Vec<_> = vector.query.split('&').collect();
+        for (i, parameter) in parameters.iter().enumerate() {
+            let (name, value) = parameter.split_once('=').unwrap();
+            let changed = match name {
+                "st" => "2026-05-20T10%3A00%3A00Z".to_owned(),
+                "se" => "2026-05-20T14%3A00%3A00Z".to_owned(),
+                "skt" | "ske" => value.replace("00%3A00%3A00Z", "00%3A00%3A01Z"),
+                "snapshot" | "versionid" => value.replace("2026", "2025"),
+                "sv" if value == "2019-02-02" => "2019-07-07".to_owned(),
+                "sv" => "2026-09-09".to_owned(),
+                "sig" => format!("A{value}"),
+                "spr" => "https".to_owned(),
+                "sip" => "10.0.0.1-10.0.0.8".to_owned(),
+                "sp" if value.len() > 1 => value[..value.len() - 1].to_owned(),
+                "sp" => if vector.operation == "PutMessage" { "ra" } else { "rd" }.to_owned(),
+                "sr" => if value == "b" { "c" } else { "b" }.to_owned(),
+                "ss" => format!("{value}q"),
+                "srt" => format!("{value}s"),
+                "tn" => "other".to_owned(),
+                _ => format!("{value}x"),
+            };
+            let parameter = format!("{name}={changed}");
+            let query: Vec<_> =
+                (0..parameters.len()).map(|j| if i == j { &parameter } else { parameters[j] }).collect();
+            let code = vector.world().code(&vector.ask().query(query.join("&")));
+            assert_eq!(code, Some(ErrorCode::AuthenticationFailed), "{} {name}", vector.name);
+        }
+    }
+}
+
+/// An account SAS for everything, with some fields changed; an empty value leaves a field out.
+fn account_sas(changes: &[(&str, &str)]) -> String {
+    let usual = [("sv", SV), ("ss", "bqtf"), ("srt", "sco"), ("sp", "rwdxylacupfti"), ("se", LATER)];
+    sign::account_sas(ACCOUNT, &key(), &changed(&usual, changes))
+}
+
+/// A SAS for container `c`, with some fields changed.
+fn container_sas(changes: &[(&str, &str)]) -> String {
+    let usual = [("sv", SV), ("sr", "c"), ("sp", "racwdxyltfmeopi"), ("se", LATER)];
+    service_sas(ServiceKind::Blob, "c", &changed(&usual, changes))
+}
+
+fn service_sas(service: ServiceKind, path: &str, fields: &[(&str, &str)]) -> String {
+    let resource = Resource { service, account: ACCOUNT, path, timestamp: "" };
+    sign::service_sas(&resource, &key(), fields)
+}
+
+fn changed<'a>(usual: &[(&'a str, &'a str)], changes: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let kept = usual.iter().filter(|(name, _)| !changes.iter().any(|(changed, _)| changed == name));
+    kept.chain(changes).filter(|(_, value)| !value.is_empty()).copied().collect()
+}
+
+#[test]
+fn fields_that_are_missing_or_cannot_be_read_fail_authentication() {
+    let world = World::new();
+    for (query, expected) in [
+        (container_sas(&[]), ""),
+        (container_sas(&[("sr", "")]), "sr is mandatory. Cannot be empty"),
+        (container_sas(&[("sp", "")]), "sp is mandatory. Cannot be empty"),
+        (container_sas(&[("se", "")]), "se is mandatory. Cannot be empty"),
+        (container_sas(&[("sv", "soon")]), "sv is not a version."),
+        (container_sas(&[("se", "tomorrow")]), "se is not a date."),
+        (container_sas(&[("st", "2026-05-20T11:00:00")]), "st is not a date."),
+        (container_sas(&[("sr", "z")]), "sr is not a resource of this service."),
+        (container_sas(&[("sp", "wr")]), "sp has letters that are unknown or out of order."),
+        (container_sas(&[("sp", "rr")]), "sp has letters that are unknown or out of order."),
+        (container_sas(&[("sip", "here")]), "sip is not an address or a range of addresses."),
+        (container_sas(&[("spr", "http")]), "spr is neither https nor https,http."),
+        (container_sas(&[("sv", "2019-12-12"), ("ses", "s")]), "ses is not a field of this version."),
+        (
+            container_sas(&[("si", "unknown")]),
+            "SAS identifier cannot be found for specified signed identifier",
+        ),
+        (account_sas(&[]), ""),
+        (account_sas(&[("ss", "")]), "ss is mandatory. Cannot be empty"),
+        (account_sas(&[("srt", "")]), "srt is mandatory. Cannot be empty"),
+        (account_sas(&[("sp", "")]), "sp is mandatory. Cannot be empty"),
+        (account_sas(&[("sp", "rr")]), "sp has letters that are unknown or repeated."),
+        (account_sas(&[("sv", "2015-02-21")]), "sv is older than signatures of this kind."),
+        (account_sas(&[("se", "2026-05-20T12:00:00Z")]), "Signed expiry time ["),
+        (
+            account_sas(&[("st", "2026-05-20T12:00:01Z")]),
+            "Signature not valid in the specified time frame: Start [",
+        ),
+        (container_sas(&[("se", "2026-05-20")]), "Signed expiry time ["),
+        ("sr=c&sp=r&se=2030-01-01&sv=2021-12-02&sig=".into(), "sig is mandatory. Cannot be empty"),
+        (
+            "sr=c&sp=r&se=2030-01-01&sv=2021-12-02&sig=c2ln".into(),
+            "Signature did not match. String to sign used was r\n",
+        ),
+    ] {
+        let refusal = world.ask(&Ask::new(Operation::GetBlob).query(&query)).err();
+        assert_eq!(refusal.is_none(), expected.is_empty(), "{query}: {refusal:?}");
+        if let Some(refusal) = refusal {
+            assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed, "{query}");
+            assert!(detail(&refusal).starts_with(expected), "{query}: {}", detail(&refusal));
+        }
+    }
+}
+
+#[test]
+fn every_era_of_service_sas_is_accepted() {
+    let world = World::new();
+    for (service, path, sv, fields) in [
+        (ServiceKind::Blob, "c/o", "", &[("sr", "b")][..]),
+        (ServiceKind::Blob, "c/o", "2012-02-12", &[("sr", "b")]),
+        (ServiceKind::Blob, "c/o", "2013-08-15", &[("sr", "b"), ("rsct", "x/y")]),
+        (ServiceKind::Blob, "c", "2015-02-21", &[("sr", "c")]),
+        (ServiceKind::Blob, "c", "2015-04-05", &[("sr", "c"), ("sip", "10.0.0.1")]),
+        (ServiceKind::Blob, "c", "2018-11-09", &[("sr", "c")]),
+        (ServiceKind::Blob, "c", "2020-12-06", &[("sr", "c"), ("ses", "s")]),
+        (ServiceKind::File, "c", "2015-02-21", &[("sr", "s")]),
+        (ServiceKind::File, "c/o", "2021-12-02", &[("sr", "f")]),
+        (ServiceKind::Queue, "q", "2012-02-12", &[]),
+        (ServiceKind::Queue, "q", "2015-04-05", &[("spr", "https")]),
+        (ServiceKind::Table, "t", "2012-02-12", &[("tn", "T"), ("spk", "a")]),
+        (ServiceKind::Table, "t", "2019-02-02", &[("tn", "t")]),
+    ] {
+        let operation = match service {
+            ServiceKind::Blob => Operation::GetBlob,
+            ServiceKind::File => Operation::GetFile,
+            ServiceKind::Queue => Operation::PeekMessages,
+            ServiceKind::Table => Operation::QueryEntities,
+        };
+        let fields = changed(&[("sv", sv), ("sp", "r"), ("se", LATER)], fields);
+        let query = service_sas(service, path, &fields);
+        assert_eq!(world.code(&Ask::new(operation).query(&query)), None, "{query}");
+        // Eras differ: a string of one is not a string of another.
+        let other = query.replace(sv, "2017-11-09");
+        if !sv.is_empty() {
+            assert_eq!(
+                world.code(&Ask::new(operation).query(other)),
+                Some(ErrorCode::AuthenticationFailed),
+                "{query}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_an_era_does_not_sign_has_no_effect() {
+    let world = World::new();
+    let old =
+        service_sas(ServiceKind::Blob, "c", &[("sv", "2012-02-12"), ("sr", "c"), ("sp", "r"), ("se", LATER)]);
+    let ask =
+        Ask::new(Operation::GetBlob).query(format!("{old}&rsct=text%2Fhtml&sip=1.1.1.1&spr=https&spk=a"));
+    let grant = world.grant(&Ask { secure: false, ..ask });
+    assert_eq!(grant.response_headers, []);
+    assert_eq!(grant.table_range, TableRange::default());
+    let account = format!("{}&rsct=text%2Fhtml&spk=a&tn=t", account_sas(&[]));
+    assert_eq!(world.grant(&Ask::new(Operation::GetBlob).query(&account)).response_headers, []);
+    assert_eq!(
+        world.grant(&Ask::new(Operation::QueryEntities).query(&account)).table_range,
+        TableRange::default()
+    );
+}
+
+#[test]
+fn signatures_reach_only_the_resource_that_they_are_for() {
+    let world = World::new();
+    let fields = |sr| [("sv", SV), ("sr", sr), ("sp", "rwl"), ("se", LATER)];
+    let blob = service_sas(ServiceKind::Blob, "c/o", &fields("b"));
+    let container = service_sas(ServiceKind::Blob, "c", &fields("c"));
+    let share = service_sas(ServiceKind::File, "c", &changed(&fields("s"), &[]));
+    let table = service_sas(ServiceKind::Table, "t", &[("sv", SV), ("tn", "t"), ("sp", "r"), ("se", LATER)]);
+    let refused = Some(ErrorCode::AuthenticationFailed);
+    for (operation, sas, container, object, expected) in [
+        (Operation::GetBlob, &blob, "c", "o", None),
+        (Operation::GetBlob, &blob, "c", "other", refused),
+        (Operation::GetBlob, &blob, "d", "o", refused),
+        (Operation::ListBlobs, &blob, "c", "", refused),
+        (Operation::GetBlob, &container, "c", "anything/at/all", None),
+        (Operation::ListBlobs, &container, "c", "", None),
+        (Operation::GetBlob, &container, "cc", "o", refused),
+        (Operation::ListContainers, &container, "", "", refused),
+        (Operation::GetFile, &share, "c", "o", None),
+        (Operation::GetFile, &container, "c", "o", refused),
+        (Operation::GetBlob, &share, "c", "o", refused),
+        (Operation::QueryEntities, &table, "t", "()", None),
+        (Operation::QueryEntities, &table, "T", "(PartitionKey='p',RowKey='r')", None),
+        (Operation::QueryEntities, &table, "u", "", refused),
+        (Operation::EntityGroupTransaction, &table, "$batch", "", None),
+    ] {
+        let ask = Ask::new(operation).at(container, object).query(sas);
+        assert_eq!(world.code(&ask), expected, "{operation:?} {container}/{object}");
+    }
+    // The tables of a transaction are in its body, so the service has to compare them.
+    let ask = Ask::new(Operation::EntityGroupTransaction).at("$batch", "").query(&table);
+    assert_eq!(world.grant(&ask).directory.as_deref(), Some("t"));
+}
+
+#[test]
+fn a_directory_sas_reaches_what_lies_at_least_as_deep_as_it_says() {
+    let world = World::new();
+    let sas = |path: &str, sdd: &str| {
+        let fields = [("sv", SV), ("sr", "d"), ("sdd", sdd), ("sp", "rl"), ("se", LATER)];
+        service_sas(ServiceKind::Blob, path, &changed(&fields, &[]))
+    };
+    use ErrorCode::{AuthenticationFailed, QueryParameterSasMandatory, QueryParameterSddInvalid};
+    for (query, object, expected) in [
+        (sas("c/d1/d2", "2"), "d1/d2/file", Ok("d1/d2")),
+        (sas("c/d1/d2", "2"), "d1/d2/d3/file", Ok("d1/d2")),
+        (sas("c/d1/d2", "2"), "d1/d2", Ok("d1/d2")),
+        (sas("c/d1/d2/", "2"), "d1/d2/file", Ok("d1/d2")),
+        (sas("c", "0"), "any/file", Ok("")),
+        (sas("c/d1/d2", "2"), "d1/other/file", Err(AuthenticationFailed)),
+        (sas("c/d1/d2", "1"), "d1/d2/file", Err(AuthenticationFailed)),
+        (sas("c/d1/d2", "2"), "d1", Err(QueryParameterSddInvalid)),
+        (sas("c/d1/d2", "two"), "d1/d2/file", Err(QueryParameterSddInvalid)),
+        (sas("c/d1/d2", "-1"), "d1/d2/file", Err(QueryParameterSddInvalid)),
+        (sas("c/d1/d2", ""), "d1/d2/file", Err(QueryParameterSasMandatory)),
+    ] {
+        let result = world.ask(&Ask::new(Operation::GetBlob).at("c", object).query(&query));
+        let directory = match &result {
+            Ok(Caller::Sas(grant)) => Ok(grant.directory.as_deref().unwrap()),
+            Ok(other) => panic!("{other:?}"),
+            Err(refusal) => Err(refusal.code()),
+        };
+        assert_eq!(directory, expected, "{object} {query}");
+    }
+    let listing = Ask::new(Operation::ListBlobs).at("c", "").query(sas("c/d1", "1") + "&prefix=d1/x");
+    assert_eq!(world.grant(&listing).directory.as_deref(), Some("d1"));
+    let elsewhere = Ask::new(Operation::ListBlobs).at("c", "").query(sas("c/d1", "1") + "&prefix=d2/");
+    assert_eq!(world.code(&elsewhere), Some(AuthenticationFailed));
+}
+
+#[test]
+fn each_term_is_in_the_signature_or_in_the_policy_never_in_both() {
+    use ErrorCode::{AuthenticationFailed, InvalidQueryParameterValue};
+    let past = Some("2026-05-20T11:00:00Z");
+    let future = Some(LATER);
+    for (sas, policy, expected) in [
+        (&[("sp", ""), ("se", "")][..], policy(None, future, Some("r")), None),
+        (&[("sp", ""), ("se", "")], policy(past, future, Some("r")), None),
+        (&[("sp", "")], policy(None, None, Some("r")), None),
+        (&[("se", "")], policy(past, future, None), None),
+        (&[], AccessPolicy::default(), None),
+        (&[("se", "")], policy(None, future, Some("r")), Some(InvalidQueryParameterValue)),
+        (&[("sp", "")], policy(None, future, Some("r")), Some(InvalidQueryParameterValue)),
+        (
+            &[("sp", ""), ("se", ""), ("st", "2026-05-20")],
+            policy(past, future, Some("r")),
+            Some(InvalidQueryParameterValue),
+        ),
+        (&[("sp", ""), ("se", "")], policy(None, None, Some("r")), Some(AuthenticationFailed)),
+        (&[("sp", ""), ("se", "")], policy(None, future, None), Some(AuthenticationFailed)),
+        (&[("sp", ""), ("se", "")], policy(None, past, Some("r")), Some(AuthenticationFailed)),
+        (&[("sp", ""), ("se", "")], policy(future, future, Some("r")), Some(AuthenticationFailed)),
+        (
+            &[("sp", ""), ("se", "")],
+            policy(None, future, Some("w")),
+            Some(ErrorCode::AuthorizationPermissionMismatch),
+        ),
+    ] {
+        let mut world = World::new();
+        world.policy = Ok(Some(policy.clone()));
+        let query = container_sas(&[sas, &[("si", "policy")]].concat());
+        assert_eq!(world.code(&Ask::new(Operation::GetBlob).query(query)), expected, "{sas:?} {policy:?}");
+    }
+}
+
+#[test]
+fn a_policy_that_cannot_be_read_is_not_a_policy_that_is_missing() {
+    let ask = || Ask::new(Operation::GetBlob).query(container_sas(&[("si", "policy")]));
+    let mut world = World::new();
+    world.policy = Err(ErrorCode::ServerBusy.into());
+    assert_eq!(world.code(&ask()), Some(ErrorCode::ServerBusy));
+    world.policy = Err(ErrorCode::ContainerNotFound.into());
+    assert_eq!(world.code(&ask()), Some(ErrorCode::AuthenticationFailed));
+    // An account SAS has no policies: `si` is nothing to it.
+    let account = Ask::new(Operation::GetBlob).query(account_sas(&[]) + "&si=policy");
+    assert_eq!(world.code(&account), None);
+}
+
+#[test]
+fn what_is_not_covered_has_a_code_of_its_own() {
+    let world = World::new();
+    use ErrorCode::*;
+    for (operation, query, expected) in [
+        (Operation::GetBlob, account_sas(&[("ss", "qtf")]), AuthorizationServiceMismatch),
+        (Operation::GetBlob, account_sas(&[("srt", "sc")]), AuthorizationResourceTypeMismatch),
+        (Operation::ListContainers, account_sas(&[("srt", "co")]), AuthorizationResourceTypeMismatch),
+        (Operation::ListBlobs, account_sas(&[("srt", "so")]), AuthorizationResourceTypeMismatch),
+        (Operation::GetBlob, account_sas(&[("sp", "w")]), AuthorizationPermissionMismatch),
+        (Operation::GetContainerAcl, account_sas(&[]), AuthorizationFailure),
+        (Operation::SetContainerAcl, account_sas(&[]), AuthorizationFailure),
+        (Operation::GetUserDelegationKey, account_sas(&[]), AuthorizationFailure),
+        (Operation::GetBlob, account_sas(&[("sip", "10.0.0.2")]), AuthorizationSourceIPMismatch),
+        (Operation::GetBlob, container_sas(&[("sp", "w")]), AuthorizationPermissionMismatch),
+        (Operation::CreateContainer, container_sas(&[]), AuthorizationFailure),
+        (Operation::DeleteContainer, container_sas(&[]), AuthorizationFailure),
+        (Operation::GetContainerProperties, container_sas(&[]), AuthorizationFailure),
+        (Operation::SetContainerMetadata, container_sas(&[]), AuthorizationFailure),
+        (Operation::LeaseContainer, container_sas(&[]), AuthorizationFailure),
+        (Operation::GetContainerAcl, container_sas(&[]), AuthorizationFailure),
+    ] {
+        assert_eq!(world.code(&Ask::new(operation).query(&query)), Some(expected), "{operation:?} {query}");
+        // Before 2015-04-05 the resource was simply not there.
+        let old = Ask::new(operation).query(&query).version("2014-02-14");
+        assert_eq!(world.code(&old), Some(ResourceNotFound), "{operation:?} {query}");
+    }
+    let insecure =
+        Ask { secure: false, ..Ask::new(Operation::GetBlob).query(account_sas(&[("spr", "https")])) };
+    assert_eq!(world.code(&insecure), Some(AuthorizationProtocolMismatch));
+    let refusal = world.ask(&Ask::new(Operation::GetBlob).query(account_sas(&[("ss", "q")]))).unwrap_err();
+    assert_eq!(refusal.details(), [("ExtendedErrorDetail", "ss is 'q' and has to include 'b'.".to_owned())]);
+}
+
+/// Operations by service, resource type and letters, as the documentation of account SAS lists them.
+#[rustfmt::skip]
+const ACCOUNT_PERMISSIONS: &[(&str, &[&str], &[Operation])] = {
+    use Operation::*;
+    &[
+        ("s", &["l"], &[ListContainers, ListQueues, ListShares]),
+        ("s", &["r"], &[GetBlobServiceProperties, GetBlobServiceStats, GetQueueServiceProperties, GetQueueServiceStats,
+            GetTableServiceProperties, GetTableServiceStats, GetFileServiceProperties]),
+        ("s", &["w"], &[SetBlobServiceProperties, SetQueueServiceProperties, SetTableServiceProperties, SetFileServiceProperties]),
+        ("c", &["c", "w"], &[CreateContainer, CreateQueue, CreateTable, CreateShare, SnapshotShare]),
+        ("c", &["r"], &[GetContainerProperties, GetContainerMetadata, GetQueueMetadata, GetShareProperties, GetShareMetadata, GetShareStats]),
+        ("c", &["w"], &[SetContainerMetadata, LeaseContainer, SetQueueMetadata, SetShareProperties, SetShareMetadata]),
+        ("c", &["d"], &[DeleteContainer, DeleteQueue, DeleteTable, DeleteShare]),
+        ("c", &["l"], &[ListBlobs, QueryTables, ListDirectoriesAndFiles]),
+        ("o", &["c", "w"], &[PutBlob, SnapshotBlob, CopyBlob, IncrementalCopyBlob, CreateDirectory, CreateFile]),
+        ("o", &["r"], &[GetBlob, GetBlobProperties, GetBlobMetadata, GetBlockList, GetPageRanges, PeekMessages, QueryEntities,
+            GetDirectoryProperties, GetDirectoryMetadata, GetFile, GetFileProperties, GetFileMetadata, ListRanges]),
+        ("o", &["w"], &[SetBlobProperties, SetBlobMetadata, LeaseBlob, AbortCopyBlob, PutBlock, PutBlockList, PutPage,
+            SetDirectoryMetadata, SetFileMetadata, PutRange, CopyFile, AbortCopyFile]),
+        ("o", &["t"], &[GetBlobTags, SetBlobTags]),
+        ("o", &["f"], &[FindBlobsByTags]),
+        ("o", &["d"], &[DeleteBlob, ClearMessages, DeleteEntity, DeleteDirectory, DeleteFile]),
+        ("o", &["a", "w"], &[AppendBlock]),
+        ("o", &["a"], &[PutMessage, InsertEntity]),
+        ("o", &["p"], &[GetMessages, DeleteMessage]),
+        ("o", &["u"], &[UpdateMessage, UpdateEntity, MergeEntity]),
+        ("o", &["au"], &[InsertOrMergeEntity, InsertOrReplaceEntity]),
+    ]
+};
+
+#[test]
+fn account_permissions_are_those_of_the_documentation() {
+    let world = World::new();
+    for (srt, alternatives, operations) in ACCOUNT_PERMISSIONS {
+        for operation in *operations {
+            let code = |srt: &str, sp: &str| {
+                world.code(&Ask::new(*operation).query(account_sas(&[("srt", srt), ("sp", sp)])))
+            };
+            for letters in *alternatives {
+                assert_eq!(code(srt, letters), None, "{operation:?} {letters}");
+            }
+            let enough = |letter: &char| alternatives.contains(&letter.to_string().as_str());
+            for letter in "rwdxylacupfti".chars().filter(|letter| !enough(letter)) {
+                let expected = Some(ErrorCode::AuthorizationPermissionMismatch);
+                assert_eq!(code(srt, &letter.to_string()), expected, "{operation:?} {letter}");
+            }
+            for other in ["s", "c", "o"].iter().filter(|other| *other != srt) {
+                let expected = Some(ErrorCode::AuthorizationResourceTypeMismatch);
+                assert_eq!(code(other, alternatives[0]), expected, "{operation:?} {other}");
+            }
+        }
+    }
+}
+
+#[test]
+fn breaking_a_lease_takes_write_or_since_2017_delete() {
+    let world = World::new();
+    let mismatch = Some(ErrorCode::AuthorizationPermissionMismatch);
+    for (sv, sp, action, expected) in [
+        (SV, "w", "acquire", None),
+        (SV, "w", "break", None),
+        (SV, "d", "break", None),
+        (SV, "d", "acquire", mismatch),
+        ("2017-07-29", "d", "break", None),
+        ("2017-04-17", "d", "break", mismatch),
+        ("2017-04-17", "w", "break", None),
+    ] {
+        let header = |operation| Ask::new(operation).header("x-ms-lease-action", action);
+        let account = account_sas(&[("sv", sv), ("sp", sp)]);
+        for operation in [Operation::LeaseBlob, Operation::LeaseContainer] {
+            let ask = header(operation).query(&account);
+            assert_eq!(world.code(&ask), expected, "{operation:?} {sv} {sp} {action}");
+        }
+        let ask = header(Operation::LeaseBlob).query(container_sas(&[("sv", sv), ("sp", sp)]));
+        assert_eq!(world.code(&ask), expected, "{sv} {sp} {action}");
+    }
+}
+
+#[test]
+fn tags_versions_and_permanent_deletes_take_letters_of_their_own() {
+    let world = World::new();
+    let mismatch = Some(ErrorCode::AuthorizationPermissionMismatch);
+    for (operation, header, parameter, sp, expected) in [
+        (Operation::PutBlob, Some(("x-ms-tags", "a=b")), "", "w", mismatch),
+        (Operation::PutBlob, Some(("x-ms-tags", "a=b")), "", "wt", None),
+        (Operation::DeleteBlob, None, "versionid=x", "d", mismatch),
+        (Operation::DeleteBlob, None, "versionid=x", "x", None),
+        (Operation::DeleteBlob, None, "versionid=x&deletetype=permanent", "x", mismatch),
+        (Operation::DeleteBlob, None, "versionid=x&deletetype=permanent", "y", None),
+    ] {
+        let ask = Ask::new(operation).query(format!("{}&{parameter}", container_sas(&[("sp", sp)])));
+        let ask = header.into_iter().fold(ask, |ask, (name, value)| ask.header(name, value));
+        assert_eq!(world.code(&ask), expected, "{operation:?} {parameter} {sp}");
+    }
+}
+
+#[test]
+fn the_encryption_scope_of_a_signature_has_to_be_the_one_that_is_asked_for() {
+    let world = World::new();
+    let ask = || Ask::new(Operation::PutBlob).query(container_sas(&[("ses", "s1")]));
+    assert_eq!(world.grant(&ask()).encryption_scope.as_deref(), Some("s1"));
+    assert_eq!(world.code(&ask().header("x-ms-encryption-scope", "s1")), None);
+    assert_eq!(world.code(&ask().header("x-ms-encryption-scope", "s2")), Some(ErrorCode::InvalidHeaderValue));
+}
+
+#[test]
+fn a_header_that_cannot_be_sent_is_not_promised() {
+    let world = World::new();
+    let ask = Ask::new(Operation::GetBlob).query(container_sas(&[("rscd", "a\nb")]));
+    assert_eq!(world.code(&ask), Some(ErrorCode::InvalidQueryParameterValue));
+}
+
+/// A user delegation SAS for container `c`, signed with a key that the server gave out.
+fn delegated(changes: &[(&str, &str)]) -> String {
+    let usual = [
+        ("sv", SV),
+        ("sr", "c"),
+        ("sp", "rwl"),
+        ("se", LATER),
+        ("skoid", common::SUBJECT),
+        ("sktid", "66666666-7777-8888-9999-000000000000"),
+        ("skt", "2026-05-20T11:00:00Z"),
+        ("ske", "2026-05-20T14:00:00Z"),
+        ("sks", "b"),
+        ("skv", "2021-12-02"),
+    ];
+    let resource = Resource { service: ServiceKind::Blob, account: ACCOUNT, path: "c", timestamp: "" };
+    sign::user_delegation_sas(
+        &resource,
+        &user_delegation_key("2026-05-20T11:00:00Z", "2026-05-20T14:00:00Z"),
+        &changed(&usual, changes),
+    )
+}
+
+/// Asks the server for a user delegation key, as a client does.
+fn user_delegation_key(start: &str, expiry: &str) -> Key {
+    let world = World::new();
+    let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
+    let token = tokens["tokens"][0]["token"].as_str().unwrap();
+    let ask = Ask::new(Operation::GetUserDelegationKey)
+        .at("", "")
+        .header("authorization", &format!("Bearer {token}"))
+        .version("2021-12-02");
+    let body = format!("<KeyInfo><Start>{start}</Start><Expiry>{expiry}</Expiry></KeyInfo>");
+    let reply = ask.with_head(&world.account, |head| {
+        common::block_on(world.authenticator.user_delegation_key(head, body.as_bytes()))
+    });
+    let reply = reply.unwrap();
+    let value = reply.split("<Value>").nth(1).and_then(|rest| rest.split("</Value>").next()).unwrap();
+    Key::from_base64(value).unwrap()
+}
+
+#[test]
+fn a_user_delegation_sas_grants_what_its_owner_may_do_and_it_says() {
+    use ErrorCode::{AuthenticationFailed, AuthorizationFailure, AuthorizationPermissionMismatch};
+    let ask = |operation, changes: &[(&str, &str)]| Ask::new(operation).query(delegated(changes));
+    for (role, operation, changes, expected) in [
+        (Some(Role::Contributor), Operation::PutBlob, &[][..], None),
+        (Some(Role::Reader), Operation::GetBlob, &[], None),
+        (Some(Role::Reader), Operation::PutBlob, &[], Some(AuthorizationPermissionMismatch)),
+        (None, Operation::GetBlob, &[], Some(AuthorizationPermissionMismatch)),
+        (Some(Role::Owner), Operation::GetBlob, &[("sp", "w")], Some(AuthorizationPermissionMismatch)),
+        (Some(Role::Owner), Operation::CreateContainer, &[], Some(AuthorizationFailure)),
+        (Some(Role::Owner), Operation::GetAccountInformation, &[], Some(AuthorizationFailure)),
+        (Some(Role::Owner), Operation::GetBlob, &[("sks", "q")], Some(AuthenticationFailed)),
+        (Some(Role::Owner), Operation::GetBlob, &[("skoid", "other")], Some(AuthenticationFailed)),
+        (
+            Some(Role::Owner),
+            Operation::GetBlob,
+            &[("ske", "2026-05-20T15:00:00Z")],
+            Some(AuthenticationFailed),
+        ),
+        (Some(Role::Owner), Operation::GetBlob, &[("si", "policy")], Some(AuthenticationFailed)),
+        (Some(Role::Owner), Operation::GetBlob, &[("skv", "")], Some(AuthenticationFailed)),
+        (Some(Role::Owner), Operation::GetBlob, &[("sv", "2018-03-28")], Some(AuthenticationFailed)),
+        // The same moment, written otherwise.
+        (Some(Role::Owner), Operation::GetBlob, &[("skt", "2026-05-20T11:00:00.0000000Z")], None),
+    ] {
+        let world = role.map_or_else(World::new, |role| World::new().with_role(role));
+        assert_eq!(world.code(&ask(operation, changes)), expected, "{role:?} {operation:?} {changes:?}");
+    }
+}
+
+#[test]
+fn a_user_delegation_sas_ends_with_its_key() {
+    let world = World::new().with_role(Role::Reader);
+    let query = delegated(&[("se", "2026-05-21")]);
+    for (now, expected) in [
+        ("2026-05-20T11:00:00Z", None),
+        ("2026-05-20T13:59:59Z", None),
+        ("2026-05-20T14:00:00Z", Some(ErrorCode::AuthenticationFailed)),
+        ("2026-05-20T10:59:59Z", Some(ErrorCode::AuthenticationFailed)),
+    ] {
+        let now = date::parse_iso8601(now).unwrap();
+        assert_eq!(
+            world.code(&Ask { now, ..Ask::new(Operation::GetBlob).query(&query) }),
+            expected,
+            "{now:?}"
+        );
+    }
+}
+
+#[test]
+fn a_user_delegation_sas_that_is_bound_to_a_user_needs_that_users_token() {
+    let world = World::new().with_role(Role::Reader);
+    let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
+    let bearer = |token: &serde_json::Value| format!("Bearer {}", token.as_str().unwrap());
+    let (owner, other) = (bearer(&tokens["tokens"][0]["token"]), bearer(&tokens["by_sub"]));
+    let bound = || {
+        Ask::new(Operation::GetBlob).query(delegated(&[("sv", "2025-07-05"), ("sduoid", common::SUBJECT)]))
+    };
+    let refused = Some(ErrorCode::AuthenticationFailed);
+    assert_eq!(world.code(&bound()), refused);
+    assert_eq!(world.code(&bound().header("authorization", &owner)), None);
+    assert_eq!(world.code(&bound().header("authorization", &other)), refused);
+}
+
+#[test]
+fn headers_and_parameters_that_a_user_delegation_sas_binds_have_to_be_sent() {
+    let world = World::new().with_role(Role::Contributor);
+    let vector = vectors().into_iter().find(|vector| !vector.headers.is_empty()).unwrap();
+    let refused = Some(ErrorCode::AuthenticationFailed);
+    assert_eq!(world.code(&vector.ask()), None);
+    assert_eq!(world.code(&Ask { headers: Default::default(), ..vector.ask() }), refused);
+    let other = Ask { headers: Default::default(), ..vector.ask() }.header("x-ms-meta-a", "2");
+    assert_eq!(world.code(&other), refused);
+    let properties = vector.query.replace("comp=metadata", "comp=properties");
+    assert_eq!(world.code(&vector.ask().query(properties)), refused);
+}
+
+#[test]
+fn refusals_name_the_parameter_that_is_in_two_places() {
+    let mut world = World::new();
+    world.policy = Ok(Some(policy(None, None, Some("r"))));
+    let refusal =
+        world.ask(&Ask::new(Operation::GetBlob).query(container_sas(&[("si", "policy")]))).unwrap_err();
+    assert_eq!(refusal.details()[0], ("QueryParameterName", "sp".to_owned()));
+}

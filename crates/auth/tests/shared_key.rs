@@ -1,0 +1,259 @@
+//! Shared Key and Shared Key Lite, against requests that were signed elsewhere.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{ACCOUNT, Ask, World, detail, key, now, operation};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use lazuli_auth::shared_key::{Message, Scheme};
+use lazuli_auth::sign;
+use lazuli_concurrency::Span;
+use lazuli_protocol::operation::route;
+use lazuli_protocol::request::Caller;
+use lazuli_protocol::{Address, ErrorCode, Key, Operation, Query, ServiceKind, Version, date};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Vector {
+    operation: String,
+    method: String,
+    path: String,
+    query: String,
+    headers: std::collections::BTreeMap<String, String>,
+}
+
+fn vectors() -> Vec<Vector> {
+    serde_json::from_str(include_str!("vectors/shared_key.json")).unwrap()
+}
+
+impl Vector {
+    fn ask(&self) -> Ask {
+        let operation = operation(&self.operation);
+        let names = ["x-ms-date", "Date"];
+        let date = names.iter().find_map(|name| self.headers.get(*name)).unwrap();
+        let mut ask = Ask::new(operation).query(&self.query).version(&self.headers["x-ms-version"]);
+        ask.method = self.method.parse().unwrap();
+        ask.path = self.path.clone();
+        ask.now = date::parse_http(date).unwrap();
+        self.headers.iter().fold(ask, |ask, (name, value)| ask.header(name, value))
+    }
+}
+
+#[test]
+fn requests_signed_by_sdks_and_by_hand_are_accepted() {
+    let world = World::new();
+    for vector in vectors() {
+        let result = world.ask(&vector.ask());
+        assert_eq!(result, Ok(Caller::Key), "{} {} {}", vector.operation, vector.path, vector.query);
+    }
+}
+
+#[test]
+fn requests_of_sdks_reach_their_operation() {
+    for vector in vectors() {
+        let operation = operation(&vector.operation);
+        let service = operation.service();
+        let path_style = vector.path.starts_with(&format!("/{ACCOUNT}"));
+        let host = if path_style {
+            "127.0.0.1:10000".into()
+        } else {
+            format!("{ACCOUNT}.{}.localhost", service.name())
+        };
+        let query = Query::parse(&vector.query).unwrap();
+        let Address { account, container, object, .. } =
+            Address::parse(service, &host, &vector.path, &query, &[]).unwrap();
+        assert_eq!(account, ACCOUNT);
+        let method = vector.method.parse().unwrap();
+        let routed = route(service, &method, &container, &object, &query, &vector.ask().headers);
+        assert_eq!(routed, Ok(operation), "{}", vector.path);
+    }
+}
+
+#[test]
+fn any_change_of_what_is_signed_is_refused() {
+    let world = World::new();
+    type Change = (&'static str, fn(&mut Ask));
+    let changes: [Change; 5] = [
+        ("verb", |ask| ask.method = "TRACE".parse().unwrap()),
+        ("path", |ask| ask.path.push('x')),
+        ("comp", |ask| ask.query = format!("{}&comp=other", ask.query.replace("comp", "pmoc"))),
+        ("date", |ask| {
+            let later = date::rfc1123(ask.now + Span::seconds(1));
+            let name = if ask.headers.contains_key("x-ms-date") { "x-ms-date" } else { "date" };
+            ask.headers.insert(name, later.parse().unwrap());
+        }),
+        ("header", |ask| _ = ask.headers.insert("x-ms-meta-new", HeaderValue::from_static("v"))),
+    ];
+    for vector in vectors() {
+        let tables = operation(&vector.operation).service() == ServiceKind::Table;
+        let lite = vector.headers["Authorization"].starts_with("SharedKeyLite");
+        for (name, change) in changes {
+            let mut ask = vector.ask();
+            change(&mut ask);
+            // Tables sign neither headers nor, in the lite form, the verb.
+            let unsigned = (tables && name == "header") || (tables && lite && name == "verb");
+            let expected = (!unsigned).then_some(ErrorCode::AuthenticationFailed);
+            assert_eq!(world.code(&ask), expected, "{name} of {} {}", vector.operation, vector.path);
+        }
+    }
+}
+
+/// A request signed now, by us.
+fn signed(ask: Ask, account: &str, key: &Key) -> Ask {
+    let query = Query::parse(&ask.query).unwrap();
+    let message = Message {
+        scheme: Scheme::SharedKey,
+        service: ask.operation.service(),
+        account,
+        method: ask.method.as_str(),
+        path: &ask.path,
+        query: &query,
+        headers: &ask.headers,
+        version: ask.version,
+    };
+    let value = sign::authorization(&message, key).unwrap();
+    let mut ask = ask;
+    ask.headers.insert("authorization", value);
+    ask
+}
+
+fn get_blob() -> Ask {
+    Ask::new(Operation::GetBlob)
+        .header("x-ms-date", &date::rfc1123(now()))
+        .header("x-ms-version", "2021-12-02")
+}
+
+#[test]
+fn either_key_of_the_account_signs_and_no_other() {
+    let world = World::new();
+    assert_eq!(world.ask(&signed(get_blob(), ACCOUNT, &key())), Ok(Caller::Key));
+    assert_eq!(world.ask(&signed(get_blob(), ACCOUNT, &world.account.keys[0])), Ok(Caller::Key));
+    let stranger = Key::from_bytes(vec![3; 64]);
+    let refusal = world.ask(&signed(get_blob(), ACCOUNT, &stranger)).unwrap_err();
+    assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
+    let string = "GET\n\n\n\n\n\n\n\n\n\n\n\nx-ms-date:Wed, 20 May 2026 12:00:00 GMT\nx-ms-version:2021-12-02\n\
+                  /devstoreaccount1/devstoreaccount1/c/o";
+    assert!(detail(&refusal).contains(string), "{}", detail(&refusal));
+}
+
+#[test]
+fn dates_may_be_fifteen_minutes_off_either_way() {
+    let world = World::new();
+    for (offset, detail_start) in [
+        (0, ""),
+        (-15 * 60, ""),
+        (15 * 60, ""),
+        (-15 * 60 - 1, "Request date header too old"),
+        (15 * 60 + 1, "Request date header too far in the future"),
+    ] {
+        let mut ask = signed(get_blob(), ACCOUNT, &key());
+        let span = Span::seconds(i64::unsigned_abs(offset));
+        // The request is `offset` away from the server's time.
+        ask.now = if offset < 0 { now() + span } else { now() - span };
+        let refusal = world.ask(&ask).err();
+        assert_eq!(refusal.is_none(), detail_start.is_empty(), "{offset}");
+        assert!(refusal.is_none_or(|r| detail(&r).starts_with(detail_start)), "{offset}");
+    }
+}
+
+#[test]
+fn a_date_is_needed_and_x_ms_date_wins() {
+    let world = World::new();
+    let date = date::rfc1123(now());
+    let with = |headers: &[(&str, &str)]| {
+        let ask =
+            headers.iter().fold(Ask::new(Operation::GetBlob), |ask, (name, value)| ask.header(name, value));
+        world.code(&signed(ask, ACCOUNT, &key()))
+    };
+    let refused = Some(ErrorCode::AuthenticationFailed);
+    assert_eq!(with(&[("x-ms-date", &date)]), None);
+    assert_eq!(with(&[("date", &date)]), None);
+    assert_eq!(with(&[("x-ms-date", &date), ("date", "long ago")]), None);
+    assert_eq!(with(&[("x-ms-date", "long ago"), ("date", &date)]), refused);
+    assert_eq!(with(&[("x-ms-date", "")]), refused);
+    assert_eq!(with(&[]), refused);
+}
+
+#[test]
+fn headers_that_cannot_be_read_are_malformed_and_accounts_have_to_agree() {
+    let world = World::new();
+    use ErrorCode::{AuthenticationFailed, InvalidAuthenticationInfo};
+    for (value, expected) in [
+        ("", InvalidAuthenticationInfo),
+        ("SharedKey", InvalidAuthenticationInfo),
+        ("SharedKey ", InvalidAuthenticationInfo),
+        ("SharedKey devstoreaccount1", InvalidAuthenticationInfo),
+        ("SharedKey :c2ln", InvalidAuthenticationInfo),
+        ("SharedKey devstoreaccount1:", InvalidAuthenticationInfo),
+        ("Basic dXNlcjpwYXNz", InvalidAuthenticationInfo),
+        ("AWS4-HMAC-SHA256 Credential=x", InvalidAuthenticationInfo),
+        ("SharedKey devstoreaccount1:not base64", AuthenticationFailed),
+        ("SharedKey devstoreaccount1:c2ln", AuthenticationFailed),
+        ("SharedKey other:c2ln", AuthenticationFailed),
+    ] {
+        let refusal = world.ask(&get_blob().header("authorization", value)).unwrap_err();
+        assert_eq!(refusal.code(), expected, "{value:?}");
+        assert_eq!(refusal.status(), if expected == AuthenticationFailed { 403 } else { 400 }, "{value:?}");
+    }
+    let twice = signed(get_blob(), ACCOUNT, &key()).header("authorization", "SharedKey a:b");
+    assert_eq!(world.code(&twice), Some(InvalidAuthenticationInfo));
+    // Signed for another account with the right key.
+    assert_eq!(world.code(&signed(get_blob(), "other", &key())), Some(AuthenticationFailed));
+}
+
+#[test]
+fn a_signed_header_may_be_sent_once() {
+    let world = World::new();
+    let repeated = |name: &str| {
+        let ask = signed(get_blob().header(name, "1"), ACCOUNT, &key()).header(name, "1");
+        world.code(&ask)
+    };
+    assert_eq!(repeated("x-ms-meta-a"), Some(ErrorCode::InvalidHeaderValue));
+    assert_eq!(repeated("content-type"), Some(ErrorCode::InvalidHeaderValue));
+    assert_eq!(repeated("accept"), None);
+}
+
+#[test]
+fn the_secondary_account_signs_with_its_plain_name() {
+    let world = World::new();
+    let mut ask = signed(get_blob(), ACCOUNT, &key());
+    let value = ask.headers["authorization"].to_str().unwrap().replace(ACCOUNT, "devstoreaccount1-secondary");
+    ask.headers.insert("authorization", value.parse().unwrap());
+    assert_eq!(world.ask(&ask), Ok(Caller::Key));
+}
+
+#[test]
+fn a_signature_in_the_header_counts_before_one_in_the_query() {
+    let world = World::new();
+    let ask = signed(get_blob().query("sv=2021-12-02&sr=b&sp=r&se=2030-01-01&sig=c2ln"), ACCOUNT, &key());
+    assert_eq!(world.ask(&ask), Ok(Caller::Key));
+}
+
+#[test]
+fn a_user_delegation_key_is_not_for_key_holders() {
+    let world = World::new();
+    let ask = Ask::new(Operation::GetUserDelegationKey).header("x-ms-date", &date::rfc1123(now()));
+    let refusal = world.ask(&signed(ask, ACCOUNT, &key())).unwrap_err();
+    assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
+    assert_eq!(detail(&refusal), "Only authentication scheme Bearer is supported");
+}
+
+#[test]
+fn strings_to_sign_hold_bytes_that_are_not_ascii() {
+    let mut headers = HeaderMap::new();
+    headers.insert(HeaderName::from_static("x-ms-meta-a"), HeaderValue::from_bytes("ü".as_bytes()).unwrap());
+    let query = Query::default();
+    let message = Message {
+        scheme: Scheme::SharedKey,
+        service: ServiceKind::Blob,
+        account: "a",
+        method: "GET",
+        path: "",
+        query: &query,
+        headers: &headers,
+        version: Version::NEWEST,
+    };
+    let string = String::from_utf8(message.string_to_sign().unwrap()).unwrap();
+    assert!(string.ends_with("x-ms-meta-a:ü\n/a/"), "{string}");
+}

@@ -14,8 +14,7 @@ use crate::service::ServiceKind;
 
 /// The operation that a request asks for.
 ///
-/// `container` and `object` are the decoded parts of the path after the account, split at the first slash. A blob in
-/// the root container may be given as either `name` and nothing, or `$root` and `name`.
+/// `container` and `object` are those of its [`Address`](crate::address::Address).
 pub fn route(
     service: ServiceKind,
     method: &Method,
@@ -29,7 +28,7 @@ pub fn route(
     }
     let restype = query.get("restype").unwrap_or_default();
     let comp = query.get("comp").unwrap_or_default();
-    let place = place(service, container, object, restype)?;
+    let place = place(service, container, object)?;
     let verb = match service {
         ServiceKind::Table => tunnelled(method, headers)?,
         _ => method.as_str(),
@@ -71,46 +70,34 @@ fn bad_verb(service: ServiceKind) -> Refusal {
     })
 }
 
-fn place(service: ServiceKind, container: &str, object: &str, restype: &str) -> Result<Place, Refusal> {
-    if service == ServiceKind::Table {
-        return table_place(container, object);
-    }
-    Ok(match (container, object) {
-        ("", _) => Place::Service,
-        // `/name` is a container only if the request says so, else a blob of the root container.
-        (_, "") if service == ServiceKind::Blob && restype.is_empty() => Place::Object,
-        (_, "") => Place::Container,
-        (_, object) if service == ServiceKind::Queue => match object.split_once('/') {
-            None if object == "messages" => Place::Messages,
-            Some(("messages", "")) => Place::Messages,
-            Some(("messages", id)) if !id.contains('/') => Place::Message,
-            _ => return Err(Refusal::new(ErrorCode::InvalidUri)),
+fn place(service: ServiceKind, container: &str, object: &str) -> Result<Place, Refusal> {
+    match (service, container, object) {
+        (_, "", "") => Ok(Place::Service),
+        (ServiceKind::Table, ..) => table_place(container, object),
+        (_, _, "") => Ok(Place::Container),
+        (ServiceKind::Queue, ..) => match object.split_once('/') {
+            None if object == "messages" => Ok(Place::Messages),
+            Some(("messages", "")) => Ok(Place::Messages),
+            Some(("messages", id)) if !id.contains('/') => Ok(Place::Message),
+            _ => Err(Refusal::new(ErrorCode::InvalidUri)),
         },
-        _ => Place::Object,
-    })
+        (ServiceKind::Blob | ServiceKind::File, ..) => Ok(Place::Object),
+    }
 }
 
-/// Entity keys may hold slashes, so an address that has them arrives in two parts.
-fn table_place(container: &str, object: &str) -> Result<Place, Refusal> {
-    let (name, keys) = match container.split_once('(') {
-        Some((name, keys)) if object.is_empty() => (name, Some(keys.strip_suffix(')'))),
-        Some((name, _)) => (name, Some(object.strip_suffix(')'))),
-        None if object.is_empty() => (container, None),
-        None => (container, Some(object.strip_prefix('(').and_then(|keys| keys.strip_suffix(')')))),
+fn table_place(name: &str, object: &str) -> Result<Place, Refusal> {
+    let keys = match object {
+        "" => "",
+        _ => object.strip_prefix('(').and_then(|keys| keys.strip_suffix(')')).ok_or(ErrorCode::InvalidUri)?,
     };
-    let keys = match keys {
-        Some(None) => return Err(Refusal::new(ErrorCode::InvalidUri)),
-        Some(Some(keys)) => keys,
-        None => "",
-    };
-    match name {
-        "" if keys.is_empty() => Ok(Place::Service),
-        "$batch" if keys.is_empty() => Ok(Place::TableBatch),
-        _ if name.eq_ignore_ascii_case("tables") => {
-            Ok(if keys.is_empty() { Place::Tables } else { Place::NamedTable })
-        }
-        "" | "$batch" => Err(Refusal::new(ErrorCode::InvalidUri)),
-        _ => Ok(if keys.is_empty() { Place::Table } else { Place::Entity }),
+    match (name.to_ascii_lowercase().as_str(), keys) {
+        ("", _) => Err(Refusal::new(ErrorCode::InvalidUri)),
+        ("tables", "") => Ok(Place::Tables),
+        ("tables", _) => Ok(Place::NamedTable),
+        ("$batch", "") => Ok(Place::TableBatch),
+        ("$batch", _) => Err(Refusal::new(ErrorCode::InvalidUri)),
+        (_, "") => Ok(Place::Table),
+        _ => Ok(Place::Entity),
     }
 }
 

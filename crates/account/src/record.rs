@@ -1,0 +1,155 @@
+//! The rows of the directory of accounts: how they are named and what they hold.
+//!
+//! ```text
+//! space     partition        row                   value
+//! ROOT      account/NAME     account               an account: keys, settings, roles
+//!                            properties/SERVICE    the properties of one service, once they were set
+//!           server           master-secret         32 random bytes
+//! ```
+//!
+//! A value is a byte that names its format, then JSON (the secret: plain bytes). Accounts are few, small and read
+//! once, so nothing is gained by a denser encoding; with JSON a field can be added without a new format, and an
+//! operator can read a damaged row.
+
+use bytes::Bytes;
+use lazuli_protocol::properties::ServiceProperties;
+use lazuli_protocol::{Account, ServiceKind};
+use lazuli_store::{Partition, SpaceId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The format of the values that this program writes.
+const FORMAT: u8 = 1;
+
+/// What partition keys of accounts start with.
+pub(crate) const ACCOUNTS: &[u8] = b"account/";
+/// The first key after all of them.
+pub(crate) const AFTER_ACCOUNTS: &[u8] = b"account0";
+/// The partition of the server itself.
+const SERVER: &[u8] = b"server";
+
+/// The row of an account's keys, settings and roles.
+pub(crate) const ACCOUNT: Bytes = Bytes::from_static(b"account");
+/// The row of the server's secret.
+pub(crate) const MASTER_SECRET: Bytes = Bytes::from_static(b"master-secret");
+
+/// Why a row cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RecordError {
+    #[error("it has format {0}; this program reads format {FORMAT}")]
+    Format(u8),
+    #[error("it is empty")]
+    Empty,
+    #[error("{0}")]
+    Content(String),
+}
+
+/// The partition of an account.
+pub(crate) fn partition(account: &str) -> Partition {
+    Partition::new(SpaceId::ROOT, [ACCOUNTS, account.as_bytes()].concat())
+}
+
+/// The partition of the server itself.
+pub(crate) fn server() -> Partition {
+    Partition::new(SpaceId::ROOT, SERVER)
+}
+
+/// The row of a service's properties.
+pub(crate) fn properties(service: ServiceKind) -> Bytes {
+    format!("properties/{}", service.name()).into()
+}
+
+/// The value of a row.
+pub(crate) fn encode(record: &impl Serialize) -> Result<Bytes, RecordError> {
+    let mut value = vec![FORMAT];
+    serde_json::to_writer(&mut value, record).map_err(|error| RecordError::Content(error.to_string()))?;
+    Ok(value.into())
+}
+
+/// The value of a row of plain bytes.
+pub(crate) fn encode_bytes(bytes: &[u8]) -> Bytes {
+    [&[FORMAT], bytes].concat().into()
+}
+
+/// What the value of a row says.
+pub(crate) fn decode<T: DeserializeOwned>(value: &[u8]) -> Result<T, RecordError> {
+    serde_json::from_slice(content(value)?).map_err(|error| RecordError::Content(error.to_string()))
+}
+
+/// The plain bytes of a row.
+pub(crate) fn decode_bytes<const N: usize>(value: &[u8]) -> Result<[u8; N], RecordError> {
+    let content = content(value)?;
+    content.try_into().map_err(|_| RecordError::Content(format!("it holds {} bytes, not {N}", content.len())))
+}
+
+fn content(value: &[u8]) -> Result<&[u8], RecordError> {
+    match value {
+        [FORMAT, content @ ..] => Ok(content),
+        [format, ..] => Err(RecordError::Format(*format)),
+        [] => Err(RecordError::Empty),
+    }
+}
+
+/// Verifies a row of the space [`SpaceId::ROOT`] if it is one of this crate's; says what is wrong with it.
+pub fn check_row(partition: &[u8], key: &[u8], value: &[u8]) -> Result<(), String> {
+    let checked = if partition == SERVER && key == MASTER_SECRET {
+        decode_bytes::<32>(value).map(drop)
+    } else if !partition.starts_with(ACCOUNTS) {
+        Ok(())
+    } else if key == ACCOUNT {
+        decode::<Account>(value).and_then(|account| {
+            let name = &partition[ACCOUNTS.len()..];
+            let named = account.name.as_bytes() == name;
+            named.then_some(()).ok_or_else(|| RecordError::Content(format!("it names {}", account.name)))
+        })
+    } else if ServiceKind::ALL.into_iter().any(|service| key == properties(service)) {
+        decode::<ServiceProperties>(value).map(drop)
+    } else {
+        Err(RecordError::Content("no such row is ever written".into()))
+    };
+    checked.map_err(|error| format!("{} {}: {error}", partition.escape_ascii(), key.escape_ascii()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_starts_with_its_format_and_another_format_is_refused() {
+        let value = encode(&ServiceProperties::default()).unwrap();
+        assert_eq!(value[0], FORMAT);
+        assert_eq!(decode::<ServiceProperties>(&value), Ok(ServiceProperties::default()));
+        let newer = [&[FORMAT + 1], &value[1..]].concat();
+        assert_eq!(decode::<ServiceProperties>(&newer), Err(RecordError::Format(2)));
+        assert_eq!(decode::<ServiceProperties>(b""), Err(RecordError::Empty));
+        assert!(matches!(decode::<ServiceProperties>(&[FORMAT, b'{']), Err(RecordError::Content(_))));
+        assert!(decode_bytes::<32>(&encode_bytes(&[1; 31])).is_err());
+    }
+
+    #[test]
+    fn a_field_that_an_older_program_did_not_write_has_its_default() {
+        let stored = [&[FORMAT], &br#"{"name":"abc","keys":["AAAA"]}"#[..]].concat();
+        let account: Account = decode(&stored).unwrap();
+        assert_eq!(account.settings, lazuli_protocol::account::Settings::default());
+    }
+
+    #[test]
+    fn rows_are_verified_by_what_their_key_says_they_are() {
+        let account = br#"{"name":"abc","keys":["AAAA"]}"#;
+        let with_format = |content: &[u8]| [&[FORMAT], content].concat();
+        for (partition, key, value, fine) in [
+            ("account/abc", "account", with_format(account), true),
+            ("account/abd", "account", with_format(account), false),
+            ("account/abc", "account", account.to_vec(), false),
+            ("account/abc", "properties/blob", with_format(b"{}"), true),
+            ("account/abc", "properties/blob", with_format(b"1"), false),
+            ("account/abc", "properties/fish", with_format(b"{}"), false),
+            ("server", "master-secret", with_format(&[7; 32]), true),
+            ("server", "master-secret", with_format(&[7; 33]), false),
+            ("of another crate", "row", vec![], true),
+        ] {
+            let checked = check_row(partition.as_bytes(), key.as_bytes(), &value);
+            assert_eq!(checked.is_ok(), fine, "{partition} {key}: {checked:?}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! One connection, from its first byte to its last.
+//!
+//! Plain text speaks HTTP/1.1 and 1.0; TLS speaks what ALPN settled, HTTP/2 or HTTP/1.1. The protocols themselves are
+//! hyper's, which answers a malformed head with 400, 414 or 431 and closes. This module bounds them, gives a
+//! connection up when its [`Watchdog`] says so, and lets it finish what it has when the server drains.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::rt::{Read, Write};
+use hyper::server::conn::{http1, http2};
+use hyper::service::HttpService;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+use crate::limits::Limits;
+use crate::pace::{Expired, Paced, Pulse, Watchdog};
+use crate::tls::H2;
+
+/// Answers the requests of a listener.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// The body of its replies.
+    type Body: http_body::Body<Data = Bytes, Error: Into<lazuli_protocol::request::BodyError>>
+        + Send
+        + 'static;
+
+    /// Answers one request. Whatever happens there is an answer.
+    fn handle(
+        self: Arc<Self>,
+        request: http::Request<Incoming>,
+        origin: Origin,
+    ) -> impl Future<Output = http::Response<Self::Body>> + Send + 'static;
+}
+
+/// Where a request came from.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// The client's end of the connection.
+    pub(crate) peer: SocketAddr,
+    /// Whether it came over TLS.
+    pub(crate) secure: bool,
+    /// The connection it came over.
+    pub(crate) pulse: Arc<Pulse>,
+}
+
+/// How far a listener is on its way from open to closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Takes requests.
+    Open,
+    /// Finishes the requests under way and takes no more.
+    Draining,
+    /// Drops everything.
+    Closed,
+}
+
+/// The largest HTTP/2 window of one stream, and of all streams of a connection: what a client may send ahead of us.
+const STREAM_WINDOW: u32 = 512 * 1024;
+const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
+
+/// Serves one accepted socket until it closes.
+pub(crate) async fn serve<H: Handler>(
+    socket: TcpStream,
+    peer: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    limits: Arc<Limits>,
+    handler: Arc<H>,
+    stage: watch::Receiver<Stage>,
+) {
+    // Replies go out whole; waiting to fill a segment would only add latency.
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "connection lost before it began");
+        return;
+    }
+    let pulse = Arc::new(Pulse::default());
+    let origin = Origin { peer, secure: tls.is_some(), pulse: Arc::clone(&pulse) };
+    let socket = Paced::new(socket, pulse, &limits);
+    match tls {
+        None => serve_http1(TokioIo::new(socket), origin, limits, handler, stage).await,
+        Some(tls) => match tokio::time::timeout(limits.head_time, tls.accept(socket)).await {
+            Ok(Ok(stream)) => {
+                let h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
+                let io = TokioIo::new(stream);
+                if h2 {
+                    serve_http2(io, origin, limits, handler, stage).await;
+                } else {
+                    serve_http1(io, origin, limits, handler, stage).await;
+                }
+            }
+            Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
+        },
+    }
+}
+
+async fn serve_http1<H: Handler>(
+    io: impl Read + Write + Unpin,
+    origin: Origin,
+    limits: Arc<Limits>,
+    handler: Arc<H>,
+    stage: watch::Receiver<Stage>,
+) {
+    let watchdog = Watchdog::new(Arc::clone(&origin.pulse), Arc::clone(&limits));
+    let peer = origin.peer;
+    let connection = http1::Builder::new()
+        .max_header_size(limits.head_bytes)
+        .max_headers(limits.head_fields)
+        .max_buf_size(limits.buffer_bytes.max(limits.head_bytes))
+        .header_read_timeout(None) // the watchdog's
+        .serve_connection(io, answer(handler, origin));
+    drive(pin!(connection), peer, watchdog, stage).await;
+}
+
+async fn serve_http2<H: Handler>(
+    io: impl Read + Write + Unpin,
+    origin: Origin,
+    limits: Arc<Limits>,
+    handler: Arc<H>,
+    stage: watch::Receiver<Stage>,
+) {
+    origin.pulse.set_multiplexed();
+    let watchdog = Watchdog::new(Arc::clone(&origin.pulse), Arc::clone(&limits));
+    let peer = origin.peer;
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams_per_connection)
+        .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
+        .max_send_buf_size(limits.buffer_bytes)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .serve_connection(io, answer(handler, origin));
+    drive(pin!(connection), peer, watchdog, stage).await;
+}
+
+fn answer<H: Handler>(
+    handler: Arc<H>,
+    origin: Origin,
+) -> impl HttpService<
+    Incoming,
+    ResBody = H::Body,
+    Error = Infallible,
+    Future = impl Future<Output = Result<http::Response<H::Body>, Infallible>> + Send + 'static,
+> {
+    hyper::service::service_fn(move |request| {
+        let reply = Arc::clone(&handler).handle(request, origin.clone());
+        async move { Ok(reply.await) }
+    })
+}
+
+/// What the two protocols' connections have in common.
+trait Connection: Future<Output = hyper::Result<()>> {
+    /// Ends after the requests under way.
+    fn finish(self: Pin<&mut Self>);
+}
+
+impl<I, S, B> Connection for http1::Connection<I, S>
+where
+    S: HttpService<Incoming, ResBody = B, Error: Into<lazuli_protocol::request::BodyError>>,
+    I: Read + Write + Unpin,
+    B: http_body::Body<Error: Into<lazuli_protocol::request::BodyError>> + 'static,
+{
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl<I, S, B> Connection for http2::Connection<I, S, TokioExecutor>
+where
+    S: HttpService<Incoming, ResBody = B, Error: Into<lazuli_protocol::request::BodyError>>,
+    S::Future: Send + 'static,
+    I: Read + Write + Unpin,
+    B: http_body::Body<Data: Send, Error: Into<lazuli_protocol::request::BodyError>> + Send + 'static,
+{
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+async fn drive(
+    mut connection: Pin<&mut impl Connection>,
+    peer: SocketAddr,
+    mut watchdog: Watchdog,
+    mut stage: watch::Receiver<Stage>,
+) {
+    let mut finishing = false;
+    if *stage.borrow_and_update() != Stage::Open {
+        finishing = true;
+        connection.as_mut().finish();
+    }
+    loop {
+        tokio::select! {
+            // The watchdog judges what the connection has just done.
+            biased;
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%peer, %error, "connection ended early");
+                }
+                return;
+            }
+            expired = poll_fn(|cx| watchdog.poll_expired(cx)) => {
+                if finishing || expired == Expired::Stalled {
+                    tracing::debug!(%peer, ?expired, "connection given up");
+                    return;
+                }
+                finishing = true;
+                connection.as_mut().finish();
+            }
+            changed = stage.changed() => {
+                if changed.is_err() || *stage.borrow_and_update() == Stage::Closed {
+                    return;
+                }
+                finishing = true;
+                connection.as_mut().finish();
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The console port: is it alive, is it ready, what has it counted. For load balancers and Prometheus; nothing here
+//! needs credentials, so nothing here tells about data.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+
+use crate::connection::{Handler, Origin};
+use crate::limits::Limits;
+use crate::listener::{Listener, Serving};
+use crate::metrics::Connections;
+
+/// Says whether requests can be served, and if not, why.
+pub type Readiness = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// The Prometheus text of everything that counts.
+pub type MetricsText = Box<dyn Fn() -> String + Send + Sync>;
+
+/// Connections to the console port: a few probes and a scraper.
+const CONNECTIONS: usize = 64;
+
+/// The console port at work.
+#[derive(Debug)]
+pub struct Console {
+    address: SocketAddr,
+    serving: Serving,
+}
+
+impl Console {
+    /// Starts answering on `address`; port 0 takes any free port.
+    pub fn start(address: SocketAddr, readiness: Readiness, metrics: MetricsText) -> io::Result<Self> {
+        let listener = Listener::bind(address)?;
+        let address = listener.address();
+        let limits = Limits { connections: CONNECTIONS, ..Limits::default() };
+        let pages = Arc::new(Pages { readiness, metrics });
+        let serving = listener.serve(pages, None, Arc::new(limits), Arc::new(Connections::default()));
+        Ok(Self { address, serving })
+    }
+
+    /// The address that was bound.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Finishes the requests under way, for at most `deadline`.
+    pub async fn shutdown(self, deadline: Duration) {
+        self.serving.drain();
+        let _ = tokio::time::timeout(deadline, self.serving.drained()).await;
+        self.serving.close();
+    }
+}
+
+struct Pages {
+    readiness: Readiness,
+    metrics: MetricsText,
+}
+
+impl Handler for Pages {
+    type Body = Full<Bytes>;
+
+    async fn handle(self: Arc<Self>, request: Request<Incoming>, origin: Origin) -> Response<Full<Bytes>> {
+        let _under_way = origin.pulse.begin();
+        self.page(request.method(), request.uri().path())
+    }
+}
+
+impl Pages {
+    fn page(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        const TEXT: &str = "text/plain; charset=utf-8";
+        const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+        if !matches!(path, "/healthz" | "/readyz" | "/metrics") {
+            return reply(StatusCode::NOT_FOUND, TEXT, "There is /healthz, /readyz and /metrics.\n");
+        }
+        if method != Method::GET && method != Method::HEAD {
+            let mut refused = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, "GET only.\n");
+            refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return refused;
+        }
+        match path {
+            "/metrics" => reply(StatusCode::OK, PROMETHEUS, (self.metrics)()),
+            "/readyz" => match (self.readiness)() {
+                Ok(()) => reply(StatusCode::OK, TEXT, "ready\n"),
+                Err(reason) => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("not ready: {reason}\n")),
+            },
+            _ => reply(StatusCode::OK, TEXT, "ok\n"),
+        }
+    }
+}
+
+fn reply(status: StatusCode, content_type: &'static str, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+
+    async fn ask(ready: bool, method: Method, path: &str) -> (u16, String) {
+        let pages = Pages {
+            readiness: Box::new(move || if ready { Ok(()) } else { Err("draining".into()) }),
+            metrics: Box::new(|| "lazuli_up 1\n".into()),
+        };
+        let reply = pages.page(&method, path);
+        let status = reply.status().as_u16();
+        let body = reply.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn it_says_whether_it_is_alive_ready_and_what_it_counted() {
+        for (ready, method, path, status, body) in [
+            (true, Method::GET, "/healthz", 200, "ok\n"),
+            (false, Method::GET, "/healthz", 200, "ok\n"),
+            (true, Method::GET, "/readyz", 200, "ready\n"),
+            (false, Method::GET, "/readyz", 503, "not ready: draining\n"),
+            (true, Method::GET, "/metrics", 200, "lazuli_up 1\n"),
+            (true, Method::POST, "/metrics", 405, "GET only.\n"),
+            (true, Method::DELETE, "/healthz", 405, "GET only.\n"),
+            (true, Method::GET, "/", 404, "There is /healthz, /readyz and /metrics.\n"),
+            (true, Method::POST, "/shutdown", 404, "There is /healthz, /readyz and /metrics.\n"),
+        ] {
+            assert_eq!(ask(ready, method.clone(), path).await, (status, body.to_owned()), "{method} {path}");
+        }
+    }
+}

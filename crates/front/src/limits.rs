@@ -1,0 +1,57 @@
+//! Every bound of the front door, with its default and its reason.
+//!
+//! Nothing that a client's bytes can reach grows, waits or loops beyond one of these. What an operation may carry
+//! (the size of a block, of an entity) belongs to the operation: `allowance.rs`.
+
+use std::time::Duration;
+
+/// The bounds of one endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections served at once by one endpoint. A further one waits in the kernel's backlog.
+    pub connections: usize,
+    /// Requests under way at once on one endpoint, over all its connections. A further one gets 503 `ServerBusy`.
+    pub requests: usize,
+    /// Requests under way at once on one HTTP/2 connection.
+    pub streams_per_connection: u32,
+    /// Bytes of a request line with its headers. More gets 431 and the connection ends.
+    pub head_bytes: usize,
+    /// Header fields of one request. More gets 431 and the connection ends.
+    pub head_fields: usize,
+    /// Bytes that one connection buffers in each direction.
+    pub buffer_bytes: usize,
+    /// From the first byte of a request (or from the connection's start) to the end of its headers, TLS included.
+    pub head_time: Duration,
+    /// How long a connection may stay open without a request.
+    /// Longer than the 90 to 120 s that client pools keep theirs, so that the client closes first and no request
+    /// meets a closing connection.
+    pub idle_time: Duration,
+    /// The time in which a client has to send or take [`Limits::progress_bytes`] more of a body.
+    pub progress_time: Duration,
+    /// What counts as progress in [`Limits::progress_time`].
+    pub progress_bytes: u64,
+    /// Unread bytes of a refused request's body that are read and thrown away to keep the connection.
+    /// With more to come the connection ends after the reply.
+    pub drain_bytes: u64,
+    /// How long to wait for the rest of a refused request's body, or for the client to close.
+    pub drain_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            requests: 16_384,
+            streams_per_connection: 128,
+            head_bytes: 64 * 1024,
+            head_fields: 256,
+            buffer_bytes: 256 * 1024,
+            head_time: Duration::from_secs(30),
+            idle_time: Duration::from_secs(300),
+            progress_time: Duration::from_secs(60),
+            progress_bytes: 1024,
+            drain_bytes: 256 * 1024,
+            drain_time: Duration::from_secs(2),
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! From a parsed HTTP request to the service and back, one step after the other: address, account, version, operation,
+//! authentication, limits, service, reply.
+//!
+//! The order is the protocol's order of refusals: first what cannot be understood, then who may not, then what is too
+//! much. Whatever fails, a panic included, becomes a reply with a request id; the connection lives on.
+//!
+//! A request whose client goes away, or whose time is up, is dropped where it stands. What its service had already
+//! handed to the store may still happen, as the protocol says of a timeout.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, ORIGIN, TRANSFER_ENCODING};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use lazuli_auth::{Authenticator, Head};
+use lazuli_concurrency::{Clock, Timestamp};
+use lazuli_protocol::address::Address;
+use lazuli_protocol::operation::{Anonymous, BodyClass, route};
+use lazuli_protocol::properties::ServiceProperties;
+use lazuli_protocol::request::full;
+use lazuli_protocol::{
+    Account, Accounts, Body, ErrorCode, Operation, Query, Refusal, Request, Response, Service, ServiceKind,
+    Version, cors,
+};
+use uuid::Uuid;
+
+use crate::allowance;
+use crate::body::{ReplyBody, RequestBody};
+use crate::connection::{Handler, Origin};
+use crate::exchange::Exchange;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::reply::{Reply, X_MS_CLIENT_REQUEST_ID};
+
+/// The longest `x-ms-client-request-id` that is echoed and logged.
+const MAX_CLIENT_REQUEST_ID: usize = 1024;
+
+/// What all endpoints share to let a request in.
+pub struct Gate {
+    /// The accounts and their service properties.
+    pub accounts: Arc<dyn Accounts>,
+    /// Who calls, and may they.
+    pub authenticator: Authenticator,
+    /// The store's clock.
+    pub clock: Arc<dyn Clock>,
+    /// Host names whose first label is an account, beside those of the form `account.blob.anything`.
+    pub host_suffixes: Vec<String>,
+}
+
+/// The way of a request through one endpoint.
+pub(crate) struct Pipeline {
+    pub(crate) kind: ServiceKind,
+    pub(crate) service: Arc<dyn Service>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// The host of requests that name none.
+    pub(crate) host: String,
+}
+
+/// A request before anything is known of it.
+struct Arrival {
+    parts: Parts,
+    body: Option<RequestBody>,
+    origin: Origin,
+    now: Timestamp,
+    request_id: Uuid,
+}
+
+/// What a request asks for, of whom, and in which version.
+struct Target {
+    address: Address,
+    query: Query,
+    account: Arc<Account>,
+    version: Version,
+    operation: Operation,
+}
+
+impl Handler for Pipeline {
+    type Body = ReplyBody;
+
+    async fn handle(
+        self: Arc<Self>,
+        request: http::Request<Incoming>,
+        origin: Origin,
+    ) -> http::Response<ReplyBody> {
+        let now = self.gate.clock.now();
+        let request_id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
+        let (parts, incoming) = request.into_parts();
+        let http1 = parts.version < http::Version::HTTP_2;
+        let mut exchange = Exchange::begin(
+            self.kind,
+            request_id,
+            origin.peer,
+            (parts.method.clone(), parts.uri.clone()),
+            Arc::clone(&self.metrics),
+            origin.pulse.begin(),
+        );
+        if let Some(id) = client_request_id(&parts.headers) {
+            exchange.set_client_request_id(id.clone());
+        }
+        let body = (!incoming.is_end_stream()).then(|| {
+            let pulse = http1.then(|| Arc::clone(&origin.pulse));
+            RequestBody::new(incoming, expects_continue(&parts), pulse, Arc::clone(&self.limits))
+        });
+        exchange.set_tally(body.as_ref().map(RequestBody::tally));
+
+        let browser = parts.headers.get(ORIGIN).cloned();
+        let mut reply =
+            Reply { exchange, service: self.kind, version: Version::NEWEST, now, origin: browser, http1 };
+        let mut properties = None;
+        let arrival = Arrival { parts, body, origin, now, request_id };
+        let served = self.serve(arrival, &mut reply, &mut properties);
+        let result = catching_panics(request_id, served).await;
+        reply.send(result, properties.as_ref().map_or(&[], |properties| &properties.cors))
+    }
+}
+
+impl Pipeline {
+    /// Carries out a request. `reply` and `properties` are filled as things become known, for refusals need them too.
+    async fn serve(
+        &self,
+        arrival: Arrival,
+        reply: &mut Reply,
+        properties: &mut Option<Arc<ServiceProperties>>,
+    ) -> Result<Response, Refusal> {
+        if self.metrics.in_flight(self.kind) > self.limits.requests as u64 {
+            return Err(Refusal::new(ErrorCode::ServerBusy));
+        }
+        let target = self.locate(&arrival, reply, properties).await?;
+        let Arrival { parts, mut body, origin, now, request_id } = arrival;
+        if target.operation.row().anonymous == Anonymous::Always {
+            return preflight(properties.as_deref(), &parts.headers);
+        }
+        let head = Head {
+            operation: target.operation,
+            account: &target.account,
+            method: &parts.method,
+            path: &target.address.raw_path,
+            container: &target.address.container,
+            object: &target.address.object,
+            query: &target.query,
+            headers: &parts.headers,
+            version: target.version,
+            secure: origin.secure,
+            peer: origin.peer.ip(),
+            now,
+        };
+        let caller = self.gate.authenticator.authenticate(&head, &*self.service).await?;
+        if target.address.secondary && !target.operation.row().read {
+            return Err(Refusal::new(ErrorCode::InsufficientAccountPermissions)
+                .message("Write operations are not allowed at the secondary endpoint."));
+        }
+        let content_length = content_length(&parts)?;
+        let time = allowance::time_limit(target.operation, content_length, &target.query)?;
+        admit_body(target.operation, body.as_mut(), content_length, &parts)?;
+        if target.operation == Operation::GetUserDelegationKey {
+            return self.user_delegation_key(&head, body).await;
+        }
+
+        let endpoint = target
+            .address
+            .endpoint(if origin.secure { "https" } else { "http" }, self.host_of(&parts.uri, &parts.headers));
+        let request = Request {
+            operation: target.operation,
+            account: target.account,
+            container: target.address.container,
+            object: target.address.object,
+            query: target.query,
+            headers: parts.headers,
+            version: target.version,
+            caller,
+            body: boxed(body),
+            content_length,
+            now,
+            request_id,
+            endpoint,
+            secure: origin.secure,
+            peer: origin.peer.ip(),
+        };
+        match tokio::time::timeout(time, self.service.call(request)).await {
+            Ok(result) => result,
+            Err(_) => Err(Refusal::new(ErrorCode::OperationTimedOut)),
+        }
+    }
+
+    /// Finds out what a request asks for.
+    async fn locate(
+        &self,
+        Arrival { parts, .. }: &Arrival,
+        reply: &mut Reply,
+        properties: &mut Option<Arc<ServiceProperties>>,
+    ) -> Result<Target, Refusal> {
+        let query = Query::parse(parts.uri.query().unwrap_or_default())?;
+        let host = self.host_of(&parts.uri, &parts.headers);
+        let address = Address::parse(self.kind, host, parts.uri.path(), &query, &self.gate.host_suffixes)?;
+        let account = lazuli_auth::account(&*self.gate.accounts, &address.account).await?;
+        reply.exchange.set_account(&account);
+        let found = self.gate.accounts.service_properties(&account, self.kind).await?;
+        let default = found.default_service_version;
+        *properties = Some(found);
+        let version = version(&parts.headers, &query, default)?;
+        reply.version = version;
+        let operation =
+            route(self.kind, &parts.method, &address.container, &address.object, &query, &parts.headers)?;
+        reply.exchange.set_operation(operation);
+        Ok(Target { address, query, account, version, operation })
+    }
+
+    /// The one operation that is authentication's own.
+    async fn user_delegation_key(
+        &self,
+        head: &Head<'_>,
+        body: Option<RequestBody>,
+    ) -> Result<Response, Refusal> {
+        let limit = usize::try_from(allowance::body_limit(head.operation)).unwrap_or(usize::MAX);
+        let body = lazuli_protocol::request::collect(boxed(body).as_mut(), limit).await?;
+        let xml = self.gate.authenticator.user_delegation_key(head, &body).await?;
+        Ok(Response::with_body(StatusCode::OK, "application/xml", xml))
+    }
+
+    /// The host that the client addressed.
+    fn host_of<'a>(&'a self, uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
+        let in_header = || headers.get(HOST).and_then(|host| host.to_str().ok());
+        uri.authority().map(|authority| authority.as_str()).or_else(in_header).unwrap_or(&self.host)
+    }
+}
+
+/// Runs a future to its end, where a panic counts as a failure of this request alone.
+async fn catching_panics(
+    request_id: Uuid,
+    served: impl Future<Output = Result<Response, Refusal>>,
+) -> Result<Response, Refusal> {
+    let mut served = pin!(served);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| served.as_mut().poll(cx))) {
+        Ok(polled) => polled,
+        Err(panic) => {
+            tracing::error!(%request_id, panic = panic_text(&*panic), "a request panicked");
+            Poll::Ready(Err(Refusal::new(ErrorCode::InternalError)))
+        }
+    })
+    .await
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("(no message)")
+}
+
+/// The reply to a browser that asks before it asks.
+fn preflight(properties: Option<&ServiceProperties>, headers: &HeaderMap) -> Result<Response, Refusal> {
+    let rules = properties.map_or(&[][..], |properties| &properties.cors);
+    let mut response = Response::empty(StatusCode::OK);
+    response.headers = cors::preflight(rules, headers)?;
+    Ok(response)
+}
+
+/// The version that decides: the header's, else what a signature asks for, else the service's default, else the oldest.
+/// A signature's version that cannot be read is for authentication to refuse.
+fn version(headers: &HeaderMap, query: &Query, default: Option<Version>) -> Result<Version, Refusal> {
+    const X_MS_VERSION: &str = "x-ms-version";
+    if let Some(value) = headers.get(X_MS_VERSION) {
+        return Version::from_header(X_MS_VERSION, value.to_str().unwrap_or_default());
+    }
+    let signed = query.contains("sig");
+    if let Some(text) = query.get("api-version").filter(|_| signed) {
+        return Version::parse(text)
+            .ok_or_else(|| Refusal::invalid_query("api-version", text, "Not a version that is known."));
+    }
+    let of_signature = query.get("sv").filter(|_| signed).and_then(Version::parse);
+    Ok(of_signature.or(default).unwrap_or(Version::OLDEST))
+}
+
+/// What may be echoed: up to 1024 visible ASCII characters.
+fn client_request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
+    let visible = |id: &&HeaderValue| id.as_bytes().iter().all(|byte| (0x20..0x7f).contains(byte));
+    headers
+        .get(X_MS_CLIENT_REQUEST_ID)
+        .filter(|id| !id.is_empty() && id.len() <= MAX_CLIENT_REQUEST_ID)
+        .filter(visible)
+}
+
+fn expects_continue(parts: &Parts) -> bool {
+    let expects = parts.headers.get(EXPECT);
+    expects.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+fn content_length(parts: &Parts) -> Result<Option<u64>, Refusal> {
+    let Some(value) = parts.headers.get(CONTENT_LENGTH) else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default();
+    text.parse().map(Some).map_err(|_| Refusal::invalid_header(CONTENT_LENGTH, text))
+}
+
+/// Refuses a body that is too large, or one whose end nobody could tell.
+fn admit_body(
+    operation: Operation,
+    body: Option<&mut RequestBody>,
+    content_length: Option<u64>,
+    parts: &Parts,
+) -> Result<(), Refusal> {
+    if let Some(body) = body {
+        return body.limit(allowance::body_limit(operation));
+    }
+    let measured = content_length.is_some()
+        || parts.headers.contains_key(TRANSFER_ENCODING)
+        || parts.version == http::Version::HTTP_2;
+    if measured || operation.row().body == BodyClass::Nothing {
+        Ok(())
+    } else {
+        Err(Refusal::new(ErrorCode::MissingContentLengthHeader))
+    }
+}
+
+fn boxed(body: Option<RequestBody>) -> Body {
+    match body {
+        Some(body) => Box::pin(body),
+        None => full(""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_the_headers_else_the_signatures_else_the_default() {
+        let default = Some(Version::new(2013, 8, 15));
+        let invalid_header = Err(ErrorCode::InvalidHeaderValue);
+        let invalid_query = Err(ErrorCode::InvalidQueryParameterValue);
+        for (header, query, default, expected) in [
+            (Some("2021-12-02"), "", None, Ok("2021-12-02")),
+            (Some("2021-12-02"), "sig=x&sv=2015-04-05&api-version=2016-05-31", default, Ok("2021-12-02")),
+            (Some("2099-01-01"), "", None, Ok("2026-04-06")),
+            (Some("yesterday"), "", default, invalid_header),
+            (Some("2009-09-18"), "", None, invalid_header),
+            (Some(""), "", None, invalid_header),
+            (None, "sig=x&sv=2015-04-05&api-version=2016-05-31", default, Ok("2016-05-31")),
+            (None, "sig=x&sv=2015-04-05", default, Ok("2015-04-05")),
+            (None, "sig=x&api-version=soon", default, invalid_query),
+            (None, "sig=x&sv=soon", default, Ok("2013-08-15")),
+            (None, "sv=2015-04-05&api-version=2016-05-31", default, Ok("2013-08-15")),
+            (None, "", default, Ok("2013-08-15")),
+            (None, "", None, Ok("2009-09-19")),
+        ] {
+            let headers: HeaderMap = header
+                .map(|value| ("x-ms-version".parse().unwrap(), HeaderValue::from_static(value)))
+                .into_iter()
+                .collect();
+            let got = version(&headers, &Query::parse(query).unwrap(), default);
+            let got = got.map(|version| version.to_string()).map_err(|refusal| refusal.code());
+            assert_eq!(got, expected.map(str::to_owned), "{header:?} {query} {default:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_request_id_is_kept_if_it_is_short_and_visible() {
+        let long = "x".repeat(1025);
+        for (id, kept) in
+            [("a", true), (&long[1..], true), (&long, false), ("", false), ("a\tb", false), ("é", false)]
+        {
+            let headers: HeaderMap =
+                [(X_MS_CLIENT_REQUEST_ID, HeaderValue::from_bytes(id.as_bytes()).unwrap())]
+                    .into_iter()
+                    .collect();
+            assert_eq!(client_request_id(&headers).is_some(), kept, "{id:?}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What every reply has, whatever it answers: request id, version, date, server, CORS headers, and an honest length.
+
+use std::cell::RefCell;
+
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, ORIGIN, SERVER};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http_body::Body as _;
+use lazuli_concurrency::Timestamp;
+use lazuli_protocol::cors::{self, CorsRule};
+use lazuli_protocol::error::{ErrorFormat, Refusal};
+use lazuli_protocol::request::{Body, Response, full};
+use lazuli_protocol::service::ServiceKind;
+use lazuli_protocol::version::Version;
+use lazuli_protocol::{date, operation::Operation};
+use uuid::Uuid;
+
+use crate::body::ReplyBody;
+use crate::exchange::Exchange;
+
+const X_MS_REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
+const X_MS_VERSION: HeaderName = HeaderName::from_static("x-ms-version");
+pub(crate) const X_MS_CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-client-request-id");
+
+macro_rules! server {
+    ($service:literal) => {
+        HeaderValue::from_static(concat!("Lazuli-", $service, "/", env!("CARGO_PKG_VERSION")))
+    };
+}
+
+/// What a reply needs to know of its request, by the time the service has taken the request away.
+pub(crate) struct Reply {
+    pub(crate) exchange: Exchange,
+    pub(crate) service: ServiceKind,
+    /// The version that was used, or the newest where none could be told.
+    pub(crate) version: Version,
+    pub(crate) now: Timestamp,
+    /// `Origin`, if a browser sent one.
+    pub(crate) origin: Option<HeaderValue>,
+    /// Whether the connection is HTTP/1, where it has to be said that it ends.
+    pub(crate) http1: bool,
+}
+
+impl Reply {
+    /// The reply on the wire.
+    pub(crate) fn send(
+        mut self,
+        result: Result<Response, Refusal>,
+        rules: &[CorsRule],
+    ) -> http::Response<ReplyBody> {
+        let (Response { status, mut headers, body }, refusal) = match result {
+            Ok(response) => (response, None),
+            Err(refusal) => (self.render(&refusal), Some(refusal)),
+        };
+        self.exchange.answer(status, refusal.as_ref().map(Refusal::code));
+        let (body, length) = framed(self.exchange.method(), status, &mut headers, body);
+        self.add_common_headers(&mut headers);
+        if !rules.is_empty() {
+            let request: HeaderMap = self.origin.take().map(|origin| (ORIGIN, origin)).into_iter().collect();
+            cors::share(rules, self.exchange.method(), &request, &mut headers);
+        }
+
+        let mut response = http::Response::new(ReplyBody::new(body, length, self.exchange));
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        if let Some(reason) = refusal.as_ref().and_then(reason_phrase) {
+            response.extensions_mut().insert(reason);
+        }
+        response
+    }
+
+    fn render(&self, refusal: &Refusal) -> Response {
+        let format = error_format(self.service, self.exchange.operation());
+        let (status, headers, body) =
+            refusal.render(format, self.exchange.method(), self.exchange.request_id(), self.now);
+        Response { status, headers, body: full(body) }
+    }
+
+    fn add_common_headers(&self, headers: &mut HeaderMap) {
+        headers.insert(X_MS_REQUEST_ID, uuid_value(self.exchange.request_id()));
+        headers.insert(X_MS_VERSION, cached_version(self.version));
+        headers.insert(DATE, cached_date(self.now));
+        headers.insert(SERVER, server(self.service));
+        if let Some(id) = self.exchange.client_request_id() {
+            headers.insert(X_MS_CLIENT_REQUEST_ID, id.clone());
+        }
+        if self.http1 && self.exchange.is_body_abandoned() {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+}
+
+/// The body to send, and how many bytes it promises. A reply to HEAD, 204 and 304 have none; elsewhere a length that
+/// the body knows itself counts, not what the headers say.
+fn framed(
+    method: &Method,
+    status: StatusCode,
+    headers: &mut HeaderMap,
+    body: Body,
+) -> (Option<Body>, Option<u64>) {
+    let exact = body.size_hint().exact();
+    if method == Method::HEAD {
+        if let Some(length) = exact.filter(|length| *length > 0 && !headers.contains_key(CONTENT_LENGTH)) {
+            headers.insert(CONTENT_LENGTH, length.into());
+        }
+        return (None, None);
+    }
+    if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        headers.remove(CONTENT_LENGTH);
+        return (None, None);
+    }
+    let promised = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if exact.is_some() {
+        debug_assert!(
+            promised.is_none() || promised == exact,
+            "a service promised {promised:?} of {exact:?}"
+        );
+        headers.remove(CONTENT_LENGTH);
+    }
+    (Some(body), exact.or(promised))
+}
+
+/// The shape of an error body: by service, and for tables by whether the operation speaks XML.
+fn error_format(service: ServiceKind, operation: Option<Operation>) -> ErrorFormat {
+    match (service, operation) {
+        (
+            ServiceKind::Table,
+            Some(
+                Operation::GetTableServiceProperties
+                | Operation::SetTableServiceProperties
+                | Operation::GetTableServiceStats
+                | Operation::GetTableAcl
+                | Operation::SetTableAcl,
+            ),
+        ) => ErrorFormat::TableXml,
+        (ServiceKind::Table, _) => ErrorFormat::TableJson,
+        _ => ErrorFormat::Xml,
+    }
+}
+
+/// The status line of an error repeats its message.
+fn reason_phrase(refusal: &Refusal) -> Option<hyper::ext::ReasonPhrase> {
+    refusal.text().lines().next().and_then(|line| line.as_bytes().to_vec().try_into().ok())
+}
+
+fn server(service: ServiceKind) -> HeaderValue {
+    match service {
+        ServiceKind::Blob => server!("Blob"),
+        ServiceKind::Queue => server!("Queue"),
+        ServiceKind::Table => server!("Table"),
+        ServiceKind::File => server!("File"),
+    }
+}
+
+fn uuid_value(id: Uuid) -> HeaderValue {
+    let mut text = Uuid::encode_buffer();
+    ascii_value(id.hyphenated().encode_lower(&mut text))
+}
+
+/// A header value of text that we made ourselves and that is ASCII.
+fn ascii_value(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+/// The last value that this thread has written, since the next is mostly the same.
+struct Cached<K>(RefCell<Option<(K, HeaderValue)>>);
+
+impl<K: PartialEq + Copy> Cached<K> {
+    const fn new() -> Self {
+        Self(RefCell::new(None))
+    }
+
+    fn get(&self, key: K, text: impl FnOnce() -> String) -> HeaderValue {
+        let mut cached = self.0.borrow_mut();
+        match &*cached {
+            Some((last, value)) if *last == key => value.clone(),
+            _ => cached.insert((key, ascii_value(&text()))).1.clone(),
+        }
+    }
+}
+
+fn cached_date(now: Timestamp) -> HeaderValue {
+    thread_local!(static DATES: Cached<u64> = const { Cached::new() });
+    DATES.with(|dates| dates.get(now.unix_seconds(), || date::rfc1123(now)))
+}
+
+fn cached_version(version: Version) -> HeaderValue {
+    thread_local!(static VERSIONS: Cached<Version> = const { Cached::new() });
+    VERSIONS.with(|versions| versions.get(version, || version.to_string()))
+}

@@ -1,0 +1,252 @@
+//! TLS: a certificate from PEM files, or one that signs itself, made once and kept in the data directory.
+//!
+//! An endpoint with TLS speaks nothing else on its port. Versions and cipher suites are rustls' own choice (1.2 and
+//! 1.3); ALPN offers HTTP/2 and HTTP/1.1.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lazuli_concurrency::{Span, Timestamp};
+use rustls::ServerConfig;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::TlsAcceptor;
+
+/// The ALPN name of HTTP/2.
+pub(crate) const H2: &[u8] = b"h2";
+const HTTP_1_1: &[u8] = b"http/1.1";
+
+/// The files of a self-signed certificate, in a directory of their own.
+const CERTIFICATE_FILE: &str = "self-signed.crt";
+const KEY_FILE: &str = "self-signed.key";
+/// How long a self-signed certificate is good for: the longest that Apple's clients take.
+const SELF_SIGNED_LIFE: Span = Span::seconds(825 * 86_400);
+/// A certificate that runs out within this time is replaced when the server starts.
+const RENEW_BEFORE: Span = Span::seconds(30 * 86_400);
+/// It begins a day early, for clients whose clock is behind.
+const BACKDATED: Span = Span::seconds(86_400);
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is not PEM, or holds no certificate or key.
+    #[error("{}: {source}", path.display())]
+    Pem {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: rustls_pki_types::pem::Error,
+    },
+    /// Certificate and key do not fit together, or cannot be used.
+    #[error("certificate and key cannot be used: {0}")]
+    Unusable(#[from] rustls::Error),
+    /// A self-signed certificate cannot be made, usually because of a host name.
+    #[error("no self-signed certificate: {0}")]
+    Generate(#[from] rcgen::Error),
+}
+
+/// What an endpoint needs to speak TLS.
+#[derive(Clone)]
+pub struct Tls {
+    config: Arc<ServerConfig>,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls(…)")
+    }
+}
+
+impl Tls {
+    /// A certificate chain and its private key from PEM files; both may be in the same one.
+    pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let chain = read_chain(certificate)?;
+        let pem = read(key)?;
+        let key = PrivateKeyDer::from_pem_slice(&pem)
+            .map_err(|source| TlsError::Pem { path: key.to_owned(), source })?;
+        Self::new(chain, key)
+    }
+
+    /// The self-signed certificate in `directory`, made anew if there is none, or if it does not name all of
+    /// `hosts`, or is about to run out. `now` decides the last.
+    pub fn self_signed(directory: &Path, hosts: &[String], now: Timestamp) -> Result<Self, TlsError> {
+        let (certificate, key) = Self::self_signed_files(directory);
+        if is_good_for(&certificate, hosts, now.saturating_add(RENEW_BEFORE))
+            && let Ok(tls) = Self::from_files(&certificate, &key)
+        {
+            return Ok(tls);
+        }
+        generate(directory, hosts, now)?;
+        Self::from_files(&certificate, &key)
+    }
+
+    /// Where [`Tls::self_signed`] keeps its certificate (for clients to trust) and key.
+    pub fn self_signed_files(directory: &Path) -> (PathBuf, PathBuf) {
+        (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE))
+    }
+
+    fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Self, TlsError> {
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::clone(&self.config))
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    fs::read(path).map_err(|source| TlsError::File { path: path.to_owned(), source })
+}
+
+fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let pem_error = |source| TlsError::Pem { path: path.to_owned(), source };
+    let chain: Vec<_> =
+        CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<_, _>>().map_err(pem_error)?;
+    if chain.is_empty() {
+        return Err(pem_error(rustls_pki_types::pem::Error::NoItemsFound));
+    }
+    Ok(chain)
+}
+
+/// Whether a client that trusts this very certificate would take it for all of `hosts` at that time.
+fn is_good_for(certificate: &Path, hosts: &[String], at: Timestamp) -> bool {
+    let Ok(chain) = read_chain(certificate) else { return false };
+    let [certificate] = chain.as_slice() else { return false };
+    let mut roots = rustls::RootCertStore::empty();
+    if roots.add(certificate.clone()).is_err() {
+        return false;
+    }
+    let Ok(verifier) = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build()
+    else {
+        return false;
+    };
+    let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at.unix_seconds()));
+    hosts.iter().all(|host| {
+        ServerName::try_from(host.as_str())
+            .is_ok_and(|name| verifier.verify_server_cert(certificate, &[], &name, &[], at).is_ok())
+    })
+}
+
+fn generate(directory: &Path, hosts: &[String], now: Timestamp) -> Result<(), TlsError> {
+    let at = |time: Timestamp| {
+        time::OffsetDateTime::from_unix_timestamp(time.unix_seconds().cast_signed())
+            .map_err(|_| rcgen::Error::Time)
+    };
+    let mut params = rcgen::CertificateParams::new(hosts)?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "Lazuli self-signed");
+    params.not_before = at(now - BACKDATED)?;
+    params.not_after = at(now - BACKDATED + SELF_SIGNED_LIFE)?;
+    let key = rcgen::KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+
+    let file_error = |path: &Path| {
+        let path = path.to_owned();
+        move |source| TlsError::File { path, source }
+    };
+    fs::create_dir_all(directory).map_err(file_error(directory))?;
+    let (certificate_file, key_file) = Tls::self_signed_files(directory);
+    // A crash in between leaves a pair that does not fit, which the next start replaces.
+    replace(&key_file, key.serialize_pem().as_bytes(), 0o600).map_err(file_error(&key_file))?;
+    replace(&certificate_file, certificate.pem().as_bytes(), 0o644).map_err(file_error(&certificate_file))
+}
+
+/// Writes a file whole or not at all.
+fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode);
+    #[cfg(not(unix))]
+    let _ = mode;
+    let mut file = options.open(&new)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_unix_seconds(1_800_000_000);
+
+    fn hosts(names: &[&str]) -> Vec<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_self_signed_certificate_is_kept_until_a_host_is_missing_or_it_runs_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let (certificate, key) = Tls::self_signed_files(directory.path());
+        let made = |names: &[&str], now| {
+            Tls::self_signed(directory.path(), &hosts(names), now).unwrap();
+            fs::read(&certificate).unwrap()
+        };
+
+        let first = made(&["localhost", "127.0.0.1", "::1"], NOW);
+        assert_eq!(made(&["localhost", "127.0.0.1", "::1"], NOW), first);
+        assert_eq!(made(&["127.0.0.1"], NOW), first, "fewer hosts are still covered");
+        assert_eq!(made(&["localhost"], NOW + Span::seconds(790 * 86_400)), first);
+
+        let second = made(&["localhost", "store.example"], NOW);
+        assert_ne!(second, first, "a host that it does not name");
+        let third = made(&["localhost"], NOW + Span::seconds(800 * 86_400));
+        assert_ne!(third, second, "about to run out");
+
+        fs::write(&key, "not a key").unwrap();
+        assert_ne!(made(&["localhost"], NOW + Span::seconds(800 * 86_400)), third, "its key is gone");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_private_key_is_for_its_owner_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        Tls::self_signed(directory.path(), &hosts(&["localhost"]), NOW).unwrap();
+        let (_, key) = Tls::self_signed_files(directory.path());
+        assert_eq!(fs::metadata(key).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_say_which_and_why() {
+        let directory = tempfile::tempdir().unwrap();
+        Tls::self_signed(directory.path(), &hosts(&["localhost"]), NOW).unwrap();
+        let (certificate, key) = Tls::self_signed_files(directory.path());
+        let other = tempfile::tempdir().unwrap();
+        Tls::self_signed(other.path(), &hosts(&["localhost"]), NOW).unwrap();
+        let (_, other_key) = Tls::self_signed_files(other.path());
+        let missing = directory.path().join("missing.pem");
+
+        assert!(Tls::from_files(&certificate, &key).is_ok());
+        assert!(
+            matches!(Tls::from_files(&missing, &key), Err(TlsError::File { path, .. }) if path == missing)
+        );
+        assert!(matches!(Tls::from_files(&key, &key), Err(TlsError::Pem { path, .. }) if path == key));
+        assert!(matches!(Tls::from_files(&certificate, &certificate), Err(TlsError::Pem { .. })));
+        assert!(matches!(Tls::from_files(&certificate, &other_key), Err(TlsError::Unusable(_))));
+    }
+}

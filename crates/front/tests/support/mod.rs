@@ -1,0 +1,356 @@
+//! A real server on a free port, a service that does what its blob's name says, and a client that sends raw bytes.
+#![allow(dead_code)]
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+use http_body::Frame;
+use lazuli_auth::user_delegation::MasterSecret;
+use lazuli_auth::{Authenticator, sign};
+use lazuli_concurrency::{ManualClock, Timestamp};
+use lazuli_front::{Endpoint, Gate, Limits, Metrics, Server, Tls};
+use lazuli_protocol::cors::CorsRule;
+use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
+use lazuli_protocol::properties::ServiceProperties;
+use lazuli_protocol::request::BodyError;
+use lazuli_protocol::{Account, Accounts, ErrorCode, Key, Refusal, Request, Response, Service, ServiceKind};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+pub(crate) const ACCOUNT: &str = "lapis";
+/// Long enough for a busy machine, short enough for a test that hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// What the clock of every test server shows: 2026-01-02T03:04:05Z.
+pub(crate) const NOW: Timestamp = Timestamp::from_unix_seconds(1_767_323_045);
+
+pub(crate) fn key() -> Key {
+    Key::from_bytes(b"a key for tests".to_vec())
+}
+
+/// A query that allows everything.
+pub(crate) fn sas() -> String {
+    let fields = [
+        ("sv", "2021-12-02"),
+        ("ss", "bqtf"),
+        ("srt", "sco"),
+        ("sp", "rwdlacup"),
+        ("se", "2026-12-31T00:00:00Z"),
+    ];
+    sign::account_sas(ACCOUNT, &key(), &fields)
+}
+
+/// Does what the blob's name says.
+#[derive(Default)]
+pub(crate) struct Obedient {
+    /// Bytes that streaming replies have been asked for.
+    pub(crate) pulled: Arc<AtomicU64>,
+    /// Requests that have begun to wait.
+    pub(crate) waiting: AtomicU64,
+    /// Lets one waiting request go on.
+    pub(crate) go: Notify,
+}
+
+#[async_trait]
+impl Service for Obedient {
+    async fn call(&self, mut request: Request) -> Result<Response, Refusal> {
+        let streaming = |chunk: &'static [u8], length: &'static str, panics_after| {
+            let mut response = Response::empty(StatusCode::OK);
+            response.headers.insert("content-length", HeaderValue::from_static(length));
+            let pulled = Arc::clone(&self.pulled);
+            response.body = Box::pin(Stream { chunk: Bytes::from_static(chunk), pulled, panics_after });
+            Ok(response)
+        };
+        match request.object.as_str() {
+            "count" => {
+                let mut count = 0;
+                while let Some(frame) = std::future::poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await
+                {
+                    let frame = frame.map_err(Refusal::from_body_error)?;
+                    count += frame.data_ref().map_or(0, Bytes::len);
+                }
+                Ok(Response::with_body(StatusCode::CREATED, "text/plain", count.to_string()))
+            }
+            "ignore" => Ok(Response::empty(StatusCode::CREATED)),
+            "wait" => {
+                self.waiting.fetch_add(1, SeqCst);
+                self.go.notified().await;
+                Ok(Response::with_body(StatusCode::OK, "text/plain", "waited"))
+            }
+            "panic" => panic!("as you wish"),
+            "panic-later" => streaming(b"x", "1000", 3),
+            "endless" => streaming(&[7; 64 * 1024], "1099511627776", u64::MAX),
+            "refuse" => Err(Refusal::new(ErrorCode::BlobNotFound)),
+            "not-modified" => Err(Refusal::not_modified()),
+            "describe" => {
+                let Request { operation, account, container, version, endpoint, caller, .. } = &request;
+                let text =
+                    format!("{operation:?} {} {container} {version} {endpoint} {caller:?}", account.name);
+                Ok(Response::with_body(StatusCode::OK, "text/plain", text))
+            }
+            name => {
+                let mut response = Response::with_body(StatusCode::OK, "text/plain", name.to_owned());
+                response.headers.insert("etag", HeaderValue::from_static("\"0x1\""));
+                Ok(response)
+            }
+        }
+    }
+
+    async fn access_policy(&self, _: &Account, _: &str, _: &str) -> Result<Option<AccessPolicy>, Refusal> {
+        Ok(None)
+    }
+
+    async fn public_access(&self, _: &Account, container: &str) -> Result<PublicAccess, Refusal> {
+        Ok(if container == "public" { PublicAccess::Container } else { PublicAccess::None })
+    }
+}
+
+/// The same chunk again and again.
+struct Stream {
+    chunk: Bytes,
+    pulled: Arc<AtomicU64>,
+    panics_after: u64,
+}
+
+impl http_body::Body for Stream {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let pulled = self.pulled.fetch_add(self.chunk.len() as u64, SeqCst);
+        assert!(pulled < self.panics_after, "as you wish");
+        Poll::Ready(Some(Ok(Frame::data(self.chunk.clone()))))
+    }
+}
+
+/// One account, and service properties with the CORS rules of the test.
+struct OneAccount {
+    account: Arc<Account>,
+    properties: Arc<ServiceProperties>,
+}
+
+#[async_trait]
+impl Accounts for OneAccount {
+    async fn account(&self, name: &str) -> Result<Option<Arc<Account>>, Refusal> {
+        Ok((name == self.account.name).then(|| Arc::clone(&self.account)))
+    }
+
+    async fn service_properties(
+        &self,
+        _: &Account,
+        _: ServiceKind,
+    ) -> Result<Arc<ServiceProperties>, Refusal> {
+        Ok(Arc::clone(&self.properties))
+    }
+}
+
+/// What a test may choose.
+#[derive(Default)]
+pub(crate) struct Options {
+    pub(crate) limits: Limits,
+    pub(crate) cors: Vec<CorsRule>,
+    pub(crate) tls: Option<Tls>,
+}
+
+/// A running server.
+pub(crate) struct TestServer {
+    pub(crate) server: Server,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) service: Arc<Obedient>,
+    /// The blob endpoint.
+    pub(crate) address: SocketAddr,
+    /// The table endpoint.
+    pub(crate) table: SocketAddr,
+}
+
+pub(crate) fn start(options: Options) -> TestServer {
+    let account =
+        Account { name: ACCOUNT.into(), keys: vec![key()], settings: Default::default(), roles: vec![] };
+    let properties = ServiceProperties { cors: options.cors, ..Default::default() };
+    let gate = Gate {
+        accounts: Arc::new(OneAccount { account: Arc::new(account), properties: Arc::new(properties) }),
+        authenticator: Authenticator::new(MasterSecret::new([1; 32]), None),
+        clock: Arc::new(ManualClock::new(NOW)),
+        host_suffixes: vec![],
+    };
+    let service = Arc::new(Obedient::default());
+    let metrics = Arc::new(Metrics::default());
+    let endpoint = |kind| Endpoint {
+        kind,
+        address: ([127, 0, 0, 1], 0).into(),
+        service: Arc::clone(&service) as Arc<dyn Service>,
+    };
+    let endpoints = vec![endpoint(ServiceKind::Blob), endpoint(ServiceKind::Table)];
+    let server =
+        Server::start(endpoints, Arc::new(gate), options.tls.as_ref(), options.limits, &metrics).unwrap();
+    let addresses: Vec<_> = server.addresses().map(|(_, address)| address).collect();
+    TestServer { server, metrics, service, address: addresses[0], table: addresses[1] }
+}
+
+pub(crate) fn start_with(limits: Limits) -> TestServer {
+    start(Options { limits, ..Options::default() })
+}
+
+impl TestServer {
+    pub(crate) async fn connect(&self) -> Raw<TcpStream> {
+        Raw::connect(self.address).await
+    }
+
+    /// A fresh connection gets its request answered.
+    pub(crate) async fn assert_alive(&self) {
+        let reply = self.connect().await.get("/lapis/public/hello").await;
+        assert_eq!((reply.status, reply.text()), (200, "hello"));
+    }
+
+    /// Waits until a condition holds.
+    pub(crate) async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let holds = async {
+            while !condition(self) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, holds).await.unwrap_or_else(|_| panic!("{what}"));
+    }
+
+    /// Waits until no request is under way.
+    pub(crate) async fn until_quiet(&self) {
+        self.until("a request is still under way", |this| {
+            this.metrics.render().contains("lazuli_requests_in_flight{service=\"blob\"} 0\n")
+        })
+        .await;
+    }
+}
+
+/// A client that sends what it is told, byte by byte.
+pub(crate) struct Raw<S> {
+    pub(crate) stream: S,
+    buffer: Vec<u8>,
+}
+
+/// A reply as it came over the wire.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) reason: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Reply {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut values = self.headers.iter().filter(|(n, _)| n == name).map(|(_, value)| value.as_str());
+        let first = values.next();
+        assert_eq!(values.next(), None, "{name} is there twice");
+        first
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub(crate) fn error_code(&self) -> &str {
+        self.header("x-ms-error-code").unwrap_or("")
+    }
+}
+
+impl Raw<TcpStream> {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        Self::new(TcpStream::connect(address).await.unwrap())
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Raw<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self { stream, buffer: Vec::new() }
+    }
+
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    pub(crate) async fn get(&mut self, target: &str) -> Reply {
+        self.send(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
+        self.reply().await
+    }
+
+    /// A signed PUT with a body.
+    pub(crate) async fn put(&mut self, object: &str, body: &[u8]) -> Reply {
+        self.send(put_head(object, &format!("Content-Length: {}", body.len()))).await;
+        self.send(body).await;
+        self.reply().await
+    }
+
+    pub(crate) async fn reply(&mut self) -> Reply {
+        self.reply_to("GET").await.expect("a reply")
+    }
+
+    /// The next reply; `None` if the connection ends instead.
+    pub(crate) async fn reply_to(&mut self, method: &str) -> Option<Reply> {
+        let head = loop {
+            if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
+                let rest = self.buffer.split_off(end + 4);
+                break String::from_utf8(std::mem::replace(&mut self.buffer, rest)).unwrap();
+            }
+            if !self.fill().await {
+                assert!(self.buffer.is_empty(), "half a head: {:?}", String::from_utf8_lossy(&self.buffer));
+                return None;
+            }
+        };
+        let mut lines = head.trim_end().split("\r\n");
+        let mut status = lines.next().unwrap().splitn(3, ' ');
+        assert!(status.next().unwrap().starts_with("HTTP/1."));
+        let mut reply = Reply {
+            status: status.next().unwrap().parse().unwrap(),
+            reason: status.next().unwrap_or_default().to_owned(),
+            headers: lines
+                .map(|line| line.split_once(": ").unwrap())
+                .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+                .collect(),
+            body: vec![],
+        };
+        if method != "HEAD" && !matches!(reply.status, 100 | 204 | 304) {
+            let length = reply.header("content-length").map(|length| length.parse::<usize>().unwrap());
+            let length = length.expect("no reply in these tests is chunked");
+            while self.buffer.len() < length {
+                assert!(self.fill().await, "half a body");
+            }
+            let rest = self.buffer.split_off(length);
+            reply.body = std::mem::replace(&mut self.buffer, rest);
+        }
+        Some(reply)
+    }
+
+    /// Reads more; false at the end of the connection, however it ended.
+    async fn fill(&mut self) -> bool {
+        let read =
+            timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await.expect("no answer in time");
+        read.unwrap_or(0) > 0
+    }
+
+    /// The connection ends without a further byte.
+    pub(crate) async fn assert_closed(&mut self) {
+        assert!(self.buffer.is_empty(), "unread: {:?}", String::from_utf8_lossy(&self.buffer));
+        assert!(!self.fill().await, "unexpected: {:?}", String::from_utf8_lossy(&self.buffer));
+    }
+}
+
+/// The head of a signed PUT.
+pub(crate) fn put_head(object: &str, headers: &str) -> String {
+    let sas = sas();
+    format!("PUT /lapis/c/{object}?{sas} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n")
+}
+
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).position(|window| window == needle)
+}

@@ -1,0 +1,146 @@
+//! TLS: HTTP/2 and HTTP/1.1 by ALPN, one certificate for both, and nothing else on the port.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use lazuli_front::{Limits, Tls};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use support::{NOW, Options, PATIENCE, Raw, TestServer, sas, start};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+fn start_tls(limits: Limits) -> (TestServer, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let tls = Tls::self_signed(directory.path(), &["localhost".into()], NOW).unwrap();
+    (start(Options { limits, tls: Some(tls), ..Options::default() }), directory)
+}
+
+async fn connect(address: SocketAddr, directory: &TempDir, alpn: &[&str]) -> TlsStream<TcpStream> {
+    let (certificate, _) = Tls::self_signed_files(directory.path());
+    let certificate = CertificateDer::from_pem_slice(&std::fs::read(certificate).unwrap()).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let socket = TcpStream::connect(address).await.unwrap();
+    connector.connect(ServerName::try_from("localhost").unwrap(), socket).await.unwrap()
+}
+
+async fn text(reply: Response<Incoming>) -> String {
+    String::from_utf8(reply.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+fn request(method: &str, target: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
+    let uri = format!("https://localhost{target}");
+    Request::builder().method(method).uri(uri).body(Full::new(body.into())).unwrap()
+}
+
+#[tokio::test]
+async fn a_client_that_speaks_http_2_gets_it() {
+    let (server, directory) = start_tls(Limits::default());
+    let stream = connect(server.address, &directory, &["h2", "http/1.1"]).await;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"h2".as_slice()));
+    let (mut client, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+
+    let reply = client.send_request(request("GET", "/lapis/public/describe", "")).await.unwrap();
+    assert_eq!(reply.version(), http::Version::HTTP_2);
+    assert!(reply.headers().contains_key("x-ms-request-id"));
+    assert_eq!(text(reply).await, "GetBlob lapis public 2009-09-19 https://localhost/lapis Anonymous");
+
+    // Many at once, one of them with a body that is refused and never read.
+    let mut replies = Vec::new();
+    for n in 0..50 {
+        replies.push(client.send_request(request("GET", &format!("/lapis/public/blob{n}"), "")));
+    }
+    let refused = client.send_request(request("PUT", "/lapis/c/b", vec![0; 4 << 20]));
+    let counted = client.send_request(request("PUT", &format!("/lapis/c/count?{}", sas()), vec![0; 4 << 20]));
+    for (n, reply) in replies.into_iter().enumerate() {
+        assert_eq!(text(reply.await.unwrap()).await, format!("blob{n}"));
+    }
+    assert_eq!(text(counted.await.unwrap()).await, "4194304");
+    assert_eq!(refused.await.unwrap().status(), 404);
+    let reply = client.send_request(request("GET", "/lapis/public/next", "")).await.unwrap();
+    assert_eq!(text(reply).await, "next");
+    let reply = client.send_request(request("GET", "/lapis/public/panic", "")).await.unwrap();
+    assert_eq!(reply.status(), 500);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_gets_http_1_1() {
+    let (server, directory) = start_tls(Limits::default());
+    for alpn in [["http/1.1"].as_slice(), &[]] {
+        let mut client = Raw::new(connect(server.address, &directory, alpn).await);
+        let reply = client.get("/lapis/public/describe").await;
+        assert_eq!(reply.text(), "GetBlob lapis public 2009-09-19 https://localhost/lapis Anonymous");
+        assert_eq!(client.put("count", &vec![0; 3 << 20]).await.text(), "3145728");
+        assert_eq!(client.get("/lapis/public/next").await.text(), "next");
+        client.send("nonsense\r\n\r\n").await;
+        assert_eq!(client.reply().await.status, 400);
+        client.assert_closed().await;
+    }
+}
+
+#[tokio::test]
+async fn plain_text_on_a_tls_port_gets_no_http() {
+    let (server, directory) = start_tls(Limits::default());
+    let mut client = server.connect().await;
+    client.send("GET /lapis/public/a HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    let mut got = Vec::new();
+    let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.stream, &mut got).await;
+    assert!(!got.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&got));
+    // HTTP/2 without TLS is not spoken anywhere.
+    let plain = start(Options::default());
+    let mut client = plain.connect().await;
+    client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    assert_eq!(client.reply_to("PRI").await.map(|reply| reply.status), None);
+    let mut client = Raw::new(connect(server.address, &directory, &[]).await);
+    assert_eq!(client.get("/lapis/public/a").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_handshake_that_never_happens_is_given_up() {
+    let limits = Limits { head_time: std::time::Duration::from_millis(300), ..Limits::default() };
+    let (server, _directory) = start_tls(limits);
+    let mut client = server.connect().await;
+    client.assert_closed().await;
+}
+
+#[tokio::test]
+async fn shutdown_finishes_http_2_requests() {
+    let (server, directory) = start_tls(Limits::default());
+    let stream = connect(server.address, &directory, &["h2"]).await;
+    let (mut client, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let waiting = client.send_request(request("GET", "/lapis/public/wait", ""));
+    let waiting = tokio::spawn(waiting);
+    server
+        .until("it waits", |server| server.service.waiting.load(std::sync::atomic::Ordering::SeqCst) == 1)
+        .await;
+    let service = Arc::clone(&server.service);
+    let shutdown = tokio::spawn(server.server.shutdown(PATIENCE));
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(!shutdown.is_finished());
+    service.go.notify_one();
+    assert_eq!(text(waiting.await.unwrap().unwrap()).await, "waited");
+    assert!(tokio::time::timeout(PATIENCE, shutdown).await.unwrap().unwrap());
+}

@@ -4,6 +4,7 @@
 //! Formatting never fails; parsing gives `None` for anything that is not such a date. The calendar is the `time`
 //! crate's. The digits are written by hand, because a `Date` header goes out with every reply.
 
+use http::HeaderValue;
 use lazuli_concurrency::{Timestamp, time::TICKS_PER_SECOND};
 use time::{Date, Month};
 
@@ -30,6 +31,12 @@ pub fn rfc1123(moment: Timestamp) -> String {
     civil.push_time(&mut out);
     out.push_str(" GMT");
     out
+}
+
+/// The value of a header such as `Date` or `Last-Modified`.
+pub fn header_value(moment: Timestamp) -> HeaderValue {
+    // Always visible ASCII, so never empty.
+    HeaderValue::try_from(rfc1123(moment)).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// `1994-11-06T08:49:37.0000000Z`, the form of snapshot ids, table timestamps, access policies and errors.
@@ -268,6 +275,7 @@ mod tests {
             ),
         ] {
             assert_eq!(rfc1123(moment), http);
+            assert_eq!(header_value(moment), http);
             assert_eq!(iso8601(moment), iso);
             assert_eq!(iso8601_seconds(moment), format!("{}Z", &iso[..19]));
             assert_eq!(parse_http(http), Some(moment.min(Timestamp::MAX).whole_second()));
@@ -283,10 +291,12 @@ mod tests {
             assert_eq!(parse_http(text), Some(RFC_EXAMPLE), "{text}");
         }
         assert_eq!(parse_http("Wed Nov 16 08:49:37 1994").map(|t| t.unix_seconds()), Some(784_975_777));
-        assert_eq!(
-            parse_http("Tuesday, 20-Apr-21 15:54:52 GMT").map(rfc1123).as_deref(),
-            Some("Tue, 20 Apr 2021 15:54:52 GMT")
-        );
+        for (year, written) in
+            [("49", "Fri, 01 Jan 2049 00:00:00 GMT"), ("50", "Sun, 01 Jan 1950 00:00:00 GMT")]
+        {
+            let moment = parse_http(&format!("Sunday, 01-Jan-{year} 00:00:00 GMT"));
+            assert_eq!(moment.map(rfc1123).as_deref(), Some(written));
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::address::Address;
 use crate::header::Headers;
+use crate::listing::{MAX_RESULTS, Page};
 use crate::metadata::Metadata;
 use crate::policy::SignedIdentifiers;
 use crate::properties::{ServiceProperties, Update};
@@ -15,13 +16,15 @@ use crate::service::ServiceKind;
 use crate::version::Version;
 use crate::{date, names};
 
-/// [`Query::parse`] and its readers.
+/// [`Query::parse`] and its readers, [`Page::parse`] among them.
 pub fn query(data: &[u8]) {
     let Ok(query) = Query::parse(&String::from_utf8_lossy(data)) else { return };
     for (name, _) in query.iter() {
         let _ = (query.number(name, 1..=5000), query.flag(name), query.list(name, &[("metadata", ())]));
     }
-    let _ = query.max_results(5000);
+    for service in ServiceKind::ALL {
+        let _ = Page::parse(service, &query, MAX_RESULTS);
+    }
 }
 
 /// [`Update::parse`], for every service.

@@ -10,6 +10,7 @@ pub mod error;
 pub mod fuzz;
 pub mod header;
 pub mod lease;
+pub mod listing;
 pub mod metadata;
 pub mod names;
 pub mod operation;

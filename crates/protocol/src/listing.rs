@@ -1,0 +1,121 @@
+//! What all XML listings share: the parameters that choose a page, their echo in the reply, and markers.
+//!
+//! A marker is where the next page begins. To the client it is an opaque token; inside is a key that only the listing
+//! understands. A client that makes one up begins its page elsewhere, and sees nothing that it could not list anyway.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::error::{ErrorCode, Refusal};
+use crate::query::Query;
+use crate::service::ServiceKind;
+use crate::xml;
+
+/// The most entries of a page, and as many as there are if the client does not say.
+pub const MAX_RESULTS: u16 = 5000;
+
+/// What a page is to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<'a> {
+    query: &'a Query,
+    /// Only names that begin so.
+    pub prefix: &'a str,
+    /// Names that hold this after the prefix are folded into one entry.
+    pub delimiter: Option<&'a str>,
+    /// The key to begin at, as [`Page::write_next`] was given it.
+    pub start: Option<Vec<u8>>,
+    /// How many entries at most.
+    pub limit: usize,
+}
+
+impl<'a> Page<'a> {
+    /// The page that a query asks of a service, of at most `cap` entries.
+    pub fn parse(service: ServiceKind, query: &'a Query, cap: u16) -> Result<Self, Refusal> {
+        let marker = query.get("marker").filter(|marker| !marker.is_empty());
+        let start = marker.map(|marker| {
+            URL_SAFE_NO_PAD.decode(marker).map_err(|_| match service {
+                ServiceKind::Queue => Refusal::new(ErrorCode::InvalidMarker),
+                _ => Refusal::new(ErrorCode::OutOfRangeInput),
+            })
+        });
+        Ok(Self {
+            query,
+            prefix: query.get("prefix").unwrap_or_default(),
+            delimiter: query.get("delimiter").filter(|delimiter| !delimiter.is_empty()),
+            start: start.transpose()?,
+            limit: query.max_results(cap)?,
+        })
+    }
+
+    /// Writes back the parameters that were sent, and only those.
+    pub fn write_echo(&self, xml: &mut xml::Writer) {
+        for (element, parameter) in [
+            ("Prefix", "prefix"),
+            ("Marker", "marker"),
+            ("MaxResults", "maxresults"),
+            ("Delimiter", "delimiter"),
+        ] {
+            xml.optional(element, self.query.get(parameter));
+        }
+    }
+
+    /// Writes where the next page begins; empty if this was the last.
+    pub fn write_next(xml: &mut xml::Writer, start: Option<&[u8]>) {
+        match start {
+            Some(start) => xml.text("NextMarker", URL_SAFE_NO_PAD.encode(start)),
+            None => xml.empty("NextMarker"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut xml::Writer)) -> String {
+        let mut xml = xml::Writer::new();
+        write(&mut xml);
+        let document = xml.finish();
+        document[document.find("?>").unwrap() + 2..].to_owned()
+    }
+
+    #[test]
+    fn a_page_is_everything_unless_the_query_says_otherwise() {
+        let query = Query::parse("comp=list").unwrap();
+        let page = Page::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
+        assert_eq!((page.prefix, page.delimiter, &page.start, page.limit), ("", None, &None, 5000));
+        assert_eq!(written(|xml| page.write_echo(xml)), "");
+        let query = Query::parse("marker=&delimiter=&maxresults=7").unwrap();
+        let page = Page::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
+        assert_eq!((page.delimiter, &page.start, page.limit), (None, &None, 7));
+    }
+
+    #[test]
+    fn only_what_was_sent_is_echoed() {
+        let query = Query::parse("delimiter=/&prefix=a%26&maxresults=9999").unwrap();
+        let page = Page::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
+        assert_eq!((page.prefix, page.delimiter, page.limit), ("a&", Some("/"), 5000));
+        let echo = "<Prefix>a&amp;</Prefix><MaxResults>9999</MaxResults><Delimiter>/</Delimiter>";
+        assert_eq!(written(|xml| page.write_echo(xml)), echo);
+    }
+
+    #[test]
+    fn a_marker_comes_back_as_the_key_it_was_made_from() {
+        assert_eq!(written(|xml| Page::write_next(xml, None)), "<NextMarker />");
+        let key: Vec<u8> = (0..=255).collect();
+        let element = written(|xml| Page::write_next(xml, Some(&key)));
+        let marker = element.trim_start_matches("<NextMarker>").trim_end_matches("</NextMarker>");
+        let query = Query::parse(&format!("marker={marker}")).unwrap();
+        assert_eq!(Page::parse(ServiceKind::Blob, &query, 1).unwrap().start, Some(key));
+    }
+
+    #[test]
+    fn what_is_not_a_marker_is_refused() {
+        let query = Query::parse("marker=a%20b").unwrap();
+        for (service, code) in
+            [(ServiceKind::Queue, ErrorCode::InvalidMarker), (ServiceKind::Blob, ErrorCode::OutOfRangeInput)]
+        {
+            assert_eq!(Page::parse(service, &query, 1).unwrap_err().code(), code);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Appending: a place is reserved under a short lock, then everybody writes to his own place at the same time.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::fs::ftruncate;
+use rustix::io::Errno;
+
+use super::Shared;
+use super::disk::is_full;
+use crate::extent::{Error, ExtentId, ExtentRef};
+use crate::pin::{Appended, Writer};
+use crate::segment::{BLOCK, Checksums, FrameHeader, SegmentHeader, frame_bytes, frame_offset};
+
+/// Where the next frame goes.
+#[derive(Debug, Default)]
+pub(crate) struct Appender {
+    /// The segment being filled; `None` until the first append of this process.
+    active: Option<Active>,
+    /// The highest segment id that was ever tried.
+    last_id: u64,
+    /// Frames that have a place and are not yet written.
+    in_flight: BTreeSet<ExtentId>,
+    /// Bytes of frames that were given a place.
+    appended: u64,
+}
+
+#[derive(Debug)]
+struct Active {
+    header: SegmentHeader,
+    file: Arc<File>,
+    /// Where the next frame starts.
+    end: u64,
+    /// Up to where room is set aside.
+    room: u64,
+}
+
+/// A frame's place, its own.
+struct Place {
+    id: ExtentId,
+    salt: u64,
+    file: Arc<File>,
+}
+
+impl Appender {
+    pub(crate) fn starting_after(last_id: u64) -> Self {
+        Self { last_id, ..Self::default() }
+    }
+
+    /// The first id that has not been given out.
+    pub(crate) fn next(&self) -> ExtentId {
+        match &self.active {
+            // A full segment ends where the next one would begin.
+            Some(active) => ExtentId::from_raw(ExtentId::new(active.header.id, 0).raw() + active.end / BLOCK),
+            None => ExtentId::new(self.last_id + 1, 0),
+        }
+    }
+
+    /// All ids below this are written, or never will be.
+    pub(crate) fn quiet_below(&self) -> ExtentId {
+        self.in_flight.first().copied().unwrap_or_else(|| self.next())
+    }
+
+    /// Bytes of frames that were given a place since the start.
+    pub(crate) fn appended(&self) -> u64 {
+        self.appended
+    }
+
+    /// Gives back the room that is left, when the process ends.
+    pub(crate) fn trim(&self) {
+        if let Some(active) = &self.active
+            && let Err(e) = ftruncate(&active.file, active.end)
+        {
+            tracing::warn!(segment = active.header.id, %e, "room at the end of a segment was not given back");
+        }
+    }
+}
+
+impl Shared {
+    /// Writes one extent. Blocks.
+    pub(crate) fn append(&self, writer: &Writer, payload: &[Bytes]) -> Result<ExtentRef, Error> {
+        self.check_running()?;
+        let sums = Checksums::of(payload).ok_or(Error::Size)?;
+        let Place { id, salt, file } = self.reserve(sums.length, writer)?;
+        let header = FrameHeader { id, salt, sums };
+        let encoded = header.encode();
+        let buffers: Vec<&[u8]> =
+            std::iter::once(encoded.as_slice()).chain(payload.iter().map(Bytes::as_ref)).collect();
+        let written = self.disk.write(&file, &buffers, frame_offset(id));
+        // Noted whatever became of it, before the frame counts as quiet: a part may have been written.
+        self.sync.wrote(id.segment(), &file);
+        self.appender.lock().in_flight.remove(&id);
+        match written {
+            Ok(()) => Ok(header.extent()),
+            Err(e) if is_full(e) => Err(self.full()),
+            Err(e) => Err(self.stop("write", id.segment(), e)),
+        }
+    }
+
+    fn reserve(&self, length: u32, writer: &Writer) -> Result<Place, Error> {
+        let need = frame_bytes(length);
+        let mut appender = self.appender.lock();
+        if appender.active.as_ref().is_none_or(|active| active.end + need > self.options.segment_bytes) {
+            self.roll(&mut appender, need)?;
+        }
+        let Some(active) = &mut appender.active else { return Err(Error::Stopped) };
+        if active.end + need > active.room {
+            self.make_room(active, need)?;
+        }
+        let place = Place {
+            id: ExtentId::new(active.header.id, (active.end / BLOCK) as u16),
+            salt: active.header.salt,
+            file: active.file.clone(),
+        };
+        active.end += need;
+        appender.appended += need;
+        appender.in_flight.insert(place.id);
+        // Under the lock: a mark that sees the place given out sees its writer too.
+        writer.note(Appended { id: place.id, length });
+        Ok(place)
+    }
+
+    /// Sets room aside for one frame at least, and for more if there is enough.
+    fn make_room(&self, active: &mut Active, need: u64) -> Result<(), Error> {
+        let least = active.end + need;
+        let most = (active.room + self.options.grow_bytes).clamp(least, self.options.segment_bytes);
+        let result = [most, least].into_iter().find_map(|to| {
+            match self.disk.allocate(&active.file, active.room, to) {
+                Ok(()) => Some(Ok(to)),
+                Err(e) if is_full(e) => None,
+                Err(e) => Some(Err(e)),
+            }
+        });
+        match result {
+            Some(Ok(room)) => active.room = room,
+            Some(Err(e)) => return Err(self.stop("allocate", active.header.id, e)),
+            None => return Err(self.full()),
+        }
+        self.directory.set_allocated(active.header.id, &active.file)?;
+        Ok(())
+    }
+
+    /// Begins a new segment, durable before its first frame. With no room for it the old one stays.
+    fn roll(&self, appender: &mut Appender, need: u64) -> Result<(), Error> {
+        // Counted before it is tried, so that no id is tried twice.
+        appender.last_id += 1;
+        let header = SegmentHeader { id: appender.last_id, salt: getrandom::u64().unwrap_or_default() };
+        let active = self.begin_segment(header, need)?;
+        if let Some(old) = appender.active.replace(active) {
+            // Ids above `end` are never given out. What is in flight lies below it.
+            if let Err(e) = ftruncate(&old.file, old.end) {
+                tracing::warn!(segment = old.header.id, %e, "room at the end of a segment was not given back");
+            }
+            self.sync.wrote(old.header.id, &old.file);
+            self.directory.set_allocated(old.header.id, &old.file)?;
+        }
+        Ok(())
+    }
+
+    fn begin_segment(&self, header: SegmentHeader, need: u64) -> Result<Active, Error> {
+        let id = header.id;
+        let file = match self.directory.create(id) {
+            Ok(file) => Arc::new(file),
+            Err(e) => {
+                let e = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+                return Err(if is_full(e) { self.full() } else { self.stop("create", id, e) });
+            }
+        };
+        let mut active = Active { header, file, end: BLOCK, room: 0 };
+        let begun = self.make_room(&mut active, need).and_then(|()| {
+            let written = self.disk.write(&active.file, &[&header.encode()], 0);
+            let synced = written.and_then(|()| {
+                self.disk.sync_all(&active.file)?;
+                self.disk.sync_all(&self.directory.handle)
+            });
+            match synced {
+                Ok(()) => Ok(()),
+                Err(e) if is_full(e) && written.is_err() => Err(self.full()),
+                Err(e) => Err(self.stop("begin", id, e)),
+            }
+        });
+        if let Err(e) = begun {
+            // Never used, so its name may go.
+            if let Err(e) = self.directory.remove(id) {
+                tracing::warn!(segment = id, %e, "a segment that was never begun was not removed");
+            }
+            return Err(e);
+        }
+        self.directory.keep_open(id, &active.file);
+        Ok(active)
+    }
+}

@@ -1,0 +1,243 @@
+//! The directory of segment files: their names, which of them exist, and those that are open.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, SeekFrom, flock, ftruncate, seek};
+use rustix::io::Errno;
+
+use super::disk::allocated;
+use super::read::read_blocking;
+use super::{Mode, OpenError};
+use crate::segment::{BLOCK, NotAHeader, SegmentHeader};
+
+/// Files that are kept open for reading.
+const MAX_OPEN: usize = 256;
+/// Segments from the highest down that a crash can have left with room set aside at the end. The one before the highest
+/// is cut to its length when the highest begins.
+const MAX_UNTRIMMED: usize = 2;
+
+/// The directory `segments`.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    /// Open and locked while this process uses it.
+    pub(crate) handle: File,
+    mode: Mode,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Bytes on disk of every segment.
+    segments: BTreeMap<u64, u64>,
+    open: HashMap<u64, (Arc<File>, u64)>,
+    uses: u64,
+}
+
+impl Directory {
+    /// Opens and locks the directory below `data`, makes it if it may, and looks at every segment.
+    pub(crate) fn open(data: &Path, mode: Mode) -> Result<Self, OpenError> {
+        let path = data.join("segments");
+        if mode == Mode::ReadWrite && !path.exists() {
+            fs::create_dir_all(&path)?;
+            File::open(data)?.sync_all()?;
+        }
+        let handle = File::open(&path)?;
+        let lock = match mode {
+            Mode::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+            Mode::ReadOnly => FlockOperation::NonBlockingLockShared,
+        };
+        flock(&handle, lock).map_err(|e| match e {
+            Errno::WOULDBLOCK => OpenError::Locked,
+            e => OpenError::Io(e.into()),
+        })?;
+        let directory = Self { path, handle, mode, table: Mutex::default() };
+        let ids = directory.list()?;
+        for (age, id) in ids.iter().rev().enumerate() {
+            let file = directory.open_file(*id)?;
+            directory.inspect(*id, &file)?;
+            if mode == Mode::ReadWrite && age < MAX_UNTRIMMED {
+                trim(&file).map_err(io::Error::from)?;
+            }
+            directory.set_allocated(*id, &file)?;
+        }
+        Ok(directory)
+    }
+
+    fn list(&self) -> io::Result<Vec<u64>> {
+        let mut ids = vec![];
+        for entry in fs::read_dir(&self.path)? {
+            let name = entry?.file_name();
+            match name.to_str().and_then(parse_name) {
+                Some(id) => ids.push(id),
+                None => tracing::warn!(?name, "not a segment; left alone"),
+            }
+        }
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Refuses a format from the future. A header that is damaged costs nobody his data: frames stand for themselves.
+    fn inspect(&self, id: u64, file: &File) -> Result<(), OpenError> {
+        match read_segment_header(file, id)? {
+            Err(NotAHeader::Newer(version)) => Err(OpenError::NewerFormat { version, segment: id }),
+            Err(NotAHeader::Damaged) => {
+                tracing::warn!(segment = id, "segment header is damaged or was never completed");
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn path_of(&self, id: u64) -> PathBuf {
+        self.path.join(format!("{id:016x}.seg"))
+    }
+
+    fn open_file(&self, id: u64) -> io::Result<File> {
+        OpenOptions::new().read(true).write(self.mode == Mode::ReadWrite).open(self.path_of(id))
+    }
+
+    /// Every segment, lowest first.
+    pub(crate) fn segments(&self) -> Vec<u64> {
+        self.table.lock().segments.keys().copied().collect()
+    }
+
+    /// The highest segment that exists, or 0.
+    pub(crate) fn highest(&self) -> u64 {
+        self.table.lock().segments.last_key_value().map_or(0, |(id, _)| *id)
+    }
+
+    /// Segments and their bytes on disk.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let table = self.table.lock();
+        (table.segments.len() as u64, table.segments.values().sum())
+    }
+
+    /// Makes the file of a segment that never was. Not durable yet, and not yet known.
+    pub(crate) fn create(&self, id: u64) -> io::Result<File> {
+        OpenOptions::new().read(true).write(true).create_new(true).open(self.path_of(id))
+    }
+
+    /// Counts a segment, or counts it again.
+    pub(crate) fn set_allocated(&self, id: u64, file: &File) -> io::Result<()> {
+        let bytes = allocated(file)?;
+        self.table.lock().segments.insert(id, bytes);
+        Ok(())
+    }
+
+    /// The file of a segment if it is open.
+    pub(crate) fn opened(&self, id: u64) -> Option<Arc<File>> {
+        let mut table = self.table.lock();
+        table.uses += 1;
+        let now = table.uses;
+        let (file, used) = table.open.get_mut(&id)?;
+        *used = now;
+        Some(file.clone())
+    }
+
+    /// The file of a segment. Blocks. `None` if there is no such segment.
+    pub(crate) fn file(&self, id: u64) -> io::Result<Option<Arc<File>>> {
+        if let Some(file) = self.opened(id) {
+            return Ok(Some(file));
+        }
+        match self.open_file(id) {
+            Ok(file) => {
+                let file = Arc::new(file);
+                self.keep_open(id, &file);
+                Ok(Some(file))
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Keeps a file open in the place of the one that was used longest ago.
+    pub(crate) fn keep_open(&self, id: u64, file: &Arc<File>) {
+        let mut table = self.table.lock();
+        if table.open.len() >= MAX_OPEN
+            && let Some(oldest) = table.open.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| *id)
+        {
+            table.open.remove(&oldest);
+        }
+        table.uses += 1;
+        let now = table.uses;
+        table.open.insert(id, (file.clone(), now));
+    }
+
+    /// Removes the file of a segment.
+    pub(crate) fn remove(&self, id: u64) -> io::Result<()> {
+        let mut table = self.table.lock();
+        table.open.remove(&id);
+        table.segments.remove(&id);
+        drop(table);
+        fs::remove_file(self.path_of(id))
+    }
+}
+
+fn parse_name(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".seg").filter(|digits| digits.len() == 16)?;
+    let id = u64::from_str_radix(digits, 16).ok()?;
+    // 48 bits name a segment; and one name is one segment, so only the digits that we write.
+    (id > 0 && id >> 48 == 0 && format!("{id:016x}") == digits).then_some(id)
+}
+
+/// Reads block 0 of a segment; a header that belongs to another segment is no better than a damaged one.
+pub(crate) fn read_segment_header(file: &File, id: u64) -> io::Result<Result<SegmentHeader, NotAHeader>> {
+    let mut block = vec![0; BLOCK as usize];
+    read_blocking(file, &mut block, 0)?;
+    Ok(SegmentHeader::decode(&block).and_then(|header| match header.id == id {
+        true => Ok(header),
+        false => Err(NotAHeader::Damaged),
+    }))
+}
+
+/// Gives back the room that was set aside at the end of a file and never written to.
+fn trim(file: &File) -> Result<(), Errno> {
+    let mut end = BLOCK;
+    loop {
+        match next_data(file, end)? {
+            None => break,
+            Some(data) => match seek(file, SeekFrom::Hole(data)) {
+                Ok(hole) => end = hole.next_multiple_of(BLOCK),
+                Err(_) => return Ok(()),
+            },
+        }
+    }
+    if end < file.metadata().map_err(|_| Errno::IO)?.len() { ftruncate(file, end) } else { Ok(()) }
+}
+
+/// Where the next bytes lie that are not a hole, from `offset` on. A file system that cannot tell says: here.
+pub(crate) fn next_data(file: &File, offset: u64) -> Result<Option<u64>, Errno> {
+    match seek(file, SeekFrom::Data(offset)) {
+        Ok(data) => Ok(Some(data)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(offset)),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_name;
+
+    #[test]
+    fn only_names_that_we_write_are_segments() {
+        for (name, id) in [
+            ("0000000000000001.seg", Some(1)),
+            ("0000ffffffffffff.seg", Some((1 << 48) - 1)),
+            ("0001000000000000.seg", None),
+            ("0000000000000000.seg", None),
+            ("000000000000000A.seg", None),
+            ("+00000000000000a.seg", None),
+            ("1.seg", None),
+            ("0000000000000001.tmp", None),
+        ] {
+            assert_eq!(parse_name(name), id, "{name}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Reading extents: every chunk that is touched is verified before a byte of it is returned.
+//!
+//! What lies behind the end of a file reads as zeros, as a hole does; the checksum decides.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+use crate::extent::{Error, ExtentRef};
+use crate::segment::{CHUNK, FrameHeader, chunks, crc32c, frame_offset, header_bytes};
+
+/// Reads what is in memory without blocking, while the system can do that.
+#[derive(Debug)]
+pub(crate) struct Cached {
+    supported: AtomicBool,
+}
+
+impl Default for Cached {
+    fn default() -> Self {
+        Self { supported: AtomicBool::new(true) }
+    }
+}
+
+/// How to fill a buffer from a place in a file; false if that would block.
+type Fill<'a> = &'a dyn Fn(&File, &mut [u8], u64) -> io::Result<bool>;
+
+impl Cached {
+    /// Reads a part of an extent if all of it is in memory.
+    pub(crate) fn read(
+        &self,
+        file: &File,
+        extent: &ExtentRef,
+        range: Range<u32>,
+    ) -> Result<Option<Bytes>, Error> {
+        if !self.supported.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        read(&|file, buffer, offset| self.fill(file, buffer, offset), file, extent, range)
+    }
+
+    fn fill(&self, file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::Result<bool> {
+        while !buffer.is_empty() {
+            match preadv2(file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
+                Ok(0) => break,
+                Ok(n) => {
+                    buffer = &mut buffer[n..];
+                    offset += n as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                    self.supported.store(false, Ordering::Relaxed);
+                    return Ok(false);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Reads a part of an extent. Blocks.
+pub(crate) fn read_extent(file: &File, extent: &ExtentRef, range: Range<u32>) -> Result<Bytes, Error> {
+    let fill = |file: &File, buffer: &mut [u8], offset| read_blocking(file, buffer, offset).map(|()| true);
+    Ok(read(&fill, file, extent, range)?.unwrap_or_default())
+}
+
+/// Fills a buffer, with zeros behind the end of the file. Blocks.
+pub(crate) fn read_blocking(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !buffer.is_empty() {
+        match file.read_at(buffer, offset) {
+            Ok(0) => {
+                buffer.fill(0);
+                break;
+            }
+            Ok(n) => {
+                buffer = &mut buffer[n..];
+                offset += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// The chunks that a range of a payload touches, and the payload bytes they cover.
+pub(crate) fn touched(length: u32, range: &Range<u32>) -> (Range<usize>, Range<usize>) {
+    let chunks = range.start as usize / CHUNK..(range.end as usize).div_ceil(CHUNK);
+    let bytes = chunks.start * CHUNK..(chunks.end * CHUNK).min(length as usize);
+    (chunks, bytes)
+}
+
+fn read(fill: Fill<'_>, file: &File, extent: &ExtentRef, range: Range<u32>) -> Result<Option<Bytes>, Error> {
+    let damaged = |what: &str| Error::Damaged(format!("{:?}: {what}", extent.id));
+    if range.start > range.end || range.end > extent.length {
+        return Err(damaged("a part that is not in it was asked for"));
+    }
+    if range.is_empty() {
+        return Ok(Some(Bytes::new()));
+    }
+    let start = frame_offset(extent.id);
+    let table = if chunks(extent.length) == 1 {
+        // The reference itself has the only checksum.
+        vec![extent.crc]
+    } else {
+        let mut header = vec![0; header_bytes(extent.length)];
+        if !fill(file, &mut header, start)? {
+            return Ok(None);
+        }
+        match FrameHeader::decode(&header) {
+            Some(header) if header.extent() == *extent => header.sums.table,
+            Some(_) => return Err(damaged("another extent lies there")),
+            None => return Err(damaged("no extent lies there")),
+        }
+    };
+    let (chunks, bytes) = touched(extent.length, &range);
+    let mut buffer = vec![0; bytes.len()];
+    if !fill(file, &mut buffer, start + (header_bytes(extent.length) + bytes.start) as u64)? {
+        return Ok(None);
+    }
+    if !buffer.chunks(CHUNK).map(crc32c).eq(table[chunks].iter().copied()) {
+        return Err(damaged("a checksum does not match"));
+    }
+    let skip = range.start as usize - bytes.start;
+    Ok(Some(Bytes::from(buffer).slice(skip..skip + range.len())))
+}

@@ -1,0 +1,447 @@
+//! What needs a disk that fails, or a look at what lies on it.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::io::Errno;
+
+use super::disk::Call;
+use super::*;
+use crate::conformance::pattern;
+use crate::extent::ExtentId;
+use crate::segment::{SegmentHeader, crc32c};
+use crate::sweep::{Pace, Sweep};
+use crate::{Content, DamageKind};
+
+const SMALL: Options = Options { segment_bytes: 16 << 20, grow_bytes: 1 << 20 };
+
+fn open(dir: &Path) -> LocalExtents {
+    LocalExtents::open(dir, SMALL).unwrap()
+}
+
+fn fail(extents: &LocalExtents, fault: impl Into<Option<(Call, Errno)>>) {
+    *extents.0.disk.fault.lock() = fault.into();
+}
+
+async fn put(extents: &LocalExtents, writer: &Writer, seed: u64, length: usize) -> Result<ExtentRef, Error> {
+    extents.append(writer, vec![pattern(seed, length)]).await
+}
+
+async fn get(extents: &LocalExtents, extent: &ExtentRef) -> Result<Bytes, Error> {
+    extents.read(extent, 0..extent.length).await
+}
+
+fn segment_path(dir: &Path, segment: u64) -> PathBuf {
+    dir.join(format!("segments/{segment:016x}.seg"))
+}
+
+/// The directory as a crash at this moment could leave it.
+fn copy_of(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    fs::create_dir(copy.path().join("segments")).unwrap();
+    for entry in fs::read_dir(dir.join("segments")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), copy.path().join("segments").join(entry.file_name())).unwrap();
+    }
+    copy
+}
+
+fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
+    OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
+}
+
+fn flip(path: &Path, offset: u64) {
+    let mut byte = [0];
+    fs::File::open(path).unwrap().read_exact_at(&mut byte, offset).unwrap();
+    overwrite(path, offset, &[byte[0] ^ 4]);
+}
+
+#[tokio::test]
+async fn a_failed_sync_stops_it_for_good_and_reading_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    let extent = put(&extents, &writer, 1, 5000).await.unwrap();
+    fail(&extents, (Call::Sync, Errno::IO));
+    assert_eq!(extents.sync().await, Err(Error::Stopped));
+    fail(&extents, None);
+    assert_eq!(extents.sync().await, Err(Error::Stopped), "although the disk works again");
+    assert_eq!(put(&extents, &writer, 2, 10).await, Err(Error::Stopped));
+    assert!(matches!(extents.begin_mark().await.err(), Some(Error::Stopped)));
+    assert_eq!(get(&extents, &extent).await.unwrap(), pattern(1, 5000));
+}
+
+#[tokio::test]
+async fn a_failed_sync_is_told_to_everybody_who_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    put(&extents, &writer, 1, 5000).await.unwrap();
+    fail(&extents, (Call::Sync, Errno::IO));
+    let waiting: Vec<_> = (0..20)
+        .map(|_| {
+            let extents = extents.clone();
+            tokio::spawn(async move { extents.sync().await })
+        })
+        .collect();
+    for task in waiting {
+        assert_eq!(task.await.unwrap(), Err(Error::Stopped));
+    }
+}
+
+#[tokio::test]
+async fn a_failed_write_stops_it_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    put(&extents, &writer, 1, 10).await.unwrap();
+    fail(&extents, (Call::Write, Errno::IO));
+    assert_eq!(put(&extents, &writer, 2, 10).await, Err(Error::Stopped));
+    fail(&extents, None);
+    assert_eq!(put(&extents, &writer, 3, 10).await, Err(Error::Stopped));
+    assert_eq!(extents.sync().await, Err(Error::Stopped));
+}
+
+#[tokio::test]
+async fn a_segment_that_cannot_be_made_durable_is_never_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    fail(&extents, (Call::Sync, Errno::IO));
+    assert_eq!(put(&extents, &extents.writer(), 1, 10).await, Err(Error::Stopped));
+    assert_eq!(extents.space().segments, 0);
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_and_goes_on_when_there_is_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    for call in [Call::Allocate, Call::Write] {
+        fail(&extents, (call, Errno::NOSPC));
+        assert_eq!(put(&extents, &writer, 1, 5 << 20).await, Err(Error::Full), "{call:?}, first segment");
+        assert!(extents.space().should_sweep());
+        assert_eq!(extents.space().segments, 0, "nothing is left behind");
+    }
+    fail(&extents, None);
+    let kept = put(&extents, &writer, 2, 5 << 20).await.unwrap();
+    for call in [Call::Allocate, Call::Write] {
+        fail(&extents, (call, Errno::NOSPC));
+        for length in [5 << 20, 7 << 20] {
+            assert_eq!(put(&extents, &writer, 3, length).await, Err(Error::Full), "{call:?}, {length}");
+        }
+    }
+    fail(&extents, None);
+    let after = put(&extents, &writer, 4, 7 << 20).await.unwrap();
+    extents.sync().await.unwrap();
+    assert_eq!(get(&extents, &kept).await.unwrap(), pattern(2, 5 << 20));
+    assert_eq!(get(&extents, &after).await.unwrap(), pattern(4, 7 << 20));
+}
+
+#[tokio::test]
+async fn a_new_process_starts_a_new_segment_and_finds_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut kept = vec![];
+    for round in 1..=4 {
+        let extents = open(dir.path());
+        let extent = put(&extents, &extents.writer(), round, 70_000).await.unwrap();
+        assert_eq!(extent.id, ExtentId::new(round, 1), "never where another process wrote");
+        extents.sync().await.unwrap();
+        kept.push((round, extent));
+        for (round, extent) in &kept {
+            assert_eq!(get(&extents, extent).await.unwrap(), pattern(*round, 70_000));
+        }
+    }
+    let extents = open(dir.path());
+    assert_eq!(extents.space().segments, 4, "a process that appends nothing makes nothing");
+}
+
+#[tokio::test]
+async fn segment_ids_are_not_used_again_even_when_everything_is_dead() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 1..=4 {
+        let extents = open(dir.path());
+        let extent = put(&extents, &extents.writer(), round, 70_000).await.unwrap();
+        assert_eq!(extent.id.segment(), round);
+        drop(extents);
+        let extents: Arc<dyn Extents> = Arc::new(open(dir.path()));
+        Sweep::begin(&extents, Pace::FULL).await.unwrap().finish().await.unwrap();
+        let space = extents.space();
+        assert_eq!(space.segments, 1, "only the highest stays");
+        assert!(space.allocated_bytes <= 2 * BLOCK, "and takes nothing: {space:?}");
+    }
+}
+
+#[tokio::test]
+async fn room_at_the_end_is_given_back_after_a_crash_and_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let extent = put(&extents, &extents.writer(), 1, 10_000).await.unwrap();
+    extents.sync().await.unwrap();
+    let path = segment_path(dir.path(), 1);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
+    let crashed = copy_of(dir.path());
+    let again = open(crashed.path());
+    assert!(fs::metadata(segment_path(crashed.path(), 1)).unwrap().len() <= 1 << 20);
+    assert_eq!(get(&again, &extent).await.unwrap(), pattern(1, 10_000));
+    drop(extents);
+    assert_eq!(fs::metadata(&path).unwrap().len(), BLOCK + 3 * BLOCK);
+    // Once more as after a crash, with room that was set aside and never written to.
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 1 << 20).unwrap();
+    let again = open(dir.path());
+    assert_eq!(fs::metadata(&path).unwrap().len(), BLOCK + 3 * BLOCK);
+    assert_eq!(get(&again, &extent).await.unwrap(), pattern(1, 10_000));
+}
+
+#[tokio::test]
+async fn a_torn_tail_is_damaged_for_whoever_asks_and_harms_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    let kept = put(&extents, &writer, 1, 100_000).await.unwrap();
+    let torn = put(&extents, &writer, 2, 200_000).await.unwrap();
+    extents.sync().await.unwrap();
+    let end = u64::from(torn.id.block()) * BLOCK;
+    for lost in [0, 1, 100, 4096, 70_000, 199_000] {
+        let crashed = copy_of(dir.path());
+        let file = OpenOptions::new().write(true).open(segment_path(crashed.path(), 1)).unwrap();
+        file.set_len(end + lost).unwrap();
+        let again = LocalExtents::open(crashed.path(), SMALL).unwrap();
+        assert_eq!(get(&again, &kept).await.unwrap(), pattern(1, 100_000), "{lost}");
+        assert!(matches!(get(&again, &torn).await, Err(Error::Damaged(_))), "{lost}");
+        let new = put(&again, &again.writer(), 3, 1000).await.unwrap();
+        assert_eq!(new.id.segment(), 2, "never where the torn one lies");
+        assert_eq!(get(&again, &new).await.unwrap(), pattern(3, 1000));
+    }
+}
+
+#[tokio::test]
+async fn any_flipped_bit_is_damage_and_never_other_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    let lengths = [1000, 65_536, 200_000];
+    let mut kept = vec![];
+    for length in lengths {
+        kept.push(put(&extents, &writer, length as u64, length).await.unwrap());
+    }
+    extents.sync().await.unwrap();
+    for (extent, length) in kept.iter().zip(lengths) {
+        let start = u64::from(extent.id.block()) * BLOCK;
+        let header = crate::segment::header_bytes(extent.length) as u64;
+        for at in [0, 1, length / 2, length - 1] {
+            let crashed = copy_of(dir.path());
+            flip(&segment_path(crashed.path(), 1), start + header + at as u64);
+            let again = LocalExtents::open_read_only(crashed.path()).unwrap();
+            assert!(matches!(get(&again, extent).await, Err(Error::Damaged(_))), "byte {at} of {length}");
+            for (other, length) in kept.iter().zip(lengths).filter(|(other, _)| *other != extent) {
+                assert_eq!(get(&again, other).await.unwrap(), pattern(length as u64, length));
+            }
+            if length == 200_000 {
+                let chunk = at as u32 / 65_536;
+                let other = (chunk + 1) % 4 * 65_536;
+                let part = again.read(extent, other..other + 100).await.unwrap();
+                assert_eq!(
+                    part,
+                    pattern(200_000, 200_000)[other as usize..][..100],
+                    "another chunk is sound"
+                );
+            }
+            let report = again.scrub(|_| {}).await.unwrap();
+            assert_eq!((report.extents, report.damaged), (3, 1));
+            assert_eq!(report.damage[0].kind, DamageKind::Chunk);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_header_costs_what_stands_behind_it_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    let a = put(&extents, &writer, 1, 100_000).await.unwrap();
+    let b = put(&extents, &writer, 2, 100_000).await.unwrap();
+    drop((writer, extents));
+    let path = segment_path(dir.path(), 1);
+    flip(&path, BLOCK + 5);
+    flip(&path, 3);
+    let extents = open(dir.path());
+    assert!(matches!(get(&extents, &a).await, Err(Error::Damaged(_))));
+    assert_eq!(
+        get(&extents, &b).await.unwrap(),
+        pattern(2, 100_000),
+        "a segment's header is not needed to read"
+    );
+    let report = extents.scrub(|_| {}).await.unwrap();
+    assert_eq!(report.extents, 1, "the next frame is found again");
+    let kinds: Vec<_> = report.damage.iter().map(|d| (d.kind, d.offset, d.length)).collect();
+    let frame = crate::segment::frame_bytes(100_000);
+    assert_eq!(kinds, [(DamageKind::SegmentHeader, 0, BLOCK), (DamageKind::Unclaimed, BLOCK, frame)]);
+}
+
+#[tokio::test]
+async fn a_clients_bytes_do_not_pass_for_a_frame() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    // A payload that holds, at a block boundary, a sound frame header for exactly that place; but not the salt.
+    let sums = crate::segment::Checksums::of(&[pattern(9, 100)]).unwrap();
+    let forged = crate::segment::FrameHeader { id: ExtentId::new(1, 2), salt: 0, sums }.encode();
+    let mut payload = vec![7; 3 * BLOCK as usize];
+    payload[BLOCK as usize - 36..][..forged.len()].copy_from_slice(&forged);
+    extents.append(&writer, vec![payload.into()]).await.unwrap();
+    extents.sync().await.unwrap();
+    flip(&segment_path(dir.path(), 1), BLOCK);
+    let report = extents.scrub(|_| {}).await.unwrap();
+    assert_eq!((report.extents, report.damaged), (0, 1));
+    assert_eq!(report.damage[0].length, 4 * BLOCK);
+}
+
+#[test]
+fn a_newer_format_is_refused_and_nothing_is_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("segments")).unwrap();
+    let mut block = SegmentHeader { id: 5, salt: 1 }.encode();
+    block[8..12].copy_from_slice(&2u32.to_le_bytes());
+    let crc = crc32c(&block[..4092]);
+    block[4092..].copy_from_slice(&crc.to_le_bytes());
+    let path = segment_path(dir.path(), 5);
+    fs::write(&path, &block).unwrap();
+    for result in [LocalExtents::open(dir.path(), SMALL), LocalExtents::open_read_only(dir.path())] {
+        let e = result.unwrap_err();
+        assert_eq!(
+            e.to_string(),
+            "segment 0000000000000005 has format 2; this version of Lazuli knows formats up to 1"
+        );
+    }
+    assert_eq!(fs::read(&path).unwrap(), block);
+}
+
+#[tokio::test]
+async fn a_segment_that_a_crash_left_without_header_is_passed_over_and_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("segments")).unwrap();
+    fs::write(segment_path(dir.path(), 3), b"").unwrap();
+    let extents: Arc<dyn Extents> = Arc::new(open(dir.path()));
+    let extent = extents.append(&extents.writer(), vec![pattern(1, 10)]).await.unwrap();
+    assert_eq!(extent.id.segment(), 4);
+    Sweep::begin(&extents, Pace::FULL).await.unwrap().finish().await.unwrap();
+    assert!(!segment_path(dir.path(), 3).exists());
+}
+
+#[tokio::test]
+async fn one_process_writes_and_several_may_look_while_none_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    assert!(matches!(LocalExtents::open(dir.path(), SMALL), Err(OpenError::Locked)));
+    assert!(matches!(LocalExtents::open_read_only(dir.path()), Err(OpenError::Locked)));
+    let extent = put(&extents, &extents.writer(), 1, 10).await.unwrap();
+    drop(extents);
+    let a = LocalExtents::open_read_only(dir.path()).unwrap();
+    let b = LocalExtents::open_read_only(dir.path()).unwrap();
+    assert_eq!(get(&a, &extent).await.unwrap(), get(&b, &extent).await.unwrap());
+    assert_eq!(put(&a, &a.writer(), 1, 10).await, Err(Error::Stopped));
+    assert!(matches!(LocalExtents::open(dir.path(), SMALL), Err(OpenError::Locked)));
+}
+
+#[tokio::test]
+async fn a_read_only_directory_is_not_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(LocalExtents::open_read_only(dir.path()), Err(OpenError::Io(_))));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made");
+    let extents = open(dir.path());
+    put(&extents, &extents.writer(), 1, 10_000).await.unwrap();
+    extents.sync().await.unwrap();
+    let crashed = copy_of(dir.path());
+    let path = segment_path(crashed.path(), 1);
+    let before = fs::read(&path).unwrap();
+    let looked = LocalExtents::open_read_only(crashed.path()).unwrap();
+    looked.scrub(|_| {}).await.unwrap();
+    drop(looked);
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[tokio::test]
+async fn freeing_takes_chunks_out_of_an_extent_that_is_partly_alive() {
+    let dir = tempfile::tempdir().unwrap();
+    let local = open(dir.path());
+    let extents: Arc<dyn Extents> = Arc::new(local.clone());
+    let writer = extents.writer();
+    let bytes = pattern(1, 4 << 20);
+    let extent = extents.append(&writer, vec![bytes.clone()]).await.unwrap();
+    let mut edit = crate::Edit::new(&extents, &writer, &Content::extent(extent));
+    edit.slice(1 << 20..(1 << 20) + 100_000).await.unwrap();
+    let content = edit.finish().await.unwrap();
+    drop(writer);
+    local.sync().await.unwrap();
+    let mut sweep = Sweep::begin(&extents, Pace::FULL).await.unwrap();
+    sweep.live(&content).await.unwrap();
+    let freed = sweep.finish().await.unwrap();
+    assert!(freed.bytes >= (4 << 20) - 200_000, "{freed:?}");
+    assert!(freed.live_bytes <= 200_000, "{freed:?}");
+    assert_eq!(
+        crate::read_all(&extents, &content, 0..u64::MAX, 1 << 20).await.unwrap(),
+        bytes[1 << 20..][..100_000]
+    );
+    assert!(matches!(local.read(&extent, 0..100).await, Err(Error::Damaged(_))));
+    let report = local.scrub(|_| {}).await.unwrap();
+    assert_eq!((report.extents, report.damaged), (1, 0), "what was freed is not damage: {report:?}");
+    let mut verifier = local.verifier();
+    assert_eq!(verifier.content(&content).await.unwrap(), []);
+    assert_eq!(verifier.content(&content).await.unwrap(), []);
+    let report = verifier.finish();
+    assert_eq!((report.contents, report.bytes), (2, 2 * 65_536), "shared bytes are verified once");
+    let mut verifier = local.verifier();
+    let damage = verifier.content(&Content::extent(extent)).await.unwrap();
+    assert!(matches!(damage.as_slice(), [(e, Error::Damaged(_))] if *e == extent));
+}
+
+#[tokio::test]
+async fn a_scrub_sees_no_damage_in_what_is_being_written_and_reports_its_progress() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writers: Vec<_> = (0..4u64)
+        .map(|task| {
+            let extents = extents.clone();
+            tokio::spawn(async move {
+                let writer = extents.writer();
+                for i in 0..60 {
+                    put(&extents, &writer, task * 100 + i, 200_000).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
+        let report = extents.scrub(|_| {}).await.unwrap();
+        assert_eq!(report.damage, []);
+        tokio::task::yield_now().await;
+    }
+    let mut steps = vec![];
+    let report = extents.scrub(|progress| steps.push(progress)).await.unwrap();
+    assert_eq!((report.extents, report.damaged), (240, 0));
+    assert_eq!(report.bytes, 240 * 200_000);
+    let segments = extents.space().segments;
+    assert_eq!(steps.len() as u64, segments);
+    assert!(steps.iter().enumerate().all(|(i, p)| p.segments_done == i as u64 + 1 && p.segments == segments));
+}
+
+#[tokio::test]
+async fn more_segments_than_are_kept_open_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut kept = vec![];
+    for round in 0..300 {
+        let extents = open(dir.path());
+        kept.push(put(&extents, &extents.writer(), round, 100).await.unwrap());
+    }
+    let extents = open(dir.path());
+    for _ in 0..2 {
+        for (round, extent) in kept.iter().enumerate() {
+            assert_eq!(get(&extents, extent).await.unwrap(), pattern(round as u64, 100));
+        }
+    }
+    let open = fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(open < 600, "{open} files are open");
+}

@@ -1,0 +1,310 @@
+//! Changes to content.
+//!
+//! An [`Edit`] starts from content, takes any number of changes, and stores what is new of the map once, in
+//! [`finish`](Edit::finish). Nothing is visible or durable by that: the caller syncs, then commits the new content in
+//! its record. Small bytes written in one edit share an extent.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use super::cursor::load;
+use super::tree::{Absent, Entry, Link, List, MAX_INLINE_PIECE, Nodes, Sub, Tree};
+use super::{Content, INLINE_BYTES, MAX_CONTENT_BYTES, Piece, ROOT_ENTRIES, node};
+use crate::engine::Extents;
+use crate::extent::{Error, MAX_EXTENT_BYTES};
+use crate::pin::Writer;
+
+/// Inline bytes and entries that an edit gathers in memory before it stores them.
+const MAX_PENDING_BYTES: usize = 4 << 20;
+const MAX_PENDING_ENTRIES: usize = 16 << 10;
+
+/// Content that is being changed.
+///
+/// The content it starts from, and all content put into it, must be held by the writer ([`Writer::hold`]) or have been
+/// made by it.
+pub struct Edit {
+    extents: Arc<dyn Extents>,
+    writer: Writer,
+    nodes: Nodes,
+    tree: Tree,
+    /// What follows the tree.
+    tail: BytesMut,
+    pending_bytes: usize,
+    pending_entries: usize,
+}
+
+impl Edit {
+    /// Begins with content as it is.
+    pub fn new(extents: &Arc<dyn Extents>, writer: &Writer, content: &Content) -> Self {
+        Self {
+            extents: extents.clone(),
+            writer: writer.clone(),
+            nodes: Nodes::default(),
+            tree: content.tree(),
+            tail: BytesMut::from(content.tail().as_ref()),
+            pending_bytes: 0,
+            pending_entries: 0,
+        }
+    }
+
+    /// The length so far.
+    pub fn len(&self) -> u64 {
+        self.tree.len() + self.tail.len() as u64
+    }
+
+    /// Whether there is no byte so far.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts other content behind.
+    pub async fn append(&mut self, content: &Content) -> Result<(), Error> {
+        self.check(self.len(), content.len())?;
+        if let Some(bytes) = content.as_inline() {
+            self.tail.extend_from_slice(bytes);
+            if self.tail.len() > MAX_INLINE_PIECE {
+                self.settle_tail().await?;
+            }
+        } else {
+            self.settle_tail().await?;
+            self.append_tree(&content.tree()).await?;
+            self.tail.extend_from_slice(content.tail());
+        }
+        self.relieve().await
+    }
+
+    /// Puts other content in the place of as many bytes from `offset` on. Grows the content where that ends behind it;
+    /// what lies between the old end and `offset` becomes a hole.
+    pub async fn write(&mut self, offset: u64, content: &Content) -> Result<(), Error> {
+        let end = self.check(offset, content.len())?;
+        if offset > self.len() {
+            self.resize(offset).await?;
+        }
+        if offset == self.len() {
+            return self.append(content).await;
+        }
+        let mut with = content.tree();
+        for piece in inline_pieces(content.tail()) {
+            let piece = Tree::leaf([piece]);
+            with = self.compute(|_, nodes| with.join(nodes, &piece)).await?;
+        }
+        self.pending_bytes += content.tail().len();
+        self.replace(offset..end, &with).await
+    }
+
+    /// Makes a hole of the part of the range that lies within the content.
+    pub async fn clear(&mut self, range: Range<u64>) -> Result<(), Error> {
+        let range = self.within(range);
+        let hole = Tree::leaf([Piece::Hole(range.end - range.start)]);
+        self.replace(range, &hole).await
+    }
+
+    /// Cuts the end off, or adds a hole there.
+    pub async fn resize(&mut self, length: u64) -> Result<(), Error> {
+        self.check(length, 0)?;
+        let (tree, now) = (self.tree.len(), self.len());
+        if length > now {
+            self.settle_tail().await?;
+            self.append_tree(&Tree::leaf([Piece::Hole(length - now)])).await?;
+        } else if length >= tree {
+            self.tail.truncate((length - tree) as usize);
+        } else {
+            self.tail.clear();
+            self.tree = self.compute(|tree, nodes| Ok(tree.split(nodes, length)?.0)).await?;
+        }
+        self.relieve().await
+    }
+
+    /// Keeps only the part of the range that lies within the content.
+    pub async fn slice(&mut self, range: Range<u64>) -> Result<(), Error> {
+        let range = self.within(range);
+        self.resize(range.end).await?;
+        if range.start >= self.tree.len() {
+            let cut = range.start - self.tree.len();
+            self.tail = self.tail.split_off(cut as usize);
+            self.tree = Tree::default();
+        } else {
+            self.tree = self.compute(|tree, nodes| Ok(tree.split(nodes, range.start)?.1)).await?;
+        }
+        self.relieve().await
+    }
+
+    /// Stores what is new of the map.
+    pub async fn finish(mut self) -> Result<Content, Error> {
+        if self.tail.is_empty()
+            && let Some(bytes) = last_inline(&self.tree.list)
+            && bytes.len() <= INLINE_BYTES
+        {
+            let at = self.tree.len() - bytes.len() as u64;
+            self.tree = self.compute(|tree, nodes| Ok(tree.split(nodes, at)?.0)).await?;
+            self.tail = BytesMut::from(bytes.as_ref());
+        }
+        if self.tail.len() > INLINE_BYTES {
+            self.settle_tail().await?;
+        }
+        self.spill().await?;
+        self.tree = self.compute(|tree, nodes| tree.settle(nodes, ROOT_ENTRIES)).await?;
+        self.store().await?;
+        Ok(Content::new(self.tree, self.tail.freeze()))
+    }
+
+    /// Where a change of `len` bytes at `offset` ends.
+    fn check(&self, offset: u64, len: u64) -> Result<u64, Error> {
+        offset.checked_add(len).filter(|end| *end <= MAX_CONTENT_BYTES).ok_or(Error::Size)
+    }
+
+    fn within(&self, range: Range<u64>) -> Range<u64> {
+        let end = range.end.min(self.len());
+        range.start.min(end)..end
+    }
+
+    async fn append_tree(&mut self, next: &Tree) -> Result<(), Error> {
+        self.pending_entries += next.list.len();
+        self.tree = self.compute(|tree, nodes| tree.join(nodes, next)).await?;
+        Ok(())
+    }
+
+    async fn replace(&mut self, range: Range<u64>, with: &Tree) -> Result<(), Error> {
+        if range.end > self.tree.len() {
+            self.settle_tail().await?;
+        }
+        let range = self.within(range);
+        self.pending_entries += with.list.len();
+        self.tree = self.compute(|tree, nodes| tree.replace(nodes, range.clone(), with)).await?;
+        self.relieve().await
+    }
+
+    /// Moves the bytes at the end into the tree.
+    async fn settle_tail(&mut self) -> Result<(), Error> {
+        let tail = self.tail.split().freeze();
+        self.pending_bytes += tail.len();
+        for piece in inline_pieces(&tail) {
+            self.append_tree(&Tree::leaf([piece])).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs a computation on the tree, reading the nodes that it turns out to need.
+    async fn compute<T>(&mut self, f: impl Fn(&Tree, &Nodes) -> Result<T, Absent>) -> Result<T, Error> {
+        loop {
+            match f(&self.tree, &self.nodes) {
+                Ok(result) => return Ok(result),
+                Err(Absent { node, level, len }) => {
+                    let list = load(&*self.extents, &node, level, len).await?;
+                    self.nodes.insert(node, list);
+                }
+            }
+        }
+    }
+
+    /// Stores what has gathered in memory when it has become much.
+    async fn relieve(&mut self) -> Result<(), Error> {
+        if self.pending_bytes > MAX_PENDING_BYTES || self.pending_entries > MAX_PENDING_ENTRIES {
+            self.spill().await?;
+        }
+        if self.pending_entries > MAX_PENDING_ENTRIES {
+            self.store().await?;
+            self.nodes = Nodes::default();
+        }
+        Ok(())
+    }
+
+    /// Puts the inline bytes of the tree into extents.
+    async fn spill(&mut self) -> Result<(), Error> {
+        let mut inline = vec![];
+        collect_inline(&self.tree.list, &mut inline);
+        let mut spilled = Vec::with_capacity(inline.len());
+        let mut rest = inline.as_slice();
+        while !rest.is_empty() {
+            let mut length = 0;
+            let fits = |part: &&Bytes| {
+                length += part.len();
+                length <= MAX_EXTENT_BYTES
+            };
+            let (parts, later) = rest.split_at(rest.iter().take_while(fits).count());
+            let extent = self.extents.append(&self.writer, parts.to_vec()).await?;
+            let mut offset = 0;
+            for part in parts {
+                let len = part.len() as u32;
+                spilled.push(Piece::Data { extent, offset, len });
+                offset += len;
+            }
+            rest = later;
+        }
+        if !spilled.is_empty() {
+            replace_inline(&mut self.tree.list, &mut spilled.into_iter());
+        }
+        self.pending_bytes = 0;
+        Ok(())
+    }
+
+    /// Puts the fresh nodes of the tree into extents, children first.
+    async fn store(&mut self) -> Result<(), Error> {
+        let top = self.tree.level;
+        for level in 1..=top {
+            let mut fresh = vec![];
+            fresh_nodes(&mut self.tree.list, top, level, &mut fresh);
+            for sub in fresh {
+                if let Link::Fresh(list) = &sub.link {
+                    let payload = node::encode(level - 1, list);
+                    sub.link = Link::Stored(self.extents.append(&self.writer, vec![payload]).await?);
+                }
+            }
+        }
+        self.pending_entries = 0;
+        Ok(())
+    }
+}
+
+fn inline_pieces(bytes: &Bytes) -> impl Iterator<Item = Piece> {
+    const STEP: usize = 1 << 20;
+    (0..bytes.len()).step_by(STEP).map(|at| Piece::Inline(bytes.slice(at..bytes.len().min(at + STEP))))
+}
+
+/// The last piece, if it is inline. Inline pieces are in fresh nodes only.
+fn last_inline(list: &[Entry]) -> Option<Bytes> {
+    match list.last()? {
+        Entry::Piece(Piece::Inline(bytes)) => Some(bytes.clone()),
+        Entry::Sub(Sub { link: Link::Fresh(list), .. }) => last_inline(list),
+        _ => None,
+    }
+}
+
+fn collect_inline(list: &[Entry], out: &mut Vec<Bytes>) {
+    for entry in list {
+        match entry {
+            Entry::Piece(Piece::Inline(bytes)) => out.push(bytes.clone()),
+            Entry::Sub(Sub { link: Link::Fresh(list), .. }) => collect_inline(list, out),
+            _ => {}
+        }
+    }
+}
+
+/// Replaces inline pieces in the order in which they were collected.
+fn replace_inline(list: &mut List, spilled: &mut impl Iterator<Item = Piece>) {
+    for entry in Arc::make_mut(list) {
+        match entry {
+            Entry::Piece(piece @ Piece::Inline(_)) => {
+                if let Some(data) = spilled.next() {
+                    *piece = data;
+                }
+            }
+            Entry::Sub(Sub { link: Link::Fresh(list), .. }) => replace_inline(list, spilled),
+            _ => {}
+        }
+    }
+}
+
+/// The fresh nodes whose parent entries are of level `want`, below a list of `level`.
+fn fresh_nodes<'a>(list: &'a mut List, level: u8, want: u8, out: &mut Vec<&'a mut Sub>) {
+    for entry in Arc::make_mut(list) {
+        let Entry::Sub(sub) = entry else { continue };
+        if level == want {
+            out.push(sub);
+        } else if let Link::Fresh(list) = &mut sub.link {
+            fresh_nodes(list, level - 1, want, out);
+        }
+    }
+}

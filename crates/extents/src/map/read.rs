@@ -1,0 +1,187 @@
+//! Reading content: its bytes, its pieces, its allocated ranges.
+
+use std::ops::Range;
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use tokio::task::JoinHandle;
+
+use super::cursor::Cursor;
+use super::{Content, Piece};
+use crate::engine::Extents;
+use crate::extent::Error;
+use crate::pin::Held;
+use crate::segment::CHUNK;
+
+/// Bytes that a [`Reader`] returns at once, at most. It has twice as many in memory at most.
+const READ_BYTES: usize = 256 << 10;
+
+static ZEROS: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(vec![0; READ_BYTES]));
+
+/// The pieces of a range of content, in order; those at its ends cut to fit.
+pub struct Pieces {
+    cursor: Cursor,
+    range: Range<u64>,
+}
+
+impl Pieces {
+    /// The pieces of the part of the range that lies within the content.
+    pub fn new(extents: &Arc<dyn Extents>, content: &Content, range: Range<u64>) -> Self {
+        let end = range.end.min(content.len());
+        Self { cursor: Cursor::new(extents, content), range: range.start.min(end)..end }
+    }
+
+    /// The next piece and where it starts.
+    pub async fn next(&mut self) -> Result<Option<(u64, Piece)>, Error> {
+        if self.range.is_empty() {
+            return Ok(None);
+        }
+        self.cursor.seek(self.range.start).await?;
+        let Some(piece) = self.cursor.piece().await? else { return Ok(None) };
+        let (at, start) = (self.cursor.at(), self.range.start);
+        let end = self.range.end.min(at + piece.len());
+        self.range.start = end;
+        Ok(Some((start, piece.part(start - at, end - at))))
+    }
+}
+
+/// The allocated ranges of content, in order and as long as possible: what is not a hole.
+///
+/// To page, start again where the last page ended.
+pub struct Ranges(Pieces);
+
+impl Ranges {
+    /// The allocated ranges within a range.
+    pub fn new(extents: &Arc<dyn Extents>, content: &Content, range: Range<u64>) -> Self {
+        Self(Pieces::new(extents, content, range))
+    }
+
+    /// The next one.
+    pub async fn next(&mut self) -> Result<Option<Range<u64>>, Error> {
+        let mut found: Option<Range<u64>> = None;
+        while let Some((start, piece)) = self.0.next().await? {
+            let hole = matches!(piece, Piece::Hole(_));
+            match &mut found {
+                Some(_) if hole => break,
+                Some(range) => range.end = start + piece.len(),
+                None if hole => {}
+                None => found = Some(start..start + piece.len()),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Streams the bytes of a range of content, verified, reading one step ahead of its caller.
+pub struct Reader {
+    /// `None` while a step is being read.
+    source: Option<Source>,
+    ahead: Option<JoinHandle<Step>>,
+    _held: Option<Held>,
+}
+
+struct Source {
+    pieces: Pieces,
+    /// What is left of the current piece.
+    piece: Option<Piece>,
+}
+
+type Step = (Source, Result<Option<Bytes>, Error>);
+
+impl Reader {
+    /// Reads the part of the range that lies within the content. Keeps `held`, which must hold the content, until it
+    /// is dropped; without it, somebody else must hold the content for as long.
+    pub fn new(
+        extents: &Arc<dyn Extents>,
+        content: &Content,
+        range: Range<u64>,
+        held: impl Into<Option<Held>>,
+    ) -> Self {
+        let source = Source { pieces: Pieces::new(extents, content, range), piece: None };
+        Self { source: Some(source), ahead: None, _held: held.into() }
+    }
+
+    /// The next bytes, at most 256 KiB; `None` at the end. May be called again if the caller stopped waiting for it.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        if let Some(source) = self.source.take() {
+            self.ahead = Some(tokio::spawn(source.step()));
+        }
+        let Some(step) = &mut self.ahead else { return Ok(None) };
+        let (source, result) = step.await.map_err(|e| Error::Io(e.to_string()))?;
+        self.ahead = match &result {
+            Ok(Some(_)) if source.has_more() => Some(tokio::spawn(source.step())),
+            _ => None,
+        };
+        result
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if let Some(step) = &self.ahead {
+            step.abort();
+        }
+    }
+}
+
+impl Source {
+    fn has_more(&self) -> bool {
+        self.piece.is_some() || !self.pieces.range.is_empty()
+    }
+
+    async fn step(mut self) -> Step {
+        let result = self.read().await;
+        (self, result)
+    }
+
+    async fn read(&mut self) -> Result<Option<Bytes>, Error> {
+        let piece = match self.piece.take() {
+            Some(piece) => piece,
+            None => match self.pieces.next().await? {
+                Some((_, piece)) => piece,
+                None => return Ok(None),
+            },
+        };
+        let step = step_bytes(&piece);
+        self.piece = (step < piece.len()).then(|| piece.part(step, piece.len()));
+        match piece.part(0, step) {
+            Piece::Hole(len) => Ok(Some(ZEROS.slice(..len as usize))),
+            Piece::Inline(bytes) => Ok(Some(bytes)),
+            Piece::Data { extent, offset, len } => {
+                self.pieces.cursor.extents().read(&extent, offset..offset + len).await.map(Some)
+            }
+        }
+    }
+}
+
+/// How much of a piece to read at once: not more than bounded, and up to where a checksum ends, so that none is
+/// computed twice.
+fn step_bytes(piece: &Piece) -> u64 {
+    let most = match piece {
+        Piece::Data { offset, .. } => READ_BYTES - *offset as usize % CHUNK,
+        _ => READ_BYTES,
+    };
+    piece.len().min(most as u64)
+}
+
+/// Reads a range of content into one buffer, for content known to be small.
+pub async fn read_all(
+    extents: &Arc<dyn Extents>,
+    content: &Content,
+    range: Range<u64>,
+    limit: usize,
+) -> Result<Bytes, Error> {
+    if range.end.min(content.len()).saturating_sub(range.start) > limit as u64 {
+        return Err(Error::Size);
+    }
+    let mut reader = Reader::new(extents, content, range, None);
+    let Some(first) = reader.next().await? else { return Ok(Bytes::new()) };
+    let mut rest = vec![];
+    while let Some(bytes) = reader.next().await? {
+        if rest.is_empty() {
+            rest.extend_from_slice(&first);
+        }
+        rest.extend_from_slice(&bytes);
+    }
+    Ok(if rest.is_empty() { first } else { rest.into() })
+}

@@ -1,0 +1,86 @@
+//! Makes content of a stream of bytes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::task::JoinHandle;
+
+use super::edit::Edit;
+use super::{Content, INLINE_BYTES};
+use crate::engine::Extents;
+use crate::extent::{Error, ExtentRef};
+use crate::pin::Writer;
+
+/// Takes a body of any length and puts it into extents, one being written while the next one arrives: at most two
+/// [preferred extents](Extents::preferred_bytes) are in memory. What is small in all stays inline.
+pub struct Upload {
+    extents: Arc<dyn Extents>,
+    writer: Writer,
+    edit: Edit,
+    parts: Vec<Bytes>,
+    gathered: usize,
+    in_flight: Option<JoinHandle<Result<ExtentRef, Error>>>,
+}
+
+impl Upload {
+    /// Begins with nothing.
+    pub fn new(extents: &Arc<dyn Extents>, writer: &Writer) -> Self {
+        Self {
+            extents: extents.clone(),
+            writer: writer.clone(),
+            edit: Edit::new(extents, writer, &Content::empty()),
+            parts: vec![],
+            gathered: 0,
+            in_flight: None,
+        }
+    }
+
+    /// Takes the next bytes. Waits while the disk is behind.
+    pub async fn push(&mut self, mut bytes: Bytes) -> Result<(), Error> {
+        let most = self.extents.preferred_bytes();
+        while self.gathered + bytes.len() >= most {
+            let now = bytes.split_to(most - self.gathered);
+            self.gather(now);
+            self.send().await?;
+        }
+        self.gather(bytes);
+        Ok(())
+    }
+
+    /// The content. Not durable before a [`sync`](Extents::sync), unless it is inline.
+    pub async fn finish(mut self) -> Result<Content, Error> {
+        if self.in_flight.is_none() && self.edit.is_empty() && self.gathered <= INLINE_BYTES {
+            return Ok(Content::inline(self.parts.concat()));
+        }
+        if self.gathered > 0 {
+            self.send().await?;
+        }
+        self.land().await?;
+        self.edit.finish().await
+    }
+
+    fn gather(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.gathered += bytes.len();
+            self.parts.push(bytes);
+        }
+    }
+
+    /// Starts to write what was gathered, once the extent before is written.
+    async fn send(&mut self) -> Result<(), Error> {
+        self.land().await?;
+        let (extents, writer) = (self.extents.clone(), self.writer.clone());
+        let payload = std::mem::take(&mut self.parts);
+        self.gathered = 0;
+        self.in_flight = Some(tokio::spawn(async move { extents.append(&writer, payload).await }));
+        Ok(())
+    }
+
+    async fn land(&mut self) -> Result<(), Error> {
+        if let Some(append) = self.in_flight.take() {
+            let extent = append.await.map_err(|e| Error::Io(e.to_string()))??;
+            self.edit.append(&Content::extent(extent)).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,316 @@
+//! The format of segment files, version 1. Pure: bytes in, values out.
+//!
+//! # Directory
+//! `segments/NNNNNNNNNNNNNNNN.seg`, the segment's id in 16 hexadecimal digits. Ids start at 1 and grow. The file with
+//! the highest id is never removed, and a file is durable (itself and its name) before the first frame is put in it;
+//! so the next id can always be told from the names, and no id is used twice.
+//!
+//! # File
+//! All numbers are little-endian. A file is at most 256 MiB, in blocks of 4 KiB. Block 0 is the segment header:
+//!
+//! | at | bytes | |
+//! |---|---|---|
+//! | 0 | 8 | `LAZULSEG` |
+//! | 8 | 4 | format version: 1 |
+//! | 12 | 4 | 0 |
+//! | 16 | 8 | segment id |
+//! | 24 | 8 | salt: random, made with the segment |
+//! | 32 | … | 0 |
+//! | 4092 | 4 | CRC32C of the 4092 bytes before |
+//!
+//! From block 1 on follow frames, each from a block boundary on, in any order of completion:
+//!
+//! | at | bytes | |
+//! |---|---|---|
+//! | 0 | 4 | `LZXF` |
+//! | 4 | 4 | payload length, 1 byte to 8 MiB |
+//! | 8 | 8 | extent id: this segment and the block this frame starts at |
+//! | 16 | 8 | the segment's salt |
+//! | 24 | 4 | CRC32C of the payload |
+//! | 28 | 4 | CRC32C of the 28 bytes before and of the table |
+//! | 32 | 4 n | table: CRC32C of each of the n chunks of 64 KiB of the payload, the last one shorter |
+//! | 32 + 4 n | length | payload |
+//! | … | … | unwritten, up to the next block boundary |
+//!
+//! # Invariants
+//! - A block is written at most once. The only other changes are that blocks are punched out (they read as zeros) and
+//!   that the tail of a segment that is no longer appended to is cut off.
+//! - A frame is referred to by durable records only after the frame was synced. A frame that is torn, misplaced or
+//!   missing is therefore either damage or was never referred to; which of the two, the records know.
+//! - Of a frame that is referred to, the first block (header and table) and every block that a referenced chunk touches
+//!   stay. Chunks that nobody refers to may be punched out on their own.
+//! - A client's bytes cannot pass for a frame: they would have to contain the segment's salt, which is never shown.
+//! - The header's magic, version and checksum stay where they are in every later version, so that an older binary
+//!   knows a newer format when it sees it.
+
+use bytes::{Buf, BufMut, Bytes};
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+use crc_fast::{Digest, checksum_combine, crc32_iscsi};
+
+use crate::extent::{ExtentId, ExtentRef, MAX_EXTENT_BYTES};
+
+/// Frames start at multiples of this; space is freed in multiples of this.
+pub(crate) const BLOCK: u64 = 4096;
+/// Payload bytes under one checksum: the least that is read and verified.
+pub(crate) const CHUNK: usize = 64 << 10;
+/// Bytes in a segment at most: as many blocks as an [`ExtentId`] can name.
+pub(crate) const MAX_SEGMENT_BYTES: u64 = 256 << 20;
+/// The format that this binary writes, and the highest that it reads.
+pub(crate) const VERSION: u32 = 1;
+
+const SEGMENT_MAGIC: &[u8; 8] = b"LAZULSEG";
+const FRAME_MAGIC: &[u8; 4] = b"LZXF";
+const FRAME_HEADER: usize = 32;
+
+/// The checksum that everything here uses.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    crc32_iscsi(bytes)
+}
+
+/// Chunks of a payload.
+pub(crate) fn chunks(length: u32) -> usize {
+    (length as usize).div_ceil(CHUNK)
+}
+
+/// Bytes of a frame before its payload. Always less than a block.
+pub(crate) fn header_bytes(length: u32) -> usize {
+    FRAME_HEADER + 4 * chunks(length)
+}
+
+/// Bytes that a frame takes in its segment, alignment included.
+pub(crate) fn frame_bytes(length: u32) -> u64 {
+    (header_bytes(length) as u64 + u64::from(length)).next_multiple_of(BLOCK)
+}
+
+/// Where a frame starts in its segment file.
+pub(crate) fn frame_offset(id: ExtentId) -> u64 {
+    u64::from(id.block()) * BLOCK
+}
+
+/// Block 0 of a segment file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) id: u64,
+    pub(crate) salt: u64,
+}
+
+/// Why block 0 is not a segment header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotAHeader {
+    /// It is none, or damaged.
+    Damaged,
+    /// It is one of a format that this binary does not know.
+    Newer(u32),
+}
+
+impl SegmentHeader {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(BLOCK as usize);
+        out.put_slice(SEGMENT_MAGIC);
+        out.put_u32_le(VERSION);
+        out.put_u32_le(0);
+        out.put_u64_le(self.id);
+        out.put_u64_le(self.salt);
+        out.resize(BLOCK as usize - 4, 0);
+        out.put_u32_le(crc32c(&out));
+        out
+    }
+
+    pub(crate) fn decode(block: &[u8]) -> Result<Self, NotAHeader> {
+        let Some((body, mut crc)) = block.split_at_checked(BLOCK as usize - 4) else {
+            return Err(NotAHeader::Damaged);
+        };
+        if crc.len() != 4 || crc.get_u32_le() != crc32c(body) {
+            return Err(NotAHeader::Damaged);
+        }
+        let Some(mut rest) = body.strip_prefix(SEGMENT_MAGIC) else { return Err(NotAHeader::Damaged) };
+        match rest.get_u32_le() {
+            0 => return Err(NotAHeader::Damaged),
+            1..=VERSION => rest.advance(4),
+            newer => return Err(NotAHeader::Newer(newer)),
+        }
+        Ok(Self { id: rest.get_u64_le(), salt: rest.get_u64_le() })
+    }
+}
+
+/// The checksums of a payload, taken before its place is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Checksums {
+    pub(crate) length: u32,
+    pub(crate) crc: u32,
+    pub(crate) table: Vec<u32>,
+}
+
+impl Checksums {
+    /// Of a payload that comes in parts; `None` if it is empty or longer than an extent may be.
+    pub(crate) fn of(payload: &[Bytes]) -> Option<Self> {
+        let total = payload.iter().try_fold(0usize, |sum, part| sum.checked_add(part.len()))?;
+        if total == 0 || total > MAX_EXTENT_BYTES {
+            return None;
+        }
+        let mut table = Vec::with_capacity(total.div_ceil(CHUNK));
+        let (mut digest, mut room) = (Digest::new(Crc32Iscsi), CHUNK);
+        for part in payload {
+            let mut part = part.as_ref();
+            while !part.is_empty() {
+                let (now, later) = part.split_at(part.len().min(room));
+                digest.update(now);
+                part = later;
+                room -= now.len();
+                if room == 0 {
+                    table.push(digest.finalize_reset() as u32);
+                    room = CHUNK;
+                }
+            }
+        }
+        if room < CHUNK {
+            table.push(digest.finalize() as u32);
+        }
+        let crc = combined(&table, total);
+        Some(Self { length: total as u32, crc, table })
+    }
+}
+
+/// The checksum of a payload of `total` bytes from those of its chunks.
+fn combined(table: &[u32], total: usize) -> u32 {
+    let lengths = (0..total).step_by(CHUNK).map(|start| (total - start).min(CHUNK) as u64);
+    table
+        .iter()
+        .map(|crc| u64::from(*crc))
+        .zip(lengths)
+        .reduce(|(crc, _), (next, length)| (checksum_combine(Crc32Iscsi, crc, next, length), length))
+        .map_or(0, |(crc, _)| crc as u32)
+}
+
+/// What stands before a payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FrameHeader {
+    pub(crate) id: ExtentId,
+    pub(crate) salt: u64,
+    pub(crate) sums: Checksums,
+}
+
+impl FrameHeader {
+    pub(crate) fn extent(&self) -> ExtentRef {
+        ExtentRef { id: self.id, length: self.sums.length, crc: self.sums.crc }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(header_bytes(self.sums.length));
+        out.put_slice(FRAME_MAGIC);
+        out.put_u32_le(self.sums.length);
+        out.put_u64_le(self.id.raw());
+        out.put_u64_le(self.salt);
+        out.put_u32_le(self.sums.crc);
+        let mut digest = Digest::new(Crc32Iscsi);
+        digest.update(&out);
+        let table: Vec<u8> = self.sums.table.iter().flat_map(|crc| crc.to_le_bytes()).collect();
+        digest.update(&table);
+        out.put_u32_le(digest.finalize() as u32);
+        out.put_slice(&table);
+        out
+    }
+
+    /// Reads the header at the start of `block`; `None` if there is no sound one.
+    pub(crate) fn decode(block: &[u8]) -> Option<Self> {
+        let (fixed, rest) = block.split_at_checked(FRAME_HEADER)?;
+        let mut fields = fixed.strip_prefix(FRAME_MAGIC)?;
+        let length = fields.get_u32_le();
+        if length == 0 || length as usize > MAX_EXTENT_BYTES {
+            return None;
+        }
+        let table = rest.get(..4 * chunks(length))?;
+        let (id, salt, crc) =
+            (ExtentId::from_raw(fields.get_u64_le()), fields.get_u64_le(), fields.get_u32_le());
+        let mut digest = Digest::new(Crc32Iscsi);
+        digest.update(&fixed[..FRAME_HEADER - 4]);
+        digest.update(table);
+        if digest.finalize() as u32 != fields.get_u32_le() {
+            return None;
+        }
+        let table = table.chunks_exact(4).map(|mut crc| crc.get_u32_le()).collect();
+        Some(Self { id, salt, sums: Checksums { length, crc, table } })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_segment_header_survives_and_any_flipped_bit_is_noticed() {
+        let header = SegmentHeader { id: 7, salt: 0x1234_5678_9abc_def0 };
+        let block = header.encode();
+        assert_eq!(block.len() as u64, BLOCK);
+        assert_eq!(SegmentHeader::decode(&block), Ok(header));
+        for byte in [0, 8, 12, 16, 24, 100, 4091, 4092, 4095] {
+            let mut bad = block.clone();
+            bad[byte] ^= 0x10;
+            assert_eq!(SegmentHeader::decode(&bad), Err(NotAHeader::Damaged), "byte {byte}");
+        }
+        assert_eq!(SegmentHeader::decode(&block[..4095]), Err(NotAHeader::Damaged));
+    }
+
+    #[test]
+    fn a_newer_format_is_known_as_such() {
+        let mut block = SegmentHeader { id: 1, salt: 2 }.encode();
+        block[8..12].copy_from_slice(&9u32.to_le_bytes());
+        let crc = crc32c(&block[..4092]);
+        block[4092..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(SegmentHeader::decode(&block), Err(NotAHeader::Newer(9)));
+    }
+
+    #[test]
+    fn a_frame_takes_whole_blocks_and_its_header_less_than_one() {
+        for (length, frame) in [
+            (1, 4096),
+            (4096 - 36, 4096),
+            (4096 - 35, 8192),
+            (CHUNK as u32, 69_632),
+            (MAX_EXTENT_BYTES as u32, 8 * 1024 * 1024 + 4096),
+        ] {
+            assert_eq!(frame_bytes(length), frame, "{length}");
+            assert!((header_bytes(length) as u64) < BLOCK);
+        }
+    }
+
+    #[test]
+    fn nothing_and_too_much_are_no_payload() {
+        assert_eq!(Checksums::of(&[]), None);
+        assert_eq!(Checksums::of(&[Bytes::new()]), None);
+        let half = Bytes::from(vec![0; MAX_EXTENT_BYTES / 2]);
+        assert!(Checksums::of(&[half.clone(), half.clone()]).is_some());
+        assert_eq!(Checksums::of(&[half.clone(), half, Bytes::from_static(b"x")]), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn checksums_do_not_depend_on_how_a_payload_is_cut(length in 1usize..300_000, cuts: [u16; 4]) {
+            let payload = Bytes::from((0..length).map(|i| (i * 7 + i / 251) as u8).collect::<Vec<_>>());
+            let mut cuts = cuts.map(|c| c as usize * length / 65_536);
+            cuts.sort_unstable();
+            let [a, b, c, d] = cuts;
+            let parts = [payload.slice(..a), payload.slice(a..b), payload.slice(b..c), payload.slice(c..d), payload.slice(d..)];
+            let sums = Checksums::of(&parts).unwrap();
+            prop_assert_eq!(sums.crc, crc32c(&payload));
+            prop_assert_eq!(sums.length as usize, length);
+            let expected: Vec<u32> = payload.chunks(CHUNK).map(crc32c).collect();
+            prop_assert_eq!(sums.table, expected);
+        }
+
+        #[test]
+        fn a_frame_header_survives_and_any_flipped_bit_is_noticed(id: u64, salt: u64, crc: u32, chunks in 1usize..=128, bit: u16) {
+            let sums = Checksums { length: (chunks * CHUNK) as u32, crc, table: (0..chunks as u32).collect() };
+            let header = FrameHeader { id: ExtentId::from_raw(id), salt, sums };
+            let mut bytes = header.encode();
+            prop_assert_eq!(bytes.len(), header_bytes(header.sums.length));
+            prop_assert_eq!(FrameHeader::decode(&bytes), Some(header));
+            let bit = bit as usize % (bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(FrameHeader::decode(&bytes), None);
+        }
+    }
+}

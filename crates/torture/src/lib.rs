@@ -1,0 +1,27 @@
+//! Crash, power-loss and fault testers for the storage core.
+//!
+//! - [`LossyFs`] is a FUSE file system on a disk that forgets, tears, lies and fails on demand. A program
+//!   under test uses it through ordinary system calls; the tester holds the switches.
+//! - [`child`] runs a worker in a process of its own, collects what it acknowledged, and kills it.
+//! - [`Seed`] makes what was random repeatable, and prints it when a test fails.
+//!
+//! The idea of every test built on these: run a workload, let it acknowledge, cut the power or kill it at
+//! some moment, start again, and check that all that was acknowledged is there and nothing is half there.
+
+pub mod child;
+mod content;
+mod disk;
+mod fault;
+mod fuse;
+mod lossy;
+mod seed;
+mod trace;
+mod tree;
+
+pub use content::Loss;
+pub use disk::Flipped;
+pub use fault::{Fault, FaultId, FaultKind, On, When};
+pub use lossy::{LossyFs, available, require};
+pub use seed::Seed;
+pub use trace::{Counters, Operation};
+pub use tree::Mode;

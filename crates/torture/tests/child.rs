@@ -1,0 +1,149 @@
+//! The process harness: what a child acknowledged survives its death, and no child survives its parent.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lazuli_torture::child::{Child, Entry, Parent, Silence};
+use lazuli_torture::{LossyFs, Mode, require};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::Timespec;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const ENTRY: Entry<'static> = Entry::Test("worker");
+
+/// Not a test by itself: where the children of the tests below start.
+#[test]
+fn worker() {
+    let Some(mut parent) = Parent::connect().unwrap() else { return };
+    match parent.role().to_owned().as_str() {
+        "counts for ever" => {
+            for number in 0.. {
+                parent.ack(number, "").unwrap();
+            }
+        }
+        "repeats its arguments" => {
+            for (number, argument) in parent.arguments().iter().enumerate() {
+                parent.ack(number as u64, argument).unwrap();
+            }
+        }
+        "echoes" => {
+            let mut number = 0;
+            while let Some(line) = parent.hear().unwrap() {
+                parent.ack(number, &line).unwrap();
+                number += 1;
+            }
+        }
+        "says nothing" => {
+            parent.hear().unwrap();
+        }
+        "panics" => panic!("of its own accord"),
+        "has a child" => {
+            let grandchild = Child::spawn(ENTRY, "says nothing", &[]).unwrap();
+            parent.ack(u64::from(grandchild.id()), "").unwrap();
+            parent.hear().unwrap();
+        }
+        "mounts" => {
+            let _fs = LossyFs::mount(parent.arguments()[0].as_str()).unwrap();
+            parent.ack(0, "").unwrap();
+            parent.hear().unwrap();
+        }
+        role => panic!("no such role: {role}"),
+    }
+}
+
+fn ends(pidfd: &OwnedFd) -> bool {
+    let patience = Timespec::try_from(PATIENCE).unwrap();
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&patience)).unwrap() > 0
+}
+
+fn pidfd(pid: u32) -> OwnedFd {
+    pidfd_open(Pid::from_raw(pid as i32).unwrap(), PidfdFlags::empty()).unwrap()
+}
+
+#[test]
+fn a_killed_child_leaves_every_acknowledgement_it_gave_without_a_gap() {
+    for acks in [1, 10, 1000] {
+        let mut child = Child::spawn(ENTRY, "counts for ever", &[]).unwrap();
+        child.wait_acks(acks, PATIENCE).unwrap();
+        let ended = child.kill().unwrap();
+        assert!(ended.acks.len() >= acks);
+        assert!(ended.acks.iter().enumerate().all(|(at, ack)| ack.number == at as u64));
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.status), Some(9));
+    }
+}
+
+#[test]
+fn arguments_arrive_and_a_child_that_is_done_ends_well() {
+    let arguments = ["one", "two words", "", "ünïcödé"];
+    let ended = Child::spawn(ENTRY, "repeats its arguments", &arguments).unwrap().finish(PATIENCE).unwrap();
+    assert!(ended.status.success(), "{}", ended.output);
+    assert_eq!(ended.acks.iter().map(|ack| ack.detail.as_str()).collect::<Vec<_>>(), arguments);
+}
+
+#[test]
+fn parent_and_child_talk_in_turns() {
+    let mut child = Child::spawn(ENTRY, "echoes", &[]).unwrap();
+    for line in ["hello", "ack 7", ""] {
+        child.say(line).unwrap();
+        assert_eq!(child.next_ack(PATIENCE).unwrap().detail, line);
+    }
+    assert!(child.say("two\nlines").is_err());
+    assert_eq!(child.acks().len(), 3);
+}
+
+#[test]
+fn a_silent_child_is_waited_for_only_so_long() {
+    let mut child = Child::spawn(ENTRY, "says nothing", &[]).unwrap();
+    assert_eq!(child.next_ack(Duration::from_millis(20)), Err(Silence::TimedOut));
+    let started = Instant::now();
+    let ended = child.finish(Duration::from_millis(20)).unwrap();
+    assert!(!ended.status.success(), "killed");
+    assert!(started.elapsed() < PATIENCE);
+}
+
+#[test]
+fn a_child_that_panics_shows_why() {
+    let mut child = Child::spawn(ENTRY, "panics", &[]).unwrap();
+    assert_eq!(child.next_ack(PATIENCE), Err(Silence::Ended));
+    let ended = child.finish(PATIENCE).unwrap();
+    assert!(!ended.status.success());
+    assert!(ended.output.contains("of its own accord"), "{}", ended.output);
+}
+
+#[test]
+fn dropping_a_child_kills_it() {
+    let child = Child::spawn(ENTRY, "says nothing", &[]).unwrap();
+    let pidfd = pidfd(child.id());
+    drop(child);
+    assert!(ends(&pidfd));
+}
+
+#[test]
+fn a_child_dies_with_a_parent_that_was_killed() {
+    let mut child = Child::spawn(ENTRY, "has a child", &[]).unwrap();
+    let grandchild = pidfd(child.next_ack(PATIENCE).unwrap().number as u32);
+    child.kill().unwrap();
+    assert!(ends(&grandchild), "the grandchild outlived its parent");
+}
+
+#[test]
+fn a_mount_that_a_killed_process_left_behind_is_cleared() {
+    if !require() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let path: &Path = root.path();
+    let mut child = Child::spawn(ENTRY, "mounts", &[path.to_str().unwrap()]).unwrap();
+    child.wait_acks(1, PATIENCE).unwrap();
+    child.kill().unwrap();
+    assert!(path.read_dir().is_err(), "a dead mount is in the way");
+    let fs = LossyFs::mount(path).unwrap();
+    std::fs::write(path.join("f"), b"x").unwrap();
+    fs.cut(Mode::Forget, 0);
+    drop(fs);
+    assert_eq!(path.read_dir().unwrap().count(), 0);
+}

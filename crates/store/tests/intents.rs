@@ -168,7 +168,7 @@ impl World {
 /// A store that lives as long as the process; its files vanish with the value beside it.
 fn store() -> (tempfile::TempDir, &'static Embedded) {
     let dir = tempfile::tempdir().unwrap();
-    let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options { cache_bytes: 8 << 20 }).unwrap();
+    let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
     (dir, Box::leak(Box::new(store)))
 }
 

@@ -14,9 +14,11 @@ mod disk;
 mod fault;
 mod fuse;
 mod lossy;
+pub mod rounds;
 mod seed;
 mod trace;
 mod tree;
+pub mod workload;
 
 pub use content::Loss;
 pub use disk::Flipped;

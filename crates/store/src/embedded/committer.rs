@@ -24,8 +24,6 @@ use crate::{
     Token, keys,
 };
 
-/// A memtable of this size is sealed and handed to the flusher.
-const MEMTABLE_BYTES: u64 = 32 << 20;
 /// Removals remembered, see [`Graves`].
 const MAX_GRAVES: usize = 1 << 16;
 /// Space headers remembered for readers.
@@ -41,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     log: Log,
+    /// A memtable of this size is sealed and handed to the flusher.
+    memtable_bytes: u64,
     /// Copied into every published snapshot.
     headers: Arc<Headers>,
     graves: Graves,
@@ -48,8 +48,8 @@ pub(crate) struct Committer {
 
 impl Committer {
     /// `floor`: no stamp up to it will be used again.
-    pub(crate) fn new(shared: Arc<Shared>, log: Log, floor: Stamp) -> Self {
-        Self { shared, log, headers: Arc::default(), graves: Graves::new(MAX_GRAVES, floor) }
+    pub(crate) fn new(shared: Arc<Shared>, log: Log, memtable_bytes: u64, floor: Stamp) -> Self {
+        Self { shared, log, memtable_bytes, headers: Arc::default(), graves: Graves::new(MAX_GRAVES, floor) }
     }
 
     /// Works until the queue is closed and empty, then leaves everything sealed for a last flush.
@@ -57,7 +57,7 @@ impl Committer {
         while let Some(jobs) = self.next_group() {
             let room = self.wait_for_room();
             self.commit_group(jobs, room);
-            self.seal_memtable(MEMTABLE_BYTES);
+            self.seal_memtable(self.memtable_bytes);
         }
         self.seal_memtable(1);
     }
@@ -66,9 +66,11 @@ impl Committer {
         let shared = self.shared.clone();
         let mut taken = shared.queue.take(Some(QUIET));
         if matches!(taken, Taken::Nothing) {
-            // Without its note, damage to the last frame would pass for a torn write; nothing else depends on it.
-            if let Err(error) = self.log.note() {
-                tracing::warn!(%error, "the log's last frame could not be noted as durable");
+            // The note itself may be lost; but a disk that fails to write is not trusted with the next frame.
+            if let Err(error) = self.log.note()
+                && !self.shared.is_stopped()
+            {
+                self.shared.stop("the log could not be written", &error);
             }
             taken = shared.queue.take(Some(IDLE));
         }

@@ -77,8 +77,8 @@ impl Flusher {
         }
         let mut state = self.state.lock();
         while behind() {
-            if let Some(failing) = state.failing {
-                return Err(failing);
+            if state.failing == Some(CommitError::Full) {
+                return Err(CommitError::Full);
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 return Err(CommitError::Busy);

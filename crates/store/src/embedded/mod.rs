@@ -69,6 +69,16 @@ pub enum OpenError {
 pub struct Options {
     /// Bytes of table blocks kept in memory.
     pub cache_bytes: u64,
+    /// A memtable of this size is sealed and flushed.
+    pub memtable_bytes: u64,
+    /// The size of a log segment, unless one group needs more.
+    pub log_segment_bytes: usize,
+}
+
+impl Options {
+    /// As little memory and disk as it works with: for tests, and for looking at a store.
+    pub const SMALL: Self =
+        Self { cache_bytes: 8 << 20, memtable_bytes: 256 << 10, log_segment_bytes: 1 << 20 };
 }
 
 impl Default for Options {
@@ -78,7 +88,11 @@ impl Default for Options {
             .ok()
             .and_then(|text| text.lines().next()?.split_whitespace().nth(1)?.parse::<u64>().ok())
             .map_or(1 << 30, |kib| kib << 10);
-        Self { cache_bytes: (memory / 8).clamp(64 << 20, 4 << 30) }
+        Self {
+            cache_bytes: (memory / 8).clamp(64 << 20, 4 << 30),
+            memtable_bytes: 32 << 20,
+            log_segment_bytes: 64 << 20,
+        }
     }
 }
 
@@ -125,7 +139,8 @@ impl Embedded {
         let seqno = SequenceNumberCounter::default();
         let tree = open_tree(&subdirectory(dir, "tree")?, &seqno, options.cache_bytes)?;
         let flushed = tree.get_highest_persisted_seqno();
-        let (log, old) = Log::open(&log_dir, |payload| replay(&tree, payload, flushed))?;
+        let (log, old) =
+            Log::open(&log_dir, options.log_segment_bytes, |payload| replay(&tree, payload, flushed))?;
         seqno.fetch_max(tree.get_highest_seqno().map_or(1, |highest| highest + 1));
 
         let old = if tree.active_memtable().is_empty() {
@@ -144,7 +159,8 @@ impl Embedded {
             tree,
             seqno,
         });
-        let committer = Committer::new(shared.clone(), log, Stamp::from_ticks(ceiling.ticks()));
+        let committer =
+            Committer::new(shared.clone(), log, options.memtable_bytes, Stamp::from_ticks(ceiling.ticks()));
         let store = Self {
             committer: Mutex::new(Some(spawn("lazuli-commit", move || committer.run())?)),
             threads: Mutex::new(vec![

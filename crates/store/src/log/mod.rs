@@ -21,9 +21,6 @@ use rustix::fs::FallocateFlags;
 
 pub(crate) use frame::FRAME_HEADER_BYTES;
 
-/// The size of a segment, unless one frame needs more.
-const SEGMENT_BYTES: usize = 64 << 20;
-
 /// Why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -70,6 +67,8 @@ pub(crate) struct Log {
     number: u64,
     /// Bytes of the segment file.
     size: usize,
+    /// Bytes of the next one, unless a frame needs more.
+    segment_bytes: usize,
     /// A note stands at `at`.
     noted: bool,
 }
@@ -88,7 +87,11 @@ pub(crate) struct Found {
 impl Log {
     /// Opens the log in `dir`, hands every group that it holds to `replay` in order, and starts a new segment behind
     /// them. Returns the segments that were replayed.
-    pub(crate) fn open(dir: &Path, replay: impl FnMut(&[u8])) -> Result<(Self, Vec<u64>), LogError> {
+    pub(crate) fn open(
+        dir: &Path,
+        segment_bytes: usize,
+        replay: impl FnMut(&[u8]),
+    ) -> Result<(Self, Vec<u64>), LogError> {
         let found = read(dir, replay)?;
         if let Some(unused) = found.unused {
             std::fs::remove_file(path(dir, unused))?;
@@ -99,7 +102,7 @@ impl Log {
             end_open_segment(dir, last)?;
         }
         let next = last.or(found.unused).unwrap_or(0) + 1;
-        Ok((Self::create(dir, next, SEGMENT_BYTES)?, found.segments))
+        Ok((Self::create(dir, next, segment_bytes, 0)?, found.segments))
     }
 
     /// The segment being written.
@@ -138,8 +141,7 @@ impl Log {
     pub(crate) fn rotate(&mut self, bytes: usize) -> io::Result<()> {
         self.write_mark(Kind::End)?;
         self.file.sync_data()?;
-        let size = SEGMENT_BYTES.max(frame::HEADER_BYTES + bytes + frame::frame_bytes(0));
-        *self = Self::create(&self.dir, self.identity.segment + 1, size)?;
+        *self = Self::create(&self.dir, self.identity.segment + 1, self.segment_bytes, bytes)?;
         Ok(())
     }
 
@@ -152,7 +154,9 @@ impl Log {
         Ok(())
     }
 
-    fn create(dir: &Path, segment: u64, size: usize) -> io::Result<Self> {
+    /// Makes a segment with room for a frame of `bytes`.
+    fn create(dir: &Path, segment: u64, segment_bytes: usize, bytes: usize) -> io::Result<Self> {
+        let size = segment_bytes.max(frame::HEADER_BYTES + bytes + frame::frame_bytes(0));
         let identity = Identity { segment, salt: getrandom::u64().map_err(io::Error::other)? };
         let path = path(dir, segment);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
@@ -167,7 +171,16 @@ impl Log {
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }
-        Ok(Self { dir: dir.into(), file, identity, at: frame::HEADER_BYTES, number: 0, size, noted: false })
+        Ok(Self {
+            dir: dir.into(),
+            file,
+            identity,
+            at: frame::HEADER_BYTES,
+            number: 0,
+            size,
+            segment_bytes,
+            noted: false,
+        })
     }
 
     fn write_mark(&self, kind: Kind) -> io::Result<()> {
@@ -278,6 +291,12 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    const SEGMENT_BYTES: usize = 1 << 20;
+
+    fn open(dir: &Path) -> Result<(Log, Vec<u64>), LogError> {
+        Log::open(dir, SEGMENT_BYTES, |_| ())
+    }
+
     fn group(payload: &[u8]) -> Vec<u8> {
         let mut buffer = vec![0; FRAME_HEADER_BYTES];
         buffer.extend_from_slice(payload);
@@ -299,7 +318,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut expected = vec![];
         for round in 0..3u8 {
-            let (mut log, _) = Log::open(dir.path(), |_| ()).unwrap();
+            let (mut log, _) = open(dir.path()).unwrap();
             for i in 0..5u8 {
                 log.append(&mut group(&[round, i])).unwrap();
                 expected.push(vec![round, i]);
@@ -310,7 +329,7 @@ mod tests {
             }
         }
         assert_eq!(replayed(dir.path()).unwrap(), expected);
-        let (_, old) = Log::open(dir.path(), |_| ()).unwrap();
+        let (_, old) = open(dir.path()).unwrap();
         Log::remove(dir.path(), old).unwrap();
         assert_eq!(replayed(dir.path()).unwrap(), Vec::<Vec<u8>>::new());
     }
@@ -318,7 +337,7 @@ mod tests {
     #[test]
     fn a_frame_larger_than_a_segment_gets_a_segment_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut log, _) = Log::open(dir.path(), |_| ()).unwrap();
+        let (mut log, _) = open(dir.path()).unwrap();
         let large = vec![9; SEGMENT_BYTES + 5];
         log.append(&mut group(&large)).unwrap();
         log.append(&mut group(b"after")).unwrap();
@@ -328,14 +347,14 @@ mod tests {
     #[test]
     fn a_torn_last_frame_is_dropped_and_writing_goes_on() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut log, _) = Log::open(dir.path(), |_| ()).unwrap();
+        let (mut log, _) = open(dir.path()).unwrap();
         log.append(&mut group(b"kept")).unwrap();
         let torn_at = log.at as u64;
         log.append(&mut group(&[5; 9000])).unwrap();
         log.file.write_all_at(&[0; 4096], torn_at + 4096).unwrap();
         drop(log);
         assert_eq!(replayed(dir.path()).unwrap(), vec![b"kept".to_vec()]);
-        let (mut log, _) = Log::open(dir.path(), |_| ()).unwrap();
+        let (mut log, _) = open(dir.path()).unwrap();
         log.append(&mut group(b"next")).unwrap();
         assert_eq!(replayed(dir.path()).unwrap(), vec![b"kept".to_vec(), b"next".to_vec()]);
     }
@@ -343,22 +362,22 @@ mod tests {
     #[test]
     fn a_flipped_bit_in_an_acknowledged_frame_is_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut log, _) = Log::open(dir.path(), |_| ()).unwrap();
+        let (mut log, _) = open(dir.path()).unwrap();
         let at = log.at as u64;
         log.append(&mut group(b"acknowledged")).unwrap();
         log.note().unwrap();
         log.file.write_all_at(b"X", at + FRAME_HEADER_BYTES as u64).unwrap();
-        assert!(matches!(Log::open(dir.path(), |_| ()), Err(LogError::Damaged { .. })));
+        assert!(matches!(open(dir.path()), Err(LogError::Damaged { .. })));
     }
 
     #[test]
     fn a_segment_that_was_being_created_is_not_missed_and_a_used_one_is() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut log, _) = Log::open(dir.path(), |_| ()).unwrap();
+        let (mut log, _) = open(dir.path()).unwrap();
         log.append(&mut group(b"kept")).unwrap();
         log.rotate(0).unwrap();
         File::options().write(true).open(newest(dir.path())).unwrap().write_all_at(&[0; 64], 0).unwrap();
-        let (mut log, _) = Log::open(dir.path(), |_| ()).unwrap();
+        let (mut log, _) = open(dir.path()).unwrap();
         log.append(&mut group(b"more")).unwrap();
         assert_eq!(replayed(dir.path()).unwrap(), vec![b"kept".to_vec(), b"more".to_vec()]);
         File::options().write(true).open(newest(dir.path())).unwrap().write_all_at(&[0; 64], 0).unwrap();
@@ -368,7 +387,7 @@ mod tests {
     #[test]
     fn a_missing_segment_is_damage() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut log, _) = Log::open(dir.path(), |_| ()).unwrap();
+        let (mut log, _) = open(dir.path()).unwrap();
         log.rotate(0).unwrap();
         log.rotate(0).unwrap();
         std::fs::remove_file(path(dir.path(), 2)).unwrap();

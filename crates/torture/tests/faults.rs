@@ -1,0 +1,183 @@
+//! A disk that fails: what was acknowledged stays, and nothing more is acknowledged than the disk has taken.
+
+use std::time::Duration;
+
+use lazuli_torture::child::{Child, Entry, Parent, Silence};
+use lazuli_torture::rounds::{Round, round};
+use lazuli_torture::workload::{Acknowledged, work};
+use lazuli_torture::{Fault, FaultKind, LossyFs, Mode, On, Seed, When, require};
+use rand::Rng;
+
+#[test]
+fn worker() {
+    if let Some(parent) = Parent::connect().expect("a parent, or none") {
+        work(&parent);
+    }
+}
+
+fn run(fs: &LossyFs, acknowledged: &mut Acknowledged, meanwhile: impl FnOnce(&mut Child)) -> Round {
+    round(Entry::Test("worker"), fs.path(), acknowledged, meanwhile)
+        .unwrap_or_else(|wrong| panic!("{wrong}\n{}", fs.report()))
+}
+
+fn commits(child: &mut Child, many: usize) {
+    let before = child.acks().len();
+    child.wait_acks(before + many, Duration::from_secs(30)).expect("it works");
+}
+
+fn until_it_ends(child: &mut Child) {
+    while child.next_ack(Duration::from_secs(30)) != Err(Silence::Ended) {}
+}
+
+fn log() -> On {
+    On::Files("/store/log/".into())
+}
+
+fn segments() -> On {
+    On::Files("/segments/".into())
+}
+
+/// Faults after which a store must refuse: in the log and in the segments.
+#[test]
+fn after_a_failed_sync_or_write_nothing_more_is_acknowledged() {
+    if !require() {
+        return;
+    }
+    let seed = Seed::pick();
+    for (kind, on) in [
+        (FaultKind::SyncError, log()),
+        (FaultKind::WriteError, log()),
+        (FaultKind::SyncError, segments()),
+        (FaultKind::WriteError, segments()),
+    ] {
+        let what = format!("{kind:?} on {on:?} ({seed:?})");
+        let fs = LossyFs::mount_temporary().expect("mounted");
+        let mut acknowledged = Acknowledged::default();
+        let mut fault = None;
+        let done = run(&fs, &mut acknowledged, |child| {
+            commits(child, 40);
+            fault = Some(fs.fault(Fault::once(kind, on)));
+            until_it_ends(child);
+        });
+        let struck = fs.struck(fault.expect("switched on"));
+        assert_eq!(struck, 1, "{what}: it struck once, and after that nobody tried again and believed");
+        assert!(done.refused.is_some(), "{what}: the store says that it stopped");
+        // The disk is well again but what the failed sync covered is gone for good.
+        fs.cut(Mode::Forget, 1);
+        fs.boot().expect("it boots");
+        let again = run(&fs, &mut acknowledged, |child| commits(child, 20));
+        assert!(again.acks >= 20, "{what}: after a restart it works again");
+    }
+}
+
+/// Faults in what is not needed for durability: the store goes on.
+#[test]
+fn a_failing_flush_is_tried_again_and_loses_nothing() {
+    if !require() {
+        return;
+    }
+    for kind in [FaultKind::SyncError, FaultKind::WriteError] {
+        let fs = LossyFs::mount_temporary().expect("mounted");
+        let mut acknowledged = Acknowledged::default();
+        let mut fault = None;
+        run(&fs, &mut acknowledged, |child| {
+            commits(child, 40);
+            let when = When::Calls { skip: 0, times: 3 };
+            fault = Some(fs.fault(Fault { kind, on: On::Any("/store/tree".into()), when }));
+            commits(child, 1500);
+        });
+        assert_eq!(fs.struck(fault.expect("switched on")), 3, "{kind:?} struck");
+        fs.cut(Mode::Tear, 2);
+        fs.boot().expect("it boots");
+        run(&fs, &mut acknowledged, |child| commits(child, 20));
+    }
+}
+
+#[test]
+fn short_writes_are_completed() {
+    if !require() {
+        return;
+    }
+    let fs = LossyFs::mount_temporary().expect("mounted");
+    let fault = fs.fault(Fault {
+        kind: FaultKind::ShortWrite,
+        on: On::Files(String::new()),
+        when: When::OneIn { n: 3, seed: 5 },
+    });
+    let mut acknowledged = Acknowledged::default();
+    for cut in 0..5 {
+        run(&fs, &mut acknowledged, |child| commits(child, 200));
+        fs.cut(Mode::Tear, cut);
+        fs.boot().expect("it boots");
+    }
+    run(&fs, &mut acknowledged, |_| ());
+    assert!(fs.struck(fault) > 100, "writes were cut short");
+}
+
+#[test]
+fn a_full_disk_refuses_and_recovers() {
+    if !require() {
+        return;
+    }
+    let fs = LossyFs::mount_temporary().expect("mounted");
+    let mut acknowledged = Acknowledged::default();
+    let done = run(&fs, &mut acknowledged, |child| {
+        commits(child, 40);
+        fs.set_capacity(fs.used() + (2 << 20));
+        until_it_ends(child);
+    });
+    let refused = done.refused.expect("it says so");
+    assert!(refused.contains("full") || refused.contains("space"), "{refused}");
+    fs.set_capacity(8 << 30);
+    let again = run(&fs, &mut acknowledged, |child| commits(child, 20));
+    assert!(again.acks >= 20);
+    fs.cut(Mode::Forget, 3);
+    fs.boot().expect("it boots");
+    run(&fs, &mut acknowledged, |_| ());
+}
+
+/// Bits that flip in what was acknowledged: reported before anything is served, or they hit nothing in use. The counts,
+/// the history and the content of every client are compared with what was acknowledged in either case.
+#[test]
+fn a_flipped_bit_is_reported() {
+    if !require() {
+        return;
+    }
+    const FLIPS: u64 = 12;
+    let seed = Seed::pick();
+    let mut random = seed.rng();
+    // Logs and segments are set aside in advance: only their beginning is in use, and of a segment only what no later
+    // operation has replaced.
+    for (what, commits_before, in_use, bits, at_least) in [
+        ("store/log", 60, 4096..12_000, 1, FLIPS),
+        ("segments", 12, 4096..1_500_000, 300, FLIPS / 2),
+        ("store/tree/tables", 900, 0..20_000, 1, FLIPS / 2),
+    ] {
+        let mut reported = 0;
+        for _ in 0..FLIPS {
+            let fs = LossyFs::mount_temporary().expect("mounted");
+            let mut acknowledged = Acknowledged::default();
+            run(&fs, &mut acknowledged, |child| commits(child, commits_before));
+            fs.cut(Mode::Forget, random.random());
+            fs.boot().expect("it boots");
+            // In every file, since some may only wait to be removed.
+            for file in std::fs::read_dir(fs.path().join(what)).expect("listed") {
+                let file = file.expect("listed");
+                let length = file.metadata().expect("its length").len();
+                let path = format!("/{what}/{}", file.file_name().to_str().expect("a name"));
+                for _ in 0..bits {
+                    let at = random.random_range(in_use.start..in_use.end.min(length));
+                    // Refused where nothing was ever written.
+                    let _ = fs.flip(&path, at, random.random_range(0..8));
+                }
+            }
+            if let Err(said) = round(Entry::Test("worker"), fs.path(), &mut acknowledged, |_| ()) {
+                let said = said.to_lowercase();
+                assert!(said.contains("damage") || said.contains("checksum"), "{what}: reported as {said}");
+                reported += 1;
+            }
+        }
+        println!("{what}: {reported} of {FLIPS} flips hit something in use and were reported");
+        assert!(reported >= at_least, "{what}: {reported} of {FLIPS} flips were reported ({seed:?})");
+    }
+}

@@ -1,0 +1,103 @@
+//! Power cuts, again and again: what was not synced is forgotten or torn, what was acknowledged is there. And the
+//! proof that this would notice: with any one kind of sync taken out, it fails.
+
+use std::time::Duration;
+
+use lazuli_torture::child::{Entry, Parent, Silence};
+use lazuli_torture::rounds::round;
+use lazuli_torture::workload::{Acknowledged, work};
+use lazuli_torture::{Fault, FaultKind, LossyFs, Mode, On, Seed, require};
+use rand::Rng;
+
+const CUTS: usize = 50;
+
+#[test]
+fn worker() {
+    if let Some(parent) = Parent::connect().expect("a parent, or none") {
+        work(&parent);
+    }
+}
+
+/// Works on the disk until the power is cut, at a random operation, and boots what survived.
+fn until_a_cut(
+    fs: &LossyFs,
+    acknowledged: &mut Acknowledged,
+    mode: Mode,
+    operations: u64,
+    seed: u64,
+) -> Result<(), String> {
+    let done = round(Entry::Test("worker"), fs.path(), acknowledged, |child| {
+        fs.plan_cut(operations, mode, seed);
+        while fs.is_cut().is_none() {
+            if child.next_ack(Duration::from_millis(20)) == Err(Silence::Ended) {
+                break;
+            }
+        }
+        fs.cut(mode, seed);
+    });
+    if done.is_err() {
+        // The worker may have met the end of its disk while it was verifying: then this cut is not one of the count.
+        fs.cut(mode, seed);
+    }
+    fs.boot().expect("it boots");
+    done.map(|_| ())
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_over_fifty_power_cuts() {
+    if !require() {
+        return;
+    }
+    let seed = Seed::pick();
+    let mut random = seed.rng();
+    let fs = LossyFs::mount_temporary().expect("mounted");
+    fs.write_back(50, random.random());
+    let mut acknowledged = Acknowledged::default();
+    for cut in 0..CUTS {
+        let mode = if cut % 3 == 0 { Mode::Forget } else { Mode::Tear };
+        let operations = random.random_range(1..1500);
+        if let Err(wrong) = until_a_cut(&fs, &mut acknowledged, mode, operations, random.random()) {
+            panic!("cut {cut}: {wrong}\n{}", fs.report());
+        }
+    }
+    round(Entry::Test("worker"), fs.path(), &mut acknowledged, |_| ())
+        .unwrap_or_else(|wrong| panic!("{wrong}\n{}", fs.report()));
+    assert!(acknowledged.total > CUTS as u64 * 2, "too little was done to tell: {}", acknowledged.total);
+    println!("{} commits acknowledged over {CUTS} cuts, all there", acknowledged.total);
+}
+
+/// Every kind of sync in the commit path and in the extent path.
+const SYNCS: &[(&str, fn() -> On)] = &[
+    ("a log segment", || On::Files("/store/log/".into())),
+    ("the log's directory", || On::Directories("/store/log".into())),
+    ("the tables", || On::Files("/store/tree/tables/".into())),
+    ("the tables' directory", || On::Directories("/store/tree/tables".into())),
+    ("the tree's manifest and its directory", || On::Any("/store/tree".into())),
+    ("an extent segment", || On::Files("/segments/".into())),
+    ("the extents' directory", || On::Directories("/segments".into())),
+    ("the data directory", || On::Exactly("/".into())),
+    ("the store's directory", || On::Exactly("/store".into())),
+];
+
+#[test]
+fn a_sync_taken_out_is_noticed() {
+    if !require() {
+        return;
+    }
+    let seed = Seed::pick();
+    let mut random = seed.rng();
+    let mut missed = vec![];
+    for (what, on) in SYNCS {
+        let fs = LossyFs::mount_temporary().expect("mounted");
+        fs.fault(Fault::always(FaultKind::LyingSync, on()));
+        let mut acknowledged = Acknowledged::default();
+        let noticed = (0..15).any(|_| {
+            let operations = random.random_range(200..2500);
+            until_a_cut(&fs, &mut acknowledged, Mode::Forget, operations, random.random()).is_err()
+        });
+        if !noticed {
+            missed.push(*what);
+        }
+    }
+    assert!(missed.is_empty(), "nobody noticed that these were not synced: {missed:?}");
+}

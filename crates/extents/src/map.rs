@@ -135,6 +135,11 @@ impl Content {
         self.length == 0
     }
 
+    /// Its bytes that are not in holes.
+    pub fn allocated(&self) -> u64 {
+        tree::allocated(&self.root) + self.tail.len() as u64
+    }
+
     /// All its bytes, if the record holds them itself: nothing needs to be read then.
     pub fn as_inline(&self) -> Option<&Bytes> {
         self.root.is_empty().then_some(&self.tail)

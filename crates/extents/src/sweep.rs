@@ -110,7 +110,7 @@ impl Sweep {
                         if let Link::Stored(node) = &sub.link
                             && self.mark.live(node, 0..node.length)
                         {
-                            let list = load(&*self.extents, node, level - 1, sub.len).await?;
+                            let list = load(&*self.extents, node, sub.expected(level)).await?;
                             lists.push(Tree { level: level - 1, list });
                             self.steps += 1;
                             if self.steps.is_multiple_of(STRIDE) {

@@ -220,7 +220,7 @@ impl Verifier {
                             continue;
                         }
                         self.report.bytes += u64::from(node.length);
-                        let loaded = load(&*extents, node, level - 1, sub.len).await;
+                        let loaded = load(&*extents, node, sub.expected(level)).await;
                         (node, loaded.map(|list| lists.push(Tree { level: level - 1, list })))
                     }
                     Entry::Piece(_) => continue,

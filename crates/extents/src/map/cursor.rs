@@ -2,26 +2,21 @@
 
 use std::sync::Arc;
 
-use super::tree::{Entry, Link, List, Sub};
+use super::tree::{Entry, Expected, Link, List};
 use super::{Content, Piece, node};
 use crate::engine::Extents;
 use crate::extent::{Error, ExtentRef};
 
-/// Reads a node which must hold entries of `level` that stand for `len` bytes.
-pub(crate) async fn load(
-    extents: &dyn Extents,
-    node: &ExtentRef,
-    level: u8,
-    len: u64,
-) -> Result<List, Error> {
+/// Reads a node of which it is known what it must hold.
+pub(crate) async fn load(extents: &dyn Extents, node: &ExtentRef, expected: Expected) -> Result<List, Error> {
     let payload = extents.read(node, 0..node.length).await?;
-    node::decode_expected(&payload, node, level, len)
+    node::decode_expected(&payload, node, expected)
 }
 
 /// A position before an entry of a map, or at its end.
 pub(crate) struct Cursor {
     extents: Arc<dyn Extents>,
-    /// Innermost last. No list is exhausted.
+    /// Innermost last. The innermost list is not exhausted; of the others, `next` is where to go on after it.
     stack: Vec<Place>,
     at: u64,
 }
@@ -66,31 +61,43 @@ impl Cursor {
     pub(crate) fn skip(&mut self) {
         let Some((_, entry)) = self.entry() else { return };
         self.at += entry.len();
-        while let Some(place) = self.stack.last_mut() {
+        if let Some(place) = self.stack.last_mut() {
             place.next += 1;
-            if place.next < place.list.len() {
-                return;
-            }
-            self.stack.pop();
         }
+        while self.stack.pop_if(|place| place.next == place.list.len()).is_some() {}
     }
 
     /// Moves to the first entry of the current one, if that is a subtree.
     pub(crate) async fn descend(&mut self) -> Result<(), Error> {
-        if let Some((level, Entry::Sub(Sub { len, link }))) = self.entry() {
-            let list = match link {
+        if let Some((level, Entry::Sub(sub))) = self.entry() {
+            let expected = sub.expected(level);
+            let list = match &sub.link {
                 Link::Fresh(list) => list.clone(),
-                Link::Stored(node) => load(&*self.extents, node, level - 1, *len).await?,
+                Link::Stored(node) => load(&*self.extents, node, expected).await?,
             };
-            // A stored list stands for `len` > 0 bytes, so it is not empty.
-            self.stack.push(Place { level: level - 1, list, next: 0 });
+            if let Some(place) = self.stack.last_mut() {
+                place.next += 1;
+            }
+            // It stands for more than 0 bytes, so it is not empty.
+            self.stack.push(Place { level: expected.level, list, next: 0 });
         }
         Ok(())
     }
 
-    /// The current piece; what stands before it in the map has been descended into. `None` at the end.
-    pub(crate) async fn piece(&mut self) -> Result<Option<Piece>, Error> {
+    /// Moves forward to the entry that contains `offset`, as high up in the map as it is.
+    pub(crate) fn skip_to(&mut self, offset: u64) {
+        while let Some((_, entry)) = self.entry()
+            && self.at + entry.len() <= offset
+        {
+            self.skip();
+        }
+    }
+
+    /// Moves forward to the piece that contains `offset` and returns it, reading no node that lies wholly before.
+    /// `None` at the end.
+    pub(crate) async fn piece_at(&mut self, offset: u64) -> Result<Option<Piece>, Error> {
         loop {
+            self.skip_to(offset);
             match self.entry() {
                 None => return Ok(None),
                 Some((_, Entry::Piece(piece))) => return Ok(Some(piece.clone())),
@@ -99,17 +106,16 @@ impl Cursor {
         }
     }
 
-    /// Moves forward to the piece that contains `offset`, reading no node that lies wholly before it.
-    pub(crate) async fn seek(&mut self, offset: u64) -> Result<(), Error> {
-        while let Some((_, entry)) = self.entry() {
-            if self.at + entry.len() <= offset {
-                self.skip();
-            } else if let Entry::Sub(_) = entry {
-                self.descend().await?;
-            } else {
-                break;
+    /// Moves forward to `offset` and tells whether it is allocated, and up to where that holds at least. Reads no node
+    /// that is allocated as a whole, or not at all. `None` at the end.
+    pub(crate) async fn run_at(&mut self, offset: u64) -> Result<Option<(u64, bool)>, Error> {
+        loop {
+            self.skip_to(offset);
+            let Some((_, entry)) = self.entry() else { return Ok(None) };
+            if let Some(allocated) = entry.is_allocated() {
+                return Ok(Some((self.at + entry.len(), allocated)));
             }
+            self.descend().await?;
         }
-        Ok(())
     }
 }

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::cursor::Cursor;
 use super::tree::Entry;
 use super::{Content, Piece};
@@ -12,7 +14,7 @@ use crate::extent::Error;
 /// A range that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The newer version has bytes there that were written since, even if they happen to be the same.
+    /// The newer version has bytes there that were written since, perhaps the same ones again.
     Written(Range<u64>),
     /// The newer version has a hole there, or ends before it, where the older had bytes.
     Cleared(Range<u64>),
@@ -77,14 +79,20 @@ impl Diff {
             let (Some(old), Some(new)) = (old, new) else { return self.step_past_an_end().await };
             let (old_level, old_start, old_entry) = old;
             let (new_level, new_start, new_entry) = new;
+            let to = (old_start + old_entry.len()).min(new_start + new_entry.len());
+            match (old_entry.is_allocated(), new_entry.is_allocated()) {
+                (Some(false), Some(false)) => return Ok((to, None)),
+                (Some(false), Some(true)) => return Ok((to, Some(Kind::Written))),
+                (Some(true), Some(false)) => return Ok((to, Some(Kind::Cleared))),
+                _ => {}
+            }
             match (old_entry, new_entry) {
-                (Entry::Sub(a), Entry::Sub(b)) if old_start == new_start && a == b => {
-                    return Ok((old_start + a.len, None));
-                }
+                (Entry::Sub(a), Entry::Sub(b)) if old_start == new_start && a == b => return Ok((to, None)),
                 (Entry::Piece(a), Entry::Piece(b)) => {
-                    let to = (old_start + a.len()).min(new_start + b.len());
                     let part = |piece: &Piece, start: u64| piece.part(self.at - start, to - start);
-                    return Ok((to, Kind::of(&part(a, old_start), &part(b, new_start))));
+                    let (a, b) = (part(a, old_start), part(b, new_start));
+                    let (len, same) = compare(&**self.older.cursor.extents(), &a, &b).await?;
+                    return Ok((self.at + len, (!same).then_some(Kind::Written)));
                 }
                 // Down on the higher side; on both sides where they are level, so that they stay so.
                 _ => {
@@ -105,21 +113,36 @@ impl Diff {
         } else {
             (&mut self.older, Kind::Cleared)
         };
-        side.cursor.seek(self.at).await?;
-        let Some(piece) = side.cursor.piece().await? else { return Ok((self.end, None)) };
-        let hole = matches!(piece, Piece::Hole(_));
-        Ok((side.cursor.at() + piece.len(), (!hole).then_some(kind)))
+        let Some((to, allocated)) = side.cursor.run_at(self.at).await? else { return Ok((self.end, None)) };
+        Ok((to, allocated.then_some(kind)))
+    }
+}
+
+/// Compares two pieces of one length, neither of them a hole: whether they begin alike, and for how long that holds.
+/// Data is the same if it lies in the same place. Bytes of the record may have got an extent of their own meanwhile,
+/// so they are compared as bytes.
+async fn compare(extents: &dyn Extents, a: &Piece, b: &Piece) -> Result<(u64, bool), Error> {
+    if a == b || !matches!((a, b), (Piece::Inline(_), _) | (_, Piece::Inline(_))) {
+        return Ok((a.len(), a == b));
+    }
+    let (a, b) = (bytes_of(extents, a).await?, bytes_of(extents, b).await?);
+    let same = a.first() == b.first();
+    let len = a.iter().zip(&b).take_while(|(a, b)| (a == b) == same).count();
+    Ok((len as u64, same))
+}
+
+async fn bytes_of(extents: &dyn Extents, piece: &Piece) -> Result<Bytes, Error> {
+    match piece {
+        Piece::Inline(bytes) => Ok(bytes.clone()),
+        Piece::Data { extent, offset, len } => extents.read(extent, *offset..offset + len).await,
+        Piece::Hole(_) => Ok(Bytes::new()),
     }
 }
 
 impl Side {
     /// The entry that contains an offset, its level and start; `None` behind the end.
     fn entry_at(&mut self, offset: u64) -> Option<(u8, u64, &Entry)> {
-        while let Some((_, entry)) = self.cursor.entry()
-            && self.cursor.at() + entry.len() <= offset
-        {
-            self.cursor.skip();
-        }
+        self.cursor.skip_to(offset);
         let start = self.cursor.at();
         self.cursor.entry().map(|(level, entry)| (level, start, entry))
     }
@@ -132,15 +155,6 @@ enum Kind {
 }
 
 impl Kind {
-    /// How two pieces of one length differ.
-    fn of(older: &Piece, newer: &Piece) -> Option<Self> {
-        match (older, newer) {
-            (a, b) if a == b => None,
-            (_, Piece::Hole(_)) => Some(Self::Cleared),
-            _ => Some(Self::Written),
-        }
-    }
-
     fn change(self, range: Range<u64>) -> Change {
         match self {
             Self::Written => Change::Written(range),

@@ -133,13 +133,13 @@ impl Edit {
 
     /// Stores what is new of the map.
     pub async fn finish(mut self) -> Result<Content, Error> {
-        if self.tail.is_empty()
-            && let Some(bytes) = last_inline(&self.tree.list)
-            && bytes.len() <= INLINE_BYTES
+        while let Some(bytes) = last_inline(&self.tree.list)
+            && bytes.len() + self.tail.len() <= INLINE_BYTES
         {
             let at = self.tree.len() - bytes.len() as u64;
             self.tree = self.compute(|tree, nodes| Ok(tree.split(nodes, at)?.0)).await?;
-            self.tail = BytesMut::from(bytes.as_ref());
+            let after = std::mem::replace(&mut self.tail, BytesMut::from(bytes.as_ref()));
+            self.tail.extend_from_slice(&after);
         }
         if self.tail.len() > INLINE_BYTES {
             self.settle_tail().await?;
@@ -191,8 +191,8 @@ impl Edit {
         loop {
             match f(&self.tree, &self.nodes) {
                 Ok(result) => return Ok(result),
-                Err(Absent { node, level, len }) => {
-                    let list = load(&*self.extents, &node, level, len).await?;
+                Err(Absent { node, expected }) => {
+                    let list = load(&*self.extents, &node, expected).await?;
                     self.nodes.insert(node, list);
                 }
             }

@@ -2,13 +2,14 @@
 //!
 //! A node is the payload of an extent: format version (1), level of its entries, their number (u16), 4 bytes of zeros,
 //! the entries. An entry is a tag and, little-endian: a hole (0) its length (u64); data (1) the extent's reference,
-//! offset and length within it (u32 each); a subtree (2) its node's reference and the length it stands for (u64).
+//! offset and length within it (u32 each); a subtree (2) its node's reference, the length it stands for, and how much of
+//! that is not in holes (u64 each).
 //! Entries of level 0 are holes and data, those of higher levels are subtrees. Decoding takes any bytes and never
 //! panics; what it accepts has no empty entry, no part outside its extent and no sum that overflows.
 
 use bytes::{Buf, BufMut, Bytes};
 
-use super::tree::{Entry, FANOUT, Link, List, MAX_LEVEL, Sub, total};
+use super::tree::{Entry, Expected, FANOUT, Link, List, MAX_LEVEL, Sub, allocated, total};
 use super::{MAX_CONTENT_BYTES, Piece};
 use crate::extent::{Error, ExtentRef};
 
@@ -19,7 +20,7 @@ const DATA: u8 = 1;
 const SUB: u8 = 2;
 
 /// Bytes that an entry takes at most.
-pub(crate) const MAX_ENTRY_BYTES: usize = 1 + ExtentRef::ENCODED + 8;
+pub(crate) const MAX_ENTRY_BYTES: usize = 1 + ExtentRef::ENCODED + 8 + 8;
 
 /// Writes entries that are all stored; bytes that are not (they never are in a stored map) are left out.
 pub(crate) fn encode_entries(entries: &[Entry], out: &mut Vec<u8>) {
@@ -35,10 +36,11 @@ pub(crate) fn encode_entries(entries: &[Entry], out: &mut Vec<u8>) {
                 out.put_u32_le(*offset);
                 out.put_u32_le(*len);
             }
-            Entry::Sub(Sub { len, link: Link::Stored(node) }) => {
+            Entry::Sub(Sub { len, allocated, link: Link::Stored(node) }) => {
                 out.put_u8(SUB);
                 out.put_slice(&node.encode());
                 out.put_u64_le(*len);
+                out.put_u64_le(*allocated);
             }
             Entry::Piece(Piece::Inline(_)) | Entry::Sub(Sub { link: Link::Fresh(_), .. }) => {
                 debug_assert!(false, "stored before its parts were");
@@ -75,8 +77,9 @@ fn decode_entry(bytes: &mut &[u8], level: u8) -> Option<Entry> {
             (end <= extent.length).then_some(Entry::Piece(Piece::Data { extent, offset, len }))
         }
         (SUB, 1..) => {
-            let node = decode_ref(bytes)?;
-            Some(Entry::Sub(Sub { len: bytes.try_get_u64_le().ok()?, link: Link::Stored(node) }))
+            let link = Link::Stored(decode_ref(bytes)?);
+            let (len, allocated) = (bytes.try_get_u64_le().ok()?, bytes.try_get_u64_le().ok()?);
+            (allocated <= len).then_some(Entry::Sub(Sub { len, allocated, link }))
         }
         _ => None,
     }
@@ -110,10 +113,12 @@ pub(crate) fn decode(mut payload: &[u8]) -> Option<(u8, Vec<Entry>)> {
     Some((level, decode_entries(payload, level, count.into())?))
 }
 
-/// Reads the payload of a node that is known to hold entries of `level` which stand for `len` bytes.
-pub(crate) fn decode_expected(payload: &[u8], node: &ExtentRef, level: u8, len: u64) -> Result<List, Error> {
-    match decode(payload) {
-        Some((l, entries)) if l == level && total(&entries) == len => Ok(entries.into()),
-        _ => Err(Error::Damaged(format!("{:?} is not the map node it should be", node.id))),
-    }
+/// Reads the payload of a node of which it is known what it must hold.
+pub(crate) fn decode_expected(payload: &[u8], node: &ExtentRef, expected: Expected) -> Result<List, Error> {
+    decode(payload)
+        .filter(|(level, entries)| {
+            expected == Expected { level: *level, len: total(entries), allocated: allocated(entries) }
+        })
+        .map(|(_, entries)| entries.into())
+        .ok_or_else(|| Error::Damaged(format!("{:?} is not the map node it should be", node.id)))
 }

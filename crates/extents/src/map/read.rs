@@ -36,8 +36,7 @@ impl Pieces {
         if self.range.is_empty() {
             return Ok(None);
         }
-        self.cursor.seek(self.range.start).await?;
-        let Some(piece) = self.cursor.piece().await? else { return Ok(None) };
+        let Some(piece) = self.cursor.piece_at(self.range.start).await? else { return Ok(None) };
         let (at, start) = (self.cursor.at(), self.range.start);
         let end = self.range.end.min(at + piece.len());
         self.range.start = end;
@@ -48,25 +47,31 @@ impl Pieces {
 /// The allocated ranges of content, in order and as long as possible: what is not a hole.
 ///
 /// To page, start again where the last page ended.
-pub struct Ranges(Pieces);
+pub struct Ranges {
+    cursor: Cursor,
+    range: Range<u64>,
+}
 
 impl Ranges {
     /// The allocated ranges within a range.
     pub fn new(extents: &Arc<dyn Extents>, content: &Content, range: Range<u64>) -> Self {
-        Self(Pieces::new(extents, content, range))
+        let end = range.end.min(content.len());
+        Self { cursor: Cursor::new(extents, content), range: range.start.min(end)..end }
     }
 
     /// The next one.
     pub async fn next(&mut self) -> Result<Option<Range<u64>>, Error> {
         let mut found: Option<Range<u64>> = None;
-        while let Some((start, piece)) = self.0.next().await? {
-            let hole = matches!(piece, Piece::Hole(_));
+        while self.range.start < self.range.end {
+            let Some((to, allocated)) = self.cursor.run_at(self.range.start).await? else { break };
+            let (from, to) = (self.range.start, to.min(self.range.end));
             match &mut found {
-                Some(_) if hole => break,
-                Some(range) => range.end = start + piece.len(),
-                None if hole => {}
-                None => found = Some(start..start + piece.len()),
+                Some(_) if !allocated => break,
+                Some(range) => range.end = to,
+                None if allocated => found = Some(from..to),
+                None => {}
             }
+            self.range.start = to;
         }
         Ok(found)
     }

@@ -18,9 +18,9 @@ use super::Piece;
 use crate::extent::{ExtentId, ExtentRef};
 
 /// Entries of a node at most: as many as fit in one 4 KiB block with the frame's header.
-pub(crate) const FANOUT: usize = 160;
+pub(crate) const FANOUT: usize = 120;
 /// Entries of a node at least, the root excepted.
-pub(crate) const MIN_FILL: usize = 40;
+pub(crate) const MIN_FILL: usize = 30;
 /// Levels that stored content may have. `MIN_FILL` to the power of this exceeds the pieces that any content can have.
 pub(crate) const MAX_LEVEL: u8 = 12;
 /// Inline pieces are merged up to this length.
@@ -41,6 +41,8 @@ pub(crate) enum Entry {
 pub(crate) struct Sub {
     /// The bytes it stands for.
     pub(crate) len: u64,
+    /// How many of them are not in holes.
+    pub(crate) allocated: u64,
     pub(crate) link: Link,
 }
 
@@ -60,11 +62,34 @@ impl Entry {
             Self::Sub(sub) => sub.len,
         }
     }
+
+    /// The bytes that are not in holes.
+    pub(crate) fn allocated(&self) -> u64 {
+        match self {
+            Self::Piece(Piece::Hole(_)) => 0,
+            Self::Piece(piece) => piece.len(),
+            Self::Sub(sub) => sub.allocated,
+        }
+    }
+
+    /// Whether all of it is allocated, or none; `None` if that must be looked up further down.
+    pub(crate) fn is_allocated(&self) -> Option<bool> {
+        match self.allocated() {
+            0 => Some(false),
+            all if all == self.len() => Some(true),
+            _ => None,
+        }
+    }
 }
 
 /// The bytes that entries stand for.
 pub(crate) fn total(entries: &[Entry]) -> u64 {
     entries.iter().map(Entry::len).sum()
+}
+
+/// The bytes of entries that are not in holes.
+pub(crate) fn allocated(entries: &[Entry]) -> u64 {
+    entries.iter().map(Entry::allocated).sum()
 }
 
 /// A sequence of pieces.
@@ -78,10 +103,26 @@ pub(crate) struct Tree {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Absent {
     pub(crate) node: ExtentRef,
-    /// The level of the entries it holds.
+    /// What it must hold.
+    pub(crate) expected: Expected,
+}
+
+/// What is known of a node before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    /// The level of its entries.
     pub(crate) level: u8,
-    /// The bytes they stand for.
+    /// The bytes they stand for, in all and without holes.
     pub(crate) len: u64,
+    pub(crate) allocated: u64,
+}
+
+impl Sub {
+    /// What the node must hold, if this is an entry of `level`.
+    pub(crate) fn expected(&self, level: u8) -> Expected {
+        debug_assert!(level > 0);
+        Expected { level: level.saturating_sub(1), len: self.len, allocated: self.allocated }
+    }
 }
 
 /// The stored nodes that have been read so far.
@@ -95,11 +136,10 @@ impl Nodes {
 
     /// The entries of an entry of `level`.
     fn children(&self, entry: &Entry, level: u8) -> Result<List, Absent> {
-        debug_assert!(level > 0);
         match entry {
             Entry::Sub(Sub { link: Link::Fresh(list), .. }) => Ok(list.clone()),
-            Entry::Sub(Sub { len, link: Link::Stored(node) }) => {
-                self.0.get(&node.id).cloned().ok_or(Absent { node: *node, level: level - 1, len: *len })
+            Entry::Sub(sub @ Sub { link: Link::Stored(node), .. }) => {
+                self.0.get(&node.id).cloned().ok_or(Absent { node: *node, expected: sub.expected(level) })
             }
             Entry::Piece(_) => Ok(List::default()),
         }
@@ -251,7 +291,11 @@ fn pack(list: Vec<Entry>) -> Vec<Entry> {
         .map(|i| {
             let take = rest.len().div_ceil(nodes - i);
             let entries: Vec<Entry> = rest.by_ref().take(take).collect();
-            Entry::Sub(Sub { len: total(&entries), link: Link::Fresh(entries.into()) })
+            Entry::Sub(Sub {
+                len: total(&entries),
+                allocated: allocated(&entries),
+                link: Link::Fresh(entries.into()),
+            })
         })
         .collect()
 }
@@ -340,4 +384,138 @@ fn replace_pieces(list: &[Entry], range: Range<u64>, with: &[Entry]) -> Vec<Entr
         with.iter().for_each(|entry| push(&mut out, entry.clone()));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// One byte of a sequence: which run it is of, and where in it. Run 0 is a hole.
+    type Unit = (u64, u32);
+
+    fn piece(run: u64, offset: u32, len: u32) -> Piece {
+        let extent = ExtentRef { id: ExtentId::from_raw(run), length: 1 << 20, crc: 0 };
+        if run == 0 { Piece::Hole(len.into()) } else { Piece::Data { extent, offset, len } }
+    }
+
+    fn units(list: &[Entry], out: &mut Vec<Unit>) {
+        for entry in list {
+            match entry {
+                Entry::Piece(Piece::Hole(len)) => out.extend((0..*len).map(|_| (0, 0))),
+                Entry::Piece(Piece::Data { extent, offset, len }) => {
+                    out.extend((*offset..offset + len).map(|at| (extent.id.raw(), at)));
+                }
+                Entry::Sub(Sub { link: Link::Fresh(list), .. }) => units(list, out),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn check(level: u8, list: &[Entry], root: bool) {
+        assert!(list.len() <= FANOUT && (root || list.len() >= MIN_FILL), "{} entries", list.len());
+        for entry in list {
+            assert!(entry.len() > 0);
+            match entry {
+                Entry::Piece(_) => assert_eq!(level, 0),
+                Entry::Sub(Sub { len, allocated: data, link: Link::Fresh(list) }) => {
+                    assert!(level > 0);
+                    assert_eq!((*len, *data), (total(list), allocated(list)));
+                    check(level - 1, list, false);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// A sequence of many short runs, and the same as units.
+    fn sequence(runs: usize, seed: u64) -> (Tree, Vec<Unit>) {
+        let (mut tree, mut model) = (Tree::default(), vec![]);
+        for run in 0..runs as u64 {
+            let (run, len) = ((run * 7 + seed) % 1000, (run % 3 + 1) as u32);
+            let next = Tree::leaf([piece(run, 5, len)]);
+            tree = tree.join(&Nodes::default(), &next).unwrap();
+            units(&next.list, &mut model);
+        }
+        (tree, model)
+    }
+
+    fn agree(tree: &Tree, model: &[Unit]) {
+        check(tree.level, &tree.list, true);
+        let mut found = vec![];
+        units(&tree.list, &mut found);
+        assert!(found == model, "{} and {} units", found.len(), model.len());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        #[test]
+        fn sequences_of_any_height_are_cut_joined_and_replaced_like_vectors(
+            runs in prop_oneof![0..300usize, 300..4000usize],
+            steps in prop::collection::vec((0..5u8, any::<u32>(), any::<u32>(), any::<u64>()), 1..25),
+        ) {
+            let nodes = Nodes::default();
+            let (mut tree, mut model) = sequence(runs, 1);
+            agree(&tree, &model);
+            for (kind, a, b, seed) in steps {
+                let at = |x: u32| (u64::from(x) * model.len() as u64 / (1 << 32)) as usize;
+                let (from, to) = (at(a.min(b)), at(a.max(b)));
+                match kind {
+                    // Cut, and put together again the other way round.
+                    0 => {
+                        let (left, right) = tree.split(&nodes, from as u64).unwrap();
+                        agree(&left, &model[..from]);
+                        agree(&right, &model[from..]);
+                        tree = right.join(&nodes, &left).unwrap();
+                        model.rotate_left(from);
+                    }
+                    // Replace a short part by a few runs, a long part by nothing or by many, and append a part again.
+                    1 | 2 => {
+                        let to = if kind == 1 { (from + 8).min(model.len()) } else { to };
+                        let few = if kind == 1 { seed % 6 } else { seed % 700 };
+                        let (with, units) = sequence(few as usize, seed % 1000);
+                        tree = tree.replace(&nodes, from as u64..to as u64, &with).unwrap();
+                        model.splice(from..to, units);
+                    }
+                    3 => {
+                        let (_, tail) = tree.split(&nodes, from as u64).unwrap();
+                        let (part, _) = tail.split(&nodes, (to - from) as u64).unwrap();
+                        if model.len() < 30_000 {
+                            tree = tree.join(&nodes, &part).unwrap();
+                            model.extend_from_within(from..to);
+                        }
+                    }
+                    _ => {
+                        tree = tree.settle(&nodes, MIN_FILL + 1).unwrap();
+                        prop_assert!(tree.list.len() <= MIN_FILL + 1);
+                    }
+                }
+                agree(&tree, &model);
+            }
+        }
+    }
+
+    #[test]
+    fn an_absent_node_is_named_and_what_is_not_touched_is_not_asked_for() {
+        let (mut tree, _) = sequence(4000, 1);
+        let list = Arc::make_mut(&mut tree.list);
+        let mut stored = HashMap::new();
+        for (i, entry) in list.iter_mut().enumerate() {
+            let Entry::Sub(sub) = entry else { panic!("{entry:?}") };
+            let node = ExtentRef { id: ExtentId::from_raw(5000 + i as u64), length: 1, crc: 0 };
+            let Link::Fresh(list) = std::mem::replace(&mut sub.link, Link::Stored(node)) else { panic!() };
+            stored.insert(node.id, (node, list));
+        }
+        let mut nodes = Nodes::default();
+        let (at, with) = (tree.len() / 2, Tree::leaf([piece(7, 0, 1)]));
+        let mut asked = 0;
+        while let Err(Absent { node, expected }) = tree.replace(&nodes, at..at + 1, &with) {
+            let (node, list) = stored.get(&node.id).unwrap();
+            assert_eq!(expected, Expected { level: 0, len: total(list), allocated: allocated(list) });
+            nodes.insert(*node, list.clone());
+            asked += 1;
+        }
+        assert_eq!(asked, 1);
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use lazuli_auth::bearer::{Issuer, KeySet, StaticKeys};
+use lazuli_auth::sign::{self, Resource};
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_auth::{Authenticator, Head};
 use lazuli_concurrency::Timestamp;
@@ -22,6 +23,11 @@ pub const ACCOUNT: &str = "devstoreaccount1";
 pub const TOKENS: &str = include_str!("../vectors/tokens.json");
 /// The `oid` of the tokens, and the owner of the user delegation keys.
 pub const SUBJECT: &str = "11111111-2222-3333-4444-555555555555";
+
+/// A version of the protocol that is neither old nor new.
+pub const SV: &str = "2021-12-02";
+/// An hour after the time of every request.
+pub const LATER: &str = "2026-05-20T13:00:00Z";
 
 pub struct World {
     pub account: Account,
@@ -166,6 +172,28 @@ impl Ask {
             now: self.now,
         })
     }
+}
+
+/// An account SAS for everything, with some fields changed; an empty value leaves a field out.
+pub fn account_sas(changes: &[(&str, &str)]) -> String {
+    let usual = [("sv", SV), ("ss", "bqtf"), ("srt", "sco"), ("sp", "rwdxylacupfti"), ("se", LATER)];
+    sign::account_sas(ACCOUNT, &key(), &changed(&usual, changes))
+}
+
+/// A SAS for container `c`, with some fields changed.
+pub fn container_sas(changes: &[(&str, &str)]) -> String {
+    let usual = [("sv", SV), ("sr", "c"), ("sp", "racwdxyltfmeopi"), ("se", LATER)];
+    service_sas(ServiceKind::Blob, "c", &changed(&usual, changes))
+}
+
+pub fn service_sas(service: ServiceKind, path: &str, fields: &[(&str, &str)]) -> String {
+    let resource = Resource { service, account: ACCOUNT, path, timestamp: "" };
+    sign::service_sas(&resource, &key(), fields)
+}
+
+pub fn changed<'a>(usual: &[(&'a str, &'a str)], changes: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let kept = usual.iter().filter(|(name, _)| !changes.iter().any(|(changed, _)| changed == name));
+    kept.chain(changes).filter(|(_, value)| !value.is_empty()).copied().collect()
 }
 
 pub fn block_on<F: Future>(future: F) -> F::Output {

@@ -1,0 +1,115 @@
+//! User delegation: from a bearer token to a key, and from the key to signatures.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{ACCOUNT, Ask, LATER, SV, World, changed};
+use lazuli_auth::sign::{self, Resource};
+use lazuli_protocol::account::Role;
+use lazuli_protocol::{ErrorCode, Key, Operation, ServiceKind, date};
+
+/// A user delegation SAS for container `c`, signed with a key that the server gave out.
+fn delegated(changes: &[(&str, &str)]) -> String {
+    let usual = [
+        ("sv", SV),
+        ("sr", "c"),
+        ("sp", "rwl"),
+        ("se", LATER),
+        ("skoid", common::SUBJECT),
+        ("sktid", "66666666-7777-8888-9999-000000000000"),
+        ("skt", "2026-05-20T11:00:00Z"),
+        ("ske", "2026-05-20T14:00:00Z"),
+        ("sks", "b"),
+        ("skv", "2021-12-02"),
+    ];
+    let resource = Resource { service: ServiceKind::Blob, account: ACCOUNT, path: "c", timestamp: "" };
+    sign::user_delegation_sas(
+        &resource,
+        &user_delegation_key("2026-05-20T11:00:00Z", "2026-05-20T14:00:00Z"),
+        &changed(&usual, changes),
+    )
+}
+
+/// Asks the server for a user delegation key, as a client does.
+fn user_delegation_key(start: &str, expiry: &str) -> Key {
+    let world = World::new();
+    let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
+    let token = tokens["tokens"][0]["token"].as_str().unwrap();
+    let ask = Ask::new(Operation::GetUserDelegationKey)
+        .at("", "")
+        .header("authorization", &format!("Bearer {token}"))
+        .version("2021-12-02");
+    let body = format!("<KeyInfo><Start>{start}</Start><Expiry>{expiry}</Expiry></KeyInfo>");
+    let reply = ask.with_head(&world.account, |head| {
+        common::block_on(world.authenticator.user_delegation_key(head, body.as_bytes()))
+    });
+    let reply = reply.unwrap();
+    let value = reply.split("<Value>").nth(1).and_then(|rest| rest.split("</Value>").next()).unwrap();
+    Key::from_base64(value).unwrap()
+}
+
+#[test]
+fn a_user_delegation_sas_grants_what_its_owner_may_do_and_it_says() {
+    use ErrorCode::{AuthenticationFailed, AuthorizationFailure, AuthorizationPermissionMismatch};
+    let ask = |operation, changes: &[(&str, &str)]| Ask::new(operation).query(delegated(changes));
+    for (role, operation, changes, expected) in [
+        (Some(Role::Contributor), Operation::PutBlob, &[][..], None),
+        (Some(Role::Reader), Operation::GetBlob, &[], None),
+        (Some(Role::Reader), Operation::PutBlob, &[], Some(AuthorizationPermissionMismatch)),
+        (None, Operation::GetBlob, &[], Some(AuthorizationPermissionMismatch)),
+        (Some(Role::Owner), Operation::GetBlob, &[("sp", "w")], Some(AuthorizationPermissionMismatch)),
+        (Some(Role::Owner), Operation::CreateContainer, &[], Some(AuthorizationFailure)),
+        (Some(Role::Owner), Operation::GetAccountInformation, &[], Some(AuthorizationFailure)),
+        (Some(Role::Owner), Operation::GetBlob, &[("sks", "q")], Some(AuthenticationFailed)),
+        (Some(Role::Owner), Operation::GetBlob, &[("skoid", "other")], Some(AuthenticationFailed)),
+        (
+            Some(Role::Owner),
+            Operation::GetBlob,
+            &[("ske", "2026-05-20T15:00:00Z")],
+            Some(AuthenticationFailed),
+        ),
+        (Some(Role::Owner), Operation::GetBlob, &[("si", "policy")], Some(AuthenticationFailed)),
+        (Some(Role::Owner), Operation::GetBlob, &[("skv", "")], Some(AuthenticationFailed)),
+        (Some(Role::Owner), Operation::GetBlob, &[("sv", "2018-03-28")], Some(AuthenticationFailed)),
+        // The same moment, written otherwise.
+        (Some(Role::Owner), Operation::GetBlob, &[("skt", "2026-05-20T11:00:00.0000000Z")], None),
+    ] {
+        let world = role.map_or_else(World::new, |role| World::new().with_role(role));
+        assert_eq!(world.code(&ask(operation, changes)), expected, "{role:?} {operation:?} {changes:?}");
+    }
+}
+
+#[test]
+fn a_user_delegation_sas_ends_with_its_key() {
+    let world = World::new().with_role(Role::Reader);
+    let query = delegated(&[("se", "2026-05-21")]);
+    for (now, expected) in [
+        ("2026-05-20T11:00:00Z", None),
+        ("2026-05-20T13:59:59Z", None),
+        ("2026-05-20T14:00:00Z", Some(ErrorCode::AuthenticationFailed)),
+        ("2026-05-20T10:59:59Z", Some(ErrorCode::AuthenticationFailed)),
+    ] {
+        let now = date::parse_iso8601(now).unwrap();
+        assert_eq!(
+            world.code(&Ask { now, ..Ask::new(Operation::GetBlob).query(&query) }),
+            expected,
+            "{now:?}"
+        );
+    }
+}
+
+#[test]
+fn a_user_delegation_sas_that_is_bound_to_a_user_needs_that_users_token() {
+    let world = World::new().with_role(Role::Reader);
+    let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
+    let bearer = |token: &serde_json::Value| format!("Bearer {}", token.as_str().unwrap());
+    let (owner, other) = (bearer(&tokens["tokens"][0]["token"]), bearer(&tokens["by_sub"]));
+    let bound = || {
+        Ask::new(Operation::GetBlob).query(delegated(&[("sv", "2025-07-05"), ("sduoid", common::SUBJECT)]))
+    };
+    let refused = Some(ErrorCode::AuthenticationFailed);
+    assert_eq!(world.code(&bound()), refused);
+    assert_eq!(world.code(&bound().header("authorization", &owner)), None);
+    assert_eq!(world.code(&bound().header("authorization", &other)), refused);
+}

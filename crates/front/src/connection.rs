@@ -31,12 +31,13 @@ pub(crate) trait Handler: Send + Sync + 'static {
         + Send
         + 'static;
 
-    /// Answers one request. Whatever happens there is an answer.
+    /// Answers one request. Whatever happens there is an answer. (hyper wants a `Result` all the same, and wrapping
+    /// the future here would double its size.)
     fn handle(
         self: Arc<Self>,
         request: http::Request<Incoming>,
         origin: Origin,
-    ) -> impl Future<Output = http::Response<Self::Body>> + Send + 'static;
+    ) -> impl Future<Output = Result<http::Response<Self::Body>, Infallible>> + Send + 'static;
 }
 
 /// Where a request came from.
@@ -64,6 +65,9 @@ pub(crate) enum Stage {
 /// The largest HTTP/2 window of one stream, and of all streams of a connection: what a client may send ahead of us.
 const STREAM_WINDOW: u32 = 512 * 1024;
 const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
+
+/// The number of header fields that hyper allows by itself. Any other costs it two heap buffers for each request.
+pub(crate) const FAST_HEAD_FIELDS: usize = 100;
 
 /// Serves one accepted socket until it closes.
 pub(crate) async fn serve<H: Handler>(
@@ -109,9 +113,12 @@ async fn serve_http1<H: Handler>(
 ) {
     let watchdog = Watchdog::new(Arc::clone(&origin.pulse), Arc::clone(&limits));
     let peer = origin.peer;
-    let connection = http1::Builder::new()
+    let mut protocol = http1::Builder::new();
+    if limits.head_fields != FAST_HEAD_FIELDS {
+        protocol.max_headers(limits.head_fields);
+    }
+    let connection = protocol
         .max_header_size(limits.head_bytes)
-        .max_headers(limits.head_fields)
         .max_buf_size(limits.buffer_bytes.max(limits.head_bytes))
         .header_read_timeout(None) // the watchdog's
         .serve_connection(io, answer(handler, origin));
@@ -148,10 +155,7 @@ fn answer<H: Handler>(
     Error = Infallible,
     Future = impl Future<Output = Result<http::Response<H::Body>, Infallible>> + Send + 'static,
 > {
-    hyper::service::service_fn(move |request| {
-        let reply = Arc::clone(&handler).handle(request, origin.clone());
-        async move { Ok(reply.await) }
-    })
+    hyper::service::service_fn(move |request| Arc::clone(&handler).handle(request, origin.clone()))
 }
 
 /// What the two protocols' connections have in common.

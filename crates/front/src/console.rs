@@ -1,6 +1,7 @@
 //! The console port: is it alive, is it ready, what has it counted. For load balancers and Prometheus; nothing here
 //! needs credentials, so nothing here tells about data.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// Starts answering on `address`; port 0 takes any free port.
+    /// Starts answering on `address`; port 0 takes any free port. Has to be called within a tokio runtime.
     pub fn start(address: SocketAddr, readiness: Readiness, metrics: MetricsText) -> io::Result<Self> {
         let listener = Listener::bind(address)?;
         let address = listener.address();
@@ -64,9 +65,13 @@ struct Pages {
 impl Handler for Pages {
     type Body = Full<Bytes>;
 
-    async fn handle(self: Arc<Self>, request: Request<Incoming>, origin: Origin) -> Response<Full<Bytes>> {
+    async fn handle(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        origin: Origin,
+    ) -> Result<Response<Full<Bytes>>, Infallible> {
         let _under_way = origin.pulse.begin();
-        self.page(request.method(), request.uri().path())
+        Ok(self.page(request.method(), request.uri().path()))
     }
 }
 

@@ -16,7 +16,8 @@ pub struct Limits {
     pub streams_per_connection: u32,
     /// Bytes of a request line with its headers. More gets 431 and the connection ends.
     pub head_bytes: usize,
-    /// Header fields of one request. More gets 431 and the connection ends.
+    /// Header fields of one request. More gets 431 and the connection ends. Any other number than the default makes
+    /// every HTTP/1 request about a microsecond slower.
     pub head_fields: usize,
     /// Bytes that one connection buffers in each direction.
     pub buffer_bytes: usize,
@@ -44,7 +45,7 @@ impl Default for Limits {
             requests: 16_384,
             streams_per_connection: 128,
             head_bytes: 64 * 1024,
-            head_fields: 256,
+            head_fields: crate::connection::FAST_HEAD_FIELDS,
             buffer_bytes: 256 * 1024,
             head_time: Duration::from_secs(30),
             idle_time: Duration::from_secs(300),

@@ -8,11 +8,12 @@
 //! handed to the store may still happen, as the protocol says of a timeout.
 
 use std::any::Any;
+use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, ORIGIN, TRANSFER_ENCODING};
 use http::request::Parts;
@@ -37,7 +38,7 @@ use crate::connection::{Handler, Origin};
 use crate::exchange::Exchange;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::reply::{Reply, X_MS_CLIENT_REQUEST_ID};
+use crate::reply::{Reply, X_MS_CLIENT_REQUEST_ID, X_MS_VERSION};
 
 /// The longest `x-ms-client-request-id` that is echoed and logged.
 const MAX_CLIENT_REQUEST_ID: usize = 1024;
@@ -90,7 +91,7 @@ impl Handler for Pipeline {
         self: Arc<Self>,
         request: http::Request<Incoming>,
         origin: Origin,
-    ) -> http::Response<ReplyBody> {
+    ) -> Result<http::Response<ReplyBody>, Infallible> {
         let now = self.gate.clock.now();
         let request_id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
         let (parts, incoming) = request.into_parts();
@@ -117,9 +118,11 @@ impl Handler for Pipeline {
             Reply { exchange, service: self.kind, version: Version::NEWEST, now, origin: browser, http1 };
         let mut properties = None;
         let arrival = Arrival { parts, body, origin, now, request_id };
-        let served = self.serve(arrival, &mut reply, &mut properties);
-        let result = catching_panics(request_id, served).await;
-        reply.send(result, properties.as_ref().map_or(&[], |properties| &properties.cors))
+        let result = {
+            let mut served = pin!(self.serve(arrival, &mut reply, &mut properties));
+            poll_fn(|cx| poll_catching_panics(served.as_mut(), request_id, cx)).await
+        };
+        Ok(reply.send(result, properties.as_ref().map_or(&[], |properties| &properties.cors)))
     }
 }
 
@@ -233,20 +236,16 @@ impl Pipeline {
     }
 }
 
-/// Runs a future to its end, where a panic counts as a failure of this request alone.
-async fn catching_panics(
+/// Polls a future, where a panic counts as a failure of this request alone. Not to be polled after that.
+fn poll_catching_panics(
+    served: Pin<&mut impl Future<Output = Result<Response, Refusal>>>,
     request_id: Uuid,
-    served: impl Future<Output = Result<Response, Refusal>>,
-) -> Result<Response, Refusal> {
-    let mut served = pin!(served);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| served.as_mut().poll(cx))) {
-        Ok(polled) => polled,
-        Err(panic) => {
-            tracing::error!(%request_id, panic = panic_text(&*panic), "a request panicked");
-            Poll::Ready(Err(Refusal::new(ErrorCode::InternalError)))
-        }
+    cx: &mut Context<'_>,
+) -> Poll<Result<Response, Refusal>> {
+    catch_unwind(AssertUnwindSafe(|| served.poll(cx))).unwrap_or_else(|panic| {
+        tracing::error!(%request_id, panic = panic_text(&*panic), "a request panicked");
+        Poll::Ready(Err(Refusal::new(ErrorCode::InternalError)))
     })
-    .await
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
@@ -265,9 +264,8 @@ fn preflight(properties: Option<&ServiceProperties>, headers: &HeaderMap) -> Res
 /// The version that decides: the header's, else what a signature asks for, else the service's default, else the oldest.
 /// A signature's version that cannot be read is for authentication to refuse.
 fn version(headers: &HeaderMap, query: &Query, default: Option<Version>) -> Result<Version, Refusal> {
-    const X_MS_VERSION: &str = "x-ms-version";
     if let Some(value) = headers.get(X_MS_VERSION) {
-        return Version::from_header(X_MS_VERSION, value.to_str().unwrap_or_default());
+        return Version::from_header(X_MS_VERSION.as_str(), value.to_str().unwrap_or_default());
     }
     let signed = query.contains("sig");
     if let Some(text) = query.get("api-version").filter(|_| signed) {

@@ -18,7 +18,7 @@ use crate::body::ReplyBody;
 use crate::exchange::Exchange;
 
 const X_MS_REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
-const X_MS_VERSION: HeaderName = HeaderName::from_static("x-ms-version");
+pub(crate) const X_MS_VERSION: HeaderName = HeaderName::from_static("x-ms-version");
 pub(crate) const X_MS_CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-client-request-id");
 
 macro_rules! server {

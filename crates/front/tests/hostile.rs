@@ -92,7 +92,7 @@ fn no_bytes_bring_the_server_down() {
         ..Limits::default()
     };
     let server = runtime.block_on(async { start_with(limits) });
-    let config = ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(bytes in bytes())| runtime.block_on(attack(&server, &bytes))?);
     runtime.block_on(server.until_quiet());
 }

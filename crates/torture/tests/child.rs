@@ -40,9 +40,16 @@ fn worker() {
         "says nothing" => {
             parent.hear().unwrap();
         }
+        "is deaf" => {
+            parent.ack(0, "").unwrap();
+            loop {
+                std::thread::park();
+            }
+        }
         "panics" => panic!("of its own accord"),
         "has a child" => {
-            let grandchild = Child::spawn(ENTRY, "says nothing", &[]).unwrap();
+            let mut grandchild = Child::spawn(ENTRY, "is deaf", &[]).unwrap();
+            grandchild.wait_acks(1, PATIENCE).unwrap();
             parent.ack(u64::from(grandchild.id()), "").unwrap();
             parent.hear().unwrap();
         }

@@ -80,9 +80,18 @@ impl EngineClock {
         Timestamp::from_ticks(self.machine.now().ticks().max(self.last.load(Ordering::SeqCst))) + AHEAD
     }
 
-    /// The ceiling that a clean stop commits: nothing is skipped at the next start.
-    pub(crate) fn final_ceiling(&self) -> Timestamp {
-        Timestamp::from_ticks(self.last.load(Ordering::SeqCst) + 1)
+    /// Stops the clock for a clean end and gives the ceiling to leave on disk: just above all that was given out, so that
+    /// nothing is skipped at the next start. What is asked for later is not shown above it.
+    pub(crate) fn freeze(&self) -> Timestamp {
+        self.stop();
+        let ceiling = self.last.load(Ordering::SeqCst) + 1;
+        self.ceiling.store(ceiling, Ordering::SeqCst);
+        Timestamp::from_ticks(ceiling)
+    }
+
+    /// Whether somebody waits for a new ceiling, or will soon.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
     }
 
     /// A new ceiling is durable.

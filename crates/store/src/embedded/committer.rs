@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lazuli_concurrency::Stamp;
+use lazuli_concurrency::{Stamp, Timestamp};
 use lsm_tree::AbstractTree;
 
 use super::Shared;
@@ -35,6 +35,8 @@ const IDLE: Duration = Duration::from_secs(15);
 const IDLE_FLUSH_BYTES: u64 = 4 << 20;
 /// How long a group waits for the flusher to catch up before its commits are told that the store is busy.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it looks up meanwhile.
+const SLICE: Duration = Duration::from_millis(100);
 
 pub(crate) struct Committer {
     shared: Arc<Shared>,
@@ -58,6 +60,19 @@ impl Committer {
             let room = self.wait_for_room();
             self.commit_group(jobs, room);
             self.seal_memtable(self.memtable_bytes);
+        }
+        self.rest();
+    }
+
+    /// A clean end: the next start goes on from the very stamp that was last given out, with an empty log.
+    fn rest(&mut self) {
+        if self.shared.is_stopped() {
+            return;
+        }
+        let mut group = Group::default();
+        self.set_ceiling(&mut group, self.shared.clock.freeze());
+        if self.make_durable(&group).is_ok() {
+            self.apply(group);
         }
         self.seal_memtable(1);
     }
@@ -139,16 +154,19 @@ impl Committer {
                 }
                 Ok(())
             }
-            Work::Ceiling(ceiling) => {
-                let ceiling = ceiling.unwrap_or_else(|| self.shared.clock.next_ceiling());
-                let stamp = Stamp::from_ticks(ceiling.ticks());
-                let seqno = self.shared.seqno.next();
-                group.put(seqno, Bytes::from_static(keys::CLOCK), stamp, &ceiling.ticks().to_le_bytes());
-                group.ceiling = Some(ceiling);
+            Work::Ceiling => {
+                self.set_ceiling(group, self.shared.clock.next_ceiling());
                 Ok(())
             }
             Work::Republish => Ok(()),
         }
+    }
+
+    fn set_ceiling(&self, group: &mut Group, ceiling: Timestamp) {
+        let stamp = Stamp::from_ticks(ceiling.ticks());
+        let seqno = self.shared.seqno.next();
+        group.put(seqno, Bytes::from_static(keys::CLOCK), stamp, &ceiling.ticks().to_le_bytes());
+        group.ceiling = Some(ceiling);
     }
 
     fn judge_commit(
@@ -227,9 +245,15 @@ impl Committer {
                     let key = keys::row(prefix, key);
                     let counter = match changes.get(&key) {
                         Some(changed) => changed.clone(),
-                        None => self.row(group, &key)?,
+                        None => {
+                            let row = self.row(group, &key)?;
+                            if row.is_none() && !self.graves.allow(&key, stamp) {
+                                return Err(CommitError::Conflict);
+                            }
+                            row
+                        }
                     };
-                    // Counters never conflict, so a late stamp is moved up instead.
+                    // Additions never conflict with each other, so a late stamp is moved up instead.
                     let token = match &counter {
                         Some(row) => stamp.max(Stamp::from_ticks(row.token.0.ticks() + 1)),
                         None => stamp,
@@ -345,7 +369,6 @@ impl Committer {
         if tree.active_memtable().size() < bytes || self.shared.is_stopped() {
             return;
         }
-        let ended = self.log.segment();
         if let Err(error) = self.log.rotate(0) {
             // The old segment is still in use. A full device is met again, and answered, by the next append.
             if error.raw_os_error() != Some(rustix::io::Errno::NOSPC.raw_os_error()) {
@@ -354,13 +377,25 @@ impl Committer {
             return;
         }
         tree.rotate_memtable();
-        self.shared.flusher.flush_up_to(ended, self.log.segment());
+        self.shared.flusher.flush_before(self.log.segment());
     }
 
     /// Waits while the flusher is behind; `Busy` if that takes too long.
-    fn wait_for_room(&self) -> Result<(), CommitError> {
+    /// The clock does not wait with it.
+    fn wait_for_room(&mut self) -> Result<(), CommitError> {
         let deadline = Instant::now() + PATIENCE;
-        self.shared.flusher.wait_while_behind(&self.shared.tree, deadline)
+        loop {
+            let slice = (Instant::now() + SLICE).min(deadline);
+            match self.shared.flusher.wait_while_behind(&self.shared.tree, slice) {
+                Err(CommitError::Busy) if Instant::now() < deadline => {
+                    if self.shared.clock.is_asked() {
+                        let job = Job { work: Work::Ceiling, answer: None, _room: None };
+                        self.commit_group(vec![job], Ok(()));
+                    }
+                }
+                room => return room,
+            }
+        }
     }
 }
 

@@ -36,8 +36,10 @@ pub(crate) struct Flusher {
 
 #[derive(Default)]
 struct State {
-    /// Log segments that exist, oldest first, the one in use not counted.
+    /// Log segments that exist, oldest first, those since the last seal not counted.
     segments: VecDeque<u64>,
+    /// The first segment that is not counted.
+    next_segment: u64,
     /// Flush, and then remove the segments up to this one.
     up_to: Option<u64>,
     /// Compact, a flush has added a table.
@@ -48,18 +50,20 @@ struct State {
 }
 
 impl Flusher {
-    /// `segments`: those that recovery found and that the memtable still needs.
-    pub(crate) fn new(log_dir: PathBuf, segments: Vec<u64>) -> Self {
-        let state = State { segments: segments.into(), compact: true, ..State::default() };
+    /// `segments`: those that recovery found and that the memtable still needs. `in_use`: the one written to.
+    pub(crate) fn new(log_dir: PathBuf, segments: Vec<u64>, in_use: u64) -> Self {
+        let state =
+            State { segments: segments.into(), next_segment: in_use, compact: true, ..State::default() };
         Self { log_dir, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// The memtable was sealed; segments up to `ended` hold its commits. Those before `in_use` exist.
-    pub(crate) fn flush_up_to(&self, ended: u64, in_use: u64) {
+    /// The memtable was sealed; segments before `in_use` hold its commits.
+    pub(crate) fn flush_before(&self, in_use: u64) {
         let mut state = self.state.lock();
-        let next = state.segments.back().map_or(ended, |last| last + 1);
-        state.segments.extend(next..in_use);
-        state.up_to = Some(ended);
+        let ended = state.next_segment..in_use;
+        state.segments.extend(ended);
+        state.next_segment = in_use;
+        state.up_to = Some(in_use - 1);
         self.changed.notify_all();
     }
 
@@ -168,16 +172,17 @@ impl Flusher {
             what: format!("a memtable could not be flushed: {error}"),
         })?;
         shared.queue.post(Work::Republish);
-        // The table and the manifest that names it are durable: the log's copy is not needed any more.
-        let segments: Vec<u64> = {
-            let mut state = self.state.lock();
-            let many = state.segments.iter().take_while(|s| **s <= up_to).count();
-            state.segments.drain(..many).collect()
-        };
-        Log::remove(&self.log_dir, segments).map_err(|error| Failure {
-            error: CommitError::Busy,
-            what: format!("a log segment could not be removed: {error}"),
-        })
+        // The table and the manifest that names it are durable: the log's copy is not needed any more. Oldest first, and
+        // one that cannot be removed is tried again before any younger one, so that no gap arises.
+        let oldest = || self.state.lock().segments.front().copied().filter(|s| *s <= up_to);
+        while let Some(oldest) = oldest() {
+            Log::remove(&self.log_dir, [oldest]).map_err(|error| Failure {
+                error: CommitError::Busy,
+                what: format!("a log segment could not be removed: {error}"),
+            })?;
+            self.state.lock().segments.pop_front();
+        }
+        Ok(())
     }
 }
 

@@ -154,7 +154,7 @@ impl Embedded {
             snapshots: Snapshots::new(Snapshot { seqno: seqno.get(), headers: Arc::default() }),
             clock: EngineClock::new(clock, ceiling),
             queue: Queue::new(),
-            flusher: Flusher::new(log_dir, old),
+            flusher: Flusher::new(log_dir, old, log.segment()),
             stopped: AtomicBool::new(false),
             tree,
             seqno,
@@ -162,7 +162,14 @@ impl Embedded {
         let committer =
             Committer::new(shared.clone(), log, options.memtable_bytes, Stamp::from_ticks(ceiling.ticks()));
         let store = Self {
-            committer: Mutex::new(Some(spawn("lazuli-commit", move || committer.run())?)),
+            committer: Mutex::new(Some(spawn("lazuli-commit", {
+                let shared = shared.clone();
+                move || {
+                    // Whether it ends or dies, nobody may wait for it any longer.
+                    let _closed = CloseOnDrop(shared);
+                    committer.run();
+                }
+            })?)),
             threads: Mutex::new(vec![
                 spawn("lazuli-flush", {
                     let shared = shared.clone();
@@ -196,9 +203,6 @@ impl Embedded {
     /// Finishes what waits, flushes and stops. Also done when the store is dropped.
     pub fn close(&self) {
         let Some(committer) = self.committer.lock().take() else { return };
-        if self.is_healthy() {
-            self.shared.queue.post(Work::Ceiling(Some(self.shared.clock.final_ceiling())));
-        }
         self.shared.queue.close();
         let _ = committer.join();
         self.shared.flusher.close();
@@ -266,6 +270,18 @@ impl Embedded {
         }
         scanned.token = digest.token();
         Ok(scanned)
+    }
+}
+
+/// Closes the queue for good when the committer's thread ends, and lets go of what waits in it.
+struct CloseOnDrop(Arc<Shared>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop("the committer died", &std::io::Error::other("panic"));
+        }
+        self.0.queue.abandon();
     }
 }
 
@@ -374,11 +390,11 @@ impl Store for Embedded {
     }
 
     fn stamp(&self) -> Stamp {
-        self.shared.clock.stamp(|| self.shared.queue.post(Work::Ceiling(None)))
+        self.shared.clock.stamp(|| self.shared.queue.post(Work::Ceiling))
     }
 
     fn now(&self) -> Timestamp {
-        self.shared.clock.now(|| self.shared.queue.post(Work::Ceiling(None)))
+        self.shared.clock.now(|| self.shared.queue.post(Work::Ceiling))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lazuli_concurrency::{Stamp, Timestamp};
+use lazuli_concurrency::Stamp;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -30,8 +30,8 @@ pub(crate) enum Work {
     SetSpace { space: SpaceId, from: Option<SpaceHeader>, to: SpaceHeader, stamp: Stamp },
     /// Rows of a closed space to remove; with the last of them its header.
     Sweep { space: SpaceId, keys: Vec<Bytes>, last: bool },
-    /// A new ceiling for the clock; the usual one if none is given.
-    Ceiling(Option<Timestamp>),
+    /// A new ceiling for the clock.
+    Ceiling,
     /// The tree was rearranged: let readers move on to its new shape.
     Republish,
 }
@@ -151,6 +151,15 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// Nobody will work any more: whoever waits is told that the outcome is unknown.
+    pub(crate) fn abandon(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.closed = true;
+        waiting.jobs.clear();
+    }
+}
+
 impl Work {
     fn bytes(&self) -> usize {
         match self {
@@ -158,7 +167,7 @@ impl Work {
                 commit_bytes(commit) + prefix.len() * commit.mutations.len()
             }
             Self::Sweep { keys, .. } => keys.iter().map(Bytes::len).sum(),
-            Self::SetSpace { .. } | Self::Ceiling(_) | Self::Republish => 32,
+            Self::SetSpace { .. } | Self::Ceiling | Self::Republish => 32,
         }
     }
 }

@@ -1,0 +1,58 @@
+# Two commands for a newcomer: `make serve` and `make test`. `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+CARGO ?= cargo
+PYTHON ?= python3
+VENV := target/clients
+# Cargo's target folder may lie elsewhere; the binary is where cargo says.
+BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
+
+.PHONY: help serve test test-core test-clients lint deny bench fuzz clean
+
+help: ## List the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+serve: ## Build and run on the embedded default: data in ./lazuli-data, ports 10000 to 10003
+	$(CARGO) run --release --bin lazuli -- serve
+
+test: test-core test-clients ## Install what the tests need, then lint and test everything
+
+test-core: fuse ## Format, lints, and all Rust tests
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test --workspace --no-fail-fast
+
+test-clients: $(VENV)/installed ## Unmodified client libraries against a real server
+	$(CARGO) build --bin lazuli
+	LAZULI=$(BIN)/debug/lazuli $(VENV)/bin/python -m pytest -q tests/clients
+
+lint: ## Format, clippy with warnings denied, and cargo-deny if it is installed
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(MAKE) deny; else echo "cargo-deny is not installed: cargo install --locked cargo-deny"; fi
+
+deny: ## Licences, duplicates and sources of dependencies
+	$(CARGO) deny check bans licenses sources
+
+bench: ## Measure beside the raw disk and beside Azurite; writes bench-results/index.html
+	$(CARGO) build --release --bin lazuli
+	$(BIN)/release/lazuli bench compare --out bench-results
+
+fuzz: ## Fuzz every parser that sees the network, a minute each (needs nightly and cargo-fuzz)
+	./fuzz/run $${SECONDS_EACH:-60}
+
+clean: ## Remove what was built
+	$(CARGO) clean
+
+# The power-loss tests mount a file system of their own. Root mounts it directly; others need fusermount3.
+.PHONY: fuse
+fuse:
+	@if [ "$$(id -u)" != 0 ] && ! command -v fusermount3 >/dev/null; then \
+	  if command -v apt-get >/dev/null && command -v sudo >/dev/null; then sudo apt-get update -qq && sudo apt-get install -y -qq fuse3; \
+	  else echo "fusermount3 (package fuse3) is missing: the power-loss tests will say that they were skipped"; fi; fi
+
+$(VENV)/installed: tests/clients/requirements.txt
+	$(PYTHON) -m venv $(VENV) || { apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); }
+	$(VENV)/bin/pip install -q -r tests/clients/requirements.txt
+	touch $@

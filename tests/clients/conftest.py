@@ -1,0 +1,55 @@
+"""A real server on free ports for the whole session, and what clients need to reach it."""
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+SERVICES = ("blob", "queue", "table", "file")
+
+
+@dataclass
+class Server:
+    """A running server: its endpoints by service, its connection string, its process."""
+
+    endpoints: dict
+    console: str
+    connection_string: str
+    data: Path
+    process: subprocess.Popen
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=30) == 0, "a drained server exits with 0"
+
+
+def start(data: Path) -> Server:
+    """Starts the binary named by LAZULI on free ports and reads its ready block."""
+    command = [os.environ["LAZULI"], "serve", "--data", str(data), "--console-port", "0"]
+    for service in SERVICES:
+        command += [f"--{service}-port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    said = {}
+    for line in process.stdout:
+        if found := re.match(r"\s+(\w+)\s+(\S.*)", line):
+            said[found[1]] = found[2].strip()
+        if "connect" in said:
+            break
+    assert "connect" in said, f"the server did not become ready: {said}"
+    endpoints = {service: said[service] for service in SERVICES}
+    return Server(endpoints, said["console"], said["connect"], data, process)
+
+
+@pytest.fixture(scope="session")
+def server():
+    with tempfile.TemporaryDirectory() as directory:
+        running = start(Path(directory) / "data")
+        yield running
+        running.stop()

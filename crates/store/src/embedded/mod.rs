@@ -137,7 +137,11 @@ impl Embedded {
     pub fn open(dir: &Path, clock: Arc<dyn Clock>, options: Options) -> Result<Self, OpenError> {
         let log_dir = subdirectory(dir, "log")?;
         let seqno = SequenceNumberCounter::default();
-        let tree = open_tree(&subdirectory(dir, "tree")?, &seqno, options.cache_bytes)?;
+        let tree_dir = subdirectory(dir, "tree")?;
+        // A process that was killed may have named a new manifest without syncing the name. What follows from it must not
+        // outlive it.
+        log::sync_dir(&tree_dir)?;
+        let tree = open_tree(&tree_dir, &seqno, options.cache_bytes)?;
         let flushed = tree.get_highest_persisted_seqno();
         let (log, old) =
             Log::open(&log_dir, options.log_segment_bytes, |payload| replay(&tree, payload, flushed))?;

@@ -99,7 +99,7 @@ impl Log {
         }
         let last = found.segments.last().copied();
         if let Some(last) = last {
-            end_open_segment(dir, last)?;
+            settle_last_segment(dir, last)?;
         }
         let next = last.or(found.unused).unwrap_or(0) + 1;
         Ok((Self::create(dir, next, segment_bytes, 0)?, found.segments))
@@ -250,16 +250,19 @@ pub(crate) fn read(dir: &Path, mut replay: impl FnMut(&[u8])) -> Result<Found, L
     Ok(found)
 }
 
-/// Puts a durable end behind the last frame of a segment that a crash left open, erasing a torn one.
-fn end_open_segment(dir: &Path, segment: u64) -> Result<(), LogError> {
+/// Makes durable what recovery read, and puts an end behind it. A process that was killed may have left frames, an end or
+/// a header whole but not synced: what is built on them next must not outlive them.
+fn settle_last_segment(dir: &Path, segment: u64) -> Result<(), LogError> {
     let path = path(dir, segment);
-    let bytes = std::fs::read(&path)?;
-    let Header::Valid(identity) = frame::read_header(&bytes, segment) else { return Ok(()) };
-    let (number, Tail::Open(at)) = frame::walk(&bytes, identity, 0, |_| ()) else { return Ok(()) };
     let file = OpenOptions::new().write(true).open(&path)?;
-    let mut end = vec![0; FRAME_HEADER_BYTES];
-    frame::seal(identity, number, Kind::End, &mut end);
-    file.write_all_at(&end, at as u64)?;
+    let bytes = std::fs::read(&path)?;
+    if let Header::Valid(identity) = frame::read_header(&bytes, segment)
+        && let (number, Tail::Open(at)) = frame::walk(&bytes, identity, 0, |_| ())
+    {
+        let mut end = vec![0; FRAME_HEADER_BYTES];
+        frame::seal(identity, number, Kind::End, &mut end);
+        file.write_all_at(&end, at as u64)?;
+    }
     file.sync_all()?;
     Ok(())
 }

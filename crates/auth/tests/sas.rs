@@ -28,6 +28,8 @@ struct Vector {
     policy: bool,
     #[serde(default)]
     delegated: bool,
+    #[serde(default)]
+    refused: bool,
 }
 
 fn vectors() -> Vec<Vector> {
@@ -58,6 +60,15 @@ fn policy(start: Option<&str>, expiry: Option<&str>, permissions: Option<&str>) 
 #[test]
 fn signatures_made_by_sdks_are_accepted_and_grant_what_they_say() {
     for vector in vectors() {
+        if vector.refused {
+            assert_eq!(
+                vector.world().code(&vector.ask()),
+                Some(ErrorCode::AuthenticationFailed),
+                "{}",
+                vector.name
+            );
+            continue;
+        }
         let grant = vector.world().grant(&vector.ask());
         let headers: Vec<_> = grant
             .response_headers

@@ -198,6 +198,11 @@ fn headers_that_cannot_be_read_are_malformed_and_accounts_have_to_agree() {
     }
     let twice = signed(get_blob(), ACCOUNT, &key()).header("authorization", "SharedKey a:b");
     assert_eq!(world.code(&twice), Some(InvalidAuthenticationInfo));
+    // The signature is right, but the header claims it for another account.
+    let mut claimed = signed(get_blob(), ACCOUNT, &key());
+    let value = claimed.headers["authorization"].to_str().unwrap().replace(ACCOUNT, "other");
+    claimed.headers.insert("authorization", value.parse().unwrap());
+    assert_eq!(world.code(&claimed), Some(AuthenticationFailed));
     // Signed for another account with the right key.
     assert_eq!(world.code(&signed(get_blob(), "other", &key())), Some(AuthenticationFailed));
 }

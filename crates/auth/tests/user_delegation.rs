@@ -9,6 +9,10 @@ use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::account::Role;
 use lazuli_protocol::{ErrorCode, Key, Operation, ServiceKind, date};
 
+const START: &str = "2026-05-20T11:00:00Z";
+const END: &str = "2026-05-20T14:00:00Z";
+const TENANT: &str = "66666666-7777-8888-9999-000000000000";
+
 /// A user delegation SAS for container `c`, signed with a key that the server gave out.
 fn delegated(changes: &[(&str, &str)]) -> String {
     let usual = [
@@ -17,30 +21,29 @@ fn delegated(changes: &[(&str, &str)]) -> String {
         ("sp", "rwl"),
         ("se", LATER),
         ("skoid", common::SUBJECT),
-        ("sktid", "66666666-7777-8888-9999-000000000000"),
-        ("skt", "2026-05-20T11:00:00Z"),
-        ("ske", "2026-05-20T14:00:00Z"),
+        ("sktid", TENANT),
+        ("skt", START),
+        ("ske", END),
         ("sks", "b"),
-        ("skv", "2021-12-02"),
+        ("skv", SV),
     ];
     let resource = Resource { service: ServiceKind::Blob, account: ACCOUNT, path: "c", timestamp: "" };
-    sign::user_delegation_sas(
-        &resource,
-        &user_delegation_key("2026-05-20T11:00:00Z", "2026-05-20T14:00:00Z"),
-        &changed(&usual, changes),
-    )
+    let user_tenant = changes.iter().find(|(name, _)| *name == "skdutid").map_or("", |(_, tenant)| tenant);
+    sign::user_delegation_sas(&resource, &user_delegation_key(user_tenant), &changed(&usual, changes))
 }
 
 /// Asks the server for a user delegation key, as a client does.
-fn user_delegation_key(start: &str, expiry: &str) -> Key {
+fn user_delegation_key(user_tenant: &str) -> Key {
     let world = World::new();
     let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
     let token = tokens["tokens"][0]["token"].as_str().unwrap();
     let ask = Ask::new(Operation::GetUserDelegationKey)
         .at("", "")
         .header("authorization", &format!("Bearer {token}"))
-        .version("2021-12-02");
-    let body = format!("<KeyInfo><Start>{start}</Start><Expiry>{expiry}</Expiry></KeyInfo>");
+        .version(SV);
+    let body = format!(
+        "<KeyInfo><Start>{START}</Start><Expiry>{END}</Expiry><DelegatedUserTid>{user_tenant}</DelegatedUserTid></KeyInfo>"
+    );
     let reply = ask.with_head(&world.account, |head| {
         common::block_on(world.authenticator.user_delegation_key(head, body.as_bytes()))
     });
@@ -105,11 +108,14 @@ fn a_user_delegation_sas_that_is_bound_to_a_user_needs_that_users_token() {
     let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
     let bearer = |token: &serde_json::Value| format!("Bearer {}", token.as_str().unwrap());
     let (owner, other) = (bearer(&tokens["tokens"][0]["token"]), bearer(&tokens["by_sub"]));
-    let bound = || {
-        Ask::new(Operation::GetBlob).query(delegated(&[("sv", "2025-07-05"), ("sduoid", common::SUBJECT)]))
+    let bound = |more: &[(&str, &str)]| {
+        let changes = [&[("sv", "2025-07-05"), ("sduoid", common::SUBJECT)], more].concat();
+        Ask::new(Operation::GetBlob).query(delegated(&changes))
     };
     let refused = Some(ErrorCode::AuthenticationFailed);
-    assert_eq!(world.code(&bound()), refused);
-    assert_eq!(world.code(&bound().header("authorization", &owner)), None);
-    assert_eq!(world.code(&bound().header("authorization", &other)), refused);
+    assert_eq!(world.code(&bound(&[])), refused);
+    assert_eq!(world.code(&bound(&[]).header("authorization", &owner)), None);
+    assert_eq!(world.code(&bound(&[]).header("authorization", &other)), refused);
+    assert_eq!(world.code(&bound(&[("skdutid", TENANT)]).header("authorization", &owner)), None);
+    assert_eq!(world.code(&bound(&[("skdutid", "another")]).header("authorization", &owner)), refused);
 }

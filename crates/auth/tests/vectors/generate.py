@@ -210,6 +210,9 @@ def signatures():
         account_name=ACCOUNT, container_name="c", blob_name="o", permission="rw", user_delegation_key=delegation_key(), **times), delegated=True)
     yield row("user delegation of a container", "blob", "ListBlobs", "c", "", generate_container_sas(
         account_name=ACCOUNT, container_name="c", permission="rl", user_delegation_key=delegation_key(), **times), delegated=True)
+    yield row("user delegation with the key of another service", "blob", "GetBlob", "c", "o", generate_blob_sas(
+        account_name=ACCOUNT, container_name="c", blob_name="o", permission="r", user_delegation_key=delegation_key("q"), **times),
+        delegated=True, refused=True)
     bound = generate_blob_sas(
         account_name=ACCOUNT, container_name="c", blob_name="o", permission="rw", user_delegation_key=delegation_key(),
         request_headers={"x-ms-meta-a": "1"}, request_query_params={"comp": "metadata"}, **times)

@@ -28,7 +28,7 @@ use tree::{List, Tree, total};
 
 /// Content up to this many bytes, and up to so many bytes at the end of longer content, stay in the record.
 /// Measured in `docs/decisions/0005-inline-threshold.md`.
-pub const INLINE_BYTES: usize = 16 << 10;
+pub const INLINE_BYTES: usize = 8 << 10;
 /// Entries that a record holds itself.
 pub const ROOT_ENTRIES: usize = 64;
 /// Bytes that one content can hold: far above the protocol's largest blob, far below where sums of lengths overflow.

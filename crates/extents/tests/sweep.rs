@@ -1,4 +1,5 @@
 //! Sweeping while others write, read, copy, move and delete: nothing that lives is lost, nothing that is dead stays.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

@@ -15,6 +15,11 @@ const MAX_IOV: usize = 1024;
 pub(crate) struct Disk {
     #[cfg(test)]
     pub(crate) fault: parking_lot::Mutex<Option<(Call, Errno)>>,
+    /// Syncs that have begun; and they wait here while a test holds it.
+    #[cfg(test)]
+    pub(crate) syncs: parking_lot::Mutex<u64>,
+    #[cfg(test)]
+    pub(crate) sync_gate: tokio::sync::Mutex<()>,
 }
 
 /// A kind of call.
@@ -75,6 +80,11 @@ impl Disk {
 
     /// Makes what was written to a file durable, its length included.
     pub(crate) fn sync_data(&self, file: &File) -> Result<(), Errno> {
+        #[cfg(test)]
+        {
+            *self.syncs.lock() += 1;
+            drop(self.sync_gate.blocking_lock());
+        }
         self.check(Call::Sync)?;
         fdatasync(file)
     }

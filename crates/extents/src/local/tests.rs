@@ -93,6 +93,64 @@ async fn a_failed_sync_is_told_to_everybody_who_waits() {
 }
 
 #[tokio::test]
+async fn those_who_wait_share_a_sync_but_never_one_that_began_before_they_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    let syncs = || *extents.0.disk.syncs.lock();
+    let sync = || {
+        let extents = extents.clone();
+        tokio::spawn(async move { extents.sync().await })
+    };
+    put(&extents, &writer, 1, 5000).await.unwrap();
+    let gate = extents.0.disk.sync_gate.lock().await;
+    let first = sync();
+    while syncs() < 1 {
+        tokio::task::yield_now().await;
+    }
+    // The first is at work. What is written now is not its business.
+    put(&extents, &writer, 2, 5000).await.unwrap();
+    let later: Vec<_> = (0..20).map(|_| sync()).collect();
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(later.iter().all(|task| !task.is_finished()));
+    assert_eq!(syncs(), 1);
+    drop(gate);
+    first.await.unwrap().unwrap();
+    for task in later {
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(syncs(), 2, "one for the first, one for all the others");
+    extents.sync().await.unwrap();
+    assert_eq!(syncs(), 2, "nothing to do, nothing done");
+}
+
+#[tokio::test]
+async fn a_sync_goes_on_when_the_one_who_asked_for_it_no_longer_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    put(&extents, &extents.writer(), 1, 5000).await.unwrap();
+    let gate = extents.0.disk.sync_gate.lock().await;
+    let impatient = tokio::spawn({
+        let extents = extents.clone();
+        async move { extents.sync().await }
+    });
+    while *extents.0.disk.syncs.lock() < 1 {
+        tokio::task::yield_now().await;
+    }
+    let patient = tokio::spawn({
+        let extents = extents.clone();
+        async move { extents.sync().await }
+    });
+    tokio::task::yield_now().await;
+    impatient.abort();
+    assert!(impatient.await.unwrap_err().is_cancelled());
+    drop(gate);
+    patient.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn a_failed_write_stops_it_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());

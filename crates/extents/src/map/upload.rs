@@ -11,6 +11,10 @@ use crate::engine::Extents;
 use crate::extent::{Error, ExtentRef};
 use crate::pin::Writer;
 
+/// Bytes after which those before are made durable in the background. So the disk works while the body arrives, the last
+/// sync is short, and what is not yet on disk is bounded however long the body is.
+const WRITE_BEHIND: usize = 32 << 20;
+
 /// Takes a body of any length and puts it into extents, one being written while the next one arrives: at most two
 /// [preferred extents](Extents::preferred_bytes) are in memory. What is small in all stays inline.
 pub struct Upload {
@@ -20,6 +24,8 @@ pub struct Upload {
     parts: Vec<Bytes>,
     gathered: usize,
     in_flight: Option<JoinHandle<Result<ExtentRef, Error>>>,
+    unsynced: usize,
+    syncing: Option<JoinHandle<Result<(), Error>>>,
 }
 
 impl Upload {
@@ -32,6 +38,8 @@ impl Upload {
             parts: vec![],
             gathered: 0,
             in_flight: None,
+            unsynced: 0,
+            syncing: None,
         }
     }
 
@@ -77,9 +85,17 @@ impl Upload {
     }
 
     async fn land(&mut self) -> Result<(), Error> {
-        if let Some(append) = self.in_flight.take() {
-            let extent = append.await.map_err(|e| Error::Io(e.to_string()))??;
-            self.edit.append(&Content::extent(extent)).await?;
+        let Some(append) = self.in_flight.take() else { return Ok(()) };
+        let extent = append.await.map_err(|e| Error::Io(e.to_string()))??;
+        self.edit.append(&Content::extent(extent)).await?;
+        self.unsynced += extent.length as usize;
+        if self.unsynced >= WRITE_BEHIND {
+            if let Some(sync) = self.syncing.take() {
+                sync.await.map_err(|e| Error::Io(e.to_string()))??;
+            }
+            let extents = self.extents.clone();
+            self.syncing = Some(tokio::spawn(async move { extents.sync().await }));
+            self.unsynced = 0;
         }
         Ok(())
     }

@@ -1,0 +1,262 @@
+//! A client with one keep-alive HTTP/1.1 connection and the account's key: it signs each request with Shared Key.
+//!
+//! Deliberately not a client library: it retries nothing, so that what is slow or refused shows.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use lazuli_auth::shared_key::{Message, Scheme};
+use lazuli_auth::sign;
+use lazuli_concurrency::{Clock, SystemClock};
+use lazuli_protocol::{Query, ServiceKind, Version, date};
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsConnector;
+
+use super::account::{Endpoint, StorageAccount};
+
+/// The version that requests ask for: known to all peers.
+const VERSION: Version = Version::new(2023, 11, 3);
+/// Longer than any request of a workload should take.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// After a connection failed, this long nothing is tried: a server that is gone is not hammered.
+const RECONNECT_WAIT: Duration = Duration::from_millis(20);
+/// How much of a response's body is kept; the rest is read and counted.
+const KEPT_BODY: usize = 64 << 10;
+
+/// One request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    /// The path below the account, encoded; empty for the service itself.
+    pub(crate) path: String,
+    /// The query, encoded, without `?`.
+    pub(crate) query: String,
+    /// Headers besides those that every request has.
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Call {
+    /// A request without headers of its own and without a body.
+    pub(crate) fn new(method: Method, path: impl Into<String>, query: impl Into<String>) -> Self {
+        Self { method, path: path.into(), query: query.into(), ..Self::default() }
+    }
+
+    /// The same with a header.
+    #[must_use]
+    pub(crate) fn header(mut self, name: &'static str, value: &'static str) -> Self {
+        self.headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        self
+    }
+
+    /// The same with a body.
+    #[must_use]
+    pub(crate) fn body(mut self, body: Bytes) -> Self {
+        self.body = body;
+        self
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    /// The beginning of the body.
+    pub(crate) body: Bytes,
+    /// The length of the whole body.
+    pub(crate) length: u64,
+}
+
+/// Why an operation failed. Its text is what errors are counted by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The server answered something else than what was expected.
+    Refused { status: StatusCode, code: String },
+    /// The answer had the right status and the wrong content.
+    Wrong(&'static str),
+    /// There was no whole answer.
+    Connection(String),
+    /// There was none in time.
+    TimedOut,
+    /// The request could not be made.
+    Request(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { status, code } if code.is_empty() => write!(f, "{}", status.as_u16()),
+            Self::Refused { status, code } => write!(f, "{} {code}", status.as_u16()),
+            Self::Wrong(what) => write!(f, "{what}"),
+            Self::Connection(reason) => write!(f, "connection: {reason}"),
+            Self::TimedOut => write!(f, "no answer within {} s", TIMEOUT.as_secs()),
+            Self::Request(reason) => write!(f, "request: {reason}"),
+        }
+    }
+}
+
+impl Reply {
+    /// Refuses any other status.
+    pub(crate) fn expect(self, status: StatusCode) -> Result<Self, Failure> {
+        if self.status == status {
+            return Ok(self);
+        }
+        let code =
+            self.headers.get("x-ms-error-code").and_then(|code| code.to_str().ok()).unwrap_or_default();
+        Err(Failure::Refused { status: self.status, code: code.to_owned() })
+    }
+}
+
+/// Where requests go to.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) account: Arc<StorageAccount>,
+    /// How to speak TLS, if an endpoint asks for it.
+    pub(crate) tls: Option<TlsConnector>,
+}
+
+/// One connection to one service, made when it is needed.
+pub(crate) struct Client {
+    account: Arc<StorageAccount>,
+    service: ServiceKind,
+    endpoint: Endpoint,
+    tls: Option<TlsConnector>,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    driver: AbortHandle,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Client {
+    /// A client of a service; `None` if the account does not have it.
+    pub(crate) fn new(target: &Target, service: ServiceKind) -> Option<Self> {
+        let endpoint = target.account.endpoint(service)?.clone();
+        let (account, tls) = (target.account.clone(), target.tls.clone());
+        Some(Self { account, service, endpoint, tls, connection: None })
+    }
+
+    /// Sends a request and reads the whole answer.
+    pub(crate) async fn send(&mut self, call: Call) -> Result<Reply, Failure> {
+        let request = self.request(call)?;
+        match tokio::time::timeout(TIMEOUT, self.exchange(request)).await {
+            Ok(Ok(reply)) => Ok(reply),
+            failed => {
+                self.disconnect();
+                let failure = failed.map_or(Failure::TimedOut, |failed| {
+                    Failure::Connection(failed.err().unwrap_or_default())
+                });
+                tokio::time::sleep(RECONNECT_WAIT).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Closes the connection; the next request makes a new one.
+    pub(crate) fn disconnect(&mut self) {
+        self.connection = None;
+    }
+
+    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Reply, String> {
+        // A connection that the server has closed in between is no failure.
+        let open = match &mut self.connection {
+            Some(connection) => connection.sender.ready().await.is_ok(),
+            None => false,
+        };
+        if !open {
+            self.connection = None;
+            self.connection = Some(self.connect().await?);
+        }
+        let Some(connection) = &mut self.connection else { return Err("closed".into()) };
+        let response = connection.sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let (head, mut rest) = response.into_parts();
+        let (mut body, mut length) = (BytesMut::new(), 0);
+        while let Some(frame) = rest.frame().await {
+            let frame = frame.map_err(|error| error.to_string())?;
+            let Some(data) = frame.data_ref() else { continue };
+            length += data.len() as u64;
+            body.extend_from_slice(&data[..data.len().min(KEPT_BODY - body.len())]);
+        }
+        Ok(Reply { status: head.status, headers: head.headers, body: body.freeze(), length })
+    }
+
+    async fn connect(&self) -> Result<Connection, String> {
+        let address = (self.endpoint.host.as_str(), self.endpoint.port);
+        let stream = TcpStream::connect(address).await.map_err(|error| error.kind().to_string())?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        match (&self.tls, self.endpoint.secure) {
+            (_, false) => handshake(stream).await,
+            (None, true) => Err("no TLS".into()),
+            (Some(tls), true) => {
+                let name =
+                    ServerName::try_from(self.endpoint.host.clone()).map_err(|error| error.to_string())?;
+                handshake(tls.connect(name, stream).await.map_err(|error| error.to_string())?).await
+            }
+        }
+    }
+
+    /// The request with all its headers, signed.
+    fn request(&self, call: Call) -> Result<Request<Full<Bytes>>, Failure> {
+        let refused = |reason: &dyn fmt::Display| Failure::Request(reason.to_string());
+        let path = match format!("{}{}", self.endpoint.path, call.path) {
+            empty if empty.is_empty() => "/".into(),
+            path => path,
+        };
+        let mut headers = call.headers;
+        headers.insert(HOST, HeaderValue::try_from(&self.endpoint.authority).map_err(|e| refused(&e))?);
+        headers.insert("x-ms-date", date::header_value(SystemClock.now()));
+        headers.insert("x-ms-version", HeaderValue::try_from(VERSION.to_string()).map_err(|e| refused(&e))?);
+        if !call.body.is_empty() || matches!(call.method, Method::PUT | Method::POST) {
+            headers.insert(CONTENT_LENGTH, call.body.len().into());
+        }
+        let query = Query::parse(&call.query).map_err(|refusal| refused(&refusal.text()))?;
+        let message = Message {
+            scheme: Scheme::SharedKey,
+            service: self.service,
+            account: &self.account.name,
+            method: call.method.as_str(),
+            path: &path,
+            query: &query,
+            headers: &headers,
+            version: VERSION,
+        };
+        let signed =
+            sign::authorization(&message, &self.account.key).map_err(|refusal| refused(&refusal.text()))?;
+        headers.insert(AUTHORIZATION, signed);
+        let uri = if call.query.is_empty() { path } else { format!("{path}?{}", call.query) };
+        let request = Request::builder().method(call.method).uri(uri).body(Full::new(call.body));
+        let mut request = request.map_err(|error| refused(&error))?;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+}
+
+async fn handshake<S>(stream: S) -> Result<Connection, String>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    // Whoever waits for the answer learns that the connection failed.
+    let driver = tokio::spawn(async move { drop(driver.await) }).abort_handle();
+    Ok(Connection { sender, driver })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! `lazuli bench compare`: the same load on Lazuli and its peers in one run, as ratios.
+//!
+//! It starts this very binary and the [peers](peer) that can be had here, on free ports of 127.0.0.1, with their data on
+//! the same disk. Then it measures the store and the extents, and each workload on each server in turns: A B A B. It
+//! writes [a page](page) and JSON, and stops everything it started. The time is bounded: what is left of it after
+//! preparing is divided among the rounds.
+
+mod page;
+mod peer;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::client::Target;
+use super::load::Running;
+use super::progress::Progress;
+use super::report::{Measurement, OURS, Report, Section, Series};
+use super::round::Pace;
+use super::workload::{self, Shape};
+use super::{BenchError, extents, seconds, store};
+use peer::Peer;
+
+/// The shortest and the longest turn of a server.
+const TURN: std::ops::RangeInclusive<f64> = 0.3..=5.0;
+/// The share of a turn that is not counted.
+const WARM_UP: f64 = 0.2;
+/// Bytes of a body.
+const BODY_BYTES: usize = 4096;
+/// Numbers of committers.
+const COMMITTERS: [usize; 4] = [1, 16, 64, 256];
+
+/// Options of `lazuli bench compare`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct CompareArgs {
+    /// A directory on the disk to measure; what is made there is removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Where the page and the results go
+    #[arg(long, value_name = "DIR", default_value = "bench-results")]
+    out: PathBuf,
+    /// Where peers are installed, and kept for the next time
+    #[arg(long, value_name = "DIR", default_value = "target/bench-peers")]
+    peers: PathBuf,
+    /// Start and install no peer
+    #[arg(long)]
+    no_peers: bool,
+    /// Another server to compare with; may be given more than once
+    #[arg(long = "peer", value_name = "NAME=CONNECTION-STRING")]
+    named: Vec<peer::Named>,
+    /// How long all of it may take, installing apart [default: 300, quick: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    time: Option<Duration>,
+    /// Rounds [default: 3, quick: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: Option<u16>,
+    /// Connections to each server
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    concurrency: u16,
+    /// Less of everything: for a first look, not for numbers to quote
+    #[arg(long)]
+    quick: bool,
+}
+
+impl CompareArgs {
+    fn rounds(&self) -> usize {
+        self.rounds.map_or(if self.quick { 2 } else { 3 }, usize::from)
+    }
+
+    fn time(&self) -> Duration {
+        self.time.unwrap_or(Duration::from_secs(if self.quick { 60 } else { 300 }))
+    }
+
+    /// Half of the time is for what needs no server: a third of that for commits, a third for loading rows at most.
+    fn store_plan(&self) -> store::Plan {
+        let turns = (self.rounds() * COMMITTERS.len() * 2 + self.rounds() * 2) as u32;
+        store::Plan {
+            dir: self.dir.clone(),
+            rows: if self.quick { 100_000 } else { 1_000_000 },
+            load_limit: self.time() / 6,
+            committers: COMMITTERS.to_vec(),
+            rounds: self.rounds(),
+            slice: (self.time() / 6 / turns).min(Duration::from_secs(2)),
+        }
+    }
+
+    fn extents_plan(&self) -> extents::Plan {
+        extents::Plan {
+            dir: self.dir.clone(),
+            mib: if self.quick { 64 } else { 256 },
+            rounds: self.rounds(),
+            slice: self.time() / 60 / self.rounds() as u32,
+        }
+    }
+}
+
+/// Measures everything and writes it down.
+pub(crate) async fn run(args: CompareArgs) -> Result<(), BenchError> {
+    std::fs::create_dir_all(&args.out).map_err(BenchError::at(&args.out))?;
+    let scratch = tempfile::Builder::new().prefix("lazuli-bench-").tempdir_in(&args.dir);
+    let scratch = scratch.map_err(BenchError::at(&args.dir))?;
+    let progress = Progress::new(3);
+    progress.step("starting servers");
+    let mut services = Section::new("services");
+    let mut peers = vec![peer::lazuli(scratch.path()).await?];
+    if !args.no_peers {
+        match peer::azurite(&args.peers, scratch.path()).await {
+            Ok(peer) => peers.push(peer),
+            Err(error) => services.notes.push(format!("not compared with Azurite: {error}")),
+        }
+    }
+    peers.extend(args.named.iter().cloned().map(Peer::from));
+
+    let (mut report, begin) = (Report::begin(), Instant::now());
+    let (store_plan, extents_plan) = (args.store_plan(), args.extents_plan());
+    progress.extend(store_plan.steps() + extents_plan.steps());
+    report.sections.push(store::measure(&store_plan, &progress, store::reopen::in_new_process).await?);
+    report.sections.push(extents::measure(&extents_plan, &progress).await?);
+    let left = args.time().saturating_sub(begin.elapsed());
+    measure(&args, &peers, left, &progress, &mut services).await?;
+    report.sections.push(services);
+    for peer in peers {
+        peer.stop().await;
+    }
+    drop(progress);
+
+    print!("{report}");
+    report.write_json(&args.out.join("results.json"))?;
+    let path = args.out.join("index.html");
+    std::fs::write(&path, page::html(&report)).map_err(BenchError::at(&path))?;
+    println!("\n{} has the plots.", path.display());
+    Ok(())
+}
+
+/// Each workload on each server that can do it, in turns.
+async fn measure(
+    args: &CompareArgs,
+    peers: &[Peer],
+    time: Duration,
+    progress: &Progress,
+    section: &mut Section,
+) -> Result<(), BenchError> {
+    let shape = Shape { body_bytes: BODY_BYTES };
+    let mut contests = vec![];
+    for name in workload::all(shape).map(|workload| workload.name()) {
+        progress.extend(1);
+        progress.step(format!("{name}: preparing"));
+        contests.extend(Contest::start(name, shape, peers, args.concurrency.into(), section).await?);
+    }
+    let turns = contests.iter().map(|contest| contest.running.len()).sum::<usize>() * args.rounds();
+    let turn = (time.as_secs_f64() / turns.max(1) as f64).clamp(*TURN.start(), *TURN.end());
+    let pace =
+        Pace::full(Duration::from_secs_f64(turn * WARM_UP), Duration::from_secs_f64(turn * (1.0 - WARM_UP)));
+    progress.extend(turns);
+    section.notes.push(format!(
+        "{} connections with one request at a time each; {} rounds in turns, {turn:.1} s a turn; \
+         bodies of {BODY_BYTES} bytes; client and servers share the machine",
+        args.concurrency,
+        args.rounds()
+    ));
+    section.notes.extend(peers.iter().map(|peer| format!("{}: {}", peer.name, peer.about)));
+    for mut contest in contests {
+        for _ in 0..args.rounds() {
+            contest.round(pace, progress).await?;
+        }
+        let measurement = contest.finish(section).await;
+        section.measurements.push(measurement);
+    }
+    Ok(())
+}
+
+/// One workload on those servers that can do it, ours first.
+struct Contest {
+    name: &'static str,
+    running: Vec<(String, Running, Vec<super::round::Round>)>,
+}
+
+impl Contest {
+    /// Prepares it everywhere. What a server cannot do is noted; `None` if that server is ours.
+    async fn start(
+        name: &'static str,
+        shape: Shape,
+        peers: &[Peer],
+        concurrency: usize,
+        section: &mut Section,
+    ) -> Result<Option<Self>, BenchError> {
+        let mut running = vec![];
+        for peer in peers {
+            let workload = workload::named(name, shape)?;
+            if peer.target.account.endpoint(workload.service()).is_none() {
+                continue;
+            }
+            match begin(&workload, &peer.target, concurrency).await {
+                Ok(begun) => running.push((peer.name.clone(), begun, vec![])),
+                Err(failure) => {
+                    section.notes.push(format!("{name}: not measured on {}: {failure}", peer.name))
+                }
+            }
+        }
+        let ours = running.first().is_some_and(|(who, ..)| who == OURS);
+        Ok(ours.then_some(Self { name, running }))
+    }
+
+    async fn round(&mut self, pace: Pace, progress: &Progress) -> Result<(), BenchError> {
+        for (who, running, rounds) in &mut self.running {
+            progress.step(format!("{}: {who}", self.name));
+            rounds.push(running.round(pace).await?);
+        }
+        Ok(())
+    }
+
+    async fn finish(self, section: &mut Section) -> Measurement {
+        let mut series = vec![];
+        for (who, running, rounds) in self.running {
+            series.push(Series::of_rounds(who.as_str(), &rounds));
+            if let Err(failure) = running.finish().await {
+                section.notes.push(format!("{}: not cleaned up on {who}: {failure}", self.name));
+            }
+        }
+        Measurement::new(self.name, "requests/s", series)
+    }
+}
+
+/// Prepares a workload and does one operation.
+async fn begin(
+    workload: &std::sync::Arc<dyn workload::Workload>,
+    target: &Target,
+    concurrency: usize,
+) -> Result<Running, super::client::Failure> {
+    let mut running = Running::start(workload, target, concurrency).await?;
+    running.try_one().await?;
+    Ok(running)
+}

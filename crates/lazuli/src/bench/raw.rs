@@ -1,0 +1,111 @@
+//! What the disk gives without us: appends that are each followed by `fdatasync`, and `dd`.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use super::BenchError;
+use super::round::Round;
+
+/// About the bytes that the store's log takes for a commit of one row of [500 bytes](super::rows::VALUE_BYTES).
+pub(crate) const RECORD_BYTES: usize = 600;
+
+const TMPFS_MAGIC: u32 = 0x0102_1994;
+
+/// A file that grows by synced records.
+#[derive(Debug)]
+pub(crate) struct GrowingFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl GrowingFile {
+    /// An empty one, durably there.
+    pub(crate) fn create(dir: &Path) -> Result<Self, BenchError> {
+        let path = dir.join("raw");
+        let create = || {
+            let file = File::create(&path)?;
+            file.sync_all()?;
+            File::open(dir)?.sync_all()?;
+            Ok(file)
+        };
+        Ok(Self { file: create().map_err(BenchError::at(&path))?, path })
+    }
+
+    /// Appends a record and syncs it, again and again.
+    pub(crate) async fn round(mut self, time: Duration) -> Result<(Round, Self), BenchError> {
+        tokio::task::spawn_blocking(move || {
+            let round = self.append_for(time).map_err(BenchError::at(&self.path))?;
+            Ok((round, self))
+        })
+        .await?
+    }
+
+    fn append_for(&mut self, time: Duration) -> std::io::Result<Round> {
+        let record = [0x5a; RECORD_BYTES];
+        self.file.seek(SeekFrom::End(0))?;
+        let mut round = Round::default();
+        let start = Instant::now();
+        let mut last = start;
+        while last - start < time {
+            self.file.write_all(&record)?;
+            self.file.sync_data()?;
+            let now = Instant::now();
+            round.note(now - last, Ok(()));
+            last = now;
+        }
+        round.finish(last - start);
+        Ok(round)
+    }
+}
+
+/// How long `dd` takes to write so many MiB of zeros to a new file and sync it.
+pub(crate) async fn dd(dir: &Path, mib: u64) -> Result<Duration, BenchError> {
+    let path = dir.join("dd");
+    let mut command = tokio::process::Command::new("dd");
+    command.args(["if=/dev/zero", "bs=1M", "conv=fdatasync", "status=none"]);
+    command.arg(format!("of={}", path.display())).arg(format!("count={mib}"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let start = Instant::now();
+    let output = command.output().await.map_err(|error| BenchError::Program("dd", error.to_string()))?;
+    let took = start.elapsed();
+    if !output.status.success() {
+        return Err(BenchError::Program("dd", String::from_utf8_lossy(&output.stderr).trim().into()));
+    }
+    std::fs::remove_file(&path).map_err(BenchError::at(&path))?;
+    Ok(took)
+}
+
+/// A warning if the directory lies in memory, where syncing costs nothing.
+pub(crate) fn warn_of_memory(dir: &Path) -> Option<String> {
+    let filesystem = rustix::fs::statfs(dir).ok()?;
+    (u32::try_from(filesystem.f_type) == Ok(TMPFS_MAGIC))
+        .then(|| format!("{} is in memory (tmpfs): nothing here was durable", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_growing_file_grows_by_what_was_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = GrowingFile::create(dir.path()).unwrap();
+        let (first, file) = file.round(Duration::from_millis(5)).await.unwrap();
+        let (second, file) = file.round(Duration::from_millis(5)).await.unwrap();
+        let records = first.latency.count() + second.latency.count();
+        assert!(records >= 2 && first.per_s > 0.0);
+        assert_eq!(std::fs::metadata(&file.path).unwrap().len(), records * RECORD_BYTES as u64);
+    }
+
+    #[tokio::test]
+    async fn dd_leaves_nothing_behind_and_its_failure_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(dd(dir.path(), 1).await.unwrap() > Duration::ZERO);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        let failure = dd(&dir.path().join("nowhere"), 1).await.unwrap_err();
+        assert!(failure.to_string().starts_with("dd: "), "{failure}");
+    }
+}

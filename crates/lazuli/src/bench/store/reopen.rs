@@ -1,0 +1,163 @@
+//! Opening a store in a process that did nothing else, so that neither its memory nor its caches come from loading it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lazuli_concurrency::SystemClock;
+use lazuli_store::{Embedded, Options, Reads, SpaceId, Store};
+use serde::{Deserialize, Serialize};
+
+use super::super::BenchError;
+use super::super::report::{OURS, Series};
+use super::super::round::{Pace, Worker, round};
+use super::super::rows::{PARTITION_ROWS, is_value, key, partition, scatter};
+
+/// Readers at a time.
+const READERS: u64 = 2;
+
+/// How much to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    pub(crate) rounds: usize,
+    /// How long one round takes.
+    pub(crate) slice: Duration,
+}
+
+/// What the new process found.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Reopened {
+    pub(crate) open_ms: f64,
+    /// Resident memory right after opening.
+    pub(crate) idle_mib: f64,
+    pub(crate) gets: Series,
+    pub(crate) scans: Series,
+}
+
+/// Options of the new process.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ReopenArgs {
+    dir: PathBuf,
+    space: u64,
+    rows: u64,
+    rounds: usize,
+    slice_ms: u64,
+}
+
+/// The new process: opens, reads and prints what it found.
+pub(crate) async fn child(args: ReopenArgs) -> Result<(), BenchError> {
+    let reading = Reading { rounds: args.rounds, slice: Duration::from_millis(args.slice_ms) };
+    let reopened = here(&args.dir, SpaceId(args.space), args.rows, reading).await?;
+    println!("{}", serde_json::to_string(&reopened)?);
+    Ok(())
+}
+
+/// Starts this program again to open and read the store.
+pub(crate) async fn in_new_process(
+    dir: &Path,
+    space: SpaceId,
+    rows: u64,
+    reading: Reading,
+) -> Result<Reopened, BenchError> {
+    let failed = |reason: String| BenchError::Program("lazuli bench reopen", reason);
+    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+    let numbers = [space.0, rows, reading.rounds as u64, reading.slice.as_millis() as u64];
+    let mut command = tokio::process::Command::new(program);
+    command.args(["bench", "reopen"]).arg(dir).args(numbers.map(|number| number.to_string()));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
+    let output = command.output().await.map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(output.status.to_string()));
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Opens and reads the store in this process.
+pub(crate) async fn here(
+    dir: &Path,
+    space: SpaceId,
+    rows: u64,
+    reading: Reading,
+) -> Result<Reopened, BenchError> {
+    let start = Instant::now();
+    let store = Arc::new(Embedded::open(dir, Arc::new(SystemClock), Options::default())?);
+    let open_ms = start.elapsed().as_secs_f64() * 1e3;
+    let idle_mib = resident_mib();
+
+    let reader = |number: u64| Reader { store: store.clone(), space, rows, state: scatter(number) };
+    let (mut getters, mut scanners): (Vec<_>, Vec<_>) =
+        (0..READERS).map(|number| (Getter(reader(number)), Scanner(reader(number + READERS)))).unzip();
+    let (mut gets, mut scans) = (vec![], vec![]);
+    for at in 0..reading.rounds {
+        // The first round finds nothing in the store's cache.
+        let warm_up = if at == 0 { reading.slice } else { Duration::ZERO };
+        let pace = Pace::full(warm_up, reading.slice);
+        let (done, again) = round(getters, pace).await?;
+        gets.push(done);
+        getters = again;
+        let (done, again) = round(scanners, pace).await?;
+        scans.push(done);
+        scanners = again;
+    }
+    store.close();
+    let (gets, scans) = (Series::of_rounds(OURS, &gets), Series::of_rounds(OURS, &scans));
+    Ok(Reopened { open_ms, idle_mib, gets, scans })
+}
+
+fn resident_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+    kib.map_or(f64::NAN, |kib: f64| kib / 1024.0)
+}
+
+struct Reader {
+    store: Arc<Embedded>,
+    space: SpaceId,
+    rows: u64,
+    state: u64,
+}
+
+impl Reader {
+    /// Any row.
+    fn row(&mut self) -> u64 {
+        self.state = scatter(self.state);
+        self.state % self.rows
+    }
+
+    async fn read(&self, row: u64, reads: &Reads) -> Result<lazuli_store::ReadSet, String> {
+        let partition = partition(self.space, row / PARTITION_ROWS);
+        self.store.read(&partition, reads).await.map_err(|error| error.to_string())
+    }
+}
+
+struct Getter(Reader);
+
+impl Worker for Getter {
+    async fn once(&mut self) -> Result<(), String> {
+        let row = self.0.row();
+        let found = self.0.read(row, &Reads::key(key(row))).await?;
+        match found.rows.first() {
+            Some(Some(stored)) if is_value(row, &stored.value) => Ok(()),
+            Some(Some(_)) => Err("a wrong row".into()),
+            _ => Err("a missing row".into()),
+        }
+    }
+}
+
+struct Scanner(Reader);
+
+impl Worker for Scanner {
+    async fn once(&mut self) -> Result<(), String> {
+        let row = self.0.row();
+        let all = key(0)..bytes::Bytes::from_static(b"row-~");
+        let found = self.0.read(row, &Reads::default().and_range(all, PARTITION_ROWS as usize)).await?;
+        let scanned = found.ranges.first().map_or(&[][..], |scanned| &scanned.rows);
+        let first = row - row % PARTITION_ROWS;
+        match scanned.len() as u64 == PARTITION_ROWS && is_value(first, &scanned[0].value) {
+            true => Ok(()),
+            false => Err(format!("a scan found {} rows, or wrong ones", scanned.len())),
+        }
+    }
+}

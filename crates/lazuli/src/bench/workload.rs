@@ -1,0 +1,97 @@
+//! What can be asked of a service, by name: one table, one file for each service.
+//!
+//! A service adds its operations as a file below `workload/` with a type for each kind of operation, and a line each in
+//! [`WORKLOADS`]. A workload is written for any server that speaks the protocol, so it expects only what the protocol
+//! promises.
+
+mod blob;
+mod service;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lazuli_concurrency::{Clock, SystemClock};
+use lazuli_protocol::ServiceKind;
+
+use super::BenchError;
+use super::client::{Client, Failure};
+
+/// One kind of operation.
+#[async_trait]
+pub(crate) trait Workload: Send + Sync {
+    /// The name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// The service that is asked.
+    fn service(&self) -> ServiceKind;
+
+    /// What it does, in a few words.
+    fn about(&self) -> String;
+
+    /// Makes what the operations need. Called once, before the first of them.
+    async fn prepare(&self, _client: &mut Client) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// One operation, the `i`th of a worker. Workers run at the same time; `i` grows from 0 and never repeats.
+    async fn run_one(&self, client: &mut Client, worker: usize, i: u64) -> Result<(), Failure>;
+
+    /// Removes what was made. Called once, after the last operation.
+    async fn cleanup(&self, _client: &mut Client) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// What workloads may depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Bytes of a body, for those that have one.
+    pub(crate) body_bytes: usize,
+}
+
+/// Makes a workload, with containers, tables and queues of its own.
+type Make = fn(Shape) -> Arc<dyn Workload>;
+
+/// All workloads.
+const WORKLOADS: &[Make] = &[
+    |_| Arc::new(service::properties("blob-service-properties", ServiceKind::Blob)),
+    |_| Arc::new(service::properties("queue-service-properties", ServiceKind::Queue)),
+    |_| Arc::new(service::properties("table-service-properties", ServiceKind::Table)),
+    |_| Arc::new(service::properties("file-service-properties", ServiceKind::File)),
+    |_| Arc::new(service::account_info()),
+    |shape| Arc::new(blob::PutBlob::new(shape)),
+    |shape| Arc::new(blob::GetBlob::new(shape)),
+];
+
+/// Every workload.
+pub(crate) fn all(shape: Shape) -> impl Iterator<Item = Arc<dyn Workload>> {
+    WORKLOADS.iter().map(move |make| make(shape))
+}
+
+/// The workload with a name.
+pub(crate) fn named(name: &str, shape: Shape) -> Result<Arc<dyn Workload>, BenchError> {
+    let found = all(shape).find(|workload| workload.name() == name);
+    found.ok_or_else(|| BenchError::UnknownWorkload(name.into()))
+}
+
+/// A name that nothing else has, on this server or another.
+fn fresh_name() -> String {
+    format!("bench-{:x}-{:x}", SystemClock.now().ticks(), std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        let shape = Shape { body_bytes: 1 };
+        let names: Vec<_> = all(shape).map(|workload| workload.name()).collect();
+        for name in &names {
+            assert_eq!(names.iter().filter(|other| *other == name).count(), 1, "{name}");
+            assert_eq!(named(name, shape).unwrap().name(), *name);
+        }
+        let unknown = named("put-blub", shape).err().unwrap();
+        assert!(unknown.to_string().contains("put-blub"));
+    }
+}

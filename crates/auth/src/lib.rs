@@ -34,6 +34,9 @@ use sas::Sas;
 use shared_key::{Credential, Scheme};
 use user_delegation::{KeyInfo, MasterSecret, NO_TENANT, Owner};
 
+/// Where a challenge points when no issuer is configured: clients' parsers insist on the field.
+const NO_ISSUER: &str = "https://login.microsoftonline.com/common/oauth2/authorize";
+
 /// Everything of a request that authentication looks at.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
@@ -227,10 +230,11 @@ impl Authenticator {
     /// Tells where tokens are to be had.
     fn challenge(&self, refusal: Refusal) -> Refusal {
         let resource = "resource_id=https://storage.azure.com";
-        let value = match &self.issuer {
-            Some(issuer) => format!("Bearer authorization_uri={} {resource}", issuer.authorization_uri),
-            None => format!("Bearer {resource}"),
+        let authority = match &self.issuer {
+            Some(issuer) => issuer.authorization_uri.as_str(),
+            None => NO_ISSUER,
         };
+        let value = format!("Bearer authorization_uri={authority} {resource}");
         let plain = HeaderValue::from_static("Bearer");
         refusal.header(header::WWW_AUTHENTICATE, HeaderValue::try_from(value).unwrap_or(plain))
     }

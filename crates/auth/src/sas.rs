@@ -95,6 +95,8 @@ struct Target {
     timestamp: String,
     /// What every object has to lie under.
     directory: Option<String>,
+    /// The one table.
+    table: Option<String>,
 }
 
 impl<'a> Sas<'a> {
@@ -200,7 +202,7 @@ impl<'a> Sas<'a> {
             _ => Ok(Target {
                 paths: vec![format!("{container}/{object}")],
                 timestamp: timestamp.to_owned(),
-                directory: None,
+                ..Target::default()
             }),
         };
         match (head.operation.service(), self.field("sr")) {
@@ -222,7 +224,7 @@ impl<'a> Sas<'a> {
         {
             return Err(authentication_failed("tn is not the table that the request addresses."));
         }
-        Ok(Target { paths: vec![table.clone()], timestamp: String::new(), directory: Some(table) })
+        Ok(Target { paths: vec![table.clone()], table: Some(table), ..Target::default() })
     }
 
     /// A directory SAS is for the first `sdd` segments of the path, or of the prefix that is listed.
@@ -242,7 +244,7 @@ impl<'a> Sas<'a> {
         let path = [&[head.container][..], &segments].concat().join("/");
         // Some clients sign the path of a directory with its closing slash.
         let paths = vec![path.clone(), format!("{path}/")];
-        Ok(Target { paths, timestamp: String::new(), directory: Some(directory) })
+        Ok(Target { paths, directory: Some(directory), ..Target::default() })
     }
 
     fn mandatory(&self, name: &str) -> Result<&'a str, Refusal> {
@@ -332,6 +334,7 @@ impl Verified<'_> {
         }
         Ok(Grant {
             permissions,
+            table: target.table.clone(),
             table_range: self.table_range(head),
             encryption_scope: self.encryption_scope(head)?,
             response_headers: self.response_headers(head)?,

@@ -258,7 +258,7 @@ fn signatures_reach_only_the_resource_that_they_are_for() {
     }
     // The tables of a transaction are in its body, so the service has to compare them.
     let ask = Ask::new(Operation::EntityGroupTransaction).at("$batch", "").query(&table);
-    assert_eq!(world.grant(&ask).directory.as_deref(), Some("t"));
+    assert_eq!(world.grant(&ask).table.as_deref(), Some("t"));
 }
 
 #[test]

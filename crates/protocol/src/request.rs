@@ -77,6 +77,8 @@ pub enum Caller {
 pub struct Grant {
     /// The letters of `sp`, or of the stored access policy.
     pub permissions: String,
+    /// Table SAS: the one table it is for, in lower case. A transaction's path names none, so the service compares it.
+    pub table: Option<String>,
     /// Table SAS: the range of keys, inclusive (spk, srk, epk, erk).
     pub table_range: TableRange,
     /// `ses`: the encryption scope that writes must use.

@@ -22,6 +22,8 @@ use peer::Peer;
 
 /// The shortest and the longest turn of a server.
 const TURN: std::ops::RangeInclusive<f64> = 0.3..=5.0;
+/// The share of the time left that turns take; the rest is for cleaning up, stopping and what takes longer.
+const MEASURED: f64 = 0.85;
 /// The share of a turn that is not counted.
 const WARM_UP: f64 = 0.2;
 /// Bytes of a body.
@@ -98,25 +100,36 @@ pub(crate) async fn run(args: CompareArgs) -> Result<(), BenchError> {
     std::fs::create_dir_all(&args.out).map_err(BenchError::at(&args.out))?;
     let scratch = tempfile::Builder::new().prefix("lazuli-bench-").tempdir_in(&args.dir);
     let scratch = scratch.map_err(BenchError::at(&args.dir))?;
-    let progress = Progress::new(3);
-    progress.step("starting servers");
+    let progress = Progress::new(2);
     let mut services = Section::new("services");
+    let azurite = match args.no_peers {
+        true => None,
+        false => {
+            progress.step("installing peers");
+            Some(peer::install_azurite(&args.peers).await)
+        }
+    };
+    let begin = Instant::now();
+    progress.step("starting servers");
     let mut peers = vec![peer::lazuli(scratch.path()).await?];
-    if !args.no_peers {
-        match peer::azurite(&args.peers, scratch.path()).await {
+    if let Some(installed) = azurite {
+        let started = match installed {
+            Ok(package) => peer::azurite(&package, scratch.path()).await,
+            Err(error) => Err(error),
+        };
+        match started {
             Ok(peer) => peers.push(peer),
             Err(error) => services.notes.push(format!("not compared with Azurite: {error}")),
         }
     }
     peers.extend(args.named.iter().cloned().map(Peer::from));
 
-    let (mut report, begin) = (Report::begin(), Instant::now());
+    let mut report = Report::begin();
     let (store_plan, extents_plan) = (args.store_plan(), args.extents_plan());
     progress.extend(store_plan.steps() + extents_plan.steps());
     report.sections.push(store::measure(&store_plan, &progress, store::reopen::in_new_process).await?);
     report.sections.push(extents::measure(&extents_plan, &progress).await?);
-    let left = args.time().saturating_sub(begin.elapsed());
-    measure(&args, &peers, left, &progress, &mut services).await?;
+    measure(&args, &peers, begin + args.time(), &progress, &mut services).await?;
     report.sections.push(services);
     for peer in peers {
         peer.stop().await;
@@ -135,7 +148,7 @@ pub(crate) async fn run(args: CompareArgs) -> Result<(), BenchError> {
 async fn measure(
     args: &CompareArgs,
     peers: &[Peer],
-    time: Duration,
+    end: Instant,
     progress: &Progress,
     section: &mut Section,
 ) -> Result<(), BenchError> {
@@ -147,7 +160,8 @@ async fn measure(
         contests.extend(Contest::start(name, shape, peers, args.concurrency.into(), section).await?);
     }
     let turns = contests.iter().map(|contest| contest.running.len()).sum::<usize>() * args.rounds();
-    let turn = (time.as_secs_f64() / turns.max(1) as f64).clamp(*TURN.start(), *TURN.end());
+    let left = end.saturating_duration_since(Instant::now()).mul_f64(MEASURED);
+    let turn = (left.as_secs_f64() / turns.max(1) as f64).clamp(*TURN.start(), *TURN.end());
     let pace =
         Pace::full(Duration::from_secs_f64(turn * WARM_UP), Duration::from_secs_f64(turn * (1.0 - WARM_UP)));
     progress.extend(turns);
@@ -192,12 +206,14 @@ impl Contest {
             match begin(&workload, &peer.target, concurrency).await {
                 Ok(begun) => running.push((peer.name.clone(), begun, vec![])),
                 Err(failure) => {
-                    section.notes.push(format!("{name}: not measured on {}: {failure}", peer.name))
+                    section.notes.push(format!("{name}: not measured on {}: {failure}", peer.name));
+                    if peer.name == OURS {
+                        return Ok(None);
+                    }
                 }
             }
         }
-        let ours = running.first().is_some_and(|(who, ..)| who == OURS);
-        Ok(ours.then_some(Self { name, running }))
+        Ok(Some(Self { name, running }))
     }
 
     async fn round(&mut self, pace: Pace, progress: &Progress) -> Result<(), BenchError> {
@@ -227,6 +243,12 @@ async fn begin(
     concurrency: usize,
 ) -> Result<Running, super::client::Failure> {
     let mut running = Running::start(workload, target, concurrency).await?;
-    running.try_one().await?;
-    Ok(running)
+    match running.try_one().await {
+        Ok(()) => Ok(running),
+        Err(failure) => {
+            // The first failure is the one to tell.
+            let _ = running.finish().await;
+            Err(failure)
+        }
+    }
 }

@@ -25,6 +25,8 @@ pub(crate) const OURS: &str = "lazuli";
 pub(crate) struct Report {
     /// The version of this binary.
     pub(crate) version: &'static str,
+    /// How it was built: numbers of a debug build mean little.
+    pub(crate) build: &'static str,
     /// When it started.
     pub(crate) started: String,
     /// Where it ran.
@@ -103,6 +105,7 @@ impl Report {
     pub(crate) fn begin() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" },
             started: date::iso8601_seconds(SystemClock.now()),
             machine: Machine::this(),
             sections: vec![],
@@ -216,8 +219,8 @@ impl fmt::Display for Report {
         let Machine { processors, memory_mib, kernel, load_average } = &self.machine;
         writeln!(
             f,
-            "lazuli {}, {}; {processors} processors, {memory_mib} MiB, Linux {kernel}, load average {load_average}",
-            self.version, self.started
+            "lazuli {}, {} build, {}; {processors} processors, {memory_mib} MiB, Linux {kernel}, load average {load_average}",
+            self.version, self.build, self.started
         )?;
         self.sections.iter().try_for_each(|section| write!(f, "\n{section}"))
     }

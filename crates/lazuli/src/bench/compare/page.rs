@@ -30,10 +30,11 @@ pub(super) fn html(report: &Report) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>lazuli bench</title>\n\
          <style>\n{STYLE}</style>\n<h1>lazuli bench</h1>\n\
-         <p>lazuli {}, {}. {processors} processors, {} MiB of memory, Linux {}; load average at the start \
+         <p>lazuli {}, {} build, {}. {processors} processors, {} MiB of memory, Linux {}; load average at the start \
          {load_average}. Contenders took turns; bars are medians, ticks are rounds, ratios are medians over rounds \
          that ran side by side.</p>\n",
         escape(report.version),
+        report.build,
         escape(&report.started),
         number(*memory_mib as f64),
         escape(kernel),

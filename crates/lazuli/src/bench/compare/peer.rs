@@ -30,6 +30,7 @@ const STOP: Duration = Duration::from_secs(10);
 /// How long installing a peer may take.
 const INSTALL: Duration = Duration::from_secs(300);
 const AZURITE: &str = "azurite";
+const AZURITE_ENTRY: &str = "dist/src/azurite.js";
 const AZURITE_VERSION: &str = "azurite@3";
 
 /// A server to ask.
@@ -109,13 +110,18 @@ pub(super) async fn lazuli(scratch: &Path) -> Result<Peer, BenchError> {
     start(OURS, about, command, ports, scratch).await
 }
 
-/// Azurite, installed into `prefix` if it is not there, with its data in `scratch`. It has no file service.
-pub(super) async fn azurite(prefix: &Path, scratch: &Path) -> Result<Peer, BenchError> {
-    let package = prefix.join(AZURITE).join("node_modules").join(AZURITE);
-    let entry = package.join("dist/src/azurite.js");
-    if !entry.is_file() {
-        install(&prefix.join(AZURITE)).await?;
+/// Installs Azurite into `prefix` if it is not there. Returns the directory of its package.
+pub(super) async fn install_azurite(prefix: &Path) -> Result<PathBuf, BenchError> {
+    let prefix = prefix.join(AZURITE);
+    let package = prefix.join("node_modules").join(AZURITE);
+    if !package.join(AZURITE_ENTRY).is_file() {
+        install(&prefix).await?;
     }
+    Ok(package)
+}
+
+/// Azurite, with its data in `scratch`. It has no file service.
+pub(super) async fn azurite(package: &Path, scratch: &Path) -> Result<Peer, BenchError> {
     let failed = |reason: String| BenchError::Program(AZURITE, reason);
     let manifest = std::fs::read(package.join("package.json")).map_err(|error| failed(error.to_string()))?;
     let manifest: serde_json::Value = serde_json::from_slice(&manifest)?;
@@ -124,13 +130,25 @@ pub(super) async fn azurite(prefix: &Path, scratch: &Path) -> Result<Peer, Bench
     let services = [ServiceKind::Blob, ServiceKind::Queue, ServiceKind::Table];
     let ports = free_ports(services).map_err(|error| failed(error.to_string()))?;
     let mut command = Command::new("node");
-    command.arg(entry).args(["--silent", "--skipApiVersionCheck", "--disableTelemetry", "--location"]);
+    command.arg(package.join(AZURITE_ENTRY)).args([
+        "--silent",
+        "--skipApiVersionCheck",
+        "--disableTelemetry",
+        "--location",
+    ]);
     command.arg(scratch.join(AZURITE)).env_remove("AZURITE_ACCOUNTS");
     for (service, port) in &ports {
         command.args([format!("--{}Host", service.name()), HOST.into()]);
         command.args([format!("--{}Port", service.name()), port.to_string()]);
     }
-    start(AZURITE, format!("{version}, data on disk"), command, ports, scratch).await
+    start(
+        AZURITE,
+        format!("{version}, data on disk, acknowledged before it is there"),
+        command,
+        ports,
+        scratch,
+    )
+    .await
 }
 
 async fn install(prefix: &Path) -> Result<(), BenchError> {

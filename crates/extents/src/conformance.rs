@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -253,8 +254,9 @@ async fn content_that_moves_during_a_sweep_is_kept(extents: &Arc<dyn Extents>) {
     // The same, but the mover has read the record and not yet said what it found when the sweep is about to free.
     let sweep = Sweep::begin(extents, Pace::FULL).await.unwrap();
     let (pin, mover) = (extents.pin(), extents.writer());
-    let finish = tokio::spawn(sweep.finish());
-    tokio::task::yield_now().await;
+    let mut finish = tokio::spawn(sweep.finish());
+    let waited = tokio::time::timeout(Duration::from_millis(100), &mut finish).await;
+    assert!(waited.is_err(), "a sweep waits for those who have not yet said what they found");
     mover.hold(pin, [&content]);
     finish.await.unwrap().unwrap();
     assert_eq!(read(extents, &content).await.unwrap(), expected);

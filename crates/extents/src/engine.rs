@@ -80,7 +80,7 @@ pub struct Space {
     pub appended_since_mark: u64,
     /// Bytes that were [released](Extents::released) since then.
     pub released_since_mark: u64,
-    /// An append found no space since then.
+    /// An append found no space since then. A sweep may or may not help, so do not repeat it without a pause.
     pub full: bool,
 }
 

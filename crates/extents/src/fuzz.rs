@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use crate::extent::ExtentRef;
-use crate::map::{Content, INLINE_BYTES, ROOT_ENTRIES, node};
+use crate::map::{Content, node};
 use crate::segment::{FrameHeader, SegmentHeader};
 
 /// Decodes the bytes as each of the stored forms.
@@ -14,10 +14,7 @@ pub fn decode(bytes: &[u8]) {
     {
         assert_eq!(extent.encode(), *array);
     }
-    if let Some(content) = Content::decode(Bytes::copy_from_slice(bytes))
-        && content.tail().len() <= INLINE_BYTES
-        && content.tree().list.len() <= ROOT_ENTRIES
-    {
+    if let Some(content) = Content::decode(Bytes::copy_from_slice(bytes)) {
         let mut again = vec![];
         content.encode(&mut again);
         assert_eq!(again, bytes);

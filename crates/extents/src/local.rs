@@ -22,7 +22,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -108,7 +108,10 @@ struct Shared {
     mode: Mode,
     directory: Directory,
     disk: Disk,
+    /// Held while the disk is at work, so only to be locked where blocking is allowed.
     appender: Mutex<Appender>,
+    /// Bytes of frames that were given a place.
+    appended: AtomicU64,
     sync: GroupSync,
     cached: Cached,
     pins: Arc<Pins>,
@@ -122,7 +125,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Accounts {
     live: Option<u64>,
-    /// [`Appender::appended`] when the last mark began.
+    /// `appended` when the last mark began.
     appended_before_mark: u64,
     released: u64,
     full: bool,
@@ -148,6 +151,7 @@ impl LocalExtents {
             directory,
             disk: Disk::default(),
             appender: Mutex::new(appender),
+            appended: AtomicU64::new(0),
             sync: GroupSync::default(),
             cached: Cached::default(),
             pins: Arc::default(),
@@ -231,8 +235,8 @@ impl Extents for LocalExtents {
 
     fn space(&self) -> Space {
         let (segments, allocated_bytes) = self.0.directory.totals();
-        let appended = self.0.appender.lock().appended();
         let accounts = self.0.accounts.lock();
+        let appended = self.0.appended.load(Ordering::Acquire);
         Space {
             segments,
             allocated_bytes,
@@ -249,6 +253,7 @@ impl Extents for LocalExtents {
     }
 
     async fn begin_mark(&self) -> Result<Box<dyn Mark>, Error> {
-        Ok(Box::new(LocalMark::begin(&self.0)?))
+        let shared = self.0.clone();
+        Ok(Box::new(blocking(move || LocalMark::begin(&shared)).await?))
     }
 }

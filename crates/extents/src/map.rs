@@ -109,7 +109,7 @@ impl Content {
     /// Bytes that the record holds itself.
     ///
     /// More than [`INLINE_BYTES`] are accepted, so that they can be written with [`Edit`](crate::Edit), which finds
-    /// them a place; do not store such content in a record.
+    /// them a place; a record is not the place for them.
     pub fn inline(bytes: impl Into<Bytes>) -> Self {
         Self::new(Tree::default(), bytes.into())
     }
@@ -155,7 +155,6 @@ impl Content {
 
     /// The form that a record stores: a format version, the root's entries, the bytes at the end.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        debug_assert!(self.root.len() <= ROOT_ENTRIES && self.tail.len() <= INLINE_BYTES);
         out.reserve(HEADER + self.root.len() * node::MAX_ENTRY_BYTES + self.tail.len());
         out.put_u8(VERSION);
         out.put_u8(self.level);

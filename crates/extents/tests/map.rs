@@ -470,6 +470,34 @@ async fn pages_of_ranges_and_differences_continue_where_the_last_one_ended() {
 }
 
 #[tokio::test]
+async fn what_moved_is_a_difference_although_its_subtrees_are_shared() {
+    let place = place();
+    let pages = 300;
+    let extent = place.extent(&pattern(7, (pages * PAGE) as usize)).await;
+    let mut edit = place.edit(&Content::empty());
+    for page in (0..pages).rev() {
+        let mut one = place.edit(&extent);
+        one.slice(page * PAGE..(page + 1) * PAGE).await.unwrap();
+        edit.append(&one.finish().await.unwrap()).await.unwrap();
+    }
+    let older = edit.finish().await.unwrap();
+    for at in (0..=pages).map(|page| page * PAGE) {
+        let (mut start, mut end) = (place.edit(&older), place.edit(&older));
+        start.resize(at).await.unwrap();
+        end.slice(at..older.len()).await.unwrap();
+        let mut edit = place.edit(&start.finish().await.unwrap());
+        edit.append(&Content::hole(PAGE)).await.unwrap();
+        edit.append(&end.finish().await.unwrap()).await.unwrap();
+        let newer = edit.finish().await.unwrap();
+        let mut expected = vec![];
+        if at < older.len() {
+            expected = vec![Change::Cleared(at..at + PAGE), Change::Written(at + PAGE..older.len() + PAGE)];
+        }
+        assert_eq!(place.diff(&older, &newer, 0..u64::MAX).await, expected, "a hole at {at}");
+    }
+}
+
+#[tokio::test]
 async fn bytes_that_move_from_the_record_to_an_extent_are_not_a_difference() {
     let place = place();
     let older = Content::inline(pattern(1, 1000));

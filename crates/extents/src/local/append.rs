@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use rustix::fs::ftruncate;
@@ -23,8 +24,6 @@ pub(crate) struct Appender {
     last_id: u64,
     /// Frames that have a place and are not yet written.
     in_flight: BTreeSet<ExtentId>,
-    /// Bytes of frames that were given a place.
-    appended: u64,
 }
 
 #[derive(Debug)]
@@ -61,11 +60,6 @@ impl Appender {
     /// All ids below this are written, or never will be.
     pub(crate) fn quiet_below(&self) -> ExtentId {
         self.in_flight.first().copied().unwrap_or_else(|| self.next())
-    }
-
-    /// Bytes of frames that were given a place since the start.
-    pub(crate) fn appended(&self) -> u64 {
-        self.appended
     }
 
     /// Gives back the room that is left, when the process ends.
@@ -115,7 +109,7 @@ impl Shared {
             file: active.file.clone(),
         };
         active.end += need;
-        appender.appended += need;
+        self.appended.fetch_add(need, Ordering::AcqRel);
         appender.in_flight.insert(place.id);
         // Under the lock: a mark that sees the place given out sees its writer too.
         writer.note(Appended { id: place.id, length });

@@ -36,6 +36,7 @@ pub(crate) struct LocalMark {
 }
 
 impl LocalMark {
+    /// Blocks.
     pub(crate) fn begin(shared: &Arc<Shared>) -> Result<Self, Error> {
         shared.check_running()?;
         if shared.marking.swap(true, Ordering::AcqRel) {
@@ -44,7 +45,7 @@ impl LocalMark {
         // First the horizon, then the writers: whoever has a place below the horizon is among them, or has committed.
         let (horizon, appended_bytes) = {
             let appender = shared.appender.lock();
-            (appender.next(), appender.appended())
+            (appender.next(), shared.appended.load(Ordering::Acquire))
         };
         let appended = shared.pins.appended();
         let released = shared.accounts.lock().released;

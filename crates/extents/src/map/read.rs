@@ -82,6 +82,7 @@ pub struct Reader {
     /// `None` while a step is being read.
     source: Option<Source>,
     ahead: Option<JoinHandle<Step>>,
+    failed: Option<Error>,
     _held: Option<Held>,
 }
 
@@ -103,20 +104,30 @@ impl Reader {
         held: impl Into<Option<Held>>,
     ) -> Self {
         let source = Source { pieces: Pieces::new(extents, content, range), piece: None };
-        Self { source: Some(source), ahead: None, _held: held.into() }
+        Self { source: Some(source), ahead: None, failed: None, _held: held.into() }
     }
 
-    /// The next bytes, at most 256 KiB; `None` at the end. May be called again if the caller stopped waiting for it.
+    /// The next bytes, at most 256 KiB; `None` at the end. May be called again if the caller stopped waiting for it. An
+    /// error stays: content that cannot be read to its end does not seem to end there.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        if let Some(e) = &self.failed {
+            return Err(e.clone());
+        }
         if let Some(source) = self.source.take() {
             self.ahead = Some(tokio::spawn(source.step()));
         }
         let Some(step) = &mut self.ahead else { return Ok(None) };
-        let (source, result) = step.await.map_err(|e| Error::Io(e.to_string()))?;
-        self.ahead = match &result {
-            Ok(Some(_)) if source.has_more() => Some(tokio::spawn(source.step())),
-            _ => None,
-        };
+        let joined = step.await;
+        self.ahead = None;
+        let result = joined.map_err(|e| Error::Io(e.to_string())).and_then(|(source, result)| {
+            if let Ok(Some(_)) = &result
+                && source.has_more()
+            {
+                self.ahead = Some(tokio::spawn(source.step()));
+            }
+            result
+        });
+        self.failed = result.as_ref().err().cloned();
         result
     }
 }

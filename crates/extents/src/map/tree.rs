@@ -17,7 +17,8 @@ use bytes::{Bytes, BytesMut};
 use super::Piece;
 use crate::extent::{ExtentId, ExtentRef};
 
-/// Entries of a node at most: as many as fit in one 4 KiB block with the frame's header.
+/// Entries of a node at most: as many as fit in one 4 KiB block with the frame's header. Stored nodes have up to so many,
+/// so it may grow but not shrink.
 pub(crate) const FANOUT: usize = 120;
 /// Entries of a node at least, the root excepted.
 pub(crate) const MIN_FILL: usize = 30;
@@ -470,14 +471,16 @@ mod tests {
                         tree = right.join(&nodes, &left).unwrap();
                         model.rotate_left(from);
                     }
-                    // Replace a short part by a few runs, a long part by nothing or by many, and append a part again.
+                    // Replace a part that may well lie in one node by a few runs, and any part by nothing or by many.
                     1 | 2 => {
-                        let to = if kind == 1 { (from + 8).min(model.len()) } else { to };
+                        let short = if a % 2 == 0 { 8 } else { 150 };
+                        let to = if kind == 1 { (from + short).min(model.len()) } else { to };
                         let few = if kind == 1 { seed % 6 } else { seed % 700 };
                         let (with, units) = sequence(few as usize, seed % 1000);
                         tree = tree.replace(&nodes, from as u64..to as u64, &with).unwrap();
                         model.splice(from..to, units);
                     }
+                    // Append a part again.
                     3 => {
                         let (_, tail) = tree.split(&nodes, from as u64).unwrap();
                         let (part, _) = tail.split(&nodes, (to - from) as u64).unwrap();

@@ -1,22 +1,23 @@
 //! `lazuli bench compare`: the same load on Lazuli and its peers in one run, as ratios.
 //!
-//! It starts this very binary and the [peers](peer) that can be had here, on free ports of 127.0.0.1, with their data on
-//! the same disk. Then it measures the store and the extents, and each workload on each server in turns: A B A B. It
-//! writes [a page](page) and JSON, and stops everything it started. The time is bounded: what is left of it after
-//! preparing is divided among the rounds.
+//! First it measures the store and the extents. Then it starts this very binary and the [peers](peer) that can be had
+//! here, on free ports of 127.0.0.1 and with their data on the same disk, and runs each workload on each server in
+//! turns: A B A B. It writes [a page](page) and JSON, and stops everything it started. The time is bounded: what is left
+//! of it after preparing is divided among the turns.
 
 mod page;
 mod peer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::client::Target;
+use super::client::{Failure, Target};
 use super::load::Running;
 use super::progress::Progress;
 use super::report::{Measurement, OURS, Report, Section, Series};
-use super::round::Pace;
-use super::workload::{self, Shape};
+use super::round::{Pace, Round};
+use super::workload::{self, Shape, Workload};
 use super::{BenchError, extents, seconds, store};
 use peer::Peer;
 
@@ -100,36 +101,21 @@ pub(crate) async fn run(args: CompareArgs) -> Result<(), BenchError> {
     std::fs::create_dir_all(&args.out).map_err(BenchError::at(&args.out))?;
     let scratch = tempfile::Builder::new().prefix("lazuli-bench-").tempdir_in(&args.dir);
     let scratch = scratch.map_err(BenchError::at(&args.dir))?;
-    let progress = Progress::new(2);
-    let mut services = Section::new("services");
-    let azurite = match args.no_peers {
-        true => None,
-        false => {
-            progress.step("installing peers");
-            Some(peer::install_azurite(&args.peers).await)
-        }
-    };
-    let begin = Instant::now();
-    progress.step("starting servers");
-    let mut peers = vec![peer::lazuli(scratch.path()).await?];
-    if let Some(installed) = azurite {
-        let started = match installed {
-            Ok(package) => peer::azurite(&package, scratch.path()).await,
-            Err(error) => Err(error),
-        };
-        match started {
-            Ok(peer) => peers.push(peer),
-            Err(error) => services.notes.push(format!("not compared with Azurite: {error}")),
-        }
-    }
-    peers.extend(args.named.iter().cloned().map(Peer::from));
-
-    let mut report = Report::begin();
     let (store_plan, extents_plan) = (args.store_plan(), args.extents_plan());
-    progress.extend(store_plan.steps() + extents_plan.steps());
+    let progress = Progress::new(store_plan.steps() + extents_plan.steps() + 2);
+    let mut azurite = None;
+    if !args.no_peers {
+        progress.step("installing peers");
+        azurite = Some(peer::install_azurite(&args.peers).await);
+    }
+
+    let (mut report, end) = (Report::begin(), Instant::now() + args.time());
     report.sections.push(store::measure(&store_plan, &progress, store::reopen::in_new_process).await?);
     report.sections.push(extents::measure(&extents_plan, &progress).await?);
-    measure(&args, &peers, begin + args.time(), &progress, &mut services).await?;
+    progress.step("starting servers");
+    let mut services = Section::new("services");
+    let peers = start(&args, azurite, scratch.path(), &mut services).await?;
+    measure(&args, &peers, end, &progress, &mut services).await?;
     report.sections.push(services);
     for peer in peers {
         peer.stop().await;
@@ -142,6 +128,28 @@ pub(crate) async fn run(args: CompareArgs) -> Result<(), BenchError> {
     std::fs::write(&path, page::html(&report)).map_err(BenchError::at(&path))?;
     println!("\n{} has the plots.", path.display());
     Ok(())
+}
+
+/// Starts our server and its peers, ours first. Which of them cannot be had is noted.
+async fn start(
+    args: &CompareArgs,
+    azurite: Option<Result<PathBuf, BenchError>>,
+    scratch: &Path,
+    section: &mut Section,
+) -> Result<Vec<Peer>, BenchError> {
+    let mut peers = vec![peer::lazuli(scratch).await?];
+    let azurite = match azurite {
+        Some(Ok(package)) => Some(peer::azurite(&package, scratch).await),
+        Some(Err(error)) => Some(Err(error)),
+        None => None,
+    };
+    match azurite {
+        Some(Ok(peer)) => peers.push(peer),
+        Some(Err(error)) => section.notes.push(format!("not compared with Azurite: {error}")),
+        None => {}
+    }
+    peers.extend(args.named.iter().cloned().map(Peer::from));
+    Ok(peers)
 }
 
 /// Each workload on each server that can do it, in turns.
@@ -159,7 +167,7 @@ async fn measure(
         progress.step(format!("{name}: preparing"));
         contests.extend(Contest::start(name, shape, peers, args.concurrency.into(), section).await?);
     }
-    let turns = contests.iter().map(|contest| contest.running.len()).sum::<usize>() * args.rounds();
+    let turns = contests.iter().map(|contest| contest.contenders.len()).sum::<usize>() * args.rounds();
     let left = end.saturating_duration_since(Instant::now()).mul_f64(MEASURED);
     let turn = (left.as_secs_f64() / turns.max(1) as f64).clamp(*TURN.start(), *TURN.end());
     let pace =
@@ -185,7 +193,13 @@ async fn measure(
 /// One workload on those servers that can do it, ours first.
 struct Contest {
     name: &'static str,
-    running: Vec<(String, Running, Vec<super::round::Round>)>,
+    contenders: Vec<Contender>,
+}
+
+struct Contender {
+    who: String,
+    running: Running,
+    rounds: Vec<Round>,
 }
 
 impl Contest {
@@ -197,14 +211,14 @@ impl Contest {
         concurrency: usize,
         section: &mut Section,
     ) -> Result<Option<Self>, BenchError> {
-        let mut running = vec![];
+        let mut contenders = vec![];
         for peer in peers {
             let workload = workload::named(name, shape)?;
             if peer.target.account.endpoint(workload.service()).is_none() {
                 continue;
             }
             match begin(&workload, &peer.target, concurrency).await {
-                Ok(begun) => running.push((peer.name.clone(), begun, vec![])),
+                Ok(running) => contenders.push(Contender { who: peer.name.clone(), running, rounds: vec![] }),
                 Err(failure) => {
                     section.notes.push(format!("{name}: not measured on {}: {failure}", peer.name));
                     if peer.name == OURS {
@@ -213,20 +227,20 @@ impl Contest {
                 }
             }
         }
-        Ok(Some(Self { name, running }))
+        Ok(Some(Self { name, contenders }))
     }
 
     async fn round(&mut self, pace: Pace, progress: &Progress) -> Result<(), BenchError> {
-        for (who, running, rounds) in &mut self.running {
-            progress.step(format!("{}: {who}", self.name));
-            rounds.push(running.round(pace).await?);
+        for contender in &mut self.contenders {
+            progress.step(format!("{}: {}", self.name, contender.who));
+            contender.rounds.push(contender.running.round(pace).await?);
         }
         Ok(())
     }
 
     async fn finish(self, section: &mut Section) -> Measurement {
         let mut series = vec![];
-        for (who, running, rounds) in self.running {
+        for Contender { who, running, rounds } in self.contenders {
             series.push(Series::of_rounds(who.as_str(), &rounds));
             if let Err(failure) = running.finish().await {
                 section.notes.push(format!("{}: not cleaned up on {who}: {failure}", self.name));
@@ -238,10 +252,10 @@ impl Contest {
 
 /// Prepares a workload and does one operation.
 async fn begin(
-    workload: &std::sync::Arc<dyn workload::Workload>,
+    workload: &Arc<dyn Workload>,
     target: &Target,
     concurrency: usize,
-) -> Result<Running, super::client::Failure> {
+) -> Result<Running, Failure> {
     let mut running = Running::start(workload, target, concurrency).await?;
     match running.try_one().await {
         Ok(()) => Ok(running),

@@ -15,10 +15,11 @@ const WIDTH: f64 = 1040.0;
 const NAME: f64 = 0.0;
 const WHO: f64 = 236.0;
 const BARS: f64 = 358.0;
-const BAR_WIDTH: f64 = 220.0;
+const BAR_WIDTH: f64 = 190.0;
 const VALUE: f64 = BARS + BAR_WIDTH + 8.0;
-const AXIS: f64 = 740.0;
-const AXIS_WIDTH: f64 = 290.0;
+const RATIO: f64 = 735.0;
+const AXIS: f64 = 765.0;
+const AXIS_WIDTH: f64 = 260.0;
 const ROW: f64 = 22.0;
 const GAP: f64 = 14.0;
 const HEAD: f64 = 30.0;
@@ -103,6 +104,9 @@ fn plot(section: &Section) -> String {
     if let Some(axis) = &axis {
         svg.push_str(&axis.draw(height));
     }
+    if section.measurements.iter().any(|measurement| measurement.ratio().is_some()) {
+        let _ = writeln!(svg, "<text class=\"soft end\" x=\"{RATIO}\" y=\"25\">ours ÷ this</text>");
+    }
     let mut y = HEAD;
     for measurement in &section.measurements {
         svg.push_str(&bars(measurement, axis.as_ref(), y));
@@ -115,26 +119,34 @@ fn plot(section: &Section) -> String {
 /// The bars of one measurement. They share a scale of their own, since units differ.
 fn bars(measurement: &Measurement, axis: Option<&Axis>, top: f64) -> String {
     let rounds = measurement.series.iter().flat_map(|series| &series.rounds);
-    let most = rounds.copied().filter(|value| value.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
+    let most = rounds.clone().copied().filter(|value| value.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
+    // A bar alone says nothing.
+    let compared = rounds.clone().count() > 1;
     let mut svg = format!("<text x=\"{NAME}\" y=\"{}\">{}</text>\n", top + 15.0, escape(&measurement.name));
     for (at, series) in measurement.series.iter().enumerate() {
         let y = top + at as f64 * ROW;
+        let text = y + 15.0;
         let class = if at == 0 { "ours" } else { "theirs" };
         let width = |value: f64| (value / most * BAR_WIDTH).clamp(0.0, BAR_WIDTH);
-        let ratio = series.ratio.map(|ratio| format!("  ÷ {}", number(ratio))).unwrap_or_default();
         let _ = write!(
             svg,
-            "<text class=\"soft\" x=\"{WHO}\" y=\"{}\">{}</text>\n\
-             <rect class=\"{class}\" x=\"{BARS}\" y=\"{}\" width=\"{:.1}\" height=\"14\" rx=\"2\"/>\n\
-             <text class=\"n\" x=\"{VALUE}\" y=\"{}\">{} {}<tspan class=\"ratio\">{ratio}</tspan></text>\n",
-            y + 15.0,
+            "<text class=\"soft\" x=\"{WHO}\" y=\"{text}\">{}</text>\n\
+             <text class=\"n\" x=\"{VALUE}\" y=\"{text}\">{} {}</text>\n",
             escape(&series.who),
-            y + 4.0,
-            width(series.median),
-            y + 15.0,
             number(series.median),
             escape(measurement.unit),
         );
+        if let Some(ratio) = series.ratio {
+            let _ =
+                writeln!(svg, "<text class=\"n end\" x=\"{RATIO}\" y=\"{text}\">{}</text>", number(ratio));
+        }
+        if compared {
+            let (y, width) = (y + 4.0, width(series.median));
+            let _ = writeln!(
+                svg,
+                "<rect class=\"{class}\" x=\"{BARS}\" y=\"{y}\" width=\"{width:.1}\" height=\"14\" rx=\"2\"/>"
+            );
+        }
         if series.rounds.len() > 1 {
             for round in &series.rounds {
                 let x = BARS + width(*round);
@@ -245,7 +257,7 @@ mod tests {
         for part in [
             "put-blob",
             "1,050 requests/s",
-            "÷ 10.0",
+            ">10.0</text>",
             "pass",
             "7 × 503 &quot;Busy&quot;",
             "p99 480 µs",

@@ -83,7 +83,7 @@ pub(crate) async fn here(
     let start = Instant::now();
     let store = Arc::new(Embedded::open(dir, Arc::new(SystemClock), Options::default())?);
     let open_ms = start.elapsed().as_secs_f64() * 1e3;
-    let idle_mib = resident_mib();
+    let idle_mib = resident_mib()?;
 
     let reader = |number: u64| Reader { store: store.clone(), space, rows, state: scatter(number) };
     let (mut getters, mut scanners): (Vec<_>, Vec<_>) =
@@ -105,11 +105,13 @@ pub(crate) async fn here(
     Ok(Reopened { open_ms, idle_mib, gets, scans })
 }
 
-fn resident_mib() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+fn resident_mib() -> Result<f64, BenchError> {
+    let path = Path::new("/proc/self/status");
+    let status = std::fs::read_to_string(path).map_err(BenchError::at(path))?;
     let kib =
         status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
-    kib.map_or(f64::NAN, |kib: f64| kib / 1024.0)
+    let kib: f64 = kib.ok_or_else(|| BenchError::at(path)(std::io::ErrorKind::InvalidData.into()))?;
+    Ok(kib / 1024.0)
 }
 
 struct Reader {

@@ -1,0 +1,121 @@
+//! How `lazuli account` prints accounts: for people, or as JSON.
+
+use std::fmt::Write;
+
+use lazuli_protocol::Account;
+use serde_json::{Value, json};
+
+/// Whether keys are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keys {
+    Shown,
+    Hidden,
+}
+
+/// A JSON array with one object for each account.
+pub(super) fn json(accounts: Vec<Account>, keys: Keys) -> String {
+    let object = |account: Account| {
+        let mut object = json!(account);
+        if let (Keys::Hidden, Value::Object(fields)) = (keys, &mut object) {
+            fields.remove("keys");
+        }
+        object
+    };
+    let array = Value::Array(accounts.into_iter().map(object).collect());
+    format!("{array:#}\n")
+}
+
+/// One line for each account under a line of titles, then the keys.
+pub(super) fn table(accounts: &[Account], keys: Keys) -> String {
+    const TITLES: [&str; 7] = ["NAME", "STATE", "VERSIONS", "SOFT DELETE", "PUBLIC", "TIER", "SCOPES, ROLES"];
+    let mut rows = vec![TITLES.map(str::to_owned)];
+    rows.extend(accounts.iter().map(row));
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
+    let widths: [usize; TITLES.len()] = std::array::from_fn(width);
+    let mut text = String::new();
+    if accounts.is_empty() {
+        return text;
+    }
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    if keys == Keys::Shown {
+        for account in accounts {
+            for (key, number) in account.keys.iter().zip(1..) {
+                let _ = writeln!(text, "{} key {number}: {}", account.name, key.to_base64());
+            }
+        }
+    }
+    text
+}
+
+fn row(account: &Account) -> [String; 7] {
+    let switch = |on| if on { "on" } else { "off" }.to_owned();
+    let settings = &account.settings;
+    let scopes = settings.encryption_scopes.iter().cloned();
+    let roles = account.roles.iter().map(|role| {
+        format!("{}={}:{}", role.subject, role.service.name(), format!("{:?}", role.role).to_lowercase())
+    });
+    [
+        account.name.clone(),
+        if settings.disabled { "disabled" } else { "enabled" }.into(),
+        switch(settings.blob_versioning),
+        settings.container_delete_retention_days.map_or_else(|| "off".into(), |days| format!("{days} days")),
+        switch(settings.public_access_allowed),
+        settings.default_tier.clone(),
+        scopes.chain(roles).collect::<Vec<_>>().join(" "),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use lazuli_protocol::account::{Role, RoleAssignment, Settings};
+    use lazuli_protocol::{Key, ServiceKind};
+
+    use super::*;
+
+    fn accounts() -> Vec<Account> {
+        let role = RoleAssignment { subject: "me".into(), service: ServiceKind::Blob, role: Role::Owner };
+        let settings = Settings {
+            disabled: true,
+            container_delete_retention_days: Some(7),
+            encryption_scopes: vec!["scope".into()],
+            ..Settings::default()
+        };
+        let account = |name: &str, settings, roles| {
+            let keys = vec![Key::from_bytes(vec![0; 3]), Key::from_bytes(vec![4; 3])];
+            Account { name: name.into(), keys, settings, roles }
+        };
+        vec![account("alpha", Settings::default(), vec![]), account("b23", settings, vec![role])]
+    }
+
+    #[test]
+    fn a_table_has_a_line_for_each_account_and_its_keys_only_when_asked_for() {
+        let table = super::table(&accounts(), Keys::Shown);
+        assert_eq!(
+            table,
+            "NAME   STATE     VERSIONS  SOFT DELETE  PUBLIC  TIER  SCOPES, ROLES\n\
+             alpha  enabled   off       off          on      Hot\n\
+             b23    disabled  off       7 days       on      Hot   scope me=blob:owner\n\
+             alpha key 1: AAAA\n\
+             alpha key 2: BAQE\n\
+             b23 key 1: AAAA\n\
+             b23 key 2: BAQE\n"
+        );
+        assert!(!super::table(&accounts(), Keys::Hidden).contains("AAAA"));
+        assert_eq!(super::table(&[], Keys::Shown), "");
+    }
+
+    #[test]
+    fn json_is_an_array_of_accounts() {
+        let shown: Value = serde_json::from_str(&json(accounts(), Keys::Shown)).unwrap();
+        assert_eq!(shown[0]["keys"][1], "BAQE");
+        assert_eq!(shown[1]["settings"]["container_delete_retention_days"], 7);
+        assert_eq!(shown[1]["roles"][0]["role"], "owner");
+        let hidden: Value = serde_json::from_str(&json(accounts(), Keys::Hidden)).unwrap();
+        assert_eq!(hidden[0]["name"], "alpha");
+        assert!(hidden[0].get("keys").is_none());
+    }
+}

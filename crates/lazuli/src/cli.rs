@@ -1,0 +1,65 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::account::AccountArgs;
+use crate::bench::BenchArgs;
+use crate::config::Layer;
+
+/// An Azure-Storage-compatible store: Blob, Queue, Table and File in one binary.
+#[derive(Parser)]
+#[command(name = "lazuli", version, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Serve a data directory
+    ///
+    /// Without any option: data in ./lazuli-data, the development account, ports 10000 to 10003 and 10080 on 127.0.0.1.
+    ///
+    /// Every option is also read from a variable, as --blob-port from LAZULI_BLOB_PORT, and from the TOML file that --config
+    /// or LAZULI_CONFIG names, as blob-port. A flag counts before a variable, a variable before the file.
+    /// AZURITE_ACCOUNTS is understood too.
+    Serve(ServeArgs),
+    /// Add, list and change accounts, of a running server or a stopped one
+    Account(AccountArgs),
+    /// Verify a data directory that nobody serves; exit with 1 if it is damaged
+    Check(DirectoryArgs),
+    /// Give back space in a data directory that nobody serves
+    Compact(DirectoryArgs),
+    /// Measure Lazuli beside what it has to hold up against
+    Bench(BenchArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    /// Read options from this TOML file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) layer: Layer,
+}
+
+#[derive(Args)]
+pub(crate) struct DirectoryArgs {
+    /// The data directory
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

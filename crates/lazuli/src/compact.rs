@@ -1,0 +1,44 @@
+//! `lazuli compact`: gives back, at once and offline, what a running server gives back little by little.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use indicatif::HumanBytes;
+use lazuli_extents::{Extents, Pace};
+
+use crate::check::spinner;
+use crate::data::{self, Data};
+use crate::{Failure, sweep};
+
+/// Rewrites the rows without what was removed, and frees content that no row refers to.
+pub(crate) fn run(dir: &Path) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
+    runtime.block_on(compact(dir))
+}
+
+async fn compact(dir: &Path) -> Result<(), Failure> {
+    let data = Data::open(data::lock_stopped(dir)?, None)?;
+    let extents: Arc<dyn Extents> = Arc::new(data.extents.clone());
+    let progress = spinner("rows");
+    let before = data.store.disk_bytes();
+    let store = Arc::clone(&data.store);
+    tokio::task::spawn_blocking(move || store.compact())
+        .await
+        .map_err(Failure::failed)?
+        .map_err(Failure::failed)?;
+    progress.finish_and_clear();
+    println!("rows: {} before, {} now", HumanBytes(before), HumanBytes(data.store.disk_bytes()));
+
+    let progress = spinner("content");
+    let before = extents.space().allocated_bytes;
+    let freed = sweep::sweep(&data.store, &extents, Pace::FULL).await.map_err(Failure::Failed)?;
+    progress.finish_and_clear();
+    let now = extents.space().allocated_bytes;
+    println!(
+        "content: {} before, {} now, {} alive",
+        HumanBytes(before),
+        HumanBytes(now),
+        HumanBytes(freed.live_bytes)
+    );
+    Ok(())
+}

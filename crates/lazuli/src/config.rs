@@ -1,0 +1,326 @@
+//! The configuration of `lazuli serve`: what can be chosen, where it is read from, and what it is when nobody chose.
+//!
+//! A [`Layer`] holds the choices of one source. The same type is parsed from the command line, from `LAZULI_*`
+//! variables and from TOML, so each option exists in all three under the same name. [`Config`] is what they come to:
+//! a flag counts before a variable, a variable before the file, the file before the default.
+
+mod value;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, CommandFactory, Parser};
+use lazuli_account::{DEVELOPMENT_ACCOUNT, development_key};
+use lazuli_protocol::ServiceKind;
+use serde::Deserialize;
+
+pub(crate) use value::{ByteSize, ConfiguredAccount, Host, LogFormat, Port};
+
+/// The option that only the command line and the environment have: it says where the file is.
+const CONFIG_VARIABLE: &str = "LAZULI_CONFIG";
+/// Accounts as Azurite's users have them configured.
+const AZURITE_ACCOUNTS: &str = "AZURITE_ACCOUNTS";
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {error}", path.display())]
+    Unreadable { path: PathBuf, error: std::io::Error },
+    /// The file is not TOML, or holds what nobody knows.
+    #[error("{}: {error}", path.display())]
+    File { path: PathBuf, error: Box<toml::de::Error> },
+    /// A variable cannot be understood.
+    #[error("{0}")]
+    Environment(String),
+    /// Options that make no sense together.
+    #[error("{0}")]
+    Contradiction(String),
+}
+
+/// The choices of one source. What is absent is left to the next.
+#[derive(Args, Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub(crate) struct Layer {
+    /// Where data is kept [default: ./lazuli-data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// The address to listen on [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) host: Option<Host>,
+    /// The port of the blob service; 0 = any free port, off = not served [default: 10000]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) blob_port: Option<Port>,
+    /// The port of the queue service [default: 10001]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) queue_port: Option<Port>,
+    /// The port of the table service [default: 10002]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) table_port: Option<Port>,
+    /// The port of the file service (REST) [default: 10003]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) file_port: Option<Port>,
+    /// The port of the Data Lake service; only off in this version
+    #[arg(long, value_name = "PORT")]
+    pub(crate) dfs_port: Option<Port>,
+    /// The port of the file service (SMB); only off in this version
+    #[arg(long, value_name = "PORT")]
+    pub(crate) smb_port: Option<Port>,
+    /// The port of health checks and metrics [default: 10080]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) console_port: Option<Port>,
+    /// An account and its keys; may be given more than once [default: the development account, if there is no other]
+    #[arg(long, value_name = "NAME:KEY1[:KEY2]", value_delimiter = ';')]
+    pub(crate) account: Option<Vec<ConfiguredAccount>>,
+    /// A host name whose first label is an account: with example.com, http://ACCOUNT.example.com/
+    #[arg(long, value_name = "NAME", value_delimiter = ';')]
+    pub(crate) host_suffix: Option<Vec<String>>,
+    /// The certificate chain for TLS, a PEM file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key for TLS, a PEM file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Speak TLS with a certificate made here and kept in the data directory
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) tls_self_signed: Option<bool>,
+    /// The OpenID Connect issuer whose bearer tokens are accepted: its URL, or a file with its discovery document
+    #[arg(long, value_name = "URL|FILE")]
+    pub(crate) oidc_issuer: Option<String>,
+    /// An audience that is accepted in bearer tokens, besides those of the protocol; may be given more than once
+    #[arg(long, value_name = "AUDIENCE", value_delimiter = ';')]
+    pub(crate) oidc_audience: Option<Vec<String>>,
+    /// How to log [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) log: Option<LogFormat>,
+    /// What to log: a level, or directives such as info,access=off [default: info]
+    #[arg(long, value_name = "FILTER")]
+    pub(crate) log_level: Option<String>,
+    /// Memory for rows read from disk [default: an eighth of the machine's, 64 MiB to 4 GiB]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) cache_bytes: Option<ByteSize>,
+    /// Serve the well-known development key to other machines too
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) insecure_dev_key: Option<bool>,
+}
+
+/// What `lazuli serve` does.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Config {
+    /// Where data is kept. Default: `lazuli-data` in the working directory.
+    pub(crate) data: PathBuf,
+    /// The address to listen on. Default: 127.0.0.1.
+    pub(crate) host: IpAddr,
+    /// The services and their ports, those that are served. Default: 10000 to 10003.
+    pub(crate) services: Vec<(ServiceKind, u16)>,
+    /// The port of health checks and metrics, if they are served. Default: 10080.
+    pub(crate) console_port: Option<u16>,
+    /// Accounts that have to be there, with these keys. Default: none.
+    pub(crate) accounts: Vec<ConfiguredAccount>,
+    /// Host names whose first label is an account. Default: none.
+    pub(crate) host_suffixes: Vec<String>,
+    /// Default: plain HTTP.
+    pub(crate) tls: TlsSource,
+    /// The issuer of bearer tokens. Default: none, so none is accepted.
+    pub(crate) oidc: Option<Oidc>,
+    /// Default: text.
+    pub(crate) log: LogFormat,
+    /// Default: `info`, which has a line for each request (target `access`).
+    pub(crate) log_level: String,
+    /// Memory for rows read from disk. Default: the store's own choice.
+    pub(crate) cache_bytes: Option<u64>,
+    /// Whether the development key is served to other machines too. Default: no.
+    pub(crate) insecure_dev_key: bool,
+}
+
+/// Where the certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TlsSource {
+    /// No TLS.
+    Off,
+    /// PEM files.
+    Files { certificate: PathBuf, key: PathBuf },
+    /// Made here and kept in the data directory.
+    SelfSigned,
+}
+
+/// The issuer of bearer tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Oidc {
+    /// A URL, or a file with a discovery document.
+    pub(crate) issuer: String,
+    /// Audiences besides those of the protocol.
+    pub(crate) audiences: Vec<String>,
+}
+
+impl ConfiguredAccount {
+    /// The account that every client knows by heart.
+    pub(crate) fn development() -> Self {
+        Self { name: DEVELOPMENT_ACCOUNT.into(), keys: vec![development_key()] }
+    }
+}
+
+impl Config {
+    /// What flags, the environment and a file come to. `file` is what `--config` says.
+    pub(crate) fn load(
+        flags: Layer,
+        file: Option<&Path>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let environment = Layer::from_environment(&variable)?;
+        let from_variable = variable(CONFIG_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let file = match file.or(from_variable.as_deref()) {
+            Some(path) => Layer::from_file(path)?,
+            None => Layer::default(),
+        };
+        Self::resolve(flags.or(environment).or(file))
+    }
+
+    fn resolve(layer: Layer) -> Result<Self, ConfigError> {
+        for (option, port) in [("dfs-port", layer.dfs_port), ("smb-port", layer.smb_port)] {
+            if let Some(Port::On(_)) = port {
+                return contradiction(format!("--{option}: not served by this version"));
+            }
+        }
+        let ports = [layer.blob_port, layer.queue_port, layer.table_port, layer.file_port];
+        let services = ServiceKind::ALL.into_iter().zip(ports).zip(10_000..);
+        let services = services
+            .filter_map(|((kind, port), default)| Some((kind, port.unwrap_or(Port::On(default)).number()?)))
+            .collect();
+        let tls = tls(layer.tls_cert, layer.tls_key, layer.tls_self_signed.unwrap_or_default())?;
+        let audiences = layer.oidc_audience.unwrap_or_default();
+        let oidc = match layer.oidc_issuer {
+            Some(issuer) => Some(Oidc { issuer, audiences }),
+            None if audiences.is_empty() => None,
+            None => return contradiction("--oidc-audience needs --oidc-issuer"),
+        };
+        let accounts = layer.account.unwrap_or_default();
+        if let Some(twice) = repeated(&accounts) {
+            return contradiction(format!("account {twice} is configured twice"));
+        }
+        let log_level = layer.log_level.unwrap_or_else(|| "info".into());
+        if let Err(error) = tracing_subscriber::EnvFilter::try_new(&log_level) {
+            return contradiction(format!("--log-level {log_level}: {error}"));
+        }
+        Ok(Self {
+            data: layer.data.unwrap_or_else(|| "lazuli-data".into()),
+            host: layer.host.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.0),
+            services,
+            console_port: layer.console_port.unwrap_or(Port::On(10_080)).number(),
+            accounts,
+            host_suffixes: layer.host_suffix.unwrap_or_default(),
+            tls,
+            oidc,
+            log: layer.log.unwrap_or_default(),
+            log_level,
+            cache_bytes: layer.cache_bytes.map(|size| size.0),
+            insecure_dev_key: layer.insecure_dev_key.unwrap_or_default(),
+        })
+    }
+}
+
+impl Layer {
+    /// These choices, and `other`'s where there is none.
+    fn or(self, other: Self) -> Self {
+        Self {
+            data: self.data.or(other.data),
+            host: self.host.or(other.host),
+            blob_port: self.blob_port.or(other.blob_port),
+            queue_port: self.queue_port.or(other.queue_port),
+            table_port: self.table_port.or(other.table_port),
+            file_port: self.file_port.or(other.file_port),
+            dfs_port: self.dfs_port.or(other.dfs_port),
+            smb_port: self.smb_port.or(other.smb_port),
+            console_port: self.console_port.or(other.console_port),
+            account: self.account.or(other.account),
+            host_suffix: self.host_suffix.or(other.host_suffix),
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
+            tls_self_signed: self.tls_self_signed.or(other.tls_self_signed),
+            oidc_issuer: self.oidc_issuer.or(other.oidc_issuer),
+            oidc_audience: self.oidc_audience.or(other.oidc_audience),
+            log: self.log.or(other.log),
+            log_level: self.log_level.or(other.log_level),
+            cache_bytes: self.cache_bytes.or(other.cache_bytes),
+            insecure_dev_key: self.insecure_dev_key.or(other.insecure_dev_key),
+        }
+    }
+
+    /// The choices of the variables: `LAZULI_BLOB_PORT=0` is `--blob-port=0`. An empty variable is no choice.
+    fn from_environment(variable: &impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let mut arguments = vec!["lazuli".to_owned()];
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        for option in OnlyOptions::command().get_arguments().filter_map(|argument| argument.get_long()) {
+            let name = variable_of(option);
+            let Some(value) = set(&name) else { continue };
+            let argument = format!("--{option}={value}");
+            // One at a time, so that the refusal can name the variable.
+            OnlyOptions::try_parse_from(["lazuli", &argument]).map_err(|error| environment(&name, &error))?;
+            arguments.push(argument);
+        }
+        let parsed =
+            OnlyOptions::try_parse_from(arguments).map_err(|error| environment("LAZULI_*", &error))?;
+        let mut layer = parsed.layer;
+        if layer.account.is_none()
+            && let Some(accounts) = set(AZURITE_ACCOUNTS)
+        {
+            let accounts = accounts.split(';').map(str::trim).filter(|account| !account.is_empty());
+            let accounts = accounts.map(str::parse).collect::<Result<_, _>>();
+            let refused = |reason| ConfigError::Environment(format!("{AZURITE_ACCOUNTS}: {reason}"));
+            layer.account = Some(accounts.map_err(refused)?);
+        }
+        Ok(layer)
+    }
+
+    fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::Unreadable { path: path.into(), error })?;
+        toml::from_str(&text).map_err(|error| ConfigError::File { path: path.into(), error: Box::new(error) })
+    }
+}
+
+/// A command line of nothing but options.
+#[derive(Parser)]
+struct OnlyOptions {
+    #[command(flatten)]
+    layer: Layer,
+}
+
+/// The variable of an option.
+fn variable_of(option: &str) -> String {
+    format!("LAZULI_{}", option.to_ascii_uppercase().replace('-', "_"))
+}
+
+fn environment(variable: &str, error: &clap::Error) -> ConfigError {
+    let text = error.to_string();
+    let reason = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    ConfigError::Environment(format!("{variable}: {reason}"))
+}
+
+fn tls(cert: Option<PathBuf>, key: Option<PathBuf>, self_signed: bool) -> Result<TlsSource, ConfigError> {
+    match (cert, key, self_signed) {
+        (None, None, false) => Ok(TlsSource::Off),
+        (None, None, true) => Ok(TlsSource::SelfSigned),
+        (Some(certificate), Some(key), false) => Ok(TlsSource::Files { certificate, key }),
+        (_, _, true) => contradiction("--tls-self-signed goes without --tls-cert and --tls-key"),
+        _ => contradiction("--tls-cert and --tls-key go together"),
+    }
+}
+
+fn repeated(accounts: &[ConfiguredAccount]) -> Option<&str> {
+    let mut rest = accounts;
+    while let [first, others @ ..] = rest {
+        if others.iter().any(|other| other.name == first.name) {
+            return Some(&first.name);
+        }
+        rest = others;
+    }
+    None
+}
+
+fn contradiction<T>(reason: impl Into<String>) -> Result<T, ConfigError> {
+    Err(ConfigError::Contradiction(reason.into()))
+}
+
+#[cfg(test)]
+mod tests;

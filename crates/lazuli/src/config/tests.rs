@@ -1,0 +1,152 @@
+//! Where options come from and which of them counts.
+
+use super::*;
+
+/// What a source says about the blob port, in each of its forms.
+fn load(flags: &[&str], variables: &[(&str, &str)], file: Option<&str>) -> Result<Config, String> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lazuli.toml");
+    let path = file.map(|text| {
+        std::fs::write(&path, text).unwrap();
+        path.as_path()
+    });
+    let arguments = std::iter::once("lazuli").chain(flags.iter().copied());
+    let flags = OnlyOptions::try_parse_from(arguments).map_err(|error| error.to_string())?.layer;
+    let variable = |name: &str| {
+        variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned())
+    };
+    Config::load(flags, path, variable).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_flag_counts_before_a_variable_before_the_file_before_the_default() {
+    let variable: &[(&str, &str)] = &[("LAZULI_BLOB_PORT", "2")];
+    let file = Some("blob-port = 3");
+    for (flags, variables, file, port) in [
+        (&["--blob-port", "1"][..], variable, file, 1),
+        (&[], variable, file, 2),
+        (&[], &[], file, 3),
+        (&[], &[], None, 10_000),
+        (&["--blob-port", "1"], &[], file, 1),
+        (&[], variable, None, 2),
+        (&[], &[("LAZULI_BLOB_PORT", "")], file, 3),
+    ] {
+        let config = load(flags, variables, file).unwrap();
+        assert_eq!(config.services[0], (ServiceKind::Blob, port), "{flags:?} {variables:?} {file:?}");
+    }
+}
+
+/// Every option with a value that is not its default, and the TOML of that value.
+const OPTIONS: &[(&str, &str, &str)] = &[
+    ("data", "/d", "'/d'"),
+    ("host", "::1", "'::1'"),
+    ("blob-port", "off", "'off'"),
+    ("queue-port", "1", "1"),
+    ("table-port", "2", "2"),
+    ("file-port", "3", "3"),
+    ("dfs-port", "off", "'off'"),
+    ("smb-port", "off", "'off'"),
+    ("console-port", "off", "'off'"),
+    ("account", "abc:AAAA;abd:BBBB:CCCC", "['abc:AAAA', 'abd:BBBB:CCCC']"),
+    ("host-suffix", "a.example;b.example", "['a.example', 'b.example']"),
+    ("tls-cert", "/c", "'/c'"),
+    ("tls-key", "/k", "'/k'"),
+    ("tls-self-signed", "true", "true"),
+    ("oidc-issuer", "https://i.example", "'https://i.example'"),
+    ("oidc-audience", "a;b", "['a', 'b']"),
+    ("log", "json", "'json'"),
+    ("log-level", "warn", "'warn'"),
+    ("cache-bytes", "1MiB", "'1MiB'"),
+    ("insecure-dev-key", "true", "true"),
+];
+
+#[test]
+fn every_option_is_a_flag_a_variable_and_a_key_of_the_file_alike() {
+    let command = OnlyOptions::command();
+    let known: Vec<_> = command.get_arguments().filter_map(|argument| argument.get_long()).collect();
+    assert_eq!(known, OPTIONS.iter().map(|(option, ..)| *option).collect::<Vec<_>>());
+    for (option, value, toml) in OPTIONS {
+        let flags = OnlyOptions::try_parse_from(["lazuli", &format!("--{option}={value}")]).unwrap().layer;
+        assert_ne!(flags, Layer::default(), "{option}");
+        let name = variable_of(option);
+        let variable = |asked: &str| (asked == name).then(|| (*value).to_owned());
+        assert_eq!(Layer::from_environment(&variable).unwrap(), flags, "{name}");
+        assert_eq!(toml::from_str::<Layer>(&format!("{option} = {toml}")).unwrap(), flags, "{option}");
+        assert_eq!(Layer::default().or(flags.clone()), flags, "{option}");
+        assert_eq!(flags.clone().or(Layer::default()), flags, "{option}");
+    }
+}
+
+#[test]
+fn nothing_at_all_is_a_configuration() {
+    let config = load(&[], &[], None).unwrap();
+    assert_eq!(
+        config,
+        Config {
+            data: "lazuli-data".into(),
+            host: "127.0.0.1".parse().unwrap(),
+            services: ServiceKind::ALL.into_iter().zip(10_000..).collect(),
+            console_port: Some(10_080),
+            accounts: vec![],
+            host_suffixes: vec![],
+            tls: TlsSource::Off,
+            oidc: None,
+            log: LogFormat::Text,
+            log_level: "info".into(),
+            cache_bytes: None,
+            insecure_dev_key: false,
+        }
+    );
+}
+
+#[test]
+fn switches_can_be_switched_off_again_by_whatever_counts_more() {
+    let file = Some("tls-self-signed = true");
+    assert_eq!(load(&[], &[], file).unwrap().tls, TlsSource::SelfSigned);
+    assert_eq!(load(&["--tls-self-signed"], &[], None).unwrap().tls, TlsSource::SelfSigned);
+    assert_eq!(load(&["--tls-self-signed=false"], &[], file).unwrap().tls, TlsSource::Off);
+    assert_eq!(load(&[], &[("LAZULI_TLS_SELF_SIGNED", "false")], file).unwrap().tls, TlsSource::Off);
+}
+
+#[test]
+fn azurites_accounts_count_like_a_variable_of_ours_but_after_it() {
+    let names = |flags: &[&str], variables: &[(&str, &str)], file| {
+        let accounts = load(flags, variables, file).unwrap().accounts;
+        accounts.into_iter().map(|account| (account.name, account.keys.len())).collect::<Vec<_>>()
+    };
+    let azurite = ("AZURITE_ACCOUNTS", "account1:AAAA:BBBB;account2:CCCC;");
+    let both = [("account1".to_owned(), 2), ("account2".to_owned(), 1)];
+    let file = Some("account = ['fromfile:AAAA']");
+    assert_eq!(names(&[], &[azurite], None), both);
+    assert_eq!(names(&[], &[azurite], file), both);
+    assert_eq!(names(&[], &[azurite, ("LAZULI_ACCOUNT", "ours:AAAA")], None), [("ours".to_owned(), 1)]);
+    assert_eq!(names(&["--account", "flag1:AAAA"], &[azurite], file), [("flag1".to_owned(), 1)]);
+    let repeated = ["--account", "flag1:AAAA", "--account", "flag2:AAAA"];
+    assert_eq!(names(&repeated, &[], None), [("flag1".to_owned(), 1), ("flag2".to_owned(), 1)]);
+}
+
+#[test]
+fn a_refusal_names_the_source_and_the_option() {
+    for (flags, variables, file, expected) in [
+        (&[][..], &[][..], Some("blob-prot = 1"), "unknown field `blob-prot`"),
+        (&[], &[], Some("config = 'x'"), "unknown field `config`"),
+        (&[], &[], Some("blob-port = 70000"), "neither a port nor off"),
+        (&[], &[], Some("log = 'xml'"), "unknown variant `xml`"),
+        (&[], &[("LAZULI_HOST", "nowhere")], None, "LAZULI_HOST: invalid value"),
+        (&[], &[("AZURITE_ACCOUNTS", "abc")], None, "AZURITE_ACCOUNTS: account abc has no key"),
+        (&["--smb-port", "10445"], &[], None, "--smb-port: not served by this version"),
+        (&["--dfs-port", "0"], &[], None, "--dfs-port: not served by this version"),
+        (&["--tls-cert", "c"], &[], None, "go together"),
+        (&["--tls-key", "c", "--tls-cert", "c", "--tls-self-signed"], &[], None, "goes without"),
+        (&["--oidc-audience", "a"], &[], None, "needs --oidc-issuer"),
+        (&["--log-level", "loud=very"], &[], None, "--log-level loud=very"),
+        (&["--account", "abc:AAAA;abc:BBBB"], &[], None, "abc is configured twice"),
+    ] {
+        let refused = load(flags, variables, file).unwrap_err();
+        assert!(refused.contains(expected), "{refused}");
+    }
+    let missing = Config::load(Layer::default(), Some(Path::new("/no/such.toml")), |_| None).unwrap_err();
+    assert!(missing.to_string().starts_with("/no/such.toml: "), "{missing}");
+    let missing = |name: &str| (name == "LAZULI_CONFIG").then(|| "/no/such.toml".to_owned());
+    assert!(Config::load(Layer::default(), None, missing).is_err());
+}

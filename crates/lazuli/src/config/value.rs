@@ -1,0 +1,225 @@
+//! The kinds of values that options have beyond numbers and texts. Each has one textual form, the same on the command
+//! line, in a variable and in TOML.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
+
+use lazuli_protocol::{Key, names};
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+
+/// A port to listen on, or not to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Port {
+    /// Not served.
+    Off,
+    /// 0 = any that is free.
+    On(u16),
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Host(pub(crate) IpAddr);
+
+/// A number of bytes, perhaps with a unit: `KiB`, `MiB` or `GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByteSize(pub(crate) u64);
+
+/// An account as `NAME:KEY1[:KEY2]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConfiguredAccount {
+    /// Its name.
+    pub(crate) name: String,
+    /// One or two keys.
+    pub(crate) keys: Vec<Key>,
+}
+
+/// How to log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs: one JSON object a line.
+    Json,
+}
+
+impl Port {
+    /// The port, if it is served.
+    pub(crate) const fn number(self) -> Option<u16> {
+        match self {
+            Self::Off => None,
+            Self::On(port) => Some(port),
+        }
+    }
+}
+
+impl FromStr for Port {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            number => number.parse().map(Self::On).map_err(|_| "neither a port nor off".into()),
+        }
+    }
+}
+
+impl FromStr for Host {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "localhost" => Ok(Self(IpAddr::V4(Ipv4Addr::LOCALHOST))),
+            address => address.parse().map(Self).map_err(|_| "not an IP address".into()),
+        }
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let shift = match text[digits.len()..].trim() {
+            "" => 0,
+            "KiB" => 10,
+            "MiB" => 20,
+            "GiB" => 30,
+            _ => return Err("neither a number of bytes nor one of KiB, MiB or GiB".into()),
+        };
+        let number: u64 = digits.parse().map_err(|_| "not a number of bytes".to_owned())?;
+        number.checked_mul(1 << shift).map(Self).ok_or_else(|| "too large".into())
+    }
+}
+
+impl FromStr for ConfiguredAccount {
+    type Err = String;
+
+    /// No error repeats a key.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default().to_owned();
+        if !names::is_account(&name) {
+            return Err(format!("{name:?} is no name of an account: 3 to 24 lower-case letters and digits"));
+        }
+        let keys: Option<Vec<_>> = parts.map(Key::from_base64).collect();
+        match keys {
+            Some(keys) if (1..=2).contains(&keys.len()) => Ok(Self { name, keys }),
+            Some(keys) if keys.is_empty() => Err(format!("account {name} has no key")),
+            Some(_) => Err(format!("account {name} has more than two keys")),
+            None => Err(format!("a key of account {name} is not Base64")),
+        }
+    }
+}
+
+/// Reads a value from TOML: as text, or as a number where the text form is one.
+fn from_text_or_number<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: FromStr<Err = String>,
+    D: Deserializer<'de>,
+{
+    struct TextOrNumber<T>(std::marker::PhantomData<T>);
+
+    impl<T: FromStr<Err = String>> Visitor<'_> for TextOrNumber<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a text or a number")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+            text.parse().map_err(E::custom)
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+            self.visit_str(&number.to_string())
+        }
+    }
+
+    deserializer.deserialize_any(TextOrNumber(std::marker::PhantomData))
+}
+
+macro_rules! from_toml {
+    ($($value:ident),+) => {$(
+        impl<'de> Deserialize<'de> for $value {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                from_text_or_number(deserializer)
+            }
+        }
+    )+};
+}
+
+from_toml!(Port, Host, ByteSize, ConfiguredAccount);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_a_number_or_off() {
+        for (text, port) in [
+            ("off", Ok(Port::Off)),
+            ("0", Ok(Port::On(0))),
+            ("65535", Ok(Port::On(65535))),
+            ("65536", Err(())),
+            ("-1", Err(())),
+            ("on", Err(())),
+            ("", Err(())),
+        ] {
+            assert_eq!(text.parse::<Port>().map_err(drop), port, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_an_address_or_localhost() {
+        for (text, host) in [
+            ("localhost", Some("127.0.0.1")),
+            ("0.0.0.0", Some("0.0.0.0")),
+            ("::1", Some("::1")),
+            ("example.com", None),
+        ] {
+            let expected = host.map(|host| Host(host.parse().unwrap()));
+            assert_eq!(text.parse::<Host>().ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_may_have_a_unit() {
+        for (text, bytes) in [
+            ("0", Some(0)),
+            ("65536", Some(65536)),
+            ("64KiB", Some(64 << 10)),
+            ("64 MiB", Some(64 << 20)),
+            ("2GiB", Some(2 << 30)),
+            ("2TB", None),
+            ("MiB", None),
+            ("", None),
+            ("18446744073709551615GiB", None),
+        ] {
+            assert_eq!(text.parse::<ByteSize>().ok(), bytes.map(ByteSize), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_account_has_a_name_and_one_or_two_keys_and_no_refusal_repeats_a_key() {
+        for (text, keys) in [
+            ("abc:AAAA", Some(1)),
+            ("abc:AAAA:BBBB", Some(2)),
+            ("abc:ab+/cQ==", Some(1)),
+            ("abc", None),
+            ("abc:", None),
+            ("abc:secret*", None),
+            ("abc:AAAA:BBBB:CCCC", None),
+            ("ABC:AAAA", None),
+            (":AAAA", None),
+        ] {
+            let parsed = text.parse::<ConfiguredAccount>();
+            assert_eq!(parsed.as_ref().ok().map(|account| account.keys.len()), keys, "{text}");
+            if let Err(reason) = parsed {
+                assert!(!reason.contains("AAAA") && !reason.contains("secret"), "{reason}");
+            }
+        }
+    }
+}

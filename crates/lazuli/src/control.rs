@@ -1,0 +1,100 @@
+//! How `lazuli account` reaches a running server: a Unix socket in the data directory.
+//!
+//! One line of JSON is a [`Command`], one line is the [`Reply`]. Whoever may open the socket, which is its owner only,
+//! may do everything; so nothing else proves who asks. Everything is bounded: lines, time, askers.
+
+mod client;
+mod server;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lazuli_account::{AccountDirectory, AccountError, KeySlot, Setting, development_key};
+use lazuli_protocol::{Account, Key};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use client::ask;
+pub(crate) use server::Control;
+
+/// The socket's name in the data directory.
+const SOCKET: &str = "control.sock";
+/// The longest path that the kernel takes for a socket, with the byte that ends it.
+const MAX_SOCKET_PATH: usize = 107;
+/// The longest line that the server reads.
+const MAX_COMMAND: u64 = 1 << 20;
+/// The longest line that a client reads: some ten thousand accounts.
+const MAX_REPLY: u64 = 64 << 20;
+
+/// What can be asked of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Command {
+    /// Adds an account.
+    Add { name: String, keys: Vec<Key> },
+    /// Tells all accounts.
+    List,
+    /// Changes an account.
+    Set { name: String, changes: Vec<Setting> },
+    /// Replaces one of an account's keys.
+    RotateKey { name: String, slot: KeySlot, key: Key },
+    /// Removes an account.
+    Remove { name: String },
+}
+
+/// The accounts that a command was about, as they are now; or why it was not carried out.
+pub(crate) type Reply = Result<Vec<Account>, String>;
+
+/// What to do with the development key, which everybody knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DevelopmentKey {
+    /// No account may have it: other machines can reach this server.
+    Refused,
+    /// It is a key like any other.
+    Accepted,
+}
+
+/// Carries out a command.
+pub(crate) async fn execute(accounts: &AccountDirectory, rule: DevelopmentKey, command: Command) -> Reply {
+    let keys: &[Key] = match &command {
+        Command::Add { keys, .. } => keys,
+        Command::RotateKey { key, .. } => std::slice::from_ref(key),
+        Command::List | Command::Set { .. } | Command::Remove { .. } => &[],
+    };
+    if rule == DevelopmentKey::Refused && keys.contains(&development_key()) {
+        return Err("the well-known development key is not for a server that other machines can reach".into());
+    }
+    changed(accounts, command).await.map_err(|error| error.to_string())
+}
+
+async fn changed(accounts: &AccountDirectory, command: Command) -> Result<Vec<Account>, AccountError> {
+    let account = match command {
+        Command::Add { name, keys } => {
+            let account = Account { name, keys, settings: Default::default(), roles: vec![] };
+            accounts.add(account).await?
+        }
+        Command::List => {
+            return Ok(accounts.list().await?.iter().map(|account| Account::clone(account)).collect());
+        }
+        Command::Set { name, changes } => accounts.set(&name, changes).await?,
+        Command::RotateKey { name, slot, key } => accounts.rotate_key(&name, slot, key).await?,
+        Command::Remove { name } => {
+            accounts.remove(&name).await?;
+            return Ok(vec![]);
+        }
+    };
+    Ok(vec![Account::clone(&account)])
+}
+
+/// The path of the socket as the kernel takes it. A long one goes by way of the open directory, which has to be kept.
+fn socket_path(directory: &Path) -> io::Result<(PathBuf, Option<File>)> {
+    let path = directory.join(SOCKET);
+    if path.as_os_str().len() <= MAX_SOCKET_PATH {
+        return Ok((path, None));
+    }
+    let held = File::open(directory)?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&held);
+    Ok((format!("/proc/self/fd/{fd}/{SOCKET}").into(), Some(held)))
+}
+
+#[cfg(test)]
+mod tests;

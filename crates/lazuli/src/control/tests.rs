@@ -1,0 +1,114 @@
+//! The control socket, both sides of it.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use lazuli_concurrency::SystemClock;
+use lazuli_store::{Embedded, Options};
+
+use super::*;
+
+async fn accounts(dir: &Path) -> AccountDirectory {
+    let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+    let store = Embedded::open(dir, Arc::new(SystemClock), options).unwrap();
+    AccountDirectory::open(Arc::new(store)).await.unwrap()
+}
+
+fn key(byte: u8) -> Key {
+    Key::from_bytes(vec![byte; 64])
+}
+
+async fn ask_in_thread(dir: &Path, command: Command) -> Option<Reply> {
+    let dir = dir.to_owned();
+    tokio::task::spawn_blocking(move || ask(&dir, &command).unwrap()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_server_carries_out_commands_and_a_stopped_one_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let accounts = accounts(dir.path()).await;
+    assert_eq!(ask_in_thread(dir.path(), Command::List).await, None);
+    // Left by a server that was killed.
+    drop(std::os::unix::net::UnixListener::bind(dir.path().join(SOCKET)).unwrap());
+    assert_eq!(ask_in_thread(dir.path(), Command::List).await, None);
+
+    let control = Control::start(dir.path(), accounts.clone(), DevelopmentKey::Accepted).unwrap();
+    let mode = std::fs::metadata(dir.path().join(SOCKET)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let add = Command::Add { name: "alpha".into(), keys: vec![key(1)] };
+    let added = ask_in_thread(dir.path(), add.clone()).await.unwrap().unwrap();
+    assert_eq!(added[0].keys, [key(1)]);
+    let refused = ask_in_thread(dir.path(), add).await.unwrap().unwrap_err();
+    assert!(refused.contains("already"), "{refused}");
+    let rotate = Command::RotateKey { name: "alpha".into(), slot: KeySlot::Key2, key: key(2) };
+    ask_in_thread(dir.path(), rotate).await.unwrap().unwrap();
+    let set = Command::Set { name: "alpha".into(), changes: vec![Setting::Disabled(true)] };
+    ask_in_thread(dir.path(), set).await.unwrap().unwrap();
+    let seen = accounts.get("alpha").await.unwrap().unwrap();
+    assert!(seen.settings.disabled && seen.keys == [key(1), key(2)]);
+    assert_eq!(ask_in_thread(dir.path(), Command::List).await.unwrap().unwrap(), [Account::clone(&seen)]);
+    ask_in_thread(dir.path(), Command::Remove { name: "alpha".into() }).await.unwrap().unwrap();
+    assert!(accounts.list().await.unwrap().is_empty());
+
+    drop(control);
+    assert!(!dir.path().join(SOCKET).exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_data_directory_with_a_long_path_has_a_socket_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = dir.path().join("d".repeat(120));
+    let store = dir.path().join("store");
+    for made in [&long, &store] {
+        std::fs::create_dir(made).unwrap();
+    }
+    let accounts = accounts(&store).await;
+    let _control = Control::start(&long, accounts, DevelopmentKey::Accepted).unwrap();
+    assert!(long.join(SOCKET).exists());
+    assert_eq!(ask_in_thread(&long, Command::List).await, Some(Ok(vec![])));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_a_command_gets_an_answer_and_hurts_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let accounts = accounts(dir.path()).await;
+    let _control = Control::start(dir.path(), accounts, DevelopmentKey::Accepted).unwrap();
+    for (sent, expected) in [
+        (&b"\n"[..], "does not understand"),
+        (b"{\"Explode\":{}}\n", "does not understand"),
+        (&[0xFF; 3 << 20], "does not understand"),
+    ] {
+        let path = dir.path().join(SOCKET);
+        let sent = sent.to_vec();
+        let answer = tokio::task::spawn_blocking(move || {
+            let mut stream = UnixStream::connect(path).unwrap();
+            // The server may close before it has read all of it.
+            let _ = stream.write_all(&sent);
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            String::from_utf8(answer).unwrap()
+        });
+        let answer = answer.await.unwrap();
+        assert!(answer.contains(expected), "{answer}");
+    }
+    assert_eq!(ask_in_thread(dir.path(), Command::List).await, Some(Ok(vec![])));
+}
+
+#[tokio::test]
+async fn the_development_key_is_refused_where_other_machines_can_reach_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let accounts = accounts(dir.path()).await;
+    let add = |keys| Command::Add { name: "alpha".into(), keys };
+    let rotate = |key| Command::RotateKey { name: "alpha".into(), slot: KeySlot::Key1, key };
+    for (rule, command, carried_out) in [
+        (DevelopmentKey::Refused, add(vec![key(1), development_key()]), false),
+        (DevelopmentKey::Refused, add(vec![key(1)]), true),
+        (DevelopmentKey::Refused, rotate(development_key()), false),
+        (DevelopmentKey::Accepted, rotate(development_key()), true),
+    ] {
+        let reply = execute(&accounts, rule, command.clone()).await;
+        assert_eq!(reply.is_ok(), carried_out, "{command:?}");
+    }
+}

@@ -1,0 +1,75 @@
+//! The `lazuli` program: an Azure-Storage-compatible store in one binary.
+//!
+//! It parses the command line, wires the layers together and looks after what lies on disk. What is stored and how it
+//! is spoken to is in the other crates. Exit codes: 0 done, 1 failed, 2 not understood.
+
+mod account;
+mod background;
+mod bench;
+mod check;
+mod cli;
+mod compact;
+mod config;
+mod control;
+mod data;
+mod logging;
+mod oidc;
+mod provision;
+mod ready;
+mod records;
+mod serve;
+mod services;
+mod sweep;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use config::{Config, ConfigError};
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// It was not understood.
+    #[error("{0}")]
+    Usage(String),
+    /// It was understood, but did not work.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Failure {
+    /// Something did not work.
+    pub(crate) fn failed(reason: impl std::fmt::Display) -> Self {
+        Self::Failed(reason.to_string())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+fn main() -> ExitCode {
+    // Accounts' keys lie in the data directory: whatever this program makes is for its user only.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    let variable = |name: &str| std::env::var(name).ok();
+    let done = match Cli::parse().command {
+        Command::Serve(args) => Config::load(args.layer, args.config.as_deref(), variable)
+            .map_err(Failure::from)
+            .and_then(serve::run),
+        Command::Account(args) => account::run(args, variable),
+        Command::Check(args) => check::run(&args.dir),
+        Command::Compact(args) => compact::run(&args.dir),
+        Command::Bench(args) => bench::run(args).map_err(Failure::failed),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("lazuli: {failure}");
+            ExitCode::from(if matches!(failure, Failure::Usage(_)) { 2 } else { 1 })
+        }
+    }
+}

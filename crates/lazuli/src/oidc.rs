@@ -1,0 +1,128 @@
+//! The issuer of bearer tokens: where its keys are read from.
+//!
+//! A URL names an issuer by OpenID Connect discovery; its documents are fetched when a token needs them, so a server
+//! starts whether or not its issuer can be reached. A file holds the discovery document itself, for issuers without a
+//! web address; the key set it names may be a file beside it.
+
+mod fetch;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::Uri;
+use lazuli_auth::bearer::{Discovery, FileKeys, Issuer, KeySet, KeySource, KeySourceError};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::Failure;
+use crate::config::Oidc;
+
+/// Keys are fetched again after this time.
+const FRESH: Duration = Duration::from_secs(3600);
+/// The issuer is not asked more often than this, whatever tokens come in.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The issuer that the configuration names.
+pub(crate) fn issuer(oidc: &Oidc) -> Result<Issuer, Failure> {
+    let Oidc { issuer, audiences } = oidc.clone();
+    if issuer.contains("://") {
+        let url = issuer.trim_end_matches('/');
+        let discovery = web_address(&format!("{url}/.well-known/openid-configuration"))?;
+        let keys = Arc::new(WebKeys::new(Source::Discovery { document: discovery, issuer: issuer.clone() }));
+        return Ok(Issuer { authorization_uri: issuer.clone(), name: issuer, audiences, keys });
+    }
+    let path = Path::new(&issuer);
+    let document = std::fs::read(path).map_err(|error| Failure::Failed(format!("{issuer}: {error}")))?;
+    let discovery =
+        Discovery::parse(&document).map_err(|error| Failure::Failed(format!("{issuer}: {error}")))?;
+    let keys: Arc<dyn KeySource> = if discovery.jwks_uri.contains("://") {
+        Arc::new(WebKeys::new(Source::Keys(web_address(&discovery.jwks_uri)?)))
+    } else {
+        Arc::new(FileKeys::new(path.parent().unwrap_or(Path::new("")).join(&discovery.jwks_uri)))
+    };
+    let authorization_uri = discovery.authorization_endpoint.unwrap_or_else(|| discovery.issuer.clone());
+    Ok(Issuer { name: discovery.issuer, audiences, authorization_uri, keys })
+}
+
+/// An address whose answer can be trusted: HTTPS, or this machine.
+fn web_address(text: &str) -> Result<Uri, Failure> {
+    let uri: Uri = text.parse().map_err(|error| Failure::Usage(format!("{text}: {error}")))?;
+    let local = matches!(uri.host(), Some("localhost" | "127.0.0.1" | "[::1]"));
+    match uri.scheme_str() {
+        Some("https") if uri.host().is_some() => Ok(uri),
+        Some("http") if local => Ok(uri),
+        _ => Err(Failure::Usage(format!("{text}: an issuer is reached over https"))),
+    }
+}
+
+/// Where a key set is.
+enum Source {
+    /// Where a discovery document says, which has to be this issuer's own.
+    Discovery { document: Uri, issuer: String },
+    /// Here.
+    Keys(Uri),
+}
+
+/// Keys that are fetched and kept for a while.
+struct WebKeys {
+    source: Source,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    keys: Option<(Instant, Arc<KeySet>)>,
+    /// When the issuer was asked last.
+    asked: Option<Instant>,
+}
+
+impl WebKeys {
+    fn new(source: Source) -> Self {
+        Self { source, held: Mutex::default() }
+    }
+
+    async fn fetch(&self) -> Result<KeySet, KeySourceError> {
+        let at = match &self.source {
+            Source::Keys(at) => at.clone(),
+            Source::Discovery { document, issuer } => {
+                let discovery = Discovery::parse(&fetch::get(document).await?)?;
+                if discovery.issuer != *issuer {
+                    tracing::error!(
+                        issuer,
+                        says = discovery.issuer,
+                        "the discovery document is another issuer's"
+                    );
+                    return Err(KeySourceError::Malformed);
+                }
+                web_address(&discovery.jwks_uri).map_err(|_| KeySourceError::Malformed)?
+            }
+        };
+        KeySet::parse(&fetch::get(&at).await?)
+    }
+}
+
+#[async_trait]
+impl KeySource for WebKeys {
+    async fn keys(&self, refresh: bool) -> Result<Arc<KeySet>, KeySourceError> {
+        let mut held = self.held.lock().await;
+        let fresh = held.keys.as_ref().is_some_and(|(fetched, _)| fetched.elapsed() < FRESH);
+        let asked_just_now = held.asked.is_some_and(|asked| asked.elapsed() < PATIENCE);
+        if (!fresh || refresh) && !asked_just_now {
+            held.asked = Some(Instant::now());
+            match self.fetch().await {
+                Ok(keys) => held.keys = Some((Instant::now(), Arc::new(keys))),
+                // Keys that were good an hour ago are better than none.
+                Err(error) => tracing::warn!(%error, "the keys of the issuer of bearer tokens cannot be had"),
+            }
+        }
+        match &held.keys {
+            Some((_, keys)) => Ok(keys.clone()),
+            None => Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

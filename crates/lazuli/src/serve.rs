@@ -1,0 +1,215 @@
+//! `lazuli serve`: opens the data directory, wires the layers together, and serves until it is told to stop.
+
+use std::io::{IsTerminal, Write, stdout};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lazuli_account::{AccountDirectory, ServiceLevel, development_key};
+use lazuli_auth::Authenticator;
+use lazuli_auth::user_delegation::MasterSecret;
+use lazuli_concurrency::{Clock, Timestamp};
+use lazuli_extents::Extents;
+use lazuli_front::{Console, Endpoint, Gate, Limits, Metrics, Server, Tls};
+use lazuli_store::{Directory, Embedded, Store};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::background::{Background, ContentSweep};
+use crate::config::{Config, TlsSource};
+use crate::control::Control;
+use crate::data::Data;
+use crate::ready::Ready;
+use crate::{Failure, logging, oidc, provision, services};
+
+/// How long requests under way may take to finish when the server stops.
+const DRAIN_TIME: Duration = Duration::from_secs(30);
+/// The same for the console, which stays to the end to say that the server is draining.
+const CONSOLE_DRAIN_TIME: Duration = Duration::from_secs(1);
+
+/// Serves until a signal says to stop.
+pub(crate) fn run(config: Config) -> Result<(), Failure> {
+    let _logs = logging::init(config.log, &config.log_level)?;
+    raise_file_limit();
+    let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> Result<(), Failure> {
+    let directory = Directory::open(&config.data).map_err(Failure::failed)?;
+    let data = Data::open(directory, config.cache_bytes)?;
+    let accounts = AccountDirectory::open(data.store.clone()).await.map_err(Failure::failed)?;
+    provision::provision(&accounts, &config.accounts).await.map_err(Failure::failed)?;
+    let development_key = provision::check_development_key(&accounts, &config).await?;
+
+    let metrics = Arc::new(Metrics::default());
+    let server = start_services(&config, &data, &accounts, &metrics)?;
+    let draining = Arc::new(AtomicBool::new(false));
+    let console = start_console(&config, &data, &metrics, &draining)?;
+    let control = Control::start(data.directory.path(), accounts.clone(), development_key)
+        .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
+    let extents: Arc<dyn Extents> = Arc::new(data.extents.clone());
+    let background = Background::start(vec![Box::new(ContentSweep { store: data.store.clone(), extents })]);
+
+    // Before this a signal simply ends the process, which is no worse than a crash, and those are prepared for.
+    let mut signals = Signals::new().map_err(Failure::failed)?;
+    announce(&config, &data, &accounts, &server, console.as_ref()).await?;
+    signals.next().await;
+    tracing::info!("draining; another signal exits at once");
+    draining.store(true, Ordering::Relaxed);
+    tokio::spawn(async move {
+        signals.next().await;
+        std::process::exit(1);
+    });
+    drop(control);
+    if !server.shutdown(DRAIN_TIME).await {
+        tracing::warn!("requests were still under way after {DRAIN_TIME:?}");
+    }
+    background.stop().await;
+    if let Some(console) = console {
+        console.shutdown(CONSOLE_DRAIN_TIME).await;
+    }
+    close(data).await
+}
+
+/// Writes out what is in memory and gives the directory back.
+async fn close(data: Data) -> Result<(), Failure> {
+    tokio::task::spawn_blocking(move || {
+        data.store.close();
+        if data.store.is_healthy() {
+            tracing::info!("stopped");
+            Ok(())
+        } else {
+            Err(Failure::Failed("the store had stopped after a disk failure".into()))
+        }
+    })
+    .await
+    .map_err(Failure::failed)?
+}
+
+fn start_services(
+    config: &Config,
+    data: &Data,
+    accounts: &AccountDirectory,
+    metrics: &Arc<Metrics>,
+) -> Result<Server, Failure> {
+    let clock = Arc::new(StoreClock(data.store.clone()));
+    let tls = tls(config, data.directory.path(), clock.now())?;
+    let issuer = config.oidc.as_ref().map(oidc::issuer).transpose()?;
+    let gate = Gate {
+        accounts: Arc::new(accounts.clone()),
+        authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), issuer),
+        clock,
+        host_suffixes: config.host_suffixes.clone(),
+    };
+    let endpoint = |(kind, port)| {
+        let service = services::behind(kind, data);
+        let service = Arc::new(ServiceLevel::new(kind, accounts.clone(), service));
+        Endpoint { kind, address: SocketAddr::new(config.host, port), service }
+    };
+    let endpoints = config.services.iter().copied().map(endpoint).collect();
+    Server::start(endpoints, Arc::new(gate), tls.as_ref(), Limits::default(), metrics)
+        .map_err(Failure::failed)
+}
+
+fn start_console(
+    config: &Config,
+    data: &Data,
+    metrics: &Arc<Metrics>,
+    draining: &Arc<AtomicBool>,
+) -> Result<Option<Console>, Failure> {
+    let Some(port) = config.console_port else { return Ok(None) };
+    let address = SocketAddr::new(config.host, port);
+    let (store, draining) = (data.store.clone(), draining.clone());
+    let readiness = move || match (draining.load(Ordering::Relaxed), store.is_healthy()) {
+        (true, _) => Err("draining".to_owned()),
+        (false, false) => Err("the store has stopped after a disk failure".to_owned()),
+        (false, true) => Ok(()),
+    };
+    let metrics = metrics.clone();
+    let console = Console::start(address, Box::new(readiness), Box::new(move || metrics.render()));
+    console
+        .map(Some)
+        .map_err(|error| Failure::Failed(format!("cannot listen on {address} for the console: {error}")))
+}
+
+fn tls(config: &Config, directory: &Path, now: Timestamp) -> Result<Option<Tls>, Failure> {
+    match &config.tls {
+        TlsSource::Off => Ok(None),
+        TlsSource::Files { certificate, key } => Tls::from_files(certificate, key).map(Some),
+        TlsSource::SelfSigned => {
+            let mut hosts = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+            if !config.host.is_unspecified() && !hosts.contains(&config.host.to_string()) {
+                hosts.push(config.host.to_string());
+            }
+            hosts.extend(config.host_suffixes.iter().map(|suffix| format!("*.{suffix}")));
+            Tls::self_signed(&directory.join("tls"), &hosts, now).map(Some)
+        }
+    }
+    .map_err(Failure::failed)
+}
+
+/// Says where everything is. A key is shown if everybody knows it anyway, or if only a person reads it.
+async fn announce(
+    config: &Config,
+    data: &Data,
+    accounts: &AccountDirectory,
+    server: &Server,
+    console: Option<&Console>,
+) -> Result<(), Failure> {
+    let accounts = accounts.list().await.map_err(Failure::failed)?;
+    let account = accounts.iter().find(|account| !account.settings.disabled).or(accounts.first());
+    let public = account.is_some_and(|account| account.keys.first() == Some(&development_key()));
+    let path = data.directory.path();
+    let ready = Ready {
+        tls: config.tls != TlsSource::Off,
+        services: &server.addresses().collect::<Vec<_>>(),
+        console: console.map(Console::address),
+        data: &path.canonicalize().unwrap_or_else(|_| path.to_owned()),
+        account: account.map(|account| &**account),
+        show_key: public || stdout().is_terminal(),
+    };
+    let mut stdout = stdout().lock();
+    // Nobody may be listening, which is no reason not to serve.
+    let _ = stdout.write_all(ready.block().as_bytes()).and_then(|()| stdout.flush());
+    Ok(())
+}
+
+/// The store's clock, for those who know no store.
+struct StoreClock(Arc<Embedded>);
+
+impl Clock for StoreClock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+/// The signals that ask the server to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Thousands of connections need thousands of file descriptors. What cannot be had is left as it is.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}

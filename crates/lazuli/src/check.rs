@@ -1,4 +1,4 @@
-//! `lazuli check`: verifies a data directory that nobody serves, and changes nothing in it.
+//! `lazuli check`: verifies a data directory that nobody serves, and changes no data in it.
 //!
 //! Every log frame and every block of every table on the way to the rows, every row by whoever wrote it, every byte of
 //! content that a row refers to, and every other byte of content that is there. Damage is listed on stdout; the exit

@@ -1,0 +1,148 @@
+//! TLS with a self-signed certificate, and over it bearer tokens of an issuer in a file.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use lazuli_concurrency::{Clock, Span, SystemClock};
+use lazuli_protocol::date;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use support::{DEVELOPMENT_ACCOUNT, Reply, Server, read_reply, succeed};
+
+const ISSUER: &str = "https://issuer.example/tenant";
+
+struct TokenIssuer(EcdsaKeyPair);
+
+impl TokenIssuer {
+    /// A new issuer, with its documents in a directory.
+    fn new(directory: &Path) -> Self {
+        let random = SystemRandom::new();
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
+        let key =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref(), &random).unwrap();
+        let point = &key.public_key().as_ref()[1..];
+        let (x, y) = (URL_SAFE_NO_PAD.encode(&point[..32]), URL_SAFE_NO_PAD.encode(&point[32..]));
+        let keys = format!(r#"{{"keys":[{{"kty":"EC","crv":"P-256","kid":"k","x":"{x}","y":"{y}"}}]}}"#);
+        let discovery = format!(r#"{{"issuer":"{ISSUER}","jwks_uri":"keys.json"}}"#);
+        std::fs::write(directory.join("keys.json"), keys).unwrap();
+        std::fs::write(directory.join("issuer.json"), discovery).unwrap();
+        Self(key)
+    }
+
+    fn token(&self, subject: &str, audience: &str) -> String {
+        let expiry = (SystemClock.now() + Span::seconds(600)).unix_seconds();
+        let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256","kid":"k"}"#);
+        let claims = format!(r#"{{"iss":"{ISSUER}","aud":"{audience}","oid":"{subject}","exp":{expiry}}}"#);
+        let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims));
+        let signature = self.0.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+}
+
+/// A client that trusts the server's own certificate and nobody else's.
+struct Client {
+    address: String,
+    tls: Arc<ClientConfig>,
+}
+
+impl Client {
+    fn new(server: &Server, data: &Path) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(data.join("tls/self-signed.crt")).unwrap()).unwrap();
+        let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Self { address: server.address("blob").into(), tls: Arc::new(tls) }
+    }
+
+    fn call(&self, method: &str, target: &str, token: Option<&str>, body: &str) -> Reply {
+        let connection = ClientConnection::new(self.tls.clone(), "127.0.0.1".try_into().unwrap()).unwrap();
+        let mut stream = StreamOwned::new(connection, TcpStream::connect(&self.address).unwrap());
+        let authorization =
+            token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        write!(
+            stream,
+            "{method} /{DEVELOPMENT_ACCOUNT}{target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{authorization}\
+             x-ms-version: 2021-12-02\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        read_reply(UntilClosed(stream))
+    }
+}
+
+/// A server may close the connection without a word of TLS once its reply is complete.
+struct UntilClosed<R>(R);
+
+impl<R: Read> Read for UntilClosed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self.0.read(buffer) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(0),
+            read => read,
+        }
+    }
+}
+
+#[test]
+fn a_subject_with_a_role_is_let_in_and_gets_a_user_delegation_key_that_lasts() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let issuer = TokenIssuer::new(dir.path());
+    let document = dir.path().join("issuer.json");
+    let options = [
+        "--tls-self-signed",
+        "--oidc-issuer",
+        document.to_str().unwrap(),
+        "--oidc-audience",
+        "https://our.example",
+    ];
+    let server = Server::start_with(&data, &options, &[]);
+    assert!(server.ready["blob"].starts_with("https://127.0.0.1:"), "{}", server.ready["blob"]);
+    let client = Client::new(&server, &data);
+    let path = data.to_str().unwrap();
+    succeed(&["account", "set", DEVELOPMENT_ACCOUNT, "--role", "me=blob:reader", "--data", path]);
+
+    let (storage, ours) = ("https://storage.azure.com", "https://our.example");
+    for (subject, audience, status) in
+        [("me", storage, 200), ("me", ours, 200), ("me", "https://other.example", 401), ("you", storage, 403)]
+    {
+        let token = issuer.token(subject, audience);
+        let reply = client.call("GET", "/?restype=service&comp=properties", Some(&token), "");
+        assert_eq!(reply.status, status, "{subject} {audience}: {}", reply.text());
+    }
+    let nobody = client.call("GET", "/?restype=service&comp=properties", None, "");
+    assert_eq!(nobody.status, 401);
+    assert!(
+        nobody.head.to_lowercase().contains("www-authenticate: bearer authorization_uri="),
+        "{}",
+        nobody.head
+    );
+
+    let now = SystemClock.now();
+    let (start, expiry) = (date::iso8601_seconds(now), date::iso8601_seconds(now + Span::seconds(3600)));
+    let info = format!("<KeyInfo><Start>{start}</Start><Expiry>{expiry}</Expiry></KeyInfo>");
+    let target = "/?restype=service&comp=userdelegationkey";
+    let first = client.call("POST", target, Some(&issuer.token("me", storage)), &info);
+    assert_eq!(first.status, 200, "{}", first.text());
+    assert!(first.text().contains("<SignedOid>me</SignedOid>"), "{}", first.text());
+    server.stop();
+
+    // The secret that it is derived from is kept, and so is the certificate.
+    let server = Server::start_with(&data, &options, &[]);
+    let again = Client { address: server.address("blob").into(), tls: client.tls };
+    let second = again.call("POST", target, Some(&issuer.token("me", storage)), &info);
+    assert_eq!(second.text(), first.text());
+}

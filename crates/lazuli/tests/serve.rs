@@ -1,0 +1,287 @@
+//! The server as a user meets it: ready, healthy, configured, stopped.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+
+use lazuli_account::DEVELOPMENT_KEY;
+use lazuli_protocol::ServiceKind;
+use rustix::process::Signal;
+use support::{DEVELOPMENT_ACCOUNT, Server, eventually, fail, lazuli, read_reply, signed_head, text};
+
+const PROPERTIES: &str = "/?restype=service&comp=properties";
+const CORS: &str = "<StorageServiceProperties><Cors><CorsRule><AllowedOrigins>http://a.example</AllowedOrigins>\
+     <AllowedMethods>GET</AllowedMethods><AllowedHeaders/><ExposedHeaders/><MaxAgeInSeconds>5</MaxAgeInSeconds>\
+     </CorsRule></Cors></StorageServiceProperties>";
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn without_configuration_there_is_the_development_account_and_a_connection_string() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let server = Server::start(&data);
+    let mut expected = format!(
+        "DefaultEndpointsProtocol=http;AccountName={DEVELOPMENT_ACCOUNT};AccountKey={DEVELOPMENT_KEY};"
+    );
+    for (name, line) in [("Blob", "blob"), ("Queue", "queue"), ("Table", "table"), ("File", "file")] {
+        assert!(server.ready[line].starts_with("http://127.0.0.1:"), "{}", server.ready[line]);
+        expected += &format!("{name}Endpoint={};", server.ready[line]);
+    }
+    assert_eq!(server.ready["connect"], expected);
+    assert_eq!(server.ready["data"], path(&data.canonicalize().unwrap()));
+}
+
+#[test]
+fn the_console_tells_health_readiness_and_metrics() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    assert_eq!(server.console("/healthz"), (200, "ok\n".into()));
+    assert_eq!(server.console("/readyz"), (200, "ready\n".into()));
+    server.call(ServiceKind::Blob, "GET", PROPERTIES, "");
+    let (status, metrics) = server.console("/metrics");
+    assert_eq!(status, 200);
+    assert!(
+        metrics.contains("GetBlobServiceProperties") || metrics.contains("Get Blob Service Properties"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn service_properties_are_set_for_each_service_and_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    for service in ServiceKind::ALL {
+        let fresh = server.call(service, "GET", PROPERTIES, "");
+        assert_eq!(fresh.status, 200, "{}", fresh.text());
+        assert!(!fresh.text().contains("a.example"), "{}", fresh.text());
+        let set = server.call(service, "PUT", PROPERTIES, CORS);
+        assert_eq!(set.status, 202, "{}", set.text());
+    }
+    server.stop();
+    let server = Server::start(dir.path());
+    for service in ServiceKind::ALL {
+        let kept = server.call(service, "GET", PROPERTIES, "");
+        assert!(kept.text().contains("http://a.example"), "{}", kept.text());
+    }
+}
+
+#[test]
+fn an_acknowledged_change_survives_being_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    assert_eq!(server.call(ServiceKind::Queue, "PUT", PROPERTIES, CORS).status, 202);
+    server.signal(Signal::KILL);
+    server.wait();
+    let server = Server::start(dir.path());
+    assert!(server.call(ServiceKind::Queue, "GET", PROPERTIES, "").text().contains("http://a.example"));
+}
+
+#[test]
+fn a_wrong_key_and_an_unknown_account_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    for account in [DEVELOPMENT_ACCOUNT, "stranger"] {
+        let reply = server.call_as(account, "AAAA", ServiceKind::Blob, "GET", PROPERTIES, "");
+        assert_eq!(reply.status, 403);
+        assert!(reply.head.contains("x-ms-error-code: AuthenticationFailed"), "{}", reply.head);
+    }
+    let later = server.call(ServiceKind::Blob, "GET", "/?comp=list", "");
+    assert_eq!(later.status, 501, "{}", later.text());
+}
+
+#[test]
+fn a_signal_stops_it_in_an_orderly_way() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start(dir.path());
+        server.signal(signal);
+        let (status, log) = server.wait();
+        assert_eq!(status.code(), Some(0), "{log}");
+        assert!(log.contains("stopped"), "{log}");
+    }
+}
+
+/// A request that has begun and whose body is still to come.
+fn half_a_request(server: &Server) -> TcpStream {
+    let target = format!("/{DEVELOPMENT_ACCOUNT}{PROPERTIES}");
+    let queue = ServiceKind::Queue;
+    let head = signed_head(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, queue, "PUT", &target, CORS.len());
+    let mut stream = TcpStream::connect(server.address("queue")).unwrap();
+    write!(stream, "{head}Host: x\r\n\r\n").unwrap();
+    stream.write_all(&CORS.as_bytes()[..10]).unwrap();
+    eventually("the request has begun", || {
+        let (_, metrics) = server.console("/metrics");
+        let line = metrics.lines().find(|line| line.contains("in_flight") && line.contains("queue"));
+        line.is_some_and(|line| line.ends_with(" 1"))
+    });
+    stream
+}
+
+#[test]
+fn draining_finishes_what_has_begun_and_says_so_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let mut request = half_a_request(&server);
+    server.signal(Signal::TERM);
+    eventually("readiness tells of the draining", || server.console("/readyz").0 == 503);
+    assert!(server.console("/readyz").1.contains("draining"));
+    request.write_all(&CORS.as_bytes()[10..]).unwrap();
+    assert_eq!(read_reply(request).status, 202);
+    let (status, log) = server.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+    let server = Server::start(dir.path());
+    assert!(server.call(ServiceKind::Queue, "GET", PROPERTIES, "").text().contains("http://a.example"));
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let _request = half_a_request(&server);
+    server.signal(Signal::TERM);
+    eventually("readiness tells of the draining", || server.console("/readyz").0 == 503);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().0.code(), Some(1));
+}
+
+#[test]
+fn a_directory_is_served_once_and_only_if_its_format_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let said = fail(&["serve", "--data", path(dir.path()), "--blob-port=0"], 1);
+    assert!(said.contains("in use by another process (pid "), "{said}");
+    server.stop();
+
+    std::fs::write(dir.path().join("FORMAT"), "lazuli 99\n").unwrap();
+    let said = fail(&["serve", "--data", path(dir.path())], 1);
+    assert!(said.contains("has format 99") && said.contains("newer"), "{said}");
+
+    let foreign = tempfile::tempdir().unwrap();
+    std::fs::write(foreign.path().join("thesis.txt"), "years of work").unwrap();
+    let said = fail(&["serve", "--data", path(foreign.path())], 1);
+    assert!(said.contains("is not a Lazuli data directory"), "{said}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let said = fail(&["serve", "--data", path(dir.path()), "--blob-port", &port], 1);
+    assert!(said.contains(&format!("cannot listen on 127.0.0.1:{port} for blob")), "{said}");
+}
+
+#[test]
+fn the_development_key_is_not_served_to_other_machines_unless_somebody_insists() {
+    let dir = tempfile::tempdir().unwrap();
+    let everywhere = ["serve", "--data", path(dir.path()), "--host", "0.0.0.0", "--blob-port=0"];
+    let said = fail(&everywhere, 1);
+    assert!(said.contains("well-known development key") && said.contains("--insecure-dev-key"), "{said}");
+    let server = Server::start_with(dir.path(), &["--host", "0.0.0.0", "--insecure-dev-key"], &[]);
+    assert_eq!(server.call(ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
+    server.stop();
+
+    // With an account of its own there is nothing to insist on.
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_with(dir.path(), &["--host", "0.0.0.0", "--account", "mine:c2VjcmV0"], &[]);
+    assert_eq!(server.call_as("mine", "c2VjcmV0", ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
+    assert!(!server.ready["connect"].contains("c2VjcmV0"), "a log is no place for a key");
+    let said = fail(&["account", "add", "open", "--key", DEVELOPMENT_KEY, "--data", path(dir.path())], 1);
+    assert!(said.contains("well-known development key"), "{said}");
+}
+
+#[test]
+fn accounts_come_from_flags_or_from_azurites_variable() {
+    let dir = tempfile::tempdir().unwrap();
+    let azurite = [("AZURITE_ACCOUNTS", "account1:a2V5MQ==:a2V5Mg==;account2:a2V5Mw==")];
+    let server = Server::start_with(dir.path(), &[], &azurite);
+    let status = |server: &Server, account, key| {
+        server.call_as(account, key, ServiceKind::Table, "GET", PROPERTIES, "").status
+    };
+    for (account, key, expected) in [
+        ("account1", "a2V5MQ==", 200),
+        ("account1", "a2V5Mg==", 200),
+        ("account1", "a2V5Mw==", 403),
+        ("account2", "a2V5Mw==", 200),
+        (DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, 403),
+    ] {
+        assert_eq!(status(&server, account, key), expected, "{account} {key}");
+    }
+    server.stop();
+
+    // The configuration's keys replace those that were stored; other accounts stay.
+    let server = Server::start_with(dir.path(), &["--account", "account1:bmV3"], &azurite);
+    for (account, key, expected) in
+        [("account1", "bmV3", 200), ("account1", "a2V5MQ==", 403), ("account2", "a2V5Mw==", 200)]
+    {
+        assert_eq!(status(&server, account, key), expected, "{account} {key}");
+    }
+    server.stop();
+}
+
+#[test]
+fn a_file_configures_it_and_variables_and_flags_override_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("lazuli.toml");
+    let data = dir.path().join("data");
+    let toml = format!(
+        "data = '{}'\nblob-port = 0\nqueue-port = 'off'\ntable-port = 'off'\nfile-port = 'off'\nconsole-port = 'off'\n\
+         account = ['fromfile:a2V5']\nlog = 'text'\nlog-level = 'info'\n",
+        path(&data)
+    );
+    std::fs::write(&config, toml).unwrap();
+    let mut command = lazuli();
+    command.args(["serve", "--config", path(&config), "--queue-port=0"]);
+    command.env("LAZULI_LOG", "json").env("LAZULI_TABLE_PORT", "0");
+    let server = Server::spawn(&mut command);
+    let mut lines: Vec<_> = server.ready.keys().map(String::as_str).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["Lazuli", "blob", "connect", "data", "queue", "table"]);
+    assert_eq!(server.call_as("fromfile", "a2V5", ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
+    let log = server.stop();
+    let access =
+        log.lines().find(|line| line.contains("\"target\":\"access\"")).unwrap_or_else(|| panic!("{log}"));
+    assert!(access.contains("\"account\":\"fromfile\"") && access.contains("\"status\":200"), "{access}");
+    assert!(!log.contains("SharedKey"), "{log}");
+}
+
+#[test]
+fn what_is_not_understood_exits_with_2_and_help_with_0() {
+    for arguments in [
+        &["serve", "--blob-port", "seventy"][..],
+        &["serve", "--no-such-flag"],
+        &["serve", "--smb-port", "10445"],
+        &["serve", "--config", "/no/such/file"],
+        &["serve", "--tls-cert", "x"],
+        &["dance"],
+        &[],
+    ] {
+        let said = fail(arguments, 2);
+        assert!(!said.is_empty(), "{arguments:?}");
+    }
+    assert!(fail(&["serve", "--smb-port", "10445"], 2).contains("not served by this version"));
+    let help = support::succeed(&["serve", "--help"]);
+    assert!(help.contains("LAZULI_BLOB_PORT") && help.contains("[default: 10000]"), "{help}");
+}
+
+#[test]
+fn what_it_makes_is_for_its_user_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let server = Server::start(&data);
+    for (entry, mode) in [("", 0o700), ("control.sock", 0o600), ("store", 0o700), ("FORMAT", 0o600)] {
+        let found = std::fs::metadata(data.join(entry)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(found, mode, "{entry:?} has {found:o}");
+    }
+    let log = server.stop();
+    assert!(!data.join("control.sock").exists(), "{log}");
+    assert!(!text(log.as_bytes()).is_empty());
+}

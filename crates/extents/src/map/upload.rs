@@ -57,7 +57,8 @@ impl Upload {
 
     /// The content. Not durable before a [`sync`](Extents::sync), unless it is inline.
     pub async fn finish(mut self) -> Result<Content, Error> {
-        if self.in_flight.is_none() && self.edit.is_empty() && self.gathered <= INLINE_BYTES {
+        // There is always one in flight once the first was sent.
+        if self.in_flight.is_none() && self.gathered <= INLINE_BYTES {
             return Ok(Content::inline(self.parts.concat()));
         }
         if self.gathered > 0 {

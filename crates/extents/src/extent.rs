@@ -97,7 +97,7 @@ pub enum Error {
     /// What lies on disk is not what was written, or not there. No byte of it was returned.
     #[error("damaged: {0}")]
     Damaged(String),
-    /// The disk did not answer a read.
+    /// The system refused a read, or to make or extend a file. Nothing is in doubt.
     #[error("I/O: {0}")]
     Io(String),
     /// A sweep could not start or finish because of others at work. Nothing was freed; try again later.

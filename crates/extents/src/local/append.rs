@@ -120,27 +120,27 @@ impl Shared {
     fn make_room(&self, active: &mut Active, need: u64) -> Result<(), Error> {
         let least = active.end + need;
         let most = (active.room + self.options.grow_bytes).clamp(least, self.options.segment_bytes);
-        let result = [most, least].into_iter().find_map(|to| {
-            match self.disk.allocate(&active.file, active.room, to) {
-                Ok(()) => Some(Ok(to)),
-                Err(e) if is_full(e) => None,
-                Err(e) => Some(Err(e)),
-            }
-        });
-        match result {
-            Some(Ok(room)) => active.room = room,
-            Some(Err(e)) => return Err(self.stop("allocate", active.header.id, e)),
-            None => return Err(self.full()),
+        let allocate = |to| self.disk.allocate(&active.file, active.room, to).map(|()| to);
+        active.room = match allocate(most) {
+            Err(e) if is_full(e) => allocate(least),
+            result => result,
         }
+        .map_err(|e| self.refused(e))?;
         self.directory.set_allocated(active.header.id, &active.file)?;
         Ok(())
+    }
+
+    /// What to answer when a file could not be made or extended: nothing was written, so nothing is in doubt.
+    fn refused(&self, e: Errno) -> Error {
+        if is_full(e) { self.full() } else { e.into() }
     }
 
     /// Begins a new segment, durable before its first frame. With no room for it the old one stays.
     fn roll(&self, appender: &mut Appender, need: u64) -> Result<(), Error> {
         // Counted before it is tried, so that no id is tried twice.
         appender.last_id += 1;
-        let header = SegmentHeader { id: appender.last_id, salt: getrandom::u64().unwrap_or_default() };
+        let salt = getrandom::u64().map_err(|e| Error::Io(e.to_string()))?;
+        let header = SegmentHeader { id: appender.last_id, salt };
         let active = self.begin_segment(header, need)?;
         if let Some(old) = appender.active.replace(active) {
             // Ids above `end` are never given out. What is in flight lies below it.
@@ -155,14 +155,11 @@ impl Shared {
 
     fn begin_segment(&self, header: SegmentHeader, need: u64) -> Result<Active, Error> {
         let id = header.id;
-        let file = match self.directory.create(id) {
-            Ok(file) => Arc::new(file),
-            Err(e) => {
-                let e = Errno::from_io_error(&e).unwrap_or(Errno::IO);
-                return Err(if is_full(e) { self.full() } else { self.stop("create", id, e) });
-            }
-        };
-        let mut active = Active { header, file, end: BLOCK, room: 0 };
+        let file = self.directory.create(id).map_err(|e| match Errno::from_io_error(&e) {
+            Some(e) => self.refused(e),
+            None => e.into(),
+        })?;
+        let mut active = Active { header, file: Arc::new(file), end: BLOCK, room: 0 };
         let begun = self.make_room(&mut active, need).and_then(|()| {
             let written = self.disk.write(&active.file, &[&header.encode()], 0);
             let synced = written.and_then(|()| {

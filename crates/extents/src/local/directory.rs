@@ -58,13 +58,18 @@ impl Directory {
         })?;
         let directory = Self { path, handle, mode, table: Mutex::default() };
         let ids = directory.list()?;
-        for (age, id) in ids.iter().rev().enumerate() {
+        for id in &ids {
             let file = directory.open_file(*id)?;
             directory.inspect(*id, &file)?;
-            if mode == Mode::ReadWrite && age < MAX_UNTRIMMED {
-                trim(&file).map_err(io::Error::from)?;
-            }
             directory.set_allocated(*id, &file)?;
+        }
+        // Only now, when all of them are known to be of a format that we know.
+        if mode == Mode::ReadWrite {
+            for id in ids.iter().rev().take(MAX_UNTRIMMED) {
+                let file = directory.open_file(*id)?;
+                trim(&file).map_err(io::Error::from)?;
+                directory.set_allocated(*id, &file)?;
+            }
         }
         Ok(directory)
     }

@@ -173,6 +173,22 @@ async fn a_segment_that_cannot_be_made_durable_is_never_used() {
 }
 
 #[tokio::test]
+async fn a_file_that_cannot_be_made_or_extended_is_no_reason_to_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    for round in 0..2 {
+        fail(&extents, (Call::Allocate, Errno::NOMEM));
+        let refused = put(&extents, &writer, 1, 5 << 20).await;
+        assert!(matches!(refused, Err(Error::Io(_))), "{refused:?}");
+        fail(&extents, None);
+        let extent = put(&extents, &writer, round, 5 << 20).await.unwrap();
+        extents.sync().await.unwrap();
+        assert_eq!(get(&extents, &extent).await.unwrap(), pattern(round, 5 << 20));
+    }
+}
+
+#[tokio::test]
 async fn a_full_disk_refuses_and_goes_on_when_there_is_space() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());

@@ -65,6 +65,7 @@ impl Upload {
             self.send().await?;
         }
         self.land().await?;
+        self.synced().await?;
         self.edit.finish().await
     }
 
@@ -91,13 +92,19 @@ impl Upload {
         self.edit.append(&Content::extent(extent)).await?;
         self.unsynced += extent.length as usize;
         if self.unsynced >= WRITE_BEHIND {
-            if let Some(sync) = self.syncing.take() {
-                sync.await.map_err(|e| Error::Io(e.to_string()))??;
-            }
+            self.synced().await?;
             let extents = self.extents.clone();
             self.syncing = Some(tokio::spawn(async move { extents.sync().await }));
             self.unsynced = 0;
         }
         Ok(())
+    }
+
+    /// Waits for the sync in the background, if there is one.
+    async fn synced(&mut self) -> Result<(), Error> {
+        match self.syncing.take() {
+            Some(sync) => sync.await.map_err(|e| Error::Io(e.to_string()))?,
+            None => Ok(()),
+        }
     }
 }

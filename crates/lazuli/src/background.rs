@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-use crate::sweep;
+use crate::{services, sweep};
 
 /// How often chores are looked at.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -91,7 +91,7 @@ impl Chore for ContentSweep {
     }
 
     async fn run(&self, pace: Pace) -> Result<(), String> {
-        let freed = sweep::sweep(&self.store, &self.extents, pace).await?;
+        let freed = sweep::sweep(&self.store, &self.extents, services::readers(), pace).await?;
         tracing::info!(freed = freed.bytes, live = freed.live_bytes, "swept content");
         Ok(())
     }

@@ -8,7 +8,7 @@ use lazuli_extents::{Extents, Pace};
 
 use crate::check::spinner;
 use crate::data::{self, Data};
-use crate::{Failure, sweep};
+use crate::{Failure, services, sweep};
 
 /// Rewrites the rows without what was removed, and frees content that no row refers to.
 pub(crate) fn run(dir: &Path) -> Result<(), Failure> {
@@ -31,7 +31,9 @@ async fn compact(dir: &Path) -> Result<(), Failure> {
 
     let progress = spinner("content");
     let before = extents.space().allocated_bytes;
-    let freed = sweep::sweep(&data.store, &extents, Pace::FULL).await.map_err(Failure::Failed)?;
+    let freed = sweep::sweep(&data.store, &extents, services::readers(), Pace::FULL)
+        .await
+        .map_err(Failure::Failed)?;
     progress.finish_and_clear();
     let now = extents.space().allocated_bytes;
     println!(

@@ -6,8 +6,7 @@ use std::time::Duration;
 use lazuli_extents::{Extents, Freed, Pace, Sweep};
 use lazuli_store::{Embedded, ReadError};
 
-use crate::records::{self, Found};
-use crate::services;
+use crate::records::{self, Found, RecordReader};
 
 /// Rows read between two pauses.
 const STRIDE: u64 = 1024;
@@ -17,11 +16,12 @@ const STRIDE: u64 = 1024;
 pub(crate) async fn sweep(
     store: &Arc<Embedded>,
     extents: &Arc<dyn Extents>,
+    readers: Vec<Box<dyn RecordReader>>,
     pace: Pace,
 ) -> Result<Freed, String> {
     let mut sweep = Sweep::begin(extents, pace).await.map_err(|error| error.to_string())?;
     let store = Arc::clone(store);
-    let (mut found, walk) = records::walk(services::readers(), move |visit| {
+    let (mut found, walk) = records::walk(readers, move |visit| {
         let mut rows = 0u64;
         store.for_each_row(|space, partition, row| {
             rows += 1;
@@ -41,4 +41,87 @@ pub(crate) async fn sweep(
     let walked: Result<(), ReadError> = walk.await.map_err(|error| error.to_string())?;
     walked.map_err(|error| error.to_string())?;
     sweep.finish().await.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use bytes::Bytes;
+    use lazuli_concurrency::SystemClock;
+    use lazuli_extents::{Content, LocalExtents, Upload, read_all};
+    use lazuli_store::{
+        Change, Decision, Gate, Mutation, Options, Partition, Reads, Row, SpaceHeader, SpaceId, Store, View,
+        transact,
+    };
+
+    use super::*;
+    use crate::records::Contents;
+
+    const BODY: usize = 1 << 20;
+
+    /// Takes every row but `broken` for content.
+    struct EveryRow;
+
+    impl RecordReader for EveryRow {
+        fn contents(&mut self, _: SpaceId, _: &[u8], row: &Row) -> Result<Contents, String> {
+            if row.key == "broken" {
+                return Err("a broken row".into());
+            }
+            Content::decode(row.value.clone()).map(|content| vec![content]).ok_or_else(|| "no content".into())
+        }
+    }
+
+    fn open(dir: &Path) -> (Arc<Embedded>, Arc<dyn Extents>) {
+        let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+        let store = Embedded::open(dir, Arc::new(SystemClock), options).unwrap();
+        (Arc::new(store), Arc::new(LocalExtents::open(dir, Default::default()).unwrap()))
+    }
+
+    async fn upload(extents: &Arc<dyn Extents>, byte: u8) -> Content {
+        let writer = extents.writer();
+        let mut upload = Upload::new(extents, &writer);
+        upload.push(vec![byte; BODY].into()).await.unwrap();
+        let content = upload.finish().await.unwrap();
+        extents.sync().await.unwrap();
+        content
+    }
+
+    async fn change(store: &Embedded, mutation: Mutation) {
+        // A new store makes its root space behind the scenes; this waits for it.
+        let _ = store.set_space(SpaceId::ROOT, None, SpaceHeader { epoch: 0, open: true }).await;
+        let rule = |_: &View<'_>| Ok::<_, ()>(Decision::Write(Change::of([mutation.clone()]), ()));
+        let partition = Partition::new(SpaceId::ROOT, "p");
+        transact(store, &Gate::default(), &partition, Reads::default(), rule).await.unwrap();
+    }
+
+    async fn sweep_all(store: &Arc<Embedded>, extents: &Arc<dyn Extents>) -> Result<Freed, String> {
+        sweep(store, extents, vec![Box::new(EveryRow)], Pace::FULL).await
+    }
+
+    #[tokio::test]
+    async fn what_a_row_refers_to_stays_and_the_rest_is_freed_unless_a_row_cannot_be_understood() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, extents) = open(dir.path());
+        let kept = upload(&extents, 1).await;
+        upload(&extents, 2).await;
+        let mut row = Vec::new();
+        kept.encode(&mut row);
+        change(&store, Mutation::Put("kept".into(), row.into())).await;
+        change(&store, Mutation::Put("broken".into(), Bytes::new())).await;
+        // Segments are freed once they are no longer written to.
+        drop((store, extents));
+        let (store, extents) = open(dir.path());
+
+        let allocated = extents.space().allocated_bytes;
+        assert!(allocated >= 2 * BODY as u64);
+        assert_eq!(sweep_all(&store, &extents).await, Err("a broken row".into()));
+        assert_eq!(extents.space().allocated_bytes, allocated);
+
+        change(&store, Mutation::Delete("broken".into())).await;
+        let freed = sweep_all(&store, &extents).await.unwrap();
+        assert!(freed.bytes >= BODY as u64 && freed.live_bytes >= BODY as u64, "{freed:?}");
+        assert!(extents.space().allocated_bytes < allocated);
+        assert_eq!(read_all(&extents, &kept, 0..BODY as u64, BODY).await.unwrap(), vec![1; BODY]);
+    }
 }

@@ -186,16 +186,7 @@ impl Embedded {
             ]),
             shared,
         };
-        if store.header(&store.shared.snapshots.current(), SpaceId::ROOT)?.is_none() {
-            let to = SpaceHeader { epoch: 0, open: true };
-            // Whatever is committed later is judged later.
-            store.shared.queue.post(Work::SetSpace {
-                space: SpaceId::ROOT,
-                from: None,
-                to,
-                stamp: store.stamp(),
-            });
-        }
+        store.open_root()?;
         Ok(store)
     }
 
@@ -237,6 +228,23 @@ impl Embedded {
         visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
         for_each_row(&self.shared.tree, self.shared.snapshots.current().seqno, visit)
+    }
+
+    /// The root is there from the start: once in a directory's life this waits for its header to be committed.
+    fn open_root(&self) -> Result<(), OpenError> {
+        let is_open = || self.header(&self.shared.snapshots.current(), SpaceId::ROOT).map(|h| h.is_some());
+        if is_open()? {
+            return Ok(());
+        }
+        let to = SpaceHeader { epoch: 0, open: true };
+        self.shared.queue.post(Work::SetSpace { space: SpaceId::ROOT, from: None, to, stamp: self.stamp() });
+        while !is_open()? {
+            if !self.is_healthy() {
+                return Err(std::io::Error::other("a new store could not be written").into());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     fn header(&self, snapshot: &Snapshot, space: SpaceId) -> Result<Option<SpaceHeader>, ReadError> {

@@ -106,9 +106,11 @@ pub(crate) async fn measure(
     let dir = subdirectory(scratch.path(), "rows")?;
     let (space, rows) = load(&dir, plan).await?;
     section.notes.push(format!(
-        "reads: {} rows of 500 bytes, opened by a new process after a clean stop; files may be cached by the system",
+        "reads: {} rows of 500 bytes, opened by a new process after a clean stop; 2 readers at a time",
         number(rows as f64)
     ));
+    let cached = "first gets: nothing is in the store's cache yet; then all rows are read once, and gets and scans follow";
+    section.notes.push(cached.into());
     progress.step("store: opening and reading");
     let reopened = reopen(&dir, space, rows, plan.reading()).await?;
     reads(rows, reopened, &mut section);
@@ -172,7 +174,7 @@ fn commit_goal(committers: usize, measurement: &Measurement) -> Option<Goal> {
 }
 
 fn reads(rows: u64, reopened: Reopened, section: &mut Section) {
-    let Reopened { open_ms, idle_mib, gets, scans } = reopened;
+    let Reopened { open_ms, idle_mib, cold_gets, gets, scans } = reopened;
     let goal = Goal::judged;
     section.goals.push(goal(
         "gets: ≥ 300,000/s",
@@ -187,8 +189,9 @@ fn reads(rows: u64, reopened: Reopened, section: &mut Section) {
     ));
     let value = |name, unit, value| Measurement::new(name, unit, vec![Series::of_values(OURS, vec![value])]);
     section.measurements.extend([
-        Measurement::new("gets, 2 at a time", "rows/s", vec![gets]),
-        Measurement::new("scans of 100 rows, 2 at a time", "scans/s", vec![scans]),
+        Measurement::new("first gets", "rows/s", vec![cold_gets]),
+        Measurement::new("gets", "rows/s", vec![gets]),
+        Measurement::new("scans of 100 rows", "scans/s", vec![scans]),
         value("open after a clean stop", "ms", open_ms),
         value("memory after opening", "MiB", idle_mib),
     ]);

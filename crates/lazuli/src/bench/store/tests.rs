@@ -22,8 +22,9 @@ async fn a_small_run_measures_everything_without_an_error_and_leaves_nothing_beh
             "commits, 1 at a time",
             "commits, 16 at a time",
             "commits, 64 at a time",
-            "gets, 2 at a time",
-            "scans of 100 rows, 2 at a time",
+            "first gets",
+            "gets",
+            "scans of 100 rows",
             "open after a clean stop",
             "memory after opening",
         ]

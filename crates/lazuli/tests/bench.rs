@@ -1,0 +1,67 @@
+//! `lazuli bench` as a program: it starts itself again, starts a server, writes its results, and cleans up.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn bench(arguments: &[&str], dir: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lazuli"));
+    command.arg("bench").args(arguments).current_dir(dir).output().expect("lazuli runs")
+}
+
+fn results(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(path).expect("results are written")).expect("they are JSON")
+}
+
+/// The names of what was measured in a section. Nothing may have failed, and all of it was done at least once.
+fn measured(section: &serde_json::Value) -> Vec<&str> {
+    let measurements = section["measurements"].as_array().expect("measurements");
+    for series in
+        measurements.iter().flat_map(|measurement| measurement["series"].as_array().expect("series"))
+    {
+        assert_eq!(series["errors"], serde_json::json!({}), "{series}");
+        assert!(series["median"].as_f64().expect("a median") > 0.0, "{series}");
+    }
+    measurements.iter().map(|measurement| measurement["name"].as_str().expect("a name")).collect()
+}
+
+#[test]
+fn the_store_is_reopened_by_a_process_of_its_own_and_nothing_is_left_behind() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let arguments = ["store", "--rows", "1000", "--rounds", "1", "--slice", "0.02", "--json", "results.json"];
+    let output = bench(&arguments, dir.path());
+    assert!(output.status.success(), "{output:?}");
+    let results = results(&dir.path().join("results.json"));
+    let names = measured(&results["sections"][0]);
+    assert_eq!(names.len(), 9, "{names:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(names.iter().all(|name| text.contains(name)), "{text}");
+    assert_eq!(std::fs::read_dir(dir.path()).expect("a listing").count(), 1, "only the results are left");
+}
+
+#[test]
+fn comparing_starts_a_server_asks_it_and_draws_a_page() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = bench(&["compare", "--quick", "--no-peers", "--time", "2", "--rounds", "1"], dir.path());
+    assert!(output.status.success(), "{output:?}");
+    let results = results(&dir.path().join("bench-results/results.json"));
+    let titles: Vec<_> =
+        results["sections"].as_array().expect("sections").iter().map(|s| &s["title"]).collect();
+    assert_eq!(titles, ["store", "extents", "services"]);
+    assert!(measured(&results["sections"][2]).contains(&"blob-service-properties"));
+    let page = std::fs::read_to_string(dir.path().join("bench-results/index.html")).expect("a page");
+    assert!(page.contains("blob-service-properties") && page.contains("<svg"));
+    assert_eq!(std::fs::read_dir(dir.path()).expect("a listing").count(), 1, "only the results are left");
+}
+
+#[test]
+fn an_endpoint_that_does_not_answer_is_shown_as_errors() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let closed =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
+    let endpoint = format!("http://{closed}/devstoreaccount1");
+    let arguments =
+        ["load", "account-info", "--endpoint", &endpoint, "--duration", "0.1", "--warm-up", "0.01"];
+    let output = bench(&arguments, dir.path());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("connection refused"), "{output:?}");
+}

@@ -104,8 +104,10 @@ impl Refusal {
                 Some(BodyFailure::TooSlow) => {
                     Self::new(ErrorCode::OperationTimedOut).with_status(StatusCode::REQUEST_TIMEOUT)
                 }
-                // The client went away: nobody reads this.
-                Some(BodyFailure::Gone) | None => Self::new(ErrorCode::InternalError),
+                // Read only by a client that closed just its own direction.
+                Some(BodyFailure::Gone) => Self::new(ErrorCode::InvalidInput)
+                    .message("The request body ended before its declared length."),
+                None => Self::new(ErrorCode::InternalError),
             },
         }
     }

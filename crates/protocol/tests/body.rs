@@ -64,7 +64,7 @@ fn a_body_that_fails_is_answered_by_its_cause() {
     for (error, status, code) in [
         (BodyError::from(BodyFailure::TooLarge), 413, ErrorCode::RequestBodyTooLarge),
         (BodyError::from(BodyFailure::TooSlow), 408, ErrorCode::OperationTimedOut),
-        (BodyError::from(BodyFailure::Gone), 500, ErrorCode::InternalError),
+        (BodyError::from(BodyFailure::Gone), 400, ErrorCode::InvalidInput),
         (BodyError::from(Refusal::new(ErrorCode::Md5Mismatch)), 400, ErrorCode::Md5Mismatch),
         (BodyError::from("something else"), 500, ErrorCode::InternalError),
     ] {

@@ -137,6 +137,7 @@ impl Committer {
                 let key = Bytes::copy_from_slice(&keys::header(*space));
                 group.put(self.shared.seqno.next(), key, *stamp, &rows::encode_header(*to));
                 group.headers.insert(*space, Some(*to));
+                group.changes_headers = true;
                 Ok(())
             }
             Work::Sweep { space, keys, last } => {
@@ -151,6 +152,7 @@ impl Committer {
                 if *last {
                     group.remove(seqno, Bytes::copy_from_slice(&keys::header(*space)));
                     group.headers.insert(*space, None);
+                    group.changes_headers = true;
                 }
                 Ok(())
             }
@@ -357,6 +359,9 @@ impl Committer {
         }
         // Every operation below the counter is in the tree: this thread alone adds them.
         let seqno = self.shared.seqno.get();
+        if group.changes_headers {
+            self.shared.header_cache.changed_before(seqno);
+        }
         self.shared.snapshots.publish(Snapshot { seqno, headers: self.headers.clone() });
         if let Some(ceiling) = group.ceiling {
             self.shared.clock.raise(ceiling);

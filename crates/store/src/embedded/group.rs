@@ -37,6 +37,8 @@ pub(crate) struct Group {
     pub(crate) operations: Vec<Operation>,
     pub(crate) changes: Changes,
     pub(crate) headers: HashMap<SpaceId, Option<SpaceHeader>>,
+    /// A header is written or removed, not only looked up.
+    pub(crate) changes_headers: bool,
     pub(crate) ceiling: Option<Timestamp>,
 }
 

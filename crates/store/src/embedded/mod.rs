@@ -13,6 +13,7 @@ mod committer;
 mod flusher;
 mod graves;
 mod group;
+mod headers;
 mod queue;
 mod rows;
 mod snapshot;
@@ -38,6 +39,7 @@ use crate::{
 };
 use committer::Committer;
 use flusher::Flusher;
+use headers::HeaderCache;
 use queue::{Queue, Work};
 use rows::RangeDigest;
 use snapshot::{Snapshot, Snapshots};
@@ -109,6 +111,7 @@ pub(crate) struct Shared {
     /// Numbers operations. The tree takes numbers from it too, for its versions.
     seqno: SequenceNumberCounter,
     snapshots: Snapshots,
+    header_cache: HeaderCache,
     clock: EngineClock,
     queue: Queue,
     flusher: Flusher,
@@ -156,6 +159,7 @@ impl Embedded {
         let ceiling = read_ceiling(&tree, seqno.get())?;
         let shared = Arc::new(Shared {
             snapshots: Snapshots::new(Snapshot { seqno: seqno.get(), headers: Arc::default() }),
+            header_cache: HeaderCache::default(),
             clock: EngineClock::new(clock, ceiling),
             queue: Queue::new(),
             flusher: Flusher::new(log_dir, old, log.segment()),
@@ -248,10 +252,15 @@ impl Embedded {
     }
 
     fn header(&self, snapshot: &Snapshot, space: SpaceId) -> Result<Option<SpaceHeader>, ReadError> {
-        match snapshot.headers.get(&space) {
-            Some(header) => Ok(*header),
-            None => rows::header(&self.shared.tree, space, snapshot.seqno),
+        if let Some(header) = snapshot.headers.get(&space) {
+            return Ok(*header);
         }
+        if let Some(header) = self.shared.header_cache.get(space, snapshot.seqno) {
+            return Ok(header);
+        }
+        let header = rows::header(&self.shared.tree, space, snapshot.seqno)?;
+        self.shared.header_cache.put(space, header, snapshot.seqno);
+        Ok(header)
     }
 
     fn scan(

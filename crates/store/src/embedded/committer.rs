@@ -28,6 +28,8 @@ use crate::{
 const MAX_GRAVES: usize = 1 << 16;
 /// Space headers remembered for readers.
 const MAX_HEADERS: usize = 1024;
+/// How long a group waits to become as large as the last one.
+const GATHER: Duration = Duration::from_micros(80);
 /// With nothing to do for so long, the last frame's durability is noted in the log.
 const QUIET: Duration = Duration::from_millis(2);
 /// With nothing to do for so long, the memtable is flushed if it has [`IDLE_FLUSH_BYTES`].
@@ -46,12 +48,21 @@ pub(crate) struct Committer {
     /// Copied into every published snapshot.
     headers: Arc<Headers>,
     graves: Graves,
+    /// Jobs in the last group: as many are expected in the next one.
+    last_group: usize,
 }
 
 impl Committer {
     /// `floor`: no stamp up to it will be used again.
     pub(crate) fn new(shared: Arc<Shared>, log: Log, memtable_bytes: u64, floor: Stamp) -> Self {
-        Self { shared, log, memtable_bytes, headers: Arc::default(), graves: Graves::new(MAX_GRAVES, floor) }
+        Self {
+            shared,
+            log,
+            memtable_bytes,
+            headers: Arc::default(),
+            graves: Graves::new(MAX_GRAVES, floor),
+            last_group: 0,
+        }
     }
 
     /// Works until the queue is closed and empty, then leaves everything sealed for a last flush.
@@ -94,7 +105,11 @@ impl Committer {
             taken = shared.queue.take(None);
         }
         match taken {
-            Taken::Jobs(jobs) => Some(jobs),
+            Taken::Jobs(mut jobs) => {
+                shared.queue.gather(&mut jobs, self.last_group, GATHER);
+                self.last_group = jobs.len();
+                Some(jobs)
+            }
             Taken::Nothing | Taken::Closed => None,
         }
     }

@@ -68,6 +68,20 @@ struct Waiting {
     asleep: bool,
 }
 
+impl Waiting {
+    /// Moves jobs into a group up to its bounds. The first one always fits.
+    fn move_into(&mut self, group: &mut Vec<Job>) {
+        let mut bytes: usize = group.iter().map(|job| job.work.bytes()).sum();
+        while let Some(job) = self.jobs.front() {
+            bytes += job.work.bytes();
+            if group.len() >= GROUP_JOBS || (bytes > GROUP_BYTES && !group.is_empty()) {
+                return;
+            }
+            group.extend(self.jobs.pop_front());
+        }
+    }
+}
+
 impl Queue {
     pub(crate) fn new() -> Self {
         Self { room: Arc::new(Semaphore::new(ROOM)), waiting: Mutex::default(), arrived: Condvar::new() }
@@ -130,18 +144,20 @@ impl Queue {
             }
         }
         waiting.asleep = false;
-        let mut bytes = 0;
-        let many = waiting
-            .jobs
-            .iter()
-            .take(GROUP_JOBS)
-            .take_while(|job| {
-                let first = bytes == 0;
-                bytes += job.work.bytes().max(1);
-                first || bytes <= GROUP_BYTES
-            })
-            .count();
-        Taken::Jobs(waiting.jobs.drain(..many).collect())
+        let mut jobs = vec![];
+        waiting.move_into(&mut jobs);
+        Taken::Jobs(jobs)
+    }
+
+    /// Adds to a group what arrives until it has `expected` jobs, for a short time at most. Those who were just answered
+    /// come back one after the other: without this the first of them would have a sync to itself, and the rest would
+    /// wait for two.
+    pub(crate) fn gather(&self, jobs: &mut Vec<Job>, expected: usize, within: Duration) {
+        let deadline = Instant::now() + within;
+        while jobs.len() < expected.min(GROUP_JOBS) && Instant::now() < deadline {
+            std::thread::yield_now();
+            self.waiting.lock().move_into(jobs);
+        }
     }
 
     /// Takes no more work. What waits is still done.

@@ -128,6 +128,17 @@ pub fn gets(engine: &dyn Engine, rows: u64, threads: u64, time: Duration) -> Res
     })
 }
 
+/// Reads enough random rows to fill the caches with most of a million, whatever else the machine is doing.
+pub fn warm(engine: &dyn Engine, rows: u64) -> Result<()> {
+    const READS: u64 = 400_000;
+    let start = Instant::now();
+    let mut value = Vec::with_capacity(VALUE_BYTES);
+    for n in (0..READS).take_while(|_| start.elapsed() < Duration::from_secs(60)) {
+        engine.get(&key(scatter(n) % rows), &mut value)?;
+    }
+    Ok(())
+}
+
 /// Random short scans: seek, then 100 rows.
 pub fn scans(engine: &dyn Engine, rows: u64, time: Duration) -> Result<Rate> {
     let seed = seed();

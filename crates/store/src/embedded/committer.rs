@@ -4,6 +4,7 @@
 //! in the group, makes those that hold durable with one log frame, applies them to the tree, publishes, and only then
 //! answers, those it refused included. So nobody ever learns of a state that a crash could take back.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +40,9 @@ const IDLE_FLUSH_BYTES: u64 = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks up meanwhile.
 const SLICE: Duration = Duration::from_millis(100);
+
+/// Rows that one commit depends on, as the tree has them.
+type Seen = HashMap<Bytes, Option<Stored>>;
 
 pub(crate) struct Committer {
     shared: Arc<Shared>,
@@ -200,11 +204,13 @@ impl Committer {
         if commit.valid_until.is_some_and(|until| self.shared.shown() >= until) {
             return Err(CommitError::Expired);
         }
+        let mut seen = Seen::new();
         for condition in &commit.conditions {
             let holds = match condition {
-                Condition::Absent(key) => self.row(group, &keys::row(prefix, key))?.is_none(),
+                Condition::Absent(key) => self.row(group, &mut seen, keys::row(prefix, key))?.is_none(),
                 Condition::Unchanged(key, token) => {
-                    self.row(group, &keys::row(prefix, key))?.is_some_and(|row| row.token == *token)
+                    let row = self.row(group, &mut seen, keys::row(prefix, key))?;
+                    row.is_some_and(|row| row.token == *token)
                 }
                 Condition::RangeUnchanged(range, token) => self.range_token(group, prefix, range)? == *token,
             };
@@ -212,7 +218,7 @@ impl Committer {
                 return Err(CommitError::Conflict);
             }
         }
-        let changes = self.changes(group, prefix, commit)?;
+        let changes = self.changes(group, &mut seen, prefix, commit)?;
         let seqno = self.shared.seqno.next();
         for (key, change) in changes {
             match change {
@@ -227,19 +233,25 @@ impl Committer {
     }
 
     /// What the commit's mutations come to, row by row.
-    fn changes(&self, group: &Group, prefix: &Bytes, commit: &Commit) -> Result<Changes, CommitError> {
+    fn changes(
+        &self,
+        group: &Group,
+        seen: &mut Seen,
+        prefix: &Bytes,
+        commit: &Commit,
+    ) -> Result<Changes, CommitError> {
         let mut changes = Changes::new();
         let stamp = commit.stamp;
         for mutation in &commit.mutations {
             match mutation {
                 Mutation::Put(key, value) => {
                     let key = keys::row(prefix, key);
-                    self.check_stamp(group, &changes, &key, stamp)?;
+                    self.check_stamp(group, seen, &changes, &key, stamp)?;
                     changes.insert(key, Some(Stored { token: Token(stamp), value: value.clone() }));
                 }
                 Mutation::Delete(key) => {
                     let key = keys::row(prefix, key);
-                    if self.check_stamp(group, &changes, &key, stamp)? {
+                    if self.check_stamp(group, seen, &changes, &key, stamp)? {
                         changes.insert(key, None);
                     }
                 }
@@ -263,7 +275,7 @@ impl Committer {
                     let counter = match changes.get(&key) {
                         Some(changed) => changed.clone(),
                         None => {
-                            let row = self.row(group, &key)?;
+                            let row = self.row(group, seen, key.clone())?;
                             if row.is_none() && !self.graves.allow(&key, stamp) {
                                 return Err(CommitError::Conflict);
                             }
@@ -288,6 +300,7 @@ impl Committer {
     fn check_stamp(
         &self,
         group: &Group,
+        seen: &mut Seen,
         mine: &Changes,
         key: &Bytes,
         stamp: Stamp,
@@ -295,7 +308,7 @@ impl Committer {
         if let Some(changed) = mine.get(key) {
             return Ok(changed.is_some());
         }
-        match self.row(group, key)? {
+        match self.row(group, seen, key.clone())? {
             Some(row) if row.token.0 >= stamp => Err(CommitError::Conflict),
             Some(_) => Ok(true),
             None if !self.graves.allow(key, stamp) => Err(CommitError::Conflict),
@@ -312,11 +325,14 @@ impl Committer {
         Ok(header)
     }
 
-    fn row(&self, group: &Group, key: &Bytes) -> Result<Option<Stored>, CommitError> {
-        match group.changes.get(key) {
-            Some(changed) => Ok(changed.clone()),
-            None => rows::get(&self.shared.tree, key, self.shared.seqno.get()).map_err(unreadable),
+    /// A row as it is for the next commit; looked up in the tree once a commit.
+    fn row(&self, group: &Group, seen: &mut Seen, key: Bytes) -> Result<Option<Stored>, CommitError> {
+        if let Some(known) = group.changes.get(&key).or_else(|| seen.get(&key)) {
+            return Ok(known.clone());
         }
+        let row = rows::get(&self.shared.tree, &key, self.shared.seqno.get()).map_err(unreadable)?;
+        seen.insert(key, row.clone());
+        Ok(row)
     }
 
     fn rows(

@@ -184,7 +184,7 @@ mod tests {
 
     fn account(name: &str, keys: usize) -> Account {
         let keys = (0..keys).map(|i| Key::from_bytes(vec![i as u8; 4])).collect();
-        Account { name: name.into(), keys, settings: Default::default(), roles: vec![] }
+        Account { name: name.into(), keys, settings: Default::default(), roles: vec![], generation: 0 }
     }
 
     fn role(subject: &str, role: Role) -> RoleAssignment {

@@ -25,7 +25,7 @@ async fn directory(store: &Arc<Embedded>) -> AccountDirectory {
 
 fn account(name: &str) -> Account {
     let keys = vec![Key::from_bytes(vec![1; 64]), Key::from_bytes(vec![2; 64])];
-    Account { name: name.into(), keys, settings: Default::default(), roles: vec![] }
+    Account { name: name.into(), keys, settings: Default::default(), roles: vec![], generation: 0 }
 }
 
 fn cors_from(origin: &str) -> Update {

@@ -91,6 +91,7 @@ pub fn key_info(bytes: &[u8]) {
 fn with_head(operation: Operation, query: &Query, headers: &HeaderMap, run: impl FnOnce(&Head<'_>)) {
     let account = Account {
         name: "account".into(),
+        generation: 0,
         keys: vec![Key::from_bytes(KEY.to_vec())],
         settings: Settings::default(),
         roles: Vec::new(),

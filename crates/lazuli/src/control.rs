@@ -69,7 +69,7 @@ pub(crate) async fn execute(accounts: &AccountDirectory, rule: DevelopmentKey, c
 async fn changed(accounts: &AccountDirectory, command: Command) -> Result<Vec<Account>, AccountError> {
     let account = match command {
         Command::Add { name, keys } => {
-            let account = Account { name, keys, settings: Default::default(), roles: vec![] };
+            let account = Account { name, keys, settings: Default::default(), roles: vec![], generation: 0 };
             accounts.add(account).await?
         }
         Command::List => {

@@ -95,6 +95,7 @@ mod tests {
     fn account() -> Account {
         Account {
             name: "devstoreaccount1".into(),
+            generation: 0,
             keys: vec![development_key()],
             settings: Default::default(),
             roles: vec![],

@@ -14,6 +14,9 @@ pub struct Key(#[serde(with = "base64_bytes")] Vec<u8>);
 pub struct Account {
     /// 3 to 24 lower-case letters and digits.
     pub name: String,
+    /// Tells an account from an earlier one of the same name, whose data it must not see. Set when it is added.
+    #[serde(default)]
+    pub generation: u64,
     /// One or two keys; either may sign.
     pub keys: Vec<Key>,
     /// What `lazuli account set` changes.

@@ -25,5 +25,5 @@ pub use directory::{Directory, DirectoryError};
 pub use embedded::{Embedded, OpenError, Options};
 pub use gate::Gate;
 pub use log::LogError;
-pub use transact::{Change, Decision, TransactError, View, prefix_range, transact};
+pub use transact::{Attempt, Attempts, Change, Decision, Never, TransactError, View, prefix_range, transact};
 pub use types::*;

@@ -9,6 +9,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
 
+use crate::gate::Place;
 use crate::{
     Commit, CommitError, Condition, Gate, Mutation, Partition, ReadError, ReadSet, Reads, Row, Scanned,
     SpaceHeader, Store,
@@ -119,63 +120,135 @@ pub async fn transact<T, E>(
     reads: Reads,
     mut rule: impl FnMut(&View<'_>) -> Result<Decision<T>, E>,
 ) -> Result<T, TransactError<E>> {
-    let mut place = gate.has_line(partition).then(|| gate.join(partition));
-    let mut turn = None;
-    for _ in 0..MAX_ATTEMPTS {
-        if let (Some(place), None) = (&place, &turn) {
-            turn = Some(place.turn().await);
-        }
-        match attempt(store, partition, reads.clone(), &mut rule).await {
-            Err(TransactError::NotCommitted(CommitError::Conflict | CommitError::Expired)) => {
-                if place.is_none() {
-                    place = Some(gate.join(partition));
+    let mut attempts = Attempts::new(store, gate, partition);
+    'again: loop {
+        let mut attempt = attempts.begin(reads.clone()).await.map_err(never_refused)?;
+        for _ in 0..MAX_READS {
+            match rule(&attempt.view()).map_err(TransactError::Refused)? {
+                Decision::Answer(answer) => return Ok(answer),
+                Decision::Read(more) => attempt = attempts.read_more(attempt, more).await?,
+                Decision::Write(change, answer) => {
+                    if attempts.commit(attempt, change).await.map_err(never_refused)? {
+                        return Ok(answer);
+                    }
+                    continue 'again;
                 }
             }
-            decided => return decided,
         }
+        return Err(TransactError::NotCommitted(CommitError::TooLarge));
     }
-    Err(TransactError::NotCommitted(CommitError::Busy))
 }
 
-async fn attempt<T, E>(
-    store: &dyn Store,
-    partition: &Partition,
-    mut reads: Reads,
-    rule: &mut impl FnMut(&View<'_>) -> Result<Decision<T>, E>,
-) -> Result<T, TransactError<E>> {
-    for _ in 0..MAX_READS {
+/// A transaction by hand, for rules that have to wait for something between reading and committing, such as content to
+/// be written. What holds for [`transact`] holds here: begin, judge, commit, and begin again if it conflicted.
+///
+/// ```text
+/// let mut attempts = Attempts::new(store, gate, &partition);
+/// loop {
+///     let attempt = attempts.begin(reads.clone()).await?;
+///     let change = judge(&attempt.view())?;
+///     if attempts.commit(attempt, change).await? { break }
+/// }
+/// ```
+pub struct Attempts<'a> {
+    store: &'a dyn Store,
+    gate: &'a Gate,
+    partition: &'a Partition,
+    made: usize,
+    // Given back in this order.
+    turn: Option<tokio::sync::OwnedMutexGuard<()>>,
+    place: Option<Place<'a>>,
+}
+
+/// What one attempt has read.
+pub struct Attempt {
+    reads: Reads,
+    set: ReadSet,
+    stamp: Stamp,
+    now: Timestamp,
+}
+
+impl Attempt {
+    /// What a rule judges.
+    pub fn view(&self) -> View<'_> {
+        View { reads: &self.reads, set: &self.set, stamp: self.stamp, now: self.now }
+    }
+}
+
+impl<'a> Attempts<'a> {
+    /// Nothing has been read yet.
+    pub fn new(store: &'a dyn Store, gate: &'a Gate, partition: &'a Partition) -> Self {
+        let place = gate.has_line(partition).then(|| gate.join(partition));
+        Self { store, gate, partition, made: 0, turn: None, place }
+    }
+
+    /// Reads for the next attempt, when it is its turn.
+    pub async fn begin(&mut self, reads: Reads) -> Result<Attempt, TransactError<Never>> {
+        if self.made == MAX_ATTEMPTS {
+            return Err(TransactError::NotCommitted(CommitError::Busy));
+        }
+        self.made += 1;
+        if let (Some(place), None) = (&self.place, &self.turn) {
+            self.turn = Some(place.turn().await);
+        }
+        Ok(self.read(reads).await?)
+    }
+
+    /// Reads more rows in the same attempt: everything anew, in one snapshot.
+    pub async fn read_more(&mut self, attempt: Attempt, more: Reads) -> Result<Attempt, ReadError> {
+        let mut reads = attempt.reads;
+        reads.keys.extend(more.keys);
+        reads.ranges.extend(more.ranges);
+        self.read(reads).await
+    }
+
+    async fn read(&self, reads: Reads) -> Result<Attempt, ReadError> {
         // The stamp comes before the read: a row written later by somebody else has a larger one and conflicts.
-        let stamp = store.stamp();
-        let set = store.read(partition, &reads).await?;
-        let view = View { reads: &reads, set: &set, stamp, now: store.now() };
-        match rule(&view).map_err(TransactError::Refused)? {
-            Decision::Answer(answer) => return Ok(answer),
-            Decision::Read(more) => {
-                reads.keys.extend(more.keys);
-                reads.ranges.extend(more.ranges);
+        let stamp = self.store.stamp();
+        let set = self.store.read(self.partition, &reads).await?;
+        Ok(Attempt { reads, set, stamp, now: self.store.now() })
+    }
+
+    /// Commits on exactly what the attempt read. False: something changed meanwhile, or the deadline has passed; begin
+    /// again.
+    pub async fn commit(&mut self, attempt: Attempt, change: Change) -> Result<bool, TransactError<Never>> {
+        let Some(SpaceHeader { epoch, open: true }) = attempt.set.space else {
+            return Err(TransactError::Gone);
+        };
+        let commit = Commit {
+            stamp: attempt.stamp,
+            epoch,
+            conditions: conditions(&attempt.reads, attempt.set),
+            mutations: change.mutations,
+            valid_until: change.valid_until,
+            bulk: change.bulk,
+        };
+        match self.store.commit(self.partition, commit).await {
+            Ok(()) => Ok(true),
+            Err(CommitError::Conflict | CommitError::Expired) => {
+                if self.place.is_none() {
+                    self.place = Some(self.gate.join(self.partition));
+                }
+                Ok(false)
             }
-            Decision::Write(change, answer) => {
-                let Some(SpaceHeader { epoch, open: true }) = set.space else {
-                    return Err(TransactError::Gone);
-                };
-                let commit = Commit {
-                    stamp,
-                    epoch,
-                    conditions: conditions(&reads, set),
-                    mutations: change.mutations,
-                    valid_until: change.valid_until,
-                    bulk: change.bulk,
-                };
-                return match store.commit(partition, commit).await {
-                    Ok(()) => Ok(answer),
-                    Err(CommitError::Gone) => Err(TransactError::Gone),
-                    Err(CommitError::Unknown) => Err(TransactError::Unknown),
-                    Err(error) => Err(TransactError::NotCommitted(error)),
-                };
-            }
+            Err(CommitError::Gone) => Err(TransactError::Gone),
+            Err(CommitError::Unknown) => Err(TransactError::Unknown),
+            Err(error) => Err(TransactError::NotCommitted(error)),
         }
     }
-    Err(TransactError::NotCommitted(CommitError::TooLarge))
+}
+
+/// Nothing: [`Attempts`] never refuses.
+pub type Never = std::convert::Infallible;
+
+fn never_refused<E>(error: TransactError<Never>) -> TransactError<E> {
+    match error {
+        TransactError::Refused(never) => match never {},
+        TransactError::Gone => TransactError::Gone,
+        TransactError::NotCommitted(error) => TransactError::NotCommitted(error),
+        TransactError::Unknown => TransactError::Unknown,
+        TransactError::Read(error) => TransactError::Read(error),
+    }
 }
 
 /// Everything that was read must still be so.

@@ -32,6 +32,7 @@ fn issuer(keys: impl KeySource + 'static) -> Issuer {
 fn verify(issuer: &Issuer, token: &str) -> Result<Subject, TokenError> {
     let account = Account {
         name: "devstoreaccount1".into(),
+        generation: 0,
         keys: vec![],
         settings: Settings::default(),
         roles: vec![],

@@ -79,6 +79,7 @@ impl World {
         Self {
             account: Account {
                 name: ACCOUNT.into(),
+                generation: 0,
                 keys: vec![Key::from_bytes(vec![9; 64]), key()],
                 settings: Settings::default(),
                 roles: Vec::new(),

@@ -86,7 +86,7 @@ mod tests {
         };
         let account = |name: &str, settings, roles| {
             let keys = vec![Key::from_bytes(vec![0; 3]), Key::from_bytes(vec![4; 3])];
-            Account { name: name.into(), keys, settings, roles }
+            Account { name: name.into(), generation: 0, keys, settings, roles }
         };
         vec![account("alpha", Settings::default(), vec![]), account("b23", settings, vec![role])]
     }

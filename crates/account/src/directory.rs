@@ -151,9 +151,7 @@ impl AccountDirectory {
         let added =
             self.change(&name, Reads::key(record::ACCOUNT), move |rows| match rows.row(&record::ACCOUNT) {
                 Some(_) => Err(AccountError::Exists(account.name.clone())),
-                None => {
-                    put(record::ACCOUNT, &Account { generation: rows.stamp.ticks(), ..account.clone() })
-                }
+                None => put(record::ACCOUNT, &Account { generation: rows.stamp.ticks(), ..account.clone() }),
             });
         added.await?;
         self.existing(&name).await

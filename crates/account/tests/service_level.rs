@@ -33,7 +33,13 @@ impl Fixture {
         .unwrap();
         let accounts = AccountDirectory::open(Arc::new(store)).await.unwrap();
         let keys = vec![Key::from_bytes(vec![1; 64])];
-        let account = Account { name: "alpha".into(), keys, settings: Default::default(), roles: vec![], generation: 0 };
+        let account = Account {
+            name: "alpha".into(),
+            keys,
+            settings: Default::default(),
+            roles: vec![],
+            generation: 0,
+        };
         let account = accounts.add(account).await.unwrap();
         Self { accounts, account, _dir: dir }
     }

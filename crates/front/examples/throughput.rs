@@ -147,8 +147,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .enable_all()
         .build()?;
     let _entered = runtime.enter();
-    let account =
-        Account { name: ACCOUNT.into(), keys: vec![key()], settings: Default::default(), roles: vec![] };
+    let account = Account {
+        name: ACCOUNT.into(),
+        generation: 0,
+        keys: vec![key()],
+        settings: Default::default(),
+        roles: vec![],
+    };
     let gate = Gate {
         accounts: Arc::new(OneAccount(Arc::new(account), Arc::default())),
         authenticator: Authenticator::new(MasterSecret::new([1; 32]), None),

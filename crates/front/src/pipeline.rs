@@ -27,7 +27,7 @@ use lazuli_protocol::operation::{Anonymous, BodyClass, route};
 use lazuli_protocol::properties::ServiceProperties;
 use lazuli_protocol::request::full;
 use lazuli_protocol::{
-    Account, Accounts, Body, ErrorCode, Operation, Query, Refusal, Request, Response, Service, ServiceKind,
+    Account, Accounts, ErrorCode, Operation, Query, Refusal, Request, Response, Service, ServiceKind,
     Version, cors,
 };
 use uuid::Uuid;
@@ -316,7 +316,7 @@ fn admit_body(
     }
 }
 
-fn boxed(body: Option<RequestBody>) -> Body {
+fn boxed(body: Option<RequestBody>) -> lazuli_protocol::request::RequestBody {
     match body {
         Some(body) => Box::pin(body),
         None => full(""),

@@ -30,7 +30,9 @@ pub(crate) async fn provision(
             }
             None => {
                 let (name, keys) = (name.clone(), keys.clone());
-                accounts.add(Account { name, keys, settings: Default::default(), roles: vec![], generation: 0 }).await?;
+                accounts
+                    .add(Account { name, keys, settings: Default::default(), roles: vec![], generation: 0 })
+                    .await?;
             }
         }
     }

@@ -22,6 +22,7 @@ use crate::config::{Config, TlsSource};
 use crate::control::Control;
 use crate::data::Data;
 use crate::ready::Ready;
+use crate::services::Services;
 use crate::{Failure, logging, oidc, provision, services};
 
 /// How long requests under way may take to finish when the server stops.
@@ -104,8 +105,9 @@ fn start_services(
         clock,
         host_suffixes: config.host_suffixes.clone(),
     };
+    let services = Services::new(data, accounts);
     let endpoint = |(kind, port)| {
-        let service = services::behind(kind, data);
+        let service = services::behind(kind, &services);
         let service = Arc::new(ServiceLevel::new(kind, accounts.clone(), service));
         Endpoint { kind, address: SocketAddr::new(config.host, port), service }
     };

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use lazuli_account::AccountDirectory;
+use lazuli_blob::{BlobRows, BlobService};
 use lazuli_protocol::{Service, ServiceKind};
 use lazuli_store::{Row, SpaceId};
 
@@ -10,15 +12,29 @@ use crate::data::Data;
 use crate::records::{Contents, RecordReader};
 
 /// The service behind an endpoint; without one it answers what all services have in common, and 501 to the rest.
-pub(crate) fn behind(kind: ServiceKind, _data: &Data) -> Option<Arc<dyn Service>> {
+pub(crate) fn behind(kind: ServiceKind, services: &Services) -> Option<Arc<dyn Service>> {
     match kind {
-        ServiceKind::Blob | ServiceKind::Queue | ServiceKind::Table | ServiceKind::File => None,
+        ServiceKind::Blob => Some(Arc::new(services.blob.clone())),
+        ServiceKind::Queue | ServiceKind::Table | ServiceKind::File => None,
+    }
+}
+
+/// The services of one data directory.
+pub(crate) struct Services {
+    pub(crate) blob: BlobService,
+}
+
+impl Services {
+    /// All services on these rows and bytes.
+    pub(crate) fn new(data: &Data, accounts: &AccountDirectory) -> Self {
+        let extents = Arc::new(data.extents.clone());
+        Self { blob: BlobService::new(data.store.clone(), extents, accounts.clone()) }
     }
 }
 
 /// Everybody who can read rows, fresh for one walk over all of them.
 pub(crate) fn readers() -> Vec<Box<dyn RecordReader>> {
-    vec![Box::new(AccountRows)]
+    vec![Box::new(AccountRows), Box::new(BlobRecords::default())]
 }
 
 /// Accounts refer to no content.
@@ -30,5 +46,16 @@ impl RecordReader for AccountRows {
             lazuli_account::check_row(partition, &row.key, &row.value)?;
         }
         Ok(Contents::new())
+    }
+}
+
+#[derive(Default)]
+struct BlobRecords(BlobRows);
+
+impl RecordReader for BlobRecords {
+    fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
+        self.0.contents(space, partition, row).map_err(|damage| {
+            format!("row {:?} of {:?}: {damage}", row.key, String::from_utf8_lossy(partition))
+        })
     }
 }

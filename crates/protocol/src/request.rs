@@ -17,8 +17,11 @@ use lazuli_concurrency::Timestamp;
 /// An error while a body streams: the client went away, sent too much, or was too slow.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A streaming body in either direction. Back-pressure is the stream's own: nothing is read until it is polled.
+/// A streaming body of a reply. Back-pressure is the stream's own: nothing is read until it is polled.
 pub type Body = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send>>;
+
+/// A streaming body of a request. `Sync` only so that a request can be shared while something else is waited for.
+pub type RequestBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send + Sync>>;
 
 /// One request, ready for its service.
 pub struct Request {
@@ -39,7 +42,7 @@ pub struct Request {
     /// Who calls, and what remains to be checked of what they may do.
     pub caller: Caller,
     /// The body.
-    pub body: Body,
+    pub body: RequestBody,
     /// `Content-Length`, if one was sent.
     pub content_length: Option<u64>,
     /// When the request began, by the store's clock.
@@ -127,7 +130,7 @@ impl Response {
 }
 
 /// A body that is at hand, in one piece or empty.
-pub fn full(bytes: impl Into<Bytes>) -> Body {
+pub fn full(bytes: impl Into<Bytes>) -> RequestBody {
     let bytes = bytes.into();
     Box::pin(Full((!bytes.is_empty()).then_some(bytes)))
 }

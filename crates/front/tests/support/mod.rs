@@ -175,8 +175,13 @@ pub(crate) struct TestServer {
 }
 
 pub(crate) fn start(options: Options) -> TestServer {
-    let account =
-        Account { name: ACCOUNT.into(), generation: 0, keys: vec![key()], settings: Default::default(), roles: vec![] };
+    let account = Account {
+        name: ACCOUNT.into(),
+        generation: 0,
+        keys: vec![key()],
+        settings: Default::default(),
+        roles: vec![],
+    };
     let properties = ServiceProperties { cors: options.cors, ..Default::default() };
     let gate = Gate {
         accounts: Arc::new(OneAccount { account: Arc::new(account), properties: Arc::new(properties) }),

@@ -1,0 +1,162 @@
+//! Get Blob, Get Blob Properties, Get Blob Metadata.
+//!
+//! A reply's tag and its bytes are of one state: both come from one row, and the bytes are held until the last of them
+//! is sent, whatever happens to the blob meanwhile.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use lazuli_extents::{Content, Held, Reader, read_all};
+use lazuli_protocol::range::content_range;
+use lazuli_protocol::request::{BodyError, Caller, full};
+use lazuli_protocol::{Body, ByteRange, ErrorCode, Headers, Refusal, Request, Response};
+use md5::{Digest, Md5};
+
+use crate::precondition::Preconditions;
+use crate::target::{Found, not_found};
+use crate::{BlobService, reply};
+
+/// The longest range whose digest can be asked for.
+const MAX_DIGESTED_RANGE: u64 = 4 << 20;
+
+impl BlobService {
+    /// Get Blob.
+    pub(crate) async fn get_blob(&self, request: Request) -> Result<Response, Refusal> {
+        let range = ByteRange::of_read(&request.headers)?;
+        let digest = RangeDigest::parse(&request.headers, range)?;
+        let Found { blob, is_current, held, now } = self.find_to_read(&request).await?;
+        if blob.tier.is_archived(now) {
+            return Err(ErrorCode::BlobArchived.into());
+        }
+        let length = blob.content.len();
+        let part = range.map(|range| range.within(length)).transpose()?;
+        let mut response =
+            Response::empty(if part.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK });
+        let headers = &mut response.headers;
+        reply::properties(headers, &blob, is_current, request.version, now);
+        let md5 = blob.headers.content_md5.as_ref().map(reply::md5_text);
+        match &part {
+            Some(part) => {
+                headers.insert(CONTENT_RANGE, content_range(part, length));
+                reply::put_optional(headers, "x-ms-blob-content-md5", md5);
+            }
+            None => reply::put_optional(headers, "content-md5", md5),
+        }
+        let part = part.unwrap_or(0..length);
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(part.end - part.start));
+        override_headers(headers, &request.caller);
+        response.body = match digest {
+            None => self.stream(&blob.content, part, held),
+            Some(digest) => {
+                let bytes = read_all(&self.extents, &blob.content, part, MAX_DIGESTED_RANGE as usize).await;
+                let bytes = bytes.map_err(reply::extents)?;
+                digest.write(&mut response.headers, &bytes);
+                full(bytes)
+            }
+        };
+        Ok(response)
+    }
+
+    /// Get Blob Properties.
+    pub(crate) async fn get_blob_properties(&self, request: Request) -> Result<Response, Refusal> {
+        let Found { blob, is_current, now, .. } = self.find_to_read(&request).await?;
+        let mut response = Response::empty(StatusCode::OK);
+        let headers = &mut response.headers;
+        reply::properties(headers, &blob, is_current, request.version, now);
+        reply::tier(headers, &blob, &request.account.settings.default_tier, now);
+        reply::put_optional(headers, "content-md5", blob.headers.content_md5.as_ref().map(reply::md5_text));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(blob.content.len()));
+        override_headers(headers, &request.caller);
+        Ok(response)
+    }
+
+    /// Get Blob Metadata.
+    pub(crate) async fn get_blob_metadata(&self, request: Request) -> Result<Response, Refusal> {
+        let Found { blob, .. } = self.find_to_read(&request).await?;
+        let mut response = Response::empty(StatusCode::OK);
+        reply::validators(&mut response.headers, blob.validators(), request.version);
+        blob.metadata.write_headers(&mut response.headers);
+        Ok(response)
+    }
+
+    /// The state that a read addresses, once its preconditions hold.
+    pub(crate) async fn find_to_read(&self, request: &Request) -> Result<Found, Refusal> {
+        let preconditions = Preconditions::of_read(&request.headers)?;
+        let target = self.target(request).await?;
+        let found = self.find(&target).await?;
+        let now = found.as_ref().map_or(request.now, |found| found.now);
+        preconditions.admit_read(found.as_ref().map(|found| &found.blob), request.version, now)?;
+        found.ok_or_else(not_found)
+    }
+
+    /// A body of these bytes. Reads them as they are sent, and keeps them readable until then.
+    pub(crate) fn stream(&self, content: &Content, part: Range<u64>, held: Held) -> Body {
+        if let Some(bytes) = content.as_inline() {
+            return full(bytes.slice(part.start as usize..part.end as usize));
+        }
+        let reader = Reader::new(&self.extents, content, part, held);
+        let frames = stream::unfold(Some(reader), |reader| async {
+            let mut reader = reader?;
+            match reader.next().await {
+                Ok(Some(bytes)) => Some((Ok(Frame::data(bytes)), Some(reader))),
+                Ok(None) => None,
+                Err(error) => {
+                    tracing::error!(%error, "content cannot be read");
+                    Some((Err(BodyError::from(error)), None))
+                }
+            }
+        });
+        Box::pin(StreamBody::new(frames))
+    }
+}
+
+/// The digest of a range that a client asks for.
+#[derive(Clone, Copy)]
+enum RangeDigest {
+    Md5,
+    Crc64,
+}
+
+impl RangeDigest {
+    fn parse(headers: &HeaderMap, range: Option<ByteRange>) -> Result<Option<Self>, Refusal> {
+        const NAMES: [(&str, RangeDigest); 2] = [
+            ("x-ms-range-get-content-md5", RangeDigest::Md5),
+            ("x-ms-range-get-content-crc64", RangeDigest::Crc64),
+        ];
+        let mut wanted = None;
+        for (name, digest) in NAMES {
+            if headers.flag(name)? != Some(true) {
+                continue;
+            }
+            let short =
+                range.and_then(|range| range.last.map(|last| last - range.first < MAX_DIGESTED_RANGE));
+            if wanted.is_some() || short != Some(true) {
+                return Err(Refusal::invalid_header(name, "true"));
+            }
+            wanted = Some(digest);
+        }
+        Ok(wanted)
+    }
+
+    fn write(self, headers: &mut HeaderMap, bytes: &Bytes) {
+        match self {
+            Self::Md5 => reply::put(headers, "content-md5", reply::md5_text(&Md5::digest(bytes).into())),
+            Self::Crc64 => {
+                let crc64 = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes);
+                reply::put(headers, "x-ms-content-crc64", reply::crc64_text(crc64));
+            }
+        }
+    }
+}
+
+/// Headers that a shared access signature puts in the place of the stored ones.
+fn override_headers(headers: &mut HeaderMap, caller: &Caller) {
+    if let Caller::Sas(grant) = caller {
+        headers.extend(grant.response_headers.iter().cloned());
+    }
+}

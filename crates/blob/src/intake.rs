@@ -1,0 +1,149 @@
+//! A request's body on its way to becoming content: counted, digested, verified, stored.
+//!
+//! Memory is bounded whatever the length. When [`BlobService::receive`] returns, the bytes are durable and as the client
+//! meant them; nothing refers to them yet, and if nothing ever does, the next sweep frees them.
+
+use std::future::poll_fn;
+
+use bytes::Bytes;
+use crc_fast::CrcAlgorithm::Crc64Nvme;
+use lazuli_extents::{Content, Upload, Writer};
+use lazuli_protocol::{ErrorCode, Headers, Refusal, Request};
+use md5::{Digest as _, Md5};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::{BlobService, reply};
+
+/// Bodies of more bytes are digested in a thread of their own, while they arrive.
+const DIGEST_ASIDE: u64 = 64 << 10;
+/// Pieces of a body that wait to be digested.
+const WAITING: usize = 16;
+
+/// A body that was received as its sender meant it, and is durable.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) content: Content,
+    /// If it was asked for, or sent.
+    pub(crate) md5: Option<[u8; 16]>,
+    pub(crate) crc64: u64,
+    /// Whether the client sent a CRC64, and so wants that back rather than an MD5.
+    pub(crate) sent_crc64: bool,
+    /// Keeps the content until the commit that refers to it is decided.
+    pub(crate) writer: Writer,
+}
+
+/// Whether a body's MD5 is wanted though the client sends none: it costs more than everything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WantMd5 {
+    Always,
+    IfSent,
+}
+
+impl BlobService {
+    /// Receives the body of a request that may have up to `limit` bytes.
+    pub(crate) async fn receive(
+        &self,
+        request: &mut Request,
+        limit: u64,
+        want: WantMd5,
+    ) -> Result<Received, Refusal> {
+        let Some(length) = request.content_length else {
+            return Err(ErrorCode::MissingContentLengthHeader.into());
+        };
+        if length > limit {
+            return Err(Refusal::new(ErrorCode::RequestBodyTooLarge).detail("MaxLimit", limit.to_string()));
+        }
+        let sent_md5 = request.headers.md5("content-md5")?;
+        let sent_crc64 = request.headers.crc64("x-ms-content-crc64")?.map(u64::from_le_bytes);
+        if sent_md5.is_some() && sent_crc64.is_some() {
+            return Err(Refusal::new(ErrorCode::InvalidInput)
+                .message("A body is verified with Content-MD5 or x-ms-content-crc64, not with both."));
+        }
+        let writer = self.extents.pins().writer();
+        let mut upload = Upload::new(&self.extents, &writer);
+        let mut digest = Digest::new(want == WantMd5::Always || sent_md5.is_some(), length);
+        while let Some(frame) = poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await {
+            if let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() {
+                digest.update(&bytes).await;
+                upload.push(bytes).await.map_err(reply::extents)?;
+            }
+        }
+        let (md5, crc64) = digest.finish().await?;
+        if sent_md5.is_some_and(|sent| md5 != Some(sent)) {
+            self.extents.released(length);
+            return Err(ErrorCode::Md5Mismatch.into());
+        }
+        if sent_crc64.is_some_and(|sent| sent != crc64) {
+            self.extents.released(length);
+            return Err(ErrorCode::Crc64Mismatch.into());
+        }
+        let content = upload.finish().await.map_err(reply::extents)?;
+        self.sync(&content).await?;
+        Ok(Received { content, md5, crc64, sent_crc64: sent_crc64.is_some(), writer })
+    }
+
+    /// Makes content durable that was just written.
+    pub(crate) async fn sync(&self, content: &Content) -> Result<(), Refusal> {
+        if content.as_inline().is_some() {
+            return Ok(());
+        }
+        self.extents.sync().await.map_err(reply::extents)
+    }
+}
+
+/// The digests of a body, taken where they do not hold it up.
+enum Digest {
+    Here(Sums),
+    Aside(mpsc::Sender<Bytes>, JoinHandle<Sums>),
+}
+
+struct Sums {
+    md5: Option<Md5>,
+    crc64: crc_fast::Digest,
+}
+
+impl Sums {
+    fn update(&mut self, bytes: &[u8]) {
+        if let Some(md5) = &mut self.md5 {
+            md5.update(bytes);
+        }
+        self.crc64.update(bytes);
+    }
+}
+
+impl Digest {
+    fn new(md5: bool, length: u64) -> Self {
+        let mut sums = Sums { md5: md5.then(Md5::new), crc64: crc_fast::Digest::new(Crc64Nvme) };
+        if length <= DIGEST_ASIDE {
+            return Self::Here(sums);
+        }
+        let (sender, mut receiver) = mpsc::channel::<Bytes>(WAITING);
+        let task = tokio::task::spawn_blocking(move || {
+            while let Some(bytes) = receiver.blocking_recv() {
+                sums.update(&bytes);
+            }
+            sums
+        });
+        Self::Aside(sender, task)
+    }
+
+    async fn update(&mut self, bytes: &Bytes) {
+        match self {
+            Self::Here(sums) => sums.update(bytes),
+            // It only fails if the thread died, which the end finds out.
+            Self::Aside(sender, _) => drop(sender.send(bytes.clone()).await),
+        }
+    }
+
+    async fn finish(self) -> Result<(Option<[u8; 16]>, u64), Refusal> {
+        let sums = match self {
+            Self::Here(sums) => sums,
+            Self::Aside(sender, task) => {
+                drop(sender);
+                task.await.map_err(|_| Refusal::new(ErrorCode::InternalError))?
+            }
+        };
+        Ok((sums.md5.map(|md5| md5.finalize().into()), sums.crc64.finalize()))
+    }
+}

@@ -1,0 +1,194 @@
+//! How rows are named and ordered.
+//!
+//! ```text
+//! space     partition                              row               value
+//! ROOT      blob/ACCOUNT/GENERATION/CONTAINER      container         the container
+//!                                                  deleted/STAMP     a generation that can be restored
+//!                                                  garbage/SPACE     a generation whose rows are to be swept
+//! a         b NAME                                 b                 the blob: its current state
+//! container                                        n                 how many blocks are staged
+//!                                                  s STAMP           a snapshot
+//!                                                  u ID              a staged block
+//!                                                  v STAMP           an earlier version
+//!           t TAG                                  VALUE 00 NAME     a blob that may have the tag
+//!           w                                      NAME              a copy to this blob may be under way
+//! ```
+//!
+//! A blob name is a partition, so everything about one blob changes atomically and nothing about two does. The row of
+//! the current state sorts first, so a listing reads one row of each partition. Names are ordered by their UTF-8 bytes.
+//! Stamps are big-endian: time order.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use lazuli_concurrency::Stamp;
+use lazuli_protocol::Account;
+use lazuli_store::{Partition, SpaceId, prefix_range};
+
+/// What partition keys of containers start with.
+pub(crate) const CONTAINERS: &[u8] = b"blob/";
+/// The row of a container's current generation.
+pub(crate) const CONTAINER: Bytes = Bytes::from_static(b"container");
+const DELETED: &[u8] = b"deleted/";
+const GARBAGE: &[u8] = b"garbage/";
+
+/// What partition keys of blobs start with.
+pub(crate) const BLOBS: &[u8] = b"b";
+const TAGS: &[u8] = b"t";
+const COPIES: Bytes = Bytes::from_static(b"w");
+
+/// The row of a blob's current state.
+pub(crate) const BASE: Bytes = Bytes::from_static(b"b");
+/// The row that counts staged blocks.
+pub(crate) const STAGED_COUNT: Bytes = Bytes::from_static(b"n");
+const SNAPSHOT: u8 = b's';
+const STAGED: u8 = b'u';
+const VERSION: u8 = b'v';
+
+/// What the partition keys of an account's containers start with.
+pub(crate) fn containers(account: &Account) -> Vec<u8> {
+    format!("blob/{}/{:016x}/", account.name, account.generation).into_bytes()
+}
+
+/// The partition of a container's own rows.
+pub(crate) fn container(account: &Account, name: &str) -> Partition {
+    Partition::new(SpaceId::ROOT, [&containers(account), name.as_bytes()].concat())
+}
+
+/// The container that a partition key is of: what follows the last slash.
+pub(crate) fn container_name(partition: &[u8]) -> Option<&str> {
+    let name = partition.strip_prefix(CONTAINERS)?.rsplit(|b| *b == b'/').next()?;
+    std::str::from_utf8(name).ok()
+}
+
+/// The row of a container that was deleted at that stamp and can be restored.
+pub(crate) fn deleted_container(stamp: Stamp) -> Bytes {
+    [DELETED, &stamp.ticks().to_be_bytes()].concat().into()
+}
+
+/// All rows of deleted containers of one name.
+pub(crate) fn deleted_containers() -> Range<Bytes> {
+    prefix_range(DELETED)
+}
+
+/// The row of a generation whose rows are to be swept.
+pub(crate) fn garbage(space: SpaceId) -> Bytes {
+    [GARBAGE, &space.0.to_be_bytes()].concat().into()
+}
+
+/// The generation that a row of garbage names.
+pub(crate) fn garbage_space(row: &[u8]) -> Option<SpaceId> {
+    row.strip_prefix(GARBAGE)?.try_into().ok().map(u64::from_be_bytes).map(SpaceId)
+}
+
+/// The partition of a blob.
+pub(crate) fn blob(space: SpaceId, name: &str) -> Partition {
+    Partition::new(space, [BLOBS, name.as_bytes()].concat())
+}
+
+/// The blob that a partition key is of.
+pub(crate) fn blob_name(partition: &[u8]) -> Option<&str> {
+    std::str::from_utf8(partition.strip_prefix(BLOBS)?).ok()
+}
+
+/// The row of a snapshot.
+pub(crate) fn snapshot(stamp: Stamp) -> Bytes {
+    stamped(SNAPSHOT, stamp)
+}
+
+/// All snapshots.
+pub(crate) fn snapshots() -> Range<Bytes> {
+    prefix_range(&[SNAPSHOT])
+}
+
+/// The row of an earlier version.
+pub(crate) fn version(stamp: Stamp) -> Bytes {
+    stamped(VERSION, stamp)
+}
+
+/// All earlier versions.
+pub(crate) fn versions() -> Range<Bytes> {
+    prefix_range(&[VERSION])
+}
+
+/// The row of a staged block.
+pub(crate) fn staged(id: &[u8]) -> Bytes {
+    [&[STAGED], id].concat().into()
+}
+
+/// All staged blocks.
+pub(crate) fn all_staged() -> Range<Bytes> {
+    prefix_range(&[STAGED])
+}
+
+/// What a row of a blob's partition is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowKind<'a> {
+    Base,
+    StagedCount,
+    Snapshot(Stamp),
+    Staged(&'a [u8]),
+    Version(Stamp),
+}
+
+/// What the key of a row says it is.
+pub(crate) fn row_kind(key: &[u8]) -> Option<RowKind<'_>> {
+    let stamp = |rest: &[u8]| rest.try_into().ok().map(u64::from_be_bytes).map(Stamp::from_ticks);
+    match key {
+        b"b" => Some(RowKind::Base),
+        b"n" => Some(RowKind::StagedCount),
+        [SNAPSHOT, rest @ ..] => stamp(rest).map(RowKind::Snapshot),
+        [STAGED, id @ ..] => Some(RowKind::Staged(id)),
+        [VERSION, rest @ ..] => stamp(rest).map(RowKind::Version),
+        _ => None,
+    }
+}
+
+/// The partition of the index of one tag.
+pub(crate) fn tag(space: SpaceId, tag: &str) -> Partition {
+    Partition::new(space, [TAGS, tag.as_bytes()].concat())
+}
+
+/// The row of a blob under a value of a tag. Values hold no zero byte.
+pub(crate) fn tag_value(value: &str, blob: &str) -> Bytes {
+    [value.as_bytes(), &[0], blob.as_bytes()].concat().into()
+}
+
+/// The partition that lists copies under way.
+pub(crate) fn copies(space: SpaceId) -> Partition {
+    Partition::new(space, COPIES)
+}
+
+fn stamped(kind: u8, stamp: Stamp) -> Bytes {
+    [&[kind][..], &stamp.ticks().to_be_bytes()].concat().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_current_state_sorts_before_every_other_row_of_its_blob() {
+        let stamp = Stamp::from_ticks(7);
+        for key in [STAGED_COUNT, snapshot(stamp), staged(b"id"), version(stamp)] {
+            assert!(key > BASE, "{key:?}");
+        }
+    }
+
+    #[test]
+    fn every_key_is_read_back_as_what_it_was_made_of() {
+        let stamp = Stamp::from_ticks(0x0102_0304_0506_0708);
+        for (key, kind) in [
+            (BASE, RowKind::Base),
+            (STAGED_COUNT, RowKind::StagedCount),
+            (snapshot(stamp), RowKind::Snapshot(stamp)),
+            (version(stamp), RowKind::Version(stamp)),
+            (staged(b"x"), RowKind::Staged(b"x")),
+        ] {
+            assert_eq!(row_kind(&key), Some(kind));
+        }
+        assert_eq!(row_kind(b"s123"), None);
+        assert_eq!(garbage_space(&garbage(SpaceId(9))), Some(SpaceId(9)));
+        assert_eq!(blob_name(&blob(SpaceId(1), "ä/b").key), Some("ä/b"));
+    }
+}

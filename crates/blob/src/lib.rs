@@ -1,0 +1,96 @@
+//! The blob service: containers, and block, append and page blobs in them.
+//!
+//! A handler reads the request, runs a rule inside a transaction on one partition, and answers. Files are named after
+//! the families of REST operations; [`BlobService::call`] is the table of contents. What several families need lies
+//! below them: [`target`] finds what a request addresses, [`precondition`] judges leases and condition headers,
+//! [`intake`] turns a body into content, [`history`] keeps what a write replaces, [`reply`] writes headers.
+//!
+//! The order of judgement is that of the protocol: container, lease, existence, conditions, then the operation's own
+//! rules; all of it inside the commit, so that it still holds when the change takes effect.
+
+// The families of operations land one after the other; the core has what they all need.
+#![allow(dead_code)]
+
+mod container;
+mod get;
+mod history;
+mod intake;
+mod keys;
+mod precondition;
+mod put;
+mod record;
+mod reply;
+mod rows;
+mod target;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lazuli_account::AccountDirectory;
+use lazuli_extents::Extents;
+use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
+use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
+use lazuli_store::{Decision, Gate, Partition, Reads, Store, View, transact};
+
+pub use record::Damage;
+pub use rows::BlobRows;
+
+/// The blob service on a store. Clones are the same service.
+#[derive(Clone)]
+pub struct BlobService {
+    store: Arc<dyn Store>,
+    extents: Arc<dyn Extents>,
+    accounts: AccountDirectory,
+    gate: Arc<Gate>,
+}
+
+impl BlobService {
+    /// The service of these accounts, with rows here and bytes there.
+    pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
+        Self { store, extents, accounts, gate: Arc::default() }
+    }
+
+    /// Runs a rule on a blob's partition.
+    async fn transact<T>(
+        &self,
+        partition: &Partition,
+        reads: Reads,
+        rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
+    ) -> Result<T, Refusal> {
+        let result = transact(&*self.store, &self.gate, partition, reads, rule).await;
+        result.map_err(|error| lazuli_account::refusal(error, container_gone))
+    }
+}
+
+/// The container was deleted while the request was under way.
+fn container_gone() -> Refusal {
+    ErrorCode::ContainerNotFound.into()
+}
+
+#[async_trait]
+impl Service for BlobService {
+    async fn call(&self, request: Request) -> Result<Response, Refusal> {
+        match request.operation {
+            Operation::CreateContainer => self.create_container(request).await,
+            Operation::PutBlob => self.put_blob(request).await,
+            Operation::GetBlob => self.get_blob(request).await,
+            Operation::GetBlobProperties => self.get_blob_properties(request).await,
+            Operation::GetBlobMetadata => self.get_blob_metadata(request).await,
+            operation => Err(Refusal::not_implemented(operation.name())),
+        }
+    }
+
+    async fn access_policy(
+        &self,
+        account: &Account,
+        container: &str,
+        id: &str,
+    ) -> Result<Option<AccessPolicy>, Refusal> {
+        let found = self.find_container(account, container).await?;
+        Ok(found.and_then(|container| container.policies.get(id).cloned()))
+    }
+
+    async fn public_access(&self, account: &Account, container: &str) -> Result<PublicAccess, Refusal> {
+        Ok(self.container(account, container).await?.public_access)
+    }
+}

@@ -1,0 +1,111 @@
+//! What has to hold before an operation goes ahead: the lease, and the condition headers.
+//!
+//! The lease is judged first, then whether the blob exists, then the conditions.
+
+use http::HeaderMap;
+use lazuli_concurrency::{Access, Admission, Conditions, Lease, LeaseId, ReadRules, Timestamp};
+use lazuli_protocol::lease::{Leased, lease_id};
+use lazuli_protocol::request::Caller;
+use lazuli_protocol::{ErrorCode, Headers, Refusal, Version};
+
+use crate::record::Blob;
+use crate::target::not_found;
+
+/// The lease id and the conditions of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Preconditions {
+    pub(crate) conditions: Conditions,
+    pub(crate) lease_id: Option<LeaseId>,
+}
+
+impl Preconditions {
+    /// Of a read.
+    pub(crate) fn of_read(headers: &HeaderMap) -> Result<Self, Refusal> {
+        Ok(Self { conditions: headers.conditions()?, lease_id: lease_id(headers)? })
+    }
+
+    /// Of a write, which has one condition.
+    pub(crate) fn of_write(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let this = Self::of_read(headers)?;
+        this.conditions.check_write()?;
+        Ok(this)
+    }
+
+    /// Judges a read of what was found, if anything was.
+    pub(crate) fn admit_read(
+        &self,
+        blob: Option<&Blob>,
+        version: Version,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.admit_lease(blob, Access::Read, now)?;
+        let blob = blob.ok_or_else(not_found)?;
+        self.conditions.evaluate_read(blob.validators(), read_rules(version))?;
+        Ok(())
+    }
+
+    /// Judges a write that needs the blob to be there.
+    pub(crate) fn admit_write(&self, blob: Option<&Blob>, now: Timestamp) -> Result<Admission, Refusal> {
+        let admission = self.admit_lease(blob, Access::Write, now)?;
+        let blob = blob.filter(|blob| blob.is_live(now)).ok_or_else(not_found)?;
+        self.conditions.evaluate_write(blob.validators())?;
+        Ok(admission)
+    }
+
+    /// Judges a write that makes the blob or replaces it. What only has staged blocks can be leased but has no version.
+    pub(crate) fn admit_create(
+        &self,
+        blob: Option<&Blob>,
+        access: Access,
+        now: Timestamp,
+    ) -> Result<Admission, Refusal> {
+        let admission = self.admit_lease(blob, access, now)?;
+        let current = blob.filter(|blob| blob.is_live(now)).map(Blob::validators);
+        self.conditions.evaluate_create(current, admission.by_holder)?;
+        Ok(admission)
+    }
+
+    /// Judges the lease alone. What does not exist has none.
+    pub(crate) fn admit_lease(
+        &self,
+        blob: Option<&Blob>,
+        access: Access,
+        now: Timestamp,
+    ) -> Result<Admission, Refusal> {
+        let there = blob.filter(|blob| blob.deleted.is_none() && !blob.has_expired(now));
+        let lease = there.map_or(Lease::AVAILABLE, |blob| blob.lease);
+        lease.admits(access, self.lease_id, now).map_err(|refusal| Refusal::lease(refusal, Leased::Blob))
+    }
+}
+
+/// How conditions on reads combine in that version.
+pub(crate) fn read_rules(version: Version) -> ReadRules {
+    if version.at_least(2016, 5, 31) {
+        ReadRules::CombinedWithoutStar
+    } else if version.at_least(2013, 8, 15) {
+        ReadRules::Combined
+    } else {
+        ReadRules::Single
+    }
+}
+
+/// Refuses to replace a blob for a caller who may only create.
+pub(crate) fn check_overwrite(caller: &Caller, exists: bool) -> Result<(), Refusal> {
+    match caller {
+        Caller::Sas(grant) if exists && !grant.permissions.contains('w') => {
+            Err(ErrorCode::UnauthorizedBlobOverwrite.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to change or delete what a policy or a legal hold protects.
+pub(crate) fn check_mutable(blob: &Blob, now: Timestamp) -> Result<(), Refusal> {
+    if blob.legal_hold {
+        return Err(ErrorCode::BlobImmutableDueToLegalHold.into());
+    }
+    match blob.immutability {
+        Some(policy) if policy.until > now => Err(ErrorCode::BlobImmutableDueToPolicy.into()),
+        _ => Ok(()),
+    }
+}

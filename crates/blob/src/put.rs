@@ -1,0 +1,282 @@
+//! Put Blob, and what every operation shares that makes a blob or replaces it as a whole.
+
+use http::{HeaderMap, StatusCode};
+use lazuli_concurrency::Access;
+use lazuli_extents::Content;
+use lazuli_protocol::request::Caller;
+use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, Version};
+use lazuli_store::{Change, Decision, Mutation, Reads, View};
+
+use crate::history::History;
+use crate::intake::WantMd5;
+use crate::precondition::{Preconditions, check_mutable, check_overwrite};
+use crate::record::{self, Blob, ContentHeaders, CopyStatus, Kind, Tier};
+use crate::target::Target;
+use crate::{BlobService, keys, reply};
+
+const MIB: u64 = 1 << 20;
+/// The largest page blob.
+pub(crate) const MAX_PAGE_BLOB: u64 = 8 << 40;
+/// Page blobs are made of these.
+pub(crate) const PAGE: u64 = 512;
+
+impl BlobService {
+    /// Put Blob, of any type.
+    pub(crate) async fn put_blob(&self, mut request: Request) -> Result<Response, Refusal> {
+        let kind = blob_type(&request)?;
+        let preconditions = Preconditions::of_write(&request.headers)?;
+        let target = self.write_target(&request).await?;
+        let mut new = new_blob(&request, kind)?;
+        let (content, received) = match kind {
+            Kind::Block => {
+                let limit = max_put_blob(request.version);
+                let received = self.receive(&mut request, limit, WantMd5::Always).await?;
+                if new.headers.content_md5.is_none() {
+                    new.headers.content_md5 = received.md5;
+                }
+                (received.content.clone(), Some(received))
+            }
+            Kind::Page { .. } => {
+                check_no_body(&request)?;
+                (Content::hole(page_blob_length(&request.headers)?), None)
+            }
+            Kind::Append { .. } => {
+                check_no_body(&request)?;
+                (Content::empty(), None)
+            }
+        };
+        new.content = content;
+        let replaced = self.replace(&request, &target, &preconditions, Access::Write, &new).await;
+        if replaced.is_err() {
+            self.extents.released(new.content.allocated());
+        }
+        let mut response = reply::written(StatusCode::CREATED, &replaced?, request.version);
+        if let Some(received) = received {
+            let md5 = received.md5.as_ref().map(reply::md5_text);
+            reply::put_optional(&mut response.headers, "content-md5", md5);
+            if request.version.at_least(2019, 2, 2) {
+                let crc64 = reply::crc64_text(received.crc64);
+                reply::put(&mut response.headers, "x-ms-content-crc64", crc64);
+            }
+        }
+        Ok(response)
+    }
+
+    /// Makes the blob or replaces it with `new`, whose content is durable. What the commit decides (tag, dates, version,
+    /// lease) is filled in.
+    pub(crate) async fn replace(
+        &self,
+        request: &Request,
+        target: &Target,
+        preconditions: &Preconditions,
+        access: Access,
+        new: &Blob,
+    ) -> Result<Blob, Refusal> {
+        let history = self.history(&request.account).await?;
+        // The replaced content may move to another row.
+        let writer = self.extents.pins().writer();
+        let mut pin = Some(self.pin());
+        let replacement = Replacement { caller: &request.caller, preconditions, access, history };
+        let replaced = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
+            let old = record::blob(view.row(&keys::BASE))?;
+            if let Some(old) = &old {
+                writer.hold(pin.take().unwrap_or_else(|| self.pin()), old.contents());
+            }
+            replacement.decide(view, old.as_ref(), new.clone())
+        });
+        let Replaced { blob, released } = replaced.await?;
+        self.extents.released(released);
+        Ok(blob)
+    }
+}
+
+/// A write that makes a blob or replaces it as a whole.
+pub(crate) struct Replacement<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) preconditions: &'a Preconditions,
+    pub(crate) access: Access,
+    pub(crate) history: History,
+}
+
+/// What such a write came to.
+pub(crate) struct Replaced {
+    pub(crate) blob: Blob,
+    /// Bytes that no row refers to any more.
+    pub(crate) released: u64,
+}
+
+impl Replacement<'_> {
+    /// Puts `new` in the place of what is there. Asks for the snapshots if it has to know of them.
+    pub(crate) fn decide(
+        &self,
+        view: &View<'_>,
+        old: Option<&Blob>,
+        mut new: Blob,
+    ) -> Result<Decision<Replaced>, Refusal> {
+        let (stamp, now) = (view.stamp, view.now);
+        let admission = self.preconditions.admit_create(old, self.access, now)?;
+        let live = old.filter(|old| old.is_live(now));
+        check_overwrite(self.caller, live.is_some())?;
+        if let Some(live) = live {
+            check_replaceable(live, self.history, now)?;
+            if !live.kind.is_like(new.kind) {
+                match view.ranges().first() {
+                    None => return Ok(Decision::Read(Reads::default().and_range(keys::snapshots(), 1))),
+                    Some(snapshots) if !snapshots.rows.is_empty() => {
+                        return Err(ErrorCode::SnapshotsPresent.into());
+                    }
+                    Some(_) => {}
+                }
+            }
+            new.created = live.created;
+            if new.tier.tier.is_none() && live.kind.is_like(new.kind) {
+                new.tier = live.tier.at(now);
+            }
+        } else {
+            new.created = now;
+        }
+        new.touch(stamp, now);
+        new.version = self.history.new_version(stamp);
+        new.lease = admission.lease;
+        new.committed = true;
+        new.staged_id_length = None;
+        let mut mutations = vec![Mutation::Put(keys::BASE, new.encode()?)];
+        let mut released = 0;
+        if let Some(old) = old {
+            let kept = self.history.keep_replaced(old, stamp, now)?;
+            if kept.is_empty() {
+                released = old.content.allocated();
+            }
+            mutations.extend(kept);
+            if old.staged_id_length.is_some() {
+                mutations.push(Mutation::DeleteRange(keys::all_staged()));
+                mutations.push(Mutation::Delete(keys::STAGED_COUNT));
+            }
+        }
+        let change = Change::of(mutations).until(admission.valid_until);
+        Ok(Decision::Write(change, Replaced { blob: new, released }))
+    }
+}
+
+/// Refuses to replace what is protected, archived, or being copied to.
+fn check_replaceable(
+    live: &Blob,
+    history: History,
+    now: lazuli_concurrency::Timestamp,
+) -> Result<(), Refusal> {
+    if !history.versioning {
+        check_mutable(live, now)?;
+    }
+    if live.tier.is_archived(now) {
+        return Err(ErrorCode::BlobArchived.into());
+    }
+    check_no_pending_copy(live)
+}
+
+/// Refuses to write to a blob that is being copied to.
+pub(crate) fn check_no_pending_copy(blob: &Blob) -> Result<(), Refusal> {
+    match &blob.copy {
+        Some(copy) if copy.status == CopyStatus::Pending => Err(ErrorCode::PendingCopyOperation.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The blob that a request describes, without its content.
+pub(crate) fn new_blob(request: &Request, kind: Kind) -> Result<Blob, Refusal> {
+    let headers = &request.headers;
+    let mut blob = Blob::new(kind, Default::default(), request.now);
+    blob.headers = content_headers(headers)?;
+    blob.metadata = Metadata::from_headers(headers)?;
+    blob.tier.tier = access_tier(headers)?;
+    if blob.tier.tier.is_some() {
+        blob.tier.changed = Some(request.now);
+    }
+    Ok(blob)
+}
+
+/// `x-ms-access-tier`, if one was sent.
+pub(crate) fn access_tier(headers: &HeaderMap) -> Result<Option<Tier>, Refusal> {
+    headers.value("x-ms-access-tier", Tier::parse)
+}
+
+impl Tier {
+    /// Reads the value of `x-ms-access-tier`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        const PREMIUM: [u8; 11] = [4, 6, 10, 15, 20, 30, 40, 50, 60, 70, 80];
+        for tier in [Self::Hot, Self::Cool, Self::Cold, Self::Archive] {
+            if tier.name().eq_ignore_ascii_case(text) {
+                return Some(tier);
+            }
+        }
+        let level = text.strip_prefix(['P', 'p'])?.parse().ok()?;
+        PREMIUM.contains(&level).then_some(Self::Premium(level))
+    }
+}
+
+/// The content headers that a request wants stored: the `x-ms-blob-` form, else the plain one.
+pub(crate) fn content_headers(headers: &HeaderMap) -> Result<ContentHeaders, Refusal> {
+    let text = |own: &str, plain: &str| -> Result<Option<String>, Refusal> {
+        let value = match headers.text(own)? {
+            Some(value) => Some(value),
+            None => headers.text(plain)?,
+        };
+        Ok(value.map(str::trim).filter(|value| !value.is_empty()).map(str::to_owned))
+    };
+    Ok(ContentHeaders {
+        content_type: text("x-ms-blob-content-type", "content-type")?,
+        content_encoding: text("x-ms-blob-content-encoding", "content-encoding")?,
+        content_language: text("x-ms-blob-content-language", "content-language")?,
+        content_disposition: text("x-ms-blob-content-disposition", "")?,
+        cache_control: text("x-ms-blob-cache-control", "cache-control")?,
+        content_md5: headers.md5("x-ms-blob-content-md5")?,
+    })
+}
+
+fn blob_type(request: &Request) -> Result<Kind, Refusal> {
+    #[derive(Clone, Copy)]
+    enum Type {
+        Block,
+        Page,
+        Append,
+    }
+    let types = [("BlockBlob", Type::Block), ("PageBlob", Type::Page), ("AppendBlob", Type::Append)];
+    match request.headers.one_of("x-ms-blob-type", &types)? {
+        Some(Type::Block) => Ok(Kind::Block),
+        Some(Type::Page) => {
+            let number = request.headers.number("x-ms-blob-sequence-number", 0..=i64::MAX)?;
+            Ok(Kind::Page { sequence_number: number.unwrap_or(0).unsigned_abs() })
+        }
+        Some(Type::Append) => Ok(Kind::Append { blocks: 0, sealed: false }),
+        // Before there were types there was only one.
+        None if !request.version.at_least(2009, 9, 19) => Ok(Kind::Block),
+        None => Err(Refusal::missing_header("x-ms-blob-type")),
+    }
+}
+
+/// The length of a page blob: whole pages.
+pub(crate) fn page_blob_length(headers: &HeaderMap) -> Result<u64, Refusal> {
+    const NAME: &str = "x-ms-blob-content-length";
+    let length = headers.required_number(NAME, 0..=MAX_PAGE_BLOB as i64)?.unsigned_abs();
+    if length % PAGE != 0 {
+        return Err(Refusal::invalid_header(NAME, length.to_string()));
+    }
+    Ok(length)
+}
+
+/// Refuses a body where the operation takes none.
+pub(crate) fn check_no_body(request: &Request) -> Result<(), Refusal> {
+    match request.content_length {
+        Some(0) => Ok(()),
+        Some(length) => Err(Refusal::invalid_header("content-length", length.to_string())),
+        None => Err(ErrorCode::MissingContentLengthHeader.into()),
+    }
+}
+
+/// The largest body of Put Blob.
+pub(crate) fn max_put_blob(version: Version) -> u64 {
+    match version {
+        version if version.at_least(2019, 12, 12) => 5000 * MIB,
+        version if version.at_least(2016, 5, 31) => 256 * MIB,
+        _ => 64 * MIB,
+    }
+}

@@ -1,0 +1,516 @@
+//! What a row holds: one state of a blob (current, snapshot or earlier version), a staged block, a container.
+//!
+//! A value is a byte that names its format, the length of its head, the head (postcard: fields in order, so a new field
+//! is a new format), and then content as `extents` encodes it: the list of committed blocks, and the bytes. Content
+//! comes last and is not copied when a row is read, so a listing pays for heads only.
+
+use bytes::{Buf, BufMut, Bytes};
+use lazuli_concurrency::{ETag, Lease, Span, Stamp, Timestamp, Validators};
+use lazuli_extents::Content;
+use lazuli_protocol::metadata::Metadata;
+use lazuli_protocol::policy::{PublicAccess, SignedIdentifiers};
+use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_store::{Row, SpaceId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The format of the values that this program writes.
+const FORMAT: u8 = 1;
+
+/// A row that is not what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// It was written by a program that knows more.
+    #[error("it has format {0}; this program reads format {FORMAT}")]
+    Format(u8),
+    /// Its bytes make no sense.
+    #[error("it cannot be decoded")]
+    Undecodable,
+}
+
+impl From<Damage> for Refusal {
+    fn from(damage: Damage) -> Self {
+        tracing::error!(%damage, "a row is damaged");
+        Self::new(ErrorCode::InternalError)
+    }
+}
+
+/// One state of a blob.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Blob {
+    pub(crate) kind: Kind,
+    /// False: there is nothing yet but staged blocks, and perhaps a lease. Only the current state can be so.
+    pub(crate) committed: bool,
+    #[serde(with = "ticks")]
+    pub(crate) created: Timestamp,
+    #[serde(with = "ticks")]
+    pub(crate) modified: Timestamp,
+    #[serde(with = "etag")]
+    pub(crate) etag: ETag,
+    /// Under versioning: which version this is. Its stamp, shown as a time.
+    #[serde(with = "optional_stamp")]
+    pub(crate) version: Option<Stamp>,
+    pub(crate) headers: ContentHeaders,
+    pub(crate) metadata: Metadata,
+    pub(crate) tags: Tags,
+    #[serde(with = "lease")]
+    pub(crate) lease: Lease,
+    pub(crate) tier: Tiering,
+    pub(crate) copy: Option<CopyState>,
+    pub(crate) encryption: Option<Encryption>,
+    pub(crate) deleted: Option<Deleted>,
+    #[serde(with = "optional_ticks")]
+    pub(crate) expires: Option<Timestamp>,
+    pub(crate) immutability: Option<Immutability>,
+    pub(crate) legal_hold: bool,
+    /// Staged blocks have ids of this length. Only in the current state, while there are any.
+    pub(crate) staged_id_length: Option<u8>,
+    /// Committed blocks in order, see [`crate::block_list`]. Empty where no list was committed.
+    #[serde(skip)]
+    pub(crate) block_list: Content,
+    #[serde(skip)]
+    pub(crate) content: Content,
+}
+
+/// The types of blob, with what only one of them has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Block,
+    Page { sequence_number: u64 },
+    Append { blocks: u32, sealed: bool },
+}
+
+impl Kind {
+    /// The value of `x-ms-blob-type`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Block => "BlockBlob",
+            Self::Page { .. } => "PageBlob",
+            Self::Append { .. } => "AppendBlob",
+        }
+    }
+
+    /// Whether both are of one type.
+    pub(crate) fn is_like(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+}
+
+/// The content headers that a blob is stored and served with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ContentHeaders {
+    pub(crate) content_type: Option<String>,
+    pub(crate) content_encoding: Option<String>,
+    pub(crate) content_language: Option<String>,
+    pub(crate) content_disposition: Option<String>,
+    pub(crate) cache_control: Option<String>,
+    pub(crate) content_md5: Option<[u8; 16]>,
+}
+
+/// Blob index tags, ordered by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Tags(pub(crate) Vec<(String, String)>);
+
+/// The access tiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Tier {
+    Hot,
+    Cool,
+    Cold,
+    Archive,
+    /// A premium page blob tier: P4, P6, …
+    Premium(u8),
+}
+
+/// The tier of a blob, and what is being done about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tiering {
+    /// None: the account's default, shown as inferred.
+    pub(crate) tier: Option<Tier>,
+    #[serde(with = "optional_ticks")]
+    pub(crate) changed: Option<Timestamp>,
+    /// On its way out of the archive.
+    pub(crate) rehydration: Option<Rehydration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Rehydration {
+    pub(crate) to: Tier,
+    pub(crate) high_priority: bool,
+    /// When it is done.
+    #[serde(with = "ticks")]
+    pub(crate) until: Timestamp,
+}
+
+/// The last copy onto this blob.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CopyState {
+    pub(crate) id: [u8; 16],
+    pub(crate) source: String,
+    pub(crate) status: CopyStatus,
+    /// Why it failed.
+    pub(crate) description: Option<String>,
+    pub(crate) copied: u64,
+    pub(crate) total: u64,
+    #[serde(with = "optional_ticks")]
+    pub(crate) completed: Option<Timestamp>,
+    /// An incremental copy of a page blob's snapshots.
+    pub(crate) incremental: bool,
+    /// The snapshot that an incremental copy made last.
+    #[serde(with = "optional_stamp")]
+    pub(crate) destination_snapshot: Option<Stamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum CopyStatus {
+    Pending,
+    Success,
+    Aborted,
+    Failed,
+}
+
+/// Which key the content is encrypted with, if the request named one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Encryption {
+    /// The client's own key, of which only the hash is known here.
+    Customer { key_sha256: [u8; 32] },
+    /// A named key of the account.
+    Scope { name: String },
+}
+
+/// Deleted, but kept for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Deleted {
+    #[serde(with = "ticks")]
+    pub(crate) at: Timestamp,
+    #[serde(with = "ticks")]
+    pub(crate) until: Timestamp,
+}
+
+impl Deleted {
+    /// Deleted now and kept for so many days.
+    pub(crate) fn keep(days: u16, now: Timestamp) -> Self {
+        Self { at: now, until: now + Span::seconds(u64::from(days) * 86_400) }
+    }
+}
+
+/// A time until which the blob can neither be changed nor deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Immutability {
+    #[serde(with = "ticks")]
+    pub(crate) until: Timestamp,
+    pub(crate) locked: bool,
+}
+
+impl Blob {
+    /// A new blob of no bytes, as a commit with that stamp makes it.
+    pub(crate) fn new(kind: Kind, stamp: Stamp, now: Timestamp) -> Self {
+        Self {
+            kind,
+            committed: true,
+            created: now,
+            modified: now,
+            etag: stamp.into(),
+            version: None,
+            headers: ContentHeaders::default(),
+            metadata: Metadata::default(),
+            tags: Tags::default(),
+            lease: Lease::AVAILABLE,
+            tier: Tiering::default(),
+            copy: None,
+            encryption: None,
+            deleted: None,
+            expires: None,
+            immutability: None,
+            legal_hold: false,
+            staged_id_length: None,
+            block_list: Content::empty(),
+            content: Content::empty(),
+        }
+    }
+
+    /// What conditions are judged against.
+    pub(crate) fn validators(&self) -> Validators {
+        Validators { etag: self.etag, last_modified: self.modified }
+    }
+
+    /// A change that clients see: a new tag, a new date.
+    pub(crate) fn touch(&mut self, stamp: Stamp, now: Timestamp) {
+        self.etag = stamp.into();
+        self.modified = now;
+    }
+
+    /// Whether it can be read: committed, not deleted, not expired.
+    pub(crate) fn is_live(&self, now: Timestamp) -> bool {
+        self.committed && self.deleted.is_none() && !self.has_expired(now)
+    }
+
+    /// Whether its time is up. Such a blob does not exist any more, and is swept later.
+    pub(crate) fn has_expired(&self, now: Timestamp) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+            || self.deleted.is_some_and(|deleted| deleted.until <= now)
+    }
+
+    /// All content that the row refers to.
+    pub(crate) fn contents(&self) -> [&Content; 2] {
+        [&self.content, &self.block_list]
+    }
+
+    /// The value of its row.
+    pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
+        encode(self, &[&self.block_list, &self.content])
+    }
+
+    /// Reads a row.
+    pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
+        let (mut blob, [block_list, content]) = decode::<Self, 2>(value)?;
+        blob.block_list = block_list;
+        blob.content = content;
+        Ok(blob)
+    }
+}
+
+/// A block that was put and not yet committed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StagedBlock {
+    #[serde(with = "ticks")]
+    pub(crate) staged: Timestamp,
+    pub(crate) encryption: Option<Encryption>,
+    /// What its encryption starts from.
+    pub(crate) nonce: Option<[u8; 16]>,
+    #[serde(skip)]
+    pub(crate) content: Content,
+}
+
+impl StagedBlock {
+    /// The value of its row.
+    pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
+        encode(self, &[&self.content])
+    }
+
+    /// Reads a row.
+    pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
+        let (mut block, [content]) = decode::<Self, 1>(value)?;
+        block.content = content;
+        Ok(block)
+    }
+}
+
+/// A container, current or deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Container {
+    /// Where its blobs are.
+    #[serde(with = "space")]
+    pub(crate) space: SpaceId,
+    #[serde(with = "ticks")]
+    pub(crate) modified: Timestamp,
+    #[serde(with = "etag")]
+    pub(crate) etag: ETag,
+    pub(crate) metadata: Metadata,
+    pub(crate) public_access: PublicAccess,
+    pub(crate) policies: SignedIdentifiers,
+    #[serde(with = "lease")]
+    pub(crate) lease: Lease,
+    /// The scope of blobs that name none.
+    pub(crate) default_encryption_scope: Option<String>,
+    /// Whether blobs must not name another.
+    pub(crate) deny_encryption_scope_override: bool,
+    pub(crate) deleted: Option<Deleted>,
+}
+
+impl Container {
+    /// What conditions are judged against.
+    pub(crate) fn validators(&self) -> Validators {
+        Validators { etag: self.etag, last_modified: self.modified }
+    }
+
+    /// The value of its row.
+    pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
+        encode(self, &[])
+    }
+
+    /// Reads a row.
+    pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
+        decode::<Self, 0>(value).map(|(container, [])| container)
+    }
+}
+
+/// Reads a blob's row, if it is there.
+pub(crate) fn blob(row: Option<&Row>) -> Result<Option<Blob>, Damage> {
+    row.map(|row| Blob::decode(&row.value)).transpose()
+}
+
+fn encode(head: &impl Serialize, contents: &[&Content]) -> Result<Bytes, Refusal> {
+    let mut value = Vec::with_capacity(512);
+    value.put_u8(FORMAT);
+    put_part(&mut value, |value| {
+        let head = postcard::to_extend(head, std::mem::take(value)).map_err(|error| {
+            tracing::error!(%error, "a record cannot be encoded");
+            Refusal::new(ErrorCode::InternalError)
+        })?;
+        *value = head;
+        Ok(())
+    })?;
+    for content in contents {
+        put_part(&mut value, |value| {
+            content.encode(value);
+            Ok(())
+        })?;
+    }
+    Ok(value.into())
+}
+
+/// Writes something behind its own length.
+fn put_part(
+    value: &mut Vec<u8>,
+    write: impl FnOnce(&mut Vec<u8>) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let at = value.len();
+    value.put_u32_le(0);
+    write(value)?;
+    let length = (value.len() - at - 4) as u32;
+    value[at..at + 4].copy_from_slice(&length.to_le_bytes());
+    Ok(())
+}
+
+fn decode<T: DeserializeOwned, const N: usize>(value: &Bytes) -> Result<(T, [Content; N]), Damage> {
+    let mut rest = value.clone();
+    match rest.first() {
+        Some(&FORMAT) => rest.advance(1),
+        Some(format) => return Err(Damage::Format(*format)),
+        None => return Err(Damage::Undecodable),
+    }
+    let head = take_part(&mut rest)?;
+    let head = postcard::from_bytes(&head).map_err(|_| Damage::Undecodable)?;
+    let mut contents = [const { None }; N];
+    for content in &mut contents {
+        *content = Some(Content::decode(take_part(&mut rest)?).ok_or(Damage::Undecodable)?);
+    }
+    if rest.is_empty() {
+        Ok((head, contents.map(Option::unwrap_or_default)))
+    } else {
+        Err(Damage::Undecodable)
+    }
+}
+
+fn take_part(rest: &mut Bytes) -> Result<Bytes, Damage> {
+    if rest.len() < 4 {
+        return Err(Damage::Undecodable);
+    }
+    let length = rest.get_u32_le() as usize;
+    if rest.len() < length { Err(Damage::Undecodable) } else { Ok(rest.split_to(length)) }
+}
+
+mod ticks {
+    use lazuli_concurrency::Timestamp;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(moment: &Timestamp, s: S) -> Result<S::Ok, S::Error> {
+        moment.ticks().serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Timestamp, D::Error> {
+        u64::deserialize(d).map(Timestamp::from_ticks)
+    }
+}
+
+mod optional_ticks {
+    use lazuli_concurrency::Timestamp;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(moment: &Option<Timestamp>, s: S) -> Result<S::Ok, S::Error> {
+        moment.map(Timestamp::ticks).serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Timestamp>, D::Error> {
+        Ok(Option::deserialize(d)?.map(Timestamp::from_ticks))
+    }
+}
+
+mod optional_stamp {
+    use lazuli_concurrency::Stamp;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(stamp: &Option<Stamp>, s: S) -> Result<S::Ok, S::Error> {
+        stamp.map(Stamp::ticks).serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Stamp>, D::Error> {
+        Ok(Option::deserialize(d)?.map(Stamp::from_ticks))
+    }
+}
+
+mod etag {
+    use lazuli_concurrency::{ETag, Stamp};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(etag: &ETag, s: S) -> Result<S::Ok, S::Error> {
+        etag.stamp().ticks().serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<ETag, D::Error> {
+        u64::deserialize(d).map(|ticks| Stamp::from_ticks(ticks).into())
+    }
+}
+
+mod space {
+    use lazuli_store::SpaceId;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(space: &SpaceId, s: S) -> Result<S::Ok, S::Error> {
+        space.0.serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<SpaceId, D::Error> {
+        u64::deserialize(d).map(SpaceId)
+    }
+}
+
+mod lease {
+    use lazuli_concurrency::Lease;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(lease: &Lease, s: S) -> Result<S::Ok, S::Error> {
+        lease.encode().serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Lease, D::Error> {
+        Lease::decode(&Vec::<u8>::deserialize(d)?).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn blob() -> Blob {
+        let now = Timestamp::from_unix_seconds(1_700_000_000);
+        Blob {
+            version: Some(Stamp::from_ticks(5)),
+            headers: ContentHeaders { content_type: Some("text/plain".into()), ..Default::default() },
+            tags: Tags(vec![("a".into(), "b".into())]),
+            deleted: Some(Deleted::keep(3, now)),
+            content: Content::inline("hello"),
+            block_list: Content::hole(9),
+            ..Blob::new(Kind::Page { sequence_number: 7 }, Stamp::from_ticks(9), now)
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_back_as_it_was_written() {
+        let blob = blob();
+        assert_eq!(Blob::decode(&blob.encode().unwrap()), Ok(blob));
+    }
+
+    #[test]
+    fn no_damaged_record_is_read_and_none_panics() {
+        let value = blob().encode().unwrap();
+        for length in 0..value.len() {
+            assert!(Blob::decode(&value.slice(..length)).is_err(), "{length}");
+        }
+        let newer = [&[FORMAT + 1], &value[1..]].concat();
+        assert_eq!(Blob::decode(&newer.into()), Err(Damage::Format(FORMAT + 1)));
+    }
+}

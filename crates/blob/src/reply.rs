@@ -1,0 +1,265 @@
+//! Headers of replies, and the refusals of what the layers below could not do.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http::header::{
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, ETAG, LAST_MODIFIED,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use lazuli_concurrency::{Lease, Stamp, Timestamp, Validators};
+use lazuli_protocol::{ErrorCode, Refusal, Response, Version, date};
+use lazuli_store::{CommitError, ReadError};
+
+use crate::record::{Blob, ContentHeaders, CopyState, CopyStatus, Encryption, Kind, Tier, Tiering};
+
+/// The type of a blob that names none.
+pub(crate) const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
+pub(crate) const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
+pub(crate) const CONTENT_CRC64: HeaderName = HeaderName::from_static("x-ms-content-crc64");
+
+/// Adds a header whose value is known to be good for one; a value that is not, is left out.
+pub(crate) fn put(headers: &mut HeaderMap, name: &'static str, value: impl AsRef<str>) {
+    if let Ok(value) = HeaderValue::from_bytes(value.as_ref().as_bytes()) {
+        headers.insert(HeaderName::from_static(name), value);
+    }
+}
+
+/// Adds a header if there is a value.
+pub(crate) fn put_optional(headers: &mut HeaderMap, name: &'static str, value: Option<impl AsRef<str>>) {
+    if let Some(value) = value {
+        put(headers, name, value);
+    }
+}
+
+/// `ETag` and `Last-Modified`.
+pub(crate) fn validators(headers: &mut HeaderMap, validators: Validators, version: Version) {
+    let etag =
+        if version.at_least(2011, 8, 18) { validators.etag.to_string() } else { validators.etag.unquoted() };
+    if let Ok(etag) = HeaderValue::try_from(etag) {
+        headers.insert(ETAG, etag);
+    }
+    headers.insert(LAST_MODIFIED, date::header_value(validators.last_modified));
+}
+
+/// The reply to a write: the blob's new tag, its version, and how it is encrypted.
+pub(crate) fn written(status: StatusCode, blob: &Blob, version: Version) -> Response {
+    let mut response = Response::empty(status);
+    let headers = &mut response.headers;
+    validators(headers, blob.validators(), version);
+    put_optional(headers, "x-ms-version-id", blob.version.map(stamp_text));
+    put(headers, "x-ms-request-server-encrypted", "true");
+    encryption(headers, blob.encryption.as_ref());
+    response
+}
+
+/// Which key the content is encrypted with, if it is not the server's own.
+pub(crate) fn encryption(headers: &mut HeaderMap, encryption: Option<&Encryption>) {
+    match encryption {
+        Some(Encryption::Customer { key_sha256 }) => {
+            put(headers, "x-ms-encryption-key-sha256", BASE64.encode(key_sha256));
+        }
+        Some(Encryption::Scope { name }) => put(headers, "x-ms-encryption-scope", name),
+        None => {}
+    }
+}
+
+/// The id of a snapshot or version: a time with seven decimals.
+pub(crate) fn stamp_text(stamp: Stamp) -> String {
+    date::iso8601(Timestamp::from_ticks(stamp.ticks()))
+}
+
+/// The state of a lease.
+pub(crate) fn lease(headers: &mut HeaderMap, lease: &Lease, now: Timestamp) {
+    put(headers, "x-ms-lease-status", lease.status(now).to_string());
+    put(headers, "x-ms-lease-state", lease.state(now).to_string());
+    put_optional(headers, "x-ms-lease-duration", lease.duration(now).map(|duration| duration.to_string()));
+}
+
+/// Everything that Get Blob and Get Blob Properties say about a blob, but for its length and MD5.
+pub(crate) fn properties(
+    headers: &mut HeaderMap,
+    blob: &Blob,
+    is_current: bool,
+    version: Version,
+    now: Timestamp,
+) {
+    validators(headers, blob.validators(), version);
+    content_headers(headers, &blob.headers);
+    blob.metadata.write_headers(headers);
+    put(headers, "x-ms-blob-type", blob.kind.name());
+    put(headers, "accept-ranges", "bytes");
+    put(headers, "x-ms-creation-time", date::rfc1123(blob.created));
+    put(headers, "x-ms-server-encrypted", "true");
+    encryption(headers, blob.encryption.as_ref());
+    match blob.kind {
+        Kind::Block => {}
+        Kind::Page { sequence_number } => {
+            put(headers, "x-ms-blob-sequence-number", sequence_number.to_string());
+        }
+        Kind::Append { blocks, sealed } => {
+            put(headers, "x-ms-blob-committed-block-count", blocks.to_string());
+            if sealed {
+                put(headers, "x-ms-blob-sealed", "true");
+            }
+        }
+    }
+    if is_current {
+        lease(headers, &blob.lease, now);
+    }
+    if let Some(stamp) = blob.version {
+        put(headers, "x-ms-version-id", stamp_text(stamp));
+        if is_current {
+            put(headers, "x-ms-is-current-version", "true");
+        }
+    }
+    if !blob.tags.0.is_empty() {
+        put(headers, "x-ms-tag-count", blob.tags.0.len().to_string());
+    }
+    if let Some(copy) = &blob.copy {
+        copy_state(headers, copy);
+    }
+    put_optional(headers, "x-ms-expiry-time", blob.expires.map(date::rfc1123));
+    if let Some(policy) = blob.immutability {
+        put(headers, "x-ms-immutability-policy-until-date", date::rfc1123(policy.until));
+        put(headers, "x-ms-immutability-policy-mode", if policy.locked { "locked" } else { "unlocked" });
+    }
+    if blob.legal_hold {
+        put(headers, "x-ms-legal-hold", "true");
+    }
+}
+
+/// The tier, which Get Blob Properties says and Get Blob does not.
+pub(crate) fn tier(headers: &mut HeaderMap, blob: &Blob, default_tier: &str, now: Timestamp) {
+    let tiering = blob.tier.at(now);
+    match (tiering.tier, blob.kind) {
+        (Some(tier), _) => put(headers, "x-ms-access-tier", tier.name()),
+        (None, Kind::Block) => {
+            put(headers, "x-ms-access-tier", default_tier);
+            put(headers, "x-ms-access-tier-inferred", "true");
+        }
+        (None, _) => {}
+    }
+    put_optional(headers, "x-ms-access-tier-change-time", tiering.changed.map(date::rfc1123));
+    if let Some(rehydration) = tiering.rehydration {
+        put(headers, "x-ms-archive-status", rehydration.status());
+        put(headers, "x-ms-rehydrate-priority", if rehydration.high_priority { "High" } else { "Standard" });
+    }
+}
+
+/// The content headers as they are served.
+pub(crate) fn content_headers(headers: &mut HeaderMap, stored: &ContentHeaders) {
+    let content_type = stored.content_type.as_deref().unwrap_or(DEFAULT_CONTENT_TYPE);
+    for (name, value) in [
+        (CONTENT_TYPE, Some(content_type)),
+        (CONTENT_ENCODING, stored.content_encoding.as_deref()),
+        (CONTENT_LANGUAGE, stored.content_language.as_deref()),
+        (CONTENT_DISPOSITION, stored.content_disposition.as_deref()),
+        (CACHE_CONTROL, stored.cache_control.as_deref()),
+    ] {
+        if let Some(value) = value.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok()) {
+            headers.insert(name, value);
+        }
+    }
+}
+
+/// What is known of the last copy onto the blob.
+pub(crate) fn copy_state(headers: &mut HeaderMap, copy: &CopyState) {
+    put(headers, "x-ms-copy-id", uuid::Uuid::from_bytes(copy.id).to_string());
+    put(headers, "x-ms-copy-source", &copy.source);
+    put(headers, "x-ms-copy-status", copy.status.name());
+    put_optional(headers, "x-ms-copy-status-description", copy.description.as_deref());
+    put(headers, "x-ms-copy-progress", format!("{}/{}", copy.copied, copy.total));
+    put_optional(headers, "x-ms-copy-completion-time", copy.completed.map(date::rfc1123));
+    if copy.incremental {
+        put(headers, "x-ms-incremental-copy", "true");
+        put_optional(headers, "x-ms-copy-destination-snapshot", copy.destination_snapshot.map(stamp_text));
+    }
+}
+
+impl CopyStatus {
+    /// The value of `x-ms-copy-status`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Success => "success",
+            Self::Aborted => "aborted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Tier {
+    /// The value of `x-ms-access-tier`.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Hot => "Hot".into(),
+            Self::Cool => "Cool".into(),
+            Self::Cold => "Cold".into(),
+            Self::Archive => "Archive".into(),
+            Self::Premium(level) => format!("P{level}"),
+        }
+    }
+}
+
+impl crate::record::Rehydration {
+    /// The value of `x-ms-archive-status`.
+    pub(crate) const fn status(&self) -> &'static str {
+        match self.to {
+            Tier::Cool => "rehydrate-pending-to-cool",
+            Tier::Cold => "rehydrate-pending-to-cold",
+            _ => "rehydrate-pending-to-hot",
+        }
+    }
+}
+
+impl Tiering {
+    /// The tier at a moment: a rehydration that is over by then has taken effect.
+    pub(crate) fn at(&self, now: Timestamp) -> Self {
+        match self.rehydration {
+            Some(rehydration) if rehydration.until <= now => {
+                Self { tier: Some(rehydration.to), changed: Some(rehydration.until), rehydration: None }
+            }
+            _ => *self,
+        }
+    }
+
+    /// Whether the bytes are out of reach at a moment.
+    pub(crate) fn is_archived(&self, now: Timestamp) -> bool {
+        self.at(now).tier == Some(Tier::Archive)
+    }
+}
+
+/// The text of an MD5.
+pub(crate) fn md5_text(md5: &[u8; 16]) -> String {
+    BASE64.encode(md5)
+}
+
+/// The text of a CRC64: its bytes in little-endian order.
+pub(crate) fn crc64_text(crc64: u64) -> String {
+    BASE64.encode(crc64.to_le_bytes())
+}
+
+/// The store cannot be read.
+pub(crate) fn unreadable(error: ReadError) -> Refusal {
+    tracing::error!(%error, "rows cannot be read");
+    ErrorCode::InternalError.into()
+}
+
+/// A space was not opened or closed.
+pub(crate) fn not_opened(error: CommitError) -> Refusal {
+    lazuli_account::refusal(lazuli_store::TransactError::NotCommitted(error), crate::container_gone)
+}
+
+/// Bytes could not be stored or read.
+pub(crate) fn extents(error: lazuli_extents::Error) -> Refusal {
+    use lazuli_extents::Error;
+    match error {
+        Error::Full => Refusal::new(ErrorCode::ServerBusy).message("There is no space left on the server."),
+        Error::Busy(_) => Refusal::new(ErrorCode::ServerBusy),
+        Error::Size => Refusal::new(ErrorCode::RequestBodyTooLarge),
+        Error::Stopped | Error::Damaged(_) | Error::Io(_) => {
+            tracing::error!(%error, "bytes cannot be stored or read");
+            Refusal::new(ErrorCode::InternalError)
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What rows of this service refer to, for those who walk over all rows of a store: sweeps and checks.
+
+use std::collections::HashSet;
+
+use lazuli_extents::Content;
+use lazuli_store::{Row, SpaceId};
+
+use crate::keys::{self, RowKind};
+use crate::record::{Blob, Container, Damage, StagedBlock};
+
+/// One walk over all rows, in order, those of the directory first: it says which spaces are containers.
+#[derive(Debug, Default)]
+pub struct BlobRows {
+    containers: HashSet<SpaceId>,
+}
+
+impl BlobRows {
+    /// The content that a row refers to; none for a row of somebody else, or of a container that is gone.
+    pub fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Vec<Content>, Damage> {
+        if space == SpaceId::ROOT {
+            if partition.starts_with(keys::CONTAINERS) && keys::garbage_space(&row.key).is_none() {
+                self.containers.insert(Container::decode(&row.value)?.space);
+            }
+            return Ok(vec![]);
+        }
+        if !self.containers.contains(&space) || keys::blob_name(partition).is_none() {
+            return Ok(vec![]);
+        }
+        match keys::row_kind(&row.key) {
+            Some(RowKind::Base | RowKind::Snapshot(_) | RowKind::Version(_)) => {
+                let blob = Blob::decode(&row.value)?;
+                Ok(vec![blob.content, blob.block_list])
+            }
+            Some(RowKind::Staged(_)) => Ok(vec![StagedBlock::decode(&row.value)?.content]),
+            Some(RowKind::StagedCount) => Ok(vec![]),
+            None => Err(Damage::Undecodable),
+        }
+    }
+}

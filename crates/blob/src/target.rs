@@ -1,0 +1,114 @@
+//! What a request addresses: a container, a blob in it, and which of its states.
+
+use lazuli_concurrency::{Stamp, Timestamp};
+use lazuli_extents::{Held, Pin};
+use lazuli_protocol::{ErrorCode, Query, Refusal, Request, date, names};
+use lazuli_store::{Partition, Reads};
+
+use crate::record::{self, Blob, Container};
+use crate::{BlobService, keys, reply};
+
+/// A blob that a request addresses.
+pub(crate) struct Target {
+    pub(crate) container: Container,
+    pub(crate) partition: Partition,
+    pub(crate) state: State,
+}
+
+/// Which state of a blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Current,
+    Snapshot(Stamp),
+    Version(Stamp),
+}
+
+impl State {
+    /// The state that a query names.
+    pub(crate) fn parse(query: &Query) -> Result<Self, Refusal> {
+        let stamp = |name: &str| -> Result<Option<Stamp>, Refusal> {
+            let Some(text) = query.get(name).filter(|text| !text.is_empty()) else { return Ok(None) };
+            let moment = date::parse_snapshot(text);
+            let moment = moment.ok_or_else(|| Refusal::invalid_query(name, text, "This is not a time."))?;
+            Ok(Some(Stamp::from_ticks(moment.ticks())))
+        };
+        match (stamp("snapshot")?, stamp("versionid")?) {
+            (None, None) => Ok(Self::Current),
+            (Some(snapshot), None) => Ok(Self::Snapshot(snapshot)),
+            (None, Some(version)) => Ok(Self::Version(version)),
+            (Some(_), Some(_)) => Err(Refusal::invalid_query(
+                "versionid",
+                query.get("versionid").unwrap_or_default(),
+                "A request names a snapshot or a version, not both.",
+            )),
+        }
+    }
+}
+
+/// A state of a blob that was read, and cannot lose its bytes while this lives.
+pub(crate) struct Found {
+    pub(crate) blob: Blob,
+    /// Whether it is the current state, not a snapshot or an earlier version.
+    pub(crate) is_current: bool,
+    pub(crate) held: Held,
+    /// When it was read.
+    pub(crate) now: Timestamp,
+}
+
+impl BlobService {
+    /// What a request addresses. The blob need not exist, its container must.
+    pub(crate) async fn target(&self, request: &Request) -> Result<Target, Refusal> {
+        names::check_blob(&request.container, &request.object)?;
+        let state = State::parse(&request.query)?;
+        let container = self.container(&request.account, &request.container).await?;
+        let partition = keys::blob(container.space, &request.object);
+        Ok(Target { container, partition, state })
+    }
+
+    /// What a write addresses: never a snapshot or an earlier version.
+    pub(crate) async fn write_target(&self, request: &Request) -> Result<Target, Refusal> {
+        for name in ["snapshot", "versionid"] {
+            if let Some(value) = request.query.get(name).filter(|value| !value.is_empty()) {
+                let reason = "Snapshots and earlier versions cannot be written.";
+                return Err(Refusal::invalid_query(name, value, reason));
+            }
+        }
+        self.target(request).await
+    }
+
+    /// Reads the state that a request addresses, if it is there to be read.
+    pub(crate) async fn find(&self, target: &Target) -> Result<Option<Found>, Refusal> {
+        let pin = self.pin();
+        let keys = match target.state {
+            State::Current => vec![keys::BASE],
+            State::Snapshot(stamp) => vec![keys::snapshot(stamp)],
+            // The current version has its row where the current state is.
+            State::Version(stamp) => vec![keys::version(stamp), keys::BASE],
+        };
+        let set = self.store.read(&target.partition, &Reads::keys(keys)).await.map_err(reply::unreadable)?;
+        if !set.space.is_some_and(|space| space.open) {
+            return Err(crate::container_gone());
+        }
+        let now = self.store.now();
+        for (at, row) in set.rows.iter().enumerate() {
+            let Some(blob) = record::blob(row.as_ref())? else { continue };
+            let is_current = target.state == State::Current || at == 1;
+            let is_asked_for = !matches!(target.state, State::Version(stamp) if blob.version != Some(stamp));
+            if is_asked_for && blob.is_live(now) {
+                let held = pin.hold(blob.contents());
+                return Ok(Some(Found { blob, is_current, held, now }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A record is about to be read whose content will be read, or put elsewhere.
+    pub(crate) fn pin(&self) -> Pin {
+        self.extents.pins().pin()
+    }
+}
+
+/// The blob is not there.
+pub(crate) fn not_found() -> Refusal {
+    ErrorCode::BlobNotFound.into()
+}

@@ -1,0 +1,5 @@
+//! The blob service over a real port: one file for each family of operations, one program, so that it links once.
+#![allow(clippy::unwrap_used)]
+
+mod put;
+mod support;

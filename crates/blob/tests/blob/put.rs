@@ -1,0 +1,78 @@
+//! Put Blob and the reads of what it stored.
+
+use crate::support::start;
+use bytes::Bytes;
+
+const BLOCK: &str = "x-ms-blob-type: BlockBlob";
+
+#[tokio::test]
+async fn small_and_large_bodies_come_back_byte_for_byte() {
+    let server = start().await;
+    server.create_container("things").await;
+    for length in [0, 1, 4096, 8193, 70_000, 5 << 20] {
+        let body: Bytes = (0..length).map(|i| (i * 7 % 251) as u8).collect::<Vec<_>>().into();
+        let put = server.put("/things/b", BLOCK, body.clone()).await.expect(201);
+        let got = server.get("/things/b", "").await.expect(200);
+        assert!(got.body == body, "{length}");
+        assert_eq!(got.etag(), put.etag());
+        assert_eq!(got.header("content-md5"), put.header("content-md5"));
+        assert_eq!(got.header("content-length"), Some(length.to_string().as_str()));
+    }
+    let part = server.get("/things/b", "x-ms-range: bytes=8190-8200").await.expect(206);
+    assert_eq!(part.body.len(), 11);
+    assert_eq!(part.header("content-range"), Some("bytes 8190-8200/5242880"));
+}
+
+#[tokio::test]
+async fn headers_and_metadata_are_kept() {
+    let server = start().await;
+    server.create_container("things").await;
+    let headers = "x-ms-blob-type: BlockBlob
+        x-ms-blob-content-type: text/x-test
+        content-language: de
+        x-ms-blob-cache-control: no-store
+        x-ms-meta-color: blue";
+    server.put("/things/b", headers, "hello").await.expect(201);
+    let head = server.head("/things/b", "").await.expect(200);
+    for (name, value) in [
+        ("content-type", "text/x-test"),
+        ("content-language", "de"),
+        ("cache-control", "no-store"),
+        ("x-ms-meta-color", "blue"),
+        ("x-ms-blob-type", "BlockBlob"),
+        ("content-length", "5"),
+        ("x-ms-lease-state", "available"),
+        ("x-ms-access-tier", "Hot"),
+    ] {
+        assert_eq!(head.header(name), Some(value), "{name}");
+    }
+    server.head("/things/none", "").await.expect(404);
+    server.get("/nothing/none", "").await.refused(404, "ContainerNotFound");
+    server.get("/things/none", "").await.refused(404, "BlobNotFound");
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing() {
+    let server = start().await;
+    server.create_container("things").await;
+    let wrong = format!("{BLOCK}\ncontent-md5: {}", "AAAAAAAAAAAAAAAAAAAAAA==");
+    server.put("/things/b", &wrong, "hello").await.refused(400, "Md5Mismatch");
+    let wrong = format!("{BLOCK}\nx-ms-content-crc64: {}", "AAAAAAAAAAA=");
+    server.put("/things/b", &wrong, "hello").await.refused(400, "Crc64Mismatch");
+    server.get("/things/b", "").await.refused(404, "BlobNotFound");
+}
+
+#[tokio::test]
+async fn conditions_decide_about_replacing() {
+    let server = start().await;
+    server.create_container("things").await;
+    let first = server.put("/things/b", &format!("{BLOCK}\nif-none-match: *"), "1").await.expect(201);
+    let star = format!("{BLOCK}\nif-none-match: *");
+    server.put("/things/b", &star, "2").await.refused(409, "BlobAlreadyExists");
+    let stale = format!("{BLOCK}\nif-match: \"0x1\"");
+    server.put("/things/b", &stale, "2").await.refused(412, "ConditionNotMet");
+    let fresh = format!("{BLOCK}\nif-match: {}", first.etag());
+    server.put("/things/b", &fresh, "2").await.expect(201);
+    server.put("/things/b", &fresh, "3").await.refused(412, "ConditionNotMet");
+    assert_eq!(server.get("/things/b", "").await.text(), "2");
+}

@@ -1,0 +1,234 @@
+//! A real server on a free port, on a store of its own and with a clock that the test moves; and a client for it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use lazuli_account::{AccountDirectory, ServiceLevel, Setting};
+use lazuli_auth::user_delegation::MasterSecret;
+use lazuli_auth::{Authenticator, sign};
+use lazuli_blob::BlobService;
+use lazuli_concurrency::{Clock, ManualClock, Span, Timestamp};
+use lazuli_extents::{Extents, LocalExtents};
+use lazuli_front::{Endpoint, Gate, Limits, Metrics, Server};
+use lazuli_protocol::{Account, Key, ServiceKind};
+use lazuli_store::{Embedded, Options, Store};
+use tempfile::TempDir;
+
+pub const ACCOUNT: &str = "lapis";
+/// What the clock of a new server shows: 2026-01-02T03:04:05Z.
+pub const NOW: Timestamp = Timestamp::from_unix_seconds(1_767_323_045);
+/// The version that requests carry if they name none.
+pub const VERSION: &str = "2025-01-05";
+
+pub fn key() -> Key {
+    Key::from_bytes(b"a key for tests".to_vec())
+}
+
+/// A running server. Everything goes when it is dropped.
+pub struct TestServer {
+    pub clock: Arc<ManualClock>,
+    pub accounts: AccountDirectory,
+    pub service: BlobService,
+    pub store: Arc<Embedded>,
+    pub extents: Arc<dyn Extents>,
+    pub address: SocketAddr,
+    server: Option<Server>,
+    http: HttpClient<HttpConnector, Full<Bytes>>,
+    directory: Arc<TempDir>,
+}
+
+struct StoreClock(Arc<Embedded>);
+
+impl Clock for StoreClock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+/// A reply, all of it.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: BTreeMap<String, String>,
+    pub body: Bytes,
+}
+
+impl Reply {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(String::as_str)
+    }
+
+    pub fn etag(&self) -> &str {
+        self.header("etag").unwrap_or_else(|| panic!("no tag in {self:?}"))
+    }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    /// Status and error code, for comparison with the tables.
+    pub fn outcome(&self) -> (u16, &str) {
+        (self.status.as_u16(), self.header("x-ms-error-code").unwrap_or(""))
+    }
+
+    /// Fails the test unless the status is that one.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Self {
+        assert_eq!(
+            self.status.as_u16(),
+            status,
+            "{} {}",
+            self.header("x-ms-error-code").unwrap_or(""),
+            self.text()
+        );
+        self
+    }
+
+    /// Fails the test unless the refusal is that one.
+    #[track_caller]
+    pub fn refused(self, status: u16, code: &str) -> Self {
+        assert_eq!(self.outcome(), (status, code), "{}", self.text());
+        self
+    }
+}
+
+pub async fn start() -> TestServer {
+    let directory = Arc::new(tempfile::tempdir().unwrap());
+    open(directory, Arc::new(ManualClock::new(NOW))).await
+}
+
+async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>) -> TestServer {
+    std::fs::create_dir_all(directory.path().join("store")).unwrap();
+    let store = Embedded::open(&directory.path().join("store"), clock.clone(), Options::SMALL).unwrap();
+    let store = Arc::new(store);
+    let extents: Arc<dyn Extents> =
+        Arc::new(LocalExtents::open(directory.path(), Default::default()).unwrap());
+    let accounts = AccountDirectory::open(store.clone() as Arc<dyn Store>).await.unwrap();
+    if accounts.get(ACCOUNT).await.unwrap().is_none() {
+        let account = Account {
+            name: ACCOUNT.into(),
+            generation: 0,
+            keys: vec![key()],
+            settings: Default::default(),
+            roles: vec![],
+        };
+        accounts.add(account).await.unwrap();
+    }
+    let service = BlobService::new(store.clone(), extents.clone(), accounts.clone());
+    let gate = Gate {
+        accounts: Arc::new(accounts.clone()),
+        authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), None),
+        clock: Arc::new(StoreClock(store.clone())),
+        host_suffixes: vec![],
+    };
+    let level = ServiceLevel::new(ServiceKind::Blob, accounts.clone(), Some(Arc::new(service.clone())));
+    let endpoint =
+        Endpoint { kind: ServiceKind::Blob, address: ([127, 0, 0, 1], 0).into(), service: Arc::new(level) };
+    let metrics = Arc::new(Metrics::default());
+    let server = Server::start(vec![endpoint], Arc::new(gate), None, Limits::default(), &metrics).unwrap();
+    let address = server.addresses().next().unwrap().1;
+    let http = HttpClient::builder(TokioExecutor::new()).build_http();
+    TestServer { clock, accounts, service, store, extents, address, server: Some(server), http, directory }
+}
+
+impl TestServer {
+    /// Moves the clock.
+    pub fn advance(&self, seconds: u64) {
+        self.clock.advance(Span::seconds(seconds));
+    }
+
+    /// Stops the server and starts it on the same data.
+    pub async fn restart(mut self) -> Self {
+        if let Some(server) = self.server.take() {
+            server.shutdown(Duration::from_secs(5)).await;
+        }
+        let (directory, clock, store) = (self.directory.clone(), self.clock.clone(), self.store.clone());
+        drop(self);
+        tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+        open(directory, clock).await
+    }
+
+    /// Changes the account as `lazuli account set` does.
+    pub async fn set(&self, setting: Setting) {
+        self.accounts.set(ACCOUNT, vec![setting]).await.unwrap();
+    }
+
+    /// A request that is allowed everything. `target` is the path below the account, with its query, encoded.
+    /// Headers are `name: value` lines.
+    pub async fn call(&self, method: &str, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
+        let fields = [
+            ("sv", "2022-11-02"),
+            ("ss", "b"),
+            ("srt", "sco"),
+            ("sp", "rwdxylacuptfi"),
+            ("se", "2099-12-31T00:00:00Z"),
+        ];
+        let sas = sign::account_sas(ACCOUNT, &key(), &fields);
+        let separator = if target.contains('?') { '&' } else { '?' };
+        self.send(method, &format!("{target}{separator}{sas}"), headers, body).await
+    }
+
+    /// A request as it is: anonymous, or with a signature in its target.
+    pub async fn send(&self, method: &str, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
+        let mut request = http::Request::builder()
+            .method(Method::from_bytes(method.as_bytes()).unwrap())
+            .uri(format!("http://{}/{ACCOUNT}{target}", self.address));
+        let mut version = false;
+        for line in headers.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let (name, value) = line.split_once(':').unwrap();
+            version |= name.eq_ignore_ascii_case("x-ms-version");
+            request = request.header(name.trim(), value.trim());
+        }
+        if !version {
+            request = request.header("x-ms-version", VERSION);
+        }
+        let body: Bytes = body.into();
+        if matches!(method, "PUT" | "POST") && body.is_empty() {
+            request = request.header("content-length", "0");
+        }
+        let response = self.http.request(request.body(Full::new(body)).unwrap()).await.unwrap();
+        let (head, body) = response.into_parts();
+        let headers = head.headers.iter();
+        let headers = headers
+            .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
+        Reply {
+            status: head.status,
+            headers: headers.collect(),
+            body: body.collect().await.unwrap().to_bytes(),
+        }
+    }
+
+    pub async fn put(&self, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
+        self.call("PUT", target, headers, body).await
+    }
+
+    pub async fn get(&self, target: &str, headers: &str) -> Reply {
+        self.call("GET", target, headers, "").await
+    }
+
+    pub async fn head(&self, target: &str, headers: &str) -> Reply {
+        self.call("HEAD", target, headers, "").await
+    }
+
+    pub async fn delete(&self, target: &str, headers: &str) -> Reply {
+        self.call("DELETE", target, headers, "").await
+    }
+
+    /// A container.
+    pub async fn create_container(&self, name: &str) {
+        self.put(&format!("/{name}?restype=container"), "", "").await.expect(201);
+    }
+
+    /// A block blob.
+    pub async fn put_block_blob(&self, target: &str, body: impl Into<Bytes>) -> Reply {
+        self.put(target, "x-ms-blob-type: BlockBlob", body).await.expect(201)
+    }
+}

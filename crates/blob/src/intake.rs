@@ -94,7 +94,7 @@ impl BlobService {
 
 /// The digests of a body, taken where they do not hold it up.
 enum Digest {
-    Here(Sums),
+    Here(Box<Sums>),
     Aside(mpsc::Sender<Bytes>, JoinHandle<Sums>),
 }
 
@@ -116,7 +116,7 @@ impl Digest {
     fn new(md5: bool, length: u64) -> Self {
         let mut sums = Sums { md5: md5.then(Md5::new), crc64: crc_fast::Digest::new(Crc64Nvme) };
         if length <= DIGEST_ASIDE {
-            return Self::Here(sums);
+            return Self::Here(Box::new(sums));
         }
         let (sender, mut receiver) = mpsc::channel::<Bytes>(WAITING);
         let task = tokio::task::spawn_blocking(move || {
@@ -138,7 +138,7 @@ impl Digest {
 
     async fn finish(self) -> Result<(Option<[u8; 16]>, u64), Refusal> {
         let sums = match self {
-            Self::Here(sums) => sums,
+            Self::Here(sums) => *sums,
             Self::Aside(sender, task) => {
                 drop(sender);
                 task.await.map_err(|_| Refusal::new(ErrorCode::InternalError))?

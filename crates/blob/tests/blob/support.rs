@@ -22,24 +22,24 @@ use lazuli_protocol::{Account, Key, ServiceKind};
 use lazuli_store::{Embedded, Options, Store};
 use tempfile::TempDir;
 
-pub const ACCOUNT: &str = "lapis";
+pub(crate) const ACCOUNT: &str = "lapis";
 /// What the clock of a new server shows: 2026-01-02T03:04:05Z.
-pub const NOW: Timestamp = Timestamp::from_unix_seconds(1_767_323_045);
+pub(crate) const NOW: Timestamp = Timestamp::from_unix_seconds(1_767_323_045);
 /// The version that requests carry if they name none.
-pub const VERSION: &str = "2025-01-05";
+pub(crate) const VERSION: &str = "2025-01-05";
 
-pub fn key() -> Key {
+pub(crate) fn key() -> Key {
     Key::from_bytes(b"a key for tests".to_vec())
 }
 
 /// A running server. Everything goes when it is dropped.
-pub struct TestServer {
-    pub clock: Arc<ManualClock>,
-    pub accounts: AccountDirectory,
-    pub service: BlobService,
-    pub store: Arc<Embedded>,
-    pub extents: Arc<dyn Extents>,
-    pub address: SocketAddr,
+pub(crate) struct TestServer {
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) accounts: AccountDirectory,
+    pub(crate) service: BlobService,
+    pub(crate) store: Arc<Embedded>,
+    pub(crate) extents: Arc<dyn Extents>,
+    pub(crate) address: SocketAddr,
     server: Option<Server>,
     http: HttpClient<HttpConnector, Full<Bytes>>,
     directory: Arc<TempDir>,
@@ -55,33 +55,33 @@ impl Clock for StoreClock {
 
 /// A reply, all of it.
 #[derive(Debug)]
-pub struct Reply {
-    pub status: StatusCode,
-    pub headers: BTreeMap<String, String>,
-    pub body: Bytes,
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Bytes,
 }
 
 impl Reply {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(String::as_str)
     }
 
-    pub fn etag(&self) -> &str {
+    pub(crate) fn etag(&self) -> &str {
         self.header("etag").unwrap_or_else(|| panic!("no tag in {self:?}"))
     }
 
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
 
     /// Status and error code, for comparison with the tables.
-    pub fn outcome(&self) -> (u16, &str) {
+    pub(crate) fn outcome(&self) -> (u16, &str) {
         (self.status.as_u16(), self.header("x-ms-error-code").unwrap_or(""))
     }
 
     /// Fails the test unless the status is that one.
     #[track_caller]
-    pub fn expect(self, status: u16) -> Self {
+    pub(crate) fn expect(self, status: u16) -> Self {
         assert_eq!(
             self.status.as_u16(),
             status,
@@ -94,13 +94,13 @@ impl Reply {
 
     /// Fails the test unless the refusal is that one.
     #[track_caller]
-    pub fn refused(self, status: u16, code: &str) -> Self {
+    pub(crate) fn refused(self, status: u16, code: &str) -> Self {
         assert_eq!(self.outcome(), (status, code), "{}", self.text());
         self
     }
 }
 
-pub async fn start() -> TestServer {
+pub(crate) async fn start() -> TestServer {
     let directory = Arc::new(tempfile::tempdir().unwrap());
     open(directory, Arc::new(ManualClock::new(NOW))).await
 }
@@ -141,12 +141,12 @@ async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>) -> TestServer {
 
 impl TestServer {
     /// Moves the clock.
-    pub fn advance(&self, seconds: u64) {
+    pub(crate) fn advance(&self, seconds: u64) {
         self.clock.advance(Span::seconds(seconds));
     }
 
     /// Stops the server and starts it on the same data.
-    pub async fn restart(mut self) -> Self {
+    pub(crate) async fn restart(mut self) -> Self {
         if let Some(server) = self.server.take() {
             server.shutdown(Duration::from_secs(5)).await;
         }
@@ -157,13 +157,19 @@ impl TestServer {
     }
 
     /// Changes the account as `lazuli account set` does.
-    pub async fn set(&self, setting: Setting) {
+    pub(crate) async fn set(&self, setting: Setting) {
         self.accounts.set(ACCOUNT, vec![setting]).await.unwrap();
     }
 
     /// A request that is allowed everything. `target` is the path below the account, with its query, encoded.
     /// Headers are `name: value` lines.
-    pub async fn call(&self, method: &str, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &str,
+        body: impl Into<Bytes>,
+    ) -> Reply {
         let fields = [
             ("sv", "2022-11-02"),
             ("ss", "b"),
@@ -177,7 +183,13 @@ impl TestServer {
     }
 
     /// A request as it is: anonymous, or with a signature in its target.
-    pub async fn send(&self, method: &str, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &str,
+        body: impl Into<Bytes>,
+    ) -> Reply {
         let mut request = http::Request::builder()
             .method(Method::from_bytes(method.as_bytes()).unwrap())
             .uri(format!("http://{}/{ACCOUNT}{target}", self.address));
@@ -206,29 +218,29 @@ impl TestServer {
         }
     }
 
-    pub async fn put(&self, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
+    pub(crate) async fn put(&self, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
         self.call("PUT", target, headers, body).await
     }
 
-    pub async fn get(&self, target: &str, headers: &str) -> Reply {
+    pub(crate) async fn get(&self, target: &str, headers: &str) -> Reply {
         self.call("GET", target, headers, "").await
     }
 
-    pub async fn head(&self, target: &str, headers: &str) -> Reply {
+    pub(crate) async fn head(&self, target: &str, headers: &str) -> Reply {
         self.call("HEAD", target, headers, "").await
     }
 
-    pub async fn delete(&self, target: &str, headers: &str) -> Reply {
+    pub(crate) async fn delete(&self, target: &str, headers: &str) -> Reply {
         self.call("DELETE", target, headers, "").await
     }
 
     /// A container.
-    pub async fn create_container(&self, name: &str) {
+    pub(crate) async fn create_container(&self, name: &str) {
         self.put(&format!("/{name}?restype=container"), "", "").await.expect(201);
     }
 
     /// A block blob.
-    pub async fn put_block_blob(&self, target: &str, body: impl Into<Bytes>) -> Reply {
+    pub(crate) async fn put_block_blob(&self, target: &str, body: impl Into<Bytes>) -> Reply {
         self.put(target, "x-ms-blob-type: BlockBlob", body).await.expect(201)
     }
 }

@@ -43,21 +43,34 @@ impl History {
         if !old.committed || old.has_expired(now) {
             return Ok(vec![]);
         }
-        let mut kept = Blob { lease: Lease::AVAILABLE, staged_id_length: None, ..old.clone() };
-        let key = match (old.deleted, self.retention_days) {
+        let mut kept = kept(old);
+        match (old.deleted, self.retention_days) {
             // Deleted before: it stays so, as a snapshot.
-            (Some(_), _) => keys::snapshot(stamp),
-            (None, _) if self.versioning || old.version.is_some() => {
-                let version = old.version.unwrap_or(old.etag.stamp());
-                kept.version = Some(version);
-                keys::version(version)
-            }
-            (None, Some(days)) => {
-                kept.deleted = Some(Deleted::keep(days, now));
-                keys::snapshot(stamp)
-            }
+            (Some(_), _) => {}
+            (None, _) if self.keeps_version(old) => return self.keep_version(old),
+            (None, Some(days)) => kept.deleted = Some(Deleted::keep(days, now)),
             (None, None) => return Ok(vec![]),
-        };
-        Ok(vec![Mutation::Put(key, kept.encode()?)])
+        }
+        Ok(vec![Mutation::Put(keys::snapshot(stamp), kept.encode()?)])
     }
+
+    /// The row that keeps a current state as an earlier version, if there are versions.
+    pub(crate) fn keep_version(self, old: &Blob) -> Result<Vec<Mutation>, Refusal> {
+        if !self.keeps_version(old) {
+            return Ok(vec![]);
+        }
+        let version = old.version.unwrap_or(old.etag.stamp());
+        let kept = Blob { version: Some(version), ..kept(old) };
+        Ok(vec![Mutation::Put(keys::version(version), kept.encode()?)])
+    }
+
+    /// What became a version stays one when versioning is switched off.
+    fn keeps_version(self, old: &Blob) -> bool {
+        self.versioning || old.version.is_some()
+    }
+}
+
+/// A state as it is kept: nobody leases it, and nothing is staged for it.
+fn kept(old: &Blob) -> Blob {
+    Blob { lease: Lease::AVAILABLE, staged_id_length: None, ..old.clone() }
 }

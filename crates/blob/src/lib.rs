@@ -12,11 +12,14 @@
 #![allow(dead_code)]
 
 mod container;
+mod edit;
 mod get;
 mod history;
 mod intake;
 mod keys;
+mod lease;
 mod precondition;
+mod properties;
 mod put;
 mod record;
 mod reply;
@@ -76,6 +79,9 @@ impl Service for BlobService {
             Operation::GetBlob => self.get_blob(request).await,
             Operation::GetBlobProperties => self.get_blob_properties(request).await,
             Operation::GetBlobMetadata => self.get_blob_metadata(request).await,
+            Operation::SetBlobProperties => self.set_blob_properties(request).await,
+            Operation::SetBlobMetadata => self.set_blob_metadata(request).await,
+            Operation::LeaseBlob => self.lease_blob(request).await,
             operation => Err(Refusal::not_implemented(operation.name())),
         }
     }

@@ -8,7 +8,8 @@ use lazuli_protocol::lease::{Leased, lease_id};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Version};
 
-use crate::record::Blob;
+use crate::put::check_no_pending_copy;
+use crate::record::{Blob, Kind};
 use crate::target::not_found;
 
 /// The lease id and the conditions of a request.
@@ -46,8 +47,21 @@ impl Preconditions {
 
     /// Judges a write that needs the blob to be there.
     pub(crate) fn admit_write(&self, blob: Option<&Blob>, now: Timestamp) -> Result<Admission, Refusal> {
+        self.admit_write_to(blob, |_| true, now)
+    }
+
+    /// Judges a write that needs the blob to be there, and to be of a type that the operation is for.
+    pub(crate) fn admit_write_to(
+        &self,
+        blob: Option<&Blob>,
+        fits: impl FnOnce(Kind) -> bool,
+        now: Timestamp,
+    ) -> Result<Admission, Refusal> {
         let admission = self.admit_lease(blob, Access::Write, now)?;
         let blob = blob.filter(|blob| blob.is_live(now)).ok_or_else(not_found)?;
+        if !fits(blob.kind) {
+            return Err(ErrorCode::InvalidBlobType.into());
+        }
         self.conditions.evaluate_write(blob.validators())?;
         Ok(admission)
     }
@@ -63,6 +77,15 @@ impl Preconditions {
         let current = blob.filter(|blob| blob.is_live(now)).map(Blob::validators);
         self.conditions.evaluate_create(current, admission.by_holder)?;
         Ok(admission)
+    }
+
+    /// Judges the conditions of a lease action, for which the lease id means something else.
+    pub(crate) fn admit_lease_action(&self, blob: &Blob) -> Result<(), Refusal> {
+        match blob.committed {
+            true => self.conditions.evaluate_write(blob.validators())?,
+            false => self.conditions.evaluate_create(None, false)?,
+        }
+        Ok(())
     }
 
     /// Judges the lease alone. What does not exist has none.
@@ -106,6 +129,18 @@ pub(crate) fn check_mutable(blob: &Blob, now: Timestamp) -> Result<(), Refusal> 
     }
     match blob.immutability {
         Some(policy) if policy.until > now => Err(ErrorCode::BlobImmutableDueToPolicy.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to change in place what is archived, being copied to, or kept in step with another blob.
+pub(crate) fn check_changeable(blob: &Blob, now: Timestamp) -> Result<(), Refusal> {
+    if blob.tier.is_archived(now) {
+        return Err(ErrorCode::BlobArchived.into());
+    }
+    check_no_pending_copy(blob)?;
+    match &blob.copy {
+        Some(copy) if copy.incremental => Err(ErrorCode::OperationNotAllowedOnIncrementalCopyBlob.into()),
         _ => Ok(()),
     }
 }

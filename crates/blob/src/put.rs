@@ -17,6 +17,8 @@ use crate::{BlobService, keys, reply};
 const MIB: u64 = 1 << 20;
 /// The largest page blob.
 pub(crate) const MAX_PAGE_BLOB: u64 = 8 << 40;
+/// The type of a new blob that names none.
+const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
 /// Page blobs are made of these.
 pub(crate) const PAGE: u64 = 512;
 
@@ -185,7 +187,8 @@ pub(crate) fn check_no_pending_copy(blob: &Blob) -> Result<(), Refusal> {
 pub(crate) fn new_blob(request: &Request, kind: Kind) -> Result<Blob, Refusal> {
     let headers = &request.headers;
     let mut blob = Blob::new(kind, Default::default(), request.now);
-    blob.headers = content_headers(headers)?;
+    blob.headers = content_headers(headers, ContentHeaderForms::OwnOrPlain)?;
+    blob.headers.content_type.get_or_insert_with(|| DEFAULT_CONTENT_TYPE.to_owned());
     blob.metadata = Metadata::from_headers(headers)?;
     blob.tier.tier = access_tier(headers)?;
     if blob.tier.tier.is_some() {
@@ -213,12 +216,24 @@ impl Tier {
     }
 }
 
-/// The content headers that a request wants stored: the `x-ms-blob-` form, else the plain one.
-pub(crate) fn content_headers(headers: &HeaderMap) -> Result<ContentHeaders, Refusal> {
+/// Where a request says with which content headers a blob is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ContentHeaderForms {
+    /// In the `x-ms-blob-` form.
+    Own,
+    /// In that form, else in the plain one: those of the body are those of the blob.
+    OwnOrPlain,
+}
+
+/// The content headers that a request wants stored.
+pub(crate) fn content_headers(
+    headers: &HeaderMap,
+    forms: ContentHeaderForms,
+) -> Result<ContentHeaders, Refusal> {
     let text = |own: &str, plain: &str| -> Result<Option<String>, Refusal> {
         let value = match headers.text(own)? {
-            Some(value) => Some(value),
-            None => headers.text(plain)?,
+            None if forms == ContentHeaderForms::OwnOrPlain => headers.text(plain)?,
+            value => value,
         };
         Ok(value.map(str::trim).filter(|value| !value.is_empty()).map(str::to_owned))
     };

@@ -12,8 +12,6 @@ use lazuli_store::{CommitError, ReadError};
 
 use crate::record::{Blob, ContentHeaders, CopyState, CopyStatus, Encryption, Kind, Tier, Tiering};
 
-/// The type of a blob that names none.
-pub(crate) const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
 pub(crate) const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 pub(crate) const CONTENT_CRC64: HeaderName = HeaderName::from_static("x-ms-content-crc64");
 
@@ -146,11 +144,10 @@ pub(crate) fn tier(headers: &mut HeaderMap, blob: &Blob, default_tier: &str, now
     }
 }
 
-/// The content headers as they are served.
+/// The content headers as they are served. Whoever cleared the type gets none.
 pub(crate) fn content_headers(headers: &mut HeaderMap, stored: &ContentHeaders) {
-    let content_type = stored.content_type.as_deref().unwrap_or(DEFAULT_CONTENT_TYPE);
     for (name, value) in [
-        (CONTENT_TYPE, Some(content_type)),
+        (CONTENT_TYPE, stored.content_type.as_deref()),
         (CONTENT_ENCODING, stored.content_encoding.as_deref()),
         (CONTENT_LANGUAGE, stored.content_language.as_deref()),
         (CONTENT_DISPOSITION, stored.content_disposition.as_deref()),

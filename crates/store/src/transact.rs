@@ -122,13 +122,13 @@ pub async fn transact<T, E>(
 ) -> Result<T, TransactError<E>> {
     let mut attempts = Attempts::new(store, gate, partition);
     'again: loop {
-        let mut attempt = attempts.begin(reads.clone()).await.map_err(never_refused)?;
+        let mut attempt = attempts.begin(reads.clone()).await.map_err(TransactError::widen)?;
         for _ in 0..MAX_READS {
             match rule(&attempt.view()).map_err(TransactError::Refused)? {
                 Decision::Answer(answer) => return Ok(answer),
                 Decision::Read(more) => attempt = attempts.read_more(attempt, more).await?,
                 Decision::Write(change, answer) => {
-                    if attempts.commit(attempt, change).await.map_err(never_refused)? {
+                    if attempts.commit(attempt, change).await.map_err(TransactError::widen)? {
                         return Ok(answer);
                     }
                     continue 'again;
@@ -241,13 +241,16 @@ impl<'a> Attempts<'a> {
 /// Nothing: [`Attempts`] never refuses.
 pub type Never = std::convert::Infallible;
 
-fn never_refused<E>(error: TransactError<Never>) -> TransactError<E> {
-    match error {
-        TransactError::Refused(never) => match never {},
-        TransactError::Gone => TransactError::Gone,
-        TransactError::NotCommitted(error) => TransactError::NotCommitted(error),
-        TransactError::Unknown => TransactError::Unknown,
-        TransactError::Read(error) => TransactError::Read(error),
+impl TransactError<Never> {
+    /// The same among errors of a rule that can refuse.
+    pub fn widen<E>(self) -> TransactError<E> {
+        match self {
+            Self::Refused(never) => match never {},
+            Self::Gone => TransactError::Gone,
+            Self::NotCommitted(error) => TransactError::NotCommitted(error),
+            Self::Unknown => TransactError::Unknown,
+            Self::Read(error) => TransactError::Read(error),
+        }
     }
 }
 

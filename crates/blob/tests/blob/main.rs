@@ -1,5 +1,7 @@
 //! The blob service over a real port: one file for each family of operations, one program, so that it links once.
 #![allow(clippy::unwrap_used, dead_code)]
 
+mod lease;
+mod properties;
 mod put;
 mod support;

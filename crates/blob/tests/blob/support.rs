@@ -140,9 +140,9 @@ async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>) -> TestServer {
 }
 
 impl TestServer {
-    /// Moves the clock.
+    /// Moves the clock by so many seconds and a moment: stamps run ahead of a clock that stands still.
     pub(crate) fn advance(&self, seconds: u64) {
-        self.clock.advance(Span::seconds(seconds));
+        self.clock.advance(Span::millis(seconds * 1000 + 1));
     }
 
     /// Stops the server and starts it on the same data.

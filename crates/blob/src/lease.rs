@@ -1,0 +1,74 @@
+//! Lease Blob, and the reply that it shares with Lease Container.
+//!
+//! A lease action changes the lease and nothing else: tag and date stay. What only has staged blocks can be leased too.
+
+use http::StatusCode;
+use lazuli_concurrency::lease::{Applied, LeaseAction};
+use lazuli_concurrency::{LeaseId, Timestamp, Validators};
+use lazuli_protocol::lease::{Leased, lease_action};
+use lazuli_protocol::{Refusal, Request, Response, Version};
+use lazuli_store::{Change, Decision, Mutation, Reads};
+
+use crate::precondition::Preconditions;
+use crate::put::check_no_pending_copy;
+use crate::record::{self, Blob};
+use crate::target::not_found;
+use crate::{BlobService, keys, reply};
+
+impl BlobService {
+    /// Lease Blob.
+    pub(crate) async fn lease_blob(&self, request: Request) -> Result<Response, Refusal> {
+        let action = lease_action(&request.headers, fresh_id())?;
+        let preconditions = Preconditions::of_write(&request.headers)?;
+        let target = self.write_target(&request).await?;
+        let leased = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
+            let blob = record::blob(view.row(&keys::BASE))?;
+            let (blob, applied) = lease(blob, &preconditions, action, view.now)?;
+            let change = Change::of([Mutation::Put(keys::BASE, blob.encode()?)]).until(applied.valid_until);
+            Ok(Decision::Write(change, (blob.validators(), applied)))
+        });
+        let (validators, applied) = leased.await?;
+        Ok(lease_reply(action, &applied, validators, request.version))
+    }
+}
+
+/// The id of a lease for whose id the client has no wish.
+pub(crate) fn fresh_id() -> LeaseId {
+    LeaseId::from_bytes(uuid::Uuid::new_v4().into_bytes())
+}
+
+/// Carries out an action on the lease of a blob that is there, committed or not.
+fn lease(
+    blob: Option<Blob>,
+    preconditions: &Preconditions,
+    action: LeaseAction,
+    now: Timestamp,
+) -> Result<(Blob, Applied), Refusal> {
+    let blob = blob.filter(|blob| blob.deleted.is_none() && !blob.has_expired(now)).ok_or_else(not_found)?;
+    preconditions.admit_lease_action(&blob)?;
+    check_no_pending_copy(&blob)?;
+    let applied = blob.lease.apply(action, now).map_err(|refusal| Refusal::lease(refusal, Leased::Blob))?;
+    Ok((Blob { lease: applied.lease, ..blob }, applied))
+}
+
+/// The reply to a lease action.
+pub(crate) fn lease_reply(
+    action: LeaseAction,
+    applied: &Applied,
+    validators: Validators,
+    version: Version,
+) -> Response {
+    let (status, shows_id) = match action {
+        LeaseAction::Acquire { .. } => (StatusCode::CREATED, true),
+        LeaseAction::Renew { .. } | LeaseAction::Change { .. } => (StatusCode::OK, true),
+        LeaseAction::Release { .. } => (StatusCode::OK, false),
+        LeaseAction::Break { .. } => (StatusCode::ACCEPTED, false),
+    };
+    let mut response = Response::empty(status);
+    let headers = &mut response.headers;
+    reply::validators(headers, validators, version);
+    let id = applied.lease.id().filter(|_| shows_id);
+    reply::put_optional(headers, "x-ms-lease-id", id.map(|id| id.to_string()));
+    reply::put_optional(headers, "x-ms-lease-time", applied.lease_time.map(|seconds| seconds.to_string()));
+    response
+}

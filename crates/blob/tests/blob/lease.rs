@@ -1,0 +1,285 @@
+//! Lease Blob, and the use of leased blobs: the rows of the tables of the specification, one cell after the other.
+
+use crate::support::{Reply, TestServer, start};
+
+const A: &str = "aaaaaaaa-0000-4000-8000-00000000000a";
+const B: &str = "bbbbbbbb-0000-4000-8000-00000000000b";
+const C: &str = "cccccccc-0000-4000-8000-00000000000c";
+
+const STATES: [&str; 5] = ["available", "leased", "breaking", "broken", "expired"];
+
+/// `name=value` words, each a header after `x-ms-`; A, B and C stand for the ids.
+fn headers(words: &str) -> String {
+    let mut lines = String::new();
+    for word in words.split_whitespace() {
+        let (name, value) = word.split_once('=').unwrap();
+        let value = match value {
+            "A" => A,
+            "B" => B,
+            "C" => C,
+            other => other,
+        };
+        lines += &format!("x-ms-{name}: {value}\n");
+    }
+    lines
+}
+
+impl TestServer {
+    async fn lease(&self, blob: &str, words: &str) -> Reply {
+        self.put(&format!("{blob}?comp=lease"), &headers(words), "").await
+    }
+
+    /// A blob whose lease is in that state, with the id A.
+    async fn blob_in_state(&self, blob: &str, state: &str) {
+        self.put_block_blob(blob, "content").await;
+        let acquire = "lease-action=acquire proposed-lease-id=A lease-duration=";
+        let steps: &[&str] = match state {
+            "available" => &[],
+            "leased" => &["60"],
+            "breaking" => &["-1", "lease-action=break lease-break-period=40"],
+            "broken" => &["-1", "lease-action=break lease-break-period=0"],
+            "expired" => &["15"],
+            _ => panic!("{state}"),
+        };
+        for step in steps {
+            let words =
+                if step.starts_with("lease") { (*step).to_owned() } else { format!("{acquire}{step}") };
+            assert!(self.lease(blob, &words).await.status.is_success());
+        }
+        if state == "expired" {
+            self.advance(15);
+        }
+        assert_eq!(self.lease_state(blob).await, state);
+    }
+
+    async fn lease_state(&self, blob: &str) -> String {
+        let head = self.head(blob, "").await.expect(200);
+        let state = head.header("x-ms-lease-state").unwrap();
+        let locked = if matches!(state, "leased" | "breaking") { "locked" } else { "unlocked" };
+        assert_eq!(head.header("x-ms-lease-status"), Some(locked));
+        assert_eq!(head.header("x-ms-lease-duration").is_some(), state == "leased");
+        state.to_owned()
+    }
+}
+
+#[tokio::test]
+async fn lease_actions_do_in_every_state_what_the_table_says() {
+    let server = start().await;
+    server.create_container("con").await;
+    const TAKEN: &str = "409 LeaseAlreadyPresent";
+    const MISMATCH: &str = "409 LeaseIdMismatchWithLeaseOperation";
+    const NONE: &str = "409 LeaseNotPresentWithLeaseOperation";
+    const NO_ACQUIRE: &str = "409 LeaseIsBreakingAndCannotBeAcquired";
+    const NO_CHANGE: &str = "409 LeaseIsBreakingAndCannotBeChanged";
+    const NO_RENEW: &str = "409 LeaseIsBrokenAndCannotBeRenewed";
+    // Columns: available, leased, breaking, broken, expired. A success names the state that it leads to; a break also
+    // how long it takes.
+    let table = [
+        ("lease-action=acquire lease-duration=30", ["201 leased", TAKEN, TAKEN, "201 leased", "201 leased"]),
+        (
+            "lease-action=acquire lease-duration=30 proposed-lease-id=A",
+            ["201 leased A", "201 leased A", NO_ACQUIRE, "201 leased A", "201 leased A"],
+        ),
+        (
+            "lease-action=acquire lease-duration=-1 proposed-lease-id=B",
+            ["201 leased B", TAKEN, TAKEN, "201 leased B", "201 leased B"],
+        ),
+        ("lease-action=renew lease-id=A", [MISMATCH, "200 leased A", NO_RENEW, NO_RENEW, "200 leased A"]),
+        ("lease-action=renew lease-id=B", [MISMATCH; 5]),
+        ("lease-action=change lease-id=A proposed-lease-id=B", [NONE, "200 leased B", NO_CHANGE, NONE, NONE]),
+        ("lease-action=change lease-id=B proposed-lease-id=A", [NONE, "200 leased A", MISMATCH, NONE, NONE]),
+        ("lease-action=change lease-id=B proposed-lease-id=C", [NONE, MISMATCH, MISMATCH, NONE, NONE]),
+        (
+            "lease-action=release lease-id=A",
+            [MISMATCH, "200 available", "200 available", "200 available", "200 available"],
+        ),
+        ("lease-action=release lease-id=B", [MISMATCH; 5]),
+        (
+            "lease-action=break lease-break-period=0",
+            [NONE, "202 broken 0", "202 broken 0", "202 broken 0", "202 broken 0"],
+        ),
+        (
+            "lease-action=break lease-break-period=20",
+            [NONE, "202 breaking 20", "202 breaking 20", "202 broken 0", "202 broken 0"],
+        ),
+        ("lease-action=break", [NONE, "202 breaking 60", "202 breaking 40", "202 broken 0", "202 broken 0"]),
+    ];
+    for (row, (words, cells)) in table.iter().enumerate() {
+        for (state, expected) in STATES.iter().zip(cells) {
+            let blob = format!("/con/{row}-{state}");
+            server.blob_in_state(&blob, state).await;
+            let before = server.head(&blob, "").await;
+            let reply = server.lease(&blob, words).await;
+            let case = format!("{words} on {state}");
+            let status = reply.status.as_u16();
+            if let Some(code) = reply.header("x-ms-error-code") {
+                assert_eq!(format!("{status} {code}"), *expected, "{case}");
+                assert_eq!(server.lease_state(&blob).await, *state, "{case}");
+                continue;
+            }
+            let mut outcome = format!("{status} {}", server.lease_state(&blob).await);
+            match (reply.header("x-ms-lease-id"), reply.header("x-ms-lease-time")) {
+                (Some(A), None) => outcome += " A",
+                (Some(B), None) => outcome += " B",
+                (Some(generated), None) => assert!(generated.len() == 36 && words.contains("acquire")),
+                (None, Some(seconds)) => outcome += &format!(" {seconds}"),
+                (None, None) => assert!(words.contains("release"), "{case}"),
+                (Some(_), Some(_)) => panic!("{case}"),
+            }
+            assert_eq!(outcome, *expected, "{case}");
+            assert_eq!(reply.etag(), before.etag(), "{case}: no action changes the tag");
+            assert_eq!(reply.header("last-modified"), before.header("last-modified"), "{case}");
+            assert_eq!(server.head(&blob, "").await.etag(), before.etag(), "{case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_break_takes_the_shorter_of_its_period_and_what_remains() {
+    let server = start().await;
+    server.create_container("con").await;
+    for (duration, period, time) in [
+        ("60", "20", "20"),
+        ("60", "59", "50"),
+        ("60", "", "50"),
+        ("-1", "20", "20"),
+        ("-1", "60", "60"),
+        ("-1", "", "0"),
+    ] {
+        let blob = format!("/con/{duration}-{period}");
+        server.put_block_blob(&blob, "").await;
+        server.lease(&blob, &format!("lease-action=acquire lease-duration={duration}")).await.expect(201);
+        server.advance(10);
+        let period = if period.is_empty() { String::new() } else { format!(" lease-break-period={period}") };
+        let reply = server.lease(&blob, &format!("lease-action=break{period}")).await.expect(202);
+        assert_eq!(reply.header("x-ms-lease-time"), Some(time), "{blob}");
+        if time != "0" {
+            assert_eq!(server.lease_state(&blob).await, "breaking");
+            server.advance(time.parse().unwrap());
+        }
+        assert_eq!(server.lease_state(&blob).await, "broken");
+    }
+}
+
+#[tokio::test]
+async fn using_a_leased_blob_needs_what_the_table_says() {
+    let server = start().await;
+    server.create_container("con").await;
+    const ABSENT: &str = "412 LeaseNotPresentWithBlobOperation";
+    const OTHER: &str = "412 LeaseIdMismatchWithBlobOperation";
+    const MISSING: &str = "412 LeaseIdMissing";
+    const LOST: &str = "412 LeaseLost";
+    let table = [
+        ("write", "lease-id=A", [ABSENT, "leased", "breaking", LOST, LOST]),
+        ("write", "lease-id=B", [ABSENT, OTHER, OTHER, LOST, LOST]),
+        ("write", "", ["available", MISSING, MISSING, "available", "available"]),
+        ("read", "lease-id=A", [ABSENT, "leased", "breaking", LOST, LOST]),
+        ("read", "lease-id=B", [ABSENT, OTHER, OTHER, LOST, LOST]),
+        ("read", "", STATES),
+    ];
+    for (row, (access, words, cells)) in table.iter().enumerate() {
+        for (state, expected) in STATES.iter().zip(cells) {
+            let blob = format!("/con/{row}-{state}");
+            server.blob_in_state(&blob, state).await;
+            let reply = match *access {
+                "write" => server.put(&format!("{blob}?comp=metadata"), &headers(words), "").await,
+                _ => server.get(&blob, &headers(words)).await,
+            };
+            let outcome = match reply.header("x-ms-error-code") {
+                Some(code) => format!("{} {code}", reply.status.as_u16()),
+                None => server.lease_state(&blob).await,
+            };
+            assert_eq!(outcome, *expected, "{access} {words} on {state}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_write_without_an_id_makes_an_ended_lease_forgotten_and_a_read_does_not() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.blob_in_state("/con/read", "expired").await;
+    server.get("/con/read", "").await.expect(200);
+    server.lease("/con/read", "lease-action=renew lease-id=A").await.expect(200);
+    server.blob_in_state("/con/written", "expired").await;
+    server.put_block_blob("/con/written", "more").await;
+    let renew = server.lease("/con/written", "lease-action=renew lease-id=A").await;
+    renew.refused(409, "LeaseIdMismatchWithLeaseOperation");
+}
+
+#[tokio::test]
+async fn an_id_is_compared_as_a_guid_whatever_its_form() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.blob_in_state("/con/b", "leased").await;
+    let other_form = format!("x-ms-lease-id: {{{}}}", A.to_uppercase());
+    server.put("/con/b?comp=metadata", &other_form, "").await.expect(200);
+    let bad = server.put("/con/b?comp=metadata", "x-ms-lease-id: mine", "").await;
+    bad.refused(400, "InvalidHeaderValue");
+}
+
+#[tokio::test]
+async fn malformed_lease_requests_are_refused_before_anything_is_looked_at() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_block_blob("/con/b", "").await;
+    for (words, code) in [
+        ("", "MissingRequiredHeader"),
+        ("lease-action=acquire", "MissingRequiredHeader"),
+        ("lease-action=acquire lease-duration=14", "InvalidHeaderValue"),
+        ("lease-action=acquire lease-duration=61", "InvalidHeaderValue"),
+        ("lease-action=acquire lease-duration=30 proposed-lease-id=x", "InvalidHeaderValue"),
+        ("lease-action=renew", "MissingRequiredHeader"),
+        ("lease-action=change lease-id=A", "MissingRequiredHeader"),
+        ("lease-action=break lease-break-period=61", "InvalidHeaderValue"),
+        ("lease-action=steal", "InvalidHeaderValue"),
+    ] {
+        server.lease("/con/b", words).await.refused(400, code);
+    }
+    let acquire = "lease-action=acquire lease-duration=-1";
+    server.lease("/con/none", acquire).await.refused(404, "BlobNotFound");
+    server.lease("/nothing/b", acquire).await.refused(404, "ContainerNotFound");
+    for state in ["snapshot", "versionid"] {
+        let target = format!("/con/b?comp=lease&{state}=2026-01-02T03:04:05.0000000Z");
+        server.put(&target, &headers(acquire), "").await.refused(400, "InvalidQueryParameterValue");
+    }
+}
+
+#[tokio::test]
+async fn lease_actions_are_conditional() {
+    let server = start().await;
+    server.create_container("con").await;
+    let put = server.put_block_blob("/con/b", "").await;
+    let date = put.header("last-modified").unwrap().to_owned();
+    let acquire = headers("lease-action=acquire lease-duration=-1 proposed-lease-id=A");
+    for (condition, expected) in [
+        ("if-match: \"0x1\"".to_owned(), 412),
+        (format!("if-none-match: {}", put.etag()), 412),
+        (format!("if-modified-since: {date}"), 412),
+        ("if-unmodified-since: Sun, 06 Nov 1994 08:49:37 GMT".to_owned(), 412),
+        (format!("if-match: {}\nif-none-match: \"0x1\"", put.etag()), 400),
+        (format!("if-match: {}", put.etag()), 201),
+        (format!("if-unmodified-since: {date}"), 201),
+        ("if-none-match: \"0x1\"".to_owned(), 201),
+    ] {
+        let reply = server.put("/con/b?comp=lease", &format!("{acquire}{condition}"), "").await;
+        assert_eq!(reply.status.as_u16(), expected, "{condition}");
+        if expected == 412 {
+            reply.refused(412, "ConditionNotMet");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_survives_replacement_and_restart() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.blob_in_state("/con/b", "leased").await;
+    let put = format!("x-ms-blob-type: BlockBlob\nx-ms-lease-id: {A}");
+    server.put("/con/b", &put, "new").await.expect(201);
+    let server = server.restart().await;
+    assert_eq!(server.lease_state("/con/b").await, "leased");
+    server.put("/con/b", "x-ms-blob-type: BlockBlob", "").await.refused(412, "LeaseIdMissing");
+    server.advance(60);
+    assert_eq!(server.lease_state("/con/b").await, "expired");
+}

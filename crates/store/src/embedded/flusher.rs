@@ -1,5 +1,5 @@
 //! What happens behind the committer's back: sealed memtables become tables, tables are compacted, log segments that
-//! are no longer needed are removed.
+//! are no longer needed are retired.
 //!
 //! None of it changes what a reader sees, and none of it is needed for durability: a flush that fails is tried again,
 //! its commits stay in the log.
@@ -40,7 +40,7 @@ struct State {
     segments: VecDeque<u64>,
     /// The first segment that is not counted.
     next_segment: u64,
-    /// Flush, and then remove the segments up to this one.
+    /// Flush, and then retire the segments up to this one.
     up_to: Option<u64>,
     /// Compact, a flush has added a table.
     compact: bool,
@@ -173,12 +173,12 @@ impl Flusher {
         })?;
         shared.queue.post(Work::Republish);
         // The table and the manifest that names it are durable: the log's copy is not needed any more. Oldest first, and
-        // one that cannot be removed is tried again before any younger one, so that no gap arises.
+        // one that cannot be retired is tried again before any younger one, so that no gap arises.
         let oldest = || self.state.lock().segments.front().copied().filter(|s| *s <= up_to);
         while let Some(oldest) = oldest() {
-            Log::remove(&self.log_dir, [oldest]).map_err(|error| Failure {
+            Log::retire(&self.log_dir, [oldest]).map_err(|error| Failure {
                 error: CommitError::Busy,
-                what: format!("a log segment could not be removed: {error}"),
+                what: format!("a log segment could not be retired: {error}"),
             })?;
             self.state.lock().segments.pop_front();
         }

@@ -151,7 +151,7 @@ impl Embedded {
         seqno.fetch_max(tree.get_highest_seqno().map_or(1, |highest| highest + 1));
 
         let old = if tree.active_memtable().is_empty() {
-            Log::remove(&log_dir, old)?;
+            Log::retire(&log_dir, old)?;
             vec![]
         } else {
             old

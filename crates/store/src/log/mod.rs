@@ -1,13 +1,16 @@
 //! The log: what makes a commit durable.
 //!
 //! An append is one write and one `fdatasync`; when it returns, the frame survives a power cut. The log is cut into
-//! segments so that those whose commits have reached the tree can be removed. [`frame`] tells how a crash is told
+//! segments so that those whose commits have reached the tree can be retired. [`frame`] tells how a crash is told
 //! from damage.
 //!
 //! Order of effects, which recovery relies on:
-//! - a segment file and its directory entry are durable before its first frame is written;
+//! - a segment gets its name when its header is durable, and its first frame when its name is;
 //! - a segment ends with a durable end frame before the next one is created;
-//! - segments are removed oldest first, each removal durable before the next.
+//! - segments are retired oldest first, each durably before the next.
+//!
+//! A retired segment's file becomes the next segment: a sync is faster where the file system has nothing to note about
+//! where the bytes lie. What it still holds are frames of another segment, which count for as little as zeros.
 
 mod frame;
 
@@ -20,6 +23,11 @@ use frame::{Header, Identity, Kind, Tail};
 use rustix::fs::FallocateFlags;
 
 pub(crate) use frame::FRAME_HEADER_BYTES;
+
+/// A retired segment's file, until it is used again. The flusher sets it aside and the committer takes it away.
+const SPARE: &str = "spare";
+/// The next segment's file until it has a header.
+const NEXT: &str = "next";
 
 /// Why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -80,8 +88,6 @@ pub(crate) struct Found {
     pub(crate) segments: Vec<u64>,
     /// Frames with commits in them.
     pub(crate) groups: u64,
-    /// A file that was being created when the program stopped, and never used.
-    unused: Option<u64>,
 }
 
 impl Log {
@@ -93,15 +99,11 @@ impl Log {
         replay: impl FnMut(&[u8]),
     ) -> Result<(Self, Vec<u64>), LogError> {
         let found = read(dir, replay)?;
-        if let Some(unused) = found.unused {
-            std::fs::remove_file(path(dir, unused))?;
-            sync_dir(dir)?;
-        }
         let last = found.segments.last().copied();
         if let Some(last) = last {
             settle_last_segment(dir, last)?;
         }
-        let next = last.or(found.unused).unwrap_or(0) + 1;
+        let next = last.unwrap_or(0) + 1;
         Ok((Self::create(dir, next, segment_bytes, 0)?, found.segments))
     }
 
@@ -145,10 +147,18 @@ impl Log {
         Ok(())
     }
 
-    /// Removes segments whose commits have all reached the tree, oldest first.
-    pub(crate) fn remove(dir: &Path, segments: impl IntoIterator<Item = u64>) -> io::Result<()> {
+    /// Lets go of segments whose commits have all reached the tree, oldest first.
+    pub(crate) fn retire(dir: &Path, segments: impl IntoIterator<Item = u64>) -> io::Result<()> {
+        let spare = dir.join(SPARE);
         for segment in segments {
-            std::fs::remove_file(path(dir, segment))?;
+            let path = path(dir, segment);
+            let retired =
+                if spare.try_exists()? { std::fs::remove_file(path) } else { std::fs::rename(path, &spare) };
+            match retired {
+                // A try before this one got as far as the sync.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                retired => retired?,
+            }
             sync_dir(dir)?;
         }
         Ok(())
@@ -158,19 +168,19 @@ impl Log {
     fn create(dir: &Path, segment: u64, segment_bytes: usize, bytes: usize) -> io::Result<Self> {
         let size = segment_bytes.max(frame::HEADER_BYTES + bytes + frame::frame_bytes(0));
         let identity = Identity { segment, salt: getrandom::u64().map_err(io::Error::other)? };
-        let path = path(dir, segment);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
-        let made = (|| {
-            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size as u64)?;
+        let next = dir.join(NEXT);
+        let make = || -> io::Result<File> {
+            let file = next_file(dir, &next, size as u64)?;
             file.write_all_at(&frame::segment_header(identity), 0)?;
             file.sync_all()?;
-            sync_dir(dir)
-        })();
-        if let Err(error) = made {
-            // An unused segment is recognised at the next start if it cannot be removed now.
-            let _ = std::fs::remove_file(&path);
-            return Err(error);
-        }
+            std::fs::rename(&next, path(dir, segment))?;
+            sync_dir(dir)?;
+            Ok(file)
+        };
+        let file = make().inspect_err(|_| {
+            // It takes space, and space may be what was missing.
+            let _ = std::fs::remove_file(&next);
+        })?;
         Ok(Self {
             dir: dir.into(),
             file,
@@ -226,14 +236,7 @@ pub(crate) fn read(dir: &Path, mut replay: impl FnMut(&[u8])) -> Result<Found, L
         let identity = match frame::read_header(&bytes, segment) {
             Header::Valid(identity) => identity,
             Header::Newer(found) => return Err(LogError::Newer { path, found }),
-            Header::Invalid => {
-                let used = bytes.iter().skip(frame::HEADER_BYTES).any(|b| *b != 0);
-                if newest && !used {
-                    found.unused = Some(segment);
-                    break;
-                }
-                return Err(damaged(0, "its header is not readable"));
-            }
+            Header::Invalid => return Err(damaged(0, "its header is not readable")),
         };
         match frame::walk(&bytes, identity, 0, |payload| {
             found.groups += 1;
@@ -241,7 +244,6 @@ pub(crate) fn read(dir: &Path, mut replay: impl FnMut(&[u8])) -> Result<Found, L
         }) {
             (_, Tail::Ended) => {}
             (_, Tail::Open(_)) if newest => {}
-            // The newest file may exist already while it is not in use: then this one is the last.
             (_, Tail::Open(at)) => return Err(damaged(at, "it has no end, but a segment follows")),
             (_, Tail::Damaged(at)) => return Err(damaged(at, "a durable frame is not readable")),
         }
@@ -265,6 +267,27 @@ fn settle_last_segment(dir: &Path, segment: u64) -> Result<(), LogError> {
     }
     file.sync_all()?;
     Ok(())
+}
+
+/// A file of `size` bytes: the spare one, or a new one.
+fn next_file(dir: &Path, next: &Path, size: u64) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    match std::fs::rename(dir.join(SPARE), next) {
+        Ok(()) => {
+            // Its name of a segment must be gone for good before its header is.
+            sync_dir(dir)?;
+            let file = options.open(next)?;
+            if file.metadata()?.len() == size {
+                return Ok(file);
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let file = options.create(true).truncate(true).open(next)?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size)?;
+    Ok(file)
 }
 
 fn path(dir: &Path, segment: u64) -> PathBuf {
@@ -333,7 +356,7 @@ mod tests {
         }
         assert_eq!(replayed(dir.path()).unwrap(), expected);
         let (_, old) = open(dir.path()).unwrap();
-        Log::remove(dir.path(), old).unwrap();
+        Log::retire(dir.path(), old).unwrap();
         assert_eq!(replayed(dir.path()).unwrap(), Vec::<Vec<u8>>::new());
     }
 
@@ -374,17 +397,56 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_was_being_created_is_not_missed_and_a_used_one_is() {
+    fn a_segment_whose_header_is_gone_is_damage_even_if_it_was_not_used_yet() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut log, _) = open(dir.path()).unwrap();
-        log.append(&mut group(b"kept")).unwrap();
-        log.rotate(0).unwrap();
-        File::options().write(true).open(newest(dir.path())).unwrap().write_all_at(&[0; 64], 0).unwrap();
-        let (mut log, _) = open(dir.path()).unwrap();
-        log.append(&mut group(b"more")).unwrap();
-        assert_eq!(replayed(dir.path()).unwrap(), vec![b"kept".to_vec(), b"more".to_vec()]);
+        open(dir.path()).unwrap();
         File::options().write(true).open(newest(dir.path())).unwrap().write_all_at(&[0; 64], 0).unwrap();
         assert!(matches!(replayed(dir.path()), Err(LogError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_retired_segment_is_written_again_and_its_old_frames_do_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut log, _) = open(dir.path()).unwrap();
+        for _ in 0..3 {
+            log.append(&mut group(b"old, and of the same length")).unwrap();
+        }
+        log.note().unwrap();
+        log.rotate(0).unwrap();
+        Log::retire(dir.path(), [1]).unwrap();
+        log.rotate(0).unwrap();
+        assert!(!dir.path().join(SPARE).exists(), "the second rotation took it");
+        log.append(&mut group(b"new, and of the same length")).unwrap();
+        // Behind the only frame of its own stand the old ones; then this one is lost as well.
+        assert_eq!(replayed(dir.path()).unwrap(), vec![b"new, and of the same length".to_vec()]);
+        log.file.write_all_at(b"X", (frame::HEADER_BYTES + FRAME_HEADER_BYTES) as u64).unwrap();
+        assert_eq!(replayed(dir.path()).unwrap(), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn one_retired_segment_is_kept_and_one_of_the_wrong_size_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut log, _) = Log::open(dir.path(), SEGMENT_BYTES / 2, |_| ()).unwrap();
+        log.append(&mut group(&[9; SEGMENT_BYTES / 4])).unwrap();
+        log.rotate(0).unwrap();
+        Log::retire(dir.path(), [1]).unwrap();
+        let (_, old) = open(dir.path()).unwrap();
+        let bytes = std::fs::read(newest(dir.path())).unwrap();
+        assert_eq!(bytes.len(), SEGMENT_BYTES);
+        assert!(bytes[frame::HEADER_BYTES..].iter().all(|b| *b == 0), "it is a new file");
+        Log::retire(dir.path(), old).unwrap();
+        let (_, old) = open(dir.path()).unwrap();
+        Log::retire(dir.path(), old).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "the one in use and a spare one");
+    }
+
+    #[test]
+    fn what_a_crash_left_of_a_segment_without_a_name_is_in_nobodys_way() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(NEXT), b"half a header").unwrap();
+        let (mut log, _) = open(dir.path()).unwrap();
+        log.append(&mut group(b"kept")).unwrap();
+        assert_eq!(replayed(dir.path()).unwrap(), vec![b"kept".to_vec()]);
     }
 
     #[test]

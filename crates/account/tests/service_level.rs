@@ -82,6 +82,7 @@ impl Fixture {
             endpoint: endpoint.into(),
             secure: false,
             peer: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            carried: None,
         }
     }
 }

@@ -11,8 +11,11 @@
 // The families of operations land one after the other; the core has what they all need.
 #![allow(dead_code)]
 
+mod batch;
 mod container;
 mod edit;
+#[doc(hidden)]
+pub mod fuzz;
 mod get;
 mod history;
 mod intake;
@@ -74,6 +77,7 @@ fn container_gone() -> Refusal {
 impl Service for BlobService {
     async fn call(&self, request: Request) -> Result<Response, Refusal> {
         match request.operation {
+            Operation::BlobBatch | Operation::ContainerBatch => self.blob_batch(request).await,
             Operation::CreateContainer => self.create_container(request).await,
             Operation::PutBlob => self.put_blob(request).await,
             Operation::GetBlob => self.get_blob(request).await,

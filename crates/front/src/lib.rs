@@ -8,6 +8,7 @@
 mod access_log;
 mod allowance;
 mod body;
+mod carried;
 mod connection;
 mod console;
 mod exchange;

@@ -25,7 +25,7 @@ use lazuli_concurrency::{Clock, Timestamp};
 use lazuli_protocol::address::Address;
 use lazuli_protocol::operation::{Anonymous, BodyClass, route};
 use lazuli_protocol::properties::ServiceProperties;
-use lazuli_protocol::request::full;
+use lazuli_protocol::request::{Carried, full};
 use lazuli_protocol::{
     Account, Accounts, ErrorCode, Operation, Query, Refusal, Request, Response, Service, ServiceKind,
     Version, cors,
@@ -34,6 +34,7 @@ use uuid::Uuid;
 
 use crate::allowance;
 use crate::body::{ReplyBody, RequestBody};
+use crate::carried::Inner;
 use crate::connection::{Handler, Origin};
 use crate::exchange::Exchange;
 use crate::limits::Limits;
@@ -171,6 +172,8 @@ impl Pipeline {
         let endpoint = target
             .address
             .endpoint(if origin.secure { "https" } else { "http" }, self.host_of(&parts.uri, &parts.headers));
+        let carries = matches!(target.operation, Operation::BlobBatch | Operation::ContainerBatch);
+        let carried = carries.then(|| self.inner(&target, &origin, now, endpoint.clone()));
         let request = Request {
             operation: target.operation,
             account: target.account,
@@ -187,6 +190,7 @@ impl Pipeline {
             endpoint,
             secure: origin.secure,
             peer: origin.peer.ip(),
+            carried,
         };
         match tokio::time::timeout(time, self.service.call(request)).await {
             Ok(result) => result,
@@ -215,6 +219,22 @@ impl Pipeline {
             route(self.kind, &parts.method, &address.container, &address.object, &query, &parts.headers)?;
         reply.exchange.set_operation(operation);
         Ok(Target { address, query, account, version, operation })
+    }
+
+    /// The door for requests that this one carries.
+    fn inner(&self, target: &Target, origin: &Origin, now: Timestamp, endpoint: String) -> Arc<dyn Carried> {
+        Arc::new(Inner {
+            kind: self.kind,
+            gate: Arc::clone(&self.gate),
+            service: Arc::clone(&self.service),
+            account: Arc::clone(&target.account),
+            address: target.address.clone(),
+            version: target.version,
+            now,
+            endpoint,
+            secure: origin.secure,
+            peer: origin.peer.ip(),
+        })
     }
 
     /// The one operation that is authentication's own.

@@ -65,8 +65,31 @@ impl Address {
             Some(account) => (account.to_owned(), true),
             None => (account, false),
         };
+        let raw_path = path.to_owned();
+        let whole =
+            Self { account, container: String::new(), object: String::new(), style, secondary, raw_path };
+        whole.below(service, rest, query)
+    }
+
+    /// The address of a request that is carried in the body of one with this address, so has no host of its own.
+    /// Clients of path style disagree on whether the account stands in front.
+    pub fn carried(&self, service: ServiceKind, path: &str, query: &Query) -> Result<Self, Refusal> {
+        let rest = path.strip_prefix('/').ok_or(ErrorCode::InvalidUri)?;
+        let after_account = rest.split_once('/').filter(|(first, _)| {
+            let name = first.strip_suffix(SECONDARY).unwrap_or(first);
+            self.style == Style::Path && name == self.account
+        });
+        let (style, rest) = match after_account {
+            Some((_, rest)) => (Style::Path, rest),
+            None => (Style::Host, rest),
+        };
+        Self { style, raw_path: path.to_owned(), ..self.clone() }.below(service, rest, query)
+    }
+
+    /// The address that the rest of the path after the account names.
+    fn below(self, service: ServiceKind, rest: &str, query: &Query) -> Result<Self, Refusal> {
         let (mut container, mut object) = split(service, rest)?;
-        if account.is_empty() || (container.is_empty() && !object.is_empty()) {
+        if self.account.is_empty() || (container.is_empty() && !object.is_empty()) {
             return Err(Refusal::new(ErrorCode::InvalidUri));
         }
         let in_root = service == ServiceKind::Blob
@@ -75,7 +98,7 @@ impl Address {
         if in_root && !container.is_empty() {
             object = std::mem::replace(&mut container, names::ROOT_CONTAINER.to_owned());
         }
-        Ok(Self { account, container, object, style, secondary, raw_path: path.to_owned() })
+        Ok(Self { container, object, ..self })
     }
 
     /// The address of the service as the client sees it, without a slash at the end: for listings and links.
@@ -212,6 +235,25 @@ mod tests {
                 (container, object),
                 "{target}"
             );
+        }
+    }
+
+    #[test]
+    fn a_carried_request_is_of_the_same_account_with_or_without_its_name_in_front() {
+        use Style::{Host, Path};
+        for (host, outer, path, container, object, style) in [
+            ("localhost", "/dev1?comp=batch", "/dev1/c/b%20", "c", "b ", Path),
+            ("localhost", "/dev1?comp=batch", "/c/b/d", "c", "b/d", Host),
+            ("localhost", "/dev1?comp=batch", "/dev1/b", "$root", "b", Path),
+            ("localhost", "/dev1?comp=batch", "/b", "$root", "b", Host),
+            ("dev1.blob.localhost", "/?comp=batch", "/c/b", "c", "b", Host),
+            ("dev1.blob.localhost", "/?comp=batch", "/dev1/b", "dev1", "b", Host),
+        ] {
+            let outer = address(Blob, host, outer).unwrap();
+            let carried = outer.carried(Blob, path, &Query::default()).unwrap();
+            let names = (carried.container.as_str(), carried.object.as_str());
+            assert_eq!((names, carried.style), ((container, object), style), "{host} {path}");
+            assert_eq!((carried.account.as_str(), carried.raw_path.as_str()), ("dev1", path));
         }
     }
 

@@ -4,11 +4,14 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 
 use crate::account::Account;
+use crate::address::Address;
+use crate::error::Refusal;
 use crate::operation::Operation;
 use crate::query::Query;
 use crate::version::Version;
@@ -55,6 +58,19 @@ pub struct Request {
     pub secure: bool,
     /// The client's address.
     pub peer: IpAddr,
+    /// Who lets in the requests that this one carries in its body. None for operations that carry none.
+    pub carried: Option<Arc<dyn Carried>>,
+}
+
+/// Lets in the requests that another one carries in its body. Each is let in as if it had come on its own, by its own
+/// credentials; account, connection, time and version are those of the request that carries it.
+#[async_trait]
+pub trait Carried: Send + Sync {
+    /// What a carried request asks for, and of what.
+    fn locate(&self, head: &http::request::Parts) -> Result<(Operation, Address), Refusal>;
+
+    /// The request, without a body and with that id, if its caller may do what it asks for.
+    async fn admit(&self, head: http::request::Parts, request_id: uuid::Uuid) -> Result<Request, Refusal>;
 }
 
 /// Who calls.
@@ -159,7 +175,7 @@ impl http_body::Body for Full {
 
 impl Request {
     /// The whole body, if it is at most `limit` bytes.
-    pub async fn read_body(&mut self, limit: usize) -> Result<Bytes, crate::error::Refusal> {
+    pub async fn read_body(&mut self, limit: usize) -> Result<Bytes, Refusal> {
         collect(self.body.as_mut(), limit).await
     }
 }
@@ -168,8 +184,8 @@ impl Request {
 pub async fn collect(
     mut body: Pin<&mut (dyn http_body::Body<Data = Bytes, Error = BodyError> + Send)>,
     limit: usize,
-) -> Result<Bytes, crate::error::Refusal> {
-    use crate::error::{ErrorCode, Refusal};
+) -> Result<Bytes, Refusal> {
+    use crate::error::ErrorCode;
     let mut collected = bytes::BytesMut::new();
     if body.size_hint().lower() > limit as u64 {
         return Err(Refusal::new(ErrorCode::RequestBodyTooLarge));

@@ -40,7 +40,7 @@ const LISTED: &[(u16, &str)] = &[
         "BlockListTooLong InvalidBlobOrBlock InvalidBlobTier InvalidBlockId InvalidBlockList InvalidOperation
          InvalidVersionForPageBlobOperation CopyAcrossAccountsNotSupported PreviousSnapshotCannotBeNewer
          Crc64Mismatch EmptyTagName DuplicateTagNames InvalidTags TagsTooLarge AllBatchSubRequestsShouldBeSameApi
-         BothUserTagsAndSourceTagsCopyPresentException",
+         BothUserTagsAndSourceTagsCopyPresentException ExceedsMaxBatchRequestCount",
     ),
     (403, "UnauthorizedBlobOverwrite"),
     (404, "BlobNotFound ContainerNotFound CannotVerifyCopySource"),

@@ -3,5 +3,6 @@
 
 mod lease;
 mod properties;
+mod batch;
 mod put;
 mod support;

@@ -75,6 +75,7 @@ error_codes! {
         Crc64Mismatch: "The CRC64 value specified in the request did not match with the CRC64 value calculated by the server.",
         DuplicateTagNames: "A tag name is specified more than once.",
         EmptyTagName: "The name of one of the tags is empty.",
+        ExceedsMaxBatchRequestCount: "The batch operation exceeds maximum number of allowed subrequests.",
         InvalidBlobOrBlock: "The specified blob or block content is invalid.",
         InvalidBlobTier: "The specified blob tier is invalid.",
         InvalidBlockId: "The specified block ID is invalid. The block ID must be Base64-encoded.",

@@ -1,0 +1,305 @@
+//! Blob Batch: up to 256 Delete Blob or Set Blob Tier requests in one, at account or container scope.
+//!
+//! Each carried request is let in by its own credentials and succeeds or fails on its own; nothing is atomic, and they
+//! run side by side. A batch that as a whole makes no sense is answered the way the service does it: 202, with a single
+//! part that has no `Content-ID` and holds the refusal. Parts of the reply stand in the order of the request's, since
+//! some clients go by that instead of by the id.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use httparse::Status::Complete;
+use lazuli_protocol::error::ErrorFormat;
+use lazuli_protocol::request::{Carried, collect, full};
+use lazuli_protocol::{ErrorCode, Headers, Operation, Refusal, Request, Response, Service};
+use uuid::Uuid;
+
+use crate::{BlobService, reply};
+
+/// The most requests in a batch.
+const MAX_REQUESTS: usize = 256;
+/// The longest batch.
+const MAX_BODY: usize = 4 << 20;
+/// Requests of one batch that run at the same time.
+const AT_ONCE: usize = 16;
+/// Headers of one part, and of the request in it.
+const MAX_HEADERS: usize = 64;
+/// The longest body of the reply to a carried request: none has one but a refusal.
+const MAX_REPLY: usize = 64 << 10;
+/// The longest `x-ms-client-request-id` that is echoed.
+const MAX_CLIENT_REQUEST_ID: usize = 1024;
+
+const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-client-request-id");
+
+/// A request that a batch carries.
+struct Part {
+    /// `Content-ID`, by which the client knows it again.
+    id: String,
+    head: Parts,
+}
+
+impl BlobService {
+    /// Blob Batch, of the account or of a container.
+    pub(crate) async fn blob_batch(&self, mut request: Request) -> Result<Response, Refusal> {
+        let boundary = boundary(&request.headers)?.to_owned();
+        let carried = request.carried.take().ok_or(ErrorCode::InternalError)?;
+        let body = request.read_body(MAX_BODY).await?;
+        let scope = (request.operation == Operation::ContainerBatch).then_some(request.container.as_str());
+        let replies = match parts(&body, &boundary).and_then(|parts| judged(parts, &*carried, scope)) {
+            Ok(parts) => {
+                let replies = parts.into_iter().map(|part| self.carry_out(&request, &carried, part));
+                stream::iter(replies).buffered(AT_ONCE).collect().await
+            }
+            Err(refusal) => {
+                let request_id = request.request_id;
+                let whole = Envelope { id: None, method: Method::POST, request_id, client_request_id: None };
+                vec![whole.reply(&request, Err(refusal))]
+            }
+        };
+        let boundary = format!("batchresponse_{}", Uuid::new_v4());
+        let mut response = Response::empty(StatusCode::ACCEPTED);
+        reply::put(&mut response.headers, "content-type", format!("multipart/mixed; boundary={boundary}"));
+        response.body = full(multipart(&boundary, &replies));
+        Ok(response)
+    }
+
+    async fn carry_out(&self, batch: &Request, carried: &Arc<dyn Carried>, part: Part) -> Bytes {
+        let envelope = Envelope {
+            method: part.head.method.clone(),
+            request_id: Uuid::new_v4(),
+            client_request_id: part.head.headers.get(CLIENT_REQUEST_ID).cloned(),
+            id: Some(part.id),
+        };
+        let outcome = async {
+            let request = carried.admit(part.head, envelope.request_id).await?;
+            let Response { status, headers, mut body } = self.call(request).await?;
+            Ok((status, headers, collect(body.as_mut(), MAX_REPLY).await?))
+        };
+        let outcome = outcome.await;
+        envelope.reply(batch, outcome)
+    }
+}
+
+/// What the reply to a carried request, or to a batch that is refused, says about the request.
+struct Envelope {
+    id: Option<String>,
+    method: Method,
+    request_id: Uuid,
+    client_request_id: Option<HeaderValue>,
+}
+
+impl Envelope {
+    /// One part of the reply.
+    fn reply(self, batch: &Request, outcome: Result<(StatusCode, HeaderMap, Bytes), Refusal>) -> Bytes {
+        let refusal = outcome.as_ref().err().map(|refusal| refusal.text().to_owned());
+        let (status, mut headers, body) = outcome.unwrap_or_else(|refusal| {
+            refusal.render(ErrorFormat::Xml, &self.method, self.request_id, batch.now)
+        });
+        let reason = match &refusal {
+            Some(message) => message.lines().next(),
+            None => status.canonical_reason(),
+        };
+        headers.remove(CONTENT_LENGTH);
+        reply::put(&mut headers, "x-ms-request-id", self.request_id.to_string());
+        reply::put(&mut headers, "x-ms-version", batch.version.to_string());
+        let client_request_id =
+            self.client_request_id.filter(|id| id.len() <= MAX_CLIENT_REQUEST_ID && id.to_str().is_ok());
+        headers.extend(client_request_id.map(|id| (CLIENT_REQUEST_ID, id)));
+
+        let mut part = String::from("Content-Type: application/http\r\n").into_bytes();
+        let mut line = |line: String| part.extend_from_slice(line.as_bytes());
+        if let Some(id) = self.id {
+            line(format!("Content-ID: {id}\r\n"));
+        }
+        line(format!("\r\nHTTP/1.1 {} {}\r\n", status.as_u16(), reason.unwrap_or_default()));
+        if !body.is_empty() {
+            line(format!("Content-Length: {}\r\n", body.len()));
+        }
+        for (name, value) in &headers {
+            line(format!("{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes())));
+        }
+        line("\r\n".into());
+        part.extend_from_slice(&body);
+        part.into()
+    }
+}
+
+/// The boundary that a batch announces.
+fn boundary(headers: &HeaderMap) -> Result<&str, Refusal> {
+    let value = headers.text("content-type")?.ok_or_else(|| Refusal::missing_header("content-type"))?;
+    let (media_type, parameters) = value.split_once(';').unwrap_or((value, ""));
+    let boundary = parameters.split(';').find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("boundary").then(|| value.trim().trim_matches('"'))
+    });
+    boundary
+        .filter(|boundary| !boundary.is_empty() && media_type.trim().eq_ignore_ascii_case("multipart/mixed"))
+        .ok_or_else(|| Refusal::invalid_header("content-type", value))
+}
+
+/// The requests of a batch.
+fn parts(body: &[u8], boundary: &str) -> Result<Vec<Part>, Refusal> {
+    let parts = split(body, boundary.as_bytes()).ok_or(ErrorCode::InvalidInput)?;
+    match parts.len() {
+        0 => Err(ErrorCode::InvalidInput.into()),
+        1..=MAX_REQUESTS => parts
+            .into_iter()
+            .map(|part| parse(part).ok_or_else(|| Refusal::new(ErrorCode::InvalidInput)))
+            .collect(),
+        _ => Err(ErrorCode::ExceedsMaxBatchRequestCount.into()),
+    }
+}
+
+/// What lies between the delimiters, if there is a last one.
+fn split<'a>(body: &'a [u8], boundary: &[u8]) -> Option<Vec<&'a [u8]>> {
+    let mut parts = Vec::new();
+    let mut start = None;
+    let mut at = 0;
+    for line in body.split_inclusive(|byte| *byte == b'\n') {
+        let delimiter =
+            line.trim_ascii_end().strip_prefix(b"--").and_then(|line| line.strip_prefix(boundary));
+        let is_last = delimiter == Some(b"--");
+        if is_last || delimiter == Some(b"") {
+            parts.extend(start.map(|start| &body[start..at]));
+            start = Some(at + line.len());
+        }
+        if is_last {
+            return Some(parts);
+        }
+        at += line.len();
+    }
+    None
+}
+
+/// Reads one part: its own headers, then the head of a request.
+fn parse(part: &[u8]) -> Option<Part> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let Ok(Complete((length, fields))) = httparse::parse_headers(part, &mut fields) else { return None };
+    let field = |name: &str| {
+        let field = fields.iter().find(|field| field.name.eq_ignore_ascii_case(name))?;
+        std::str::from_utf8(field.value).ok().map(str::trim)
+    };
+    if !field("content-type")?.eq_ignore_ascii_case("application/http") {
+        return None;
+    }
+    let id = HeaderValue::from_str(field("content-id")?).ok()?.to_str().ok()?.to_owned();
+    // Clients leave out the empty line, or count it to the delimiter.
+    let head = [&part[length..], b"\r\n\r\n"].concat();
+    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut parsed = httparse::Request::new(&mut fields);
+    if !matches!(parsed.parse(&head), Ok(Complete(_))) {
+        return None;
+    }
+    let slash = if parsed.path?.starts_with('/') { "" } else { "/" };
+    let mut request = http::Request::builder().method(parsed.method?).uri(format!("{slash}{}", parsed.path?));
+    for field in &*parsed.headers {
+        request = request.header(field.name, field.value);
+    }
+    let (head, ()) = request.body(()).ok()?.into_parts();
+    (!id.is_empty()).then_some(Part { id, head })
+}
+
+/// Refuses a batch of requests that cannot be in one.
+fn judged(parts: Vec<Part>, carried: &dyn Carried, scope: Option<&str>) -> Result<Vec<Part>, Refusal> {
+    let mut kind = None;
+    for part in &parts {
+        let (operation, address) = carried.locate(&part.head).map_err(|_| ErrorCode::InvalidInput)?;
+        let can_be = matches!(operation, Operation::DeleteBlob | Operation::SetBlobTier);
+        if !can_be || scope.is_some_and(|container| container != address.container) {
+            return Err(ErrorCode::InvalidInput.into());
+        }
+        if *kind.get_or_insert(operation) != operation {
+            return Err(ErrorCode::AllBatchSubRequestsShouldBeSameApi.into());
+        }
+    }
+    Ok(parts)
+}
+
+/// The body of the reply.
+fn multipart(boundary: &str, parts: &[Bytes]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for part in parts {
+        body.extend_from_slice(format!("--{boundary}\r\n").as_bytes());
+        body.extend_from_slice(part);
+        body.extend_from_slice(b"\r\n");
+    }
+    body.extend_from_slice(format!("--{boundary}--").as_bytes());
+    body
+}
+
+/// Parses a batch whose boundary is `b`.
+pub(crate) fn fuzz(data: &[u8]) {
+    drop(parts(data, "b"));
+    if let Ok(value) = HeaderValue::from_bytes(data) {
+        drop(boundary(&HeaderMap::from_iter([(CONTENT_TYPE, value)])));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const HEAD: &str = "Content-Type: application/http\r\nContent-ID: 7\r\n\r\n";
+
+    #[test]
+    fn a_part_is_read_as_each_client_writes_it() {
+        for (request, path) in [
+            // With an empty line, without one, without a slash, with an empty query, with line feeds only.
+            ("DELETE /c/b HTTP/1.1\r\nx-ms-date: d\r\n\r\n", "/c/b"),
+            ("DELETE /c/b?snapshot=s HTTP/1.1\r\nx-ms-date: d\r\n", "/c/b?snapshot=s"),
+            ("DELETE dev/c/b HTTP/1.1\r\nx-ms-date: d", "/dev/c/b"),
+            ("DELETE /c/b? HTTP/1.1\r\nx-ms-date: d\r\nContent-Length: 0\r\n\r\n\r\n", "/c/b?"),
+            ("DELETE /c/%C3%A4 HTTP/1.1\nx-ms-date: d\n\n", "/c/%C3%A4"),
+        ] {
+            let part = parse(format!("{HEAD}{request}").as_bytes()).unwrap();
+            assert_eq!((part.id.as_str(), part.head.method.as_str()), ("7", "DELETE"));
+            assert_eq!(part.head.uri.to_string(), path);
+            assert_eq!(part.head.headers["x-ms-date"], "d");
+        }
+        for malformed in [
+            "",
+            "DELETE /c/b HTTP/1.1",
+            "Content-Type: application/http\r\n\r\nDELETE /c/b HTTP/1.1\r\n",
+            "Content-ID: 7\r\n\r\nDELETE /c/b HTTP/1.1\r\n",
+            "Content-Type: text/plain\r\nContent-ID: 7\r\n\r\nDELETE /c/b HTTP/1.1\r\n",
+            "Content-Type: application/http\r\nContent-ID: 7\r\n\r\nDELETE /c/b\r\n",
+            "Content-Type: application/http\r\nContent-ID: 7\r\n\r\n",
+        ] {
+            assert!(parse(malformed.as_bytes()).is_none(), "{malformed}");
+        }
+    }
+
+    #[test]
+    fn parts_lie_between_delimiters_and_the_last_one_has_to_be_there() {
+        let split = |body: &str| {
+            let parts = split(body.as_bytes(), b"x")?;
+            Some(parts.iter().map(|part| String::from_utf8(part.to_vec()).unwrap()).collect::<Vec<_>>())
+        };
+        assert_eq!(split("--x\r\na\r\n--x\r\nb\r\n--x--").unwrap(), ["a\r\n", "b\r\n"]);
+        assert_eq!(
+            split("before\r\n--x \r\na --x\r\n--xy\r\n--x--\r\nafter").unwrap(),
+            ["a --x\r\n--xy\r\n"]
+        );
+        assert_eq!(split("--x--").unwrap(), [""; 0]);
+        assert_eq!(split("--x\r\na\r\n"), None);
+        assert_eq!(split(""), None);
+    }
+
+    #[test]
+    fn a_boundary_may_be_quoted_and_has_to_be_there() {
+        let boundary = |value: &'static str| {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(value))]);
+            boundary(&headers).map(str::to_owned).ok()
+        };
+        assert_eq!(boundary("multipart/mixed; boundary=batch_1").as_deref(), Some("batch_1"));
+        assert_eq!(boundary("Multipart/Mixed;charset=x; Boundary=\"a b\"").as_deref(), Some("a b"));
+        for none in ["multipart/mixed", "multipart/mixed; boundary=", "text/plain; boundary=a", ""] {
+            assert_eq!(boundary(none), None, "{none}");
+        }
+    }
+}

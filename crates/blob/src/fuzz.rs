@@ -1,0 +1,51 @@
+//! Entry points for fuzzing: everything here takes bytes that a client chose, and must not panic.
+
+/// The body of a batch.
+pub fn batch(data: &[u8]) {
+    crate::batch::fuzz(data);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    /// Runs a target on random bytes, and on pieces of what it is for, cut and joined at random.
+    fn throw(target: fn(&[u8]), pieces: &[&[u8]]) {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).unwrap();
+        let mut state = u64::from_le_bytes(seed[..8].try_into().unwrap()) | 1;
+        let mut random = move |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 11) as usize % below
+        };
+        for _ in 0..2000 {
+            let mut input = Vec::new();
+            for _ in 0..random(12) {
+                match random(pieces.len() + 1) {
+                    at if at < pieces.len() => {
+                        let piece = pieces[at];
+                        input.extend_from_slice(&piece[..piece.len() - random(piece.len()) / 3]);
+                    }
+                    _ => input.push(random(256) as u8),
+                }
+            }
+            target(&input);
+        }
+    }
+
+    #[test]
+    fn no_batch_makes_the_parser_panic() {
+        throw(
+            super::batch,
+            &[
+                b"--b\r\n",
+                b"--b--",
+                b"\r\n",
+                b"Content-Type: application/http\r\nContent-ID: 1\r\n\r\n",
+                b"DELETE /c/b HTTP/1.1\r\nx-ms-date: now\r\n\r\n",
+            ],
+        );
+    }
+}

@@ -1,0 +1,260 @@
+//! Blob Batch: the multipart exchange, who may do what, and what a batch cannot hold.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use lazuli_auth::shared_key::{Message, Scheme};
+use lazuli_auth::sign;
+use lazuli_protocol::{Query, ServiceKind, Version, date};
+
+use crate::support::{ACCOUNT, NOW, Reply, TestServer, VERSION, key, start};
+
+const CONTENT_TYPE: &str = "content-type: multipart/mixed; boundary=batch_1";
+
+/// A signature that allows everything, in a query.
+fn sas() -> String {
+    let fields =
+        [("sv", "2022-11-02"), ("ss", "b"), ("srt", "sco"), ("sp", "rwdxylacuptfi"), ("se", "2099-12-31")];
+    sign::account_sas(ACCOUNT, &key(), &fields)
+}
+
+/// The body of a batch of requests, each a request line and headers.
+fn batch(requests: &[String]) -> String {
+    let mut body = String::new();
+    for (id, request) in requests.iter().enumerate() {
+        body.push_str("--batch_1\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n");
+        body.push_str(&format!("Content-ID: {id}\r\n\r\n{request}\r\n\r\n"));
+    }
+    body + "--batch_1--\r\n"
+}
+
+fn delete(target: &str) -> String {
+    let separator = if target.contains('?') { '&' } else { '?' };
+    format!("DELETE {target}{separator}{} HTTP/1.1\r\nContent-Length: 0", sas())
+}
+
+fn set_tier(target: &str, tier: &str) -> String {
+    format!("PUT {target}?comp=tier&{} HTTP/1.1\r\nx-ms-access-tier: {tier}\r\nContent-Length: 0", sas())
+}
+
+/// A part of the reply, read the way clients do.
+#[derive(Debug)]
+struct Part {
+    id: Option<usize>,
+    status: u16,
+    reason: String,
+    text: String,
+}
+
+impl Part {
+    fn outcome(&self) -> (u16, &str) {
+        (self.status, self.header("x-ms-error-code").unwrap_or_default())
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+fn parts(reply: &Reply) -> Vec<Part> {
+    assert_eq!(reply.status, 202, "{}", reply.text());
+    let (media_type, boundary) = reply.header("content-type").unwrap().split_once("; boundary=").unwrap();
+    assert_eq!(media_type, "multipart/mixed");
+    assert!(boundary.starts_with("batchresponse_"), "{boundary}");
+    let (all, rest) = reply.text().split_once(&format!("--{boundary}--")).unwrap();
+    assert_eq!(rest, "");
+    let delimiter = format!("--{boundary}\r\n");
+    let parts = all.split(&delimiter).skip(1).map(|part| {
+        let (mime, http) = part.split_once("\r\n\r\n").unwrap();
+        let mut mime = mime.lines();
+        assert_eq!(mime.next(), Some("Content-Type: application/http"));
+        let id = mime.next().map(|line| line.strip_prefix("Content-ID: ").unwrap().parse().unwrap());
+        let (status, text) = http.split_once("\r\n").unwrap();
+        let mut words = status.splitn(3, ' ');
+        assert_eq!(words.next(), Some("HTTP/1.1"));
+        Part {
+            id,
+            status: words.next().unwrap().parse().unwrap(),
+            reason: words.next().unwrap().to_owned(),
+            text: text.to_owned(),
+        }
+    });
+    parts.collect()
+}
+
+impl TestServer {
+    async fn batch(&self, target: &str, requests: &[String]) -> Vec<Part> {
+        parts(&self.call("POST", target, CONTENT_TYPE, batch(requests)).await)
+    }
+
+    /// The code of a batch that is refused as a whole.
+    async fn refused_batch(&self, target: &str, body: String) -> (u16, String) {
+        let parts = parts(&self.call("POST", target, CONTENT_TYPE, body).await);
+        assert_eq!((parts.len(), parts[0].id), (1, None), "{parts:?}");
+        let (status, code) = parts[0].outcome();
+        (status, code.to_owned())
+    }
+}
+
+#[tokio::test]
+#[ignore = "Delete Blob and Set Blob Tier are being built"]
+async fn each_request_is_answered_in_its_order_with_its_id_and_its_own_outcome() {
+    let server = start().await;
+    server.create_container("aaa").await;
+    server.create_container("bbb").await;
+    for target in ["/aaa/one", "/aaa/two", "/bbb/three ä"] {
+        server.put_block_blob(&target.replace(' ', "%20").replace('ä', "%C3%A4"), "x").await;
+    }
+    let requests =
+        ["/lapis/aaa/one", "/lapis/aaa/none", "/lapis/none/none", "/lapis/bbb/three%20%C3%A4"].map(delete);
+    let parts = server.batch("/?comp=batch", &requests).await;
+    let outcomes: Vec<_> = parts.iter().map(|part| (part.id, part.outcome())).collect();
+    assert_eq!(
+        outcomes,
+        [
+            (Some(0), (202, "")),
+            (Some(1), (404, "BlobNotFound")),
+            (Some(2), (404, "ContainerNotFound")),
+            (Some(3), (202, "")),
+        ]
+    );
+    assert_eq!(
+        (parts[0].reason.as_str(), parts[1].reason.as_str()),
+        ("Accepted", "The specified blob does not exist.")
+    );
+    assert!(parts[1].text.contains("<Code>BlobNotFound</Code>"));
+    let ids: std::collections::HashSet<_> =
+        parts.iter().map(|part| part.header("x-ms-request-id").unwrap()).collect();
+    assert_eq!(ids.len(), 4);
+    assert!(parts.iter().all(|part| part.header("x-ms-version") == Some(VERSION)));
+    server.head("/aaa/one", "").await.expect(404);
+    server.head("/aaa/two", "").await.expect(200);
+}
+
+#[tokio::test]
+#[ignore = "Delete Blob and Set Blob Tier are being built"]
+async fn tiers_are_set_in_a_batch_of_a_container() {
+    let server = start().await;
+    server.create_container("aaa").await;
+    for name in ["one", "two"] {
+        server.put_block_blob(&format!("/aaa/{name}"), "x").await;
+    }
+    let requests = [set_tier("/lapis/aaa/one", "Cool"), set_tier("/lapis/aaa/two", "Lukewarm")];
+    let parts = server.batch("/aaa?restype=container&comp=batch", &requests).await;
+    assert_eq!(parts.iter().map(Part::outcome).collect::<Vec<_>>(), [(200, ""), (400, "InvalidHeaderValue")]);
+    assert_eq!(server.head("/aaa/one", "").await.header("x-ms-access-tier"), Some("Cool"));
+}
+
+#[tokio::test]
+async fn a_request_is_let_in_by_its_own_credentials_only() {
+    let server = start().await;
+    server.create_container("aaa").await;
+    server.put_block_blob("/aaa/one", "x").await;
+    let read_only = [("sv", "2022-11-02"), ("ss", "b"), ("srt", "o"), ("sp", "r"), ("se", "2099-12-31")];
+    let read_only = sign::account_sas(ACCOUNT, &key(), &read_only);
+    let requests = [
+        "DELETE /lapis/aaa/one HTTP/1.1".to_owned(),
+        format!("DELETE /lapis/aaa/one?{read_only} HTTP/1.1"),
+        format!("DELETE /lapis/aaa/one?{}x HTTP/1.1", sas()),
+        "DELETE /lapis/aaa/one HTTP/1.1\r\nAuthorization: SharedKey lapis:AAAA".to_owned(),
+    ];
+    let parts = server.batch("/?comp=batch", &requests).await;
+    assert_eq!(
+        parts.iter().map(Part::outcome).collect::<Vec<_>>(),
+        [
+            (401, "NoAuthenticationInformation"),
+            (403, "AuthorizationPermissionMismatch"),
+            (403, "AuthenticationFailed"),
+            (403, "AuthenticationFailed"),
+        ]
+    );
+    server.head("/aaa/one", "").await.expect(200);
+    let anonymous =
+        server.send("POST", "/?comp=batch", CONTENT_TYPE, batch(&[delete("/lapis/aaa/one")])).await;
+    anonymous.refused(401, "NoAuthenticationInformation");
+    server.head("/aaa/one", "").await.expect(200);
+}
+
+/// Python signs and sends `/container/blob`, JavaScript `/account/container/blob`, .NET that without its first slash.
+#[tokio::test]
+#[ignore = "Delete Blob and Set Blob Tier are being built"]
+async fn a_signed_request_may_name_the_account_or_not() {
+    let server = start().await;
+    server.create_container("aaa").await;
+    for (sent, signed) in
+        [("/aaa/one?", "/aaa/one"), ("/lapis/aaa/one", "/lapis/aaa/one"), ("lapis/aaa/one", "/lapis/aaa/one")]
+    {
+        server.put_block_blob("/aaa/one", "x").await;
+        let now = date::rfc1123(NOW);
+        let headers = [("x-ms-date", now.as_str()), ("x-ms-client-request-id", "mine")];
+        let headers: HeaderMap = headers
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap()))
+            .into_iter()
+            .collect();
+        let message = Message {
+            scheme: Scheme::SharedKey,
+            service: ServiceKind::Blob,
+            account: ACCOUNT,
+            method: "DELETE",
+            path: signed,
+            query: &Query::default(),
+            headers: &headers,
+            version: Version::NEWEST,
+        };
+        let authorization = sign::authorization(&message, &key()).unwrap();
+        let request = format!(
+            "DELETE {sent} HTTP/1.1\r\nx-ms-date: {now}\r\nx-ms-client-request-id: mine\r\nAuthorization: {}",
+            authorization.to_str().unwrap()
+        );
+        let parts = server.batch("/?comp=batch", &[request]).await;
+        assert_eq!(parts[0].outcome(), (202, ""), "{sent} {parts:?}");
+        assert_eq!(parts[0].header("x-ms-client-request-id"), Some("mine"));
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_in_one_batch_is_refused_as_a_whole_and_nothing_of_it_is_done() {
+    let server = start().await;
+    for container in ["aaa", "bbb"] {
+        server.create_container(container).await;
+        server.put_block_blob(&format!("/{container}/one"), "x").await;
+    }
+    let all = "/?comp=batch";
+    let one = "/aaa?restype=container&comp=batch";
+    let ours = || delete("/lapis/aaa/one");
+    let many = |count: usize| vec![delete("/lapis/aaa/none"); count];
+    let same_api = "AllBatchSubRequestsShouldBeSameApi";
+    for (target, requests, code) in [
+        (all, vec![], "InvalidInput"),
+        (all, vec![ours(), set_tier("/lapis/aaa/one", "Cool")], same_api),
+        (one, vec![set_tier("/lapis/aaa/one", "Cool"), ours()], same_api),
+        (all, vec![format!("GET /lapis/aaa/one?{} HTTP/1.1", sas())], "InvalidInput"),
+        (
+            all,
+            vec![format!("PUT /lapis/aaa/one?{} HTTP/1.1\r\nx-ms-blob-type: BlockBlob", sas())],
+            "InvalidInput",
+        ),
+        (all, vec![format!("DELETE /lapis/aaa?restype=container&{} HTTP/1.1", sas())], "InvalidInput"),
+        (all, vec![format!("POST /lapis/?comp=batch&{} HTTP/1.1", sas())], "InvalidInput"),
+        (all, vec![ours(), "DELETE".to_owned()], "InvalidInput"),
+        (one, vec![ours(), delete("/lapis/bbb/one")], "InvalidInput"),
+        (all, many(257), "ExceedsMaxBatchRequestCount"),
+    ] {
+        let refused = server.refused_batch(target, batch(&requests)).await;
+        assert_eq!(refused, (400, code.to_owned()), "{target} {:?}", requests.first());
+    }
+    let unfinished = batch(&[ours()]).replace("--batch_1--", "");
+    assert_eq!(server.refused_batch(all, unfinished).await, (400, "InvalidInput".to_owned()));
+    for container in ["aaa", "bbb"] {
+        server.head(&format!("/{container}/one"), "").await.expect(200);
+    }
+    assert_eq!(server.batch(all, &many(256)).await.len(), 256);
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_batch_is_refused_at_once() {
+    let server = start().await;
+    let post = |headers: &'static str, body: Vec<u8>| server.call("POST", "/?comp=batch", headers, body);
+    post("", b"x".to_vec()).await.refused(400, "MissingRequiredHeader");
+    post("content-type: multipart/mixed", b"x".to_vec()).await.refused(400, "InvalidHeaderValue");
+    post("content-type: application/xml", b"x".to_vec()).await.refused(400, "InvalidHeaderValue");
+    post(CONTENT_TYPE, vec![b'x'; (4 << 20) + 1]).await.refused(413, "RequestBodyTooLarge");
+}

@@ -1,8 +1,8 @@
 //! The blob service over a real port: one file for each family of operations, one program, so that it links once.
 #![allow(clippy::unwrap_used, dead_code)]
 
+mod batch;
 mod lease;
 mod properties;
-mod batch;
 mod put;
 mod support;

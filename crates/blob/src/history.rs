@@ -72,5 +72,5 @@ impl History {
 
 /// A state as it is kept: nobody leases it, and nothing is staged for it.
 fn kept(old: &Blob) -> Blob {
-    Blob { lease: Lease::AVAILABLE, staged_id_length: None, ..old.clone() }
+    Blob { lease: Lease::AVAILABLE, staging: None, ..old.clone() }
 }

@@ -44,7 +44,7 @@ fn lease(
     action: LeaseAction,
     now: Timestamp,
 ) -> Result<(Blob, Applied), Refusal> {
-    let blob = blob.filter(|blob| blob.deleted.is_none() && !blob.has_expired(now)).ok_or_else(not_found)?;
+    let blob = blob.filter(|blob| blob.is_there(now)).ok_or_else(not_found)?;
     preconditions.admit_lease_action(&blob)?;
     check_no_pending_copy(&blob)?;
     let applied = blob.lease.apply(action, now).map_err(|refusal| Refusal::lease(refusal, Leased::Blob))?;

@@ -95,7 +95,7 @@ impl Preconditions {
         access: Access,
         now: Timestamp,
     ) -> Result<Admission, Refusal> {
-        let there = blob.filter(|blob| blob.deleted.is_none() && !blob.has_expired(now));
+        let there = blob.filter(|blob| blob.is_there(now));
         let lease = there.map_or(Lease::AVAILABLE, |blob| blob.lease);
         lease.admits(access, self.lease_id, now).map_err(|refusal| Refusal::lease(refusal, Leased::Blob))
     }

@@ -141,7 +141,7 @@ impl Replacement<'_> {
         new.version = self.history.new_version(stamp);
         new.lease = admission.lease;
         new.committed = true;
-        new.staged_id_length = None;
+        new.staging = None;
         let mut mutations = vec![Mutation::Put(keys::BASE, new.encode()?)];
         let mut released = 0;
         if let Some(old) = old {
@@ -150,7 +150,7 @@ impl Replacement<'_> {
                 released = old.content.allocated();
             }
             mutations.extend(kept);
-            if old.staged_id_length.is_some() {
+            if old.staging.is_some() {
                 mutations.push(Mutation::DeleteRange(keys::all_staged()));
                 mutations.push(Mutation::Delete(keys::STAGED_COUNT));
             }

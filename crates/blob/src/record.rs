@@ -63,8 +63,8 @@ pub(crate) struct Blob {
     pub(crate) expires: Option<Timestamp>,
     pub(crate) immutability: Option<Immutability>,
     pub(crate) legal_hold: bool,
-    /// Staged blocks have ids of this length. Only in the current state, while there are any.
-    pub(crate) staged_id_length: Option<u8>,
+    /// Only in the current state, while blocks are staged. Their time may be up, see [`Self::staged`].
+    pub(crate) staging: Option<Staging>,
     /// Committed blocks in order, see [`crate::block_list`]. Empty where no list was committed.
     #[serde(skip)]
     pub(crate) block_list: Content,
@@ -224,7 +224,7 @@ impl Blob {
             expires: None,
             immutability: None,
             legal_hold: false,
-            staged_id_length: None,
+            staging: None,
             block_list: Content::empty(),
             content: Content::empty(),
         }
@@ -246,10 +246,21 @@ impl Blob {
         self.committed && self.deleted.is_none() && !self.has_expired(now)
     }
 
+    /// Whether there is something to write to or to lease: also what has nothing but staged blocks.
+    pub(crate) fn is_there(&self, now: Timestamp) -> bool {
+        self.deleted.is_none() && !self.has_expired(now)
+    }
+
     /// Whether its time is up. Such a blob does not exist any more, and is swept later.
     pub(crate) fn has_expired(&self, now: Timestamp) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
             || self.deleted.is_some_and(|deleted| deleted.until <= now)
+            || (!self.committed && self.staged(now).is_none())
+    }
+
+    /// The blocks that are staged at a moment, if their time is not up.
+    pub(crate) fn staged(&self, now: Timestamp) -> Option<Staging> {
+        self.staging.filter(|staging| staging.until > now)
     }
 
     /// All content that the row refers to.
@@ -271,11 +282,37 @@ impl Blob {
     }
 }
 
+/// Blocks are staged for a blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Staging {
+    /// All their ids have so many bytes.
+    pub(crate) id_length: u8,
+    /// When they are all gone, unless another one is staged before.
+    #[serde(with = "ticks")]
+    pub(crate) until: Timestamp,
+}
+
+impl Staging {
+    /// How long blocks are kept after the last one was staged.
+    const KEPT: Span = Span::seconds(7 * 86_400);
+    /// How exactly that is known. Noting every block would make those that are put in parallel wait for each other.
+    const NOTED_EVERY: Span = Span::seconds(3600);
+
+    /// The first block is staged.
+    pub(crate) fn begin(id_length: u8, now: Timestamp) -> Self {
+        Self { id_length, until: now + Self::KEPT + Self::NOTED_EVERY }
+    }
+
+    /// Another block is staged. The same again if that need not be noted.
+    #[must_use]
+    pub(crate) fn go_on(self, now: Timestamp) -> Self {
+        if self.until < now + Self::KEPT { Self::begin(self.id_length, now) } else { self }
+    }
+}
+
 /// A block that was put and not yet committed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StagedBlock {
-    #[serde(with = "ticks")]
-    pub(crate) staged: Timestamp,
     pub(crate) encryption: Option<Encryption>,
     /// What its encryption starts from.
     pub(crate) nonce: Option<[u8; 16]>,

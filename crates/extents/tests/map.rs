@@ -80,6 +80,7 @@ enum Step {
     Resize(usize),
     Slice(usize, usize),
     AppendOld(usize),
+    AppendPart(usize, usize, usize),
     WriteOld { which: usize, at: usize },
     Commit,
 }
@@ -94,6 +95,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..40_000usize).prop_map(Step::Resize),
         1 => (0..4000usize, 10_000..60_000usize).prop_map(|(from, to)| Step::Slice(from, to)),
         2 => any::<usize>().prop_map(Step::AppendOld),
+        2 => (any::<usize>(), at.clone(), length).prop_map(|(which, at, length)| Step::AppendPart(which, at, at + length)),
         2 => (any::<usize>(), at).prop_map(|(which, at)| Step::WriteOld { which, at }),
         4 => Just(Step::Commit),
     ]
@@ -150,6 +152,15 @@ async fn apply(
                 model.extend_from_slice(with);
             }
         }
+        Step::AppendPart(which, from, to) if !old.is_empty() => {
+            let (content, with) = &old[which % old.len()];
+            let to = (*to).min(with.len());
+            let with = &with[(*from).min(to)..to];
+            if model.len() + with.len() <= MOST {
+                edit.append_part(content, *from as u64..to as u64).await.unwrap();
+                model.extend_from_slice(with);
+            }
+        }
         Step::WriteOld { which, at } if !old.is_empty() => {
             let (content, with) = &old[which % old.len()];
             if at + with.len() <= MOST && !with.is_empty() {
@@ -157,7 +168,7 @@ async fn apply(
                 overwrite(model, *at, with);
             }
         }
-        Step::AppendOld(_) | Step::WriteOld { .. } | Step::Commit => {}
+        Step::AppendOld(_) | Step::AppendPart(..) | Step::WriteOld { .. } | Step::Commit => {}
     }
     assert_eq!(edit.len(), model.len() as u64, "{step:?}");
 }

@@ -61,16 +61,28 @@ impl Edit {
 
     /// Puts other content behind.
     pub async fn append(&mut self, content: &Content) -> Result<(), Error> {
-        self.check(self.len(), content.len())?;
-        if let Some(bytes) = content.as_inline() {
-            self.tail.extend_from_slice(bytes);
-            if self.tail.len() > MAX_INLINE_PIECE {
-                self.settle_tail().await?;
-            }
-        } else {
+        self.append_part(content, 0..content.len()).await
+    }
+
+    /// Puts the part of other content behind that lies in the range.
+    pub async fn append_part(&mut self, content: &Content, range: Range<u64>) -> Result<(), Error> {
+        let (tree, end) = (content.tree(), range.end.min(content.len()));
+        let start = range.start.min(end);
+        self.check(self.len(), end - start)?;
+        let in_tree = start.min(tree.len())..end.min(tree.len());
+        if !in_tree.is_empty() {
             self.settle_tail().await?;
-            self.append_tree(&content.tree()).await?;
-            self.tail.extend_from_slice(content.tail());
+            let part = self.compute(|_, nodes| {
+                let (before_end, _) = tree.split(nodes, in_tree.end)?;
+                Ok(before_end.split(nodes, in_tree.start)?.1)
+            });
+            let part = part.await?;
+            self.append_tree(&part).await?;
+        }
+        let [from, to] = [start, end].map(|at| at.saturating_sub(tree.len()) as usize);
+        self.tail.extend_from_slice(&content.tail()[from..to]);
+        if self.tail.len() > MAX_INLINE_PIECE {
+            self.settle_tail().await?;
         }
         self.relieve().await
     }

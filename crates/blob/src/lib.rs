@@ -35,6 +35,7 @@ use async_trait::async_trait;
 use lazuli_account::AccountDirectory;
 use lazuli_extents::Extents;
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
+use lazuli_protocol::structured::Structured;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
 use lazuli_store::{Decision, Gate, Partition, Reads, Store, View, transact};
 
@@ -75,8 +76,9 @@ fn container_gone() -> Refusal {
 
 #[async_trait]
 impl Service for BlobService {
-    async fn call(&self, request: Request) -> Result<Response, Refusal> {
-        match request.operation {
+    async fn call(&self, mut request: Request) -> Result<Response, Refusal> {
+        let structured = Structured::of(&mut request)?;
+        let response = match request.operation {
             Operation::BlobBatch | Operation::ContainerBatch => self.blob_batch(request).await,
             Operation::CreateContainer => self.create_container(request).await,
             Operation::PutBlob => self.put_blob(request).await,
@@ -87,7 +89,11 @@ impl Service for BlobService {
             Operation::SetBlobMetadata => self.set_blob_metadata(request).await,
             Operation::LeaseBlob => self.lease_blob(request).await,
             operation => Err(Refusal::not_implemented(operation.name())),
-        }
+        }?;
+        Ok(match structured {
+            Some(structured) => structured.answer(response),
+            None => response,
+        })
     }
 
     async fn access_policy(

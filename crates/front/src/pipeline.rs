@@ -28,7 +28,7 @@ use lazuli_protocol::properties::ServiceProperties;
 use lazuli_protocol::request::{Carried, full};
 use lazuli_protocol::{
     Account, Accounts, ErrorCode, Operation, Query, Refusal, Request, Response, Service, ServiceKind,
-    Version, cors,
+    Version, cors, structured,
 };
 use uuid::Uuid;
 
@@ -324,7 +324,9 @@ fn admit_body(
     parts: &Parts,
 ) -> Result<(), Refusal> {
     if let Some(body) = body {
-        return body.limit(allowance::body_limit(operation));
+        let structured = parts.headers.contains_key("x-ms-structured-body");
+        let around = if structured { structured::MAX_OVERHEAD } else { 0 };
+        return body.limit(allowance::body_limit(operation).saturating_add(around));
     }
     let measured = content_length.is_some()
         || parts.headers.contains_key(TRANSFER_ENCODING)

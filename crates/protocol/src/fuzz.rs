@@ -14,7 +14,7 @@ use crate::query::Query;
 use crate::range::ByteRange;
 use crate::service::ServiceKind;
 use crate::version::Version;
-use crate::{date, names};
+use crate::{date, names, structured};
 
 /// [`Query::parse`] and its readers, [`Page::parse`] among them.
 pub fn query(data: &[u8]) {
@@ -117,5 +117,17 @@ pub fn metadata(data: &[u8]) {
 pub fn version(data: &[u8]) {
     if let Some(version) = Version::parse(&String::from_utf8_lossy(data)) {
         assert_eq!(Version::parse(&version.to_string()), Some(version));
+    }
+}
+
+/// A structured message: the length that is announced, the length of its pieces, then its bytes behind a good version
+/// and length, so that the rest is reached.
+pub fn structured(data: &[u8]) {
+    let Some((&[length, piece], rest)) = data.split_first_chunk() else { return };
+    let mut message = vec![1];
+    message.extend_from_slice(&(rest.len() as u64 + 9).to_le_bytes());
+    message.extend_from_slice(rest);
+    if let Ok(content) = structured::content(&message, length.into(), piece.into()) {
+        assert_eq!(content.len(), usize::from(length));
     }
 }

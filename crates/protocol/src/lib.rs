@@ -20,6 +20,7 @@ pub mod query;
 pub mod range;
 pub mod request;
 pub mod service;
+pub mod structured;
 pub mod version;
 pub mod xml;
 

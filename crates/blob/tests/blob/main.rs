@@ -5,4 +5,5 @@ mod batch;
 mod lease;
 mod properties;
 mod put;
+mod structured;
 mod support;

@@ -1,0 +1,544 @@
+//! Structured messages: bodies that carry a CRC-64/NVME of each of their segments and of their whole content, so that
+//! either side can tell what arrived from what was meant, however long it is.
+//!
+//! ```text
+//! message    version u8 = 1, length of the message u64, flags u16 = 1, segments u16,
+//!            segments, CRC of the content u64
+//! segment    number u16 from 1 on, length of the content u64, content, CRC of it u64
+//! ```
+//!
+//! Numbers are little-endian. [`Structured::of`] takes a request's body out of its message, so that whoever reads it
+//! sees content only, and fails before the end if it is not what it should be; [`Structured::answer`] puts a reply's
+//! body into one. Both work on what passes through and keep nothing.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BufMut, Bytes};
+use crc_fast::CrcAlgorithm::Crc64Nvme;
+use crc_fast::{Digest, checksum_combine};
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue};
+use http_body::{Frame, SizeHint};
+
+use crate::error::{ErrorCode, Refusal};
+use crate::header::Headers;
+use crate::operation::Operation;
+use crate::request::{BodyError, Request, Response, full};
+
+const BODY: HeaderName = HeaderName::from_static("x-ms-structured-body");
+const BODY_LENGTH: HeaderName = HeaderName::from_static("x-ms-structured-content-length");
+
+const VERSION: u8 = 1;
+const FLAG_CRC64: u16 = 1;
+const MESSAGE_HEADER: usize = 13;
+const SEGMENT_HEADER: usize = 10;
+const CRC: usize = 8;
+const MAX_SEGMENTS: u64 = u16::MAX as u64;
+/// The content of a segment that we write, unless that makes too many of them.
+const SEGMENT: u64 = 4 << 20;
+
+/// The most bytes by which a message is longer than its content.
+pub const MAX_OVERHEAD: u64 = (MESSAGE_HEADER + CRC) as u64 + MAX_SEGMENTS * (SEGMENT_HEADER + CRC) as u64;
+
+/// A request that uses structured messages.
+#[derive(Debug)]
+pub struct Structured {
+    /// How the client names the format, which the reply repeats.
+    format: HeaderValue,
+    /// Whether the reply's body is to be one.
+    reads: bool,
+}
+
+impl Structured {
+    /// Whether a request uses structured messages. If its own body is one, it is replaced by its content.
+    pub fn of(request: &mut Request) -> Result<Option<Self>, Refusal> {
+        use Operation::{AppendBlock, GetBlob, GetFile, PutBlob, PutBlock, PutPage, PutRange};
+        let reads = match request.operation {
+            GetBlob | GetFile => true,
+            PutBlob | PutBlock | AppendBlock | PutPage | PutRange => false,
+            _ => return Ok(None),
+        };
+        let Some(text) = request.headers.filled(BODY.as_str())? else { return Ok(None) };
+        let plain: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+        if !plain.eq_ignore_ascii_case("XSM/1.0;properties=crc64") {
+            return Err(Refusal::invalid_header(BODY, text));
+        }
+        let format = HeaderValue::from_str(text).map_err(|_| Refusal::invalid_header(BODY, text))?;
+        if !reads {
+            let length = request.headers.required_number(BODY_LENGTH.as_str(), 0..=i64::MAX)?.unsigned_abs();
+            let message = request.content_length.ok_or(ErrorCode::MissingContentLengthHeader)?;
+            let body = std::mem::replace(&mut request.body, full(""));
+            request.body = Box::pin(Through::new(body, Decoder::new(message, length), length));
+            request.content_length = Some(length);
+        }
+        Ok(Some(Self { format, reads }))
+    }
+
+    /// The reply as the client expects it.
+    pub fn answer(self, mut response: Response) -> Response {
+        if self.reads {
+            let length =
+                response.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+            // A reply that does not say how long it is, is no content.
+            let Some(length) = length else { return response };
+            let encoder = Encoder::new(length);
+            let message = encoder.message_length();
+            response.body = Box::pin(Through::new(response.body, encoder, message));
+            response.headers.insert(CONTENT_LENGTH, message.into());
+            response.headers.insert(BODY_LENGTH, length.into());
+        }
+        response.headers.insert(BODY, self.format);
+        response
+    }
+}
+
+fn malformed(reason: &'static str) -> Refusal {
+    Refusal::new(ErrorCode::InvalidInput).message(reason)
+}
+
+/// Something that bytes pass through and come out of changed.
+trait Pass: Unpin {
+    fn push(&mut self, bytes: Bytes, out: &mut VecDeque<Bytes>) -> Result<(), Refusal>;
+    /// There are no more.
+    fn finish(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), Refusal>;
+}
+
+/// A body that has passed through something.
+struct Through<B, P> {
+    /// None once it has ended or failed.
+    body: Option<B>,
+    pass: P,
+    /// What came out of the last piece.
+    out: VecDeque<Bytes>,
+    /// Bytes still to come.
+    left: u64,
+}
+
+impl<B, P> Through<B, P> {
+    fn new(body: B, pass: P, length: u64) -> Self {
+        Self { body: Some(body), pass, out: VecDeque::new(), left: length }
+    }
+}
+
+impl<B, P> http_body::Body for Through<B, P>
+where
+    B: http_body::Body<Data = Bytes, Error = BodyError> + Unpin,
+    P: Pass,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(bytes) = this.out.pop_front() {
+                this.left = this.left.saturating_sub(bytes.len() as u64);
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            let Some(body) = &mut this.body else { return Poll::Ready(None) };
+            let passed = match ready!(Pin::new(body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => this.pass.push(bytes, &mut this.out),
+                    Err(_) => Ok(()),
+                },
+                Some(Err(error)) => {
+                    this.body = None;
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => {
+                    this.body = None;
+                    this.pass.finish(&mut this.out)
+                }
+            };
+            if let Err(refusal) = passed {
+                this.body = None;
+                this.out.clear();
+                return Poll::Ready(Some(Err(refusal.into())));
+            }
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+/// Takes content out of a message.
+#[derive(Debug)]
+struct Decoder {
+    /// How long the message is to be, and its content.
+    message_length: u64,
+    content_length: u64,
+    next: Field,
+    /// The bytes of that field that have arrived.
+    field: Vec<u8>,
+    segments: u16,
+    /// The number of the segment at hand, its content's length, and what of that is still to come.
+    number: u16,
+    length: u64,
+    left: u64,
+    /// Content of all segments so far, the one at hand included.
+    announced: u64,
+    segment_crc: Digest,
+    content_crc: u64,
+}
+
+/// What comes next in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    MessageHeader,
+    SegmentHeader,
+    Content,
+    SegmentCrc,
+    ContentCrc,
+    Nothing,
+}
+
+impl Field {
+    const fn length(self) -> usize {
+        match self {
+            Self::MessageHeader => MESSAGE_HEADER,
+            Self::SegmentHeader => SEGMENT_HEADER,
+            Self::SegmentCrc | Self::ContentCrc => CRC,
+            Self::Content | Self::Nothing => 0,
+        }
+    }
+}
+
+impl Decoder {
+    fn new(message_length: u64, content_length: u64) -> Self {
+        Self {
+            message_length,
+            content_length,
+            next: Field::MessageHeader,
+            field: Vec::with_capacity(MESSAGE_HEADER),
+            segments: 0,
+            number: 0,
+            length: 0,
+            left: 0,
+            announced: 0,
+            segment_crc: Digest::new(Crc64Nvme),
+            content_crc: 0,
+        }
+    }
+
+    /// Reads the field that has arrived. What comes next?
+    fn read(&mut self) -> Result<Field, Refusal> {
+        let mut field = &*self.field;
+        Ok(match self.next {
+            Field::MessageHeader => {
+                if field.get_u8() != VERSION {
+                    return Err(malformed("The version of the structured message is not known."));
+                }
+                if field.get_u64_le() != self.message_length {
+                    return Err(malformed("The structured message is not as long as it says."));
+                }
+                if field.get_u16_le() != FLAG_CRC64 {
+                    return Err(malformed(
+                        "The flags of the structured message are not those of its header.",
+                    ));
+                }
+                self.segments = field.get_u16_le();
+                self.after_segment()
+            }
+            Field::SegmentHeader => {
+                self.number += 1;
+                if field.get_u16_le() != self.number {
+                    return Err(malformed("A segment of the structured message is out of order."));
+                }
+                self.length = field.get_u64_le();
+                self.left = self.length;
+                self.announced = self.announced.saturating_add(self.length);
+                if self.announced > self.content_length {
+                    return Err(malformed("The structured message has more content than announced."));
+                }
+                self.segment_crc = Digest::new(Crc64Nvme);
+                Field::Content
+            }
+            Field::SegmentCrc => {
+                let crc = self.segment_crc.finalize();
+                if field.get_u64_le() != crc {
+                    return Err(ErrorCode::Crc64Mismatch.into());
+                }
+                self.content_crc = match self.number {
+                    1 => crc,
+                    _ => checksum_combine(Crc64Nvme, self.content_crc, crc, self.length),
+                };
+                self.after_segment()
+            }
+            Field::ContentCrc => {
+                if field.get_u64_le() != self.content_crc {
+                    return Err(ErrorCode::Crc64Mismatch.into());
+                }
+                Field::Nothing
+            }
+            Field::Content | Field::Nothing => self.next,
+        })
+    }
+
+    fn after_segment(&self) -> Field {
+        if self.number < self.segments { Field::SegmentHeader } else { Field::ContentCrc }
+    }
+}
+
+impl Pass for Decoder {
+    fn push(&mut self, mut bytes: Bytes, out: &mut VecDeque<Bytes>) -> Result<(), Refusal> {
+        while !bytes.is_empty() {
+            match self.next {
+                Field::Content => {
+                    let length = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+                    let content = bytes.split_to(length);
+                    self.segment_crc.update(&content);
+                    self.left -= length as u64;
+                    out.push_back(content);
+                }
+                Field::Nothing => return Err(malformed("The structured message is longer than it says.")),
+                field => {
+                    let part = bytes.split_to(bytes.len().min(field.length() - self.field.len()));
+                    self.field.extend_from_slice(&part);
+                    if self.field.len() == field.length() {
+                        self.next = self.read()?;
+                        self.field.clear();
+                    }
+                }
+            }
+            if self.next == Field::Content && self.left == 0 {
+                self.next = Field::SegmentCrc;
+            }
+        }
+        out.retain(|content| !content.is_empty());
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &mut VecDeque<Bytes>) -> Result<(), Refusal> {
+        if self.next == Field::Nothing && self.announced == self.content_length {
+            Ok(())
+        } else {
+            Err(malformed("The structured message ends before its content does."))
+        }
+    }
+}
+
+/// Puts content into a message.
+#[derive(Debug)]
+struct Encoder {
+    content_length: u64,
+    segment_length: u64,
+    /// Content before the segment at hand; none before the first.
+    begun: Option<u64>,
+    /// The number of the segment at hand, and what of it is still to come.
+    number: u16,
+    left: u64,
+    segment_crc: Digest,
+    content_crc: Digest,
+}
+
+impl Encoder {
+    fn new(content_length: u64) -> Self {
+        Self {
+            content_length,
+            segment_length: SEGMENT.max(content_length.div_ceil(MAX_SEGMENTS)),
+            begun: None,
+            number: 0,
+            left: 0,
+            segment_crc: Digest::new(Crc64Nvme),
+            content_crc: Digest::new(Crc64Nvme),
+        }
+    }
+
+    /// Even no content is one segment.
+    fn segments(&self) -> u64 {
+        self.content_length.div_ceil(self.segment_length).max(1)
+    }
+
+    fn message_length(&self) -> u64 {
+        let around = (SEGMENT_HEADER + CRC) as u64 * self.segments() + (MESSAGE_HEADER + CRC) as u64;
+        self.content_length + around
+    }
+
+    /// Ends the segment at hand, if there is one, and begins the next.
+    fn begin_segment(&mut self) -> Bytes {
+        let mut bytes = Vec::with_capacity(CRC + MESSAGE_HEADER + SEGMENT_HEADER);
+        let begun = match self.begun {
+            None => {
+                bytes.put_u8(VERSION);
+                bytes.put_u64_le(self.message_length());
+                bytes.put_u16_le(FLAG_CRC64);
+                bytes.put_u16_le(self.segments() as u16);
+                0
+            }
+            Some(begun) => {
+                bytes.put_u64_le(self.segment_crc.finalize());
+                begun + self.segment_length
+            }
+        };
+        self.begun = Some(begun);
+        self.number += 1;
+        self.left = self.segment_length.min(self.content_length.saturating_sub(begun));
+        self.segment_crc = Digest::new(Crc64Nvme);
+        bytes.put_u16_le(self.number);
+        bytes.put_u64_le(self.left);
+        bytes.into()
+    }
+}
+
+impl Pass for Encoder {
+    fn push(&mut self, mut bytes: Bytes, out: &mut VecDeque<Bytes>) -> Result<(), Refusal> {
+        while !bytes.is_empty() {
+            if self.left == 0 {
+                if self.begun.is_some() && u64::from(self.number) == self.segments() {
+                    return Err(malformed("The content is longer than announced."));
+                }
+                out.push_back(self.begin_segment());
+            }
+            let content = bytes.split_to(bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX)));
+            self.left -= content.len() as u64;
+            self.segment_crc.update(&content);
+            self.content_crc.update(&content);
+            out.push_back(content);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), Refusal> {
+        if self.begun.is_none() {
+            out.push_back(self.begin_segment());
+        }
+        let mut bytes = Vec::with_capacity(2 * CRC);
+        bytes.put_u64_le(self.segment_crc.finalize());
+        bytes.put_u64_le(self.content_crc.finalize());
+        out.push_back(bytes.into());
+        Ok(())
+    }
+}
+
+/// A message with that content, all of it in memory.
+#[doc(hidden)]
+pub fn message(content: &[u8], segment_length: u64) -> Vec<u8> {
+    let mut encoder = Encoder { segment_length, ..Encoder::new(content.len() as u64) };
+    let mut out = VecDeque::new();
+    let done =
+        encoder.push(Bytes::copy_from_slice(content), &mut out).and_then(|()| encoder.finish(&mut out));
+    debug_assert!(done.is_ok());
+    out.iter().flat_map(|bytes| bytes.iter().copied()).collect()
+}
+
+/// The content of a message that arrives in pieces of that length.
+#[doc(hidden)]
+pub fn content(message: &[u8], length: u64, piece: usize) -> Result<Vec<u8>, Refusal> {
+    let mut decoder = Decoder::new(message.len() as u64, length);
+    let mut out = VecDeque::new();
+    for piece in message.chunks(piece.max(1)) {
+        decoder.push(Bytes::copy_from_slice(piece), &mut out)?;
+    }
+    decoder.finish(&mut out)?;
+    Ok(out.iter().flat_map(|bytes| bytes.iter().copied()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(message: &[u8], length: u64) -> Result<Vec<u8>, ErrorCode> {
+        content(message, length, 7).map_err(|refusal| refusal.code())
+    }
+
+    #[test]
+    fn a_message_is_laid_out_as_clients_read_it() {
+        let empty = message(b"", 4);
+        assert_eq!(empty[..13], [1, 39, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0]);
+        assert_eq!(empty[13..23], [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(empty[23..], [0; 16]);
+        // The check value of CRC-64/NVME.
+        let digits = message(b"123456789", 9);
+        let check = 0xAE8B_1486_0A79_9888_u64.to_le_bytes();
+        assert_eq!(
+            (&digits[23..32], &digits[32..40], &digits[40..]),
+            (&b"123456789"[..], &check[..], &check[..])
+        );
+    }
+
+    #[test]
+    fn what_is_put_into_a_message_comes_out_of_it_however_it_arrives() {
+        for length in [0, 1, 4, 5, 1000] {
+            let data: Vec<u8> = (0..length).map(|i| (i * 31 % 251) as u8).collect();
+            for segment in [1, 3, 4, 999, 5000] {
+                let message = message(&data, segment);
+                let encoder = Encoder { segment_length: segment, ..Encoder::new(length as u64) };
+                assert_eq!(message.len() as u64, encoder.message_length());
+                for piece in [1, 2, 13, 64, 10_000] {
+                    assert_eq!(
+                        content(&message, length as u64, piece).unwrap(),
+                        data,
+                        "{length} {segment} {piece}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_flipped_byte_is_noticed() {
+        let data = b"some content of some length";
+        let message = message(data, 10);
+        for at in 0..message.len() {
+            let mut bad = message.clone();
+            bad[at] ^= 0x10;
+            let in_content = at >= 23;
+            let got = code(&bad, data.len() as u64);
+            assert!(got.is_err(), "{at}");
+            if in_content && (23..33).contains(&at) {
+                assert_eq!(got, Err(ErrorCode::Crc64Mismatch), "{at}");
+            }
+        }
+        let mut bad = message.clone();
+        *bad.last_mut().unwrap() ^= 1;
+        assert_eq!(code(&bad, data.len() as u64), Err(ErrorCode::Crc64Mismatch));
+    }
+
+    #[test]
+    fn a_message_that_is_cut_or_lies_about_its_length_is_refused() {
+        let data = b"some content of some length";
+        let whole = message(data, 10);
+        for length in 0..whole.len() {
+            assert_eq!(code(&whole[..length], data.len() as u64), Err(ErrorCode::InvalidInput), "{length}");
+        }
+        let longer = [&whole[..], b"x"].concat();
+        assert_eq!(code(&longer, data.len() as u64), Err(ErrorCode::InvalidInput));
+        for announced in [0, data.len() as u64 - 1, data.len() as u64 + 1] {
+            assert_eq!(code(&whole, announced), Err(ErrorCode::InvalidInput), "{announced}");
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_decoder_panic() {
+        let good = message(b"some content", 5);
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        for _ in 0..5000 {
+            let mut bytes = vec![12, 3];
+            bytes.extend_from_slice(&good[9..]);
+            for _ in 0..state % 4 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let at = (state >> 33) as usize % bytes.len();
+                bytes[at] = (state >> 25) as u8;
+                bytes.truncate(bytes.len() - (state >> 60) as usize % 2);
+            }
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            crate::fuzz::structured(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_very_long_content_has_no_more_segments_than_can_be_counted() {
+        for length in [0, SEGMENT, SEGMENT + 1, MAX_SEGMENTS * SEGMENT, MAX_SEGMENTS * SEGMENT + 1, 200 << 40]
+        {
+            let encoder = Encoder::new(length);
+            assert!(encoder.segments() <= MAX_SEGMENTS);
+            assert!(encoder.message_length() - length <= MAX_OVERHEAD);
+        }
+    }
+}

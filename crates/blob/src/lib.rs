@@ -13,6 +13,7 @@
 
 mod batch;
 mod container;
+mod delete;
 mod edit;
 #[doc(hidden)]
 pub mod fuzz;
@@ -27,6 +28,7 @@ mod put;
 mod record;
 mod reply;
 mod rows;
+mod snapshot;
 mod target;
 
 use std::sync::Arc;
@@ -88,6 +90,9 @@ impl Service for BlobService {
             Operation::SetBlobProperties => self.set_blob_properties(request).await,
             Operation::SetBlobMetadata => self.set_blob_metadata(request).await,
             Operation::LeaseBlob => self.lease_blob(request).await,
+            Operation::DeleteBlob => self.delete_blob(request).await,
+            Operation::UndeleteBlob => self.undelete_blob(request).await,
+            Operation::SnapshotBlob => self.snapshot_blob(request).await,
             operation => Err(Refusal::not_implemented(operation.name())),
         }?;
         Ok(match structured {

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, dead_code)]
 
 mod batch;
+mod delete;
 mod lease;
 mod properties;
 mod put;
+mod snapshot;
 mod structured;
 mod support;

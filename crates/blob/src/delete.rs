@@ -266,9 +266,7 @@ impl Deletion<'_> {
     /// it exists.
     fn admit(&self, base: Option<&Blob>, now: Timestamp) -> Result<Admission, Refusal> {
         match base {
-            Some(base)
-                if !base.committed && base.is_there(now) && self.version.at_least(2013, 8, 15) =>
-            {
+            Some(base) if !base.committed && base.is_there(now) && self.version.at_least(2013, 8, 15) => {
                 self.preconditions.admit_create(Some(base), Access::Write, now)
             }
             base => self.preconditions.admit_write(base, now),

@@ -7,8 +7,9 @@ use std::future::poll_fn;
 
 use bytes::Bytes;
 use crc_fast::CrcAlgorithm::Crc64Nvme;
+use http::HeaderMap;
 use lazuli_extents::{Content, Upload, Writer};
-use lazuli_protocol::{ErrorCode, Headers, Refusal, Request};
+use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Version};
 use md5::{Digest as _, Md5};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -40,6 +41,22 @@ pub(crate) enum WantMd5 {
     IfSent,
 }
 
+impl WantMd5 {
+    /// What the reply to a block needs: since 2019-02-02 a client that sends no MD5 gets a CRC64 back.
+    pub(crate) fn of_block(version: Version) -> Self {
+        if version.at_least(2019, 2, 2) { Self::IfSent } else { Self::Always }
+    }
+}
+
+/// A small body that was received as its sender meant it.
+#[derive(Debug)]
+pub(crate) struct Document {
+    pub(crate) bytes: Bytes,
+    /// If it was sent, or the version knows nothing else.
+    pub(crate) md5: Option<[u8; 16]>,
+    pub(crate) crc64: u64,
+}
+
 impl BlobService {
     /// Receives the body of a request that may have up to `limit` bytes.
     pub(crate) async fn receive(
@@ -54,15 +71,10 @@ impl BlobService {
         if length > limit {
             return Err(Refusal::new(ErrorCode::RequestBodyTooLarge).detail("MaxLimit", limit.to_string()));
         }
-        let sent_md5 = request.headers.md5("content-md5")?;
-        let sent_crc64 = request.headers.crc64("x-ms-content-crc64")?.map(u64::from_le_bytes);
-        if sent_md5.is_some() && sent_crc64.is_some() {
-            return Err(Refusal::new(ErrorCode::InvalidInput)
-                .message("A body is verified with Content-MD5 or x-ms-content-crc64, not with both."));
-        }
+        let sent = SentDigests::parse(&request.headers)?;
         let writer = self.extents.pins().writer();
         let mut upload = Upload::new(&self.extents, &writer);
-        let mut digest = Digest::new(want == WantMd5::Always || sent_md5.is_some(), length);
+        let mut digest = Digest::new(want == WantMd5::Always || sent.md5.is_some(), length);
         while let Some(frame) = poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await {
             if let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() {
                 digest.update(&bytes).await;
@@ -70,17 +82,26 @@ impl BlobService {
             }
         }
         let (md5, crc64) = digest.finish().await?;
-        if sent_md5.is_some_and(|sent| md5 != Some(sent)) {
-            self.extents.released(length);
-            return Err(ErrorCode::Md5Mismatch.into());
-        }
-        if sent_crc64.is_some_and(|sent| sent != crc64) {
-            self.extents.released(length);
-            return Err(ErrorCode::Crc64Mismatch.into());
-        }
+        sent.check(md5, crc64).inspect_err(|_| self.extents.released(length))?;
         let content = upload.finish().await.map_err(reply::extents)?;
         self.sync(&content).await?;
-        Ok(Received { content, md5, crc64, sent_crc64: sent_crc64.is_some(), writer })
+        Ok(Received { content, md5, crc64, sent_crc64: sent.crc64.is_some(), writer })
+    }
+
+    /// Receives the body of a request into memory, if it has at most `limit` bytes.
+    pub(crate) async fn receive_document(
+        &self,
+        request: &mut Request,
+        limit: usize,
+    ) -> Result<Document, Refusal> {
+        let sent = SentDigests::parse(&request.headers)?;
+        let want = WantMd5::of_block(request.version) == WantMd5::Always || sent.md5.is_some();
+        let bytes = request.read_body(limit).await?;
+        let mut sums = Sums::new(want);
+        sums.update(&bytes);
+        let (md5, crc64) = sums.finish();
+        sent.check(md5, crc64)?;
+        Ok(Document { bytes, md5, crc64 })
     }
 
     /// Makes content durable that was just written.
@@ -89,6 +110,34 @@ impl BlobService {
             return Ok(());
         }
         self.extents.sync().await.map_err(reply::extents)
+    }
+}
+
+/// What the client says that its body's digest is.
+struct SentDigests {
+    md5: Option<[u8; 16]>,
+    crc64: Option<u64>,
+}
+
+impl SentDigests {
+    fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let md5 = headers.md5("content-md5")?;
+        let crc64 = headers.crc64("x-ms-content-crc64")?.map(u64::from_le_bytes);
+        if md5.is_some() && crc64.is_some() {
+            return Err(Refusal::new(ErrorCode::InvalidInput)
+                .message("A body is verified with Content-MD5 or x-ms-content-crc64, not with both."));
+        }
+        Ok(Self { md5, crc64 })
+    }
+
+    fn check(&self, md5: Option<[u8; 16]>, crc64: u64) -> Result<(), Refusal> {
+        if self.md5.is_some_and(|sent| md5 != Some(sent)) {
+            return Err(ErrorCode::Md5Mismatch.into());
+        }
+        if self.crc64.is_some_and(|sent| sent != crc64) {
+            return Err(ErrorCode::Crc64Mismatch.into());
+        }
+        Ok(())
     }
 }
 
@@ -104,6 +153,14 @@ struct Sums {
 }
 
 impl Sums {
+    fn new(md5: bool) -> Self {
+        Self { md5: md5.then(Md5::new), crc64: crc_fast::Digest::new(Crc64Nvme) }
+    }
+
+    fn finish(self) -> (Option<[u8; 16]>, u64) {
+        (self.md5.map(|md5| md5.finalize().into()), self.crc64.finalize())
+    }
+
     fn update(&mut self, bytes: &[u8]) {
         if let Some(md5) = &mut self.md5 {
             md5.update(bytes);
@@ -114,7 +171,7 @@ impl Sums {
 
 impl Digest {
     fn new(md5: bool, length: u64) -> Self {
-        let mut sums = Sums { md5: md5.then(Md5::new), crc64: crc_fast::Digest::new(Crc64Nvme) };
+        let mut sums = Sums::new(md5);
         if length <= DIGEST_ASIDE {
             return Self::Here(Box::new(sums));
         }
@@ -144,6 +201,6 @@ impl Digest {
                 task.await.map_err(|_| Refusal::new(ErrorCode::InternalError))?
             }
         };
-        Ok((sums.md5.map(|md5| md5.finalize().into()), sums.crc64.finalize()))
+        Ok(sums.finish())
     }
 }

@@ -12,6 +12,8 @@
 #![allow(dead_code)]
 
 mod batch;
+mod block;
+mod block_list;
 mod container;
 mod delete;
 mod edit;
@@ -39,7 +41,7 @@ use lazuli_extents::Extents;
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
 use lazuli_protocol::structured::Structured;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
-use lazuli_store::{Decision, Gate, Partition, Reads, Store, View, transact};
+use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
 
 pub use record::Damage;
 pub use rows::BlobRows;
@@ -69,6 +71,12 @@ impl BlobService {
         let result = transact(&*self.store, &self.gate, partition, reads, rule).await;
         result.map_err(|error| lazuli_account::refusal(error, container_gone))
     }
+
+    /// Reads rows of a blob's partition, if its container is still there.
+    async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, Refusal> {
+        let set = self.store.read(partition, reads).await.map_err(reply::unreadable)?;
+        if set.space.is_some_and(|space| space.open) { Ok(set) } else { Err(container_gone()) }
+    }
 }
 
 /// The container was deleted while the request was under way.
@@ -89,6 +97,9 @@ impl Service for BlobService {
             Operation::GetBlobMetadata => self.get_blob_metadata(request).await,
             Operation::SetBlobProperties => self.set_blob_properties(request).await,
             Operation::SetBlobMetadata => self.set_blob_metadata(request).await,
+            Operation::PutBlock => self.put_block(request).await,
+            Operation::PutBlockList => self.put_block_list(request).await,
+            Operation::GetBlockList => self.get_block_list(request).await,
             Operation::LeaseBlob => self.lease_blob(request).await,
             Operation::DeleteBlob => self.delete_blob(request).await,
             Operation::UndeleteBlob => self.undelete_blob(request).await,

@@ -32,6 +32,11 @@ impl Preconditions {
         Ok(this)
     }
 
+    /// Of a write that takes no conditions.
+    pub(crate) fn of_lease_only(headers: &HeaderMap) -> Result<Self, Refusal> {
+        Ok(Self { lease_id: lease_id(headers)?, ..Self::default() })
+    }
+
     /// Judges a read of what was found, if anything was.
     pub(crate) fn admit_read(
         &self,
@@ -77,6 +82,23 @@ impl Preconditions {
         let current = blob.filter(|blob| blob.is_live(now)).map(Blob::validators);
         self.conditions.evaluate_create(current, admission.by_holder)?;
         Ok(admission)
+    }
+
+    /// Judges a write that makes or replaces a blob of one type, and no other.
+    pub(crate) fn admit_create_of(
+        &self,
+        blob: Option<&Blob>,
+        kind: Kind,
+        access: Access,
+        now: Timestamp,
+    ) -> Result<Admission, Refusal> {
+        self.admit_lease(blob, access, now)?;
+        match blob {
+            Some(blob) if blob.is_there(now) && !blob.kind.is_like(kind) => {
+                Err(ErrorCode::InvalidBlobType.into())
+            }
+            _ => self.admit_create(blob, access, now),
+        }
     }
 
     /// Judges the conditions of a lease action, for which the lease id means something else.

@@ -7,6 +7,7 @@ use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, Version};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
+use crate::block::drop_staged;
 use crate::history::History;
 use crate::intake::WantMd5;
 use crate::precondition::{Preconditions, check_mutable, check_overwrite};
@@ -152,8 +153,7 @@ impl Replacement<'_> {
             }
             mutations.extend(kept);
             if old.staging.is_some() {
-                mutations.push(Mutation::DeleteRange(keys::all_staged()));
-                mutations.push(Mutation::Delete(keys::STAGED_COUNT));
+                mutations.extend(drop_staged());
             }
         }
         let change = Change::of(mutations).until(admission.valid_until);
@@ -186,9 +186,18 @@ pub(crate) fn check_no_pending_copy(blob: &Blob) -> Result<(), Refusal> {
 
 /// The blob that a request describes, without its content.
 pub(crate) fn new_blob(request: &Request, kind: Kind) -> Result<Blob, Refusal> {
+    new_blob_with(request, kind, ContentHeaderForms::OwnOrPlain)
+}
+
+/// The blob that a request describes whose content headers have these forms.
+pub(crate) fn new_blob_with(
+    request: &Request,
+    kind: Kind,
+    forms: ContentHeaderForms,
+) -> Result<Blob, Refusal> {
     let headers = &request.headers;
     let mut blob = Blob::new(kind, Default::default(), request.now);
-    blob.headers = content_headers(headers, ContentHeaderForms::OwnOrPlain)?;
+    blob.headers = content_headers(headers, forms)?;
     blob.headers.content_type.get_or_insert_with(|| DEFAULT_CONTENT_TYPE.to_owned());
     blob.metadata = Metadata::from_headers(headers)?;
     blob.tier.tier = access_tier(headers)?;

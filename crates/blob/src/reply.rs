@@ -50,6 +50,15 @@ pub(crate) fn written(status: StatusCode, blob: &Blob, version: Version) -> Resp
     response
 }
 
+/// The digest of a body that became a block: the MD5 where one was sent or the version knows no other.
+pub(crate) fn digests(headers: &mut HeaderMap, md5: Option<[u8; 16]>, crc64: u64, version: Version) {
+    match md5 {
+        Some(md5) => put(headers, "content-md5", md5_text(&md5)),
+        None if version.at_least(2019, 2, 2) => put(headers, "x-ms-content-crc64", crc64_text(crc64)),
+        None => {}
+    }
+}
+
 /// Which key the content is encrypted with, if it is not the server's own.
 pub(crate) fn encryption(headers: &mut HeaderMap, encryption: Option<&Encryption>) {
     match encryption {

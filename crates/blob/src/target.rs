@@ -6,7 +6,7 @@ use lazuli_protocol::{ErrorCode, Query, Refusal, Request, date, names};
 use lazuli_store::{Partition, Reads};
 
 use crate::record::{self, Blob, Container};
-use crate::{BlobService, keys, reply};
+use crate::{BlobService, keys};
 
 /// A blob that a request addresses.
 pub(crate) struct Target {
@@ -85,10 +85,7 @@ impl BlobService {
             // The current version has its row where the current state is.
             State::Version(stamp) => vec![keys::version(stamp), keys::BASE],
         };
-        let set = self.store.read(&target.partition, &Reads::keys(keys)).await.map_err(reply::unreadable)?;
-        if !set.space.is_some_and(|space| space.open) {
-            return Err(crate::container_gone());
-        }
+        let set = self.read(&target.partition, &Reads::keys(keys)).await?;
         let now = self.store.now();
         for (at, row) in set.rows.iter().enumerate() {
             let Some(blob) = record::blob(row.as_ref())? else { continue };

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, dead_code)]
 
 mod batch;
+mod block;
 mod delete;
 mod lease;
 mod properties;

@@ -1,0 +1,363 @@
+//! Put Block, Put Block List, Get Block List.
+
+use bytes::Bytes;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::support::{Reply, TestServer, start};
+
+/// The text of a block id, and as it stands in a query.
+fn id(name: &str) -> String {
+    STANDARD.encode(name)
+}
+
+fn in_query(id: &str) -> String {
+    id.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D")
+}
+
+/// A block list: words like `c:a`, `u:b`, `l:c` name the list and the id.
+fn list(words: &str) -> String {
+    let mut document = String::from("<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>");
+    for word in words.split_whitespace() {
+        let (from, name) = word.split_once(':').unwrap();
+        let element = match from {
+            "c" => "Committed",
+            "u" => "Uncommitted",
+            _ => "Latest",
+        };
+        document += &format!("<{element}>{}</{element}>", id(name));
+    }
+    document + "</BlockList>"
+}
+
+impl TestServer {
+    pub(crate) async fn put_block(&self, blob: &str, name: &str, body: impl Into<Bytes>) -> Reply {
+        self.put(&format!("{blob}?comp=block&blockid={}", in_query(&id(name))), "", body).await
+    }
+
+    pub(crate) async fn put_block_list(&self, blob: &str, headers: &str, words: &str) -> Reply {
+        self.put(&format!("{blob}?comp=blocklist"), headers, list(words)).await
+    }
+
+    /// `names and sizes of committed blocks | of uncommitted ones`.
+    async fn blocks(&self, blob: &str) -> String {
+        let separator = if blob.contains('?') { '&' } else { '?' };
+        let target = format!("{blob}{separator}comp=blocklist&blocklisttype=all");
+        let reply = self.get(&target, "").await.expect(200);
+        let (committed, uncommitted) = reply.text().split_once("<UncommittedBlocks>").unwrap();
+        let blocks = |part: &str| {
+            let blocks = part.split("<Name>").skip(1).map(|block| {
+                let (name, rest) = block.split_once("</Name><Size>").unwrap();
+                let name = String::from_utf8(STANDARD.decode(name).unwrap()).unwrap();
+                format!("{name}={}", rest.split_once('<').unwrap().0)
+            });
+            blocks.collect::<Vec<_>>().join(" ")
+        };
+        format!("{} | {}", blocks(committed), blocks(uncommitted))
+    }
+}
+
+#[tokio::test]
+async fn a_blob_is_what_its_list_says_in_that_order() {
+    let server = start().await;
+    server.create_container("con").await;
+    let large = "x".repeat(300_000);
+    for (name, body) in [("a", "1"), ("b", "22"), ("c", &large), ("d", "4444")] {
+        let put = server.put_block("/con/b", name, body.to_owned()).await.expect(201);
+        assert_eq!(put.header("etag"), None);
+        assert!(put.header("x-ms-content-crc64").is_some() && put.header("content-md5").is_none());
+    }
+    server.get("/con/b", "").await.refused(404, "BlobNotFound");
+    server.head("/con/b", "").await.expect(404);
+    assert_eq!(server.blocks("/con/b").await, " | a=1 b=2 c=300000 d=4");
+
+    let put = server.put_block_list("/con/b", "", "u:c l:a u:b l:a").await.expect(201);
+    let got = server.get("/con/b", "").await.expect(200);
+    assert_eq!(got.text(), format!("{large}1221"));
+    assert_eq!((got.etag(), got.header("content-md5")), (put.etag(), None));
+    assert_eq!(server.blocks("/con/b").await, "c=300000 a=1 b=2 a=1 | ", "what was not listed is gone");
+
+    server.put_block("/con/b", "a", "new").await.expect(201);
+    server.put_block("/con/b", "e", "5").await.expect(201);
+    assert_eq!(server.get("/con/b", "").await.text(), got.text(), "staging changes nothing");
+    assert_eq!(server.head("/con/b", "").await.etag(), put.etag());
+    server.put_block_list("/con/b", "", "c:b u:e l:a l:b c:c").await.expect(201);
+    assert_eq!(server.get("/con/b", "").await.text(), format!("225new22{large}"));
+    assert_eq!(server.blocks("/con/b").await, "b=2 e=1 a=3 b=2 c=300000 | ");
+
+    server.put_block_list("/con/b", "", "").await.expect(201);
+    assert_eq!(server.get("/con/b", "").await.expect(200).text(), "");
+    let server = server.restart().await;
+    assert_eq!(server.blocks("/con/b").await, " | ");
+}
+
+#[tokio::test]
+async fn a_list_with_a_block_that_is_not_where_it_should_be_changes_nothing() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_block("/con/b", "a", "1").await.expect(201);
+    server.put_block("/con/b", "b", "2").await.expect(201);
+    server.put_block_list("/con/b", "", "u:a u:b").await.expect(201);
+    server.put_block("/con/b", "b", "3").await.expect(201);
+    server.put_block("/con/b", "c", "4").await.expect(201);
+    for words in ["u:a", "c:c", "l:z", "u:b u:c c:a l:z", "c:b u:b", "l:aa"] {
+        server.put_block_list("/con/b", "", words).await.refused(400, "InvalidBlockList");
+        assert_eq!(server.get("/con/b", "").await.text(), "12", "{words}");
+        assert_eq!(server.blocks("/con/b").await, "a=1 b=1 | b=1 c=1", "{words}");
+    }
+    server.put_block_list("/con/none", "", "u:a").await.refused(400, "InvalidBlockList");
+    server.get("/con/none?comp=blocklist", "").await.refused(404, "BlobNotFound");
+}
+
+#[tokio::test]
+async fn what_is_not_listed_with_the_blocks_is_cleared_and_the_body_does_not_count() {
+    let server = start().await;
+    server.create_container("con").await;
+    server
+        .put("/con/b", "x-ms-blob-type: BlockBlob\nx-ms-meta-a: 1\nx-ms-blob-cache-control: no-cache", "x")
+        .await;
+    let headers = "content-type: application/xml
+        x-ms-blob-content-language: de
+        x-ms-blob-content-md5: 1B2M2Y8AsgTpgAmY7PhCfg==
+        x-ms-meta-b: 2";
+    let put = server.put_block_list("/con/b", headers, "").await.expect(201);
+    assert!(put.header("x-ms-content-crc64").is_some());
+    let head = server.head("/con/b", "").await;
+    for (name, value) in [
+        ("content-type", Some("application/octet-stream")),
+        ("content-language", Some("de")),
+        ("cache-control", None),
+        ("content-md5", Some("1B2M2Y8AsgTpgAmY7PhCfg==")),
+        ("x-ms-meta-a", None),
+        ("x-ms-meta-b", Some("2")),
+    ] {
+        assert_eq!(head.header(name), value, "{name}");
+    }
+    let wrong = "content-md5: AAAAAAAAAAAAAAAAAAAAAA==";
+    server.put_block_list("/con/b", wrong, "").await.refused(400, "Md5Mismatch");
+    let wrong = "x-ms-content-crc64: AAAAAAAAAAA=";
+    server.put_block_list("/con/b", wrong, "").await.refused(400, "Crc64Mismatch");
+}
+
+#[tokio::test]
+async fn malformed_blocks_are_refused() {
+    let server = start().await;
+    server.create_container("con").await;
+    let long = in_query(&STANDARD.encode([7; 65]));
+    let put = async |query: &str, headers: &str, body: &str| {
+        server.put(&format!("/con/b?comp=block{query}"), headers, body.to_owned()).await
+    };
+    put("", "", "x").await.refused(400, "MissingRequiredQueryParameter");
+    put("&blockid=a", "", "x").await.refused(400, "InvalidQueryParameterValue");
+    put(&format!("&blockid={long}"), "", "x").await.refused(400, "InvalidQueryParameterValue");
+    put("&blockid=AAAA", "", "").await.refused(400, "InvalidHeaderValue");
+    let wrong = "content-md5: AAAAAAAAAAAAAAAAAAAAAA==";
+    put("&blockid=AAAA", wrong, "x").await.refused(400, "Md5Mismatch");
+    let both = "content-md5: AAAAAAAAAAAAAAAAAAAAAA==\nx-ms-content-crc64: AAAAAAAAAAA=";
+    put("&blockid=AAAA", both, "x").await.refused(400, "InvalidInput");
+    let snapshot = "&blockid=AAAA&snapshot=2026-01-02T03:04:05.0000000Z";
+    put(snapshot, "", "x").await.refused(400, "InvalidQueryParameterValue");
+    let nowhere = server.put("/nothing/b?comp=block&blockid=AAAA", "", "x").await;
+    nowhere.refused(404, "ContainerNotFound");
+    server.get("/con/b?comp=blocklist", "").await.refused(404, "BlobNotFound");
+
+    put("&blockid=AAAA", "", "x").await.expect(201);
+    put("&blockid=AAAAAAAA", "", "x").await.refused(400, "InvalidBlobOrBlock");
+    server.put("/con/b?comp=blocklist", "", "<BlockList><Latest>AAAA</Latest></BlockList>").await.expect(201);
+    put("&blockid=AAAAAAAA", "", "x").await.expect(201);
+
+    for (document, code) in [
+        ("", "InvalidXmlDocument"),
+        ("<BlockList>", "InvalidXmlDocument"),
+        ("<BlockList><Latest>*</Latest></BlockList>", "InvalidBlockId"),
+        ("<BlockList><Oldest>AAAA</Oldest></BlockList>", "UnsupportedXmlNode"),
+    ] {
+        server.put("/con/b?comp=blocklist", "", document).await.refused(400, code);
+    }
+    let long = format!("<BlockList>{}</BlockList>", "<Latest>AAAA</Latest>".repeat(50_001));
+    server.put("/con/b?comp=blocklist", "", long).await.refused(400, "BlockListTooLong");
+}
+
+#[tokio::test]
+async fn the_size_of_a_block_depends_on_the_version() {
+    let server = start().await;
+    server.create_container("con").await;
+    let large = Bytes::from(vec![7; (4 << 20) + 1]);
+    let put = async |version: &str, body: Bytes| {
+        server.put("/con/b?comp=block&blockid=AAAA", &format!("x-ms-version: {version}"), body).await
+    };
+    let refused = put("2015-12-11", large.clone()).await;
+    refused.refused(413, "RequestBodyTooLarge");
+    let old = put("2015-12-11", large.slice(1..)).await.expect(201);
+    assert!(old.header("content-md5").is_some());
+    put("2016-05-31", large.clone()).await.expect(201);
+    let all = format!("content-md5: {}", old.header("content-md5").unwrap());
+    let sent = server.put("/con/b?comp=block&blockid=AAAB", &all, large.slice(1..)).await.expect(201);
+    assert_eq!(sent.header("content-md5"), old.header("content-md5"));
+}
+
+#[tokio::test]
+async fn blocks_go_to_block_blobs_only() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put("/con/p", "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512", "").await.expect(201);
+    server.put("/con/a", "x-ms-blob-type: AppendBlob", "").await.expect(201);
+    for blob in ["/con/p", "/con/a"] {
+        server.put_block(blob, "a", "x").await.refused(409, "InvalidBlobType");
+        server.put_block_list(blob, "", "").await.refused(409, "InvalidBlobType");
+        server.put_block_list(blob, "if-match: \"0x1\"", "").await.refused(409, "InvalidBlobType");
+        server.get(&format!("{blob}?comp=blocklist"), "").await.refused(409, "InvalidBlobType");
+    }
+}
+
+#[tokio::test]
+async fn lists_show_what_was_asked_for_and_anonymous_callers_only_what_is_committed() {
+    let server = start().await;
+    let public = "x-ms-blob-public-access: blob";
+    server.put("/con?restype=container", public, "").await.expect(201);
+    server.put_block("/con/b", "a", "1").await.expect(201);
+    server.put_block("/con/b", "z", "22").await.expect(201);
+    let get = async |query: &str| server.get(&format!("/con/b?comp=blocklist{query}"), "").await;
+    let reply = get("").await.expect(200);
+    assert_eq!((reply.header("etag"), reply.header("x-ms-blob-content-length")), (None, Some("0")));
+    assert_eq!(reply.header("content-type"), Some("application/xml"));
+    server.put_block_list("/con/b", "", "l:a").await.expect(201);
+    server.put_block("/con/b", "z", "22").await.expect(201);
+    let (a, z) = (id("a"), id("z"));
+    let committed =
+        format!("<CommittedBlocks><Block><Name>{a}</Name><Size>1</Size></Block></CommittedBlocks>");
+    let uncommitted =
+        format!("<UncommittedBlocks><Block><Name>{z}</Name><Size>2</Size></Block></UncommittedBlocks>");
+    for (query, body) in [
+        ("", committed.clone()),
+        ("&blocklisttype=committed", committed.clone()),
+        ("&blocklisttype=Uncommitted", uncommitted.clone()),
+        ("&blocklisttype=all", format!("{committed}{uncommitted}")),
+    ] {
+        let reply = get(query).await.expect(200);
+        let document = format!("<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>{body}</BlockList>");
+        assert_eq!(reply.text(), document, "{query}");
+        assert_eq!(reply.header("x-ms-blob-content-length"), Some("1"));
+        assert!(reply.header("etag").is_some() && reply.header("last-modified").is_some());
+    }
+    get("&blocklisttype=some").await.refused(400, "InvalidQueryParameterValue");
+    let anonymous = server.send("GET", "/con/b?comp=blocklist&blocklisttype=all", "", "").await.expect(200);
+    assert!(anonymous.text().contains(&a) && !anonymous.text().contains(&z), "{}", anonymous.text());
+}
+
+#[tokio::test]
+async fn put_blob_drops_what_is_staged_and_has_no_blocks() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_block("/con/b", "a", "1").await.expect(201);
+    server.put_block_blob("/con/b", "whole").await;
+    assert_eq!(server.blocks("/con/b").await, " | ");
+    server.put_block_list("/con/b", "", "l:a").await.refused(400, "InvalidBlockList");
+    assert_eq!(server.get("/con/b", "").await.text(), "whole");
+}
+
+#[tokio::test]
+async fn staged_blocks_are_gone_a_week_after_the_last_one() {
+    let server = start().await;
+    server.create_container("con").await;
+    const DAY: u64 = 86_400;
+    server.put_block("/con/b", "a", "1").await.expect(201);
+    server.advance(6 * DAY);
+    server.put_block("/con/b", "b", "2").await.expect(201);
+    server.advance(7 * DAY);
+    assert_eq!(server.blocks("/con/b").await, " | a=1 b=1", "a week after b");
+    server.advance(3600);
+    server.get("/con/b?comp=blocklist", "").await.refused(404, "BlobNotFound");
+    let lease = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
+    server.put("/con/b?comp=lease", lease, "").await.refused(404, "BlobNotFound");
+    server.put_block_list("/con/b", "", "l:a").await.refused(400, "InvalidBlockList");
+    server.put_block("/con/b", "longer", "3").await.expect(201);
+    assert_eq!(server.blocks("/con/b").await, " | longer=1");
+    server.put_block_list("/con/b", "", "l:longer").await.expect(201);
+    server.put_block("/con/b", "x", "3").await.expect(201);
+    server.advance(8 * DAY);
+    assert_eq!(server.blocks("/con/b").await, "longer=1 | ");
+    server.put_block_list("/con/b", "", "l:x").await.refused(400, "InvalidBlockList");
+    assert_eq!(server.get("/con/b", "").await.text(), "3");
+}
+
+#[tokio::test]
+async fn what_has_only_staged_blocks_can_be_leased_and_then_needs_the_lease() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_block("/con/b", "a", "1").await.expect(201);
+    let id = "aaaaaaaa-0000-4000-8000-00000000000a";
+    let acquire =
+        format!("x-ms-lease-action: acquire\nx-ms-lease-duration: 15\nx-ms-proposed-lease-id: {id}");
+    let matched = format!("{acquire}\nif-match: *");
+    server.put("/con/b?comp=lease", &matched, "").await.refused(412, "ConditionNotMet");
+    server.put("/con/b?comp=lease", &acquire, "").await.expect(201);
+    server.put_block("/con/b", "b", "2").await.refused(412, "LeaseIdMissing");
+    server.put_block_list("/con/b", "", "l:a").await.refused(412, "LeaseIdMissing");
+    server.put_block_blob("/con/other", "").await;
+    let with_id = format!("x-ms-lease-id: {id}");
+    let block = "/con/b?comp=block&blockid=Yg%3D%3D";
+    server.put(block, &with_id, "2").await.expect(201);
+    server
+        .put("/con/other?comp=block&blockid=Yg%3D%3D", &with_id, "2")
+        .await
+        .refused(412, "LeaseNotPresentWithBlobOperation");
+    server
+        .put("/con/none?comp=block&blockid=Yg%3D%3D", &with_id, "2")
+        .await
+        .refused(412, "LeaseNotPresentWithBlobOperation");
+    server.put_block_list("/con/b", &with_id, "l:a l:b").await.expect(201);
+    assert_eq!(server.head("/con/b", "").await.header("x-ms-lease-state"), Some("leased"));
+    assert_eq!(server.get("/con/b", "").await.text(), "12");
+
+    server.advance(15);
+    server.put_block("/con/b", "b", "3").await.expect(201);
+    let renew = format!("x-ms-lease-action: renew\n{with_id}");
+    let renew = server.put("/con/b?comp=lease", &renew, "").await;
+    renew.refused(409, "LeaseIdMismatchWithLeaseOperation");
+}
+
+#[tokio::test]
+async fn lists_are_conditional() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_block("/con/b", "a", "1").await.expect(201);
+    server.put_block_list("/con/b", "if-match: *", "l:a").await.refused(412, "ConditionNotMet");
+    let first = server.put_block_list("/con/b", "if-none-match: *", "l:a").await.expect(201);
+    server.put_block_list("/con/b", "if-none-match: *", "").await.refused(409, "BlobAlreadyExists");
+    let stale = server.put_block_list("/con/b", "if-match: \"0x1\"", "u:missing").await;
+    stale.refused(412, "ConditionNotMet");
+    let both = format!("if-match: {}\nif-none-match: \"0x1\"", first.etag());
+    let both = server.put_block_list("/con/b", &both, "l:a").await;
+    both.refused(400, "MultipleConditionHeadersNotSupported");
+    server.put_block_list("/con/b", &format!("if-match: {}", first.etag()), "l:a").await.expect(201);
+}
+
+#[tokio::test]
+async fn fifty_thousand_blocks_are_committed_and_rearranged() {
+    let server = start().await;
+    server.create_container("con").await;
+    let puts = (0..250).map(|n| {
+        let server = &server;
+        async move {
+            // Some in the row, some in extents.
+            let body = vec![n as u8; if n % 2 == 0 { 100 } else { 9000 }];
+            server.put_block("/con/b", &format!("{n:03}"), body).await.expect(201);
+        }
+    });
+    futures_util::future::join_all(puts).await;
+    let words = |order: &mut dyn Iterator<Item = usize>, from: &str| {
+        order.map(|n| format!("{from}:{:03}", n % 250)).collect::<Vec<_>>().join(" ")
+    };
+    let began = std::time::Instant::now();
+    server.put_block_list("/con/b", "", &words(&mut (0..50_000), "l")).await.expect(201);
+    server.put_block_list("/con/b", "", &words(&mut (0..50_000).rev(), "c")).await.expect(201);
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+    let head = server.head("/con/b", "").await;
+    assert_eq!(head.header("content-length"), Some((25_000 * 9100).to_string().as_str()));
+    let part = server.get("/con/b", "x-ms-range: bytes=8999-9100").await.expect(206).body;
+    assert!(part[0] == 249 && part[1] == 248 && part[100] == 248 && part[101] == 247);
+    let reply = server.get("/con/b?comp=blocklist", "").await.expect(200);
+    assert_eq!(reply.text().matches("<Block>").count(), 50_000);
+}

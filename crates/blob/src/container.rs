@@ -1,23 +1,36 @@
-//! Containers: create, delete, restore, properties, metadata, access policies.
+//! Containers: create, properties, metadata, access policies. Leases are in [`lease`]; deleting and restoring, which
+//! concern everything in a container, in [`generation`].
 //!
-//! A container is a row that names a space, its generation; its blobs live in that space. Deleting removes the row and
-//! closes the space, so it costs the same whatever the container holds, and the name is free at once: whoever creates
-//! it again gets a new space and never sees the old one.
+//! A container is a row that names a space, its generation; its blobs live in that space.
 
-use http::StatusCode;
-use lazuli_concurrency::Lease;
+pub(crate) mod generation;
+mod lease;
+
+use http::{HeaderMap, StatusCode};
+use lazuli_concurrency::{Access, Lease, Stamp, Timestamp};
 use lazuli_protocol::policy::{PublicAccess, SignedIdentifiers};
-use lazuli_protocol::{Account, ErrorCode, Headers, Metadata, Refusal, Request, Response, names};
-use lazuli_store::{Change, Decision, Mutation, Reads, SpaceHeader, transact};
+use lazuli_protocol::{Account, ErrorCode, Headers, Metadata, Refusal, Request, Response, Version, names};
+use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceHeader, View};
 
+use crate::precondition::{Preconditions, admit_container_read};
 use crate::record::Container;
-use crate::{BlobService, keys, reply};
+use crate::{BlobService, XML, keys, reply};
+
+/// What stands for the account's own key where an encryption scope is shown.
+pub(crate) const ACCOUNT_KEY_SCOPE: &str = "$account-encryption-key";
+/// Containers that only the service itself would make.
+const SYSTEM_CONTAINERS: [&str; 2] = ["$logs", "$blobchangefeed"];
+
+/// Whether a container is one of the service's own.
+pub(crate) fn is_system(name: &str) -> bool {
+    SYSTEM_CONTAINERS.contains(&name)
+}
 
 impl BlobService {
     /// The container of that name.
     pub(crate) async fn container(&self, account: &Account, name: &str) -> Result<Container, Refusal> {
         names::check_container(name)?;
-        self.find_container(account, name).await?.ok_or_else(|| ErrorCode::ContainerNotFound.into())
+        self.find_container(account, name).await?.ok_or_else(crate::container_gone)
     }
 
     /// The container of that name, if there is one.
@@ -26,15 +39,22 @@ impl BlobService {
         account: &Account,
         name: &str,
     ) -> Result<Option<Container>, Refusal> {
-        let set = self.store.read(&keys::container(account, name), &Reads::key(keys::CONTAINER)).await;
-        let set = set.map_err(reply::unreadable)?;
-        let row = set.rows.into_iter().next().flatten();
+        self.container_at(&keys::container(account, name)).await
+    }
+
+    /// The current container of a partition, if there is one.
+    async fn container_at(&self, partition: &Partition) -> Result<Option<Container>, Refusal> {
+        let set = self.store.read(partition, &Reads::key(keys::CONTAINER)).await;
+        let row = set.map_err(reply::unreadable)?.rows.into_iter().next().flatten();
         Ok(row.map(|row| Container::decode(&row.value)).transpose()?)
     }
 
     /// Create Container.
     pub(crate) async fn create_container(&self, request: Request) -> Result<Response, Refusal> {
         names::check_container(&request.container)?;
+        if is_system(&request.container) {
+            return Err(ErrorCode::InvalidResourceName.into());
+        }
         let public_access = public_access(&request)?;
         let metadata = Metadata::from_headers(&request.headers)?;
         let scope = request.headers.filled("x-ms-default-encryption-scope")?.map(str::to_owned);
@@ -47,32 +67,149 @@ impl BlobService {
         let header = SpaceHeader { epoch: 0, open: true };
         self.store.set_space(space, None, header).await.map_err(reply::not_opened)?;
         let partition = keys::container(&request.account, &request.container);
-        let created = transact(&*self.store, &self.gate, &partition, Reads::key(keys::CONTAINER), |view| {
-            match view.row(&keys::CONTAINER) {
-                Some(_) => Err(Refusal::new(ErrorCode::ContainerAlreadyExists)),
-                None => {
-                    let container = Container {
-                        space,
-                        modified: view.now,
-                        etag: view.stamp.into(),
-                        metadata: metadata.clone(),
-                        public_access,
-                        policies: SignedIdentifiers::default(),
-                        lease: Lease::AVAILABLE,
-                        default_encryption_scope: scope.clone(),
-                        deny_encryption_scope_override: deny,
-                        deleted: None,
-                    };
-                    let put = Mutation::Put(keys::CONTAINER, container.encode()?);
-                    Ok(Decision::Write(Change::of([put]), container))
-                }
+        let created = self.transact(&partition, Reads::key(keys::CONTAINER), |view| {
+            if view.row(&keys::CONTAINER).is_some() {
+                return Err(ErrorCode::ContainerAlreadyExists.into());
             }
+            let container = Container {
+                space,
+                modified: view.now,
+                etag: view.stamp.into(),
+                metadata: metadata.clone(),
+                public_access,
+                policies: SignedIdentifiers::default(),
+                lease: Lease::AVAILABLE,
+                default_encryption_scope: scope.clone(),
+                deny_encryption_scope_override: deny,
+                deleted: None,
+            };
+            let put = Mutation::Put(keys::CONTAINER, container.encode()?);
+            Ok(Decision::Write(Change::of([put]), container))
         });
-        let container =
-            created.await.map_err(|error| lazuli_account::refusal(error, crate::container_gone))?;
-        let mut response = Response::empty(StatusCode::CREATED);
-        reply::validators(&mut response.headers, container.validators(), request.version);
+        Ok(written(StatusCode::CREATED, &created.await?, request.version))
+    }
+
+    /// Get Container Properties.
+    pub(crate) async fn get_container_properties(&self, request: Request) -> Result<Response, Refusal> {
+        let (container, now) = self.container_to_read(&request).await?;
+        let mut response = written(StatusCode::OK, &container, request.version);
+        let headers = &mut response.headers;
+        container.metadata.write_headers(headers);
+        properties(headers, &container, request.version, now);
         Ok(response)
+    }
+
+    /// Get Container Metadata.
+    pub(crate) async fn get_container_metadata(&self, request: Request) -> Result<Response, Refusal> {
+        let (container, _) = self.container_to_read(&request).await?;
+        let mut response = written(StatusCode::OK, &container, request.version);
+        container.metadata.write_headers(&mut response.headers);
+        Ok(response)
+    }
+
+    /// Set Container Metadata.
+    pub(crate) async fn set_container_metadata(&self, request: Request) -> Result<Response, Refusal> {
+        let metadata = Metadata::from_headers(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request.headers)?;
+        let changed = self.change_container(&request, |container, view| {
+            let until = preconditions.admit_container(container, Access::Read, view.now)?;
+            container.metadata = metadata.clone();
+            container.touch(view.stamp, view.now);
+            Ok(((), until))
+        });
+        let (container, ()) = changed.await?;
+        Ok(written(StatusCode::OK, &container, request.version))
+    }
+
+    /// Get Container ACL.
+    pub(crate) async fn get_container_acl(&self, request: Request) -> Result<Response, Refusal> {
+        let (container, _) = self.container_to_read(&request).await?;
+        let mut response = Response::with_body(StatusCode::OK, XML, container.policies.to_xml());
+        let headers = &mut response.headers;
+        reply::validators(headers, container.validators(), request.version);
+        reply::put_optional(headers, "x-ms-blob-public-access", container.public_access.name());
+        Ok(response)
+    }
+
+    /// Set Container ACL.
+    pub(crate) async fn set_container_acl(&self, mut request: Request) -> Result<Response, Refusal> {
+        names::check_container(&request.container)?;
+        let public_access = public_access(&request)?;
+        let preconditions = Preconditions::of_write(&request.headers)?;
+        let limit = request.operation.row().body.limit().unwrap_or_default();
+        let policies = SignedIdentifiers::parse(&request.read_body(limit).await?)?;
+        let changed = self.change_container(&request, |container, view| {
+            let until = preconditions.admit_container(container, Access::Read, view.now)?;
+            container.policies = policies.clone();
+            container.public_access = public_access;
+            container.touch(view.stamp, view.now);
+            Ok(((), until))
+        });
+        let (container, ()) = changed.await?;
+        Ok(written(StatusCode::OK, &container, request.version))
+    }
+
+    /// The container that a read addresses, once the lease id that was sent is found right; and when that was.
+    async fn container_to_read(&self, request: &Request) -> Result<(Container, Timestamp), Refusal> {
+        let id = lazuli_protocol::lease::lease_id(&request.headers)?;
+        let container = self.container(&request.account, &request.container).await?;
+        let now = self.store.now();
+        admit_container_read(&container, id, now)?;
+        Ok((container, now))
+    }
+
+    /// Changes the container that a request addresses. The rule may say until when its decision holds.
+    async fn change_container<T>(
+        &self,
+        request: &Request,
+        mut rule: impl FnMut(&mut Container, &View<'_>) -> Result<(T, Option<Timestamp>), Refusal>,
+    ) -> Result<(Container, T), Refusal> {
+        names::check_container(&request.container)?;
+        let partition = keys::container(&request.account, &request.container);
+        let changed = self.transact(&partition, Reads::key(keys::CONTAINER), |view| {
+            let row = view.row(&keys::CONTAINER).ok_or_else(crate::container_gone)?;
+            let mut container = Container::decode(&row.value)?;
+            let (answer, until) = rule(&mut container, view)?;
+            let put = Mutation::Put(keys::CONTAINER, container.encode()?);
+            Ok(Decision::Write(Change::of([put]).until(until), (container, answer)))
+        });
+        changed.await
+    }
+}
+
+impl Container {
+    /// A change that clients see: a new tag, a new date.
+    fn touch(&mut self, stamp: Stamp, now: Timestamp) {
+        self.etag = stamp.into();
+        self.modified = now;
+    }
+}
+
+/// A reply with the container's tag and date.
+fn written(status: StatusCode, container: &Container, version: Version) -> Response {
+    let mut response = Response::empty(status);
+    reply::validators(&mut response.headers, container.validators(), version);
+    response
+}
+
+/// What Get Container Properties says beside tag, date and metadata.
+fn properties(headers: &mut HeaderMap, container: &Container, version: Version, now: Timestamp) {
+    reply::lease(headers, &container.lease, now);
+    if version.at_least(2016, 5, 31) {
+        reply::put_optional(headers, "x-ms-blob-public-access", container.public_access.name());
+    }
+    if version.at_least(2017, 11, 9) {
+        reply::put(headers, "x-ms-has-immutability-policy", "false");
+        reply::put(headers, "x-ms-has-legal-hold", "false");
+    }
+    if version.at_least(2019, 2, 2) {
+        let scope = container.default_encryption_scope.as_deref().unwrap_or(ACCOUNT_KEY_SCOPE);
+        reply::put(headers, "x-ms-default-encryption-scope", scope);
+        let deny = container.deny_encryption_scope_override.to_string();
+        reply::put(headers, "x-ms-deny-encryption-scope-override", deny);
+    }
+    if version.at_least(2020, 6, 12) {
+        reply::put(headers, "x-ms-immutable-storage-with-versioning-enabled", "false");
     }
 }
 

@@ -15,7 +15,6 @@ mod batch;
 mod block;
 mod block_list;
 mod container;
-mod delete;
 mod edit;
 #[doc(hidden)]
 pub mod fuzz;
@@ -24,13 +23,15 @@ mod history;
 mod intake;
 mod keys;
 mod lease;
+mod list;
+mod list_containers;
 mod precondition;
 mod properties;
 mod put;
 mod record;
 mod reply;
 mod rows;
-mod snapshot;
+mod sweep;
 mod target;
 
 use std::sync::Arc;
@@ -43,8 +44,14 @@ use lazuli_protocol::structured::Structured;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
 use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
 
+use sweep::GarbageWatch;
+
 pub use record::Damage;
 pub use rows::BlobRows;
+pub use sweep::Swept;
+
+/// The type of bodies that are documents.
+pub(crate) const XML: &str = "application/xml";
 
 /// The blob service on a store. Clones are the same service.
 #[derive(Clone)]
@@ -53,12 +60,13 @@ pub struct BlobService {
     extents: Arc<dyn Extents>,
     accounts: AccountDirectory,
     gate: Arc<Gate>,
+    garbage: Arc<GarbageWatch>,
 }
 
 impl BlobService {
     /// The service of these accounts, with rows here and bytes there.
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
-        Self { store, extents, accounts, gate: Arc::default() }
+        Self { store, extents, accounts, gate: Arc::default(), garbage: Arc::default() }
     }
 
     /// Runs a rule on a blob's partition.
@@ -90,7 +98,17 @@ impl Service for BlobService {
         let structured = Structured::of(&mut request)?;
         let response = match request.operation {
             Operation::BlobBatch | Operation::ContainerBatch => self.blob_batch(request).await,
+            Operation::ListContainers => self.list_containers(request).await,
             Operation::CreateContainer => self.create_container(request).await,
+            Operation::GetContainerProperties => self.get_container_properties(request).await,
+            Operation::GetContainerMetadata => self.get_container_metadata(request).await,
+            Operation::SetContainerMetadata => self.set_container_metadata(request).await,
+            Operation::GetContainerAcl => self.get_container_acl(request).await,
+            Operation::SetContainerAcl => self.set_container_acl(request).await,
+            Operation::DeleteContainer => self.delete_container(request).await,
+            Operation::LeaseContainer => self.lease_container(request).await,
+            Operation::ListBlobs => self.list_blobs(request).await,
+            Operation::RestoreContainer => self.restore_container(request).await,
             Operation::PutBlob => self.put_blob(request).await,
             Operation::GetBlob => self.get_blob(request).await,
             Operation::GetBlobProperties => self.get_blob_properties(request).await,
@@ -101,9 +119,6 @@ impl Service for BlobService {
             Operation::PutBlockList => self.put_block_list(request).await,
             Operation::GetBlockList => self.get_block_list(request).await,
             Operation::LeaseBlob => self.lease_blob(request).await,
-            Operation::DeleteBlob => self.delete_blob(request).await,
-            Operation::UndeleteBlob => self.undelete_blob(request).await,
-            Operation::SnapshotBlob => self.snapshot_blob(request).await,
             operation => Err(Refusal::not_implemented(operation.name())),
         }?;
         Ok(match structured {

@@ -9,7 +9,7 @@ use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Version};
 
 use crate::put::check_no_pending_copy;
-use crate::record::{Blob, Kind};
+use crate::record::{Blob, Container, Kind};
 use crate::target::not_found;
 
 /// The lease id and the conditions of a request.
@@ -110,6 +110,18 @@ impl Preconditions {
         Ok(())
     }
 
+    /// Judges a change to a container. The decision may hold only for a while.
+    pub(crate) fn admit_container(
+        &self,
+        container: &Container,
+        access: Access,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, Refusal> {
+        let admission = admit_container(container, access, self.lease_id, now)?;
+        self.conditions.evaluate_write(container.validators())?;
+        Ok(admission.valid_until)
+    }
+
     /// Judges the lease alone. What does not exist has none.
     pub(crate) fn admit_lease(
         &self,
@@ -121,6 +133,25 @@ impl Preconditions {
         let lease = there.map_or(Lease::AVAILABLE, |blob| blob.lease);
         lease.admits(access, self.lease_id, now).map_err(|refusal| Refusal::lease(refusal, Leased::Blob))
     }
+}
+
+/// Judges the lease of a container that is read, which needs no id; but one that is sent has to be right.
+pub(crate) fn admit_container_read(
+    container: &Container,
+    id: Option<LeaseId>,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    admit_container(container, Access::Read, id, now).map(|_| ())
+}
+
+fn admit_container(
+    container: &Container,
+    access: Access,
+    id: Option<LeaseId>,
+    now: Timestamp,
+) -> Result<Admission, Refusal> {
+    let admission = container.lease.admits(access, id, now);
+    admission.map_err(|refusal| Refusal::lease(refusal, Leased::Container))
 }
 
 /// How conditions on reads combine in that version.

@@ -139,7 +139,6 @@ impl Replacement<'_> {
             new.created = now;
         }
         new.touch(stamp, now);
-        new.incarnation = stamp;
         new.version = self.history.new_version(stamp);
         new.lease = admission.lease;
         new.committed = true;

@@ -63,7 +63,7 @@ pub(crate) fn digests(headers: &mut HeaderMap, md5: Option<[u8; 16]>, crc64: u64
 pub(crate) fn encryption(headers: &mut HeaderMap, encryption: Option<&Encryption>) {
     match encryption {
         Some(Encryption::Customer { key_sha256 }) => {
-            put(headers, "x-ms-encryption-key-sha256", BASE64.encode(key_sha256));
+            put(headers, "x-ms-encryption-key-sha256", sha256_text(key_sha256));
         }
         Some(Encryption::Scope { name }) => put(headers, "x-ms-encryption-scope", name),
         None => {}
@@ -238,6 +238,11 @@ impl Tiering {
 /// The text of an MD5.
 pub(crate) fn md5_text(md5: &[u8; 16]) -> String {
     BASE64.encode(md5)
+}
+
+/// The text of the hash of a key.
+pub(crate) fn sha256_text(sha256: &[u8; 32]) -> String {
+    BASE64.encode(sha256)
 }
 
 /// The text of a CRC64: its bytes in little-endian order.

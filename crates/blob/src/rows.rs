@@ -23,23 +23,22 @@ impl BlobRows {
             }
             return Ok(vec![]);
         }
-        if !self.containers.contains(&space) || keys::blob_name(partition).is_none() {
-            return Ok(vec![]);
+        if self.containers.contains(&space) { contents(partition, row) } else { Ok(vec![]) }
+    }
+}
+
+/// The content that a row in a container's space refers to.
+pub(crate) fn contents(partition: &[u8], row: &Row) -> Result<Vec<Content>, Damage> {
+    if keys::blob_name(partition).is_none() {
+        return Ok(vec![]);
+    }
+    match keys::row_kind(&row.key) {
+        Some(RowKind::Base | RowKind::Snapshot(_) | RowKind::Version(_)) => {
+            let blob = Blob::decode(&row.value)?;
+            Ok(vec![blob.content, blob.block_list])
         }
-        match keys::row_kind(&row.key) {
-            Some(
-                RowKind::Base
-                | RowKind::DeletedSnapshot(_)
-                | RowKind::DeletedVersion(_)
-                | RowKind::Snapshot(_)
-                | RowKind::Version(_),
-            ) => {
-                let blob = Blob::decode(&row.value)?;
-                Ok(vec![blob.content, blob.block_list])
-            }
-            Some(RowKind::Staged(_)) => Ok(vec![StagedBlock::decode(&row.value)?.content]),
-            Some(RowKind::StagedCount) => Ok(vec![]),
-            None => Err(Damage::Undecodable),
-        }
+        Some(RowKind::Staged(_)) => Ok(vec![StagedBlock::decode(&row.value)?.content]),
+        Some(RowKind::StagedCount) => Ok(vec![]),
+        None => Err(Damage::Undecodable),
     }
 }

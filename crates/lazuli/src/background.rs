@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lazuli_blob::BlobService;
 use lazuli_extents::{Extents, Pace};
 use lazuli_store::Embedded;
 use tokio::sync::watch;
@@ -93,6 +94,30 @@ impl Chore for ContentSweep {
     async fn run(&self, pace: Pace) -> Result<(), String> {
         let freed = sweep::sweep(&self.store, &self.extents, services::readers(), pace).await?;
         tracing::info!(freed = freed.bytes, live = freed.live_bytes, "swept content");
+        Ok(())
+    }
+}
+
+/// Sweeps what deleted containers have left behind.
+pub(crate) struct GarbageSweep {
+    pub(crate) blob: BlobService,
+}
+
+#[async_trait]
+impl Chore for GarbageSweep {
+    fn name(&self) -> &'static str {
+        "garbage sweep"
+    }
+
+    fn is_due(&self) -> bool {
+        self.blob.garbage_due()
+    }
+
+    async fn run(&self, pace: Pace) -> Result<(), String> {
+        let swept = self.blob.sweep_garbage(pace).await.map_err(|refusal| refusal.to_string())?;
+        if swept.containers > 0 {
+            tracing::info!(containers = swept.containers, bytes = swept.bytes, "swept deleted containers");
+        }
         Ok(())
     }
 }

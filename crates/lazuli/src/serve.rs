@@ -17,7 +17,7 @@ use lazuli_store::{Directory, Embedded, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::background::{Background, ContentSweep};
+use crate::background::{Background, ContentSweep, GarbageSweep};
 use crate::config::{Config, TlsSource};
 use crate::control::Control;
 use crate::data::Data;
@@ -46,13 +46,17 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let development_key = provision::check_development_key(&accounts, &config).await?;
 
     let metrics = Arc::new(Metrics::default());
-    let server = start_services(&config, &data, &accounts, &metrics)?;
+    let services = Services::new(&data, &accounts);
+    let server = start_services(&config, &data, &services, &accounts, &metrics)?;
     let draining = Arc::new(AtomicBool::new(false));
     let console = start_console(&config, &data, &metrics, &draining)?;
     let control = Control::start(data.directory.path(), accounts.clone(), development_key)
         .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
     let extents: Arc<dyn Extents> = Arc::new(data.extents.clone());
-    let background = Background::start(vec![Box::new(ContentSweep { store: data.store.clone(), extents })]);
+    let background = Background::start(vec![
+        Box::new(GarbageSweep { blob: services.blob }),
+        Box::new(ContentSweep { store: data.store.clone(), extents }),
+    ]);
 
     // Before this a signal simply ends the process, which is no worse than a crash, and those are prepared for.
     let mut signals = Signals::new().map_err(Failure::failed)?;
@@ -93,6 +97,7 @@ async fn close(data: Data) -> Result<(), Failure> {
 fn start_services(
     config: &Config,
     data: &Data,
+    services: &Services,
     accounts: &AccountDirectory,
     metrics: &Arc<Metrics>,
 ) -> Result<Server, Failure> {
@@ -105,9 +110,8 @@ fn start_services(
         clock,
         host_suffixes: config.host_suffixes.clone(),
     };
-    let services = Services::new(data, accounts);
     let endpoint = |(kind, port)| {
-        let service = services::behind(kind, &services);
+        let service = services::behind(kind, services);
         let service = Arc::new(ServiceLevel::new(kind, accounts.clone(), service));
         Endpoint { kind, address: SocketAddr::new(config.host, port), service }
     };

@@ -8,8 +8,13 @@ const C: &str = "cccccccc-0000-4000-8000-00000000000c";
 
 const STATES: [&str; 5] = ["available", "leased", "breaking", "broken", "expired"];
 
+/// A container is leased by the same rules as a blob; its address says that it is one.
+fn container(name: &str) -> String {
+    format!("/{name}?restype=container")
+}
+
 /// `name=value` words, each a header after `x-ms-`; A, B and C stand for the ids.
-fn headers(words: &str) -> String {
+pub(crate) fn headers(words: &str) -> String {
     let mut lines = String::new();
     for word in words.split_whitespace() {
         let (name, value) = word.split_once('=').unwrap();
@@ -25,13 +30,14 @@ fn headers(words: &str) -> String {
 }
 
 impl TestServer {
-    async fn lease(&self, blob: &str, words: &str) -> Reply {
-        self.put(&format!("{blob}?comp=lease"), &headers(words), "").await
+    pub(crate) async fn lease(&self, leased: &str, words: &str) -> Reply {
+        let separator = if leased.contains('?') { '&' } else { '?' };
+        self.put(&format!("{leased}{separator}comp=lease"), &headers(words), "").await
     }
 
-    /// A blob whose lease is in that state, with the id A.
-    async fn blob_in_state(&self, blob: &str, state: &str) {
-        self.put_block_blob(blob, "content").await;
+    /// A blob or container whose lease is in that state, with the id A.
+    pub(crate) async fn blob_in_state(&self, blob: &str, state: &str) {
+        self.put(blob, "x-ms-blob-type: BlockBlob", "").await.expect(201);
         let acquire = "lease-action=acquire proposed-lease-id=A lease-duration=";
         let steps: &[&str] = match state {
             "available" => &[],
@@ -52,7 +58,7 @@ impl TestServer {
         assert_eq!(self.lease_state(blob).await, state);
     }
 
-    async fn lease_state(&self, blob: &str) -> String {
+    pub(crate) async fn lease_state(&self, blob: &str) -> String {
         let head = self.head(blob, "").await.expect(200);
         let state = head.header("x-ms-lease-state").unwrap();
         let locked = if matches!(state, "leased" | "breaking") { "locked" } else { "unlocked" };
@@ -106,30 +112,31 @@ async fn lease_actions_do_in_every_state_what_the_table_says() {
     ];
     for (row, (words, cells)) in table.iter().enumerate() {
         for (state, expected) in STATES.iter().zip(cells) {
-            let blob = format!("/con/{row}-{state}");
-            server.blob_in_state(&blob, state).await;
-            let before = server.head(&blob, "").await;
-            let reply = server.lease(&blob, words).await;
-            let case = format!("{words} on {state}");
-            let status = reply.status.as_u16();
-            if let Some(code) = reply.header("x-ms-error-code") {
-                assert_eq!(format!("{status} {code}"), *expected, "{case}");
-                assert_eq!(server.lease_state(&blob).await, *state, "{case}");
-                continue;
+            for blob in [format!("/con/{row}-{state}"), container(&format!("con-{row}-{state}"))] {
+                server.blob_in_state(&blob, state).await;
+                let before = server.head(&blob, "").await;
+                let reply = server.lease(&blob, words).await;
+                let case = format!("{words} on {state} {blob}");
+                let status = reply.status.as_u16();
+                if let Some(code) = reply.header("x-ms-error-code") {
+                    assert_eq!(format!("{status} {code}"), *expected, "{case}");
+                    assert_eq!(server.lease_state(&blob).await, *state, "{case}");
+                    continue;
+                }
+                let mut outcome = format!("{status} {}", server.lease_state(&blob).await);
+                match (reply.header("x-ms-lease-id"), reply.header("x-ms-lease-time")) {
+                    (Some(A), None) => outcome += " A",
+                    (Some(B), None) => outcome += " B",
+                    (Some(generated), None) => assert!(generated.len() == 36 && words.contains("acquire")),
+                    (None, Some(seconds)) => outcome += &format!(" {seconds}"),
+                    (None, None) => assert!(words.contains("release"), "{case}"),
+                    (Some(_), Some(_)) => panic!("{case}"),
+                }
+                assert_eq!(outcome, *expected, "{case}");
+                assert_eq!(reply.etag(), before.etag(), "{case}: no action changes the tag");
+                assert_eq!(reply.header("last-modified"), before.header("last-modified"), "{case}");
+                assert_eq!(server.head(&blob, "").await.etag(), before.etag(), "{case}");
             }
-            let mut outcome = format!("{status} {}", server.lease_state(&blob).await);
-            match (reply.header("x-ms-lease-id"), reply.header("x-ms-lease-time")) {
-                (Some(A), None) => outcome += " A",
-                (Some(B), None) => outcome += " B",
-                (Some(generated), None) => assert!(generated.len() == 36 && words.contains("acquire")),
-                (None, Some(seconds)) => outcome += &format!(" {seconds}"),
-                (None, None) => assert!(words.contains("release"), "{case}"),
-                (Some(_), Some(_)) => panic!("{case}"),
-            }
-            assert_eq!(outcome, *expected, "{case}");
-            assert_eq!(reply.etag(), before.etag(), "{case}: no action changes the tag");
-            assert_eq!(reply.header("last-modified"), before.header("last-modified"), "{case}");
-            assert_eq!(server.head(&blob, "").await.etag(), before.etag(), "{case}");
         }
     }
 }
@@ -138,26 +145,31 @@ async fn lease_actions_do_in_every_state_what_the_table_says() {
 async fn a_break_takes_the_shorter_of_its_period_and_what_remains() {
     let server = start().await;
     server.create_container("con").await;
-    for (duration, period, time) in [
+    for (at, (duration, period, time)) in [
         ("60", "20", "20"),
         ("60", "59", "50"),
         ("60", "", "50"),
         ("-1", "20", "20"),
         ("-1", "60", "60"),
         ("-1", "", "0"),
-    ] {
-        let blob = format!("/con/{duration}-{period}");
-        server.put_block_blob(&blob, "").await;
-        server.lease(&blob, &format!("lease-action=acquire lease-duration={duration}")).await.expect(201);
-        server.advance(10);
-        let period = if period.is_empty() { String::new() } else { format!(" lease-break-period={period}") };
-        let reply = server.lease(&blob, &format!("lease-action=break{period}")).await.expect(202);
-        assert_eq!(reply.header("x-ms-lease-time"), Some(time), "{blob}");
-        if time != "0" {
-            assert_eq!(server.lease_state(&blob).await, "breaking");
-            server.advance(time.parse().unwrap());
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for blob in [format!("/con/{at}"), container(&format!("con-{at}"))] {
+            server.put(&blob, "x-ms-blob-type: BlockBlob", "").await.expect(201);
+            server.lease(&blob, &format!("lease-action=acquire lease-duration={duration}")).await.expect(201);
+            server.advance(10);
+            let period =
+                if period.is_empty() { String::new() } else { format!(" lease-break-period={period}") };
+            let reply = server.lease(&blob, &format!("lease-action=break{period}")).await.expect(202);
+            assert_eq!(reply.header("x-ms-lease-time"), Some(time), "{blob}");
+            if time != "0" {
+                assert_eq!(server.lease_state(&blob).await, "breaking");
+                server.advance(time.parse().unwrap());
+            }
+            assert_eq!(server.lease_state(&blob).await, "broken");
         }
-        assert_eq!(server.lease_state(&blob).await, "broken");
     }
 }
 

@@ -3,10 +3,11 @@
 
 mod batch;
 mod block;
+mod container;
 mod delete;
+mod generation;
 mod lease;
 mod properties;
 mod put;
-mod snapshot;
 mod structured;
 mod support;

@@ -90,6 +90,11 @@ impl Writer {
         }
     }
 
+    /// Bytes written so far.
+    pub fn written(&self) -> usize {
+        self.out.len()
+    }
+
     /// The document, with everything closed that was still open.
     pub fn finish(mut self) -> String {
         while !self.open.is_empty() {
@@ -127,6 +132,11 @@ struct Escape<'a>(&'a mut String);
 
 impl fmt::Write for Escape<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
+        // Almost everything that is written needs no escape.
+        if text.bytes().all(|b| matches!(b, b' '..=b'~') && !matches!(b, b'&' | b'<' | b'>' | b'"')) {
+            self.0.push_str(text);
+            return Ok(());
+        }
         for c in text.chars() {
             match c {
                 '&' => self.0.push_str("&amp;"),

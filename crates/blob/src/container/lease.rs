@@ -1,0 +1,25 @@
+//! Lease Container. The lease protects the container from being deleted, and nothing else.
+
+use lazuli_protocol::lease::{Leased, lease_action};
+use lazuli_protocol::{Refusal, Request, Response};
+
+use crate::BlobService;
+use crate::lease::{fresh_id, lease_reply};
+use crate::precondition::Preconditions;
+
+impl BlobService {
+    /// Lease Container.
+    pub(crate) async fn lease_container(&self, request: Request) -> Result<Response, Refusal> {
+        let action = lease_action(&request.headers, fresh_id())?;
+        let conditions = Preconditions::of_write(&request.headers)?.conditions;
+        let changed = self.change_container(&request, |container, view| {
+            conditions.evaluate_write(container.validators())?;
+            let applied = container.lease.apply(action, view.now);
+            let applied = applied.map_err(|refusal| Refusal::lease(refusal, Leased::Container))?;
+            container.lease = applied.lease;
+            Ok((applied, applied.valid_until))
+        });
+        let (container, applied) = changed.await?;
+        Ok(lease_reply(action, &applied, container.validators(), request.version))
+    }
+}

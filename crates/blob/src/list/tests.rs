@@ -1,0 +1,63 @@
+use super::*;
+
+#[test]
+fn a_marker_leads_back_to_where_it_was_made() {
+    let partition = Bytes::from_static(b"bname/\xff");
+    for key in [Bytes::new(), keys::snapshot(Stamp::from_ticks(0)), LAST] {
+        let position = Position { partition: partition.clone(), key };
+        assert_eq!(Position::parse(&position.clone().marker()), position);
+    }
+    assert_eq!(Position::parse(b""), Position::at(keys::BLOBS));
+    assert_eq!(
+        Position::parse(b"\0\0"),
+        Position { key: Bytes::from_static(b"\0"), ..Position::at(keys::BLOBS) }
+    );
+}
+
+#[test]
+fn names_are_folded_at_the_first_delimiter_after_the_prefix() {
+    for (query, name, expected) in [
+        ("delimiter=/", "a/b/c", Some("a/")),
+        ("delimiter=/", "abc", None),
+        ("delimiter=/", "/", Some("/")),
+        ("delimiter=/&prefix=a/", "a/b/c", Some("a/b/")),
+        ("delimiter=/&prefix=a/", "a/b", None),
+        ("delimiter=/&prefix=a/", "a//", Some("a//")),
+        ("delimiter=--&prefix=x-", "x--y", None),
+        ("delimiter=--&prefix=x-", "x---y", Some("x---")),
+        ("delimiter=%C3%A4", "aäb", Some("aä")),
+        ("", "a/b", None),
+    ] {
+        let query = Query::parse(query).unwrap();
+        let page = Page::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
+        assert_eq!(fold(name, &page), expected, "{name}");
+    }
+}
+
+#[test]
+fn each_version_knows_the_includes_that_it_brought() {
+    let include = |words: &str, version| {
+        let query = Query::parse(&format!("include={words}")).unwrap();
+        Include::parse(&query, Version::parse(version).unwrap()).map_err(|refusal| refusal.code())
+    };
+    let all = "snapshots,metadata,uncommittedblobs,copy,deleted,tags,versions,deletedwithversions,\
+               immutabilitypolicy,legalhold,permissions";
+    let everything = Include {
+        snapshots: true,
+        metadata: true,
+        uncommitted: true,
+        copy: true,
+        deleted: true,
+        tags: true,
+        versions: true,
+        deleted_with_versions: true,
+        immutability_policy: true,
+        legal_hold: true,
+    };
+    assert_eq!(include(all, "2021-12-02"), Ok(everything));
+    assert_eq!(include("", "2021-12-02"), Ok(Include::default()));
+    assert_eq!(include("Metadata", "2009-09-19"), Ok(Include { metadata: true, ..Include::default() }));
+    assert_eq!(include("copy", "2011-08-18"), Err(ErrorCode::InvalidQueryParameterValue));
+    assert_eq!(include("versions", "2019-07-07"), Err(ErrorCode::InvalidQueryParameterValue));
+    assert_eq!(include("everything", "2021-12-02"), Err(ErrorCode::InvalidQueryParameterValue));
+}

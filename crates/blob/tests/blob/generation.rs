@@ -1,0 +1,303 @@
+//! Delete Container and Restore Container: what becomes of what is in a container, and of those who write to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::support::{TestServer, start};
+use lazuli_account::Setting;
+use lazuli_extents::Pace;
+use lazuli_store::{SpaceHeader, SpaceId, Store};
+
+const CON: &str = "/con?restype=container";
+const BLOCK: &str = "x-ms-blob-type: BlockBlob";
+
+impl TestServer {
+    /// The space of the container that holds a blob of that name, and no other does.
+    fn space_of(&self, blob: &str) -> SpaceId {
+        let mut found = None;
+        let partition = format!("b{blob}");
+        let walk = self.store.for_each_row(|space, key, _| {
+            if *key == partition {
+                found = Some(space);
+            }
+            Ok(())
+        });
+        walk.unwrap();
+        found.unwrap()
+    }
+
+    async fn set_open(&self, space: SpaceId, open: bool) {
+        let header = self.store.space(space).await.unwrap().unwrap();
+        let to = SpaceHeader { epoch: header.epoch + 1, open };
+        self.store.set_space(space, Some(header), to).await.unwrap();
+    }
+
+    /// Rows of all containers and blobs, those of accounts not counted.
+    fn rows(&self) -> usize {
+        let mut rows = 0;
+        let walk = self.store.for_each_row(|space, key, _| {
+            rows += usize::from(space != SpaceId::ROOT || key.starts_with(b"blob/"));
+            Ok(())
+        });
+        walk.unwrap();
+        rows
+    }
+
+    /// The version of the only deleted container.
+    async fn deleted_version(&self) -> String {
+        let list = self.get("/?comp=list&include=deleted", "").await.expect(200);
+        let (_, rest) = list.text().split_once("<Version>").unwrap();
+        rest.split_once('<').unwrap().0.to_owned()
+    }
+
+    fn restore(name: &str, version: &str) -> String {
+        format!("x-ms-deleted-container-name: {name}\nx-ms-deleted-container-version: {version}")
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_container_is_gone_at_once_and_its_name_is_free() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_block_blob("/con/old", "old").await;
+    server.delete(CON, "").await.expect(202);
+    server.get(CON, "").await.refused(404, "ContainerNotFound");
+    server.delete(CON, "").await.refused(404, "ContainerNotFound");
+    server.get("/con/old", "").await.refused(404, "ContainerNotFound");
+    server.put("/con/new", BLOCK, "").await.refused(404, "ContainerNotFound");
+    server.create_container("con").await;
+    server.get("/con/old", "").await.refused(404, "BlobNotFound");
+    let server = server.restart().await;
+    server.get("/con/old", "").await.refused(404, "BlobNotFound");
+    server.put_block_blob("/con/new", "new").await;
+    assert_eq!(server.get("/con/new", "").await.text(), "new");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_appears_in_a_container_after_its_delete_was_acknowledged() {
+    const WRITERS: usize = 32;
+    let server = Arc::new(start().await);
+    for round in 0..5 {
+        server.create_container("con").await;
+        let deleted = Arc::new(AtomicBool::new(false));
+        let writers = (0..WRITERS).map(|writer| {
+            let (server, deleted) = (server.clone(), deleted.clone());
+            tokio::spawn(async move {
+                for wrote in 0.. {
+                    let is_deleted = deleted.load(Ordering::SeqCst);
+                    let reply = server.put(&format!("/con/{round}-{writer}-{wrote}"), BLOCK, "x").await;
+                    match reply.outcome() {
+                        (201, _) => assert!(!is_deleted),
+                        outcome => assert_eq!(outcome, (404, "ContainerNotFound")),
+                    }
+                    if is_deleted {
+                        break;
+                    }
+                }
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        tokio::time::sleep(std::time::Duration::from_millis(30)).await;
+        server.delete(CON, "").await.expect(202);
+        let rows = server.rows();
+        deleted.store(true, Ordering::SeqCst);
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        assert_eq!(server.rows(), rows);
+        server.create_container("con").await;
+        let list = server.get(&format!("{CON}&comp=list"), "").await.expect(200);
+        assert!(!list.text().contains("<Blob>"), "{}", list.text());
+        assert_eq!(server.rows(), rows + 1);
+        server.delete(CON, "").await.expect(202);
+    }
+    while server.service.garbage_due() {
+        server.service.sweep_garbage(Pace::FULL).await.unwrap();
+    }
+    assert_eq!(server.rows(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_is_acknowledged_before_the_delete_or_refused() {
+    const WRITERS: usize = 32;
+    let server = Arc::new(start().await);
+    server.set(Setting::ContainerSoftDelete(Some(7))).await;
+    server.create_container("con").await;
+    let writers = (0..WRITERS).map(|writer| {
+        let server = server.clone();
+        tokio::spawn(async move {
+            let mut acknowledged = vec![];
+            for at in 0.. {
+                let name = format!("{writer}-{at}");
+                match server.put(&format!("/con/{name}"), BLOCK, "x").await.status.as_u16() {
+                    201 => acknowledged.push(name),
+                    _ => break,
+                }
+            }
+            acknowledged
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    server.delete(CON, "").await.expect(202);
+    let rows = server.rows();
+    let mut acknowledged = vec![];
+    for writer in writers {
+        acknowledged.extend(writer.await.unwrap());
+    }
+    assert_eq!(server.rows(), rows, "nothing was written after the delete was acknowledged");
+    server
+        .put(
+            &format!("{CON}&comp=undelete"),
+            &TestServer::restore("con", &server.deleted_version().await),
+            "",
+        )
+        .await
+        .expect(201);
+    for name in acknowledged {
+        server.get(&format!("/con/{name}"), "").await.expect(200);
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_container_can_be_restored_with_all_that_it_held() {
+    let server = start().await;
+    server.set(Setting::ContainerSoftDelete(Some(7))).await;
+    let created = server.put(CON, "x-ms-meta-colour: blue", "").await.expect(201);
+    server.put_block_blob("/con/b", "kept").await;
+    server.lease(CON, "lease-action=acquire lease-duration=-1 proposed-lease-id=A").await.expect(201);
+    server.delete(CON, &crate::lease::headers("lease-id=A")).await.expect(202);
+    server.get("/con/b", "").await.refused(404, "ContainerNotFound");
+    let version = server.deleted_version().await;
+    let target = format!("{CON}&comp=undelete");
+    let restore = TestServer::restore("con", &version);
+
+    let server = server.restart().await;
+    server.service.sweep_garbage(Pace::FULL).await.unwrap();
+    server.put(&target, "", "").await.refused(400, "MissingRequiredHeader");
+    server.put(&target, &TestServer::restore("other", &version), "").await.refused(400, "InvalidHeaderValue");
+    for wrong in ["0123456789ABCDEF", "x"] {
+        let reply = server.put(&target, &TestServer::restore("con", wrong), "").await;
+        reply.refused(409, "ContainerNotFound");
+    }
+    server.create_container("con").await;
+    server.put(&target, &restore, "").await.refused(409, "ContainerAlreadyExists");
+    server.delete(CON, "").await.expect(202);
+
+    server.put(&target, &restore, "").await.expect(201);
+    assert_eq!(server.get("/con/b", "").await.expect(200).text(), "kept");
+    server.put_block_blob("/con/b", "written again").await;
+    let found = server.get(CON, "").await.expect(200);
+    assert_eq!(found.etag(), created.etag());
+    assert_eq!(found.header("x-ms-meta-colour"), Some("blue"));
+    assert_eq!(found.header("x-ms-lease-state"), Some("available"));
+    server.put(&target, &restore, "").await.refused(409, "ContainerAlreadyExists");
+    let server = server.restart().await;
+    assert_eq!(server.get("/con/b", "").await.expect(200).text(), "written again");
+}
+
+#[tokio::test]
+async fn a_container_that_nobody_restores_is_swept_when_its_days_are_over() {
+    let server = start().await;
+    server.set(Setting::ContainerSoftDelete(Some(2))).await;
+    server.create_container("con").await;
+    server.put_block_blob("/con/b", vec![7; 100_000]).await;
+    server.delete(CON, "").await.expect(202);
+    let restore = TestServer::restore("con", &server.deleted_version().await);
+    let nothing = server.service.sweep_garbage(Pace::FULL).await.unwrap();
+    assert_eq!((nothing.containers, nothing.bytes), (0, 0));
+    assert!(!server.service.garbage_due());
+    server.advance(2 * 86_400 - 60);
+    assert!(!server.service.garbage_due());
+    server.advance(60);
+    assert!(server.service.garbage_due());
+    server.put(&format!("{CON}&comp=undelete"), &restore, "").await.refused(409, "ContainerNotFound");
+    let list = server.get("/?comp=list&include=deleted", "").await.expect(200);
+    assert!(!list.text().contains("<Container>"), "{}", list.text());
+    let swept = server.service.sweep_garbage(Pace::FULL).await.unwrap();
+    assert!(swept.containers == 1 && swept.bytes >= 100_000, "{swept:?}");
+    assert_eq!(server.rows(), 0);
+    assert!(!server.service.garbage_due());
+}
+
+#[tokio::test]
+async fn the_rows_of_a_deleted_container_are_removed_in_the_background() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.create_container("kept").await;
+    server.put_block_blob("/kept/b", "x").await;
+    for at in 0..300 {
+        server.put_block_blob(&format!("/con/{at}"), "x").await;
+    }
+    server.service.sweep_garbage(Pace::FULL).await.unwrap();
+    assert!(!server.service.garbage_due());
+    server.delete(CON, "").await.expect(202);
+    assert!(server.service.garbage_due());
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().containers, 1);
+    assert_eq!(server.rows(), 2);
+    assert_eq!(server.get("/kept/b", "").await.expect(200).text(), "x");
+}
+
+#[tokio::test]
+async fn a_crash_between_the_two_commits_of_a_delete_or_restore_is_put_right() {
+    let server = start().await;
+    server.create_container("garbage").await;
+    server.put_block_blob("/garbage/first", "x").await;
+    server.create_container("current").await;
+    server.put_block_blob("/current/second", "x").await;
+    let (garbage, current) = (server.space_of("first"), server.space_of("second"));
+    server.delete("/garbage?restype=container", "").await.expect(202);
+    server.set(Setting::ContainerSoftDelete(Some(7))).await;
+    server.create_container("deleted").await;
+    server.put_block_blob("/deleted/third", "x").await;
+    let deleted = server.space_of("third");
+    server.delete("/deleted?restype=container", "").await.expect(202);
+    // As if the row had been moved and the space not yet followed.
+    server.set_open(garbage, true).await;
+    server.set_open(deleted, true).await;
+    server.set_open(current, false).await;
+    server.get("/current/second", "").await.refused(404, "ContainerNotFound");
+
+    let server = server.restart().await;
+    assert!(server.service.garbage_due(), "a server that starts looks what was left half done");
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().containers, 1);
+    assert_eq!(server.store.space(garbage).await.unwrap(), None);
+    assert!(!server.store.space(deleted).await.unwrap().unwrap().open);
+    assert_eq!(server.get("/current/second", "").await.expect(200).text(), "x");
+    // Restoring opens what somebody left open just as well.
+    server.set_open(deleted, true).await;
+    let restore = TestServer::restore("deleted", &server.deleted_version().await);
+    server.put("/deleted?restype=container&comp=undelete", &restore, "").await.expect(201);
+    assert_eq!(server.get("/deleted/third", "").await.expect(200).text(), "x");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletes_and_restores_that_race_leave_the_space_as_the_row_says() {
+    let server = Arc::new(start().await);
+    server.set(Setting::ContainerSoftDelete(Some(7))).await;
+    server.create_container("con").await;
+    server.put_block_blob("/con/b", "x").await;
+    let space = server.space_of("b");
+    let actors = (0..32).map(|actor| {
+        let server = server.clone();
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                if actor % 2 == 0 {
+                    server.delete(CON, "").await;
+                } else {
+                    let list = server.get("/?comp=list&include=deleted", "").await;
+                    let Some((_, rest)) = list.text().split_once("<Version>") else { continue };
+                    let restore = TestServer::restore("con", rest.split_once('<').unwrap().0);
+                    server.put(&format!("{CON}&comp=undelete"), &restore, "").await;
+                }
+            }
+        })
+    });
+    for actor in actors.collect::<Vec<_>>() {
+        actor.await.unwrap();
+    }
+    let exists = server.get(CON, "").await.status == 200;
+    assert_eq!(server.store.space(space).await.unwrap().unwrap().open, exists);
+    let read = server.get("/con/b", "").await;
+    assert_eq!(read.status.as_u16(), if exists { 200 } else { 404 });
+}

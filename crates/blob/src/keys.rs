@@ -6,7 +6,8 @@
 //!                                                  deleted/STAMP     a generation that can be restored
 //!                                                  garbage/SPACE     a generation whose rows are to be swept
 //! a         b NAME                                 b                 the blob: its current state
-//! container                                        n                 how many blocks are staged
+//! container                                        d KEY             a snapshot or version that was deleted: its key
+//!                                                  n                 how many blocks are staged
 //!                                                  s STAMP           a snapshot
 //!                                                  u ID              a staged block
 //!                                                  v STAMP           an earlier version
@@ -16,7 +17,8 @@
 //!
 //! A blob name is a partition, so everything about one blob changes atomically and nothing about two does. The row of
 //! the current state sorts first, so a listing reads one row of each partition. Names are ordered by their UTF-8 bytes.
-//! Stamps are big-endian: time order.
+//! Stamps are big-endian: time order. What was deleted and is kept for a while has keys of its own, because there can be
+//! any number of it and whoever looks for a live snapshot must not have to read it all.
 
 use std::ops::Range;
 
@@ -41,6 +43,7 @@ const COPIES: Bytes = Bytes::from_static(b"w");
 pub(crate) const BASE: Bytes = Bytes::from_static(b"b");
 /// The row that counts staged blocks.
 pub(crate) const STAGED_COUNT: Bytes = Bytes::from_static(b"n");
+const DELETED_STATE: u8 = b'd';
 const SNAPSHOT: u8 = b's';
 const STAGED: u8 = b'u';
 const VERSION: u8 = b'v';
@@ -111,6 +114,21 @@ pub(crate) fn versions() -> Range<Bytes> {
     prefix_range(&[VERSION])
 }
 
+/// The row of a snapshot or earlier version that was deleted, made of the key that it had and has again if it is restored.
+pub(crate) fn deleted(key: &[u8]) -> Bytes {
+    [&[DELETED_STATE], key].concat().into()
+}
+
+/// All deleted snapshots and versions.
+pub(crate) fn all_deleted() -> Range<Bytes> {
+    prefix_range(&[DELETED_STATE])
+}
+
+/// The key that a deleted snapshot or version had.
+pub(crate) fn undeleted(key: &Bytes) -> Bytes {
+    key.slice(1..)
+}
+
 /// The row of a staged block.
 pub(crate) fn staged(id: &[u8]) -> Bytes {
     [&[STAGED], id].concat().into()
@@ -125,6 +143,8 @@ pub(crate) fn all_staged() -> Range<Bytes> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowKind<'a> {
     Base,
+    DeletedSnapshot(Stamp),
+    DeletedVersion(Stamp),
     StagedCount,
     Snapshot(Stamp),
     Staged(&'a [u8]),
@@ -136,6 +156,8 @@ pub(crate) fn row_kind(key: &[u8]) -> Option<RowKind<'_>> {
     let stamp = |rest: &[u8]| rest.try_into().ok().map(u64::from_be_bytes).map(Stamp::from_ticks);
     match key {
         b"b" => Some(RowKind::Base),
+        [DELETED_STATE, SNAPSHOT, rest @ ..] => stamp(rest).map(RowKind::DeletedSnapshot),
+        [DELETED_STATE, VERSION, rest @ ..] => stamp(rest).map(RowKind::DeletedVersion),
         b"n" => Some(RowKind::StagedCount),
         [SNAPSHOT, rest @ ..] => stamp(rest).map(RowKind::Snapshot),
         [STAGED, id @ ..] => Some(RowKind::Staged(id)),
@@ -170,7 +192,7 @@ mod tests {
     #[test]
     fn the_current_state_sorts_before_every_other_row_of_its_blob() {
         let stamp = Stamp::from_ticks(7);
-        for key in [STAGED_COUNT, snapshot(stamp), staged(b"id"), version(stamp)] {
+        for key in [STAGED_COUNT, snapshot(stamp), staged(b"id"), version(stamp), deleted(&snapshot(stamp))] {
             assert!(key > BASE, "{key:?}");
         }
     }
@@ -183,11 +205,14 @@ mod tests {
             (STAGED_COUNT, RowKind::StagedCount),
             (snapshot(stamp), RowKind::Snapshot(stamp)),
             (version(stamp), RowKind::Version(stamp)),
+            (deleted(&snapshot(stamp)), RowKind::DeletedSnapshot(stamp)),
+            (deleted(&version(stamp)), RowKind::DeletedVersion(stamp)),
             (staged(b"x"), RowKind::Staged(b"x")),
         ] {
             assert_eq!(row_kind(&key), Some(kind));
         }
         assert_eq!(row_kind(b"s123"), None);
+        assert_eq!(undeleted(&deleted(&version(stamp))), version(stamp));
         assert_eq!(garbage_space(&garbage(SpaceId(9))), Some(SpaceId(9)));
         assert_eq!(deleted_stamp(&deleted_container(stamp)), Some(stamp));
         assert_eq!(blob_name(&blob(SpaceId(1), "ä/b").key), Some("ä/b"));

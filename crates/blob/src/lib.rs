@@ -15,6 +15,7 @@ mod batch;
 mod block;
 mod block_list;
 mod container;
+mod delete;
 mod edit;
 #[doc(hidden)]
 pub mod fuzz;
@@ -31,6 +32,7 @@ mod put;
 mod record;
 mod reply;
 mod rows;
+mod snapshot;
 mod sweep;
 mod target;
 
@@ -119,6 +121,9 @@ impl Service for BlobService {
             Operation::PutBlockList => self.put_block_list(request).await,
             Operation::GetBlockList => self.get_block_list(request).await,
             Operation::LeaseBlob => self.lease_blob(request).await,
+            Operation::DeleteBlob => self.delete_blob(request).await,
+            Operation::UndeleteBlob => self.undelete_blob(request).await,
+            Operation::SnapshotBlob => self.snapshot_blob(request).await,
             operation => Err(Refusal::not_implemented(operation.name())),
         }?;
         Ok(match structured {

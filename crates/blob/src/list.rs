@@ -150,7 +150,9 @@ impl Include {
         match kind {
             RowKind::Base => true,
             RowKind::Snapshot(_) => self.snapshots,
+            RowKind::DeletedSnapshot(_) => self.snapshots && self.deleted,
             RowKind::Version(_) => self.versions || self.deleted_with_versions,
+            RowKind::DeletedVersion(_) => (self.versions && self.deleted) || self.deleted_with_versions,
             RowKind::StagedCount | RowKind::Staged(_) => false,
         }
     }
@@ -307,7 +309,7 @@ impl<'a> Listing<'a> {
                 self.group.base = Some(blob);
                 return Ok(None);
             }
-            RowKind::Snapshot(stamp) => Shown::Snapshot(stamp),
+            RowKind::Snapshot(stamp) | RowKind::DeletedSnapshot(stamp) => Shown::Snapshot(stamp),
             _ => Shown::Version,
         };
         let is_wanted = shown != Shown::Version || self.include.versions;

@@ -139,6 +139,7 @@ impl Replacement<'_> {
             new.created = now;
         }
         new.touch(stamp, now);
+        new.incarnation = stamp;
         new.version = self.history.new_version(stamp);
         new.lease = admission.lease;
         new.committed = true;

@@ -50,6 +50,9 @@ pub(crate) struct Blob {
     /// Under versioning: which version this is. Its stamp, shown as a time.
     #[serde(with = "optional_stamp")]
     pub(crate) version: Option<Stamp>,
+    /// The write that made the blob or replaced it as a whole: pages can be compared between states that share it.
+    #[serde(with = "stamp")]
+    pub(crate) incarnation: Stamp,
     pub(crate) headers: ContentHeaders,
     pub(crate) metadata: Metadata,
     pub(crate) tags: Tags,
@@ -213,6 +216,7 @@ impl Blob {
             modified: now,
             etag: stamp.into(),
             version: None,
+            incarnation: stamp,
             headers: ContentHeaders::default(),
             metadata: Metadata::default(),
             tags: Tags::default(),
@@ -253,9 +257,15 @@ impl Blob {
 
     /// Whether its time is up. Such a blob does not exist any more, and is swept later.
     pub(crate) fn has_expired(&self, now: Timestamp) -> bool {
-        self.expires.is_some_and(|expires| expires <= now)
+        let ran_out = self.expires.is_some_and(|expires| expires <= now) && !self.is_protected(now);
+        ran_out
             || self.deleted.is_some_and(|deleted| deleted.until <= now)
             || (!self.committed && self.staged(now).is_none())
+    }
+
+    /// Whether a legal hold or a policy keeps it as it is.
+    pub(crate) fn is_protected(&self, now: Timestamp) -> bool {
+        self.legal_hold || self.immutability.is_some_and(|policy| policy.until > now)
     }
 
     /// The blocks that are staged at a moment, if their time is not up.
@@ -462,6 +472,19 @@ mod optional_ticks {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Timestamp>, D::Error> {
         Ok(Option::deserialize(d)?.map(Timestamp::from_ticks))
+    }
+}
+
+mod stamp {
+    use lazuli_concurrency::Stamp;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(stamp: &Stamp, s: S) -> Result<S::Ok, S::Error> {
+        stamp.ticks().serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Stamp, D::Error> {
+        u64::deserialize(d).map(Stamp::from_ticks)
     }
 }
 

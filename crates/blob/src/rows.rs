@@ -33,7 +33,13 @@ pub(crate) fn contents(partition: &[u8], row: &Row) -> Result<Vec<Content>, Dama
         return Ok(vec![]);
     }
     match keys::row_kind(&row.key) {
-        Some(RowKind::Base | RowKind::Snapshot(_) | RowKind::Version(_)) => {
+        Some(
+            RowKind::Base
+            | RowKind::DeletedSnapshot(_)
+            | RowKind::DeletedVersion(_)
+            | RowKind::Snapshot(_)
+            | RowKind::Version(_),
+        ) => {
             let blob = Blob::decode(&row.value)?;
             Ok(vec![blob.content, blob.block_list])
         }

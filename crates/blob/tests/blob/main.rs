@@ -9,5 +9,6 @@ mod generation;
 mod lease;
 mod properties;
 mod put;
+mod snapshot;
 mod structured;
 mod support;

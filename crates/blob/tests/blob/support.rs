@@ -272,6 +272,32 @@ impl TestServer {
         self.call("DELETE", target, headers, "").await
     }
 
+    /// Keeps what is deleted for so many days, or not at all.
+    pub(crate) async fn soft_delete(&self, days: Option<u16>) {
+        let policy = match days {
+            Some(days) => format!(
+                "<Enabled>true</Enabled><Days>{days}</Days><AllowPermanentDelete>true</AllowPermanentDelete>"
+            ),
+            None => "<Enabled>false</Enabled>".to_owned(),
+        };
+        let body = format!(
+            "<StorageServiceProperties><DeleteRetentionPolicy>{policy}</DeleteRetentionPolicy>\
+             </StorageServiceProperties>"
+        );
+        self.put("/?restype=service&comp=properties", "", body).await.expect(202);
+    }
+
+    /// Turns versioning on or off.
+    pub(crate) async fn versioning(&self, on: bool) {
+        self.set(Setting::BlobVersioning(on)).await;
+    }
+
+    /// Takes a snapshot of a blob; its id.
+    pub(crate) async fn snapshot(&self, target: &str) -> String {
+        let taken = self.put(&format!("{target}?comp=snapshot"), "", "").await.expect(201);
+        taken.header("x-ms-snapshot").unwrap().to_owned()
+    }
+
     /// A container.
     pub(crate) async fn create_container(&self, name: &str) {
         self.put(&format!("/{name}?restype=container"), "", "").await.expect(201);

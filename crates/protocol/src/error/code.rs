@@ -137,6 +137,7 @@ error_codes! {
         QueryParameterSddInvalid: "The directory depth of the shared access signature does not match the directory.",
         RequestForbiddenByContainerEncryptionPolicy: "The encryption policy of the container forbids the requested encryption scope.",
         ShareDisabled: "The specified share is disabled by the administrator.",
+        OperationNotAllowedOnRootBlob: "The specified operation is not allowed on root blob.",
         UnauthorizedBlobOverwrite: "This request is not authorized to perform blob overwrites.",
     }
     NOT_FOUND {
@@ -186,6 +187,7 @@ error_codes! {
         BlobNotArchived: "Blob is not currently in the archive tier.",
         BlobOperationNotSupported: "This operation is not supported on this blob.",
         BlobOverwritten: "The blob has been recreated since the previous snapshot was taken.",
+        BlobSnapshotNotSoftDeleted: "The specified snapshot or version is not soft-deleted.",
         BlobTierInadequateForContentLength: "The blob is larger than the content length limit of the specified tier.",
         BlobUsesCustomerSpecifiedEncryption: "The blob is encrypted with customer specified encryption, but it was not provided in the request.",
         BlockCountExceedsLimit: "The number of blocks exceeds the maximum permissible limit.",
@@ -195,6 +197,7 @@ error_codes! {
         ContainerDisabled: "The specified container is disabled by the administrator.",
         ContentLengthLargerThanTierLimit: "The blob's content length cannot exceed its tier limit.",
         CopyIdMismatch: "The specified copy ID did not match the copy ID for the pending copy operation.",
+        ImmutabilityPolicyDeleteOnLockedPolicy: "The immutability policy is locked and cannot be deleted.",
         IncrementalCopyBlobMismatch: "The specified source blob is different from the copy source of the existing incremental copy blob.",
         IncrementalCopyOfEarlierVersionSnapshotNotAllowed: "The specified snapshot is earlier than the last snapshot copied into the incremental copy blob.",
         IncrementalCopySourceMustBeSnapshot: "The source for incremental copy request must be a snapshot.",

@@ -1,0 +1,336 @@
+//! Delete Blob and Undelete Blob.
+//!
+//! What a delete leaves is the account's choice, see [`History`]: the state stays, marked, and can be restored for some
+//! days; or it becomes an earlier version; or it is gone. A blob can have any number of snapshots and a commit only so
+//! many changes, so deleting and restoring many of them takes several commits. Each is judged anew, and the current
+//! state goes with the last one, so that repeating a request which was cut short completes it.
+
+use bytes::Bytes;
+use http::StatusCode;
+use lazuli_concurrency::{Access, Admission, Timestamp};
+use lazuli_extents::Writer;
+use lazuli_protocol::{ErrorCode, Headers, Query, Refusal, Request, Response, Version};
+use lazuli_store::{Change, Decision, Mutation, Reads, View};
+
+use crate::history::{Afterlife, History};
+use crate::precondition::{Preconditions, check_mutable};
+use crate::put::check_no_pending_copy;
+use crate::record::{self, Blob};
+use crate::target::{State, Target, not_found};
+use crate::{BlobService, keys, reply};
+
+/// Snapshots and versions that one commit deletes or restores. Each takes two mutations, the current state a few more.
+const STEP: usize = 100;
+
+/// What a delete does about the snapshots of the blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Snapshots {
+    /// There must be none.
+    Absent,
+    Include,
+    Only,
+}
+
+/// What a commit came to.
+struct Step {
+    /// Whether what was deleted cannot be had back.
+    permanent: bool,
+    /// Bytes that no row refers to any more.
+    released: u64,
+    /// There is more to do.
+    more: bool,
+}
+
+impl BlobService {
+    /// Delete Blob.
+    pub(crate) async fn delete_blob(&self, request: Request) -> Result<Response, Refusal> {
+        let state = State::parse(&request.query)?;
+        let snapshots = delete_snapshots(&request, state)?;
+        let permanently = delete_permanently(&request.query)?;
+        let preconditions = Preconditions::of_write(&request.headers)?;
+        let target = self.target(&request).await?;
+        let deletion = Deletion {
+            preconditions: &preconditions,
+            history: self.history(&request.account).await?,
+            version: request.version,
+            service: self,
+            writer: self.extents.pins().writer(),
+        };
+        let permanent = match state {
+            _ if permanently => {
+                if state == State::Current || !deletion.history.permanent_delete {
+                    return Err(ErrorCode::BlobOperationNotSupported.into());
+                }
+                self.delete_state(&target, |view| deletion.purge(view, state)).await?
+            }
+            State::Current => self.delete_current(&target, &deletion, snapshots).await?,
+            state => self.delete_state(&target, |view| deletion.one(view, state)).await?,
+        };
+        let mut response = Response::empty(StatusCode::ACCEPTED);
+        if request.version.at_least(2017, 7, 29) {
+            reply::put(&mut response.headers, "x-ms-delete-type-permanent", permanent.to_string());
+        }
+        Ok(response)
+    }
+
+    /// Deletes the current state, its snapshots, or both. Says whether for good.
+    async fn delete_current(
+        &self,
+        target: &Target,
+        deletion: &Deletion<'_>,
+        snapshots: Snapshots,
+    ) -> Result<bool, Refusal> {
+        let limit = if snapshots == Snapshots::Absent { 1 } else { STEP };
+        loop {
+            let reads = Reads::key(keys::BASE).and_range(keys::snapshots(), limit);
+            let step =
+                self.transact(&target.partition, reads, |view| deletion.current(view, snapshots)).await?;
+            self.extents.released(step.released);
+            if !step.more {
+                return Ok(step.permanent);
+            }
+        }
+    }
+
+    /// Deletes one snapshot or earlier version. Says whether for good.
+    async fn delete_state(
+        &self,
+        target: &Target,
+        rule: impl FnMut(&View<'_>) -> Result<Decision<Step>, Refusal>,
+    ) -> Result<bool, Refusal> {
+        let key = state_key(target.state);
+        let reads = Reads::keys([keys::BASE, keys::deleted(&key), key]);
+        let step = self.transact(&target.partition, reads, rule).await?;
+        self.extents.released(step.released);
+        Ok(step.permanent)
+    }
+
+    /// Undelete Blob.
+    pub(crate) async fn undelete_blob(&self, request: Request) -> Result<Response, Refusal> {
+        let target = self.write_target(&request).await?;
+        let writer = self.extents.pins().writer();
+        let mut left = keys::all_deleted();
+        let mut found = false;
+        loop {
+            let reads = Reads::key(keys::BASE).and_range(left.clone(), STEP).and_range(keys::versions(), 1);
+            let restored =
+                self.transact(&target.partition, reads, |view| self.restore(view, &writer)).await?;
+            found |= restored.found;
+            if let Some(next) = restored.next {
+                left.start = next;
+            } else if found {
+                return Ok(Response::empty(StatusCode::OK));
+            } else {
+                return Err(not_found());
+            }
+        }
+    }
+
+    /// One step of restoring: deleted snapshots and versions, and with the last of them the current state.
+    fn restore(&self, view: &View<'_>, writer: &Writer) -> Result<Decision<Restored>, Refusal> {
+        let now = view.now;
+        let [deleted, versions] = view.ranges() else { return Ok(Decision::Answer(Restored::default())) };
+        let mut base = record::blob(view.row(&keys::BASE))?.filter(|base| !base.has_expired(now));
+        let mut found = base.as_ref().is_some_and(|base| base.committed) || !versions.rows.is_empty();
+        let mut mutations = vec![];
+        let restore = |key, mut blob: Blob| -> Result<Mutation, Refusal> {
+            blob.deleted = None;
+            writer.hold(self.pin(), blob.contents());
+            Ok(Mutation::Put(key, blob.encode()?))
+        };
+        for row in &deleted.rows {
+            let blob = Blob::decode(&row.value)?;
+            if !blob.has_expired(now) {
+                mutations.push(restore(keys::undeleted(&row.key), blob)?);
+                mutations.push(Mutation::Delete(row.key.clone()));
+            }
+        }
+        let next = deleted.more.then(|| deleted.range.end.clone());
+        if let Some(base) = base.take_if(|base| next.is_none() && base.deleted.is_some()) {
+            mutations.push(restore(keys::BASE, base)?);
+        }
+        found |= !mutations.is_empty();
+        Ok(write(mutations, None, Restored { found, next }))
+    }
+}
+
+/// What a step of restoring came to.
+#[derive(Default)]
+struct Restored {
+    /// Whether there is anything of that name.
+    found: bool,
+    /// Where the rest begins.
+    next: Option<Bytes>,
+}
+
+/// A request to delete.
+struct Deletion<'a> {
+    preconditions: &'a Preconditions,
+    history: History,
+    version: Version,
+    service: &'a BlobService,
+    writer: Writer,
+}
+
+impl Deletion<'_> {
+    /// The current state, its snapshots, or both: as much as one commit can.
+    fn current(&self, view: &View<'_>, snapshots: Snapshots) -> Result<Decision<Step>, Refusal> {
+        let now = view.now;
+        let base = record::blob(view.row(&keys::BASE))?;
+        let admission = self.admit(base.as_ref(), now)?;
+        let base = base.ok_or_else(not_found)?;
+        check_no_pending_copy(&base)?;
+        let Some(found) = view.ranges().first() else { return Err(ErrorCode::InternalError.into()) };
+        if snapshots == Snapshots::Absent && !found.rows.is_empty() {
+            return Err(ErrorCode::SnapshotsPresent.into());
+        }
+        let mut step =
+            Step { permanent: self.history.retention_days.is_none(), released: 0, more: found.more };
+        let mut mutations = vec![];
+        for row in &found.rows {
+            let snapshot = Blob::decode(&row.value)?;
+            step.released += self.delete(&row.key, &snapshot, now, &mut mutations)?;
+        }
+        if snapshots != Snapshots::Only && !found.more {
+            self.delete_base(&base, now, &mut step, &mut mutations)?;
+        }
+        Ok(write(mutations, admission.valid_until, step))
+    }
+
+    fn delete_base(
+        &self,
+        base: &Blob,
+        now: Timestamp,
+        step: &mut Step,
+        mutations: &mut Vec<Mutation>,
+    ) -> Result<(), Refusal> {
+        let afterlife = self.history.afterlife(base, now);
+        step.permanent = afterlife == Afterlife::Nothing;
+        match afterlife {
+            Afterlife::Version(version) => {
+                self.writer.hold(self.service.pin(), base.contents());
+                let kept = base.as_version(version).encode()?;
+                mutations.push(Mutation::Put(keys::version(version), kept));
+                mutations.push(Mutation::Delete(keys::BASE));
+            }
+            Afterlife::Deleted(deleted) => {
+                check_mutable(base, now)?;
+                let kept = Blob { deleted: Some(deleted), ..base.detached() }.encode()?;
+                mutations.push(Mutation::Put(keys::BASE, kept));
+            }
+            Afterlife::Nothing => {
+                check_mutable(base, now)?;
+                step.released += base.content.allocated();
+                mutations.push(Mutation::Delete(keys::BASE));
+            }
+        }
+        if base.staging.is_some() {
+            mutations.push(Mutation::DeleteRange(keys::all_staged()));
+            mutations.push(Mutation::Delete(keys::STAGED_COUNT));
+        }
+        Ok(())
+    }
+
+    /// One snapshot or earlier version.
+    fn one(&self, view: &View<'_>, state: State) -> Result<Decision<Step>, Refusal> {
+        let now = view.now;
+        let key = state_key(state);
+        check_not_current(view, state)?;
+        let blob = record::blob(view.row(&key))?;
+        let admission = self.preconditions.admit_write(blob.as_ref(), now)?;
+        let blob = blob.ok_or_else(not_found)?;
+        let mut mutations = vec![];
+        let released = self.delete(&key, &blob, now, &mut mutations)?;
+        let permanent = self.history.retention_days.is_none();
+        let change = Change::of(mutations).until(admission.valid_until);
+        Ok(Decision::Write(change, Step { permanent, released, more: false }))
+    }
+
+    /// One snapshot or earlier version that was deleted before, for good.
+    fn purge(&self, view: &View<'_>, state: State) -> Result<Decision<Step>, Refusal> {
+        let key = state_key(state);
+        check_not_current(view, state)?;
+        if view.row(&key).is_some() {
+            return Err(ErrorCode::BlobSnapshotNotSoftDeleted.into());
+        }
+        let deleted = keys::deleted(&key);
+        let blob = record::blob(view.row(&deleted))?.filter(|blob| !blob.has_expired(view.now));
+        let blob = blob.ok_or_else(not_found)?;
+        self.preconditions.admit_lease(None, Access::Write, view.now)?;
+        self.preconditions.conditions.evaluate_write(blob.validators())?;
+        let step = Step { permanent: true, released: blob.content.allocated(), more: false };
+        Ok(Decision::Write(Change::of([Mutation::Delete(deleted)]), step))
+    }
+
+    /// Judges the preconditions. What has only staged blocks can be deleted too, but not by clients who do not know that
+    /// it exists.
+    fn admit(&self, base: Option<&Blob>, now: Timestamp) -> Result<Admission, Refusal> {
+        match base {
+            Some(base) if !base.committed && base.is_there(now) && self.version.at_least(2013, 8, 15) => {
+                self.preconditions.admit_create(Some(base), Access::Write, now)
+            }
+            base => self.preconditions.admit_write(base, now),
+        }
+    }
+
+    /// Deletes a snapshot or earlier version. Returns the bytes that are not kept.
+    fn delete(
+        &self,
+        key: &Bytes,
+        blob: &Blob,
+        now: Timestamp,
+        mutations: &mut Vec<Mutation>,
+    ) -> Result<u64, Refusal> {
+        check_mutable(blob, now)?;
+        mutations.push(Mutation::Delete(key.clone()));
+        let Some(deleted) = self.history.keep_deleted(now) else { return Ok(blob.content.allocated()) };
+        self.writer.hold(self.service.pin(), blob.contents());
+        let kept = Blob { deleted: Some(deleted), ..blob.clone() }.encode()?;
+        mutations.push(Mutation::Put(keys::deleted(key), kept));
+        Ok(0)
+    }
+}
+
+/// The current version is deleted as the blob that it is.
+fn check_not_current(view: &View<'_>, state: State) -> Result<(), Refusal> {
+    let State::Version(version) = state else { return Ok(()) };
+    let base = record::blob(view.row(&keys::BASE))?;
+    if base.is_some_and(|base| base.is_live(view.now) && base.version == Some(version)) {
+        return Err(ErrorCode::OperationNotAllowedOnRootBlob.into());
+    }
+    Ok(())
+}
+
+fn state_key(state: State) -> Bytes {
+    match state {
+        State::Current => keys::BASE,
+        State::Snapshot(stamp) => keys::snapshot(stamp),
+        State::Version(stamp) => keys::version(stamp),
+    }
+}
+
+/// A change of perhaps many rows, or none.
+fn write<T>(mutations: Vec<Mutation>, valid_until: Option<Timestamp>, answer: T) -> Decision<T> {
+    if mutations.is_empty() {
+        return Decision::Answer(answer);
+    }
+    let change = Change { bulk: true, ..Change::of(mutations) };
+    Decision::Write(change.until(valid_until), answer)
+}
+
+fn delete_snapshots(request: &Request, state: State) -> Result<Snapshots, Refusal> {
+    const NAME: &str = "x-ms-delete-snapshots";
+    let words = [("include", Snapshots::Include), ("only", Snapshots::Only)];
+    match request.headers.one_of(NAME, &words)? {
+        Some(_) if state != State::Current => Err(ErrorCode::InvalidOperation.into()),
+        snapshots => Ok(snapshots.unwrap_or(Snapshots::Absent)),
+    }
+}
+
+fn delete_permanently(query: &Query) -> Result<bool, Refusal> {
+    match query.get("deletetype").filter(|value| !value.is_empty()) {
+        None => Ok(false),
+        Some(value) if value.eq_ignore_ascii_case("permanent") => Ok(true),
+        Some(value) => Err(Refusal::invalid_query("deletetype", value, "The only value is permanent.")),
+    }
+}

@@ -1,0 +1,89 @@
+//! Snapshot Blob.
+//!
+//! A snapshot is a row of its own that shares the blob's content. Under versioning it makes a version, too.
+
+use http::StatusCode;
+use lazuli_concurrency::{Access, Stamp};
+use lazuli_protocol::{ErrorCode, Metadata, Refusal, Request, Response};
+use lazuli_store::{Change, Decision, Mutation, Reads, View};
+
+use crate::history::History;
+use crate::precondition::Preconditions;
+use crate::put::check_no_pending_copy;
+use crate::record::{self, Blob};
+use crate::target::not_found;
+use crate::{BlobService, keys, reply};
+
+impl BlobService {
+    /// Snapshot Blob.
+    pub(crate) async fn snapshot_blob(&self, request: Request) -> Result<Response, Refusal> {
+        let metadata = Metadata::from_headers(&request.headers)?;
+        let has_metadata = !metadata.is_empty();
+        let preconditions = Preconditions::of_write(&request.headers)?;
+        let target = self.write_target(&request).await?;
+        let history = self.history(&request.account).await?;
+        let writer = self.extents.pins().writer();
+        let taken = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
+            let base = record::blob(view.row(&keys::BASE))?;
+            let base = admit(&preconditions, base, view)?;
+            writer.hold(self.pin(), base.contents());
+            take(view, base, &metadata, history)
+        });
+        let Taken { id, snapshot, version } = taken.await?;
+        let mut response = reply::written(StatusCode::CREATED, &snapshot, request.version);
+        let headers = &mut response.headers;
+        reply::put(headers, "x-ms-snapshot", reply::stamp_text(id));
+        reply::put_optional(headers, "x-ms-version-id", version.map(reply::stamp_text));
+        // Only metadata comes with such a request.
+        reply::put(headers, "x-ms-request-server-encrypted", has_metadata.to_string());
+        Ok(response)
+    }
+}
+
+/// A snapshot that was taken.
+struct Taken {
+    id: Stamp,
+    snapshot: Blob,
+    /// Of the current state from now on.
+    version: Option<Stamp>,
+}
+
+/// The blob, if a snapshot of it may be taken: for the lease that is a read, for the conditions a write.
+fn admit(preconditions: &Preconditions, base: Option<Blob>, view: &View<'_>) -> Result<Blob, Refusal> {
+    preconditions.admit_lease(base.as_ref(), Access::Read, view.now)?;
+    let base = base.filter(|base| base.is_live(view.now)).ok_or_else(not_found)?;
+    preconditions.conditions.evaluate_write(base.validators())?;
+    if base.tier.is_archived(view.now) {
+        return Err(ErrorCode::BlobArchived.into());
+    }
+    check_no_pending_copy(&base)?;
+    Ok(base)
+}
+
+fn take(
+    view: &View<'_>,
+    mut base: Blob,
+    metadata: &Metadata,
+    history: History,
+) -> Result<Decision<Taken>, Refusal> {
+    let id = view.stamp;
+    let mut snapshot = base.as_snapshot();
+    if !metadata.is_empty() {
+        snapshot.metadata = metadata.clone();
+        snapshot.touch(id, view.now);
+    }
+    let mut mutations = vec![Mutation::Put(keys::snapshot(id), snapshot.encode()?)];
+    if history.versioning {
+        mutations.extend(history.keep_version(&base)?);
+        base.version = Some(id);
+        mutations.push(Mutation::Put(keys::BASE, base.encode()?));
+    }
+    Ok(Decision::Write(Change::of(mutations), Taken { id, snapshot, version: base.version }))
+}
+
+impl Blob {
+    /// The same as a snapshot. It is neither a version nor protected as the blob is.
+    pub(crate) fn as_snapshot(&self) -> Self {
+        Self { version: None, immutability: None, legal_hold: false, ..self.detached() }
+    }
+}

@@ -1,0 +1,246 @@
+//! Delete Blob and Undelete Blob, with and without soft delete and versioning.
+
+use crate::support::{Reply, TestServer, start};
+
+const DAY: u64 = 86_400;
+
+async fn start_with(days: Option<u16>, versioning: bool) -> TestServer {
+    let server = start().await;
+    server.soft_delete(days).await;
+    server.versioning(versioning).await;
+    server.create_container("box").await;
+    server
+}
+
+async fn undelete(server: &TestServer, target: &str) -> Reply {
+    server.put(&format!("{target}?comp=undelete"), "", "").await
+}
+
+fn version(reply: &Reply) -> String {
+    reply.header("x-ms-version-id").unwrap_or_else(|| panic!("no version in {reply:?}")).to_owned()
+}
+
+#[tokio::test]
+async fn a_deleted_blob_is_gone_for_good_unless_the_account_says_otherwise() {
+    let server = start_with(None, false).await;
+    server.put_block_blob("/box/b", "1").await;
+    let deleted = server.delete("/box/b", "").await.expect(202);
+    assert_eq!(deleted.header("x-ms-delete-type-permanent"), Some("true"));
+    server.get("/box/b", "").await.refused(404, "BlobNotFound");
+    server.delete("/box/b", "").await.refused(404, "BlobNotFound");
+    undelete(&server, "/box/b").await.refused(404, "BlobNotFound");
+    server.delete("/none/b", "").await.refused(404, "ContainerNotFound");
+    server.put_block_blob("/box/b", "2").await;
+    undelete(&server, "/box/b").await.expect(200);
+    assert_eq!(server.get("/box/b", "").await.text(), "2");
+}
+
+#[tokio::test]
+async fn conditions_and_the_lease_decide_about_deleting() {
+    let server = start_with(None, false).await;
+    let etag = server.put_block_blob("/box/b", "1").await.etag().to_owned();
+    server.delete("/box/b", "if-match: \"0x1\"").await.refused(412, "ConditionNotMet");
+    server.delete("/box/b", &format!("if-none-match: {etag}")).await.refused(412, "ConditionNotMet");
+    server.delete("/box/none", "if-match: *").await.refused(404, "BlobNotFound");
+    let id = "x-ms-lease-id: 11111111-1111-1111-1111-111111111111";
+    server.delete("/box/b", id).await.refused(412, "LeaseNotPresentWithBlobOperation");
+    let acquire = "x-ms-lease-action: acquire
+        x-ms-lease-duration: 15
+        x-ms-proposed-lease-id: 11111111-1111-1111-1111-111111111111";
+    server.put("/box/b?comp=lease", acquire, "").await.expect(201);
+    server.delete("/box/b", "").await.refused(412, "LeaseIdMissing");
+    let other = "x-ms-lease-id: 22222222-2222-2222-2222-222222222222";
+    server.delete("/box/b", other).await.refused(412, "LeaseIdMismatchWithBlobOperation");
+    server.advance(16);
+    server.delete("/box/b", id).await.refused(412, "LeaseLost");
+    server.put("/box/b?comp=lease", acquire, "").await.expect(201);
+    server.delete("/box/b", &format!("{id}\nif-match: {etag}")).await.expect(202);
+    server.put_block_blob("/box/b", "a new blob has no lease").await;
+}
+
+#[tokio::test]
+async fn snapshots_are_deleted_only_with_leave() {
+    let server = start_with(None, false).await;
+    server.put_block_blob("/box/b", "1").await;
+    let (first, second) = (server.snapshot("/box/b").await, server.snapshot("/box/b").await);
+    server.delete("/box/b", "").await.refused(409, "SnapshotsPresent");
+    let include = "x-ms-delete-snapshots: include";
+    let only = "x-ms-delete-snapshots: only";
+    let one = format!("/box/b?snapshot={first}");
+    server.delete(&one, include).await.refused(400, "InvalidOperation");
+    server.delete("/box/b", "x-ms-delete-snapshots: all").await.refused(400, "InvalidHeaderValue");
+    server.delete(&one, "if-match: \"0x1\"").await.refused(412, "ConditionNotMet");
+    server.delete(&one, "").await.expect(202);
+    server.get(&one, "").await.refused(404, "BlobNotFound");
+    server.delete(&one, "").await.refused(404, "BlobNotFound");
+    server.get(&format!("/box/b?snapshot={second}"), "").await.expect(200);
+    server.delete("/box/b", only).await.expect(202);
+    server.get(&format!("/box/b?snapshot={second}"), "").await.refused(404, "BlobNotFound");
+    server.get("/box/b", "").await.expect(200);
+    server.delete("/box/b", only).await.expect(202);
+    let third = server.snapshot("/box/b").await;
+    server.delete("/box/b", include).await.expect(202);
+    server.get(&format!("/box/b?snapshot={third}"), "").await.refused(404, "BlobNotFound");
+    server.get("/box/b", "").await.refused(404, "BlobNotFound");
+}
+
+#[tokio::test]
+async fn more_snapshots_than_a_commit_can_change_are_deleted_and_restored() {
+    let server = start_with(Some(7), false).await;
+    server.put_block_blob("/box/b", "1").await;
+    let mut ids = vec![];
+    for _ in 0..250 {
+        ids.push(server.snapshot("/box/b").await);
+    }
+    server.delete("/box/b", "x-ms-delete-snapshots: include").await.expect(202);
+    for id in [&ids[0], &ids[249]] {
+        server.get(&format!("/box/b?snapshot={id}"), "").await.refused(404, "BlobNotFound");
+    }
+    undelete(&server, "/box/b").await.expect(200);
+    for id in &ids {
+        assert_eq!(server.get(&format!("/box/b?snapshot={id}"), "").await.expect(200).text(), "1");
+    }
+    server.get("/box/b", "").await.expect(200);
+    server.soft_delete(None).await;
+    server.delete("/box/b", "x-ms-delete-snapshots: include").await.expect(202);
+    undelete(&server, "/box/b").await.refused(404, "BlobNotFound");
+}
+
+#[tokio::test]
+async fn what_is_soft_deleted_can_be_restored_until_its_days_are_over() {
+    let server = start_with(Some(3), false).await;
+    let put = server.put("/box/b", "x-ms-blob-type: BlockBlob\nx-ms-meta-a: 1", "1").await.expect(201);
+    let snapshot = server.snapshot("/box/b").await;
+    let snapshot = format!("/box/b?snapshot={snapshot}");
+    let deleted = server.delete("/box/b", "x-ms-delete-snapshots: include").await.expect(202);
+    assert_eq!(deleted.header("x-ms-delete-type-permanent"), Some("false"));
+    server.get("/box/b", "").await.refused(404, "BlobNotFound");
+    server.get(&snapshot, "").await.refused(404, "BlobNotFound");
+    server.put("/box/b?comp=metadata", "", "").await.refused(404, "BlobNotFound");
+    server.put("/box/b?comp=snapshot", "", "").await.refused(404, "BlobNotFound");
+    server.delete("/box/b", "").await.refused(404, "BlobNotFound");
+
+    server.advance(3 * DAY - 1);
+    undelete(&server, "/box/b").await.expect(200);
+    let restored = server.get("/box/b", "").await.expect(200);
+    assert_eq!((restored.text(), restored.header("x-ms-meta-a")), ("1", Some("1")));
+    assert_eq!(restored.etag(), put.etag());
+    server.get(&snapshot, "").await.expect(200);
+
+    server.delete("/box/b", "x-ms-delete-snapshots: include").await.expect(202);
+    // The days of the delete count, not those of today.
+    server.soft_delete(Some(300)).await;
+    let server = server.restart().await;
+    server.advance(3 * DAY);
+    undelete(&server, "/box/b").await.refused(404, "BlobNotFound");
+    server.get(&snapshot, "").await.refused(404, "BlobNotFound");
+}
+
+#[tokio::test]
+async fn a_lease_does_not_survive_a_soft_delete() {
+    let server = start_with(Some(3), false).await;
+    server.put_block_blob("/box/b", "1").await;
+    let acquire = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
+    let id = server.put("/box/b?comp=lease", acquire, "").await.expect(201);
+    let id = format!("x-ms-lease-id: {}", id.header("x-ms-lease-id").unwrap());
+    server.delete("/box/b", &id).await.expect(202);
+    undelete(&server, "/box/b").await.expect(200);
+    let head = server.head("/box/b", "").await.expect(200);
+    assert_eq!(head.header("x-ms-lease-state"), Some("available"));
+    server.delete("/box/b", "").await.expect(202);
+}
+
+#[tokio::test]
+async fn what_an_overwrite_replaces_is_restored_as_a_snapshot() {
+    let server = start_with(Some(3), false).await;
+    server.put_block_blob("/box/b", "old").await;
+    server.put_block_blob("/box/b", "new").await;
+    // A deleted snapshot does not stand in the way of deleting.
+    server.delete("/box/b", "").await.expect(202);
+    server.put_block_blob("/box/b", "newest").await;
+    undelete(&server, "/box/b").await.expect(200);
+    assert_eq!(server.get("/box/b", "").await.text(), "newest");
+    server.delete("/box/b", "").await.refused(409, "SnapshotsPresent");
+}
+
+#[tokio::test]
+async fn under_versioning_a_delete_makes_the_current_version_an_earlier_one() {
+    for days in [None, Some(3)] {
+        let server = start_with(days, true).await;
+        let first = version(&server.put_block_blob("/box/b", "1").await);
+        let second = version(&server.put_block_blob("/box/b", "2").await);
+        let by = |version: &str| format!("/box/b?versionid={version}");
+        let current = server.get(&by(&second), "").await.expect(200);
+        assert_eq!(current.header("x-ms-is-current-version"), Some("true"));
+        assert_eq!(server.get(&by(&first), "").await.expect(200).header("x-ms-is-current-version"), None);
+        server.delete(&by(&second), "").await.refused(403, "OperationNotAllowedOnRootBlob");
+
+        let deleted = server.delete("/box/b", "").await.expect(202);
+        assert_eq!(deleted.header("x-ms-delete-type-permanent"), Some("false"));
+        server.get("/box/b", "").await.refused(404, "BlobNotFound");
+        server.delete("/box/b", "").await.refused(404, "BlobNotFound");
+        assert_eq!(server.get(&by(&second), "").await.expect(200).text(), "2");
+
+        let deleted = server.delete(&by(&second), "").await.expect(202);
+        assert_eq!(
+            deleted.header("x-ms-delete-type-permanent"),
+            Some(if days.is_some() { "false" } else { "true" })
+        );
+        server.get(&by(&second), "").await.refused(404, "BlobNotFound");
+        undelete(&server, "/box/b").await.expect(200);
+        server.get("/box/b", "").await.refused(404, "BlobNotFound");
+        let again = server.get(&by(&second), "").await.status;
+        assert_eq!(again.as_u16(), if days.is_some() { 200 } else { 404 });
+
+        let third = version(&server.put_block_blob("/box/b", "3").await);
+        assert_eq!(server.get("/box/b", "").await.text(), "3");
+        assert_eq!(server.get(&by(&first), "").await.text(), "1");
+        assert_eq!(server.get(&by(&third), "").await.text(), "3");
+    }
+}
+
+#[tokio::test]
+async fn versioning_can_be_switched_on_and_off_over_existing_blobs() {
+    let server = start_with(None, false).await;
+    let before = server.put_block_blob("/box/b", "before").await;
+    assert_eq!(before.header("x-ms-version-id"), None);
+    server.versioning(true).await;
+    let on = version(&server.put_block_blob("/box/b", "on").await);
+    server.versioning(false).await;
+    // The current version persists as an earlier one; what replaces it is no version.
+    let off = server.put_block_blob("/box/b", "off").await;
+    assert_eq!(off.header("x-ms-version-id"), None);
+    assert_eq!(server.get("/box/b", "").await.header("x-ms-version-id"), None);
+    server.put_block_blob("/box/b", "off again").await;
+    let server = server.restart().await;
+    assert_eq!(server.get(&format!("/box/b?versionid={on}"), "").await.text(), "on");
+    let deleted = server.delete("/box/b", "").await.expect(202);
+    assert_eq!(deleted.header("x-ms-delete-type-permanent"), Some("true"));
+    assert_eq!(server.get(&format!("/box/b?versionid={on}"), "").await.text(), "on");
+}
+
+#[tokio::test]
+async fn only_what_is_deleted_already_can_be_deleted_permanently() {
+    let server = start_with(Some(3), true).await;
+    let first = version(&server.put_block_blob("/box/b", "1").await);
+    let second = version(&server.put_block_blob("/box/b", "2").await);
+    let purge = |version: &str| format!("/box/b?versionid={version}&deletetype=permanent");
+    server.delete("/box/b?deletetype=soft", "").await.refused(400, "InvalidQueryParameterValue");
+    server.delete("/box/b?deletetype=permanent", "").await.refused(409, "BlobOperationNotSupported");
+    server.delete(&purge(&second), "").await.refused(403, "OperationNotAllowedOnRootBlob");
+    server.delete(&purge(&first), "").await.refused(409, "BlobSnapshotNotSoftDeleted");
+    server.delete(&format!("/box/b?versionid={first}"), "").await.expect(202);
+    let gone = server.delete(&purge(&first), "").await.expect(202);
+    assert_eq!(gone.header("x-ms-delete-type-permanent"), Some("true"));
+    server.delete(&purge(&first), "").await.refused(404, "BlobNotFound");
+    undelete(&server, "/box/b").await.expect(200);
+    server.get(&format!("/box/b?versionid={first}"), "").await.refused(404, "BlobNotFound");
+
+    let snapshot = server.snapshot("/box/b").await;
+    server.delete(&format!("/box/b?snapshot={snapshot}"), "").await.expect(202);
+    server.soft_delete(None).await;
+    let purge = format!("/box/b?snapshot={snapshot}&deletetype=permanent");
+    server.delete(&purge, "").await.refused(409, "BlobOperationNotSupported");
+    server.soft_delete(Some(1)).await;
+    server.delete(&purge, "").await.expect(202);
+}

@@ -11,6 +11,7 @@
 // The families of operations land one after the other; the core has what they all need.
 #![allow(dead_code)]
 
+mod append;
 mod batch;
 mod block;
 mod block_list;
@@ -120,6 +121,8 @@ impl Service for BlobService {
             Operation::PutBlock => self.put_block(request).await,
             Operation::PutBlockList => self.put_block_list(request).await,
             Operation::GetBlockList => self.get_block_list(request).await,
+            Operation::AppendBlock => self.append_block(request).await,
+            Operation::SealAppendBlob => self.seal_append_blob(request).await,
             Operation::LeaseBlob => self.lease_blob(request).await,
             Operation::DeleteBlob => self.delete_blob(request).await,
             Operation::UndeleteBlob => self.undelete_blob(request).await,

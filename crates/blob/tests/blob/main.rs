@@ -1,6 +1,7 @@
 //! The blob service over a real port: one file for each family of operations, one program, so that it links once.
 #![allow(clippy::unwrap_used, dead_code)]
 
+mod append;
 mod batch;
 mod block;
 mod container;
@@ -9,6 +10,7 @@ mod generation;
 mod lease;
 mod properties;
 mod put;
+mod race;
 mod snapshot;
 mod structured;
 mod support;

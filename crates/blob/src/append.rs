@@ -1,0 +1,191 @@
+//! Append Block and Append Blob Seal.
+
+use http::{HeaderMap, StatusCode};
+use lazuli_concurrency::{Stamp, Timestamp};
+use lazuli_extents::{Content, Writer};
+use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, Version};
+use lazuli_store::{Change, Decision, Mutation, Reads};
+
+use crate::block::check_body;
+use crate::edit::{ContentEdit, Edited};
+use crate::intake::WantMd5;
+use crate::precondition::{Preconditions, check_changeable, check_mutable};
+use crate::record::{self, Blob, Kind};
+use crate::target::{Target, not_found};
+use crate::{BlobService, keys, reply};
+
+const MIB: u64 = 1 << 20;
+/// Blocks of an append blob.
+const MAX_BLOCKS: u32 = 50_000;
+const POSITION: &str = "x-ms-blob-condition-appendpos";
+const MAX_SIZE: &str = "x-ms-blob-condition-maxsize";
+
+impl BlobService {
+    /// Append Block.
+    pub(crate) async fn append_block(&self, mut request: Request) -> Result<Response, Refusal> {
+        let append = Append::parse(&request.headers)?;
+        check_body(&request)?;
+        let target = self.write_target(&request).await?;
+        let (limit, want) = (max_append(request.version), WantMd5::of_block(request.version));
+        let received = self.receive(&mut request, limit, want).await?;
+        let blob = self.append(&target, &append, &received.content, &received.writer).await?;
+        let mut response = appended(&blob, received.content.len(), request.version);
+        reply::digests(&mut response.headers, received.md5, received.crc64, request.version);
+        Ok(response)
+    }
+
+    /// Puts content at the end of an append blob. It has to be durable, and kept by the writer.
+    pub(crate) async fn append(
+        &self,
+        target: &Target,
+        append: &Append,
+        content: &Content,
+        writer: &Writer,
+    ) -> Result<Blob, Refusal> {
+        let edited = self
+            .edit(&target.partition, writer, |view, blob| append.decide(blob, content, view.stamp, view.now));
+        edited.await.inspect_err(|_| self.extents.released(content.allocated()))
+    }
+
+    /// Append Blob Seal. It changes neither tag nor date.
+    pub(crate) async fn seal_append_blob(&self, request: Request) -> Result<Response, Refusal> {
+        let append = Append::parse(&request.headers)?;
+        let target = self.write_target(&request).await?;
+        let sealed = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
+            let blob = record::blob(view.row(&keys::BASE))?;
+            let admission = append.preconditions.admit_write_to(blob.as_ref(), is_append, view.now)?;
+            let mut blob = blob.ok_or_else(not_found)?;
+            append.check(blob.content.len(), 0)?;
+            check_changeable(&blob, view.now)?;
+            blob.lease = admission.lease;
+            if let Kind::Append { sealed, .. } = &mut blob.kind {
+                *sealed = true;
+            }
+            let change = Change::of([Mutation::Put(keys::BASE, blob.encode()?)]);
+            Ok(Decision::Write(change.until(admission.valid_until), blob))
+        });
+        let blob = sealed.await?;
+        let mut response = Response::empty(StatusCode::OK);
+        reply::validators(&mut response.headers, blob.validators(), request.version);
+        reply::put(&mut response.headers, "x-ms-blob-sealed", "true");
+        Ok(response)
+    }
+}
+
+/// The reply to an append of so many bytes.
+pub(crate) fn appended(blob: &Blob, length: u64, version: Version) -> Response {
+    let mut response = reply::written(StatusCode::CREATED, blob, version);
+    let offset = blob.content.len() - length;
+    reply::put(&mut response.headers, "x-ms-blob-append-offset", offset.to_string());
+    if let Kind::Append { blocks, .. } = blob.kind {
+        reply::put(&mut response.headers, "x-ms-blob-committed-block-count", blocks.to_string());
+    }
+    response
+}
+
+/// What has to hold for something to be appended.
+#[derive(Debug, Default)]
+pub(crate) struct Append {
+    preconditions: Preconditions,
+    /// The blob has exactly so many bytes.
+    position: Option<u64>,
+    /// It has no more than so many, also afterwards.
+    max_size: Option<u64>,
+}
+
+impl Append {
+    /// What a request asks for.
+    pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let number = |name| Ok::<_, Refusal>(headers.number(name, 0..=i64::MAX)?.map(i64::unsigned_abs));
+        Ok(Self {
+            preconditions: Preconditions::of_write(headers)?,
+            position: number(POSITION)?,
+            max_size: number(MAX_SIZE)?,
+        })
+    }
+
+    fn decide(
+        &self,
+        blob: Option<Blob>,
+        content: &Content,
+        stamp: Stamp,
+        now: Timestamp,
+    ) -> Result<Edited, Refusal> {
+        let admission = self.preconditions.admit_write_to(blob.as_ref(), is_append, now)?;
+        let mut blob = blob.ok_or_else(not_found)?;
+        self.check(blob.content.len(), content.len())?;
+        check_mutable(&blob, now)?;
+        check_changeable(&blob, now)?;
+        if let Kind::Append { blocks, sealed } = &mut blob.kind {
+            if *sealed {
+                return Err(ErrorCode::BlobIsSealed.into());
+            }
+            if *blocks >= MAX_BLOCKS {
+                return Err(ErrorCode::BlockCountExceedsLimit.into());
+            }
+            *blocks += 1;
+        }
+        blob.touch(stamp, now);
+        blob.lease = admission.lease;
+        blob.copy = None;
+        let content = ContentEdit::Append(content.clone());
+        Ok(Edited { blob, content, valid_until: admission.valid_until })
+    }
+
+    /// Judges the conditions that only appends have.
+    fn check(&self, length: u64, more: u64) -> Result<(), Refusal> {
+        if self.position.is_some_and(|position| position != length) {
+            return Err(ErrorCode::AppendPositionConditionNotMet.into());
+        }
+        if self.max_size.is_some_and(|max_size| length.saturating_add(more) > max_size) {
+            return Err(ErrorCode::MaxBlobSizeConditionNotMet.into());
+        }
+        Ok(())
+    }
+}
+
+fn is_append(kind: Kind) -> bool {
+    matches!(kind, Kind::Append { .. })
+}
+
+/// The largest block of an append blob.
+pub(crate) fn max_append(version: Version) -> u64 {
+    if version.at_least(2022, 11, 2) { 100 * MIB } else { 4 * MIB }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blob(blocks: u32, sealed: bool) -> Blob {
+        let kind = Kind::Append { blocks, sealed };
+        let now = Timestamp::from_unix_seconds(1_700_000_000);
+        Blob { content: Content::inline("12345"), ..Blob::new(kind, Stamp::from_ticks(1), now) }
+    }
+
+    fn decide(append: &Append, blob: Blob) -> Result<u32, ErrorCode> {
+        let content = Content::inline("678");
+        let edited = append.decide(Some(blob), &content, Stamp::from_ticks(2), Timestamp::from_ticks(3));
+        edited.map_err(|refusal| refusal.code()).map(|edited| match edited.blob.kind {
+            Kind::Append { blocks, .. } => blocks,
+            _ => 0,
+        })
+    }
+
+    #[test]
+    fn position_size_seal_and_count_are_judged_in_this_order() {
+        let append = |position, max_size| Append { position, max_size, ..Append::default() };
+        for (position, max_size, blob, expected) in [
+            (None, None, blob(0, false), Ok(1)),
+            (Some(5), Some(8), blob(7, false), Ok(8)),
+            (Some(4), Some(1), blob(0, true), Err(ErrorCode::AppendPositionConditionNotMet)),
+            (None, Some(7), blob(0, true), Err(ErrorCode::MaxBlobSizeConditionNotMet)),
+            (None, Some(4), blob(0, false), Err(ErrorCode::MaxBlobSizeConditionNotMet)),
+            (None, None, blob(MAX_BLOCKS, true), Err(ErrorCode::BlobIsSealed)),
+            (None, None, blob(MAX_BLOCKS, false), Err(ErrorCode::BlockCountExceedsLimit)),
+            (None, None, blob(MAX_BLOCKS - 1, false), Ok(MAX_BLOCKS)),
+        ] {
+            assert_eq!(decide(&append(position, max_size), blob), expected, "{position:?} {max_size:?}");
+        }
+    }
+}

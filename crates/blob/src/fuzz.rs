@@ -5,6 +5,11 @@ pub fn batch(data: &[u8]) {
     crate::batch::fuzz(data);
 }
 
+/// The URL of a copy's source.
+pub fn copy_source(data: &[u8]) {
+    crate::source::fuzz(data);
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -45,6 +50,23 @@ mod tests {
                 b"\r\n",
                 b"Content-Type: application/http\r\nContent-ID: 1\r\n\r\n",
                 b"DELETE /c/b HTTP/1.1\r\nx-ms-date: now\r\n\r\n",
+            ],
+        );
+    }
+
+    #[test]
+    fn no_copy_source_makes_the_parser_panic() {
+        throw(
+            super::copy_source,
+            &[
+                b"http://",
+                b"127.0.0.1:10000",
+                b"/dev1/c/b",
+                b"?snapshot=",
+                b"%20",
+                b"a.blob.b",
+                b"[::1]",
+                b"&sig=x",
             ],
         );
     }

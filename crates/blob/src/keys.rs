@@ -12,7 +12,7 @@
 //!                                                  u ID              a staged block
 //!                                                  v STAMP           an earlier version
 //!           t TAG                                  VALUE 00 NAME     a blob that may have the tag
-//!           w                                      NAME              a copy to this blob may be under way
+//!           w                                      ID                a copy to a blob may be under way
 //! ```
 //!
 //! A blob name is a partition, so everything about one blob changes atomically and nothing about two does. The row of

@@ -16,6 +16,7 @@ mod batch;
 mod block;
 mod block_list;
 mod container;
+mod copy;
 mod delete;
 mod edit;
 #[doc(hidden)]
@@ -27,13 +28,17 @@ mod keys;
 mod lease;
 mod list;
 mod list_containers;
+mod outside;
+mod pending;
 mod precondition;
 mod properties;
 mod put;
+mod put_from_url;
 mod record;
 mod reply;
 mod rows;
 mod snapshot;
+mod source;
 mod sweep;
 mod target;
 
@@ -47,10 +52,12 @@ use lazuli_protocol::structured::Structured;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
 use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
 
+use pending::Copies;
 use sweep::GarbageWatch;
 
 pub use record::Damage;
 pub use rows::BlobRows;
+pub use source::CopySources;
 pub use sweep::Swept;
 
 /// The type of bodies that are documents.
@@ -64,12 +71,21 @@ pub struct BlobService {
     accounts: AccountDirectory,
     gate: Arc<Gate>,
     garbage: Arc<GarbageWatch>,
+    copies: Arc<Copies>,
 }
 
 impl BlobService {
     /// The service of these accounts, with rows here and bytes there.
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
-        Self { store, extents, accounts, gate: Arc::default(), garbage: Arc::default() }
+        let copies = Arc::new(Copies::new(None, store.now()));
+        Self { store, extents, accounts, gate: Arc::default(), garbage: Arc::default(), copies }
+    }
+
+    /// The same service, which may copy from these sources. Without any it does not copy.
+    #[must_use]
+    pub fn with_copy_sources(mut self, sources: CopySources) -> Self {
+        self.copies = Arc::new(Copies::new(Some(sources), self.store.now()));
+        self
     }
 
     /// Runs a rule on a blob's partition.
@@ -123,6 +139,10 @@ impl Service for BlobService {
             Operation::GetBlockList => self.get_block_list(request).await,
             Operation::AppendBlock => self.append_block(request).await,
             Operation::SealAppendBlob => self.seal_append_blob(request).await,
+            Operation::CopyBlob => self.copy_blob(request).await,
+            Operation::CopyBlobFromUrl => self.copy_blob_from_url(request).await,
+            Operation::AbortCopyBlob => self.abort_copy_blob(request).await,
+            Operation::PutBlobFromUrl => self.put_blob_from_url(request).await,
             Operation::LeaseBlob => self.lease_blob(request).await,
             Operation::DeleteBlob => self.delete_blob(request).await,
             Operation::UndeleteBlob => self.undelete_blob(request).await,

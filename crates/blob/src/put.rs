@@ -1,7 +1,7 @@
 //! Put Blob, and what every operation shares that makes a blob or replaces it as a whole.
 
 use http::{HeaderMap, StatusCode};
-use lazuli_concurrency::Access;
+use lazuli_concurrency::{Access, Timestamp};
 use lazuli_extents::Content;
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, Version};
@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 /// The largest page blob.
 pub(crate) const MAX_PAGE_BLOB: u64 = 8 << 40;
 /// The type of a new blob that names none.
-const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
+pub(crate) const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
 /// Page blobs are made of these.
 pub(crate) const PAGE: u64 = 512;
 
@@ -75,6 +75,18 @@ impl BlobService {
         access: Access,
         new: &Blob,
     ) -> Result<Blob, Refusal> {
+        self.replace_by(request, target, preconditions, access, |_, _| Ok(new.clone())).await
+    }
+
+    /// The same, where what is put depends on what is there and when that is.
+    pub(crate) async fn replace_by(
+        &self,
+        request: &Request,
+        target: &Target,
+        preconditions: &Preconditions,
+        access: Access,
+        make: impl Fn(Option<&Blob>, Timestamp) -> Result<Blob, Refusal>,
+    ) -> Result<Blob, Refusal> {
         let history = self.history(&request.account).await?;
         // The replaced content may move to another row.
         let writer = self.extents.pins().writer();
@@ -85,7 +97,7 @@ impl BlobService {
             if let Some(old) = &old {
                 writer.hold(pin.take().unwrap_or_else(|| self.pin()), old.contents());
             }
-            replacement.decide(view, old.as_ref(), new.clone())
+            replacement.decide(view, old.as_ref(), make(old.as_ref(), view.now)?)
         });
         let Replaced { blob, released } = replaced.await?;
         self.extents.released(released);
@@ -162,11 +174,7 @@ impl Replacement<'_> {
 }
 
 /// Refuses to replace what is protected, archived, or being copied to.
-fn check_replaceable(
-    live: &Blob,
-    history: History,
-    now: lazuli_concurrency::Timestamp,
-) -> Result<(), Refusal> {
+fn check_replaceable(live: &Blob, history: History, now: Timestamp) -> Result<(), Refusal> {
     if !history.versioning {
         check_mutable(live, now)?;
     }

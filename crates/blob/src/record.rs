@@ -9,10 +9,12 @@ use lazuli_concurrency::{ETag, Lease, Span, Stamp, Timestamp, Validators};
 use lazuli_extents::Content;
 use lazuli_protocol::metadata::Metadata;
 use lazuli_protocol::policy::{PublicAccess, SignedIdentifiers};
-use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_protocol::{ErrorCode, Refusal, Version};
 use lazuli_store::{Row, SpaceId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::outside::Seen;
 
 /// The format of the values that this program writes.
 const FORMAT: u8 = 1;
@@ -341,6 +343,34 @@ impl StagedBlock {
         let (mut block, [content]) = decode::<Self, 1>(value)?;
         block.content = content;
         Ok(block)
+    }
+}
+
+/// A copy to a blob that may be under way: enough to go on with it after a restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PendingCopy {
+    /// The id of the copy.
+    pub(crate) id: [u8; 16],
+    /// The blob that it goes to.
+    pub(crate) blob: String,
+    /// Where it comes from, credentials included.
+    pub(crate) url: String,
+    /// Which version of that.
+    pub(crate) seen: Seen,
+    pub(crate) version: Version,
+    #[serde(with = "ticks")]
+    pub(crate) started: Timestamp,
+}
+
+impl PendingCopy {
+    /// The value of its row.
+    pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
+        encode(self, &[])
+    }
+
+    /// Reads a row.
+    pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
+        decode::<Self, 0>(value).map(|(copy, [])| copy)
     }
 }
 

@@ -19,6 +19,7 @@ mod pace;
 mod pipeline;
 mod reply;
 mod server;
+mod source;
 mod tls;
 
 pub use access_log::TARGET as ACCESS_LOG;

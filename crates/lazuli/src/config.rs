@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, Parser};
 use lazuli_account::{DEVELOPMENT_ACCOUNT, development_key};
+use lazuli_outbound::Allow;
 use lazuli_protocol::ServiceKind;
 use serde::Deserialize;
 
-pub(crate) use value::{ByteSize, ConfiguredAccount, Host, LogFormat, Port};
+pub(crate) use value::{AllowedSource, ByteSize, ConfiguredAccount, Host, LogFormat, Port};
 
 /// The option that only the command line and the environment have: it says where the file is.
 const CONFIG_VARIABLE: &str = "LAZULI_CONFIG";
@@ -90,6 +91,10 @@ pub(crate) struct Layer {
     /// An audience that is accepted in bearer tokens, besides those of the protocol; may be given more than once
     #[arg(long, value_name = "AUDIENCE", value_delimiter = ';')]
     pub(crate) oidc_audience: Option<Vec<String>>,
+    /// Where copies may come from besides this server: a host, a network, public for every public address, * for
+    /// everything; may be given more than once [default: public]
+    #[arg(long, value_name = "HOST[:PORT]|CIDR", value_delimiter = ';')]
+    pub(crate) copy_source_allow: Option<Vec<AllowedSource>>,
     /// How to log [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log: Option<LogFormat>,
@@ -123,6 +128,8 @@ pub(crate) struct Config {
     pub(crate) tls: TlsSource,
     /// The issuer of bearer tokens. Default: none, so none is accepted.
     pub(crate) oidc: Option<Oidc>,
+    /// Where copies may come from besides this server. Default: every public address.
+    pub(crate) copy_source_allow: Vec<Allow>,
     /// Default: text.
     pub(crate) log: LogFormat,
     /// Default: `info`, which has a line for each request (target `access`).
@@ -211,6 +218,10 @@ impl Config {
             host_suffixes: layer.host_suffix.unwrap_or_default(),
             tls,
             oidc,
+            copy_source_allow: match layer.copy_source_allow {
+                Some(entries) => entries.into_iter().map(|entry| entry.0).collect(),
+                None => vec![Allow::Public],
+            },
             log: layer.log.unwrap_or_default(),
             log_level,
             cache_bytes: layer.cache_bytes.map(|size| size.0),
@@ -239,6 +250,7 @@ impl Layer {
             tls_self_signed: self.tls_self_signed.or(other.tls_self_signed),
             oidc_issuer: self.oidc_issuer.or(other.oidc_issuer),
             oidc_audience: self.oidc_audience.or(other.oidc_audience),
+            copy_source_allow: self.copy_source_allow.or(other.copy_source_allow),
             log: self.log.or(other.log),
             log_level: self.log_level.or(other.log_level),
             cache_bytes: self.cache_bytes.or(other.cache_bytes),

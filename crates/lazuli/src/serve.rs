@@ -10,9 +10,11 @@ use std::time::Duration;
 use lazuli_account::{AccountDirectory, ServiceLevel, development_key};
 use lazuli_auth::Authenticator;
 use lazuli_auth::user_delegation::MasterSecret;
+use lazuli_blob::CopySources;
 use lazuli_concurrency::{Clock, Timestamp};
 use lazuli_extents::Extents;
 use lazuli_front::{Console, Endpoint, Gate, Limits, Metrics, Server, Tls};
+use lazuli_outbound::Outbound;
 use lazuli_store::{Directory, Embedded, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -46,15 +48,18 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let development_key = provision::check_development_key(&accounts, &config).await?;
 
     let metrics = Arc::new(Metrics::default());
-    let services = Services::new(&data, &accounts);
-    let server = start_services(&config, &data, &services, &accounts, &metrics)?;
+    let gate = gate(&config, &data, &accounts)?;
+    let services = Services::new(&data, &accounts, copy_sources(&config, &gate));
+    let server = start_services(&config, &data, &services, &accounts, gate, &metrics)?;
     let draining = Arc::new(AtomicBool::new(false));
     let console = start_console(&config, &data, &metrics, &draining)?;
     let control = Control::start(data.directory.path(), accounts.clone(), development_key)
         .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
     let extents: Arc<dyn Extents> = Arc::new(data.extents.clone());
+    let copies = services.blob.clone();
+    tokio::spawn(async move { copies.resume_copies().await });
     let background = Background::start(vec![
-        Box::new(GarbageSweep { blob: services.blob }),
+        Box::new(GarbageSweep { blob: services.blob.clone() }),
         Box::new(ContentSweep { store: data.store.clone(), extents }),
     ]);
 
@@ -73,6 +78,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
         tracing::warn!("requests were still under way after {DRAIN_TIME:?}");
     }
     background.stop().await;
+    services.blob.stop_copies().await;
     if let Some(console) = console {
         console.shutdown(CONSOLE_DRAIN_TIME).await;
     }
@@ -99,25 +105,37 @@ fn start_services(
     data: &Data,
     services: &Services,
     accounts: &AccountDirectory,
+    gate: Arc<Gate>,
     metrics: &Arc<Metrics>,
 ) -> Result<Server, Failure> {
-    let clock = Arc::new(StoreClock(data.store.clone()));
-    let tls = tls(config, data.directory.path(), clock.now())?;
-    let issuer = config.oidc.as_ref().map(oidc::issuer).transpose()?;
-    let gate = Gate {
-        accounts: Arc::new(accounts.clone()),
-        authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), issuer),
-        clock,
-        host_suffixes: config.host_suffixes.clone(),
-    };
+    let tls = tls(config, data.directory.path(), gate.clock.now())?;
     let endpoint = |(kind, port)| {
         let service = services::behind(kind, services);
         let service = Arc::new(ServiceLevel::new(kind, accounts.clone(), service));
         Endpoint { kind, address: SocketAddr::new(config.host, port), service }
     };
     let endpoints = config.services.iter().copied().map(endpoint).collect();
-    Server::start(endpoints, Arc::new(gate), tls.as_ref(), Limits::default(), metrics)
-        .map_err(Failure::failed)
+    Server::start(endpoints, gate, tls.as_ref(), Limits::default(), metrics).map_err(Failure::failed)
+}
+
+/// Who is let in.
+fn gate(config: &Config, data: &Data, accounts: &AccountDirectory) -> Result<Arc<Gate>, Failure> {
+    let issuer = config.oidc.as_ref().map(oidc::issuer).transpose()?;
+    Ok(Arc::new(Gate {
+        accounts: Arc::new(accounts.clone()),
+        authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), issuer),
+        clock: Arc::new(StoreClock(data.store.clone())),
+        host_suffixes: config.host_suffixes.clone(),
+    }))
+}
+
+/// What copies may come from.
+fn copy_sources(config: &Config, gate: &Arc<Gate>) -> CopySources {
+    CopySources {
+        access: gate.clone(),
+        host_suffixes: config.host_suffixes.clone(),
+        outbound: Outbound::new(config.copy_source_allow.clone()),
+    }
 }
 
 fn start_console(

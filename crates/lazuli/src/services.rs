@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use lazuli_account::AccountDirectory;
-use lazuli_blob::{BlobRows, BlobService};
+use lazuli_blob::{BlobRows, BlobService, CopySources};
 use lazuli_protocol::{Service, ServiceKind};
 use lazuli_store::{Row, SpaceId};
 
@@ -26,9 +26,10 @@ pub(crate) struct Services {
 
 impl Services {
     /// All services on these rows and bytes.
-    pub(crate) fn new(data: &Data, accounts: &AccountDirectory) -> Self {
+    pub(crate) fn new(data: &Data, accounts: &AccountDirectory, sources: CopySources) -> Self {
         let extents = Arc::new(data.extents.clone());
-        Self { blob: BlobService::new(data.store.clone(), extents, accounts.clone()) }
+        let blob = BlobService::new(data.store.clone(), extents, accounts.clone());
+        Self { blob: blob.with_copy_sources(sources) }
     }
 }
 

@@ -15,15 +15,18 @@ use lazuli_account::{AccountDirectory, ServiceLevel, Setting};
 use lazuli_auth::shared_key::{Message, Scheme};
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_auth::{Authenticator, sign};
-use lazuli_blob::BlobService;
+use lazuli_blob::{BlobService, CopySources};
 use lazuli_concurrency::{Clock, ManualClock, Span, Timestamp};
 use lazuli_extents::{Extents, LocalExtents};
 use lazuli_front::{Endpoint, Gate, Limits, Metrics, Server};
+use lazuli_outbound::{Allow, Outbound};
 use lazuli_protocol::{Account, Key, Query, ServiceKind, Version};
 use lazuli_store::{Embedded, Options, Store};
 use tempfile::TempDir;
 
 pub(crate) const ACCOUNT: &str = "lapis";
+/// An account of the same server, with the same key.
+pub(crate) const OTHER_ACCOUNT: &str = "malachite";
 /// What the clock of a new server shows: 2026-01-02T03:04:05Z.
 pub(crate) const NOW: Timestamp = Timestamp::from_unix_seconds(1_767_323_045);
 /// The version that requests carry if they name none.
@@ -44,6 +47,7 @@ pub(crate) struct TestServer {
     server: Option<Server>,
     http: HttpClient<HttpConnector, Full<Bytes>>,
     directory: Arc<TempDir>,
+    allow: Vec<Allow>,
 }
 
 struct StoreClock(Arc<Embedded>);
@@ -103,41 +107,55 @@ impl Reply {
 
 pub(crate) async fn start() -> TestServer {
     let directory = Arc::new(tempfile::tempdir().unwrap());
-    open(directory, Arc::new(ManualClock::new(NOW))).await
+    open(directory, Arc::new(ManualClock::new(NOW)), vec![]).await
 }
 
-async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>) -> TestServer {
+/// A server that may copy from these places, as `--copy-source-allow` has them.
+pub(crate) async fn start_allowing(allow: &[&str]) -> TestServer {
+    let directory = Arc::new(tempfile::tempdir().unwrap());
+    let allow = allow.iter().map(|entry| entry.parse().unwrap()).collect();
+    open(directory, Arc::new(ManualClock::new(NOW)), allow).await
+}
+
+async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>, allow: Vec<Allow>) -> TestServer {
     std::fs::create_dir_all(directory.path().join("store")).unwrap();
     let store = Embedded::open(&directory.path().join("store"), clock.clone(), Options::SMALL).unwrap();
     let store = Arc::new(store);
     let extents: Arc<dyn Extents> =
         Arc::new(LocalExtents::open(directory.path(), Default::default()).unwrap());
     let accounts = AccountDirectory::open(store.clone() as Arc<dyn Store>).await.unwrap();
-    if accounts.get(ACCOUNT).await.unwrap().is_none() {
-        let account = Account {
-            name: ACCOUNT.into(),
-            generation: 0,
-            keys: vec![key()],
-            settings: Default::default(),
-            roles: vec![],
-        };
-        accounts.add(account).await.unwrap();
+    for name in [ACCOUNT, OTHER_ACCOUNT] {
+        if accounts.get(name).await.unwrap().is_none() {
+            let account = Account {
+                name: name.into(),
+                generation: 0,
+                keys: vec![key()],
+                settings: Default::default(),
+                roles: vec![],
+            };
+            accounts.add(account).await.unwrap();
+        }
     }
-    let service = BlobService::new(store.clone(), extents.clone(), accounts.clone());
-    let gate = Gate {
+    let gate = Arc::new(Gate {
         accounts: Arc::new(accounts.clone()),
         authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), None),
         clock: Arc::new(StoreClock(store.clone())),
         host_suffixes: vec![],
-    };
+    });
+    let outbound = Outbound::new(allow.clone());
+    let sources = CopySources { access: gate.clone(), host_suffixes: vec![], outbound };
+    let service =
+        BlobService::new(store.clone(), extents.clone(), accounts.clone()).with_copy_sources(sources);
+    service.resume_copies().await;
     let level = ServiceLevel::new(ServiceKind::Blob, accounts.clone(), Some(Arc::new(service.clone())));
     let endpoint =
         Endpoint { kind: ServiceKind::Blob, address: ([127, 0, 0, 1], 0).into(), service: Arc::new(level) };
     let metrics = Arc::new(Metrics::default());
-    let server = Server::start(vec![endpoint], Arc::new(gate), None, Limits::default(), &metrics).unwrap();
+    let server = Server::start(vec![endpoint], gate, None, Limits::default(), &metrics).unwrap();
     let address = server.addresses().next().unwrap().1;
     let http = HttpClient::builder(TokioExecutor::new()).build_http();
-    TestServer { clock, accounts, service, store, extents, address, server: Some(server), http, directory }
+    let server = Some(server);
+    TestServer { clock, accounts, service, store, extents, address, server, http, directory, allow }
 }
 
 impl TestServer {
@@ -151,10 +169,12 @@ impl TestServer {
         if let Some(server) = self.server.take() {
             server.shutdown(Duration::from_secs(5)).await;
         }
+        self.service.stop_copies().await;
         let (directory, clock, store) = (self.directory.clone(), self.clock.clone(), self.store.clone());
+        let allow = self.allow.clone();
         drop(self);
         tokio::task::spawn_blocking(move || store.close()).await.unwrap();
-        open(directory, clock).await
+        open(directory, clock, allow).await
     }
 
     /// Changes the account as `lazuli account set` does.
@@ -191,9 +211,21 @@ impl TestServer {
         headers: &str,
         body: impl Into<Bytes>,
     ) -> Reply {
+        self.send_to(ACCOUNT, method, target, headers, body).await
+    }
+
+    /// The same to another account.
+    pub(crate) async fn send_to(
+        &self,
+        account: &str,
+        method: &str,
+        target: &str,
+        headers: &str,
+        body: impl Into<Bytes>,
+    ) -> Reply {
         let mut request = http::Request::builder()
             .method(Method::from_bytes(method.as_bytes()).unwrap())
-            .uri(format!("http://{}/{ACCOUNT}{target}", self.address));
+            .uri(format!("http://{}/{account}{target}", self.address));
         let mut version = false;
         for line in headers.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (name, value) = line.split_once(':').unwrap();

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
+use lazuli_outbound::Allow;
 use lazuli_protocol::{Key, names};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
@@ -33,6 +34,10 @@ pub(crate) struct ConfiguredAccount {
     /// One or two keys.
     pub(crate) keys: Vec<Key>,
 }
+
+/// An entry of the list of where copies may come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AllowedSource(pub(crate) Allow);
 
 /// How to log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
@@ -94,6 +99,14 @@ impl FromStr for ByteSize {
     }
 }
 
+impl FromStr for AllowedSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
 impl FromStr for ConfiguredAccount {
     type Err = String;
 
@@ -151,7 +164,7 @@ macro_rules! from_toml {
     )+};
 }
 
-from_toml!(Port, Host, ByteSize, ConfiguredAccount);
+from_toml!(Port, Host, ByteSize, AllowedSource, ConfiguredAccount);
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,439 @@
+//! Copies that go on after their request was answered: from sources elsewhere.
+//!
+//! The target is replaced by an empty blob whose copy is pending, and a task fetches the source and puts it there in
+//! one commit. A row of the container says that a copy may be under way; it is written before the target changes and
+//! removed after the copy has ended, so that a restart finds every copy that is pending and goes on with it. Bytes
+//! fetched before the restart are fetched again: nothing referred to them.
+//!
+//! A task that finds its target no longer waiting for it (aborted, deleted) ends without a trace.
+
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lazuli_concurrency::{Span, Timestamp};
+use lazuli_extents::{Content, Edit, Upload, Writer};
+use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceId, Which, prefix_range};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use crate::copy::Copy;
+use crate::outside::Outside;
+use crate::put::PAGE;
+use crate::record::{self, Blob, Container, CopyState, CopyStatus, Kind, PendingCopy};
+use crate::source::CopySources;
+use crate::target::Target;
+use crate::{BlobService, keys, reply};
+
+/// Copies that fetch at the same time; others wait.
+const AT_ONCE: usize = 16;
+/// Copies that are pending at the same time.
+const MAX_PENDING: usize = 10_000;
+/// How long a copy may be pending.
+const MAX_TIME: Span = Span::seconds(14 * 86_400);
+/// Bytes after which the progress is noted.
+const PROGRESS: u64 = 64 << 20;
+/// Bytes of a page blob that are gathered before they are written.
+const PAGES: usize = 1 << 20;
+/// Rows that a scan for pending copies reads at once.
+const SCAN_ROWS: usize = 256;
+
+/// The copies that are under way.
+pub(crate) struct Copies {
+    sources: Option<CopySources>,
+    pending: Arc<Semaphore>,
+    slots: Semaphore,
+    tasks: Mutex<JoinSet<()>>,
+    /// When this service came to be: what is older was begun by another.
+    since: Timestamp,
+}
+
+impl Copies {
+    pub(crate) fn new(sources: Option<CopySources>, since: Timestamp) -> Self {
+        Self {
+            sources,
+            pending: Arc::new(Semaphore::new(MAX_PENDING)),
+            slots: Semaphore::new(AT_ONCE),
+            tasks: Mutex::default(),
+            since,
+        }
+    }
+
+    /// What copies may come from.
+    pub(crate) fn sources(&self) -> Result<&CopySources, Refusal> {
+        self.sources.as_ref().ok_or_else(|| Refusal::not_implemented("Copying from a URL"))
+    }
+
+    fn reserve(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.pending.clone().try_acquire_owned().map_err(|_| ErrorCode::ServerBusy.into())
+    }
+}
+
+/// Why a copy did not get to its end.
+enum Stop {
+    /// It failed, and the target has to say so.
+    Failed(Refusal),
+    /// The target does not wait for it any more.
+    Unwanted,
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Failed(refusal)
+    }
+}
+
+impl From<lazuli_extents::Error> for Stop {
+    fn from(error: lazuli_extents::Error) -> Self {
+        Self::Failed(reply::extents(error))
+    }
+}
+
+impl BlobService {
+    /// Goes on with the copies that were pending when the server stopped. To be called once, after the start.
+    pub async fn resume_copies(&self) {
+        if let Err(refusal) = self.try_resume_copies().await {
+            tracing::error!(%refusal, "pending copies cannot be found");
+        }
+    }
+
+    /// Stops the copies that are under way. The next start goes on with them.
+    pub async fn stop_copies(&self) {
+        let mut tasks = std::mem::take(&mut *self.copies.tasks.lock());
+        tasks.shutdown().await;
+    }
+
+    /// Makes the target an empty blob with a pending copy, and starts the copy.
+    pub(crate) async fn begin_copy(
+        &self,
+        copy: &Copy<'_>,
+        outside: &Outside,
+        target: &Target,
+    ) -> Result<Blob, Refusal> {
+        let permit = self.copies.reserve()?;
+        let space = target.partition.space;
+        let pending = PendingCopy {
+            id: copy.wanted.id,
+            blob: copy.request.object.clone(),
+            url: outside.uri.to_string(),
+            seen: outside.seen.clone(),
+            version: outside.version,
+            started: self.store.now(),
+        };
+        self.note_copy(space, &pending).await?;
+        let begun = self.replace_by(copy.request, target, &copy.preconditions, copy.access, |old, now| {
+            copy.check_target(old, now)?;
+            Ok(begin(copy.of(&copy.source.blob, now), outside.length()))
+        });
+        match begun.await {
+            Ok(blob) => {
+                self.spawn_copy(space, pending, Some(permit));
+                Ok(blob)
+            }
+            Err(refusal) => {
+                self.forget_copy(space, pending.id).await;
+                Err(refusal)
+            }
+        }
+    }
+
+    async fn note_copy(&self, space: SpaceId, pending: &PendingCopy) -> Result<(), Refusal> {
+        let row = Mutation::Put(Bytes::copy_from_slice(&pending.id), pending.encode()?);
+        let change = Change::of([row]);
+        self.transact(&keys::copies(space), Reads::default(), |_| Ok(Decision::Write(change.clone(), ())))
+            .await
+    }
+
+    /// Removes the row of a copy. If that fails, the next start does it.
+    async fn forget_copy(&self, space: SpaceId, id: [u8; 16]) {
+        let change = Change::of([Mutation::Delete(Bytes::copy_from_slice(&id))]);
+        let partition = keys::copies(space);
+        let forgotten =
+            self.transact(&partition, Reads::default(), |_| Ok(Decision::Write(change.clone(), ())));
+        if let Err(refusal) = forgotten.await {
+            tracing::debug!(%refusal, "the row of a copy that has ended stays for now");
+        }
+    }
+
+    fn spawn_copy(&self, space: SpaceId, pending: PendingCopy, permit: Option<OwnedSemaphorePermit>) {
+        let service = self.clone();
+        let mut tasks = self.copies.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            service.run_copy(space, pending).await;
+            drop(permit);
+        });
+    }
+
+    /// Carries out a copy to its end, whichever it is.
+    async fn run_copy(&self, space: SpaceId, pending: PendingCopy) {
+        // Never closed, so always there in the end.
+        let _slot = self.copies.slots.acquire().await;
+        let partition = keys::blob(space, &pending.blob);
+        let writer = self.extents.pins().writer();
+        let ended = match self.fetch(&partition, &pending, &writer).await {
+            Ok(content) => self.end_copy(&partition, &pending, Ok(content)).await,
+            Err(Stop::Failed(refusal)) => self.end_copy(&partition, &pending, Err(refusal)).await,
+            Err(Stop::Unwanted) => Ok(()),
+        };
+        match ended {
+            Ok(()) => self.forget_copy(space, pending.id).await,
+            Err(refusal) => {
+                tracing::warn!(%refusal, "the end of a copy is not stored; the next start goes on with it")
+            }
+        }
+    }
+
+    /// Fetches the source, durably.
+    async fn fetch(
+        &self,
+        partition: &Partition,
+        pending: &PendingCopy,
+        writer: &Writer,
+    ) -> Result<Content, Stop> {
+        let kind = self.note_progress(partition, pending, 0).await?;
+        let uri = pending.url.parse().map_err(|_| Refusal::new(ErrorCode::InvalidInput))?;
+        let outside = Outside {
+            outbound: self.copies.sources()?.outbound.clone(),
+            uri,
+            authorization: None,
+            version: pending.version,
+            seen: pending.seen.clone(),
+        };
+        let length = outside.length();
+        let mut body = outside.body(0..length);
+        let mut intake = match kind {
+            Kind::Page { .. } => {
+                let edit = Edit::new(&self.extents, writer, &Content::hole(length));
+                Intake::Pages(Box::new(Pages { edit, gathered: Vec::with_capacity(PAGES), at: 0 }))
+            }
+            _ => Intake::Stream(Box::new(Upload::new(&self.extents, writer))),
+        };
+        let (mut copied, mut noted) = (0, 0);
+        while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+            let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() else { continue };
+            copied += bytes.len() as u64;
+            intake.push(bytes).await?;
+            if copied - noted >= PROGRESS {
+                self.extents.sync().await?;
+                self.note_progress(partition, pending, copied).await?;
+                noted = copied;
+            }
+        }
+        let content = intake.finish().await?;
+        self.sync(&content).await?;
+        Ok(content)
+    }
+
+    /// Notes how far a copy is, if its target still waits for it: the type of the target.
+    async fn note_progress(
+        &self,
+        partition: &Partition,
+        pending: &PendingCopy,
+        copied: u64,
+    ) -> Result<Kind, Stop> {
+        let noted = self.transact(partition, Reads::key(keys::BASE), |view| {
+            let Some(mut blob) = waiting(record::blob(view.row(&keys::BASE))?, pending.id) else {
+                return Ok(Decision::Answer(None));
+            };
+            if view.now > pending.started.saturating_add(MAX_TIME) {
+                let refusal = Refusal::new(ErrorCode::OperationTimedOut);
+                return Err(refusal.message("The copy took longer than two weeks."));
+            }
+            let kind = blob.kind;
+            match &mut blob.copy {
+                Some(copy) if copy.copied != copied => copy.copied = copied,
+                _ => return Ok(Decision::Answer(Some(kind))),
+            }
+            let put = Mutation::Put(keys::BASE, blob.encode()?);
+            Ok(Decision::Write(Change::of([put]), Some(kind)))
+        });
+        noted.await?.ok_or(Stop::Unwanted)
+    }
+
+    /// Stores the end of a copy, if its target still waits for it.
+    async fn end_copy(
+        &self,
+        partition: &Partition,
+        pending: &PendingCopy,
+        outcome: Result<Content, Refusal>,
+    ) -> Result<(), Refusal> {
+        let ended = self.transact(partition, Reads::key(keys::BASE), |view| {
+            let Some(mut blob) = waiting(record::blob(view.row(&keys::BASE))?, pending.id) else {
+                return Ok(Decision::Answer(false));
+            };
+            end(&mut blob, &outcome, view.now);
+            blob.touch(view.stamp, view.now);
+            let put = Mutation::Put(keys::BASE, blob.encode()?);
+            Ok(Decision::Write(Change::of([put]), true))
+        });
+        let stored = ended.await?;
+        if let (false, Ok(content)) = (stored, &outcome) {
+            self.extents.released(content.allocated());
+        }
+        Ok(())
+    }
+
+    async fn try_resume_copies(&self) -> Result<(), Refusal> {
+        let containers = prefix_range(keys::CONTAINERS);
+        let mut from = Some((containers.start, Bytes::new()));
+        while let Some(at) = from {
+            let end = Some(containers.end.clone());
+            let page = self.store.scan_space(SpaceId::ROOT, at, end, Which::All, SCAN_ROWS).await;
+            let page = page.map_err(reply::unreadable)?;
+            for (_, row) in page.rows.iter().filter(|(_, row)| row.key == keys::CONTAINER) {
+                self.resume_copies_in(Container::decode(&row.value)?.space).await?;
+            }
+            from = page.next;
+        }
+        Ok(())
+    }
+
+    /// Goes on with copies to one container.
+    async fn resume_copies_in(&self, space: SpaceId) -> Result<(), Refusal> {
+        let partition = keys::copies(space);
+        let mut range = prefix_range(&[]);
+        loop {
+            let reads = Reads::default().and_range(range.clone(), SCAN_ROWS);
+            let set = self.store.read(&partition, &reads).await.map_err(reply::unreadable)?;
+            let Some(scanned) = set.ranges.into_iter().next() else { return Ok(()) };
+            for row in &scanned.rows {
+                let pending = PendingCopy::decode(&row.value)?;
+                if pending.started < self.copies.since {
+                    self.spawn_copy(space, pending, None);
+                }
+            }
+            if !scanned.more {
+                return Ok(());
+            }
+            range.start = scanned.range.end;
+        }
+    }
+}
+
+/// The target of a copy that begins: no bytes yet, or none but zeros in a page blob.
+fn begin(copy: Blob, length: u64) -> Blob {
+    let content = match copy.kind {
+        Kind::Page { .. } => Content::hole(length),
+        _ => Content::empty(),
+    };
+    let state =
+        copy.copy.map(|state| CopyState { status: CopyStatus::Pending, copied: 0, completed: None, ..state });
+    Blob { copy: state, content, ..copy }
+}
+
+/// The target of a copy, if it still waits for it.
+fn waiting(blob: Option<Blob>, id: [u8; 16]) -> Option<Blob> {
+    blob.filter(|blob| {
+        blob.copy.as_ref().is_some_and(|copy| copy.status == CopyStatus::Pending && copy.id == id)
+    })
+}
+
+/// Ends the copy to a blob that waits for it.
+fn end(blob: &mut Blob, outcome: &Result<Content, Refusal>, now: Timestamp) {
+    let Some(copy) = &mut blob.copy else { return };
+    match outcome {
+        Ok(content) => {
+            copy.copied = copy.total;
+            copy.end(CopyStatus::Success, now);
+            blob.content = content.clone();
+        }
+        Err(refusal) => {
+            let (status, code, text) = (refusal.status().as_u16(), refusal.code().name(), refusal.text());
+            copy.description = Some(format!("{status} {code} \"{text}\""));
+            copy.end(CopyStatus::Failed, now);
+            blob.content = Content::empty();
+        }
+    }
+}
+
+/// Where fetched bytes go.
+enum Intake {
+    Stream(Box<Upload>),
+    Pages(Box<Pages>),
+}
+
+impl Intake {
+    async fn push(&mut self, bytes: Bytes) -> Result<(), lazuli_extents::Error> {
+        match self {
+            Self::Stream(upload) => upload.push(bytes).await,
+            Self::Pages(pages) => pages.push(&bytes).await,
+        }
+    }
+
+    async fn finish(self) -> Result<Content, lazuli_extents::Error> {
+        match self {
+            Self::Stream(upload) => upload.finish().await,
+            Self::Pages(mut pages) => {
+                pages.write().await?;
+                pages.edit.finish().await
+            }
+        }
+    }
+}
+
+/// A page blob in the making: pages of zeros stay holes.
+struct Pages {
+    edit: Edit,
+    gathered: Vec<u8>,
+    /// Where what is gathered begins.
+    at: u64,
+}
+
+impl Pages {
+    async fn push(&mut self, mut bytes: &[u8]) -> Result<(), lazuli_extents::Error> {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(PAGES - self.gathered.len()));
+            self.gathered.extend_from_slice(now);
+            bytes = later;
+            if self.gathered.len() == PAGES {
+                self.write().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self) -> Result<(), lazuli_extents::Error> {
+        let gathered = Bytes::from(std::mem::replace(&mut self.gathered, Vec::with_capacity(PAGES)));
+        for run in written(&gathered) {
+            let offset = self.at + run.start as u64;
+            self.edit.write(offset, &Content::inline(gathered.slice(run))).await?;
+        }
+        self.at += gathered.len() as u64;
+        Ok(())
+    }
+}
+
+/// The runs of pages that are not all zeros.
+fn written(bytes: &[u8]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = vec![];
+    for (at, page) in bytes.chunks(PAGE as usize).enumerate() {
+        if page.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        let start = at * PAGE as usize;
+        match runs.last_mut() {
+            Some(run) if run.end == start => run.end += page.len(),
+            _ => runs.push(start..start + page.len()),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_zeros_are_not_written() {
+        let mut bytes = vec![0; 6 * 512];
+        assert_eq!(written(&bytes), []);
+        for at in [512, 1024, 5 * 512 + 511] {
+            bytes[at] = 1;
+        }
+        assert_eq!(written(&bytes), [512..1536, 2560..3072]);
+    }
+}

@@ -1,0 +1,222 @@
+//! The value of `x-ms-copy-source`: a URL of up to 2 KiB.
+
+use std::net::IpAddr;
+
+use http::Uri;
+use lazuli_protocol::address::Address;
+use lazuli_protocol::{Query, Refusal, ServiceKind, Version};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+/// The longest URL of a source.
+const MAX_URL: usize = 2 << 10;
+/// What clients leave in a URL although it should be encoded there.
+const STRAY: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// Where a copy comes from, as the client names it.
+#[derive(Clone, Debug)]
+pub(crate) struct SourceUrl {
+    pub(crate) uri: Uri,
+    pub(crate) query: Query,
+}
+
+impl SourceUrl {
+    /// Reads a URL. The oldest versions name a source by its path, `/account/container/blob`, in this server.
+    pub(crate) fn parse(text: &str, endpoint: &str, version: Version) -> Result<Self, Refusal> {
+        let invalid = || Refusal::invalid_header(super::COPY_SOURCE, text);
+        if text.len() > MAX_URL {
+            return Err(invalid());
+        }
+        let text = utf8_percent_encode(text, STRAY).to_string();
+        let absolute = match text.starts_with('/') && !version.at_least(2012, 2, 12) {
+            true => format!("{}{text}", endpoint_root(endpoint).ok_or_else(invalid)?),
+            false => text,
+        };
+        let uri: Uri = absolute.parse().map_err(|_| invalid())?;
+        let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
+        let has_host = uri.authority().is_some_and(|a| !a.host().is_empty() && !a.as_str().contains('@'));
+        if !is_web || !has_host {
+            return Err(invalid());
+        }
+        let query = Query::parse(uri.query().unwrap_or_default()).map_err(|_| invalid())?;
+        Ok(Self { uri, query })
+    }
+
+    /// Whether it is of HTTPS.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.uri.scheme_str() == Some("https")
+    }
+
+    /// The service of this server that it is of, if it is: the client reached this server at `endpoint`.
+    pub(crate) fn service(&self, endpoint: &str, suffixes: &[String]) -> Option<ServiceKind> {
+        let endpoint: Uri = endpoint.parse().ok()?;
+        let (host, own_host) = (host(&self.uri)?, host(&endpoint)?);
+        let service =
+            |host: &str| ServiceKind::ALL.into_iter().find(|kind| without_account(host, *kind).is_some());
+        let is_ours = port(&self.uri) == port(&endpoint)
+            && (bare(&host) == bare(&own_host) || is_this_machine(bare(&host)));
+        let has_suffix = suffixes.iter().any(|suffix| {
+            host.strip_suffix(suffix.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        });
+        (is_ours || has_suffix).then(|| service(&host).unwrap_or(ServiceKind::Blob))
+    }
+
+    /// What it addresses in this server.
+    pub(crate) fn address(&self, suffixes: &[String]) -> Result<Address, Refusal> {
+        let host = self.uri.authority().map_or("", |authority| authority.as_str());
+        Address::parse(ServiceKind::Blob, host, self.uri.path(), &self.query, suffixes)
+    }
+
+    /// The URL as everybody may see it: without what lets its holder read.
+    pub(crate) fn shown(&self) -> String {
+        let query = self.uri.query().unwrap_or_default();
+        let keeps: fn(&str) -> bool = if self.query.contains("sig") {
+            |name| matches!(name, "snapshot" | "versionid" | "sharesnapshot")
+        } else if self.query.iter().any(|(name, _)| name.contains("signature") || name.contains("token")) {
+            |_| false
+        } else {
+            |_| true
+        };
+        let kept: Vec<_> = query
+            .split('&')
+            .filter(|part| {
+                !part.is_empty() && keeps(&part.split('=').next().unwrap_or_default().to_ascii_lowercase())
+            })
+            .collect();
+        let whole = self.uri.to_string();
+        let base = whole.split('?').next().unwrap_or_default();
+        if kept.is_empty() { base.to_owned() } else { format!("{base}?{}", kept.join("&")) }
+    }
+}
+
+/// Scheme and host of an endpoint.
+fn endpoint_root(endpoint: &str) -> Option<String> {
+    let uri: Uri = endpoint.parse().ok()?;
+    Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?))
+}
+
+fn host(uri: &Uri) -> Option<String> {
+    Some(uri.host()?.to_ascii_lowercase())
+}
+
+fn port(uri: &Uri) -> u16 {
+    let default = if uri.scheme_str() == Some("https") { 443 } else { 80 };
+    uri.port_u16().unwrap_or(default)
+}
+
+/// The host below `account.service.`, if it is of that form.
+fn without_account(host: &str, service: ServiceKind) -> Option<&str> {
+    host.split_once('.')?.1.strip_prefix(service.name())?.strip_prefix('.')
+}
+
+/// The host without an account and a service in front.
+fn bare(host: &str) -> &str {
+    ServiceKind::ALL.into_iter().find_map(|service| without_account(host, service)).unwrap_or(host)
+}
+
+/// Whether a host is this machine for every machine.
+fn is_this_machine(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lazuli_protocol::ErrorCode;
+
+    const NEW: Version = Version::new(2025, 1, 5);
+
+    fn parse(text: &str) -> Result<SourceUrl, ErrorCode> {
+        SourceUrl::parse(text, "http://127.0.0.1:10000/dev1", NEW).map_err(|refusal| refusal.code())
+    }
+
+    #[test]
+    fn a_source_is_of_this_server_by_its_host_and_port() {
+        use ServiceKind::{Blob, File, Queue};
+        let path = "http://127.0.0.1:10000/dev1";
+        let named = "https://store.example/dev1";
+        let host_style = "https://dev1.blob.store.example";
+        for (endpoint, source, service) in [
+            (path, "http://127.0.0.1:10000/dev2/c/b", Some(Blob)),
+            (path, "http://localhost:10000/dev2/c/b", Some(Blob)),
+            (path, "http://[::1]:10000/dev2/c/b", Some(Blob)),
+            (path, "http://dev2.blob.localhost:10000/c/b", Some(Blob)),
+            (path, "http://dev2.file.localhost:10000/c/b", Some(File)),
+            (path, "http://dev2.queue.localhost:10000/c/b", Some(Queue)),
+            (path, "http://127.0.0.1:10001/dev2/c/b", None),
+            (path, "http://127.0.0.1/dev2/c/b", None),
+            (path, "http://store.example:10000/dev2/c/b", None),
+            (named, "https://STORE.example/dev2/c/b", Some(Blob)),
+            (named, "https://store.example:443/dev2/c/b", Some(Blob)),
+            (named, "http://store.example:443/dev2/c/b", Some(Blob)),
+            (named, "http://store.example/dev2/c/b", None),
+            (named, "https://dev2.blob.store.example/c/b", Some(Blob)),
+            (host_style, "https://dev2.blob.store.example/c/b", Some(Blob)),
+            (host_style, "https://dev2.file.store.example/c/b", Some(File)),
+            (host_style, "https://dev2.blob.core.windows.net/c/b", None),
+            (host_style, "https://dev2.mine.example/c/b", Some(Blob)),
+            (host_style, "http://dev2.mine.example:8080/c/b", Some(Blob)),
+            (host_style, "https://notmine.example/c/b", None),
+        ] {
+            let url = parse(source).unwrap();
+            assert_eq!(url.service(endpoint, &["mine.example".to_owned()]), service, "{endpoint} {source}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused() {
+        let long = format!("http://h/{}", "a".repeat(MAX_URL));
+        for text in [
+            "",
+            "c/b",
+            "/dev1/c/b",
+            "ftp://h/x",
+            "http://",
+            "http:///x",
+            "http://u:p@h/x",
+            "http://h/?a=%zz",
+            &long,
+        ] {
+            assert_eq!(parse(text).unwrap_err(), ErrorCode::InvalidHeaderValue, "{text}");
+        }
+        let longest = format!("http://h/{}", "a".repeat(MAX_URL - 9));
+        assert!(parse(&longest).is_ok());
+    }
+
+    #[test]
+    fn names_may_be_encoded_or_not() {
+        for source in ["http://127.0.0.1:10000/dev1/c/a%20%C3%A9", "http://127.0.0.1:10000/dev1/c/a é"] {
+            assert_eq!(parse(source).unwrap().address(&[]).unwrap().object, "a é");
+        }
+    }
+
+    #[test]
+    fn the_oldest_versions_name_a_path() {
+        let old = Version::new(2011, 8, 18);
+        let url = SourceUrl::parse("/dev2/c/b?snapshot=x", "http://h:1/dev1", old).unwrap();
+        assert_eq!(url.uri.to_string(), "http://h:1/dev2/c/b?snapshot=x");
+    }
+
+    #[test]
+    fn nobody_is_shown_a_signature() {
+        for (source, shown) in [
+            ("http://h/c/b", "http://h/c/b"),
+            ("http://h/c/b?snapshot=1&x=2", "http://h/c/b?snapshot=1&x=2"),
+            ("http://h/c/b?snapshot=1&sv=2&sig=abc%3D", "http://h/c/b?snapshot=1"),
+            ("http://h/c/b?SIG=abc&sv=1", "http://h/c/b"),
+            ("http://h/c/b?X-Amz-Signature=abc&X-Amz-Date=1", "http://h/c/b"),
+        ] {
+            assert_eq!(parse(source).unwrap().shown(), shown);
+        }
+    }
+}

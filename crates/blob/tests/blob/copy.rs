@@ -1,0 +1,453 @@
+//! Copies within the server: Copy Blob, Copy Blob From URL, Put Blob From URL.
+
+use bytes::Bytes;
+use lazuli_auth::sign;
+
+use crate::support::{ACCOUNT, OTHER_ACCOUNT, Reply, TestServer, key, start};
+
+const BLOCK: &str = "x-ms-blob-type: BlockBlob";
+const LEASE: &str = "12345678-1234-1234-1234-123456789012";
+
+/// The ways to copy a whole block blob: headers beside the source, and the status of success.
+const WAYS: [(&str, u16); 3] = [("", 202), ("x-ms-requires-sync: true", 202), (BLOCK, 201)];
+
+impl TestServer {
+    fn url(&self, account: &str, target: &str) -> String {
+        format!("http://{}/{account}{target}", self.address)
+    }
+
+    async fn copy(&self, from: &str, to: &str, headers: &str) -> Reply {
+        let source = if from.starts_with("http") { from.to_owned() } else { self.url(ACCOUNT, from) };
+        self.put(to, &format!("x-ms-copy-source: {source}\n{headers}"), "").await
+    }
+}
+
+fn account_sas(account: &str, permissions: &str, expiry: &str) -> String {
+    let fields = [("sv", "2022-11-02"), ("ss", "b"), ("srt", "sco"), ("sp", permissions), ("se", expiry)];
+    sign::account_sas(account, &key(), &fields)
+}
+
+#[tokio::test]
+async fn a_copy_has_the_bytes_the_headers_and_the_metadata_of_its_source() {
+    let server = start().await;
+    server.create_container("things").await;
+    for (way, status) in WAYS {
+        for length in [0, 5, 100_000] {
+            let body: Bytes = (0..length).map(|i| (i % 251) as u8).collect::<Vec<_>>().into();
+            let headers = format!(
+                "{BLOCK}\nx-ms-blob-content-type: text/x-test\nx-ms-blob-cache-control: no-store\nx-ms-meta-a: 1"
+            );
+            let put = server.put("/things/source", &headers, body.clone()).await.expect(201);
+            let copied = server.copy("/things/source", "/things/copy", way).await.expect(status);
+            let got = server.get("/things/copy", "").await.expect(200);
+            assert!(got.body == body, "{way} {length}");
+            assert_eq!(got.etag(), copied.etag());
+            assert_ne!(got.etag(), put.etag());
+            for name in ["content-type", "cache-control", "x-ms-meta-a", "content-md5"] {
+                let source = server.head("/things/source", "").await;
+                assert_eq!(got.header(name), source.header(name), "{way} {name}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_copy_says_where_it_came_from() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/source", "hello").await;
+    for way in ["", "x-ms-requires-sync: true"] {
+        let copied = server.copy("/things/source", "/things/copy", way).await.expect(202);
+        assert_eq!(copied.header("x-ms-copy-status"), Some("success"));
+        let head = server.head("/things/copy", "").await.expect(200);
+        assert_eq!(head.header("x-ms-copy-id"), copied.header("x-ms-copy-id"));
+        assert_eq!(head.header("x-ms-copy-status"), Some("success"));
+        assert_eq!(head.header("x-ms-copy-progress"), Some("5/5"));
+        assert_eq!(head.header("x-ms-copy-source"), Some(server.url(ACCOUNT, "/things/source").as_str()));
+        assert_eq!(head.header("x-ms-copy-completion-time"), head.header("last-modified"));
+    }
+    server.put_block_blob("/things/copy", "other").await;
+    assert_eq!(server.head("/things/copy", "").await.header("x-ms-copy-id"), None);
+}
+
+#[tokio::test]
+async fn metadata_of_the_request_replaces_that_of_the_source() {
+    let server = start().await;
+    server.create_container("things").await;
+    server
+        .put("/things/source", &format!("{BLOCK}\nx-ms-meta-a: 1\nx-ms-meta-b: 2"), "hello")
+        .await
+        .expect(201);
+    for (way, status) in WAYS {
+        let headers = format!("{way}\nx-ms-meta-c: 3");
+        server.copy("/things/source", "/things/copy", &headers).await.expect(status);
+        let head = server.head("/things/copy", "").await;
+        let metadata = ["x-ms-meta-a", "x-ms-meta-b", "x-ms-meta-c"].map(|name| head.header(name));
+        assert_eq!(metadata, [None, None, Some("3")], "{way}");
+    }
+}
+
+#[tokio::test]
+async fn a_blob_can_be_copied_over_itself_and_is_then_new() {
+    let server = start().await;
+    server.create_container("things").await;
+    let put = server.put_block_blob("/things/b", "hello").await;
+    let copied = server.copy("/things/b", "/things/b", "x-ms-meta-a: 1").await.expect(202);
+    assert_ne!(copied.etag(), put.etag());
+    let got = server.get("/things/b", "").await.expect(200);
+    assert_eq!((got.text(), got.header("x-ms-meta-a")), ("hello", Some("1")));
+    let stale = format!("x-ms-source-if-match: {}", put.etag());
+    server.copy("/things/b", "/things/b", &stale).await.refused(412, "SourceConditionNotMet");
+}
+
+#[tokio::test]
+async fn a_copy_keeps_its_bytes_when_the_source_goes() {
+    let server = start().await;
+    server.create_container("things").await;
+    let body = Bytes::from(vec![7; 300_000]);
+    server.put_block_blob("/things/source", body.clone()).await;
+    server.copy("/things/source", "/things/copy", "").await.expect(202);
+    server.put_block_blob("/things/source", "gone").await;
+    let server = server.restart().await;
+    assert!(server.get("/things/copy", "").await.expect(200).body == body);
+}
+
+#[tokio::test]
+async fn what_is_no_source_is_refused() {
+    let server = start().await;
+    server.create_container("things").await;
+    let none = server.url(ACCOUNT, "/things/none");
+    let long = format!("http://h/{}", "a".repeat(2048));
+    for (source, copy, other) in [
+        (none.as_str(), (404, "BlobNotFound"), (404, "CannotVerifyCopySource")),
+        (&server.url(ACCOUNT, "/nothing/none"), (404, "ContainerNotFound"), (404, "CannotVerifyCopySource")),
+        ("nonsense", (400, "InvalidHeaderValue"), (400, "InvalidHeaderValue")),
+        ("ftp://host/x", (400, "InvalidHeaderValue"), (400, "InvalidHeaderValue")),
+        (&long, (400, "InvalidHeaderValue"), (400, "InvalidHeaderValue")),
+        (
+            &format!("{none}?snapshot=yesterday"),
+            (400, "InvalidQueryParameterValue"),
+            (400, "CannotVerifyCopySource"),
+        ),
+    ] {
+        for (way, _) in WAYS {
+            let headers = format!("x-ms-copy-source: {source}\n{way}");
+            let refused = server.put("/things/copy", &headers, "").await;
+            assert_eq!(refused.outcome(), if way.is_empty() { copy } else { other }, "{source} {way}");
+        }
+    }
+    let refused = server.copy(&none, "/things/copy", BLOCK).await;
+    assert_eq!(refused.header("x-ms-copy-source-status-code"), Some("404"));
+    assert_eq!(refused.header("x-ms-copy-source-error-code"), Some("BlobNotFound"));
+    assert!(refused.text().contains("<CopySourceErrorCode>BlobNotFound</CopySourceErrorCode>"));
+    let old = server.copy(&none, "/things/copy", &format!("{BLOCK}\nx-ms-version: 2021-12-02")).await;
+    assert_eq!(old.header("x-ms-copy-source-status-code"), None);
+    server.head("/things/copy", "").await.expect(404);
+}
+
+#[tokio::test]
+async fn conditions_on_the_source() {
+    let server = start().await;
+    server.create_container("things").await;
+    let etag = server.put_block_blob("/things/source", "hello").await.etag().to_owned();
+    let (past, future) = ("Thu, 01 Jan 2026 00:00:00 GMT", "Sat, 03 Jan 2026 00:00:00 GMT");
+    let unmet = (412, "SourceConditionNotMet");
+    let unverified = (412, "CannotVerifyCopySource");
+    for (condition, copy, put) in [
+        (format!("if-match: {etag}"), (202, ""), (201, "")),
+        ("if-match: *".into(), (202, ""), (201, "")),
+        ("if-match: \"0x1\"".into(), unmet, unmet),
+        ("if-none-match: \"0x1\"".into(), (202, ""), (201, "")),
+        (format!("if-none-match: {etag}"), unmet, unverified),
+        (format!("if-modified-since: {past}"), (202, ""), (201, "")),
+        (format!("if-modified-since: {future}"), unmet, unverified),
+        (format!("if-unmodified-since: {future}"), (202, ""), (201, "")),
+        (format!("if-unmodified-since: {past}"), unmet, unmet),
+    ] {
+        for (way, _) in WAYS {
+            let headers = format!("x-ms-source-{condition}\n{way}");
+            let reply = server.copy("/things/source", "/things/copy", &headers).await;
+            assert_eq!(reply.outcome(), if way == BLOCK { put } else { copy }, "{condition} {way}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn conditions_on_the_target() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/source", "hello").await;
+    for (way, status) in WAYS {
+        let target = format!("/things/copy{status}-{}", way.len());
+        let copy = async |condition: &str| {
+            let headers = format!("{condition}\n{way}");
+            server.copy("/things/source", &target, &headers).await
+        };
+        copy("if-match: *").await.refused(412, "ConditionNotMet");
+        let first = copy("if-none-match: *").await.expect(status);
+        copy("if-none-match: *").await.refused(409, "BlobAlreadyExists");
+        copy("if-match: \"0x1\"").await.refused(412, "ConditionNotMet");
+        copy(&format!("if-none-match: {}", first.etag())).await.refused(412, "ConditionNotMet");
+        copy(&format!("if-match: {}", first.etag())).await.expect(status);
+        copy("if-match: *\nif-none-match: *").await.refused(400, "MultipleConditionHeadersNotSupported");
+    }
+}
+
+#[tokio::test]
+async fn the_target_of_copy_blob_may_have_an_infinite_lease_only() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/source", "hello").await;
+    let with_id = format!("x-ms-lease-id: {LEASE}");
+    for (duration, sync_status) in [("15", 202), ("-1", 202)] {
+        let target = format!("/things/copy{duration}");
+        server
+            .copy("/things/source", &target, &with_id)
+            .await
+            .refused(412, "LeaseNotPresentWithBlobOperation");
+        server.put_block_blob(&target, "before").await;
+        let acquire = format!(
+            "x-ms-lease-action: acquire\nx-ms-lease-duration: {duration}\nx-ms-proposed-lease-id: {LEASE}"
+        );
+        server.put(&format!("{target}?comp=lease"), &acquire, "").await.expect(201);
+        server.copy("/things/source", &target, "").await.refused(412, "LeaseIdMissing");
+        let other = "x-ms-lease-id: 99999999-1234-1234-1234-123456789012";
+        server.copy("/things/source", &target, other).await.refused(412, "LeaseIdMismatchWithBlobOperation");
+        let copied = server.copy("/things/source", &target, &with_id).await;
+        match duration {
+            "15" => copied.refused(412, "InfiniteLeaseDurationRequired"),
+            _ => copied.expect(202),
+        };
+        let sync = format!("{with_id}\nx-ms-requires-sync: true");
+        server.copy("/things/source", &target, &sync).await.expect(sync_status);
+        let head = server.head(&target, "").await;
+        assert_eq!(head.header("x-ms-lease-state"), Some("leased"), "a copy leaves the lease");
+    }
+}
+
+#[tokio::test]
+async fn a_target_of_another_type_is_refused() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/source", "hello").await;
+    server.put("/things/append", "x-ms-blob-type: AppendBlob", "").await.expect(201);
+    let page = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 1024\nx-ms-blob-sequence-number: 7";
+    server.put("/things/page", page, "").await.expect(201);
+    for target in ["/things/append", "/things/page"] {
+        for way in ["", "x-ms-requires-sync: true"] {
+            server.copy("/things/source", target, way).await.refused(409, "InvalidBlobType");
+        }
+    }
+    server.copy("/things/page", "/things/pages", "").await.expect(202);
+    let head = server.head("/things/pages", "").await;
+    let said =
+        ["x-ms-blob-type", "content-length", "x-ms-blob-sequence-number"].map(|name| head.header(name));
+    assert_eq!(said, [Some("PageBlob"), Some("1024"), Some("7")]);
+    let sync = "x-ms-requires-sync: true";
+    server.copy("/things/page", "/things/more", sync).await.refused(409, "InvalidSourceBlobType");
+    server.copy("/things/page", "/things/block", BLOCK).await.expect(201);
+    let head = server.head("/things/block", "").await;
+    assert_eq!(
+        (head.header("x-ms-blob-type"), head.header("content-length")),
+        (Some("BlockBlob"), Some("1024"))
+    );
+}
+
+#[tokio::test]
+async fn the_copy_of_an_append_blob_is_sealed_like_its_source_unless_the_request_says_otherwise() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put("/things/append", "x-ms-blob-type: AppendBlob", "").await.expect(201);
+    for (headers, sealed) in
+        [("", None), ("x-ms-seal-blob: true", Some("true")), ("x-ms-seal-blob: false", None)]
+    {
+        server.copy("/things/append", "/things/copy", headers).await.expect(202);
+        assert_eq!(server.head("/things/copy", "").await.header("x-ms-blob-sealed"), sealed, "{headers}");
+    }
+    server.copy("/things/append", "/things/sealed", "x-ms-seal-blob: true").await.expect(202);
+    server.copy("/things/sealed", "/things/copy", "").await.expect(202);
+    assert_eq!(server.head("/things/copy", "").await.header("x-ms-blob-sealed"), Some("true"));
+}
+
+#[tokio::test]
+async fn an_archived_source_is_copied_to_an_online_tier_only() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put("/things/source", &format!("{BLOCK}\nx-ms-access-tier: Archive"), "hello").await.expect(201);
+    for headers in ["", "x-ms-access-tier: Archive", "x-ms-meta-a: 1"] {
+        server.copy("/things/source", "/things/copy", headers).await.refused(409, "BlobArchived");
+    }
+    let sync = "x-ms-requires-sync: true";
+    server.copy("/things/source", "/things/copy", sync).await.refused(409, "CannotVerifyCopySource");
+    server.copy("/things/source", "/things/copy", BLOCK).await.refused(409, "CannotVerifyCopySource");
+    let high = "x-ms-access-tier: Cool\nx-ms-rehydrate-priority: Highest";
+    server.copy("/things/source", "/things/copy", high).await.refused(400, "InvalidHeaderValue");
+    let high = "x-ms-access-tier: Cool\nx-ms-rehydrate-priority: High";
+    server.copy("/things/source", "/things/copy", high).await.expect(202);
+    assert_eq!(server.get("/things/copy", "").await.expect(200).text(), "hello");
+    assert_eq!(server.head("/things/copy", "").await.header("x-ms-access-tier"), Some("Cool"));
+    assert_eq!(server.head("/things/source", "").await.header("x-ms-access-tier"), Some("Archive"));
+}
+
+#[tokio::test]
+async fn a_source_of_another_account_needs_a_signature_or_to_be_public() {
+    let server = start().await;
+    server.create_container("things").await;
+    let all = account_sas(OTHER_ACCOUNT, "rwdlac", "2099-12-31T00:00:00Z");
+    for (container, access) in [("secret", ""), ("open", "x-ms-blob-public-access: blob")] {
+        let target = format!("/{container}?restype=container&{all}");
+        server.send_to(OTHER_ACCOUNT, "PUT", &target, access, "").await.expect(201);
+        let target = format!("/{container}/b?{all}");
+        server.send_to(OTHER_ACCOUNT, "PUT", &target, BLOCK, "foreign").await.expect(201);
+    }
+    let secret = server.url(OTHER_ACCOUNT, "/secret/b");
+    let no_read = account_sas(OTHER_ACCOUNT, "wl", "2099-12-31T00:00:00Z");
+    let expired = account_sas(OTHER_ACCOUNT, "r", "2020-12-31T00:00:00Z");
+    let of_another = account_sas(ACCOUNT, "r", "2099-12-31T00:00:00Z");
+    for (way, status) in WAYS {
+        for (source, source_status, source_code) in [
+            (secret.clone(), 401, "NoAuthenticationInformation"),
+            (format!("{secret}?{no_read}"), 403, "AuthorizationPermissionMismatch"),
+            (format!("{secret}?{expired}"), 403, "AuthenticationFailed"),
+            (format!("{secret}?{of_another}"), 403, "AuthenticationFailed"),
+            (server.url("nobody", "/c/b"), 403, "AuthenticationFailed"),
+        ] {
+            let refused = server.copy(&source, "/things/copy", way).await;
+            let refused = refused.refused(source_status, "CannotVerifyCopySource");
+            assert_eq!(refused.header("x-ms-copy-source-error-code"), Some(source_code), "{source}");
+        }
+        for source in [format!("{secret}?{all}"), server.url(OTHER_ACCOUNT, "/open/b")] {
+            server.copy(&source, "/things/copy", way).await.expect(status);
+            assert_eq!(server.get("/things/copy", "").await.text(), "foreign");
+        }
+    }
+    server.copy(&format!("{secret}?{all}"), "/things/copy", "").await.expect(202);
+    let shown = server.head("/things/copy", "").await.header("x-ms-copy-source").unwrap().to_owned();
+    assert_eq!(shown, secret, "the signature is not shown");
+}
+
+#[tokio::test]
+async fn a_signature_that_lets_the_caller_write_does_not_let_it_read() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/source", "hello").await;
+    let copy = async |sas: String, source: String| {
+        let headers = format!("x-ms-copy-source: {source}");
+        server.send("PUT", &format!("/things/copy?{sas}"), &headers, "").await
+    };
+    let write = || account_sas(ACCOUNT, "wc", "2099-12-31T00:00:00Z");
+    let plain = server.url(ACCOUNT, "/things/source");
+    copy(write(), plain.clone()).await.refused(401, "NoAuthenticationInformation");
+    let read = account_sas(ACCOUNT, "r", "2099-12-31T00:00:00Z");
+    copy(write(), format!("{plain}?{read}")).await.expect(202);
+    copy(account_sas(ACCOUNT, "rwc", "2099-12-31T00:00:00Z"), plain.clone()).await.expect(202);
+    // A signature in the URL decides, even if the caller could do without.
+    let bad = format!("{plain}?{}", account_sas(ACCOUNT, "w", "2099-12-31T00:00:00Z"));
+    server.copy(&bad, "/things/copy", "").await.refused(403, "AuthorizationPermissionMismatch");
+}
+
+#[tokio::test]
+async fn the_digest_of_the_source_is_verified() {
+    let server = start().await;
+    server.create_container("things").await;
+    let put = server.put_block_blob("/things/source", "hello").await;
+    let md5 = put.header("content-md5").unwrap();
+    for way in ["x-ms-requires-sync: true", BLOCK] {
+        let wrong = format!("{way}\nx-ms-source-content-md5: AAAAAAAAAAAAAAAAAAAAAA==");
+        server.copy("/things/source", "/things/copy", &wrong).await.refused(400, "Md5Mismatch");
+        server
+            .copy("/things/source", "/things/copy", &format!("{way}\nx-ms-source-content-md5: x"))
+            .await
+            .refused(400, "InvalidMd5");
+        server.head("/things/copy", "").await.expect(404);
+    }
+    for way in ["x-ms-requires-sync: true", BLOCK] {
+        let right = format!("{way}\nx-ms-source-content-md5: {md5}");
+        let copied = server.copy("/things/source", "/things/copy", &right).await;
+        assert_eq!(copied.header("content-md5"), Some(md5), "{}", copied.text());
+    }
+}
+
+#[tokio::test]
+async fn put_blob_from_url_takes_the_properties_of_the_source_unless_it_is_told_not_to() {
+    let server = start().await;
+    server.create_container("things").await;
+    let headers =
+        format!("{BLOCK}\nx-ms-blob-content-type: text/a\nx-ms-blob-content-language: de\nx-ms-meta-a: 1");
+    server.put("/things/source", &headers, "hello").await.expect(201);
+    for (headers, expected) in [
+        ("", [Some("text/a"), Some("de"), Some("1")]),
+        ("x-ms-blob-content-type: text/b", [Some("text/b"), Some("de"), Some("1")]),
+        (
+            "x-ms-copy-source-blob-properties: false\nx-ms-blob-content-type: text/b",
+            [Some("text/b"), None, None],
+        ),
+        ("x-ms-copy-source-blob-properties: false", [Some("application/octet-stream"), None, None]),
+        ("content-type: text/plain", [Some("text/a"), Some("de"), Some("1")]),
+    ] {
+        let way = format!("{BLOCK}\n{headers}");
+        let put = server.copy("/things/source", "/things/copy", &way).await.expect(201);
+        let head = server.head("/things/copy", "").await;
+        let said = ["content-type", "content-language", "x-ms-meta-a"].map(|name| head.header(name));
+        assert_eq!(said, expected, "{headers}");
+        assert_eq!(put.header("content-md5"), head.header("content-md5"));
+        assert_eq!(head.header("x-ms-copy-id"), None);
+    }
+}
+
+#[tokio::test]
+async fn abort_needs_a_copy_that_is_pending() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/source", "hello").await;
+    let copied = server.copy("/things/source", "/things/copy", "").await.expect(202);
+    let id = copied.header("x-ms-copy-id").unwrap();
+    let abort = "x-ms-copy-action: abort";
+    for (target, headers, status, code) in [
+        (format!("/things/copy?comp=copy&copyid={id}"), abort, 409, "NoPendingCopyOperation"),
+        (format!("/things/none?comp=copy&copyid={id}"), abort, 404, "BlobNotFound"),
+        ("/things/copy?comp=copy&copyid=what".into(), abort, 400, "InvalidQueryParameterValue"),
+        ("/things/copy?comp=copy".into(), abort, 400, "MissingRequiredQueryParameter"),
+        (format!("/things/copy?comp=copy&copyid={id}"), "", 400, "MissingRequiredHeader"),
+        (format!("/things/copy?comp=copy&copyid={id}"), "x-ms-copy-action: stop", 400, "InvalidHeaderValue"),
+    ] {
+        server.put(&target, headers, "").await.refused(status, code);
+    }
+}
+
+#[tokio::test]
+async fn host_style_and_other_names_of_this_machine_are_this_server() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/a%20%C3%A9", "hello").await;
+    let port = server.address.port();
+    for source in [
+        format!("http://localhost:{port}/{ACCOUNT}/things/a%20%C3%A9"),
+        format!("http://[::1]:{port}/{ACCOUNT}/things/a%20%C3%A9"),
+        format!("http://{ACCOUNT}.blob.localhost:{port}/things/a%20%C3%A9"),
+        format!("http://127.0.0.1:{port}/{ACCOUNT}/things/a é"),
+    ] {
+        server.copy(&source, "/things/copy", "").await.expect(202);
+    }
+    let file = format!("http://{ACCOUNT}.file.localhost:{port}/share/file");
+    server.copy(&file, "/things/copy", "").await.refused(400, "CannotVerifyCopySource");
+}
+
+#[tokio::test]
+async fn copy_blob_from_url_takes_up_to_256_mib() {
+    let server = start().await;
+    server.create_container("things").await;
+    for (length, status) in [(256 << 20, 202), ((256 << 20) + 512, 409)] {
+        let page = format!("x-ms-blob-type: PageBlob\nx-ms-blob-content-length: {length}");
+        server.put("/things/page", &page, "").await.expect(201);
+        server.copy("/things/page", "/things/source", BLOCK).await.expect(201);
+        let copied = server.copy("/things/source", "/things/copy", "x-ms-requires-sync: true").await;
+        assert_eq!(copied.status, status, "{}", copied.text());
+        if status == 409 {
+            assert!(copied.refused(409, "CannotVerifyCopySource").text().contains("(256MB)"));
+        }
+        server.copy("/things/source", "/things/copy", "").await.expect(202);
+        let head = server.head("/things/copy", "").await;
+        assert_eq!(head.header("content-length"), Some(length.to_string().as_str()));
+    }
+}

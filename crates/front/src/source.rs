@@ -1,0 +1,36 @@
+//! Reads of this server that come with another request, as the source of a copy: judged as if they had come alone.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Method};
+use lazuli_auth::Head;
+use lazuli_protocol::{Account, Refusal, Service, SourceAccess, SourceRead};
+
+use crate::pipeline::Gate;
+
+#[async_trait]
+impl SourceAccess for Gate {
+    async fn admit(&self, read: &SourceRead<'_>, service: &dyn Service) -> Result<Arc<Account>, Refusal> {
+        let account = lazuli_auth::account(&*self.accounts, &read.address.account).await?;
+        let headers: HeaderMap =
+            read.authorization.map(|value| (AUTHORIZATION, value.clone())).into_iter().collect();
+        let head = Head {
+            operation: read.operation,
+            account: &account,
+            method: &Method::GET,
+            path: &read.address.raw_path,
+            container: &read.address.container,
+            object: &read.address.object,
+            query: read.query,
+            headers: &headers,
+            version: read.version,
+            secure: read.secure,
+            peer: read.peer,
+            now: read.now,
+        };
+        self.authenticator.authenticate(&head, service).await?;
+        Ok(account)
+    }
+}

@@ -1,8 +1,10 @@
-//! Changing the content of a blob that is there: an append, a new length.
+//! Changing the content of a blob that is there: an append, pages, a new length.
 //!
 //! The new content is built from the old, which takes I/O between reading the row and committing it. So the rule judges
 //! first, the content is built, and the commit holds only if the row is still the one that was judged; else all of it
 //! happens again. Bodies are received once, before any of this.
+
+use std::ops::Range;
 
 use lazuli_concurrency::Timestamp;
 use lazuli_extents::{Content, Edit, Writer};
@@ -29,8 +31,22 @@ pub(crate) enum ContentEdit {
     Keep,
     /// More at the end. It has to be durable.
     Append(Content),
+    /// Other bytes in the place of as many from there on. They have to be durable.
+    Write { offset: u64, content: Content },
+    /// A hole there.
+    Clear(Range<u64>),
     /// Cut off, or filled up with a hole.
     Resize(u64),
+}
+
+impl ContentEdit {
+    /// Bytes that it brings.
+    fn brings(&self) -> u64 {
+        match self {
+            Self::Append(content) | Self::Write { content, .. } => content.allocated(),
+            Self::Keep | Self::Clear(_) | Self::Resize(_) => 0,
+        }
+    }
 }
 
 impl BlobService {
@@ -53,7 +69,7 @@ impl BlobService {
                 writer.hold(pin, old.contents());
             }
             let Edited { mut blob, content, valid_until } = rule(&view, old)?;
-            let before = blob.content.allocated();
+            let before = blob.content.allocated() + content.brings();
             blob.content = self.edited(writer, &blob.content, &content).await?;
             let put = Mutation::Put(keys::BASE, blob.encode()?);
             let change = Change::of([put]).until(valid_until);
@@ -75,6 +91,8 @@ impl BlobService {
         match change {
             ContentEdit::Keep => return Ok(content.clone()),
             ContentEdit::Append(more) => edit.append(more).await,
+            ContentEdit::Write { offset, content } => edit.write(*offset, content).await,
+            ContentEdit::Clear(range) => edit.clear(range.clone()).await,
             ContentEdit::Resize(length) => edit.resize(*length).await,
         }
         .map_err(reply::extents)?;

@@ -29,6 +29,8 @@ mod lease;
 mod list;
 mod list_containers;
 mod outside;
+mod page;
+mod page_ranges;
 mod pending;
 mod precondition;
 mod properties;
@@ -147,6 +149,8 @@ impl Service for BlobService {
             Operation::DeleteBlob => self.delete_blob(request).await,
             Operation::UndeleteBlob => self.undelete_blob(request).await,
             Operation::SnapshotBlob => self.snapshot_blob(request).await,
+            Operation::PutPage => self.put_page(request).await,
+            Operation::GetPageRanges => self.get_page_ranges(request).await,
             operation => Err(Refusal::not_implemented(operation.name())),
         }?;
         Ok(match structured {

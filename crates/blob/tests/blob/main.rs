@@ -10,6 +10,7 @@ mod copy_outside;
 mod delete;
 mod generation;
 mod lease;
+mod page;
 mod properties;
 mod put;
 mod race;

@@ -1,0 +1,256 @@
+//! Get Page Ranges: which pages of a page blob were written, or what became of them since a snapshot.
+//!
+//! The list is sent while it is found out, a piece at a time, because clients of old versions cannot ask for a part of
+//! it and there is no telling how long it is.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use lazuli_concurrency::Stamp;
+use lazuli_extents::{Change, Diff, Error, Held, Ranges};
+use lazuli_protocol::request::BodyError;
+use lazuli_protocol::{ByteRange, ErrorCode, Headers, Query, Refusal, Request, Response, date};
+use percent_encoding::percent_decode_str;
+
+use crate::put::{MAX_PAGE_BLOB, PAGE};
+use crate::record::{Blob, Kind};
+use crate::target::{Found, State, Target};
+use crate::{BlobService, reply};
+
+/// The most ranges of a page, for clients who can ask for the next one.
+const MAX_RESULTS: u16 = 10_000;
+/// Bytes of the list that are made at a time.
+const PIECE: usize = 32 << 10;
+
+impl BlobService {
+    /// Get Page Ranges, and those that differ from an earlier snapshot.
+    pub(crate) async fn get_page_ranges(&self, request: Request) -> Result<Response, Refusal> {
+        let range = ByteRange::of_read(&request.headers)?;
+        let page = Page::parse(&request)?;
+        let previous = previous_snapshot(&request)?;
+        let found = self.find_to_read(&request).await?;
+        if !matches!(found.blob.kind, Kind::Page { .. }) {
+            return Err(ErrorCode::InvalidBlobType.into());
+        }
+        let length = found.blob.content.len();
+        let range = range.map(|range| range.within(length)).transpose()?.unwrap_or(0..length);
+        // Whole pages, from where the page before this one ended.
+        let start = (range.start / PAGE * PAGE).max(page.start);
+        let range = start..range.end.next_multiple_of(PAGE).max(start);
+        let mut response = Response::empty(StatusCode::OK);
+        let headers = &mut response.headers;
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+        reply::validators(headers, found.blob.validators(), request.version);
+        reply::put(headers, "x-ms-blob-content-length", length.to_string());
+        let (source, held) = match previous {
+            None => (Source::All(Ranges::new(&self.extents, &found.blob.content, range)), vec![found.held]),
+            Some(snapshot) => {
+                let target = self.target(&request).await?;
+                let older = self.previous(target, snapshot, &found.blob).await?;
+                let diff = Diff::new(&self.extents, &older.blob.content, &found.blob.content, range);
+                (Source::Since(diff), vec![found.held, older.held])
+            }
+        };
+        let changes = Changes { source, open: None };
+        let list = PageList { changes, limit: page.limit, begun: false, _held: held };
+        response.body = Box::pin(StreamBody::new(stream::unfold(Some(list), |list| async {
+            let mut list = list?;
+            match list.piece().await {
+                Ok((piece, more)) => Some((Ok(Frame::data(piece)), more.then_some(list))),
+                Err(error) => {
+                    tracing::error!(%error, "page ranges cannot be read");
+                    Some((Err(BodyError::from(error)), None))
+                }
+            }
+        })));
+        Ok(response)
+    }
+
+    /// The snapshot that a state is compared with.
+    async fn previous(&self, target: Target, snapshot: Stamp, newer: &Blob) -> Result<Found, Refusal> {
+        if matches!(target.state, State::Snapshot(own) if own < snapshot) {
+            return Err(ErrorCode::PreviousSnapshotCannotBeNewer.into());
+        }
+        let older = self.find(&Target { state: State::Snapshot(snapshot), ..target }).await?;
+        let older = older.ok_or(ErrorCode::PreviousSnapshotNotFound)?;
+        if older.blob.incarnation != newer.incarnation {
+            return Err(ErrorCode::BlobOverwritten.into());
+        }
+        Ok(older)
+    }
+}
+
+/// The part of the list that a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Page {
+    /// Where it begins: a marker is an offset.
+    start: u64,
+    /// Ranges that are still to come; none: all of them, in a version that knows no pages.
+    limit: Option<usize>,
+}
+
+impl Page {
+    fn parse(request: &Request) -> Result<Self, Refusal> {
+        let marker = request.query.number("marker", 0..=MAX_PAGE_BLOB as i64)?;
+        let has_pages = request.version.at_least(2020, 10, 2);
+        let limit = request.query.max_results(MAX_RESULTS)?;
+        Ok(Self { start: marker.unwrap_or(0).unsigned_abs(), limit: has_pages.then_some(limit) })
+    }
+}
+
+/// The snapshot that the request wants changes since, if it does: an id in the query, or the URL of the snapshot.
+fn previous_snapshot(request: &Request) -> Result<Option<Stamp>, Refusal> {
+    const QUERY: &str = "prevsnapshot";
+    const URL: &str = "x-ms-previous-snapshot-url";
+    let stamp = |text: &str| date::parse_snapshot(text).map(|moment| Stamp::from_ticks(moment.ticks()));
+    let by_id = request.query.get(QUERY).filter(|text| !text.is_empty());
+    match (by_id, request.headers.filled(URL)?) {
+        (None, None) => Ok(None),
+        (Some(text), None) => {
+            let refusal = || Refusal::invalid_query(QUERY, text, "This is not a time.");
+            stamp(text).ok_or_else(refusal).map(Some)
+        }
+        (None, Some(url)) => {
+            let snapshot =
+                snapshot_in_url(url, &request.container, &request.object).and_then(|id| stamp(&id));
+            snapshot.ok_or_else(|| Refusal::invalid_header(URL, url)).map(Some)
+        }
+        (Some(_), Some(url)) => Err(Refusal::invalid_header(URL, url)),
+    }
+}
+
+/// The id of the snapshot that a URL names, if it is one of that blob.
+pub(crate) fn snapshot_in_url(url: &str, container: &str, blob: &str) -> Option<String> {
+    let (path, query) = url.split_once('?')?;
+    let path = percent_decode_str(path).decode_utf8().ok()?;
+    let own = path.strip_suffix(blob)?.strip_suffix('/')?.strip_suffix(container)?;
+    own.ends_with('/').then_some(())?;
+    Some(Query::parse(query).ok()?.get("snapshot")?.to_owned())
+}
+
+/// Where ranges come from.
+enum Source {
+    /// Everything that was written.
+    All(Ranges),
+    /// What changed since an older state.
+    Since(Diff),
+}
+
+impl Source {
+    async fn next(&mut self) -> Result<Option<Change>, Error> {
+        match self {
+            Self::All(ranges) => Ok(ranges.next().await?.map(Change::Written)),
+            Self::Since(diff) => diff.next().await,
+        }
+    }
+}
+
+/// Ranges of whole pages. Bytes that lie in a row are compared one by one, so what differs may be less than a page, and
+/// more than once in one.
+struct Changes {
+    source: Source,
+    /// One that may go on.
+    open: Option<Change>,
+}
+
+impl Changes {
+    async fn next(&mut self) -> Result<Option<Change>, Error> {
+        loop {
+            let next = self.source.next().await?.map(whole_pages);
+            match (&mut self.open, next) {
+                (Some(Change::Written(open)), Some(Change::Written(next))) if next.start <= open.end => {
+                    open.end = next.end;
+                }
+                (open @ None, Some(next)) => *open = Some(next),
+                (open, next) => return Ok(std::mem::replace(open, next)),
+            }
+        }
+    }
+}
+
+fn whole_pages(change: Change) -> Change {
+    let whole = |range: Range<u64>| range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE);
+    match change {
+        Change::Written(range) => Change::Written(whole(range)),
+        Change::Cleared(range) => Change::Cleared(whole(range)),
+    }
+}
+
+/// The list, as it is sent.
+struct PageList {
+    changes: Changes,
+    limit: Option<usize>,
+    begun: bool,
+    _held: Vec<Held>,
+}
+
+impl PageList {
+    /// The next piece of the document, and whether there are more.
+    async fn piece(&mut self) -> Result<(Bytes, bool), Error> {
+        let mut out = String::with_capacity(PIECE + 256);
+        if !std::mem::replace(&mut self.begun, true) {
+            out.push_str("<?xml version=\"1.0\" encoding=\"utf-8\"?><PageList>");
+        }
+        while out.len() < PIECE {
+            // Writing to a string cannot fail.
+            let _ = match (self.changes.next().await?, &mut self.limit) {
+                (Some(change), Some(0)) => {
+                    write!(out, "<NextMarker>{}</NextMarker>", range(&change).start)
+                }
+                (Some(change), limit) => {
+                    *limit = limit.map(|limit| limit - 1);
+                    push_range(&mut out, &change);
+                    continue;
+                }
+                (None, Some(_)) => write!(out, "<NextMarker />"),
+                (None, None) => Ok(()),
+            };
+            out.push_str("</PageList>");
+            return Ok((out.into(), false));
+        }
+        Ok((out.into(), true))
+    }
+}
+
+fn range(change: &Change) -> &Range<u64> {
+    match change {
+        Change::Written(range) | Change::Cleared(range) => range,
+    }
+}
+
+fn push_range(out: &mut String, change: &Change) {
+    let element = match change {
+        Change::Written(_) => "PageRange",
+        Change::Cleared(_) => "ClearRange",
+    };
+    let Range { start, end } = range(change);
+    let _ = write!(out, "<{element}><Start>{start}</Start><End>{}</End></{element}>", end - 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_names_a_snapshot_of_its_own_blob_only() {
+        let id = "2026-01-02T03:04:05.0000000Z";
+        for (url, found) in [
+            (format!("http://h:1/account/box/a%20b/c?snapshot={id}"), true),
+            (format!("https://account.blob.host/box/a%20b/c?sig=x&snapshot={id}"), true),
+            (format!("http://h:1/account/box/c?snapshot={id}"), false),
+            (format!("http://h:1/account/mailbox/a%20b/c?snapshot={id}"), false),
+            ("http://h:1/account/box/a%20b/c".to_owned(), false),
+            ("http://h:1/account/box/a%20b/c?snapshots=1".to_owned(), false),
+            (String::new(), false),
+        ] {
+            let named = snapshot_in_url(&url, "box", "a b/c");
+            assert_eq!(named.as_deref(), found.then_some(id), "{url}");
+        }
+    }
+}

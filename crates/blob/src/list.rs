@@ -88,6 +88,8 @@ impl BlobService {
             if read >= MAX_ROWS {
                 return Ok(Some(from));
             }
+            // Others have requests too.
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -277,10 +279,13 @@ impl<'a> Listing<'a> {
         Ok(listing)
     }
 
-    /// Where the page begins: where the last one ended, if that is where it can have.
+    /// Where the page begins: where the last one ended, if that is a place where it can have.
     fn begin(&self) -> Position {
-        let marker = self.page.start.as_deref().map(Position::parse);
-        marker.filter(|at| at.partition >= self.start).unwrap_or_else(|| Position::at(self.start.clone()))
+        match self.page.start.as_deref().map(Position::parse) {
+            Some(at) if at.partition >= self.end => Position::at(self.end.clone()),
+            Some(at) if at.partition >= self.start => at,
+            _ => Position::at(self.start.clone()),
+        }
     }
 
     fn first_chunk(&self) -> usize {
@@ -364,12 +369,8 @@ impl<'a> Listing<'a> {
             return next;
         }
         // A blob can have more rows of a kind that nobody asked for than a page has entries.
-        let ranges = [
-            (RowKind::Snapshot(Stamp::from_ticks(0)), keys::snapshots()),
-            (RowKind::Version(Stamp::from_ticks(0)), keys::versions()),
-        ];
-        let wanted = ranges.into_iter().filter(|(kind, _)| self.include.reads(*kind));
-        let key = wanted.map(|(_, range)| range.start).find(|start| *start > next.key).unwrap_or(LAST);
+        let wanted = kinds().into_iter().filter(|(kind, _)| self.include.reads(*kind));
+        let key = wanted.map(|(_, start)| start).find(|start| *start > next.key).unwrap_or(LAST);
         Position { key, ..next }
     }
 
@@ -396,6 +397,18 @@ impl<'a> Listing<'a> {
         self.written += 1;
         Ok(true)
     }
+}
+
+/// The kinds of rows that entries are made of beside the current state, in order, each with where it begins.
+fn kinds() -> [(RowKind<'static>, Bytes); 4] {
+    const FIRST: Stamp = Stamp::from_ticks(0);
+    let (snapshots, versions) = (keys::snapshots().start, keys::versions().start);
+    [
+        (RowKind::DeletedSnapshot(FIRST), keys::deleted(&snapshots)),
+        (RowKind::DeletedVersion(FIRST), keys::deleted(&versions)),
+        (RowKind::Snapshot(FIRST), snapshots),
+        (RowKind::Version(FIRST), versions),
+    ]
 }
 
 /// What a name is folded into: up to the first delimiter after the prefix.

@@ -61,3 +61,13 @@ fn each_version_knows_the_includes_that_it_brought() {
     assert_eq!(include("versions", "2019-07-07"), Err(ErrorCode::InvalidQueryParameterValue));
     assert_eq!(include("everything", "2021-12-02"), Err(ErrorCode::InvalidQueryParameterValue));
 }
+
+#[test]
+fn the_kinds_of_rows_are_in_the_order_of_their_keys() {
+    let kinds = kinds();
+    assert!(kinds.is_sorted_by_key(|(_, start)| start.clone()));
+    for (kind, start) in kinds {
+        let first = [&start[..], &[0; 8]].concat();
+        assert_eq!(keys::row_kind(&first), Some(kind));
+    }
+}

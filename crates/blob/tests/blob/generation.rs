@@ -13,7 +13,7 @@ const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 
 impl TestServer {
     /// The space of the container that holds a blob of that name, and no other does.
-    fn space_of(&self, blob: &str) -> SpaceId {
+    pub(crate) fn space_of(&self, blob: &str) -> SpaceId {
         let mut found = None;
         let partition = format!("b{blob}");
         let walk = self.store.for_each_row(|space, key, _| {

@@ -14,7 +14,7 @@ use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceHeader, Vi
 
 use crate::precondition::{Preconditions, admit_container_read};
 use crate::record::Container;
-use crate::{BlobService, XML, keys, reply};
+use crate::{BlobService, XML, encryption, keys, reply};
 
 /// What stands for the account's own key where an encryption scope is shown.
 pub(crate) const ACCOUNT_KEY_SCOPE: &str = "$account-encryption-key";
@@ -57,8 +57,7 @@ impl BlobService {
         }
         let public_access = public_access(&request)?;
         let metadata = Metadata::from_headers(&request.headers)?;
-        let scope = request.headers.filled("x-ms-default-encryption-scope")?.map(str::to_owned);
-        let deny = request.headers.flag("x-ms-deny-encryption-scope-override")?.unwrap_or(false);
+        let (scope, deny) = encryption::container_default(&request)?;
         if self.find_container(&request.account, &request.container).await?.is_some() {
             return Err(ErrorCode::ContainerAlreadyExists.into());
         }

@@ -3,18 +3,12 @@
 //! A reply's tag and its bytes are of one state: both come from one row, and the bytes are held until the last of them
 //! is sent, whatever happens to the blob meanwhile.
 
-use std::ops::Range;
-
 use bytes::Bytes;
-use futures_util::stream;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use http_body::Frame;
-use http_body_util::StreamBody;
-use lazuli_extents::{Content, Held, Reader, read_all};
 use lazuli_protocol::range::content_range;
-use lazuli_protocol::request::{BodyError, Caller, full};
-use lazuli_protocol::{Body, ByteRange, ErrorCode, Headers, Refusal, Request, Response};
+use lazuli_protocol::request::{Caller, full};
+use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response};
 use md5::{Digest, Md5};
 
 use crate::precondition::Preconditions;
@@ -33,6 +27,7 @@ impl BlobService {
         if blob.tier.is_archived(now) {
             return Err(ErrorCode::BlobArchived.into());
         }
+        let seal = self.unseal(&request, &blob)?;
         let length = blob.content.len();
         let part = range.map(|range| range.within(length)).transpose()?;
         let mut response =
@@ -51,10 +46,9 @@ impl BlobService {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(part.end - part.start));
         override_headers(headers, &request.caller);
         response.body = match digest {
-            None => self.stream(&blob.content, part, held),
+            None => self.body(&blob, seal.as_ref(), part, held).await?,
             Some(digest) => {
-                let bytes = read_all(&self.extents, &blob.content, part, MAX_DIGESTED_RANGE as usize).await;
-                let bytes = bytes.map_err(reply::extents)?;
+                let bytes = self.plain_bytes(&blob, seal.as_ref(), part).await?;
                 digest.write(&mut response.headers, &bytes);
                 full(bytes)
             }
@@ -65,6 +59,7 @@ impl BlobService {
     /// Get Blob Properties.
     pub(crate) async fn get_blob_properties(&self, request: Request) -> Result<Response, Refusal> {
         let Found { blob, is_current, now, .. } = self.find_to_read(&request).await?;
+        self.unseal(&request, &blob)?;
         let mut response = Response::empty(StatusCode::OK);
         let headers = &mut response.headers;
         reply::properties(headers, &blob, is_current, request.version, now);
@@ -78,6 +73,7 @@ impl BlobService {
     /// Get Blob Metadata.
     pub(crate) async fn get_blob_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let Found { blob, .. } = self.find_to_read(&request).await?;
+        self.unseal(&request, &blob)?;
         let mut response = Response::empty(StatusCode::OK);
         reply::validators(&mut response.headers, blob.validators(), request.version);
         blob.metadata.write_headers(&mut response.headers);
@@ -92,26 +88,6 @@ impl BlobService {
         let now = found.as_ref().map_or(request.now, |found| found.now);
         preconditions.admit_read(found.as_ref().map(|found| &found.blob), request.version, now)?;
         found.ok_or_else(not_found)
-    }
-
-    /// A body of these bytes. Reads them as they are sent, and keeps them readable until then.
-    pub(crate) fn stream(&self, content: &Content, part: Range<u64>, held: Held) -> Body {
-        if let Some(bytes) = content.as_inline() {
-            return full(bytes.slice(part.start as usize..part.end as usize));
-        }
-        let reader = Reader::new(&self.extents, content, part, held);
-        let frames = stream::unfold(Some(reader), |reader| async {
-            let mut reader = reader?;
-            match reader.next().await {
-                Ok(Some(bytes)) => Some((Ok(Frame::data(bytes)), Some(reader))),
-                Ok(None) => None,
-                Err(error) => {
-                    tracing::error!(%error, "content cannot be read");
-                    Some((Err(BodyError::from(error)), None))
-                }
-            }
-        });
-        Box::pin(StreamBody::new(frames))
     }
 }
 

@@ -14,6 +14,9 @@ use md5::{Digest as _, Md5};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::cipher::Nonce;
+use crate::encryption::Seal;
+use crate::sealed::SealedRun;
 use crate::{BlobService, reply};
 
 /// Bodies of more bytes are digested in a thread of their own, while they arrive.
@@ -25,6 +28,8 @@ const WAITING: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) content: Content,
+    /// What its encryption starts from.
+    pub(crate) nonce: Option<Nonce>,
     /// If it was asked for, or sent.
     pub(crate) md5: Option<[u8; 16]>,
     pub(crate) crc64: u64,
@@ -65,6 +70,17 @@ impl BlobService {
         limit: u64,
         want: WantMd5,
     ) -> Result<Received, Refusal> {
+        self.receive_sealed(request, limit, want, None).await
+    }
+
+    /// Receives the body of a request that may have up to `limit` bytes, and stores it encrypted if there is a seal.
+    pub(crate) async fn receive_sealed(
+        &self,
+        request: &mut Request,
+        limit: u64,
+        want: WantMd5,
+        seal: Option<&Seal>,
+    ) -> Result<Received, Refusal> {
         let Some(length) = request.content_length else {
             return Err(ErrorCode::MissingContentLengthHeader.into());
         };
@@ -72,12 +88,17 @@ impl BlobService {
             return Err(Refusal::new(ErrorCode::RequestBodyTooLarge).detail("MaxLimit", limit.to_string()));
         }
         let sent = SentDigests::parse(&request.headers)?;
+        let mut run = seal.map(SealedRun::begin).transpose()?;
         let writer = self.extents.pins().writer();
         let mut upload = Upload::new(&self.extents, &writer);
         let mut digest = Digest::new(want == WantMd5::Always || sent.md5.is_some(), length);
         while let Some(frame) = poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await {
             if let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() {
                 digest.update(&bytes).await;
+                let bytes = match &mut run {
+                    Some(run) => run.encrypt(&bytes),
+                    None => bytes,
+                };
                 upload.push(bytes).await.map_err(reply::extents)?;
             }
         }
@@ -85,7 +106,8 @@ impl BlobService {
         sent.check(md5, crc64).inspect_err(|_| self.extents.released(length))?;
         let content = upload.finish().await.map_err(reply::extents)?;
         self.sync(&content).await?;
-        Ok(Received { content, md5, crc64, sent_crc64: sent.crc64.is_some(), writer })
+        let nonce = run.map(|run| run.nonce);
+        Ok(Received { content, nonce, md5, crc64, sent_crc64: sent.crc64.is_some(), writer })
     }
 
     /// Receives the body of a request into memory, if it has at most `limit` bytes.

@@ -5,6 +5,7 @@ use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
 use crate::edit::{ContentEdit, Edited};
+use crate::encryption::{Seal, check_keyless_update, check_update};
 use crate::history::History;
 use crate::precondition::{Preconditions, check_changeable, check_mutable};
 use crate::put::{ContentHeaderForms, content_headers, page_blob_length};
@@ -30,8 +31,9 @@ impl BlobService {
         let new = NewProperties::parse(&request.headers)?;
         let preconditions = Preconditions::of_write(&request.headers)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
         let writer = self.extents.writer();
-        let rule = |view: &View<'_>, blob| new.decide(blob, &preconditions, view);
+        let rule = |view: &View<'_>, blob| new.decide(blob, &preconditions, seal.as_ref(), view);
         let blob = self.edit(&target.partition, &writer, rule).await?;
         let mut response = Response::empty(StatusCode::OK);
         reply::validators(&mut response.headers, blob.validators(), request.version);
@@ -46,6 +48,7 @@ impl BlobService {
         let metadata = Metadata::from_headers(&request.headers)?;
         let preconditions = Preconditions::of_write(&request.headers)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
         let history = self.history(&request.account).await?;
         // The content may come to be in a second row.
         let writer = self.extents.writer();
@@ -55,7 +58,7 @@ impl BlobService {
             if let Some(old) = &old {
                 writer.hold(pin.take().unwrap_or_else(|| self.pin()), old.contents());
             }
-            set_metadata(old, metadata.clone(), &preconditions, history, view)
+            set_metadata(old, metadata.clone(), &preconditions, seal.as_ref(), history, view)
         });
         Ok(reply::written(StatusCode::OK, &changed.await?, request.version))
     }
@@ -65,11 +68,13 @@ fn set_metadata(
     old: Option<Blob>,
     metadata: Metadata,
     preconditions: &Preconditions,
+    seal: Option<&Seal>,
     history: History,
     view: &View<'_>,
 ) -> Result<Decision<Blob>, Refusal> {
     let admission = preconditions.admit_write(old.as_ref(), view.now)?;
     let old = old.ok_or_else(not_found)?;
+    check_update(&old, seal)?;
     if !history.versioning {
         check_mutable(&old, view.now)?;
     }
@@ -119,12 +124,14 @@ impl NewProperties {
         &self,
         blob: Option<Blob>,
         preconditions: &Preconditions,
+        seal: Option<&Seal>,
         view: &View<'_>,
     ) -> Result<Edited, Refusal> {
         let of_pages = self.length.is_some() || self.sequence_number.is_some();
         let fits = |kind: Kind| !of_pages || matches!(kind, Kind::Page { .. });
         let admission = preconditions.admit_write_to(blob.as_ref(), fits, view.now)?;
         let mut blob = blob.ok_or_else(not_found)?;
+        check_keyless_update(&blob, seal)?;
         check_mutable(&blob, view.now)?;
         check_changeable(&blob, view.now)?;
         self.apply(&mut blob)?;

@@ -8,6 +8,7 @@ use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, 
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
 use crate::block::drop_staged;
+use crate::cipher::new_nonce;
 use crate::history::History;
 use crate::intake::WantMd5;
 use crate::precondition::{Preconditions, check_mutable, check_overwrite};
@@ -29,18 +30,23 @@ impl BlobService {
         let kind = blob_type(&request)?;
         let preconditions = Preconditions::of_write(&request.headers)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
         let mut new = new_blob(&request, kind)?;
+        new.encryption = seal.as_ref().map(|seal| seal.encryption.clone());
         let (content, received) = match kind {
             Kind::Block => {
                 let limit = max_put_blob(request.version);
-                let received = self.receive(&mut request, limit, WantMd5::Always).await?;
+                let received =
+                    self.receive_sealed(&mut request, limit, WantMd5::Always, seal.as_ref()).await?;
                 if new.headers.content_md5.is_none() {
                     new.headers.content_md5 = received.md5;
                 }
+                new.nonce = received.nonce;
                 (received.content.clone(), Some(received))
             }
             Kind::Page { .. } => {
                 check_no_body(&request)?;
+                new.nonce = seal.as_ref().map(|_| new_nonce()).transpose()?;
                 (Content::hole(page_blob_length(&request.headers)?), None)
             }
             Kind::Append { .. } => {

@@ -63,6 +63,8 @@ pub(crate) struct Blob {
     pub(crate) tier: Tiering,
     pub(crate) copy: Option<CopyState>,
     pub(crate) encryption: Option<Encryption>,
+    /// Of encrypted content: what the encryption of all of it starts from, see [`crate::sealed`].
+    pub(crate) nonce: Option<[u8; 16]>,
     pub(crate) deleted: Option<Deleted>,
     #[serde(with = "optional_ticks")]
     pub(crate) expires: Option<Timestamp>,
@@ -226,6 +228,7 @@ impl Blob {
             tier: Tiering::default(),
             copy: None,
             encryption: None,
+            nonce: None,
             deleted: None,
             expires: None,
             immutability: None,

@@ -48,7 +48,8 @@ const LISTED: &[(u16, &str)] = &[
         409,
         "BlobAlreadyExists BlobArchived BlobBeingRehydrated BlobNotArchived BlobIsSealed BlobImmutableDueToPolicy
          BlobImmutableDueToLegalHold BlobOverwritten BlobTierInadequateForContentLength
-         BlobUsesCustomerSpecifiedEncryption BlobOperationNotSupported BlockCountExceedsLimit CannotChangeToLowerTier
+         BlobUsesCustomerSpecifiedEncryption BlobDoesNotUseCustomerSpecifiedEncryption
+         BlobCustomerSpecifiedEncryptionMismatch BlobOperationNotSupported BlockCountExceedsLimit CannotChangeToLowerTier
          ContainerAlreadyExists ContainerBeingDeleted ContainerDisabled ContentLengthLargerThanTierLimit
          CopyIdMismatch FeatureVersionMismatch IncrementalCopyBlobMismatch
          IncrementalCopyOfEarlierVersionSnapshotNotAllowed IncrementalCopySourceMustBeSnapshot InvalidBlobType

@@ -9,6 +9,7 @@ mod copy;
 mod copy_outside;
 mod counted;
 mod delete;
+mod encryption;
 mod generation;
 mod lease;
 mod list;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -180,6 +181,17 @@ impl TestServer {
         drop(self);
         tokio::task::spawn_blocking(move || store.close()).await.unwrap();
         open(directory, clock, allow).await
+    }
+
+    /// Whether these bytes are anywhere in the server's files.
+    pub(crate) fn is_on_disk(&self, bytes: &[u8]) -> bool {
+        fn search(path: &Path, bytes: &[u8]) -> bool {
+            if path.is_dir() {
+                return std::fs::read_dir(path).unwrap().any(|entry| search(&entry.unwrap().path(), bytes));
+            }
+            memchr::memmem::find(&std::fs::read(path).unwrap(), bytes).is_some()
+        }
+        search(self.directory.path(), bytes)
     }
 
     /// Changes the account as `lazuli account set` does.

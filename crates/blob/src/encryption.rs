@@ -1,0 +1,190 @@
+//! Which key a request wants its data encrypted with: a key that it brings, or that of an encryption scope.
+//!
+//! A customer-provided key comes with every request and is never kept, only its SHA-256. A scope is a name that the
+//! account has; its key is the server's. The scope of a request is the one it names, else the one its signature is bound
+//! to, else the container's default. What names no key is not encrypted: that is left to the disk below.
+//!
+//! The cloud service takes customer-provided keys over HTTPS only. This one takes them over HTTP too, as it does
+//! signatures and account keys: it is often run where there is no TLS, and clients insist on HTTPS themselves.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http::HeaderMap;
+use lazuli_protocol::request::Caller;
+use lazuli_protocol::{Account, ErrorCode, Headers, Refusal, Request};
+use zeroize::Zeroizing;
+
+use crate::BlobService;
+use crate::cipher::Key;
+use crate::container::ACCOUNT_KEY_SCOPE;
+use crate::record::{Blob, Container, Encryption};
+
+const KEY: &str = "x-ms-encryption-key";
+const KEY_SHA256: &str = "x-ms-encryption-key-sha256";
+const ALGORITHM: &str = "x-ms-encryption-algorithm";
+const SCOPE: &str = "x-ms-encryption-scope";
+const DEFAULT_SCOPE: &str = "x-ms-default-encryption-scope";
+
+/// Data is encrypted in this way.
+#[derive(Debug)]
+pub(crate) struct Seal {
+    /// What a record says about it.
+    pub(crate) encryption: Encryption,
+    pub(crate) key: Key,
+    /// Whether only the container says so, not the request.
+    is_default: bool,
+}
+
+impl BlobService {
+    /// How what a request writes is to be encrypted.
+    pub(crate) fn seal(&self, request: &Request, container: &Container) -> Result<Option<Seal>, Refusal> {
+        let chosen = Chosen::of(request)?;
+        check_policy(&chosen, container)?;
+        let (name, is_default) = match (chosen, &container.default_encryption_scope) {
+            (Chosen::Customer(key), _) => return Ok(Some(Seal::customer(key))),
+            (Chosen::Scope(name), _) => (name, false),
+            (Chosen::Nothing, Some(name)) => (name.clone(), true),
+            (Chosen::Nothing | Chosen::NoScope, _) => return Ok(None),
+        };
+        check_known(&request.account, SCOPE, &name)?;
+        let key = self.scope_key(&request.account, &name)?;
+        Ok(Some(Seal { encryption: Encryption::Scope { name }, key, is_default }))
+    }
+
+    /// How a blob is encrypted that a request reads.
+    pub(crate) fn unseal(&self, request: &Request, blob: &Blob) -> Result<Option<Seal>, Refusal> {
+        let customer = customer_key(&request.headers)?;
+        match (&blob.encryption, customer) {
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(ErrorCode::BlobDoesNotUseCustomerSpecifiedEncryption.into()),
+            (Some(Encryption::Customer { .. }), None) => {
+                Err(ErrorCode::BlobUsesCustomerSpecifiedEncryption.into())
+            }
+            (Some(Encryption::Customer { key_sha256 }), Some(key)) if key.sha256() == *key_sha256 => {
+                Ok(Some(Seal::customer(key)))
+            }
+            (Some(_), Some(_)) => Err(ErrorCode::BlobCustomerSpecifiedEncryptionMismatch.into()),
+            (Some(Encryption::Scope { name }), None) => self.unseal_scope(&request.account, name).map(Some),
+        }
+    }
+
+    /// How a blob is encrypted that has a scope, as long as the account has it.
+    pub(crate) fn unseal_scope(&self, account: &Account, name: &str) -> Result<Seal, Refusal> {
+        if !account.settings.encryption_scopes.iter().any(|scope| scope == name) {
+            return Err(Refusal::new(ErrorCode::AuthorizationFailure)
+                .message("The encryption scope of the blob is disabled."));
+        }
+        let key = self.scope_key(account, name)?;
+        Ok(Seal { encryption: Encryption::Scope { name: name.to_owned() }, key, is_default: false })
+    }
+
+    fn scope_key(&self, account: &Account, name: &str) -> Result<Key, Refusal> {
+        Key::of_scope(&Zeroizing::new(self.accounts.master_secret()), account, name)
+    }
+}
+
+impl Seal {
+    fn customer(key: Key) -> Self {
+        Self { encryption: Encryption::Customer { key_sha256: key.sha256() }, key, is_default: false }
+    }
+}
+
+/// Refuses to write to a blob that is encrypted in another way than the request wants it, or than nothing was said.
+pub(crate) fn check_update(blob: &Blob, seal: Option<&Seal>) -> Result<(), Refusal> {
+    let code = match (&blob.encryption, seal) {
+        (None, None) => return Ok(()),
+        (Some(used), Some(seal)) if *used == seal.encryption => return Ok(()),
+        (Some(_), Some(seal)) if !seal.is_default => ErrorCode::BlobCustomerSpecifiedEncryptionMismatch,
+        (Some(_), _) => ErrorCode::BlobUsesCustomerSpecifiedEncryption,
+        (None, Some(_)) => ErrorCode::BlobDoesNotUseCustomerSpecifiedEncryption,
+    };
+    Err(code.into())
+}
+
+/// As [`check_update`], for writes that need no key: what the request does say has to be right.
+pub(crate) fn check_keyless_update(blob: &Blob, seal: Option<&Seal>) -> Result<(), Refusal> {
+    match seal {
+        Some(seal) if !seal.is_default => check_update(blob, Some(seal)),
+        _ => Ok(()),
+    }
+}
+
+/// The scope that a new container gives to blobs that name none, and whether they must not name another.
+pub(crate) fn container_default(request: &Request) -> Result<(Option<String>, bool), Refusal> {
+    let scope = request.headers.filled(DEFAULT_SCOPE)?.filter(|scope| *scope != ACCOUNT_KEY_SCOPE);
+    if let Some(scope) = scope {
+        check_known(&request.account, DEFAULT_SCOPE, scope)?;
+    }
+    let deny = request.headers.flag("x-ms-deny-encryption-scope-override")?.unwrap_or(false);
+    Ok((scope.map(str::to_owned), deny))
+}
+
+/// Refuses the name of a scope that the account does not have.
+fn check_known(account: &Account, header: &str, name: &str) -> Result<(), Refusal> {
+    if account.settings.encryption_scopes.iter().any(|scope| scope == name) {
+        return Ok(());
+    }
+    Err(Refusal::invalid_header(header, name))
+}
+
+/// What a request says about encryption.
+#[derive(Debug)]
+enum Chosen {
+    Nothing,
+    Customer(Key),
+    Scope(String),
+    /// That it wants none.
+    NoScope,
+}
+
+impl Chosen {
+    fn of(request: &Request) -> Result<Self, Refusal> {
+        let granted = match &request.caller {
+            Caller::Sas(grant) => grant.encryption_scope.as_deref(),
+            _ => None,
+        };
+        let scope = request.headers.filled(SCOPE)?.or(granted);
+        match (customer_key(&request.headers)?, scope) {
+            (None, None) => Ok(Self::Nothing),
+            (None, Some(ACCOUNT_KEY_SCOPE)) => Ok(Self::NoScope),
+            (None, Some(name)) => Ok(Self::Scope(name.to_owned())),
+            (Some(key), None) => Ok(Self::Customer(key)),
+            (Some(_), Some(name)) => Err(Refusal::invalid_header(SCOPE, name)),
+        }
+    }
+}
+
+/// Refuses another encryption than the container's, if that is all it permits.
+fn check_policy(chosen: &Chosen, container: &Container) -> Result<(), Refusal> {
+    let default = container.default_encryption_scope.as_deref();
+    let is_default = match chosen {
+        Chosen::Nothing => true,
+        Chosen::Customer(_) => false,
+        Chosen::Scope(name) => Some(name.as_str()) == default,
+        Chosen::NoScope => default.is_none(),
+    };
+    if container.deny_encryption_scope_override && !is_default {
+        return Err(ErrorCode::RequestForbiddenByContainerEncryptionPolicy.into());
+    }
+    Ok(())
+}
+
+/// The key that a request brings, if it is one. Its value is in no refusal.
+fn customer_key(headers: &HeaderMap) -> Result<Option<Key>, Refusal> {
+    let given = [KEY, KEY_SHA256, ALGORITHM].map(|name| headers.filled(name));
+    let [key, sha256, algorithm] = match given {
+        [Ok(None), Ok(None), Ok(None)] => return Ok(None),
+        _ => [KEY, KEY_SHA256, ALGORITHM].map(|name| headers.required(name)),
+    };
+    let key = key.map_err(|refusal| Refusal::new(refusal.code()).detail("HeaderName", KEY))?;
+    let key = Zeroizing::new(BASE64.decode(key).unwrap_or_default());
+    let key = Key::from_client(&key).ok_or_else(|| Refusal::invalid_header(KEY, ""))?;
+    let sha256 = sha256?;
+    if BASE64.decode(sha256).ok().as_deref() != Some(&key.sha256()[..]) {
+        return Err(Refusal::invalid_header(KEY_SHA256, sha256));
+    }
+    match algorithm? {
+        "AES256" => Ok(Some(key)),
+        other => Err(Refusal::invalid_header(ALGORITHM, other)),
+    }
+}

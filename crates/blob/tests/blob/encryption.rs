@@ -1,0 +1,257 @@
+//! Customer-provided keys and encryption scopes.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use lazuli_account::Setting;
+use lazuli_auth::sign::{self, Resource};
+use lazuli_protocol::ServiceKind;
+use ring::digest::{SHA256, digest};
+
+use crate::support::{ACCOUNT, Reply, TestServer, key, start};
+
+const BLOCK: &str = "x-ms-blob-type: BlockBlob";
+
+/// The headers of a customer-provided key.
+fn customer(byte: u8) -> String {
+    let key = [byte; 32];
+    let sha256 = digest(&SHA256, &key);
+    format!(
+        "x-ms-encryption-key: {}\nx-ms-encryption-key-sha256: {}\nx-ms-encryption-algorithm: AES256",
+        BASE64.encode(key),
+        BASE64.encode(sha256)
+    )
+}
+
+fn sha256(byte: u8) -> String {
+    BASE64.encode(digest(&SHA256, &[byte; 32]))
+}
+
+fn scope(name: &str) -> String {
+    format!("x-ms-encryption-scope: {name}")
+}
+
+fn with(one: &str, other: &str) -> String {
+    format!("{one}\n{other}")
+}
+
+/// Bytes that no compression shortens and nothing else contains.
+fn random(length: usize) -> Bytes {
+    let mut bytes = vec![0; length];
+    getrandom::fill(&mut bytes).unwrap();
+    bytes.into()
+}
+
+async fn start_with_scopes() -> TestServer {
+    let server = start().await;
+    for name in ["first", "second"] {
+        server.set(Setting::AddEncryptionScope(name.into())).await;
+    }
+    server.create_container("things").await;
+    server
+}
+
+#[tokio::test]
+async fn what_is_encrypted_comes_back_and_is_not_on_disk() {
+    let server = start_with_scopes().await;
+    let plain = random(200_000);
+    server.put("/things/plain", BLOCK, plain.slice(..100)).await.expect(201);
+    server.put("/things/plain2", BLOCK, plain.slice(100_000..)).await.expect(201);
+    let small = random(5000);
+    let large = random((5 << 20) + 77);
+    for (name, headers) in [("key", customer(1)), ("scope", scope("first"))] {
+        for (size, body) in [("small", &small), ("large", &large)] {
+            let target = format!("/things/{name}-{size}");
+            let put = server.put(&target, &with(BLOCK, &headers), body.clone()).await.expect(201);
+            assert_eq!(put.header("x-ms-request-server-encrypted"), Some("true"));
+            let read = if name == "key" { headers.as_str() } else { "" };
+            let got = server.get(&target, read).await.expect(200);
+            assert!(got.body == body, "{target}");
+            assert_eq!(got.header("content-md5"), put.header("content-md5"));
+            assert_eq!(got.header("x-ms-server-encrypted"), Some("true"));
+            for reply in [&put, &got, &server.head(&target, read).await.expect(200)] {
+                let shown =
+                    (reply.header("x-ms-encryption-key-sha256"), reply.header("x-ms-encryption-scope"));
+                let hash = sha256(1);
+                let expected =
+                    if name == "key" { (Some(hash.as_str()), None) } else { (None, Some("first")) };
+                assert_eq!(shown, expected, "{target}");
+            }
+        }
+    }
+    let server = server.restart().await;
+    for body in [plain.slice(10..42), plain.slice(150_000..150_032)] {
+        assert!(server.is_on_disk(&body), "the search would not find what is there");
+    }
+    for secret in [small.slice(1000..1032), large.slice(..32), large.slice(3 << 20..(3 << 20) + 32)] {
+        assert!(!server.is_on_disk(&secret));
+    }
+    assert!(!server.is_on_disk(&[1; 32]), "the key was stored");
+    assert!(server.get("/things/key-large", &customer(1)).await.expect(200).body == large);
+    assert!(server.get("/things/scope-large", "").await.expect(200).body == large);
+}
+
+#[tokio::test]
+async fn ranges_at_odd_offsets_decrypt() {
+    let server = start_with_scopes().await;
+    let body = random(700_001);
+    server.put("/things/b", &with(BLOCK, &customer(1)), body.clone()).await.expect(201);
+    for (first, last) in [(0, 0), (1, 1), (15, 17), (262_143, 262_145), (3, 700_000), (699_999, 700_000)] {
+        let range = format!("{}\nx-ms-range: bytes={first}-{last}", customer(1));
+        let got = server.get("/things/b", &range).await.expect(206);
+        assert!(got.body == body[first..=last], "{first}-{last}");
+        let digested = with(&range, "x-ms-range-get-content-crc64: true");
+        assert!(server.get("/things/b", &digested).await.expect(206).body == body[first..=last]);
+    }
+}
+
+#[tokio::test]
+async fn a_read_needs_the_key_and_the_right_one() {
+    let server = start_with_scopes().await;
+    server.put("/things/key", &with(BLOCK, &customer(1)), "secret").await.expect(201);
+    server.put("/things/scope", &with(BLOCK, &scope("first")), "secret").await.expect(201);
+    server.put("/things/plain", BLOCK, "open").await.expect(201);
+    let missing = (409, "BlobUsesCustomerSpecifiedEncryption");
+    let wrong = (409, "BlobCustomerSpecifiedEncryptionMismatch");
+    let needless = (409, "BlobDoesNotUseCustomerSpecifiedEncryption");
+    for (blob, headers, outcome) in [
+        ("key", String::new(), missing),
+        ("key", customer(2), wrong),
+        ("key", customer(1), (200, "")),
+        // A scope says nothing about a read.
+        ("scope", String::new(), (200, "")),
+        ("scope", scope("second"), (200, "")),
+        ("scope", customer(1), wrong),
+        ("plain", customer(1), needless),
+        ("plain", String::new(), (200, "")),
+    ] {
+        for (method, query) in
+            [("GET", ""), ("HEAD", ""), ("GET", "?comp=metadata"), ("HEAD", "?comp=metadata")]
+        {
+            let reply = server.call(method, &format!("/things/{blob}{query}"), &headers, "").await;
+            assert_eq!(reply.outcome(), outcome, "{method} {blob}{query} {headers}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_change_needs_what_the_blob_is_encrypted_with() {
+    let server = start_with_scopes().await;
+    server.put("/things/key", &with(BLOCK, &customer(1)), "secret").await.expect(201);
+    server.put("/things/scope", &with(BLOCK, &scope("first")), "secret").await.expect(201);
+    server.put("/things/plain", BLOCK, "open").await.expect(201);
+    let missing = (409, "BlobUsesCustomerSpecifiedEncryption");
+    let wrong = (409, "BlobCustomerSpecifiedEncryptionMismatch");
+    let needless = (409, "BlobDoesNotUseCustomerSpecifiedEncryption");
+    for (blob, headers, outcome) in [
+        ("key", String::new(), missing),
+        ("key", customer(2), wrong),
+        ("key", scope("first"), wrong),
+        ("key", customer(1), (200, "")),
+        ("scope", String::new(), missing),
+        ("scope", scope("second"), wrong),
+        ("scope", scope("first"), (200, "")),
+        ("plain", customer(1), needless),
+        ("plain", scope("first"), needless),
+    ] {
+        let target = format!("/things/{blob}?comp=metadata");
+        let reply = server.put(&target, &with("x-ms-meta-a: b", &headers), "").await;
+        assert_eq!(reply.outcome(), outcome, "{blob} {headers}");
+    }
+    // What holds no data needs no key, but a key that is given has to be right.
+    let target = "/things/key?comp=properties";
+    server.put(target, "x-ms-blob-content-type: text/plain", "").await.expect(200);
+    server.put(target, &customer(2), "").await.refused(409, "BlobCustomerSpecifiedEncryptionMismatch");
+    // Who replaces a blob chooses anew.
+    server.put("/things/key", &with(BLOCK, &scope("second")), "other").await.expect(201);
+    assert_eq!(server.get("/things/key", "").await.expect(200).text(), "other");
+}
+
+#[tokio::test]
+async fn headers_that_make_no_key_are_refused() {
+    let server = start_with_scopes().await;
+    let good = customer(1);
+    let short = BASE64.encode([1; 31]);
+    let (name, value) = good.lines().next().unwrap().split_once(": ").unwrap();
+    for (headers, code) in [
+        (good.replace(value, &short), "InvalidHeaderValue"),
+        (good.replace(value, "not base64"), "InvalidHeaderValue"),
+        (good.replace(&sha256(1), &sha256(2)), "InvalidHeaderValue"),
+        (good.replace("AES256", "AES128"), "InvalidHeaderValue"),
+        (good.replace(&format!("{name}: {value}\n"), ""), "MissingRequiredHeader"),
+        (good.lines().take(2).collect::<Vec<_>>().join("\n"), "MissingRequiredHeader"),
+        (good.lines().take(1).collect::<Vec<_>>().join("\n"), "MissingRequiredHeader"),
+        (with(&good, &scope("first")), "InvalidHeaderValue"),
+        (scope("unknown"), "InvalidHeaderValue"),
+    ] {
+        let reply = server.put("/things/b", &with(BLOCK, &headers), "x").await.refused(400, code);
+        assert!(!reply.text().contains(value), "{}", reply.text());
+    }
+    server.get("/things/b", "").await.refused(404, "BlobNotFound");
+}
+
+/// The scope that a blob put with these headers has.
+async fn scope_of(server: &TestServer, target: &str, headers: &str) -> Reply {
+    server.put(target, &with(BLOCK, headers), "x").await
+}
+
+#[tokio::test]
+async fn a_container_has_a_default_scope_and_may_insist_on_it() {
+    let server = start_with_scopes().await;
+    let open = "x-ms-default-encryption-scope: first\nx-ms-deny-encryption-scope-override: false";
+    let strict = "x-ms-default-encryption-scope: first\nx-ms-deny-encryption-scope-override: true";
+    server.put("/open?restype=container", open, "").await.expect(201);
+    server.put("/strict?restype=container", strict, "").await.expect(201);
+    let unknown = "x-ms-default-encryption-scope: third";
+    server.put("/unknown?restype=container", unknown, "").await.refused(400, "InvalidHeaderValue");
+    for (container, headers, expected) in [
+        ("open", String::new(), Some("first")),
+        ("open", scope("second"), Some("second")),
+        ("open", customer(1), None),
+        ("strict", String::new(), Some("first")),
+        ("strict", scope("first"), Some("first")),
+    ] {
+        let reply = scope_of(&server, &format!("/{container}/b"), &headers).await.expect(201);
+        assert_eq!(reply.header("x-ms-encryption-scope"), expected, "{container} {headers}");
+    }
+    for headers in [scope("second"), customer(1)] {
+        scope_of(&server, "/strict/b", &headers)
+            .await
+            .refused(403, "RequestForbiddenByContainerEncryptionPolicy");
+    }
+    // The default counts for changes too.
+    scope_of(&server, "/open/b", "").await.expect(201);
+    server.put("/open/b?comp=metadata", "x-ms-meta-a: b", "").await.expect(200);
+    scope_of(&server, "/open/b", &scope("second")).await.expect(201);
+    let reply = server.put("/open/b?comp=metadata", "x-ms-meta-a: b", "").await;
+    reply.refused(409, "BlobUsesCustomerSpecifiedEncryption");
+}
+
+#[tokio::test]
+async fn a_signature_may_be_bound_to_a_scope() {
+    let server = start_with_scopes().await;
+    let sas = |name: &'static str| {
+        let fields = [("sv", "2022-11-02"), ("sr", "c"), ("sp", "rcw"), ("se", "2099-12-31"), ("ses", name)];
+        let resource =
+            Resource { service: ServiceKind::Blob, account: ACCOUNT, path: "things", timestamp: "" };
+        sign::service_sas(&resource, &key(), &fields)
+    };
+    let (first, second) = (sas("first"), sas("second"));
+    let put = server.send("PUT", &format!("/things/b?{first}"), BLOCK, "secret").await.expect(201);
+    assert_eq!(put.header("x-ms-encryption-scope"), Some("first"));
+    let other = with(BLOCK, &scope("second"));
+    server.send("PUT", &format!("/things/b?{first}"), &other, "x").await.refused(400, "InvalidHeaderValue");
+    // Whatever a signature is bound to, it reads.
+    let got = server.send("GET", &format!("/things/b?{second}"), "", "").await.expect(200);
+    assert_eq!(got.text(), "secret");
+}
+
+#[tokio::test]
+async fn a_scope_that_the_account_no_longer_has_opens_nothing() {
+    let server = start_with_scopes().await;
+    server.put("/things/b", &with(BLOCK, &scope("first")), "secret").await.expect(201);
+    server.set(Setting::RemoveEncryptionScope("first".into())).await;
+    server.get("/things/b", "").await.refused(403, "AuthorizationFailure");
+    server.set(Setting::AddEncryptionScope("first".into())).await;
+    assert_eq!(server.get("/things/b", "").await.expect(200).text(), "secret");
+}

@@ -23,9 +23,10 @@ test-core: fuse ## Format, lints, and all Rust tests
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) test --workspace --no-fail-fast
 
-test-clients: $(VENV)/installed ## Unmodified client libraries against a real server
+test-clients: $(VENV)/installed ## Unmodified client libraries and tools against a real server
 	$(CARGO) build --bin lazuli
-	LAZULI=$(BIN)/debug/lazuli $(VENV)/bin/python -m pytest -q tests/clients
+	LAZULI=$(BIN)/debug/lazuli RCLONE=$(abspath $(VENV))/bin/rclone NODE_MODULES=$(abspath $(VENV))/node_modules \
+	  AZCOPY=$(abspath $(VENV))/azcopy $(VENV)/bin/python -m pytest -q tests/clients
 
 lint: ## Format, clippy with warnings denied, and cargo-deny if it is installed
 	$(CARGO) fmt --all --check
@@ -52,7 +53,11 @@ fuse:
 	  if command -v apt-get >/dev/null && command -v sudo >/dev/null; then sudo apt-get update -qq && sudo apt-get install -y -qq fuse3; \
 	  else echo "fusermount3 (package fuse3) is missing: the power-loss tests will say that they were skipped"; fi; fi
 
-$(VENV)/installed: tests/clients/requirements.txt
+$(VENV)/installed: tests/clients/requirements.txt tests/clients/js/package-lock.json
 	$(PYTHON) -m venv $(VENV) || { apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); }
 	$(VENV)/bin/pip install -q -r tests/clients/requirements.txt
+	command -v npm >/dev/null || { apt-get update -qq && apt-get install -y -qq nodejs npm; }
+	cp tests/clients/js/package.json tests/clients/js/package-lock.json $(VENV)/
+	cd $(VENV) && npm ci --silent --no-audit --no-fund
+	install -m 755 $(VENV)/node_modules/@azure-tools/azcopy-linux/dist/bin/azcopy_linux_$$(dpkg --print-architecture 2>/dev/null || echo amd64) $(VENV)/azcopy
 	touch $@

@@ -1,4 +1,4 @@
-//! Crash, power-loss and fault testers for the storage core.
+//! Crash, power-loss and fault testers for the storage core, and for the blob service on it.
 //!
 //! - [`LossyFs`] is a FUSE file system on a disk that forgets, tears, lies and fails on demand. A program
 //!   under test uses it through ordinary system calls; the tester holds the switches.
@@ -8,6 +8,7 @@
 //! The idea of every test built on these: run a workload, let it acknowledge, cut the power or kill it at
 //! some moment, start again, and check that all that was acknowledged is there and nothing is half there.
 
+pub mod blobs;
 pub mod child;
 mod content;
 mod disk;

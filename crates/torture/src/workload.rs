@@ -62,7 +62,7 @@ impl Acknowledged {
         format!("{} {}", self.stamp, counts.join(" "))
     }
 
-    fn from_argument(text: &str) -> Self {
+    pub(crate) fn from_argument(text: &str) -> Self {
         let mut fields = text.split(' ').map(|field| field.parse::<u64>().expect("a number"));
         let stamp = fields.next().expect("a stamp");
         let mut counts = [0; CLIENTS];

@@ -1,0 +1,300 @@
+//! The blob service under load, in a process that may die at any moment, and what must be true afterwards.
+//!
+//! Each client owns a blob and counts; two of them for each type of blob. A block blob is replaced as a whole, by Put
+//! Blob and by Put Block List in turn; an append blob gets one more record; a page blob gets one more page. A client
+//! acknowledges after the service did. So after a crash each blob must hold, whole, what was acknowledged last or what
+//! came next; its ETag and length must belong to those bytes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use lazuli_account::AccountDirectory;
+use lazuli_blob::{BlobRows, BlobService};
+use lazuli_concurrency::SystemClock;
+use lazuli_extents::{Extents, LocalExtents};
+use lazuli_protocol::operation::Operation;
+use lazuli_protocol::request::{Caller, collect, full};
+use lazuli_protocol::{Account, Key, Query, Request, Response, Service, Version};
+use lazuli_store::{Directory, Embedded, Store, embedded};
+use tokio::task::JoinSet;
+
+use crate::child::Parent;
+use crate::workload::{Acknowledged, CLIENTS, COMMITTED, REFUSED, VERIFIED};
+
+const ACCOUNT: &str = "torture";
+const CONTAINER: &str = "blobs";
+const PAGE: usize = 512;
+/// Pages of a page blob, written in turn.
+const PAGES: u64 = 64;
+/// Bytes of a record of an append blob.
+const RECORD: usize = 3000;
+/// Records after which an append blob is begun anew.
+const RECORDS: u64 = 200;
+/// More than any blob here has.
+const MOST: usize = 4 << 20;
+
+/// What a client does to its blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Block,
+    Append,
+    Page,
+}
+
+impl Kind {
+    fn of(client: usize) -> Self {
+        [Self::Block, Self::Append, Self::Page][client % 3]
+    }
+
+    /// What the blob holds after so many operations.
+    fn content(self, client: usize, count: u64) -> Vec<u8> {
+        match self {
+            Self::Block => payload(client, count),
+            Self::Append => {
+                let first = (count - 1) / RECORDS * RECORDS + 1;
+                (first..=count).flat_map(|n| filled(client, n, RECORD)).collect()
+            }
+            Self::Page => {
+                let mut pages = vec![0; PAGE * PAGES as usize];
+                for n in count.saturating_sub(PAGES - 1).max(1)..=count {
+                    let at = (n % PAGES) as usize * PAGE;
+                    pages[at..at + PAGE].copy_from_slice(&filled(client, n, PAGE));
+                }
+                pages
+            }
+        }
+    }
+}
+
+/// The worker's main: opens what is there, verifies it, says so, and works until it dies.
+pub fn work(parent: &Parent) {
+    let [dir, acknowledged] = parent.arguments() else { panic!("a directory and what was acknowledged") };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let blobs = Blobs::open(Path::new(dir)).await;
+        let counts = blobs.verify(&Acknowledged::from_argument(acknowledged)).await;
+        let seen: Vec<_> = counts.iter().map(u64::to_string).collect();
+        parent.ack(VERIFIED, &seen.join(" ")).expect("the parent listens");
+        let refused = blobs.run(counts, parent).await;
+        parent.ack(REFUSED, &refused.replace('\n', " ")).expect("the parent listens");
+    });
+}
+
+/// The service on a directory.
+#[derive(Clone)]
+struct Blobs {
+    service: BlobService,
+    store: Arc<Embedded>,
+    account: Arc<Account>,
+    _directory: Arc<Directory>,
+}
+
+impl Blobs {
+    /// Checks the directory as it lies there, then opens it.
+    async fn open(dir: &Path) -> Self {
+        let directory = Directory::open(dir).expect("the directory opens");
+        let store_dir = directory.subdirectory("store").expect("made");
+        if store_dir.join("tree").join("current").exists() {
+            check(dir).await.expect("a clean check");
+        }
+        let store = Embedded::open(&store_dir, Arc::new(SystemClock), lazuli_store::Options::SMALL);
+        let store = Arc::new(store.unwrap_or_else(|error| panic!("the store does not open: {error}")));
+        let extents = LocalExtents::open(dir, lazuli_extents::Options::default());
+        let extents: Arc<dyn Extents> =
+            Arc::new(extents.unwrap_or_else(|error| panic!("the extents do not open: {error}")));
+        let accounts = AccountDirectory::open(store.clone()).await.expect("the accounts open");
+        let account = match accounts.get(ACCOUNT).await.expect("read") {
+            Some(account) => account,
+            None => {
+                let keys = vec![Key::from_bytes(vec![1; 32])];
+                let account = Account {
+                    name: ACCOUNT.into(),
+                    generation: 0,
+                    keys,
+                    settings: Default::default(),
+                    roles: vec![],
+                };
+                accounts.add(account).await.expect("added")
+            }
+        };
+        let service = BlobService::new(store.clone(), extents, accounts);
+        let blobs = Self { service, store, account, _directory: Arc::new(directory) };
+        let created =
+            blobs.call(Operation::CreateContainer, "", "restype=container", &[], Bytes::new()).await;
+        assert!(matches!(created, Ok(_) | Err((StatusCode::CONFLICT, _))), "{:?}", created.err());
+        blobs
+    }
+
+    /// Verifies that every blob holds what was acknowledged or what came next, whole. Returns what is there.
+    async fn verify(&self, acknowledged: &Acknowledged) -> [u64; CLIENTS] {
+        let stamp = self.store.stamp().ticks();
+        assert!(stamp > acknowledged.stamp, "stamp {stamp} comes after {} was given out", acknowledged.stamp);
+        let mut seen = acknowledged.counts;
+        for (client, count) in seen.iter_mut().enumerate() {
+            let found = match self.call(Operation::GetBlob, &name(client), "", &[], Bytes::new()).await {
+                Ok((_, bytes)) => Some(bytes),
+                Err((StatusCode::NOT_FOUND, _)) => None,
+                Err(refused) => panic!("client {client}: {refused:?}"),
+            };
+            let kind = Kind::of(client);
+            let holds = |n: u64| match &found {
+                None => n == 0,
+                Some(bytes) if kind == Kind::Page && n == 0 => bytes.iter().all(|byte| *byte == 0),
+                // An append blob that was just begun anew, or made and not yet appended to.
+                Some(bytes) if kind == Kind::Append && bytes.is_empty() => n % RECORDS == 0,
+                Some(bytes) => n > 0 && bytes[..] == kind.content(client, n)[..],
+            };
+            let there = [*count, *count + 1].into_iter().find(|n| holds(*n));
+            *count = there.unwrap_or_else(|| {
+                let length = found.as_ref().map(Bytes::len);
+                panic!("client {client} ({kind:?}) acknowledged {count}; {length:?} bytes are there, of neither it nor the next")
+            });
+        }
+        seen
+    }
+
+    /// All clients at work, until the service takes no more.
+    async fn run(&self, counts: [u64; CLIENTS], parent: &Parent) -> String {
+        let mut running = JoinSet::new();
+        let next = |running: &mut JoinSet<_>, client, count: u64| {
+            let blobs = self.clone();
+            running.spawn(async move { blobs.once(client, count).await.map(|etag| (client, count, etag)) });
+        };
+        for (client, count) in counts.into_iter().enumerate() {
+            next(&mut running, client, count + 1);
+        }
+        loop {
+            let Some(done) = running.join_next().await else { return "nobody is left".into() };
+            match done.expect("a client does not panic") {
+                Ok((client, count, stamp)) => {
+                    parent.ack(COMMITTED, &format!("{client} {count} {stamp}")).expect("the parent listens");
+                    next(&mut running, client, count + 1);
+                }
+                Err((status, refused)) => return format!("{status} {refused}"),
+            }
+        }
+    }
+
+    /// A client's n-th operation. Returns the stamp that its tag is made of.
+    async fn once(&self, client: usize, n: u64) -> Result<u64, (StatusCode, String)> {
+        let name = name(client);
+        let put = |kind| [("x-ms-blob-type", kind)];
+        let (headers, _) = match Kind::of(client) {
+            Kind::Block if n % 2 == 0 => {
+                let body = payload(client, n).into();
+                self.call(Operation::PutBlob, &name, "", &put("BlockBlob"), body).await?
+            }
+            Kind::Block => {
+                let body = payload(client, n);
+                let mut list = String::from("<BlockList>");
+                for (i, part) in body.chunks(body.len().div_ceil(3)).enumerate() {
+                    let id = format!("AAA{i}");
+                    let query = format!("comp=block&blockid={id}");
+                    let part = Bytes::copy_from_slice(part);
+                    self.call(Operation::PutBlock, &name, &query, &[], part).await?;
+                    list += &format!("<Latest>{id}</Latest>");
+                }
+                list += "</BlockList>";
+                self.call(Operation::PutBlockList, &name, "comp=blocklist", &[], list.into()).await?
+            }
+            Kind::Append => {
+                if n % RECORDS == 1 {
+                    self.call(Operation::PutBlob, &name, "", &put("AppendBlob"), Bytes::new()).await?;
+                }
+                let record = filled(client, n, RECORD).into();
+                self.call(Operation::AppendBlock, &name, "comp=appendblock", &[], record).await?
+            }
+            Kind::Page => {
+                if n == 1 {
+                    let length = (PAGE as u64 * PAGES).to_string();
+                    let headers = [("x-ms-blob-type", "PageBlob"), ("x-ms-blob-content-length", &length)];
+                    self.call(Operation::PutBlob, &name, "", &headers, Bytes::new()).await?;
+                }
+                let first = (n % PAGES) * PAGE as u64;
+                let range = format!("bytes={first}-{}", first + PAGE as u64 - 1);
+                let headers = [("x-ms-page-write", "update"), ("x-ms-range", &range)];
+                let page = filled(client, n, PAGE).into();
+                self.call(Operation::PutPage, &name, "comp=page", &headers, page).await?
+            }
+        };
+        let etag = headers.get("etag").and_then(|etag| etag.to_str().ok()).expect("a tag");
+        Ok(u64::from_str_radix(etag.trim_matches('"').trim_start_matches("0x"), 16).expect("a stamp"))
+    }
+
+    /// One operation of the service, and its whole reply.
+    async fn call(
+        &self,
+        operation: Operation,
+        blob: &str,
+        query: &str,
+        headers: &[(&'static str, &str)],
+        body: Bytes,
+    ) -> Result<(HeaderMap, Bytes), (StatusCode, String)> {
+        let headers = headers.iter().map(|(name, value)| {
+            (HeaderName::from_static(name), HeaderValue::try_from(*value).expect("a value"))
+        });
+        let request = Request {
+            operation,
+            account: self.account.clone(),
+            container: CONTAINER.into(),
+            object: blob.into(),
+            query: Query::parse(query).expect("a query"),
+            headers: headers.collect(),
+            version: Version::parse("2025-01-05").expect("a version"),
+            caller: Caller::Key,
+            content_length: Some(body.len() as u64),
+            body: full(body),
+            now: self.store.now(),
+            request_id: uuid::Uuid::nil(),
+            endpoint: format!("http://127.0.0.1/{ACCOUNT}"),
+            secure: false,
+            peer: [127, 0, 0, 1].into(),
+        };
+        let refused = |refusal: lazuli_protocol::Refusal| (refusal.status(), refusal.to_string());
+        let Response { headers, mut body, .. } = self.service.call(request).await.map_err(refused)?;
+        let body = collect(body.as_mut(), MOST).await.map_err(refused)?;
+        Ok((headers, body))
+    }
+}
+
+/// Verifies a directory that nobody has open, as `lazuli check` does.
+async fn check(dir: &Path) -> Result<(), String> {
+    let (mut rows, mut contents) = (BlobRows::default(), vec![]);
+    embedded::check(&dir.join("store"), |space, partition, row| {
+        let found = rows.contents(space, partition, row);
+        contents.extend(found.map_err(|damage| lazuli_store::ReadError::Damaged(damage.to_string()))?);
+        Ok(())
+    })
+    .map_err(|error| error.to_string())?;
+    let extents = LocalExtents::open_read_only(dir).map_err(|error| error.to_string())?;
+    let mut verifier = extents.verifier();
+    for content in contents {
+        let lost = verifier.content(&content).await.map_err(|error| error.to_string())?;
+        if let Some((extent, error)) = lost.first() {
+            return Err(format!("{extent:?}: {error}"));
+        }
+    }
+    Ok(())
+}
+
+fn name(client: usize) -> String {
+    format!("client/{client}")
+}
+
+/// What a block blob's n-th state holds: sizes that stay inline, that take one extent, that take several chunks.
+fn payload(client: usize, n: u64) -> Vec<u8> {
+    filled(client, n, [100, 20_000, 70_000, 5_000, 200_000][(n as usize + client) % 5])
+}
+
+fn filled(client: usize, n: u64, size: usize) -> Vec<u8> {
+    let mut word = (client as u64 + 1) << 40 | n;
+    let mut bytes = Vec::with_capacity(size + 8);
+    while bytes.len() < size {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes
+}

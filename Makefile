@@ -36,7 +36,7 @@ lint: ## Format, clippy with warnings denied, and cargo-deny if it is installed
 deny: ## Licences, duplicates and sources of dependencies
 	$(CARGO) deny check bans licenses sources
 
-bench: ## Measure beside the raw disk and beside Azurite; writes bench-results/index.html
+bench: ## Measure beside the raw disk, Azurite and nginx; writes bench-results/index.html
 	$(CARGO) build --release --bin lazuli
 	$(BIN)/release/lazuli bench compare --out bench-results
 

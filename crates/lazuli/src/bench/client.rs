@@ -31,6 +31,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const RECONNECT_WAIT: Duration = Duration::from_millis(20);
 /// How much of a response's body is kept; the rest is read and counted.
 const KEPT_BODY: usize = 64 << 10;
+/// At least so much of its end is kept.
+const END: usize = 1 << 10;
 
 /// One request.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +75,8 @@ pub(crate) struct Reply {
     pub(crate) headers: HeaderMap,
     /// The beginning of the body.
     pub(crate) body: Bytes,
+    /// The last bytes of it that came together.
+    pub(crate) end: Bytes,
     /// The length of the whole body.
     pub(crate) length: u64,
 }
@@ -187,14 +191,16 @@ impl Client {
         let Some(connection) = &mut self.connection else { return Err("closed".into()) };
         let response = connection.sender.send_request(request).await.map_err(|error| error.to_string())?;
         let (head, mut rest) = response.into_parts();
-        let (mut body, mut length) = (BytesMut::new(), 0);
+        let (mut body, mut end, mut length) = (BytesMut::new(), Bytes::new(), 0);
         while let Some(frame) = rest.frame().await {
             let frame = frame.map_err(|error| error.to_string())?;
-            let Some(data) = frame.data_ref() else { continue };
+            let Ok(data) = frame.into_data() else { continue };
             length += data.len() as u64;
             body.extend_from_slice(&data[..data.len().min(KEPT_BODY - body.len())]);
+            // A short last piece is looked at together with the one before it.
+            end = if data.len() < END { [&end[..], &data[..]].concat().into() } else { data };
         }
-        Ok(Reply { status: head.status, headers: head.headers, body: body.freeze(), length })
+        Ok(Reply { status: head.status, headers: head.headers, body: body.freeze(), end, length })
     }
 
     async fn connect(&self) -> Result<Connection, String> {

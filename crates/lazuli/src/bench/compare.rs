@@ -148,6 +148,12 @@ async fn start(
         Some(Err(error)) => section.notes.push(format!("not compared with Azurite: {error}")),
         None => {}
     }
+    if !args.no_peers {
+        match peer::nginx(scratch).await {
+            Ok(peer) => peers.push(peer),
+            Err(error) => section.notes.push(format!("not compared with nginx: {error}")),
+        }
+    }
     peers.extend(args.named.iter().cloned().map(Peer::from));
     Ok(peers)
 }
@@ -214,7 +220,9 @@ impl Contest {
         let mut contenders = vec![];
         for peer in peers {
             let workload = workload::named(name, shape)?;
-            if peer.target.account.endpoint(workload.service()).is_none() {
+            let can = peer.target.account.endpoint(workload.service()).is_some()
+                && (!peer.plain_files || workload.reads_plain_files());
+            if !can {
                 continue;
             }
             match begin(&workload, &peer.target, concurrency).await {

@@ -159,6 +159,7 @@ impl Running {
                 || Failure::Request(format!("the account has no {} service", workload.service().name()));
             Client::new(target, workload.service()).ok_or_else(absent)
         };
+        let concurrency = workload.connections().unwrap_or(concurrency);
         let mut first = client()?;
         workload.prepare(&mut first).await?;
         let requester =

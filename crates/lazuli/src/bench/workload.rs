@@ -28,6 +28,16 @@ pub(crate) trait Workload: Send + Sync {
     /// What it does, in a few words.
     fn about(&self) -> String;
 
+    /// How many connections it is for, whatever was asked; none = as many as were asked for.
+    fn connections(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether a server of plain files can do it, too.
+    fn reads_plain_files(&self) -> bool {
+        false
+    }
+
     /// Makes what the operations need. Called once, before the first of them.
     async fn prepare(&self, _client: &mut Client) -> Result<(), Failure> {
         Ok(())
@@ -61,6 +71,10 @@ const WORKLOADS: &[Make] = &[
     |_| Arc::new(service::account_info()),
     |shape| Arc::new(blob::PutBlob::new(shape)),
     |shape| Arc::new(blob::GetBlob::new(shape)),
+    |_| Arc::new(blob::Large::put()),
+    |_| Arc::new(blob::Large::put_blocks()),
+    |_| Arc::new(blob::Large::get()),
+    |_| Arc::new(blob::ListBlobs::new()),
 ];
 
 /// Every workload.

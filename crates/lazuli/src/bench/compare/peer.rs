@@ -29,6 +29,7 @@ const START: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(10);
 /// How long installing a peer may take.
 const INSTALL: Duration = Duration::from_secs(300);
+const NGINX: &str = "nginx";
 const AZURITE: &str = "azurite";
 const AZURITE_ENTRY: &str = "dist/src/azurite.js";
 const AZURITE_VERSION: &str = "azurite@3";
@@ -39,6 +40,8 @@ pub(super) struct Peer {
     /// What it is, for the report.
     pub(super) about: String,
     pub(super) target: Target,
+    /// It has files and knows nothing of the protocol.
+    pub(super) plain_files: bool,
     /// The process, if it is ours to stop.
     process: Option<Child>,
 }
@@ -71,7 +74,13 @@ impl FromStr for Named {
 impl From<Named> for Peer {
     fn from(named: Named) -> Self {
         let target = Target { account: Arc::new(named.account), tls: None };
-        Self { name: named.name, about: "run by somebody else".into(), target, process: None }
+        Self {
+            name: named.name,
+            about: "run by somebody else".into(),
+            target,
+            plain_files: false,
+            process: None,
+        }
     }
 }
 
@@ -151,6 +160,46 @@ pub(super) async fn azurite(package: &Path, scratch: &Path) -> Result<Peer, Benc
     .await
 }
 
+/// nginx, which keeps what it is put as files and serves those: what plain reads could cost. It knows no accounts and
+/// syncs nothing; containers exist as soon as they are named.
+pub(super) async fn nginx(scratch: &Path) -> Result<Peer, BenchError> {
+    let failed = |error: std::io::Error| BenchError::Program(NGINX, error.to_string());
+    let ports = free_ports([ServiceKind::Blob]).map_err(failed)?;
+    let directory = std::path::absolute(scratch.join(NGINX)).map_err(failed)?;
+    for name in ["files", "temporary"] {
+        std::fs::create_dir_all(directory.join(name)).map_err(failed)?;
+    }
+    let configuration = directory.join("nginx.conf");
+    let text = nginx_configuration(&directory, ports[0].1);
+    std::fs::write(&configuration, text).map_err(BenchError::at(&configuration))?;
+    let mut command = Command::new(NGINX);
+    command.arg("-c").arg(&configuration).arg("-p").arg(&directory);
+    start(NGINX, "plain files, no authentication, nothing synced".into(), command, ports, scratch).await
+}
+
+fn nginx_configuration(directory: &Path, port: u16) -> String {
+    let directory = directory.display();
+    format!(
+        "daemon off; user root; pid {directory}/pid; error_log {directory}/error.log; worker_processes auto;
+        events {{ worker_connections 1024; }}
+        http {{
+            access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000; client_max_body_size 0;
+            client_body_temp_path {directory}/temporary;
+            proxy_temp_path {directory}/temporary; fastcgi_temp_path {directory}/temporary;
+            uwsgi_temp_path {directory}/temporary; scgi_temp_path {directory}/temporary;
+            server {{
+                listen {HOST}:{port} default_server;
+                root {directory}/files;
+                location ~ ^/[^/]+/[^/]+$ {{
+                    if ($request_method = PUT) {{ return 201; }}
+                    return 202;
+                }}
+                location / {{ dav_methods PUT; create_full_put_path on; }}
+            }}
+        }}"
+    )
+}
+
 async fn install(prefix: &Path) -> Result<(), BenchError> {
     let failed = |reason: String| BenchError::Program("npm", reason);
     std::fs::create_dir_all(prefix).map_err(BenchError::at(prefix))?;
@@ -199,7 +248,8 @@ async fn start(
         }
     }
     let account = Arc::new(StorageAccount::development_on(HOST, ports));
-    Ok(Peer { name: name.into(), about, target: Target { account, tls: None }, process: Some(process) })
+    let target = Target { account, tls: None };
+    Ok(Peer { name: name.into(), about, target, plain_files: name == NGINX, process: Some(process) })
 }
 
 /// Ports that were free a moment ago, each a different one.

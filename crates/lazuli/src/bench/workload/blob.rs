@@ -1,4 +1,4 @@
-//! Blobs: whole ones written and read, in a container made for it.
+//! Blobs: small and large ones written, read and listed, in a container made for it.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -11,6 +11,12 @@ use super::{Shape, Workload, fresh_name};
 
 /// Blobs that are read.
 const BLOBS: u64 = 100;
+/// Bytes of a large blob.
+const LARGE: usize = 256 << 20;
+/// Bytes of a block of one.
+const BLOCK: usize = 8 << 20;
+/// Blobs that are listed.
+const LISTED: u64 = 10_000;
 
 /// A container of our own, and the content of its blobs.
 struct Container {
@@ -109,6 +115,10 @@ impl Workload for GetBlob {
         format!("get whole block blobs of {} bytes", self.0.content.len())
     }
 
+    fn reads_plain_files(&self) -> bool {
+        true
+    }
+
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.0.create(client).await?;
         for blob in 0..BLOBS {
@@ -125,4 +135,174 @@ impl Workload for GetBlob {
     async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
         self.0.delete(client).await
     }
+}
+
+/// Large blobs, one at a time on one connection.
+pub(super) struct Large {
+    container: Container,
+    how: How,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Put,
+    PutBlocks,
+    Get,
+}
+
+impl Large {
+    /// Put Blob.
+    pub(super) fn put() -> Self {
+        Self::new(How::Put)
+    }
+
+    /// Put Block, again and again, then Put Block List.
+    pub(super) fn put_blocks() -> Self {
+        Self::new(How::PutBlocks)
+    }
+
+    /// Get Blob.
+    pub(super) fn get() -> Self {
+        Self::new(How::Get)
+    }
+
+    fn new(how: How) -> Self {
+        // The content of a large blob is made when it is needed: the list of workloads makes them all.
+        Self { container: Container::new(Shape { body_bytes: 0 }), how }
+    }
+
+    fn content() -> Bytes {
+        static CONTENT: std::sync::OnceLock<Bytes> = std::sync::OnceLock::new();
+        CONTENT.get_or_init(|| Container::new(Shape { body_bytes: LARGE }).content).clone()
+    }
+
+    async fn put_in_blocks(&self, client: &mut Client) -> Result<(), Failure> {
+        let content = Self::content();
+        let path = format!("{}/large", self.container.path);
+        let mut list = String::from("<BlockList>");
+        for (i, start) in (0..content.len()).step_by(BLOCK).enumerate() {
+            let id = format!("{i:04}");
+            let block = content.slice(start..content.len().min(start + BLOCK));
+            let call = Call::new(Method::PUT, &path, format!("comp=block&blockid={id}")).body(block);
+            client.send(call).await?.expect(StatusCode::CREATED)?;
+            list += &format!("<Latest>{id}</Latest>");
+        }
+        list += "</BlockList>";
+        let call = Call::new(Method::PUT, &path, "comp=blocklist").body(list.into());
+        client.send(call).await?.expect(StatusCode::CREATED).map(drop)
+    }
+}
+
+#[async_trait]
+impl Workload for Large {
+    fn name(&self) -> &'static str {
+        match self.how {
+            How::Put => "put-blob-256m",
+            How::PutBlocks => "put-blocks-256m",
+            How::Get => "get-blob-256m",
+        }
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::Blob
+    }
+
+    fn about(&self) -> String {
+        match self.how {
+            How::Put => "put a block blob of 256 MiB in one request".into(),
+            How::PutBlocks => "put a block blob of 256 MiB in blocks of 8 MiB".into(),
+            How::Get => "get a block blob of 256 MiB".into(),
+        }
+    }
+
+    fn connections(&self) -> Option<usize> {
+        Some(1)
+    }
+
+    fn reads_plain_files(&self) -> bool {
+        self.how == How::Get
+    }
+
+    async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
+        self.container.create(client).await?;
+        if self.how == How::Get {
+            let large = Container { path: self.container.path.clone(), content: Self::content() };
+            large.put(client, "large").await?;
+        }
+        Ok(())
+    }
+
+    async fn run_one(&self, client: &mut Client, _worker: usize, _i: u64) -> Result<(), Failure> {
+        let large = || Container { path: self.container.path.clone(), content: Self::content() };
+        match self.how {
+            How::Put => large().put(client, "large").await,
+            How::PutBlocks => self.put_in_blocks(client).await,
+            How::Get => large().get(client, "large").await,
+        }
+    }
+
+    async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
+        self.container.delete(client).await
+    }
+}
+
+/// List Blobs: all of ten thousand, page by page.
+pub(super) struct ListBlobs(Container);
+
+impl ListBlobs {
+    pub(super) fn new() -> Self {
+        Self(Container::new(Shape { body_bytes: 0 }))
+    }
+}
+
+#[async_trait]
+impl Workload for ListBlobs {
+    fn name(&self) -> &'static str {
+        "list-blobs-10k"
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::Blob
+    }
+
+    fn about(&self) -> String {
+        format!("list {LISTED} blobs, page by page")
+    }
+
+    fn connections(&self) -> Option<usize> {
+        Some(1)
+    }
+
+    async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
+        self.0.create(client).await?;
+        for blob in 0..LISTED {
+            self.0.put(client, &format!("directory/{blob:08}")).await?;
+        }
+        Ok(())
+    }
+
+    async fn run_one(&self, client: &mut Client, _worker: usize, _i: u64) -> Result<(), Failure> {
+        let mut marker = String::new();
+        for _ in 0..LISTED {
+            let query = format!("restype=container&comp=list{marker}");
+            let reply = client.send(Call::new(Method::GET, &self.0.path, query)).await?;
+            let reply = reply.expect(StatusCode::OK)?;
+            let text = String::from_utf8_lossy(&reply.end);
+            let Some((_, next)) = text.rsplit_once("<NextMarker>") else { return Ok(()) };
+            let Some((next, _)) = next.split_once("</NextMarker>").filter(|(next, _)| !next.is_empty())
+            else {
+                return Ok(());
+            };
+            marker = format!("&marker={}", encode(next));
+        }
+        Err(Failure::Wrong("a listing without end"))
+    }
+
+    async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
+        self.0.delete(client).await
+    }
+}
+
+fn encode(text: &str) -> percent_encoding::PercentEncode<'_> {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC)
 }

@@ -5,6 +5,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PYTHON ?= python3
 VENV := target/clients
+APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Cargo's target folder may lie elsewhere; the binary is where cargo says.
 BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
 
@@ -54,9 +55,10 @@ fuse:
 	  else echo "fusermount3 (package fuse3) is missing: the power-loss tests will say that they were skipped"; fi; fi
 
 $(VENV)/installed: tests/clients/requirements.txt tests/clients/js/package-lock.json
-	$(PYTHON) -m venv $(VENV) || { apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); }
+	$(PYTHON) -m venv $(VENV) || { $(APT) update -qq && $(APT) install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); }
 	$(VENV)/bin/pip install -q -r tests/clients/requirements.txt
-	command -v npm >/dev/null || { apt-get update -qq && apt-get install -y -qq nodejs npm; }
+	command -v npm >/dev/null || { $(APT) update -qq && $(APT) install -y -qq nodejs npm; }
+	ldconfig -p | grep -q libsecret-1.so.0 || { $(APT) update -qq && $(APT) install -y -qq libsecret-1-0; }
 	cp tests/clients/js/package.json tests/clients/js/package-lock.json $(VENV)/
 	cd $(VENV) && npm ci --silent --no-audit --no-fund
 	install -m 755 $(VENV)/node_modules/@azure-tools/azcopy-linux/dist/bin/azcopy_linux_$$(dpkg --print-architecture 2>/dev/null || echo amd64) $(VENV)/azcopy

@@ -251,6 +251,7 @@ impl Blobs {
             endpoint: format!("http://127.0.0.1/{ACCOUNT}"),
             secure: false,
             peer: [127, 0, 0, 1].into(),
+            carried: None,
         };
         let refused = |refusal: lazuli_protocol::Refusal| (refusal.status(), refusal.to_string());
         let Response { headers, mut body, .. } = self.service.call(request).await.map_err(refused)?;

@@ -40,12 +40,14 @@ mod put;
 mod put_from_url;
 mod record;
 mod reply;
+mod retention;
 mod rows;
 mod sealed;
 mod snapshot;
 mod source;
 mod sweep;
 mod target;
+mod tier;
 
 use std::sync::Arc;
 
@@ -154,6 +156,11 @@ impl Service for BlobService {
             Operation::SnapshotBlob => self.snapshot_blob(request).await,
             Operation::PutPage => self.put_page(request).await,
             Operation::GetPageRanges => self.get_page_ranges(request).await,
+            Operation::SetBlobTier => self.set_blob_tier(request).await,
+            Operation::SetBlobExpiry => self.set_blob_expiry(request).await,
+            Operation::SetBlobImmutabilityPolicy => self.set_blob_immutability_policy(request).await,
+            Operation::DeleteBlobImmutabilityPolicy => self.delete_blob_immutability_policy(request).await,
+            Operation::SetBlobLegalHold => self.set_blob_legal_hold(request).await,
             operation => Err(Refusal::not_implemented(operation.name())),
         }?;
         Ok(match structured {

@@ -13,7 +13,9 @@ use crate::history::History;
 use crate::intake::WantMd5;
 use crate::precondition::{Preconditions, check_mutable, check_overwrite};
 use crate::record::{self, Blob, ContentHeaders, CopyStatus, Kind, Tier};
+use crate::retention::protect;
 use crate::target::Target;
+use crate::tier::check_tier;
 use crate::{BlobService, keys, reply};
 
 const MIB: u64 = 1 << 20;
@@ -29,9 +31,16 @@ impl BlobService {
     pub(crate) async fn put_blob(&self, mut request: Request) -> Result<Response, Refusal> {
         let kind = blob_type(&request)?;
         let preconditions = Preconditions::of_write(&request.headers)?;
+        let mut new = new_blob(&request, kind)?;
+        let pages = match kind {
+            Kind::Page { .. } => page_blob_length(&request.headers)?,
+            Kind::Block | Kind::Append { .. } => 0,
+        };
+        if let Some(tier) = new.tier.tier {
+            check_tier(kind, tier, pages)?;
+        }
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
-        let mut new = new_blob(&request, kind)?;
         new.encryption = seal.as_ref().map(|seal| seal.encryption.clone());
         let (content, received) = match kind {
             Kind::Block => {
@@ -47,7 +56,7 @@ impl BlobService {
             Kind::Page { .. } => {
                 check_no_body(&request)?;
                 new.nonce = seal.as_ref().map(|_| new_nonce()).transpose()?;
-                (Content::hole(page_blob_length(&request.headers)?), None)
+                (Content::hole(pages), None)
             }
             Kind::Append { .. } => {
                 check_no_body(&request)?;
@@ -218,6 +227,7 @@ pub(crate) fn new_blob_with(
     if blob.tier.tier.is_some() {
         blob.tier.changed = Some(request.now);
     }
+    protect(&mut blob, headers, request.now)?;
     Ok(blob)
 }
 

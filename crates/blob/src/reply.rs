@@ -128,7 +128,7 @@ pub(crate) fn properties(
     put_optional(headers, "x-ms-expiry-time", blob.expires.map(date::rfc1123));
     if let Some(policy) = blob.immutability {
         put(headers, "x-ms-immutability-policy-until-date", date::rfc1123(policy.until));
-        put(headers, "x-ms-immutability-policy-mode", if policy.locked { "locked" } else { "unlocked" });
+        put(headers, "x-ms-immutability-policy-mode", policy.mode());
     }
     if blob.legal_hold {
         put(headers, "x-ms-legal-hold", "true");
@@ -204,6 +204,13 @@ impl Tier {
             Self::Archive => "Archive".into(),
             Self::Premium(level) => format!("P{level}"),
         }
+    }
+}
+
+impl crate::record::Immutability {
+    /// The value of `x-ms-immutability-policy-mode`.
+    pub(crate) const fn mode(&self) -> &'static str {
+        if self.locked { "locked" } else { "unlocked" }
     }
 }
 

@@ -1,11 +1,12 @@
 //! What a request addresses: a container, a blob in it, and which of its states.
 
+use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
 use lazuli_extents::{Held, Pin};
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, date, names};
-use lazuli_store::{Partition, Reads};
+use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row};
 
-use crate::record::{self, Blob, Container};
+use crate::record::{Blob, Container};
 use crate::{BlobService, keys};
 
 /// A blob that a request addresses.
@@ -45,6 +46,42 @@ impl State {
     }
 }
 
+impl State {
+    /// The rows that may hold it.
+    fn reads(self) -> Reads {
+        match self {
+            Self::Current => Reads::key(keys::BASE),
+            Self::Snapshot(stamp) => Reads::key(keys::snapshot(stamp)),
+            // The current version has its row where the current state is.
+            Self::Version(stamp) => Reads::keys([keys::version(stamp), keys::BASE]),
+        }
+    }
+
+    /// The one of these rows that holds it, if it can be read.
+    fn choose<'a>(
+        self,
+        rows: impl IntoIterator<Item = &'a Row>,
+        now: Timestamp,
+    ) -> Result<Option<(Bytes, Blob)>, Refusal> {
+        for row in rows {
+            let blob = Blob::decode(&row.value)?;
+            let is_asked_for = !matches!(self, Self::Version(stamp) if blob.version != Some(stamp));
+            if is_asked_for && blob.is_live(now) {
+                return Ok(Some((row.key.clone(), blob)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A state as a rule wants it to be.
+pub(crate) struct Amended<T> {
+    pub(crate) blob: Blob,
+    /// The decision holds before this moment.
+    pub(crate) valid_until: Option<Timestamp>,
+    pub(crate) answer: T,
+}
+
 /// A state of a blob that was read, and cannot lose its bytes while this lives.
 pub(crate) struct Found {
     pub(crate) blob: Blob,
@@ -79,24 +116,33 @@ impl BlobService {
     /// Reads the state that a request addresses, if it is there to be read.
     pub(crate) async fn find(&self, target: &Target) -> Result<Option<Found>, Refusal> {
         let pin = self.pin();
-        let keys = match target.state {
-            State::Current => vec![keys::BASE],
-            State::Snapshot(stamp) => vec![keys::snapshot(stamp)],
-            // The current version has its row where the current state is.
-            State::Version(stamp) => vec![keys::version(stamp), keys::BASE],
-        };
-        let set = self.read(&target.partition, &Reads::keys(keys)).await?;
+        let set = self.read(&target.partition, &target.state.reads()).await?;
         let now = self.store.now();
-        for (at, row) in set.rows.iter().enumerate() {
-            let Some(blob) = record::blob(row.as_ref())? else { continue };
-            let is_current = target.state == State::Current || at == 1;
-            let is_asked_for = !matches!(target.state, State::Version(stamp) if blob.version != Some(stamp));
-            if is_asked_for && blob.is_live(now) {
-                let held = pin.hold(blob.contents());
-                return Ok(Some(Found { blob, is_current, held, now }));
-            }
-        }
-        Ok(None)
+        let found = target.state.choose(set.rows.iter().flatten(), now)?;
+        Ok(found.map(|(key, blob)| {
+            let held = pin.hold(blob.contents());
+            Found { blob, is_current: key == keys::BASE, held, now }
+        }))
+    }
+
+    /// Changes something about the state that a request addresses that is not part of its content and does not give it
+    /// another tag. `rule` is given the state, if it is there, and the time.
+    pub(crate) async fn amend<T>(
+        &self,
+        target: &Target,
+        mut rule: impl FnMut(Option<Blob>, Timestamp) -> Result<Amended<T>, Refusal>,
+    ) -> Result<T, Refusal> {
+        let reads = target.state.reads();
+        let keys = reads.keys.clone();
+        self.transact(&target.partition, reads, |view| {
+            let rows = keys.iter().filter_map(|key| view.row(key));
+            let (key, blob) = target.state.choose(rows, view.now)?.unzip();
+            let Amended { blob, valid_until, answer } = rule(blob, view.now)?;
+            let key = key.ok_or_else(not_found)?;
+            let put = Mutation::Put(key, blob.encode()?);
+            Ok(Decision::Write(Change::of([put]).until(valid_until), answer))
+        })
+        .await
     }
 
     /// A record is about to be read whose content will be read, or put elsewhere.

@@ -242,7 +242,7 @@ impl Listing<'_> {
         }
         if let Some(policy) = blob.immutability.filter(|_| include.immutability_policy) {
             xml.text("ImmutabilityPolicyUntilDate", date::rfc1123(policy.until));
-            xml.text("ImmutabilityPolicyMode", if policy.locked { "locked" } else { "unlocked" });
+            xml.text("ImmutabilityPolicyMode", policy.mode());
         }
         if include.legal_hold {
             xml.text("LegalHold", blob.legal_hold);

@@ -1,0 +1,274 @@
+//! Expiry, immutability policies and legal holds.
+
+use crate::support::{NOW, Reply, TestServer, start};
+use lazuli_concurrency::Span;
+use lazuli_protocol::date;
+
+const DAY: u64 = 86_400;
+const BLOCK: &str = "x-ms-blob-type: BlockBlob";
+
+async fn start_with_box() -> TestServer {
+    let server = start().await;
+    server.create_container("box").await;
+    server
+}
+
+fn in_days(days: u64) -> String {
+    date::rfc1123(NOW + Span::seconds(days * DAY))
+}
+
+async fn set_policy(server: &TestServer, target: &str, days: u64, mode: &str) -> Reply {
+    let separator = if target.contains('?') { '&' } else { '?' };
+    let headers = format!(
+        "x-ms-immutability-policy-until-date: {}\nx-ms-immutability-policy-mode: {mode}",
+        in_days(days)
+    );
+    server.put(&format!("{target}{separator}comp=immutabilityPolicies"), &headers, "").await
+}
+
+async fn delete_policy(server: &TestServer, target: &str) -> Reply {
+    server.delete(&format!("{target}?comp=immutabilityPolicies"), "").await
+}
+
+async fn set_hold(server: &TestServer, target: &str, hold: bool) -> Reply {
+    let separator = if target.contains('?') { '&' } else { '?' };
+    server.put(&format!("{target}{separator}comp=legalhold"), &format!("x-ms-legal-hold: {hold}"), "").await
+}
+
+#[tokio::test]
+async fn a_blob_expires_when_it_was_told_to() {
+    let server = start_with_box().await;
+    let put = server.put_block_blob("/box/b", "1").await;
+    let expire = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
+    let set = server.put("/box/b?comp=expiry", expire, "").await.expect(200);
+    assert_ne!(set.etag(), put.etag());
+    let head = server.head("/box/b", "").await.expect(200);
+    assert_eq!(head.etag(), set.etag());
+    assert_eq!(head.header("x-ms-expiry-time"), Some(date::rfc1123(NOW + Span::seconds(60)).as_str()));
+    let server = server.restart().await;
+    server.advance(59);
+    server.get("/box/b", "").await.expect(200);
+    server.advance(1);
+    server.get("/box/b", "").await.refused(404, "BlobNotFound");
+    server.put("/box/b?comp=expiry", expire, "").await.refused(404, "BlobNotFound");
+    server.delete("/box/b", "").await.refused(404, "BlobNotFound");
+    server.put("/box/b", &format!("{BLOCK}\nif-none-match: *"), "2").await.expect(201);
+    assert_eq!(server.head("/box/b", "").await.header("x-ms-expiry-time"), None);
+
+    let absolute = format!("x-ms-expiry-option: Absolute\nx-ms-expiry-time: {}", in_days(1));
+    server.put("/box/b?comp=expiry", &absolute, "").await.expect(200);
+    server.put("/box/b?comp=expiry", "x-ms-expiry-option: NeverExpire", "").await.expect(200);
+    server.advance(2 * DAY);
+    server.get("/box/b", "").await.expect(200);
+    server.put("/box/b?comp=expiry", &absolute, "").await.refused(400, "InvalidHeaderValue");
+    server.put("/box/b?comp=expiry", "", "").await.refused(400, "MissingRequiredHeader");
+}
+
+#[tokio::test]
+async fn setting_an_expiry_is_a_write_for_the_lease() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/b", "1").await;
+    let acquire = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
+    let lease = server.put("/box/b?comp=lease", acquire, "").await.expect(201);
+    let never = "x-ms-expiry-option: NeverExpire";
+    server.put("/box/b?comp=expiry", never, "").await.refused(412, "LeaseIdMissing");
+    let id = format!("{never}\nx-ms-lease-id: {}", lease.header("x-ms-lease-id").unwrap());
+    server.put("/box/b?comp=expiry", &id, "").await.expect(200);
+}
+
+#[tokio::test]
+async fn an_overwritten_expiry_and_a_snapshot_outlive_the_blob() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/b", "1").await;
+    let expire = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
+    server.put("/box/b?comp=expiry", expire, "").await.expect(200);
+    let snapshot = format!("/box/b?snapshot={}", server.snapshot("/box/b").await);
+    server.advance(60);
+    server.get("/box/b", "").await.refused(404, "BlobNotFound");
+    assert_eq!(server.get(&snapshot, "").await.expect(200).text(), "1");
+}
+
+/// Every write that changes a blob in place or replaces it, for each type of blob.
+const WRITES: [(&str, &str, &str, &str, &str); 13] = [
+    ("PUT", "block", "", "x-ms-blob-type: BlockBlob", "new"),
+    ("PUT", "block", "?comp=blocklist", "", "<BlockList></BlockList>"),
+    ("PUT", "block", "?comp=metadata", "x-ms-meta-a: 2", ""),
+    ("PUT", "block", "?comp=properties", "x-ms-blob-content-type: text/html", ""),
+    ("PUT", "block", "?comp=expiry", "x-ms-expiry-option: NeverExpire", ""),
+    ("DELETE", "block", "", "", ""),
+    ("PUT", "page", "?comp=page", "x-ms-page-write: clear\nx-ms-range: bytes=0-511", ""),
+    ("PUT", "page", "?comp=properties", "x-ms-blob-content-length: 1024", ""),
+    ("PUT", "page", "", "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512", ""),
+    ("DELETE", "page", "", "", ""),
+    ("PUT", "append", "?comp=appendblock", "", "more"),
+    ("PUT", "append", "", "x-ms-blob-type: AppendBlob", ""),
+    ("DELETE", "append", "", "", ""),
+];
+
+async fn assert_all_refused(server: &TestServer, code: &str) {
+    for (method, blob, query, headers, body) in WRITES {
+        let before = server.get(&format!("/box/{blob}"), "").await.expect(200);
+        let reply = server.call(method, &format!("/box/{blob}{query}"), headers, body).await;
+        assert_eq!(reply.outcome(), (409, code), "{method} {blob}{query}");
+        let after = server.get(&format!("/box/{blob}"), "").await.expect(200);
+        assert_eq!((after.etag(), &after.body), (before.etag(), &before.body));
+    }
+}
+
+async fn put_one_of_each(server: &TestServer) {
+    server.put_block_blob("/box/block", "content").await;
+    server.put("/box/page", "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512", "").await.expect(201);
+    server.put("/box/append", "x-ms-blob-type: AppendBlob", "").await.expect(201);
+}
+
+const BLOBS: [&str; 3] = ["/box/block", "/box/page", "/box/append"];
+
+#[tokio::test]
+async fn a_policy_refuses_every_write_until_it_ends() {
+    for days in [None, Some(7)] {
+        let server = start_with_box().await;
+        server.soft_delete(days).await;
+        put_one_of_each(&server).await;
+        for blob in BLOBS {
+            let before = server.head(blob, "").await;
+            let set = set_policy(&server, blob, 2, "Unlocked").await.expect(200);
+            assert_eq!(set.header("x-ms-immutability-policy-mode"), Some("unlocked"));
+            assert_eq!(set.header("x-ms-immutability-policy-until-date"), Some(in_days(2).as_str()));
+            let head = server.head(blob, "").await.expect(200);
+            assert_eq!(head.etag(), before.etag());
+            assert_eq!(head.header("x-ms-immutability-policy-mode"), Some("unlocked"));
+        }
+        assert_all_refused(&server, "BlobImmutableDueToPolicy").await;
+        let server = server.restart().await;
+        server.advance(2 * DAY - 1);
+        assert_all_refused(&server, "BlobImmutableDueToPolicy").await;
+        server.advance(1);
+        for (method, blob, query, headers, body) in WRITES {
+            let reply = server.call(method, &format!("/box/{blob}{query}"), headers, body).await;
+            assert!(reply.status.is_success(), "{method} {blob}{query} {reply:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_legal_hold_refuses_every_write_until_it_is_lifted() {
+    let server = start_with_box().await;
+    put_one_of_each(&server).await;
+    for blob in BLOBS {
+        let before = server.head(blob, "").await;
+        let set = set_hold(&server, blob, true).await.expect(200);
+        assert_eq!(set.header("x-ms-legal-hold"), Some("true"));
+        let head = server.head(blob, "").await.expect(200);
+        assert_eq!((head.etag(), head.header("x-ms-legal-hold")), (before.etag(), Some("true")));
+    }
+    let server = server.restart().await;
+    server.advance(1000 * DAY);
+    assert_all_refused(&server, "BlobImmutableDueToLegalHold").await;
+    for blob in BLOBS {
+        set_hold(&server, blob, false).await.expect(200);
+        server.delete(blob, "").await.expect(202);
+    }
+}
+
+#[tokio::test]
+async fn what_is_protected_can_still_be_staged_for_tiered_and_read() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/b", "1").await;
+    set_hold(&server, "/box/b", true).await.expect(200);
+    server.put("/box/b?comp=block&blockid=AAAA", "", "x").await.expect(201);
+    server.put("/box/b?comp=tier", "x-ms-access-tier: Cool", "").await.expect(200);
+    let snapshot = server.snapshot("/box/b").await;
+    server.delete(&format!("/box/b?snapshot={snapshot}"), "").await.expect(202);
+    assert_eq!(server.get("/box/b", "").await.expect(200).text(), "1");
+}
+
+#[tokio::test]
+async fn a_policy_can_be_changed_and_deleted_unless_it_is_locked() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/b", "1").await;
+    set_policy(&server, "/box/b", 5, "Unlocked").await.expect(200);
+    set_policy(&server, "/box/b", 2, "Unlocked").await.expect(200);
+    delete_policy(&server, "/box/b").await.expect(200);
+    assert_eq!(server.head("/box/b", "").await.header("x-ms-immutability-policy-mode"), None);
+    delete_policy(&server, "/box/b").await.expect(200);
+    set_policy(&server, "/box/b", 2, "Locked").await.expect(200);
+    assert_eq!(server.head("/box/b", "").await.header("x-ms-immutability-policy-mode"), Some("locked"));
+    set_policy(&server, "/box/b", 1, "Locked").await.refused(409, "BlobImmutableDueToPolicy");
+    set_policy(&server, "/box/b", 3, "Unlocked").await.refused(409, "BlobImmutableDueToPolicy");
+    delete_policy(&server, "/box/b").await.refused(409, "ImmutabilityPolicyDeleteOnLockedPolicy");
+    set_policy(&server, "/box/b", 3, "Locked").await.expect(200);
+
+    for (headers, code) in [
+        ("", "MissingRequiredHeader"),
+        ("x-ms-immutability-policy-mode: locked", "MissingRequiredHeader"),
+        ("x-ms-immutability-policy-until-date: soon", "InvalidHeaderValue"),
+        ("x-ms-immutability-policy-until-date: Sun, 06 Nov 1994 08:49:37 GMT", "InvalidHeaderValue"),
+    ] {
+        server.put("/box/b?comp=immutabilityPolicies", headers, "").await.refused(400, code);
+    }
+    server.put("/box/b?comp=legalhold", "", "").await.refused(400, "MissingRequiredHeader");
+    server
+        .put("/box/b?comp=legalhold", "x-ms-legal-hold: perhaps", "")
+        .await
+        .refused(400, "InvalidHeaderValue");
+    set_policy(&server, "/box/none", 1, "Locked").await.refused(404, "BlobNotFound");
+    set_hold(&server, "/box/none", true).await.refused(404, "BlobNotFound");
+    let late = format!("Unlocked\nif-unmodified-since: {}", date::rfc1123(NOW + Span::seconds(DAY)));
+    server.put_block_blob("/box/c", "1").await;
+    set_policy(&server, "/box/c", 1, &late).await.expect(200);
+    let early = "Unlocked\nif-unmodified-since: Sun, 06 Nov 1994 08:49:37 GMT";
+    set_policy(&server, "/box/c", 1, early).await.refused(412, "ConditionNotMet");
+}
+
+#[tokio::test]
+async fn a_blob_can_be_born_protected() {
+    let server = start_with_box().await;
+    let policy = format!(
+        "{BLOCK}\nx-ms-immutability-policy-until-date: {}\nx-ms-immutability-policy-mode: Locked",
+        in_days(1)
+    );
+    server.put("/box/b", &policy, "1").await.expect(201);
+    server.put_block_blob("/box/other", "1").await;
+    server.put("/box/b", BLOCK, "2").await.refused(409, "BlobImmutableDueToPolicy");
+    server.put("/box/c?comp=block&blockid=AAAA", "", "x").await.expect(201);
+    let list = "<BlockList><Latest>AAAA</Latest></BlockList>";
+    server.put("/box/c?comp=blocklist", "x-ms-legal-hold: true", list).await.expect(201);
+    server.delete("/box/c", "").await.refused(409, "BlobImmutableDueToLegalHold");
+    let past = format!("{BLOCK}\nx-ms-immutability-policy-until-date: Sun, 06 Nov 1994 08:49:37 GMT");
+    server.put("/box/d", &past, "1").await.refused(400, "InvalidHeaderValue");
+}
+
+#[tokio::test]
+async fn under_versioning_protection_stays_with_the_version() {
+    let server = start_with_box().await;
+    server.versioning(true).await;
+    let first = server.put_block_blob("/box/b", "1").await;
+    let first = format!("/box/b?versionid={}", first.header("x-ms-version-id").unwrap());
+    set_policy(&server, &first, 1, "Locked").await.expect(200);
+    // A write makes another version, so it takes nothing away.
+    server.put_block_blob("/box/b", "2").await;
+    assert_eq!(server.head("/box/b", "").await.header("x-ms-immutability-policy-mode"), None);
+    server.delete(&first, "").await.refused(409, "BlobImmutableDueToPolicy");
+    let second = server.head("/box/b", "").await;
+    let second = format!("/box/b?versionid={}", second.header("x-ms-version-id").unwrap());
+    set_hold(&server, "/box/b", true).await.expect(200);
+    server.delete("/box/b", "").await.expect(202);
+    server.delete(&second, "").await.refused(409, "BlobImmutableDueToLegalHold");
+    set_hold(&server, &second, false).await.expect(200);
+    server.delete(&second, "").await.expect(202);
+    server.advance(DAY);
+    server.delete(&first, "").await.expect(202);
+}
+
+#[tokio::test]
+async fn a_protected_blob_does_not_expire() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/b", "1").await;
+    let expire = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
+    server.put("/box/b?comp=expiry", expire, "").await.expect(200);
+    set_hold(&server, "/box/b", true).await.expect(200);
+    server.advance(DAY);
+    server.get("/box/b", "").await.expect(200);
+    set_hold(&server, "/box/b", false).await.expect(200);
+    server.get("/box/b", "").await.refused(404, "BlobNotFound");
+}

@@ -1,0 +1,153 @@
+//! Set Blob Tier, the archive, and the way out of it.
+
+use crate::support::{Reply, TestServer, start};
+
+async fn set_tier(server: &TestServer, target: &str, tier: &str) -> Reply {
+    let separator = if target.contains('?') { '&' } else { '?' };
+    server.put(&format!("{target}{separator}comp=tier"), &format!("x-ms-access-tier: {tier}"), "").await
+}
+
+async fn start_with_box() -> TestServer {
+    let server = start().await;
+    server.create_container("box").await;
+    server
+}
+
+#[tokio::test]
+async fn a_tier_is_set_without_changing_the_tag() {
+    let server = start_with_box().await;
+    let put = server.put_block_blob("/box/b", "1").await;
+    let head = server.head("/box/b", "").await;
+    assert_eq!(head.header("x-ms-access-tier"), Some("Hot"));
+    assert_eq!(head.header("x-ms-access-tier-inferred"), Some("true"));
+    for tier in ["Cool", "Cold", "Hot"] {
+        server.advance(10);
+        set_tier(&server, "/box/b", tier).await.expect(200);
+        let head = server.head("/box/b", "").await.expect(200);
+        assert_eq!(head.header("x-ms-access-tier"), Some(tier));
+        assert_eq!(head.header("x-ms-access-tier-inferred"), None);
+        assert!(head.header("x-ms-access-tier-change-time").is_some());
+        assert_eq!(head.etag(), put.etag());
+        assert_eq!(head.header("last-modified"), put.header("last-modified"));
+    }
+    // It survives an overwrite that names none, and a restart.
+    set_tier(&server, "/box/b", "Cool").await.expect(200);
+    server.put_block_blob("/box/b", "2").await;
+    let server = server.restart().await;
+    assert_eq!(server.head("/box/b", "").await.header("x-ms-access-tier"), Some("Cool"));
+}
+
+#[tokio::test]
+async fn requests_for_a_tier_that_make_no_sense_are_refused() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/b", "1").await;
+    server.put("/box/p", "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512", "").await.expect(201);
+    server.put("/box/a", "x-ms-blob-type: AppendBlob", "").await.expect(201);
+    for (target, tier, status, code) in [
+        ("/box/b", "Lukewarm", 400, "InvalidHeaderValue"),
+        ("/box/b", "", 400, "MissingRequiredHeader"),
+        ("/box/b", "P10", 400, "InvalidBlobTier"),
+        ("/box/b", "Hot\nx-ms-rehydrate-priority: now", 400, "InvalidHeaderValue"),
+        ("/box/p", "Hot", 400, "InvalidBlobTier"),
+        ("/box/p", "P10", 200, ""),
+        ("/box/p", "P4", 409, "CannotChangeToLowerTier"),
+        ("/box/p", "P20", 200, ""),
+        ("/box/a", "Cool", 400, "InvalidBlobTier"),
+        ("/box/none", "Cool", 404, "BlobNotFound"),
+        ("/none/b", "Cool", 404, "ContainerNotFound"),
+    ] {
+        assert_eq!(set_tier(&server, target, tier).await.outcome(), (status, code), "{target} {tier}");
+    }
+    let big = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 1099511627776\nx-ms-access-tier: P4";
+    server.put("/box/q", big, "").await.refused(409, "BlobTierInadequateForContentLength");
+    let premium = "x-ms-blob-type: BlockBlob\nx-ms-access-tier: P4";
+    server.put("/box/q", premium, "").await.refused(400, "InvalidBlobTier");
+}
+
+#[tokio::test]
+async fn a_lease_need_not_be_shown_but_must_be_right() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/b", "1").await;
+    let acquire = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
+    let lease = server.put("/box/b?comp=lease", acquire, "").await.expect(201);
+    let id = lease.header("x-ms-lease-id").unwrap();
+    set_tier(&server, "/box/b", "Cool").await.expect(200);
+    set_tier(&server, "/box/b", &format!("Hot\nx-ms-lease-id: {id}")).await.expect(200);
+    let other = "Hot\nx-ms-lease-id: 22222222-2222-2222-2222-222222222222";
+    set_tier(&server, "/box/b", other).await.refused(412, "LeaseIdMismatchWithBlobOperation");
+    assert_eq!(server.head("/box/b", "").await.header("x-ms-lease-state"), Some("leased"));
+}
+
+#[tokio::test]
+async fn what_is_archived_is_out_of_reach_until_it_is_rehydrated() {
+    let server = start_with_box().await;
+    server.put("/box/b", "x-ms-blob-type: BlockBlob\nx-ms-meta-a: 1", "bytes").await.expect(201);
+    set_tier(&server, "/box/b", "Archive").await.expect(200);
+    let list = "<BlockList></BlockList>";
+    for (method, target, headers, body) in [
+        ("GET", "/box/b", "", ""),
+        ("PUT", "/box/b?comp=snapshot", "", ""),
+        ("PUT", "/box/b?comp=metadata", "", ""),
+        ("PUT", "/box/b?comp=properties", "x-ms-blob-content-type: text/plain", ""),
+        ("PUT", "/box/b?comp=block&blockid=AAAA", "", "x"),
+        ("PUT", "/box/b?comp=blocklist", "", list),
+        ("PUT", "/box/b", "x-ms-blob-type: BlockBlob", "new"),
+    ] {
+        let reply = server.call(method, target, headers, body).await;
+        assert_eq!(reply.outcome(), (409, "BlobArchived"), "{method} {target}");
+    }
+    let head = server.head("/box/b", "").await.expect(200);
+    assert_eq!((head.header("x-ms-access-tier"), head.header("x-ms-meta-a")), (Some("Archive"), Some("1")));
+    server.get("/box/b?comp=metadata", "").await.expect(200);
+
+    set_tier(&server, "/box/b", "Archive").await.expect(200);
+    set_tier(&server, "/box/b", "Cool").await.expect(202);
+    let head = server.head("/box/b", "").await.expect(200);
+    assert_eq!(head.header("x-ms-access-tier"), Some("Archive"));
+    assert_eq!(head.header("x-ms-archive-status"), Some("rehydrate-pending-to-cool"));
+    assert_eq!(head.header("x-ms-rehydrate-priority"), Some("Standard"));
+    set_tier(&server, "/box/b", "Cool").await.expect(202);
+    for tier in ["Hot", "Cold", "Archive"] {
+        set_tier(&server, "/box/b", tier).await.refused(409, "BlobBeingRehydrated");
+    }
+    server.get("/box/b", "").await.refused(409, "BlobArchived");
+    set_tier(&server, "/box/b", "Cool\nx-ms-rehydrate-priority: High").await.expect(202);
+    assert_eq!(server.head("/box/b", "").await.header("x-ms-rehydrate-priority"), Some("High"));
+
+    let server = server.restart().await;
+    server.advance(59);
+    server.get("/box/b", "").await.refused(409, "BlobArchived");
+    server.advance(1);
+    assert_eq!(server.get("/box/b", "").await.expect(200).text(), "bytes");
+    let head = server.head("/box/b", "").await.expect(200);
+    assert_eq!(head.header("x-ms-access-tier"), Some("Cool"));
+    assert_eq!(head.header("x-ms-archive-status"), None);
+    server.put("/box/b", "x-ms-blob-type: BlockBlob\nx-ms-access-tier: Archive", "new").await.expect(201);
+    server.get("/box/b", "").await.refused(409, "BlobArchived");
+    server.delete("/box/b", "").await.expect(202);
+}
+
+#[tokio::test]
+async fn snapshots_and_versions_have_tiers_of_their_own() {
+    let server = start_with_box().await;
+    server.versioning(true).await;
+    let first = server.put_block_blob("/box/b", "1").await;
+    let first = format!("/box/b?versionid={}", first.header("x-ms-version-id").unwrap());
+    let second = server.put_block_blob("/box/b", "2").await;
+    let second = format!("/box/b?versionid={}", second.header("x-ms-version-id").unwrap());
+    set_tier(&server, &first, "Archive").await.expect(200);
+    server.get(&first, "").await.refused(409, "BlobArchived");
+    server.get("/box/b", "").await.expect(200);
+    set_tier(&server, &second, "Cool").await.expect(200);
+    assert_eq!(
+        server.head("/box/b", "").await.header("x-ms-access-tier"),
+        Some("Cool"),
+        "the current version"
+    );
+    let snapshot = format!("/box/b?snapshot={}", server.snapshot("/box/b").await);
+    set_tier(&server, &snapshot, "Archive").await.expect(200);
+    server.get(&snapshot, "").await.refused(409, "BlobArchived");
+    set_tier(&server, &snapshot, "Hot").await.expect(202);
+    server.advance(3600);
+    assert_eq!(server.get(&snapshot, "").await.expect(200).text(), "2");
+}

@@ -1,10 +1,10 @@
 //! The query string, decoded once at the edge.
 //!
 //! Names are looked up without regard to case and kept in lower case; values are percent-decoded UTF-8. Repeats and
-//! order are kept, because Shared Key signs them. `+` stays `+`: clients of this protocol write a space as `%20` and
-//! often leave the `+` of a Base64 signature, pop receipt or block id as it is, so reading it as a space would break
-//! signatures.
+//! order are kept, because Shared Key signs them. `+` is a space, as HTML forms have it and some clients write it;
+//! except in parameters that hold no spaces (Base64, times), whose `+` many clients leave as it is.
 
+use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 use percent_encoding::percent_decode_str;
@@ -13,6 +13,10 @@ use crate::error::{ErrorCode, Refusal};
 
 /// More parameters than any operation and signature can have together.
 const MAX_PARAMETERS: usize = 128;
+
+/// Parameters of Base64 or of times, in which a `+` is meant.
+const PLUS_IS_PLUS: [&str; 10] =
+    ["sig", "blockid", "popreceipt", "marker", "st", "se", "skt", "ske", "snapshot", "versionid"];
 
 /// Decoded query parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +36,11 @@ impl Query {
             }
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let name = decode(name).ok_or(ErrorCode::InvalidUri)?.to_lowercase();
-            let value = decode(value).ok_or_else(|| {
+            let spaced = match value.contains('+') && !PLUS_IS_PLUS.contains(&name.as_str()) {
+                true => Cow::Owned(value.replace('+', " ")),
+                false => Cow::Borrowed(value),
+            };
+            let value = decode(&spaced).ok_or_else(|| {
                 Refusal::invalid_query(&name, value, "The value is not percent-encoded UTF-8.")
             })?;
             parameters.push((name, value));
@@ -132,16 +140,18 @@ mod tests {
 
     #[test]
     fn names_are_case_blind_values_are_decoded_and_order_and_repeats_stay() {
-        let query =
-            Query::parse("Comp=list&&include=snapshots&include=metadata%2Ccopy&prefix=a%20b+c%C3%A9&x")
-                .unwrap();
+        let query = Query::parse(
+            "Comp=list&&include=snapshots&include=metadata%2Ccopy&prefix=a%20b+c%2B%C3%A9&blockid=a+b%2B&x",
+        )
+        .unwrap();
         assert_eq!(query.get("comp"), Some("list"));
-        assert_eq!(query.get("prefix"), Some("a b+cé"));
+        assert_eq!(query.get("prefix"), Some("a b c+é"));
+        assert_eq!(query.get("blockid"), Some("a+b+"));
         assert_eq!(query.get("x"), Some(""));
         assert_eq!(query.get("y"), None);
         assert_eq!(query.get_all("include").collect::<Vec<_>>(), ["snapshots", "metadata,copy"]);
         let names: Vec<_> = query.iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["comp", "include", "include", "prefix", "x"]);
+        assert_eq!(names, ["comp", "include", "include", "prefix", "blockid", "x"]);
         assert_eq!(Query::parse("a=b=c").unwrap().get("a"), Some("b=c"));
         assert_eq!(Query::parse("").unwrap(), Query::default());
     }

@@ -7,12 +7,14 @@ use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, Version};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
 use crate::block::check_body;
+use crate::cipher::Nonce;
 use crate::edit::{ContentEdit, Edited};
+use crate::encryption::{Seal, check_update};
 use crate::intake::WantMd5;
 use crate::precondition::{Preconditions, check_changeable, check_mutable};
 use crate::record::{self, Blob, Kind};
 use crate::target::{Target, not_found};
-use crate::{BlobService, keys, reply};
+use crate::{BlobService, block_list, keys, reply};
 
 const MIB: u64 = 1 << 20;
 /// Blocks of an append blob.
@@ -26,25 +28,27 @@ impl BlobService {
         let append = Append::parse(&request.headers)?;
         check_body(&request)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
         let (limit, want) = (max_append(request.version), WantMd5::of_block(request.version));
-        let received = self.receive(&mut request, limit, want).await?;
-        let blob = self.append(&target, &append, &received.content, &received.writer).await?;
+        let received = self.receive_sealed(&mut request, limit, want, seal.as_ref()).await?;
+        let block = NewBlock { content: &received.content, seal: seal.as_ref(), nonce: received.nonce };
+        let blob = self.append(&target, &append, block, &received.writer).await?;
         let mut response = appended(&blob, received.content.len(), request.version);
         reply::digests(&mut response.headers, received.md5, received.crc64, request.version);
         Ok(response)
     }
 
-    /// Puts content at the end of an append blob. It has to be durable, and kept by the writer.
+    /// Puts a block at the end of an append blob. It has to be durable, and kept by the writer.
     pub(crate) async fn append(
         &self,
         target: &Target,
         append: &Append,
-        content: &Content,
+        block: NewBlock<'_>,
         writer: &Writer,
     ) -> Result<Blob, Refusal> {
         let edited = self
-            .edit(&target.partition, writer, |view, blob| append.decide(blob, content, view.stamp, view.now));
-        edited.await.inspect_err(|_| self.extents.released(content.allocated()))
+            .edit(&target.partition, writer, |view, blob| append.decide(blob, block, view.stamp, view.now));
+        edited.await.inspect_err(|_| self.extents.released(block.content.allocated()))
     }
 
     /// Append Blob Seal. It changes neither tag nor date.
@@ -70,6 +74,15 @@ impl BlobService {
         reply::put(&mut response.headers, "x-ms-blob-sealed", "true");
         Ok(response)
     }
+}
+
+/// A block that is to be appended.
+#[derive(Clone, Copy)]
+pub(crate) struct NewBlock<'a> {
+    pub(crate) content: &'a Content,
+    /// How it is encrypted, and what that starts from.
+    pub(crate) seal: Option<&'a Seal>,
+    pub(crate) nonce: Option<Nonce>,
 }
 
 /// The reply to an append of so many bytes.
@@ -107,13 +120,14 @@ impl Append {
     fn decide(
         &self,
         blob: Option<Blob>,
-        content: &Content,
+        block: NewBlock<'_>,
         stamp: Stamp,
         now: Timestamp,
     ) -> Result<Edited, Refusal> {
         let admission = self.preconditions.admit_write_to(blob.as_ref(), is_append, now)?;
         let mut blob = blob.ok_or_else(not_found)?;
-        self.check(blob.content.len(), content.len())?;
+        self.check(blob.content.len(), block.content.len())?;
+        check_update(blob.encryption.as_ref(), block.seal)?;
         check_mutable(&blob, now)?;
         check_changeable(&blob, now)?;
         if let Kind::Append { blocks, sealed } = &mut blob.kind {
@@ -128,7 +142,8 @@ impl Append {
         blob.touch(stamp, now);
         blob.lease = admission.lease;
         blob.copy = None;
-        let content = ContentEdit::Append(content.clone());
+        let run = block.nonce.map(|nonce| block_list::encode_run(block.content.len(), nonce));
+        let content = ContentEdit::Append { content: block.content.clone(), run };
         Ok(Edited { blob, content, valid_until: admission.valid_until })
     }
 
@@ -165,7 +180,8 @@ mod tests {
 
     fn decide(append: &Append, blob: Blob) -> Result<u32, ErrorCode> {
         let content = Content::inline("678");
-        let edited = append.decide(Some(blob), &content, Stamp::from_ticks(2), Timestamp::from_ticks(3));
+        let block = NewBlock { content: &content, seal: None, nonce: None };
+        let edited = append.decide(Some(blob), block, Stamp::from_ticks(2), Timestamp::from_ticks(3));
         edited.map_err(|refusal| refusal.code()).map(|edited| match edited.blob.kind {
             Kind::Append { blocks, .. } => blocks,
             _ => 0,

@@ -69,12 +69,15 @@ impl BlobService {
         let id = BlockId::of_query(&request.query)?;
         check_body(&request)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
         let (limit, want) = (max_block(request.version), WantMd5::of_block(request.version));
-        let received = self.receive(&mut request, limit, want).await?;
-        let block = StagedBlock { encryption: None, nonce: None, content: received.content };
+        let received = self.receive_sealed(&mut request, limit, want, seal.as_ref()).await?;
+        let encryption = seal.map(|seal| seal.encryption);
+        let block = StagedBlock { encryption, nonce: received.nonce, content: received.content };
         self.stage_block(&request, &target, &id, &block).await?;
         let mut response = Response::empty(StatusCode::CREATED);
         reply::put(&mut response.headers, "x-ms-request-server-encrypted", "true");
+        reply::encryption(&mut response.headers, block.encryption.as_ref());
         reply::digests(&mut response.headers, received.md5, received.crc64, request.version);
         Ok(response)
     }

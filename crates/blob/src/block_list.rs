@@ -25,6 +25,8 @@ use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, xml};
 use lazuli_store::{Attempts, Decision, Partition, Reads, TransactError};
 
 use crate::block::BlockId;
+use crate::cipher::Nonce;
+use crate::encryption::{Seal, check_update};
 use crate::precondition::Preconditions;
 use crate::put::{ContentHeaderForms, Replaced, Replacement, new_blob_with};
 use crate::record::{self, Blob, Damage, Kind, StagedBlock};
@@ -58,6 +60,13 @@ pub(crate) struct Listed {
     id: BlockId,
 }
 
+/// The blocks that a blob is to be made of, which all have to be encrypted in that way.
+#[derive(Clone, Copy)]
+struct NewList<'a> {
+    listed: &'a [Listed],
+    seal: Option<&'a Seal>,
+}
+
 /// Where a block is to be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
@@ -71,12 +80,15 @@ impl BlobService {
     /// Put Block List.
     pub(crate) async fn put_block_list(&self, mut request: Request) -> Result<Response, Refusal> {
         let preconditions = Preconditions::of_write(&request.headers)?;
-        let new = new_blob_with(&request, Kind::Block, ContentHeaderForms::Own)?;
+        let mut new = new_blob_with(&request, Kind::Block, ContentHeaderForms::Own)?;
         let document = self.receive_document(&mut request, MAX_DOCUMENT).await?;
         let listed = parse(&document.bytes)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
+        new.encryption = seal.as_ref().map(|seal| seal.encryption.clone());
+        let list = NewList { listed: &listed, seal: seal.as_ref() };
         let Replaced { blob, released } =
-            self.commit_blocks(&request, &target, &preconditions, &listed, &new).await?;
+            self.commit_blocks(&request, &target, &preconditions, list, &new).await?;
         self.extents.released(released);
         let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
         reply::digests(&mut response.headers, document.md5, document.crc64, request.version);
@@ -89,7 +101,7 @@ impl BlobService {
         request: &Request,
         target: &Target,
         preconditions: &Preconditions,
-        listed: &[Listed],
+        list: NewList<'_>,
         new: &Blob,
     ) -> Result<Replaced, Refusal> {
         let refusal = |error: TransactError<_>| lazuli_account::refusal(error.widen(), crate::container_gone);
@@ -110,7 +122,7 @@ impl BlobService {
             }
             preconditions.admit_create_of(old.as_ref(), Kind::Block, Access::Write, now)?;
             let blocks = Blocks { service: self, partition: &target.partition, writer: &writer };
-            let (content, block_list) = blocks.assemble(old.as_ref(), listed, now).await?;
+            let (content, block_list) = blocks.assemble(old.as_ref(), list, now).await?;
             let new = Blob { content, block_list, ..new.clone() };
             loop {
                 match replacement.decide(&attempt.view(), old.as_ref(), new.clone())? {
@@ -270,7 +282,7 @@ impl Blocks<'_> {
     async fn assemble(
         &self,
         old: Option<&Blob>,
-        listed: &[Listed],
+        NewList { listed, seal }: NewList<'_>,
         now: Timestamp,
     ) -> Result<(Content, Content), Refusal> {
         let service = self.service;
@@ -295,12 +307,14 @@ impl Blocks<'_> {
                 let part = parts.get(id).filter(|_| *from != From::Uncommitted);
                 let (size, nonce) = match (staged, part) {
                     (Some(block), _) => {
+                        check_update(block.encryption.as_ref(), seal)?;
                         edit.append_part(&old_content, run).await.map_err(reply::extents)?;
                         run = 0..0;
                         edit.append(&block.content).await.map_err(reply::extents)?;
                         (block.content.len(), block.nonce)
                     }
                     (None, Some((part, nonce))) => {
+                        check_update(live.and_then(|old| old.encryption.as_ref()), seal)?;
                         if run.end != part.start {
                             edit.append_part(&old_content, run).await.map_err(reply::extents)?;
                             run = part.start..part.start;
@@ -403,6 +417,11 @@ pub(crate) fn parse(document: &[u8]) -> Result<Vec<Listed>, Refusal> {
     }
     xml.finish()?;
     Ok(listed)
+}
+
+/// What the list of an encrypted append blob gains with a block: a run has no name.
+pub(crate) fn encode_run(size: u64, nonce: Nonce) -> Bytes {
+    encode(&[CommittedBlock { id: BlockId(Bytes::new()), size, nonce: Some(nonce) }])
 }
 
 fn encode(blocks: &[CommittedBlock]) -> Bytes {

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
 use lazuli_extents::{Content, Edit, Writer};
 use lazuli_protocol::Refusal;
@@ -29,8 +30,8 @@ pub(crate) struct Edited {
 pub(crate) enum ContentEdit {
     /// None.
     Keep,
-    /// More at the end. It has to be durable.
-    Append(Content),
+    /// More at the end, and so in the list of runs if it is encrypted. It has to be durable.
+    Append { content: Content, run: Option<Bytes> },
     /// Other bytes in the place of as many from there on. They have to be durable.
     Write { offset: u64, content: Content },
     /// A hole there.
@@ -43,7 +44,7 @@ impl ContentEdit {
     /// Bytes that it brings.
     fn brings(&self) -> u64 {
         match self {
-            Self::Append(content) | Self::Write { content, .. } => content.allocated(),
+            Self::Append { content, .. } | Self::Write { content, .. } => content.allocated(),
             Self::Keep | Self::Clear(_) | Self::Resize(_) => 0,
         }
     }
@@ -71,6 +72,10 @@ impl BlobService {
             let Edited { mut blob, content, valid_until } = rule(&view, old)?;
             let before = blob.content.allocated() + content.brings();
             blob.content = self.edited(writer, &blob.content, &content).await?;
+            if let ContentEdit::Append { run: Some(run), .. } = content {
+                let more = ContentEdit::Append { content: Content::inline(run), run: None };
+                blob.block_list = self.edited(writer, &blob.block_list, &more).await?;
+            }
             let put = Mutation::Put(keys::BASE, blob.encode()?);
             let change = Change::of([put]).until(valid_until);
             if attempts.commit(attempt, change).await.map_err(refusal)? {
@@ -90,7 +95,7 @@ impl BlobService {
         let mut edit = Edit::new(&self.extents, writer, content);
         match change {
             ContentEdit::Keep => return Ok(content.clone()),
-            ContentEdit::Append(more) => edit.append(more).await,
+            ContentEdit::Append { content, .. } => edit.append(content).await,
             ContentEdit::Write { offset, content } => edit.write(*offset, content).await,
             ContentEdit::Clear(range) => edit.clear(range.clone()).await,
             ContentEdit::Resize(length) => edit.resize(*length).await,

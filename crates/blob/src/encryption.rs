@@ -89,9 +89,9 @@ impl Seal {
     }
 }
 
-/// Refuses to write to a blob that is encrypted in another way than the request wants it, or than nothing was said.
-pub(crate) fn check_update(blob: &Blob, seal: Option<&Seal>) -> Result<(), Refusal> {
-    let code = match (&blob.encryption, seal) {
+/// Refuses to change what is encrypted in another way than the request says.
+pub(crate) fn check_update(used: Option<&Encryption>, seal: Option<&Seal>) -> Result<(), Refusal> {
+    let code = match (used, seal) {
         (None, None) => return Ok(()),
         (Some(used), Some(seal)) if *used == seal.encryption => return Ok(()),
         (Some(_), Some(seal)) if !seal.is_default => ErrorCode::BlobCustomerSpecifiedEncryptionMismatch,
@@ -101,10 +101,10 @@ pub(crate) fn check_update(blob: &Blob, seal: Option<&Seal>) -> Result<(), Refus
     Err(code.into())
 }
 
-/// As [`check_update`], for writes that need no key: what the request does say has to be right.
-pub(crate) fn check_keyless_update(blob: &Blob, seal: Option<&Seal>) -> Result<(), Refusal> {
+/// As [`check_update`], for changes that need no key: what the request does say has to be right.
+pub(crate) fn check_keyless_update(used: Option<&Encryption>, seal: Option<&Seal>) -> Result<(), Refusal> {
     match seal {
-        Some(seal) if !seal.is_default => check_update(blob, Some(seal)),
+        Some(seal) if !seal.is_default => check_update(used, Some(seal)),
         _ => Ok(()),
     }
 }

@@ -10,10 +10,11 @@ use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response,
 use lazuli_store::View;
 
 use crate::edit::{ContentEdit, Edited};
+use crate::encryption::{Seal, check_keyless_update, check_update};
 use crate::intake::WantMd5;
 use crate::precondition::{Preconditions, check_changeable, check_mutable};
 use crate::put::{PAGE, check_no_body};
-use crate::record::{Blob, Kind};
+use crate::record::{Blob, Damage, Kind};
 use crate::target::{Target, not_found};
 use crate::{BlobService, reply};
 
@@ -28,20 +29,32 @@ impl BlobService {
         if clear.ok_or_else(|| Refusal::missing_header("x-ms-page-write"))? {
             check_no_body(&request)?;
             let target = self.write_target(&request).await?;
-            let blob = self.clear_pages(&target, &write).await?;
+            let seal = self.seal(&request, &target.container)?;
+            let blob = self.clear_pages(&target, &write, seal.as_ref()).await?;
             return Ok(written(&blob, request.version));
         }
         check_length(&request, &write.range)?;
         let target = self.write_target(&request).await?;
-        let want = WantMd5::of_block(request.version);
-        let received = self.receive(&mut request, MAX_PAGE_WRITE, want).await?;
-        let blob = self.write_pages(&target, &write, &received.content, &received.writer).await?;
+        let (blob, md5, crc64) = match self.seal(&request, &target.container)? {
+            None => {
+                let want = WantMd5::of_block(request.version);
+                let received = self.receive(&mut request, MAX_PAGE_WRITE, want).await?;
+                let blob = self.write_pages(&target, &write, &received.content, &received.writer).await?;
+                (blob, received.md5, received.crc64)
+            }
+            Some(seal) => {
+                let received = self.receive_document(&mut request, MAX_PAGE_WRITE as usize).await?;
+                let blob = self.write_sealed_pages(&target, &write, &seal, &received.bytes).await?;
+                (blob, received.md5, received.crc64)
+            }
+        };
         let mut response = written(&blob, request.version);
-        reply::digests(&mut response.headers, received.md5, received.crc64, request.version);
+        reply::digests(&mut response.headers, md5, crc64, request.version);
         Ok(response)
     }
 
-    /// Writes pages. The content is durable, as long as the range, and kept by its writer.
+    /// Writes pages to a blob that is not encrypted. The content is durable, as long as the range, and kept by its
+    /// writer.
     pub(crate) async fn write_pages(
         &self,
         target: &Target,
@@ -49,15 +62,48 @@ impl BlobService {
         content: &Content,
         writer: &Writer,
     ) -> Result<Blob, Refusal> {
-        let edit = ContentEdit::Write { offset: write.range.start, content: content.clone() };
-        let rule = |view: &View<'_>, blob| write.decide(view, blob, edit.clone());
+        let rule = |view: &View<'_>, blob| {
+            write.decide(view, blob, |blob| {
+                check_update(blob.encryption.as_ref(), None)?;
+                Ok(ContentEdit::Write { offset: write.range.start, content: content.clone() })
+            })
+        };
         let written = self.edit(&target.partition, writer, rule).await;
         written.inspect_err(|_| self.extents.released(content.allocated()))
     }
 
-    async fn clear_pages(&self, target: &Target, write: &PageWrite) -> Result<Blob, Refusal> {
-        let edit = ContentEdit::Clear(write.range.clone());
-        let rule = |view: &View<'_>, blob| write.decide(view, blob, edit.clone());
+    /// Writes pages to an encrypted blob. How they are encrypted is only known once it is known which blob is there.
+    pub(crate) async fn write_sealed_pages(
+        &self,
+        target: &Target,
+        write: &PageWrite,
+        seal: &Seal,
+        pages: &[u8],
+    ) -> Result<Blob, Refusal> {
+        let rule = |view: &View<'_>, blob| {
+            write.decide(view, blob, |blob| {
+                check_update(blob.encryption.as_ref(), Some(seal))?;
+                let salt = blob.nonce.ok_or(Damage::Undecodable)?;
+                let mut sealed = pages.to_vec();
+                seal.key.pages(&salt)?.encrypt(write.range.start, &mut sealed);
+                Ok(ContentEdit::Write { offset: write.range.start, content: Content::inline(sealed) })
+            })
+        };
+        self.edit(&target.partition, &self.extents.writer(), rule).await
+    }
+
+    async fn clear_pages(
+        &self,
+        target: &Target,
+        write: &PageWrite,
+        seal: Option<&Seal>,
+    ) -> Result<Blob, Refusal> {
+        let rule = |view: &View<'_>, blob| {
+            write.decide(view, blob, |blob| {
+                check_keyless_update(blob.encryption.as_ref(), seal)?;
+                Ok(ContentEdit::Clear(write.range.clone()))
+            })
+        };
         self.edit(&target.partition, &self.extents.writer(), rule).await
     }
 }
@@ -84,7 +130,13 @@ impl PageWrite {
         })
     }
 
-    fn decide(&self, view: &View<'_>, blob: Option<Blob>, content: ContentEdit) -> Result<Edited, Refusal> {
+    /// Judges a change of pages; `change` makes it, once all else holds.
+    fn decide(
+        &self,
+        view: &View<'_>,
+        blob: Option<Blob>,
+        change: impl FnOnce(&Blob) -> Result<ContentEdit, Refusal>,
+    ) -> Result<Edited, Refusal> {
         let is_page = |kind: Kind| matches!(kind, Kind::Page { .. });
         let admission = self.preconditions.admit_write_to(blob.as_ref(), is_page, view.now)?;
         let mut blob = blob.ok_or_else(not_found)?;
@@ -96,6 +148,7 @@ impl PageWrite {
         if self.range.end > blob.content.len() {
             return Err(ErrorCode::InvalidPageRange.into());
         }
+        let content = change(&blob)?;
         blob.touch(view.stamp, view.now);
         blob.lease = admission.lease;
         Ok(Edited { blob, content, valid_until: admission.valid_until })

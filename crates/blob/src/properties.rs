@@ -74,7 +74,7 @@ fn set_metadata(
 ) -> Result<Decision<Blob>, Refusal> {
     let admission = preconditions.admit_write(old.as_ref(), view.now)?;
     let old = old.ok_or_else(not_found)?;
-    check_update(&old, seal)?;
+    check_update(old.encryption.as_ref(), seal)?;
     if !history.versioning {
         check_mutable(&old, view.now)?;
     }
@@ -131,7 +131,7 @@ impl NewProperties {
         let fits = |kind: Kind| !of_pages || matches!(kind, Kind::Page { .. });
         let admission = preconditions.admit_write_to(blob.as_ref(), fits, view.now)?;
         let mut blob = blob.ok_or_else(not_found)?;
-        check_keyless_update(&blob, seal)?;
+        check_keyless_update(blob.encryption.as_ref(), seal)?;
         check_mutable(&blob, view.now)?;
         check_changeable(&blob, view.now)?;
         self.apply(&mut blob)?;

@@ -113,8 +113,10 @@ impl BlobService {
     }
 
     /// The runs of a blob that is made of blocks: how long each is, and its nonce.
-    async fn runs(&self, _blob: &Blob) -> Result<Vec<(u64, Nonce)>, Refusal> {
-        Ok(vec![])
+    async fn runs(&self, blob: &Blob) -> Result<Vec<(u64, Nonce)>, Refusal> {
+        let blocks = self.read_block_list(&blob.block_list).await?;
+        let runs: Option<_> = blocks.into_iter().map(|block| Some((block.size, block.nonce?))).collect();
+        Ok(runs.ok_or(Damage::Undecodable)?)
     }
 }
 

@@ -7,6 +7,7 @@ use lazuli_concurrency::{Access, Stamp};
 use lazuli_protocol::{ErrorCode, Metadata, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
+use crate::encryption::check_update;
 use crate::history::History;
 use crate::precondition::Preconditions;
 use crate::put::check_no_pending_copy;
@@ -21,11 +22,13 @@ impl BlobService {
         let has_metadata = !metadata.is_empty();
         let preconditions = Preconditions::of_write(&request.headers)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
         let history = self.history(&request.account).await?;
         let writer = self.extents.pins().writer();
         let taken = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
             let base = record::blob(view.row(&keys::BASE))?;
             let base = admit(&preconditions, base, view)?;
+            check_update(base.encryption.as_ref(), seal.as_ref())?;
             writer.hold(self.pin(), base.contents());
             take(view, base, &metadata, history)
         });

@@ -255,3 +255,210 @@ async fn a_scope_that_the_account_no_longer_has_opens_nothing() {
     server.set(Setting::AddEncryptionScope("first".into())).await;
     assert_eq!(server.get("/things/b", "").await.expect(200).text(), "secret");
 }
+
+fn block_id(index: usize) -> String {
+    BASE64.encode(format!("{index:06}"))
+}
+
+impl TestServer {
+    async fn stage(&self, target: &str, index: usize, headers: &str, body: Bytes) -> Reply {
+        self.put(&format!("{target}?comp=block&blockid={}", block_id(index)), headers, body).await
+    }
+
+    async fn commit(&self, target: &str, indexes: &[usize], headers: &str) -> Reply {
+        let blocks: String =
+            indexes.iter().map(|index| format!("<Latest>{}</Latest>", block_id(*index))).collect();
+        let list = format!("<BlockList>{blocks}</BlockList>");
+        self.put(&format!("{target}?comp=blocklist"), headers, list).await
+    }
+}
+
+#[tokio::test]
+async fn blocks_are_encrypted_each_on_its_own_and_read_as_one() {
+    let server = start_with_scopes().await;
+    for (name, headers, read) in [("key", customer(1), customer(1)), ("scope", scope("first"), String::new())]
+    {
+        let target = format!("/things/{name}");
+        // Small ones and large ones, in another order than they were put, one of them twice.
+        let blocks: Vec<_> = [100, 300_000, 1, 70_001].map(random).into();
+        for (index, block) in blocks.iter().enumerate() {
+            let staged = server.stage(&target, index, &headers, block.clone()).await.expect(201);
+            assert_eq!(staged.header("x-ms-encryption-scope").is_some(), name == "scope");
+            assert_eq!(staged.header("x-ms-encryption-key-sha256").is_some(), name == "key");
+        }
+        server.commit(&target, &[3, 0, 1, 2, 0], &headers).await.expect(201);
+        let whole: Vec<u8> = [3, 0, 1, 2, 0].iter().flat_map(|index| blocks[*index].to_vec()).collect();
+        assert!(server.get(&target, &read).await.expect(200).body == whole);
+        // Around every place where two blocks meet.
+        for at in [70_001, 70_101, 370_101, 370_102] {
+            let range = with(&read, &format!("x-ms-range: bytes={}-{}", at - 20, at + 19));
+            let got = server.get(&target, &range).await.expect(206);
+            assert!(got.body == whole[at - 20..at + 20], "{at}");
+        }
+        // A new block between two that were committed before.
+        let more = random(5000);
+        server.stage(&target, 9, &headers, more.clone()).await.expect(201);
+        server.commit(&target, &[1, 9, 3], &headers).await.expect(201);
+        let whole = [&blocks[1][..], &more, &blocks[3]].concat();
+        assert!(server.get(&target, &read).await.expect(200).body == whole);
+        assert!(blocks.iter().filter(|block| block.len() > 32).all(|block| !server.is_on_disk(&block[..32])));
+    }
+}
+
+#[tokio::test]
+async fn all_blocks_of_a_blob_are_encrypted_as_its_list_says() {
+    let server = start_with_scopes().await;
+    let missing = (409, "BlobUsesCustomerSpecifiedEncryption");
+    let wrong = (409, "BlobCustomerSpecifiedEncryptionMismatch");
+    let needless = (409, "BlobDoesNotUseCustomerSpecifiedEncryption");
+    for (staged, committed, outcome) in [
+        (customer(1), customer(1), (201, "")),
+        (customer(1), String::new(), missing),
+        (customer(1), customer(2), wrong),
+        (scope("first"), String::new(), missing),
+        (scope("first"), scope("second"), wrong),
+        (String::new(), customer(1), needless),
+        (String::new(), String::new(), (201, "")),
+    ] {
+        server.put("/things/b", BLOCK, "what is there need not be encrypted alike").await.expect(201);
+        server.stage("/things/b", 0, &staged, random(10)).await.expect(201);
+        let reply = server.commit("/things/b", &[0], &committed).await;
+        assert_eq!(reply.outcome(), outcome, "{staged} | {committed}");
+    }
+    // Nor can committed blocks be kept with another key.
+    server.stage("/things/b", 0, &customer(1), random(10)).await.expect(201);
+    server.commit("/things/b", &[0], &customer(1)).await.expect(201);
+    server.stage("/things/b", 1, &customer(2), random(10)).await.expect(201);
+    assert_eq!(server.commit("/things/b", &[0, 1], &customer(2)).await.outcome(), wrong);
+    server.commit("/things/b", &[1], &customer(2)).await.expect(201);
+}
+
+#[tokio::test]
+async fn appends_are_encrypted_each_on_its_own() {
+    let server = start_with_scopes().await;
+    let create = with("x-ms-blob-type: AppendBlob", &customer(1));
+    server.put("/things/log", &create, "").await.expect(201);
+    let mut whole = vec![];
+    for round in 0..40 {
+        let piece = random(1 + round * 997);
+        let appended =
+            server.put("/things/log?comp=appendblock", &customer(1), piece.clone()).await.expect(201);
+        assert_eq!(appended.header("x-ms-encryption-key-sha256"), Some(sha256(1).as_str()));
+        whole.extend_from_slice(&piece);
+    }
+    assert!(server.get("/things/log", &customer(1)).await.expect(200).body == whole);
+    let range = with(&customer(1), "x-ms-range: bytes=3000-600000");
+    assert!(server.get("/things/log", &range).await.expect(206).body == whole[3000..=600_000]);
+    assert!(!server.is_on_disk(&whole[500_000..500_032]));
+    for (headers, outcome) in [
+        (String::new(), (409, "BlobUsesCustomerSpecifiedEncryption")),
+        (customer(2), (409, "BlobCustomerSpecifiedEncryptionMismatch")),
+    ] {
+        let reply = server.put("/things/log?comp=appendblock", &headers, "more").await;
+        assert_eq!(reply.outcome(), outcome);
+    }
+    let server = server.restart().await;
+    assert!(server.get("/things/log", &customer(1)).await.expect(200).body == whole);
+}
+
+#[tokio::test]
+async fn parallel_appends_to_an_encrypted_blob_keep_every_byte() {
+    let server = start_with_scopes().await;
+    let create = with("x-ms-blob-type: AppendBlob", &scope("first"));
+    server.put("/things/log", &create, "").await.expect(201);
+    let headers = scope("first");
+    let appends = (0..32_u8).map(|index| {
+        let (server, headers) = (&server, &headers);
+        async move {
+            server.put("/things/log?comp=appendblock", headers, vec![index; 100]).await.expect(201);
+        }
+    });
+    futures_util::future::join_all(appends).await;
+    let got = server.get("/things/log", "").await.expect(200);
+    let mut pieces: Vec<_> = got.body.chunks(100).map(<[u8]>::to_vec).collect();
+    pieces.sort();
+    assert_eq!(pieces, (0..32_u8).map(|index| vec![index; 100]).collect::<Vec<_>>());
+}
+
+fn page_range(first: u64, length: usize, headers: &str) -> String {
+    let last = first + length as u64 - 1;
+    format!("x-ms-page-write: update\nx-ms-range: bytes={first}-{last}\n{headers}")
+}
+
+#[tokio::test]
+async fn pages_are_encrypted_in_place() {
+    let server = start_with_scopes().await;
+    for (name, headers, read) in [("key", customer(1), customer(1)), ("scope", scope("first"), String::new())]
+    {
+        let target = format!("/things/{name}");
+        let pages = format!("{target}?comp=page");
+        let create = format!("x-ms-blob-type: PageBlob\nx-ms-blob-content-length: {}\n{headers}", 1 << 20);
+        server.put(&target, &create, "").await.expect(201);
+        let mut whole = vec![0; 1 << 20];
+        assert!(server.get(&target, &read).await.expect(200).body == whole, "nothing written reads as zeros");
+        // The same pages twice, pages next to each other, a large write, and one of zeros.
+        for (at, body) in [
+            (512, random(512)),
+            (512, random(1024)),
+            (1536, random(512)),
+            (300 << 10, random(400 << 10)),
+            (512 << 10, Bytes::from(vec![0; 4096])),
+        ] {
+            let put =
+                server.put(&pages, &page_range(at, body.len(), &headers), body.clone()).await.expect(201);
+            assert_eq!(put.header("x-ms-encryption-scope").is_some(), name == "scope");
+            let at = at as usize;
+            whole[at..at + body.len()].copy_from_slice(&body);
+            assert!(server.get(&target, &read).await.expect(200).body == whole, "{at}");
+        }
+        for (first, last) in [(0, 600), (511, 512), (513, 513), (1000, 700_000), (1_048_575, 1_048_575)] {
+            let range = with(&read, &format!("x-ms-range: bytes={first}-{last}"));
+            let got = server.get(&target, &range).await.expect(206);
+            assert!(got.body == whole[first..=last], "{first}-{last}");
+        }
+        assert!(!server.is_on_disk(&whole[600..632]) && !server.is_on_disk(&whole[400 << 10..][..32]));
+        // To clear pages takes no key.
+        server.put(&pages, "x-ms-page-write: clear\nx-ms-range: bytes=512-1535", "").await.expect(201);
+        whole[512..1536].fill(0);
+        assert!(server.get(&target, &read).await.expect(200).body == whole);
+        for (headers, outcome) in [
+            (String::new(), (409, "BlobUsesCustomerSpecifiedEncryption")),
+            (customer(2), (409, "BlobCustomerSpecifiedEncryptionMismatch")),
+        ] {
+            let reply = server.put(&pages, &page_range(0, 512, &headers), random(512)).await;
+            assert_eq!(reply.outcome(), outcome);
+        }
+        let clear = with("x-ms-page-write: clear\nx-ms-range: bytes=0-511", &customer(2));
+        server.put(&pages, &clear, "").await.refused(409, "BlobCustomerSpecifiedEncryptionMismatch");
+        // A longer blob has zeros at its end, and can be written there.
+        let length = with("x-ms-blob-content-length: 1049600", &headers);
+        server.put(&format!("{target}?comp=properties"), &length, "").await.expect(200);
+        whole.resize(1_049_600, 0);
+        let body = random(512);
+        server.put(&pages, &page_range(1_049_088, 512, &headers), body.clone()).await.expect(201);
+        whole[1_049_088..].copy_from_slice(&body);
+        assert!(server.get(&target, &read).await.expect(200).body == whole);
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_needs_the_key_and_keeps_it() {
+    let server = start_with_scopes().await;
+    let body = random(100_000);
+    for (name, headers, read) in [("key", customer(1), customer(1)), ("scope", scope("first"), String::new())]
+    {
+        let target = format!("/things/{name}");
+        server.put(&target, &with(BLOCK, &headers), body.clone()).await.expect(201);
+        let snapshot = format!("{target}?comp=snapshot");
+        server.put(&snapshot, "", "").await.refused(409, "BlobUsesCustomerSpecifiedEncryption");
+        server.put(&snapshot, &customer(2), "").await.refused(409, "BlobCustomerSpecifiedEncryptionMismatch");
+        let taken = server.put(&snapshot, &headers, "").await.expect(201);
+        let id = taken.header("x-ms-snapshot").unwrap();
+        server.put(&target, BLOCK, "something else").await.expect(201);
+        let earlier = format!("{target}?snapshot={id}");
+        assert!(server.get(&earlier, &read).await.expect(200).body == body);
+        if name == "key" {
+            server.get(&earlier, "").await.refused(409, "BlobUsesCustomerSpecifiedEncryption");
+        }
+    }
+}

@@ -20,6 +20,7 @@ use crate::intake::WantMd5;
 use crate::precondition::Preconditions;
 use crate::put::check_no_pending_copy;
 use crate::record::{self, Blob, Kind, StagedBlock, Staging};
+use crate::tag_index::Indexed;
 use crate::target::Target;
 use crate::{BlobService, keys, reply};
 
@@ -100,10 +101,11 @@ impl BlobService {
             let replaced = replaced.map(|block| block.content.allocated());
             stage(view, base.as_ref(), replaced, &preconditions, id, count, put.clone())
         });
-        let result = result.await;
-        let released = result.as_ref().copied().unwrap_or_else(|_| block.content.allocated());
+        let result = result.await.inspect_err(|_| self.extents.released(block.content.allocated()));
+        let Staged { released, unindexed } = result?;
         self.extents.released(released);
-        result.map(|_| ())
+        self.unindex(&target.partition, unindexed).await;
+        Ok(())
     }
 
     /// How many blocks are staged. Read aside: those who put the next ones meanwhile are not in the way of each other, so
@@ -115,8 +117,16 @@ impl BlobService {
     }
 }
 
-/// Stages a block: `put` is its row; `replaced` are the bytes of the block of this id, if there is one. Gives the bytes
-/// that no row refers to any more.
+/// What staging a block came to.
+#[derive(Default)]
+struct Staged {
+    /// Bytes that no row refers to any more.
+    released: u64,
+    /// What is not to be found by its tags any more.
+    unindexed: Indexed,
+}
+
+/// Stages a block: `put` is its row; `replaced` are the bytes of the block of this id, if there is one.
 fn stage(
     view: &View<'_>,
     base: Option<&Blob>,
@@ -125,7 +135,7 @@ fn stage(
     id: &BlockId,
     count: i64,
     put: Mutation,
-) -> Result<Decision<u64>, Refusal> {
+) -> Result<Decision<Staged>, Refusal> {
     let (stamp, now) = (view.stamp, view.now);
     let admission = preconditions.admit_lease(base, Access::Write, now)?;
     let there = base.filter(|blob| blob.is_there(now));
@@ -143,6 +153,7 @@ fn stage(
         _ => {}
     }
     let staging = staged.map_or_else(|| Staging::begin(id_length, now), |staging| staging.go_on(now));
+    let mut result = Staged { released: replaced.unwrap_or(0), ..Staged::default() };
     let mut mutations = vec![];
     if staged.is_none() && base.is_some_and(|base| base.staging.is_some()) {
         mutations.extend(drop_staged());
@@ -156,6 +167,7 @@ fn stage(
         (None, gone) => {
             let kept = gone.map(|gone| History::default().keep_replaced(gone, stamp, now)).transpose()?;
             mutations.extend(kept.into_iter().flatten());
+            result.unindexed = gone.map(Indexed::of).unwrap_or_default();
             let new = Blob::new(Kind::Block, stamp, now);
             let uncommitted = Blob { committed: false, staging: Some(staging), ..new };
             mutations.push(Mutation::Put(keys::BASE, uncommitted.encode()?));
@@ -163,7 +175,7 @@ fn stage(
     }
     mutations.push(put);
     mutations.push(Mutation::Add(keys::STAGED_COUNT, i64::from(replaced.is_none())));
-    Ok(Decision::Write(Change::of(mutations).until(admission.valid_until), replaced.unwrap_or(0)))
+    Ok(Decision::Write(Change::of(mutations).until(admission.valid_until), result))
 }
 
 /// Removes everything that is staged.

@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use bytes::{Buf, BufMut, Bytes};
 use http::StatusCode;
@@ -30,6 +30,7 @@ use crate::encryption::{Seal, check_update};
 use crate::precondition::Preconditions;
 use crate::put::{ContentHeaderForms, Replaced, Replacement, new_blob_with};
 use crate::record::{self, Blob, Damage, Kind, StagedBlock};
+use crate::tag_index::{Indexed, Tagging};
 use crate::target::{State, Target, not_found};
 use crate::{BlobService, keys, reply};
 
@@ -87,15 +88,22 @@ impl BlobService {
         let seal = self.seal(&request, &target.container)?;
         new.encryption = seal.as_ref().map(|seal| seal.encryption.clone());
         let list = NewList { listed: &listed, seal: seal.as_ref() };
-        let Replaced { blob, released } =
-            self.commit_blocks(&request, &target, &preconditions, list, &new).await?;
+        let mut indexed = Indexed::default();
+        let Replaced { blob, released } = loop {
+            let committed =
+                self.commit_blocks(&request, &target, &preconditions, list, &new, &indexed).await;
+            match self.settle_index(&target.partition, indexed, committed).await? {
+                ControlFlow::Break(replaced) => break replaced,
+                ControlFlow::Continue(next) => indexed = next,
+            }
+        };
         self.extents.released(released);
         let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
         reply::digests(&mut response.headers, document.md5, document.crc64, request.version);
         Ok(response)
     }
 
-    /// Makes the blob of the blocks that are listed.
+    /// Makes the blob of the blocks that are listed, once its tags are indexed.
     async fn commit_blocks(
         &self,
         request: &Request,
@@ -103,7 +111,8 @@ impl BlobService {
         preconditions: &Preconditions,
         list: NewList<'_>,
         new: &Blob,
-    ) -> Result<Replaced, Refusal> {
+        indexed: &Indexed,
+    ) -> Result<Tagging<Replaced>, Refusal> {
         let refusal = |error: TransactError<_>| lazuli_account::refusal(error.widen(), crate::container_gone);
         let history = self.history(&request.account).await?;
         let replacement =
@@ -121,19 +130,22 @@ impl BlobService {
                 writer.hold(pin, old.contents());
             }
             preconditions.admit_create_of(old.as_ref(), Kind::Block, Access::Write, now)?;
+            if new.tags != indexed.tags {
+                return Ok(Tagging::Index(new.tags.clone()));
+            }
             let blocks = Blocks { service: self, partition: &target.partition, writer: &writer };
             let (content, block_list) = blocks.assemble(old.as_ref(), list, now).await?;
             let new = Blob { content, block_list, ..new.clone() };
             loop {
-                match replacement.decide(&attempt.view(), old.as_ref(), new.clone())? {
-                    Decision::Answer(replaced) => return Ok(replaced),
+                match replacement.decide(&attempt.view(), old.as_ref(), new.clone(), indexed)? {
+                    Decision::Answer(tagging) => return Ok(tagging),
                     Decision::Read(more) => {
                         let more = attempts.read_more(attempt, more).await;
                         attempt = more.map_err(reply::unreadable)?;
                     }
-                    Decision::Write(change, replaced) => {
+                    Decision::Write(change, tagging) => {
                         if attempts.commit(attempt, change).await.map_err(refusal)? {
-                            return Ok(replaced);
+                            return Ok(tagging);
                         }
                         break;
                     }

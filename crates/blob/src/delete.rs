@@ -16,6 +16,7 @@ use crate::history::{Afterlife, History};
 use crate::precondition::{Preconditions, check_mutable};
 use crate::put::check_no_pending_copy;
 use crate::record::{self, Blob};
+use crate::tag_index::Indexed;
 use crate::target::{State, Target, not_found};
 use crate::{BlobService, keys, reply};
 
@@ -32,6 +33,7 @@ enum Snapshots {
 }
 
 /// What a commit came to.
+#[derive(Default)]
 struct Step {
     /// Whether what was deleted cannot be had back.
     permanent: bool,
@@ -39,6 +41,8 @@ struct Step {
     released: u64,
     /// There is more to do.
     more: bool,
+    /// What is not to be found by its tags any more.
+    unindexed: Indexed,
 }
 
 impl BlobService {
@@ -86,6 +90,7 @@ impl BlobService {
             let step =
                 self.transact(&target.partition, reads, |view| deletion.current(view, snapshots)).await?;
             self.extents.released(step.released);
+            self.unindex(&target.partition, step.unindexed).await;
             if !step.more {
                 return Ok(step.permanent);
             }
@@ -184,8 +189,12 @@ impl Deletion<'_> {
         if snapshots == Snapshots::Absent && !found.rows.is_empty() {
             return Err(ErrorCode::SnapshotsPresent.into());
         }
-        let mut step =
-            Step { permanent: self.history.retention_days.is_none(), released: 0, more: found.more };
+        let mut step = Step {
+            permanent: self.history.retention_days.is_none(),
+            released: 0,
+            more: found.more,
+            unindexed: Indexed::default(),
+        };
         let mut mutations = vec![];
         for row in &found.rows {
             let snapshot = Blob::decode(&row.value)?;
@@ -212,6 +221,7 @@ impl Deletion<'_> {
                 let kept = base.as_version(version).encode()?;
                 mutations.push(Mutation::Put(keys::version(version), kept));
                 mutations.push(Mutation::Delete(keys::BASE));
+                step.unindexed = Indexed::of(base);
             }
             Afterlife::Deleted(deleted) => {
                 check_mutable(base, now)?;
@@ -222,6 +232,7 @@ impl Deletion<'_> {
                 check_mutable(base, now)?;
                 step.released += base.content.allocated();
                 mutations.push(Mutation::Delete(keys::BASE));
+                step.unindexed = Indexed::of(base);
             }
         }
         if base.staging.is_some() {
@@ -243,7 +254,7 @@ impl Deletion<'_> {
         let released = self.delete(&key, &blob, now, &mut mutations)?;
         let permanent = self.history.retention_days.is_none();
         let change = Change::of(mutations).until(admission.valid_until);
-        Ok(Decision::Write(change, Step { permanent, released, more: false }))
+        Ok(Decision::Write(change, Step { permanent, released, ..Step::default() }))
     }
 
     /// One snapshot or earlier version that was deleted before, for good.
@@ -258,7 +269,7 @@ impl Deletion<'_> {
         let blob = blob.ok_or_else(not_found)?;
         self.preconditions.admit_lease(None, Access::Write, view.now)?;
         self.preconditions.conditions.evaluate_write(blob.validators())?;
-        let step = Step { permanent: true, released: blob.content.allocated(), more: false };
+        let step = Step { permanent: true, released: blob.content.allocated(), ..Step::default() };
         Ok(Decision::Write(Change::of([Mutation::Delete(deleted)]), step))
     }
 

@@ -10,6 +10,31 @@ pub fn copy_source(data: &[u8]) {
     crate::source::fuzz(data);
 }
 
+/// The body of a Put Block List.
+pub fn block_list(data: &[u8]) {
+    let _ = crate::block_list::parse(data);
+}
+
+/// Tags in both their forms.
+pub fn tags(data: &[u8]) {
+    let _ = crate::record::Tags::parse_xml(data);
+    let mut headers = http::HeaderMap::new();
+    if let Ok(value) = http::HeaderValue::from_bytes(data) {
+        headers.insert("x-ms-tags", value);
+        let _ = crate::record::Tags::from_headers(&headers);
+    }
+}
+
+/// Conditions on tags, and queries for them.
+pub fn tag_query(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        let _ = crate::tag_query::TagCondition::parse(text);
+        if let Ok(query) = crate::tag_query::TagQuery::parse(text, true) {
+            let _ = query.rows();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -38,6 +63,33 @@ mod tests {
             }
             target(&input);
         }
+    }
+
+    #[test]
+    fn no_block_list_makes_the_parser_panic() {
+        let pieces: [&[u8]; 5] =
+            [b"<BlockList>", b"</BlockList>", b"<Latest>AAAA</Latest>", b"<Committed>", b"</Committed>"];
+        throw(super::block_list, &pieces);
+    }
+
+    #[test]
+    fn no_tags_make_the_parser_panic() {
+        let pieces: [&[u8]; 6] = [
+            b"<Tags><TagSet>",
+            b"</TagSet></Tags>",
+            b"<Tag><Key>a</Key><Value>b</Value></Tag>",
+            b"a=b",
+            b"&",
+            b"%2B",
+        ];
+        throw(super::tags, &pieces);
+    }
+
+    #[test]
+    fn no_tag_query_makes_the_parser_panic() {
+        let pieces: [&[u8]; 8] =
+            [b"a = 'b'", b" AND ", b" OR ", b"(", b")", b"\"a b\" <= ''", b"@container", b"<>"];
+        throw(super::tag_query, &pieces);
     }
 
     #[test]

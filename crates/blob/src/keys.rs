@@ -11,7 +11,7 @@
 //!                                                  s STAMP           a snapshot
 //!                                                  u ID              a staged block
 //!                                                  v STAMP           an earlier version
-//!           t TAG                                  VALUE 00 NAME     a blob that may have the tag
+//!           t TAG                                  VALUE 00 NAME CLAIM  nothing: the blob may have the tag
 //!           w                                      ID                a copy to a blob may be under way
 //! ```
 //!
@@ -171,9 +171,27 @@ pub(crate) fn tag(space: SpaceId, tag: &str) -> Partition {
     Partition::new(space, [TAGS, tag.as_bytes()].concat())
 }
 
-/// The row of a blob under a value of a tag. Values hold no zero byte.
-pub(crate) fn tag_value(value: &str, blob: &str) -> Bytes {
-    [value.as_bytes(), &[0], blob.as_bytes()].concat().into()
+/// The row of a blob under a value of a tag, for a claim of the blob. Values are ASCII and hold no zero byte.
+pub(crate) fn tag_entry(value: &str, blob: &str, claim: Stamp) -> Bytes {
+    [value.as_bytes(), &[0], blob.as_bytes(), &claim.ticks().to_be_bytes()].concat().into()
+}
+
+/// The blob and the claim that a row of the index is of.
+pub(crate) fn blob_of_tag_entry(row: &[u8]) -> Option<(&str, Stamp)> {
+    let name_at = row.iter().position(|byte| *byte == 0)? + 1;
+    let (name, claim) = row.get(name_at..)?.split_last_chunk()?;
+    Some((std::str::from_utf8(name).ok()?, Stamp::from_ticks(u64::from_be_bytes(*claim))))
+}
+
+/// All rows of blobs that have one value of a tag.
+pub(crate) fn tag_value(value: &str) -> Range<Bytes> {
+    let bound = |last: u8| Bytes::from([value.as_bytes(), &[last]].concat());
+    bound(0)..bound(1)
+}
+
+/// All rows of a tag.
+pub(crate) fn all_tag_values() -> Range<Bytes> {
+    Bytes::new()..Bytes::from_static(&[0xFF])
 }
 
 /// The partition that lists copies under way.
@@ -211,6 +229,9 @@ mod tests {
         ] {
             assert_eq!(row_kind(&key), Some(kind));
         }
+        let entry = tag_entry("value", "a\0b", stamp);
+        assert_eq!(blob_of_tag_entry(&entry), Some(("a\0b", stamp)));
+        assert!(tag_value("value").contains(&entry) && !tag_value("valu").contains(&entry));
         assert_eq!(row_kind(b"s123"), None);
         assert_eq!(undeleted(&deleted(&version(stamp))), version(stamp));
         assert_eq!(garbage_space(&garbage(SpaceId(9))), Some(SpaceId(9)));

@@ -46,6 +46,9 @@ mod sealed;
 mod snapshot;
 mod source;
 mod sweep;
+mod tag_index;
+mod tag_query;
+mod tags;
 mod target;
 mod tier;
 
@@ -60,6 +63,7 @@ use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response,
 use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
 
 use pending::Copies;
+use precondition::check_tag_permission;
 use sweep::GarbageWatch;
 
 pub use record::Damage;
@@ -122,6 +126,7 @@ fn container_gone() -> Refusal {
 impl Service for BlobService {
     async fn call(&self, mut request: Request) -> Result<Response, Refusal> {
         let structured = Structured::of(&mut request)?;
+        check_tag_permission(&request)?;
         let response = match request.operation {
             Operation::BlobBatch | Operation::ContainerBatch => self.blob_batch(request).await,
             Operation::ListContainers => self.list_containers(request).await,
@@ -150,6 +155,10 @@ impl Service for BlobService {
             Operation::CopyBlobFromUrl => self.copy_blob_from_url(request).await,
             Operation::AbortCopyBlob => self.abort_copy_blob(request).await,
             Operation::PutBlobFromUrl => self.put_blob_from_url(request).await,
+            Operation::GetBlobTags => self.get_blob_tags(request).await,
+            Operation::SetBlobTags => self.set_blob_tags(request).await,
+            Operation::FindBlobsByTags => self.find_blobs_by_tags(request).await,
+            Operation::FindBlobsByTagsInContainer => self.find_blobs_by_tags_in_container(request).await,
             Operation::LeaseBlob => self.lease_blob(request).await,
             Operation::DeleteBlob => self.delete_blob(request).await,
             Operation::UndeleteBlob => self.undelete_blob(request).await,

@@ -6,23 +6,27 @@ use http::HeaderMap;
 use lazuli_concurrency::{Access, Admission, Conditions, Lease, LeaseId, ReadRules, Timestamp};
 use lazuli_protocol::lease::{Leased, lease_id};
 use lazuli_protocol::request::Caller;
-use lazuli_protocol::{ErrorCode, Headers, Refusal, Version};
+use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Version};
 
 use crate::put::check_no_pending_copy;
 use crate::record::{Blob, Container, Kind};
+use crate::tag_query::TagCondition;
 use crate::target::not_found;
+
+const IF_TAGS: &str = "x-ms-if-tags";
 
 /// The lease id and the conditions of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Preconditions {
     pub(crate) conditions: Conditions,
     pub(crate) lease_id: Option<LeaseId>,
+    pub(crate) if_tags: Option<TagCondition>,
 }
 
 impl Preconditions {
     /// Of a read.
     pub(crate) fn of_read(headers: &HeaderMap) -> Result<Self, Refusal> {
-        Ok(Self { conditions: headers.conditions()?, lease_id: lease_id(headers)? })
+        Ok(Self { conditions: headers.conditions()?, ..Self::of_tags(headers)? })
     }
 
     /// Of a write, which has one condition.
@@ -30,6 +34,15 @@ impl Preconditions {
         let this = Self::of_read(headers)?;
         this.conditions.check_write()?;
         Ok(this)
+    }
+
+    /// Of an operation that takes no conditions but those on tags.
+    pub(crate) fn of_tags(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let if_tags = headers.filled(IF_TAGS)?.map(|text| {
+            TagCondition::parse(text)
+                .map_err(|reason| Refusal::invalid_header(IF_TAGS, text).detail("Reason", reason))
+        });
+        Ok(Self { if_tags: if_tags.transpose()?, ..Self::of_lease_only(headers)? })
     }
 
     /// Of a write that takes no conditions.
@@ -47,7 +60,7 @@ impl Preconditions {
         self.admit_lease(blob, Access::Read, now)?;
         let blob = blob.ok_or_else(not_found)?;
         self.conditions.evaluate_read(blob.validators(), read_rules(version))?;
-        Ok(())
+        self.check_tags(Some(blob))
     }
 
     /// Judges a write that needs the blob to be there.
@@ -68,6 +81,7 @@ impl Preconditions {
             return Err(ErrorCode::InvalidBlobType.into());
         }
         self.conditions.evaluate_write(blob.validators())?;
+        self.check_tags(Some(blob))?;
         Ok(admission)
     }
 
@@ -79,8 +93,9 @@ impl Preconditions {
         now: Timestamp,
     ) -> Result<Admission, Refusal> {
         let admission = self.admit_lease(blob, access, now)?;
-        let current = blob.filter(|blob| blob.is_live(now)).map(Blob::validators);
-        self.conditions.evaluate_create(current, admission.by_holder)?;
+        let current = blob.filter(|blob| blob.is_live(now));
+        self.conditions.evaluate_create(current.map(Blob::validators), admission.by_holder)?;
+        self.check_tags(current)?;
         Ok(admission)
     }
 
@@ -107,7 +122,17 @@ impl Preconditions {
             true => self.conditions.evaluate_write(blob.validators())?,
             false => self.conditions.evaluate_create(None, false)?,
         }
-        Ok(())
+        self.check_tags(Some(blob).filter(|blob| blob.committed))
+    }
+
+    /// Judges the condition on the tags of what is there.
+    fn check_tags(&self, blob: Option<&Blob>) -> Result<(), Refusal> {
+        match &self.if_tags {
+            Some(condition) if !blob.is_some_and(|blob| condition.holds(&blob.tags)) => {
+                Err(ErrorCode::ConditionNotMet.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Judges a change to a container. The decision may hold only for a while.
@@ -163,6 +188,19 @@ pub(crate) fn read_rules(version: Version) -> ReadRules {
     } else {
         ReadRules::Single
     }
+}
+
+/// Refuses a condition on tags to a caller who may not read them.
+pub(crate) fn check_tag_permission(request: &Request) -> Result<(), Refusal> {
+    let may_read_tags = match &request.caller {
+        Caller::Sas(grant) => grant.permissions.contains('t'),
+        Caller::Anonymous => false,
+        Caller::Key | Caller::Bearer { .. } => true,
+    };
+    if may_read_tags || !request.headers.contains_key(IF_TAGS) {
+        return Ok(());
+    }
+    Err(ErrorCode::AuthorizationPermissionMismatch.into())
 }
 
 /// Refuses to replace a blob for a caller who may only create.

@@ -12,8 +12,9 @@ use crate::cipher::new_nonce;
 use crate::history::History;
 use crate::intake::WantMd5;
 use crate::precondition::{Preconditions, check_mutable, check_overwrite};
-use crate::record::{self, Blob, ContentHeaders, CopyStatus, Kind, Tier};
+use crate::record::{self, Blob, ContentHeaders, CopyStatus, Kind, Tags, Tier};
 use crate::retention::protect;
+use crate::tag_index::{Indexed, Tagging};
 use crate::target::Target;
 use crate::tier::check_tier;
 use crate::{BlobService, keys, reply};
@@ -107,12 +108,12 @@ impl BlobService {
         let writer = self.extents.pins().writer();
         let mut pin = Some(self.pin());
         let replacement = Replacement { caller: &request.caller, preconditions, access, history };
-        let replaced = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
+        let replaced = self.transact_tagged(&target.partition, Reads::key(keys::BASE), |view, indexed| {
             let old = record::blob(view.row(&keys::BASE))?;
             if let Some(old) = &old {
                 writer.hold(pin.take().unwrap_or_else(|| self.pin()), old.contents());
             }
-            replacement.decide(view, old.as_ref(), make(old.as_ref(), view.now)?)
+            replacement.decide(view, old.as_ref(), make(old.as_ref(), view.now)?, indexed)
         });
         let Replaced { blob, released } = replaced.await?;
         self.extents.released(released);
@@ -136,13 +137,15 @@ pub(crate) struct Replaced {
 }
 
 impl Replacement<'_> {
-    /// Puts `new` in the place of what is there. Asks for the snapshots if it has to know of them.
+    /// Puts `new` in the place of what is there. Asks for the snapshots if it has to know of them, and for its tags to be
+    /// indexed if they are not.
     pub(crate) fn decide(
         &self,
         view: &View<'_>,
         old: Option<&Blob>,
         mut new: Blob,
-    ) -> Result<Decision<Replaced>, Refusal> {
+        indexed: &Indexed,
+    ) -> Result<Decision<Tagging<Replaced>>, Refusal> {
         let (stamp, now) = (view.stamp, view.now);
         let admission = self.preconditions.admit_create(old, self.access, now)?;
         let live = old.filter(|old| old.is_live(now));
@@ -165,6 +168,10 @@ impl Replacement<'_> {
         } else {
             new.created = now;
         }
+        if new.tags != indexed.tags {
+            return Ok(Decision::Answer(Tagging::Index(new.tags)));
+        }
+        new.tags_claim = indexed.claim;
         new.touch(stamp, now);
         new.incarnation = stamp;
         new.version = self.history.new_version(stamp);
@@ -184,7 +191,8 @@ impl Replacement<'_> {
             }
         }
         let change = Change::of(mutations).until(admission.valid_until);
-        Ok(Decision::Write(change, Replaced { blob: new, released }))
+        let unindexed = old.map(Indexed::of).unwrap_or_default();
+        Ok(Decision::Write(change, Tagging::Done(Replaced { blob: new, released }, unindexed)))
     }
 }
 
@@ -223,6 +231,7 @@ pub(crate) fn new_blob_with(
     blob.headers = content_headers(headers, forms)?;
     blob.headers.content_type.get_or_insert_with(|| DEFAULT_CONTENT_TYPE.to_owned());
     blob.metadata = Metadata::from_headers(headers)?;
+    blob.tags = Tags::from_headers(headers)?;
     blob.tier.tier = access_tier(headers)?;
     if blob.tier.tier.is_some() {
         blob.tier.changed = Some(request.now);

@@ -58,6 +58,9 @@ pub(crate) struct Blob {
     pub(crate) headers: ContentHeaders,
     pub(crate) metadata: Metadata,
     pub(crate) tags: Tags,
+    /// In the current state: under which claim its tags are indexed, see [`crate::tag_index`]. None without tags.
+    #[serde(with = "optional_stamp")]
+    pub(crate) tags_claim: Option<Stamp>,
     #[serde(with = "lease")]
     pub(crate) lease: Lease,
     pub(crate) tier: Tiering,
@@ -224,6 +227,7 @@ impl Blob {
             headers: ContentHeaders::default(),
             metadata: Metadata::default(),
             tags: Tags::default(),
+            tags_claim: None,
             lease: Lease::AVAILABLE,
             tier: Tiering::default(),
             copy: None,

@@ -66,11 +66,7 @@ impl Listing<'_> {
             }
         }
         if self.include.tags && !blob.tags.0.is_empty() {
-            self.xml.open("Tags").open("TagSet");
-            for (key, value) in &blob.tags.0 {
-                self.xml.open("Tag").text("Key", key).text("Value", value).close();
-            }
-            self.xml.close().close();
+            blob.tags.write_xml(&mut self.xml, |_| true);
         }
         if version.at_least(2019, 12, 12) {
             self.xml.empty("OrMetadata");

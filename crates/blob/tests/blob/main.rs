@@ -22,5 +22,6 @@ mod retention;
 mod snapshot;
 mod structured;
 mod support;
+mod tags;
 mod tier;
 mod web;

@@ -1,0 +1,314 @@
+//! The index of tags, and Find Blobs by Tags. Why it is as it is: `docs/decisions/0008-tag-index.md`.
+//!
+//! Each tag has a partition with a row for each blob that has it, ordered by value and name. A blob and its rows in the
+//! index are different partitions and never change together. Instead, a write that gives a blob tags
+//!
+//! 1. draws a stamp, the *claim*, and inserts rows with this claim in their keys,
+//! 2. commits the blob, whose row says under which claim its tags are indexed,
+//! 3. removes the rows of the claim that the blob had before.
+//!
+//! A query reads rows and believes only those whose claim the blob has. So between any two steps, and after a crash
+//! there, the index is right: rows too many are not believed, and rows too few cannot be, because nobody removes rows of
+//! a claim before the blob has another. Nor does anybody else remove them, since their blob may be about to be committed.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::StatusCode;
+use lazuli_concurrency::Stamp;
+use lazuli_protocol::listing::{MAX_RESULTS, Page};
+use lazuli_protocol::{ErrorCode, Refusal, Request, Response, ServiceKind, xml};
+use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceId, View, Which, prefix_range};
+
+use crate::record::{self, Blob, Container, Tags};
+use crate::tag_query::TagQuery;
+use crate::{BlobService, XML, keys, reply};
+
+/// How often a write may find that the tags to be indexed have changed.
+const MAX_ROUNDS: usize = 16;
+/// Rows of the index, and containers, that are read at once.
+const READ_AT_ONCE: usize = 256;
+/// Rows of the index and containers that are looked at for one page.
+const MAX_LOOKED_AT: usize = 20_000;
+
+/// The tags of a blob in the index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Indexed {
+    pub(crate) tags: Tags,
+    /// None if there are no tags.
+    pub(crate) claim: Option<Stamp>,
+}
+
+impl Indexed {
+    /// The tags under which a current state is found.
+    pub(crate) fn of(blob: &Blob) -> Self {
+        Self { tags: blob.tags.clone(), claim: blob.tags_claim }
+    }
+}
+
+/// What a rule that gives a blob tags decides.
+#[derive(Debug)]
+pub(crate) enum Tagging<T> {
+    /// These have to be in the index first.
+    Index(Tags),
+    /// It is done, and instead of these.
+    Done(T, Indexed),
+}
+
+impl BlobService {
+    /// Runs a rule on a blob's partition that gives the blob tags. It is told which tags are in the index for it.
+    pub(crate) async fn transact_tagged<T>(
+        &self,
+        partition: &Partition,
+        reads: Reads,
+        mut rule: impl FnMut(&View<'_>, &Indexed) -> Result<Decision<Tagging<T>>, Refusal>,
+    ) -> Result<T, Refusal> {
+        let mut indexed = Indexed::default();
+        for _ in 0..MAX_ROUNDS {
+            let outcome = self.transact(partition, reads.clone(), |view| rule(view, &indexed)).await;
+            match self.settle_index(partition, indexed, outcome).await? {
+                ControlFlow::Break(answer) => return Ok(answer),
+                ControlFlow::Continue(next) => indexed = next,
+            }
+        }
+        self.unindex(partition, indexed).await;
+        Err(ErrorCode::ServerBusy.into())
+    }
+
+    /// Brings the index in line with what a write came to for which these tags were in the index. It may have to be tried
+    /// again, with others.
+    pub(crate) async fn settle_index<T>(
+        &self,
+        partition: &Partition,
+        indexed: Indexed,
+        outcome: Result<Tagging<T>, Refusal>,
+    ) -> Result<ControlFlow<T, Indexed>, Refusal> {
+        match outcome {
+            Ok(Tagging::Done(answer, replaced)) => {
+                self.unindex(partition, replaced).await;
+                Ok(ControlFlow::Break(answer))
+            }
+            Ok(Tagging::Index(tags)) => {
+                self.unindex(partition, indexed).await;
+                self.index(partition, tags).await.map(ControlFlow::Continue)
+            }
+            Err(refusal) => {
+                // After an internal error the write may have happened.
+                if refusal.code() != ErrorCode::InternalError {
+                    self.unindex(partition, indexed).await;
+                }
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Inserts rows for a blob under a new claim.
+    pub(crate) async fn index(&self, blob: &Partition, tags: Tags) -> Result<Indexed, Refusal> {
+        if tags.is_empty() {
+            return Ok(Indexed::default());
+        }
+        let indexed = Indexed { tags, claim: Some(self.store.stamp()) };
+        let inserts = entries(blob, &indexed).map(|(partition, key)| async move {
+            let put = Mutation::Put(key, Bytes::new());
+            let rule = |_: &View<'_>| Ok(Decision::Write(Change::of([put.clone()]), ()));
+            self.transact(&partition, Reads::default(), rule).await
+        });
+        let inserted: Result<(), Refusal> = join_all(inserts).await.into_iter().collect();
+        if let Err(refusal) = inserted {
+            self.unindex(blob, indexed).await;
+            return Err(refusal);
+        }
+        Ok(indexed)
+    }
+
+    /// Removes rows under a claim that the blob does not have, and will not. If that fails they stay, and nobody believes
+    /// them.
+    pub(crate) async fn unindex(&self, blob: &Partition, indexed: Indexed) {
+        let removals = entries(blob, &indexed).map(|(partition, key)| async move {
+            let delete = Mutation::Delete(key);
+            let rule = |_: &View<'_>| Ok(Decision::Write(Change::of([delete.clone()]), ()));
+            self.transact(&partition, Reads::default(), rule).await
+        });
+        for refusal in join_all(removals).await.into_iter().filter_map(Result::err) {
+            tracing::debug!(%refusal, "a row of the tag index stays behind");
+        }
+    }
+
+    /// Find Blobs by Tags, in the account.
+    pub(crate) async fn find_blobs_by_tags(&self, request: Request) -> Result<Response, Refusal> {
+        let query = tag_query(&request, true)?;
+        let page = Page::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
+        let mut search = Search::new(self, &query, &page);
+        let next = match query.containers.as_slice() {
+            [] => search.account(&request).await?,
+            [name] => match self.find_container(&request.account, name).await? {
+                Some(container) => search.container(name, container.space).await?,
+                None => None,
+            },
+            _ => None,
+        };
+        Ok(search.reply(&request, next))
+    }
+
+    /// Find Blobs by Tags, in a container.
+    pub(crate) async fn find_blobs_by_tags_in_container(
+        &self,
+        request: Request,
+    ) -> Result<Response, Refusal> {
+        let query = tag_query(&request, false)?;
+        let page = Page::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
+        let container = self.container(&request.account, &request.container).await?;
+        let mut search = Search::new(self, &query, &page);
+        let next = search.container(&request.container, container.space).await?;
+        Ok(search.reply(&request, next))
+    }
+}
+
+/// The rows of the index that a blob has under a claim.
+fn entries(blob: &Partition, indexed: &Indexed) -> impl Iterator<Item = (Partition, Bytes)> {
+    let name = keys::blob_name(&blob.key).unwrap_or_default();
+    let entry = |claim: Stamp, (tag, value): &(String, String)| {
+        (keys::tag(blob.space, tag), keys::tag_entry(value, name, claim))
+    };
+    let entries: Vec<_> =
+        indexed.claim.iter().flat_map(|claim| indexed.tags.0.iter().map(|tag| entry(*claim, tag))).collect();
+    entries.into_iter()
+}
+
+fn tag_query(request: &Request, may_name_container: bool) -> Result<TagQuery, Refusal> {
+    let text = request.query.required("where")?;
+    TagQuery::parse(text, may_name_container).map_err(|reason| Refusal::invalid_query("where", text, reason))
+}
+
+/// A page of what a query finds.
+struct Search<'a> {
+    service: &'a BlobService,
+    query: &'a TagQuery,
+    page: &'a Page<'a>,
+    found: Vec<Match>,
+    looked_at: usize,
+}
+
+struct Match {
+    container: String,
+    name: String,
+    tags: Tags,
+}
+
+/// Where the next page begins: a container, and a row of its index.
+type Next = Option<(String, Bytes)>;
+
+impl<'a> Search<'a> {
+    fn new(service: &'a BlobService, query: &'a TagQuery, page: &'a Page<'a>) -> Self {
+        Self { service, query, page, found: vec![], looked_at: 0 }
+    }
+
+    /// The container and the row at which the page begins.
+    fn start(&self) -> (&str, &[u8]) {
+        let marker = self.page.start.as_deref().unwrap_or_default();
+        let (name, row) = marker.split_at(marker.iter().position(|byte| *byte == 0).unwrap_or(marker.len()));
+        (std::str::from_utf8(name).unwrap_or_default(), row.get(1..).unwrap_or_default())
+    }
+
+    fn is_full(&self) -> bool {
+        self.found.len() >= self.page.limit || self.looked_at >= MAX_LOOKED_AT
+    }
+
+    /// Looks through all containers of an account, by name.
+    async fn account(&mut self, request: &Request) -> Result<Next, Refusal> {
+        let account = keys::containers(&request.account);
+        let end = prefix_range(&account).end;
+        let mut from = (Bytes::from([&account, self.start().0.as_bytes()].concat()), Bytes::new());
+        loop {
+            let store = &self.service.store;
+            let scan = store.scan_space(SpaceId::ROOT, from, Some(end.clone()), Which::First, READ_AT_ONCE);
+            let containers = scan.await.map_err(reply::unreadable)?;
+            for (partition, row) in containers.rows {
+                let Some(name) = keys::container_name(&partition).filter(|_| row.key == keys::CONTAINER)
+                else {
+                    continue;
+                };
+                if self.is_full() {
+                    return Ok(Some((name.to_owned(), Bytes::new())));
+                }
+                self.looked_at += 1;
+                let space = Container::decode(&row.value)?.space;
+                if let Some(next) = self.container(name, space).await? {
+                    return Ok(Some(next));
+                }
+            }
+            let Some(next) = containers.next else { return Ok(None) };
+            from = next;
+        }
+    }
+
+    /// Looks through one container.
+    async fn container(&mut self, name: &str, space: SpaceId) -> Result<Next, Refusal> {
+        let index = keys::tag(space, self.query.tag());
+        let mut rows = self.query.rows();
+        let (first, row) = self.start();
+        if first == name && rows.start < row {
+            rows.start = Bytes::copy_from_slice(row);
+        }
+        while rows.start < rows.end {
+            if self.is_full() {
+                return Ok(Some((name.to_owned(), rows.start)));
+            }
+            let reads = Reads::default().and_range(rows.clone(), READ_AT_ONCE);
+            let read = self.service.store.read(&index, &reads).await.map_err(reply::unreadable)?;
+            let Some(scanned) = read.ranges.into_iter().next() else { break };
+            for row in scanned.rows {
+                if self.is_full() {
+                    return Ok(Some((name.to_owned(), row.key)));
+                }
+                self.looked_at += 1;
+                if let Some((blob, claim)) = keys::blob_of_tag_entry(&row.key)
+                    && let Some(tags) = self.verify(&keys::blob(space, blob), claim).await?
+                {
+                    self.found.push(Match { container: name.to_owned(), name: blob.to_owned(), tags });
+                }
+            }
+            if !scanned.more {
+                break;
+            }
+            rows.start = scanned.range.end;
+        }
+        Ok(None)
+    }
+
+    /// The tags of a blob, if they are indexed under this claim and are what the query looks for.
+    async fn verify(&self, blob: &Partition, claim: Stamp) -> Result<Option<Tags>, Refusal> {
+        let store = &self.service.store;
+        let set = store.read(blob, &Reads::key(keys::BASE)).await.map_err(reply::unreadable)?;
+        if !set.space.is_some_and(|space| space.open) {
+            return Ok(None);
+        }
+        let blob = record::blob(set.rows.first().and_then(Option::as_ref))?;
+        let is_found = |blob: &Blob| {
+            blob.is_live(store.now()) && blob.tags_claim == Some(claim) && self.query.matches(&blob.tags)
+        };
+        Ok(blob.filter(is_found).map(|blob| blob.tags))
+    }
+
+    fn reply(&self, request: &Request, next: Next) -> Response {
+        let mut document = xml::Writer::new();
+        let endpoint = format!("{}/", request.endpoint);
+        document.open_with("EnumerationResults", &[("ServiceEndpoint", &endpoint)]);
+        document.text("Where", request.query.get("where").unwrap_or_default());
+        document.open("Blobs");
+        for Match { container, name, tags } in &self.found {
+            document.open("Blob").name("Name", name).text("ContainerName", container);
+            if request.version.at_least(2020, 4, 8) {
+                tags.write_xml(&mut document, |tag| self.query.names(tag));
+            } else {
+                document.optional("TagValue", tags.get(self.query.tag()));
+            }
+            document.close();
+        }
+        document.close();
+        let next = next.map(|(container, row)| [container.as_bytes(), &[0], &row].concat());
+        Page::write_next(&mut document, next.as_deref());
+        Response::with_body(StatusCode::OK, XML, document.finish())
+    }
+}

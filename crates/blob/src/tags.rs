@@ -1,0 +1,249 @@
+//! Blob index tags: Get Blob Tags, Set Blob Tags, and their two forms on the wire.
+
+use http::{HeaderMap, StatusCode};
+use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, xml};
+use lazuli_store::{Change, Decision, Mutation, Reads, View};
+use percent_encoding::percent_decode_str;
+
+use crate::precondition::Preconditions;
+use crate::put::check_no_pending_copy;
+use crate::record::{self, Blob, Tags};
+use crate::tag_index::{Indexed, Tagging};
+use crate::target::{State, not_found};
+use crate::{BlobService, XML, keys};
+
+const HEADER: &str = "x-ms-tags";
+/// Bytes of the header.
+const MAX_HEADER: usize = 2 << 10;
+/// Bytes of the document.
+const MAX_DOCUMENT: usize = 64 << 10;
+/// Tags of one blob.
+const MAX_TAGS: usize = 10;
+const MAX_KEY: usize = 128;
+const MAX_VALUE: usize = 256;
+
+impl BlobService {
+    /// Get Blob Tags.
+    pub(crate) async fn get_blob_tags(&self, request: Request) -> Result<Response, Refusal> {
+        let preconditions = Preconditions::of_tags(&request.headers)?;
+        let target = self.target(&request).await?;
+        let found = self.find(&target).await?;
+        let now = found.as_ref().map_or(request.now, |found| found.now);
+        preconditions.admit_read(found.as_ref().map(|found| &found.blob), request.version, now)?;
+        let found = found.ok_or_else(not_found)?;
+        let mut document = xml::Writer::new();
+        found.blob.tags.write_xml(&mut document, |_| true);
+        Ok(Response::with_body(StatusCode::OK, XML, document.finish()))
+    }
+
+    /// Set Blob Tags. It changes neither tag nor date.
+    pub(crate) async fn set_blob_tags(&self, mut request: Request) -> Result<Response, Refusal> {
+        let preconditions = Preconditions::of_tags(&request.headers)?;
+        if let Some(snapshot) = request.query.get("snapshot").filter(|snapshot| !snapshot.is_empty()) {
+            return Err(Refusal::invalid_query("snapshot", snapshot, "Snapshots cannot be written."));
+        }
+        let document = self.receive_document(&mut request, MAX_DOCUMENT).await?;
+        let tags = Tags::parse_xml(&document.bytes)?;
+        let target = self.target(&request).await?;
+        let reads = match target.state {
+            State::Version(stamp) => Reads::keys([keys::BASE, keys::version(stamp)]),
+            _ => Reads::key(keys::BASE),
+        };
+        let set = self.transact_tagged(&target.partition, reads, |view, indexed| {
+            set_tags(view, target.state, &tags, &preconditions, indexed)
+        });
+        set.await?;
+        Ok(Response::empty(StatusCode::NO_CONTENT))
+    }
+}
+
+/// Gives a state of a blob other tags. Only the current state is in the index.
+fn set_tags(
+    view: &View<'_>,
+    state: State,
+    tags: &Tags,
+    preconditions: &Preconditions,
+    indexed: &Indexed,
+) -> Result<Decision<Tagging<()>>, Refusal> {
+    let base = record::blob(view.row(&keys::BASE))?;
+    let (key, blob) = match state {
+        State::Version(stamp) if base.as_ref().is_none_or(|base| base.version != Some(stamp)) => {
+            let key = keys::version(stamp);
+            let blob = record::blob(view.row(&key))?;
+            (key, blob)
+        }
+        _ => (keys::BASE, base),
+    };
+    let admission = preconditions.admit_write(blob.as_ref(), view.now)?;
+    let old = blob.ok_or_else(not_found)?;
+    check_no_pending_copy(&old)?;
+    let is_current = key == keys::BASE;
+    if is_current && indexed.tags != *tags {
+        return Ok(Decision::Answer(Tagging::Index(tags.clone())));
+    }
+    let replaced = if is_current { Indexed::of(&old) } else { Indexed::default() };
+    let tags_claim = if is_current { indexed.claim } else { None };
+    let new = Blob { tags: tags.clone(), tags_claim, lease: admission.lease, ..old };
+    let change = Change::of([Mutation::Put(key, new.encode()?)]).until(admission.valid_until);
+    Ok(Decision::Write(change, Tagging::Done((), replaced)))
+}
+
+impl Tags {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value of a tag.
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// The tags of a new blob: `x-ms-tags`, in the form of a query.
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let Some(text) = headers.filled(HEADER)? else { return Ok(Self::default()) };
+        if text.len() > MAX_HEADER {
+            return Err(ErrorCode::TagsTooLarge.into());
+        }
+        let decode = |text: &str| {
+            let spaced = text.replace('+', " ");
+            percent_decode_str(&spaced).decode_utf8().map(|text| text.into_owned())
+        };
+        let mut tags = vec![];
+        for pair in text.split('&') {
+            let (key, value) = pair.split_once('=').ok_or(ErrorCode::InvalidTags)?;
+            let (Ok(key), Ok(value)) = (decode(key), decode(value)) else {
+                return Err(ErrorCode::InvalidTags.into());
+            };
+            tags.push((key, value));
+        }
+        Self::checked(tags)
+    }
+
+    /// The tags of a document.
+    pub(crate) fn parse_xml(document: &[u8]) -> Result<Self, Refusal> {
+        let mut tags = vec![];
+        let mut xml = xml::Reader::root(document, "Tags")?;
+        while let Some(element) = xml.child()? {
+            if element != "TagSet" {
+                return Err(xml.unsupported());
+            }
+            while let Some(element) = xml.child()? {
+                if element != "Tag" {
+                    return Err(xml.unsupported());
+                }
+                tags.push(parse_tag(&mut xml)?);
+                if tags.len() > MAX_TAGS {
+                    return Err(ErrorCode::TagsTooLarge.into());
+                }
+            }
+        }
+        xml.finish()?;
+        Self::checked(tags)
+    }
+
+    fn checked(mut tags: Vec<(String, String)>) -> Result<Self, Refusal> {
+        if tags.len() > MAX_TAGS {
+            return Err(ErrorCode::TagsTooLarge.into());
+        }
+        for (key, value) in &tags {
+            if key.is_empty() {
+                return Err(ErrorCode::EmptyTagName.into());
+            }
+            if key.len() > MAX_KEY || value.len() > MAX_VALUE {
+                return Err(ErrorCode::TagsTooLarge.into());
+            }
+            let is_allowed = |c: char| c.is_ascii_alphanumeric() || " +-./:=_".contains(c);
+            if !key.chars().chain(value.chars()).all(is_allowed) {
+                return Err(ErrorCode::InvalidTags.into());
+            }
+        }
+        tags.sort_unstable();
+        match tags.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            true => Err(ErrorCode::DuplicateTagNames.into()),
+            false => Ok(Self(tags)),
+        }
+    }
+
+    /// Writes the `Tags` element, with those tags that are to be shown.
+    pub(crate) fn write_xml(&self, xml: &mut xml::Writer, shows: impl Fn(&str) -> bool) {
+        xml.open("Tags").open("TagSet");
+        for (key, value) in self.0.iter().filter(|(key, _)| shows(key)) {
+            xml.open("Tag").text("Key", key).text("Value", value).close();
+        }
+        xml.close().close();
+    }
+}
+
+fn parse_tag(xml: &mut xml::Reader<'_>) -> Result<(String, String), Refusal> {
+    let (mut key, mut value) = (None, None);
+    while let Some(element) = xml.child()? {
+        match element {
+            "Key" => key = Some(xml.text()?),
+            "Value" => value = Some(xml.text()?),
+            _ => return Err(xml.unsupported()),
+        }
+    }
+    let key = key.ok_or_else(|| xml::missing("Key"))?;
+    Ok((key, value.ok_or_else(|| xml::missing("Value"))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn of_header(text: &str) -> Result<Vec<(String, String)>, ErrorCode> {
+        let mut headers = HeaderMap::new();
+        headers.insert(HEADER, HeaderValue::from_str(text).unwrap());
+        Tags::from_headers(&headers).map(|tags| tags.0).map_err(|refusal| refusal.code())
+    }
+
+    #[test]
+    fn the_header_has_the_form_of_a_query() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(of_header(""), Ok(vec![]));
+        let tags = of_header("b%2F=x+y%2Bz&a=&C=%3D%3A");
+        assert_eq!(tags, Ok(vec![pair("C", "=:"), pair("a", ""), pair("b/", "x y+z")]));
+        let many = |n: usize| (0..n).map(|i| format!("k{i}=v")).collect::<Vec<_>>().join("&");
+        assert_eq!(of_header(&many(10)).map(|tags| tags.len()), Ok(10));
+        for (text, code) in [
+            (many(11), ErrorCode::TagsTooLarge),
+            (format!("{}=v", "k".repeat(129)), ErrorCode::TagsTooLarge),
+            (format!("k={}", "v".repeat(257)), ErrorCode::TagsTooLarge),
+            (format!("k={}", "%41".repeat(700)), ErrorCode::TagsTooLarge),
+            ("=v".into(), ErrorCode::EmptyTagName),
+            ("a=1&a=2".into(), ErrorCode::DuplicateTagNames),
+            ("a".into(), ErrorCode::InvalidTags),
+            ("a=1&".into(), ErrorCode::InvalidTags),
+            ("a=%FF".into(), ErrorCode::InvalidTags),
+            ("a=%27".into(), ErrorCode::InvalidTags),
+            ("a!=1".into(), ErrorCode::InvalidTags),
+        ] {
+            assert_eq!(of_header(&text), Err(code), "{text}");
+        }
+        let longest = format!("{}={}", "k".repeat(128), "v".repeat(256));
+        assert!(of_header(&longest).is_ok());
+    }
+
+    #[test]
+    fn documents_are_read_back_as_they_are_written() {
+        let tags = Tags(vec![("a".into(), "x = y".into()), ("b:".into(), String::new())]);
+        let mut document = xml::Writer::new();
+        tags.write_xml(&mut document, |_| true);
+        assert_eq!(Tags::parse_xml(document.finish().as_bytes()), Ok(tags));
+        assert_eq!(Tags::parse_xml(b"<Tags><TagSet/></Tags>"), Ok(Tags::default()));
+        for (document, code) in [
+            ("<Tags><TagSet><Tag><Key>a</Key></Tag></TagSet></Tags>", ErrorCode::MissingRequiredXmlNode),
+            ("<Tags><TagSet><Tag><Value>a</Value></Tag></TagSet></Tags>", ErrorCode::MissingRequiredXmlNode),
+            ("<Tags><Tag/></Tags>", ErrorCode::UnsupportedXmlNode),
+            ("<Tags><TagSet><T/></TagSet></Tags>", ErrorCode::UnsupportedXmlNode),
+            ("<TagSet/>", ErrorCode::InvalidXmlDocument),
+            ("<Tags>", ErrorCode::InvalidXmlDocument),
+            ("<Tags><TagSet><Tag><Key/><Value>a</Value></Tag></TagSet></Tags>", ErrorCode::EmptyTagName),
+        ] {
+            let refusal = Tags::parse_xml(document.as_bytes()).unwrap_err();
+            assert_eq!(refusal.code(), code, "{document}");
+        }
+    }
+}

@@ -25,8 +25,8 @@ use crate::{BlobService, XML, reply};
 const CHUNK: usize = 1024;
 /// Rows that are read at once where a delimiter makes it likely that most of them are skipped. Doubles while they are not.
 const FIRST_CHUNK: usize = 16;
-/// Rows that are read for one page. What is not shown, such as blobs that are deleted, counts too.
-const MAX_ROWS: usize = 65_536;
+/// Rows that are read for one page, which may be short of entries then. What is not shown, such as deleted blobs, counts.
+const MAX_ROWS: usize = 16_384;
 /// A page ends when it is this large.
 const MAX_PAGE_BYTES: usize = 16 << 20;
 /// In a marker, the place of the current state, which comes after everything else about its blob.

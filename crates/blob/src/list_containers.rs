@@ -17,8 +17,9 @@ use crate::{BlobService, XML, keys, reply};
 
 /// Rows that are read at once.
 const CHUNK: usize = 1024;
-/// Rows that are read for one page. What is not shown, such as garbage that waits to be swept, counts too.
-const MAX_ROWS: usize = 65_536;
+/// Rows that are read for one page, which may be short of entries then. What is not shown, such as garbage that waits to be
+/// swept, counts.
+const MAX_ROWS: usize = 16_384;
 /// A page ends when it is this large.
 const MAX_PAGE_BYTES: usize = 8 << 20;
 

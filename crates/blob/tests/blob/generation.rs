@@ -271,6 +271,75 @@ async fn a_crash_between_the_two_commits_of_a_delete_or_restore_is_put_right() {
     assert_eq!(server.get("/deleted/third", "").await.expect(200).text(), "x");
 }
 
+#[tokio::test]
+async fn a_delete_that_overtakes_a_restore_closes_the_space_for_good() {
+    let server = Arc::new(start().await);
+    server.set(Setting::ContainerSoftDelete(Some(7))).await;
+    server.create_container("con").await;
+    server.put_block_blob("/con/b", "x").await;
+    let space = server.space_of("b");
+    server.delete(CON, "").await.expect(202);
+    let restore = TestServer::restore("con", &server.deleted_version().await);
+    let hold = server.watched.hold_next();
+    let restoring = tokio::spawn({
+        let server = server.clone();
+        async move { server.put(&format!("{CON}&comp=undelete"), &restore, "").await.expect(201) }
+    });
+    // The row is back, the space is about to be opened on the strength of that.
+    hold.reached.notified().await;
+    server.head(CON, "").await.expect(200);
+    server.delete(CON, "").await.expect(202);
+    hold.go_on.notify_one();
+    restoring.await.unwrap();
+    assert!(!server.store.space(space).await.unwrap().unwrap().open);
+}
+
+#[tokio::test]
+async fn a_restore_that_overtakes_a_delete_opens_the_space_for_good() {
+    let server = Arc::new(start().await);
+    server.set(Setting::ContainerSoftDelete(Some(7))).await;
+    server.create_container("con").await;
+    server.put_block_blob("/con/b", "x").await;
+    let hold = server.watched.hold_next();
+    let deleting = tokio::spawn({
+        let server = server.clone();
+        async move { server.delete(CON, "").await.expect(202) }
+    });
+    hold.reached.notified().await;
+    let restore = TestServer::restore("con", &server.deleted_version().await);
+    server.put(&format!("{CON}&comp=undelete"), &restore, "").await.expect(201);
+    hold.go_on.notify_one();
+    deleting.await.unwrap();
+    assert_eq!(server.get("/con/b", "").await.expect(200).text(), "x");
+    server.put_block_blob("/con/b", "y").await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_nothing_half_done() {
+    let server = Arc::new(start().await);
+    server.create_container("con").await;
+    server.put_block_blob("/con/b", "x").await;
+    let space = server.space_of("b");
+    let hold = server.watched.hold_next();
+    let deleting = tokio::spawn({
+        let server = server.clone();
+        async move { server.delete(CON, "").await }
+    });
+    hold.reached.notified().await;
+    deleting.abort();
+    assert!(deleting.await.is_err());
+    // Long enough for the server to notice.
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    hold.go_on.notify_one();
+    for _ in 0..200 {
+        if !server.store.space(space).await.unwrap().unwrap().open {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the space is still open");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletes_and_restores_that_race_leave_the_space_as_the_row_says() {
     let server = Arc::new(start().await);

@@ -204,24 +204,46 @@ async fn a_page_costs_what_it_shows_whatever_lies_under_a_prefix() {
     server.put_all(&["first", "huge/0", "last", "wide/0"]).await;
     multiply(&server, "huge/0", (0..20_000).map(|at| format!("huge/{at:05}"))).await;
     multiply(&server, "huge/0", (0..2000).map(|at| format!("wide/{at:04}/only"))).await;
-    server.counted.take();
+    server.watched.take_rows();
     assert_eq!(names(&server.list("delimiter=/").await).0, ["first", "huge/*", "last", "wide/*"]);
-    let read = server.counted.take();
+    let read = server.watched.take_rows();
     assert!(read <= 100, "{read} rows were read for four entries");
 
     // Where every entry is a prefix of its own, no more is read than there is.
     let (found, pages) = server.pages("delimiter=/&prefix=wide/").await;
     assert_eq!((found.len(), pages), (2001, 1));
-    let read = server.counted.take();
+    let read = server.watched.take_rows();
     assert!(read <= 2001, "{read} rows were read for 2001 entries");
 
     let (found, pages) = server.pages("prefix=huge/").await;
     assert_eq!((found.len(), pages), (20_001, 5));
-    let read = server.counted.take();
+    let read = server.watched.take_rows();
     assert!(read <= 20_001 + 5 * 1024, "{read} rows were read for 20001 entries");
     let (found, _) = names(&server.list("maxresults=1").await);
     assert_eq!(found, ["first"]);
-    assert!(server.counted.take() <= 2);
+    assert!(server.watched.take_rows() <= 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_of_what_cannot_be_seen_ends_early_and_says_where_to_go_on() {
+    let server = start().await;
+    server.put_all(&["a", "gone/0", "gone/live", "z"]).await;
+    server.soft_delete(Some(1)).await;
+    server.delete("/con/gone/0", "").await.expect(202);
+    multiply(&server, "gone/0", (0..18_000).map(|at| format!("gone/{at:05}"))).await;
+    for (query, expected) in [
+        ("", ["a", "gone/live", "z"]),
+        ("include=snapshots", ["a", "gone/live", "z"]),
+        ("delimiter=/", ["a", "gone/*", "z"]),
+    ] {
+        server.watched.take_rows();
+        let (first, marker) = names(&server.list(query).await);
+        assert_eq!(first, ["a"], "{query}");
+        assert!(!marker.is_empty(), "{query}");
+        let read = server.watched.take_rows();
+        assert!(read < 16_384 + 1024, "{read} rows were read for one entry");
+        assert_eq!(server.pages(query).await, (expected.map(str::to_owned).to_vec(), 2), "{query}");
+    }
 }
 
 #[tokio::test]
@@ -371,6 +393,22 @@ async fn versions_come_oldest_first_and_the_current_one_says_that_it_is() {
     let gone = server.put_block_blob("/con/d/b", "").await.header("x-ms-version-id").unwrap().to_owned();
     let [first, second, third] = &versions[..] else { panic!() };
     server.delete("/con/d/b", "").await.expect(202);
+    // Folded once, however many versions it has beside the current one.
+    server.put_block_blob("/con/folded/b", "1").await;
+    server.put_block_blob("/con/folded/b", "2").await;
+    for includes in ["versions", "versions,deletedwithversions", "deletedwithversions"] {
+        let (found, _) = names(&server.list(&format!("include={includes}&delimiter=/&prefix=f")).await);
+        assert_eq!(found, ["folded/*"], "{includes}");
+    }
+    server.delete("/con/folded/b", "").await.expect(202);
+    for (includes, expected) in [("versions", 1), ("versions,deletedwithversions", 1), ("metadata", 0)] {
+        let (found, _) = names(&server.list(&format!("include={includes}&delimiter=/&prefix=f")).await);
+        assert_eq!(found.len(), expected, "{includes}");
+    }
+    for version in server.list("include=versions&prefix=f").await.split("<VersionId>").skip(1) {
+        let version = version.split_once('<').unwrap().0;
+        server.delete(&format!("/con/folded/b?versionid={version}"), "").await.expect(202);
+    }
     assert_eq!(states(&server.list("").await), [format!("a#{third}=")]);
     let all = [format!("a#{first}"), format!("a#{second}"), format!("a#{third}="), format!("d/b#{gone}")];
     assert_eq!(states(&server.list("include=versions").await), all);
@@ -413,10 +451,10 @@ async fn more_staged_blocks_than_a_page_has_entries_do_not_hold_up_a_listing() {
         let id = format!("{at:06}");
         server.put(&format!("/con/a?comp=block&blockid={}", encode(&base64(&id))), "", "x").await.expect(201);
     }
-    server.counted.take();
+    server.watched.take_rows();
     let (found, _) = names(&server.list("include=versions&maxresults=1").await);
     assert_eq!(found, ["a"]);
-    let read = server.counted.take();
+    let read = server.watched.take_rows();
     assert!(read < 20, "{read} rows were read for one entry");
 }
 
@@ -495,9 +533,11 @@ async fn a_signature_for_a_directory_shows_what_is_in_it_and_nothing_else() {
     for marker in ["a/c/1", "a/c/1\0\u{7f}", "a/b0\0z", "a/bc", "a"] {
         use base64::Engine;
         let marker = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(marker);
-        let reply = server.send("GET", &format!("{LIST}&prefix=a/b&marker={marker}&{sas}"), "", "").await;
-        let (found, _) = names(reply.expect(200).text());
-        assert!(found.iter().all(|name| name == "a/b" || name.starts_with("a/b/")), "{marker} {found:?}");
+        for prefix in ["a/b", "a/b/"] {
+            let target = format!("{LIST}&prefix={prefix}&marker={marker}&{sas}");
+            let (found, _) = names(server.send("GET", &target, "", "").await.expect(200).text());
+            assert!(found.iter().all(|name| name == "a/b" || name.starts_with("a/b/")), "{marker} {found:?}");
+        }
     }
 }
 

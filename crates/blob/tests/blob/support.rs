@@ -25,7 +25,7 @@ use lazuli_protocol::{Account, Key, Query, ServiceKind, Version};
 use lazuli_store::{Embedded, Options, Store};
 use tempfile::TempDir;
 
-use crate::counted::Counted;
+use crate::watched::Watched;
 
 pub(crate) const ACCOUNT: &str = "lapis";
 /// An account of the same server, with the same key.
@@ -46,7 +46,7 @@ pub(crate) struct TestServer {
     pub(crate) service: BlobService,
     pub(crate) store: Arc<Embedded>,
     /// The store as the service sees it.
-    pub(crate) counted: Arc<Counted>,
+    pub(crate) watched: Arc<Watched>,
     pub(crate) extents: Arc<dyn Extents>,
     pub(crate) address: SocketAddr,
     server: Option<Server>,
@@ -141,7 +141,7 @@ async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>, allow: Vec<Allow
             accounts.add(account).await.unwrap();
         }
     }
-    let counted = Arc::new(Counted::new(store.clone()));
+    let watched = Arc::new(Watched::new(store.clone()));
     let gate = Arc::new(Gate {
         accounts: Arc::new(accounts.clone()),
         authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), None),
@@ -151,7 +151,7 @@ async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>, allow: Vec<Allow
     let outbound = Outbound::new(allow.clone());
     let sources = CopySources { access: gate.clone(), host_suffixes: vec![], outbound };
     let service =
-        BlobService::new(counted.clone(), extents.clone(), accounts.clone()).with_copy_sources(sources);
+        BlobService::new(watched.clone(), extents.clone(), accounts.clone()).with_copy_sources(sources);
     service.resume_copies().await;
     let level = ServiceLevel::new(ServiceKind::Blob, accounts.clone(), Some(Arc::new(service.clone())));
     let endpoint =
@@ -161,7 +161,7 @@ async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>, allow: Vec<Allow
     let address = server.addresses().next().unwrap().1;
     let http = HttpClient::builder(TokioExecutor::new()).build_http();
     let server = Some(server);
-    TestServer { clock, accounts, service, store, counted, extents, address, server, http, directory, allow }
+    TestServer { clock, accounts, service, store, watched, extents, address, server, http, directory, allow }
 }
 
 impl TestServer {

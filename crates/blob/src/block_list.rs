@@ -90,8 +90,7 @@ impl BlobService {
         let list = NewList { listed: &listed, seal: seal.as_ref() };
         let mut indexed = Indexed::default();
         let Replaced { blob, released } = loop {
-            let committed =
-                self.commit_blocks(&request, &target, &preconditions, list, &new, &indexed).await;
+            let committed = self.commit_blocks(&request, &target, &preconditions, list, &new, &indexed).await;
             match self.settle_index(&target.partition, indexed, committed).await? {
                 ControlFlow::Break(replaced) => break replaced,
                 ControlFlow::Continue(next) => indexed = next,

@@ -35,6 +35,12 @@ pub fn tag_query(data: &[u8]) {
     }
 }
 
+/// The marker of a listing of blobs, and of one of containers.
+pub fn marker(data: &[u8]) {
+    crate::list::fuzz_marker(data);
+    crate::list_containers::fuzz_marker(data);
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -121,5 +127,10 @@ mod tests {
                 b"&sig=x",
             ],
         );
+    }
+
+    #[test]
+    fn no_marker_makes_a_listing_panic() {
+        throw(super::marker, &[b"name", b"\0", b"s\0\0\0\0\0\0\0\x01", b"\xff", b"/"]);
     }
 }

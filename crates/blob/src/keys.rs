@@ -64,6 +64,14 @@ pub(crate) fn container_name(partition: &[u8]) -> Option<&str> {
     std::str::from_utf8(name).ok()
 }
 
+/// The account that a partition key of a container is of, and its generation.
+pub(crate) fn owner(partition: &[u8]) -> Option<(&str, u64)> {
+    let rest = std::str::from_utf8(partition.strip_prefix(CONTAINERS)?).ok()?;
+    let (account, rest) = rest.split_once('/')?;
+    let (generation, _) = rest.split_once('/')?;
+    Some((account, u64::from_str_radix(generation, 16).ok()?))
+}
+
 /// The row of a container that was deleted at that stamp and can be restored.
 pub(crate) fn deleted_container(stamp: Stamp) -> Bytes {
     [DELETED, &stamp.ticks().to_be_bytes()].concat().into()
@@ -236,6 +244,7 @@ mod tests {
         assert_eq!(undeleted(&deleted(&version(stamp))), version(stamp));
         assert_eq!(garbage_space(&garbage(SpaceId(9))), Some(SpaceId(9)));
         assert_eq!(deleted_stamp(&deleted_container(stamp)), Some(stamp));
+        assert_eq!(owner(b"blob/lapis/00000000000000ff/con"), Some(("lapis", 255)));
         assert_eq!(blob_name(&blob(SpaceId(1), "ä/b").key), Some("ä/b"));
     }
 }

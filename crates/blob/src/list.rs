@@ -127,16 +127,20 @@ const INCLUDES: [(&str, Set, Version); 11] = [
     ("permissions", |_| {}, Version::new(2020, 6, 12)),
 ];
 
+/// The words that a version knows.
+pub(crate) fn known<T: Copy>(
+    words: &[(&'static str, T, Version)],
+    version: Version,
+) -> Vec<(&'static str, T)> {
+    let since = words.iter().filter(|(_, _, since)| version >= *since);
+    since.map(|(word, meaning, _)| (*word, *meaning)).collect()
+}
+
 impl Include {
     /// What a query asks for, of what that version knows.
     pub(crate) fn parse(query: &Query, version: Version) -> Result<Self, Refusal> {
-        let known: Vec<(&str, Set)> = INCLUDES
-            .iter()
-            .filter(|(_, _, since)| version >= *since)
-            .map(|(word, set, _)| (*word, *set))
-            .collect();
         let mut include = Self::default();
-        for set in query.list("include", &known)? {
+        for set in query.list("include", &known(&INCLUDES, version))? {
             set(&mut include);
         }
         Ok(include)
@@ -409,6 +413,14 @@ fn kinds() -> [(RowKind<'static>, Bytes); 4] {
         (RowKind::Snapshot(FIRST), snapshots),
         (RowKind::Version(FIRST), versions),
     ]
+}
+
+/// Takes a marker that a client made up.
+pub(crate) fn fuzz_marker(marker: &[u8]) {
+    let position = Position::parse(marker);
+    if !position.key.is_empty() {
+        assert_eq!(position.marker(), marker);
+    }
 }
 
 /// What a name is folded into: up to the first delimiter after the prefix.

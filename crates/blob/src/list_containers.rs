@@ -7,11 +7,12 @@ use bytes::Bytes;
 use http::StatusCode;
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::listing::{MAX_RESULTS, Page};
-use lazuli_protocol::{Refusal, Request, Response, ServiceKind, date, xml};
+use lazuli_protocol::{Refusal, Request, Response, ServiceKind, Version, date, xml};
 use lazuli_store::{Row, SpaceId, Which, prefix_range};
 
 use crate::container::generation::version_text;
 use crate::container::{ACCOUNT_KEY_SCOPE, is_system};
+use crate::list::known;
 use crate::record::{Container, Deleted};
 use crate::{BlobService, XML, keys, reply};
 
@@ -30,14 +31,18 @@ enum Include {
     System,
 }
 
-const INCLUDES: [(&str, Include); 3] =
-    [("metadata", Include::Metadata), ("deleted", Include::Deleted), ("system", Include::System)];
+/// The words of `include`, and the version that brought each.
+const INCLUDES: [(&str, Include, Version); 3] = [
+    ("metadata", Include::Metadata, Version::OLDEST),
+    ("deleted", Include::Deleted, Version::new(2019, 12, 12)),
+    ("system", Include::System, Version::new(2020, 10, 2)),
+];
 
 impl BlobService {
     /// List Containers.
     pub(crate) async fn list_containers(&self, request: Request) -> Result<Response, Refusal> {
         let page = Page::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
-        let include = request.query.list("include", &INCLUDES)?;
+        let include = request.query.list("include", &known(&INCLUDES, request.version))?;
         let account = keys::containers(&request.account);
         let all = prefix_range(&[&account, page.prefix.as_bytes()].concat());
         let which = if include.contains(&Include::Deleted) { Which::All } else { Which::First };
@@ -85,6 +90,12 @@ fn position(account: &[u8], marker: &[u8]) -> (Bytes, Bytes) {
     let mut parts = marker.splitn(2, |byte| *byte == 0);
     let (name, key) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     ([account, name].concat().into(), Bytes::copy_from_slice(key))
+}
+
+/// Takes a marker that a client made up.
+pub(crate) fn fuzz_marker(marker: &[u8]) {
+    let account = b"account/";
+    assert!(position(account, marker).0.starts_with(account));
 }
 
 struct Listing<'a> {

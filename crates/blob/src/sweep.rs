@@ -1,8 +1,8 @@
 //! Garbage: spaces that no container names any more.
 //!
 //! Deleting a container only moves its row. The rest is done here, in small steps and in the background: a deleted
-//! container whose days are over becomes garbage; the rows of garbage are removed, and when none is left, the row that
-//! remembered it. Every step can be repeated, so it does not matter where the server was stopped.
+//! container whose days are over becomes garbage, and so does every container of an account that was removed; the rows of
+//! garbage are removed, and when none is left, the row that remembered it. Every step can be repeated, so it does not matter where the server was stopped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -102,33 +102,43 @@ impl BlobService {
         }
     }
 
-    /// The garbage that a row of a container names, if it does. Else the space that it names is made to follow it.
+    /// The garbage that a row of a container names, if it does or has come to. Else its space is made to follow it.
     async fn find_garbage(&self, partition: &Partition, row: &Row) -> Result<Option<SpaceId>, Refusal> {
         if let Some(space) = keys::garbage_space(&row.key) {
             self.settle(partition, space, Settle::Repair).await?;
             return Ok(Some(space));
         }
         let container = Container::decode(&row.value)?;
-        self.settle(partition, container.space, Settle::Repair).await?;
-        match container.deleted {
-            Some(deleted) if deleted.until <= self.store.now() => {
-                let expired = self.transact(partition, Reads::key(row.key.clone()), |view| {
-                    // It was restored meanwhile.
-                    if view.row(&row.key).is_none() {
-                        return Ok(Decision::Answer(None));
-                    }
-                    let garbage = Mutation::Put(keys::garbage(container.space), Bytes::new());
-                    let change = Change::of([Mutation::Delete(row.key.clone()), garbage]);
-                    Ok(Decision::Write(change, Some(container.space)))
-                });
-                expired.await
-            }
-            Some(deleted) => {
-                self.garbage.arises(Some(deleted.until));
-                Ok(None)
-            }
-            None => Ok(None),
+        let is_over = container.deleted.is_some_and(|deleted| deleted.until <= self.store.now());
+        if is_over || self.is_orphan(partition).await? {
+            return self.abandon(partition, &row.key).await;
         }
+        self.settle(partition, container.space, Settle::Repair).await?;
+        if let Some(deleted) = container.deleted {
+            self.garbage.arises(Some(deleted.until));
+        }
+        Ok(None)
+    }
+
+    /// Whether the account that a container belonged to is gone. Nobody can reach the container any more: another account
+    /// of that name is of another generation.
+    async fn is_orphan(&self, partition: &Partition) -> Result<bool, Refusal> {
+        let Some((account, generation)) = keys::owner(&partition.key) else { return Ok(false) };
+        let account = self.accounts.get(account).await?;
+        Ok(account.is_none_or(|account| account.generation != generation))
+    }
+
+    /// Makes garbage of a container, unless it was deleted or restored meanwhile.
+    async fn abandon(&self, partition: &Partition, key: &Bytes) -> Result<Option<SpaceId>, Refusal> {
+        let moved = self.transact(partition, Reads::key(key.clone()), |view| {
+            let Some(row) = view.row(key) else { return Ok(Decision::Answer(None)) };
+            let space = Container::decode(&row.value)?.space;
+            let garbage = Mutation::Put(keys::garbage(space), Bytes::new());
+            Ok(Decision::Write(Change::of([Mutation::Delete(key.clone()), garbage]), Some(space)))
+        });
+        let Some(space) = moved.await? else { return Ok(None) };
+        self.settle(partition, space, Settle::Moved).await?;
+        Ok(Some(space))
     }
 
     /// Removes the rows of a space and then the row that names it as garbage.

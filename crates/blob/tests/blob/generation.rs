@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{TestServer, start};
+use crate::support::{OTHER_ACCOUNT, TestServer, key, start};
 use lazuli_account::Setting;
+use lazuli_auth::sign;
 use lazuli_extents::Pace;
 use lazuli_store::{SpaceHeader, SpaceId, Store};
 
@@ -236,6 +237,27 @@ async fn the_rows_of_a_deleted_container_are_removed_in_the_background() {
     assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().containers, 1);
     assert_eq!(server.rows(), 2);
     assert_eq!(server.get("/kept/b", "").await.expect(200).text(), "x");
+}
+
+#[tokio::test]
+async fn what_a_removed_account_has_left_is_swept_and_nothing_else() {
+    let server = start().await;
+    server.create_container("kept").await;
+    server.put_block_blob("/kept/b", "x").await;
+    let fields =
+        [("sv", "2022-11-02"), ("ss", "b"), ("srt", "sco"), ("sp", "rwc"), ("se", "2099-12-31T00:00:00Z")];
+    let sas = sign::account_sas(OTHER_ACCOUNT, &key(), &fields);
+    let con = format!("/con?restype=container&{sas}");
+    server.send_to(OTHER_ACCOUNT, "PUT", &con, "", "").await.expect(201);
+    server.send_to(OTHER_ACCOUNT, "PUT", &format!("/con/b?{sas}"), BLOCK, "x").await.expect(201);
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().containers, 0);
+    let account = (*server.accounts.get(OTHER_ACCOUNT).await.unwrap().unwrap()).clone();
+    server.accounts.remove(OTHER_ACCOUNT).await.unwrap();
+    server.accounts.add(account).await.unwrap();
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().containers, 1);
+    server.send_to(OTHER_ACCOUNT, "GET", &con, "", "").await.refused(404, "ContainerNotFound");
+    assert_eq!(server.get("/kept/b", "").await.expect(200).text(), "x");
+    assert_eq!(server.rows(), 2);
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ mod copy;
 mod delete;
 mod edit;
 mod encryption;
+mod expiry;
 #[doc(hidden)]
 pub mod fuzz;
 mod get;
@@ -62,10 +63,12 @@ use lazuli_protocol::structured::Structured;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
 use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
 
+use expiry::ExpiryWatch;
 use pending::Copies;
 use precondition::check_tag_permission;
 use sweep::GarbageWatch;
 
+pub use expiry::Expired;
 pub use record::Damage;
 pub use rows::BlobRows;
 pub use source::CopySources;
@@ -82,6 +85,7 @@ pub struct BlobService {
     accounts: AccountDirectory,
     gate: Arc<Gate>,
     garbage: Arc<GarbageWatch>,
+    expiry: Arc<ExpiryWatch>,
     copies: Arc<Copies>,
 }
 
@@ -89,7 +93,8 @@ impl BlobService {
     /// The service of these accounts, with rows here and bytes there.
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
         let copies = Arc::new(Copies::new(None, store.now()));
-        Self { store, extents, accounts, gate: Arc::default(), garbage: Arc::default(), copies }
+        let expiry = Arc::new(ExpiryWatch::new(store.now()));
+        Self { store, extents, accounts, gate: Arc::default(), garbage: Arc::default(), expiry, copies }
     }
 
     /// The same service, which may copy from these sources. Without any it does not copy.

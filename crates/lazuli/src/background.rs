@@ -122,6 +122,30 @@ impl Chore for GarbageSweep {
     }
 }
 
+/// Removes blobs, and what was deleted or staged, when their time is over.
+pub(crate) struct BlobExpiry {
+    pub(crate) blob: BlobService,
+}
+
+#[async_trait]
+impl Chore for BlobExpiry {
+    fn name(&self) -> &'static str {
+        "blob expiry"
+    }
+
+    fn is_due(&self) -> bool {
+        self.blob.expiry_due()
+    }
+
+    async fn run(&self, pace: Pace) -> Result<(), String> {
+        let expired = self.blob.expire(pace).await.map_err(|refusal| refusal.to_string())?;
+        if expired.states > 0 {
+            tracing::info!(states = expired.states, bytes = expired.bytes, "removed what has expired");
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};

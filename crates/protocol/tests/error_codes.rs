@@ -42,7 +42,7 @@ const LISTED: &[(u16, &str)] = &[
          Crc64Mismatch EmptyTagName DuplicateTagNames InvalidTags TagsTooLarge AllBatchSubRequestsShouldBeSameApi
          BothUserTagsAndSourceTagsCopyPresentException ExceedsMaxBatchRequestCount",
     ),
-    (403, "UnauthorizedBlobOverwrite"),
+    (403, "UnauthorizedBlobOverwrite OperationNotAllowedOnRootBlob"),
     (404, "BlobNotFound ContainerNotFound CannotVerifyCopySource"),
     (
         409,
@@ -58,7 +58,8 @@ const LISTED: &[(u16, &str)] = &[
          LeaseIsBreakingAndCannotBeChanged LeaseIsBrokenAndCannotBeRenewed NoPendingCopyOperation
          OperationNotAllowedOnIncrementalCopyBlob PendingCopyOperation PreviousSnapshotNotFound
          PreviousSnapshotOperationNotSupported PublicAccessNotPermitted SequenceNumberIncrementTooLarge
-         SnapshotCountExceeded SnapshotOperationRateExceeded SnapshotsPresent SystemInUse",
+         SnapshotCountExceeded SnapshotOperationRateExceeded SnapshotsPresent SystemInUse BlobSnapshotNotSoftDeleted
+         ImmutabilityPolicyDeleteOnLockedPolicy",
     ),
     (
         412,

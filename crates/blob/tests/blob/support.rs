@@ -16,13 +16,13 @@ use lazuli_account::{AccountDirectory, ServiceLevel, Setting};
 use lazuli_auth::shared_key::{Message, Scheme};
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_auth::{Authenticator, sign};
-use lazuli_blob::{BlobService, CopySources};
+use lazuli_blob::{BlobRows, BlobService, CopySources};
 use lazuli_concurrency::{Clock, ManualClock, Span, Timestamp};
-use lazuli_extents::{Extents, LocalExtents};
+use lazuli_extents::{Extents, Freed, LocalExtents, Pace, Sweep};
 use lazuli_front::{Endpoint, Gate, Limits, Metrics, Server};
 use lazuli_outbound::{Allow, Outbound};
 use lazuli_protocol::{Account, Key, Query, ServiceKind, Version};
-use lazuli_store::{Embedded, Options, Store};
+use lazuli_store::{Embedded, Options, Row, SpaceId, Store};
 use tempfile::TempDir;
 
 use crate::watched::Watched;
@@ -37,6 +37,20 @@ pub(crate) const VERSION: &str = "2025-01-05";
 
 pub(crate) fn key() -> Key {
     Key::from_bytes(b"a key for tests".to_vec())
+}
+
+/// The target with a signature that allows everything.
+pub(crate) fn allowed(target: &str) -> String {
+    let fields = [
+        ("sv", "2022-11-02"),
+        ("ss", "b"),
+        ("srt", "sco"),
+        ("sp", "rwdxylacuptfi"),
+        ("se", "2099-12-31T00:00:00Z"),
+    ];
+    let sas = sign::account_sas(ACCOUNT, &key(), &fields);
+    let separator = if target.contains('?') { '&' } else { '?' };
+    format!("{target}{separator}{sas}")
 }
 
 /// A running server. Everything goes when it is dropped.
@@ -183,6 +197,32 @@ impl TestServer {
         open(directory, clock, allow).await
     }
 
+    /// Frees content that no row refers to, as the server does in the background.
+    pub(crate) async fn sweep(&self) -> Freed {
+        let mut sweep = Sweep::begin(&self.extents, Pace::FULL).await.unwrap();
+        let (mut rows, mut contents) = (BlobRows::default(), vec![]);
+        let visit = |space, partition: &Bytes, row: &Row| {
+            contents.extend(rows.contents(space, partition, row).unwrap());
+            Ok(())
+        };
+        self.store.for_each_row(visit).unwrap();
+        for content in contents {
+            sweep.live(&content).await.unwrap();
+        }
+        sweep.finish().await.unwrap()
+    }
+
+    /// How many rows blobs have, in all containers.
+    pub(crate) fn blob_rows(&self) -> usize {
+        let mut rows = 0;
+        let visit = |space, partition: &Bytes, _: &Row| {
+            rows += usize::from(space != SpaceId::ROOT && partition.starts_with(b"b"));
+            Ok(())
+        };
+        self.store.for_each_row(visit).unwrap();
+        rows
+    }
+
     /// Whether these bytes are anywhere in the server's files.
     pub(crate) fn is_on_disk(&self, bytes: &[u8]) -> bool {
         fn search(path: &Path, bytes: &[u8]) -> bool {
@@ -208,16 +248,7 @@ impl TestServer {
         headers: &str,
         body: impl Into<Bytes>,
     ) -> Reply {
-        let fields = [
-            ("sv", "2022-11-02"),
-            ("ss", "b"),
-            ("srt", "sco"),
-            ("sp", "rwdxylacuptfi"),
-            ("se", "2099-12-31T00:00:00Z"),
-        ];
-        let sas = sign::account_sas(ACCOUNT, &key(), &fields);
-        let separator = if target.contains('?') { '&' } else { '?' };
-        self.send(method, &format!("{target}{separator}{sas}"), headers, body).await
+        self.send(method, &allowed(target), headers, body).await
     }
 
     /// A request as it is: anonymous, or with a signature in its target.

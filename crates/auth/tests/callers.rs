@@ -38,7 +38,8 @@ fn anybody_may_read_what_is_public_and_nothing_else() {
                 PublicAccess::Container => {
                     blob_level.contains(operation) || container_level.contains(operation)
                 }
-            } || operation.name().starts_with("Preflight");
+            } || operation.is_preflight()
+                || matches!(operation, GetWebContent | GetWebContentProperties);
             let result = world.ask(&Ask::new(*operation));
             let expected =
                 if allowed { Ok(Caller::Anonymous) } else { Err(ErrorCode::NoAuthenticationInformation) };

@@ -52,6 +52,7 @@ mod tag_query;
 mod tags;
 mod target;
 mod tier;
+mod website;
 
 use std::sync::Arc;
 
@@ -147,6 +148,9 @@ impl Service for BlobService {
             Operation::RestoreContainer => self.restore_container(request).await,
             Operation::PutBlob => self.put_blob(request).await,
             Operation::GetBlob => self.get_blob(request).await,
+            Operation::GetWebContent | Operation::GetWebContentProperties => {
+                self.get_web_content(request).await
+            }
             Operation::GetBlobProperties => self.get_blob_properties(request).await,
             Operation::GetBlobMetadata => self.get_blob_metadata(request).await,
             Operation::SetBlobProperties => self.set_blob_properties(request).await,

@@ -22,8 +22,8 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use lazuli_auth::{Authenticator, Head};
 use lazuli_concurrency::{Clock, Timestamp};
-use lazuli_protocol::address::Address;
-use lazuli_protocol::operation::{Anonymous, BodyClass, route};
+use lazuli_protocol::address::{self, Address};
+use lazuli_protocol::operation::{BodyClass, route, route_website};
 use lazuli_protocol::properties::ServiceProperties;
 use lazuli_protocol::request::{Carried, full};
 use lazuli_protocol::{
@@ -140,7 +140,7 @@ impl Pipeline {
         }
         let target = self.locate(&arrival, reply, properties).await?;
         let Arrival { parts, mut body, origin, now, request_id } = arrival;
-        if target.operation.row().anonymous == Anonymous::Always {
+        if target.operation.is_preflight() {
             return preflight(properties.as_deref(), &parts.headers);
         }
         let head = Head {
@@ -205,18 +205,28 @@ impl Pipeline {
         reply: &mut Reply,
         properties: &mut Option<Arc<ServiceProperties>>,
     ) -> Result<Target, Refusal> {
-        let query = Query::parse(parts.uri.query().unwrap_or_default())?;
         let host = self.host_of(&parts.uri, &parts.headers);
+        let query = match address::is_website(self.kind, host) {
+            true => Query::default(),
+            false => Query::parse(parts.uri.query().unwrap_or_default())?,
+        };
         let address = Address::parse(self.kind, host, parts.uri.path(), &query, &self.gate.host_suffixes)?;
         let account = lazuli_auth::account(&*self.gate.accounts, &address.account).await?;
         reply.exchange.set_account(&account);
         let found = self.gate.accounts.service_properties(&account, self.kind).await?;
         let default = found.default_service_version;
         *properties = Some(found);
-        let version = version(&parts.headers, &query, default)?;
+        let version = match address.website {
+            true => Version::NEWEST,
+            false => version(&parts.headers, &query, default)?,
+        };
         reply.version = version;
-        let operation =
-            route(self.kind, &parts.method, &address.container, &address.object, &query, &parts.headers)?;
+        let operation = match address.website {
+            true => route_website(&parts.method)?,
+            false => {
+                route(self.kind, &parts.method, &address.container, &address.object, &query, &parts.headers)?
+            }
+        };
         reply.exchange.set_operation(operation);
         Ok(Target { address, query, account, version, operation })
     }

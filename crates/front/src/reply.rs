@@ -133,6 +133,7 @@ fn error_format(service: ServiceKind, operation: Option<Operation>) -> ErrorForm
             ),
         ) => ErrorFormat::TableXml,
         (ServiceKind::Table, _) => ErrorFormat::TableJson,
+        (_, Some(Operation::GetWebContent | Operation::GetWebContentProperties)) => ErrorFormat::Html,
         _ => ErrorFormat::Xml,
     }
 }

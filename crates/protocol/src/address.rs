@@ -3,6 +3,10 @@
 //! Path style is `http://host:port/account/container/object`, host style `http://account.blob.host/container/object`.
 //! Names are percent-decoded and otherwise left alone: `a//b` and `./x` are names of blobs, so a path is never
 //! normalised. Whether a name is allowed is decided in [`names`].
+//!
+//! A static website is at `http://account.web.host/path`, or `http://account.z1.web.host/path` as the cloud service has
+//! it, on the port of the blob service. Browsers and curl take `account.web.localhost` for this machine without asking
+//! any DNS.
 
 use std::net::IpAddr;
 
@@ -27,6 +31,8 @@ pub struct Address {
     pub style: Style,
     /// Whether the secondary endpoint was addressed.
     pub secondary: bool,
+    /// Whether the account's static website was addressed. The container is that of the website then.
+    pub website: bool,
     /// The path as it was sent, the account included in path style: Shared Key signs it.
     pub raw_path: String,
 }
@@ -54,6 +60,12 @@ impl Address {
         suffixes: &[String],
     ) -> Result<Self, Refusal> {
         let rest = path.strip_prefix('/').ok_or(ErrorCode::InvalidUri)?;
+        if let Some(account) = website_in_host(service, host) {
+            let account = account.strip_suffix(SECONDARY).unwrap_or(&account).to_owned();
+            let (container, object) = (names::WEB_CONTAINER.to_owned(), decode(rest)?);
+            let (style, raw_path) = (Style::Host, path.to_owned());
+            return Ok(Self { account, container, object, style, secondary: false, website: true, raw_path });
+        }
         let (style, account, rest) = match account_in_host(service, host, suffixes) {
             Some(account) => (Style::Host, account, rest),
             None => {
@@ -66,8 +78,8 @@ impl Address {
             None => (account, false),
         };
         let raw_path = path.to_owned();
-        let whole =
-            Self { account, container: String::new(), object: String::new(), style, secondary, raw_path };
+        let (container, object) = (String::new(), String::new());
+        let whole = Self { account, container, object, style, secondary, website: false, raw_path };
         whole.below(service, rest, query)
     }
 
@@ -150,6 +162,25 @@ fn account_in_host(service: ServiceKind, host: &str, suffixes: &[String]) -> Opt
         .map(str::to_owned)
 }
 
+/// The account whose static website a host is.
+fn website_in_host(service: ServiceKind, host: &str) -> Option<String> {
+    let name = without_port(host).to_ascii_lowercase();
+    let mut labels = name.split('.');
+    let account = labels.next()?;
+    let label = labels.next()?;
+    // One label may say where the website is: z and a number.
+    let is_zone =
+        label.strip_prefix('z').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    let label = if is_zone { labels.next()? } else { label };
+    let is_account = names::is_account(account.strip_suffix(SECONDARY).unwrap_or(account));
+    (service == ServiceKind::Blob && label == "web" && is_account).then(|| account.to_owned())
+}
+
+/// Whether a host is that of a static website, where a query means nothing.
+pub fn is_website(service: ServiceKind, host: &str) -> bool {
+    website_in_host(service, host).is_some()
+}
+
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
@@ -201,6 +232,28 @@ mod tests {
             );
             assert_eq!((address.container.as_str(), address.object.as_str()), ("c", "b"), "{case}");
             assert_eq!(address.raw_path, target.split('?').next().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_website_has_a_host_of_its_own() {
+        for (service, host, path, website) in [
+            (Blob, "dev1.web.localhost:10000", "/a%20b/", Some("a b/")),
+            (Blob, "dev1.z13.web.core.windows.net", "/", Some("")),
+            (Blob, "DEV1-secondary.Web.localhost", "/x", Some("x")),
+            (Blob, "dev1.z.web.localhost", "/dev2/x", None),
+            (Blob, "dev1.zone.web.localhost", "/dev2/x", None),
+            (Blob, "my-host.web.localhost", "/dev2/x", None),
+            (Blob, "web.localhost", "/dev2/x", None),
+            (Blob, "dev1.blob.web.localhost", "/c/x", None),
+            (Queue, "dev1.web.localhost", "/dev2/x", None),
+        ] {
+            let address = address(service, host, path).unwrap();
+            assert_eq!(address.website, website.is_some(), "{host}");
+            if let Some(object) = website {
+                let named = (address.account.as_str(), address.container.as_str(), address.object.as_str());
+                assert_eq!(named, ("dev1", "$web", object), "{host}");
+            }
         }
     }
 

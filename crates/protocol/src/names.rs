@@ -6,8 +6,10 @@ use crate::error::{ErrorCode, Refusal};
 
 /// The container that `/name` addresses.
 pub const ROOT_CONTAINER: &str = "$root";
+/// The container of an account's static website.
+pub const WEB_CONTAINER: &str = "$web";
 /// Containers whose names break the rules of names.
-const SPECIAL_CONTAINERS: [&str; 4] = [ROOT_CONTAINER, "$web", "$logs", "$blobchangefeed"];
+const SPECIAL_CONTAINERS: [&str; 4] = [ROOT_CONTAINER, WEB_CONTAINER, "$logs", "$blobchangefeed"];
 const MAX_BLOB_NAME: usize = 1024;
 const MAX_BLOB_SEGMENTS: usize = 254;
 

@@ -16,7 +16,7 @@ use crate::account::Role;
 use crate::query::Query;
 use crate::service::ServiceKind;
 
-pub use route::route;
+pub use route::{route, route_website};
 pub use table::Operation;
 
 /// What the table says about one operation.
@@ -91,6 +91,8 @@ pub enum Place {
     Entity,
     /// `/$batch` of the table service
     TableBatch,
+    /// Anything on a static website
+    Website,
 }
 
 /// A header or query parameter that tells operations apart. Values compare without regard to case.
@@ -191,6 +193,11 @@ impl Operation {
     /// The name in the REST documentation.
     pub fn name(self) -> &'static str {
         self.row().name
+    }
+
+    /// Whether it is a browser's question before it asks.
+    pub fn is_preflight(self) -> bool {
+        self == route::preflight(self.service())
     }
 
     /// The service that has it.

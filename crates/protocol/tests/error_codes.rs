@@ -43,7 +43,7 @@ const LISTED: &[(u16, &str)] = &[
          BothUserTagsAndSourceTagsCopyPresentException ExceedsMaxBatchRequestCount",
     ),
     (403, "UnauthorizedBlobOverwrite OperationNotAllowedOnRootBlob"),
-    (404, "BlobNotFound ContainerNotFound CannotVerifyCopySource"),
+    (404, "WebContentNotFound BlobNotFound ContainerNotFound CannotVerifyCopySource"),
     (
         409,
         "BlobAlreadyExists BlobArchived BlobBeingRehydrated BlobNotArchived BlobIsSealed BlobImmutableDueToPolicy

@@ -27,3 +27,4 @@ mod tags;
 mod tier;
 mod watched;
 mod web;
+mod website;

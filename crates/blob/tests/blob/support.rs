@@ -271,9 +271,20 @@ impl TestServer {
         headers: &str,
         body: impl Into<Bytes>,
     ) -> Reply {
+        self.send_path(method, &format!("/{account}{target}"), headers, body).await
+    }
+
+    /// A request whose path is all there is, the account included where it is not in the host.
+    pub(crate) async fn send_path(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: impl Into<Bytes>,
+    ) -> Reply {
         let mut request = http::Request::builder()
             .method(Method::from_bytes(method.as_bytes()).unwrap())
-            .uri(format!("http://{}/{account}{target}", self.address));
+            .uri(format!("http://{}{path}", self.address));
         let mut version = false;
         for line in headers.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (name, value) = line.split_once(':').unwrap();

@@ -142,6 +142,7 @@ error_codes! {
     }
     NOT_FOUND {
         ResourceNotFound: "The specified resource does not exist.",
+        WebContentNotFound: "The requested content does not exist.",
         BlobNotFound: "The specified blob does not exist.",
         CannotVerifyCopySource: "Could not verify the copy source.",
         ContainerNotFound: "The specified container does not exist.",

@@ -24,6 +24,8 @@ pub enum ErrorFormat {
     TableXml,
     /// `{"error":…}`: Data Lake.
     DfsJson,
+    /// A page, for people: static websites.
+    Html,
 }
 
 impl Refusal {
@@ -70,10 +72,24 @@ impl Refusal {
                 let message = json!({ "lang": "en-US", "value": message });
                 json!({ "odata.error": { "code": code, "message": message } }).to_string().into()
             }
+            ErrorFormat::Html => self.page(request_id, now).into(),
             ErrorFormat::DfsJson => {
                 json!({ "error": { "code": code, "message": message } }).to_string().into()
             }
         }
+    }
+}
+
+impl Refusal {
+    /// The page that a browser shows. Nothing in it comes from the request.
+    fn page(&self, request_id: Uuid, now: Timestamp) -> String {
+        let (code, status, text) = (self.code.name(), self.status.as_u16(), self.code.message());
+        let time = date::iso8601(now);
+        format!(
+            "<!DOCTYPE html><html><head><title>{code}</title></head><body><h1>{text}</h1><p><ul>\
+             <li>HttpStatusCode: {status}</li><li>ErrorCode: {code}</li><li>RequestId : {request_id}</li>\
+             <li>TimeStamp : {time}</li></ul></p></body></html>"
+        )
     }
 }
 
@@ -83,6 +99,7 @@ impl ErrorFormat {
             Self::Xml | Self::TableXml => "application/xml",
             Self::TableJson => "application/json;odata=minimalmetadata;streaming=true;charset=utf-8",
             Self::DfsJson => "application/json;charset=utf-8",
+            Self::Html => "text/html",
         }
     }
 }
@@ -147,6 +164,17 @@ mod tests {
             serde_json::from_str(&body(&ErrorCode::PathNotFound.into(), ErrorFormat::DfsJson)).unwrap();
         assert_eq!(json["error"]["code"], "PathNotFound");
         assert_eq!(json["error"]["message"], format!("The specified path does not exist.{TAIL}"));
+    }
+
+    #[test]
+    fn websites_answer_with_a_page() {
+        assert_eq!(
+            body(&ErrorCode::WebContentNotFound.into(), ErrorFormat::Html),
+            "<!DOCTYPE html><html><head><title>WebContentNotFound</title></head><body>\
+             <h1>The requested content does not exist.</h1><p><ul><li>HttpStatusCode: 404</li>\
+             <li>ErrorCode: WebContentNotFound</li><li>RequestId : f16b5298-0003-011e-0e70-83666b000000</li>\
+             <li>TimeStamp : 2020-07-10T10:16:22.8096444Z</li></ul></p></body></html>"
+        );
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub fn route(
 
     let here = || ROWS.iter().filter(move |row| row.service == service && row.places.contains(&place));
     let of_type = || here().filter(|row| row.restype.eq_ignore_ascii_case(restype));
-    let named = || of_type().filter(|row| row.comp.eq_ignore_ascii_case(comp) && !is_preflight(row));
+    let named =
+        || of_type().filter(|row| row.comp.eq_ignore_ascii_case(comp) && !row.operation.is_preflight());
     let fits = |row: &&Row| row.methods.contains(&verb) && row.when.iter().all(|w| w.holds(query, headers));
 
     if let Some(row) = named().find(fits) {
@@ -50,17 +51,22 @@ pub fn route(
     }
 }
 
-const fn preflight(service: ServiceKind) -> Operation {
+/// The operation that a request to a static website asks for. Its path, query and headers do not matter.
+pub fn route_website(method: &Method) -> Result<Operation, Refusal> {
+    match *method {
+        Method::GET => Ok(Operation::GetWebContent),
+        Method::HEAD => Ok(Operation::GetWebContentProperties),
+        _ => Err(bad_verb(ServiceKind::Blob)),
+    }
+}
+
+pub(super) const fn preflight(service: ServiceKind) -> Operation {
     match service {
         ServiceKind::Blob => Operation::PreflightBlobRequest,
         ServiceKind::Queue => Operation::PreflightQueueRequest,
         ServiceKind::Table => Operation::PreflightTableRequest,
         ServiceKind::File => Operation::PreflightFileRequest,
     }
-}
-
-fn is_preflight(row: &Row) -> bool {
-    row.operation == preflight(row.service)
 }
 
 fn bad_verb(service: ServiceKind) -> Refusal {

@@ -10,7 +10,9 @@ use crate::service::ServiceKind;
 
 use Anonymous::{Always, Never, PublicBlob, PublicContainer};
 use BodyClass::{Large, Medium, Nothing, Small, Stream};
-use Place::{Container, Entity, Message, Messages, NamedTable, Object, Service, Table, TableBatch, Tables};
+use Place::{
+    Container, Entity, Message, Messages, NamedTable, Object, Service, Table, TableBatch, Tables, Website,
+};
 use When::{Header, HeaderIs, Query, QueryIs};
 
 const READER: Option<Role> = Some(Role::Reader);
@@ -88,6 +90,9 @@ operations! {
     Blob {
         PreflightBlobRequest, "Preflight Blob Request", Any, [Service, Container, Object], OPTIONS, "", "", [], "*", "*", Always, READER, Nothing, READ;
         GetAccountInformation, "Get Account Information", Any, [Service, Container, Object], GET_HEAD, "account", "properties", [], "*", "*", Never, NO_ROLE, Nothing, READ;
+
+        GetWebContent, "Get Web Content", Object, [Website], GET, "", "", [], "*", "*", Always, READER, Nothing, READ;
+        GetWebContentProperties, "Get Web Content Properties", Object, [Website], HEAD, "", "", [], "*", "*", Always, READER, Nothing, READ;
 
         ListContainers, "List Containers", Service, [Service], GET, "", "list", [], "l", "", Never, READER, Nothing, READ;
         GetBlobServiceProperties, "Get Blob Service Properties", Service, [Service], GET, "service", "properties", [], "r", "", Never, READER, Nothing, READ;

@@ -59,7 +59,7 @@ impl Listing<'_> {
         self.xml.close();
         if self.include.metadata && blob.committed {
             match blob.encryption {
-                Some(Encryption::Customer { .. }) => {
+                Some(Encryption::Customer { .. }) if !blob.metadata.is_empty() => {
                     self.xml.text_with("Metadata", &[("Encrypted", "true")], "");
                 }
                 _ => blob.metadata.write_xml(&mut self.xml),
@@ -68,7 +68,7 @@ impl Listing<'_> {
         if self.include.tags && !blob.tags.0.is_empty() {
             blob.tags.write_xml(&mut self.xml, |_| true);
         }
-        if version.at_least(2019, 12, 12) {
+        if version.at_least(2019, 12, 12) && blob.kind == Kind::Block {
             self.xml.empty("OrMetadata");
         }
         self.xml.close();

@@ -542,6 +542,48 @@ async fn a_signature_for_a_directory_shows_what_is_in_it_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn what_is_included_is_shown_only_if_it_is_asked_for() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put("/con/b", "x-ms-blob-type: BlockBlob\nx-ms-tags: colour=blue&size=3", "x").await.expect(201);
+    let source = format!("x-ms-copy-source: http://{}/{ACCOUNT}/con/b", server.address);
+    server.put("/con/c", &source, "").await.expect(202);
+    server.put("/con/b?comp=tier", "x-ms-access-tier: Cool", "").await.expect(200);
+    let policy = "x-ms-immutability-policy-until-date: Sat, 03 Jan 2026 00:00:00 GMT\n\
+                  x-ms-immutability-policy-mode: unlocked";
+    server.put("/con/b?comp=immutabilityPolicies", policy, "").await.expect(200);
+    server.put("/con/b?comp=legalhold", "x-ms-legal-hold: true", "").await.expect(200);
+    let always = [
+        "<TagCount>2</TagCount>",
+        "<AccessTier>Cool</AccessTier><AccessTierChangeTime>Fri, 02 Jan 2026 03:04:05 GMT</AccessTierChangeTime>",
+    ];
+    let included = [
+        (
+            "tags",
+            "<Tags><TagSet><Tag><Key>colour</Key><Value>blue</Value></Tag>\
+             <Tag><Key>size</Key><Value>3</Value></Tag></TagSet></Tags>",
+        ),
+        ("copy", "<CopyStatus>success</CopyStatus><CopySource>http://"),
+        ("copy", "<CopyProgress>1/1</CopyProgress><CopyCompletionTime>"),
+        (
+            "immutabilitypolicy",
+            "<ImmutabilityPolicyUntilDate>Sat, 03 Jan 2026 00:00:00 GMT</ImmutabilityPolicyUntilDate>\
+             <ImmutabilityPolicyMode>unlocked</ImmutabilityPolicyMode>",
+        ),
+        ("legalhold", "<LegalHold>true</LegalHold>"),
+    ];
+    let plain = server.list("").await;
+    for text in always {
+        assert!(plain.contains(text), "{text} in {plain}");
+    }
+    for (word, text) in included {
+        assert!(!plain.contains(text), "{text} in {plain}");
+        let with = server.list(&format!("include={word}")).await;
+        assert!(with.contains(text), "{text} in {with}");
+    }
+}
+
+#[tokio::test]
 async fn tags_are_shown_to_those_who_may_read_tags() {
     let server = start().await;
     server.put_all(&["a"]).await;

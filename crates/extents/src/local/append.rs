@@ -10,10 +10,13 @@ use rustix::fs::ftruncate;
 use rustix::io::Errno;
 
 use super::Shared;
-use super::disk::is_full;
+use super::disk::{Disk, is_full};
 use crate::extent::{Error, ExtentId, ExtentRef};
 use crate::pin::{Appended, Writer};
 use crate::segment::{BLOCK, Checksums, FrameHeader, SegmentHeader, frame_bytes, frame_offset};
+
+/// A frame of so many bytes is worth a call of its own to begin writing it out.
+const WRITE_OUT_BYTES: u64 = 256 << 10;
 
 /// Where the next frame goes.
 #[derive(Debug, Default)]
@@ -78,11 +81,15 @@ impl Shared {
         self.check_running()?;
         let sums = Checksums::of(payload).ok_or(Error::Size)?;
         let Place { id, salt, file } = self.reserve(sums.length, writer)?;
+        let length = sums.length;
         let header = FrameHeader { id, salt, sums };
         let encoded = header.encode();
         let buffers: Vec<&[u8]> =
             std::iter::once(encoded.as_slice()).chain(payload.iter().map(Bytes::as_ref)).collect();
         let written = self.disk.write(&file, &buffers, frame_offset(id));
+        if u64::from(length) >= WRITE_OUT_BYTES {
+            Disk::begin_write_out(&file, frame_offset(id), frame_bytes(length));
+        }
         // Noted whatever became of it, before the frame counts as quiet: a part may have been written.
         self.sync.wrote(id.segment(), &file);
         self.appender.lock().in_flight.remove(&id);

@@ -129,7 +129,6 @@ async fn each_request_is_answered_in_its_order_with_its_id_and_its_own_outcome()
 }
 
 #[tokio::test]
-#[ignore = "Set Blob Tier is being built"]
 async fn tiers_are_set_in_a_batch_of_a_container() {
     let server = start().await;
     server.create_container("aaa").await;

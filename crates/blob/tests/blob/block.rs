@@ -5,6 +5,8 @@ use bytes::Bytes;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use lazuli_store::{Commit, Mutation, Partition, SpaceId, Store, Which};
+
 use crate::support::{Reply, TestServer, start};
 
 /// The text of a block id, and as it stands in a query.
@@ -360,4 +362,100 @@ async fn fifty_thousand_blocks_are_committed_and_rearranged() {
     assert!(part[0] == 249 && part[1] == 248 && part[100] == 248 && part[101] == 247);
     let reply = server.get("/con/b?comp=blocklist", "").await.expect(200);
     assert_eq!(reply.text().matches("<Block>").count(), 50_000);
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_blocks_can_be_staged() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_block("/con/b", "a", "1").await.expect(201);
+    let (partition, epoch) = partition_of(&server, "b").await;
+    let add = async |amount: i64| {
+        let commit = Commit {
+            stamp: server.store.stamp(),
+            epoch,
+            conditions: vec![],
+            mutations: vec![Mutation::Add("n".into(), amount)],
+            valid_until: None,
+            bulk: false,
+        };
+        server.store.commit(&partition, commit).await.unwrap();
+    };
+    add(99_998).await;
+    server.put_block("/con/b", "b", "2").await.expect(201);
+    server.put_block("/con/b", "c", "3").await.refused(409, "BlockCountExceedsLimit");
+    server.put_block("/con/b", "a", "new").await.expect(201);
+    server.put_block_list("/con/b", "", "l:a l:b").await.expect(201);
+    assert_eq!(server.get("/con/b", "").await.text(), "new2");
+    server.put_block("/con/b", "c", "3").await.expect(201);
+}
+
+/// Where the rows of a blob are, and the epoch there. The only container says in which space: its row begins with it.
+async fn partition_of(server: &TestServer, blob: &str) -> (Partition, u64) {
+    let from = (Bytes::from_static(b"blob/"), Bytes::new());
+    let found = server.store.scan_space(SpaceId::ROOT, from, None, Which::First, 1).await.unwrap();
+    let digits = found.rows[0].1.value.iter().skip(5);
+    let mut space = 0;
+    for (at, digit) in digits.enumerate() {
+        space |= u64::from(digit & 0x7F) << (7 * at);
+        if digit & 0x80 == 0 {
+            break;
+        }
+    }
+    let epoch = server.store.space(SpaceId(space)).await.unwrap().unwrap().epoch;
+    (Partition::new(SpaceId(space), format!("b{blob}")), epoch)
+}
+
+#[tokio::test]
+async fn what_was_deleted_can_be_restored_although_blocks_are_staged_for_another() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.soft_delete(Some(3)).await;
+    server.put("/con/b", "x-ms-blob-type: BlockBlob\nx-ms-tags: a=1", "old").await.expect(201);
+    server.delete("/con/b", "").await.expect(202);
+    server.put_block("/con/b", "a", "new").await.expect(201);
+    server.get("/con/b", "").await.refused(404, "BlobNotFound");
+    let listed =
+        server.get("/con?restype=container&comp=list&include=deleted,snapshots", "").await.expect(200);
+    assert!(listed.text().contains("<Deleted>true</Deleted>"), "{}", listed.text());
+    server.put_block_list("/con/b", "", "l:a").await.expect(201);
+    assert_eq!(server.get("/con/b", "").await.text(), "new");
+    server.put("/con/b?comp=undelete", "", "").await.expect(200);
+    let listed = server.get("/con?restype=container&comp=list&include=snapshots", "").await.expect(200);
+    let snapshot = listed.text().split_once("<Snapshot>").unwrap().1.split_once('<').unwrap().0;
+    assert_eq!(server.get(&format!("/con/b?snapshot={snapshot}"), "").await.text(), "old");
+    let found = server.get("/?comp=blobs&where=a%3D'1'", "").await.expect(200);
+    assert!(!found.text().contains("<Blob>"), "{}", found.text());
+}
+
+#[tokio::test]
+async fn an_archived_blob_takes_no_blocks_and_no_properties_but_tags_and_a_lease() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_block_blob("/con/b", "old").await;
+    server.put("/con/b?comp=tier", "x-ms-access-tier: Archive", "").await.expect(200);
+    server.put_block("/con/b", "a", "new").await.refused(409, "BlobArchived");
+    server.put_block_list("/con/b", "", "").await.refused(409, "BlobArchived");
+    server.put("/con/b?comp=metadata", "", "").await.refused(409, "BlobArchived");
+    server.put("/con/b?comp=properties", "", "").await.refused(409, "BlobArchived");
+    let tags = "<Tags><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tags>";
+    server.put("/con/b?comp=tags", "", tags).await.expect(204);
+    let acquire = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
+    server.put("/con/b?comp=lease", acquire, "").await.expect(201);
+}
+
+#[tokio::test]
+async fn what_is_held_is_not_changed() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_block_blob("/con/b", "old").await;
+    server.create_append_blob("/con/a").await;
+    for blob in ["/con/a", "/con/b"] {
+        server.put(&format!("{blob}?comp=legalhold"), "x-ms-legal-hold: true", "").await.expect(200);
+        let held = "BlobImmutableDueToLegalHold";
+        server.put(&format!("{blob}?comp=metadata"), "", "").await.refused(409, held);
+        server.put(&format!("{blob}?comp=properties"), "", "").await.refused(409, held);
+    }
+    server.append("/con/a", "", "x").await.refused(409, "BlobImmutableDueToLegalHold");
+    server.put_block_list("/con/b", "", "").await.refused(409, "BlobImmutableDueToLegalHold");
 }

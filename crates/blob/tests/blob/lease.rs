@@ -38,6 +38,10 @@ impl TestServer {
     /// A blob or container whose lease is in that state, with the id A.
     pub(crate) async fn blob_in_state(&self, blob: &str, state: &str) {
         self.put(blob, "x-ms-blob-type: BlockBlob", "").await.expect(201);
+        self.bring_lease_to(blob, state).await;
+    }
+
+    async fn bring_lease_to(&self, blob: &str, state: &str) {
         let acquire = "lease-action=acquire proposed-lease-id=A lease-duration=";
         let steps: &[&str] = match state {
             "available" => &[],
@@ -173,6 +177,28 @@ async fn a_break_takes_the_shorter_of_its_period_and_what_remains() {
     }
 }
 
+/// How an operation uses a blob, its name, the type of blob it needs, and its method, query, headers and body.
+type Use = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
+
+const USES: [Use; 16] = [
+    ("write", "Put Blob", "BlockBlob", "PUT", "", "x-ms-blob-type: BlockBlob", "new"),
+    ("write", "Put Blob (append)", "AppendBlob", "PUT", "", "x-ms-blob-type: AppendBlob", ""),
+    ("write", "Put Block", "BlockBlob", "PUT", "?comp=block&blockid=AAAA", "", "block"),
+    ("write", "Put Block List", "BlockBlob", "PUT", "?comp=blocklist", "", "<BlockList/>"),
+    ("write", "Append Block", "AppendBlob", "PUT", "?comp=appendblock", "", "more"),
+    ("write", "Append Blob Seal", "AppendBlob", "PUT", "?comp=seal", "", ""),
+    ("write", "Set Blob Metadata", "BlockBlob", "PUT", "?comp=metadata", "", ""),
+    ("write", "Set Blob Properties", "BlockBlob", "PUT", "?comp=properties", "", ""),
+    ("write", "Set Blob Tags", "BlockBlob", "PUT", "?comp=tags", "", "<Tags><TagSet/></Tags>"),
+    ("read", "Get Blob", "BlockBlob", "GET", "", "", ""),
+    ("read", "Get Blob Properties", "BlockBlob", "HEAD", "", "", ""),
+    ("read", "Get Blob Metadata", "BlockBlob", "GET", "?comp=metadata", "", ""),
+    ("read", "Get Blob Tags", "BlockBlob", "GET", "?comp=tags", "", ""),
+    ("read", "Get Block List", "BlockBlob", "GET", "?comp=blocklist", "", ""),
+    ("read", "Get Block List (all)", "BlockBlob", "GET", "?comp=blocklist&blocklisttype=all", "", ""),
+    ("read", "Snapshot Blob", "BlockBlob", "PUT", "?comp=snapshot", "", ""),
+];
+
 #[tokio::test]
 async fn using_a_leased_blob_needs_what_the_table_says() {
     let server = start().await;
@@ -181,6 +207,7 @@ async fn using_a_leased_blob_needs_what_the_table_says() {
     const OTHER: &str = "412 LeaseIdMismatchWithBlobOperation";
     const MISSING: &str = "412 LeaseIdMissing";
     const LOST: &str = "412 LeaseLost";
+    // Columns: available, leased, breaking, broken, expired. A success names the state that it leads to.
     let table = [
         ("write", "lease-id=A", [ABSENT, "leased", "breaking", LOST, LOST]),
         ("write", "lease-id=B", [ABSENT, OTHER, OTHER, LOST, LOST]),
@@ -189,20 +216,32 @@ async fn using_a_leased_blob_needs_what_the_table_says() {
         ("read", "lease-id=B", [ABSENT, OTHER, OTHER, LOST, LOST]),
         ("read", "", STATES),
     ];
-    for (row, (access, words, cells)) in table.iter().enumerate() {
-        for (state, expected) in STATES.iter().zip(cells) {
-            let blob = format!("/con/{row}-{state}");
-            server.blob_in_state(&blob, state).await;
-            let reply = match *access {
-                "write" => server.put(&format!("{blob}?comp=metadata"), &headers(words), "").await,
-                _ => server.get(&blob, &headers(words)).await,
-            };
-            let outcome = match reply.header("x-ms-error-code") {
-                Some(code) => format!("{} {code}", reply.status.as_u16()),
-                None => server.lease_state(&blob).await,
-            };
-            assert_eq!(outcome, *expected, "{access} {words} on {state}");
+    for (n, (access, name, kind, method, query, own, body)) in USES.iter().enumerate() {
+        for (row, (_, words, cells)) in table.iter().enumerate().filter(|(_, row)| row.0 == *access) {
+            for (state, expected) in STATES.iter().zip(cells) {
+                let blob = format!("/con/{n}-{row}-{state}");
+                server.put(&blob, &format!("x-ms-blob-type: {kind}"), "").await.expect(201);
+                server.bring_lease_to(&blob, state).await;
+                let all = format!("{own}\n{}", headers(words));
+                let reply = server.call(method, &format!("{blob}{query}"), &all, *body).await;
+                let outcome = match reply.header("x-ms-error-code") {
+                    Some(code) => format!("{} {code}", reply.status.as_u16()),
+                    None => server.lease_state(&blob).await,
+                };
+                assert_eq!(outcome, *expected, "{name}, {words} on {state}");
+            }
         }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_id_for_a_blob_that_is_not_there_is_one_too_many() {
+    let server = start().await;
+    server.create_container("con").await;
+    for (_, name, _, method, query, own, body) in USES {
+        let all = format!("{own}\nx-ms-lease-id: {A}");
+        let reply = server.call(method, &format!("/con/none{query}"), &all, body).await;
+        assert_eq!(reply.outcome(), (412, "LeaseNotPresentWithBlobOperation"), "{name}");
     }
 }
 

@@ -10,9 +10,11 @@ use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
 use crate::precondition::Preconditions;
-use crate::put::{check_no_body, new_blob};
+use crate::put::new_blob;
+use crate::put_from_url::check_no_body;
 use crate::record::{self, Blob, CopyState, CopyStatus, Kind, Tier};
-use crate::source::{Here, Place, Source, check_conditions, copies_tags, too_large};
+use crate::source::{Here, Place, Source, check_conditions, copies_tags};
+use crate::take::WantDigest;
 use crate::target::{State, Target, not_found};
 use crate::{BlobService, keys, reply};
 
@@ -47,21 +49,18 @@ impl BlobService {
         if !matches!(source.blob.kind, Kind::Block) {
             return Err(ErrorCode::InvalidSourceBlobType.into());
         }
-        if source.length > MAX_SYNCHRONOUS {
-            return Err(too_large(MAX_SYNCHRONOUS));
-        }
         let whole = 0..source.length;
-        let taken = self.take(&mut request, &source, whole, MAX_SYNCHRONOUS).await?;
+        let taken = self.take(&mut request, &source, whole, MAX_SYNCHRONOUS, WantDigest::IfSent).await?;
         let copy = Copy { request: &request, preconditions, access: Access::Write, wanted, source };
         let blob = match &copy.source.place {
             Place::Here(here) => self.share(&copy, here, &target).await?,
             Place::There(_) => {
                 let put = self.put_copy(&copy, &target, taken.content.clone()).await;
-                put.inspect_err(|_| self.extents.released(taken.content.allocated()))?
+                put.inspect_err(|_| self.forget(&copy.source, &taken))?
             }
         };
         let mut response = copied(&blob, &request);
-        taken.digest.write(&mut response.headers);
+        taken.write_digest(&mut response.headers, request.version);
         Ok(response)
     }
 

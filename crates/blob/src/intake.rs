@@ -110,6 +110,25 @@ impl BlobService {
         Ok(Received { content, nonce, md5, crc64, sent_crc64: sent.crc64.is_some(), writer })
     }
 
+    /// Reads the body of a request for its digests alone, which have to be those that the client sent.
+    pub(crate) async fn digest(
+        &self,
+        request: &mut Request,
+        want: WantMd5,
+    ) -> Result<(Option<[u8; 16]>, u64), Refusal> {
+        let sent = SentDigests::parse(&request.headers)?;
+        let length = request.content_length.unwrap_or(0);
+        let mut digest = Digest::new(want == WantMd5::Always || sent.md5.is_some(), length);
+        while let Some(frame) = poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await {
+            if let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() {
+                digest.update(&bytes).await;
+            }
+        }
+        let (md5, crc64) = digest.finish().await?;
+        sent.check(md5, crc64)?;
+        Ok((md5, crc64))
+    }
+
     /// Receives the body of a request into memory, if it has at most `limit` bytes.
     pub(crate) async fn receive_document(
         &self,

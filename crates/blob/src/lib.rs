@@ -50,6 +50,7 @@ mod sweep;
 mod tag_index;
 mod tag_query;
 mod tags;
+mod take;
 mod target;
 mod tier;
 mod website;
@@ -168,6 +169,8 @@ impl Service for BlobService {
             Operation::SetBlobTags => self.set_blob_tags(request).await,
             Operation::FindBlobsByTags => self.find_blobs_by_tags(request).await,
             Operation::FindBlobsByTagsInContainer => self.find_blobs_by_tags_in_container(request).await,
+            Operation::PutBlockFromUrl => self.put_block_from_url(request).await,
+            Operation::AppendBlockFromUrl => self.append_block_from_url(request).await,
             Operation::LeaseBlob => self.lease_blob(request).await,
             Operation::DeleteBlob => self.delete_blob(request).await,
             Operation::UndeleteBlob => self.undelete_blob(request).await,

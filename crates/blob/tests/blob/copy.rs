@@ -1,6 +1,7 @@
 //! Copies within the server: Copy Blob, Copy Blob From URL, Put Blob From URL.
 
 use bytes::Bytes;
+use lazuli_account::Setting;
 use lazuli_auth::sign;
 
 use crate::support::{ACCOUNT, OTHER_ACCOUNT, Reply, TestServer, key, start};
@@ -450,4 +451,72 @@ async fn copy_blob_from_url_takes_up_to_256_mib() {
         let head = server.head("/things/copy", "").await;
         assert_eq!(head.header("content-length"), Some(length.to_string().as_str()));
     }
+}
+
+#[tokio::test]
+async fn a_snapshot_or_an_earlier_version_is_promoted_by_copying_it_over_the_blob() {
+    let server = start().await;
+    server.set(Setting::BlobVersioning(true)).await;
+    server.create_container("things").await;
+    let first = server.put_block_blob("/things/b", "first").await;
+    let snapshot = server.put("/things/b?comp=snapshot", "", "").await.expect(201);
+    server.put_block_blob("/things/b", "second").await;
+    for source in [
+        format!("/things/b?snapshot={}", snapshot.header("x-ms-snapshot").unwrap()),
+        format!("/things/b?versionid={}", first.header("x-ms-version-id").unwrap()),
+    ] {
+        server.put_block_blob("/things/b", "third").await;
+        let copied = server.copy(&source, "/things/b", "").await.expect(202);
+        let got = server.get("/things/b", "").await.expect(200);
+        assert_eq!((got.text(), got.header("x-ms-version-id")), ("first", copied.header("x-ms-version-id")));
+        let shown = got.header("x-ms-copy-source").unwrap();
+        assert!(shown.ends_with(&source), "{shown}");
+        assert_eq!(server.get(&source, "").await.expect(200).text(), "first", "it is still there");
+    }
+    let none = "/things/b?snapshot=2020-01-01T00:00:00.0000000Z";
+    server.copy(none, "/things/b", "").await.refused(404, "BlobNotFound");
+    let target = "/things/b?snapshot=2020-01-01T00:00:00.0000000Z";
+    server.copy("/things/b", target, "").await.refused(400, "InvalidQueryParameterValue");
+}
+
+#[tokio::test]
+async fn the_copy_of_a_block_blob_has_its_blocks() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block("/things/source", "a", "one").await.expect(201);
+    server.put_block("/things/source", "b", "two").await.expect(201);
+    server.put_block_list("/things/source", "", "l:a l:b").await.expect(201);
+    server.put_block("/things/copy", "x", "waits").await.expect(201);
+    let list = async |blob: &str| {
+        let reply = server.get(&format!("{blob}?comp=blocklist&blocklisttype=all"), "").await.expect(200);
+        reply.text().to_owned()
+    };
+    for (way, kept) in [("", true), ("x-ms-requires-sync: true", true), (BLOCK, false)] {
+        server.copy("/things/source", "/things/copy", way).await;
+        assert_eq!(list("/things/copy").await == list("/things/source").await, kept, "{way}");
+        assert!(!list("/things/copy").await.contains("<UncommittedBlocks><Block>"));
+        assert_eq!(server.get("/things/copy", "").await.text(), "onetwo");
+    }
+}
+
+#[tokio::test]
+async fn a_copy_over_itself_never_brings_back_what_was_replaced() {
+    let server = std::sync::Arc::new(start().await);
+    server.create_container("things").await;
+    server.put_block_blob("/things/b", "0").await;
+    let mut clients = tokio::task::JoinSet::new();
+    for client in 0..32 {
+        let server = server.clone();
+        clients.spawn(async move {
+            for round in 0..8 {
+                let headers = format!("x-ms-meta-by: c{client}x{round}");
+                server.copy("/things/b", "/things/b", &headers).await.expect(202);
+            }
+        });
+    }
+    for round in 1..32 {
+        server.put_block_blob("/things/b", round.to_string()).await;
+        assert_eq!(server.get("/things/b", "").await.expect(200).text(), round.to_string());
+    }
+    clients.join_all().await;
 }

@@ -19,6 +19,7 @@ mod list_containers;
 mod page;
 mod properties;
 mod put;
+mod put_from_url;
 mod race;
 mod retention;
 mod snapshot;

@@ -1,0 +1,141 @@
+//! How a request takes content from its source.
+//!
+//! What a source in this server consists of is shared; its bytes are read only for their digest. What is elsewhere is
+//! fetched, and received like the body of a request.
+
+use std::ops::Range;
+
+use http::{HeaderMap, HeaderName};
+use lazuli_extents::{Content, Edit, Writer};
+use lazuli_protocol::request::RequestBody;
+use lazuli_protocol::{ByteRange, Headers, Refusal, Request, Version};
+
+use crate::intake::WantMd5;
+use crate::source::{Place, Source, too_large, unverified};
+use crate::{BlobService, reply};
+
+/// The digests that clients send of a source, and what they are called of a body.
+const DIGESTS: [(&str, &str); 2] =
+    [("x-ms-source-content-md5", "content-md5"), ("x-ms-source-content-crc64", "x-ms-content-crc64")];
+
+/// Content that was taken from a source as the client meant it, and is durable. The source has to live until the commit
+/// that refers to it is decided.
+pub(crate) struct Taken {
+    pub(crate) content: Content,
+    /// If it was sent.
+    pub(crate) md5: Option<[u8; 16]>,
+    /// If it was sent, wanted, or cost nothing.
+    pub(crate) crc64: Option<u64>,
+    /// Keeps what is new of the content.
+    pub(crate) writer: Writer,
+}
+
+/// Whether the digest of a source is wanted though the client sends none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WantDigest {
+    /// The reply has to tell one.
+    Always,
+    /// Not if the bytes would have to be read for it.
+    IfSent,
+}
+
+impl BlobService {
+    /// Takes a part of a source, of at most `limit` bytes. The request has no body of its own, and none afterwards.
+    pub(crate) async fn take(
+        &self,
+        request: &mut Request,
+        source: &Source,
+        part: Range<u64>,
+        limit: u64,
+        want: WantDigest,
+    ) -> Result<Taken, Refusal> {
+        if part.end - part.start > limit {
+            return Err(too_large(limit));
+        }
+        let was_sent = carry_digests(&mut request.headers);
+        match &source.place {
+            Place::There(_) => {
+                carry(request, self.source_body(source, part.clone()), &part);
+                let received = self.receive(request, limit, WantMd5::IfSent).await?;
+                let (content, md5, writer) = (received.content, received.md5, received.writer);
+                Ok(Taken { content, md5, crc64: Some(received.crc64), writer })
+            }
+            Place::Here(_) => {
+                source.check_online(request)?;
+                let (mut md5, mut crc64) = (None, None);
+                if was_sent || want == WantDigest::Always {
+                    carry(request, self.source_body(source, part.clone()), &part);
+                    let digests = self.digest(request, WantMd5::of_block(request.version)).await?;
+                    (md5, crc64) = (digests.0, Some(digests.1));
+                }
+                let writer = self.extents.writer();
+                let content = self.slice(&writer, &source.blob.content, part).await?;
+                Ok(Taken { content, md5, crc64, writer })
+            }
+        }
+    }
+
+    /// A part of content, durable.
+    async fn slice(&self, writer: &Writer, content: &Content, part: Range<u64>) -> Result<Content, Refusal> {
+        if part == (0..content.len()) {
+            return Ok(content.clone());
+        }
+        let mut edit = Edit::new(&self.extents, writer, content);
+        edit.slice(part).await.map_err(reply::extents)?;
+        let slice = edit.finish().await.map_err(reply::extents)?;
+        self.sync(&slice).await?;
+        Ok(slice)
+    }
+
+    /// What was taken came to nothing.
+    pub(crate) fn forget(&self, source: &Source, taken: &Taken) {
+        if let Place::There(_) = source.place {
+            self.extents.released(taken.content.allocated());
+        }
+    }
+}
+
+impl Taken {
+    /// Tells the client a digest: the MD5 where one was sent or the version knows no other.
+    pub(crate) fn write_digest(&self, headers: &mut HeaderMap, version: Version) {
+        match self.crc64 {
+            Some(crc64) => reply::digests(headers, self.md5, crc64, version),
+            None => reply::put_optional(headers, "content-md5", self.md5.as_ref().map(reply::md5_text)),
+        }
+    }
+}
+
+impl Source {
+    /// The part that `x-ms-source-range` names; all of it if that is not there. Never nothing.
+    pub(crate) fn part(&self, request: &Request) -> Result<Range<u64>, Refusal> {
+        const NAME: &str = "x-ms-source-range";
+        let part = match request.headers.value(NAME, ByteRange::parse)? {
+            None => 0..self.length,
+            Some(range) => range.within(self.length).map_err(|refusal| {
+                let (code, text) = (refusal.code().name(), refusal.text());
+                unverified(refusal.status(), Some(code), text, request.version)
+            })?,
+        };
+        if part.is_empty() { Err(Refusal::invalid_header(NAME, "")) } else { Ok(part) }
+    }
+}
+
+/// Makes the digests of the source those of the body. Says whether there is one.
+fn carry_digests(headers: &mut HeaderMap) -> bool {
+    let mut was_sent = false;
+    for (of_source, of_body) in DIGESTS {
+        let of_body = HeaderName::from_static(of_body);
+        headers.remove(&of_body);
+        if let Some(value) = headers.get(of_source).cloned() {
+            headers.insert(of_body, value);
+            was_sent = true;
+        }
+    }
+    was_sent
+}
+
+/// Gives the request a body.
+fn carry(request: &mut Request, body: RequestBody, part: &Range<u64>) {
+    request.body = body;
+    request.content_length = Some(part.end - part.start);
+}

@@ -1,0 +1,211 @@
+//! Put Block From URL, Append Block From URL, Put Page From URL.
+
+use bytes::Bytes;
+
+use crate::support::{ACCOUNT, Reply, TestServer, start, start_allowing};
+use crate::web::{Page, Web};
+
+const APPEND: &str = "x-ms-blob-type: AppendBlob";
+
+/// The operations: where they write to, and the headers that they need.
+const WAYS: [(&str, &str); 2] =
+    [("/things/block?comp=block&blockid=AAAA", ""), ("/things/append?comp=appendblock", "")];
+
+fn bytes(length: usize) -> Bytes {
+    (0..length).map(|i| (i * 31 % 253) as u8).collect::<Vec<_>>().into()
+}
+
+impl TestServer {
+    fn source(&self) -> String {
+        format!("http://{}/{ACCOUNT}/things/source", self.address)
+    }
+
+    async fn put_from(&self, url: &str, target: &str, headers: &str) -> Reply {
+        self.put(target, &format!("x-ms-copy-source: {url}\n{headers}"), "").await
+    }
+
+    /// What the operations have written, and nothing of it any more.
+    async fn taken(&self, target: &str) -> Bytes {
+        let blob = target.split('?').next().unwrap();
+        if blob == "/things/block" {
+            self.put("/things/block?comp=blocklist", "", "<BlockList><Latest>AAAA</Latest></BlockList>")
+                .await
+                .expect(201);
+        }
+        let body = self.get(blob, "").await.expect(200).body;
+        if blob == "/things/append" {
+            self.put(blob, APPEND, "").await.expect(201);
+        }
+        body
+    }
+}
+
+async fn with_source(body: Bytes) -> TestServer {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/source", body).await;
+    server.put("/things/append", APPEND, "").await.expect(201);
+    server
+}
+
+#[tokio::test]
+async fn any_part_of_a_source_can_be_taken() {
+    let body = bytes(3 << 20);
+    let server = with_source(body.clone()).await;
+    let end = body.len();
+    for (target, headers) in WAYS {
+        for (range, part) in [
+            ("", 0..end),
+            ("bytes=0-", 0..end),
+            ("bytes=0-0", 0..1),
+            ("bytes=5-1000004", 5..1_000_005),
+            ("bytes=1048576-2097151", 1 << 20..2 << 20),
+            ("bytes=3145727-", end - 1..end),
+            ("bytes=3000000-99999999", 3_000_000..end),
+        ] {
+            let range = if range.is_empty() { String::new() } else { format!("x-ms-source-range: {range}") };
+            let put =
+                server.put_from(&server.source(), target, &format!("{headers}\n{range}")).await.expect(201);
+            assert!(put.header("x-ms-content-crc64").is_some());
+            assert!(server.taken(target).await == body.slice(part), "{target} {range}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_taken_stays_when_the_source_goes() {
+    let body = bytes(1 << 20);
+    let server = with_source(body.clone()).await;
+    for (target, headers) in WAYS {
+        let range = format!("{headers}\nx-ms-source-range: bytes=1000-900000");
+        server.put_from(&server.source(), target, &range).await.expect(201);
+    }
+    server.delete("/things/source", "").await.expect(202);
+    let server = server.restart().await;
+    for (target, _) in WAYS {
+        assert!(server.taken(target).await == body.slice(1000..900_001), "{target}");
+    }
+}
+
+#[tokio::test]
+async fn ranges_and_sources_that_make_no_sense_are_refused() {
+    let server = with_source(bytes(1000)).await;
+    server.put_block_blob("/things/empty", "").await;
+    let none = server.source().replace("source", "none");
+    let empty = server.source().replace("source", "empty");
+    for (target, headers) in WAYS {
+        for (url, range, status, code) in [
+            (server.source(), "bytes=1000-", 416, "CannotVerifyCopySource"),
+            (server.source(), "bytes=5-4", 400, "InvalidHeaderValue"),
+            (server.source(), "bytes=-5", 400, "InvalidHeaderValue"),
+            (server.source(), "5-10", 400, "InvalidHeaderValue"),
+            (none.clone(), "bytes=0-1", 404, "CannotVerifyCopySource"),
+            (empty.clone(), "bytes=0-", 416, "CannotVerifyCopySource"),
+        ] {
+            let headers = format!("{headers}\nx-ms-source-range: {range}");
+            server.put_from(&url, target, &headers).await.refused(status, code);
+        }
+        server.put_from(&empty, target, headers).await.refused(400, "InvalidHeaderValue");
+        let with_body = format!("x-ms-copy-source: {}\n{headers}", server.source());
+        server.put(target, &with_body, "body").await.refused(400, "InvalidHeaderValue");
+    }
+}
+
+#[tokio::test]
+async fn digests_of_the_source_are_verified_and_told() {
+    let body = bytes(100_000);
+    let server = with_source(body.clone()).await;
+    let part =
+        server.get("/things/source", "x-ms-range: bytes=10-9999\nx-ms-range-get-content-md5: true").await;
+    let md5 = part.header("content-md5").unwrap();
+    let part =
+        server.get("/things/source", "x-ms-range: bytes=10-9999\nx-ms-range-get-content-crc64: true").await;
+    let crc64 = part.header("x-ms-content-crc64").unwrap();
+    let range = "x-ms-source-range: bytes=10-9999";
+    for (target, headers) in WAYS {
+        let put = async |digest: String| {
+            server.put_from(&server.source(), target, &format!("{headers}\n{range}\n{digest}")).await
+        };
+        let with_md5 = put(format!("x-ms-source-content-md5: {md5}")).await.expect(201);
+        assert_eq!(
+            (with_md5.header("content-md5"), with_md5.header("x-ms-content-crc64")),
+            (Some(md5), None)
+        );
+        let with_crc64 = put(format!("x-ms-source-content-crc64: {crc64}")).await.expect(201);
+        assert_eq!(with_crc64.header("x-ms-content-crc64"), Some(crc64));
+        assert_eq!(put(String::new()).await.expect(201).header("x-ms-content-crc64"), Some(crc64));
+        put("x-ms-source-content-md5: AAAAAAAAAAAAAAAAAAAAAA==".into()).await.refused(400, "Md5Mismatch");
+        put("x-ms-source-content-crc64: AAAAAAAAAAA=".into()).await.refused(400, "Crc64Mismatch");
+        let both = format!("x-ms-source-content-md5: {md5}\nx-ms-source-content-crc64: {crc64}");
+        put(both).await.refused(400, "InvalidInput");
+    }
+}
+
+#[tokio::test]
+async fn conditions_on_the_source_and_on_the_target() {
+    let server = with_source(bytes(1000)).await;
+    let etag = server.head("/things/source", "").await.etag().to_owned();
+    for (target, headers) in WAYS {
+        for (condition, outcome) in [
+            (format!("x-ms-source-if-match: {etag}"), (201, "")),
+            ("x-ms-source-if-match: \"0x1\"".into(), (412, "SourceConditionNotMet")),
+            (format!("x-ms-source-if-none-match: {etag}"), (412, "CannotVerifyCopySource")),
+        ] {
+            let reply = server.put_from(&server.source(), target, &format!("{headers}\n{condition}")).await;
+            assert_eq!(reply.outcome(), outcome, "{target} {condition}");
+        }
+    }
+    let append = "/things/append?comp=appendblock";
+    for (condition, outcome) in [
+        ("if-match: \"0x1\"", (412, "ConditionNotMet")),
+        ("x-ms-blob-condition-appendpos: 5", (412, "AppendPositionConditionNotMet")),
+        ("x-ms-blob-condition-maxsize: 1500", (412, "MaxBlobSizeConditionNotMet")),
+        ("x-ms-lease-id: 12345678-1234-1234-1234-123456789012", (412, "LeaseNotPresentWithBlobOperation")),
+        ("x-ms-blob-condition-appendpos: 1000", (201, "")),
+    ] {
+        let reply = server.put_from(&server.source(), append, condition).await;
+        assert_eq!(reply.outcome(), outcome, "{condition}");
+    }
+    let appended = server.put_from(&server.source(), append, "").await.expect(201);
+    assert_eq!(appended.header("x-ms-blob-append-offset"), Some("2000"));
+    assert_eq!(appended.header("x-ms-blob-committed-block-count"), Some("3"));
+    let wrong_type = "/things/source?comp=appendblock";
+    server.put_from(&server.source(), wrong_type, "").await.refused(409, "InvalidBlobType");
+    server.put_from(&server.source(), "/things/none?comp=appendblock", "").await.refused(404, "BlobNotFound");
+}
+
+#[tokio::test]
+async fn the_part_is_limited_by_the_version() {
+    let server = with_source(bytes(1000)).await;
+    let page = format!("x-ms-blob-type: PageBlob\nx-ms-blob-content-length: {}", 200 << 20);
+    server.put("/things/large", &page, "").await.expect(201);
+    let large = server.source().replace("source", "large");
+    for (target, version, mib) in
+        [(WAYS[0].0, "2019-12-12", 100), (WAYS[1].0, "2021-12-02", 4), (WAYS[1].0, "2022-11-02", 100)]
+    {
+        for (last, status) in [((mib << 20) - 1, 201), (mib << 20, 409)] {
+            let headers = format!("x-ms-version: {version}\nx-ms-source-range: bytes=0-{last}");
+            let reply = server.put_from(&large, target, &headers).await;
+            assert_eq!(reply.status, status, "{target} {version} {last} {}", reply.text());
+        }
+    }
+}
+
+#[tokio::test]
+async fn parts_of_sources_elsewhere_are_fetched() {
+    let web = Web::serve(Page::new(bytes(500_000))).await;
+    let server = start_allowing(&[&web.allowed()]).await;
+    server.create_container("things").await;
+    server.put("/things/append", APPEND, "").await.expect(201);
+    for ignores_ranges in [false, true] {
+        web.change(|page| page.ignores_ranges = ignores_ranges).await;
+        for (target, headers) in WAYS {
+            let range = format!("{headers}\nx-ms-source-range: bytes=1000-400000");
+            let put = server.put_from(&web.url(), target, &range).await.expect(201);
+            assert!(put.header("x-ms-content-crc64").is_some());
+            assert!(server.taken(target).await == bytes(500_000).slice(1000..400_001), "{target}");
+        }
+    }
+    let heads = web.requests.lock().await.join("");
+    assert!(heads.contains("range: bytes=1000-400000\r\n"), "{heads}");
+}

@@ -1,21 +1,25 @@
 //! Copy Blob, Copy Blob From URL, Abort Copy Blob.
 //!
-//! A source in this server is copied by sharing its content: no byte moves, and the copy is done when the request is. A
-//! source elsewhere is fetched: within the request by Copy Blob From URL, after it by Copy Blob, see [`crate::pending`].
+//! A source in this server is copied by sharing its content: no byte moves, and the copy is done when the request is. So
+//! it is where the copy has to be encrypted in another way, only that its bytes are read and written. A source elsewhere
+//! is fetched: within the request by Copy Blob From URL, after it by Copy Blob, see [`crate::pending`].
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Timestamp};
-use lazuli_extents::Content;
+use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
+use crate::encryption::Seal;
 use crate::precondition::Preconditions;
-use crate::put::new_blob;
+use crate::put::{ContentHeaderForms, new_blob_with};
 use crate::put_from_url::check_no_body;
-use crate::record::{self, Blob, CopyState, CopyStatus, Kind, Tier};
+use crate::record::{self, Blob, CopyState, CopyStatus, Kind, Rehydration, Tier, Tiering};
+use crate::sink::Stored;
 use crate::source::{Here, Place, Source, check_conditions, copies_tags};
 use crate::take::WantDigest;
 use crate::target::{State, Target, not_found};
+use crate::tier::{check_tier, is_high_priority};
 use crate::{BlobService, keys, reply};
 
 /// The largest source of Copy Blob From URL.
@@ -27,12 +31,21 @@ impl BlobService {
         let preconditions = Preconditions::of_write(&request.headers)?;
         let wanted = Wanted::parse(&request)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
-        let copy = Copy { request: &request, preconditions, access: Access::CopyDestination, wanted, source };
+        wanted.check_tier(&source)?;
+        let access = Access::CopyDestination;
+        let copy = Copy { request: &request, preconditions, access, wanted, seal, source };
         let blob = match &copy.source.place {
-            Place::Here(here) => self.share(&copy, here, &target).await?,
+            Place::Here(here) if copy.shares(&copy.source.blob) => self.share(&copy, here, &target).await?,
+            Place::Here(here) => {
+                copy.check_source(here.is_archived, here)?;
+                let writer = self.extents.writer();
+                let stored = self.store_again(&copy, here, &writer).await?;
+                self.put_copy(&copy, &target, &stored).await?
+            }
             Place::There(_) if copy.source.length == 0 => {
-                self.put_copy(&copy, &target, Content::empty()).await?
+                self.put_copy(&copy, &target, &Stored::default()).await?
             }
             Place::There(outside) => self.begin_copy(&copy, outside, &target).await?,
         };
@@ -45,18 +58,22 @@ impl BlobService {
         let preconditions = Preconditions::of_write(&request.headers)?;
         let wanted = Wanted::parse(&request)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
+        wanted.check_tier(&source)?;
         if !matches!(source.blob.kind, Kind::Block) {
             return Err(ErrorCode::InvalidSourceBlobType.into());
         }
-        let whole = 0..source.length;
-        let taken = self.take(&mut request, &source, whole, MAX_SYNCHRONOUS, WantDigest::IfSent).await?;
-        let copy = Copy { request: &request, preconditions, access: Access::Write, wanted, source };
+        let (whole, limit) = (0..source.length, MAX_SYNCHRONOUS);
+        let taken = self.take(&mut request, &source, whole, limit, WantDigest::IfSent, seal.as_ref()).await?;
+        let access = Access::Write;
+        let copy = Copy { request: &request, preconditions, access, wanted, seal, source };
         let blob = match &copy.source.place {
-            Place::Here(here) => self.share(&copy, here, &target).await?,
-            Place::There(_) => {
-                let put = self.put_copy(&copy, &target, taken.content.clone()).await;
-                put.inspect_err(|_| self.forget(&copy.source, &taken))?
+            Place::Here(here) if taken.is_shared => self.share(&copy, here, &target).await?,
+            _ => {
+                let stored = Stored::run(taken.content.clone(), taken.nonce);
+                let put = self.put_copy(&copy, &target, &stored).await;
+                put.inspect_err(|_| self.forget(&taken))?
             }
         };
         let mut response = copied(&blob, &request);
@@ -66,7 +83,7 @@ impl BlobService {
 
     /// Abort Copy Blob.
     pub(crate) async fn abort_copy_blob(&self, request: Request) -> Result<Response, Refusal> {
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_lease_only(&request.headers)?;
         let text = request.query.required("copyid")?;
         let id = uuid::Uuid::try_parse(text)
             .map_err(|_| Refusal::invalid_query("copyid", text, "The value is not the id of a copy."))?;
@@ -98,29 +115,41 @@ impl BlobService {
         let over_itself = here.partition == target.partition && here.state == State::Current;
         self.replace_by(copy.request, target, &copy.preconditions, copy.access, |old, now| {
             copy.check_target(old, now)?;
-            let archived = |is_archived: bool| match is_archived && !copy.wanted.rehydrates() {
-                true => Err(here.told(ErrorCode::BlobArchived.into(), copy.request)),
-                false => Ok(()),
-            };
-            if over_itself {
-                // What is there now, which may be newer than what was found before.
-                let current = old.filter(|old| old.is_live(now)).ok_or_else(not_found)?;
-                check_conditions(copy.request, current)?;
-                archived(current.tier.is_archived(now))?;
-                Ok(copy.of(current, now))
-            } else {
-                archived(here.is_archived)?;
-                Ok(copy.of(&copy.source.blob, now))
+            if !over_itself {
+                copy.check_source(here.is_archived, here)?;
+                return Ok(copy.shared(&copy.source.blob, here.is_archived, now));
             }
+            // What is there now, which may be newer than what was found before.
+            let current = old.filter(|old| old.is_live(now)).ok_or_else(not_found)?;
+            check_conditions(copy.request, current)?;
+            if !copy.shares(current) {
+                return Err(ErrorCode::SourceConditionNotMet.into());
+            }
+            let is_archived = current.tier.is_archived(now);
+            copy.check_source(is_archived, here)?;
+            Ok(copy.shared(current, is_archived, now))
         })
         .await
     }
 
-    /// Puts the content of a source elsewhere, which was fetched, at the target.
-    async fn put_copy(&self, copy: &Copy<'_>, target: &Target, content: Content) -> Result<Blob, Refusal> {
+    /// Reads a source in this server, and stores it encrypted in another way.
+    async fn store_again(&self, copy: &Copy<'_>, here: &Here, writer: &Writer) -> Result<Stored, Refusal> {
+        let (blob, length) = (&copy.source.blob, copy.source.length);
+        let mut reader = self.plain(blob, here.seal.as_ref(), 0..length, None).await?;
+        let mut sink = self.sink(writer, blob.kind, length, copy.seal.as_ref())?;
+        while let Some(bytes) = reader.next().await.map_err(reply::extents)? {
+            sink.push(bytes).await?;
+        }
+        self.store(sink).await
+    }
+
+    /// Puts what was stored for a copy at its target.
+    async fn put_copy(&self, copy: &Copy<'_>, target: &Target, stored: &Stored) -> Result<Blob, Refusal> {
         self.replace_by(copy.request, target, &copy.preconditions, copy.access, |old, now| {
             copy.check_target(old, now)?;
-            Ok(Blob { content: content.clone(), ..copy.of(&copy.source.blob, now) })
+            let mut blob = copy.unshared(now);
+            stored.put_into(&mut blob);
+            Ok(blob)
         })
         .await
     }
@@ -132,6 +161,8 @@ pub(crate) struct Copy<'a> {
     pub(crate) preconditions: Preconditions,
     pub(crate) access: Access,
     pub(crate) wanted: Wanted,
+    /// How the target is to be encrypted.
+    pub(crate) seal: Option<Seal>,
     pub(crate) source: Source,
 }
 
@@ -142,26 +173,49 @@ pub(crate) struct Wanted {
     blob: Blob,
     copies_tags: bool,
     seals: Option<bool>,
+    hurries: bool,
 }
 
 impl Wanted {
-    pub(crate) fn parse(request: &Request) -> Result<Self, Refusal> {
-        request.headers.one_of("x-ms-rehydrate-priority", &[("High", ()), ("Standard", ())])?;
+    fn parse(request: &Request) -> Result<Self, Refusal> {
         Ok(Self {
             id: uuid::Uuid::new_v4().into_bytes(),
-            blob: new_blob(request, Kind::Block)?,
+            blob: new_blob_with(request, Kind::Block, ContentHeaderForms::Own)?,
             copies_tags: copies_tags(request)?,
             seals: request.headers.flag("x-ms-seal-blob")?,
+            hurries: is_high_priority(request)?,
         })
     }
 
-    /// Whether the copy of an archived blob is to be online.
-    fn rehydrates(&self) -> bool {
-        self.blob.tier.tier.is_some_and(|tier| tier != Tier::Archive)
+    /// Refuses a tier that the copy of a source cannot have.
+    fn check_tier(&self, source: &Source) -> Result<(), Refusal> {
+        self.blob.tier.tier.map_or(Ok(()), |tier| check_tier(source.blob.kind, tier, source.length))
+    }
+
+    /// The tier of the copy of a source that is archived, or not.
+    fn tiering(&self, is_archived: bool, now: Timestamp) -> Tiering {
+        match self.blob.tier.tier {
+            Some(tier) if is_archived => Tiering {
+                tier: Some(Tier::Archive),
+                changed: Some(now),
+                rehydration: Some(Rehydration::begin(tier, self.hurries, now)),
+            },
+            _ => self.blob.tier,
+        }
     }
 }
 
 impl Copy<'_> {
+    /// Whether the copy can share the content of its source: it is encrypted in the same way, or neither is. The key of
+    /// a scope is an account's own.
+    fn shares(&self, source: &Blob) -> bool {
+        let wanted = self.seal.as_ref().map(|seal| &seal.encryption);
+        match &self.source.place {
+            Place::Here(here) => source.encryption.as_ref() == wanted && (here.is_own || wanted.is_none()),
+            Place::There(_) => false,
+        }
+    }
+
     /// Refuses a target that is leased, or of another type.
     pub(crate) fn check_target(&self, old: Option<&Blob>, now: Timestamp) -> Result<(), Refusal> {
         self.preconditions.admit_lease(old, self.access, now)?;
@@ -173,8 +227,33 @@ impl Copy<'_> {
         }
     }
 
-    /// The copy of a source, done, with the source's content.
-    pub(crate) fn of(&self, source: &Blob, now: Timestamp) -> Blob {
+    /// Refuses a source that is archived, unless the copy is to be online.
+    fn check_source(&self, is_archived: bool, here: &Here) -> Result<(), Refusal> {
+        let rehydrates = self.wanted.blob.tier.tier.is_some_and(|tier| tier != Tier::Archive);
+        if is_archived && !rehydrates {
+            return Err(here.told(ErrorCode::BlobArchived.into(), self.request));
+        }
+        Ok(())
+    }
+
+    /// The copy of a source whose content it shares.
+    fn shared(&self, source: &Blob, is_archived: bool, now: Timestamp) -> Blob {
+        Blob {
+            tier: self.wanted.tiering(is_archived, now),
+            nonce: source.nonce,
+            block_list: source.block_list.clone(),
+            content: source.content.clone(),
+            ..self.of(source, now)
+        }
+    }
+
+    /// The copy of the source, still without content.
+    pub(crate) fn unshared(&self, now: Timestamp) -> Blob {
+        let is_archived = matches!(&self.source.place, Place::Here(here) if here.is_archived);
+        Blob { tier: self.wanted.tiering(is_archived, now), ..self.of(&self.source.blob, now) }
+    }
+
+    fn of(&self, source: &Blob, now: Timestamp) -> Blob {
         let wanted = &self.wanted;
         let kind = match (source.kind, wanted.seals) {
             (Kind::Append { blocks, .. }, Some(sealed)) => Kind::Append { blocks, sealed },
@@ -187,9 +266,7 @@ impl Copy<'_> {
             headers: source.headers.clone(),
             metadata: metadata.clone(),
             tags: tags.clone(),
-            encryption: source.encryption.clone(),
-            block_list: source.block_list.clone(),
-            content: source.content.clone(),
+            encryption: self.seal.as_ref().map(|seal| seal.encryption.clone()),
             copy: Some(self.done(now)),
             ..wanted.blob.clone()
         }

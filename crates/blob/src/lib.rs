@@ -44,6 +44,7 @@ mod reply;
 mod retention;
 mod rows;
 mod sealed;
+mod sink;
 mod snapshot;
 mod source;
 mod sweep;
@@ -170,6 +171,7 @@ impl Service for BlobService {
             Operation::FindBlobsByTags => self.find_blobs_by_tags(request).await,
             Operation::FindBlobsByTagsInContainer => self.find_blobs_by_tags_in_container(request).await,
             Operation::PutBlockFromUrl => self.put_block_from_url(request).await,
+            Operation::PutPageFromUrl => self.put_page_from_url(request).await,
             Operation::AppendBlockFromUrl => self.append_block_from_url(request).await,
             Operation::LeaseBlob => self.lease_blob(request).await,
             Operation::DeleteBlob => self.delete_blob(request).await,

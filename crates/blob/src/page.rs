@@ -33,7 +33,7 @@ impl BlobService {
             let blob = self.clear_pages(&target, &write, seal.as_ref()).await?;
             return Ok(written(&blob, request.version));
         }
-        check_length(&request, &write.range)?;
+        check_length(request.content_length, &write.range)?;
         let target = self.write_target(&request).await?;
         let (blob, md5, crc64) = match self.seal(&request, &target.container)? {
             None => {
@@ -200,8 +200,8 @@ pub(crate) fn written(blob: &Blob, version: Version) -> Response {
 }
 
 /// Refuses a body that is not as long as the range it is for.
-fn check_length(request: &Request, range: &Range<u64>) -> Result<(), Refusal> {
-    let length = request.content_length.ok_or(ErrorCode::MissingContentLengthHeader)?;
+pub(crate) fn check_length(length: Option<u64>, range: &Range<u64>) -> Result<(), Refusal> {
+    let length = length.ok_or(ErrorCode::MissingContentLengthHeader)?;
     if range.end - range.start > MAX_PAGE_WRITE {
         return Err(
             Refusal::new(ErrorCode::RequestBodyTooLarge).detail("MaxLimit", MAX_PAGE_WRITE.to_string())

@@ -8,22 +8,23 @@
 //! A task that finds its target no longer waiting for it (aborted, deleted) ends without a trace.
 
 use std::future::poll_fn;
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use lazuli_concurrency::{Span, Timestamp};
-use lazuli_extents::{Content, Edit, Upload, Writer};
-use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_extents::{Content, Writer};
+use lazuli_protocol::{Accounts, ErrorCode, Refusal};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceId, Which, prefix_range};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
+use crate::cipher::new_nonce;
 use crate::copy::Copy;
+use crate::encryption::Seal;
 use crate::outside::Outside;
-use crate::put::PAGE;
-use crate::record::{self, Blob, Container, CopyState, CopyStatus, Kind, PendingCopy};
+use crate::record::{self, Blob, Container, CopyState, CopyStatus, Encryption, Kind, PendingCopy};
+use crate::sink::Stored;
 use crate::source::CopySources;
 use crate::target::Target;
 use crate::{BlobService, keys, reply};
@@ -36,8 +37,6 @@ const MAX_PENDING: usize = 10_000;
 const MAX_TIME: Span = Span::seconds(14 * 86_400);
 /// Bytes after which the progress is noted.
 const PROGRESS: u64 = 64 << 20;
-/// Bytes of a page blob that are gathered before they are written.
-const PAGES: usize = 1 << 20;
 /// Rows that a scan for pending copies reads at once.
 const SCAN_ROWS: usize = 256;
 
@@ -86,12 +85,6 @@ impl From<Refusal> for Stop {
     }
 }
 
-impl From<lazuli_extents::Error> for Stop {
-    fn from(error: lazuli_extents::Error) -> Self {
-        Self::Failed(reply::extents(error))
-    }
-}
-
 impl BlobService {
     /// Goes on with the copies that were pending when the server stopped. To be called once, after the start.
     pub async fn resume_copies(&self) {
@@ -113,10 +106,17 @@ impl BlobService {
         outside: &Outside,
         target: &Target,
     ) -> Result<Blob, Refusal> {
+        if let Some(Seal { encryption: Encryption::Customer { .. }, .. }) = &copy.seal {
+            // It would have to be kept until the copy is done.
+            return Err(
+                Refusal::new(ErrorCode::UnsupportedHeader).detail("HeaderName", "x-ms-encryption-key")
+            );
+        }
         let permit = self.copies.reserve()?;
         let space = target.partition.space;
         let pending = PendingCopy {
             id: copy.wanted.id,
+            account: copy.request.account.name.clone(),
             blob: copy.request.object.clone(),
             url: outside.uri.to_string(),
             seen: outside.seen.clone(),
@@ -126,7 +126,7 @@ impl BlobService {
         self.note_copy(space, &pending).await?;
         let begun = self.replace_by(copy.request, target, &copy.preconditions, copy.access, |old, now| {
             copy.check_target(old, now)?;
-            Ok(begin(copy.of(&copy.source.blob, now), outside.length()))
+            begin(copy.unshared(now), outside.length())
         });
         match begun.await {
             Ok(blob) => {
@@ -175,7 +175,7 @@ impl BlobService {
         let partition = keys::blob(space, &pending.blob);
         let writer = self.extents.pins().writer();
         let ended = match self.fetch(&partition, &pending, &writer).await {
-            Ok(content) => self.end_copy(&partition, &pending, Ok(content)).await,
+            Ok(stored) => self.end_copy(&partition, &pending, Ok(stored)).await,
             Err(Stop::Failed(refusal)) => self.end_copy(&partition, &pending, Err(refusal)).await,
             Err(Stop::Unwanted) => Ok(()),
         };
@@ -193,8 +193,9 @@ impl BlobService {
         partition: &Partition,
         pending: &PendingCopy,
         writer: &Writer,
-    ) -> Result<Content, Stop> {
-        let kind = self.note_progress(partition, pending, 0).await?;
+    ) -> Result<Stored, Stop> {
+        let blob = self.note_progress(partition, pending, 0).await?;
+        let seal = self.seal_of_copy(&blob, pending).await?;
         let uri = pending.url.parse().map_err(|_| Refusal::new(ErrorCode::InvalidInput))?;
         let outside = Outside {
             outbound: self.copies.sources()?.outbound.clone(),
@@ -205,36 +206,38 @@ impl BlobService {
         };
         let length = outside.length();
         let mut body = outside.body(0..length);
-        let mut intake = match kind {
-            Kind::Page { .. } => {
-                let edit = Edit::new(&self.extents, writer, &Content::hole(length));
-                Intake::Pages(Box::new(Pages { edit, gathered: Vec::with_capacity(PAGES), at: 0 }))
-            }
-            _ => Intake::Stream(Box::new(Upload::new(&self.extents, writer))),
-        };
+        let mut sink = self.sink(writer, blob.kind, length, seal.as_ref())?;
         let (mut copied, mut noted) = (0, 0);
         while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
             let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() else { continue };
             copied += bytes.len() as u64;
-            intake.push(bytes).await?;
+            sink.push(bytes).await?;
             if copied - noted >= PROGRESS {
-                self.extents.sync().await?;
+                self.extents.sync().await.map_err(reply::extents)?;
                 self.note_progress(partition, pending, copied).await?;
                 noted = copied;
             }
         }
-        let content = intake.finish().await?;
-        self.sync(&content).await?;
-        Ok(content)
+        Ok(self.store(sink).await?)
     }
 
-    /// Notes how far a copy is, if its target still waits for it: the type of the target.
+    /// How the target of a copy is encrypted. Nobody brings a key any more, so it is a scope or nothing.
+    async fn seal_of_copy(&self, blob: &Blob, pending: &PendingCopy) -> Result<Option<Seal>, Refusal> {
+        let Some(encryption) = &blob.encryption else { return Ok(None) };
+        let account = self.accounts.account(&pending.account).await?;
+        match (encryption, account) {
+            (Encryption::Scope { name }, Some(account)) => self.unseal_scope(&account, name).map(Some),
+            _ => Err(ErrorCode::BlobUsesCustomerSpecifiedEncryption.into()),
+        }
+    }
+
+    /// Notes how far a copy is, if its target still waits for it: the target.
     async fn note_progress(
         &self,
         partition: &Partition,
         pending: &PendingCopy,
         copied: u64,
-    ) -> Result<Kind, Stop> {
+    ) -> Result<Blob, Stop> {
         let noted = self.transact(partition, Reads::key(keys::BASE), |view| {
             let Some(mut blob) = waiting(record::blob(view.row(&keys::BASE))?, pending.id) else {
                 return Ok(Decision::Answer(None));
@@ -243,13 +246,12 @@ impl BlobService {
                 let refusal = Refusal::new(ErrorCode::OperationTimedOut);
                 return Err(refusal.message("The copy took longer than two weeks."));
             }
-            let kind = blob.kind;
             match &mut blob.copy {
                 Some(copy) if copy.copied != copied => copy.copied = copied,
-                _ => return Ok(Decision::Answer(Some(kind))),
+                _ => return Ok(Decision::Answer(Some(blob))),
             }
             let put = Mutation::Put(keys::BASE, blob.encode()?);
-            Ok(Decision::Write(Change::of([put]), Some(kind)))
+            Ok(Decision::Write(Change::of([put]), Some(blob)))
         });
         noted.await?.ok_or(Stop::Unwanted)
     }
@@ -259,7 +261,7 @@ impl BlobService {
         &self,
         partition: &Partition,
         pending: &PendingCopy,
-        outcome: Result<Content, Refusal>,
+        outcome: Result<Stored, Refusal>,
     ) -> Result<(), Refusal> {
         let ended = self.transact(partition, Reads::key(keys::BASE), |view| {
             let Some(mut blob) = waiting(record::blob(view.row(&keys::BASE))?, pending.id) else {
@@ -271,8 +273,8 @@ impl BlobService {
             Ok(Decision::Write(Change::of([put]), true))
         });
         let stored = ended.await?;
-        if let (false, Ok(content)) = (stored, &outcome) {
-            self.extents.released(content.allocated());
+        if let (false, Ok(stored)) = (stored, &outcome) {
+            self.extents.released(stored.content.allocated());
         }
         Ok(())
     }
@@ -315,14 +317,14 @@ impl BlobService {
 }
 
 /// The target of a copy that begins: no bytes yet, or none but zeros in a page blob.
-fn begin(copy: Blob, length: u64) -> Blob {
-    let content = match copy.kind {
-        Kind::Page { .. } => Content::hole(length),
-        _ => Content::empty(),
-    };
-    let state =
+fn begin(mut copy: Blob, length: u64) -> Result<Blob, Refusal> {
+    if let Kind::Page { .. } = copy.kind {
+        copy.content = Content::hole(length);
+        copy.nonce = copy.encryption.as_ref().map(|_| new_nonce()).transpose()?;
+    }
+    copy.copy =
         copy.copy.map(|state| CopyState { status: CopyStatus::Pending, copied: 0, completed: None, ..state });
-    Blob { copy: state, content, ..copy }
+    Ok(copy)
 }
 
 /// The target of a copy, if it still waits for it.
@@ -333,13 +335,13 @@ fn waiting(blob: Option<Blob>, id: [u8; 16]) -> Option<Blob> {
 }
 
 /// Ends the copy to a blob that waits for it.
-fn end(blob: &mut Blob, outcome: &Result<Content, Refusal>, now: Timestamp) {
+fn end(blob: &mut Blob, outcome: &Result<Stored, Refusal>, now: Timestamp) {
     let Some(copy) = &mut blob.copy else { return };
     match outcome {
-        Ok(content) => {
+        Ok(stored) => {
             copy.copied = copy.total;
             copy.end(CopyStatus::Success, now);
-            blob.content = content.clone();
+            stored.put_into(blob);
         }
         Err(refusal) => {
             let (status, code, text) = (refusal.status().as_u16(), refusal.code().name(), refusal.text());
@@ -347,93 +349,5 @@ fn end(blob: &mut Blob, outcome: &Result<Content, Refusal>, now: Timestamp) {
             copy.end(CopyStatus::Failed, now);
             blob.content = Content::empty();
         }
-    }
-}
-
-/// Where fetched bytes go.
-enum Intake {
-    Stream(Box<Upload>),
-    Pages(Box<Pages>),
-}
-
-impl Intake {
-    async fn push(&mut self, bytes: Bytes) -> Result<(), lazuli_extents::Error> {
-        match self {
-            Self::Stream(upload) => upload.push(bytes).await,
-            Self::Pages(pages) => pages.push(&bytes).await,
-        }
-    }
-
-    async fn finish(self) -> Result<Content, lazuli_extents::Error> {
-        match self {
-            Self::Stream(upload) => upload.finish().await,
-            Self::Pages(mut pages) => {
-                pages.write().await?;
-                pages.edit.finish().await
-            }
-        }
-    }
-}
-
-/// A page blob in the making: pages of zeros stay holes.
-struct Pages {
-    edit: Edit,
-    gathered: Vec<u8>,
-    /// Where what is gathered begins.
-    at: u64,
-}
-
-impl Pages {
-    async fn push(&mut self, mut bytes: &[u8]) -> Result<(), lazuli_extents::Error> {
-        while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(PAGES - self.gathered.len()));
-            self.gathered.extend_from_slice(now);
-            bytes = later;
-            if self.gathered.len() == PAGES {
-                self.write().await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn write(&mut self) -> Result<(), lazuli_extents::Error> {
-        let gathered = Bytes::from(std::mem::replace(&mut self.gathered, Vec::with_capacity(PAGES)));
-        for run in written(&gathered) {
-            let offset = self.at + run.start as u64;
-            self.edit.write(offset, &Content::inline(gathered.slice(run))).await?;
-        }
-        self.at += gathered.len() as u64;
-        Ok(())
-    }
-}
-
-/// The runs of pages that are not all zeros.
-fn written(bytes: &[u8]) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = vec![];
-    for (at, page) in bytes.chunks(PAGE as usize).enumerate() {
-        if page.iter().all(|byte| *byte == 0) {
-            continue;
-        }
-        let start = at * PAGE as usize;
-        match runs.last_mut() {
-            Some(run) if run.end == start => run.end += page.len(),
-            _ => runs.push(start..start + page.len()),
-        }
-    }
-    runs
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pages_of_zeros_are_not_written() {
-        let mut bytes = vec![0; 6 * 512];
-        assert_eq!(written(&bytes), []);
-        for at in [512, 1024, 5 * 512 + 511] {
-            bytes[at] = 1;
-        }
-        assert_eq!(written(&bytes), [512..1536, 2560..3072]);
     }
 }

@@ -5,13 +5,15 @@ use http::StatusCode;
 use lazuli_concurrency::Access;
 use lazuli_protocol::{Headers, Refusal, Request, Response, Version};
 
-use crate::append::{Append, appended, max_append};
+use crate::append::{Append, NewBlock, appended, max_append};
 use crate::block::BlockId;
+use crate::page::{MAX_PAGE_WRITE, PageWrite, check_length, written as pages_written};
 use crate::precondition::Preconditions;
 use crate::put::{ContentHeaderForms, DEFAULT_CONTENT_TYPE, content_headers, max_put_blob, new_blob};
 use crate::record::{ContentHeaders, Kind, StagedBlock};
 use crate::source::copies_tags;
-use crate::take::WantDigest;
+use crate::take::{WantDigest, carry_digests};
+use crate::tier::check_tier;
 use crate::{BlobService, reply};
 
 const MIB: u64 = 1 << 20;
@@ -22,14 +24,18 @@ impl BlobService {
         check_no_body(&request)?;
         let preconditions = Preconditions::of_write(&request.headers)?;
         let mut new = new_blob(&request, Kind::Block)?;
+        if let Some(tier) = new.tier.tier {
+            check_tier(Kind::Block, tier, 0)?;
+        }
         // Plain content headers speak of the request's body, which is empty.
         new.headers = content_headers(&request.headers, ContentHeaderForms::Own)?;
         let copies_properties = request.headers.flag("x-ms-copy-source-blob-properties")?.unwrap_or(true);
         let copies_tags = copies_tags(&request)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
         let (whole, limit) = (0..source.length, max_put_blob(request.version));
-        let taken = self.take(&mut request, &source, whole, limit, WantDigest::IfSent).await?;
+        let taken = self.take(&mut request, &source, whole, limit, WantDigest::IfSent, seal.as_ref()).await?;
         if copies_properties {
             new.headers = new.headers.or(&source.blob.headers);
             if new.metadata.is_empty() {
@@ -42,9 +48,10 @@ impl BlobService {
         if copies_tags {
             new.tags = source.blob.tags.clone();
         }
-        new.content = taken.content.clone();
+        new.encryption = seal.map(|seal| seal.encryption);
+        (new.content, new.nonce) = (taken.content.clone(), taken.nonce);
         let replaced = self.replace(&request, &target, &preconditions, Access::Write, &new).await;
-        let blob = replaced.inspect_err(|_| self.forget(&source, &taken))?;
+        let blob = replaced.inspect_err(|_| self.forget(&taken))?;
         let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
         let md5 = taken.md5.or(blob.headers.content_md5);
         reply::put_optional(&mut response.headers, "content-md5", md5.as_ref().map(reply::md5_text));
@@ -56,13 +63,16 @@ impl BlobService {
         check_no_body(&request)?;
         let id = BlockId::of_query(&request.query)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
         let (part, limit) = (source.part(&request)?, max_block(request.version));
-        let taken = self.take(&mut request, &source, part, limit, WantDigest::Always).await?;
-        let block = StagedBlock { encryption: None, nonce: None, content: taken.content.clone() };
+        let taken = self.take(&mut request, &source, part, limit, WantDigest::Always, seal.as_ref()).await?;
+        let encryption = seal.map(|seal| seal.encryption);
+        let block = StagedBlock { encryption, nonce: taken.nonce, content: taken.content.clone() };
         self.stage_block(&request, &target, &id, &block).await?;
         let mut response = Response::empty(StatusCode::CREATED);
         reply::put(&mut response.headers, "x-ms-request-server-encrypted", "true");
+        reply::encryption(&mut response.headers, block.encryption.as_ref());
         taken.write_digest(&mut response.headers, request.version);
         Ok(response)
     }
@@ -72,12 +82,47 @@ impl BlobService {
         check_no_body(&request)?;
         let append = Append::parse(&request.headers)?;
         let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
         let (part, limit) = (source.part(&request)?, max_append(request.version));
-        let taken = self.take(&mut request, &source, part, limit, WantDigest::Always).await?;
-        let blob = self.append(&target, &append, &taken.content, &taken.writer).await?;
+        let taken = self.take(&mut request, &source, part, limit, WantDigest::Always, seal.as_ref()).await?;
+        let block = NewBlock { content: &taken.content, seal: seal.as_ref(), nonce: taken.nonce };
+        let blob = self.append(&target, &append, block, &taken.writer).await?;
         let mut response = appended(&blob, taken.content.len(), request.version);
         taken.write_digest(&mut response.headers, request.version);
+        Ok(response)
+    }
+
+    /// Put Page From URL.
+    pub(crate) async fn put_page_from_url(&self, mut request: Request) -> Result<Response, Refusal> {
+        check_no_body(&request)?;
+        let write = PageWrite::parse(&request.headers)?;
+        request.headers.required("x-ms-source-range")?;
+        let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
+        let source = self.source(&request).await?;
+        let part = source.part(&request)?;
+        check_length(Some(part.end - part.start), &write.range)?;
+        let (blob, md5, crc64) = match seal {
+            None => {
+                let (limit, want) = (MAX_PAGE_WRITE, WantDigest::Always);
+                let taken = self.take(&mut request, &source, part, limit, want, None).await?;
+                let blob = self.write_pages(&target, &write, &taken.content, &taken.writer).await?;
+                (blob, taken.md5, taken.crc64)
+            }
+            Some(seal) => {
+                source.check_online(&request)?;
+                carry_digests(&mut request.headers);
+                self.carry(&mut request, &source, part).await?;
+                let received = self.receive_document(&mut request, MAX_PAGE_WRITE as usize).await?;
+                let blob = self.write_sealed_pages(&target, &write, &seal, &received.bytes).await?;
+                (blob, received.md5, Some(received.crc64))
+            }
+        };
+        let mut response = pages_written(&blob, request.version);
+        if let Some(crc64) = crc64 {
+            reply::digests(&mut response.headers, md5, crc64, request.version);
+        }
         Ok(response)
     }
 }

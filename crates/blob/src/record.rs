@@ -358,6 +358,8 @@ impl StagedBlock {
 pub(crate) struct PendingCopy {
     /// The id of the copy.
     pub(crate) id: [u8; 16],
+    /// The account of the blob that it goes to.
+    pub(crate) account: String,
     /// The blob that it goes to.
     pub(crate) blob: String,
     /// Where it comes from, credentials included.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lazuli_concurrency::{ConditionRefusal, ReadRules};
-use lazuli_extents::{Held, Reader};
+use lazuli_extents::Held;
 use lazuli_outbound::Outbound;
 use lazuli_protocol::address::Address;
 use lazuli_protocol::request::{Caller, RequestBody, full};
@@ -22,6 +22,7 @@ use lazuli_protocol::{
 };
 use lazuli_store::Partition;
 
+use crate::encryption::Seal;
 use crate::outside::{Outside, feed};
 use crate::put::check_no_pending_copy;
 use crate::record::{Blob, Encryption};
@@ -76,7 +77,9 @@ pub(crate) struct Here {
     pub(crate) state: State,
     pub(crate) is_archived: bool,
     /// Whether it is of the caller's own account.
-    is_own: bool,
+    pub(crate) is_own: bool,
+    /// How it is encrypted.
+    pub(crate) seal: Option<Seal>,
     _held: Held,
 }
 
@@ -110,7 +113,7 @@ impl BlobService {
             .map_err(|refusal| told(refusal, request, is_own))?;
         let here = Here { is_own, ..here };
         check_conditions(request, &blob)?;
-        check_copyable(&blob).map_err(|refusal| here.told(refusal, request))?;
+        check_no_pending_copy(&blob).map_err(|refusal| here.told(refusal, request))?;
         Ok(Source { shown_url: url.shown(), length: blob.content.len(), blob, place: Place::Here(here) })
     }
 
@@ -132,8 +135,15 @@ impl BlobService {
         let target = Target { container, partition, state };
         let Found { blob, held, now, .. } = self.find(&target).await?.ok_or_else(not_found)?;
         let is_archived = blob.tier.is_archived(now);
-        let here = Here { partition: target.partition, state, is_archived, is_own: false, _held: held };
-        Ok((blob, here))
+        let seal = match &blob.encryption {
+            None => None,
+            Some(Encryption::Scope { name }) => Some(self.unseal_scope(&account, name)?),
+            Some(Encryption::Customer { .. }) => {
+                return Err(ErrorCode::BlobUsesCustomerSpecifiedEncryption.into());
+            }
+        };
+        let partition = target.partition;
+        Ok((blob, Here { partition, state, is_archived, is_own: false, seal, _held: held }))
     }
 
     /// The account of a source in this server, if the caller may do that with it.
@@ -205,29 +215,32 @@ impl BlobService {
     }
 
     /// The bytes of a part of a source, as if a client sent them. The source has to live until they were read.
-    pub(crate) fn source_body(&self, source: &Source, part: Range<u64>) -> RequestBody {
+    pub(crate) async fn source_body(
+        &self,
+        source: &Source,
+        part: Range<u64>,
+    ) -> Result<RequestBody, Refusal> {
         if part.is_empty() {
-            return full("");
+            return Ok(full(""));
         }
-        match &source.place {
-            Place::There(outside) => outside.body(part),
-            Place::Here(_) => {
-                let length = part.end - part.start;
-                let mut reader = Reader::new(&self.extents, &source.blob.content, part, None);
-                feed(length, |sender| async move {
-                    loop {
-                        let bytes = match reader.next().await {
-                            Ok(Some(bytes)) => Ok(bytes),
-                            Ok(None) => return,
-                            Err(error) => Err(reply::extents(error)),
-                        };
-                        if sender.send(bytes).await.is_err() {
-                            return;
-                        }
-                    }
-                })
+        let here = match &source.place {
+            Place::There(outside) => return Ok(outside.body(part)),
+            Place::Here(here) => here,
+        };
+        let length = part.end - part.start;
+        let mut reader = self.plain(&source.blob, here.seal.as_ref(), part, None).await?;
+        Ok(feed(length, |sender| async move {
+            loop {
+                let bytes = match reader.next().await {
+                    Ok(Some(bytes)) => Ok(bytes),
+                    Ok(None) => return,
+                    Err(error) => Err(reply::extents(error)),
+                };
+                if sender.send(bytes).await.is_err() {
+                    return;
+                }
             }
-        }
+        }))
     }
 }
 
@@ -278,15 +291,6 @@ fn unmet(request: &Request, refusal: ConditionRefusal) -> Refusal {
             request.version,
         ),
         _ => ErrorCode::SourceConditionNotMet.into(),
-    }
-}
-
-/// Refuses what cannot be copied as it is.
-fn check_copyable(blob: &Blob) -> Result<(), Refusal> {
-    check_no_pending_copy(blob)?;
-    match blob.encryption {
-        Some(Encryption::Customer { .. }) => Err(ErrorCode::BlobUsesCustomerSpecifiedEncryption.into()),
-        _ => Ok(()),
     }
 }
 

@@ -7,10 +7,11 @@ use std::ops::Range;
 
 use http::{HeaderMap, HeaderName};
 use lazuli_extents::{Content, Edit, Writer};
-use lazuli_protocol::request::RequestBody;
 use lazuli_protocol::{ByteRange, Headers, Refusal, Request, Version};
 
-use crate::intake::WantMd5;
+use crate::cipher::Nonce;
+use crate::encryption::Seal;
+use crate::intake::{Received, WantMd5};
 use crate::source::{Place, Source, too_large, unverified};
 use crate::{BlobService, reply};
 
@@ -26,6 +27,10 @@ pub(crate) struct Taken {
     pub(crate) md5: Option<[u8; 16]>,
     /// If it was sent, wanted, or cost nothing.
     pub(crate) crc64: Option<u64>,
+    /// What its encryption starts from.
+    pub(crate) nonce: Option<Nonce>,
+    /// Whether the source has it too.
+    pub(crate) is_shared: bool,
     /// Keeps what is new of the content.
     pub(crate) writer: Writer,
 }
@@ -40,7 +45,8 @@ pub(crate) enum WantDigest {
 }
 
 impl BlobService {
-    /// Takes a part of a source, of at most `limit` bytes. The request has no body of its own, and none afterwards.
+    /// Takes a part of a source, of at most `limit` bytes, encrypted if there is a seal. The request has no body of its
+    /// own, and none afterwards.
     pub(crate) async fn take(
         &self,
         request: &mut Request,
@@ -48,31 +54,44 @@ impl BlobService {
         part: Range<u64>,
         limit: u64,
         want: WantDigest,
+        seal: Option<&Seal>,
     ) -> Result<Taken, Refusal> {
         if part.end - part.start > limit {
             return Err(too_large(limit));
         }
+        source.check_online(request)?;
         let was_sent = carry_digests(&mut request.headers);
         match &source.place {
-            Place::There(_) => {
-                carry(request, self.source_body(source, part.clone()), &part);
-                let received = self.receive(request, limit, WantMd5::IfSent).await?;
-                let (content, md5, writer) = (received.content, received.md5, received.writer);
-                Ok(Taken { content, md5, crc64: Some(received.crc64), writer })
-            }
-            Place::Here(_) => {
-                source.check_online(request)?;
+            Place::Here(here) if here.seal.is_none() && seal.is_none() => {
                 let (mut md5, mut crc64) = (None, None);
                 if was_sent || want == WantDigest::Always {
-                    carry(request, self.source_body(source, part.clone()), &part);
+                    self.carry(request, source, part.clone()).await?;
                     let digests = self.digest(request, WantMd5::of_block(request.version)).await?;
                     (md5, crc64) = (digests.0, Some(digests.1));
                 }
                 let writer = self.extents.writer();
                 let content = self.slice(&writer, &source.blob.content, part).await?;
-                Ok(Taken { content, md5, crc64, writer })
+                Ok(Taken { content, md5, crc64, nonce: None, is_shared: true, writer })
+            }
+            _ => {
+                self.carry(request, source, part).await?;
+                let received = self.receive_sealed(request, limit, WantMd5::IfSent, seal).await?;
+                let Received { content, nonce, md5, crc64, writer, .. } = received;
+                Ok(Taken { content, md5, crc64: Some(crc64), nonce, is_shared: false, writer })
             }
         }
+    }
+
+    /// Gives a request a part of its source as its body.
+    pub(crate) async fn carry(
+        &self,
+        request: &mut Request,
+        source: &Source,
+        part: Range<u64>,
+    ) -> Result<(), Refusal> {
+        request.content_length = Some(part.end - part.start);
+        request.body = self.source_body(source, part).await?;
+        Ok(())
     }
 
     /// A part of content, durable.
@@ -88,8 +107,8 @@ impl BlobService {
     }
 
     /// What was taken came to nothing.
-    pub(crate) fn forget(&self, source: &Source, taken: &Taken) {
-        if let Place::There(_) = source.place {
+    pub(crate) fn forget(&self, taken: &Taken) {
+        if !taken.is_shared {
             self.extents.released(taken.content.allocated());
         }
     }
@@ -121,7 +140,7 @@ impl Source {
 }
 
 /// Makes the digests of the source those of the body. Says whether there is one.
-fn carry_digests(headers: &mut HeaderMap) -> bool {
+pub(crate) fn carry_digests(headers: &mut HeaderMap) -> bool {
     let mut was_sent = false;
     for (of_source, of_body) in DIGESTS {
         let of_body = HeaderName::from_static(of_body);
@@ -132,10 +151,4 @@ fn carry_digests(headers: &mut HeaderMap) -> bool {
         }
     }
     was_sent
-}
-
-/// Gives the request a body.
-fn carry(request: &mut Request, body: RequestBody, part: &Range<u64>) {
-    request.body = body;
-    request.content_length = Some(part.end - part.start);
 }

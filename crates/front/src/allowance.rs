@@ -41,9 +41,9 @@ pub(crate) fn time_limit(
 
 fn ceiling(operation: Operation, content_length: Option<u64>) -> Duration {
     use Operation::{
-        AppendBlock, AppendBlockFromUrl, BlobBatch, ContainerBatch, CopyBlobFromUrl, GetBlob, GetFile,
-        PutBlob, PutBlobFromUrl, PutBlock, PutBlockFromUrl, PutBlockList, PutPage, PutPageFromUrl, PutRange,
-        PutRangeFromUrl, QueryBlobContents,
+        AppendBlock, AppendBlockFromUrl, BlobBatch, ContainerBatch, CopyBlob, CopyBlobFromUrl, GetBlob,
+        GetFile, PutBlob, PutBlobFromUrl, PutBlock, PutBlockFromUrl, PutBlockList, PutPage, PutPageFromUrl,
+        PutRange, PutRangeFromUrl, QueryBlobContents,
     };
     match operation {
         PutBlockList => BLOCK_LIST_TIME,
@@ -51,8 +51,8 @@ fn ceiling(operation: Operation, content_length: Option<u64>) -> Duration {
         GetBlob | GetFile | QueryBlobContents => READ_TIME,
         PutBlob | PutBlock | AppendBlock | PutPage | PutRange => write_time(content_length),
         // The length is the source's, which nobody knows yet.
-        PutBlobFromUrl | CopyBlobFromUrl | PutBlockFromUrl | AppendBlockFromUrl | PutPageFromUrl
-        | PutRangeFromUrl => write_time(None),
+        PutBlobFromUrl | CopyBlob | CopyBlobFromUrl | PutBlockFromUrl | AppendBlockFromUrl
+        | PutPageFromUrl | PutRangeFromUrl => write_time(None),
         _ => USUAL_TIME,
     }
 }

@@ -285,6 +285,11 @@ async fn an_archived_source_is_copied_to_an_online_tier_only() {
     server.copy("/things/source", "/things/copy", high).await.refused(400, "InvalidHeaderValue");
     let high = "x-ms-access-tier: Cool\nx-ms-rehydrate-priority: High";
     server.copy("/things/source", "/things/copy", high).await.expect(202);
+    server.get("/things/copy", "").await.refused(409, "BlobArchived");
+    let head = server.head("/things/copy", "").await;
+    assert_eq!(head.header("x-ms-archive-status"), Some("rehydrate-pending-to-cool"));
+    assert_eq!(head.header("x-ms-rehydrate-priority"), Some("High"));
+    server.advance(60);
     assert_eq!(server.get("/things/copy", "").await.expect(200).text(), "hello");
     assert_eq!(server.head("/things/copy", "").await.header("x-ms-access-tier"), Some("Cool"));
     assert_eq!(server.head("/things/source", "").await.header("x-ms-access-tier"), Some("Archive"));
@@ -519,4 +524,85 @@ async fn a_copy_over_itself_never_brings_back_what_was_replaced() {
         assert_eq!(server.get("/things/b", "").await.expect(200).text(), round.to_string());
     }
     clients.join_all().await;
+}
+
+#[tokio::test]
+async fn a_copy_is_encrypted_as_its_container_and_its_request_say() {
+    let server = start().await;
+    for scope in ["one", "two"] {
+        server.set(Setting::AddEncryptionScope(scope.into())).await;
+    }
+    server.create_container("things").await;
+    let default = "x-ms-default-encryption-scope: two";
+    server.put("/sealed?restype=container", default, "").await.expect(201);
+    let body = Bytes::from((0..100_000).map(|i| (i % 251) as u8).collect::<Vec<_>>());
+    server.put_block_blob("/things/plain", body.clone()).await;
+    server
+        .put("/things/one", &format!("{BLOCK}\nx-ms-encryption-scope: one"), body.clone())
+        .await
+        .expect(201);
+    server.put_block("/sealed/two", "a", body.slice(..40_000)).await.expect(201);
+    server.put_block("/sealed/two", "b", body.slice(40_000..)).await.expect(201);
+    server.put_block_list("/sealed/two", "", "l:a l:b").await.expect(201);
+    for source in ["/things/plain", "/things/one", "/sealed/two"] {
+        for (target, scope) in [("/things/copy", None), ("/sealed/copy", Some("two"))] {
+            for (way, status) in WAYS {
+                server.copy(source, target, way).await.expect(status);
+                let got = server.get(target, "").await.expect(200);
+                assert!(got.body == body, "{source} {target} {way}");
+                assert_eq!(got.header("x-ms-encryption-scope"), scope, "{source} {target} {way}");
+                let part = server.get(target, "x-ms-range: bytes=39990-40010").await.expect(206);
+                assert!(part.body == body.slice(39_990..40_011));
+            }
+        }
+        for way in ["x-ms-requires-sync: true", BLOCK] {
+            let headers = format!("{way}\nx-ms-encryption-scope: one");
+            let copied = server.copy(source, "/things/copy", &headers).await;
+            assert_eq!(copied.header("x-ms-encryption-scope"), Some("one"), "{}", copied.text());
+            assert!(server.get("/things/copy", "").await.body == body, "{source}");
+        }
+    }
+    let blocks = "/sealed/copy?comp=blocklist&blocklisttype=committed";
+    server.copy("/sealed/two", "/sealed/copy", "").await.expect(202);
+    let list = server.get(blocks, "").await.expect(200);
+    assert_eq!(
+        list.text().matches("<Block>").count(),
+        2,
+        "the same scope: the content is shared, blocks and all"
+    );
+}
+
+#[tokio::test]
+async fn encrypted_page_and_append_blobs_are_copied_and_go_on() {
+    let server = start().await;
+    server.set(Setting::AddEncryptionScope("one".into())).await;
+    server.create_container("things").await;
+    server.put("/sealed?restype=container", "x-ms-default-encryption-scope: one", "").await.expect(201);
+    let pages = Bytes::from(vec![7; 1024]);
+    for container in ["things", "sealed"] {
+        let page = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 4096";
+        server.put(&format!("/{container}/page"), page, "").await.expect(201);
+        let write = "x-ms-page-write: update\nx-ms-range: bytes=1024-2047";
+        server.put(&format!("/{container}/page?comp=page"), write, pages.clone()).await.expect(201);
+        server.put(&format!("/{container}/append"), "x-ms-blob-type: AppendBlob", "").await.expect(201);
+        server.put(&format!("/{container}/append?comp=appendblock"), "", "one").await.expect(201);
+    }
+    let written = [&[0; 1024][..], &[7; 1024], &[0; 2048]].concat();
+    for from in ["things", "sealed"] {
+        for to in ["things", "sealed"] {
+            let target = format!("/{to}/from-{from}");
+            server.copy(&format!("/{from}/page"), &format!("{target}-page"), "").await.expect(202);
+            assert!(
+                server.get(&format!("{target}-page"), "").await.expect(200).body == written,
+                "{from} {to}"
+            );
+            let write = "x-ms-page-write: update\nx-ms-range: bytes=0-511";
+            server.put(&format!("{target}-page?comp=page"), write, vec![9; 512]).await.expect(201);
+            let got = server.get(&format!("{target}-page"), "").await.expect(200).body;
+            assert!(got[..512] == [9; 512] && got[512..] == written[512..], "{from} {to}");
+            server.copy(&format!("/{from}/append"), &format!("{target}-append"), "").await.expect(202);
+            server.put(&format!("{target}-append?comp=appendblock"), "", " two").await.expect(201);
+            assert_eq!(server.get(&format!("{target}-append"), "").await.text(), "one two", "{from} {to}");
+        }
+    }
 }

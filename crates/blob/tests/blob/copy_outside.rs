@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use lazuli_account::Setting;
 use lazuli_auth::sign;
 
 use crate::support::{ACCOUNT, Reply, TestServer, key, start, start_allowing};
@@ -357,4 +358,26 @@ async fn one_server_copies_from_another() {
     let said =
         ["x-ms-blob-type", "content-length", "x-ms-blob-sequence-number"].map(|name| head.header(name));
     assert_eq!(said, [Some("PageBlob"), Some("4096"), Some("7")]);
+}
+
+#[tokio::test]
+async fn what_comes_from_elsewhere_is_encrypted_as_the_container_says() {
+    for kind in ["BlockBlob", "PageBlob", "AppendBlob"] {
+        let body = [vec![0; 4096], vec![5; 1024], vec![0; 512]].concat();
+        let mut page = Page::new(body.clone());
+        page.headers.push(format!("x-ms-blob-type: {kind}"));
+        page.stalls = true;
+        let (web, server) = served(page).await;
+        server.set(Setting::AddEncryptionScope("one".into())).await;
+        server.put("/sealed?restype=container", "x-ms-default-encryption-scope: one", "").await.expect(201);
+        server.copy_from(&web.url(), "/sealed/copy", "").await.expect(202);
+        server.get("/sealed/copy", "").await.expect(200);
+        server.advance(1);
+        let server = server.restart().await;
+        web.release().await;
+        let head = server.copied("/sealed/copy").await;
+        assert_eq!(head.header("x-ms-copy-status"), Some("success"));
+        assert_eq!(head.header("x-ms-encryption-scope"), Some("one"));
+        assert!(server.get("/sealed/copy", "").await.body == body, "{kind}");
+    }
 }

@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use lazuli_account::Setting;
+
 use crate::support::{ACCOUNT, Reply, TestServer, start, start_allowing};
 use crate::web::{Page, Web};
 
@@ -208,4 +210,59 @@ async fn parts_of_sources_elsewhere_are_fetched() {
     }
     let heads = web.requests.lock().await.join("");
     assert!(heads.contains("range: bytes=1000-400000\r\n"), "{heads}");
+}
+
+#[tokio::test]
+async fn pages_are_taken_as_far_as_they_fit_their_place() {
+    let body = bytes(20_000);
+    let server = with_source(body.clone()).await;
+    server.set(Setting::AddEncryptionScope("one".into())).await;
+    server.put("/sealed?restype=container", "x-ms-default-encryption-scope: one", "").await.expect(201);
+    for container in ["things", "sealed"] {
+        let page = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 8192\nx-ms-blob-sequence-number: 5";
+        server.put(&format!("/{container}/page"), page, "").await.expect(201);
+        let target = format!("/{container}/page?comp=page");
+        let put = async |range: &str, source: &str, headers: &str| {
+            let headers = format!(
+                "x-ms-page-write: update\nx-ms-range: {range}\nx-ms-source-range: {source}\n{headers}"
+            );
+            server.put_from(&server.source(), &target, &headers).await
+        };
+        let written = put("bytes=512-2047", "bytes=7-1542", "").await.expect(201);
+        assert!(written.header("x-ms-content-crc64").is_some());
+        assert_eq!(written.header("x-ms-blob-sequence-number"), Some("5"));
+        let got = server.get(&format!("/{container}/page"), "").await.expect(200).body;
+        assert!(got[..512] == [0; 512] && got[512..2048] == body[7..1543] && got[2048..] == [0; 6144]);
+        for (range, source, headers, status, code) in [
+            ("bytes=0-511", "bytes=0-510", "", 400, "InvalidHeaderValue"),
+            ("bytes=0-510", "bytes=0-510", "", 416, "InvalidPageRange"),
+            ("bytes=1-512", "bytes=0-511", "", 416, "InvalidPageRange"),
+            ("bytes=7680-8703", "bytes=0-1023", "", 416, "InvalidPageRange"),
+            ("bytes=0-511", "bytes=19900-20411", "", 400, "InvalidHeaderValue"),
+            ("bytes=0-511", "bytes=20000-20511", "", 416, "CannotVerifyCopySource"),
+            ("bytes=0-4194815", "bytes=0-4194815", "", 413, "RequestBodyTooLarge"),
+            (
+                "bytes=0-511",
+                "bytes=0-511",
+                "x-ms-if-sequence-number-lt: 5",
+                412,
+                "SequenceNumberConditionNotMet",
+            ),
+            ("bytes=0-511", "bytes=0-511", "if-match: \"0x1\"", 412, "ConditionNotMet"),
+            ("bytes=0-511", "bytes=0-511", "x-ms-source-if-match: \"0x1\"", 412, "SourceConditionNotMet"),
+            (
+                "bytes=0-511",
+                "bytes=0-511",
+                "x-ms-source-content-md5: AAAAAAAAAAAAAAAAAAAAAA==",
+                400,
+                "Md5Mismatch",
+            ),
+        ] {
+            let reply = put(range, source, headers).await;
+            assert_eq!(reply.outcome(), (status, code), "{range} {source} {headers}");
+        }
+        let no_source_range = "x-ms-page-write: update\nx-ms-range: bytes=0-511";
+        let refused = server.put_from(&server.source(), &target, no_source_range).await;
+        refused.refused(400, "MissingRequiredHeader");
+    }
 }

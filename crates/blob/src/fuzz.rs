@@ -10,6 +10,13 @@ pub fn copy_source(data: &[u8]) {
     crate::source::fuzz(data);
 }
 
+/// The URL of the snapshot that page ranges are compared with.
+pub fn previous_snapshot_url(data: &[u8]) {
+    if let Ok(url) = std::str::from_utf8(data) {
+        let _ = crate::page_ranges::snapshot_in_url(url, "box", "a b/c");
+    }
+}
+
 /// The body of a Put Block List.
 pub fn block_list(data: &[u8]) {
     let _ = crate::block_list::parse(data);
@@ -127,6 +134,12 @@ mod tests {
                 b"&sig=x",
             ],
         );
+    }
+
+    #[test]
+    fn no_url_of_a_snapshot_makes_the_parser_panic() {
+        let pieces: [&[u8]; 5] = [b"http://h:1", b"/box/", b"a%20b/c", b"?snapshot=", b"%"];
+        throw(super::previous_snapshot_url, &pieces);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Delete Blob and Undelete Blob, with and without soft delete and versioning.
 
+use futures_util::future::join_all;
+
 use crate::support::{Reply, TestServer, start};
 
 const DAY: u64 = 86_400;
@@ -243,4 +245,102 @@ async fn only_what_is_deleted_already_can_be_deleted_permanently() {
     server.delete(&purge, "").await.refused(409, "BlobOperationNotSupported");
     server.soft_delete(Some(1)).await;
     server.delete(&purge, "").await.expect(202);
+}
+
+#[tokio::test]
+async fn under_versioning_snapshots_are_deleted_and_restored_beside_the_versions() {
+    let server = start_with(Some(3), true).await;
+    let first = version(&server.put_block_blob("/box/b", "1").await);
+    let snapshot = format!("/box/b?snapshot={}", server.snapshot("/box/b").await);
+    server.delete("/box/b", "").await.refused(409, "SnapshotsPresent");
+    let deleted = server.delete("/box/b", "x-ms-delete-snapshots: include").await.expect(202);
+    assert_eq!(deleted.header("x-ms-delete-type-permanent"), Some("false"));
+    server.get(&snapshot, "").await.refused(404, "BlobNotFound");
+    server.get(&format!("/box/b?versionid={first}"), "").await.expect(200);
+    undelete(&server, "/box/b").await.expect(200);
+    server.get("/box/b", "").await.refused(404, "BlobNotFound");
+    assert_eq!(server.get(&snapshot, "").await.expect(200).text(), "1");
+    // Snapshots can be there without a current version; a new one finds them there.
+    server.put_block_blob("/box/b", "2").await;
+    server.delete("/box/b", "").await.refused(409, "SnapshotsPresent");
+    server.delete("/box/b", "x-ms-delete-snapshots: only").await.expect(202);
+    server.delete("/box/b", "").await.expect(202);
+}
+
+#[tokio::test]
+async fn what_was_deleted_before_versioning_is_restored_as_it_was() {
+    let server = start_with(Some(3), false).await;
+    server.put_block_blob("/box/b", "1").await;
+    server.delete("/box/b", "").await.expect(202);
+    server.versioning(true).await;
+    undelete(&server, "/box/b").await.expect(200);
+    let restored = server.get("/box/b", "").await.expect(200);
+    assert_eq!((restored.text(), restored.header("x-ms-version-id")), ("1", None));
+    let second = version(&server.put_block_blob("/box/b", "2").await);
+    assert_eq!(server.get(&format!("/box/b?versionid={second}"), "").await.text(), "2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_snapshot_is_left_behind_by_a_delete_that_saw_none() {
+    let server = start_with(None, false).await;
+    for round in 0..12 {
+        let target = format!("/box/{round}");
+        server.put_block_blob(&target, "1").await;
+        let snapshots = join_all((0..32).map(|_| async {
+            let taken = server.put(&format!("{target}?comp=snapshot"), "", "").await;
+            assert!(matches!(taken.outcome(), (201, "") | (404, "BlobNotFound")), "{taken:?}");
+            taken.header("x-ms-snapshot").map(str::to_owned)
+        }));
+        let delete = server.delete(&target, "");
+        let (snapshots, deleted) = tokio::join!(snapshots, delete);
+        let snapshots: Vec<_> = snapshots.into_iter().flatten().collect();
+        match deleted.outcome() {
+            (202, "") => assert!(snapshots.is_empty(), "taken of a blob that was deleted without them"),
+            (409, "SnapshotsPresent") => assert!(!snapshots.is_empty()),
+            other => panic!("{other:?}"),
+        }
+        for id in &snapshots {
+            server.get(&format!("{target}?snapshot={id}"), "").await.expect(200);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletes_and_restores_at_once_leave_one_of_both_states() {
+    let server = start_with(Some(3), false).await;
+    server.put_block_blob("/box/b", "1").await;
+    let snapshot = format!("/box/b?snapshot={}", server.snapshot("/box/b").await);
+    join_all((0..32).map(|client| {
+        let server = &server;
+        async move {
+            for _ in 0..8 {
+                let reply = match client % 2 {
+                    0 => server.delete("/box/b", "x-ms-delete-snapshots: include").await,
+                    _ => undelete(server, "/box/b").await,
+                };
+                let outcome = reply.outcome();
+                assert!(matches!(outcome, (202 | 200, "") | (404, "BlobNotFound")), "{outcome:?}");
+            }
+        }
+    }))
+    .await;
+    let both = [server.get("/box/b", "").await.status, server.get(&snapshot, "").await.status];
+    assert_eq!(both[0], both[1], "they go together and come back together");
+    undelete(&server, "/box/b").await.expect(200);
+    assert_eq!(server.get(&snapshot, "").await.expect(200).text(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_overwrite_under_versioning_keeps_exactly_one_version() {
+    let server = start_with(None, true).await;
+    let writes = join_all((0..40).map(|client| {
+        let server = &server;
+        async move { version(&server.put_block_blob("/box/b", client.to_string()).await) }
+    }))
+    .await;
+    for (client, version) in writes.iter().enumerate() {
+        let got = server.get(&format!("/box/b?versionid={version}"), "").await.expect(200);
+        assert_eq!(got.text(), client.to_string());
+    }
+    assert_eq!(server.blob_rows(), 40, "39 earlier versions and the current one");
 }

@@ -133,7 +133,12 @@ impl BlobService {
     }
 
     /// Reads a source in this server, and stores it encrypted in another way.
-    async fn store_again(&self, copy: &Copy<'_>, here: &Here, writer: &Writer) -> Result<Stored, Refusal> {
+    pub(crate) async fn store_again(
+        &self,
+        copy: &Copy<'_>,
+        here: &Here,
+        writer: &Writer,
+    ) -> Result<Stored, Refusal> {
         let (blob, length) = (&copy.source.blob, copy.source.length);
         let mut reader = self.plain(blob, here.seal.as_ref(), 0..length, None).await?;
         let mut sink = self.sink(writer, blob.kind, length, copy.seal.as_ref())?;
@@ -177,7 +182,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    fn parse(request: &Request) -> Result<Self, Refusal> {
+    pub(crate) fn parse(request: &Request) -> Result<Self, Refusal> {
         Ok(Self {
             id: uuid::Uuid::new_v4().into_bytes(),
             blob: new_blob_with(request, Kind::Block, ContentHeaderForms::Own)?,
@@ -208,7 +213,7 @@ impl Wanted {
 impl Copy<'_> {
     /// Whether the copy can share the content of its source: it is encrypted in the same way, or neither is. The key of
     /// a scope is an account's own.
-    fn shares(&self, source: &Blob) -> bool {
+    pub(crate) fn shares(&self, source: &Blob) -> bool {
         let wanted = self.seal.as_ref().map(|seal| &seal.encryption);
         match &self.source.place {
             Place::Here(here) => source.encryption.as_ref() == wanted && (here.is_own || wanted.is_none()),
@@ -237,7 +242,7 @@ impl Copy<'_> {
     }
 
     /// The copy of a source whose content it shares.
-    fn shared(&self, source: &Blob, is_archived: bool, now: Timestamp) -> Blob {
+    pub(crate) fn shared(&self, source: &Blob, is_archived: bool, now: Timestamp) -> Blob {
         Blob {
             tier: self.wanted.tiering(is_archived, now),
             nonce: source.nonce,

@@ -27,6 +27,9 @@ impl BlobService {
         if blob.tier.is_archived(now) {
             return Err(ErrorCode::BlobArchived.into());
         }
+        if is_current && blob.copy.as_ref().is_some_and(|copy| copy.incremental) {
+            return Err(ErrorCode::OperationNotAllowedOnIncrementalCopyBlob.into());
+        }
         let seal = self.unseal(&request, &blob)?;
         let length = blob.content.len();
         let part = range.map(|range| range.within(length)).transpose()?;

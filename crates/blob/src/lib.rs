@@ -26,6 +26,7 @@ mod expiry;
 pub mod fuzz;
 mod get;
 mod history;
+mod incremental_copy;
 mod intake;
 mod keys;
 mod lease;
@@ -164,6 +165,7 @@ impl Service for BlobService {
             Operation::SealAppendBlob => self.seal_append_blob(request).await,
             Operation::CopyBlob => self.copy_blob(request).await,
             Operation::CopyBlobFromUrl => self.copy_blob_from_url(request).await,
+            Operation::IncrementalCopyBlob => self.incremental_copy_blob(request).await,
             Operation::AbortCopyBlob => self.abort_copy_blob(request).await,
             Operation::PutBlobFromUrl => self.put_blob_from_url(request).await,
             Operation::GetBlobTags => self.get_blob_tags(request).await,

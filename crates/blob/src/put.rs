@@ -11,7 +11,7 @@ use crate::block::drop_staged;
 use crate::cipher::new_nonce;
 use crate::history::History;
 use crate::intake::WantMd5;
-use crate::precondition::{Preconditions, check_mutable, check_overwrite};
+use crate::precondition::{Preconditions, check_changeable, check_mutable, check_overwrite};
 use crate::record::{self, Blob, ContentHeaders, CopyStatus, Kind, Tags, Tier};
 use crate::retention::protect;
 use crate::tag_index::{Indexed, Tagging};
@@ -196,15 +196,12 @@ impl Replacement<'_> {
     }
 }
 
-/// Refuses to replace what is protected, archived, or being copied to.
+/// Refuses to replace what is protected, archived, being copied to, or kept in step with another blob.
 fn check_replaceable(live: &Blob, history: History, now: Timestamp) -> Result<(), Refusal> {
     if !history.versioning {
         check_mutable(live, now)?;
     }
-    if live.tier.is_archived(now) {
-        return Err(ErrorCode::BlobArchived.into());
-    }
-    check_no_pending_copy(live)
+    check_changeable(live, now)
 }
 
 /// Refuses to write to a blob that is being copied to.

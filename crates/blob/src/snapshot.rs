@@ -4,13 +4,12 @@
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Stamp};
-use lazuli_protocol::{ErrorCode, Metadata, Refusal, Request, Response};
+use lazuli_protocol::{Metadata, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
 use crate::encryption::check_update;
 use crate::history::History;
-use crate::precondition::Preconditions;
-use crate::put::check_no_pending_copy;
+use crate::precondition::{Preconditions, check_changeable};
 use crate::record::{self, Blob};
 use crate::target::not_found;
 use crate::{BlobService, keys, reply};
@@ -56,10 +55,7 @@ fn admit(preconditions: &Preconditions, base: Option<Blob>, view: &View<'_>) -> 
     preconditions.admit_lease(base.as_ref(), Access::Read, view.now)?;
     let base = base.filter(|base| base.is_live(view.now)).ok_or_else(not_found)?;
     preconditions.conditions.evaluate_write(base.validators())?;
-    if base.tier.is_archived(view.now) {
-        return Err(ErrorCode::BlobArchived.into());
-    }
-    check_no_pending_copy(&base)?;
+    check_changeable(&base, view.now)?;
     Ok(base)
 }
 

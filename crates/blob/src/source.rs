@@ -26,6 +26,7 @@ use crate::encryption::Seal;
 use crate::outside::{Outside, feed};
 use crate::put::check_no_pending_copy;
 use crate::record::{Blob, Encryption};
+use crate::tag_query::TagCondition;
 use crate::target::{Found, State, Target, not_found};
 use crate::{BlobService, keys, reply};
 
@@ -33,13 +34,14 @@ pub(crate) use url::SourceUrl;
 
 const COPY_SOURCE: &str = "x-ms-copy-source";
 const AUTHORIZATION: &str = "x-ms-copy-source-authorization";
+const IF_TAGS: &str = "x-ms-source-if-tags";
 /// The conditions on a source, and what a server calls them.
 const CONDITIONS: [(&str, &str); 5] = [
     ("x-ms-source-if-match", "if-match"),
     ("x-ms-source-if-none-match", "if-none-match"),
     ("x-ms-source-if-modified-since", "if-modified-since"),
     ("x-ms-source-if-unmodified-since", "if-unmodified-since"),
-    ("x-ms-source-if-tags", "x-ms-if-tags"),
+    (IF_TAGS, "x-ms-if-tags"),
 ];
 
 /// What copies may come from.
@@ -127,7 +129,7 @@ impl BlobService {
         names::check_blob(&address.container, &address.object)?;
         let state = State::parse(&url.query)?;
         let account = self.admit_source(request, url, sources, address, Operation::GetBlob).await?;
-        if copies_tags(request)? {
+        if copies_tags(request)? || request.headers.contains_key(IF_TAGS) {
             self.admit_source(request, url, sources, address, Operation::GetBlobTags).await?;
         }
         let container = self.container(&account, &address.container).await?;
@@ -274,6 +276,13 @@ pub(crate) fn copies_tags(request: &Request) -> Result<bool, Refusal> {
 
 /// Judges the conditions on a source in this server.
 pub(crate) fn check_conditions(request: &Request, blob: &Blob) -> Result<(), Refusal> {
+    if let Some(text) = request.headers.filled(IF_TAGS)? {
+        let condition = TagCondition::parse(text)
+            .map_err(|reason| Refusal::invalid_header(IF_TAGS, text).detail("Reason", reason))?;
+        if !condition.holds(&blob.tags) {
+            return Err(ErrorCode::SourceConditionNotMet.into());
+        }
+    }
     let conditions = request.headers.source_conditions()?;
     let judged = conditions.evaluate_read(blob.validators(), ReadRules::CombinedWithoutStar);
     judged.map_err(|refusal| unmet(request, refusal))

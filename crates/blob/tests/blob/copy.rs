@@ -606,3 +606,45 @@ async fn encrypted_page_and_append_blobs_are_copied_and_go_on() {
         }
     }
 }
+
+#[tokio::test]
+async fn tags_are_those_of_the_request_or_if_asked_for_those_of_the_source() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put("/things/source", &format!("{BLOCK}\nx-ms-tags: a=1&b=2"), "hello").await.expect(201);
+    let tags = async || {
+        let reply = server.get("/things/copy?comp=tags", "").await.expect(200);
+        let keys = reply.text().split("<Key>").skip(1).map(|rest| rest.split('<').next().unwrap().to_owned());
+        keys.collect::<Vec<_>>().join(",")
+    };
+    for (way, status) in WAYS {
+        for (headers, expected) in
+            [("", ""), ("x-ms-tags: c=3", "c"), ("x-ms-copy-source-tag-option: REPLACE", "")]
+        {
+            server.copy("/things/source", "/things/copy", &format!("{way}\n{headers}")).await.expect(status);
+            assert_eq!(tags().await, expected, "{way} {headers}");
+        }
+        let copy = format!("{way}\nx-ms-copy-source-tag-option: COPY");
+        server.copy("/things/source", "/things/copy", &copy).await.expect(status);
+        assert_eq!(tags().await, "a,b", "{way}");
+        let both = format!("{copy}\nx-ms-tags: c=3");
+        let refused = server.copy("/things/source", "/things/copy", &both).await;
+        assert_eq!(refused.status, 409);
+        let odd = format!("{way}\nx-ms-copy-source-tag-option: SOME");
+        server.copy("/things/source", "/things/copy", &odd).await.refused(400, "InvalidHeaderValue");
+        for (condition, met) in [("\"a\" = '1'", true), ("\"a\" = '2'", false)] {
+            let headers = format!("{way}\nx-ms-source-if-tags: {condition}");
+            let reply = server.copy("/things/source", "/things/copy", &headers).await;
+            match met {
+                true => reply.expect(status),
+                false => reply.refused(412, "SourceConditionNotMet"),
+            };
+        }
+        let nonsense = format!("{way}\nx-ms-source-if-tags: a is 1");
+        server.copy("/things/source", "/things/copy", &nonsense).await.refused(400, "InvalidHeaderValue");
+    }
+    let read = account_sas(ACCOUNT, "r", "2099-12-31T00:00:00Z");
+    let source = format!("{}?{read}", server.url(ACCOUNT, "/things/source"));
+    let copy = format!("{BLOCK}\nx-ms-copy-source-tag-option: COPY");
+    server.copy(&source, "/things/copy", &copy).await.refused(403, "CannotVerifyCopySource");
+}

@@ -12,6 +12,7 @@ mod delete;
 mod encryption;
 mod expiry;
 mod generation;
+mod incremental_copy;
 mod isolation;
 mod lease;
 mod list;

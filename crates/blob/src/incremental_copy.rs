@@ -1,0 +1,142 @@
+//! Incremental Copy Blob: keeps a page blob, its backup, in step with the snapshots of another one.
+//!
+//! Each request copies a snapshot of the source and leaves a snapshot of the target. Snapshots share what they have in
+//! common, so only what differs takes space; here not even that is moved, for the target shares it with the source.
+//! Nobody else writes to the target or reads its current state: what counts are its snapshots.
+
+use lazuli_concurrency::{Access, ConditionRefusal, Stamp};
+use lazuli_extents::Writer;
+use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, date};
+use lazuli_store::{Change, Decision, Mutation, Reads, View};
+
+use crate::block::drop_staged;
+use crate::copy::{Copy, Wanted, copied};
+use crate::history::History;
+use crate::precondition::{Preconditions, check_mutable, check_overwrite};
+use crate::record::{self, Blob, CopyState, CopyStatus, Kind, Tags};
+use crate::source::{Here, Place};
+use crate::target::State;
+use crate::{BlobService, keys, reply};
+
+impl BlobService {
+    /// Incremental Copy Blob.
+    pub(crate) async fn incremental_copy_blob(&self, request: Request) -> Result<Response, Refusal> {
+        let preconditions = Preconditions::of_write(&request.headers)?;
+        let wanted = Wanted::parse(&request)?;
+        let target = self.write_target(&request).await?;
+        let seal = self.seal(&request, &target.container)?;
+        let source = self.source(&request).await?;
+        let copy = Copy { request: &request, preconditions, access: Access::Write, wanted, seal, source };
+        let Place::Here(here) = &copy.source.place else {
+            return Err(ErrorCode::InvalidSourceBlobUrl.into());
+        };
+        let State::Snapshot(snapshot) = here.state else {
+            return Err(ErrorCode::IncrementalCopySourceMustBeSnapshot.into());
+        };
+        if !matches!(copy.source.blob.kind, Kind::Page { .. }) {
+            return Err(ErrorCode::InvalidSourceBlobType.into());
+        }
+        let writer = self.extents.writer();
+        let content = self.backup_content(&copy, here, &writer).await?;
+        let history = self.history(&request.account).await?;
+        let backup = Backup { copy: &copy, snapshot, content: &content, history };
+        let backed_up = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
+            let old = record::blob(view.row(&keys::BASE))?;
+            if let Some(old) = &old {
+                writer.hold(self.pin(), old.contents());
+            }
+            backup.decide(view, old.as_ref())
+        });
+        let blob = backed_up.await?;
+        let mut response = copied(&blob, &request);
+        // Everywhere else this takes its time, so that is what clients expect; those who ask will find it done.
+        reply::put(&mut response.headers, "x-ms-copy-status", CopyStatus::Pending.name());
+        Ok(response)
+    }
+
+    /// The content of the copy: the source's own, or the same encrypted in another way.
+    async fn backup_content(&self, copy: &Copy<'_>, here: &Here, writer: &Writer) -> Result<Blob, Refusal> {
+        if copy.shares(&copy.source.blob) {
+            return Ok(copy.source.blob.clone());
+        }
+        let mut blob = copy.source.blob.clone();
+        self.store_again(copy, here, writer).await?.put_into(&mut blob);
+        Ok(blob)
+    }
+}
+
+/// A snapshot on its way to its backup.
+struct Backup<'a> {
+    copy: &'a Copy<'a>,
+    /// Which snapshot of the source it is.
+    snapshot: Stamp,
+    /// Whose content the copy has.
+    content: &'a Blob,
+    history: History,
+}
+
+impl Backup<'_> {
+    fn decide(&self, view: &View<'_>, old: Option<&Blob>) -> Result<Decision<Blob>, Refusal> {
+        let (stamp, now) = (view.stamp, view.now);
+        let live = old.filter(|old| old.is_live(now));
+        self.check_conditions(live)?;
+        check_overwrite(&self.copy.request.caller, live.is_some())?;
+        let mut blob = self.copy.shared(self.content, false, now);
+        blob.touch(stamp, now);
+        blob.copy =
+            blob.copy.map(|copy| CopyState { incremental: true, destination_snapshot: Some(stamp), ..copy });
+        let mut mutations = vec![];
+        if let Some(live) = live {
+            self.check_target(live)?;
+            check_mutable(live, now)?;
+            (blob.created, blob.incarnation, blob.lease) = (live.created, live.incarnation, live.lease);
+            (blob.tags, blob.tags_claim) = (live.tags.clone(), live.tags_claim);
+        } else {
+            (blob.created, blob.incarnation, blob.tags) = (now, stamp, Tags::default());
+            if let Some(old) = old {
+                mutations.extend(self.history.keep_replaced(old, stamp, now)?);
+                mutations.extend(drop_staged());
+            }
+        }
+        mutations.push(Mutation::Put(keys::BASE, blob.encode()?));
+        mutations.push(Mutation::Put(keys::snapshot(stamp), blob.as_snapshot().encode()?));
+        Ok(Decision::Write(Change::of(mutations), blob))
+    }
+
+    /// Judges the conditions on the target. A tag that is not there has a code of its own here.
+    fn check_conditions(&self, live: Option<&Blob>) -> Result<(), Refusal> {
+        let conditions = &self.copy.preconditions.conditions;
+        let judged = conditions.evaluate_create(live.map(Blob::validators), false);
+        match judged {
+            Err(ConditionRefusal::ConditionNotMet) if conditions.if_match.is_some() => {
+                Err(ErrorCode::TargetConditionNotMet.into())
+            }
+            judged => Ok(judged?),
+        }
+    }
+
+    /// Refuses a target that is not the backup of this source, or has a later state of it.
+    fn check_target(&self, live: &Blob) -> Result<(), Refusal> {
+        if !matches!(live.kind, Kind::Page { .. }) {
+            return Err(ErrorCode::InvalidBlobType.into());
+        }
+        let last = live.copy.as_ref().filter(|copy| copy.incremental);
+        let last = last.ok_or(ErrorCode::IncrementalCopyBlobMismatch)?;
+        let (blob, snapshot) = parts(&last.source);
+        if blob != parts(&self.copy.source.shown_url).0 {
+            return Err(ErrorCode::IncrementalCopyBlobMismatch.into());
+        }
+        if snapshot.is_some_and(|last| last > self.snapshot) {
+            return Err(ErrorCode::IncrementalCopyOfEarlierVersionSnapshotNotAllowed.into());
+        }
+        Ok(())
+    }
+}
+
+/// The blob and the snapshot that a URL names.
+fn parts(url: &str) -> (&str, Option<Stamp>) {
+    let (blob, query) = url.split_once('?').unwrap_or((url, ""));
+    let query = Query::parse(query).unwrap_or_default();
+    let moment = query.get("snapshot").and_then(date::parse_snapshot);
+    (blob, moment.map(|moment| Stamp::from_ticks(moment.ticks())))
+}

@@ -1,0 +1,120 @@
+//! Incremental Copy Blob.
+
+use crate::support::{ACCOUNT, Reply, TestServer, start};
+
+const PAGE: &str = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 4096";
+
+impl TestServer {
+    /// Writes one page, and takes a snapshot.
+    async fn page_snapshot(&self, blob: &str, page: usize, byte: u8) -> String {
+        let range = format!("x-ms-page-write: update\nx-ms-range: bytes={}-{}", page * 512, page * 512 + 511);
+        self.put(&format!("{blob}?comp=page"), &range, vec![byte; 512]).await.expect(201);
+        let taken = self.put(&format!("{blob}?comp=snapshot"), "", "").await.expect(201);
+        taken.header("x-ms-snapshot").unwrap().to_owned()
+    }
+
+    async fn back_up(&self, source: &str, snapshot: &str, headers: &str) -> Reply {
+        let url = format!("http://{}/{ACCOUNT}{source}?snapshot={snapshot}", self.address);
+        let headers = format!("x-ms-copy-source: {url}\n{headers}");
+        self.put("/things/backup?comp=incrementalcopy", &headers, "").await
+    }
+}
+
+async fn with_page_blob() -> TestServer {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put("/things/source", PAGE, "").await.expect(201);
+    server
+}
+
+#[tokio::test]
+async fn each_snapshot_of_the_source_becomes_one_of_the_backup() {
+    let server = with_page_blob().await;
+    let mut last: Option<String> = None;
+    for round in 1..4 {
+        let snapshot = server.page_snapshot("/things/source", round, round as u8).await;
+        let copied = server.back_up("/things/source", &snapshot, "").await.expect(202);
+        assert_eq!(copied.header("x-ms-copy-status"), Some("pending"));
+        let head = server.head("/things/backup", "").await.expect(200);
+        assert_eq!(head.header("x-ms-copy-status"), Some("success"));
+        assert_eq!(head.header("x-ms-copy-id"), copied.header("x-ms-copy-id"));
+        assert_eq!(head.header("x-ms-incremental-copy"), Some("true"));
+        assert_eq!(head.etag(), copied.etag());
+        let taken = head.header("x-ms-copy-destination-snapshot").unwrap().to_owned();
+        let source = server.get(&format!("/things/source?snapshot={snapshot}"), "").await.expect(200);
+        let backup = server.get(&format!("/things/backup?snapshot={taken}"), "").await.expect(200);
+        assert!(backup.body == source.body);
+        if let Some(last) = last {
+            let diff = format!("/things/backup?comp=pagelist&snapshot={taken}&prevsnapshot={last}");
+            let diff = server.get(&diff, "").await.expect(200);
+            let (first, end) = (round * 512, round * 512 + 511);
+            let range = format!("<PageRange><Start>{first}</Start><End>{end}</End></PageRange>");
+            assert!(diff.text().contains(&range), "{}", diff.text());
+            assert_eq!(diff.text().matches("<PageRange>").count(), 1);
+        }
+        last = Some(taken);
+    }
+}
+
+#[tokio::test]
+async fn the_backup_is_written_by_nothing_else_and_read_by_its_snapshots() {
+    let server = with_page_blob().await;
+    let snapshot = server.page_snapshot("/things/source", 0, 1).await;
+    server.back_up("/things/source", &snapshot, "").await.expect(202);
+    let refusal = (409, "OperationNotAllowedOnIncrementalCopyBlob");
+    let source = format!("x-ms-copy-source: http://{}/{ACCOUNT}/things/source", server.address);
+    for (query, headers, body) in [
+        ("", PAGE, 0),
+        ("", source.as_str(), 0),
+        ("?comp=page", "x-ms-page-write: update\nx-ms-range: bytes=0-511", 512),
+        ("?comp=metadata", "x-ms-meta-a: 1", 0),
+        ("?comp=properties", "x-ms-blob-content-length: 512", 0),
+        ("?comp=snapshot", "", 0),
+    ] {
+        let refused = server.put(&format!("/things/backup{query}"), headers, vec![1; body]).await;
+        assert_eq!(refused.outcome(), refusal, "{query} {headers}");
+    }
+    assert_eq!(server.get("/things/backup", "").await.outcome(), refusal);
+    server.delete("/things/backup", "x-ms-delete-snapshots: include").await.expect(202);
+    server.put("/things/backup", PAGE, "").await.expect(201);
+}
+
+#[tokio::test]
+async fn what_does_not_fit_the_backup_is_refused() {
+    let server = with_page_blob().await;
+    let first = server.page_snapshot("/things/source", 0, 1).await;
+    let second = server.page_snapshot("/things/source", 1, 2).await;
+    server.put("/things/other", PAGE, "").await.expect(201);
+    let other = server.page_snapshot("/things/other", 0, 1).await;
+    server.put_block_blob("/things/block", "hello").await;
+    let taken = server.put("/things/block?comp=snapshot", "", "").await.expect(201);
+    let block = taken.header("x-ms-snapshot").unwrap();
+    server.back_up("/things/block", block, "").await.refused(409, "InvalidSourceBlobType");
+    let none = "2020-01-01T00:00:00.0000000Z";
+    server.back_up("/things/source", none, "").await.refused(404, "CannotVerifyCopySource");
+    let plain = format!("x-ms-copy-source: http://{}/{ACCOUNT}/things/source", server.address);
+    let target = "/things/backup?comp=incrementalcopy";
+    server.put(target, &plain, "").await.refused(409, "IncrementalCopySourceMustBeSnapshot");
+    server.put(target, "", "").await.refused(400, "MissingRequiredHeader");
+    server.head("/things/backup", "").await.expect(404);
+
+    let copied = server.back_up("/things/source", &second, "").await.expect(202);
+    let earlier = "IncrementalCopyOfEarlierVersionSnapshotNotAllowed";
+    server.back_up("/things/source", &first, "").await.refused(409, earlier);
+    server.back_up("/things/other", &other, "").await.refused(409, "IncrementalCopyBlobMismatch");
+    let third = server.page_snapshot("/things/source", 1, 3).await;
+    for (condition, code) in [
+        ("if-match: \"0x1\"".to_owned(), "TargetConditionNotMet"),
+        (format!("if-none-match: {}", copied.etag()), "ConditionNotMet"),
+        ("if-unmodified-since: Thu, 01 Jan 2026 00:00:00 GMT".to_owned(), "ConditionNotMet"),
+    ] {
+        server.back_up("/things/source", &third, &condition).await.refused(412, code);
+    }
+    server.back_up("/things/source", &third, &format!("if-match: {}", copied.etag())).await.expect(202);
+
+    server.delete("/things/backup", "x-ms-delete-snapshots: include").await.expect(202);
+    server.put_block_blob("/things/backup", "hello").await;
+    server.back_up("/things/source", &third, "").await.refused(409, "InvalidBlobType");
+    server.put("/things/backup", PAGE, "").await.expect(201);
+    server.back_up("/things/source", &third, "").await.refused(409, "IncrementalCopyBlobMismatch");
+}

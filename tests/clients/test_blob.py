@@ -1,6 +1,7 @@
 """The blob service through the unmodified Python library."""
 
 import hashlib
+import io
 import os
 import threading
 import uuid
@@ -122,6 +123,19 @@ def test_300_mib_go_up_and_down_in_parallel_blocks_with_md5(container):
     assert hashlib.sha256(got).digest() == hashlib.sha256(body).digest()
     committed, uncommitted = blob.get_block_list("all")
     assert len(committed) == 38 and not uncommitted
+
+
+def test_bodies_carry_a_crc64_of_each_segment_both_ways(container):
+    body = os.urandom(9 * MIB + 5)
+    for kind, length in [(BlobType.BLOCKBLOB, len(body)), (BlobType.APPENDBLOB, 4 * MIB), (BlobType.PAGEBLOB, 4 * MIB)]:
+        blob = container.get_blob_client(f"validated-{kind}")
+        blob.upload_blob(io.BytesIO(body), length=length, blob_type=kind, validate_content="crc64")
+        assert blob.download_blob(validate_content="crc64").readall() == body[:length]
+        part = blob.download_blob(offset=7, length=3 * MIB, validate_content="crc64")
+        assert part.readall() == body[7 : 7 + 3 * MIB]
+    blob = container.get_blob_client("validated-empty")
+    blob.upload_blob(b"", validate_content="crc64")
+    assert blob.download_blob(validate_content="crc64").readall() == b""
 
 
 def test_a_download_in_progress_is_of_one_version(container):

@@ -30,7 +30,7 @@ impl BlobService {
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let (limit, want) = (max_append(request.version), WantMd5::of_block(request.version));
-        let received = self.receive_sealed(&mut request, limit, want, seal.as_ref()).await?;
+        let received = self.receive(&mut request, limit, want, seal.as_ref()).await?;
         let block = NewBlock { content: &received.content, seal: seal.as_ref(), nonce: received.nonce };
         let blob = self.append(&target, &append, block, &received.writer).await?;
         let mut response = appended(&blob, received.content.len(), request.version);

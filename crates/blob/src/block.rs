@@ -72,7 +72,7 @@ impl BlobService {
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let (limit, want) = (max_block(request.version), WantMd5::of_block(request.version));
-        let received = self.receive_sealed(&mut request, limit, want, seal.as_ref()).await?;
+        let received = self.receive(&mut request, limit, want, seal.as_ref()).await?;
         let encryption = seal.map(|seal| seal.encryption);
         let block = StagedBlock { encryption, nonce: received.nonce, content: received.content };
         self.stage_block(&request, &target, &id, &block).await?;

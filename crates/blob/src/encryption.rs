@@ -19,9 +19,11 @@ use crate::cipher::Key;
 use crate::container::ACCOUNT_KEY_SCOPE;
 use crate::record::{Blob, Container, Encryption};
 
-const KEY: &str = "x-ms-encryption-key";
-const KEY_SHA256: &str = "x-ms-encryption-key-sha256";
-const ALGORITHM: &str = "x-ms-encryption-algorithm";
+/// The headers of a key: itself, its SHA-256, what it is for.
+type KeyHeaders = [&'static str; 3];
+const KEY: KeyHeaders = ["x-ms-encryption-key", "x-ms-encryption-key-sha256", "x-ms-encryption-algorithm"];
+const SOURCE_KEY: KeyHeaders =
+    ["x-ms-source-encryption-key", "x-ms-source-encryption-key-sha256", "x-ms-source-encryption-algorithm"];
 const SCOPE: &str = "x-ms-encryption-scope";
 const DEFAULT_SCOPE: &str = "x-ms-default-encryption-scope";
 
@@ -53,7 +55,16 @@ impl BlobService {
 
     /// How a blob is encrypted that a request reads.
     pub(crate) fn unseal(&self, request: &Request, blob: &Blob) -> Result<Option<Seal>, Refusal> {
-        let customer = customer_key(&request.headers)?;
+        self.unseal_with(customer_key(&request.headers, KEY)?, &request.account, blob)
+    }
+
+    /// How a blob of an account is encrypted that a client reads with that key, or without one.
+    pub(crate) fn unseal_with(
+        &self,
+        customer: Option<Key>,
+        account: &Account,
+        blob: &Blob,
+    ) -> Result<Option<Seal>, Refusal> {
         match (&blob.encryption, customer) {
             (None, None) => Ok(None),
             (None, Some(_)) => Err(ErrorCode::BlobDoesNotUseCustomerSpecifiedEncryption.into()),
@@ -64,7 +75,7 @@ impl BlobService {
                 Ok(Some(Seal::customer(key)))
             }
             (Some(_), Some(_)) => Err(ErrorCode::BlobCustomerSpecifiedEncryptionMismatch.into()),
-            (Some(Encryption::Scope { name }), None) => self.unseal_scope(&request.account, name).map(Some),
+            (Some(Encryption::Scope { name }), None) => self.unseal_scope(account, name).map(Some),
         }
     }
 
@@ -144,7 +155,7 @@ impl Chosen {
             _ => None,
         };
         let scope = request.headers.filled(SCOPE)?.or(granted);
-        match (customer_key(&request.headers)?, scope) {
+        match (customer_key(&request.headers, KEY)?, scope) {
             (None, None) => Ok(Self::Nothing),
             (None, Some(ACCOUNT_KEY_SCOPE)) => Ok(Self::NoScope),
             (None, Some(name)) => Ok(Self::Scope(name.to_owned())),
@@ -169,22 +180,26 @@ fn check_policy(chosen: &Chosen, container: &Container) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// The key that a request brings for the source of a copy.
+pub(crate) fn source_key(headers: &HeaderMap) -> Result<Option<Key>, Refusal> {
+    customer_key(headers, SOURCE_KEY)
+}
+
 /// The key that a request brings, if it is one. Its value is in no refusal.
-fn customer_key(headers: &HeaderMap) -> Result<Option<Key>, Refusal> {
-    let given = [KEY, KEY_SHA256, ALGORITHM].map(|name| headers.filled(name));
-    let [key, sha256, algorithm] = match given {
-        [Ok(None), Ok(None), Ok(None)] => return Ok(None),
-        _ => [KEY, KEY_SHA256, ALGORITHM].map(|name| headers.required(name)),
-    };
-    let key = key.map_err(|refusal| Refusal::new(refusal.code()).detail("HeaderName", KEY))?;
+fn customer_key(headers: &HeaderMap, names: KeyHeaders) -> Result<Option<Key>, Refusal> {
+    if names.iter().all(|name| matches!(headers.filled(name), Ok(None))) {
+        return Ok(None);
+    }
+    let [key, sha256, algorithm] = names.map(|name| headers.required(name));
+    let key = key.map_err(|refusal| Refusal::new(refusal.code()).detail("HeaderName", names[0]))?;
     let key = Zeroizing::new(BASE64.decode(key).unwrap_or_default());
-    let key = Key::from_client(&key).ok_or_else(|| Refusal::invalid_header(KEY, ""))?;
+    let key = Key::from_client(&key).ok_or_else(|| Refusal::invalid_header(names[0], ""))?;
     let sha256 = sha256?;
     if BASE64.decode(sha256).ok().as_deref() != Some(&key.sha256()[..]) {
-        return Err(Refusal::invalid_header(KEY_SHA256, sha256));
+        return Err(Refusal::invalid_header(names[1], sha256));
     }
     match algorithm? {
         "AES256" => Ok(Some(key)),
-        other => Err(Refusal::invalid_header(ALGORITHM, other)),
+        other => Err(Refusal::invalid_header(names[2], other)),
     }
 }

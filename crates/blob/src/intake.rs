@@ -63,18 +63,8 @@ pub(crate) struct Document {
 }
 
 impl BlobService {
-    /// Receives the body of a request that may have up to `limit` bytes.
-    pub(crate) async fn receive(
-        &self,
-        request: &mut Request,
-        limit: u64,
-        want: WantMd5,
-    ) -> Result<Received, Refusal> {
-        self.receive_sealed(request, limit, want, None).await
-    }
-
     /// Receives the body of a request that may have up to `limit` bytes, and stores it encrypted if there is a seal.
-    pub(crate) async fn receive_sealed(
+    pub(crate) async fn receive(
         &self,
         request: &mut Request,
         limit: u64,

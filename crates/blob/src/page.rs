@@ -38,7 +38,7 @@ impl BlobService {
         let (blob, md5, crc64) = match self.seal(&request, &target.container)? {
             None => {
                 let want = WantMd5::of_block(request.version);
-                let received = self.receive(&mut request, MAX_PAGE_WRITE, want).await?;
+                let received = self.receive(&mut request, MAX_PAGE_WRITE, want, None).await?;
                 let blob = self.write_pages(&target, &write, &received.content, &received.writer).await?;
                 (blob, received.md5, received.crc64)
             }

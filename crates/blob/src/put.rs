@@ -46,8 +46,7 @@ impl BlobService {
         let (content, received) = match kind {
             Kind::Block => {
                 let limit = max_put_blob(request.version);
-                let received =
-                    self.receive_sealed(&mut request, limit, WantMd5::Always, seal.as_ref()).await?;
+                let received = self.receive(&mut request, limit, WantMd5::Always, seal.as_ref()).await?;
                 if new.headers.content_md5.is_none() {
                     new.headers.content_md5 = received.md5;
                 }

@@ -22,10 +22,11 @@ use lazuli_protocol::{
 };
 use lazuli_store::Partition;
 
-use crate::encryption::Seal;
+use crate::cipher::Key;
+use crate::encryption::{self, Seal};
 use crate::outside::{Outside, feed};
 use crate::put::check_no_pending_copy;
-use crate::record::{Blob, Encryption};
+use crate::record::Blob;
 use crate::tag_query::TagCondition;
 use crate::target::{Found, State, Target, not_found};
 use crate::{BlobService, keys, reply};
@@ -109,8 +110,9 @@ impl BlobService {
     ) -> Result<Source, Refusal> {
         let address = url.address(&sources.host_suffixes)?;
         let is_own = address.account == request.account.name;
+        let key = encryption::source_key(&request.headers)?;
         let (blob, here) = self
-            .find_source(request, url, sources, &address)
+            .find_source(request, url, sources, &address, key)
             .await
             .map_err(|refusal| told(refusal, request, is_own))?;
         let here = Here { is_own, ..here };
@@ -125,6 +127,7 @@ impl BlobService {
         url: &SourceUrl,
         sources: &CopySources,
         address: &Address,
+        key: Option<Key>,
     ) -> Result<(Blob, Here), Refusal> {
         names::check_blob(&address.container, &address.object)?;
         let state = State::parse(&url.query)?;
@@ -137,13 +140,7 @@ impl BlobService {
         let target = Target { container, partition, state };
         let Found { blob, held, now, .. } = self.find(&target).await?.ok_or_else(not_found)?;
         let is_archived = blob.tier.is_archived(now);
-        let seal = match &blob.encryption {
-            None => None,
-            Some(Encryption::Scope { name }) => Some(self.unseal_scope(&account, name)?),
-            Some(Encryption::Customer { .. }) => {
-                return Err(ErrorCode::BlobUsesCustomerSpecifiedEncryption.into());
-            }
-        };
+        let seal = self.unseal_with(key, &account, &blob)?;
         let partition = target.partition;
         Ok((blob, Here { partition, state, is_archived, is_own: false, seal, _held: held }))
     }

@@ -256,6 +256,49 @@ async fn a_scope_that_the_account_no_longer_has_opens_nothing() {
     assert_eq!(server.get("/things/b", "").await.expect(200).text(), "secret");
 }
 
+/// The headers of a customer-provided key of the source of a copy.
+fn source_key(byte: u8) -> String {
+    customer(byte).replace("x-ms-encryption-", "x-ms-source-encryption-")
+}
+
+#[tokio::test]
+async fn a_source_brings_its_own_key_and_so_a_key_is_changed() {
+    let server = start_with_scopes().await;
+    let body = random(70_000);
+    server.put("/things/source", &with(BLOCK, &customer(1)), body.clone()).await.expect(201);
+    let from = format!("x-ms-copy-source: http://{}/{ACCOUNT}/things/source", server.address);
+    for (way, status) in [("", 202), ("x-ms-requires-sync: true", 202), (BLOCK, 201)] {
+        let (server, from) = (&server, &from);
+        let copy = async |keys: &str| server.put("/things/copy", &format!("{from}\n{way}\n{keys}"), "").await;
+        for (keys, read) in [
+            (with(&source_key(1), &customer(2)), customer(2)),
+            (with(&source_key(1), &customer(1)), customer(1)),
+            (with(&source_key(1), &scope("first")), String::new()),
+            (source_key(1), String::new()),
+        ] {
+            copy(&keys).await.expect(status);
+            assert!(server.get("/things/copy", &read).await.expect(200).body == body, "{way} {keys}");
+        }
+        for (keys, code) in [
+            (customer(1), "BlobUsesCustomerSpecifiedEncryption"),
+            (with(&source_key(2), &customer(1)), "BlobCustomerSpecifiedEncryptionMismatch"),
+        ] {
+            let refused = copy(&keys).await.expect(409);
+            let code_of_source = refused.header("x-ms-copy-source-error-code");
+            assert_eq!(code_of_source.or(refused.header("x-ms-error-code")), Some(code), "{way}");
+        }
+        copy(&source_key(1).replace("AES256", "AES128")).await.refused(400, "InvalidHeaderValue");
+    }
+    // From the same key to another in place, with a part of a block on the way.
+    let part = format!("{from}\nx-ms-source-range: bytes=33-60000\n{}\n{}", source_key(1), customer(3));
+    server.put(&format!("/things/b?comp=block&blockid={}", block_id(0)), &part, "").await.expect(201);
+    server.commit("/things/b", &[0], &customer(3)).await.expect(201);
+    assert!(server.get("/things/b", &customer(3)).await.expect(200).body == body.slice(33..60_001));
+    let again = format!("{from}\n{BLOCK}\n{}\n{}", source_key(1), customer(4));
+    server.put("/things/source", &again, "").await.expect(201);
+    assert!(server.get("/things/source", &customer(4)).await.expect(200).body == body);
+}
+
 fn block_id(index: usize) -> String {
     BASE64.encode(format!("{index:06}"))
 }

@@ -16,6 +16,7 @@ use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{Accounts, ErrorCode, Refusal};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceId, Which, prefix_range};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
@@ -68,6 +69,22 @@ impl Copies {
 
     fn reserve(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.pending.clone().try_acquire_owned().map_err(|_| ErrorCode::ServerBusy.into())
+    }
+}
+
+/// A copy whose row is written. However its request ends, even if its client goes away and it ends just here, a task
+/// looks after the copy from then on: it carries it out if it has begun, and removes the row if it has not.
+struct Begun<'a> {
+    service: &'a BlobService,
+    runtime: Handle,
+    task: Option<(SpaceId, PendingCopy, OwnedSemaphorePermit)>,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if let Some((space, pending, permit)) = self.task.take() {
+            self.service.spawn_copy(&self.runtime, space, pending, Some(permit));
+        }
     }
 }
 
@@ -124,20 +141,13 @@ impl BlobService {
             started: self.store.now(),
         };
         self.note_copy(space, &pending).await?;
+        let runtime = Handle::current();
+        let _task = Begun { service: self, runtime, task: Some((space, pending, permit)) };
         let begun = self.replace_by(copy.request, target, &copy.preconditions, copy.access, |old, now| {
             copy.check_target(old, now)?;
             begin(copy.unshared(now), outside.length())
         });
-        match begun.await {
-            Ok(blob) => {
-                self.spawn_copy(space, pending, Some(permit));
-                Ok(blob)
-            }
-            Err(refusal) => {
-                self.forget_copy(space, pending.id).await;
-                Err(refusal)
-            }
-        }
+        begun.await
     }
 
     async fn note_copy(&self, space: SpaceId, pending: &PendingCopy) -> Result<(), Refusal> {
@@ -158,14 +168,21 @@ impl BlobService {
         }
     }
 
-    fn spawn_copy(&self, space: SpaceId, pending: PendingCopy, permit: Option<OwnedSemaphorePermit>) {
+    fn spawn_copy(
+        &self,
+        runtime: &Handle,
+        space: SpaceId,
+        pending: PendingCopy,
+        permit: Option<OwnedSemaphorePermit>,
+    ) {
         let service = self.clone();
         let mut tasks = self.copies.tasks.lock();
         while tasks.try_join_next().is_some() {}
-        tasks.spawn(async move {
+        let task = async move {
             service.run_copy(space, pending).await;
             drop(permit);
-        });
+        };
+        tasks.spawn_on(task, runtime);
     }
 
     /// Carries out a copy to its end, whichever it is.
@@ -181,6 +198,7 @@ impl BlobService {
         };
         match ended {
             Ok(()) => self.forget_copy(space, pending.id).await,
+            Err(refusal) if refusal.code() == ErrorCode::ContainerNotFound => {}
             Err(refusal) => {
                 tracing::warn!(%refusal, "the end of a copy is not stored; the next start goes on with it")
             }
@@ -240,7 +258,9 @@ impl BlobService {
     ) -> Result<Blob, Stop> {
         let noted = self.transact(partition, Reads::key(keys::BASE), |view| {
             let Some(mut blob) = waiting(record::blob(view.row(&keys::BASE))?, pending.id) else {
-                return Ok(Decision::Answer(None));
+                // A commit of nothing: it comes after the beginning of the copy if that is still under way, and then
+                // finds that it judged too early.
+                return Ok(Decision::Write(Change::default(), None));
             };
             if view.now > pending.started.saturating_add(MAX_TIME) {
                 let refusal = Refusal::new(ErrorCode::OperationTimedOut);
@@ -305,7 +325,7 @@ impl BlobService {
             for row in &scanned.rows {
                 let pending = PendingCopy::decode(&row.value)?;
                 if pending.started < self.copies.since {
-                    self.spawn_copy(space, pending, None);
+                    self.spawn_copy(&Handle::current(), space, pending, None);
                 }
             }
             if !scanned.more {

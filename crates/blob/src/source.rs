@@ -300,10 +300,11 @@ fn unmet(request: &Request, refusal: ConditionRefusal) -> Refusal {
     }
 }
 
-/// What a client is told of a source in this server: Copy Blob within an account tells it as it is, everybody else that
-/// the source could not be verified, and why.
+/// What a client is told of a source in this server: Copy Blob within an account tells it as it is, except who may read
+/// it; everybody else is told that the source could not be verified, and why.
 fn told(refusal: Refusal, request: &Request, is_own: bool) -> Refusal {
-    let plainly = matches!(request.operation, Operation::CopyBlob) && is_own;
+    let denied = matches!(refusal.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    let plainly = request.operation == Operation::CopyBlob && is_own && !denied;
     let is_theirs = refusal.status().is_client_error();
     if plainly || !is_theirs || refusal.code() == ErrorCode::CannotVerifyCopySource {
         return refusal;

@@ -343,13 +343,13 @@ async fn a_signature_that_lets_the_caller_write_does_not_let_it_read() {
     };
     let write = || account_sas(ACCOUNT, "wc", "2099-12-31T00:00:00Z");
     let plain = server.url(ACCOUNT, "/things/source");
-    copy(write(), plain.clone()).await.refused(401, "NoAuthenticationInformation");
+    copy(write(), plain.clone()).await.refused(401, "CannotVerifyCopySource");
     let read = account_sas(ACCOUNT, "r", "2099-12-31T00:00:00Z");
     copy(write(), format!("{plain}?{read}")).await.expect(202);
     copy(account_sas(ACCOUNT, "rwc", "2099-12-31T00:00:00Z"), plain.clone()).await.expect(202);
     // A signature in the URL decides, even if the caller could do without.
     let bad = format!("{plain}?{}", account_sas(ACCOUNT, "w", "2099-12-31T00:00:00Z"));
-    server.copy(&bad, "/things/copy", "").await.refused(403, "AuthorizationPermissionMismatch");
+    server.copy(&bad, "/things/copy", "").await.refused(403, "CannotVerifyCopySource");
 }
 
 #[tokio::test]

@@ -381,3 +381,24 @@ async fn what_comes_from_elsewhere_is_encrypted_as_the_container_says() {
         assert!(server.get("/sealed/copy", "").await.body == body, "{kind}");
     }
 }
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_no_copy_that_nobody_looks_after() {
+    let (web, server) = served(Page::new(bytes(1000))).await;
+    let mut begun = 0;
+    for round in 0..60 {
+        let target = format!("/things/copy{round}");
+        let patience = Duration::from_micros(200 * round);
+        let url = web.url();
+        let _ = tokio::time::timeout(patience, server.copy_from(&url, &target, "")).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for round in 0..60 {
+        let target = format!("/things/copy{round}");
+        if server.head(&target, "").await.status == 200 {
+            begun += 1;
+            assert_eq!(server.copied(&target).await.header("x-ms-copy-status"), Some("success"), "{round}");
+        }
+    }
+    assert!(begun > 0);
+}

@@ -12,27 +12,28 @@
 //! commits it if neither the blob nor what is staged has changed meanwhile. So of two lists at once, one comes second and
 //! is judged by what the first one left.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::ops::{ControlFlow, Range};
+mod assemble;
+
+use std::ops::ControlFlow;
 
 use bytes::{Buf, BufMut, Bytes};
 use http::StatusCode;
-use lazuli_concurrency::{Access, Timestamp};
-use lazuli_extents::{Content, Edit, Upload, Writer, read_all};
+use lazuli_concurrency::Access;
+use lazuli_extents::{Content, Upload, Writer, read_all};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, xml};
-use lazuli_store::{Attempts, Decision, Partition, Reads, TransactError};
+use lazuli_store::{Attempts, Change, Decision, Partition, Reads, TransactError};
 
 use crate::block::BlockId;
 use crate::cipher::Nonce;
-use crate::encryption::{Seal, check_update};
+use crate::encryption::Seal;
 use crate::precondition::Preconditions;
 use crate::put::{ContentHeaderForms, Replaced, Replacement, new_blob_with};
 use crate::record::{self, Blob, Damage, Kind, StagedBlock};
 use crate::tag_index::{Indexed, Tagging};
 use crate::target::{State, Target, not_found};
-use crate::{BlobService, keys, reply};
+use crate::{BlobService, XML, keys, reply};
+use assemble::Blocks;
 
 /// Blocks of a blob.
 const MAX_BLOCKS: usize = 50_000;
@@ -122,7 +123,7 @@ impl BlobService {
             let pin = self.pin();
             // The row that counts staged blocks stands for all of them.
             let reads = Reads::keys([keys::BASE, keys::STAGED_COUNT]);
-            let mut attempt = attempts.begin(reads).await.map_err(refusal)?;
+            let attempt = attempts.begin(reads).await.map_err(refusal)?;
             let now = attempt.view().now;
             let old = record::blob(attempt.view().row(&keys::BASE))?;
             if let Some(old) = &old {
@@ -133,20 +134,22 @@ impl BlobService {
                 return Ok(Tagging::Index(new.tags.clone()));
             }
             let blocks = Blocks { service: self, partition: &target.partition, writer: &writer };
-            let (content, block_list) = blocks.assemble(old.as_ref(), list, now).await?;
+            let (content, block_list) = match blocks.assemble(old.as_ref(), list, now).await {
+                Ok(assembled) => assembled,
+                // A block may be missing only because another list took it after the blob was read.
+                Err(refused) => match attempts.commit(attempt, Change::default()).await.map_err(refusal)? {
+                    true => return Err(refused),
+                    false => continue,
+                },
+            };
             let new = Blob { content, block_list, ..new.clone() };
-            loop {
-                match replacement.decide(&attempt.view(), old.as_ref(), new.clone(), indexed)? {
-                    Decision::Answer(tagging) => return Ok(tagging),
-                    Decision::Read(more) => {
-                        let more = attempts.read_more(attempt, more).await;
-                        attempt = more.map_err(reply::unreadable)?;
-                    }
-                    Decision::Write(change, tagging) => {
-                        if attempts.commit(attempt, change).await.map_err(refusal)? {
-                            return Ok(tagging);
-                        }
-                        break;
+            match replacement.decide(&attempt.view(), old.as_ref(), new, indexed)? {
+                Decision::Answer(tagging) => return Ok(tagging),
+                // It has to know more only about another type in this place, which was refused above.
+                Decision::Read(_) => return Err(ErrorCode::InvalidBlobType.into()),
+                Decision::Write(change, tagging) => {
+                    if attempts.commit(attempt, change).await.map_err(refusal)? {
+                        return Ok(tagging);
                     }
                 }
             }
@@ -156,7 +159,7 @@ impl BlobService {
     /// Get Block List.
     pub(crate) async fn get_block_list(&self, request: Request) -> Result<Response, Refusal> {
         let (shows_committed, shows_uncommitted) = list_type(&request.query)?;
-        let preconditions = Preconditions::of_read(&request.headers)?;
+        let preconditions = Preconditions::of_tags(&request.headers)?;
         let target = self.target(&request).await?;
         let shows_uncommitted = shows_uncommitted && request.caller != Caller::Anonymous;
         let BlockLists { blob, committed, mut uncommitted } =
@@ -171,7 +174,7 @@ impl BlobService {
             uncommitted.sort_unstable();
             write_blocks(&mut document, "UncommittedBlocks", uncommitted.into_iter());
         }
-        let mut response = Response::with_body(StatusCode::OK, "application/xml", document.finish());
+        let mut response = Response::with_body(StatusCode::OK, XML, document.finish());
         if blob.committed {
             reply::validators(&mut response.headers, blob.validators(), request.version);
         }
@@ -199,6 +202,7 @@ impl BlobService {
             preconditions.admit_lease(blob.as_ref(), Access::Read, now)?;
             let blob = blob.ok_or_else(not_found)?;
             check_kind(&blob)?;
+            preconditions.check_tags(Some(&blob))?;
             let _held = pin.hold(blob.contents());
             let mut lists = BlockLists { blob, committed: vec![], uncommitted: vec![] };
             if committed {
@@ -227,6 +231,7 @@ impl BlobService {
         preconditions.admit_lease(found.as_ref().map(|found| &found.blob), Access::Read, now)?;
         let found = found.ok_or_else(not_found)?;
         check_kind(&found.blob)?;
+        preconditions.check_tags(Some(&found.blob))?;
         let committed = if committed { self.read_block_list(&found.blob.block_list).await? } else { vec![] };
         Ok(BlockLists { blob: found.blob, committed, uncommitted: vec![] })
     }
@@ -276,109 +281,6 @@ struct BlockLists {
     committed: Vec<CommittedBlock>,
     /// The text of the id, and the size.
     uncommitted: Vec<(String, u64)>,
-}
-
-/// Puts content together out of blocks.
-struct Blocks<'a> {
-    service: &'a BlobService,
-    partition: &'a Partition,
-    writer: &'a Writer,
-}
-
-/// Where the committed blocks of a blob lie in its content.
-type Parts = HashMap<BlockId, (Range<u64>, Option<[u8; 16]>)>;
-
-impl Blocks<'_> {
-    /// The content of the blocks that are listed and the list to store with it, both durable.
-    async fn assemble(
-        &self,
-        old: Option<&Blob>,
-        NewList { listed, seal }: NewList<'_>,
-        now: Timestamp,
-    ) -> Result<(Content, Content), Refusal> {
-        let service = self.service;
-        let live = old.filter(|old| old.is_live(now));
-        let old_content = live.map(|old| old.content.clone()).unwrap_or_default();
-        let parts = match live {
-            Some(old) if listed.iter().any(|block| block.from != From::Uncommitted) => {
-                parts(service.read_block_list(&old.block_list).await?)
-            }
-            _ => Parts::new(),
-        };
-        let has_staged = old.is_some_and(|old| old.is_there(now) && old.staged(now).is_some());
-        let mut edit = Edit::new(&service.extents, self.writer, &Content::empty());
-        // Parts of the old content that lie one behind the other are taken over as one.
-        let mut run = 0..0;
-        let mut list = Vec::with_capacity(listed.len());
-        let mut is_staged = HashMap::new();
-        for some in listed.chunks(READ_AT_ONCE) {
-            let staged = if has_staged { self.staged(some).await? } else { HashMap::new() };
-            for Listed { from, id } in some {
-                let staged = staged.get(id).filter(|_| *from != From::Committed);
-                let part = parts.get(id).filter(|_| *from != From::Uncommitted);
-                let (size, nonce) = match (staged, part) {
-                    (Some(block), _) => {
-                        check_update(block.encryption.as_ref(), seal)?;
-                        edit.append_part(&old_content, run).await.map_err(reply::extents)?;
-                        run = 0..0;
-                        edit.append(&block.content).await.map_err(reply::extents)?;
-                        (block.content.len(), block.nonce)
-                    }
-                    (None, Some((part, nonce))) => {
-                        check_update(live.and_then(|old| old.encryption.as_ref()), seal)?;
-                        if run.end != part.start {
-                            edit.append_part(&old_content, run).await.map_err(reply::extents)?;
-                            run = part.start..part.start;
-                        }
-                        run.end = part.end;
-                        (part.end - part.start, *nonce)
-                    }
-                    (None, None) => return Err(ErrorCode::InvalidBlockList.into()),
-                };
-                // Two blocks of one name could not be told apart afterwards.
-                if *is_staged.entry(id).or_insert(staged.is_some()) != staged.is_some() {
-                    return Err(ErrorCode::InvalidBlockList.into());
-                }
-                list.push(CommittedBlock { id: id.clone(), size, nonce });
-            }
-        }
-        edit.append_part(&old_content, run).await.map_err(reply::extents)?;
-        let content = edit.finish().await.map_err(reply::extents)?;
-        let list = service.write_block_list(self.writer, &list).await?;
-        service.sync(&content).await?;
-        service.sync(&list).await?;
-        Ok((content, list))
-    }
-
-    /// Those of the blocks that are staged.
-    async fn staged(&self, listed: &[Listed]) -> Result<HashMap<BlockId, StagedBlock>, Refusal> {
-        let ids: Vec<_> =
-            listed.iter().filter(|block| block.from != From::Committed).map(|block| &block.id).collect();
-        let pin = self.service.pin();
-        let reads = Reads::keys(ids.iter().map(|id| keys::staged(&id.0)));
-        let set = self.service.read(self.partition, &reads).await?;
-        let mut staged = HashMap::new();
-        for (id, row) in ids.into_iter().zip(set.rows) {
-            if let Some(row) = row {
-                staged.insert(id.clone(), StagedBlock::decode(&row.value)?);
-            }
-        }
-        self.writer.hold(pin, staged.values().map(|block| &block.content));
-        Ok(staged)
-    }
-}
-
-/// Where each block lies. A block that is there twice is the same twice, so one place is enough.
-fn parts(list: Vec<CommittedBlock>) -> Parts {
-    let mut parts = Parts::with_capacity(list.len());
-    let mut start = 0;
-    for CommittedBlock { id, size, nonce } in list {
-        if let Entry::Vacant(vacant) = parts.entry(id) {
-            vacant.insert((start..start + size, nonce));
-        }
-        start += size;
-    }
-    parts
 }
 
 fn check_kind(blob: &Blob) -> Result<(), Refusal> {

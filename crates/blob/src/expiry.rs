@@ -2,7 +2,8 @@
 //! that were staged and never committed.
 //!
 //! None of it exists for clients any more, because every rule asks the clock; this gives back the space. A walk over
-//! all rows finds it, and each removal is judged again inside its transaction.
+//! all rows finds it, and each removal is judged again inside its transaction. What has run out or is gone may still be in
+//! the index of tags, which is walked afterwards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -93,7 +94,7 @@ impl BlobService {
                     expired.bytes += gone.bytes;
                 }
             }
-            let Some(next) = page.next else { return Ok(()) };
+            let Some(next) = page.next else { return self.sweep_index(space, pace).await };
             from = next;
             pace.rest().await;
         }

@@ -36,7 +36,8 @@ const GARBAGE: &[u8] = b"garbage/";
 
 /// What partition keys of blobs start with.
 pub(crate) const BLOBS: &[u8] = b"b";
-const TAGS: &[u8] = b"t";
+/// What partition keys of the index of tags start with.
+pub(crate) const TAGS: &[u8] = b"t";
 const COPIES: Bytes = Bytes::from_static(b"w");
 
 /// The row of a blob's current state.

@@ -126,7 +126,7 @@ impl Preconditions {
     }
 
     /// Judges the condition on the tags of what is there.
-    fn check_tags(&self, blob: Option<&Blob>) -> Result<(), Refusal> {
+    pub(crate) fn check_tags(&self, blob: Option<&Blob>) -> Result<(), Refusal> {
         match &self.if_tags {
             Some(condition) if !blob.is_some_and(|blob| condition.holds(&blob.tags)) => {
                 Err(ErrorCode::ConditionNotMet.into())

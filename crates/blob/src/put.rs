@@ -189,7 +189,7 @@ impl Replacement<'_> {
                 mutations.extend(drop_staged());
             }
         }
-        let change = Change::of(mutations).until(admission.valid_until);
+        let change = Change::of(mutations).until(admission.valid_until).until(indexed.valid_until());
         let unindexed = old.map(Indexed::of).unwrap_or_default();
         Ok(Decision::Write(change, Tagging::Done(Replaced { blob: new, released }, unindexed)))
     }

@@ -9,14 +9,15 @@
 //!
 //! A query reads rows and believes only those whose claim the blob has. So between any two steps, and after a crash
 //! there, the index is right: rows too many are not believed, and rows too few cannot be, because nobody removes rows of
-//! a claim before the blob has another. Nor does anybody else remove them, since their blob may be about to be committed.
+//! a claim before the blob has another. What a crash left behind is removed once its claim is too old to be committed.
 
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::StatusCode;
-use lazuli_concurrency::Stamp;
+use lazuli_concurrency::{Span, Stamp, Timestamp};
+use lazuli_extents::Pace;
 use lazuli_protocol::listing::{MAX_RESULTS, Page};
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response, ServiceKind, xml};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceId, View, Which, prefix_range};
@@ -32,6 +33,9 @@ const READ_AT_ONCE: usize = 256;
 /// Rows of the index and containers that are looked at for one page.
 const MAX_LOOKED_AT: usize = 20_000;
 
+/// How long after it was drawn a claim can be committed. Far longer than any request takes from there.
+const CLAIM_LASTS: Span = Span::seconds(3600);
+
 /// The tags of a blob in the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Indexed {
@@ -44,6 +48,11 @@ impl Indexed {
     /// The tags under which a current state is found.
     pub(crate) fn of(blob: &Blob) -> Self {
         Self { tags: blob.tags.clone(), claim: blob.tags_claim }
+    }
+
+    /// The claim can be committed before this moment.
+    pub(crate) fn valid_until(&self) -> Option<Timestamp> {
+        self.claim.map(|claim| claim.timestamp() + CLAIM_LASTS)
     }
 }
 
@@ -125,14 +134,41 @@ impl BlobService {
     /// Removes rows under a claim that the blob does not have, and will not. If that fails they stay, and nobody believes
     /// them.
     pub(crate) async fn unindex(&self, blob: &Partition, indexed: Indexed) {
-        let removals = entries(blob, &indexed).map(|(partition, key)| async move {
-            let delete = Mutation::Delete(key);
-            let rule = |_: &View<'_>| Ok(Decision::Write(Change::of([delete.clone()]), ()));
-            self.transact(&partition, Reads::default(), rule).await
-        });
+        let removals = entries(blob, &indexed)
+            .map(|(partition, row)| async move { self.remove_entry(&partition, row).await });
         for refusal in join_all(removals).await.into_iter().filter_map(Result::err) {
             tracing::debug!(%refusal, "a row of the tag index stays behind");
         }
+    }
+
+    /// Removes rows of a container's index that no blob has claimed, or will.
+    pub(crate) async fn sweep_index(&self, space: SpaceId, pace: Pace) -> Result<(), Refusal> {
+        let all = prefix_range(keys::TAGS);
+        let mut from = (all.start, Bytes::new());
+        loop {
+            let scan = self.store.scan_space(space, from, Some(all.end.clone()), Which::All, READ_AT_ONCE);
+            let page = scan.await.map_err(reply::unreadable)?;
+            for (partition, row) in page.rows {
+                let Some((name, claim)) = keys::blob_of_tag_entry(&row.key) else { continue };
+                if claim.timestamp() + CLAIM_LASTS > self.store.now() {
+                    continue;
+                }
+                let blob = keys::blob(space, name);
+                let base = self.read(&blob, &Reads::key(keys::BASE)).await?;
+                let base = record::blob(base.rows.first().and_then(Option::as_ref))?;
+                if base.is_none_or(|base| base.tags_claim != Some(claim)) {
+                    self.remove_entry(&Partition::new(space, partition), row.key).await?;
+                }
+            }
+            let Some(next) = page.next else { return Ok(()) };
+            from = next;
+            pace.rest().await;
+        }
+    }
+
+    async fn remove_entry(&self, index: &Partition, row: Bytes) -> Result<(), Refusal> {
+        let rule = |_: &View<'_>| Ok(Decision::Write(Change::of([Mutation::Delete(row.clone())]), ()));
+        self.transact(index, Reads::default(), rule).await
     }
 
     /// Find Blobs by Tags, in the account.

@@ -84,7 +84,8 @@ fn set_tags(
     let replaced = if is_current { Indexed::of(&old) } else { Indexed::default() };
     let tags_claim = if is_current { indexed.claim } else { None };
     let new = Blob { tags: tags.clone(), tags_claim, lease: admission.lease, ..old };
-    let change = Change::of([Mutation::Put(key, new.encode()?)]).until(admission.valid_until);
+    let change = Change::of([Mutation::Put(key, new.encode()?)]);
+    let change = change.until(admission.valid_until).until(indexed.valid_until());
     Ok(Decision::Write(change, Tagging::Done((), replaced)))
 }
 

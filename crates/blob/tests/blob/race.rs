@@ -241,3 +241,18 @@ async fn blocks_that_are_put_in_parallel_do_not_wait_for_each_other_and_none_is_
     let expected: String = (0..BLOCKS).map(|n| format!("{n:03}")).collect();
     assert_eq!(server.get("/con/b", "").await.text(), expected);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_lists_that_come_at_once_none_misses_a_block_that_another_has_just_committed() {
+    let server = server().await;
+    for round in 0..10 {
+        let blob = format!("/con/{round}");
+        server.put_block(&blob, "x", "content").await.expect(201);
+        let lists = |_| {
+            let (server, blob) = (server.clone(), blob.clone());
+            async move { server.put_block_list(&blob, "", "l:x").await.expect(201) }
+        };
+        clients(CLIENTS, lists).await;
+        assert_eq!(server.get(&blob, "").await.text(), "content");
+    }
+}

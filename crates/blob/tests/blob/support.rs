@@ -22,7 +22,7 @@ use lazuli_extents::{Extents, Freed, LocalExtents, Pace, Sweep};
 use lazuli_front::{Endpoint, Gate, Limits, Metrics, Server};
 use lazuli_outbound::{Allow, Outbound};
 use lazuli_protocol::{Account, Key, Query, ServiceKind, Version};
-use lazuli_store::{Embedded, Options, Row, SpaceId, Store};
+use lazuli_store::{Commit, Embedded, Mutation, Options, Partition, Row, SpaceId, Store, Which};
 use tempfile::TempDir;
 
 use crate::watched::Watched;
@@ -361,6 +361,35 @@ impl TestServer {
 
     pub(crate) async fn delete(&self, target: &str, headers: &str) -> Reply {
         self.call("DELETE", target, headers, "").await
+    }
+
+    /// The space of the only container: its row begins with it.
+    pub(crate) async fn only_space(&self) -> SpaceId {
+        let from = (Bytes::from_static(b"blob/"), Bytes::new());
+        let found = self.store.scan_space(SpaceId::ROOT, from, None, Which::First, 1).await.unwrap();
+        let mut space = 0;
+        for (at, digit) in found.rows[0].1.value.iter().skip(5).enumerate() {
+            space |= u64::from(digit & 0x7F) << (7 * at);
+            if digit & 0x80 == 0 {
+                break;
+            }
+        }
+        SpaceId(space)
+    }
+
+    /// Changes a row of the only container behind the service's back.
+    pub(crate) async fn change_row(&self, partition: &'static str, mutation: Mutation) {
+        let space = self.only_space().await;
+        let epoch = self.store.space(space).await.unwrap().unwrap().epoch;
+        let commit = Commit {
+            stamp: self.store.stamp(),
+            epoch,
+            conditions: vec![],
+            mutations: vec![mutation],
+            valid_until: None,
+            bulk: false,
+        };
+        self.store.commit(&Partition::new(space, partition), commit).await.unwrap();
     }
 
     /// Keeps what is deleted for so many days, or not at all.

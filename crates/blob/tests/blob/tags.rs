@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use lazuli_account::Setting;
 use lazuli_auth::sign;
+use lazuli_extents::Pace;
+use lazuli_store::{Mutation, Partition, Reads, Store, prefix_range};
 
 use crate::support::{ACCOUNT, Reply, TestServer, key, start};
 
@@ -160,6 +163,8 @@ async fn operations_can_depend_on_tags() {
     server.get("/con/b", unmet).await.refused(412, "ConditionNotMet");
     server.head("/con/b", unmet).await.expect(412);
     server.get("/con/b?comp=tags", unmet).await.refused(412, "ConditionNotMet");
+    server.get("/con/b?comp=blocklist", unmet).await.refused(412, "ConditionNotMet");
+    server.get("/con/b?comp=blocklist", met).await.expect(200);
     server.put("/con/b?comp=metadata", unmet, "").await.refused(412, "ConditionNotMet");
     server.put("/con/b?comp=properties", met, "").await.expect(200);
     server.set_tags("/con/b", unmet, "").await.refused(412, "ConditionNotMet");
@@ -283,6 +288,45 @@ async fn only_the_current_version_is_found() {
     assert_eq!(server.find("a>''").await, ["con/b a=4"]);
     server.delete("/con/b", "").await.expect(202);
     assert_eq!(server.find("a>''").await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_a_crash_left_in_the_index_is_not_believed_and_goes_when_it_is_old() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_tagged("/con/b", "a=1").await;
+    let claim = server.store.stamp().ticks().to_be_bytes();
+    for name in [&b"1\0b"[..], b"1\0none"] {
+        let row = [name, &claim].concat();
+        server.change_row("ta", Mutation::Put(row.into(), Bytes::new())).await;
+    }
+    let rows = async || {
+        let index = Partition::new(server.only_space().await, "ta");
+        let reads = Reads::default().and_range(prefix_range(b""), 10);
+        server.store.read(&index, &reads).await.unwrap().ranges[0].rows.len()
+    };
+    for (seconds, left) in [(0, 3), (3599, 3), (1, 1)] {
+        server.advance(seconds);
+        server.service.expire(Pace::FULL).await.unwrap();
+        assert_eq!(rows().await, left);
+        assert_eq!(server.find("a='1'").await, ["con/b a=1"]);
+    }
+    server.set_tags("/con/b", "", "").await.expect(204);
+    assert_eq!(rows().await, 0);
+}
+
+#[tokio::test]
+async fn a_blob_that_was_restored_is_found_again() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.soft_delete(Some(3)).await;
+    server.put_tagged("/con/b", "a=1").await;
+    server.delete("/con/b", "").await.expect(202);
+    assert_eq!(server.find("a='1'").await, Vec::<String>::new());
+    server.advance(86_400);
+    server.service.expire(Pace::FULL).await.unwrap();
+    server.put("/con/b?comp=undelete", "", "").await.expect(200);
+    assert_eq!(server.find("a='1'").await, ["con/b a=1"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

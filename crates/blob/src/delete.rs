@@ -268,7 +268,7 @@ impl Deletion<'_> {
         let blob = record::blob(view.row(&deleted))?.filter(|blob| !blob.has_expired(view.now));
         let blob = blob.ok_or_else(not_found)?;
         self.preconditions.admit_lease(None, Access::Write, view.now)?;
-        self.preconditions.conditions.evaluate_write(blob.validators())?;
+        self.preconditions.check_conditions(&blob)?;
         let step = Step { permanent: true, released: blob.content.allocated(), ..Step::default() };
         Ok(Decision::Write(Change::of([Mutation::Delete(deleted)]), step))
     }

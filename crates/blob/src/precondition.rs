@@ -80,9 +80,14 @@ impl Preconditions {
         if !fits(blob.kind) {
             return Err(ErrorCode::InvalidBlobType.into());
         }
-        self.conditions.evaluate_write(blob.validators())?;
-        self.check_tags(Some(blob))?;
+        self.check_conditions(blob)?;
         Ok(admission)
+    }
+
+    /// Judges the conditions of a write to what is there.
+    pub(crate) fn check_conditions(&self, blob: &Blob) -> Result<(), Refusal> {
+        self.conditions.evaluate_write(blob.validators())?;
+        self.check_tags(Some(blob))
     }
 
     /// Judges a write that makes the blob or replaces it. What only has staged blocks can be leased but has no version.
@@ -118,11 +123,11 @@ impl Preconditions {
 
     /// Judges the conditions of a lease action, for which the lease id means something else.
     pub(crate) fn admit_lease_action(&self, blob: &Blob) -> Result<(), Refusal> {
-        match blob.committed {
-            true => self.conditions.evaluate_write(blob.validators())?,
-            false => self.conditions.evaluate_create(None, false)?,
+        if blob.committed {
+            return self.check_conditions(blob);
         }
-        self.check_tags(Some(blob).filter(|blob| blob.committed))
+        self.conditions.evaluate_create(None, false)?;
+        self.check_tags(None)
     }
 
     /// Judges the condition on the tags of what is there.

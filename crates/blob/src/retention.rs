@@ -51,7 +51,7 @@ impl BlobService {
         let target = self.target(&request).await?;
         let amended = self.amend(&target, |blob, _| {
             let mut blob = blob.ok_or_else(not_found)?;
-            unmodified.conditions.evaluate_write(blob.validators())?;
+            unmodified.check_conditions(&blob)?;
             blob.immutability = Some(replace_policy(blob.immutability, asked)?);
             Ok(Amended { blob, valid_until: None, answer: () })
         });

@@ -54,7 +54,7 @@ struct Taken {
 fn admit(preconditions: &Preconditions, base: Option<Blob>, view: &View<'_>) -> Result<Blob, Refusal> {
     preconditions.admit_lease(base.as_ref(), Access::Read, view.now)?;
     let base = base.filter(|base| base.is_live(view.now)).ok_or_else(not_found)?;
-    preconditions.conditions.evaluate_write(base.validators())?;
+    preconditions.check_conditions(&base)?;
     check_changeable(&base, view.now)?;
     Ok(base)
 }

@@ -24,11 +24,12 @@ impl BlobService {
         let tier = access_tier(&request.headers)?;
         let tier = tier.ok_or_else(|| Refusal::missing_header("x-ms-access-tier"))?;
         let quick = is_high_priority(&request)?;
-        let preconditions = Preconditions::of_lease_only(&request.headers)?;
+        let preconditions = Preconditions::of_tags(&request.headers)?;
         let target = self.target(&request).await?;
         let amended = self.amend(&target, |blob, now| {
             preconditions.admit_lease(blob.as_ref(), Access::Read, now)?;
             let mut blob = blob.ok_or_else(not_found)?;
+            preconditions.check_conditions(&blob)?;
             check_tier(blob.kind, tier, blob.content.len())?;
             check_no_pending_copy(&blob)?;
             blob.tier = blob.tier.at(now).set(tier, quick, now)?;

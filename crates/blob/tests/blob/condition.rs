@@ -5,13 +5,14 @@ use crate::support::{Reply, TestServer, start};
 /// A write to a blob that is there: its name, the type of blob, its query, headers and body.
 type Write = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
-const WRITES: [Write; 10] = [
+const WRITES: [Write; 11] = [
     ("Put Blob", "BlockBlob", "", "x-ms-blob-type: BlockBlob", "new"),
     ("Put Blob (append)", "AppendBlob", "", "x-ms-blob-type: AppendBlob", ""),
     ("Put Blob (page)", "PageBlob", "", "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512", ""),
     ("Put Block List", "BlockBlob", "?comp=blocklist", "", "<BlockList/>"),
     ("Append Block", "AppendBlob", "?comp=appendblock", "", "more"),
     ("Append Blob Seal", "AppendBlob", "?comp=seal", "", ""),
+    ("Put Page (clear)", "PageBlob", "?comp=page", "x-ms-page-write: clear\nx-ms-range: bytes=0-511", ""),
     ("Set Blob Metadata", "BlockBlob", "?comp=metadata", "", ""),
     ("Set Blob Properties", "BlockBlob", "?comp=properties", "", ""),
     ("Set Blob Properties (resize)", "PageBlob", "?comp=properties", "x-ms-blob-content-length: 1024", ""),
@@ -161,11 +162,16 @@ async fn operations_change_the_tag_or_do_not_as_the_table_says() {
     let server = start().await;
     server.create_container("con").await;
     let lease = "x-ms-lease-action: acquire\nx-ms-lease-duration: 15";
-    let keeps: [Write; 4] = [
+    let policy = "x-ms-immutability-policy-until-date: Fri, 01 Jan 2100 00:00:00 GMT";
+    let keeps: [Write; 8] = [
         ("Put Block", "BlockBlob", "?comp=block&blockid=AAAA", "", "block"),
         ("Set Blob Tags", "BlockBlob", "?comp=tags", "", "<Tags><TagSet/></Tags>"),
         ("Snapshot Blob", "BlockBlob", "?comp=snapshot", "", ""),
         ("Lease Blob", "BlockBlob", "?comp=lease", lease, ""),
+        ("Set Blob Tier", "BlockBlob", "?comp=tier", "x-ms-access-tier: Cool", ""),
+        ("Set Blob Immutability Policy", "BlockBlob", "?comp=immutabilityPolicies", policy, ""),
+        ("Set Blob Legal Hold", "BlockBlob", "?comp=legalhold", "x-ms-legal-hold: true", ""),
+        ("Undelete Blob", "BlockBlob", "?comp=undelete", "", ""),
     ];
     for (n, (name, kind, query, own, body)) in WRITES.iter().chain(&keeps).enumerate() {
         let changes = *name != "Append Blob Seal" && !keeps.iter().any(|(kept, ..)| kept == name);

@@ -173,6 +173,11 @@ async fn operations_can_depend_on_tags() {
     server.put("/con/b", &format!("{BLOCK}\n{unmet}"), "").await.refused(412, "ConditionNotMet");
     server.put("/con/new", &format!("{BLOCK}\n{met}"), "").await.refused(412, "ConditionNotMet");
     server.delete("/con/b", unmet).await.refused(412, "ConditionNotMet");
+    server.put("/con/b?comp=snapshot", unmet, "").await.refused(412, "ConditionNotMet");
+    server.put("/con/b?comp=snapshot", met, "").await.expect(201);
+    let cool = "x-ms-access-tier: Cool";
+    server.put("/con/b?comp=tier", &format!("{cool}\n{unmet}"), "").await.refused(412, "ConditionNotMet");
+    server.put("/con/b?comp=tier", &format!("{cool}\n{met}"), "").await.expect(200);
     server.put("/con/b", &format!("{BLOCK}\n{met}"), "").await.expect(201);
     server.get("/con/b", "x-ms-if-tags: status ==").await.refused(400, "InvalidHeaderValue");
     server.get("/con/b", "x-ms-if-tags: @container='con'").await.refused(400, "InvalidHeaderValue");

@@ -8,8 +8,6 @@
 //! The order of judgement is that of the protocol: container, lease, existence, conditions, then the operation's own
 //! rules; all of it inside the commit, so that it still holds when the change takes effect.
 
-// The families of operations land one after the other; the core has what they all need.
-#![allow(dead_code)]
 
 mod append;
 mod batch;

@@ -143,7 +143,7 @@ impl Blobs {
                 None => n == 0,
                 Some(bytes) if kind == Kind::Page && n == 0 => bytes.iter().all(|byte| *byte == 0),
                 // An append blob that was just begun anew, or made and not yet appended to.
-                Some(bytes) if kind == Kind::Append && bytes.is_empty() => n % RECORDS == 0,
+                Some(bytes) if kind == Kind::Append && bytes.is_empty() => n.is_multiple_of(RECORDS),
                 Some(bytes) => n > 0 && bytes[..] == kind.content(client, n)[..],
             };
             let there = [*count, *count + 1].into_iter().find(|n| holds(*n));
@@ -182,7 +182,7 @@ impl Blobs {
         let name = name(client);
         let put = |kind| [("x-ms-blob-type", kind)];
         let (headers, _) = match Kind::of(client) {
-            Kind::Block if n % 2 == 0 => {
+            Kind::Block if n.is_multiple_of(2) => {
                 let body = payload(client, n).into();
                 self.call(Operation::PutBlob, &name, "", &put("BlockBlob"), body).await?
             }

@@ -137,7 +137,10 @@ impl Workload for GetBlob {
     }
 }
 
-/// Large blobs, one at a time on one connection.
+/// Connections that blocks are put on, each for a blob of its own.
+const BLOCK_CONNECTIONS: usize = 4;
+
+/// Large blobs, one at a time on a connection.
 pub(super) struct Large {
     container: Container,
     how: How,
@@ -176,9 +179,9 @@ impl Large {
         CONTENT.get_or_init(|| Container::new(Shape { body_bytes: LARGE }).content).clone()
     }
 
-    async fn put_in_blocks(&self, client: &mut Client) -> Result<(), Failure> {
+    async fn put_in_blocks(&self, client: &mut Client, worker: usize) -> Result<(), Failure> {
         let content = Self::content();
-        let path = format!("{}/large", self.container.path);
+        let path = format!("{}/large{worker}", self.container.path);
         let mut list = String::from("<BlockList>");
         for (i, start) in (0..content.len()).step_by(BLOCK).enumerate() {
             let id = format!("{i:04}");
@@ -210,13 +213,13 @@ impl Workload for Large {
     fn about(&self) -> String {
         match self.how {
             How::Put => "put a block blob of 256 MiB in one request".into(),
-            How::PutBlocks => "put a block blob of 256 MiB in blocks of 8 MiB".into(),
+            How::PutBlocks => "put block blobs of 256 MiB in blocks of 8 MiB, on four connections".into(),
             How::Get => "get a block blob of 256 MiB".into(),
         }
     }
 
     fn connections(&self) -> Option<usize> {
-        Some(1)
+        Some(if self.how == How::PutBlocks { BLOCK_CONNECTIONS } else { 1 })
     }
 
     fn reads_plain_files(&self) -> bool {
@@ -232,11 +235,11 @@ impl Workload for Large {
         Ok(())
     }
 
-    async fn run_one(&self, client: &mut Client, _worker: usize, _i: u64) -> Result<(), Failure> {
+    async fn run_one(&self, client: &mut Client, worker: usize, _i: u64) -> Result<(), Failure> {
         let large = || Container { path: self.container.path.clone(), content: Self::content() };
         match self.how {
             How::Put => large().put(client, "large").await,
-            How::PutBlocks => self.put_in_blocks(client).await,
+            How::PutBlocks => self.put_in_blocks(client, worker).await,
             How::Get => large().get(client, "large").await,
         }
     }

@@ -33,8 +33,6 @@ pub(crate) struct Received {
     /// If it was asked for, or sent.
     pub(crate) md5: Option<[u8; 16]>,
     pub(crate) crc64: u64,
-    /// Whether the client sent a CRC64, and so wants that back rather than an MD5.
-    pub(crate) sent_crc64: bool,
     /// Keeps the content until the commit that refers to it is decided.
     pub(crate) writer: Writer,
 }
@@ -97,7 +95,7 @@ impl BlobService {
         let content = upload.finish().await.map_err(reply::extents)?;
         self.sync(&content).await?;
         let nonce = run.map(|run| run.nonce);
-        Ok(Received { content, nonce, md5, crc64, sent_crc64: sent.crc64.is_some(), writer })
+        Ok(Received { content, nonce, md5, crc64, writer })
     }
 
     /// Reads the body of a request for its digests alone, which have to be those that the client sent.

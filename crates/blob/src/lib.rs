@@ -8,7 +8,6 @@
 //! The order of judgement is that of the protocol: container, lease, existence, conditions, then the operation's own
 //! rules; all of it inside the commit, so that it still holds when the change takes effect.
 
-
 mod append;
 mod batch;
 mod block;

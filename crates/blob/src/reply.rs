@@ -12,9 +12,6 @@ use lazuli_store::{CommitError, ReadError};
 
 use crate::record::{Blob, ContentHeaders, CopyState, CopyStatus, Encryption, Kind, Tier, Tiering};
 
-pub(crate) const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
-pub(crate) const CONTENT_CRC64: HeaderName = HeaderName::from_static("x-ms-content-crc64");
-
 /// Adds a header whose value is known to be good for one; a value that is not, is left out.
 pub(crate) fn put(headers: &mut HeaderMap, name: &'static str, value: impl AsRef<str>) {
     if let Ok(value) = HeaderValue::from_bytes(value.as_ref().as_bytes()) {

@@ -54,8 +54,8 @@ fn damage_is_listed_and_the_exit_code_tells() {
     let path = dir.path().to_str().unwrap();
     let damaged = files(&dir.path().join("store")).into_iter().find(|path| {
         let bytes = std::fs::read(path).unwrap();
-        // Whatever holds an account: a table, or the log.
-        bytes.windows(9).any(|window| window == b"devstorea")
+        // Whatever holds an account: a table, or the log. What is in a file that waits to be used again is nobody's.
+        !path.ends_with("spare") && bytes.windows(9).any(|window| window == b"devstorea")
     });
     let damaged = damaged.unwrap();
     let mut bytes = std::fs::read(&damaged).unwrap();

@@ -14,7 +14,7 @@ use tokio::time::MissedTickBehavior;
 use crate::{services, sweep};
 
 /// How often chores are looked at.
-const INTERVAL: Duration = Duration::from_secs(30);
+const INTERVAL: Duration = Duration::from_secs(5);
 /// Rest between the small steps of a chore, so that it takes a small part of the machine.
 const PACE: Pace = Pace { pause: Duration::from_millis(2) };
 

@@ -1,0 +1,286 @@
+//! Generations: what containers, tables, queues and shares have in common.
+//!
+//! Each is a row that names a space, and what it holds lies in that space. The rows lie in the directory, one partition
+//! for each name. Deleting moves the row aside and closes the space, so it costs the same whatever is in it, and the name
+//! is free at once: whoever creates it again gets a new space and never sees the old one.
+//!
+//! The row and the space's header are two commits, and **the row decides**: a space is to be open if the current row names
+//! it, and closed otherwise. Whoever moves a row makes the header follow before it answers, raising the epoch even if the
+//! header is right already: somebody whose move came earlier may be about to change it on the strength of what it saw. A
+//! header is always read before the row, and replaced only as it was read, so the last one to change it has seen the last
+//! move. A crash between the two leaves a header that lags; [`Generations::sweep`] finds it when the server starts.
+//!
+//! [`keys`] names the rows, [`record`] frames their values, [`sweep`] removes what was deleted.
+
+pub mod keys;
+mod list;
+pub mod record;
+pub mod sweep;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lazuli_account::AccountDirectory;
+use lazuli_concurrency::{Stamp, Timestamp};
+use lazuli_protocol::{Account, ErrorCode, Refusal};
+use lazuli_store::{
+    Change, CommitError, Decision, Gate, Mutation, Partition, ReadError, Reads, SpaceHeader, SpaceId, Store,
+    View, transact,
+};
+
+pub use list::Entry;
+pub use record::Damage;
+pub use sweep::{Referred, Swept};
+
+use sweep::GarbageWatch;
+
+/// How often a header is read anew because somebody else changed it.
+const MAX_ATTEMPTS: usize = 64;
+
+/// What the row of a container, table, queue or share holds.
+pub trait Generation: Clone + Send + Sync + 'static {
+    /// What partition keys of this kind begin with, up to the first slash.
+    const KIND: &'static str;
+    /// What a request for one that is not there is told.
+    const NOT_FOUND: ErrorCode;
+    /// What a request that needs the name to be free is told.
+    const ALREADY_EXISTS: ErrorCode;
+
+    /// The space that it names.
+    fn space(&self) -> SpaceId;
+
+    /// The value of its row.
+    fn encode(&self) -> Result<Bytes, Refusal>;
+
+    /// What a row holds.
+    fn decode(value: &Bytes) -> Result<Self, Damage>;
+
+    /// Of one that was deleted: until when it can be restored.
+    fn kept_until(&self) -> Option<Timestamp> {
+        None
+    }
+}
+
+/// All generations of one kind. Clones are the same.
+pub struct Generations<G> {
+    store: Arc<dyn Store>,
+    accounts: AccountDirectory,
+    gate: Arc<Gate>,
+    garbage: Arc<GarbageWatch>,
+    kind: PhantomData<fn() -> G>,
+}
+
+impl<G> Clone for Generations<G> {
+    fn clone(&self) -> Self {
+        let (store, accounts) = (self.store.clone(), self.accounts.clone());
+        Self { store, accounts, gate: self.gate.clone(), garbage: self.garbage.clone(), kind: PhantomData }
+    }
+}
+
+/// What came of creating.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Created<G> {
+    /// It was made.
+    New(G),
+    /// One of that name was there already.
+    Existing(G),
+}
+
+/// How to delete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removal {
+    /// Keep the row, as the rule left it, to be restored until its [`Generation::kept_until`].
+    pub keep: bool,
+    /// The decision holds only before this moment.
+    pub valid_until: Option<Timestamp>,
+}
+
+/// Why a space's header is made to follow its row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settle {
+    /// The row was moved just now.
+    Moved,
+    /// The header may have been left behind by somebody else.
+    Repair,
+}
+
+impl<G: Generation> Generations<G> {
+    /// Those of a store.
+    pub fn new(store: Arc<dyn Store>, accounts: AccountDirectory) -> Self {
+        Self { store, accounts, gate: Arc::default(), garbage: Arc::default(), kind: PhantomData }
+    }
+
+    /// The one of that name, if there is one.
+    pub async fn find(&self, account: &Account, name: &str) -> Result<Option<G>, Refusal> {
+        self.current(&keys::partition(G::KIND, account, name)).await
+    }
+
+    /// The one of that name.
+    pub async fn get(&self, account: &Account, name: &str) -> Result<G, Refusal> {
+        self.find(account, name).await?.ok_or_else(gone::<G>)
+    }
+
+    async fn current(&self, partition: &Partition) -> Result<Option<G>, Refusal> {
+        let set = self.store.read(partition, &Reads::key(keys::CURRENT)).await;
+        let row = set.map_err(unreadable)?.rows.into_iter().next().flatten();
+        Ok(row.map(|row| G::decode(&row.value)).transpose()?)
+    }
+
+    /// Makes one of that name with a new space, unless there is one.
+    pub async fn create(
+        &self,
+        account: &Account,
+        name: &str,
+        mut make: impl FnMut(SpaceId, &View<'_>) -> G,
+    ) -> Result<Created<G>, Refusal> {
+        let partition = keys::partition(G::KIND, account, name);
+        if let Some(existing) = self.current(&partition).await? {
+            return Ok(Created::Existing(existing));
+        }
+        // A space that nobody comes to name after a crash holds nothing and costs nothing.
+        let space = self.store.new_space().await.map_err(not_settled)?;
+        let header = SpaceHeader { epoch: 0, open: true };
+        self.store.set_space(space, None, header).await.map_err(not_settled)?;
+        let created = self.transact(&partition, Reads::key(keys::CURRENT), |view| {
+            if let Some(row) = view.row(&keys::CURRENT) {
+                return Ok(Decision::Answer(Created::Existing(G::decode(&row.value)?)));
+            }
+            let new = make(space, view);
+            let put = Mutation::Put(keys::CURRENT, new.encode()?);
+            Ok(Decision::Write(Change::of([put]), Created::New(new)))
+        });
+        created.await
+    }
+
+    /// Changes the one of that name. The rule may say until when its decision holds.
+    pub async fn change<T>(
+        &self,
+        account: &Account,
+        name: &str,
+        mut rule: impl FnMut(&mut G, &View<'_>) -> Result<(T, Option<Timestamp>), Refusal>,
+    ) -> Result<(G, T), Refusal> {
+        let partition = keys::partition(G::KIND, account, name);
+        let changed = self.transact(&partition, Reads::key(keys::CURRENT), |view| {
+            let row = view.row(&keys::CURRENT).ok_or_else(gone::<G>)?;
+            let mut current = G::decode(&row.value)?;
+            let (answer, until) = rule(&mut current, view)?;
+            let put = Mutation::Put(keys::CURRENT, current.encode()?);
+            Ok(Decision::Write(Change::of([put]).until(until), (current, answer)))
+        });
+        changed.await
+    }
+
+    /// Deletes the one of that name, if the rule allows it. Goes on to its end even if the caller goes away.
+    pub async fn remove(
+        &self,
+        account: Arc<Account>,
+        name: &str,
+        rule: impl FnMut(&mut G, &View<'_>) -> Result<Removal, Refusal> + Send + 'static,
+    ) -> Result<(), Refusal> {
+        let (this, partition) = (self.clone(), keys::partition(G::KIND, &account, name));
+        carry_through(async move { this.move_aside(&partition, rule).await }).await
+    }
+
+    async fn move_aside(
+        &self,
+        partition: &Partition,
+        mut rule: impl FnMut(&mut G, &View<'_>) -> Result<Removal, Refusal>,
+    ) -> Result<(), Refusal> {
+        let moved = self.transact(partition, Reads::key(keys::CURRENT), |view| {
+            let row = view.row(&keys::CURRENT).ok_or_else(gone::<G>)?;
+            let mut current = G::decode(&row.value)?;
+            let removal = rule(&mut current, view)?;
+            let aside = match removal.keep {
+                false => Mutation::Put(keys::garbage(current.space()), Bytes::new()),
+                true => Mutation::Put(keys::deleted(view.stamp), current.encode()?),
+            };
+            let change = Change::of([Mutation::Delete(keys::CURRENT), aside]).until(removal.valid_until);
+            let kept_until = current.kept_until().filter(|_| removal.keep);
+            Ok(Decision::Write(change, (current.space(), kept_until)))
+        });
+        let (space, kept_until) = moved.await?;
+        self.garbage.arises(kept_until);
+        self.settle(partition, space, Settle::Moved).await
+    }
+
+    /// Restores the one that was deleted at that stamp, unless the name is taken. The rule is given what is kept under
+    /// that stamp, if anything is, and says what it is when it is back.
+    pub async fn restore(
+        &self,
+        account: Arc<Account>,
+        name: &str,
+        deleted: Stamp,
+        mut rule: impl FnMut(Option<G>, &View<'_>) -> Result<G, Refusal> + Send + 'static,
+    ) -> Result<(), Refusal> {
+        let (this, partition) = (self.clone(), keys::partition(G::KIND, &account, name));
+        let key = keys::deleted(deleted);
+        let restored = async move {
+            let moved = this.transact(&partition, Reads::keys([keys::CURRENT, key.clone()]), |view| {
+                if view.row(&keys::CURRENT).is_some() {
+                    return Err(G::ALREADY_EXISTS.into());
+                }
+                let kept = view.row(&key).map(|row| G::decode(&row.value)).transpose()?;
+                let current = rule(kept, view)?;
+                let put = Mutation::Put(keys::CURRENT, current.encode()?);
+                Ok(Decision::Write(Change::of([put, Mutation::Delete(key.clone())]), current.space()))
+            });
+            let space = moved.await?;
+            this.settle(&partition, space, Settle::Moved).await
+        };
+        carry_through(restored).await
+    }
+
+    /// Opens or closes a space, as the current row of its partition says.
+    async fn settle(&self, partition: &Partition, space: SpaceId, why: Settle) -> Result<(), Refusal> {
+        for _ in 0..MAX_ATTEMPTS {
+            // A space without a header is swept: nothing is left to be opened or closed.
+            let Some(header) = self.store.space(space).await.map_err(unreadable)? else {
+                return Ok(());
+            };
+            let open = self.current(partition).await?.is_some_and(|current| current.space() == space);
+            if header.open == open && why == Settle::Repair {
+                return Ok(());
+            }
+            let to = SpaceHeader { epoch: header.epoch + 1, open };
+            match self.store.set_space(space, Some(header), to).await {
+                Err(CommitError::Conflict) => {}
+                settled => return settled.map_err(not_settled),
+            }
+        }
+        Err(ErrorCode::ServerBusy.into())
+    }
+
+    async fn transact<T>(
+        &self,
+        partition: &Partition,
+        reads: Reads,
+        rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
+    ) -> Result<T, Refusal> {
+        let result = transact(&*self.store, &self.gate, partition, reads, rule).await;
+        result.map_err(|error| lazuli_account::refusal(error, || ErrorCode::InternalError.into()))
+    }
+}
+
+fn gone<G: Generation>() -> Refusal {
+    G::NOT_FOUND.into()
+}
+
+/// What a client is told when rows cannot be read.
+pub fn unreadable(error: ReadError) -> Refusal {
+    tracing::error!(%error, "the store cannot be read");
+    ErrorCode::InternalError.into()
+}
+
+fn not_settled(error: CommitError) -> Refusal {
+    lazuli_account::refusal(lazuli_store::TransactError::NotCommitted(error), || {
+        ErrorCode::InternalError.into()
+    })
+}
+
+/// Does something to its end, although the request that asked for it may be dropped.
+pub async fn carry_through<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::spawn(work).await.unwrap_or_else(|_| Err(ErrorCode::InternalError.into()))
+}

@@ -1,0 +1,97 @@
+//! Listing by name, one page at a time.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use lazuli_concurrency::Stamp;
+use lazuli_protocol::{Account, Refusal};
+use lazuli_store::{SpaceId, Which, prefix_range};
+
+use crate::{Generation, Generations, keys, unreadable};
+
+/// Rows that are read at once.
+const CHUNK: usize = 1024;
+/// Rows that are read for one page, which may be short of entries then. What is not shown, such as garbage that waits to be
+/// swept, counts.
+const MAX_ROWS: usize = 16_384;
+
+/// One row of a listing.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a, G> {
+    /// Its name, as the partition key has it.
+    pub name: &'a str,
+    /// When it was deleted, if it was.
+    pub deleted_at: Option<Stamp>,
+    /// What its row holds.
+    pub record: &'a G,
+}
+
+impl<G: Generation> Generations<G> {
+    /// Shows the generations of an account whose names begin so, in order, from `start` on; those that can be restored
+    /// too if asked for. Ends before the first one that `visit` does not take and says where that is; or else when many
+    /// rows were read and more are left.
+    pub async fn list(
+        &self,
+        account: &Account,
+        prefix: &str,
+        start: Option<&[u8]>,
+        with_deleted: bool,
+        mut visit: impl FnMut(Entry<'_, G>) -> ControlFlow<()>,
+    ) -> Result<Option<Vec<u8>>, Refusal> {
+        let account = keys::account(G::KIND, account);
+        let all = prefix_range(&[&account, prefix.as_bytes()].concat());
+        let which = if with_deleted { Which::All } else { Which::First };
+        let mut from = start.map_or_else(Default::default, |start| position(&account, start));
+        if from.0 < all.start {
+            from = (all.start, Bytes::new());
+        }
+        let mut read = 0;
+        loop {
+            let scan = self.store.scan_space(SpaceId::ROOT, from, Some(all.end.clone()), which, CHUNK);
+            let page = scan.await.map_err(unreadable)?;
+            read += page.rows.len();
+            for (partition, row) in page.rows {
+                let deleted_at = keys::deleted_at(&row.key);
+                if keys::garbage_space(&row.key).is_some() || (deleted_at.is_some() && !with_deleted) {
+                    continue;
+                }
+                let record = &G::decode(&row.value)?;
+                let name = keys::name(&partition).unwrap_or_default();
+                if visit(Entry { name, deleted_at, record }).is_break() {
+                    return Ok(Some(marker(&account, &partition, &row.key)));
+                }
+            }
+            match page.next {
+                Some(next) if read < MAX_ROWS => from = next,
+                next => return Ok(next.map(|(partition, key)| marker(&account, &partition, &key))),
+            }
+        }
+    }
+}
+
+/// Where a row is: its name, a zero byte, its key.
+fn marker(account: &[u8], partition: &[u8], key: &[u8]) -> Vec<u8> {
+    [partition.strip_prefix(account).unwrap_or_default(), &[0], key].concat()
+}
+
+/// Where a marker says that the page begins: never outside of the account, whoever made it up.
+fn position(account: &[u8], marker: &[u8]) -> (Bytes, Bytes) {
+    let mut parts = marker.splitn(2, |byte| *byte == 0);
+    let (name, key) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    ([account, name].concat().into(), Bytes::copy_from_slice(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_leads_back_to_its_row_and_never_out_of_the_account() {
+        let account = b"blob/lapis/0000/";
+        let row = (Bytes::from_static(b"blob/lapis/0000/con"), keys::deleted(Stamp::from_ticks(7)));
+        assert_eq!(position(account, &marker(account, &row.0, &row.1)), row);
+        for made_up in [&b""[..], b"\0\0\0", b"con", b"../../x\0y"] {
+            assert!(position(account, made_up).0.starts_with(account));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Garbage: spaces that no current row names any more.
+//!
+//! Deleting only moves a row. The rest is done here, in small steps and in the background: what was kept and whose time is
+//! over becomes garbage, and so does everything of an account that was removed; the rows of garbage are removed, and when
+//! none is left, the row that remembered it. Every step can be repeated, so it does not matter where the server was
+//! stopped.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use lazuli_concurrency::Timestamp;
+use lazuli_extents::Pace;
+use lazuli_protocol::Refusal;
+use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row, SpaceId, Which, prefix_range};
+
+use crate::{Generation, Generations, Settle, keys, not_settled, unreadable};
+
+/// Rows that are looked at, or removed, between two pauses.
+const STEP: usize = 256;
+
+/// Whether it is worth looking for garbage. Cheap to ask.
+#[derive(Debug)]
+pub(crate) struct GarbageWatch {
+    /// Something was deleted since the last look, or nobody has looked yet.
+    due: AtomicBool,
+    /// When the next deleted generation cannot be restored any more.
+    next: AtomicU64,
+}
+
+impl Default for GarbageWatch {
+    fn default() -> Self {
+        Self { due: AtomicBool::new(true), next: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl GarbageWatch {
+    /// Something was deleted: for good, or to be kept until then.
+    pub(crate) fn arises(&self, kept_until: Option<Timestamp>) {
+        match kept_until {
+            None => self.due.store(true, Ordering::Release),
+            Some(until) => {
+                self.next.fetch_min(until.ticks(), Ordering::AcqRel);
+            }
+        }
+    }
+
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.due.load(Ordering::Acquire) || self.next.load(Ordering::Acquire) <= now.ticks()
+    }
+
+    /// Somebody begins to look. What arises from now on counts anew.
+    fn begin(&self) {
+        self.due.store(false, Ordering::Release);
+        self.next.store(u64::MAX, Ordering::Release);
+    }
+}
+
+/// What a sweep achieved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Spaces whose rows are gone.
+    pub spaces: u64,
+    /// Bytes that these rows referred to. What refers to bytes more than once counts more than once.
+    pub bytes: u64,
+}
+
+/// Knows what rows refer to, outside of the store.
+pub trait Referred: Send + Sync {
+    /// The bytes that a row refers to.
+    fn bytes(&self, partition: &[u8], row: &Row) -> u64;
+
+    /// Rows are gone that referred to so many bytes.
+    fn released(&self, bytes: u64);
+}
+
+/// Rows that refer to nothing.
+impl Referred for () {
+    fn bytes(&self, _: &[u8], _: &Row) -> u64 {
+        0
+    }
+
+    fn released(&self, _: u64) {}
+}
+
+impl<G: Generation> Generations<G> {
+    /// Whether [`Generations::sweep`] may find something to do. It does when the server starts.
+    pub fn sweep_due(&self) -> bool {
+        self.garbage.is_due(self.store.now())
+    }
+
+    /// Removes what was deleted, and puts right what a crash has left half done. May be dropped at any point.
+    pub async fn sweep(&self, pace: Pace, referred: &dyn Referred) -> Result<Swept, Refusal> {
+        self.garbage.begin();
+        let swept = self.sweep_all(pace, referred).await;
+        if swept.is_err() {
+            self.garbage.arises(None);
+        }
+        swept
+    }
+
+    async fn sweep_all(&self, pace: Pace, referred: &dyn Referred) -> Result<Swept, Refusal> {
+        let mut swept = Swept::default();
+        let all = prefix_range(&keys::kind(G::KIND));
+        let mut from = (all.start, Bytes::new());
+        loop {
+            let page = self.store.scan_space(SpaceId::ROOT, from, Some(all.end.clone()), Which::All, STEP);
+            let page = page.await.map_err(unreadable)?;
+            for (key, row) in page.rows {
+                let partition = Partition::new(SpaceId::ROOT, key);
+                if let Some(space) = self.find_garbage(&partition, &row).await? {
+                    swept.bytes += self.sweep_space(&partition, space, pace, referred).await?;
+                    swept.spaces += 1;
+                }
+            }
+            let Some(next) = page.next else { return Ok(swept) };
+            from = next;
+            pace.rest().await;
+        }
+    }
+
+    /// The garbage that a row names, if it does or has come to. Else its space is made to follow it.
+    async fn find_garbage(&self, partition: &Partition, row: &Row) -> Result<Option<SpaceId>, Refusal> {
+        if let Some(space) = keys::garbage_space(&row.key) {
+            self.settle(partition, space, Settle::Repair).await?;
+            return Ok(Some(space));
+        }
+        let generation = G::decode(&row.value)?;
+        let kept_until = keys::deleted_at(&row.key).and(generation.kept_until());
+        let is_over = kept_until.is_some_and(|until| until <= self.store.now());
+        if is_over || self.is_orphan(partition).await? {
+            return self.abandon(partition, &row.key).await;
+        }
+        self.settle(partition, generation.space(), Settle::Repair).await?;
+        if kept_until.is_some() {
+            self.garbage.arises(kept_until);
+        }
+        Ok(None)
+    }
+
+    /// Whether the account of a partition is gone. Nobody can reach it any more: another account of that name is of
+    /// another generation.
+    async fn is_orphan(&self, partition: &Partition) -> Result<bool, Refusal> {
+        let Some((account, generation)) = keys::owner(G::KIND, &partition.key) else { return Ok(false) };
+        let account = self.accounts.get(account).await?;
+        Ok(account.is_none_or(|account| account.generation != generation))
+    }
+
+    /// Makes garbage of what a row names, unless it was deleted or restored meanwhile.
+    async fn abandon(&self, partition: &Partition, key: &Bytes) -> Result<Option<SpaceId>, Refusal> {
+        let moved = self.transact(partition, Reads::key(key.clone()), |view| {
+            let Some(row) = view.row(key) else { return Ok(Decision::Answer(None)) };
+            let space = G::decode(&row.value)?.space();
+            let garbage = Mutation::Put(keys::garbage(space), Bytes::new());
+            Ok(Decision::Write(Change::of([Mutation::Delete(key.clone()), garbage]), Some(space)))
+        });
+        let Some(space) = moved.await? else { return Ok(None) };
+        self.settle(partition, space, Settle::Moved).await?;
+        Ok(Some(space))
+    }
+
+    /// Removes the rows of a space and then the row that names it as garbage.
+    async fn sweep_space(
+        &self,
+        partition: &Partition,
+        space: SpaceId,
+        pace: Pace,
+        referred: &dyn Referred,
+    ) -> Result<u64, Refusal> {
+        let mut bytes = 0;
+        loop {
+            let first = (Bytes::new(), Bytes::new());
+            let page = self.store.scan_space(space, first, None, Which::All, STEP).await;
+            let rows = page.map_err(unreadable)?.rows;
+            let dropped: u64 = rows.iter().map(|(partition, row)| referred.bytes(partition, row)).sum();
+            let done = self.store.sweep_space(space, STEP).await.map_err(not_settled)?;
+            referred.released(dropped);
+            bytes += dropped;
+            if done {
+                break;
+            }
+            pace.rest().await;
+        }
+        let key = keys::garbage(space);
+        let forgotten = self.transact(partition, Reads::key(key.clone()), |_| {
+            Ok(Decision::Write(Change::of([Mutation::Delete(key.clone())]), ()))
+        });
+        forgotten.await?;
+        Ok(bytes)
+    }
+}

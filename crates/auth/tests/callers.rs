@@ -133,6 +133,11 @@ fn a_subject_may_do_what_its_role_allows() {
         (Some(Role::Contributor), PutBlob, Ok(())),
         (Some(Role::Contributor), DeleteContainer, Ok(())),
         (Some(Role::Contributor), GetContainerAcl, mismatch),
+        (Some(Role::Contributor), GetBlobTags, mismatch),
+        (Some(Role::Contributor), SetBlobTags, mismatch),
+        (Some(Role::Contributor), FindBlobsByTags, mismatch),
+        (Some(Role::Contributor), FindBlobsByTagsInContainer, mismatch),
+        (Some(Role::Owner), GetBlobTags, Ok(())),
         (Some(Role::Contributor), SetContainerAcl, mismatch),
         (Some(Role::Owner), SetContainerAcl, Ok(())),
         (Some(Role::Owner), SetTableAcl, Ok(())),
@@ -142,6 +147,16 @@ fn a_subject_may_do_what_its_role_allows() {
         let result = world.ask(&bearer(operation));
         let expected = expected.map(|()| Caller::Bearer { subject: SUBJECT.into(), role: role.unwrap() });
         assert_eq!(result.map_err(|refusal| refusal.code()), expected, "{role:?} {operation:?}");
+    }
+    // Tags and versions are an owner's.
+    for (ask, owner_only) in [
+        (bearer(PutBlob).header("x-ms-tags", "a=1"), true),
+        (bearer(DeleteBlob).query("versionid=2026-01-02T03:04:05.0000000Z"), true),
+        (bearer(LeaseBlob).header("x-ms-lease-action", "break"), false),
+    ] {
+        let result = World::new().with_role(Role::Contributor).ask(&ask).map_err(|refusal| refusal.code());
+        assert_eq!(result.err(), owner_only.then_some(ErrorCode::AuthorizationPermissionMismatch));
+        assert!(World::new().with_role(Role::Owner).ask(&ask).is_ok());
     }
 }
 

@@ -12,6 +12,7 @@ use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response}
 use md5::{Digest, Md5};
 
 use crate::precondition::Preconditions;
+use crate::record::Kind;
 use crate::target::{Found, not_found};
 use crate::{BlobService, reply};
 
@@ -85,11 +86,21 @@ impl BlobService {
 
     /// The state that a read addresses, once its preconditions hold.
     pub(crate) async fn find_to_read(&self, request: &Request) -> Result<Found, Refusal> {
+        self.find_to_read_of(request, |_| true).await
+    }
+
+    /// The same for an operation on some types of blob.
+    pub(crate) async fn find_to_read_of(
+        &self,
+        request: &Request,
+        fits: impl FnOnce(Kind) -> bool,
+    ) -> Result<Found, Refusal> {
         let preconditions = Preconditions::of_read(&request.headers)?;
         let target = self.target(request).await?;
         let found = self.find(&target).await?;
         let now = found.as_ref().map_or(request.now, |found| found.now);
-        preconditions.admit_read(found.as_ref().map(|found| &found.blob), request.version, now)?;
+        let blob = found.as_ref().map(|found| &found.blob);
+        preconditions.admit_read_of(blob, fits, request.version, now)?;
         found.ok_or_else(not_found)
     }
 }

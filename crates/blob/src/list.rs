@@ -11,13 +11,13 @@ mod tests;
 use bytes::Bytes;
 use http::StatusCode;
 use lazuli_concurrency::{Stamp, Timestamp};
-use lazuli_protocol::account::Role;
 use lazuli_protocol::listing::{MAX_RESULTS, Page};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, ServiceKind, Version, xml};
 use lazuli_store::{Partition, Reads, Row, SpaceId, Which, prefix_range};
 
 use crate::keys::{self, RowKind};
+use crate::precondition::may_see_tags;
 use crate::record::{self, Blob};
 use crate::{BlobService, XML, reply};
 
@@ -174,13 +174,7 @@ fn check_parameters(request: &Request, page: &Page<'_>, include: Include) -> Res
         let reason = "Only accounts with a hierarchical namespace know this parameter.";
         return Err(Refusal::invalid_query("showonly", value, reason));
     }
-    let may_see_tags = match &request.caller {
-        Caller::Key => true,
-        Caller::Sas(grant) => grant.permissions.contains('t'),
-        Caller::Bearer { role, .. } => *role >= Role::Owner,
-        Caller::Anonymous => false,
-    };
-    if include.tags && !may_see_tags {
+    if include.tags && !may_see_tags(&request.caller) {
         return Err(ErrorCode::AuthorizationPermissionMismatch.into());
     }
     Ok(())

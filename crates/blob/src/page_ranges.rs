@@ -34,10 +34,7 @@ impl BlobService {
         let range = ByteRange::of_read(&request.headers)?;
         let page = Page::parse(&request)?;
         let previous = previous_snapshot(&request)?;
-        let found = self.find_to_read(&request).await?;
-        if !matches!(found.blob.kind, Kind::Page { .. }) {
-            return Err(ErrorCode::InvalidBlobType.into());
-        }
+        let found = self.find_to_read_of(&request, |kind| matches!(kind, Kind::Page { .. })).await?;
         let length = found.blob.content.len();
         let range = range.map(|range| range.within(length)).transpose()?.unwrap_or(0..length);
         // Whole pages, from where the page before this one ended.

@@ -4,6 +4,7 @@
 
 use http::HeaderMap;
 use lazuli_concurrency::{Access, Admission, Conditions, Lease, LeaseId, ReadRules, Timestamp};
+use lazuli_protocol::account::Role;
 use lazuli_protocol::lease::{Leased, lease_id};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Version};
@@ -57,8 +58,22 @@ impl Preconditions {
         version: Version,
         now: Timestamp,
     ) -> Result<(), Refusal> {
+        self.admit_read_of(blob, |_| true, version, now)
+    }
+
+    /// Judges a read of what has to be of a type that the operation is for.
+    pub(crate) fn admit_read_of(
+        &self,
+        blob: Option<&Blob>,
+        fits: impl FnOnce(Kind) -> bool,
+        version: Version,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
         self.admit_lease(blob, Access::Read, now)?;
         let blob = blob.ok_or_else(not_found)?;
+        if !fits(blob.kind) {
+            return Err(ErrorCode::InvalidBlobType.into());
+        }
         self.conditions.evaluate_read(blob.validators(), read_rules(version))?;
         self.check_tags(Some(blob))
     }
@@ -197,15 +212,20 @@ pub(crate) fn read_rules(version: Version) -> ReadRules {
 
 /// Refuses a condition on tags to a caller who may not read them.
 pub(crate) fn check_tag_permission(request: &Request) -> Result<(), Refusal> {
-    let may_read_tags = match &request.caller {
-        Caller::Sas(grant) => grant.permissions.contains('t'),
-        Caller::Anonymous => false,
-        Caller::Key | Caller::Bearer { .. } => true,
-    };
-    if may_read_tags || !request.headers.contains_key(IF_TAGS) {
+    if !request.headers.contains_key(IF_TAGS) || may_see_tags(&request.caller) {
         return Ok(());
     }
     Err(ErrorCode::AuthorizationPermissionMismatch.into())
+}
+
+/// Whether a caller may read tags. Among roles only that of an owner includes it.
+pub(crate) fn may_see_tags(caller: &Caller) -> bool {
+    match caller {
+        Caller::Key => true,
+        Caller::Sas(grant) => grant.permissions.contains('t'),
+        Caller::Bearer { role, .. } => *role >= Role::Owner,
+        Caller::Anonymous => false,
+    }
 }
 
 /// Refuses to replace a blob for a caller who may only create.

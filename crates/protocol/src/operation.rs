@@ -47,7 +47,8 @@ pub struct Row {
     pub service_sas: Permission,
     /// Who may call it without credentials.
     pub anonymous: Anonymous,
-    /// The least role that an OAuth subject needs; none = OAuth is not accepted.
+    /// The least role that an OAuth subject needs, as a rule; [`Operation::role`] knows the exceptions. None = OAuth is
+    /// not accepted.
     pub role: Option<Role>,
     /// How large a body it takes.
     pub body: BodyClass,
@@ -207,19 +208,26 @@ impl Operation {
 
     /// What an account SAS must grant for this request.
     pub fn account_permission(self, query: &Query, headers: &HeaderMap) -> Permission {
-        self.exception(query, headers).unwrap_or(self.row().account_sas)
+        self.exception(query, headers).map_or(self.row().account_sas, |(permission, _)| permission)
     }
 
     /// What a service or user delegation SAS must grant for this request.
     pub fn service_permission(self, query: &Query, headers: &HeaderMap) -> Permission {
         let usual = self.row().service_sas;
-        if usual == Permission::NEVER { usual } else { self.exception(query, headers).unwrap_or(usual) }
+        if usual == Permission::NEVER {
+            return usual;
+        }
+        self.exception(query, headers).map_or(usual, |(permission, _)| permission)
     }
 
-    fn exception(self, query: &Query, headers: &HeaderMap) -> Option<Permission> {
-        let fits = |(operation, when, _): &&(Self, When, Permission)| {
-            *operation == self && when.holds(query, headers)
-        };
-        table::EXCEPTIONS.iter().find(fits).map(|(_, _, permission)| *permission)
+    /// The least role that an OAuth subject needs for this request; none = OAuth is not accepted.
+    pub fn role(self, query: &Query, headers: &HeaderMap) -> Option<Role> {
+        self.exception(query, headers).map_or(self.row().role, |(_, role)| role)
+    }
+
+    fn exception(self, query: &Query, headers: &HeaderMap) -> Option<(Permission, Option<Role>)> {
+        let fits =
+            |(operation, when, ..): &&table::Exception| *operation == self && when.holds(query, headers);
+        table::EXCEPTIONS.iter().find(fits).map(|(_, _, permission, role)| (*permission, *role))
     }
 }

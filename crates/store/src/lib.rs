@@ -16,6 +16,8 @@ pub mod embedded;
 mod gate;
 pub mod history;
 pub mod intent;
+#[doc(hidden)]
+pub mod interposed;
 mod keys;
 mod log;
 mod transact;

@@ -3,69 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
-use async_trait::async_trait;
 use bytes::Bytes;
-use lazuli_concurrency::{Stamp, SystemClock, Timestamp};
+use lazuli_concurrency::SystemClock;
 use lazuli_store::intent::{Ended, IntentError, Intents, Plan, Planner};
+use lazuli_store::interposed::{Dying, Interposed};
 use lazuli_store::{
-    Commit, CommitError, Embedded, Gate, Mutation, Options, Partition, ReadError, ReadSet, Reads,
-    SpaceHeader, SpaceId, SpacePage, Store, View, Which,
+    Commit, Embedded, Gate, Mutation, Options, Partition, Reads, SpaceHeader, SpaceId, Store, View,
 };
-
-/// A store whose process dies at a commit: before it takes effect or after, the caller never learns which.
-struct Dying<'a> {
-    store: &'a Embedded,
-    /// Commits left to live.
-    left: AtomicI64,
-    last_takes_effect: bool,
-}
-
-#[async_trait]
-impl Store for Dying<'static> {
-    async fn read(&self, p: &Partition, r: &Reads) -> Result<ReadSet, ReadError> {
-        self.store.read(p, r).await
-    }
-    async fn scan_space(
-        &self,
-        s: SpaceId,
-        from: (Bytes, Bytes),
-        end: Option<Bytes>,
-        which: Which,
-        limit: usize,
-    ) -> Result<SpacePage, ReadError> {
-        self.store.scan_space(s, from, end, which, limit).await
-    }
-    async fn commit(&self, p: &Partition, c: Commit) -> Result<(), CommitError> {
-        let left = self.left.fetch_sub(1, Ordering::SeqCst);
-        if left > 1 {
-            return self.store.commit(p, c).await;
-        }
-        if left == 1 && self.last_takes_effect {
-            let _ = self.store.commit(p, c).await;
-        }
-        Err(CommitError::Unknown)
-    }
-    async fn space(&self, s: SpaceId) -> Result<Option<SpaceHeader>, ReadError> {
-        self.store.space(s).await
-    }
-    async fn set_space(&self, s: SpaceId, a: Option<SpaceHeader>, b: SpaceHeader) -> Result<(), CommitError> {
-        self.store.set_space(s, a, b).await
-    }
-    async fn sweep_space(&self, s: SpaceId, limit: usize) -> Result<bool, CommitError> {
-        self.store.sweep_space(s, limit).await
-    }
-    async fn new_space(&self) -> Result<SpaceId, CommitError> {
-        self.store.new_space().await
-    }
-    fn stamp(&self) -> Stamp {
-        self.store.stamp()
-    }
-    fn now(&self) -> Timestamp {
-        self.store.now()
-    }
-}
 
 /// Moves the row `thing` from one partition to another. While prepared, the target is reserved by `coming` and the
 /// source by `leaving`. The target comes first, so that whoever overlooks the marks may see the thing twice, but never
@@ -117,13 +62,13 @@ impl Plan for MovePlan {
 }
 
 struct World {
-    store: &'static Embedded,
+    store: Arc<Embedded>,
     space: SpaceId,
     home: Partition,
 }
 
 impl World {
-    async fn new(store: &'static Embedded) -> Self {
+    async fn new(store: Arc<Embedded>) -> Self {
         let space = store.new_space().await.unwrap();
         store.set_space(space, None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
         let world = Self { store, space, home: Partition::new(space, "home") };
@@ -165,11 +110,11 @@ impl World {
     }
 }
 
-/// A store that lives as long as the process; its files vanish with the value beside it.
-fn store() -> (tempfile::TempDir, &'static Embedded) {
+/// A store; its files vanish with the value beside it.
+fn store() -> (tempfile::TempDir, Arc<Embedded>) {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
-    (dir, Box::leak(Box::new(store)))
+    (dir, Arc::new(store))
 }
 
 #[tokio::test]
@@ -181,8 +126,8 @@ async fn an_intent_interrupted_at_any_step_is_ended_by_anybody() {
     for lives in 0..=7 {
         for last_takes_effect in [false, true] {
             let what = format!("dies at commit {lives}, which takes effect: {last_takes_effect}");
-            let world = World::new(store).await;
-            let dying = Dying { store, left: AtomicI64::new(lives), last_takes_effect };
+            let world = World::new(store.clone()).await;
+            let dying = Interposed::new(store.clone(), Dying::at(lives, last_takes_effect));
             let intents = Intents { store: &dying, gate: &gate, home: &world.home, planner: &Move };
             let outcome = intents.run(1, world.payload()).await;
             assert_eq!(outcome.is_err(), lives <= 7, "{what}: {outcome:?}");
@@ -192,7 +137,7 @@ async fn an_intent_interrupted_at_any_step_is_ended_by_anybody() {
             let there = world.rows("target").await.contains(&THING);
             assert!(here || there, "{what}: lost");
 
-            let intents = Intents { store, gate: &gate, home: &world.home, planner: &Move };
+            let intents = Intents { store: &*store, gate: &gate, home: &world.home, planner: &Move };
             let left = intents.unfinished().await.unwrap();
             let mut ended = if there { Ended::Applied } else { Ended::Aborted };
             for (id, _) in left {
@@ -220,9 +165,9 @@ async fn an_intent_interrupted_at_any_step_is_ended_by_anybody() {
 async fn a_refused_intent_leaves_nothing_behind() {
     let gate = Gate::default();
     let (_dir, store) = store();
-    let world = World::new(store).await;
+    let world = World::new(store.clone()).await;
     world.put("target", THING).await;
-    let intents = Intents { store: world.store, gate: &gate, home: &world.home, planner: &Move };
+    let intents = Intents { store: &*world.store, gate: &gate, home: &world.home, planner: &Move };
     let refused = intents.run(1, world.payload()).await;
     assert!(matches!(refused, Err(IntentError::Refused("the target is taken"))));
     assert_eq!((world.rows("source").await, world.rows("home").await), (vec![THING], vec![]));
@@ -233,12 +178,12 @@ async fn a_refused_intent_leaves_nothing_behind() {
 async fn a_mark_whose_intent_is_gone_is_undone() {
     let gate = Gate::default();
     let (_dir, store) = store();
-    let world = World::new(store).await;
+    let world = World::new(store.clone()).await;
     // Begun, then aborted and forgotten by somebody else before its slow owner prepared the source.
     let id = lazuli_store::intent::IntentId(world.store.stamp());
     world.put("source", LEAVING).await;
     world.put("source", lazuli_store::intent::mark_key(id)).await;
-    let intents = Intents { store: world.store, gate: &gate, home: &world.home, planner: &Move };
+    let intents = Intents { store: &*world.store, gate: &gate, home: &world.home, planner: &Move };
     let plan = Move.plan(1, &world.payload()).unwrap();
     assert_eq!(intents.resolve(id, Some((&plan, 1))).await.unwrap(), Ended::Aborted);
     world.assert_settled(Ended::Aborted, "an orphaned mark").await;

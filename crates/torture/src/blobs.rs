@@ -21,6 +21,7 @@ use lazuli_store::{Directory, Embedded, Store, embedded};
 use tokio::task::JoinSet;
 
 use crate::child::Parent;
+use crate::payload::{filled, payload};
 use crate::workload::{Acknowledged, CLIENTS, COMMITTED, REFUSED, VERIFIED};
 
 const ACCOUNT: &str = "torture";
@@ -282,20 +283,4 @@ async fn check(dir: &Path) -> Result<(), String> {
 
 fn name(client: usize) -> String {
     format!("client/{client}")
-}
-
-/// What a block blob's n-th state holds: sizes that stay inline, that take one extent, that take several chunks.
-fn payload(client: usize, n: u64) -> Vec<u8> {
-    filled(client, n, [100, 20_000, 70_000, 5_000, 200_000][(n as usize + client) % 5])
-}
-
-fn filled(client: usize, n: u64, size: usize) -> Vec<u8> {
-    let mut word = (client as u64 + 1) << 40 | n;
-    let mut bytes = Vec::with_capacity(size + 8);
-    while bytes.len() < size {
-        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(&word.to_le_bytes());
-    }
-    bytes.truncate(size);
-    bytes
 }

@@ -15,6 +15,7 @@ mod disk;
 mod fault;
 mod fuse;
 mod lossy;
+mod payload;
 pub mod rounds;
 mod seed;
 mod trace;

@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::child::{Child, Entry};
+use crate::child::{Child, Entry, Silence};
 use crate::workload::{Acknowledged, COMMITTED, REFUSED, VERIFIED};
+use crate::{LossyFs, Mode};
 
 /// A worker says that it verified, or acknowledges, within this time.
 const SOON: Duration = Duration::from_secs(60);
+/// How often a worker on a lossy disk is asked whether it still lives.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How a round ended.
 pub struct Round {
@@ -55,4 +58,30 @@ pub fn round(
         }
     }
     Ok(round)
+}
+
+/// Runs one worker on a disk whose power is cut after so many operations, and boots what survived.
+pub fn round_until_cut(
+    entry: Entry<'_>,
+    fs: &LossyFs,
+    acknowledged: &mut Acknowledged,
+    mode: Mode,
+    operations: u64,
+    seed: u64,
+) -> Result<Round, String> {
+    let done = round(entry, fs.path(), acknowledged, |child| {
+        fs.plan_cut(operations, mode, seed);
+        while fs.is_cut().is_none() {
+            if child.next_ack(LOOK) == Err(Silence::Ended) {
+                break;
+            }
+        }
+        fs.cut(mode, seed);
+    });
+    if done.is_err() {
+        // The worker may have met the end of its disk while it was verifying: then this cut is not one of the count.
+        fs.cut(mode, seed);
+    }
+    fs.boot().expect("it boots");
+    done
 }

@@ -17,6 +17,7 @@ use lazuli_store::{
 };
 
 use crate::child::Parent;
+use crate::payload::payload;
 
 /// Clients at work at once.
 pub const CLIENTS: usize = 6;
@@ -202,7 +203,7 @@ impl Core {
         let bytes = read_all(&self.extents, &content, 0..content.len(), 1 << 20)
             .await
             .map_err(|error| error.to_string())?;
-        if bytes[..] != payload(client, count)[..] {
+        if bytes != payload(client, count) {
             return Err(format!("the content of {count} is not what was uploaded"));
         }
         Ok(count)
@@ -221,7 +222,7 @@ impl Client {
         let count = self.count + 1;
         let writer = core.extents.writer();
         let mut upload = Upload::new(&core.extents, &writer);
-        upload.push(payload(self.client, count)).await.map_err(|error| error.to_string())?;
+        upload.push(payload(self.client, count).into()).await.map_err(|error| error.to_string())?;
         let content = upload.finish().await.map_err(|error| error.to_string())?;
         core.extents.sync().await.map_err(|error| error.to_string())?;
         let mut encoded = vec![];
@@ -284,17 +285,4 @@ fn history_key(count: u64) -> Bytes {
 
 fn number(row: &Row) -> u64 {
     u64::from_le_bytes(row.value[..8].try_into().expect("a count"))
-}
-
-/// What a client's n-th operation uploads: sizes that stay inline, that take one extent, that take several chunks.
-fn payload(client: usize, count: u64) -> Bytes {
-    let size = [100, 20_000, 70_000, 5_000, 200_000][(count as usize + client) % 5];
-    let mut word = (client as u64 + 1) << 40 | count;
-    let mut bytes = Vec::with_capacity(size + 8);
-    while bytes.len() < size {
-        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(&word.to_le_bytes());
-    }
-    bytes.truncate(size);
-    bytes.into()
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lazuli_torture::blobs::work;
-use lazuli_torture::child::{Entry, Parent, Silence};
-use lazuli_torture::rounds::round;
+use lazuli_torture::child::{Entry, Parent};
+use lazuli_torture::rounds::{round, round_until_cut};
 use lazuli_torture::workload::Acknowledged;
 use lazuli_torture::{LossyFs, Mode, Seed, require};
 use rand::Rng;
@@ -49,17 +49,8 @@ fn no_acknowledged_blob_is_lost_when_the_power_is_cut() {
     for cut in 0..CUTS {
         let mode = if cut % 3 == 0 { Mode::Forget } else { Mode::Tear };
         let (operations, dice) = (random.random_range(1..2000), random.random());
-        let done = round(Entry::Test("worker"), fs.path(), &mut acknowledged, |child| {
-            fs.plan_cut(operations, mode, dice);
-            while fs.is_cut().is_none() {
-                if child.next_ack(Duration::from_millis(20)) == Err(Silence::Ended) {
-                    break;
-                }
-            }
-            fs.cut(mode, dice);
-        });
-        done.map(drop).unwrap_or_else(|wrong| panic!("cut {cut}: {wrong}\n{}", fs.report()));
-        fs.boot().expect("it boots");
+        round_until_cut(Entry::Test("worker"), &fs, &mut acknowledged, mode, operations, dice)
+            .unwrap_or_else(|wrong| panic!("cut {cut}: {wrong}\n{}", fs.report()));
     }
     round(Entry::Test("worker"), fs.path(), &mut acknowledged, |_| ())
         .map(drop)

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use lazuli_torture::child::{Entry, Parent, Silence};
-use lazuli_torture::rounds::round;
+use lazuli_torture::child::{Entry, Parent};
+use lazuli_torture::rounds::{round, round_until_cut};
 use lazuli_torture::workload::{Acknowledged, work};
 use lazuli_torture::{Fault, FaultKind, LossyFs, Mode, On, Seed, require};
 use rand::Rng;
@@ -16,31 +16,6 @@ fn worker() {
     if let Some(parent) = Parent::connect().expect("a parent, or none") {
         work(&parent);
     }
-}
-
-/// Works on the disk until the power is cut, at a random operation, and boots what survived.
-fn until_a_cut(
-    fs: &LossyFs,
-    acknowledged: &mut Acknowledged,
-    mode: Mode,
-    operations: u64,
-    seed: u64,
-) -> Result<(), String> {
-    let done = round(Entry::Test("worker"), fs.path(), acknowledged, |child| {
-        fs.plan_cut(operations, mode, seed);
-        while fs.is_cut().is_none() {
-            if child.next_ack(Duration::from_millis(20)) == Err(Silence::Ended) {
-                break;
-            }
-        }
-        fs.cut(mode, seed);
-    });
-    if done.is_err() {
-        // The worker may have met the end of its disk while it was verifying: then this cut is not one of the count.
-        fs.cut(mode, seed);
-    }
-    fs.boot().expect("it boots");
-    done.map(|_| ())
 }
 
 #[test]
@@ -63,9 +38,9 @@ fn nothing_acknowledged_is_lost_over_fifty_power_cuts() {
         }
         let mode = if cut % 3 == 0 { Mode::Forget } else { Mode::Tear };
         let operations = random.random_range(1..1500);
-        if let Err(wrong) = until_a_cut(&fs, &mut acknowledged, mode, operations, random.random()) {
-            panic!("cut {cut}: {wrong}\n{}", fs.report());
-        }
+        let dice = random.random();
+        round_until_cut(Entry::Test("worker"), &fs, &mut acknowledged, mode, operations, dice)
+            .unwrap_or_else(|wrong| panic!("cut {cut}: {wrong}\n{}", fs.report()));
     }
     round(Entry::Test("worker"), fs.path(), &mut acknowledged, |_| ())
         .unwrap_or_else(|wrong| panic!("{wrong}\n{}", fs.report()));
@@ -105,7 +80,8 @@ fn a_sync_taken_out_is_noticed() {
         let mut acknowledged = Acknowledged::default();
         let noticed = (0..15).any(|_| {
             let operations = random.random_range(200..2500);
-            until_a_cut(&fs, &mut acknowledged, Mode::Forget, operations, random.random()).is_err()
+            let (worker, dice) = (Entry::Test("worker"), random.random());
+            round_until_cut(worker, &fs, &mut acknowledged, Mode::Forget, operations, dice).is_err()
         });
         if !noticed {
             missed.push(what);

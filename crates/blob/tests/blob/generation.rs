@@ -302,7 +302,7 @@ async fn a_delete_that_overtakes_a_restore_closes_the_space_for_good() {
     let space = server.space_of("b");
     server.delete(CON, "").await.expect(202);
     let restore = TestServer::restore("con", &server.deleted_version().await);
-    let hold = server.watched.hold_next();
+    let hold = server.watched.between.hold_next();
     let restoring = tokio::spawn({
         let server = server.clone();
         async move { server.put(&format!("{CON}&comp=undelete"), &restore, "").await.expect(201) }
@@ -322,7 +322,7 @@ async fn a_restore_that_overtakes_a_delete_opens_the_space_for_good() {
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
     server.create_container("con").await;
     server.put_block_blob("/con/b", "x").await;
-    let hold = server.watched.hold_next();
+    let hold = server.watched.between.hold_next();
     let deleting = tokio::spawn({
         let server = server.clone();
         async move { server.delete(CON, "").await.expect(202) }
@@ -342,7 +342,7 @@ async fn a_client_that_goes_away_leaves_nothing_half_done() {
     server.create_container("con").await;
     server.put_block_blob("/con/b", "x").await;
     let space = server.space_of("b");
-    let hold = server.watched.hold_next();
+    let hold = server.watched.between.hold_next();
     let deleting = tokio::spawn({
         let server = server.clone();
         async move { server.delete(CON, "").await }

@@ -204,24 +204,24 @@ async fn a_page_costs_what_it_shows_whatever_lies_under_a_prefix() {
     server.put_all(&["first", "huge/0", "last", "wide/0"]).await;
     multiply(&server, "huge/0", (0..20_000).map(|at| format!("huge/{at:05}"))).await;
     multiply(&server, "huge/0", (0..2000).map(|at| format!("wide/{at:04}/only"))).await;
-    server.watched.take_rows();
+    server.watched.between.take_rows();
     assert_eq!(names(&server.list("delimiter=/").await).0, ["first", "huge/*", "last", "wide/*"]);
-    let read = server.watched.take_rows();
+    let read = server.watched.between.take_rows();
     assert!(read <= 100, "{read} rows were read for four entries");
 
     // Where every entry is a prefix of its own, no more is read than there is.
     let (found, pages) = server.pages("delimiter=/&prefix=wide/").await;
     assert_eq!((found.len(), pages), (2001, 1));
-    let read = server.watched.take_rows();
+    let read = server.watched.between.take_rows();
     assert!(read <= 2001, "{read} rows were read for 2001 entries");
 
     let (found, pages) = server.pages("prefix=huge/").await;
     assert_eq!((found.len(), pages), (20_001, 5));
-    let read = server.watched.take_rows();
+    let read = server.watched.between.take_rows();
     assert!(read <= 20_001 + 5 * 1024, "{read} rows were read for 20001 entries");
     let (found, _) = names(&server.list("maxresults=1").await);
     assert_eq!(found, ["first"]);
-    assert!(server.watched.take_rows() <= 2);
+    assert!(server.watched.between.take_rows() <= 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -236,11 +236,11 @@ async fn a_page_of_what_cannot_be_seen_ends_early_and_says_where_to_go_on() {
         ("include=snapshots", ["a", "gone/live", "z"]),
         ("delimiter=/", ["a", "gone/*", "z"]),
     ] {
-        server.watched.take_rows();
+        server.watched.between.take_rows();
         let (first, marker) = names(&server.list(query).await);
         assert_eq!(first, ["a"], "{query}");
         assert!(!marker.is_empty(), "{query}");
-        let read = server.watched.take_rows();
+        let read = server.watched.between.take_rows();
         assert!(read < 16_384 + 1024, "{read} rows were read for one entry");
         assert_eq!(server.pages(query).await, (expected.map(str::to_owned).to_vec(), 2), "{query}");
     }
@@ -451,10 +451,10 @@ async fn more_staged_blocks_than_a_page_has_entries_do_not_hold_up_a_listing() {
         let id = format!("{at:06}");
         server.put(&format!("/con/a?comp=block&blockid={}", encode(&base64(&id))), "", "x").await.expect(201);
     }
-    server.watched.take_rows();
+    server.watched.between.take_rows();
     let (found, _) = names(&server.list("include=versions&maxresults=1").await);
     assert_eq!(found, ["a"]);
-    let read = server.watched.take_rows();
+    let read = server.watched.between.take_rows();
     assert!(read < 20, "{read} rows were read for one entry");
 }
 

@@ -128,6 +128,8 @@ async fn requests_that_are_not_whole_pages_within_the_blob_are_refused() {
     server.clear("/none/p", 0..PAGE).await.refused(404, "ContainerNotFound");
     server.clear("/box/block", 0..PAGE).await.refused(409, "InvalidBlobType");
     server.get("/box/block?comp=pagelist", "").await.refused(409, "InvalidBlobType");
+    let unmet = "if-match: \"0x1\"";
+    server.get("/box/block?comp=pagelist", unmet).await.refused(409, "InvalidBlobType");
     server.get("/box/none?comp=pagelist", "").await.refused(404, "BlobNotFound");
     let snapshot = server.snapshot("/box/p").await;
     let target = format!("/box/p?comp=page&snapshot={snapshot}");

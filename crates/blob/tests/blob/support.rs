@@ -22,10 +22,11 @@ use lazuli_extents::{Extents, Freed, LocalExtents, Pace, Sweep};
 use lazuli_front::{Endpoint, Gate, Limits, Metrics, Server};
 use lazuli_outbound::{Allow, Outbound};
 use lazuli_protocol::{Account, Key, Query, ServiceKind, Version};
+use lazuli_store::interposed::Interposed;
 use lazuli_store::{Commit, Embedded, Mutation, Options, Partition, Row, SpaceId, Store, Which};
 use tempfile::TempDir;
 
-use crate::watched::Watched;
+use crate::watched::Watch;
 
 pub(crate) const ACCOUNT: &str = "lapis";
 /// An account of the same server, with the same key.
@@ -60,7 +61,7 @@ pub(crate) struct TestServer {
     pub(crate) service: BlobService,
     pub(crate) store: Arc<Embedded>,
     /// The store as the service sees it.
-    pub(crate) watched: Arc<Watched>,
+    pub(crate) watched: Arc<Interposed<Watch>>,
     pub(crate) extents: Arc<dyn Extents>,
     pub(crate) address: SocketAddr,
     server: Option<Server>,
@@ -155,7 +156,7 @@ async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>, allow: Vec<Allow
             accounts.add(account).await.unwrap();
         }
     }
-    let watched = Arc::new(Watched::new(store.clone()));
+    let watched = Arc::new(Interposed::new(store.clone(), Watch::default()));
     let gate = Arc::new(Gate {
         accounts: Arc::new(accounts.clone()),
         authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), None),

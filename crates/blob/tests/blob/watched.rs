@@ -1,20 +1,16 @@
-//! A store that counts the rows which scans give out, so that a test can say what a listing may cost; and that can hold up
-//! the opening or closing of a space, so that a test can say what happens meanwhile.
+//! Somebody between the service and its store: counts the rows which scans give out, so that a test can say what a
+//! listing may cost, and can hold up the opening or closing of a space, so that a test can say what happens meanwhile.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use lazuli_concurrency::{Stamp, Timestamp};
-use lazuli_store::{
-    Commit, CommitError, Embedded, Partition, ReadError, ReadSet, Reads, SpaceHeader, SpaceId, SpacePage,
-    Store, Which,
-};
+use lazuli_store::interposed::Between;
+use lazuli_store::{CommitError, SpaceHeader, SpaceId, Store};
 use tokio::sync::Notify;
 
-pub(crate) struct Watched {
-    store: Arc<Embedded>,
+#[derive(Default)]
+pub(crate) struct Watch {
     rows: AtomicUsize,
     held: Mutex<Option<Arc<Hold>>>,
 }
@@ -26,11 +22,7 @@ pub(crate) struct Hold {
     pub(crate) go_on: Notify,
 }
 
-impl Watched {
-    pub(crate) fn new(store: Arc<Embedded>) -> Self {
-        Self { store, rows: AtomicUsize::new(0), held: Mutex::default() }
-    }
-
+impl Watch {
     /// Holds up the next change of a space's header, and only that one.
     pub(crate) fn hold_next(&self) -> Arc<Hold> {
         let hold = Arc::new(Hold::default());
@@ -45,34 +37,14 @@ impl Watched {
 }
 
 #[async_trait]
-impl Store for Watched {
-    async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, ReadError> {
-        self.store.read(partition, reads).await
-    }
-
-    async fn scan_space(
-        &self,
-        space: SpaceId,
-        from: (Bytes, Bytes),
-        end: Option<Bytes>,
-        which: Which,
-        limit: usize,
-    ) -> Result<SpacePage, ReadError> {
-        let page = self.store.scan_space(space, from, end, which, limit).await?;
-        self.rows.fetch_add(page.rows.len(), Ordering::SeqCst);
-        Ok(page)
-    }
-
-    async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError> {
-        self.store.commit(partition, commit).await
-    }
-
-    async fn space(&self, space: SpaceId) -> Result<Option<SpaceHeader>, ReadError> {
-        self.store.space(space).await
+impl Between for Watch {
+    fn scanned(&self, rows: usize) {
+        self.rows.fetch_add(rows, Ordering::SeqCst);
     }
 
     async fn set_space(
         &self,
+        store: &dyn Store,
         space: SpaceId,
         from: Option<SpaceHeader>,
         to: SpaceHeader,
@@ -82,22 +54,6 @@ impl Store for Watched {
             hold.reached.notify_one();
             hold.go_on.notified().await;
         }
-        self.store.set_space(space, from, to).await
-    }
-
-    async fn sweep_space(&self, space: SpaceId, limit: usize) -> Result<bool, CommitError> {
-        self.store.sweep_space(space, limit).await
-    }
-
-    async fn new_space(&self) -> Result<SpaceId, CommitError> {
-        self.store.new_space().await
-    }
-
-    fn stamp(&self) -> Stamp {
-        self.store.stamp()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.store.now()
+        store.set_space(space, from, to).await
     }
 }

@@ -100,7 +100,7 @@ operations! {
         GetBlobServiceStats, "Get Blob Service Stats", Service, [Service], GET, "service", "stats", [], "r", "", Never, READER, Nothing, READ;
         GetUserDelegationKey, "Get User Delegation Key", Service, [Service], POST, "service", "userdelegationkey", [], "", "", Never, READER, Small, READ;
         BlobBatch, "Blob Batch", Service, [Service], POST, "", "batch", [], "*", "", Never, READER, Medium, WRITE;
-        FindBlobsByTags, "Find Blobs by Tags", Object, [Service], GET, "", "blobs", [], "f", "", Never, READER, Nothing, READ;
+        FindBlobsByTags, "Find Blobs by Tags", Object, [Service], GET, "", "blobs", [], "f", "", Never, OWNER, Nothing, READ;
 
         CreateContainer, "Create Container", Container, [Container], PUT, "container", "", [], "c|w", "", Never, CONTRIBUTOR, Nothing, WRITE;
         GetContainerProperties, "Get Container Properties", Container, [Container], GET_HEAD, "container", "", [], "r", "", PublicContainer, READER, Nothing, READ;
@@ -114,7 +114,7 @@ operations! {
         RestoreContainer, "Restore Container", Container, [Container], PUT, "container", "undelete", [], "w", "", Never, CONTRIBUTOR, Nothing, WRITE;
         RenameContainer, "Rename Container", Container, [Container], PUT, "container", "rename", [], "w", "", Never, CONTRIBUTOR, Nothing, WRITE;
         ContainerBatch, "Blob Batch (container)", Container, [Container], POST, "container", "batch", [], "*", "*", Never, READER, Medium, WRITE;
-        FindBlobsByTagsInContainer, "Find Blobs by Tags in Container", Object, [Container], GET, "container", "blobs", [], "f", "f", Never, READER, Nothing, READ;
+        FindBlobsByTagsInContainer, "Find Blobs by Tags in Container", Object, [Container], GET, "container", "blobs", [], "f", "f", Never, OWNER, Nothing, READ;
 
         GetBlob, "Get Blob", Object, [Object], GET, "", "", [], "r", "r", PublicBlob, READER, Nothing, READ;
         GetBlobProperties, "Get Blob Properties", Object, [Object], HEAD, "", "", [], "r", "r", PublicBlob, READER, Nothing, READ;
@@ -127,8 +127,8 @@ operations! {
         SnapshotBlob, "Snapshot Blob", Object, [Object], PUT, "", "snapshot", [], "c|w", "c|w", Never, CONTRIBUTOR, Nothing, WRITE;
         AbortCopyBlob, "Abort Copy Blob", Object, [Object], PUT, "", "copy", [], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
         SetBlobTier, "Set Blob Tier", Object, [Object], PUT, "", "tier", [], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
-        GetBlobTags, "Get Blob Tags", Object, [Object], GET, "", "tags", [], "t", "t", Never, READER, Nothing, READ;
-        SetBlobTags, "Set Blob Tags", Object, [Object], PUT, "", "tags", [], "t", "t", Never, CONTRIBUTOR, Small, WRITE;
+        GetBlobTags, "Get Blob Tags", Object, [Object], GET, "", "tags", [], "t", "t", Never, OWNER, Nothing, READ;
+        SetBlobTags, "Set Blob Tags", Object, [Object], PUT, "", "tags", [], "t", "t", Never, OWNER, Small, WRITE;
         QueryBlobContents, "Query Blob Contents", Object, [Object], POST, "", "query", [], "r", "r", Never, READER, Small, READ;
         SetBlobExpiry, "Set Blob Expiry", Object, [Object], PUT, "", "expiry", [], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
         SetBlobImmutabilityPolicy, "Set Blob Immutability Policy", Object, [Object], PUT, "", "immutabilityPolicies", [], "i", "i", Never, OWNER, Nothing, WRITE;
@@ -245,17 +245,20 @@ operations! {
     }
 }
 
-/// Requests whose permission is not their operation's usual one. The first that fits wins.
-pub(super) static EXCEPTIONS: &[(Operation, When, Permission)] = &[
-    (Operation::LeaseBlob, LEASE_BREAK, Permission("w|d")),
-    (Operation::LeaseContainer, LEASE_BREAK, Permission("w|d")),
-    (Operation::LeaseFile, LEASE_BREAK, Permission("w|d")),
-    (Operation::LeaseShare, LEASE_BREAK, Permission("w|d")),
-    (Operation::DeleteBlob, PERMANENT, Permission("y")),
-    (Operation::DeleteBlob, VERSION_ID, Permission("x")),
-    (Operation::PutBlob, TAGS, Permission("c+t|w+t")),
-    (Operation::PutBlobFromUrl, TAGS, Permission("c+t|w+t")),
-    (Operation::PutBlockList, TAGS, Permission("w+t")),
-    (Operation::CopyBlob, TAGS, Permission("c+t|w+t")),
-    (Operation::CopyBlobFromUrl, TAGS, Permission("c+t|w+t")),
+/// A request that differs from its operation's row: its permission and role.
+pub(super) type Exception = (Operation, When, Permission, Option<Role>);
+
+/// Requests whose permission is not their operation's usual one, and their role. The first that fits wins.
+pub(super) static EXCEPTIONS: &[Exception] = &[
+    (Operation::LeaseBlob, LEASE_BREAK, Permission("w|d"), CONTRIBUTOR),
+    (Operation::LeaseContainer, LEASE_BREAK, Permission("w|d"), CONTRIBUTOR),
+    (Operation::LeaseFile, LEASE_BREAK, Permission("w|d"), CONTRIBUTOR),
+    (Operation::LeaseShare, LEASE_BREAK, Permission("w|d"), CONTRIBUTOR),
+    (Operation::DeleteBlob, PERMANENT, Permission("y"), OWNER),
+    (Operation::DeleteBlob, VERSION_ID, Permission("x"), OWNER),
+    (Operation::PutBlob, TAGS, Permission("c+t|w+t"), OWNER),
+    (Operation::PutBlobFromUrl, TAGS, Permission("c+t|w+t"), OWNER),
+    (Operation::PutBlockList, TAGS, Permission("w+t"), OWNER),
+    (Operation::CopyBlob, TAGS, Permission("c+t|w+t"), OWNER),
+    (Operation::CopyBlobFromUrl, TAGS, Permission("c+t|w+t"), OWNER),
 ];

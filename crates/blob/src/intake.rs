@@ -90,10 +90,16 @@ impl BlobService {
                 upload.push(bytes).await.map_err(reply::extents)?;
             }
         }
-        let (md5, crc64) = digest.finish().await?;
+        // The last bytes are digested while they become durable.
+        let stored = async {
+            let content = upload.finish().await.map_err(reply::extents)?;
+            self.sync(&content).await?;
+            Ok::<_, Refusal>(content)
+        };
+        let (digested, stored) = tokio::join!(digest.finish(), stored);
+        let (md5, crc64) = digested?;
         sent.check(md5, crc64).inspect_err(|_| self.extents.released(length))?;
-        let content = upload.finish().await.map_err(reply::extents)?;
-        self.sync(&content).await?;
+        let content = stored?;
         let nonce = run.map(|run| run.nonce);
         Ok(Received { content, nonce, md5, crc64, writer })
     }

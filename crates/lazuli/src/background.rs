@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use lazuli_blob::BlobService;
 use lazuli_extents::{Extents, Pace};
 use lazuli_store::Embedded;
+use lazuli_table::TableService;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -117,6 +118,30 @@ impl Chore for GarbageSweep {
         let swept = self.blob.sweep_garbage(pace).await.map_err(|refusal| refusal.to_string())?;
         if swept.containers > 0 {
             tracing::info!(containers = swept.containers, bytes = swept.bytes, "swept deleted containers");
+        }
+        Ok(())
+    }
+}
+
+/// Sweeps what deleted tables have left behind.
+pub(crate) struct TableSweep {
+    pub(crate) table: TableService,
+}
+
+#[async_trait]
+impl Chore for TableSweep {
+    fn name(&self) -> &'static str {
+        "table sweep"
+    }
+
+    fn is_due(&self) -> bool {
+        self.table.sweep_due()
+    }
+
+    async fn run(&self, pace: Pace) -> Result<(), String> {
+        let swept = self.table.sweep(pace).await.map_err(|refusal| refusal.to_string())?;
+        if swept.spaces > 0 {
+            tracing::info!(tables = swept.spaces, "swept deleted tables");
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use lazuli_store::{Directory, Embedded, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::background::{Background, BlobExpiry, ContentSweep, GarbageSweep};
+use crate::background::{Background, BlobExpiry, ContentSweep, GarbageSweep, TableSweep};
 use crate::config::{Config, TlsSource};
 use crate::control::Control;
 use crate::data::Data;
@@ -61,6 +61,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let background = Background::start(vec![
         Box::new(GarbageSweep { blob: services.blob.clone() }),
         Box::new(BlobExpiry { blob: services.blob.clone() }),
+        Box::new(TableSweep { table: services.table.clone() }),
         Box::new(ContentSweep { store: data.store.clone(), extents }),
     ]);
 

@@ -7,6 +7,7 @@ use lazuli_account::AccountDirectory;
 use lazuli_blob::{BlobRows, BlobService, CopySources};
 use lazuli_protocol::{Service, ServiceKind};
 use lazuli_store::{Row, SpaceId};
+use lazuli_table::{TableRows, TableService};
 
 use crate::data::Data;
 use crate::records::{Contents, RecordReader};
@@ -15,13 +16,15 @@ use crate::records::{Contents, RecordReader};
 pub(crate) fn behind(kind: ServiceKind, services: &Services) -> Option<Arc<dyn Service>> {
     match kind {
         ServiceKind::Blob => Some(Arc::new(services.blob.clone())),
-        ServiceKind::Queue | ServiceKind::Table | ServiceKind::File => None,
+        ServiceKind::Table => Some(Arc::new(services.table.clone())),
+        ServiceKind::Queue | ServiceKind::File => None,
     }
 }
 
 /// The services of one data directory.
 pub(crate) struct Services {
     pub(crate) blob: BlobService,
+    pub(crate) table: TableService,
 }
 
 impl Services {
@@ -29,13 +32,14 @@ impl Services {
     pub(crate) fn new(data: &Data, accounts: &AccountDirectory, sources: CopySources) -> Self {
         let extents = Arc::new(data.extents.clone());
         let blob = BlobService::new(data.store.clone(), extents, accounts.clone());
-        Self { blob: blob.with_copy_sources(sources) }
+        let table = TableService::new(data.store.clone(), accounts.clone());
+        Self { blob: blob.with_copy_sources(sources), table }
     }
 }
 
 /// Everybody who can read rows, fresh for one walk over all of them.
 pub(crate) fn readers() -> Vec<Box<dyn RecordReader>> {
-    vec![Box::new(AccountRows), Box::new(BlobRecords::default())]
+    vec![Box::new(AccountRows), Box::new(BlobRecords::default()), Box::new(TableRecords::default())]
 }
 
 /// Accounts refer to no content.
@@ -55,8 +59,20 @@ struct BlobRecords(BlobRows);
 
 impl RecordReader for BlobRecords {
     fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
-        self.0.contents(space, partition, row).map_err(|damage| {
-            format!("row {:?} of {:?}: {damage}", row.key, String::from_utf8_lossy(partition))
-        })
+        self.0.contents(space, partition, row).map_err(|damage| describe(partition, row, damage))
     }
+}
+
+#[derive(Default)]
+struct TableRecords(TableRows);
+
+impl RecordReader for TableRecords {
+    fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
+        let checked = self.0.check(space, partition, row);
+        checked.map(|()| Contents::new()).map_err(|damage| describe(partition, row, damage))
+    }
+}
+
+fn describe(partition: &[u8], row: &Row, damage: impl std::fmt::Display) -> String {
+    format!("row {:?} of {:?}: {damage}", row.key, String::from_utf8_lossy(partition))
 }

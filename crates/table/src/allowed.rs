@@ -1,0 +1,64 @@
+//! What a shared access signature for a table leaves to be checked once the keys are known: the range of keys.
+
+use std::cmp::Ordering;
+
+use lazuli_protocol::request::{Caller, TableRange};
+use lazuli_protocol::{ErrorCode, Refusal};
+
+use crate::keys::{Keys, ordinal};
+
+/// Refuses a write outside of the range that the caller may reach.
+pub(crate) fn check_keys(caller: &Caller, keys: &Keys) -> Result<(), Refusal> {
+    match caller {
+        Caller::Sas(grant) if !contains(&grant.table_range, keys) => {
+            Err(ErrorCode::AuthorizationPermissionMismatch.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a range of keys, its ends included, reaches an entity.
+pub(crate) fn contains(range: &TableRange, keys: &Keys) -> bool {
+    let at = |partition: &Option<String>, row: &Option<String>| {
+        let of_partition = ordinal(&keys.partition, partition.as_deref()?);
+        Some(match row {
+            Some(row) => of_partition.then_with(|| ordinal(&keys.row, row)),
+            None => of_partition,
+        })
+    };
+    at(&range.start_partition, &range.start_row) != Some(Ordering::Less)
+        && at(&range.end_partition, &range.end_row) != Some(Ordering::Greater)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_includes_its_ends_and_row_keys_matter_only_in_the_partitions_at_its_ends() {
+        let some = |text: &str| Some(text.to_owned());
+        let range = TableRange {
+            start_partition: some("b"),
+            start_row: some("5"),
+            end_partition: some("d"),
+            end_row: some("5"),
+        };
+        let reaches = |range: &TableRange, partition: &str, row: &str| {
+            contains(range, &Keys { partition: partition.into(), row: row.into() })
+        };
+        for (partition, row, expected) in [
+            ("a", "9", false),
+            ("b", "4", false),
+            ("b", "5", true),
+            ("c", "0", true),
+            ("d", "5", true),
+            ("d", "6", false),
+            ("e", "0", false),
+        ] {
+            assert_eq!(reaches(&range, partition, row), expected, "{partition} {row}");
+        }
+        let whole = TableRange { start_partition: some("b"), end_partition: some("b"), ..Default::default() };
+        assert!(reaches(&whole, "b", "") && !reaches(&whole, "a", "") && !reaches(&whole, "ba", ""));
+        assert!(reaches(&TableRange::default(), "", ""));
+    }
+}

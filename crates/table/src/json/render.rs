@@ -1,0 +1,265 @@
+//! Writes entities and tables, with as much metadata as the client asked for.
+//!
+//! Members come in the order of the live service: annotations, PartitionKey, RowKey, Timestamp, the rest. A single object
+//! carries `odata.metadata` itself; in a list it stands before the values.
+
+use std::io::Write as _;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use lazuli_concurrency::{Stamp, TableETag, Timestamp};
+use lazuli_protocol::date;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::entity::Entity;
+use crate::keys::Keys;
+use crate::value::{EdmType, Value};
+
+/// What is not encoded in links.
+const LINK: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// How much a reply says beside the values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Metadata {
+    None,
+    Minimal,
+    Full,
+}
+
+/// Which properties a query asks for, in its order; `None`: all.
+pub(crate) type Select<'a> = Option<&'a [String]>;
+
+/// Writes JSON for one request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Renderer<'a> {
+    pub(crate) metadata: Metadata,
+    /// The service as the client addressed it.
+    pub(crate) endpoint: &'a str,
+    pub(crate) account: &'a str,
+    /// The table's name as the client wrote it.
+    pub(crate) table: &'a str,
+}
+
+/// Whether an object stands alone or in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stands {
+    Alone,
+    #[cfg_attr(not(test), expect(dead_code))]
+    InList,
+}
+
+impl Renderer<'_> {
+    #[expect(dead_code)]
+    /// Begins a list of what `$metadata` calls `of`: the table, or `Tables`.
+    pub(crate) fn open_list(&self, out: &mut Vec<u8>, of: &str) {
+        out.push(b'{');
+        if self.metadata != Metadata::None {
+            let _ = write!(out, "\"odata.metadata\":\"{}/$metadata#{of}\",", self.endpoint);
+        }
+        out.extend_from_slice(b"\"value\":[");
+    }
+
+    #[expect(dead_code)]
+    /// Ends it.
+    pub(crate) fn close_list(out: &mut Vec<u8>) {
+        out.extend_from_slice(b"]}");
+    }
+
+    /// Writes an entity, without a comma after it.
+    pub(crate) fn entity(
+        &self,
+        out: &mut Vec<u8>,
+        stands: Stands,
+        (keys, stamp, entity): (&Keys, Stamp, &Entity<'_>),
+        select: Select<'_>,
+    ) {
+        let mut object = Object::open(out);
+        if self.metadata != Metadata::None {
+            if stands == Stands::Alone {
+                let context = format!("{}/$metadata#{}/@Element", self.endpoint, self.table);
+                object.text("odata.metadata", &context);
+            }
+            if self.metadata == Metadata::Full {
+                object.text("odata.type", &format!("{}.{}", self.account, self.table));
+                let link = entity_link(self.table, keys);
+                object.text("odata.id", &format!("{}/{link}", self.endpoint));
+                object.text("odata.etag", &TableETag::from(stamp).to_string());
+                object.text("odata.editLink", &link);
+            } else {
+                object.text("odata.etag", &TableETag::from(stamp).to_string());
+            }
+        }
+        let is_selected = |name: &str| select.is_none_or(|names| names.iter().any(|other| other == name));
+        if is_selected("PartitionKey") {
+            object.text("PartitionKey", &keys.partition);
+        }
+        if is_selected("RowKey") {
+            object.text("RowKey", &keys.row);
+        }
+        if is_selected("Timestamp") {
+            if self.metadata == Metadata::Full {
+                object.text("Timestamp@odata.type", EdmType::DateTime.name());
+            }
+            object.text("Timestamp", &date_time(stamp.timestamp()));
+        }
+        for (name, value) in entity.properties.iter().filter(|(name, _)| is_selected(name)) {
+            object.property(name, value, self.metadata);
+        }
+        object.close();
+    }
+
+    /// Writes a table, without a comma after it.
+    pub(crate) fn table(&self, out: &mut Vec<u8>, stands: Stands, name: &str) {
+        let mut object = Object::open(out);
+        if self.metadata != Metadata::None && stands == Stands::Alone {
+            object.text("odata.metadata", &format!("{}/$metadata#Tables/@Element", self.endpoint));
+        }
+        if self.metadata == Metadata::Full {
+            object.text("odata.type", &format!("{}.Tables", self.account));
+            object.text("odata.id", &format!("{}/Tables('{name}')", self.endpoint));
+            object.text("odata.editLink", &format!("Tables('{name}')"));
+        }
+        object.text("TableName", name);
+        object.close();
+    }
+}
+
+/// The address of an entity below the endpoint.
+pub(crate) fn entity_link(table: &str, keys: &Keys) -> String {
+    let key = |key: &str| utf8_percent_encode(&key.replace('\'', "''"), LINK).to_string();
+    format!("{table}(PartitionKey='{}',RowKey='{}')", key(&keys.partition), key(&keys.row))
+}
+
+/// A moment with as many decimals as it needs.
+fn date_time(moment: Timestamp) -> String {
+    let text = date::iso8601(moment);
+    let digits = text.trim_end_matches('Z').trim_end_matches('0').trim_end_matches('.');
+    format!("{digits}Z")
+}
+
+/// An object that is being written.
+struct Object<'a> {
+    out: &'a mut Vec<u8>,
+    is_empty: bool,
+}
+
+impl<'a> Object<'a> {
+    fn open(out: &'a mut Vec<u8>) -> Self {
+        out.push(b'{');
+        Self { out, is_empty: true }
+    }
+
+    fn close(self) {
+        self.out.push(b'}');
+    }
+
+    fn name(&mut self, name: &str) {
+        if !std::mem::take(&mut self.is_empty) {
+            self.out.push(b',');
+        }
+        push_string(self.out, name);
+        self.out.push(b':');
+    }
+
+    fn text(&mut self, name: &str, value: &str) {
+        self.name(name);
+        push_string(self.out, value);
+    }
+
+    fn property(&mut self, name: &str, value: &Value<'_>, metadata: Metadata) {
+        let is_annotated = match value {
+            Value::String(_) | Value::Boolean(_) | Value::Int32(_) => false,
+            Value::Double(number) => !number.is_finite(),
+            _ => true,
+        };
+        if is_annotated && metadata != Metadata::None {
+            self.text(&format!("{name}@odata.type"), value.edm_type().name());
+        }
+        self.name(name);
+        let out = &mut *self.out;
+        let _ = match value {
+            Value::String(text) => return push_string(out, text),
+            Value::Boolean(is) => write!(out, "{is}"),
+            Value::Int32(number) => write!(out, "{number}"),
+            Value::Int64(number) => write!(out, "\"{number}\""),
+            Value::Double(number) if number.is_nan() => write!(out, "\"NaN\""),
+            Value::Double(f64::INFINITY) => write!(out, "\"Infinity\""),
+            Value::Double(f64::NEG_INFINITY) => write!(out, "\"-Infinity\""),
+            Value::Double(number) => write!(out, "{number:?}"),
+            Value::DateTime(ticks) => write!(out, "\"{}\"", date_time(Timestamp::from_ticks(*ticks))),
+            Value::Guid(bytes) => write!(out, "\"{}\"", uuid::Uuid::from_bytes(*bytes)),
+            Value::Binary(bytes) => write!(out, "\"{}\"", BASE64.encode(bytes)),
+        };
+    }
+}
+
+/// Writes a string with its quotes. Writing to memory cannot fail.
+fn push_string(out: &mut Vec<u8>, text: &str) {
+    let _ = serde_json::to_writer(out, text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::parse;
+
+    // 2021-04-20T15:54:52.9740791Z
+    const STAMP: Stamp = Stamp::from_ticks(637_545_308_929_740_791);
+
+    fn keys() -> Keys {
+        Keys { partition: "p'1".into(), row: "r/2".into() }
+    }
+
+    fn written(metadata: Metadata, stands: Stands, json: &str, select: Select<'_>) -> String {
+        let renderer = Renderer { metadata, endpoint: "http://h/acc", account: "acc", table: "Tab" };
+        let entity = parse::entity(json.as_bytes()).unwrap().entity;
+        let mut out = vec![];
+        renderer.entity(&mut out, stands, (&keys(), STAMP, &entity), select);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn each_level_of_metadata_says_what_the_table_says() {
+        let json = r#"{"I":5,"L":"7","L@odata.type":"Edm.Int64"}"#;
+        assert_eq!(
+            written(Metadata::None, Stands::Alone, json, None),
+            r#"{"PartitionKey":"p'1","RowKey":"r/2","Timestamp":"2021-04-20T15:54:52.9740791Z","I":5,"L":"7"}"#
+        );
+        assert_eq!(
+            written(Metadata::Minimal, Stands::Alone, json, None),
+            concat!(
+                r#"{"odata.metadata":"http://h/acc/$metadata#Tab/@Element","#,
+                r#""odata.etag":"W/\"datetime'2021-04-20T15%3A54%3A52.9740791Z'\"","PartitionKey":"p'1","RowKey":"r/2","#,
+                r#""Timestamp":"2021-04-20T15:54:52.9740791Z","I":5,"L@odata.type":"Edm.Int64","L":"7"}"#
+            )
+        );
+        assert_eq!(
+            written(Metadata::Full, Stands::InList, json, Some(&["Timestamp".into(), "I".into()])),
+            concat!(
+                r#"{"odata.type":"acc.Tab","odata.id":"http://h/acc/Tab(PartitionKey='p%27%271',RowKey='r%2F2')","#,
+                r#""odata.etag":"W/\"datetime'2021-04-20T15%3A54%3A52.9740791Z'\"","#,
+                r#""odata.editLink":"Tab(PartitionKey='p%27%271',RowKey='r%2F2')","#,
+                r#""Timestamp@odata.type":"Edm.DateTime","Timestamp":"2021-04-20T15:54:52.9740791Z","I":5}"#
+            )
+        );
+    }
+
+    #[test]
+    fn every_value_is_read_back_as_it_was_written() {
+        let json = concat!(
+            r#"{"S":"a\"\\\n\u0001ä😀","B":true,"I":-5,"L":"-9223372036854775808","L@odata.type":"Edm.Int64","#,
+            r#""D":5.0,"E":1.7976931348623157e308,"F":"-Infinity","F@odata.type":"Edm.Double","#,
+            r#""T":"2013-08-02T17:37:43.9004348Z","T@odata.type":"Edm.DateTime","#,
+            r#""U":"9999-12-31T23:59:59.9999999Z","U@odata.type":"Edm.DateTime","#,
+            r#""V":"2013-08-02T00:00:00Z","V@odata.type":"Edm.DateTime","#,
+            r#""G":"c9da6455-213d-42c9-9a79-3e9149a57833","G@odata.type":"Edm.Guid","#,
+            r#""Y":"AP8=","Y@odata.type":"Edm.Binary","Z":"","M":4.9e-324}"#
+        );
+        let once = written(Metadata::Minimal, Stands::Alone, json, None);
+        assert_eq!(
+            parse::entity(once.as_bytes()).unwrap().entity,
+            parse::entity(json.as_bytes()).unwrap().entity
+        );
+        assert!(once.contains(r#""D":5.0"#) && once.contains(r#""V":"2013-08-02T00:00:00Z""#), "{once}");
+    }
+}

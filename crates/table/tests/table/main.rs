@@ -1,0 +1,6 @@
+//! The table service over a real port, one module for each family of operations.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+mod tables;
+mod write;

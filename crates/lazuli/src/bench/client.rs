@@ -157,6 +157,12 @@ impl Client {
         Some(Self { account, service, endpoint, tls, connection: None })
     }
 
+    /// The service's address, as it stands in requests within a batch.
+    pub(crate) fn endpoint(&self) -> String {
+        let scheme = if self.endpoint.secure { "https" } else { "http" };
+        format!("{scheme}://{}{}", self.endpoint.authority, self.endpoint.path)
+    }
+
     /// Sends a request and reads the whole answer.
     pub(crate) async fn send(&mut self, call: Call) -> Result<Reply, Failure> {
         let request = self.request(call)?;

@@ -221,7 +221,8 @@ impl Contest {
         for peer in peers {
             let workload = workload::named(name, shape)?;
             let can = peer.target.account.endpoint(workload.service()).is_some()
-                && (!peer.plain_files || workload.reads_plain_files());
+                && (!peer.plain_files || workload.reads_plain_files())
+                && (peer.name == OURS || !workload.is_ours_alone());
             if !can {
                 continue;
             }

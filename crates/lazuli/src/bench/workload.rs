@@ -6,6 +6,7 @@
 
 mod blob;
 mod service;
+mod table;
 
 use std::sync::Arc;
 
@@ -35,6 +36,11 @@ pub(crate) trait Workload: Send + Sync {
 
     /// Whether a server of plain files can do it, too.
     fn reads_plain_files(&self) -> bool {
+        false
+    }
+
+    /// Whether only our server is asked, because others could not be prepared in any reasonable time.
+    fn is_ours_alone(&self) -> bool {
         false
     }
 
@@ -75,6 +81,12 @@ const WORKLOADS: &[Make] = &[
     |_| Arc::new(blob::Large::put_blocks()),
     |_| Arc::new(blob::Large::get()),
     |_| Arc::new(blob::ListBlobs::new()),
+    |_| Arc::new(table::Insert::new()),
+    |_| Arc::new(table::InsertBatch::new()),
+    |_| Arc::new(table::Get::of_ten_thousand()),
+    |_| Arc::new(table::Get::of_a_million()),
+    |_| Arc::new(table::QueryPartition::new()),
+    |_| Arc::new(table::Scan::new()),
 ];
 
 /// Every workload.
@@ -91,6 +103,11 @@ pub(crate) fn named(name: &str, shape: Shape) -> Result<Arc<dyn Workload>, Bench
 /// A name that nothing else has, on this server or another.
 fn fresh_name() -> String {
     format!("bench-{:x}-{:x}", SystemClock.now().ticks(), std::process::id())
+}
+
+/// Text for a query.
+fn encode(text: &str) -> percent_encoding::PercentEncode<'_> {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use lazuli_protocol::ServiceKind;
 
 use super::super::client::{Call, Client, Failure};
 use super::super::rows::scatter;
-use super::{Shape, Workload, fresh_name};
+use super::{Shape, Workload, encode, fresh_name};
 
 /// Blobs that are read.
 const BLOBS: u64 = 100;
@@ -304,8 +304,4 @@ impl Workload for ListBlobs {
     async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
         self.0.delete(client).await
     }
-}
-
-fn encode(text: &str) -> percent_encoding::PercentEncode<'_> {
-    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC)
 }

@@ -100,7 +100,7 @@ impl AccountDirectory {
             Shared { store, gate, accounts: RwLock::default(), changing: Default::default(), master_secret };
         let mut from = (Bytes::from_static(record::ACCOUNTS), Bytes::new());
         loop {
-            let end = Some(Bytes::from_static(record::AFTER_ACCOUNTS));
+            let end = Some((Bytes::from_static(record::AFTER_ACCOUNTS), Bytes::new()));
             let page = shared.store.scan_space(SpaceId::ROOT, from, end, Which::First, PAGE).await?;
             for (partition, _) in page.rows {
                 let name = String::from_utf8_lossy(&partition[record::ACCOUNTS.len()..]).into_owned();

@@ -60,7 +60,13 @@ impl BlobService {
         let all = prefix_range(keys::CONTAINERS);
         let mut from = (all.start, Bytes::new());
         loop {
-            let page = self.store.scan_space(SpaceId::ROOT, from, Some(all.end.clone()), Which::All, PAGE);
+            let page = self.store.scan_space(
+                SpaceId::ROOT,
+                from,
+                Some((all.end.clone(), Bytes::new())),
+                Which::All,
+                PAGE,
+            );
             let page = page.await.map_err(reply::unreadable)?;
             for (_, row) in page.rows.iter().filter(|(_, row)| row.key == keys::CONTAINER) {
                 let space = Container::decode(&row.value)?.space;
@@ -79,7 +85,10 @@ impl BlobService {
         let all = prefix_range(keys::BLOBS);
         let mut from = (all.start, Bytes::new());
         loop {
-            let page = self.store.scan_space(space, from, Some(all.end.clone()), Which::All, PAGE).await;
+            let page = self
+                .store
+                .scan_space(space, from, Some((all.end.clone(), Bytes::new())), Which::All, PAGE)
+                .await;
             let page = page.map_err(reply::unreadable)?;
             let now = self.store.now();
             for rows in page.rows.chunk_by(|a, b| a.0 == b.0) {

@@ -68,7 +68,8 @@ impl BlobService {
         let (mut chunk, mut read) = (listing.first_chunk(), 0);
         loop {
             let start = (from.partition.clone(), from.key.clone());
-            let rows = self.store.scan_space(space, start, Some(end.clone()), which, chunk).await;
+            let rows =
+                self.store.scan_space(space, start, Some((end.clone(), Bytes::new())), which, chunk).await;
             let rows = rows.map_err(reply::unreadable)?;
             read += rows.rows.len();
             for (partition, row) in &rows.rows {

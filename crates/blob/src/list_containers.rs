@@ -57,7 +57,13 @@ impl BlobService {
         let (mut listed, mut read) = (0, 0);
         let next = 'page: loop {
             let limit = CHUNK.min(page.limit + 1);
-            let scan = self.store.scan_space(SpaceId::ROOT, from, Some(all.end.clone()), which, limit);
+            let scan = self.store.scan_space(
+                SpaceId::ROOT,
+                from,
+                Some((all.end.clone(), Bytes::new())),
+                which,
+                limit,
+            );
             let rows = scan.await.map_err(reply::unreadable)?;
             read += rows.rows.len();
             for (partition, row) in rows.rows {

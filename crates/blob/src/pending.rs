@@ -303,7 +303,7 @@ impl BlobService {
         let containers = prefix_range(keys::CONTAINERS);
         let mut from = Some((containers.start, Bytes::new()));
         while let Some(at) = from {
-            let end = Some(containers.end.clone());
+            let end = Some((containers.end.clone(), Bytes::new()));
             let page = self.store.scan_space(SpaceId::ROOT, at, end, Which::All, SCAN_ROWS).await;
             let page = page.map_err(reply::unreadable)?;
             for (_, row) in page.rows.iter().filter(|(_, row)| row.key == keys::CONTAINER) {

@@ -87,7 +87,13 @@ impl BlobService {
         let all = prefix_range(keys::CONTAINERS);
         let mut from = (all.start, Bytes::new());
         loop {
-            let page = self.store.scan_space(SpaceId::ROOT, from, Some(all.end.clone()), Which::All, STEP);
+            let page = self.store.scan_space(
+                SpaceId::ROOT,
+                from,
+                Some((all.end.clone(), Bytes::new())),
+                Which::All,
+                STEP,
+            );
             let page = page.await.map_err(reply::unreadable)?;
             for (key, row) in page.rows {
                 let partition = Partition::new(SpaceId::ROOT, key);
@@ -152,8 +158,9 @@ impl BlobService {
         loop {
             let first = (Bytes::new(), Bytes::new());
             let page = self.store.scan_space(space, first, None, Which::All, STEP).await;
-            let dropped: u64 = page.map_err(reply::unreadable)?.rows.iter().map(referred_bytes).sum();
-            let done = self.store.sweep_space(space, STEP).await.map_err(reply::not_opened)?;
+            let rows = page.map_err(reply::unreadable)?.rows;
+            let dropped: u64 = rows.iter().map(referred_bytes).sum();
+            let done = self.store.sweep_space(space, rows.len().max(1)).await.map_err(reply::not_opened)?;
             self.extents.released(dropped);
             bytes += dropped;
             if done {

@@ -146,7 +146,13 @@ impl BlobService {
         let all = prefix_range(keys::TAGS);
         let mut from = (all.start, Bytes::new());
         loop {
-            let scan = self.store.scan_space(space, from, Some(all.end.clone()), Which::All, READ_AT_ONCE);
+            let scan = self.store.scan_space(
+                space,
+                from,
+                Some((all.end.clone(), Bytes::new())),
+                Which::All,
+                READ_AT_ONCE,
+            );
             let page = scan.await.map_err(reply::unreadable)?;
             for (partition, row) in page.rows {
                 let Some((name, claim)) = keys::blob_of_tag_entry(&row.key) else { continue };
@@ -258,7 +264,13 @@ impl<'a> Search<'a> {
         let mut from = (Bytes::from([&account, self.start().0.as_bytes()].concat()), Bytes::new());
         loop {
             let store = &self.service.store;
-            let scan = store.scan_space(SpaceId::ROOT, from, Some(end.clone()), Which::First, READ_AT_ONCE);
+            let scan = store.scan_space(
+                SpaceId::ROOT,
+                from,
+                Some((end.clone(), Bytes::new())),
+                Which::First,
+                READ_AT_ONCE,
+            );
             let containers = scan.await.map_err(reply::unreadable)?;
             for (partition, row) in containers.rows {
                 let Some(name) = keys::container_name(&partition).filter(|_| row.key == keys::CONTAINER)

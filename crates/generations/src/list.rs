@@ -47,7 +47,13 @@ impl<G: Generation> Generations<G> {
         }
         let mut read = 0;
         loop {
-            let scan = self.store.scan_space(SpaceId::ROOT, from, Some(all.end.clone()), which, CHUNK);
+            let scan = self.store.scan_space(
+                SpaceId::ROOT,
+                from,
+                Some((all.end.clone(), Bytes::new())),
+                which,
+                CHUNK,
+            );
             let page = scan.await.map_err(unreadable)?;
             read += page.rows.len();
             for (partition, row) in page.rows {

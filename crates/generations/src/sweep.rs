@@ -103,7 +103,13 @@ impl<G: Generation> Generations<G> {
         let all = prefix_range(&keys::kind(G::KIND));
         let mut from = (all.start, Bytes::new());
         loop {
-            let page = self.store.scan_space(SpaceId::ROOT, from, Some(all.end.clone()), Which::All, STEP);
+            let page = self.store.scan_space(
+                SpaceId::ROOT,
+                from,
+                Some((all.end.clone(), Bytes::new())),
+                Which::All,
+                STEP,
+            );
             let page = page.await.map_err(unreadable)?;
             for (key, row) in page.rows {
                 let partition = Partition::new(SpaceId::ROOT, key);
@@ -172,7 +178,7 @@ impl<G: Generation> Generations<G> {
             let page = self.store.scan_space(space, first, None, Which::All, STEP).await;
             let rows = page.map_err(unreadable)?.rows;
             let dropped: u64 = rows.iter().map(|(partition, row)| referred.bytes(partition, row)).sum();
-            let done = self.store.sweep_space(space, STEP).await.map_err(not_settled)?;
+            let done = self.store.sweep_space(space, rows.len().max(1)).await.map_err(not_settled)?;
             referred.released(dropped);
             bytes += dropped;
             if done {

@@ -83,6 +83,7 @@ pub async fn run(harness: &impl Harness) {
     counters_never_conflict(&Bench::new(store.clone()).await).await;
     scans_are_ordered_and_limited(&Bench::new(store.clone()).await).await;
     scans_over_a_space_go_by_partition(&Bench::new(store.clone()).await).await;
+    scans_over_a_space_are_bounded_in_bytes(&Bench::new(store.clone()).await).await;
     a_space_fences_its_writers(&Bench::new(store.clone()).await).await;
     limits_are_refused(&Bench::new(store.clone()).await).await;
     concurrent_rules_lose_no_update(&Bench::new(store.clone()).await).await;
@@ -198,7 +199,7 @@ async fn scans_over_a_space_go_by_partition(bench: &Bench) {
         let partition = Partition::new(bench.space, Bytes::copy_from_slice(name));
         bench.store.commit(&partition, bench.change(vec![], mutations)).await.expect("written");
     }
-    let scan = |from: (Bytes, Bytes), end: Option<Bytes>, which, limit| {
+    let scan = |from: (Bytes, Bytes), end: Option<(Bytes, Bytes)>, which, limit| {
         let store = bench.store.clone();
         let space = bench.space;
         async move { store.scan_space(space, from, end, which, limit).await.expect("readable") }
@@ -220,10 +221,37 @@ async fn scans_over_a_space_go_by_partition(bench: &Bench) {
         }
     }
     assert!(all.len() == 150 && all.is_sorted(), "pages join without a gap");
-    let below = scan((key("a"), vec![5].into()), Some(key("b")), Which::All, 1000).await;
+    let below = scan((key("a"), vec![5].into()), Some((key("b"), Bytes::new())), Which::All, 1000).await;
     assert_eq!(below.rows.len(), 25 + 30 + 30, "from a row, below a partition");
+    let within = scan((key("a"), vec![5].into()), Some((key("a"), vec![9].into())), Which::All, 1000).await;
+    assert_eq!(within.rows.len(), 4, "from a row, below a row");
+    assert_eq!((within.next, within.space), (None, Some(OPEN)), "with the header of the space");
+    let inverted = scan((key("b"), Bytes::new()), Some((key("a"), Bytes::new())), Which::All, 1000).await;
+    assert!(inverted.rows.is_empty() && inverted.next.is_none());
     let paged = scan(start(), None, Which::First, 2).await;
     assert_eq!(paged.next.map(|(p, _)| p), Some(Bytes::from_static(b"a\x00")));
+}
+
+async fn scans_over_a_space_are_bounded_in_bytes(bench: &Bench) {
+    const ROWS: u8 = 10;
+    let large = Bytes::from(vec![7; crate::MAX_VALUE_BYTES]);
+    let mut commit =
+        bench.change(vec![], (0..ROWS).map(|i| Mutation::Put(vec![i].into(), large.clone())).collect());
+    commit.bulk = true;
+    bench.store.commit(&bench.partition("p"), commit).await.expect("written");
+    let (mut from, mut found) = ((Bytes::new(), Bytes::new()), vec![]);
+    loop {
+        let page = bench.store.scan_space(bench.space, from, None, Which::All, 1000).await.expect("readable");
+        let bytes: usize = page.rows.iter().map(|(_, row)| row.value.len()).sum();
+        assert!(!page.rows.is_empty() && bytes <= crate::MAX_SCAN_BYTES + crate::MAX_VALUE_BYTES);
+        found.extend(page.rows.iter().map(|(_, row)| row.key[0]));
+        match page.next {
+            Some(next) => from = next,
+            None => break,
+        }
+        assert!(found.len() < usize::from(ROWS));
+    }
+    assert_eq!(found, (0..ROWS).collect::<Vec<_>>(), "pages join without a gap");
 }
 
 async fn a_space_fences_its_writers(bench: &Bench) {

@@ -63,7 +63,7 @@ impl<B: Between> Store for Interposed<B> {
         &self,
         space: SpaceId,
         from: (Bytes, Bytes),
-        end: Option<Bytes>,
+        end: Option<(Bytes, Bytes)>,
         which: Which,
         limit: usize,
     ) -> Result<SpacePage, ReadError> {

@@ -51,7 +51,7 @@ pub(crate) fn range(prefix: &[u8], range: &Range<Bytes>) -> Range<Bytes> {
     row(prefix, &range.start)..row(prefix, &range.end)
 }
 
-/// Where a scan over a space starts: at the row of a partition, or the first one after it.
+/// Where a scan over a space starts, at the row of a partition or the first one after it; or ends, before that.
 pub(crate) fn space_from(space: SpaceId, partition: &[u8], key: &[u8]) -> Bytes {
     let mut full = BytesMut::with_capacity(16 + partition.len() + key.len());
     put_partition(&mut full, space, partition);
@@ -60,16 +60,15 @@ pub(crate) fn space_from(space: SpaceId, partition: &[u8], key: &[u8]) -> Bytes 
     full.freeze()
 }
 
-/// Where a scan over a space ends: before the first row of a partition, or at the end of the space.
-pub(crate) fn space_end(space: SpaceId, partition: Option<&[u8]>) -> Bytes {
+/// The end of a space: above every row in it.
+pub(crate) fn space_end(space: SpaceId) -> Bytes {
     let mut full = BytesMut::new();
-    match (partition, space.0.checked_add(1)) {
-        (Some(partition), _) => put_partition(&mut full, space, partition),
-        (None, Some(next)) => {
+    match space.0.checked_add(1) {
+        Some(next) => {
             full.put_u8(ROW);
             full.put_u64(next);
         }
-        (None, None) => full.put_u8(ROW + 1),
+        None => full.put_u8(ROW + 1),
     }
     full.freeze()
 }
@@ -86,8 +85,14 @@ pub(crate) fn split(full: &Bytes) -> Option<(usize, Bytes, Bytes)> {
     if full.first() != Some(&ROW) || full.len() < 11 {
         return None;
     }
-    let mut partition = BytesMut::new();
-    let mut at = 9;
+    // Few partition keys hold a zero byte: the others are lent from the full key.
+    let end = 9 + full[9..].iter().position(|byte| *byte == 0)?;
+    if full[end..].starts_with(&END_OF_PARTITION) {
+        let row = end + END_OF_PARTITION.len();
+        return Some((row, full.slice(9..end), full.slice(row..)));
+    }
+    let mut partition = BytesMut::from(&full[9..end]);
+    let mut at = end;
     loop {
         match (full.get(at)?, full.get(at + 1)) {
             (0, Some(0xFF)) => {

@@ -88,6 +88,8 @@ pub const MAX_KEY_BYTES: usize = 8 << 10;
 pub const MAX_RANGE_DELETE: usize = 131_072;
 /// Rows that one scan returns at most.
 pub const MAX_SCAN_ROWS: usize = 8192;
+/// Bytes of keys and values after which a scan over a space ends its page. The last row may exceed it.
+pub const MAX_SCAN_BYTES: usize = 16 << 20;
 
 /// One atomic change of one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,6 +224,8 @@ pub enum Which {
 /// A page of a scan over a space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpacePage {
+    /// The space's header in the same snapshot; `None` if the space was never opened.
+    pub space: Option<SpaceHeader>,
     /// Partition key and row, in order.
     pub rows: Vec<(Bytes, Row)>,
     /// Where to go on: the partition key and row key of the next row, if any remains.
@@ -234,13 +238,13 @@ pub trait Store: Send + Sync + 'static {
     /// Reads rows and ranges of one partition in one snapshot that holds every commit acknowledged before the call.
     async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, ReadError>;
 
-    /// Reads rows over the partitions of a space from `(partition, row key)` on and below partition `end`, in order,
-    /// one snapshot a call.
+    /// Reads rows over the partitions of a space from `(partition, row key)` on and below `end`, another such pair, in
+    /// order, one snapshot a call. A page ends early, with `next`, when it holds [`MAX_SCAN_BYTES`].
     async fn scan_space(
         &self,
         space: SpaceId,
         from: (Bytes, Bytes),
-        end: Option<Bytes>,
+        end: Option<(Bytes, Bytes)>,
         which: Which,
         limit: usize,
     ) -> Result<SpacePage, ReadError>;

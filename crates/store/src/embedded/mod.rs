@@ -34,8 +34,8 @@ use crate::clock::EngineClock;
 use crate::log::{self, Log, LogError};
 use crate::{
     Commit, CommitError, MAX_BULK_COMMIT_BYTES, MAX_COMMIT_BYTES, MAX_KEY_BYTES, MAX_MUTATIONS,
-    MAX_SCAN_ROWS, MAX_VALUE_BYTES, Mutation, Partition, ReadError, ReadSet, Reads, Row, Scanned,
-    SpaceHeader, SpaceId, SpacePage, Store, Which, keys,
+    MAX_SCAN_BYTES, MAX_SCAN_ROWS, MAX_VALUE_BYTES, Mutation, Partition, ReadError, ReadSet, Reads, Row,
+    Scanned, SpaceHeader, SpaceId, SpacePage, Store, Which, keys,
 };
 use committer::Committer;
 use flusher::Flusher;
@@ -336,15 +336,19 @@ impl Store for Embedded {
         &self,
         space: SpaceId,
         from: (Bytes, Bytes),
-        end: Option<Bytes>,
+        end: Option<(Bytes, Bytes)>,
         which: Which,
         limit: usize,
     ) -> Result<SpacePage, ReadError> {
         let limit = limit.min(MAX_SCAN_ROWS);
         let snapshot = self.shared.snapshots.current();
-        let end = keys::space_end(space, end.as_deref());
+        let end = match end {
+            Some((partition, key)) => keys::space_from(space, &partition, &key),
+            None => keys::space_end(space),
+        };
         let seek = |from| rows::range(&self.shared.tree, from..end.clone(), snapshot.seqno);
-        let mut page = SpacePage { rows: vec![], next: None };
+        let mut page = SpacePage { space: self.header(&snapshot, space)?, rows: vec![], next: None };
+        let mut bytes = 0;
         let mut remaining = seek(keys::space_from(space, &from.0, &from.1));
         // The prefix of the partition whose first row was returned, and its rows stepped over since.
         let (mut done, mut steps) = (Bytes::new(), 0);
@@ -360,11 +364,12 @@ impl Store for Embedded {
             let Some((prefix, partition, key)) = keys::split(&full) else {
                 return Err(ReadError::Damaged("a row with a malformed key".into()));
             };
-            if page.rows.len() == limit {
+            if page.rows.len() == limit || bytes >= MAX_SCAN_BYTES {
                 page.next = Some((partition, key));
                 break;
             }
             (done, steps) = (full.slice(..prefix), 0);
+            bytes += full.len() + stored.value.len();
             page.rows.push((partition, Row { key, value: stored.value, token: stored.token }));
         }
         Ok(page)
@@ -393,7 +398,7 @@ impl Store for Embedded {
     async fn sweep_space(&self, space: SpaceId, limit: usize) -> Result<bool, CommitError> {
         let keys = {
             let snapshot = self.shared.snapshots.current();
-            let all = keys::space_from(space, &[], &[])..keys::space_end(space, None);
+            let all = keys::space_from(space, &[], &[])..keys::space_end(space);
             rows::range(&self.shared.tree, all, snapshot.seqno)
                 .take(limit.min(SWEEP_ROWS))
                 .map(|row| row.map(|(key, _)| key))
@@ -437,7 +442,7 @@ fn for_each_row(
     seqno: u64,
     mut visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
-    let all = keys::space_from(SpaceId(0), &[], &[])..keys::space_end(SpaceId(u64::MAX), None);
+    let all = keys::space_from(SpaceId(0), &[], &[])..keys::space_end(SpaceId(u64::MAX));
     for row in rows::range(tree, all, seqno) {
         let (full, stored) = row?;
         let (Some(space), Some((_, partition, key))) = (keys::space_of(&full), keys::split(&full)) else {

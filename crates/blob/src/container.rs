@@ -1,20 +1,21 @@
-//! Containers: create, properties, metadata, access policies. Leases are in [`lease`]; deleting and restoring, which
-//! concern everything in a container, in [`generation`].
+//! Containers: create, properties, metadata, access policies. Leases are in [`lease`]; deleting, restoring and renaming,
+//! which concern everything in a container, in [`generation`].
 //!
-//! A container is a row that names a space, its generation; its blobs live in that space.
+//! A container is a row that names a space, as [`lazuli_generations`] has it; its blobs live in that space.
 
 pub(crate) mod generation;
 mod lease;
 
 use http::{HeaderMap, StatusCode};
 use lazuli_concurrency::{Access, Lease, Stamp, Timestamp};
+use lazuli_generations::Created;
 use lazuli_protocol::policy::{PublicAccess, SignedIdentifiers};
 use lazuli_protocol::{Account, ErrorCode, Headers, Metadata, Refusal, Request, Response, Version, names};
-use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceHeader, View};
+use lazuli_store::View;
 
 use crate::precondition::{Preconditions, admit_container_read};
 use crate::record::Container;
-use crate::{BlobService, XML, encryption, keys, reply};
+use crate::{BlobService, XML, encryption, reply};
 
 /// What stands for the account's own key where an encryption scope is shown.
 pub(crate) const ACCOUNT_KEY_SCOPE: &str = "$account-encryption-key";
@@ -30,62 +31,31 @@ impl BlobService {
     /// The container of that name.
     pub(crate) async fn container(&self, account: &Account, name: &str) -> Result<Container, Refusal> {
         names::check_container(name)?;
-        self.find_container(account, name).await?.ok_or_else(crate::container_gone)
-    }
-
-    /// The container of that name, if there is one.
-    pub(crate) async fn find_container(
-        &self,
-        account: &Account,
-        name: &str,
-    ) -> Result<Option<Container>, Refusal> {
-        self.container_at(&keys::container(account, name)).await
-    }
-
-    /// The current container of a partition, if there is one.
-    async fn container_at(&self, partition: &Partition) -> Result<Option<Container>, Refusal> {
-        let set = self.store.read(partition, &Reads::key(keys::CONTAINER)).await;
-        let row = set.map_err(reply::unreadable)?.rows.into_iter().next().flatten();
-        Ok(row.map(|row| Container::decode(&row.value)).transpose()?)
+        self.containers.get(account, name).await
     }
 
     /// Create Container.
     pub(crate) async fn create_container(&self, request: Request) -> Result<Response, Refusal> {
-        names::check_container(&request.container)?;
-        if is_system(&request.container) {
-            return Err(ErrorCode::InvalidResourceName.into());
-        }
+        check_new_name(&request.container)?;
         let public_access = public_access(&request)?;
         let metadata = Metadata::from_headers(&request.headers)?;
         let (scope, deny) = encryption::container_default(&request)?;
-        if self.find_container(&request.account, &request.container).await?.is_some() {
-            return Err(ErrorCode::ContainerAlreadyExists.into());
-        }
-        // A space that nobody comes to name after a crash holds nothing and costs nothing.
-        let space = self.store.new_space().await.map_err(reply::not_opened)?;
-        let header = SpaceHeader { epoch: 0, open: true };
-        self.store.set_space(space, None, header).await.map_err(reply::not_opened)?;
-        let partition = keys::container(&request.account, &request.container);
-        let created = self.transact(&partition, Reads::key(keys::CONTAINER), |view| {
-            if view.row(&keys::CONTAINER).is_some() {
-                return Err(ErrorCode::ContainerAlreadyExists.into());
-            }
-            let container = Container {
-                space,
-                modified: view.now,
-                etag: view.stamp.into(),
-                metadata: metadata.clone(),
-                public_access,
-                policies: SignedIdentifiers::default(),
-                lease: Lease::AVAILABLE,
-                default_encryption_scope: scope.clone(),
-                deny_encryption_scope_override: deny,
-                deleted: None,
-            };
-            let put = Mutation::Put(keys::CONTAINER, container.encode()?);
-            Ok(Decision::Write(Change::of([put]), container))
+        let created = self.containers.create(&request.account, &request.container, |space, view| Container {
+            space,
+            modified: view.now,
+            etag: view.stamp.into(),
+            metadata: metadata.clone(),
+            public_access,
+            policies: SignedIdentifiers::default(),
+            lease: Lease::AVAILABLE,
+            default_encryption_scope: scope.clone(),
+            deny_encryption_scope_override: deny,
+            deleted: None,
         });
-        Ok(written(StatusCode::CREATED, &created.await?, request.version))
+        match created.await? {
+            Created::New(container) => Ok(written(StatusCode::CREATED, &container, request.version)),
+            Created::Existing(_) => Err(ErrorCode::ContainerAlreadyExists.into()),
+        }
     }
 
     /// Get Container Properties.
@@ -161,19 +131,17 @@ impl BlobService {
     async fn change_container<T>(
         &self,
         request: &Request,
-        mut rule: impl FnMut(&mut Container, &View<'_>) -> Result<(T, Option<Timestamp>), Refusal>,
+        rule: impl FnMut(&mut Container, &View<'_>) -> Result<(T, Option<Timestamp>), Refusal>,
     ) -> Result<(Container, T), Refusal> {
         names::check_container(&request.container)?;
-        let partition = keys::container(&request.account, &request.container);
-        let changed = self.transact(&partition, Reads::key(keys::CONTAINER), |view| {
-            let row = view.row(&keys::CONTAINER).ok_or_else(crate::container_gone)?;
-            let mut container = Container::decode(&row.value)?;
-            let (answer, until) = rule(&mut container, view)?;
-            let put = Mutation::Put(keys::CONTAINER, container.encode()?);
-            Ok(Decision::Write(Change::of([put]).until(until), (container, answer)))
-        });
-        changed.await
+        self.containers.change(&request.account, &request.container, rule).await
     }
+}
+
+/// Refuses a name that no container can be given.
+fn check_new_name(name: &str) -> Result<(), Refusal> {
+    names::check_container(name)?;
+    if is_system(name) { Err(ErrorCode::InvalidResourceName.into()) } else { Ok(()) }
 }
 
 impl Container {

@@ -15,7 +15,7 @@ use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row, SpaceId, V
 
 use crate::block::drop_staged;
 use crate::keys::{self, RowKind};
-use crate::record::{Blob, Container, Damage};
+use crate::record::{Blob, Damage};
 use crate::{BlobService, reply};
 
 /// Rows that are looked at between two pauses.
@@ -57,26 +57,19 @@ impl BlobService {
     pub async fn expire(&self, pace: Pace) -> Result<Expired, Refusal> {
         self.expiry.0.store((self.store.now() + EVERY).ticks(), Ordering::Release);
         let mut expired = Expired::default();
-        let all = prefix_range(keys::CONTAINERS);
-        let mut from = (all.start, Bytes::new());
+        let mut from = None;
         loop {
-            let page = self.store.scan_space(
-                SpaceId::ROOT,
-                from,
-                Some((all.end.clone(), Bytes::new())),
-                Which::All,
-                PAGE,
-            );
-            let page = page.await.map_err(reply::unreadable)?;
-            for (_, row) in page.rows.iter().filter(|(_, row)| row.key == keys::CONTAINER) {
-                let space = Container::decode(&row.value)?.space;
+            let (spaces, next) = self.containers.spaces(from).await?;
+            for space in spaces {
                 match self.expire_in(space, pace, &mut expired).await {
                     // Deleted meanwhile, with all that is in it.
                     Err(refusal) if refusal.code() == ErrorCode::ContainerNotFound => {}
                     result => result?,
                 }
             }
-            let Some(next) = page.next else { return Ok(expired) };
+            if next.is_none() {
+                return Ok(expired);
+            }
             from = next;
         }
     }

@@ -45,7 +45,7 @@ pub fn tag_query(data: &[u8]) {
 /// The marker of a listing of blobs, and of one of containers.
 pub fn marker(data: &[u8]) {
     crate::list::fuzz_marker(data);
-    crate::list_containers::fuzz_marker(data);
+    lazuli_generations::fuzz::marker(data);
 }
 
 #[cfg(test)]

@@ -1,20 +1,18 @@
 //! How rows are named and ordered.
 //!
 //! ```text
-//! space     partition                              row               value
-//! ROOT      blob/ACCOUNT/GENERATION/CONTAINER      container         the container
-//!                                                  deleted/STAMP     a generation that can be restored
-//!                                                  garbage/SPACE     a generation whose rows are to be swept
-//! a         b NAME                                 b                 the blob: its current state
-//! container                                        d KEY             a snapshot or version that was deleted: its key
-//!                                                  n                 how many blocks are staged
-//!                                                  s STAMP           a snapshot
-//!                                                  u ID              a staged block
-//!                                                  v STAMP           an earlier version
-//!           t TAG                                  VALUE 00 NAME CLAIM  nothing: the blob may have the tag
-//!           w                                      ID                a copy to a blob may be under way
+//! partition   row                   value
+//! b NAME      b                     the blob: its current state
+//!             d KEY                 a snapshot or version that was deleted: its key
+//!             n                     how many blocks are staged
+//!             s STAMP               a snapshot
+//!             u ID                  a staged block
+//!             v STAMP               an earlier version
+//! t TAG       VALUE 00 NAME CLAIM   nothing: the blob may have the tag
+//! w           ID                    a copy to a blob may be under way
 //! ```
 //!
+//! These are the rows in the space of a container; how the space comes by its name is told in [`lazuli_generations::keys`].
 //! A blob name is a partition, so everything about one blob changes atomically and nothing about two does. The row of
 //! the current state sorts first, so a listing reads one row of each partition. Names are ordered by their UTF-8 bytes.
 //! Stamps are big-endian: time order. What was deleted and is kept for a while has keys of its own, because there can be
@@ -24,15 +22,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use lazuli_concurrency::Stamp;
-use lazuli_protocol::Account;
 use lazuli_store::{Partition, SpaceId, prefix_range};
-
-/// What partition keys of containers start with.
-pub(crate) const CONTAINERS: &[u8] = b"blob/";
-/// The row of a container's current generation.
-pub(crate) const CONTAINER: Bytes = Bytes::from_static(b"container");
-const DELETED: &[u8] = b"deleted/";
-const GARBAGE: &[u8] = b"garbage/";
 
 /// What partition keys of blobs start with.
 pub(crate) const BLOBS: &[u8] = b"b";
@@ -48,50 +38,6 @@ const DELETED_STATE: u8 = b'd';
 const SNAPSHOT: u8 = b's';
 const STAGED: u8 = b'u';
 const VERSION: u8 = b'v';
-
-/// What the partition keys of an account's containers start with.
-pub(crate) fn containers(account: &Account) -> Vec<u8> {
-    format!("blob/{}/{:016x}/", account.name, account.generation).into_bytes()
-}
-
-/// The partition of a container's own rows.
-pub(crate) fn container(account: &Account, name: &str) -> Partition {
-    Partition::new(SpaceId::ROOT, [&containers(account), name.as_bytes()].concat())
-}
-
-/// The container that a partition key is of: what follows the last slash.
-pub(crate) fn container_name(partition: &[u8]) -> Option<&str> {
-    let name = partition.strip_prefix(CONTAINERS)?.rsplit(|b| *b == b'/').next()?;
-    std::str::from_utf8(name).ok()
-}
-
-/// The account that a partition key of a container is of, and its generation.
-pub(crate) fn owner(partition: &[u8]) -> Option<(&str, u64)> {
-    let rest = std::str::from_utf8(partition.strip_prefix(CONTAINERS)?).ok()?;
-    let (account, rest) = rest.split_once('/')?;
-    let (generation, _) = rest.split_once('/')?;
-    Some((account, u64::from_str_radix(generation, 16).ok()?))
-}
-
-/// The row of a container that was deleted at that stamp and can be restored.
-pub(crate) fn deleted_container(stamp: Stamp) -> Bytes {
-    [DELETED, &stamp.ticks().to_be_bytes()].concat().into()
-}
-
-/// When a container was deleted, as its row says.
-pub(crate) fn deleted_stamp(row: &[u8]) -> Option<Stamp> {
-    row.strip_prefix(DELETED)?.try_into().ok().map(u64::from_be_bytes).map(Stamp::from_ticks)
-}
-
-/// The row of a generation whose rows are to be swept.
-pub(crate) fn garbage(space: SpaceId) -> Bytes {
-    [GARBAGE, &space.0.to_be_bytes()].concat().into()
-}
-
-/// The generation that a row of garbage names.
-pub(crate) fn garbage_space(row: &[u8]) -> Option<SpaceId> {
-    row.strip_prefix(GARBAGE)?.try_into().ok().map(u64::from_be_bytes).map(SpaceId)
-}
 
 /// The partition of a blob.
 pub(crate) fn blob(space: SpaceId, name: &str) -> Partition {
@@ -243,9 +189,6 @@ mod tests {
         assert!(tag_value("value").contains(&entry) && !tag_value("valu").contains(&entry));
         assert_eq!(row_kind(b"s123"), None);
         assert_eq!(undeleted(&deleted(&version(stamp))), version(stamp));
-        assert_eq!(garbage_space(&garbage(SpaceId(9))), Some(SpaceId(9)));
-        assert_eq!(deleted_stamp(&deleted_container(stamp)), Some(stamp));
-        assert_eq!(owner(b"blob/lapis/00000000000000ff/con"), Some(("lapis", 255)));
         assert_eq!(blob_name(&blob(SpaceId(1), "ä/b").key), Some("ä/b"));
     }
 }

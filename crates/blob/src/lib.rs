@@ -59,6 +59,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lazuli_account::AccountDirectory;
 use lazuli_extents::Extents;
+use lazuli_generations::Generations;
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
 use lazuli_protocol::structured::Structured;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
@@ -67,13 +68,12 @@ use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, trans
 use expiry::ExpiryWatch;
 use pending::Copies;
 use precondition::check_tag_permission;
-use sweep::GarbageWatch;
+use record::Container;
 
 pub use expiry::Expired;
-pub use record::Damage;
+pub use lazuli_generations::{Damage, Swept};
 pub use rows::BlobRows;
 pub use source::CopySources;
-pub use sweep::Swept;
 
 /// The type of bodies that are documents.
 pub(crate) const XML: &str = "application/xml";
@@ -84,8 +84,8 @@ pub struct BlobService {
     store: Arc<dyn Store>,
     extents: Arc<dyn Extents>,
     accounts: AccountDirectory,
+    containers: Generations<Container>,
     gate: Arc<Gate>,
-    garbage: Arc<GarbageWatch>,
     expiry: Arc<ExpiryWatch>,
     copies: Arc<Copies>,
 }
@@ -95,7 +95,8 @@ impl BlobService {
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
         let copies = Arc::new(Copies::new(None, store.now()));
         let expiry = Arc::new(ExpiryWatch::new(store.now()));
-        Self { store, extents, accounts, gate: Arc::default(), garbage: Arc::default(), expiry, copies }
+        let containers = Generations::new(store.clone(), accounts.clone());
+        Self { store, extents, accounts, containers, gate: Arc::default(), expiry, copies }
     }
 
     /// The same service, which may copy from these sources. Without any it does not copy.
@@ -146,6 +147,7 @@ impl Service for BlobService {
             Operation::LeaseContainer => self.lease_container(request).await,
             Operation::ListBlobs => self.list_blobs(request).await,
             Operation::RestoreContainer => self.restore_container(request).await,
+            Operation::RenameContainer => self.rename_container(request).await,
             Operation::PutBlob => self.put_blob(request).await,
             Operation::GetBlob => self.get_blob(request).await,
             Operation::GetWebContent | Operation::GetWebContentProperties => {
@@ -197,7 +199,7 @@ impl Service for BlobService {
         container: &str,
         id: &str,
     ) -> Result<Option<AccessPolicy>, Refusal> {
-        let found = self.find_container(account, container).await?;
+        let found = self.containers.find(account, container).await?;
         Ok(found.and_then(|container| container.policies.get(id).cloned()))
     }
 

@@ -1,26 +1,19 @@
 //! List Containers.
-//!
-//! A container's partition holds its current row first, then rows of deleted generations. Without deleted containers the
-//! first row of each partition is all that is read; with them, every row is, and the marker names a row.
 
-use bytes::Bytes;
+use std::ops::ControlFlow;
+
 use http::StatusCode;
 use lazuli_concurrency::Timestamp;
+use lazuli_generations::Entry;
 use lazuli_protocol::listing::{MAX_RESULTS, Page};
 use lazuli_protocol::{Refusal, Request, Response, ServiceKind, Version, date, xml};
-use lazuli_store::{Row, SpaceId, Which, prefix_range};
 
 use crate::container::generation::version_text;
 use crate::container::{ACCOUNT_KEY_SCOPE, is_system};
 use crate::list::known;
 use crate::record::{Container, Deleted};
-use crate::{BlobService, XML, keys, reply};
+use crate::{BlobService, XML};
 
-/// Rows that are read at once.
-const CHUNK: usize = 1024;
-/// Rows that are read for one page, which may be short of entries then. What is not shown, such as garbage that waits to be
-/// swept, counts.
-const MAX_ROWS: usize = 16_384;
 /// A page ends when it is this large.
 const MAX_PAGE_BYTES: usize = 8 << 20;
 
@@ -43,65 +36,28 @@ impl BlobService {
     pub(crate) async fn list_containers(&self, request: Request) -> Result<Response, Refusal> {
         let page = Page::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
         let include = request.query.list("include", &known(&INCLUDES, request.version))?;
-        let account = keys::containers(&request.account);
-        let all = prefix_range(&[&account, page.prefix.as_bytes()].concat());
-        let which = if include.contains(&Include::Deleted) { Which::All } else { Which::First };
-        let mut from = page.start.as_deref().map_or_else(Default::default, |start| position(&account, start));
-        if from.0 < all.start {
-            from = (all.start, Bytes::new());
-        }
-
         let mut listing =
             Listing { request: &request, include, now: self.store.now(), xml: xml::Writer::new() };
         listing.open(&page);
-        let (mut listed, mut read) = (0, 0);
-        let next = 'page: loop {
-            let limit = CHUNK.min(page.limit + 1);
-            let scan = self.store.scan_space(
-                SpaceId::ROOT,
-                from,
-                Some((all.end.clone(), Bytes::new())),
-                which,
-                limit,
-            );
-            let rows = scan.await.map_err(reply::unreadable)?;
-            read += rows.rows.len();
-            for (partition, row) in rows.rows {
-                let Some(container) = listing.shown(&partition, &row)? else { continue };
-                if listed == page.limit || listing.xml.written() >= MAX_PAGE_BYTES {
-                    break 'page Some((partition, row.key));
-                }
-                listing.write(&partition, &row, &container);
-                listed += 1;
+        let (start, with_deleted) = (page.start.as_deref(), listing.includes(Include::Deleted));
+        let mut listed = 0;
+        let next = self.containers.list(&request.account, page.prefix, start, with_deleted, |entry| {
+            if !listing.shows(&entry) {
+                return ControlFlow::Continue(());
             }
-            match rows.next {
-                Some(next) if read < MAX_ROWS => from = next,
-                next => break next,
+            if listed == page.limit || listing.xml.written() >= MAX_PAGE_BYTES {
+                return ControlFlow::Break(());
             }
-        };
+            listing.write(&entry);
+            listed += 1;
+            ControlFlow::Continue(())
+        });
+        let next = next.await?;
         let mut xml = listing.xml;
         xml.close();
-        Page::write_next(&mut xml, next.map(|next| marker(&account, next)).as_deref());
+        Page::write_next(&mut xml, next.as_deref());
         Ok(Response::with_body(StatusCode::OK, XML, xml.finish()))
     }
-}
-
-/// The marker of a row: its container, a zero byte, its key.
-fn marker(account: &[u8], (partition, key): (Bytes, Bytes)) -> Vec<u8> {
-    [partition.strip_prefix(account).unwrap_or_default(), &[0], &key].concat()
-}
-
-/// Where a marker says that the page begins.
-fn position(account: &[u8], marker: &[u8]) -> (Bytes, Bytes) {
-    let mut parts = marker.splitn(2, |byte| *byte == 0);
-    let (name, key) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    ([account, name].concat().into(), Bytes::copy_from_slice(key))
-}
-
-/// Takes a marker that a client made up.
-pub(crate) fn fuzz_marker(marker: &[u8]) {
-    let account = b"account/";
-    assert!(position(account, marker).0.starts_with(account));
 }
 
 struct Listing<'a> {
@@ -124,32 +80,27 @@ impl Listing<'_> {
         self.xml.open("Containers");
     }
 
-    /// The container of a row, if it is to be listed.
-    fn shown(&self, partition: &[u8], row: &Row) -> Result<Option<Container>, Refusal> {
-        if keys::garbage_space(&row.key).is_some() {
-            return Ok(None);
-        }
-        let is_hidden = !self.include.contains(&Include::System)
-            && keys::container_name(partition).is_some_and(is_system);
-        let container = Container::decode(&row.value)?;
-        let is_there = match container.deleted {
-            Some(deleted) => self.include.contains(&Include::Deleted) && deleted.until > self.now,
-            None => true,
-        };
-        Ok(Some(container).filter(|_| is_there && !is_hidden))
+    fn includes(&self, include: Include) -> bool {
+        self.include.contains(&include)
     }
 
-    fn write(&mut self, partition: &[u8], row: &Row, container: &Container) {
+    /// Whether a container is to be listed.
+    fn shows(&self, entry: &Entry<'_, Container>) -> bool {
+        let is_there = entry.record.deleted.is_none_or(|deleted| deleted.until > self.now);
+        is_there && (self.includes(Include::System) || !is_system(entry.name))
+    }
+
+    fn write(&mut self, entry: &Entry<'_, Container>) {
         let version = self.request.version;
-        let name = keys::container_name(partition).unwrap_or_default();
+        let Entry { name, deleted_at, record: container } = *entry;
+        let with_metadata = self.includes(Include::Metadata);
         let xml = &mut self.xml;
         xml.open("Container").text("Name", name);
         if !version.at_least(2013, 8, 15) {
             xml.text("Url", format_args!("{}/{name}", self.request.endpoint));
         }
-        if container.deleted.is_some() {
-            xml.text("Deleted", true);
-            xml.optional("Version", keys::deleted_stamp(&row.key).map(version_text));
+        if let Some(deleted_at) = deleted_at {
+            xml.text("Deleted", true).text("Version", version_text(deleted_at));
         }
         xml.open("Properties");
         xml.text("Last-Modified", date::rfc1123(container.modified));
@@ -177,7 +128,7 @@ impl Listing<'_> {
             deleted.write_xml(xml, self.now);
         }
         xml.close();
-        if self.include.contains(&Include::Metadata) {
+        if with_metadata {
             container.metadata.write_xml(xml);
         }
         xml.close();
@@ -190,23 +141,5 @@ impl Deleted {
         const TICKS_PER_DAY: u64 = 86_400 * lazuli_concurrency::time::TICKS_PER_SECOND;
         xml.text("DeletedTime", date::rfc1123(self.at));
         xml.text("RemainingRetentionDays", self.until.since(now).ticks() / TICKS_PER_DAY);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_marker_leads_back_to_its_row_and_never_out_of_the_account() {
-        let account = b"blob/lapis/0000/";
-        let row = (
-            Bytes::from_static(b"blob/lapis/0000/con"),
-            keys::deleted_container(lazuli_concurrency::Stamp::from_ticks(7)),
-        );
-        assert_eq!(position(account, &marker(account, row.clone())), row);
-        for made_up in [&b""[..], b"\0\0\0", b"con", b"../../x\0y"] {
-            assert!(position(account, made_up).0.starts_with(account));
-        }
     }
 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use lazuli_concurrency::{Span, Timestamp};
 use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{Accounts, ErrorCode, Refusal};
-use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceId, Which, prefix_range};
+use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceId, prefix_range};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -24,7 +24,7 @@ use crate::cipher::new_nonce;
 use crate::copy::Copy;
 use crate::encryption::Seal;
 use crate::outside::Outside;
-use crate::record::{self, Blob, Container, CopyState, CopyStatus, Encryption, Kind, PendingCopy};
+use crate::record::{self, Blob, CopyState, CopyStatus, Encryption, Kind, PendingCopy};
 use crate::sink::Stored;
 use crate::source::CopySources;
 use crate::target::Target;
@@ -300,18 +300,17 @@ impl BlobService {
     }
 
     async fn try_resume_copies(&self) -> Result<(), Refusal> {
-        let containers = prefix_range(keys::CONTAINERS);
-        let mut from = Some((containers.start, Bytes::new()));
-        while let Some(at) = from {
-            let end = Some((containers.end.clone(), Bytes::new()));
-            let page = self.store.scan_space(SpaceId::ROOT, at, end, Which::All, SCAN_ROWS).await;
-            let page = page.map_err(reply::unreadable)?;
-            for (_, row) in page.rows.iter().filter(|(_, row)| row.key == keys::CONTAINER) {
-                self.resume_copies_in(Container::decode(&row.value)?.space).await?;
+        let mut from = None;
+        loop {
+            let (spaces, next) = self.containers.spaces(from).await?;
+            for space in spaces {
+                self.resume_copies_in(space).await?;
             }
-            from = page.next;
+            if next.is_none() {
+                return Ok(());
+            }
+            from = next;
         }
-        Ok(())
     }
 
     /// Goes on with copies to one container.

@@ -189,7 +189,8 @@ pub(crate) fn admit_container_read(
     admit_container(container, Access::Read, id, now).map(|_| ())
 }
 
-fn admit_container(
+/// Judges the lease of a container.
+pub(crate) fn admit_container(
     container: &Container,
     access: Access,
     id: Option<LeaseId>,

@@ -7,6 +7,8 @@
 use bytes::{Buf, BufMut, Bytes};
 use lazuli_concurrency::{ETag, Lease, Span, Stamp, Timestamp, Validators};
 use lazuli_extents::Content;
+use lazuli_generations::Generation;
+use lazuli_generations::record::FORMAT;
 use lazuli_protocol::metadata::Metadata;
 use lazuli_protocol::policy::{PublicAccess, SignedIdentifiers};
 use lazuli_protocol::{ErrorCode, Refusal, Version};
@@ -16,26 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::outside::Seen;
 
-/// The format of the values that this program writes.
-const FORMAT: u8 = 1;
-
-/// A row that is not what was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Damage {
-    /// It was written by a program that knows more.
-    #[error("it has format {0}; this program reads format {FORMAT}")]
-    Format(u8),
-    /// Its bytes make no sense.
-    #[error("it cannot be decoded")]
-    Undecodable,
-}
-
-impl From<Damage> for Refusal {
-    fn from(damage: Damage) -> Self {
-        tracing::error!(%damage, "a row is damaged");
-        Self::new(ErrorCode::InternalError)
-    }
-}
+pub(crate) use lazuli_generations::Damage;
 
 /// One state of a blob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -387,7 +370,7 @@ impl PendingCopy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Container {
     /// Where its blobs are.
-    #[serde(with = "space")]
+    #[serde(with = "lazuli_generations::record::space")]
     pub(crate) space: SpaceId,
     #[serde(with = "ticks")]
     pub(crate) modified: Timestamp,
@@ -410,15 +393,27 @@ impl Container {
     pub(crate) fn validators(&self) -> Validators {
         Validators { etag: self.etag, last_modified: self.modified }
     }
+}
 
-    /// The value of its row.
-    pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
-        encode(self, &[])
+impl Generation for Container {
+    const KIND: &'static str = "blob";
+    const NOT_FOUND: ErrorCode = ErrorCode::ContainerNotFound;
+    const ALREADY_EXISTS: ErrorCode = ErrorCode::ContainerAlreadyExists;
+
+    fn space(&self) -> SpaceId {
+        self.space
     }
 
-    /// Reads a row.
-    pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
-        decode::<Self, 0>(value).map(|(container, [])| container)
+    fn encode(&self) -> Result<Bytes, Refusal> {
+        lazuli_generations::record::encode(self)
+    }
+
+    fn decode(value: &Bytes) -> Result<Self, Damage> {
+        lazuli_generations::record::decode(value)
+    }
+
+    fn kept_until(&self) -> Option<Timestamp> {
+        self.deleted.map(|deleted| deleted.until)
     }
 }
 
@@ -550,19 +545,6 @@ mod etag {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<ETag, D::Error> {
         u64::deserialize(d).map(|ticks| Stamp::from_ticks(ticks).into())
-    }
-}
-
-mod space {
-    use lazuli_store::SpaceId;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(space: &SpaceId, s: S) -> Result<S::Ok, S::Error> {
-        space.0.serialize(s)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<SpaceId, D::Error> {
-        u64::deserialize(d).map(SpaceId)
     }
 }
 

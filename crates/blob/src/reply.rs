@@ -7,8 +7,8 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lazuli_concurrency::{Lease, Stamp, Timestamp, Validators};
+pub(crate) use lazuli_generations::unreadable;
 use lazuli_protocol::{ErrorCode, Refusal, Response, Version, date};
-use lazuli_store::{CommitError, ReadError};
 
 use crate::record::{Blob, ContentHeaders, CopyState, CopyStatus, Encryption, Kind, Tier, Tiering};
 
@@ -252,17 +252,6 @@ pub(crate) fn sha256_text(sha256: &[u8; 32]) -> String {
 /// The text of a CRC64: its bytes in little-endian order.
 pub(crate) fn crc64_text(crc64: u64) -> String {
     BASE64.encode(crc64.to_le_bytes())
-}
-
-/// The store cannot be read.
-pub(crate) fn unreadable(error: ReadError) -> Refusal {
-    tracing::error!(%error, "rows cannot be read");
-    ErrorCode::InternalError.into()
-}
-
-/// A space was not opened or closed.
-pub(crate) fn not_opened(error: CommitError) -> Refusal {
-    lazuli_account::refusal(lazuli_store::TransactError::NotCommitted(error), crate::container_gone)
 }
 
 /// Bytes could not be stored or read.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use lazuli_extents::Content;
+use lazuli_generations::named_space;
 use lazuli_store::{Row, SpaceId};
 
 use crate::keys::{self, RowKind};
@@ -18,9 +19,7 @@ impl BlobRows {
     /// The content that a row refers to; none for a row of somebody else, or of a container that is gone.
     pub fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Vec<Content>, Damage> {
         if space == SpaceId::ROOT {
-            if partition.starts_with(keys::CONTAINERS) && keys::garbage_space(&row.key).is_none() {
-                self.containers.insert(Container::decode(&row.value)?.space);
-            }
+            self.containers.extend(named_space::<Container>(partition, row)?);
             return Ok(vec![]);
         }
         if self.containers.contains(&space) { contents(partition, row) } else { Ok(vec![]) }

@@ -1,184 +1,35 @@
-//! Garbage: spaces that no container names any more.
-//!
-//! Deleting a container only moves its row. The rest is done here, in small steps and in the background: a deleted
-//! container whose days are over becomes garbage, and so does every container of an account that was removed; the rows of
-//! garbage are removed, and when none is left, the row that remembered it. Every step can be repeated, so it does not matter where the server was stopped.
+//! What deleted containers have left behind is swept: their rows, and with them what keeps content alive.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use bytes::Bytes;
-use lazuli_concurrency::Timestamp;
-use lazuli_extents::Pace;
+use lazuli_extents::{Content, Extents, Pace};
+use lazuli_generations::{Referred, Swept};
 use lazuli_protocol::Refusal;
-use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row, SpaceId, Which, prefix_range};
+use lazuli_store::Row;
 
-use crate::container::generation::Settle;
-use crate::record::Container;
-use crate::{BlobService, keys, reply, rows};
-
-/// Rows that are looked at, or removed, between two pauses.
-const STEP: usize = 256;
-
-/// Whether it is worth looking for garbage. Cheap to ask.
-#[derive(Debug)]
-pub(crate) struct GarbageWatch {
-    /// Something was deleted since the last look, or nobody has looked yet.
-    due: AtomicBool,
-    /// When the next deleted container cannot be restored any more.
-    next: AtomicU64,
-}
-
-impl Default for GarbageWatch {
-    fn default() -> Self {
-        Self { due: AtomicBool::new(true), next: AtomicU64::new(u64::MAX) }
-    }
-}
-
-impl GarbageWatch {
-    /// A container was deleted: for good, or to be kept until then.
-    pub(crate) fn arises(&self, kept_until: Option<Timestamp>) {
-        match kept_until {
-            None => self.due.store(true, Ordering::Release),
-            Some(until) => {
-                self.next.fetch_min(until.ticks(), Ordering::AcqRel);
-            }
-        }
-    }
-
-    fn is_due(&self, now: Timestamp) -> bool {
-        self.due.load(Ordering::Acquire) || self.next.load(Ordering::Acquire) <= now.ticks()
-    }
-
-    /// Somebody begins to look. What arises from now on counts anew.
-    fn begin(&self) {
-        self.due.store(false, Ordering::Release);
-        self.next.store(u64::MAX, Ordering::Release);
-    }
-}
-
-/// What a sweep achieved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Containers whose rows are gone.
-    pub containers: u64,
-    /// Bytes that these rows referred to. What refers to bytes more than once counts more than once.
-    pub bytes: u64,
-}
+use crate::{BlobService, rows};
 
 impl BlobService {
     /// Whether [`BlobService::sweep_garbage`] may find something to do. It does when the server starts.
     pub fn garbage_due(&self) -> bool {
-        self.garbage.is_due(self.store.now())
+        self.containers.sweep_due()
     }
 
     /// Removes what deleted containers have left behind, and puts right what a crash has left half done. May be dropped at
     /// any point.
     pub async fn sweep_garbage(&self, pace: Pace) -> Result<Swept, Refusal> {
-        self.garbage.begin();
-        let swept = self.sweep_containers(pace).await;
-        if swept.is_err() {
-            self.garbage.arises(None);
-        }
-        swept
-    }
-
-    async fn sweep_containers(&self, pace: Pace) -> Result<Swept, Refusal> {
-        let mut swept = Swept::default();
-        let all = prefix_range(keys::CONTAINERS);
-        let mut from = (all.start, Bytes::new());
-        loop {
-            let page = self.store.scan_space(
-                SpaceId::ROOT,
-                from,
-                Some((all.end.clone(), Bytes::new())),
-                Which::All,
-                STEP,
-            );
-            let page = page.await.map_err(reply::unreadable)?;
-            for (key, row) in page.rows {
-                let partition = Partition::new(SpaceId::ROOT, key);
-                if let Some(space) = self.find_garbage(&partition, &row).await? {
-                    swept.bytes += self.sweep_generation(&partition, space, pace).await?;
-                    swept.containers += 1;
-                }
-            }
-            let Some(next) = page.next else { return Ok(swept) };
-            from = next;
-            pace.rest().await;
-        }
-    }
-
-    /// The garbage that a row of a container names, if it does or has come to. Else its space is made to follow it.
-    async fn find_garbage(&self, partition: &Partition, row: &Row) -> Result<Option<SpaceId>, Refusal> {
-        if let Some(space) = keys::garbage_space(&row.key) {
-            self.settle(partition, space, Settle::Repair).await?;
-            return Ok(Some(space));
-        }
-        let container = Container::decode(&row.value)?;
-        let is_over = container.deleted.is_some_and(|deleted| deleted.until <= self.store.now());
-        if is_over || self.is_orphan(partition).await? {
-            return self.abandon(partition, &row.key).await;
-        }
-        self.settle(partition, container.space, Settle::Repair).await?;
-        if let Some(deleted) = container.deleted {
-            self.garbage.arises(Some(deleted.until));
-        }
-        Ok(None)
-    }
-
-    /// Whether the account that a container belonged to is gone. Nobody can reach the container any more: another account
-    /// of that name is of another generation.
-    async fn is_orphan(&self, partition: &Partition) -> Result<bool, Refusal> {
-        let Some((account, generation)) = keys::owner(&partition.key) else { return Ok(false) };
-        let account = self.accounts.get(account).await?;
-        Ok(account.is_none_or(|account| account.generation != generation))
-    }
-
-    /// Makes garbage of a container, unless it was deleted or restored meanwhile.
-    async fn abandon(&self, partition: &Partition, key: &Bytes) -> Result<Option<SpaceId>, Refusal> {
-        let moved = self.transact(partition, Reads::key(key.clone()), |view| {
-            let Some(row) = view.row(key) else { return Ok(Decision::Answer(None)) };
-            let space = Container::decode(&row.value)?.space;
-            let garbage = Mutation::Put(keys::garbage(space), Bytes::new());
-            Ok(Decision::Write(Change::of([Mutation::Delete(key.clone()), garbage]), Some(space)))
-        });
-        let Some(space) = moved.await? else { return Ok(None) };
-        self.settle(partition, space, Settle::Moved).await?;
-        Ok(Some(space))
-    }
-
-    /// Removes the rows of a space and then the row that names it as garbage.
-    async fn sweep_generation(
-        &self,
-        partition: &Partition,
-        space: SpaceId,
-        pace: Pace,
-    ) -> Result<u64, Refusal> {
-        let mut bytes = 0;
-        loop {
-            let first = (Bytes::new(), Bytes::new());
-            let page = self.store.scan_space(space, first, None, Which::All, STEP).await;
-            let rows = page.map_err(reply::unreadable)?.rows;
-            let dropped: u64 = rows.iter().map(referred_bytes).sum();
-            let done = self.store.sweep_space(space, rows.len().max(1)).await.map_err(reply::not_opened)?;
-            self.extents.released(dropped);
-            bytes += dropped;
-            if done {
-                break;
-            }
-            pace.rest().await;
-        }
-        let key = keys::garbage(space);
-        let forgotten = self.transact(partition, Reads::key(key.clone()), |_| {
-            Ok(Decision::Write(Change::of([Mutation::Delete(key.clone())]), ()))
-        });
-        forgotten.await?;
-        Ok(bytes)
+        self.containers.sweep(pace, &ContentOf(&*self.extents)).await
     }
 }
 
-/// The bytes that a row refers to; none if it cannot be read, which is no reason to keep it.
-fn referred_bytes((partition, row): &(Bytes, Row)) -> u64 {
-    let contents = rows::contents(partition, row).unwrap_or_default();
-    contents.iter().map(lazuli_extents::Content::allocated).sum()
+/// The content that rows of blobs refer to.
+struct ContentOf<'a>(&'a dyn Extents);
+
+impl Referred for ContentOf<'_> {
+    /// None if the row cannot be read, which is no reason to keep it.
+    fn bytes(&self, partition: &[u8], row: &Row) -> u64 {
+        rows::contents(partition, row).unwrap_or_default().iter().map(Content::allocated).sum()
+    }
+
+    fn released(&self, bytes: u64) {
+        self.0.released(bytes);
+    }
 }

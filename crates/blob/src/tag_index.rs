@@ -22,7 +22,7 @@ use lazuli_protocol::listing::{MAX_RESULTS, Page};
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response, ServiceKind, xml};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceId, View, Which, prefix_range};
 
-use crate::record::{self, Blob, Container, Tags};
+use crate::record::{self, Blob, Tags};
 use crate::tag_query::TagQuery;
 use crate::{BlobService, XML, keys, reply};
 
@@ -184,7 +184,7 @@ impl BlobService {
         let mut search = Search::new(self, &query, &page);
         let next = match query.containers.as_slice() {
             [] => search.account(&request).await?,
-            [name] => match self.find_container(&request.account, name).await? {
+            [name] => match self.containers.find(&request.account, name).await? {
                 Some(container) => search.container(name, container.space).await?,
                 None => None,
             },
@@ -259,35 +259,29 @@ impl<'a> Search<'a> {
 
     /// Looks through all containers of an account, by name.
     async fn account(&mut self, request: &Request) -> Result<Next, Refusal> {
-        let account = keys::containers(&request.account);
-        let end = prefix_range(&account).end;
-        let mut from = (Bytes::from([&account, self.start().0.as_bytes()].concat()), Bytes::new());
+        let mut from = Some(self.start().0.as_bytes().to_vec());
         loop {
-            let store = &self.service.store;
-            let scan = store.scan_space(
-                SpaceId::ROOT,
-                from,
-                Some((end.clone(), Bytes::new())),
-                Which::First,
-                READ_AT_ONCE,
-            );
-            let containers = scan.await.map_err(reply::unreadable)?;
-            for (partition, row) in containers.rows {
-                let Some(name) = keys::container_name(&partition).filter(|_| row.key == keys::CONTAINER)
-                else {
-                    continue;
-                };
+            let mut containers = vec![];
+            let next = self.service.containers.list(&request.account, "", from.as_deref(), false, |entry| {
+                if containers.len() == READ_AT_ONCE {
+                    return ControlFlow::Break(());
+                }
+                containers.push((entry.name.to_owned(), entry.record.space));
+                ControlFlow::Continue(())
+            });
+            from = next.await?;
+            for (name, space) in containers {
                 if self.is_full() {
-                    return Ok(Some((name.to_owned(), Bytes::new())));
+                    return Ok(Some((name, Bytes::new())));
                 }
                 self.looked_at += 1;
-                let space = Container::decode(&row.value)?.space;
-                if let Some(next) = self.container(name, space).await? {
+                if let Some(next) = self.container(&name, space).await? {
                     return Ok(Some(next));
                 }
             }
-            let Some(next) = containers.next else { return Ok(None) };
-            from = next;
+            if from.is_none() {
+                return Ok(None);
+            }
         }
     }
 

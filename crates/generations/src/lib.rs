@@ -5,16 +5,21 @@
 //! is free at once: whoever creates it again gets a new space and never sees the old one.
 //!
 //! The row and the space's header are two commits, and **the row decides**: a space is to be open if the current row names
-//! it, and closed otherwise. Whoever moves a row makes the header follow before it answers, raising the epoch even if the
+//! it, and closed if a row of what was deleted does; if neither does, it was [renamed](rename) and follows another name.
+//! Whoever moves a row makes the header follow before it answers, raising the epoch even if the
 //! header is right already: somebody whose move came earlier may be about to change it on the strength of what it saw. A
 //! header is always read before the row, and replaced only as it was read, so the last one to change it has seen the last
 //! move. A crash between the two leaves a header that lags; [`Generations::sweep`] finds it when the server starts.
 //!
 //! [`keys`] names the rows, [`record`] frames their values, [`sweep`] removes what was deleted.
 
+#[doc(hidden)]
+pub mod fuzz;
 pub mod keys;
 mod list;
 pub mod record;
+mod rename;
+mod slot;
 pub mod sweep;
 
 use std::marker::PhantomData;
@@ -31,11 +36,13 @@ use lazuli_store::{
 
 pub use list::Entry;
 pub use record::Damage;
+pub use slot::named_space;
 pub use sweep::{Referred, Swept};
 
+use slot::{Renaming, Slot};
 use sweep::GarbageWatch;
 
-/// How often a header is read anew because somebody else changed it.
+/// How often something is tried anew because somebody else was faster.
 const MAX_ATTEMPTS: usize = 64;
 
 /// What the row of a container, table, queue or share holds.
@@ -68,13 +75,21 @@ pub struct Generations<G> {
     accounts: AccountDirectory,
     gate: Arc<Gate>,
     garbage: Arc<GarbageWatch>,
+    /// Renames take turns.
+    renames: Arc<tokio::sync::Mutex<()>>,
     kind: PhantomData<fn() -> G>,
 }
 
 impl<G> Clone for Generations<G> {
     fn clone(&self) -> Self {
-        let (store, accounts) = (self.store.clone(), self.accounts.clone());
-        Self { store, accounts, gate: self.gate.clone(), garbage: self.garbage.clone(), kind: PhantomData }
+        Self {
+            store: self.store.clone(),
+            accounts: self.accounts.clone(),
+            gate: self.gate.clone(),
+            garbage: self.garbage.clone(),
+            renames: self.renames.clone(),
+            kind: PhantomData,
+        }
     }
 }
 
@@ -108,7 +123,8 @@ enum Settle {
 impl<G: Generation> Generations<G> {
     /// Those of a store.
     pub fn new(store: Arc<dyn Store>, accounts: AccountDirectory) -> Self {
-        Self { store, accounts, gate: Arc::default(), garbage: Arc::default(), kind: PhantomData }
+        let (gate, garbage, renames) = Default::default();
+        Self { store, accounts, gate, garbage, renames, kind: PhantomData }
     }
 
     /// The one of that name, if there is one.
@@ -122,9 +138,20 @@ impl<G: Generation> Generations<G> {
     }
 
     async fn current(&self, partition: &Partition) -> Result<Option<G>, Refusal> {
-        let set = self.store.read(partition, &Reads::key(keys::CURRENT)).await;
-        let row = set.map_err(unreadable)?.rows.into_iter().next().flatten();
-        Ok(row.map(|row| G::decode(&row.value)).transpose()?)
+        for _ in 0..MAX_ATTEMPTS {
+            let set = self.store.read(partition, &Reads::key(keys::CURRENT)).await;
+            let row = set.map_err(unreadable)?.rows.into_iter().next().flatten();
+            match Slot::of(row.as_ref())? {
+                Slot::Free => return Ok(None),
+                Slot::Held(current) => return Ok(Some(current)),
+                Slot::Renaming(renaming) => {
+                    if let Some(current) = self.while_pending(&renaming).await? {
+                        return Ok(current);
+                    }
+                }
+            }
+        }
+        Err(ErrorCode::ServerBusy.into())
     }
 
     /// Makes one of that name with a new space, unless there is one.
@@ -142,9 +169,9 @@ impl<G: Generation> Generations<G> {
         let space = self.store.new_space().await.map_err(not_settled)?;
         let header = SpaceHeader { epoch: 0, open: true };
         self.store.set_space(space, None, header).await.map_err(not_settled)?;
-        let created = self.transact(&partition, Reads::key(keys::CURRENT), |view| {
-            if let Some(row) = view.row(&keys::CURRENT) {
-                return Ok(Decision::Answer(Created::Existing(G::decode(&row.value)?)));
+        let created = self.transact_current(&partition, Reads::default(), |current, view| {
+            if let Some(existing) = current {
+                return Ok(Decision::Answer(Created::Existing(existing)));
             }
             let new = make(space, view);
             let put = Mutation::Put(keys::CURRENT, new.encode()?);
@@ -161,9 +188,8 @@ impl<G: Generation> Generations<G> {
         mut rule: impl FnMut(&mut G, &View<'_>) -> Result<(T, Option<Timestamp>), Refusal>,
     ) -> Result<(G, T), Refusal> {
         let partition = keys::partition(G::KIND, account, name);
-        let changed = self.transact(&partition, Reads::key(keys::CURRENT), |view| {
-            let row = view.row(&keys::CURRENT).ok_or_else(gone::<G>)?;
-            let mut current = G::decode(&row.value)?;
+        let changed = self.transact_current(&partition, Reads::default(), |current, view| {
+            let mut current = current.ok_or_else(gone::<G>)?;
             let (answer, until) = rule(&mut current, view)?;
             let put = Mutation::Put(keys::CURRENT, current.encode()?);
             Ok(Decision::Write(Change::of([put]).until(until), (current, answer)))
@@ -187,21 +213,21 @@ impl<G: Generation> Generations<G> {
         partition: &Partition,
         mut rule: impl FnMut(&mut G, &View<'_>) -> Result<Removal, Refusal>,
     ) -> Result<(), Refusal> {
-        let moved = self.transact(partition, Reads::key(keys::CURRENT), |view| {
-            let row = view.row(&keys::CURRENT).ok_or_else(gone::<G>)?;
-            let mut current = G::decode(&row.value)?;
+        let moved = self.transact_current(partition, Reads::default(), |current, view| {
+            let mut current = current.ok_or_else(gone::<G>)?;
             let removal = rule(&mut current, view)?;
-            let aside = match removal.keep {
-                false => Mutation::Put(keys::garbage(current.space()), Bytes::new()),
-                true => Mutation::Put(keys::deleted(view.stamp), current.encode()?),
+            let (aside, value) = match removal.keep {
+                false => (keys::garbage(current.space()), Bytes::new()),
+                true => (keys::deleted(view.stamp), current.encode()?),
             };
-            let change = Change::of([Mutation::Delete(keys::CURRENT), aside]).until(removal.valid_until);
+            let mutations = [Mutation::Delete(keys::CURRENT), Mutation::Put(aside.clone(), value)];
             let kept_until = current.kept_until().filter(|_| removal.keep);
-            Ok(Decision::Write(change, (current.space(), kept_until)))
+            let change = Change::of(mutations).until(removal.valid_until);
+            Ok(Decision::Write(change, (current.space(), aside, kept_until)))
         });
-        let (space, kept_until) = moved.await?;
+        let (space, aside, kept_until) = moved.await?;
         self.garbage.arises(kept_until);
-        self.settle(partition, space, Settle::Moved).await
+        self.settle(partition, space, &aside, Settle::Moved).await
     }
 
     /// Restores the one that was deleted at that stamp, unless the name is taken. The rule is given what is kept under
@@ -216,8 +242,8 @@ impl<G: Generation> Generations<G> {
         let (this, partition) = (self.clone(), keys::partition(G::KIND, &account, name));
         let key = keys::deleted(deleted);
         let restored = async move {
-            let moved = this.transact(&partition, Reads::keys([keys::CURRENT, key.clone()]), |view| {
-                if view.row(&keys::CURRENT).is_some() {
+            let moved = this.transact_current(&partition, Reads::key(key.clone()), |current, view| {
+                if current.is_some() {
                     return Err(G::ALREADY_EXISTS.into());
                 }
                 let kept = view.row(&key).map(|row| G::decode(&row.value)).transpose()?;
@@ -226,19 +252,32 @@ impl<G: Generation> Generations<G> {
                 Ok(Decision::Write(Change::of([put, Mutation::Delete(key.clone())]), current.space()))
             });
             let space = moved.await?;
-            this.settle(&partition, space, Settle::Moved).await
+            this.settle(&partition, space, &keys::CURRENT, Settle::Moved).await
         };
         carry_through(restored).await
     }
 
-    /// Opens or closes a space, as the current row of its partition says.
-    async fn settle(&self, partition: &Partition, space: SpaceId, why: Settle) -> Result<(), Refusal> {
+    /// Opens a space if the current row of a partition names it, and closes it if it was moved aside to that other row. If
+    /// neither, somebody has moved it on, and settles it.
+    async fn settle(
+        &self,
+        partition: &Partition,
+        space: SpaceId,
+        aside: &Bytes,
+        why: Settle,
+    ) -> Result<(), Refusal> {
         for _ in 0..MAX_ATTEMPTS {
             // A space without a header is swept: nothing is left to be opened or closed.
             let Some(header) = self.store.space(space).await.map_err(unreadable)? else {
                 return Ok(());
             };
-            let open = self.current(partition).await?.is_some_and(|current| current.space() == space);
+            let reads = Reads::keys([keys::CURRENT, aside.clone()]);
+            let rows = self.store.read(partition, &reads).await.map_err(unreadable)?.rows;
+            let [current, aside] = rows.as_slice() else { return Ok(()) };
+            let open = Slot::<G>::of(current.as_ref())?.space()? == Some(space);
+            if !open && aside.as_ref().is_none_or(|row| row.key == keys::CURRENT) {
+                return Ok(());
+            }
             if header.open == open && why == Settle::Repair {
                 return Ok(());
             }
@@ -247,6 +286,36 @@ impl<G: Generation> Generations<G> {
                 Err(CommitError::Conflict) => {}
                 settled => return settled.map_err(not_settled),
             }
+        }
+        Err(ErrorCode::ServerBusy.into())
+    }
+
+    /// Runs a rule on who has a name, once no rename is in its way.
+    async fn transact_current<T>(
+        &self,
+        partition: &Partition,
+        mut reads: Reads,
+        mut rule: impl FnMut(Option<G>, &View<'_>) -> Result<Decision<T>, Refusal>,
+    ) -> Result<T, Refusal> {
+        reads.keys.push(keys::CURRENT);
+        for _ in 0..MAX_ATTEMPTS {
+            let done = self.transact(partition, reads.clone(), |view| {
+                let decision = match Slot::of(view.row(&keys::CURRENT))? {
+                    Slot::Free => rule(None, view)?,
+                    Slot::Held(current) => rule(Some(current), view)?,
+                    Slot::Renaming(renaming) => return Ok(Decision::Answer(Err(renaming))),
+                };
+                Ok(match decision {
+                    Decision::Write(change, answer) => Decision::Write(change, Ok(answer)),
+                    Decision::Answer(answer) => Decision::Answer(Ok(answer)),
+                    Decision::Read(more) => Decision::Read(more),
+                })
+            });
+            let renaming: Renaming = match done.await? {
+                Ok(answer) => return Ok(answer),
+                Err(renaming) => renaming,
+            };
+            self.end(&renaming).await?;
         }
         Err(ErrorCode::ServerBusy.into())
     }

@@ -5,10 +5,13 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::{Account, Refusal};
-use lazuli_store::{SpaceId, Which, prefix_range};
+use lazuli_store::{Partition, Row, SpaceId, Which, prefix_range};
 
+use crate::slot::Slot;
 use crate::{Generation, Generations, keys, unreadable};
 
+/// Rows that are read at first. Doubles as long as the page is not full.
+const FIRST_CHUNK: usize = 64;
 /// Rows that are read at once.
 const CHUNK: usize = 1024;
 /// Rows that are read for one page, which may be short of entries then. What is not shown, such as garbage that waits to be
@@ -45,23 +48,21 @@ impl<G: Generation> Generations<G> {
         if from.0 < all.start {
             from = (all.start, Bytes::new());
         }
-        let mut read = 0;
+        let end = (all.end, Bytes::new());
+        let (mut chunk, mut read) = (FIRST_CHUNK, 0);
         loop {
-            let scan = self.store.scan_space(
-                SpaceId::ROOT,
-                from,
-                Some((all.end.clone(), Bytes::new())),
-                which,
-                CHUNK,
-            );
+            let scan = self.store.scan_space(SpaceId::ROOT, from, Some(end.clone()), which, chunk);
             let page = scan.await.map_err(unreadable)?;
             read += page.rows.len();
+            chunk = (chunk * 2).min(CHUNK);
             for (partition, row) in page.rows {
                 let deleted_at = keys::deleted_at(&row.key);
-                if keys::garbage_space(&row.key).is_some() || (deleted_at.is_some() && !with_deleted) {
-                    continue;
-                }
-                let record = &G::decode(&row.value)?;
+                let record = match deleted_at {
+                    Some(_) if with_deleted => Some(G::decode(&row.value)?),
+                    _ if row.key == keys::CURRENT => self.listed(&partition, &row).await?,
+                    _ => None,
+                };
+                let Some(record) = &record else { continue };
                 let name = keys::name(&partition).unwrap_or_default();
                 if visit(Entry { name, deleted_at, record }).is_break() {
                     return Ok(Some(marker(&account, &partition, &row.key)));
@@ -73,6 +74,32 @@ impl<G: Generation> Generations<G> {
             }
         }
     }
+
+    /// The spaces of those that have a name, in all accounts, a page at a time: each time with where to go on, if there are
+    /// more.
+    pub async fn spaces(&self, from: Option<Bytes>) -> Result<(Vec<SpaceId>, Option<Bytes>), Refusal> {
+        let all = prefix_range(&keys::kind(G::KIND));
+        let from = (from.unwrap_or(all.start), Bytes::new());
+        let scan =
+            self.store.scan_space(SpaceId::ROOT, from, Some((all.end, Bytes::new())), Which::First, CHUNK);
+        let page = scan.await.map_err(unreadable)?;
+        let mut spaces = vec![];
+        for (partition, row) in page.rows {
+            if row.key == keys::CURRENT {
+                spaces.extend(self.listed(&partition, &row).await?.map(|current| current.space()));
+            }
+        }
+        Ok((spaces, page.next.map(|(partition, _)| partition)))
+    }
+
+    /// What the current row of a partition holds, if a scan has read it so.
+    async fn listed(&self, partition: &Bytes, row: &Row) -> Result<Option<G>, Refusal> {
+        match Slot::of(Some(row))? {
+            Slot::Free => Ok(None),
+            Slot::Held(current) => Ok(Some(current)),
+            Slot::Renaming(_) => self.current(&Partition::new(SpaceId::ROOT, partition.clone())).await,
+        }
+    }
 }
 
 /// Where a row is: its name, a zero byte, its key.
@@ -81,7 +108,7 @@ fn marker(account: &[u8], partition: &[u8], key: &[u8]) -> Vec<u8> {
 }
 
 /// Where a marker says that the page begins: never outside of the account, whoever made it up.
-fn position(account: &[u8], marker: &[u8]) -> (Bytes, Bytes) {
+pub(crate) fn position(account: &[u8], marker: &[u8]) -> (Bytes, Bytes) {
     let mut parts = marker.splitn(2, |byte| *byte == 0);
     let (name, key) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     ([account, name].concat().into(), Bytes::copy_from_slice(key))

@@ -11,8 +11,10 @@ use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
 use lazuli_extents::Pace;
 use lazuli_protocol::Refusal;
+use lazuli_store::intent::intent_of;
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row, SpaceId, Which, prefix_range};
 
+use crate::slot::Slot;
 use crate::{Generation, Generations, Settle, keys, not_settled, unreadable};
 
 /// Rows that are looked at, or removed, between two pauses.
@@ -127,19 +129,44 @@ impl<G: Generation> Generations<G> {
     /// The garbage that a row names, if it does or has come to. Else its space is made to follow it.
     async fn find_garbage(&self, partition: &Partition, row: &Row) -> Result<Option<SpaceId>, Refusal> {
         if let Some(space) = keys::garbage_space(&row.key) {
-            self.settle(partition, space, Settle::Repair).await?;
+            self.settle(partition, space, &row.key, Settle::Repair).await?;
             return Ok(Some(space));
         }
-        let generation = G::decode(&row.value)?;
+        let generation = match keys::deleted_at(&row.key) {
+            Some(_) => G::decode(&row.value)?,
+            None => match self.find_current(partition, row).await? {
+                Some(current) => current,
+                None => return Ok(None),
+            },
+        };
         let kept_until = keys::deleted_at(&row.key).and(generation.kept_until());
         let is_over = kept_until.is_some_and(|until| until <= self.store.now());
         if is_over || self.is_orphan(partition).await? {
             return self.abandon(partition, &row.key).await;
         }
-        self.settle(partition, generation.space(), Settle::Repair).await?;
+        self.settle(partition, generation.space(), &row.key, Settle::Repair).await?;
         if kept_until.is_some() {
             self.garbage.arises(kept_until);
         }
+        Ok(None)
+    }
+
+    /// What a row names as current. A rename that it speaks of is ended instead, and what comes of it is looked at another
+    /// time.
+    async fn find_current(&self, partition: &Partition, row: &Row) -> Result<Option<G>, Refusal> {
+        if let Some(id) = intent_of(&row.key) {
+            self.end_in(partition, id).await?;
+        } else if row.key == keys::CURRENT {
+            match Slot::of(Some(row))? {
+                Slot::Free => return Ok(None),
+                Slot::Held(current) => return Ok(Some(current)),
+                Slot::Renaming(renaming) => self.end(&renaming).await?,
+            }
+        } else {
+            // The mark of a rename, which the current row speaks of, too.
+            return Ok(None);
+        }
+        self.garbage.arises(None);
         Ok(None)
     }
 
@@ -153,14 +180,17 @@ impl<G: Generation> Generations<G> {
 
     /// Makes garbage of what a row names, unless it was deleted or restored meanwhile.
     async fn abandon(&self, partition: &Partition, key: &Bytes) -> Result<Option<SpaceId>, Refusal> {
-        let moved = self.transact(partition, Reads::key(key.clone()), |view| {
-            let Some(row) = view.row(key) else { return Ok(Decision::Answer(None)) };
-            let space = G::decode(&row.value)?.space();
+        let moved = self.transact_current(partition, Reads::key(key.clone()), |current, view| {
+            let named = match view.row(key) {
+                Some(row) if row.key != keys::CURRENT => Some(G::decode(&row.value)?),
+                _ => current.filter(|_| *key == keys::CURRENT),
+            };
+            let Some(space) = named.map(|named| named.space()) else { return Ok(Decision::Answer(None)) };
             let garbage = Mutation::Put(keys::garbage(space), Bytes::new());
             Ok(Decision::Write(Change::of([Mutation::Delete(key.clone()), garbage]), Some(space)))
         });
         let Some(space) = moved.await? else { return Ok(None) };
-        self.settle(partition, space, Settle::Moved).await?;
+        self.settle(partition, space, &keys::garbage(space), Settle::Moved).await?;
         Ok(Some(space))
     }
 

@@ -116,8 +116,8 @@ impl Chore for GarbageSweep {
 
     async fn run(&self, pace: Pace) -> Result<(), String> {
         let swept = self.blob.sweep_garbage(pace).await.map_err(|refusal| refusal.to_string())?;
-        if swept.containers > 0 {
-            tracing::info!(containers = swept.containers, bytes = swept.bytes, "swept deleted containers");
+        if swept.spaces > 0 {
+            tracing::info!(containers = swept.spaces, bytes = swept.bytes, "swept deleted containers");
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ pub trait Plan: Send + Sync {
     fn reads(&self, participant: usize) -> Reads;
 
     /// Checks that it can be done, and reserves what must not change until it is.
-    fn prepare(&self, participant: usize, view: &View<'_>) -> Result<Vec<Mutation>, Self::Refusal>;
+    fn prepare(&self, id: IntentId, participant: usize, view: &View<'_>) -> Result<Change, Self::Refusal>;
 
     /// Does it. Only called where it was prepared.
     fn apply(&self, participant: usize, view: &View<'_>) -> Vec<Mutation>;
@@ -155,17 +155,27 @@ impl<P: Planner> Intents<'_, P> {
         }
     }
 
+    /// Whether an intent is neither decided nor aborted. What it reserved is still as it was before.
+    pub async fn is_pending(&self, id: IntentId) -> Result<bool, IntentError<<P::Plan as Plan>::Refusal>> {
+        Ok(self.record(id).await?.is_some_and(|record| record.state == State::Pending))
+    }
+
+    /// The plan of an intent, unless it has ended.
+    pub async fn plan(
+        &self,
+        id: IntentId,
+    ) -> Result<Option<P::Plan>, IntentError<<P::Plan as Plan>::Refusal>> {
+        let Some(record) = self.record(id).await? else { return Ok(None) };
+        self.planner.plan(record.kind, &record.payload).map(Some).ok_or(IntentError::UnknownKind)
+    }
+
     /// The intents in this home that nobody has ended, and when each began. A page of them, oldest first.
     pub async fn unfinished(&self) -> Result<Vec<(IntentId, Timestamp)>, crate::ReadError> {
         let range = crate::prefix_range(&[INTENT_PREFIX]);
         let set =
             self.store.read(self.home, &Reads::default().and_range(range, crate::MAX_SCAN_ROWS)).await?;
-        let ids = set.ranges.iter().flat_map(|s| &s.rows).filter_map(|row| {
-            let ticks = u64::from_be_bytes(*row.key.get(1..)?.first_chunk()?);
-            let stamp = Stamp::from_ticks(ticks);
-            Some((IntentId(stamp), stamp.timestamp()))
-        });
-        Ok(ids.collect())
+        let ids = set.ranges.iter().flat_map(|s| &s.rows).filter_map(|row| intent_of(&row.key));
+        Ok(ids.map(|id| (id, id.0.timestamp())).collect())
     }
 
     async fn begin<R>(&self, kind: u8, payload: Bytes) -> Result<IntentId, IntentError<R>> {
@@ -191,9 +201,9 @@ impl<P: Planner> Intents<'_, P> {
             if view.row(&mark_key(id)).is_some() {
                 return Ok(Decision::Answer(()));
             }
-            let mut mutations = plan.prepare(participant, view)?;
-            mutations.push(Mutation::Put(mark_key(id), Bytes::from_static(&[FORMAT])));
-            Ok(Decision::Write(Change::of(mutations), ()))
+            let mut change = plan.prepare(id, participant, view)?;
+            change.mutations.push(Mutation::Put(mark_key(id), Bytes::from_static(&[FORMAT])));
+            Ok(Decision::Write(change, ()))
         })
         .await
         .map_err(|error| match error {
@@ -282,6 +292,12 @@ impl<P: Planner> Intents<'_, P> {
             .await
             .map_err(IntentError::Interrupted)
     }
+}
+
+/// The intent that a row of its home is of.
+pub fn intent_of(row: &[u8]) -> Option<IntentId> {
+    let ticks = row.strip_prefix(&[INTENT_PREFIX])?.try_into().ok().map(u64::from_be_bytes)?;
+    Some(IntentId(Stamp::from_ticks(ticks)))
 }
 
 /// The key of an intent's mark in each of its participants, for services to look for.

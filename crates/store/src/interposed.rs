@@ -119,16 +119,6 @@ impl Dying {
         Self { left: i64::from(write).into(), last_takes_effect }
     }
 
-    /// Never.
-    pub fn never() -> Self {
-        Self { left: i64::MAX.into(), last_takes_effect: true }
-    }
-
-    /// Whether it is dead.
-    pub fn is_dead(&self) -> bool {
-        self.left.load(Ordering::SeqCst) <= 0
-    }
-
     async fn write<T: Send>(
         &self,
         write: impl Future<Output = Result<T, CommitError>> + Send,

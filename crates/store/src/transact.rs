@@ -1,7 +1,7 @@
 //! How services change a partition: read rows, run a rule, commit on exactly the rows it judged.
 //!
-//! A rule is a pure function of what was read, its stamp and the time. If the commit conflicts, or the deadline of
-//! the decision has passed, everything is read again and the rule runs again with a fresh stamp, a bounded number of
+//! A rule is a pure function of what was read, its stamp and the time. If the commit conflicts, the space has moved on, or
+//! the deadline of the decision has passed, everything is read again and the rule runs again with a fresh stamp, a bounded number of
 //! times, waiting its turn at the [`Gate`].
 
 use std::ops::Range;
@@ -98,8 +98,8 @@ pub enum TransactError<E> {
     /// The rule refused.
     #[error("refused")]
     Refused(E),
-    /// The space is closed or has moved on.
-    #[error("the space is closed or has moved on")]
+    /// The space is closed.
+    #[error("the space is closed")]
     Gone,
     /// Nothing happened.
     #[error(transparent)]
@@ -191,7 +191,12 @@ impl<'a> Attempts<'a> {
         if let (Some(place), None) = (&self.place, &self.turn) {
             self.turn = Some(place.turn().await);
         }
-        Ok(self.read(reads).await?)
+        let attempt = self.read(reads).await?;
+        match attempt.set.space {
+            Some(SpaceHeader { open: true, .. }) => Ok(attempt),
+            // What is left in a closed space is nobody's to judge.
+            _ => Err(TransactError::Gone),
+        }
     }
 
     /// Reads more rows in the same attempt: everything anew, in one snapshot.
@@ -209,8 +214,8 @@ impl<'a> Attempts<'a> {
         Ok(Attempt { reads, set, stamp, now: self.store.now() })
     }
 
-    /// Commits on exactly what the attempt read. False: something changed meanwhile, or the deadline has passed; begin
-    /// again.
+    /// Commits on exactly what the attempt read. False: something changed meanwhile, the space moved on, or the deadline
+    /// has passed; begin again.
     pub async fn commit(&mut self, attempt: Attempt, change: Change) -> Result<bool, TransactError<Never>> {
         let Some(SpaceHeader { epoch, open: true }) = attempt.set.space else {
             return Err(TransactError::Gone);
@@ -225,13 +230,13 @@ impl<'a> Attempts<'a> {
         };
         match self.store.commit(self.partition, commit).await {
             Ok(()) => Ok(true),
-            Err(CommitError::Conflict | CommitError::Expired) => {
+            // A space that has moved on is not closed for that: whoever begins again learns which it is.
+            Err(CommitError::Conflict | CommitError::Expired | CommitError::Gone) => {
                 if self.place.is_none() {
                     self.place = Some(self.gate.join(self.partition));
                 }
                 Ok(false)
             }
-            Err(CommitError::Gone) => Err(TransactError::Gone),
             Err(CommitError::Unknown) => Err(TransactError::Unknown),
             Err(error) => Err(TransactError::NotCommitted(error)),
         }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lazuli_concurrency::SystemClock;
-use lazuli_store::intent::{Ended, IntentError, Intents, Plan, Planner};
+use lazuli_store::intent::{Ended, IntentError, IntentId, Intents, Plan, Planner};
 use lazuli_store::interposed::{Dying, Interposed};
 use lazuli_store::{
-    Commit, Embedded, Gate, Mutation, Options, Partition, Reads, SpaceHeader, SpaceId, Store, View,
+    Change, Commit, Embedded, Gate, Mutation, Options, Partition, Reads, SpaceHeader, SpaceId, Store, View,
 };
 
 /// Moves the row `thing` from one partition to another. While prepared, the target is reserved by `coming` and the
@@ -42,11 +42,11 @@ impl Plan for MovePlan {
     fn reads(&self, _: usize) -> Reads {
         Reads::keys([THING, LEAVING, COMING])
     }
-    fn prepare(&self, participant: usize, view: &View<'_>) -> Result<Vec<Mutation>, &'static str> {
+    fn prepare(&self, _: IntentId, participant: usize, view: &View<'_>) -> Result<Change, &'static str> {
         match (participant, view.row(&THING), view.row(&LEAVING), view.row(&COMING)) {
-            (0, None, _, None) => Ok(vec![Mutation::Put(COMING, Bytes::new())]),
+            (0, None, _, None) => Ok(Change::of([Mutation::Put(COMING, Bytes::new())])),
             (0, ..) => Err("the target is taken"),
-            (_, Some(_), None, _) => Ok(vec![Mutation::Put(LEAVING, Bytes::new())]),
+            (_, Some(_), None, _) => Ok(Change::of([Mutation::Put(LEAVING, Bytes::new())])),
             _ => Err("nothing to move"),
         }
     }
@@ -180,7 +180,7 @@ async fn a_mark_whose_intent_is_gone_is_undone() {
     let (_dir, store) = store();
     let world = World::new(store.clone()).await;
     // Begun, then aborted and forgotten by somebody else before its slow owner prepared the source.
-    let id = lazuli_store::intent::IntentId(world.store.stamp());
+    let id = IntentId(world.store.stamp());
     world.put("source", LEAVING).await;
     world.put("source", lazuli_store::intent::mark_key(id)).await;
     let intents = Intents { store: &*world.store, gate: &gate, home: &world.home, planner: &Move };

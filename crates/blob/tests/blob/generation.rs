@@ -206,7 +206,7 @@ async fn a_container_that_nobody_restores_is_swept_when_its_days_are_over() {
     server.delete(CON, "").await.expect(202);
     let restore = TestServer::restore("con", &server.deleted_version().await);
     let nothing = server.service.sweep_garbage(Pace::FULL).await.unwrap();
-    assert_eq!((nothing.containers, nothing.bytes), (0, 0));
+    assert_eq!((nothing.spaces, nothing.bytes), (0, 0));
     assert!(!server.service.garbage_due());
     server.advance(2 * 86_400 - 60);
     assert!(!server.service.garbage_due());
@@ -216,7 +216,7 @@ async fn a_container_that_nobody_restores_is_swept_when_its_days_are_over() {
     let list = server.get("/?comp=list&include=deleted", "").await.expect(200);
     assert!(!list.text().contains("<Container>"), "{}", list.text());
     let swept = server.service.sweep_garbage(Pace::FULL).await.unwrap();
-    assert!(swept.containers == 1 && swept.bytes >= 100_000, "{swept:?}");
+    assert!(swept.spaces == 1 && swept.bytes >= 100_000, "{swept:?}");
     assert_eq!(server.rows(), 0);
     assert!(!server.service.garbage_due());
 }
@@ -234,7 +234,7 @@ async fn the_rows_of_a_deleted_container_are_removed_in_the_background() {
     assert!(!server.service.garbage_due());
     server.delete(CON, "").await.expect(202);
     assert!(server.service.garbage_due());
-    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().containers, 1);
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().spaces, 1);
     assert_eq!(server.rows(), 2);
     assert_eq!(server.get("/kept/b", "").await.expect(200).text(), "x");
 }
@@ -250,11 +250,11 @@ async fn what_a_removed_account_has_left_is_swept_and_nothing_else() {
     let con = format!("/con?restype=container&{sas}");
     server.send_to(OTHER_ACCOUNT, "PUT", &con, "", "").await.expect(201);
     server.send_to(OTHER_ACCOUNT, "PUT", &format!("/con/b?{sas}"), BLOCK, "x").await.expect(201);
-    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().containers, 0);
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().spaces, 0);
     let account = (*server.accounts.get(OTHER_ACCOUNT).await.unwrap().unwrap()).clone();
     server.accounts.remove(OTHER_ACCOUNT).await.unwrap();
     server.accounts.add(account).await.unwrap();
-    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().containers, 1);
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().spaces, 1);
     server.send_to(OTHER_ACCOUNT, "GET", &con, "", "").await.refused(404, "ContainerNotFound");
     assert_eq!(server.get("/kept/b", "").await.expect(200).text(), "x");
     assert_eq!(server.rows(), 2);
@@ -282,7 +282,7 @@ async fn a_crash_between_the_two_commits_of_a_delete_or_restore_is_put_right() {
 
     let server = server.restart().await;
     assert!(server.service.garbage_due(), "a server that starts looks what was left half done");
-    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().containers, 1);
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().spaces, 1);
     assert_eq!(server.store.space(garbage).await.unwrap(), None);
     assert!(!server.store.space(deleted).await.unwrap().unwrap().open);
     assert_eq!(server.get("/current/second", "").await.expect(200).text(), "x");

@@ -41,7 +41,7 @@ impl TestServer {
         self.bring_lease_to(blob, state).await;
     }
 
-    async fn bring_lease_to(&self, blob: &str, state: &str) {
+    pub(crate) async fn bring_lease_to(&self, blob: &str, state: &str) {
         let acquire = "lease-action=acquire proposed-lease-id=A lease-duration=";
         let steps: &[&str] = match state {
             "available" => &[],

@@ -22,6 +22,7 @@ mod properties;
 mod put;
 mod put_from_url;
 mod race;
+mod rename;
 mod retention;
 mod snapshot;
 mod structured;

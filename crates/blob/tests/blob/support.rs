@@ -369,7 +369,7 @@ impl TestServer {
         let from = (Bytes::from_static(b"blob/"), Bytes::new());
         let found = self.store.scan_space(SpaceId::ROOT, from, None, Which::First, 1).await.unwrap();
         let mut space = 0;
-        for (at, digit) in found.rows[0].1.value.iter().skip(5).enumerate() {
+        for (at, digit) in found.rows[0].1.value.iter().skip(1).enumerate() {
             space |= u64::from(digit & 0x7F) << (7 * at);
             if digit & 0x80 == 0 {
                 break;

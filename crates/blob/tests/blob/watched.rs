@@ -1,18 +1,20 @@
 //! Somebody between the service and its store: counts the rows which scans give out, so that a test can say what a
-//! listing may cost, and can hold up the opening or closing of a space, so that a test can say what happens meanwhile.
+//! listing may cost, and can hold up the opening or closing of a space, so that a test can say what happens meanwhile;
+//! and can let the process die at a write.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use lazuli_store::interposed::Between;
-use lazuli_store::{CommitError, SpaceHeader, SpaceId, Store};
+use lazuli_store::interposed::{Between, Dying};
+use lazuli_store::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
 use tokio::sync::Notify;
 
 #[derive(Default)]
 pub(crate) struct Watch {
     rows: AtomicUsize,
     held: Mutex<Option<Arc<Hold>>>,
+    dying: Mutex<Option<Arc<Dying>>>,
 }
 
 /// A change of a space's header that was asked for and is not yet made.
@@ -28,6 +30,11 @@ impl Watch {
         let hold = Arc::new(Hold::default());
         *self.held.lock().unwrap() = Some(hold.clone());
         hold
+    }
+
+    /// Nothing is written from that write on, see [`Dying`].
+    pub(crate) fn die_at(&self, write: u32, last_takes_effect: bool) {
+        *self.dying.lock().unwrap() = Some(Arc::new(Dying::at(write, last_takes_effect)));
     }
 
     /// Rows given out since this was last asked.
@@ -54,6 +61,23 @@ impl Between for Watch {
             hold.reached.notify_one();
             hold.go_on.notified().await;
         }
-        store.set_space(space, from, to).await
+        let dying = self.dying.lock().unwrap().clone();
+        match dying {
+            Some(dying) => dying.set_space(store, space, from, to).await,
+            None => store.set_space(space, from, to).await,
+        }
+    }
+
+    async fn commit(
+        &self,
+        store: &dyn Store,
+        partition: &Partition,
+        commit: Commit,
+    ) -> Result<(), CommitError> {
+        let dying = self.dying.lock().unwrap().clone();
+        match dying {
+            Some(dying) => dying.commit(store, partition, commit).await,
+            None => store.commit(partition, commit).await,
+        }
     }
 }

@@ -112,7 +112,7 @@ operations! {
         LeaseContainer, "Lease Container", Container, [Container], PUT, "container", "lease", [], "w", "", Never, CONTRIBUTOR, Nothing, WRITE;
         ListBlobs, "List Blobs", Container, [Container], GET, "container", "list", [], "l", "l", PublicContainer, READER, Nothing, READ;
         RestoreContainer, "Restore Container", Container, [Container], PUT, "container", "undelete", [], "w", "", Never, CONTRIBUTOR, Nothing, WRITE;
-        RenameContainer, "Rename Container", Container, [Container], PUT, "container", "rename", [], "w", "", Never, CONTRIBUTOR, Nothing, WRITE;
+        RenameContainer, "Rename Container", Container, [Container], PUT, "container", "rename", [], "c+d|w+d", "", Never, CONTRIBUTOR, Nothing, WRITE;
         ContainerBatch, "Blob Batch (container)", Container, [Container], POST, "container", "batch", [], "*", "*", Never, READER, Medium, WRITE;
         FindBlobsByTagsInContainer, "Find Blobs by Tags in Container", Object, [Container], GET, "container", "blobs", [], "f", "f", Never, OWNER, Nothing, READ;
 

@@ -1,0 +1,352 @@
+//! Renames interrupted at every step, and in races: at any time exactly one of the two names has the space, and it is open.
+
+#![allow(clippy::unwrap_used)]
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lazuli_account::AccountDirectory;
+use lazuli_concurrency::{Span, SystemClock, Timestamp};
+use lazuli_extents::Pace;
+use lazuli_generations::{Created, Damage, Generation, Generations, Removal, named_space, record};
+use lazuli_protocol::{Account, ErrorCode, Key, Refusal};
+use lazuli_store::interposed::{Dying, Interposed};
+use lazuli_store::{
+    Change, Decision, Embedded, Gate, Mutation, Options, Partition, Reads, SpaceId, Store, transact,
+};
+use tempfile::TempDir;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Thing {
+    space: SpaceId,
+    label: String,
+    kept_until: Option<u64>,
+}
+
+impl Generation for Thing {
+    const KIND: &'static str = "thing";
+    const NOT_FOUND: ErrorCode = ErrorCode::ContainerNotFound;
+    const ALREADY_EXISTS: ErrorCode = ErrorCode::ContainerAlreadyExists;
+
+    fn space(&self) -> SpaceId {
+        self.space
+    }
+
+    fn encode(&self) -> Result<Bytes, Refusal> {
+        record::encode(&(self.space.0, &self.label, self.kept_until))
+    }
+
+    fn decode(value: &Bytes) -> Result<Self, Damage> {
+        let (space, label, kept_until) = record::decode(value)?;
+        Ok(Self { space: SpaceId(space), label, kept_until })
+    }
+
+    fn kept_until(&self) -> Option<Timestamp> {
+        self.kept_until.map(Timestamp::from_ticks)
+    }
+}
+
+struct World {
+    store: Arc<Embedded>,
+    account: Arc<Account>,
+    things: Generations<Thing>,
+    _dir: TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap());
+        let accounts = AccountDirectory::open(store.clone() as Arc<dyn Store>).await.unwrap();
+        let account = Account {
+            name: "lapis".into(),
+            generation: 0,
+            keys: vec![Key::from_bytes(b"a key".to_vec())],
+            settings: Default::default(),
+            roles: vec![],
+        };
+        accounts.add(account).await.unwrap();
+        let account = accounts.get("lapis").await.unwrap().unwrap();
+        let things = Generations::new(store.clone(), accounts);
+        Self { store, account, things, _dir: dir }
+    }
+
+    /// The same things, as a process sees them that begins on what another one left.
+    async fn restarted(&self) -> Generations<Thing> {
+        self.over(self.store.clone()).await
+    }
+
+    async fn over(&self, store: Arc<dyn Store>) -> Generations<Thing> {
+        Generations::new(store.clone(), AccountDirectory::open(store).await.unwrap())
+    }
+
+    async fn create(&self, name: &str) -> Thing {
+        match self.try_create(&self.things, name).await {
+            Created::New(thing) => thing,
+            Created::Existing(_) => panic!("{name} is there already"),
+        }
+    }
+
+    async fn try_create(&self, things: &Generations<Thing>, name: &str) -> Created<Thing> {
+        let made = things.create(&self.account, name, |space, _| Thing {
+            space,
+            label: name.into(),
+            kept_until: None,
+        });
+        made.await.unwrap()
+    }
+
+    async fn rename(&self, things: &Generations<Thing>, source: &str, target: &str) -> Result<(), ErrorCode> {
+        let renamed = things.rename(self.account.clone(), source, target, |_, _| Ok(None));
+        renamed.await.map_err(|refusal| refusal.code())
+    }
+
+    async fn remove(&self, name: &str, keep: bool) -> Result<(), ErrorCode> {
+        let removed = self.things.remove(self.account.clone(), name, move |thing, view| {
+            thing.kept_until = keep.then(|| (view.now + Span::seconds(1000)).ticks());
+            Ok(Removal { keep, valid_until: None })
+        });
+        removed.await.map_err(|refusal| refusal.code())
+    }
+
+    /// Who has which name, by a look-up of each and by a listing, which have to agree.
+    async fn names(&self, things: &Generations<Thing>) -> Vec<(String, Thing)> {
+        let mut listed = vec![];
+        let all = things.list(&self.account, "", None, false, |entry| {
+            listed.push((entry.name.to_owned(), entry.record.clone()));
+            ControlFlow::Continue(())
+        });
+        assert_eq!(all.await.unwrap(), None);
+        for name in ["a", "b"] {
+            let found = things.find(&self.account, name).await.unwrap();
+            assert_eq!(found.as_ref(), listed.iter().find(|(n, _)| n == name).map(|(_, thing)| thing));
+        }
+        listed
+    }
+
+    /// Keys of all rows about things.
+    fn rows(&self) -> Vec<Bytes> {
+        let mut rows = vec![];
+        let walk = self.store.for_each_row(|_, partition, row| {
+            if partition.starts_with(b"thing/") {
+                rows.push(row.key.clone());
+            }
+            Ok(())
+        });
+        walk.unwrap();
+        rows
+    }
+
+    fn named_spaces(&self) -> Vec<SpaceId> {
+        let mut spaces = vec![];
+        let walk = self.store.for_each_row(|_, partition, row| {
+            spaces.extend(named_space::<Thing>(partition, row).unwrap());
+            Ok(())
+        });
+        walk.unwrap();
+        spaces.dedup();
+        spaces
+    }
+
+    async fn is_open(&self, space: SpaceId) -> bool {
+        self.store.space(space).await.unwrap().is_some_and(|header| header.open)
+    }
+}
+
+#[tokio::test]
+async fn the_new_name_has_what_the_old_one_had() {
+    let world = World::new().await;
+    let thing = world.create("a").await;
+    let things = &world.things;
+    assert_eq!(world.rename(things, "b", "a").await, Err(ErrorCode::ContainerNotFound));
+    assert_eq!(world.rename(things, "a", "a").await, Err(ErrorCode::ContainerAlreadyExists));
+    assert_eq!(world.rename(things, "a", "b").await, Ok(()));
+    assert_eq!(world.names(things).await, [("b".to_owned(), thing.clone())]);
+    assert_eq!(world.rename(things, "a", "b").await, Err(ErrorCode::ContainerNotFound));
+    world.create("a").await;
+    assert_eq!(world.rename(things, "a", "b").await, Err(ErrorCode::ContainerAlreadyExists));
+    assert_eq!(world.rows(), ["current", "current"], "nothing is left of the renames");
+    assert!(world.is_open(thing.space).await);
+    let refused =
+        things.rename(world.account.clone(), "a", "c", |_, _| Err(ErrorCode::LeaseIdMissing.into()));
+    assert_eq!(refused.await.map_err(|refusal| refusal.code()), Err(ErrorCode::LeaseIdMissing));
+    assert_eq!(world.rows(), ["current", "current"]);
+}
+
+#[tokio::test]
+async fn a_rename_interrupted_at_any_step_leaves_one_of_the_two_names() {
+    let world = World::new().await;
+    let mut ends = [0, 0];
+    // begin, two to prepare, decide, two to finish, forget, settle.
+    for write in 0..=8 {
+        for last_takes_effect in [false, true] {
+            for who in 0..4 {
+                let what = format!(
+                    "dies at write {write}, which takes effect: {last_takes_effect}; {who} comes next"
+                );
+                let thing = world.create("a").await;
+                let dying = Interposed::new(world.store.clone(), Dying::at(write, last_takes_effect));
+                let dying = world.over(Arc::new(dying)).await;
+                world.rename(&dying, "a", "b").await.unwrap_err();
+                assert_eq!(world.named_spaces(), [thing.space], "{what}");
+
+                let things = world.restarted().await;
+                let [(name, found)] = &world.names(&things).await[..] else { panic!("{what}") };
+                assert_eq!(*found, thing, "{what}");
+                match who {
+                    0 => {
+                        while things.sweep_due() {
+                            things.sweep(Pace::FULL, &()).await.unwrap();
+                        }
+                    }
+                    1 => {
+                        let label = |thing: &mut Thing| thing.label = "changed".into();
+                        let changed =
+                            things.change(&world.account, name, |thing, _| Ok((label(thing), None)));
+                        assert_eq!(changed.await.unwrap().0.label, "changed", "{what}");
+                    }
+                    2 => {
+                        let other = if name == "a" { "b" } else { "a" };
+                        world.rename(&things, name, other).await.unwrap();
+                        world.rename(&things, other, name).await.unwrap();
+                    }
+                    _ => {
+                        let other = if name == "a" { "b" } else { "a" };
+                        let made =
+                            things.create(&world.account, other, |space, _| Thing { space, ..thing.clone() });
+                        assert!(matches!(made.await.unwrap(), Created::New(_)), "{what}");
+                        things
+                            .remove(world.account.clone(), other, |_, _| Ok(Removal::default()))
+                            .await
+                            .unwrap();
+                        things.sweep(Pace::FULL, &()).await.unwrap();
+                    }
+                }
+                let [(still, found)] = &world.names(&things).await[..] else { panic!("{what}") };
+                assert_eq!((still, found.space), (name, thing.space), "{what}");
+                assert!(world.is_open(thing.space).await, "{what}");
+                things.sweep(Pace::FULL, &()).await.unwrap();
+                assert_eq!(world.rows(), ["current"], "{what}");
+                world.remove(name, false).await.unwrap();
+                things.sweep(Pace::FULL, &()).await.unwrap();
+                ends[usize::from(name == "b")] += 1;
+            }
+        }
+    }
+    assert!(ends.iter().all(|ended| *ended >= 16), "some before the decision, some after: {ends:?}");
+}
+
+#[tokio::test]
+async fn a_space_that_was_renamed_follows_the_new_name() {
+    let world = World::new().await;
+    let thing = world.create("a").await;
+    world.remove("a", true).await.unwrap();
+    let mut deleted = None;
+    let list = world.things.list(&world.account, "", None, true, |entry| {
+        deleted = entry.deleted_at;
+        ControlFlow::Continue(())
+    });
+    list.await.unwrap();
+    // As if the restore had not yet got around to opening the space.
+    let stuck = Interposed::new(world.store.clone(), Dying::at(2, false));
+    let restoring = world.over(Arc::new(stuck)).await;
+    let restored =
+        restoring.restore(world.account.clone(), "a", deleted.unwrap(), |kept, _| Ok(kept.unwrap()));
+    restored.await.unwrap_err();
+    assert!(!world.is_open(thing.space).await);
+    world.rename(&world.things, "a", "b").await.unwrap();
+    assert!(world.is_open(thing.space).await);
+    // Whoever still looks at the old name leaves it alone.
+    world.create("a").await;
+    world.remove("a", false).await.unwrap();
+    world.things.sweep(Pace::FULL, &()).await.unwrap();
+    assert!(world.is_open(thing.space).await);
+    world.remove("b", false).await.unwrap();
+    assert!(!world.is_open(thing.space).await);
+    world.things.sweep(Pace::FULL, &()).await.unwrap();
+    assert_eq!(world.rows(), Vec::<Bytes>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renames_creates_and_deletes_at_once_never_give_two_names_to_one_space() {
+    const ROUNDS: usize = 40;
+    let world = Arc::new(World::new().await);
+    for round in 0..ROUNDS {
+        let thing = world.create("a").await;
+        let actors = (0..32).map(|actor| {
+            let world = world.clone();
+            tokio::spawn(async move {
+                match actor % 8 {
+                    0 => world.remove("a", false).await.is_ok().then_some("removed a"),
+                    1 => {
+                        let made = world.try_create(&world.things, "b").await;
+                        matches!(made, Created::New(_)).then_some("created b")
+                    }
+                    2 => {
+                        world.things.sweep(Pace::FULL, &()).await.unwrap();
+                        None
+                    }
+                    3 => {
+                        for name in ["a", "b"] {
+                            world.things.find(&world.account, name).await.unwrap();
+                        }
+                        None
+                    }
+                    _ => world.rename(&world.things, "a", "b").await.is_ok().then_some("renamed"),
+                }
+            })
+        });
+        let mut done = vec![];
+        for actor in actors.collect::<Vec<_>>() {
+            done.extend(actor.await.unwrap());
+        }
+        let names = world.names(&world.things).await;
+        let of_the_first = names.iter().filter(|(_, found)| found.space == thing.space).count();
+        let removed = done.iter().filter(|what| **what == "removed a").count();
+        let renamed = done.iter().filter(|what| **what == "renamed").count();
+        assert_eq!(removed + renamed, 1, "round {round}: {done:?}");
+        assert_eq!(of_the_first, renamed, "round {round}: {done:?} {names:?}");
+        for (name, found) in &names {
+            assert!(world.is_open(found.space).await, "round {round}: {name}");
+            world.remove(name, false).await.unwrap();
+        }
+        assert!(!world.is_open(thing.space).await);
+    }
+    world.things.sweep(Pace::FULL, &()).await.unwrap();
+    assert_eq!(world.rows(), Vec::<Bytes>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_into_the_space_do_not_notice_a_rename() {
+    let world = Arc::new(World::new().await);
+    let thing = world.create("a").await;
+    let gate = Arc::new(Gate::default());
+    let writers = (0..16).map(|writer: u8| {
+        let (store, gate) = (world.store.clone(), gate.clone());
+        tokio::spawn(async move {
+            let partition = Partition::new(thing.space, vec![writer]);
+            for _ in 0..100 {
+                transact(&*store, &gate, &partition, Reads::default(), |_| {
+                    Ok::<_, ()>(Decision::Write(Change::of([Mutation::Add("n".into(), 1)]), ()))
+                })
+                .await
+                .unwrap();
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let mut names = ["a", "b"];
+    while writers.iter().any(|writer| !writer.is_finished()) {
+        world.rename(&world.things, names[0], names[1]).await.unwrap();
+        names.reverse();
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    for writer in 0..16 {
+        let read =
+            world.store.read(&Partition::new(thing.space, vec![writer]), &Reads::key("n")).await.unwrap();
+        assert_eq!(read.rows[0].as_ref().unwrap().value, 100i64.to_le_bytes().to_vec());
+    }
+}

@@ -9,7 +9,7 @@ use lazuli_protocol::account::Role;
 use lazuli_protocol::operation::{Permission, Scope};
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, ServiceKind, Version};
 
-use crate::refusal::{authentication_failed, not_authorized};
+use crate::refusal::authentication_failed;
 use crate::{Head, letter};
 
 /// The letters of a signature for blobs, containers and directories, in the order in which they have to stand.
@@ -61,7 +61,7 @@ pub(crate) fn check_account(
     }
     let needed = head.operation.account_permission(head.query, head.headers);
     if needed == Permission::NEVER {
-        return Err(not_authorized(ErrorCode::AuthorizationFailure, head.version));
+        return Err(Refusal::not_authorized(ErrorCode::AuthorizationFailure, head.version));
     }
     let scope = match row.scope {
         Scope::Service => Some("s"),
@@ -79,7 +79,7 @@ pub(crate) fn check_account(
 pub(crate) fn check_service(head: &Head<'_>, letters: &str, sv: Version) -> Result<(), Refusal> {
     let needed = head.operation.service_permission(head.query, head.headers);
     if needed == Permission::NEVER {
-        return Err(not_authorized(ErrorCode::AuthorizationFailure, head.version));
+        return Err(Refusal::not_authorized(ErrorCode::AuthorizationFailure, head.version));
     }
     check_letters(head, needed, letters, sv)
 }
@@ -95,11 +95,11 @@ fn check_letters(head: &Head<'_>, needed: Permission, letters: &str, sv: Version
     };
     granted
         .then_some(())
-        .ok_or_else(|| not_authorized(ErrorCode::AuthorizationPermissionMismatch, head.version))
+        .ok_or_else(|| Refusal::not_authorized(ErrorCode::AuthorizationPermissionMismatch, head.version))
 }
 
 fn mismatch(code: ErrorCode, head: &Head<'_>, name: &str, value: &str, needed: &str) -> Refusal {
-    let refusal = not_authorized(code, head.version);
+    let refusal = Refusal::not_authorized(code, head.version);
     if head.version.at_least(2024, 8, 4) {
         return refusal
             .detail("ExtendedErrorDetail", format!("{name} is '{value}' and has to include '{needed}'."));

@@ -1,7 +1,7 @@
 //! The refusals of authentication and authorisation: what went wrong to code, status and details.
 
 use http::StatusCode;
-use lazuli_protocol::{ErrorCode, Refusal, Version};
+use lazuli_protocol::{ErrorCode, Refusal};
 
 /// 403 `AuthenticationFailed`, with the reason that the client may see.
 pub(crate) fn authentication_failed(reason: impl Into<String>) -> Refusal {
@@ -18,9 +18,4 @@ pub(crate) fn invalid_token(reason: impl Into<String>) -> Refusal {
     Refusal::new(ErrorCode::InvalidAuthenticationInfo)
         .with_status(StatusCode::UNAUTHORIZED)
         .detail("AuthenticationErrorDetail", reason)
-}
-
-/// A signature that holds but does not reach this far. Before 2015-04-05 that looked like a resource that is not there.
-pub(crate) fn not_authorized(code: ErrorCode, version: Version) -> Refusal {
-    Refusal::new(if version.at_least(2015, 4, 5) { code } else { ErrorCode::ResourceNotFound })
 }

@@ -12,10 +12,9 @@ use futures_util::{StreamExt, stream};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use httparse::Status::Complete;
 use lazuli_protocol::error::ErrorFormat;
 use lazuli_protocol::request::{Carried, collect, full};
-use lazuli_protocol::{ErrorCode, Headers, Operation, Refusal, Request, Response, Service};
+use lazuli_protocol::{ErrorCode, Headers, Operation, Refusal, Request, Response, Service, multipart};
 use uuid::Uuid;
 
 use crate::{BlobService, reply};
@@ -26,8 +25,6 @@ const MAX_REQUESTS: usize = 256;
 const MAX_BODY: usize = 4 << 20;
 /// Requests of one batch that run at the same time.
 const AT_ONCE: usize = 16;
-/// Headers of one part, and of the request in it.
-const MAX_HEADERS: usize = 64;
 /// The longest body of the reply to a carried request: none has one but a refusal.
 const MAX_REPLY: usize = 64 << 10;
 /// The longest `x-ms-client-request-id` that is echoed.
@@ -63,7 +60,7 @@ impl BlobService {
         let boundary = format!("batchresponse_{}", Uuid::new_v4());
         let mut response = Response::empty(StatusCode::ACCEPTED);
         reply::put(&mut response.headers, "content-type", format!("multipart/mixed; boundary={boundary}"));
-        response.body = full(multipart(&boundary, &replies));
+        response.body = full(multipart::join(&boundary, &replies));
         Ok(response)
     }
 
@@ -131,19 +128,12 @@ impl Envelope {
 /// The boundary that a batch announces.
 fn boundary(headers: &HeaderMap) -> Result<&str, Refusal> {
     let value = headers.text("content-type")?.ok_or_else(|| Refusal::missing_header("content-type"))?;
-    let (media_type, parameters) = value.split_once(';').unwrap_or((value, ""));
-    let boundary = parameters.split(';').find_map(|parameter| {
-        let (name, value) = parameter.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("boundary").then(|| value.trim().trim_matches('"'))
-    });
-    boundary
-        .filter(|boundary| !boundary.is_empty() && media_type.trim().eq_ignore_ascii_case("multipart/mixed"))
-        .ok_or_else(|| Refusal::invalid_header("content-type", value))
+    multipart::boundary(value).ok_or_else(|| Refusal::invalid_header("content-type", value))
 }
 
 /// The requests of a batch.
 fn parts(body: &[u8], boundary: &str) -> Result<Vec<Part>, Refusal> {
-    let parts = split(body, boundary.as_bytes()).ok_or(ErrorCode::InvalidInput)?;
+    let parts = multipart::split(body, boundary).ok_or(ErrorCode::InvalidInput)?;
     match parts.len() {
         0 => Err(ErrorCode::InvalidInput.into()),
         1..=MAX_REQUESTS => parts
@@ -154,52 +144,11 @@ fn parts(body: &[u8], boundary: &str) -> Result<Vec<Part>, Refusal> {
     }
 }
 
-/// What lies between the delimiters, if there is a last one.
-fn split<'a>(body: &'a [u8], boundary: &[u8]) -> Option<Vec<&'a [u8]>> {
-    let mut parts = Vec::new();
-    let mut start = None;
-    let mut at = 0;
-    for line in body.split_inclusive(|byte| *byte == b'\n') {
-        let delimiter =
-            line.trim_ascii_end().strip_prefix(b"--").and_then(|line| line.strip_prefix(boundary));
-        let is_last = delimiter == Some(b"--");
-        if is_last || delimiter == Some(b"") {
-            parts.extend(start.map(|start| &body[start..at]));
-            start = Some(at + line.len());
-        }
-        if is_last {
-            return Some(parts);
-        }
-        at += line.len();
-    }
-    None
-}
-
 /// Reads one part: its own headers, then the head of a request.
 fn parse(part: &[u8]) -> Option<Part> {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let Ok(Complete((length, fields))) = httparse::parse_headers(part, &mut fields) else { return None };
-    let field = |name: &str| {
-        let field = fields.iter().find(|field| field.name.eq_ignore_ascii_case(name))?;
-        std::str::from_utf8(field.value).ok().map(str::trim)
-    };
-    if !field("content-type")?.eq_ignore_ascii_case("application/http") {
-        return None;
-    }
-    let id = HeaderValue::from_str(field("content-id")?).ok()?.to_str().ok()?.to_owned();
-    // Clients leave out the empty line, or count it to the delimiter.
-    let head = [&part[length..], b"\r\n\r\n"].concat();
-    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut parsed = httparse::Request::new(&mut fields);
-    if !matches!(parsed.parse(&head), Ok(Complete(_))) {
-        return None;
-    }
-    let slash = if parsed.path?.starts_with('/') { "" } else { "/" };
-    let mut request = http::Request::builder().method(parsed.method?).uri(format!("{slash}{}", parsed.path?));
-    for field in &*parsed.headers {
-        request = request.header(field.name, field.value);
-    }
-    let (head, ()) = request.body(()).ok()?.into_parts();
+    let part = multipart::Part::parse(part)?;
+    let id = part.headers.get("content-id")?.to_str().ok()?.trim().to_owned();
+    let head = part.request()?.head;
     (!id.is_empty()).then_some(Part { id, head })
 }
 
@@ -217,18 +166,6 @@ fn judged(parts: Vec<Part>, carried: &dyn Carried, scope: Option<&str>) -> Resul
         }
     }
     Ok(parts)
-}
-
-/// The body of the reply.
-fn multipart(boundary: &str, parts: &[Bytes]) -> Vec<u8> {
-    let mut body = Vec::new();
-    for part in parts {
-        body.extend_from_slice(format!("--{boundary}\r\n").as_bytes());
-        body.extend_from_slice(part);
-        body.extend_from_slice(b"\r\n");
-    }
-    body.extend_from_slice(format!("--{boundary}--").as_bytes());
-    body
 }
 
 /// Parses a batch whose boundary is `b`.
@@ -271,35 +208,6 @@ mod tests {
             "Content-Type: application/http\r\nContent-ID: 7\r\n\r\n",
         ] {
             assert!(parse(malformed.as_bytes()).is_none(), "{malformed}");
-        }
-    }
-
-    #[test]
-    fn parts_lie_between_delimiters_and_the_last_one_has_to_be_there() {
-        let split = |body: &str| {
-            let parts = split(body.as_bytes(), b"x")?;
-            Some(parts.iter().map(|part| String::from_utf8(part.to_vec()).unwrap()).collect::<Vec<_>>())
-        };
-        assert_eq!(split("--x\r\na\r\n--x\r\nb\r\n--x--").unwrap(), ["a\r\n", "b\r\n"]);
-        assert_eq!(
-            split("before\r\n--x \r\na --x\r\n--xy\r\n--x--\r\nafter").unwrap(),
-            ["a --x\r\n--xy\r\n"]
-        );
-        assert_eq!(split("--x--").unwrap(), [""; 0]);
-        assert_eq!(split("--x\r\na\r\n"), None);
-        assert_eq!(split(""), None);
-    }
-
-    #[test]
-    fn a_boundary_may_be_quoted_and_has_to_be_there() {
-        let boundary = |value: &'static str| {
-            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(value))]);
-            boundary(&headers).map(str::to_owned).ok()
-        };
-        assert_eq!(boundary("multipart/mixed; boundary=batch_1").as_deref(), Some("batch_1"));
-        assert_eq!(boundary("Multipart/Mixed;charset=x; Boundary=\"a b\"").as_deref(), Some("a b"));
-        for none in ["multipart/mixed", "multipart/mixed; boundary=", "text/plain; boundary=a", ""] {
-            assert_eq!(boundary(none), None, "{none}");
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Requests that another request carries in its body: the parts of a blob batch. Each goes through the same door as if
-//! it had come on its own, but for what it has from the request that carries it.
+//! Requests that another request carries in its body. Each part of a blob batch goes through the same door as if it had
+//! come on its own, but for what it has from the request that carries it. Operations of an entity group transaction come
+//! in by the credentials of the whole, so only their addresses are looked up here.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -172,7 +172,10 @@ impl Pipeline {
         let endpoint = target
             .address
             .endpoint(if origin.secure { "https" } else { "http" }, self.host_of(&parts.uri, &parts.headers));
-        let carries = matches!(target.operation, Operation::BlobBatch | Operation::ContainerBatch);
+        let carries = matches!(
+            target.operation,
+            Operation::BlobBatch | Operation::ContainerBatch | Operation::EntityGroupTransaction
+        );
         let carried = carries.then(|| self.inner(&target, &origin, now, endpoint.clone()));
         let request = Request {
             operation: target.operation,

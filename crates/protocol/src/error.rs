@@ -13,6 +13,7 @@ use std::fmt;
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::request::BodyError;
+use crate::version::Version;
 
 pub use code::ErrorCode;
 pub use render::ErrorFormat;
@@ -110,6 +111,11 @@ impl Refusal {
                 None => Self::new(ErrorCode::InternalError),
             },
         }
+    }
+
+    /// What a signature does not reach, though it holds. Before 2015-04-05 that looked like a resource that is not there.
+    pub fn not_authorized(code: ErrorCode, version: Version) -> Self {
+        Self::new(if version.at_least(2015, 4, 5) { code } else { ErrorCode::ResourceNotFound })
     }
 
     /// A header is there, but its value cannot be used.

@@ -12,6 +12,7 @@ pub mod header;
 pub mod lease;
 pub mod listing;
 pub mod metadata;
+pub mod multipart;
 pub mod names;
 pub mod operation;
 pub mod policy;

@@ -62,14 +62,15 @@ pub struct Request {
     pub carried: Option<Arc<dyn Carried>>,
 }
 
-/// Lets in the requests that another one carries in its body. Each is let in as if it had come on its own, by its own
-/// credentials; account, connection, time and version are those of the request that carries it.
+/// Lets in the requests that another one carries in its body. Account, connection, time and version are those of the
+/// request that carries them.
 #[async_trait]
 pub trait Carried: Send + Sync {
     /// What a carried request asks for, and of what.
     fn locate(&self, head: &http::request::Parts) -> Result<(Operation, Address), Refusal>;
 
-    /// The request, without a body and with that id, if its caller may do what it asks for.
+    /// The request, without a body and with that id, if its caller may do what it asks for: let in as if it had come on
+    /// its own, by its own credentials.
     async fn admit(&self, head: http::request::Parts, request_id: uuid::Uuid) -> Result<Request, Refusal>;
 }
 

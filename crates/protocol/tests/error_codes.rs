@@ -76,9 +76,10 @@ const LISTED: &[(u16, &str)] = &[
     // Table.
     (
         400,
-        "DuplicatePropertiesSpecified EntityTooLarge HostInformationNotPresent InvalidDuplicateRow InvalidInput
-         InvalidValueType OutOfRangeInput PropertiesNeedValue PropertyNameInvalid PropertyNameTooLong
-         PropertyValueTooLarge TooManyProperties XMethodIncorrectCount XMethodIncorrectValue XMethodNotUsingPost",
+        "CommandsInBatchActOnDifferentPartitions DuplicatePropertiesSpecified EntityTooLarge
+         HostInformationNotPresent InvalidDuplicateRow InvalidInput InvalidValueType OutOfRangeInput PropertiesNeedValue
+         PropertyNameInvalid PropertyNameTooLong PropertyValueTooLarge TooManyProperties XMethodIncorrectCount
+         XMethodIncorrectValue XMethodNotUsingPost",
     ),
     (404, "EntityNotFound TableNotFound ResourceNotFound"),
     (405, "MethodNotAllowed"),

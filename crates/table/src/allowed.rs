@@ -1,19 +1,49 @@
-//! What a shared access signature for a table leaves to be checked once the keys are known: the range of keys.
+//! What remains to be checked of what a caller may do, once it is known to which entities.
+//!
+//! A shared access signature for a table may reach a range of keys only. And who may send a transaction need not be
+//! allowed every operation in it, nor its table, which the address of a transaction does not name.
 
 use std::cmp::Ordering;
 
 use lazuli_protocol::request::{Caller, TableRange};
-use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_protocol::{ErrorCode, Operation, Refusal, Version};
 
 use crate::keys::{Keys, ordinal};
 
 /// Refuses a write outside of the range that the caller may reach.
-pub(crate) fn check_keys(caller: &Caller, keys: &Keys) -> Result<(), Refusal> {
+pub(crate) fn check_keys(caller: &Caller, keys: &Keys, version: Version) -> Result<(), Refusal> {
     match caller {
         Caller::Sas(grant) if !contains(&grant.table_range, keys) => {
-            Err(ErrorCode::AuthorizationPermissionMismatch.into())
+            Err(Refusal::not_authorized(ErrorCode::AuthorizationPermissionMismatch, version))
         }
         _ => Ok(()),
+    }
+}
+
+/// Refuses an operation in a transaction that the caller could not have sent alone.
+pub(crate) fn check_operation(
+    caller: &Caller,
+    operation: Operation,
+    table: &str,
+    version: Version,
+) -> Result<(), Refusal> {
+    let row = operation.row();
+    let is_allowed = match caller {
+        Caller::Key => true,
+        Caller::Sas(grant) => match &grant.table {
+            Some(granted) if !granted.eq_ignore_ascii_case(table) => {
+                return Err(Refusal::not_authorized(ErrorCode::AuthorizationFailure, version));
+            }
+            Some(_) => row.service_sas.granted_by(&grant.permissions),
+            None => row.account_sas.granted_by(&grant.permissions),
+        },
+        Caller::Bearer { role, .. } => row.role.is_some_and(|needed| *role >= needed),
+        Caller::Anonymous => false,
+    };
+    if is_allowed {
+        Ok(())
+    } else {
+        Err(Refusal::not_authorized(ErrorCode::AuthorizationPermissionMismatch, version))
     }
 }
 

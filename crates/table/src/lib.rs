@@ -8,6 +8,7 @@
 
 mod address;
 mod allowed;
+mod batch;
 mod entity;
 mod format;
 #[doc(hidden)]
@@ -100,6 +101,7 @@ impl Service for TableService {
             | Operation::MergeEntity
             | Operation::InsertOrMergeEntity
             | Operation::DeleteEntity => self.write_entity(request).await,
+            Operation::EntityGroupTransaction => self.entity_group_transaction(request).await,
             operation => Err(Refusal::not_implemented(operation.name())),
         }
     }

@@ -196,7 +196,7 @@ impl TableService {
         let body = request.read_body(limit).await?;
         let said = (&request.headers, &request.query, request.version);
         let write = Write::parse(request.operation, &request.object, said, &body)?;
-        allowed::check_keys(&request.caller, &write.keys)?;
+        allowed::check_keys(&request.caller, &write.keys, request.version)?;
         let table = self.table(&request.account, &request.container).await?;
         let partition = keys::partition(table.space, &write.keys.partition);
         let row = write.row_key();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::{ErrorCode, Refusal, Version, date};
 
-use crate::refusal::{authentication_failed, not_authorized};
+use crate::refusal::authentication_failed;
 
 /// The time in which a signature holds: from its start, if it has one, until before its expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +42,9 @@ pub(super) fn check_source(sip: &str, peer: IpAddr, version: Version) -> Result<
     };
     match peer.to_canonical() {
         IpAddr::V4(peer) if (first..=last).contains(&peer) => Ok(()),
-        peer => Err(not_authorized(ErrorCode::AuthorizationSourceIPMismatch, version).message(format!(
-            "This request is not authorized to perform this operation using this source IP {peer}."
-        ))),
+        peer => Err(Refusal::not_authorized(ErrorCode::AuthorizationSourceIPMismatch, version).message(
+            format!("This request is not authorized to perform this operation using this source IP {peer}."),
+        )),
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) fn check_protocol(spr: &str, secure: bool, version: Version) -> Resul
     match spr {
         "" | "https,http" | "http,https" => Ok(()),
         "https" if secure => Ok(()),
-        "https" => Err(not_authorized(ErrorCode::AuthorizationProtocolMismatch, version)),
+        "https" => Err(Refusal::not_authorized(ErrorCode::AuthorizationProtocolMismatch, version)),
         _ => Err(authentication_failed("spr is neither https nor https,http.")),
     }
 }

@@ -90,10 +90,11 @@ error_codes! {
         MessageTooLarge: "The message exceeds the maximum allowed size.",
         PopReceiptMismatch: "The specified pop receipt did not match the pop receipt for a dequeued message.",
         // Table.
+        CommandsInBatchActOnDifferentPartitions: "All commands in a batch must operate on same entity group.",
         DuplicatePropertiesSpecified: "A property is specified more than one time.",
         EntityTooLarge: "The entity is larger than the maximum allowed size (1MB).",
         HostInformationNotPresent: "The required host information is not present in the request.",
-        InvalidDuplicateRow: "A command with the row key is already present in the batch. An entity can appear only once in a batch.",
+        InvalidDuplicateRow: "The batch request contains multiple changes with same row key. An entity can appear only once in a batch request.",
         InvalidValueType: "The value specified is invalid for its type.",
         PropertiesNeedValue: "The values are not specified for all properties in the entity.",
         PropertyNameInvalid: "The property name is invalid.",

@@ -193,7 +193,7 @@ operations! {
         MergeEntity, "Merge Entity", Object, [Entity], MERGE, "", "", [IF_MATCH], "u", "u", Never, CONTRIBUTOR, Medium, WRITE;
         InsertOrMergeEntity, "Insert Or Merge Entity", Object, [Entity], MERGE, "", "", [], "a+u", "a+u", Never, CONTRIBUTOR, Medium, WRITE;
         DeleteEntity, "Delete Entity", Object, [Entity], DELETE, "", "", [], "d", "d", Never, CONTRIBUTOR, Nothing, WRITE;
-        EntityGroupTransaction, "Entity Group Transaction", Object, [TableBatch], POST, "", "", [], "*", "*", Never, CONTRIBUTOR, Medium, WRITE;
+        EntityGroupTransaction, "Entity Group Transaction", Object, [TableBatch], POST, "", "", [], "*", "*", Never, READER, Medium, WRITE;
     }
     File {
         PreflightFileRequest, "Preflight File Request", Any, [Service, Container, Object], OPTIONS, "", "", [], "*", "*", Always, READER, Nothing, READ;

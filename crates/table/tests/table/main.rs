@@ -1,6 +1,7 @@
 //! The table service over a real port, one module for each family of operations.
 #![allow(clippy::unwrap_used)]
 
+mod batch;
 mod support;
 mod tables;
 mod write;

@@ -1,0 +1,255 @@
+//! Requests that another request carries in its body: parts of `multipart/mixed`, each of them `application/http`.
+//!
+//! Blob batches and entity group transactions come this way. Clients write it loosely, so it is read loosely: lines may
+//! end without a carriage return, the empty line after a request's headers may be missing, and so may the dashes of the
+//! last delimiter if nothing follows it. What cannot be read is `None`; the service knows what to say then.
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use httparse::Status::{Complete, Partial};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+/// Headers of one part, and of the request in it.
+const MAX_HEADERS: usize = 64;
+/// What stands unencoded in the addresses of some clients, though no address can hold it.
+const UNSAFE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'`');
+
+/// The boundary that a `Content-Type` of `multipart/mixed` announces.
+pub fn boundary(content_type: &str) -> Option<&str> {
+    let (media_type, parameters) = content_type.split_once(';')?;
+    if !media_type.trim().eq_ignore_ascii_case("multipart/mixed") {
+        return None;
+    }
+    let boundary = parameters.split(';').find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("boundary").then(|| value.trim().trim_matches('"'))
+    });
+    boundary.filter(|boundary| !boundary.is_empty())
+}
+
+/// What lies between the delimiters, if there is a last one.
+pub fn split<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<&'a [u8]>> {
+    let mut parts = Vec::new();
+    let mut start = None;
+    let mut at = 0;
+    for line in body.split_inclusive(|byte| *byte == b'\n') {
+        let delimiter =
+            line.trim_ascii_end().strip_prefix(b"--").and_then(|line| line.strip_prefix(boundary.as_bytes()));
+        let is_last = delimiter == Some(b"--");
+        if is_last || delimiter == Some(b"") {
+            parts.extend(start.map(|start| &body[start..at]));
+            start = Some(at + line.len());
+        }
+        if is_last {
+            return Some(parts);
+        }
+        at += line.len();
+    }
+    let ends_here = body[start?..].trim_ascii().is_empty() && !parts.is_empty();
+    ends_here.then_some(parts)
+}
+
+/// One part: what it says of itself, and what it holds.
+#[derive(Debug)]
+pub struct Part<'a> {
+    /// Its own headers.
+    pub headers: HeaderMap,
+    /// What follows them.
+    pub content: &'a [u8],
+}
+
+/// A request that a part holds.
+#[derive(Debug)]
+pub struct Held<'a> {
+    /// Method, path, query and headers. An address that names a host has lost it.
+    pub head: Parts,
+    /// The rest, with the line end before the next delimiter: that is what limits it, not its `Content-Length`.
+    pub body: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    /// Reads the headers of a part.
+    pub fn parse(part: &'a [u8]) -> Option<Self> {
+        let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let Ok(Complete((length, fields))) = httparse::parse_headers(part, &mut fields) else { return None };
+        Some(Self { headers: map(fields)?, content: &part[length..] })
+    }
+
+    /// Its `Content-Type`.
+    pub fn content_type(&self) -> Option<&str> {
+        self.headers.get(http::header::CONTENT_TYPE)?.to_str().ok()
+    }
+
+    /// The request in it, if it is `application/http`.
+    pub fn request(&self) -> Option<Held<'a>> {
+        let media_type = self.content_type()?.split(';').next()?.trim();
+        if !media_type.eq_ignore_ascii_case("application/http") {
+            return None;
+        }
+        let content = self.content.trim_ascii_start();
+        let end = content.iter().position(|byte| *byte == b'\n').map_or(content.len(), |end| end + 1);
+        let (line, rest) = content.split_at(end);
+        let (method, target) = request_line(std::str::from_utf8(line).ok()?.trim_end())?;
+        let (headers, body) = headers(rest)?;
+        let (mut head, ()) = http::Request::builder().method(method).uri(target).body(()).ok()?.into_parts();
+        head.headers = headers;
+        Some(Held { head, body })
+    }
+}
+
+fn request_line(line: &str) -> Option<(Method, String)> {
+    let (method, rest) = line.split_once(' ')?;
+    let (target, version) = rest.rsplit_once(' ')?;
+    if !version.starts_with("HTTP/1.") {
+        return None;
+    }
+    let target = target.trim();
+    let is_absolute = ["http://", "https://"]
+        .iter()
+        .any(|scheme| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
+    let target = match target.split_once("://") {
+        Some((_, after)) if is_absolute => after.find('/').map_or("/", |path| &after[path..]),
+        _ => target,
+    };
+    let slash = if target.starts_with('/') { "" } else { "/" };
+    let target = format!("{slash}{}", utf8_percent_encode(target, UNSAFE));
+    Some((Method::from_bytes(method.as_bytes()).ok()?, target))
+}
+
+/// The headers of a request, and what follows them.
+fn headers(rest: &[u8]) -> Option<(HeaderMap, &[u8])> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    match httparse::parse_headers(rest, &mut fields).ok()? {
+        Complete((length, fields)) => Some((map(fields)?, &rest[length..])),
+        Partial => {
+            let rest = [rest, b"\r\n\r\n"].concat();
+            let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
+            match httparse::parse_headers(&rest, &mut fields).ok()? {
+                Complete((_, fields)) => Some((map(fields)?, &[])),
+                Partial => None,
+            }
+        }
+    }
+}
+
+fn map(fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
+    let mut headers = HeaderMap::with_capacity(fields.len());
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        headers.append(name, HeaderValue::from_bytes(field.value).ok()?);
+    }
+    Some(headers)
+}
+
+/// The body that consists of these parts.
+pub fn join(boundary: &str, parts: &[Bytes]) -> Vec<u8> {
+    let around = boundary.len() + 8;
+    let mut body = Vec::with_capacity(parts.iter().map(|part| part.len() + around).sum::<usize>() + around);
+    for part in parts {
+        for piece in [b"--", boundary.as_bytes(), b"\r\n", part, b"\r\n"] {
+            body.extend_from_slice(piece);
+        }
+    }
+    for piece in [b"--", boundary.as_bytes(), b"--"] {
+        body.extend_from_slice(piece);
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn held(request: &str) -> Option<(String, String, String)> {
+        let part = format!("content-type: application/http; msgtype=request\r\n\r\n{request}");
+        let part = Part::parse(part.as_bytes()).unwrap();
+        let held = part.request()?;
+        let date = held.head.headers.get("x-ms-date").map_or("", |date| date.to_str().unwrap()).to_owned();
+        Some((format!("{} {}", held.head.method, held.head.uri), date, {
+            String::from_utf8(held.body.to_vec()).unwrap()
+        }))
+    }
+
+    #[test]
+    fn a_request_is_read_as_each_client_writes_it() {
+        for (request, line, date, body) in [
+            // With an empty line, without one, with nothing at all after the last header, with line feeds only.
+            ("DELETE /c/b HTTP/1.1\r\nX-MS-Date: d\r\n\r\n", "DELETE /c/b", "d", ""),
+            ("DELETE /c/b?snapshot=s HTTP/1.1\r\nx-ms-date: d\r\n", "DELETE /c/b?snapshot=s", "d", ""),
+            ("DELETE /c/b HTTP/1.1\r\nx-ms-date: d", "DELETE /c/b", "d", ""),
+            ("DELETE /c/b HTTP/1.1", "DELETE /c/b", "", ""),
+            ("PUT /c/%C3%A4 HTTP/1.1\nx-ms-date: d\n\n{}\n", "PUT /c/%C3%A4", "d", "{}\n"),
+            // An empty line too many, before and after.
+            ("\r\nPOST /t HTTP/1.1\r\nx-ms-date: d\r\n\r\n\r\n{}", "POST /t", "d", "\r\n{}"),
+            // An address that is relative, absolute, absolute without a path, not encoded.
+            ("MERGE t(PartitionKey='p',RowKey='') HTTP/1.1", "MERGE /t(PartitionKey='p',RowKey='')", "", ""),
+            ("GET https://a.b:1/t()?$top=1 HTTP/1.1", "GET /t()?$top=1", "", ""),
+            ("GET HTTP://a.b HTTP/1.1", "GET /", "", ""),
+            (
+                "GET /t(PartitionKey='a b',RowKey='ä') HTTP/1.1",
+                { "GET /t(PartitionKey='a%20b',RowKey='%C3%A4')" },
+                "",
+                "",
+            ),
+            ("GET t()?u=http://x/y HTTP/1.0", "GET /t()?u=http://x/y", "", ""),
+        ] {
+            assert_eq!(held(request).unwrap(), (line.into(), date.into(), body.into()), "{request}");
+        }
+        for malformed in
+            ["", "DELETE", "DELETE /c/b", "DELETE /c/b HTTP/2", "DELETE /c HTTP/1.1\r\nno header"]
+        {
+            assert!(held(malformed).is_none(), "{malformed}");
+        }
+    }
+
+    #[test]
+    fn a_part_has_headers_and_only_http_is_a_request() {
+        assert!(Part::parse(b"no header\r\n\r\n").is_none());
+        assert!(Part::parse(b"a: b\r\n").is_none());
+        for (part, is_request) in [
+            ("Content-Type: application/http\r\n\r\nGET /t HTTP/1.1", true),
+            ("CONTENT-TYPE: Application/HTTP\n\nGET /t HTTP/1.1", true),
+            ("Content-Type: text/plain\r\n\r\nGET /t HTTP/1.1", false),
+            ("\r\nGET /t HTTP/1.1", false),
+        ] {
+            assert_eq!(Part::parse(part.as_bytes()).unwrap().request().is_some(), is_request, "{part}");
+        }
+    }
+
+    #[test]
+    fn parts_lie_between_delimiters_and_the_last_one_has_to_be_there() {
+        let split = |body: &str| {
+            let parts = split(body.as_bytes(), "x")?;
+            Some(parts.iter().map(|part| String::from_utf8(part.to_vec()).unwrap()).collect::<Vec<_>>())
+        };
+        assert_eq!(split("--x\r\na\r\n--x\r\nb\r\n--x--").unwrap(), ["a\r\n", "b\r\n"]);
+        assert_eq!(
+            split("before\r\n--x \r\na --x\r\n--xy\r\n--x--\r\nafter").unwrap(),
+            ["a --x\r\n--xy\r\n"]
+        );
+        // As a JavaScript client ended its transactions for years.
+        assert_eq!(split("--x\r\na\r\n--x\r\n").unwrap(), ["a\r\n"]);
+        assert_eq!(split("--x--").unwrap(), [""; 0]);
+        for unfinished in ["--x\r\na\r\n", "--x\r\na\r\n--x\r\nb", "--x\r\n", ""] {
+            assert_eq!(split(unfinished), None, "{unfinished}");
+        }
+    }
+
+    #[test]
+    fn what_was_joined_is_split_the_same() {
+        let parts = [Bytes::from_static(b"a: b\r\n\r\nc"), Bytes::new()];
+        let body = join("x", &parts);
+        assert_eq!(split(&body, "x").unwrap(), [&b"a: b\r\n\r\nc\r\n"[..], b"\r\n"]);
+    }
+
+    #[test]
+    fn a_boundary_may_be_quoted_and_has_to_be_there() {
+        assert_eq!(boundary("multipart/mixed; boundary=batch_1"), Some("batch_1"));
+        assert_eq!(boundary("Multipart/Mixed;charset=x; Boundary=\"a b\""), Some("a b"));
+        for none in ["multipart/mixed", "multipart/mixed; boundary=", "text/plain; boundary=a", ""] {
+            assert_eq!(boundary(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Replies to batches, in the very shape that clients take apart: some of them do so with regular expressions, so the
+//! names of headers have their usual case and every part ends with a line of its own.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use lazuli_concurrency::Timestamp;
+use lazuli_protocol::error::ErrorFormat;
+use lazuli_protocol::request::full;
+use lazuli_protocol::{Refusal, Response, multipart};
+use uuid::Uuid;
+
+use super::multipart::Ids;
+use crate::write::put;
+
+const CONTENT_ID: &str = "content-id";
+/// Names of headers that are not written with a capital after each hyphen and nowhere else.
+const SPELLED: [(&str, &str); 4] = [
+    (CONTENT_ID, "Content-ID"),
+    ("dataserviceid", "DataServiceId"),
+    ("dataserviceversion", "DataServiceVersion"),
+    ("etag", "ETag"),
+];
+
+/// The reply to a change set, of these parts.
+pub(super) fn change_set(parts: &[Bytes]) -> Response {
+    let boundary = format!("changesetresponse_{}", Uuid::new_v4());
+    let mut part = format!("Content-Type: multipart/mixed; boundary={boundary}\r\n\r\n").into_bytes();
+    part.extend_from_slice(&multipart::join(&boundary, parts));
+    batch(part.into())
+}
+
+/// The reply to a batch, of this part.
+pub(super) fn batch(part: Bytes) -> Response {
+    let boundary = format!("batchresponse_{}", Uuid::new_v4());
+    let mut body = multipart::join(&boundary, &[part]);
+    body.extend_from_slice(b"\r\n");
+    let mut response = Response::empty(StatusCode::ACCEPTED);
+    let headers = &mut response.headers;
+    put(headers, CONTENT_TYPE.as_str(), &format!("multipart/mixed; boundary={boundary}"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response.body = full(body);
+    response
+}
+
+/// The part that says which operation failed, and why.
+pub(super) fn refused(
+    ids: &Ids,
+    index: usize,
+    refusal: &Refusal,
+    (request_id, now): (Uuid, Timestamp),
+) -> Bytes {
+    let refusal = refusal.clone().message(format!("{index}:{}", refusal.text()));
+    let (status, mut headers, body) = refusal.render(ErrorFormat::TableJson, &Method::POST, request_id, now);
+    // Only the reply to a whole request has this one.
+    headers.remove("x-ms-error-code");
+    headers.insert("dataserviceversion", HeaderValue::from_static("3.0;"));
+    part(ids, status, &headers, &body)
+}
+
+/// The part that answers one operation.
+pub(super) fn part(ids: &Ids, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Bytes {
+    let mut part = Vec::with_capacity(1024 + body.len());
+    part.extend_from_slice(b"Content-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n");
+    if let Some(id) = &ids.of_part {
+        line(&mut part, CONTENT_ID, id);
+    }
+    let reason = status.canonical_reason().unwrap_or_default();
+    part.extend_from_slice(format!("\r\nHTTP/1.1 {} {reason}\r\n", status.as_u16()).as_bytes());
+    if let Some(id) = &ids.of_request {
+        line(&mut part, CONTENT_ID, id);
+    }
+    for (name, value) in headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH) {
+        line(&mut part, name.as_str(), value);
+    }
+    part.extend_from_slice(b"\r\n");
+    part.extend_from_slice(body);
+    part.into()
+}
+
+fn line(part: &mut Vec<u8>, name: &str, value: &HeaderValue) {
+    match SPELLED.iter().find(|(lower, _)| *lower == name) {
+        Some((_, spelled)) => part.extend_from_slice(spelled.as_bytes()),
+        None => {
+            let mut starts = true;
+            for byte in name.bytes() {
+                part.push(if starts { byte.to_ascii_uppercase() } else { byte });
+                starts = byte == b'-';
+            }
+        }
+    }
+    part.extend_from_slice(b": ");
+    part.extend_from_slice(value.as_bytes());
+    part.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_looks_as_the_live_service_writes_it() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("dataserviceversion", "3.0;"),
+            ("content-length", "0"),
+            ("etag", "W/\"datetime'x'\""),
+        ] {
+            put(&mut headers, name, value);
+        }
+        let id = |id| Some(HeaderValue::from_static(id));
+        let ids = Ids { of_part: id("7"), of_request: id("8") };
+        let part = part(&ids, StatusCode::NO_CONTENT, &headers, b"");
+        let expected = "Content-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: 7\r\n\r\n\
+                        HTTP/1.1 204 No Content\r\nContent-ID: 8\r\nX-Content-Type-Options: nosniff\r\n\
+                        DataServiceVersion: 3.0;\r\nETag: W/\"datetime'x'\"\r\n\r\n";
+        assert_eq!(std::str::from_utf8(&part), Ok(expected));
+    }
+}

@@ -65,23 +65,29 @@ impl<'a> Scan<'a> {
     }
 
     fn quoted(&mut self) -> Result<String, Refusal> {
-        self.symbol("'")?;
-        let mut text = String::new();
-        loop {
-            let (part, rest) = self.0.split_once('\'').ok_or_else(malformed)?;
-            text.push_str(part);
-            self.0 = rest;
-            match rest.strip_prefix('\'') {
-                Some(rest) => self.0 = rest,
-                None => return Ok(text),
-            }
-            text.push('\'');
-        }
+        self.skip_spaces();
+        let (text, rest) = quoted(self.0).ok_or_else(malformed)?;
+        self.0 = rest;
+        Ok(text)
     }
 
     fn end(&mut self) -> Result<(), Refusal> {
         self.symbol(")")?;
         if self.0.is_empty() { Ok(()) } else { Err(malformed()) }
+    }
+}
+
+/// A string in quotes at the start of a text, and what follows it.
+pub(crate) fn quoted(text: &str) -> Option<(String, &str)> {
+    let (mut string, mut rest) = (String::new(), text);
+    loop {
+        let (part, behind) = rest.strip_prefix('\'')?.split_once('\'')?;
+        string.push_str(part);
+        if !behind.starts_with('\'') {
+            return Some((string, behind));
+        }
+        string.push('\'');
+        rest = behind;
     }
 }
 

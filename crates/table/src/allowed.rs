@@ -5,10 +5,12 @@
 
 use std::cmp::Ordering;
 
+use bytes::Bytes;
 use lazuli_protocol::request::{Caller, TableRange};
 use lazuli_protocol::{ErrorCode, Operation, Refusal, Version};
 
-use crate::keys::{Keys, ordinal};
+use crate::filter::range::{Span, after};
+use crate::keys::{Keys, ordinal, partition_key, row_key};
 
 /// Refuses a write outside of the range that the caller may reach.
 pub(crate) fn check_keys(caller: &Caller, keys: &Keys, version: Version) -> Result<(), Refusal> {
@@ -60,6 +62,17 @@ pub(crate) fn contains(range: &TableRange, keys: &Keys) -> bool {
         && at(&range.end_partition, &range.end_row) != Some(Ordering::Greater)
 }
 
+/// The same range as rows: what a query is clipped to.
+pub(crate) fn span(range: &TableRange) -> Span {
+    let start = range.start_partition.as_deref().map(partition_key);
+    let start_row = range.start_row.as_deref().filter(|_| start.is_some()).map(row_key);
+    let end = range.end_partition.as_deref().map(|partition| match &range.end_row {
+        Some(row) => (partition_key(partition), after(&row_key(row))),
+        None => (after(&partition_key(partition)), Bytes::new()),
+    });
+    Span { from: (start.unwrap_or_default(), start_row.unwrap_or_default()), end }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +89,10 @@ mod tests {
         let reaches = |range: &TableRange, partition: &str, row: &str| {
             contains(range, &Keys { partition: partition.into(), row: row.into() })
         };
+        let reads = |range: &TableRange, partition: &str, row: &str| {
+            let (at, Span { from, end }) = ((partition_key(partition), row_key(row)), span(range));
+            from <= at && end.is_none_or(|end| at < end)
+        };
         for (partition, row, expected) in [
             ("a", "9", false),
             ("b", "4", false),
@@ -86,9 +103,11 @@ mod tests {
             ("e", "0", false),
         ] {
             assert_eq!(reaches(&range, partition, row), expected, "{partition} {row}");
+            assert_eq!(reads(&range, partition, row), expected, "{partition} {row}");
         }
         let whole = TableRange { start_partition: some("b"), end_partition: some("b"), ..Default::default() };
         assert!(reaches(&whole, "b", "") && !reaches(&whole, "a", "") && !reaches(&whole, "ba", ""));
-        assert!(reaches(&TableRange::default(), "", ""));
+        assert!(reads(&whole, "b", "") && !reads(&whole, "a", "") && !reads(&whole, "ba", ""));
+        assert!(reaches(&TableRange::default(), "", "") && reads(&TableRange::default(), "", ""));
     }
 }

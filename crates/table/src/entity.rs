@@ -39,7 +39,6 @@ impl<'a> Entity<'a> {
     }
 
     /// The value of a property.
-    #[expect(dead_code)]
     pub(crate) fn get(&self, name: &str) -> Option<&Value<'a>> {
         self.properties.iter().find(|(own, _)| own == name).map(|(_, value)| value)
     }

@@ -2,14 +2,16 @@
 //!
 //! A handler reads the request, runs a rule inside a transaction on one partition, and answers.
 //! [`TableService::call`] is the table of contents. Below the handlers: [`address`] and [`format`] read what a request
-//! says, [`json`] reads and writes bodies, [`entity`] and [`value`] are what is stored, [`keys`] says where.
+//! says, [`filter`] which entities a query is for, [`json`] reads and writes bodies, [`entity`] and [`value`] are what is stored, [`keys`] says where.
 //!
 //! Optimistic concurrency is the default here: update, merge and delete name the version that they change.
 
 mod address;
 mod allowed;
 mod batch;
+mod continuation;
 mod entity;
+mod filter;
 mod format;
 #[doc(hidden)]
 pub mod fuzz;
@@ -17,6 +19,7 @@ mod get;
 mod json;
 mod keys;
 mod query;
+mod query_tables;
 mod rows;
 mod table;
 mod value;
@@ -88,6 +91,10 @@ fn table_gone() -> Refusal {
 impl Service for TableService {
     async fn call(&self, request: Request) -> Result<Response, Refusal> {
         match request.operation {
+            Operation::QueryTables if request.object.is_empty() || request.object == "()" => {
+                self.query_tables(request).await
+            }
+            Operation::QueryTables => self.get_table(request).await,
             Operation::CreateTable => self.create_table(request).await,
             Operation::DeleteTable => self.delete_table(request).await,
             Operation::GetTableAcl => self.get_table_acl(request).await,
@@ -95,6 +102,7 @@ impl Service for TableService {
             Operation::QueryEntities if !request.object.is_empty() && request.object != "()" => {
                 self.get_entity(request).await
             }
+            Operation::QueryEntities => self.query_entities(request).await,
             Operation::InsertEntity
             | Operation::UpdateEntity
             | Operation::InsertOrReplaceEntity

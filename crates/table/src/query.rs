@@ -1,20 +1,174 @@
 //! Query Entities: `$filter`, `$select`, `$top` and continuation.
+//!
+//! A page ends when it is full, or when many rows were read for it: then it may be short or even empty, and says where to
+//! go on. Each span of keys is read in one snapshot and no partition lies in two, so a query sees an entity group
+//! transaction whole or not at all.
 
-use lazuli_protocol::{Query, Refusal};
+use bytes::Bytes;
+use http::StatusCode;
+use lazuli_generations::{Damage, unreadable};
+use lazuli_protocol::request::Caller;
+use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response};
+use lazuli_store::{MAX_SCAN_BYTES, MAX_SCAN_ROWS, Row, SpaceId, Which};
 
+use crate::entity::{Entity, check_name};
+use crate::filter::Filter;
+use crate::filter::evaluate::Found;
+use crate::filter::range::{Position, Reach, Span};
 use crate::json::parse::invalid;
+use crate::json::render::{Renderer, Stands};
+use crate::keys::Keys;
+use crate::{TableService, allowed, continuation, format, table_gone};
 
 /// The most names in `$select`.
 const MAX_SELECTED: usize = 255;
+/// The most entities, or tables, of a page, and as many as there are if the client does not say.
+const MAX_TOP: usize = 1000;
+/// What OData has and the table service never had.
+const UNSUPPORTED: [&str; 6] = ["$orderby", "$skip", "$inlinecount", "$count", "$expand", "$search"];
 
-/// The properties that `$select` names; `None`: all of them.
+/// The properties that `$select` names, each once; `None`: all of them.
 pub(crate) fn select(query: &Query) -> Result<Option<Vec<String>>, Refusal> {
     let Some(names) = query.get("$select").map(str::trim).filter(|names| !names.is_empty()) else {
         return Ok(None);
     };
-    let names: Vec<_> = names.split(',').take(MAX_SELECTED + 1).map(|name| name.trim().to_owned()).collect();
-    if names.len() > MAX_SELECTED {
-        return Err(invalid("$select names too many properties."));
+    let mut selected: Vec<String> = Vec::new();
+    for name in names.split(',').map(str::trim) {
+        if name == "*" {
+            return Ok(None);
+        }
+        if selected.len() == MAX_SELECTED {
+            return Err(invalid("$select names too many properties."));
+        }
+        // What no property can be called, such as an annotation, selects nothing.
+        if check_name(name).is_ok() && !selected.iter().any(|other| other == name) {
+            selected.push(name.to_owned());
+        }
     }
-    Ok((!names.iter().any(|name| name == "*")).then_some(names))
+    Ok(Some(selected))
+}
+
+/// How many entities or tables `$top` asks for.
+pub(crate) fn top(query: &Query) -> Result<usize, Refusal> {
+    let Some(text) = query.get("$top").filter(|text| !text.is_empty()) else { return Ok(MAX_TOP) };
+    let asked = text.parse().ok().filter(|top| (0..=MAX_TOP).contains(top));
+    asked.ok_or_else(|| invalid(format!("$top is not a number of at most {MAX_TOP}.")))
+}
+
+/// The condition of `$filter`. An empty one is none.
+pub(crate) fn filter(query: &Query) -> Result<Option<Filter>, Refusal> {
+    let text = query.get("$filter").filter(|text| !text.trim_ascii().is_empty());
+    text.map(Filter::parse).transpose()
+}
+
+/// Refuses options that would change the answer if they were known.
+pub(crate) fn check_options(query: &Query) -> Result<(), Refusal> {
+    match UNSUPPORTED.into_iter().find(|name| query.contains(name)) {
+        Some(name) => {
+            Err(Refusal::new(ErrorCode::NotImplemented).message(format!("{name} is not supported.")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A page that is being written.
+struct Page<'a> {
+    renderer: Renderer<'a>,
+    filter: Option<&'a Filter>,
+    select: Option<&'a [String]>,
+    /// How many more entities it takes.
+    room: usize,
+    body: Vec<u8>,
+}
+
+impl Page<'_> {
+    /// Adds the entity of a row if it matches.
+    fn visit(&mut self, partition: &Bytes, row: &Row) -> Result<(), Refusal> {
+        let keys = Keys::of_row(partition, &row.key).ok_or(Damage::Undecodable)?;
+        let entity = Entity::decode(&row.value)?;
+        let found = Found { keys: &keys, stamp: row.token.0, entity: &entity };
+        if self.filter.is_none_or(|filter| filter.matches(&found)) {
+            if self.body.last() == Some(&b'}') {
+                self.body.push(b',');
+            }
+            self.renderer.entity(&mut self.body, Stands::InList, (&keys, found.stamp, &entity), self.select);
+            self.room -= 1;
+        }
+        Ok(())
+    }
+}
+
+impl TableService {
+    /// Query Entities.
+    pub(crate) async fn query_entities(&self, request: Request) -> Result<Response, Refusal> {
+        check_options(&request.query)?;
+        let metadata = format::metadata(&request.headers, &request.query, request.version)?;
+        let (filter, select) = (filter(&request.query)?, select(&request.query)?);
+        let top = top(&request.query)?;
+        let reach = reach(&request, filter.as_ref())?;
+        let table = self.table(&request.account, &request.container).await?;
+
+        let renderer = Renderer {
+            metadata,
+            endpoint: &request.endpoint,
+            account: &request.account.name,
+            table: &request.container,
+        };
+        let (filter, select) = (filter.as_ref(), select.as_deref());
+        let mut page = Page { renderer, filter, select, room: top, body: Vec::new() };
+        renderer.open_list(&mut page.body, &request.container);
+        let next = if top == 0 { None } else { self.fill(&mut page, table.space, reach).await? };
+        Renderer::close_list(&mut page.body);
+
+        let mut response = format::json(StatusCode::OK, metadata, page.body);
+        if let Some(next) = next {
+            continuation::put_position(&mut response.headers, &next);
+        }
+        Ok(response)
+    }
+
+    /// Reads rows for a page until it is full or enough were read; where the next one begins, if more are left.
+    async fn fill(
+        &self,
+        page: &mut Page<'_>,
+        space: SpaceId,
+        reach: Reach,
+    ) -> Result<Option<Position>, Refusal> {
+        let (mut rows, mut bytes) = (MAX_SCAN_ROWS, MAX_SCAN_BYTES);
+        for Span { from, end } in reach.spans {
+            if page.room == 0 || rows == 0 || bytes == 0 {
+                return Ok(Some(from));
+            }
+            let limit = if reach.is_exact { page.room.min(rows) } else { rows };
+            let scanned =
+                self.store.scan_space(space, from, end, Which::All, limit).await.map_err(unreadable)?;
+            if !scanned.space.is_some_and(|space| space.open) {
+                return Err(table_gone());
+            }
+            for (partition, row) in &scanned.rows {
+                if page.room == 0 {
+                    return Ok(Some((partition.clone(), row.key.clone())));
+                }
+                page.visit(partition, row)?;
+                rows -= 1;
+                bytes = bytes.saturating_sub(row.value.len());
+            }
+            if scanned.next.is_some() {
+                return Ok(scanned.next);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The rows that a query asks for and its caller may see.
+fn reach(request: &Request, filter: Option<&Filter>) -> Result<Reach, Refusal> {
+    let mut reach = Reach::of(filter);
+    if let Some(from) = continuation::position(&request.query)? {
+        reach.clip(&Span { from, end: None });
+    }
+    if let Caller::Sas(grant) = &request.caller {
+        reach.clip(&allowed::span(&grant.table_range));
+    }
+    Ok(reach)
 }

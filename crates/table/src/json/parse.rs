@@ -141,8 +141,12 @@ pub(crate) fn double(text: &str) -> Option<f64> {
 
 /// The ticks of a DateTime; one without an offset is UTC.
 pub(crate) fn date_time(text: &str) -> Option<u64> {
-    let moment = date::parse_iso8601(text).or_else(|| date::parse_iso8601(&format!("{text}Z")))?;
-    (moment >= FIRST_DATE_TIME).then(|| moment.ticks())
+    moment(text).filter(|moment| *moment >= FIRST_DATE_TIME).map(Timestamp::ticks)
+}
+
+/// A moment, which need not be one that a DateTime can hold.
+pub(crate) fn moment(text: &str) -> Option<Timestamp> {
+    date::parse_iso8601(text).or_else(|| date::parse_iso8601(&format!("{text}Z")))
 }
 
 /// The bytes of a Guid.

@@ -18,6 +18,9 @@ use crate::value::{EdmType, Value};
 /// What is not encoded in links.
 const LINK: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
+/// The properties that every entity has.
+const KEYS: [&str; 3] = ["PartitionKey", "RowKey", "Timestamp"];
+
 /// How much a reply says beside the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metadata {
@@ -44,12 +47,10 @@ pub(crate) struct Renderer<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stands {
     Alone,
-    #[cfg_attr(not(test), expect(dead_code))]
     InList,
 }
 
 impl Renderer<'_> {
-    #[expect(dead_code)]
     /// Begins a list of what `$metadata` calls `of`: the table, or `Tables`.
     pub(crate) fn open_list(&self, out: &mut Vec<u8>, of: &str) {
         out.push(b'{');
@@ -59,7 +60,6 @@ impl Renderer<'_> {
         out.extend_from_slice(b"\"value\":[");
     }
 
-    #[expect(dead_code)]
     /// Ends it.
     pub(crate) fn close_list(out: &mut Vec<u8>) {
         out.extend_from_slice(b"]}");
@@ -104,6 +104,11 @@ impl Renderer<'_> {
         }
         for (name, value) in entity.properties.iter().filter(|(name, _)| is_selected(name)) {
             object.property(name, value, self.metadata);
+        }
+        // The live service shows that a property was asked for and is not there.
+        let is_missing = |name: &&String| !KEYS.contains(&name.as_str()) && entity.get(name).is_none();
+        for name in select.unwrap_or_default().iter().filter(is_missing) {
+            object.null(name);
         }
         object.close();
     }
@@ -164,6 +169,11 @@ impl<'a> Object<'a> {
     fn text(&mut self, name: &str, value: &str) {
         self.name(name);
         push_string(self.out, value);
+    }
+
+    fn null(&mut self, name: &str) {
+        self.name(name);
+        self.out.extend_from_slice(b"null");
     }
 
     fn property(&mut self, name: &str, value: &Value<'_>, metadata: Metadata) {

@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod batch;
+mod filter;
+mod query;
+mod query_tables;
 mod support;
 mod tables;
 mod write;

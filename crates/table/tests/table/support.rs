@@ -2,7 +2,9 @@
 
 use lazuli_protocol::ServiceKind;
 use lazuli_table::TableService;
-use lazuli_testing::TestServer;
+use lazuli_testing::{Reply, TestServer};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
 
 /// JSON both ways, with minimal metadata.
 pub(crate) const JSON: &str =
@@ -31,4 +33,43 @@ pub(crate) async fn insert(server: &Server, partition: &str, row: &str, members:
     let comma = if members.is_empty() { "" } else { "," };
     let body = format!(r#"{{"PartitionKey":"{partition}","RowKey":"{row}"{comma}{members}}}"#);
     server.post("/people", JSON, body).await.expect(201).etag().to_owned()
+}
+
+/// A text as the value of a parameter.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// The entities, or tables, of a list.
+pub(crate) fn values(reply: &Reply) -> Vec<Value> {
+    let Value::Object(mut list) = serde_json::from_slice(&reply.body).unwrap() else {
+        panic!("{}", reply.text())
+    };
+    serde_json::from_value(list.remove("value").unwrap()).unwrap()
+}
+
+/// The keys of the entities in a list.
+pub(crate) fn keys(reply: &Reply) -> Vec<(String, String)> {
+    let key = |entity: &Value, key: &str| entity[key].as_str().unwrap_or_default().to_owned();
+    values(reply).iter().map(|entity| (key(entity, "PartitionKey"), key(entity, "RowKey"))).collect()
+}
+
+/// The target of the page behind a reply to one, if there is one.
+pub(crate) fn next(target: &str, reply: &Reply) -> Option<String> {
+    let partition = reply.header("x-ms-continuation-nextpartitionkey")?;
+    let row = reply.header("x-ms-continuation-nextrowkey").unwrap();
+    let separator = if target.contains('?') { '&' } else { '?' };
+    Some(format!("{target}{separator}NextPartitionKey={}&NextRowKey={}", encoded(partition), encoded(row)))
+}
+
+/// The keys of what a query finds in `people`, page after page.
+pub(crate) async fn query_all(server: &Server, options: &str) -> Vec<(String, String)> {
+    let target = format!("/people()?{options}");
+    let (mut page, mut found) = (Some(target.clone()), vec![]);
+    while let Some(at) = page {
+        let reply = server.get(&at, JSON).await.expect(200);
+        found.extend(keys(&reply));
+        page = next(&target, &reply);
+    }
+    found
 }

@@ -90,8 +90,7 @@ mod tests {
             contains(range, &Keys { partition: partition.into(), row: row.into() })
         };
         let reads = |range: &TableRange, partition: &str, row: &str| {
-            let (at, Span { from, end }) = ((partition_key(partition), row_key(row)), span(range));
-            from <= at && end.is_none_or(|end| at < end)
+            span(range).contains(&(partition_key(partition), row_key(row)))
         };
         for (partition, row, expected) in [
             ("a", "9", false),

@@ -1,9 +1,16 @@
 //! Entry points for fuzzing: each takes whatever a client could send, and must not panic.
 
+use lazuli_concurrency::Stamp;
+use lazuli_protocol::Query;
+
+use crate::entity::Entity;
+use crate::filter::Filter;
+use crate::filter::evaluate::Found;
+use crate::filter::range::Reach;
 use crate::json::parse;
 use crate::json::render::{Metadata, Renderer, Stands};
-use crate::keys::Keys;
-use lazuli_concurrency::Stamp;
+use crate::keys::{Keys, partition_key, row_key};
+use crate::value::Value;
 
 /// The body of a write: what can be read is written and read back the same.
 pub fn entity(data: &[u8]) {
@@ -21,4 +28,88 @@ pub fn address(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let _ = crate::address::keys(text);
     let _ = crate::address::table(text);
+}
+
+/// A filter: what it matches lies among the rows that are read for it.
+pub fn filter(data: &[u8]) {
+    let Some(filter) = std::str::from_utf8(data).ok().and_then(|text| Filter::parse(text).ok()) else {
+        return;
+    };
+    let reach = Reach::of(Some(&filter));
+    let entity = Entity { properties: vec![("P".into(), Value::Int32(5))] };
+    for (partition, row) in [("", ""), ("p", ""), ("p", "r"), ("\u{FF61}", "😀")] {
+        let keys = Keys { partition: partition.into(), row: row.into() };
+        let matches = filter.matches(&Found { keys: &keys, stamp: Stamp::from_ticks(1), entity: &entity });
+        let at = (partition_key(partition), row_key(row));
+        let is_read = reach.spans.iter().any(|span| span.contains(&at));
+        assert!(if reach.is_exact { is_read == matches } else { is_read || !matches });
+    }
+}
+
+/// The options of a query, its continuation among them.
+pub fn query(data: &[u8]) {
+    let Some(query) = std::str::from_utf8(data).ok().and_then(|text| Query::parse(text).ok()) else { return };
+    let _ = crate::query::select(&query);
+    let _ = crate::query::top(&query);
+    let _ = crate::continuation::table(&query);
+    if let Ok(Some(from)) = crate::continuation::position(&query) {
+        let mut headers = http::HeaderMap::new();
+        crate::continuation::put_position(&mut headers, &from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    type Entry = fn(&[u8]);
+
+    /// Good inputs, each for its entry; what is made of them is mostly bad.
+    const SEEDS: [(Entry, &[&str]); 4] = [
+        (
+            super::entity,
+            &[r#"{"P":"5","P@odata.type":"Edm.Int64","D":1.5e3,"N":null,"S":"\u00e4\ud83d\ude00"}"#],
+        ),
+        (super::address, &["(PartitionKey='it''s',RowKey='r')", "('Table')", "(TableName='t')"]),
+        (
+            super::filter,
+            &[
+                "not (PartitionKey eq 'p' and RowKey ge 'r') or P gt 5 and true",
+                "D lt -1.5e3 or L eq 5L or G eq guid'c9da6455-213d-42c9-9a79-3e9149a57833'",
+                "T ge datetime'2020-02-03T04:05:06.1234567Z' and (Y ne X'00ff' or 'it''s' le S)",
+            ],
+        ),
+        (
+            super::query,
+            &["$select=A,B,*&$top=7&NextPartitionKey=1!4!cGFy&NextRowKey=1!0!&NextTableName=1!4!cGFy"],
+        ),
+    ];
+
+    #[test]
+    fn whatever_is_sent_is_read_or_refused() {
+        let seed = rand::random();
+        println!("seed {seed}");
+        let mut rng = StdRng::seed_from_u64(seed);
+        for (entry, seeds) in SEEDS {
+            for round in 0..2000 {
+                let mut data = seeds[round % seeds.len()].as_bytes().to_vec();
+                entry(&data);
+                for _ in 0..rng.random_range(1..6) {
+                    let (at, other) = (rng.random_range(0..data.len()), rng.random_range(0..data.len()));
+                    match rng.random_range(0..4) {
+                        0 => data[at] = rng.random(),
+                        1 => data.swap(at, other),
+                        2 => data.insert(at, data[other]),
+                        _ => data.extend_from_within(at.min(other)..at.max(other)),
+                    }
+                }
+                data.truncate(rng.random_range(1..=data.len()));
+                entry(&data);
+            }
+            for _ in 0..500 {
+                entry(&(0..rng.random_range(0..40)).map(|_| rng.random()).collect::<Vec<u8>>());
+            }
+        }
+    }
 }

@@ -23,6 +23,13 @@ pub(crate) struct Span {
     pub(crate) end: Option<Position>,
 }
 
+impl Span {
+    /// Whether a row lies in it.
+    pub(crate) fn contains(&self, at: &Position) -> bool {
+        self.from <= *at && is_before(Some(at), self.end.as_ref())
+    }
+}
+
 /// The rows that a query has to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reach {
@@ -384,8 +391,7 @@ mod tests {
                 let found = Found { keys: &keys, stamp: Stamp::from_ticks(1), entity: &entity };
                 let matches = filter.matches(&found);
                 let at = (partition_key(partition), row_key(row));
-                let within = |s: &Span| s.from <= at && s.end.as_ref().is_none_or(|end| at < *end);
-                let is_read = reach.spans.iter().any(within);
+                let is_read = reach.spans.iter().any(|span| span.contains(&at));
                 assert!(is_read || !matches, "{keys:?} is missed by {text}");
                 assert!(!reach.is_exact || is_read == matches, "{keys:?} is no match of {text}");
             }

@@ -3,6 +3,7 @@
 
 mod batch;
 mod filter;
+mod model;
 mod query;
 mod query_tables;
 mod support;

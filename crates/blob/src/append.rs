@@ -59,7 +59,7 @@ impl BlobService {
             let blob = record::blob(view.row(&keys::BASE))?;
             let admission = append.preconditions.admit_write_to(blob.as_ref(), is_append, view.now)?;
             let mut blob = blob.ok_or_else(not_found)?;
-            append.check(blob.content.len(), 0)?;
+            append.check_position(blob.content.len())?;
             check_changeable(&blob, view.now)?;
             blob.lease = admission.lease;
             if let Kind::Append { sealed, .. } = &mut blob.kind {
@@ -149,13 +149,18 @@ impl Append {
 
     /// Judges the conditions that only appends have.
     fn check(&self, length: u64, more: u64) -> Result<(), Refusal> {
-        if self.position.is_some_and(|position| position != length) {
-            return Err(ErrorCode::AppendPositionConditionNotMet.into());
-        }
+        self.check_position(length)?;
         if self.max_size.is_some_and(|max_size| length.saturating_add(more) > max_size) {
             return Err(ErrorCode::MaxBlobSizeConditionNotMet.into());
         }
         Ok(())
+    }
+
+    fn check_position(&self, length: u64) -> Result<(), Refusal> {
+        match self.position {
+            Some(position) if position != length => Err(ErrorCode::AppendPositionConditionNotMet.into()),
+            _ => Ok(()),
+        }
     }
 }
 

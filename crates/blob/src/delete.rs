@@ -266,8 +266,8 @@ impl Deletion<'_> {
         }
         let deleted = keys::deleted(&key);
         let blob = record::blob(view.row(&deleted))?.filter(|blob| !blob.has_expired(view.now));
-        let blob = blob.ok_or_else(not_found)?;
         self.preconditions.admit_lease(None, Access::Write, view.now)?;
+        let blob = blob.ok_or_else(not_found)?;
         self.preconditions.check_conditions(&blob)?;
         let step = Step { permanent: true, released: blob.content.allocated(), ..Step::default() };
         Ok(Decision::Write(Change::of([Mutation::Delete(deleted)]), step))

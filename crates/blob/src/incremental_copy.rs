@@ -111,7 +111,10 @@ impl Backup<'_> {
             Err(ConditionRefusal::ConditionNotMet) if conditions.if_match.is_some() => {
                 Err(ErrorCode::TargetConditionNotMet.into())
             }
-            judged => Ok(judged?),
+            judged => {
+                judged?;
+                self.copy.preconditions.check_tags(live)
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //! A snapshot is a row of its own that shares the blob's content. Under versioning it makes a version, too.
 
 use http::StatusCode;
-use lazuli_concurrency::{Access, Stamp};
+use lazuli_concurrency::{Access, Stamp, Timestamp};
 use lazuli_protocol::{Metadata, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
@@ -26,10 +26,10 @@ impl BlobService {
         let writer = self.extents.pins().writer();
         let taken = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
             let base = record::blob(view.row(&keys::BASE))?;
-            let base = admit(&preconditions, base, view)?;
+            let (base, valid_until) = admit(&preconditions, base, view)?;
             check_update(base.encryption.as_ref(), seal.as_ref())?;
             writer.hold(self.pin(), base.contents());
-            take(view, base, &metadata, history)
+            take(view, base, &metadata, history, valid_until)
         });
         let Taken { id, snapshot, version } = taken.await?;
         let mut response = reply::written(StatusCode::CREATED, &snapshot, request.version);
@@ -50,13 +50,18 @@ struct Taken {
     version: Option<Stamp>,
 }
 
-/// The blob, if a snapshot of it may be taken: for the lease that is a read, for the conditions a write.
-fn admit(preconditions: &Preconditions, base: Option<Blob>, view: &View<'_>) -> Result<Blob, Refusal> {
-    preconditions.admit_lease(base.as_ref(), Access::Read, view.now)?;
+/// The blob, if a snapshot of it may be taken, and until when that holds: for the lease that is a read, for the conditions
+/// a write.
+fn admit(
+    preconditions: &Preconditions,
+    base: Option<Blob>,
+    view: &View<'_>,
+) -> Result<(Blob, Option<Timestamp>), Refusal> {
+    let admission = preconditions.admit_lease(base.as_ref(), Access::Read, view.now)?;
     let base = base.filter(|base| base.is_live(view.now)).ok_or_else(not_found)?;
     preconditions.check_conditions(&base)?;
     check_changeable(&base, view.now)?;
-    Ok(base)
+    Ok((base, admission.valid_until))
 }
 
 fn take(
@@ -64,6 +69,7 @@ fn take(
     mut base: Blob,
     metadata: &Metadata,
     history: History,
+    valid_until: Option<Timestamp>,
 ) -> Result<Decision<Taken>, Refusal> {
     let id = view.stamp;
     let mut snapshot = base.as_snapshot();
@@ -77,7 +83,8 @@ fn take(
         base.version = Some(id);
         mutations.push(Mutation::Put(keys::BASE, base.encode()?));
     }
-    Ok(Decision::Write(Change::of(mutations), Taken { id, snapshot, version: base.version }))
+    let change = Change::of(mutations).until(valid_until);
+    Ok(Decision::Write(change, Taken { id, snapshot, version: base.version }))
 }
 
 impl Blob {

@@ -27,14 +27,14 @@ impl BlobService {
         let preconditions = Preconditions::of_tags(&request.headers)?;
         let target = self.target(&request).await?;
         let amended = self.amend(&target, |blob, now| {
-            preconditions.admit_lease(blob.as_ref(), Access::Read, now)?;
+            let valid_until = preconditions.admit_lease(blob.as_ref(), Access::Read, now)?.valid_until;
             let mut blob = blob.ok_or_else(not_found)?;
             preconditions.check_conditions(&blob)?;
             check_tier(blob.kind, tier, blob.content.len())?;
             check_no_pending_copy(&blob)?;
             blob.tier = blob.tier.at(now).set(tier, quick, now)?;
             let rehydrates = blob.tier.rehydration.is_some();
-            Ok(Amended { blob, valid_until: None, answer: rehydrates })
+            Ok(Amended { blob, valid_until, answer: rehydrates })
         });
         let rehydrates = amended.await?;
         Ok(Response::empty(if rehydrates { StatusCode::ACCEPTED } else { StatusCode::OK }))

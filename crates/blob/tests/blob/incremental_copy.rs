@@ -107,6 +107,7 @@ async fn what_does_not_fit_the_backup_is_refused() {
         ("if-match: \"0x1\"".to_owned(), "TargetConditionNotMet"),
         (format!("if-none-match: {}", copied.etag()), "ConditionNotMet"),
         ("if-unmodified-since: Thu, 01 Jan 2026 00:00:00 GMT".to_owned(), "ConditionNotMet"),
+        ("x-ms-if-tags: a = '1'".to_owned(), "ConditionNotMet"),
     ] {
         server.back_up("/things/source", &third, &condition).await.refused(412, code);
     }

@@ -1,6 +1,8 @@
 //! Lease Blob, and the use of leased blobs: the rows of the tables of the specification, one cell after the other.
 
 use crate::support::{Reply, TestServer, start};
+use lazuli_concurrency::Span;
+use lazuli_store::Store;
 
 const A: &str = "aaaaaaaa-0000-4000-8000-00000000000a";
 const B: &str = "bbbbbbbb-0000-4000-8000-00000000000b";
@@ -60,6 +62,18 @@ impl TestServer {
             self.advance(15);
         }
         assert_eq!(self.lease_state(blob).await, state);
+    }
+
+    /// Moves the clock by more than a minute, and waits until the store shows it.
+    fn a_minute_passes(&self) -> impl FnOnce() + Send + 'static {
+        let (clock, store) = (self.clock.clone(), self.store.clone());
+        move || {
+            let until = store.now() + Span::seconds(61);
+            clock.advance(Span::seconds(62));
+            while store.now() < until {
+                std::thread::yield_now();
+            }
+        }
     }
 
     pub(crate) async fn lease_state(&self, blob: &str) -> String {
@@ -180,7 +194,7 @@ async fn a_break_takes_the_shorter_of_its_period_and_what_remains() {
 /// How an operation uses a blob, its name, the type of blob it needs, and its method, query, headers and body.
 type Use = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
-const USES: [Use; 16] = [
+const USES: [Use; 23] = [
     ("write", "Put Blob", "BlockBlob", "PUT", "", "x-ms-blob-type: BlockBlob", "new"),
     ("write", "Put Blob (append)", "AppendBlob", "PUT", "", "x-ms-blob-type: AppendBlob", ""),
     ("write", "Put Block", "BlockBlob", "PUT", "?comp=block&blockid=AAAA", "", "block"),
@@ -189,15 +203,49 @@ const USES: [Use; 16] = [
     ("write", "Append Blob Seal", "AppendBlob", "PUT", "?comp=seal", "", ""),
     ("write", "Set Blob Metadata", "BlockBlob", "PUT", "?comp=metadata", "", ""),
     ("write", "Set Blob Properties", "BlockBlob", "PUT", "?comp=properties", "", ""),
+    (
+        "write",
+        "Set Blob Properties (resize)",
+        PAGE,
+        "PUT",
+        "?comp=properties",
+        "x-ms-blob-content-length: 0",
+        "",
+    ),
     ("write", "Set Blob Tags", "BlockBlob", "PUT", "?comp=tags", "", "<Tags><TagSet/></Tags>"),
+    ("write", "Set Blob Expiry", "BlockBlob", "PUT", "?comp=expiry", "x-ms-expiry-option: NeverExpire", ""),
+    (
+        "write",
+        "Put Blob (page)",
+        PAGE,
+        "PUT",
+        "",
+        "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512",
+        "",
+    ),
+    (
+        "write",
+        "Put Page (clear)",
+        PAGE,
+        "PUT",
+        "?comp=page",
+        "x-ms-page-write: clear\nrange: bytes=0-511",
+        "",
+    ),
     ("read", "Get Blob", "BlockBlob", "GET", "", "", ""),
     ("read", "Get Blob Properties", "BlockBlob", "HEAD", "", "", ""),
     ("read", "Get Blob Metadata", "BlockBlob", "GET", "?comp=metadata", "", ""),
     ("read", "Get Blob Tags", "BlockBlob", "GET", "?comp=tags", "", ""),
     ("read", "Get Block List", "BlockBlob", "GET", "?comp=blocklist", "", ""),
     ("read", "Get Block List (all)", "BlockBlob", "GET", "?comp=blocklist&blocklisttype=all", "", ""),
+    ("read", "Get Page Ranges", PAGE, "GET", "?comp=pagelist", "", ""),
     ("read", "Snapshot Blob", "BlockBlob", "PUT", "?comp=snapshot", "", ""),
+    ("read", "Snapshot Blob (page)", PAGE, "PUT", "?comp=snapshot", "", ""),
+    ("read", "Set Blob Tier", "BlockBlob", "PUT", "?comp=tier", "x-ms-access-tier: Cool", ""),
 ];
+
+/// The type of a page blob, with the header that it cannot be without.
+const PAGE: &str = "PageBlob\nx-ms-blob-content-length: 512";
 
 #[tokio::test]
 async fn using_a_leased_blob_needs_what_the_table_says() {
@@ -232,6 +280,42 @@ async fn using_a_leased_blob_needs_what_the_table_says() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_lease_that_runs_out_before_the_commit_is_lost() {
+    let server = start().await;
+    server.create_container("con").await;
+    let delete = ("write", "Delete Blob", "BlockBlob", "DELETE", "", "", "");
+    let changes = USES.iter().filter(|(_, _, _, method, ..)| *method == "PUT");
+    for (n, (_, name, kind, method, query, own, body)) in changes.chain([&delete]).enumerate() {
+        let blob = format!("/con/{n}");
+        let put = server.put(&blob, &format!("x-ms-blob-type: {kind}"), "").await.expect(201);
+        server.bring_lease_to(&blob, "leased").await;
+        server.watched.between.before_next_commit(server.a_minute_passes());
+        let all = format!("{own}\n{}", headers("lease-id=A"));
+        let reply = server.call(method, &format!("{blob}{query}"), &all, *body).await;
+        assert_eq!(reply.outcome(), (412, "LeaseLost"), "{name}");
+        let left = server.head(&blob, "").await.expect(200);
+        assert_eq!(left.etag(), put.etag(), "{name}");
+        assert_eq!(server.lease_state(&blob).await, "expired", "{name}");
+    }
+    // So it is with containers.
+    for (query, method) in [("", "DELETE"), ("&comp=metadata", "PUT")] {
+        let name = container(&format!("con-{}", method.to_lowercase()));
+        server.put(&name, "", "").await.expect(201);
+        server.bring_lease_to(&name, "leased").await;
+        server.watched.between.before_next_commit(server.a_minute_passes());
+        let reply = server.call(method, &format!("{name}{query}"), &headers("lease-id=A"), "").await;
+        assert_eq!(reply.outcome(), (412, "LeaseLost"), "{method}");
+    }
+    server.create_container("old").await;
+    server.bring_lease_to(&container("old"), "leased").await;
+    // The commit that reserves the old name is the third.
+    server.watched.between.before_commit_after(2, server.a_minute_passes());
+    let rename = format!("x-ms-source-container-name: old\n{}", headers("source-lease-id=A"));
+    server.put("/new?restype=container&comp=rename", &rename, "").await.refused(412, "LeaseLost");
+    server.head(&container("old"), "").await.expect(200);
 }
 
 #[tokio::test]

@@ -15,7 +15,10 @@ pub(crate) struct Watch {
     rows: AtomicUsize,
     held: Mutex<Option<Arc<Hold>>>,
     dying: Mutex<Option<Arc<Dying>>>,
+    before_commit: Mutex<Option<(usize, Act)>>,
 }
+
+type Act = Box<dyn FnOnce() + Send>;
 
 /// A change of a space's header that was asked for and is not yet made.
 #[derive(Default)]
@@ -30,6 +33,27 @@ impl Watch {
         let hold = Arc::new(Hold::default());
         *self.held.lock().unwrap() = Some(hold.clone());
         hold
+    }
+
+    /// Does something between the next rule and its commit.
+    pub(crate) fn before_next_commit(&self, act: impl FnOnce() + Send + 'static) {
+        self.before_commit_after(0, act);
+    }
+
+    /// The same, after so many commits.
+    pub(crate) fn before_commit_after(&self, commits: usize, act: impl FnOnce() + Send + 'static) {
+        *self.before_commit.lock().unwrap() = Some((commits, Box::new(act)));
+    }
+
+    fn act(&self) -> Option<Act> {
+        let mut waiting = self.before_commit.lock().unwrap();
+        match waiting.as_mut() {
+            Some((commits @ 1.., _)) => {
+                *commits -= 1;
+                None
+            }
+            _ => waiting.take().map(|(_, act)| act),
+        }
     }
 
     /// Nothing is written from that write on, see [`Dying`].
@@ -74,6 +98,9 @@ impl Between for Watch {
         partition: &Partition,
         commit: Commit,
     ) -> Result<(), CommitError> {
+        if let Some(act) = self.act() {
+            act();
+        }
         let dying = self.dying.lock().unwrap().clone();
         match dying {
             Some(dying) => dying.commit(store, partition, commit).await,

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! space   partition                       row             value
-//! ROOT    KIND/ACCOUNT/GENERATION/NAME    current         the generation that has the name
+//! ROOT    KIND/ACCOUNT/GENERATION/NAME    current         the generation that has the name, or a rename under way
 //!                                         deleted/STAMP   one that can be restored
 //!                                         garbage/SPACE   nothing: a space whose rows are to be swept
+//!                                         FE ID, FF ID    a rename from this name, and the mark of a rename
 //! ```
 //!
 //! The current row sorts first, so a listing reads one row of each partition. GENERATION is that of the account: what an

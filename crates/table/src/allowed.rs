@@ -76,6 +76,49 @@ pub(crate) fn span(range: &TableRange) -> Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lazuli_protocol::account::Role;
+    use lazuli_protocol::request::Grant;
+
+    const NEW: Version = Version::new(2019, 2, 2);
+
+    fn code(caller: &Caller, operation: Operation, version: Version) -> Result<(), ErrorCode> {
+        check_operation(caller, operation, "People", version).map_err(|refusal| refusal.code())
+    }
+
+    #[test]
+    fn a_role_allows_in_a_transaction_what_it_allows_alone() {
+        let mismatch = Err(ErrorCode::AuthorizationPermissionMismatch);
+        for (role, operation, expected) in [
+            (Role::Reader, Operation::QueryEntities, Ok(())),
+            (Role::Reader, Operation::InsertEntity, mismatch),
+            (Role::Reader, Operation::DeleteEntity, mismatch),
+            (Role::Contributor, Operation::InsertOrMergeEntity, Ok(())),
+            (Role::Contributor, Operation::SetTableAcl, mismatch),
+        ] {
+            let caller = Caller::Bearer { subject: "s".into(), role };
+            assert_eq!(code(&caller, operation, NEW), expected, "{role:?} {operation:?}");
+        }
+        assert_eq!(code(&Caller::Key, Operation::DeleteEntity, NEW), Ok(()));
+        assert_eq!(code(&Caller::Anonymous, Operation::QueryEntities, NEW), mismatch);
+    }
+
+    #[test]
+    fn before_2015_what_a_signature_does_not_reach_looks_as_if_it_were_not_there() {
+        let grant = |table: &str| {
+            Caller::Sas(Grant { permissions: "ra".into(), table: Some(table.into()), ..Default::default() })
+        };
+        let old = Version::new(2014, 2, 14);
+        for (table, operation, expected) in [
+            ("people", Operation::InsertEntity, None),
+            ("people", Operation::DeleteEntity, Some(ErrorCode::AuthorizationPermissionMismatch)),
+            ("other", Operation::InsertEntity, Some(ErrorCode::AuthorizationFailure)),
+        ] {
+            let caller = grant(table);
+            assert_eq!(code(&caller, operation, NEW).err(), expected, "{table} {operation:?}");
+            let before = expected.map(|_| ErrorCode::ResourceNotFound);
+            assert_eq!(code(&caller, operation, old).err(), before, "{table} {operation:?}");
+        }
+    }
 
     #[test]
     fn a_range_includes_its_ends_and_row_keys_matter_only_in_the_partitions_at_its_ends() {

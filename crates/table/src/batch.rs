@@ -18,7 +18,7 @@ use http::header::CONTENT_TYPE;
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::request::{Carried, collect, full};
 use lazuli_protocol::{ErrorCode, Headers, Operation, Query, Refusal, Request, Response, Service};
-use lazuli_store::{Change, Decision, Reads};
+use lazuli_store::{Change, Decision, MAX_SCAN_BYTES, Reads};
 
 use crate::json::parse::invalid;
 use crate::write::{Origin, Write};
@@ -28,8 +28,8 @@ use multipart::{Contents, Sent};
 
 /// The most operations in a change set.
 const MAX_OPERATIONS: usize = 100;
-/// The longest reply to one operation: a page of entities, or one entity, each character of it escaped.
-const MAX_REPLY: usize = 64 << 20;
+/// The longest reply to one operation, which is a page of entities: JSON takes several times the bytes of their rows.
+const MAX_REPLY: usize = 16 * MAX_SCAN_BYTES;
 
 /// The operation that fails a change set, and why.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! Entry points for fuzzing: each takes whatever a client could send, and must not panic.
 
 use lazuli_concurrency::Stamp;
-use lazuli_protocol::Query;
+use lazuli_protocol::{Operation, Query, Version};
 
+use crate::batch::multipart::{self, Contents};
 use crate::entity::Entity;
 use crate::filter::Filter;
 use crate::filter::evaluate::Found;
@@ -11,6 +12,7 @@ use crate::json::parse;
 use crate::json::render::{Metadata, Renderer, Stands};
 use crate::keys::{Keys, partition_key, row_key};
 use crate::value::Value;
+use crate::write::Write;
 
 /// The body of a write: what can be read is written and read back the same.
 pub fn entity(data: &[u8]) {
@@ -58,6 +60,26 @@ pub fn query(data: &[u8]) {
     }
 }
 
+/// A batch whose boundary is `b`, or whatever the first line says: every operation that it holds is read.
+pub fn batch(data: &[u8]) {
+    let (first, rest) = data.split_at(data.iter().position(|byte| *byte == b'\n').unwrap_or_default());
+    let (first, query) = (String::from_utf8_lossy(first), Query::default());
+    for (content_type, body) in [("multipart/mixed; boundary=b", data), (&*first, rest)] {
+        let sent = match multipart::contents(content_type, body) {
+            Ok(Contents::Query(sent)) => vec![*sent],
+            Ok(Contents::ChangeSet(sent)) => sent,
+            Err(_) => continue,
+        };
+        for sent in sent {
+            let said = (&sent.head.headers, &query, Version::NEWEST);
+            let object = sent.head.uri.path();
+            for operation in [Operation::InsertEntity, Operation::MergeEntity, Operation::DeleteEntity] {
+                let _ = Write::parse(operation, object, said, sent.body);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rand::rngs::StdRng;
@@ -66,7 +88,7 @@ mod tests {
     type Entry = fn(&[u8]);
 
     /// Good inputs, each for its entry; what is made of them is mostly bad.
-    const SEEDS: [(Entry, &[&str]); 4] = [
+    const SEEDS: [(Entry, &[&str]); 5] = [
         (
             super::entity,
             &[r#"{"P":"5","P@odata.type":"Edm.Int64","D":1.5e3,"N":null,"S":"\u00e4\ud83d\ude00"}"#],
@@ -83,6 +105,17 @@ mod tests {
         (
             super::query,
             &["$select=A,B,*&$top=7&NextPartitionKey=1!4!cGFy&NextRowKey=1!0!&NextTableName=1!4!cGFy"],
+        ),
+        (
+            super::batch,
+            &[
+                "--b\r\nContent-Type: multipart/mixed; boundary=c\r\n\r\n--c\r\nContent-Type: application/http\r\n\
+                 \r\nPOST http://h/t HTTP/1.1\r\nPrefer: return-content\r\n\r\n\
+                 {\"PartitionKey\":\"p\",\"RowKey\":\"r\"}\r\n--c\r\nContent-Type: application/http\r\n\r\n\
+                 DELETE /t(PartitionKey='p',RowKey='r') HTTP/1.1\r\nIf-Match: *\r\n\r\n\r\n--c--\r\n--b--\r\n",
+                "--b\nContent-Type: application/http\n\nGET t()?$top=1 HTTP/1.1\nAccept: a\n\n--b--",
+                "multipart/mixed; boundary=\"c d\"\n--c d\nContent-Type: multipart/mixed; boundary=c\n\n--c\n--c d\n",
+            ],
         ),
     ];
 

@@ -15,11 +15,13 @@ use crate::write::put;
 
 const CONTENT_ID: &str = "content-id";
 /// Names of headers that are not written with a capital after each hyphen and nowhere else.
-const SPELLED: [(&str, &str); 4] = [
+const SPELLED: [(&str, &str); 6] = [
     (CONTENT_ID, "Content-ID"),
     ("dataserviceid", "DataServiceId"),
     ("dataserviceversion", "DataServiceVersion"),
     ("etag", "ETag"),
+    ("x-ms-continuation-nextpartitionkey", "x-ms-continuation-NextPartitionKey"),
+    ("x-ms-continuation-nextrowkey", "x-ms-continuation-NextRowKey"),
 ];
 
 /// The reply to a change set, of these parts.

@@ -6,6 +6,8 @@ mod filter;
 mod model;
 mod query;
 mod query_tables;
+mod races;
+mod sas;
 mod support;
 mod tables;
 mod write;

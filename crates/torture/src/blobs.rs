@@ -9,22 +9,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use lazuli_account::AccountDirectory;
+use http::StatusCode;
 use lazuli_blob::{BlobRows, BlobService};
-use lazuli_concurrency::SystemClock;
 use lazuli_extents::{Extents, LocalExtents};
 use lazuli_protocol::operation::Operation;
-use lazuli_protocol::request::{Caller, collect, full};
-use lazuli_protocol::{Account, Key, Query, Request, Response, Service, Version};
-use lazuli_store::{Directory, Embedded, Store, embedded};
+use lazuli_store::embedded;
 use tokio::task::JoinSet;
 
 use crate::child::Parent;
+use crate::hosted::{self, Host, Replied, Work};
 use crate::payload::{filled, payload};
-use crate::workload::{Acknowledged, CLIENTS, COMMITTED, REFUSED, VERIFIED};
+use crate::workload::{Acknowledged, CLIENTS, COMMITTED};
 
-const ACCOUNT: &str = "torture";
 const CONTAINER: &str = "blobs";
 const PAGE: usize = 512;
 /// Pages of a page blob, written in turn.
@@ -33,8 +29,6 @@ const PAGES: u64 = 64;
 const RECORD: usize = 3000;
 /// Records after which an append blob is begun anew.
 const RECORDS: u64 = 200;
-/// More than any blob here has.
-const MOST: usize = 4 << 20;
 
 /// What a client does to its blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,59 +63,29 @@ impl Kind {
     }
 }
 
-/// The worker's main: opens what is there, verifies it, says so, and works until it dies.
+/// The worker's main.
 pub fn work(parent: &Parent) {
-    let [dir, acknowledged] = parent.arguments() else { panic!("a directory and what was acknowledged") };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(async {
-        let blobs = Blobs::open(Path::new(dir)).await;
-        let counts = blobs.verify(&Acknowledged::from_argument(acknowledged)).await;
-        let seen: Vec<_> = counts.iter().map(u64::to_string).collect();
-        parent.ack(VERIFIED, &seen.join(" ")).expect("the parent listens");
-        let refused = blobs.run(counts, parent).await;
-        parent.ack(REFUSED, &refused.replace('\n', " ")).expect("the parent listens");
-    });
+    hosted::work::<Blobs>(parent);
 }
 
 /// The service on a directory.
 #[derive(Clone)]
 struct Blobs {
     service: BlobService,
-    store: Arc<Embedded>,
-    account: Arc<Account>,
-    _directory: Arc<Directory>,
+    host: Host,
 }
 
-impl Blobs {
-    /// Checks the directory as it lies there, then opens it.
-    async fn open(dir: &Path) -> Self {
-        let directory = Directory::open(dir).expect("the directory opens");
-        let store_dir = directory.subdirectory("store").expect("made");
-        if store_dir.join("tree").join("current").exists() {
-            check(dir).await.expect("a clean check");
-        }
-        let store = Embedded::open(&store_dir, Arc::new(SystemClock), lazuli_store::Options::SMALL);
-        let store = Arc::new(store.unwrap_or_else(|error| panic!("the store does not open: {error}")));
+impl Work for Blobs {
+    async fn check(dir: &Path) -> Result<(), String> {
+        check(dir).await
+    }
+
+    async fn open(host: Host, dir: &Path) -> Self {
         let extents = LocalExtents::open(dir, lazuli_extents::Options::default());
         let extents: Arc<dyn Extents> =
             Arc::new(extents.unwrap_or_else(|error| panic!("the extents do not open: {error}")));
-        let accounts = AccountDirectory::open(store.clone()).await.expect("the accounts open");
-        let account = match accounts.get(ACCOUNT).await.expect("read") {
-            Some(account) => account,
-            None => {
-                let keys = vec![Key::from_bytes(vec![1; 32])];
-                let account = Account {
-                    name: ACCOUNT.into(),
-                    generation: 0,
-                    keys,
-                    settings: Default::default(),
-                    roles: vec![],
-                };
-                accounts.add(account).await.expect("added")
-            }
-        };
-        let service = BlobService::new(store.clone(), extents, accounts);
-        let blobs = Self { service, store, account, _directory: Arc::new(directory) };
+        let service = BlobService::new(host.store.clone(), extents, host.accounts.clone());
+        let blobs = Self { service, host };
         let created =
             blobs.call(Operation::CreateContainer, "", "restype=container", &[], Bytes::new()).await;
         assert!(matches!(created, Ok(_) | Err((StatusCode::CONFLICT, _))), "{:?}", created.err());
@@ -130,8 +94,6 @@ impl Blobs {
 
     /// Verifies that every blob holds what was acknowledged or what came next, whole. Returns what is there.
     async fn verify(&self, acknowledged: &Acknowledged) -> [u64; CLIENTS] {
-        let stamp = self.store.stamp().ticks();
-        assert!(stamp > acknowledged.stamp, "stamp {stamp} comes after {} was given out", acknowledged.stamp);
         let mut seen = acknowledged.counts;
         for (client, count) in seen.iter_mut().enumerate() {
             let found = match self.call(Operation::GetBlob, &name(client), "", &[], Bytes::new()).await {
@@ -177,7 +139,9 @@ impl Blobs {
             }
         }
     }
+}
 
+impl Blobs {
     /// A client's n-th operation. Returns the stamp that its tag is made of.
     async fn once(&self, client: usize, n: u64) -> Result<u64, (StatusCode, String)> {
         let name = name(client);
@@ -224,7 +188,6 @@ impl Blobs {
         Ok(u64::from_str_radix(etag.trim_matches('"').trim_start_matches("0x"), 16).expect("a stamp"))
     }
 
-    /// One operation of the service, and its whole reply.
     async fn call(
         &self,
         operation: Operation,
@@ -232,32 +195,8 @@ impl Blobs {
         query: &str,
         headers: &[(&'static str, &str)],
         body: Bytes,
-    ) -> Result<(HeaderMap, Bytes), (StatusCode, String)> {
-        let headers = headers.iter().map(|(name, value)| {
-            (HeaderName::from_static(name), HeaderValue::try_from(*value).expect("a value"))
-        });
-        let request = Request {
-            operation,
-            account: self.account.clone(),
-            container: CONTAINER.into(),
-            object: blob.into(),
-            query: Query::parse(query).expect("a query"),
-            headers: headers.collect(),
-            version: Version::parse("2025-01-05").expect("a version"),
-            caller: Caller::Key,
-            content_length: Some(body.len() as u64),
-            body: full(body),
-            now: self.store.now(),
-            request_id: uuid::Uuid::nil(),
-            endpoint: format!("http://127.0.0.1/{ACCOUNT}"),
-            secure: false,
-            peer: [127, 0, 0, 1].into(),
-            carried: None,
-        };
-        let refused = |refusal: lazuli_protocol::Refusal| (refusal.status(), refusal.to_string());
-        let Response { headers, mut body, .. } = self.service.call(request).await.map_err(refused)?;
-        let body = collect(body.as_mut(), MOST).await.map_err(refused)?;
-        Ok((headers, body))
+    ) -> Replied {
+        self.host.call(&self.service, operation, (CONTAINER, blob), query, headers, body).await
     }
 }
 

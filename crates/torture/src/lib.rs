@@ -1,4 +1,4 @@
-//! Crash, power-loss and fault testers for the storage core, and for the blob service on it.
+//! Crash, power-loss and fault testers for the storage core, and for the services on it.
 //!
 //! - [`LossyFs`] is a FUSE file system on a disk that forgets, tears, lies and fails on demand. A program
 //!   under test uses it through ordinary system calls; the tester holds the switches.
@@ -14,10 +14,12 @@ mod content;
 mod disk;
 mod fault;
 mod fuse;
+mod hosted;
 mod lossy;
 mod payload;
 pub mod rounds;
 mod seed;
+pub mod tables;
 mod trace;
 mod tree;
 pub mod workload;

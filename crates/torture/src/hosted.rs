@@ -1,0 +1,125 @@
+//! A service in a process that may die: the store of a directory, its account, and calls without a socket in between.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use lazuli_account::AccountDirectory;
+use lazuli_concurrency::SystemClock;
+use lazuli_protocol::operation::Operation;
+use lazuli_protocol::request::{Caller, collect, full};
+use lazuli_protocol::{Account, Key, Query, Refusal, Request, Response, Service, Version};
+use lazuli_store::{Directory, Embedded, Store};
+
+use crate::child::Parent;
+use crate::workload::{Acknowledged, CLIENTS, REFUSED, VERIFIED};
+
+const ACCOUNT: &str = "torture";
+/// More than any reply here has.
+const MOST: usize = 4 << 20;
+
+/// A reply's headers and body, or a refusal's status and text.
+pub(crate) type Replied = Result<(HeaderMap, Bytes), (StatusCode, String)>;
+
+/// The store of a directory, and an account on it.
+#[derive(Clone)]
+pub(crate) struct Host {
+    pub(crate) store: Arc<Embedded>,
+    pub(crate) accounts: AccountDirectory,
+    account: Arc<Account>,
+    _directory: Arc<Directory>,
+}
+
+/// What a worker does, once its directory is open.
+pub(crate) trait Work: Sized {
+    /// Checks the directory as it lies there.
+    fn check(dir: &Path) -> impl Future<Output = Result<(), String>>;
+
+    /// Opens the service.
+    fn open(host: Host, dir: &Path) -> impl Future<Output = Self>;
+
+    /// Verifies that every client finds what was acknowledged or what came next. Returns what is there.
+    fn verify(&self, acknowledged: &Acknowledged) -> impl Future<Output = [u64; CLIENTS]>;
+
+    /// All clients at work, until the service takes no more; why.
+    fn run(&self, counts: [u64; CLIENTS], parent: &Parent) -> impl Future<Output = String>;
+}
+
+/// The worker's main: opens what is there, verifies it, says so, and works until it dies.
+pub(crate) fn work<W: Work>(parent: &Parent) {
+    let [dir, acknowledged] = parent.arguments() else { panic!("a directory and what was acknowledged") };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let (dir, acknowledged) = (Path::new(dir), Acknowledged::from_argument(acknowledged));
+        let directory = Directory::open(dir).expect("the directory opens");
+        let store_dir = directory.subdirectory("store").expect("made");
+        if store_dir.join("tree").join("current").exists() {
+            W::check(dir).await.expect("a clean check");
+        }
+        let host = Host::open(directory, &store_dir).await;
+        let stamp = host.store.stamp().ticks();
+        assert!(stamp > acknowledged.stamp, "stamp {stamp} comes after {} was given out", acknowledged.stamp);
+        let service = W::open(host, dir).await;
+        let counts = service.verify(&acknowledged).await;
+        let seen: Vec<_> = counts.iter().map(u64::to_string).collect();
+        parent.ack(VERIFIED, &seen.join(" ")).expect("the parent listens");
+        let refused = service.run(counts, parent).await;
+        parent.ack(REFUSED, &refused.replace('\n', " ")).expect("the parent listens");
+    });
+}
+
+impl Host {
+    async fn open(directory: Directory, store_dir: &Path) -> Self {
+        let store = Embedded::open(store_dir, Arc::new(SystemClock), lazuli_store::Options::SMALL);
+        let store = Arc::new(store.unwrap_or_else(|error| panic!("the store does not open: {error}")));
+        let accounts = AccountDirectory::open(store.clone()).await.expect("the accounts open");
+        let account = match accounts.get(ACCOUNT).await.expect("read") {
+            Some(account) => account,
+            None => {
+                let keys = vec![Key::from_bytes(vec![1; 32])];
+                let (settings, roles) = (Default::default(), vec![]);
+                let account = Account { name: ACCOUNT.into(), generation: 0, keys, settings, roles };
+                accounts.add(account).await.expect("added")
+            }
+        };
+        Self { store, accounts, account, _directory: Arc::new(directory) }
+    }
+
+    /// One operation of a service on a container and an object in it, and its whole reply.
+    pub(crate) async fn call(
+        &self,
+        service: &dyn Service,
+        operation: Operation,
+        (container, object): (&str, &str),
+        query: &str,
+        headers: &[(&'static str, &str)],
+        body: Bytes,
+    ) -> Replied {
+        let headers = headers.iter().map(|(name, value)| {
+            (HeaderName::from_static(name), HeaderValue::try_from(*value).expect("a value"))
+        });
+        let request = Request {
+            operation,
+            account: self.account.clone(),
+            container: container.into(),
+            object: object.into(),
+            query: Query::parse(query).expect("a query"),
+            headers: headers.collect(),
+            version: Version::parse("2025-01-05").expect("a version"),
+            caller: Caller::Key,
+            content_length: Some(body.len() as u64),
+            body: full(body),
+            now: self.store.now(),
+            request_id: uuid::Uuid::nil(),
+            endpoint: format!("http://127.0.0.1/{ACCOUNT}"),
+            secure: false,
+            peer: [127, 0, 0, 1].into(),
+            carried: None,
+        };
+        let refused = |refusal: Refusal| (refusal.status(), refusal.to_string());
+        let Response { headers, mut body, .. } = service.call(request).await.map_err(refused)?;
+        let body = collect(body.as_mut(), MOST).await.map_err(refused)?;
+        Ok((headers, body))
+    }
+}

@@ -1,9 +1,7 @@
 """The table service through the unmodified Python library."""
 
 import threading
-from base64 import b64encode
 from datetime import datetime, timedelta, timezone
-from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import pytest
@@ -81,7 +79,7 @@ def test_a_table_in_use_reports_what_is_missing(service):
     client = service.get_table_client("nosuchtable")
     with pytest.raises(ResourceNotFoundError) as caught:
         client.create_entity(customer())
-    assert code(caught) == (404, "TableNotFound")
+    assert "TableNotFound" in str(caught.value)
 
 
 def test_service_properties_are_kept(service):

@@ -7,6 +7,8 @@ pub mod conditions;
 pub mod etag;
 pub mod file_lease;
 pub mod lease;
+pub mod range_locks;
+pub mod share_mode;
 pub mod time;
 
 pub use conditions::{ConditionRefusal, Conditions, ReadRules, Validators};
@@ -16,4 +18,6 @@ pub use lease::{
     Access, Admission, Applied, BreakPeriod, Lease, LeaseAction, LeaseDuration, LeaseId, LeaseRefusal,
     LeaseState, LeaseStatus,
 };
+pub use range_locks::{ByteRange, LockConflict, LockKind, NotLocked, RangeLocks};
+pub use share_mode::{FileAccess, FileUse, ShareMode};
 pub use time::{Clock, ManualClock, Span, Stamp, SystemClock, Timestamp};

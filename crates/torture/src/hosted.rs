@@ -3,13 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lazuli_account::AccountDirectory;
 use lazuli_concurrency::SystemClock;
-use lazuli_protocol::operation::Operation;
-use lazuli_protocol::request::{Caller, collect, full};
-use lazuli_protocol::{Account, Key, Query, Refusal, Request, Response, Service, Version};
+use lazuli_protocol::operation::{Operation, route};
+use lazuli_protocol::request::{Caller, Carried, collect, full};
+use lazuli_protocol::{
+    Account, Address, Key, Query, Refusal, Request, Response, Service, ServiceKind, Version,
+};
 use lazuli_store::{Directory, Embedded, Store};
 
 use crate::child::Parent;
@@ -115,11 +119,29 @@ impl Host {
             endpoint: format!("http://127.0.0.1/{ACCOUNT}"),
             secure: false,
             peer: [127, 0, 0, 1].into(),
-            carried: None,
+            carried: Some(Arc::new(Inside(operation.row().service))),
         };
         let refused = |refusal: Refusal| (refusal.status(), refusal.to_string());
         let Response { headers, mut body, .. } = service.call(request).await.map_err(refused)?;
         let body = collect(body.as_mut(), MOST).await.map_err(refused)?;
         Ok((headers, body))
+    }
+}
+
+/// Finds what the parts of a batch ask for. They come in by the credentials of the whole.
+struct Inside(ServiceKind);
+
+#[async_trait]
+impl Carried for Inside {
+    fn locate(&self, head: &Parts) -> Result<(Operation, Address), Refusal> {
+        let query = Query::parse(head.uri.query().unwrap_or_default())?;
+        let path = format!("/{ACCOUNT}{}", head.uri.path());
+        let address = Address::parse(self.0, "127.0.0.1", &path, &query, &[])?;
+        let (container, object) = (&address.container, &address.object);
+        Ok((route(self.0, &head.method, container, object, &query, &head.headers)?, address))
+    }
+
+    async fn admit(&self, _: Parts, _: uuid::Uuid) -> Result<Request, Refusal> {
+        Err(Refusal::not_implemented("a batch of requests"))
     }
 }

@@ -11,7 +11,7 @@ use crate::support::{JSON, Server, at, insert, start};
 
 const CLIENTS: usize = 32;
 /// Successful updates that each client makes.
-const UPDATES: usize = 4;
+const UPDATES: usize = 3;
 /// Rounds of races that have one winner each.
 const ROUNDS: usize = 12;
 

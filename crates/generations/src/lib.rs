@@ -165,10 +165,7 @@ impl<G: Generation> Generations<G> {
         if let Some(existing) = self.current(&partition).await? {
             return Ok(Created::Existing(existing));
         }
-        // A space that nobody comes to name after a crash holds nothing and costs nothing.
-        let space = self.store.new_space().await.map_err(not_settled)?;
-        let header = SpaceHeader { epoch: 0, open: true };
-        self.store.set_space(space, None, header).await.map_err(not_settled)?;
+        let space = self.open_space().await?;
         let created = self.transact_current(&partition, Reads::default(), |current, view| {
             if let Some(existing) = current {
                 return Ok(Decision::Answer(Created::Existing(existing)));
@@ -178,6 +175,14 @@ impl<G: Generation> Generations<G> {
             Ok(Decision::Write(Change::of([put]), Created::New(new)))
         });
         created.await
+    }
+
+    /// A new space. One that nobody comes to name, after a crash, holds nothing and costs nothing.
+    async fn open_space(&self) -> Result<SpaceId, Refusal> {
+        let space = self.store.new_space().await.map_err(not_settled)?;
+        let header = SpaceHeader { epoch: 0, open: true };
+        self.store.set_space(space, None, header).await.map_err(not_settled)?;
+        Ok(space)
     }
 
     /// Changes the one of that name. The rule may say until when its decision holds.
@@ -228,6 +233,33 @@ impl<G: Generation> Generations<G> {
         let (space, aside, kept_until) = moved.await?;
         self.garbage.arises(kept_until);
         self.settle(partition, space, &aside, Settle::Moved).await
+    }
+
+    /// Empties the one of that name: `renew` gives it a new space, and what was in the old one, which is returned, is gone
+    /// at once, however much it was. Goes on to its end even if the caller goes away.
+    pub async fn renew(
+        &self,
+        account: Arc<Account>,
+        name: &str,
+        mut renew: impl FnMut(&mut G, SpaceId) + Send + 'static,
+    ) -> Result<SpaceId, Refusal> {
+        let (this, partition) = (self.clone(), keys::partition(G::KIND, &account, name));
+        let renewed = async move {
+            let space = this.open_space().await?;
+            let moved = this.transact_current(&partition, Reads::default(), |current, _| {
+                let mut current = current.ok_or_else(gone::<G>)?;
+                let old = current.space();
+                renew(&mut current, space);
+                let put = Mutation::Put(keys::CURRENT, current.encode()?);
+                let aside = Mutation::Put(keys::garbage(old), Bytes::new());
+                Ok(Decision::Write(Change::of([put, aside]), old))
+            });
+            let old = moved.await?;
+            this.garbage.arises(None);
+            this.settle(&partition, old, &keys::garbage(old), Settle::Moved).await?;
+            Ok(old)
+        };
+        carry_through(renewed).await
     }
 
     /// Restores the one that was deleted at that stamp, unless the name is taken. The rule is given what is kept under

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazuli_blob::BlobService;
 use lazuli_extents::{Extents, Pace};
+use lazuli_queue::QueueService;
 use lazuli_store::Embedded;
 use lazuli_table::TableService;
 use tokio::sync::watch;
@@ -142,6 +143,54 @@ impl Chore for TableSweep {
         let swept = self.table.sweep(pace).await.map_err(|refusal| refusal.to_string())?;
         if swept.spaces > 0 {
             tracing::info!(tables = swept.spaces, "swept deleted tables");
+        }
+        Ok(())
+    }
+}
+
+/// Sweeps what deleted and cleared queues have left behind.
+pub(crate) struct QueueSweep {
+    pub(crate) queue: QueueService,
+}
+
+#[async_trait]
+impl Chore for QueueSweep {
+    fn name(&self) -> &'static str {
+        "queue sweep"
+    }
+
+    fn is_due(&self) -> bool {
+        self.queue.garbage_due()
+    }
+
+    async fn run(&self, pace: Pace) -> Result<(), String> {
+        let swept = self.queue.sweep_garbage(pace).await.map_err(|refusal| refusal.to_string())?;
+        if swept.spaces > 0 {
+            tracing::info!(queues = swept.spaces, "swept deleted and cleared queues");
+        }
+        Ok(())
+    }
+}
+
+/// Removes messages when their time is over.
+pub(crate) struct MessageExpiry {
+    pub(crate) queue: QueueService,
+}
+
+#[async_trait]
+impl Chore for MessageExpiry {
+    fn name(&self) -> &'static str {
+        "message expiry"
+    }
+
+    fn is_due(&self) -> bool {
+        self.queue.expiry_due()
+    }
+
+    async fn run(&self, pace: Pace) -> Result<(), String> {
+        let messages = self.queue.expire(pace).await.map_err(|refusal| refusal.to_string())?;
+        if messages > 0 {
+            tracing::info!(messages, "removed messages that have expired");
         }
         Ok(())
     }

@@ -19,7 +19,9 @@ use lazuli_store::{Directory, Embedded, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::background::{Background, BlobExpiry, ContentSweep, GarbageSweep, TableSweep};
+use crate::background::{
+    Background, BlobExpiry, ContentSweep, GarbageSweep, MessageExpiry, QueueSweep, TableSweep,
+};
 use crate::config::{Config, TlsSource};
 use crate::control::Control;
 use crate::data::Data;
@@ -62,6 +64,8 @@ async fn serve(config: Config) -> Result<(), Failure> {
         Box::new(GarbageSweep { blob: services.blob.clone() }),
         Box::new(BlobExpiry { blob: services.blob.clone() }),
         Box::new(TableSweep { table: services.table.clone() }),
+        Box::new(QueueSweep { queue: services.queue.clone() }),
+        Box::new(MessageExpiry { queue: services.queue.clone() }),
         Box::new(ContentSweep { store: data.store.clone(), extents }),
     ]);
 

@@ -1,0 +1,249 @@
+//! Removes messages whose time is over, so that their space comes back even if nobody reads the queue.
+//!
+//! They do not exist for clients any more, because every rule asks the clock. There is no index of expiry times: it would
+//! cost every put and every delete a row. Instead it is remembered, for each queue, before when nothing in it expires; a
+//! queue is walked when that time has come, and as a whole walks take a small part of the time.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use lazuli_concurrency::{Span, Timestamp};
+use lazuli_extents::Pace;
+use lazuli_generations::{Generation, keys as directory, named_space, unreadable};
+use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId, View, Which, prefix_range};
+use parking_lot::Mutex;
+
+use crate::record::{Message, Queue};
+use crate::{QueueService, keys};
+
+/// Rows that are looked at between two pauses.
+const PAGE: usize = 128;
+/// From the start to the first walk.
+const FIRST: Span = Span::seconds(60);
+/// Between two walks, at least.
+const REST: Span = Span::seconds(15);
+/// Between two walks, as a multiple of the time that the last one took.
+const REST_RATIO: u64 = 50;
+/// A queue of so many messages is walked before they are counted.
+const MAX_COUNTED: u64 = 4096;
+
+/// When which queue is worth walking.
+#[derive(Debug)]
+pub(crate) struct ExpiryWatch(Mutex<Watched>);
+
+#[derive(Debug)]
+struct Watched {
+    /// Nothing in that queue expires before then.
+    next: HashMap<SpaceId, Timestamp>,
+    /// All queues were walked since the start: one that is not among them holds nothing.
+    all_known: bool,
+    rest_until: Timestamp,
+}
+
+impl ExpiryWatch {
+    /// The service starts.
+    pub(crate) fn new(now: Timestamp) -> Self {
+        Self(Mutex::new(Watched { next: HashMap::new(), all_known: false, rest_until: now + FIRST }))
+    }
+
+    /// A message of that queue expires then.
+    pub(crate) fn expect(&self, queue: SpaceId, expires: Timestamp) {
+        let mut watched = self.0.lock();
+        // What an unknown queue holds is not known from one message.
+        let next = match watched.all_known {
+            true => watched.next.entry(queue).or_insert(expires),
+            false => match watched.next.get_mut(&queue) {
+                Some(next) => next,
+                None => return,
+            },
+        };
+        *next = expires.min(*next);
+    }
+
+    /// The queue is gone.
+    pub(crate) fn forget(&self, queue: SpaceId) {
+        self.0.lock().next.remove(&queue);
+    }
+
+    fn is_due(&self, now: Timestamp) -> bool {
+        let watched = self.0.lock();
+        watched.rest_until <= now && (!watched.all_known || watched.next.values().any(|next| *next <= now))
+    }
+
+    fn is_queue_due(&self, queue: SpaceId, now: Timestamp) -> bool {
+        let watched = self.0.lock();
+        watched.next.get(&queue).map_or(!watched.all_known, |next| *next <= now)
+    }
+
+    /// A walk over a queue begins. What is put from now on counts.
+    fn begin(&self, queue: SpaceId) -> Walk<'_> {
+        self.0.lock().next.insert(queue, Timestamp::MAX);
+        Walk { watch: self, queue, next: Timestamp::default() }
+    }
+
+    /// A walk over all queues ends.
+    fn end(&self, began: Timestamp, now: Timestamp) {
+        let mut watched = self.0.lock();
+        watched.all_known = true;
+        let took = Span::from_ticks(now.since(began).ticks().saturating_mul(REST_RATIO));
+        watched.rest_until = now + took.max(REST);
+    }
+}
+
+/// A walk over a queue. One that does not come to its end has to be made again.
+struct Walk<'a> {
+    watch: &'a ExpiryWatch,
+    queue: SpaceId,
+    /// When the next message expires, as far as the walk has seen.
+    next: Timestamp,
+}
+
+impl Drop for Walk<'_> {
+    fn drop(&mut self) {
+        self.watch.expect(self.queue, self.next);
+    }
+}
+
+impl QueueService {
+    /// Whether [`QueueService::expire`] may find something to do.
+    pub fn expiry_due(&self) -> bool {
+        self.expiry.is_due(self.store.now())
+    }
+
+    /// Removes messages whose time is over from all queues; how many. May be dropped at any point.
+    pub async fn expire(&self, pace: Pace) -> Result<u64, Refusal> {
+        let began = self.store.now();
+        let mut removed = 0;
+        let all = prefix_range(&directory::kind(Queue::KIND));
+        let mut from = (all.start, Bytes::new());
+        loop {
+            let page = self.store.scan_space(
+                SpaceId::ROOT,
+                from,
+                Some((all.end.clone(), Bytes::new())),
+                Which::First,
+                PAGE,
+            );
+            let page = page.await.map_err(unreadable)?;
+            for (partition, row) in &page.rows {
+                let Some(space) = named_space::<Queue>(partition, row)? else { continue };
+                if self.expiry.is_queue_due(space, self.store.now()) {
+                    removed += self.expire_in(space, pace).await?;
+                }
+            }
+            let Some(next) = page.next else { break };
+            from = next;
+            pace.rest().await;
+        }
+        self.expiry.end(began, self.store.now());
+        Ok(removed)
+    }
+
+    /// Removes what has expired from a queue that holds so many messages, if that may be anything and does not take long.
+    pub(crate) async fn expire_before_counting(&self, space: SpaceId, count: u64) -> Result<bool, Refusal> {
+        let due = (1..=MAX_COUNTED).contains(&count) && self.expiry.is_queue_due(space, self.store.now());
+        Ok(due && self.expire_in(space, Pace::FULL).await? > 0)
+    }
+
+    async fn expire_in(&self, space: SpaceId, pace: Pace) -> Result<u64, Refusal> {
+        let mut walk = self.expiry.begin(space);
+        match self.walk(space, pace).await {
+            Ok((removed, next)) => {
+                walk.next = next;
+                Ok(removed)
+            }
+            // Deleted or cleared meanwhile, with all that was in it.
+            Err(refusal) if refusal.code() == ErrorCode::QueueNotFound => {
+                drop(walk);
+                self.expiry.forget(space);
+                Ok(0)
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Removes what has expired from a queue: how many messages, and when the next one does.
+    async fn walk(&self, space: SpaceId, pace: Pace) -> Result<(u64, Timestamp), Refusal> {
+        let partition = keys::messages(space);
+        let (mut removed, mut next) = (0, Timestamp::MAX);
+        let mut range = keys::all();
+        loop {
+            let reads = Reads::default().and_range(range.clone(), PAGE);
+            let set = self.store.read(&partition, &reads).await.map_err(unreadable)?;
+            let Some(scanned) = set.ranges.into_iter().next() else { return Ok((removed, next)) };
+            let now = self.store.now();
+            let mut over = vec![];
+            for row in scanned.rows {
+                let message = Message::decode(&row.value)?;
+                match message.has_expired(now) {
+                    true => over.push(row.key),
+                    false => next = next.min(message.expires()),
+                }
+            }
+            if !over.is_empty() {
+                let reads = Reads::keys(over.iter().cloned());
+                removed += self.transact(space, reads, |view| remove(view, &over)).await?;
+            }
+            if !scanned.more {
+                return Ok((removed, next));
+            }
+            range.start = scanned.range.end;
+            pace.rest().await;
+        }
+    }
+}
+
+/// Removes those of these messages that are still there. What has expired stays so.
+fn remove(view: &View<'_>, keys: &[Bytes]) -> Result<Decision<u64>, Refusal> {
+    let there = keys.iter().filter(|key| view.row(key).is_some());
+    let mut mutations: Vec<_> = there.map(|key| Mutation::Delete(key.clone())).collect();
+    let removed = mutations.len();
+    if removed == 0 {
+        return Ok(Decision::Answer(0));
+    }
+    mutations.push(Mutation::Add(keys::COUNT, -(removed as i64)));
+    Ok(Decision::Write(Change::of(mutations), removed as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_unix_seconds(1_000_000);
+    const QUEUE: SpaceId = SpaceId(1);
+
+    fn after(seconds: u64) -> Timestamp {
+        NOW + Span::seconds(seconds)
+    }
+
+    #[test]
+    fn after_a_start_every_queue_is_walked_once() {
+        let watch = ExpiryWatch::new(NOW);
+        assert!(!watch.is_due(after(59)) && watch.is_due(after(60)));
+        // A message that is put says nothing of those that are there already.
+        watch.expect(QUEUE, after(1_000));
+        assert!(watch.is_queue_due(QUEUE, after(60)));
+        drop(watch.begin(QUEUE));
+        assert!(watch.is_queue_due(QUEUE, after(60)));
+        let mut walk = watch.begin(QUEUE);
+        watch.expect(QUEUE, after(500));
+        walk.next = after(900);
+        drop(walk);
+        watch.end(after(60), after(61));
+        assert!(!watch.is_queue_due(QUEUE, after(499)) && watch.is_queue_due(QUEUE, after(500)));
+        assert!(!watch.is_queue_due(SpaceId(2), after(500)));
+    }
+
+    #[test]
+    fn walks_take_a_small_part_of_the_time() {
+        let watch = ExpiryWatch::new(NOW);
+        watch.end(NOW, after(10));
+        watch.expect(QUEUE, after(11));
+        assert!(!watch.is_due(after(509)) && watch.is_due(after(510)));
+        watch.end(after(510), after(510));
+        assert!(!watch.is_due(after(524)) && watch.is_due(after(525)));
+        watch.forget(QUEUE);
+        assert!(!watch.is_due(after(525)));
+    }
+}

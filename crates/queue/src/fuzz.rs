@@ -1,0 +1,66 @@
+//! Entry points for fuzzing: everything here takes bytes that a client chose, and must not panic.
+
+use lazuli_protocol::Version;
+use lazuli_store::SpaceId;
+
+use crate::slot::{MessageId, PopReceipt};
+
+/// The body of a Put Message or Update Message.
+pub fn message(data: &[u8]) {
+    let _ = crate::document::parse(data, Version::NEWEST);
+}
+
+/// A pop receipt, and the id of a message.
+pub fn receipt(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        if let Ok(receipt) = text.parse::<PopReceipt>() {
+            assert_eq!(receipt.to_string(), text);
+        }
+        if let Some(id) = MessageId::parse(text, SpaceId(7)) {
+            assert_eq!(MessageId::parse(&id.to_guid(SpaceId(7)).to_string(), SpaceId(7)), Some(id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::prelude::*;
+
+    /// Runs a target on pieces of what it is for, cut and joined at random, with random bytes between them.
+    fn throw(target: fn(&[u8]), pieces: &[&[u8]]) {
+        let mut rng = rand::rng();
+        for _ in 0..2000 {
+            let mut input = Vec::new();
+            for _ in 0..rng.random_range(0..12) {
+                match pieces.get(rng.random_range(0..=pieces.len())) {
+                    Some(piece) => {
+                        input.extend_from_slice(&piece[..rng.random_range(piece.len() / 2..=piece.len())])
+                    }
+                    None => input.push(rng.random()),
+                }
+            }
+            target(&input);
+        }
+    }
+
+    #[test]
+    fn no_message_makes_the_parser_panic() {
+        let pieces: [&[u8]; 7] = [
+            b"<QueueMessage>",
+            b"</QueueMessage>",
+            b"<MessageText>",
+            b"</MessageText>",
+            b"&#xD;&amp;",
+            b"<![CDATA[x]]>",
+            "é😀".as_bytes(),
+        ];
+        throw(super::message, &pieces);
+    }
+
+    #[test]
+    fn no_receipt_makes_the_parser_panic() {
+        let pieces: [&[u8]; 4] =
+            [b"CN4BAgMEBQYI3gECAwQFBx8", b"d63bddb4-1b1a-4f07-9c02-3e3d0f0e0a01", b"-", b"_"];
+        throw(super::receipt, &pieces);
+    }
+}

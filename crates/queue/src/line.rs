@@ -1,0 +1,405 @@
+//! The front of a queue, as far as this process knows it: which messages are worth trying to get.
+//!
+//! Without it every consumer would try the first message, and all but one in vain; and each would search from the
+//! beginning of the queue, past everything that was deleted there. A line hands each candidate to one consumer, and reads
+//! on from where it has got to.
+//!
+//! **It decides nothing.** A message is got by a commit on its row, and a candidate that is no longer there is dropped. What
+//! the line has to be right about is that no message is forgotten: *every message below [`State::cursor`] is in
+//! [`State::ready`], or in [`State::out`] with a consumer.* A message that is written below the cursor is therefore made
+//! ready; one that is written while rows are being read is noted, because what is read may not show it.
+//!
+//! All of it can be lost and is read again from the rows. So that this does not begin at the beginning of a queue that
+//! has lived long, the row `floor` is written now and then.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lazuli_concurrency::Timestamp;
+use lazuli_generations::unreadable;
+use lazuli_protocol::Refusal;
+use lazuli_store::{Partition, Reads, SpaceId, Store};
+use parking_lot::Mutex;
+
+use crate::record::Message;
+use crate::slot::{SLOT_BYTES, Slot};
+use crate::{LATENESS, keys, queue_gone};
+
+/// Rows that are read at once.
+const READ_AHEAD: usize = 64;
+/// How often rows are read for one consumer. Only messages that have expired keep it from being satisfied sooner.
+const MAX_READS: usize = 256;
+/// Candidates that are remembered. If there are more, the last are read again when it is their turn.
+const MAX_READY: usize = 1 << 16;
+/// Lines that are remembered. If there are more, those that nobody uses are forgotten.
+const MAX_LINES: usize = 1 << 14;
+/// Messages that are handed out between two writes of the floor.
+const FLOOR_EVERY: usize = 1024;
+
+/// The lines of all queues, by their spaces.
+#[derive(Debug, Default)]
+pub(crate) struct Lines(Mutex<HashMap<SpaceId, Arc<Line>>>);
+
+impl Lines {
+    /// The line of a queue. Whoever writes messages holds it until it has told what it wrote.
+    pub(crate) fn of(&self, queue: SpaceId) -> Arc<Line> {
+        let mut lines = self.0.lock();
+        if lines.len() >= MAX_LINES && !lines.contains_key(&queue) {
+            lines.retain(|_, line| Arc::strong_count(line) > 1);
+        }
+        lines.entry(queue).or_insert_with(|| Arc::new(Line::new(queue))).clone()
+    }
+
+    /// The queue is gone.
+    pub(crate) fn forget(&self, queue: SpaceId) {
+        self.0.lock().remove(&queue);
+    }
+}
+
+/// The front of one queue.
+#[derive(Debug)]
+pub(crate) struct Line {
+    partition: Partition,
+    state: Mutex<State>,
+    /// Held by the one who reads on.
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    ready: BTreeSet<Slot>,
+    out: BTreeSet<Slot>,
+    cursor: Slot,
+    /// Slots written since the rows were read that are about to be added.
+    noted: Option<Vec<Slot>>,
+    /// Messages handed out since the floor was written.
+    handed_out: usize,
+}
+
+impl Line {
+    fn new(queue: SpaceId) -> Self {
+        Self { partition: keys::messages(queue), state: Mutex::new(State::new()), turn: Default::default() }
+    }
+
+    /// Messages were written into these slots: the commit is done.
+    pub(crate) fn written(&self, slots: impl IntoIterator<Item = Slot>) {
+        let mut state = self.state.lock();
+        slots.into_iter().for_each(|slot| state.written(slot));
+    }
+
+    /// Up to so many candidates for this consumer alone. Fewer only if there are no more.
+    pub(crate) async fn take(self: &Arc<Self>, store: &dyn Store, wanted: usize) -> Result<Taken, Refusal> {
+        let mut taken = Taken { line: self.clone(), slots: vec![] };
+        taken.more(wanted);
+        if taken.slots.len() < wanted {
+            let _turn = self.turn.lock().await;
+            for _ in 0..MAX_READS {
+                taken.more(wanted);
+                if taken.slots.len() == wanted || !self.read_on(store).await? {
+                    break;
+                }
+            }
+            taken.more(wanted);
+        }
+        Ok(taken)
+    }
+
+    /// Up to so many candidates for everybody to see. Fewer only if there are no more.
+    pub(crate) async fn look(&self, store: &dyn Store, wanted: usize) -> Result<Vec<Slot>, Refusal> {
+        if self.state.lock().ready.len() < wanted {
+            let _turn = self.turn.lock().await;
+            for _ in 0..MAX_READS {
+                if self.state.lock().ready.len() >= wanted || !self.read_on(store).await? {
+                    break;
+                }
+            }
+        }
+        Ok(self.state.lock().ready.iter().copied().take(wanted).collect())
+    }
+
+    /// These are no candidates any more.
+    pub(crate) fn drop_ready(&self, slots: &[Slot]) {
+        let mut state = self.state.lock();
+        for slot in slots {
+            state.ready.remove(slot);
+        }
+    }
+
+    /// The floor, if it is time to write it: no message is below it, nor ever will be.
+    pub(crate) fn floor_to_write(&self, now: Timestamp) -> Option<Slot> {
+        self.state.lock().floor_to_write(now)
+    }
+
+    /// Reads rows from the cursor on. False if no visible message is left there. Only one reads at a time.
+    async fn read_on(&self, store: &dyn Store) -> Result<bool, Refusal> {
+        let mut reading = Reading { line: self, from: self.state.lock().begin_reading() };
+        if reading.from == Slot::FIRST {
+            reading.from = self.floor(store).await?;
+        }
+        let now = store.now();
+        let end = Slot::end_of_visible(now).max(reading.from);
+        let reads = Reads::default().and_range(keys::between(reading.from, end), READ_AHEAD);
+        let set = store.read(&self.partition, &reads).await.map_err(unreadable)?;
+        if !set.space.is_some_and(|space| space.open) {
+            return Err(queue_gone());
+        }
+        let (mut slots, mut reached) = (vec![], end);
+        for scanned in set.ranges {
+            for row in &scanned.rows {
+                if let Some(slot) = keys::slot(&row.key)
+                    && !Message::decode(&row.value)?.has_expired(now)
+                {
+                    slots.push(slot);
+                }
+            }
+            if scanned.more {
+                reached = keys::slot(&scanned.range.end).unwrap_or(end);
+            }
+        }
+        self.state.lock().end_reading(slots, reached);
+        Ok(reached < end)
+    }
+
+    /// Where reading begins when nothing is known.
+    async fn floor(&self, store: &dyn Store) -> Result<Slot, Refusal> {
+        let set = store.read(&self.partition, &Reads::key(keys::FLOOR)).await.map_err(unreadable)?;
+        let floor = set.rows.into_iter().next().flatten();
+        Ok(floor.as_ref().and_then(|row| slot_of_floor(&row.value)).unwrap_or(Slot::FIRST))
+    }
+}
+
+fn slot_of_floor(value: &[u8]) -> Option<Slot> {
+    value.try_into().ok().map(|bytes: &[u8; SLOT_BYTES]| Slot::from_bytes(bytes))
+}
+
+/// What the row of the floor holds.
+pub(crate) fn floor_value(floor: Slot) -> Bytes {
+    Bytes::copy_from_slice(&floor.to_bytes())
+}
+
+/// Rows are being read. If that comes to nothing, nothing has happened.
+struct Reading<'a> {
+    line: &'a Line,
+    from: Slot,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.line.state.lock().noted = None;
+    }
+}
+
+/// Candidates that one consumer has, and gives back unless it says that they are done with.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    line: Arc<Line>,
+    slots: Vec<Slot>,
+}
+
+impl Taken {
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// They were got by this consumer, or are gone.
+    pub(crate) fn done(mut self) {
+        let mut state = self.line.state.lock();
+        for slot in self.slots.drain(..) {
+            state.out.remove(&slot);
+        }
+    }
+
+    fn more(&mut self, wanted: usize) {
+        let mut state = self.line.state.lock();
+        while self.slots.len() < wanted
+            && let Some(slot) = state.ready.pop_first()
+        {
+            state.out.insert(slot);
+            state.handed_out += 1;
+            self.slots.push(slot);
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut state = self.line.state.lock();
+        for slot in self.slots.drain(..) {
+            state.out.remove(&slot);
+            state.ready.insert(slot);
+        }
+    }
+}
+
+impl State {
+    fn new() -> Self {
+        let (ready, out) = (BTreeSet::new(), BTreeSet::new());
+        Self { ready, out, cursor: Slot::FIRST, noted: None, handed_out: 0 }
+    }
+
+    fn written(&mut self, slot: Slot) {
+        if slot < self.cursor {
+            self.make_ready(slot);
+            self.shorten();
+        } else if let Some(noted) = &mut self.noted {
+            noted.push(slot);
+        }
+    }
+
+    fn begin_reading(&mut self) -> Slot {
+        debug_assert!(self.noted.is_none(), "one reads at a time");
+        self.noted = Some(vec![]);
+        self.cursor
+    }
+
+    /// All rows before `reached` were read, and `slots` were in them.
+    fn end_reading(&mut self, slots: Vec<Slot>, reached: Slot) {
+        let noted = self.noted.take().unwrap_or_default();
+        self.cursor = self.cursor.max(reached);
+        for slot in slots.into_iter().chain(noted).filter(|slot| *slot < reached) {
+            self.make_ready(slot);
+        }
+        self.shorten();
+    }
+
+    /// What a consumer has is not ready, although whoever has written it may tell only now. It comes back, or is done with.
+    fn make_ready(&mut self, slot: Slot) {
+        if !self.out.contains(&slot) {
+            self.ready.insert(slot);
+        }
+    }
+
+    fn shorten(&mut self) {
+        if self.ready.len() > MAX_READY
+            && let Some(middle) = self.ready.iter().nth(MAX_READY / 2).copied()
+        {
+            self.ready.split_off(&middle);
+            self.cursor = middle;
+        }
+    }
+
+    fn floor_to_write(&mut self, now: Timestamp) -> Option<Slot> {
+        if self.handed_out < FLOOR_EVERY {
+            return None;
+        }
+        self.handed_out = 0;
+        let known = [self.ready.first(), self.out.first()].into_iter().flatten().copied();
+        let floor = known.fold(self.cursor, Slot::min);
+        // Twice as long ago as a commit can be late: whoever has committed may still be about to tell.
+        Some(floor.min(Slot::first_at(now - LATENESS - LATENESS)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazuli_concurrency::Stamp;
+
+    use super::*;
+
+    fn slot(n: u64) -> Slot {
+        Slot { visible_at: Timestamp::from_ticks(n), stamp: Stamp::from_ticks(n), index: 0 }
+    }
+
+    fn ready(state: &State) -> Vec<u64> {
+        state.ready.iter().map(|slot| slot.visible_at.ticks()).collect()
+    }
+
+    #[test]
+    fn what_is_written_below_the_cursor_is_ready_and_the_rest_is_read_in_its_turn() {
+        let mut state = State::new();
+        state.written(slot(5));
+        assert!(ready(&state).is_empty());
+        assert_eq!(state.begin_reading(), Slot::FIRST);
+        state.end_reading(vec![slot(5)], slot(10));
+        state.written(slot(7));
+        state.written(slot(12));
+        assert_eq!((ready(&state), state.cursor), (vec![5, 7], slot(10)));
+    }
+
+    #[test]
+    fn what_is_written_while_rows_are_read_is_not_missed() {
+        let mut state = State::new();
+        state.begin_reading();
+        state.written(slot(7));
+        state.written(slot(12));
+        state.end_reading(vec![slot(5)], slot(10));
+        assert_eq!(ready(&state), [5, 7]);
+        // It is not ready yet, and not forgotten: the cursor has not passed it.
+        assert!(state.cursor < slot(12));
+    }
+
+    #[test]
+    fn candidates_are_handed_to_one_and_come_back_unless_they_are_done_with() {
+        let line = Arc::new(Line::new(SpaceId(1)));
+        line.state.lock().end_reading((1..=5).map(slot).collect(), slot(10));
+        let mut first = Taken { line: line.clone(), slots: vec![] };
+        first.more(2);
+        let mut second = Taken { line: line.clone(), slots: vec![] };
+        second.more(2);
+        assert_eq!((first.slots(), second.slots()), (&[slot(1), slot(2)][..], &[slot(3), slot(4)][..]));
+        drop(first);
+        second.done();
+        assert_eq!(ready(&line.state.lock()), [1, 2, 5]);
+        assert!(line.state.lock().out.is_empty());
+    }
+
+    #[test]
+    fn what_a_consumer_has_is_not_ready_for_anybody_when_its_writer_tells_late() {
+        let line = Arc::new(Line::new(SpaceId(1)));
+        line.state.lock().end_reading(vec![slot(1)], slot(10));
+        let mut taken = Taken { line: line.clone(), slots: vec![] };
+        taken.more(1);
+        line.written([slot(1)]);
+        taken.more(2);
+        assert_eq!(taken.slots(), [slot(1)]);
+        drop(taken);
+        assert_eq!(ready(&line.state.lock()), [1]);
+    }
+
+    #[test]
+    fn too_many_candidates_are_left_to_be_read_again() {
+        let mut state = State::new();
+        state.end_reading(vec![], slot(u64::MAX));
+        (1..=MAX_READY as u64 + 1).for_each(|n| state.written(slot(n)));
+        assert_eq!(state.ready.len(), MAX_READY / 2);
+        assert!(state.ready.last() < Some(&state.cursor) && state.cursor < slot(MAX_READY as u64));
+    }
+
+    #[test]
+    fn the_floor_is_below_everything_that_is_there_or_may_still_be_written() {
+        let now = Timestamp::from_unix_seconds(1_000_000);
+        let ago = |seconds| Slot::first_at(now - lazuli_concurrency::Span::seconds(seconds));
+        let mut state = State::new();
+        state.end_reading(vec![ago(500), ago(400)], ago(100));
+        assert_eq!(state.floor_to_write(now), None);
+        let floor = |state: &mut State| {
+            state.handed_out = FLOOR_EVERY;
+            state.floor_to_write(now)
+        };
+        assert_eq!(floor(&mut state), Some(ago(500)));
+        let out = state.ready.pop_first();
+        state.out.extend(out);
+        assert_eq!(floor(&mut state), Some(ago(500)));
+        state.out.clear();
+        assert_eq!(floor(&mut state), Some(ago(400)));
+        state.ready.clear();
+        assert_eq!(floor(&mut state), Some(ago(100)));
+        state.cursor = ago(0);
+        assert_eq!(floor(&mut state), Some(Slot::first_at(now - LATENESS - LATENESS)));
+        assert_eq!(state.floor_to_write(now), None);
+    }
+
+    #[test]
+    fn lines_that_somebody_uses_are_kept() {
+        let lines = Lines::default();
+        let used = lines.of(SpaceId(0));
+        for n in 1..=MAX_LINES as u64 {
+            lines.of(SpaceId(n));
+        }
+        assert!(Arc::ptr_eq(&used, &lines.of(SpaceId(0))));
+        assert!(lines.0.lock().len() <= MAX_LINES);
+        lines.forget(SpaceId(0));
+        assert!(!Arc::ptr_eq(&used, &lines.of(SpaceId(0))));
+    }
+}

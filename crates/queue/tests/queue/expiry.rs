@@ -1,0 +1,114 @@
+//! Messages whose time is over: gone for everybody at once, and from the disk a little later.
+
+use bytes::Bytes;
+use lazuli_extents::Pace;
+use lazuli_queue::QueueRows;
+use lazuli_store::{Row, SpaceId};
+
+use crate::support::{Server, count, delete, get, get_one, put, start, update, visible};
+
+/// Rows in all queues, their counters not counted.
+fn message_rows(server: &Server) -> usize {
+    let (mut rows, mut check) = (0, QueueRows::default());
+    let visit = |space, partition: &Bytes, row: &Row| {
+        check.check(space, partition, row).unwrap();
+        rows += usize::from(space != SpaceId::ROOT && row.key.starts_with(b"m"));
+        Ok(())
+    };
+    server.store.for_each_row(visit).unwrap();
+    rows
+}
+
+#[tokio::test]
+async fn an_expired_message_is_gone_from_every_view_at_once() {
+    let server = start().await;
+    put(&server, "short", "?messagettl=10").await;
+    put(&server, "long", "").await;
+    let held = put(&server, "held", "?messagettl=10&visibilitytimeout=5").await;
+    let ever = put(&server, "ever", "?messagettl=-1").await;
+    server.advance(9);
+    assert_eq!(visible(&server).await, ["short", "long", "ever", "held"]);
+    assert_eq!(count(&server).await, 4);
+    server.advance(1);
+    assert_eq!(visible(&server).await, ["long", "ever"]);
+    assert_eq!(count(&server).await, 2);
+    delete(&server, &held).await.refused(404, "MessageNotFound");
+    update(&server, &held, 0, None).await.refused(404, "MessageNotFound");
+    assert_eq!(get(&server, "?numofmessages=32").await.len(), 2);
+    server.advance(8 * 24 * 60 * 60);
+    let got = get_one(&server, "?numofmessages=32").await;
+    assert_eq!((got.id, got.text.as_deref()), (ever.id, Some("ever")));
+}
+
+#[tokio::test]
+async fn a_message_that_was_got_expires_too() {
+    let server = start().await;
+    put(&server, "a", "?messagettl=40").await;
+    let got = get_one(&server, "?visibilitytimeout=604800").await;
+    server.advance(39);
+    let updated = update(&server, &got, 0, None).await.expect(204);
+    let held = crate::support::Shown { receipt: updated.header("x-ms-popreceipt").map(str::to_owned), ..got };
+    server.advance(1);
+    delete(&server, &held).await.refused(404, "MessageNotFound");
+    assert!(get(&server, "").await.is_empty());
+}
+
+#[tokio::test]
+async fn the_rows_of_a_queue_that_nobody_reads_are_removed() {
+    let server = start().await;
+    server.put("/other", "", "").await.expect(201);
+    for n in 0..300 {
+        put(&server, &n.to_string(), if n % 3 == 0 { "?messagettl=-1" } else { "?messagettl=100" }).await;
+    }
+    server.post("/other/messages?messagettl=50", "", crate::support::body("x")).await.expect(201);
+    assert_eq!(message_rows(&server), 301);
+    assert!(!server.service.expiry_due());
+    server.advance(60);
+    assert!(server.service.expiry_due());
+    assert_eq!(server.service.expire(Pace::FULL).await.unwrap(), 1);
+    assert!(!server.service.expiry_due());
+    server.advance(50);
+    assert!(server.service.expiry_due());
+    assert_eq!(server.service.expire(Pace::FULL).await.unwrap(), 200);
+    assert_eq!((message_rows(&server), count(&server).await), (100, 100));
+    server.advance(1_000_000);
+    assert!(!server.service.expiry_due());
+
+    // After a start nothing is known of when messages expire, and all queues are looked at once.
+    put(&server, "last", "?messagettl=10").await;
+    let server = server.restart().await;
+    server.advance(100);
+    assert!(server.service.expiry_due());
+    assert_eq!(server.service.expire(Pace::FULL).await.unwrap(), 1);
+    assert_eq!(message_rows(&server), 100);
+}
+
+#[tokio::test]
+async fn many_expired_messages_at_the_front_do_not_hide_those_behind() {
+    let server = start().await;
+    for _ in 0..200 {
+        put(&server, "x", "?messagettl=1").await;
+    }
+    put(&server, "alive", "").await;
+    server.advance(1);
+    assert_eq!(visible(&server).await, ["alive"]);
+    assert_eq!(get_one(&server, "").await.text.as_deref(), Some("alive"));
+}
+
+#[tokio::test]
+async fn what_was_deleted_or_cleared_gives_its_rows_back() {
+    let server = start().await;
+    for n in 0..50 {
+        put(&server, &n.to_string(), "").await;
+    }
+    server.delete("/jobs/messages", "").await.expect(204);
+    put(&server, "kept", "").await;
+    assert_eq!(message_rows(&server), 51);
+    assert!(server.service.garbage_due());
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().spaces, 1);
+    assert_eq!((message_rows(&server), visible(&server).await), (1, vec!["kept".to_owned()]));
+    server.delete("/jobs", "").await.expect(204);
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().spaces, 1);
+    assert_eq!(message_rows(&server), 0);
+    assert!(!server.service.garbage_due());
+}

@@ -1,0 +1,166 @@
+//! Random operations, compared with a queue that is a list in memory.
+
+use std::collections::HashMap;
+
+use lazuli_extents::Pace;
+use rand::prelude::*;
+use rand::rngs::StdRng;
+
+use crate::support::{Server, Shown, count, delete, get, put, start, update};
+
+const STEPS: usize = 600;
+
+/// A message that was not deleted. Times are seconds since the beginning.
+#[derive(Clone, Debug)]
+struct Message {
+    id: String,
+    text: String,
+    receipt: String,
+    /// When it is visible, and which step made it so.
+    visible: (u64, usize, usize),
+    expires: u64,
+    dequeue_count: u32,
+}
+
+#[derive(Default)]
+struct Model {
+    now: u64,
+    step: usize,
+    messages: HashMap<String, Message>,
+    /// Every receipt that was ever given out, with its message.
+    receipts: Vec<Shown>,
+}
+
+impl Model {
+    fn alive(&self) -> impl Iterator<Item = &Message> {
+        self.messages.values().filter(|message| message.expires > self.now)
+    }
+
+    fn visible(&self, most: usize) -> Vec<Message> {
+        let mut visible: Vec<_> =
+            self.alive().filter(|message| message.visible.0 <= self.now).cloned().collect();
+        visible.sort_unstable_by_key(|message| message.visible);
+        visible.truncate(most);
+        visible
+    }
+
+    /// The message, if the receipt is the current one.
+    fn held(&self, shown: &Shown) -> Option<&Message> {
+        self.alive()
+            .find(|message| message.id == shown.id && Some(&message.receipt) == shown.receipt.as_ref())
+    }
+
+    fn give(&mut self, message: Message) {
+        let (id, receipt) = (message.id.clone(), Some(message.receipt.clone()));
+        self.receipts.push(Shown { id, receipt, ..Shown::default() });
+        self.messages.insert(message.id.clone(), message);
+    }
+}
+
+async fn step(server: &Server, model: &mut Model, rng: &mut StdRng) {
+    model.step += 1;
+    let (now, step) = (model.now, model.step);
+    match rng.random_range(0..100) {
+        0..35 => {
+            let wait = if rng.random_bool(0.7) { 0 } else { rng.random_range(1..20) };
+            let life = if rng.random_bool(0.7) { 1000 } else { rng.random_range(wait + 1..wait + 30) };
+            let text = format!("text {step}");
+            let query = format!("?visibilitytimeout={wait}&messagettl={life}");
+            let sent = put(server, &text, &query).await;
+            model.give(Message {
+                id: sent.id,
+                text,
+                receipt: sent.receipt.unwrap(),
+                visible: (now + wait, step, 0),
+                expires: now + life,
+                dequeue_count: 0,
+            });
+        }
+        35..60 => {
+            let (most, timeout) = (rng.random_range(1..=5), rng.random_range(1..=15));
+            let got = get(server, &format!("?numofmessages={most}&visibilitytimeout={timeout}")).await;
+            let expected = model.visible(most);
+            assert_eq!(got.len(), expected.len(), "step {step}");
+            for (index, (got, expected)) in got.into_iter().zip(expected).enumerate() {
+                let count = expected.dequeue_count + 1;
+                assert_eq!((&got.id, got.text.as_ref()), (&expected.id, Some(&expected.text)), "step {step}");
+                assert_eq!(got.dequeue_count, Some(count));
+                let visible = (now + timeout, step, index);
+                model.give(Message {
+                    receipt: got.receipt.unwrap(),
+                    visible,
+                    dequeue_count: count,
+                    ..expected
+                });
+            }
+        }
+        60..68 => {
+            let most = rng.random_range(1..=8);
+            let seen = get(server, &format!("?peekonly=true&numofmessages={most}")).await;
+            let seen: Vec<_> = seen.into_iter().map(|seen| (seen.id, seen.dequeue_count)).collect();
+            let expected = model.visible(most).into_iter();
+            let expected: Vec<_> =
+                expected.map(|message| (message.id, Some(message.dequeue_count))).collect();
+            assert_eq!(seen, expected, "step {step}");
+        }
+        68..80 => {
+            let Some(shown) = model.receipts.choose(rng).cloned() else { return };
+            let expected = model.held(&shown).cloned();
+            let reply = delete(server, &shown).await;
+            match expected {
+                Some(message) => {
+                    reply.expect(204);
+                    model.messages.remove(&message.id);
+                }
+                None => drop(reply.refused(404, "MessageNotFound")),
+            }
+        }
+        80..90 => {
+            let Some(shown) = model.receipts.choose(rng).cloned() else { return };
+            let timeout = rng.random_range(0..15);
+            let text = rng.random_bool(0.5).then(|| format!("text {step}"));
+            let expected = model.held(&shown).cloned();
+            let reply = update(server, &shown, timeout, text.as_deref()).await;
+            match expected {
+                // Each step is a moment later than the one before.
+                Some(message) if now + u64::from(timeout) < message.expires => {
+                    let receipt = reply.expect(204).header("x-ms-popreceipt").unwrap().to_owned();
+                    let visible = (now + u64::from(timeout), step, 0);
+                    let text = text.unwrap_or(message.text.clone());
+                    model.give(Message { receipt, visible, text, ..message });
+                }
+                Some(_) => drop(reply.refused(400, "InvalidQueryParameterValue")),
+                None => drop(reply.refused(404, "MessageNotFound")),
+            }
+        }
+        90..97 => {
+            let seconds = rng.random_range(1..10);
+            server.advance(seconds);
+            model.now += seconds;
+        }
+        97 => assert_eq!(count(server).await, model.alive().count() as u64, "step {step}"),
+        98 => drop(server.service.expire(Pace::FULL).await.unwrap()),
+        _ => {
+            if rng.random_bool(0.2) {
+                server.delete("/jobs/messages", "").await.expect(204);
+                model.messages.clear();
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_does_what_a_list_in_memory_does() {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut server = start().await;
+    let mut model = Model::default();
+    for n in 1..=STEPS {
+        step(&server, &mut model, &mut rng).await;
+        if n % 150 == 0 {
+            server = server.restart().await;
+        }
+    }
+    assert_eq!(count(&server).await, model.alive().count() as u64);
+}

@@ -1,0 +1,92 @@
+//! Shared access signatures: of the account, of a queue, and by a stored access policy.
+
+use lazuli_auth::sign::{self, Resource};
+use lazuli_protocol::ServiceKind;
+use lazuli_testing::{ACCOUNT, key};
+
+use crate::support::{Server, body, put, start};
+
+/// The target with a signature for the queue `jobs`.
+fn of_queue(target: &str, fields: &[(&str, &str)]) -> String {
+    let mut all = vec![("sv", "2022-11-02")];
+    all.extend(fields);
+    let resource = Resource { service: ServiceKind::Queue, account: ACCOUNT, path: "jobs", timestamp: "" };
+    let sas = sign::service_sas(&resource, &key(), &all);
+    let separator = if target.contains('?') { '&' } else { '?' };
+    format!("{target}{separator}{sas}")
+}
+
+/// What a signature with those fields may do, in the order of the letters: put, peek, get, update, delete.
+async fn allowed(server: &Server, fields: &[(&str, &str)]) -> Vec<bool> {
+    let held = put(server, "held", "?visibilitytimeout=100").await;
+    let (id, receipt) = (&held.id, held.receipt.as_deref().unwrap());
+    let message = format!("/jobs/messages/{id}?popreceipt={receipt}");
+    let mut allowed = vec![];
+    for (method, target, text) in [
+        ("POST", "/jobs/messages".to_owned(), body("a")),
+        ("GET", "/jobs/messages?peekonly=true".to_owned(), String::new()),
+        ("GET", "/jobs/messages".to_owned(), String::new()),
+        // The update is refused for its timeout if it is allowed at all, so that the receipt stays good.
+        ("PUT", format!("{message}&visibilitytimeout=700000"), String::new()),
+        ("DELETE", message.clone(), String::new()),
+    ] {
+        let reply = server.send(method, &of_queue(&target, fields), "", text).await;
+        allowed.push(match reply.outcome() {
+            (403, code) => {
+                assert!(
+                    code == "AuthorizationPermissionMismatch" || code == "AuthenticationFailed",
+                    "{code}"
+                );
+                false
+            }
+            (200 | 201 | 204, _) | (400, "OutOfRangeQueryParameterValue") => true,
+            outcome => panic!("{method} {target}: {outcome:?}"),
+        });
+    }
+    allowed
+}
+
+#[tokio::test]
+async fn each_letter_of_a_queues_signature_allows_its_operations() {
+    let server = start().await;
+    let expiry = ("se", "2026-02-01T00:00:00Z");
+    for (letters, expected) in [
+        ("a", [true, false, false, false, false]),
+        ("r", [false, true, false, false, false]),
+        ("p", [false, false, true, false, true]),
+        ("u", [false, false, false, true, false]),
+        ("raup", [true; 5]),
+    ] {
+        assert_eq!(allowed(&server, &[("sp", letters), expiry]).await, expected, "{letters}");
+    }
+    // Queues are not a signature's business.
+    for (method, target) in [("PUT", "/jobs"), ("DELETE", "/jobs"), ("DELETE", "/jobs/messages")] {
+        let target = of_queue(target, &[("sp", "raup"), expiry]);
+        assert_eq!(server.send(method, &target, "", "").await.status, 403, "{target}");
+    }
+}
+
+#[tokio::test]
+async fn a_stored_policy_decides_until_it_is_replaced() {
+    let server = start().await;
+    let policy = |letters: &str| {
+        format!(
+            "<SignedIdentifiers><SignedIdentifier><Id>workers</Id><AccessPolicy><Expiry>2026-02-01T00:00:00Z</Expiry>\
+             <Permission>{letters}</Permission></AccessPolicy></SignedIdentifier></SignedIdentifiers>"
+        )
+    };
+    assert_eq!(allowed(&server, &[("si", "workers")]).await, [false; 5]);
+    server.signed("PUT", "/jobs?comp=acl", "", policy("rp")).await.expect(204);
+    assert_eq!(allowed(&server, &[("si", "workers")]).await, [false, true, true, false, true]);
+    assert_eq!(allowed(&server, &[("si", "others")]).await, [false; 5]);
+    server.signed("PUT", "/jobs?comp=acl", "", policy("a")).await.expect(204);
+    assert_eq!(allowed(&server, &[("si", "workers")]).await, [true, false, false, false, false]);
+    server.signed("PUT", "/jobs?comp=acl", "", "").await.expect(204);
+    assert_eq!(allowed(&server, &[("si", "workers")]).await, [false; 5]);
+}
+
+#[tokio::test]
+async fn nobody_gets_in_without_credentials() {
+    let server = start().await;
+    server.send("GET", "/jobs/messages", "", "").await.refused(401, "NoAuthenticationInformation");
+}

@@ -157,6 +157,12 @@ impl Client {
         Some(Self { account, service, endpoint, tls, connection: None })
     }
 
+    /// A client of the same service, with a connection of its own.
+    pub(crate) fn another(&self) -> Self {
+        let (account, endpoint) = (self.account.clone(), self.endpoint.clone());
+        Self { account, service: self.service, endpoint, tls: self.tls.clone(), connection: None }
+    }
+
     /// The service's address, as it stands in requests within a batch.
     pub(crate) fn endpoint(&self) -> String {
         let scheme = if self.endpoint.secure { "https" } else { "http" };

@@ -5,6 +5,7 @@
 //! promises.
 
 mod blob;
+mod queue;
 mod service;
 mod table;
 
@@ -81,6 +82,10 @@ const WORKLOADS: &[Make] = &[
     |_| Arc::new(blob::Large::put_blocks()),
     |_| Arc::new(blob::Large::get()),
     |_| Arc::new(blob::ListBlobs::new()),
+    |_| Arc::new(queue::Put::new()),
+    |_| Arc::new(queue::Cycle::at_a_thousand()),
+    |_| Arc::new(queue::Cycle::at_ten_thousand()),
+    |_| Arc::new(queue::Cycle::at_a_million()),
     |_| Arc::new(table::Insert::new()),
     |_| Arc::new(table::InsertBatch::new()),
     |_| Arc::new(table::Get::of_ten_thousand()),

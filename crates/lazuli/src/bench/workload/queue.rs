@@ -1,0 +1,173 @@
+//! Messages: put, and put, got and deleted again in queues of a given depth.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use lazuli_protocol::ServiceKind;
+use tokio::task::JoinSet;
+
+use super::super::client::{Call, Client, Failure};
+use super::{Workload, encode, fresh_name};
+
+/// What a message holds: about as much as a reference to something that is to be done.
+const TEXT_BYTES: usize = 512;
+/// Connections that fill a queue.
+const FILLERS: u64 = 64;
+
+/// A queue of our own.
+#[derive(Clone)]
+struct Queue {
+    name: String,
+    message: Bytes,
+}
+
+impl Queue {
+    fn new() -> Self {
+        let message = format!(
+            "<?xml version=\"1.0\" encoding=\"utf-8\"?><QueueMessage><MessageText>{}</MessageText></QueueMessage>",
+            "m".repeat(TEXT_BYTES)
+        );
+        Self { name: fresh_name(), message: message.into() }
+    }
+
+    async fn create(&self, client: &mut Client) -> Result<(), Failure> {
+        let call = Call::new(Method::PUT, format!("/{}", self.name), "");
+        client.send(call).await?.expect(StatusCode::CREATED).map(drop)
+    }
+
+    async fn delete(&self, client: &mut Client) -> Result<(), Failure> {
+        let call = Call::new(Method::DELETE, format!("/{}", self.name), "");
+        client.send(call).await?.expect(StatusCode::NO_CONTENT).map(drop)
+    }
+
+    async fn put(&self, client: &mut Client) -> Result<(), Failure> {
+        let call = Call::new(Method::POST, format!("/{}/messages", self.name), "")
+            .header("content-type", "application/xml")
+            .body(self.message.clone());
+        client.send(call).await?.expect(StatusCode::CREATED).map(drop)
+    }
+
+    async fn get_and_delete(&self, client: &mut Client) -> Result<(), Failure> {
+        let call = Call::new(Method::GET, format!("/{}/messages", self.name), "");
+        let reply = client.send(call).await?.expect(StatusCode::OK)?;
+        let document = String::from_utf8_lossy(&reply.body);
+        let element = |name| {
+            let (_, rest) = document.split_once(&format!("<{name}>"))?;
+            rest.split_once('<').map(|(text, _)| text)
+        };
+        let (Some(id), Some(receipt)) = (element("MessageId"), element("PopReceipt")) else {
+            return Err(Failure::Wrong("no message was got from a queue that has many"));
+        };
+        let path = format!("/{}/messages/{id}", self.name);
+        let call = Call::new(Method::DELETE, path, format!("popreceipt={}", encode(receipt)));
+        client.send(call).await?.expect(StatusCode::NO_CONTENT).map(drop)
+    }
+
+    /// Puts so many messages, on connections of their own.
+    async fn fill(&self, client: &Client, depth: u64) -> Result<(), Failure> {
+        let mut fillers = JoinSet::new();
+        for filler in 0..FILLERS {
+            let (queue, mut client) = (self.clone(), client.another());
+            fillers.spawn(async move {
+                for _ in (filler..depth).step_by(FILLERS as usize) {
+                    queue.put(&mut client).await?;
+                }
+                Ok(())
+            });
+        }
+        while let Some(filled) = fillers.join_next().await {
+            filled.map_err(|error| Failure::Request(error.to_string()))??;
+        }
+        Ok(())
+    }
+}
+
+/// Put Message.
+pub(super) struct Put(Queue);
+
+impl Put {
+    pub(super) fn new() -> Self {
+        Self(Queue::new())
+    }
+}
+
+#[async_trait]
+impl Workload for Put {
+    fn name(&self) -> &'static str {
+        "put-message"
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::Queue
+    }
+
+    fn about(&self) -> String {
+        format!("put messages of {TEXT_BYTES} bytes")
+    }
+
+    async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
+        self.0.create(client).await
+    }
+
+    async fn run_one(&self, client: &mut Client, _: usize, _: u64) -> Result<(), Failure> {
+        self.0.put(client).await
+    }
+
+    async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
+        self.0.delete(client).await
+    }
+}
+
+/// A message put, one got and deleted, in a queue that stays as deep as it is.
+pub(super) struct Cycle {
+    queue: Queue,
+    depth: u64,
+    name: &'static str,
+}
+
+impl Cycle {
+    pub(super) fn at_a_thousand() -> Self {
+        Self { queue: Queue::new(), depth: 1000, name: "message-cycle-1k" }
+    }
+
+    pub(super) fn at_ten_thousand() -> Self {
+        Self { queue: Queue::new(), depth: 10_000, name: "message-cycle-10k" }
+    }
+
+    pub(super) fn at_a_million() -> Self {
+        Self { queue: Queue::new(), depth: 1_000_000, name: "message-cycle-1m" }
+    }
+}
+
+#[async_trait]
+impl Workload for Cycle {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::Queue
+    }
+
+    fn about(&self) -> String {
+        format!("put, get and delete a message in a queue of {}", self.depth)
+    }
+
+    fn is_ours_alone(&self) -> bool {
+        self.depth > 10_000
+    }
+
+    async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
+        self.queue.create(client).await?;
+        self.queue.fill(client, self.depth).await
+    }
+
+    async fn run_one(&self, client: &mut Client, _: usize, _: u64) -> Result<(), Failure> {
+        self.queue.put(client).await?;
+        self.queue.get_and_delete(client).await
+    }
+
+    async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
+        self.queue.delete(client).await
+    }
+}

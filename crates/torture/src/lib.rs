@@ -17,6 +17,7 @@ mod fuse;
 mod hosted;
 mod lossy;
 mod payload;
+pub mod queues;
 pub mod rounds;
 mod seed;
 pub mod tables;

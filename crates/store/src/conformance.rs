@@ -4,6 +4,7 @@
 //! what they saw with [`crate::history`].
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,8 +12,8 @@ use lazuli_concurrency::{ManualClock, Span, Stamp, Timestamp};
 
 use crate::history::{History, Observed};
 use crate::{
-    Change, Commit, CommitError, Condition, Decision, Gate, Mutation, Partition, Reads, SpaceHeader, SpaceId,
-    Store, TransactError, Which, transact,
+    Change, Commit, CommitError, Condition, Decision, Gate, Mutation, Partition, Reads, Row, SpaceHeader,
+    SpaceId, Store, TransactError, Visited, Which, transact,
 };
 
 /// How the suite opens the engine under test.
@@ -226,6 +227,18 @@ async fn scans_over_a_space_go_by_partition(bench: &Bench) {
     let within = scan((key("a"), vec![5].into()), Some((key("a"), vec![9].into())), Which::All, 1000).await;
     assert_eq!(within.rows.len(), 4, "from a row, below a row");
     assert_eq!((within.next, within.space), (None, Some(OPEN)), "with the header of the space");
+    let mut taken = vec![];
+    let mut take_40 = |partition: Bytes, row: Row| {
+        if taken.len() == 40 {
+            return ControlFlow::Break(());
+        }
+        taken.push((partition, row));
+        ControlFlow::Continue(())
+    };
+    let visited = bench.store.visit_space(bench.space, start(), None, &mut take_40).await.expect("readable");
+    assert_eq!(taken, scan(start(), None, Which::All, 40).await.rows, "a visitor sees what a scan returns");
+    let next = Some((key("a"), vec![10].into()));
+    assert_eq!(visited, Visited { space: Some(OPEN), next }, "and breaks off before a row");
     let inverted = scan((key("b"), Bytes::new()), Some((key("a"), Bytes::new())), Which::All, 1000).await;
     assert!(inverted.rows.is_empty() && inverted.next.is_none());
     let paged = scan(start(), None, Which::First, 2).await;

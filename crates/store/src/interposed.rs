@@ -8,7 +8,8 @@ use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
 
 use crate::{
-    Commit, CommitError, Partition, ReadError, ReadSet, Reads, SpaceHeader, SpaceId, SpacePage, Store, Which,
+    Commit, CommitError, Partition, ReadError, ReadSet, Reads, SpaceHeader, SpaceId, SpacePage, Store,
+    Visited, Visitor, Which,
 };
 
 /// Who stands between a store and its callers. What is not overridden goes through.
@@ -70,6 +71,23 @@ impl<B: Between> Store for Interposed<B> {
         let page = self.store.scan_space(space, from, end, which, limit).await?;
         self.between.scanned(page.rows.len());
         Ok(page)
+    }
+
+    async fn visit_space(
+        &self,
+        space: SpaceId,
+        from: (Bytes, Bytes),
+        end: Option<(Bytes, Bytes)>,
+        visitor: &mut Visitor<'_>,
+    ) -> Result<Visited, ReadError> {
+        let mut rows = 0;
+        let mut counting = |partition, row| {
+            rows += 1;
+            visitor(partition, row)
+        };
+        let visited = self.store.visit_space(space, from, end, &mut counting).await?;
+        self.between.scanned(rows);
+        Ok(visited)
     }
 
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError> {

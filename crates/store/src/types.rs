@@ -1,6 +1,6 @@
 //! The trait that services stand on, and the values it speaks.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -232,6 +232,18 @@ pub struct SpacePage {
     pub next: Option<(Bytes, Bytes)>,
 }
 
+/// What a visit to the rows of a space came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Visited {
+    /// The space's header in the same snapshot; `None` if the space was never opened.
+    pub space: Option<SpaceHeader>,
+    /// Where to go on: the partition key and row key of the first row that was not taken, if any remains.
+    pub next: Option<(Bytes, Bytes)>,
+}
+
+/// Is given rows, each with its partition key, and breaks off before one that it does not take.
+pub type Visitor<'a> = dyn FnMut(Bytes, Row) -> ControlFlow<()> + Send + 'a;
+
 /// An engine: rows in partitions, committed atomically.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
@@ -248,6 +260,16 @@ pub trait Store: Send + Sync + 'static {
         which: Which,
         limit: usize,
     ) -> Result<SpacePage, ReadError>;
+
+    /// Shows rows to a visitor as [`Store::scan_space`] would return them, one snapshot a call, until it breaks off or
+    /// [`MAX_SCAN_ROWS`] or [`MAX_SCAN_BYTES`] were shown: for those who do not know how many they need.
+    async fn visit_space(
+        &self,
+        space: SpaceId,
+        from: (Bytes, Bytes),
+        end: Option<(Bytes, Bytes)>,
+        visitor: &mut Visitor<'_>,
+    ) -> Result<Visited, ReadError>;
 
     /// Commits. When it returns `Ok` the change is durable and visible to every later read.
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError>;

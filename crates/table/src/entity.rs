@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use lazuli_generations::{Damage, record};
 use lazuli_protocol::{ErrorCode, Refusal};
+use serde::Deserialize;
 
 use crate::keys::Keys;
 use crate::value::Value;
@@ -30,7 +31,12 @@ pub(crate) struct Entity<'a> {
 impl<'a> Entity<'a> {
     /// What a row holds.
     pub(crate) fn decode(value: &'a [u8]) -> Result<Self, Damage> {
-        Ok(Self { properties: record::decode(value)? })
+        // Only a field can be told to borrow, so a pair of its own.
+        #[derive(Deserialize)]
+        struct Borrowed<'a>(#[serde(borrow)] Cow<'a, str>, #[serde(borrow)] Value<'a>);
+
+        let properties: Vec<Borrowed<'a>> = record::decode(value)?;
+        Ok(Self { properties: properties.into_iter().map(|Borrowed(name, value)| (name, value)).collect() })
     }
 
     /// The value of its row.
@@ -101,7 +107,14 @@ mod tests {
             ("Y", Value::Binary(vec![0, 255].into())),
         ]);
         let value = entity.encode()?;
-        assert_eq!(Entity::decode(&value), Ok(entity));
+        let decoded = Entity::decode(&value);
+        assert_eq!(decoded, Ok(entity));
+        let is_borrowed = |property: &Property<'_>| match property {
+            (Cow::Borrowed(_), Value::String(text)) => matches!(text, Cow::Borrowed(_)),
+            (Cow::Borrowed(_), Value::Binary(bytes)) => matches!(bytes, Cow::Borrowed(_)),
+            (name, _) => matches!(name, Cow::Borrowed(_)),
+        };
+        assert!(decoded.is_ok_and(|entity| entity.properties.iter().all(is_borrowed)), "nothing is copied");
         for length in 0..value.len() {
             assert!(Entity::decode(&value[..length]).is_err(), "{length}");
         }

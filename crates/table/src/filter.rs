@@ -11,7 +11,7 @@ pub(crate) mod range;
 use crate::value::Value;
 
 /// A condition on entities. `And` and `Or` have at least two operands and hold none of their own kind, and `Not` no
-/// `Not`, so a tree is never deeper than its comparisons are many.
+/// `Not`, so a tree is at most twice as deep as its comparisons are many, and can be walked by recursion.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Filter {
     Constant(bool),

@@ -4,12 +4,14 @@
 //! go on. Each span of keys is read in one snapshot and no partition lies in two, so a query sees an entity group
 //! transaction whole or not at all.
 
+use std::ops::ControlFlow;
+
 use bytes::Bytes;
 use http::StatusCode;
 use lazuli_generations::{Damage, unreadable};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response};
-use lazuli_store::{MAX_SCAN_BYTES, MAX_SCAN_ROWS, Row, SpaceId, Which};
+use lazuli_store::{MAX_SCAN_BYTES, MAX_SCAN_ROWS, Row, SpaceId};
 
 use crate::entity::{Entity, check_name};
 use crate::filter::Filter;
@@ -78,12 +80,21 @@ struct Page<'a> {
     select: Option<&'a [String]>,
     /// How many more entities it takes.
     room: usize,
+    /// How many more rows, and bytes of them, are read for it.
+    rows: usize,
+    bytes: usize,
     body: Vec<u8>,
 }
 
 impl Page<'_> {
+    fn is_done(&self) -> bool {
+        self.room == 0 || self.rows == 0 || self.bytes == 0
+    }
+
     /// Adds the entity of a row if it matches.
-    fn visit(&mut self, partition: &Bytes, row: &Row) -> Result<(), Refusal> {
+    fn add(&mut self, partition: &Bytes, row: &Row) -> Result<(), Damage> {
+        self.rows -= 1;
+        self.bytes = self.bytes.saturating_sub(row.value.len());
         let keys = Keys::of_row(partition, &row.key).ok_or(Damage::Undecodable)?;
         let entity = Entity::decode(&row.value)?;
         let found = Found { keys: &keys, stamp: row.token.0, entity: &entity };
@@ -115,7 +126,8 @@ impl TableService {
             table: &request.container,
         };
         let (filter, select) = (filter.as_ref(), select.as_deref());
-        let mut page = Page { renderer, filter, select, room: top, body: Vec::new() };
+        let (rows, bytes) = (MAX_SCAN_ROWS, MAX_SCAN_BYTES);
+        let mut page = Page { renderer, filter, select, room: top, rows, bytes, body: Vec::new() };
         renderer.open_list(&mut page.body, &request.container);
         let next = if top == 0 { None } else { self.fill(&mut page, table.space, reach).await? };
         Renderer::close_list(&mut page.body);
@@ -134,27 +146,27 @@ impl TableService {
         space: SpaceId,
         reach: Reach,
     ) -> Result<Option<Position>, Refusal> {
-        let (mut rows, mut bytes) = (MAX_SCAN_ROWS, MAX_SCAN_BYTES);
         for Span { from, end } in reach.spans {
-            if page.room == 0 || rows == 0 || bytes == 0 {
+            if page.is_done() {
                 return Ok(Some(from));
             }
-            let limit = if reach.is_exact { page.room.min(rows) } else { rows };
-            let scanned =
-                self.store.scan_space(space, from, end, Which::All, limit).await.map_err(unreadable)?;
-            if !scanned.space.is_some_and(|space| space.open) {
+            let mut damage = None;
+            let mut visitor = |partition: Bytes, row: Row| {
+                if page.is_done() {
+                    return ControlFlow::Break(());
+                }
+                damage = page.add(&partition, &row).err();
+                if damage.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let visited = self.store.visit_space(space, from, end, &mut visitor).await.map_err(unreadable)?;
+            if !visited.space.is_some_and(|space| space.open) {
                 return Err(table_gone());
             }
-            for (partition, row) in &scanned.rows {
-                if page.room == 0 {
-                    return Ok(Some((partition.clone(), row.key.clone())));
-                }
-                page.visit(partition, row)?;
-                rows -= 1;
-                bytes = bytes.saturating_sub(row.value.len());
+            if let Some(damage) = damage {
+                return Err(damage.into());
             }
-            if scanned.next.is_some() {
-                return Ok(scanned.next);
+            if visited.next.is_some() {
+                return Ok(visited.next);
             }
         }
         Ok(None)

@@ -18,6 +18,7 @@ mod queue;
 mod rows;
 mod snapshot;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +36,7 @@ use crate::log::{self, Log, LogError};
 use crate::{
     Commit, CommitError, MAX_BULK_COMMIT_BYTES, MAX_COMMIT_BYTES, MAX_KEY_BYTES, MAX_MUTATIONS,
     MAX_SCAN_BYTES, MAX_SCAN_ROWS, MAX_VALUE_BYTES, Mutation, Partition, ReadError, ReadSet, Reads, Row,
-    Scanned, SpaceHeader, SpaceId, SpacePage, Store, Which, keys,
+    Scanned, SpaceHeader, SpaceId, SpacePage, Store, Visited, Visitor, Which, keys,
 };
 use committer::Committer;
 use flusher::Flusher;
@@ -292,6 +293,49 @@ impl Embedded {
         scanned.token = digest.token();
         Ok(scanned)
     }
+    /// Shows rows in order until the visitor breaks off or it has seen many bytes.
+    fn walk(
+        &self,
+        space: SpaceId,
+        from: (Bytes, Bytes),
+        end: Option<(Bytes, Bytes)>,
+        which: Which,
+        mut visitor: impl FnMut(Bytes, Row) -> ControlFlow<()>,
+    ) -> Result<Visited, ReadError> {
+        let snapshot = self.shared.snapshots.current();
+        let end = match end {
+            Some((partition, key)) => keys::space_from(space, &partition, &key),
+            None => keys::space_end(space),
+        };
+        let seek = |from| rows::range(&self.shared.tree, from..end.clone(), snapshot.seqno);
+        let mut visited = Visited { space: self.header(&snapshot, space)?, next: None };
+        let mut bytes = 0;
+        let mut remaining = seek(keys::space_from(space, &from.0, &from.1));
+        // The prefix of the partition whose first row was shown, and its rows stepped over since.
+        let (mut done, mut steps) = (Bytes::new(), 0);
+        while let Some(row) = remaining.next() {
+            let (full, stored) = row?;
+            if which == Which::First && !done.is_empty() && full.starts_with(&done) {
+                steps += 1;
+                if steps == STEPS_BEFORE_SEEK {
+                    remaining = seek(keys::after_partition(&done));
+                }
+                continue;
+            }
+            let Some((prefix, partition, key)) = keys::split(&full) else {
+                return Err(ReadError::Damaged("a row with a malformed key".into()));
+            };
+            (done, steps) = (full.slice(..prefix), 0);
+            let size = full.len() + stored.value.len();
+            let row = Row { key: key.clone(), value: stored.value, token: stored.token };
+            if bytes >= MAX_SCAN_BYTES || visitor(partition.clone(), row).is_break() {
+                visited.next = Some((partition, key));
+                break;
+            }
+            bytes += size;
+        }
+        Ok(visited)
+    }
 }
 
 /// Closes the queue for good when the committer's thread ends, and lets go of what waits in it.
@@ -340,39 +384,33 @@ impl Store for Embedded {
         which: Which,
         limit: usize,
     ) -> Result<SpacePage, ReadError> {
+        let mut rows = vec![];
         let limit = limit.min(MAX_SCAN_ROWS);
-        let snapshot = self.shared.snapshots.current();
-        let end = match end {
-            Some((partition, key)) => keys::space_from(space, &partition, &key),
-            None => keys::space_end(space),
-        };
-        let seek = |from| rows::range(&self.shared.tree, from..end.clone(), snapshot.seqno);
-        let mut page = SpacePage { space: self.header(&snapshot, space)?, rows: vec![], next: None };
-        let mut bytes = 0;
-        let mut remaining = seek(keys::space_from(space, &from.0, &from.1));
-        // The prefix of the partition whose first row was returned, and its rows stepped over since.
-        let (mut done, mut steps) = (Bytes::new(), 0);
-        while let Some(row) = remaining.next() {
-            let (full, stored) = row?;
-            if which == Which::First && !done.is_empty() && full.starts_with(&done) {
-                steps += 1;
-                if steps == STEPS_BEFORE_SEEK {
-                    remaining = seek(keys::after_partition(&done));
-                }
-                continue;
+        let visited = self.walk(space, from, end, which, |partition, row| {
+            if rows.len() == limit {
+                return ControlFlow::Break(());
             }
-            let Some((prefix, partition, key)) = keys::split(&full) else {
-                return Err(ReadError::Damaged("a row with a malformed key".into()));
-            };
-            if page.rows.len() == limit || bytes >= MAX_SCAN_BYTES {
-                page.next = Some((partition, key));
-                break;
+            rows.push((partition, row));
+            ControlFlow::Continue(())
+        })?;
+        Ok(SpacePage { space: visited.space, rows, next: visited.next })
+    }
+
+    async fn visit_space(
+        &self,
+        space: SpaceId,
+        from: (Bytes, Bytes),
+        end: Option<(Bytes, Bytes)>,
+        visitor: &mut Visitor<'_>,
+    ) -> Result<Visited, ReadError> {
+        let mut rows = 0;
+        self.walk(space, from, end, Which::All, |partition, row| {
+            if rows == MAX_SCAN_ROWS {
+                return ControlFlow::Break(());
             }
-            (done, steps) = (full.slice(..prefix), 0);
-            bytes += full.len() + stored.value.len();
-            page.rows.push((partition, Row { key, value: stored.value, token: stored.token }));
-        }
-        Ok(page)
+            rows += 1;
+            visitor(partition, row)
+        })
     }
 
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError> {

@@ -7,9 +7,10 @@ use std::io::Write as _;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use lazuli_concurrency::{Stamp, TableETag, Timestamp};
+use lazuli_concurrency::{Stamp, Timestamp};
 use lazuli_protocol::date;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
 
 use crate::entity::Entity;
 use crate::keys::Keys;
@@ -73,6 +74,7 @@ impl Renderer<'_> {
         (keys, stamp, entity): (&Keys, Stamp, &Entity<'_>),
         select: Select<'_>,
     ) {
+        let moment = date::iso8601(stamp.timestamp());
         let mut object = Object::open(out);
         if self.metadata != Metadata::None {
             if stands == Stands::Alone {
@@ -83,10 +85,10 @@ impl Renderer<'_> {
                 object.text("odata.type", &format!("{}.{}", self.account, self.table));
                 let link = entity_link(self.table, keys);
                 object.text("odata.id", &format!("{}/{link}", self.endpoint));
-                object.text("odata.etag", &TableETag::from(stamp).to_string());
+                object.etag(&moment);
                 object.text("odata.editLink", &link);
             } else {
-                object.text("odata.etag", &TableETag::from(stamp).to_string());
+                object.etag(&moment);
             }
         }
         let is_selected = |name: &str| select.is_none_or(|names| names.iter().any(|other| other == name));
@@ -100,7 +102,8 @@ impl Renderer<'_> {
             if self.metadata == Metadata::Full {
                 object.text("Timestamp@odata.type", EdmType::DateTime.name());
             }
-            object.text("Timestamp", &date_time(stamp.timestamp()));
+            object.name("Timestamp");
+            push_date_time(object.out, &moment);
         }
         for (name, value) in entity.properties.iter().filter(|(name, _)| is_selected(name)) {
             object.property(name, value, self.metadata);
@@ -135,11 +138,13 @@ pub(crate) fn entity_link(table: &str, keys: &Keys) -> String {
     format!("{table}(PartitionKey='{}',RowKey='{}')", key(&keys.partition), key(&keys.row))
 }
 
-/// A moment with as many decimals as it needs.
-fn date_time(moment: Timestamp) -> String {
-    let text = date::iso8601(moment);
-    let digits = text.trim_end_matches('Z').trim_end_matches('0').trim_end_matches('.');
-    format!("{digits}Z")
+/// Writes a moment with as many decimals as it needs.
+fn push_date_time(out: &mut Vec<u8>, iso8601: &str) {
+    out.push(b'"');
+    out.extend_from_slice(
+        iso8601.trim_end_matches('Z').trim_end_matches('0').trim_end_matches('.').as_bytes(),
+    );
+    out.extend_from_slice(b"Z\"");
 }
 
 /// An object that is being written.
@@ -166,9 +171,27 @@ impl<'a> Object<'a> {
         self.out.push(b':');
     }
 
+    fn name_of_type(&mut self, name: &str) {
+        self.name(name);
+        self.out.truncate(self.out.len() - b"\":".len());
+        self.out.extend_from_slice(b"@odata.type\":");
+    }
+
     fn text(&mut self, name: &str, value: &str) {
         self.name(name);
         push_string(self.out, value);
+    }
+
+    /// The tag of the entity that was written then, as [`lazuli_concurrency::TableETag`] shows it: every entity of a list has one, so it is
+    /// made from a text that is at hand.
+    fn etag(&mut self, moment: &str) {
+        self.name("odata.etag");
+        self.out.extend_from_slice(b"\"W/\\\"datetime'");
+        for (i, part) in moment.split(':').enumerate() {
+            self.out.extend_from_slice(if i == 0 { b"" } else { b"%3A" });
+            self.out.extend_from_slice(part.as_bytes());
+        }
+        self.out.extend_from_slice(b"'\\\"\"");
     }
 
     fn null(&mut self, name: &str) {
@@ -183,29 +206,37 @@ impl<'a> Object<'a> {
             _ => true,
         };
         if is_annotated && metadata != Metadata::None {
-            self.text(&format!("{name}@odata.type"), value.edm_type().name());
+            self.name_of_type(name);
+            push_string(self.out, value.edm_type().name());
         }
         self.name(name);
         let out = &mut *self.out;
         let _ = match value {
             Value::String(text) => return push_string(out, text),
-            Value::Boolean(is) => write!(out, "{is}"),
-            Value::Int32(number) => write!(out, "{number}"),
+            Value::Boolean(is) => return push_json(out, is),
+            Value::Int32(number) => return push_json(out, number),
             Value::Int64(number) => write!(out, "\"{number}\""),
             Value::Double(number) if number.is_nan() => write!(out, "\"NaN\""),
             Value::Double(f64::INFINITY) => write!(out, "\"Infinity\""),
             Value::Double(f64::NEG_INFINITY) => write!(out, "\"-Infinity\""),
-            Value::Double(number) => write!(out, "{number:?}"),
-            Value::DateTime(ticks) => write!(out, "\"{}\"", date_time(Timestamp::from_ticks(*ticks))),
+            Value::Double(number) => return push_json(out, number),
+            Value::DateTime(ticks) => {
+                return push_date_time(out, &date::iso8601(Timestamp::from_ticks(*ticks)));
+            }
             Value::Guid(bytes) => write!(out, "\"{}\"", uuid::Uuid::from_bytes(*bytes)),
             Value::Binary(bytes) => write!(out, "\"{}\"", BASE64.encode(bytes)),
         };
     }
 }
 
-/// Writes a string with its quotes. Writing to memory cannot fail.
+/// Writes a string with its quotes.
 fn push_string(out: &mut Vec<u8>, text: &str) {
-    let _ = serde_json::to_writer(out, text);
+    push_json(out, text);
+}
+
+/// Writes a value. Writing to memory cannot fail.
+fn push_json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    let _ = serde_json::to_writer(out, value);
 }
 
 #[cfg(test)]
@@ -252,6 +283,17 @@ mod tests {
                 r#""Timestamp@odata.type":"Edm.DateTime","Timestamp":"2021-04-20T15:54:52.9740791Z","I":5}"#
             )
         );
+    }
+
+    #[test]
+    fn the_tag_in_a_list_is_the_one_in_the_header() {
+        for ticks in [0, STAMP.ticks(), STAMP.ticks() + 9, u64::MAX] {
+            let mut out = vec![];
+            let stamp = Stamp::from_ticks(ticks);
+            Object { out: &mut out, is_empty: true }.etag(&date::iso8601(stamp.timestamp()));
+            let tag = serde_json::to_string(&lazuli_concurrency::TableETag::from(stamp).to_string()).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), format!(r#""odata.etag":{tag}"#));
+        }
     }
 
     #[test]

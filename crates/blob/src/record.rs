@@ -4,16 +4,17 @@
 //! is a new format), and then content as `extents` encodes it: the list of committed blocks, and the bytes. Content
 //! comes last and is not copied when a row is read, so a listing pays for heads only.
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use lazuli_concurrency::{ETag, Lease, Span, Stamp, Timestamp, Validators};
 use lazuli_extents::Content;
 use lazuli_generations::Generation;
-use lazuli_generations::record::FORMAT;
+use lazuli_generations::record::{
+    self, decode_with, encode_with, etag, lease, optional_stamp, optional_ticks, stamp, ticks,
+};
 use lazuli_protocol::metadata::Metadata;
 use lazuli_protocol::policy::{PublicAccess, SignedIdentifiers};
 use lazuli_protocol::{ErrorCode, Refusal, Version};
 use lazuli_store::{Row, SpaceId};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::outside::Seen;
@@ -272,12 +273,12 @@ impl Blob {
 
     /// The value of its row.
     pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
-        encode(self, &[&self.block_list, &self.content])
+        encode_with(self, &[&self.block_list, &self.content])
     }
 
     /// Reads a row.
     pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
-        let (mut blob, [block_list, content]) = decode::<Self, 2>(value)?;
+        let (mut blob, [block_list, content]) = decode_with::<Self, 2>(value)?;
         blob.block_list = block_list;
         blob.content = content;
         Ok(blob)
@@ -325,12 +326,12 @@ pub(crate) struct StagedBlock {
 impl StagedBlock {
     /// The value of its row.
     pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
-        encode(self, &[&self.content])
+        encode_with(self, &[&self.content])
     }
 
     /// Reads a row.
     pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
-        let (mut block, [content]) = decode::<Self, 1>(value)?;
+        let (mut block, [content]) = decode_with::<Self, 1>(value)?;
         block.content = content;
         Ok(block)
     }
@@ -357,12 +358,12 @@ pub(crate) struct PendingCopy {
 impl PendingCopy {
     /// The value of its row.
     pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
-        encode(self, &[])
+        encode_with(self, &[])
     }
 
     /// Reads a row.
     pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
-        decode::<Self, 0>(value).map(|(copy, [])| copy)
+        decode_with::<Self, 0>(value).map(|(copy, [])| copy)
     }
 }
 
@@ -370,7 +371,7 @@ impl PendingCopy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Container {
     /// Where its blobs are.
-    #[serde(with = "lazuli_generations::record::space")]
+    #[serde(with = "record::space")]
     pub(crate) space: SpaceId,
     #[serde(with = "ticks")]
     pub(crate) modified: Timestamp,
@@ -405,11 +406,11 @@ impl Generation for Container {
     }
 
     fn encode(&self) -> Result<Bytes, Refusal> {
-        lazuli_generations::record::encode(self)
+        record::encode(self)
     }
 
     fn decode(value: &Bytes) -> Result<Self, Damage> {
-        lazuli_generations::record::decode(value)
+        record::decode(value)
     }
 
     fn kept_until(&self) -> Option<Timestamp> {
@@ -420,145 +421,6 @@ impl Generation for Container {
 /// Reads a blob's row, if it is there.
 pub(crate) fn blob(row: Option<&Row>) -> Result<Option<Blob>, Damage> {
     row.map(|row| Blob::decode(&row.value)).transpose()
-}
-
-fn encode(head: &impl Serialize, contents: &[&Content]) -> Result<Bytes, Refusal> {
-    let mut value = Vec::with_capacity(512);
-    value.put_u8(FORMAT);
-    put_part(&mut value, |value| {
-        let head = postcard::to_extend(head, std::mem::take(value)).map_err(|error| {
-            tracing::error!(%error, "a record cannot be encoded");
-            Refusal::new(ErrorCode::InternalError)
-        })?;
-        *value = head;
-        Ok(())
-    })?;
-    for content in contents {
-        put_part(&mut value, |value| {
-            content.encode(value);
-            Ok(())
-        })?;
-    }
-    Ok(value.into())
-}
-
-/// Writes something behind its own length.
-fn put_part(
-    value: &mut Vec<u8>,
-    write: impl FnOnce(&mut Vec<u8>) -> Result<(), Refusal>,
-) -> Result<(), Refusal> {
-    let at = value.len();
-    value.put_u32_le(0);
-    write(value)?;
-    let length = (value.len() - at - 4) as u32;
-    value[at..at + 4].copy_from_slice(&length.to_le_bytes());
-    Ok(())
-}
-
-fn decode<T: DeserializeOwned, const N: usize>(value: &Bytes) -> Result<(T, [Content; N]), Damage> {
-    let mut rest = value.clone();
-    match rest.first() {
-        Some(&FORMAT) => rest.advance(1),
-        Some(format) => return Err(Damage::Format(*format)),
-        None => return Err(Damage::Undecodable),
-    }
-    let head = take_part(&mut rest)?;
-    let head = postcard::from_bytes(&head).map_err(|_| Damage::Undecodable)?;
-    let mut contents = [const { None }; N];
-    for content in &mut contents {
-        *content = Some(Content::decode(take_part(&mut rest)?).ok_or(Damage::Undecodable)?);
-    }
-    if rest.is_empty() {
-        Ok((head, contents.map(Option::unwrap_or_default)))
-    } else {
-        Err(Damage::Undecodable)
-    }
-}
-
-fn take_part(rest: &mut Bytes) -> Result<Bytes, Damage> {
-    if rest.len() < 4 {
-        return Err(Damage::Undecodable);
-    }
-    let length = rest.get_u32_le() as usize;
-    if rest.len() < length { Err(Damage::Undecodable) } else { Ok(rest.split_to(length)) }
-}
-
-mod ticks {
-    use lazuli_concurrency::Timestamp;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(moment: &Timestamp, s: S) -> Result<S::Ok, S::Error> {
-        moment.ticks().serialize(s)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Timestamp, D::Error> {
-        u64::deserialize(d).map(Timestamp::from_ticks)
-    }
-}
-
-mod optional_ticks {
-    use lazuli_concurrency::Timestamp;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(moment: &Option<Timestamp>, s: S) -> Result<S::Ok, S::Error> {
-        moment.map(Timestamp::ticks).serialize(s)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Timestamp>, D::Error> {
-        Ok(Option::deserialize(d)?.map(Timestamp::from_ticks))
-    }
-}
-
-mod stamp {
-    use lazuli_concurrency::Stamp;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(stamp: &Stamp, s: S) -> Result<S::Ok, S::Error> {
-        stamp.ticks().serialize(s)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Stamp, D::Error> {
-        u64::deserialize(d).map(Stamp::from_ticks)
-    }
-}
-
-mod optional_stamp {
-    use lazuli_concurrency::Stamp;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(stamp: &Option<Stamp>, s: S) -> Result<S::Ok, S::Error> {
-        stamp.map(Stamp::ticks).serialize(s)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Stamp>, D::Error> {
-        Ok(Option::deserialize(d)?.map(Stamp::from_ticks))
-    }
-}
-
-mod etag {
-    use lazuli_concurrency::{ETag, Stamp};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(etag: &ETag, s: S) -> Result<S::Ok, S::Error> {
-        etag.stamp().ticks().serialize(s)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<ETag, D::Error> {
-        u64::deserialize(d).map(|ticks| Stamp::from_ticks(ticks).into())
-    }
-}
-
-mod lease {
-    use lazuli_concurrency::Lease;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(lease: &Lease, s: S) -> Result<S::Ok, S::Error> {
-        lease.encode().serialize(s)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Lease, D::Error> {
-        Lease::decode(&Vec::<u8>::deserialize(d)?).map_err(de::Error::custom)
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! How the value of a row is framed: a byte that names its format, then the fields in order (postcard), so a new field is
 //! a new format.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use lazuli_extents::Content;
 use lazuli_protocol::{ErrorCode, Refusal};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The format of the values that this program writes.
@@ -46,6 +48,165 @@ pub fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, Damage> {
         },
         [format, ..] => Err(Damage::Format(*format)),
         [] => Err(Damage::Undecodable),
+    }
+}
+
+/// The value of a row that holds this and then content, which is not copied when the row is read.
+pub fn encode_with(head: &impl Serialize, contents: &[&Content]) -> Result<Bytes, Refusal> {
+    let mut value = Vec::with_capacity(512);
+    value.put_u8(FORMAT);
+    put_part(&mut value, |value| {
+        let head = postcard::to_extend(head, std::mem::take(value)).map_err(|error| {
+            tracing::error!(%error, "a record cannot be encoded");
+            Refusal::new(ErrorCode::InternalError)
+        })?;
+        *value = head;
+        Ok(())
+    })?;
+    for content in contents {
+        put_part(&mut value, |value| {
+            content.encode(value);
+            Ok(())
+        })?;
+    }
+    Ok(value.into())
+}
+
+/// Writes something behind its own length.
+fn put_part(
+    value: &mut Vec<u8>,
+    write: impl FnOnce(&mut Vec<u8>) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let at = value.len();
+    value.put_u32_le(0);
+    write(value)?;
+    let length = (value.len() - at - 4) as u32;
+    value[at..at + 4].copy_from_slice(&length.to_le_bytes());
+    Ok(())
+}
+
+/// What such a row holds, and so many contents.
+pub fn decode_with<T: DeserializeOwned, const N: usize>(value: &Bytes) -> Result<(T, [Content; N]), Damage> {
+    let mut rest = value.clone();
+    match rest.first() {
+        Some(&FORMAT) => rest.advance(1),
+        Some(format) => return Err(Damage::Format(*format)),
+        None => return Err(Damage::Undecodable),
+    }
+    let head = take_part(&mut rest)?;
+    let head = postcard::from_bytes(&head).map_err(|_| Damage::Undecodable)?;
+    let mut contents = [const { None }; N];
+    for content in &mut contents {
+        *content = Some(Content::decode(take_part(&mut rest)?).ok_or(Damage::Undecodable)?);
+    }
+    if rest.is_empty() {
+        Ok((head, contents.map(Option::unwrap_or_default)))
+    } else {
+        Err(Damage::Undecodable)
+    }
+}
+
+fn take_part(rest: &mut Bytes) -> Result<Bytes, Damage> {
+    if rest.len() < 4 {
+        return Err(Damage::Undecodable);
+    }
+    let length = rest.get_u32_le() as usize;
+    if rest.len() < length { Err(Damage::Undecodable) } else { Ok(rest.split_to(length)) }
+}
+
+/// For `#[serde(with = …)]`: a moment by its ticks.
+pub mod ticks {
+    use lazuli_concurrency::Timestamp;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// Writes it.
+    pub fn serialize<S: Serializer>(moment: &Timestamp, s: S) -> Result<S::Ok, S::Error> {
+        moment.ticks().serialize(s)
+    }
+
+    /// Reads it.
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Timestamp, D::Error> {
+        u64::deserialize(d).map(Timestamp::from_ticks)
+    }
+}
+
+/// For `#[serde(with = …)]`: a moment, if there is one.
+pub mod optional_ticks {
+    use lazuli_concurrency::Timestamp;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// Writes it.
+    pub fn serialize<S: Serializer>(moment: &Option<Timestamp>, s: S) -> Result<S::Ok, S::Error> {
+        moment.map(Timestamp::ticks).serialize(s)
+    }
+
+    /// Reads it.
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Timestamp>, D::Error> {
+        Ok(Option::deserialize(d)?.map(Timestamp::from_ticks))
+    }
+}
+
+/// For `#[serde(with = …)]`: a stamp by its ticks.
+pub mod stamp {
+    use lazuli_concurrency::Stamp;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// Writes it.
+    pub fn serialize<S: Serializer>(stamp: &Stamp, s: S) -> Result<S::Ok, S::Error> {
+        stamp.ticks().serialize(s)
+    }
+
+    /// Reads it.
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Stamp, D::Error> {
+        u64::deserialize(d).map(Stamp::from_ticks)
+    }
+}
+
+/// For `#[serde(with = …)]`: a stamp, if there is one.
+pub mod optional_stamp {
+    use lazuli_concurrency::Stamp;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// Writes it.
+    pub fn serialize<S: Serializer>(stamp: &Option<Stamp>, s: S) -> Result<S::Ok, S::Error> {
+        stamp.map(Stamp::ticks).serialize(s)
+    }
+
+    /// Reads it.
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Stamp>, D::Error> {
+        Ok(Option::deserialize(d)?.map(Stamp::from_ticks))
+    }
+}
+
+/// For `#[serde(with = …)]`: a tag by its stamp.
+pub mod etag {
+    use lazuli_concurrency::{ETag, Stamp};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// Writes it.
+    pub fn serialize<S: Serializer>(etag: &ETag, s: S) -> Result<S::Ok, S::Error> {
+        etag.stamp().ticks().serialize(s)
+    }
+
+    /// Reads it.
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<ETag, D::Error> {
+        u64::deserialize(d).map(|ticks| Stamp::from_ticks(ticks).into())
+    }
+}
+
+/// For `#[serde(with = …)]`: a lease as it encodes itself.
+pub mod lease {
+    use lazuli_concurrency::Lease;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    /// Writes it.
+    pub fn serialize<S: Serializer>(lease: &Lease, s: S) -> Result<S::Ok, S::Error> {
+        lease.encode().serialize(s)
+    }
+
+    /// Reads it.
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Lease, D::Error> {
+        Lease::decode(&Vec::<u8>::deserialize(d)?).map_err(de::Error::custom)
     }
 }
 

@@ -1,0 +1,141 @@
+//! The children of a directory: how they are read, now or in a snapshot of the share, and how they are changed.
+//!
+//! A snapshot of a share is an epoch of its space. Whoever changes or removes a child that was written in an earlier epoch
+//! keeps what it was, under the last epoch in which it was so, in the same commit. So a child as it was in an epoch is the
+//! first that was kept from that epoch on, if it was written by then; or else the current one, if that was.
+
+use lazuli_generations::Damage;
+use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_store::{Mutation, ReadSet, Reads, Row, View};
+
+use crate::keys;
+use crate::names::Name;
+use crate::record::Node;
+
+/// When a child is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// As it is.
+    Now,
+    /// As it was at the end of an epoch.
+    #[cfg_attr(not(test), expect(dead_code))]
+    Epoch(u64),
+}
+
+/// What to read to find a child.
+pub(crate) fn reads(name: &Name, at: At) -> Reads {
+    let reads = Reads::key(keys::child(&name.folded));
+    match at {
+        At::Now => reads,
+        At::Epoch(epoch) => reads.and_range(keys::kept_since(&name.folded, epoch), 1),
+    }
+}
+
+/// The child that was read so, if there was one.
+pub(crate) fn found(set: &ReadSet, at: At) -> Result<Option<Node>, Damage> {
+    let current = set.rows.first().and_then(Option::as_ref);
+    let kept = set.ranges.first().and_then(|range| range.rows.first());
+    as_of(current, kept, at)
+}
+
+/// Of a child's current row and the first that was kept since an epoch: what it was then.
+pub(crate) fn as_of(current: Option<&Row>, kept: Option<&Row>, at: At) -> Result<Option<Node>, Damage> {
+    let decode = |row: Option<&Row>| row.map(|row| Node::decode(&row.value)).transpose();
+    let At::Epoch(epoch) = at else { return decode(current) };
+    match decode(kept)? {
+        Some(kept) => Ok(Some(kept).filter(|node| node.epoch <= epoch)),
+        None => Ok(decode(current)?.filter(|node| node.epoch <= epoch)),
+    }
+}
+
+/// A child as a rule sees it.
+pub(crate) fn current(view: &View<'_>, name: &Name) -> Result<Option<Node>, Damage> {
+    view.row(&keys::child(&name.folded)).map(|row| Node::decode(&row.value)).transpose()
+}
+
+/// Puts a child in the place of what was there, or of nothing; or takes it away. Keeps what was there if a snapshot may
+/// show it, and counts the bytes.
+pub(crate) fn replace(
+    view: &View<'_>,
+    name: &Name,
+    old: Option<&Node>,
+    new: Option<Node>,
+) -> Result<Vec<Mutation>, Refusal> {
+    let epoch = view.space().ok_or(ErrorCode::ShareNotFound)?.epoch;
+    let key = keys::child(&name.folded);
+    let mut mutations = Vec::with_capacity(3);
+    if let Some(old) = old.filter(|old| old.epoch < epoch) {
+        mutations.push(Mutation::Put(keys::kept(&name.folded, epoch - 1), old.encode()?));
+    }
+    let length = |node: Option<&Node>| node.map_or(0, Node::length) as i64;
+    let grown = length(new.as_ref()) - length(old);
+    mutations.push(match new {
+        Some(new) => Mutation::Put(key, Node { epoch, ..new }.encode()?),
+        None => Mutation::Delete(key),
+    });
+    if grown != 0 {
+        mutations.push(Mutation::Add(keys::USAGE, grown));
+    }
+    Ok(mutations)
+}
+
+/// The row that a change of a directory's children depends on: it must not be deleted meanwhile.
+pub(crate) fn reads_to_change(name: &Name) -> Reads {
+    Reads::keys([keys::OWN, keys::child(&name.folded)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{NodeId, SmbProperties};
+    use lazuli_concurrency::{Stamp, Timestamp};
+    use lazuli_protocol::Metadata;
+    use lazuli_store::Token;
+
+    fn row(epoch: u64) -> Row {
+        let now = Timestamp::from_unix_seconds(1_700_000_000);
+        let properties =
+            SmbProperties { attributes: 0x10, created: now, last_write: now, change: now, permission: None };
+        let node = Node {
+            epoch,
+            id: NodeId(epoch),
+            name: "name".into(),
+            modified: now,
+            etag: Stamp::from_ticks(1).into(),
+            properties,
+            metadata: Metadata::default(),
+            file: None,
+        };
+        Row { key: keys::child(b"NAME"), value: node.encode().unwrap(), token: Token(Stamp::from_ticks(1)) }
+    }
+
+    /// The epoch in which what is seen was written.
+    fn seen(current: Option<u64>, kept: Option<u64>, at: At) -> Option<u64> {
+        let (current, kept) = (current.map(row), kept.map(row));
+        as_of(current.as_ref(), kept.as_ref(), at).unwrap().map(|node| node.epoch)
+    }
+
+    #[test]
+    fn a_child_in_a_snapshot_is_what_it_was_at_the_end_of_that_epoch() {
+        for (current, kept, at, expected) in [
+            (Some(3), Some(1), At::Now, Some(3)),
+            (None, Some(1), At::Now, None),
+            // Never changed since.
+            (Some(1), None, At::Epoch(1), Some(1)),
+            (Some(1), None, At::Epoch(5), Some(1)),
+            // Made later.
+            (Some(2), None, At::Epoch(1), None),
+            // Changed later: what was kept.
+            (Some(3), Some(1), At::Epoch(1), Some(1)),
+            (Some(3), Some(1), At::Epoch(2), Some(1)),
+            // Deleted later.
+            (None, Some(1), At::Epoch(1), Some(1)),
+            // Made and deleted later.
+            (None, Some(2), At::Epoch(1), None),
+            // Made again later.
+            (Some(4), Some(2), At::Epoch(1), None),
+        ] {
+            assert_eq!(seen(current, kept, at), expected, "{current:?} {kept:?} {at:?}");
+        }
+    }
+}

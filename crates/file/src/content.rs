@@ -1,0 +1,328 @@
+//! The content of files: Get File, Put Range, List Ranges, and a new length by Set File Properties.
+//!
+//! Content is built from what was there, which takes I/O between reading a row and committing it. So the rule judges first,
+//! the content is built, and the commit holds only if the row is still the one that was judged.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
+use http::{HeaderValue, StatusCode};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use lazuli_extents::{Content, Edit, Ranges, Reader, Writer};
+use lazuli_protocol::lease::lease_id;
+use lazuli_protocol::range::content_range;
+use lazuli_protocol::request::{Body, BodyError, full};
+use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response, xml};
+use lazuli_store::{Attempts, Change, TransactError, View};
+use md5::{Digest as _, Md5};
+
+use crate::directory::written;
+use crate::file::{MAX_FILE_BYTES, admit_write, check_writable, existing_file, properties, with_lease};
+use crate::record::{ContentHeaders, Node};
+use crate::reply::{put, validators};
+use crate::smb_properties::{Purpose, SentProperties};
+use crate::tree::{Spot, check_kind, check_parent};
+use crate::{FileService, XML, children, share_gone};
+
+/// Bytes that one request can write.
+const MAX_RANGE_WRITE: u64 = 4 << 20;
+/// What is cleared is freed in units of so many bytes.
+const UNIT: u64 = 512;
+/// Ranges that a reply lists.
+const MAX_RANGES: usize = 100_000;
+
+/// A change of content.
+#[derive(Clone, Debug)]
+enum ContentEdit {
+    Keep,
+    Write(u64, Bytes),
+    Clear(Range<u64>),
+    Resize(u64),
+}
+
+impl FileService {
+    /// Get File.
+    pub(crate) async fn get_file(&self, request: Request) -> Result<Response, Refusal> {
+        let range = ByteRange::of_read(&request.headers)?;
+        let wants_md5 = request.headers.flag("x-ms-range-get-content-md5")?.unwrap_or_default();
+        let pin = self.extents.pins().pin();
+        let (node, parent) = self.file_to_read(&request).await?;
+        let Some(file) = &node.file else { return Err(ErrorCode::ResourceTypeMismatch.into()) };
+        let held = pin.hold([&file.content]);
+        let length = file.content.len();
+        let part = range.map(|range| range.within(length)).transpose()?;
+        let too_long = part.as_ref().is_none_or(|part| part.end - part.start > MAX_RANGE_WRITE);
+        if wants_md5 && too_long {
+            return Err(Refusal::invalid_header("x-ms-range-get-content-md5", "true"));
+        }
+        let status = if part.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
+        let mut response = written(status, &node, parent);
+        let headers = &mut response.headers;
+        properties(headers, &node);
+        put(headers, "accept-ranges", "bytes");
+        let md5 = file.headers.content_md5.as_ref().map(|md5| base64(md5));
+        if let Some(part) = &part {
+            headers.insert(CONTENT_RANGE, content_range(part, length));
+            if let Some(md5) = md5 {
+                put(headers, "x-ms-content-md5", md5);
+            }
+        } else if let Some(md5) = md5 {
+            put(headers, "content-md5", md5);
+        }
+        let part = part.unwrap_or(0..length);
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(part.end - part.start));
+        let mut reader = Reader::new(&self.extents, &file.content, part, held);
+        if wants_md5 {
+            let mut bytes = Vec::new();
+            while let Some(more) = reader.next().await.map_err(unreadable)? {
+                bytes.extend_from_slice(&more);
+            }
+            put(&mut response.headers, "content-md5", base64(&Md5::digest(&bytes).into()));
+            response.body = full(bytes);
+        } else {
+            response.body = body(reader);
+        }
+        Ok(response)
+    }
+
+    /// Put Range.
+    pub(crate) async fn put_range(&self, mut request: Request) -> Result<Response, Refusal> {
+        let range = ByteRange::of_write(&request.headers)?;
+        let is_clear = request.headers.one_of("x-ms-write", &[("update", false), ("clear", true)])?;
+        let is_clear = is_clear.ok_or_else(|| Refusal::missing_header("x-ms-write"))?;
+        let keeps_time = request
+            .headers
+            .one_of("x-ms-file-last-write-time", &[("now", false), ("preserve", true)])?
+            .unwrap_or_default();
+        let length = request.content_length.ok_or(ErrorCode::MissingContentLengthHeader)?;
+        let id = lease_id(&request.headers)?;
+        let mut md5 = None;
+        let edit = if is_clear {
+            if length != 0 {
+                return Err(Refusal::invalid_header("content-length", length.to_string()));
+            }
+            ContentEdit::Clear(range.clone())
+        } else {
+            if range.end - range.start > MAX_RANGE_WRITE {
+                let refusal = Refusal::new(ErrorCode::RequestBodyTooLarge);
+                return Err(refusal.detail("MaxLimit", MAX_RANGE_WRITE.to_string()));
+            }
+            if length != range.end - range.start {
+                return Err(Refusal::invalid_header("content-length", length.to_string()));
+            }
+            let sent = request.headers.md5("content-md5")?;
+            let body = request.read_body(MAX_RANGE_WRITE as usize).await?;
+            let digest: [u8; 16] = Md5::digest(&body).into();
+            if sent.is_some_and(|sent| sent != digest) {
+                return Err(ErrorCode::Md5Mismatch.into());
+            }
+            md5 = Some(digest);
+            ContentEdit::Write(range.start, body)
+        };
+        let target = self.target(&request).await?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
+        let node = self.edit(&spot, |view, mut node| {
+            let lease = admit_write(&node, id)?;
+            check_writable(&node)?;
+            if range.end > node.length() {
+                return Err(ErrorCode::InvalidRange.into());
+            }
+            let last_write = node.properties.last_write;
+            node.touch(view.stamp, view.now);
+            node.properties.last_write = if keeps_time { last_write } else { view.now };
+            if let Some(file) = &mut node.file {
+                file.headers.content_md5 = None;
+            }
+            Ok((with_lease(node, lease), edit.clone()))
+        });
+        let node = node.await?;
+        let mut response = Response::empty(StatusCode::CREATED);
+        validators(&mut response.headers, node.validators());
+        put(&mut response.headers, "x-ms-request-server-encrypted", "true");
+        put(&mut response.headers, "x-ms-file-last-write-time", {
+            lazuli_protocol::date::iso8601(node.properties.last_write)
+        });
+        if let Some(md5) = md5 {
+            put(&mut response.headers, "content-md5", base64(&md5));
+        }
+        Ok(response)
+    }
+
+    /// Set File Properties.
+    pub(crate) async fn set_file_properties(&self, request: Request) -> Result<Response, Refusal> {
+        const LENGTH: &str = "x-ms-content-length";
+        let sent = SentProperties::parse(&request.headers, request.version, Purpose::Set)?;
+        let names_headers = CONTENT_HEADERS.iter().any(|name| request.headers.contains_key(*name));
+        let headers = ContentHeaders::parse(&request.headers)?;
+        let length = match request.headers.number(LENGTH, i64::MIN..=MAX_FILE_BYTES)? {
+            Some(..0) => return Err(ErrorCode::OutOfRangeInput.into()),
+            length => length.map(i64::unsigned_abs),
+        };
+        let id = lease_id(&request.headers)?;
+        let target = self.target(&request).await?;
+        let permission = self.permission_key(target.share.space, sent.permission.as_ref()).await?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
+        let node = self.edit(&spot, |view, mut node| {
+            let lease = admit_write(&node, id)?;
+            if !sent.clears_read_only() {
+                check_writable(&node)?;
+            }
+            node.touch(view.stamp, view.now);
+            if length.is_some() && !sent.sets_last_write() {
+                node.properties.last_write = view.now;
+            }
+            sent.apply(&mut node.properties, false, permission.clone(), view.now);
+            if let Some(file) = node.file.as_mut().filter(|_| names_headers || length.is_none()) {
+                file.headers = headers.clone();
+            }
+            let edit = length.map_or(ContentEdit::Keep, ContentEdit::Resize);
+            Ok((with_lease(node, lease), edit))
+        });
+        Ok(written(StatusCode::OK, &node.await?, spot.parent))
+    }
+
+    /// List Ranges.
+    pub(crate) async fn list_ranges(&self, request: Request) -> Result<Response, Refusal> {
+        let range = ByteRange::of_read(&request.headers)?;
+        let pin = self.extents.pins().pin();
+        let (node, _) = self.file_to_read(&request).await?;
+        let Some(file) = &node.file else { return Err(ErrorCode::ResourceTypeMismatch.into()) };
+        let _held = pin.hold([&file.content]);
+        let length = file.content.len();
+        let part = match range {
+            Some(range) if range.first < length => range.within(length)?,
+            Some(_) => length..length,
+            None => 0..length,
+        };
+        let mut xml = xml::Writer::new();
+        xml.open("Ranges");
+        let mut ranges = Ranges::new(&self.extents, &file.content, part);
+        let mut listed = 0;
+        while let Some(range) = ranges.next().await.map_err(unreadable)? {
+            listed += 1;
+            if listed > MAX_RANGES {
+                return Err(ErrorCode::OutOfRangeInput.into());
+            }
+            xml.open("Range").text("Start", range.start).text("End", range.end - 1).close();
+        }
+        xml.close();
+        let mut response = Response::with_body(StatusCode::OK, XML, xml.finish());
+        validators(&mut response.headers, node.validators());
+        put(&mut response.headers, "x-ms-content-length", length.to_string());
+        Ok(response)
+    }
+
+    /// Changes the file at a spot as the rule decides, content included.
+    async fn edit(
+        &self,
+        spot: &Spot,
+        mut rule: impl FnMut(&View<'_>, Node) -> Result<(Node, ContentEdit), Refusal>,
+    ) -> Result<Node, Refusal> {
+        let refusal = |error: TransactError<_>| lazuli_account::refusal(error.widen(), share_gone);
+        let (partition, writer) = (spot.partition(), self.extents.pins().writer());
+        let mut attempts = Attempts::new(&*self.store, &self.gate, &partition);
+        loop {
+            let pin = self.extents.pins().pin();
+            let attempt = attempts.begin(children::reads_to_change(&spot.name)).await.map_err(refusal)?;
+            let view = attempt.view();
+            check_parent(spot, &view)?;
+            let old = existing_file(children::current(&view, &spot.name)?)?;
+            check_kind(&old, false)?;
+            if let Some(file) = &old.file {
+                writer.hold(pin, [&file.content]);
+            }
+            let (mut node, edit) = rule(&view, old.clone())?;
+            if let Some(file) = &mut node.file {
+                file.content = self.edited(&writer, &file.content, edit).await?;
+            }
+            let mutations = children::replace(&view, &spot.name, Some(&old), Some(node.clone()))?;
+            let before = crate::file::allocated(&old);
+            if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
+                self.extents.released(before.saturating_sub(crate::file::allocated(&node)));
+                return Ok(node);
+            }
+        }
+    }
+
+    /// The content after a change, durable.
+    async fn edited(
+        &self,
+        writer: &Writer,
+        content: &Content,
+        change: ContentEdit,
+    ) -> Result<Content, Refusal> {
+        let mut edit = Edit::new(&self.extents, writer, content);
+        match change {
+            ContentEdit::Keep => return Ok(content.clone()),
+            ContentEdit::Write(offset, bytes) => edit.write(offset, &Content::inline(bytes)).await,
+            ContentEdit::Resize(length) => edit.resize(length).await,
+            ContentEdit::Clear(range) => {
+                // Whole units are freed; what is left of the range at its edges becomes zeros.
+                let inner = range.start.next_multiple_of(UNIT)..range.end / UNIT * UNIT;
+                let edges = match inner.start < inner.end {
+                    true => [range.start..inner.start, inner.end..range.end],
+                    false => [range.clone(), range.end..range.end],
+                };
+                for edge in edges.into_iter().filter(|edge| edge.start < edge.end) {
+                    let zeros = Content::inline(vec![0; (edge.end - edge.start) as usize]);
+                    edit.write(edge.start, &zeros).await.map_err(unreadable)?;
+                }
+                match inner.start < inner.end {
+                    true => edit.clear(inner).await,
+                    false => Ok(()),
+                }
+            }
+        }
+        .map_err(unreadable)?;
+        let content = edit.finish().await.map_err(unreadable)?;
+        if content.as_inline().is_none() {
+            self.extents.sync().await.map_err(unreadable)?;
+        }
+        Ok(content)
+    }
+}
+
+/// The headers that Set File Properties replaces together.
+const CONTENT_HEADERS: [&str; 6] = [
+    "x-ms-content-type",
+    "x-ms-content-encoding",
+    "x-ms-content-language",
+    "x-ms-content-disposition",
+    "x-ms-cache-control",
+    "x-ms-content-md5",
+];
+
+/// Streams what a reader reads.
+fn body(reader: Reader) -> Body {
+    let frames = stream::unfold(Some(reader), |reader| async {
+        let mut reader = reader?;
+        match reader.next().await {
+            Ok(Some(bytes)) => Some((Ok(Frame::data(bytes)), Some(reader))),
+            Ok(None) => None,
+            Err(error) => {
+                tracing::error!(%error, "content cannot be read");
+                Some((Err(BodyError::from(error)), None))
+            }
+        }
+    });
+    Box::pin(StreamBody::new(frames))
+}
+
+fn base64(md5: &[u8; 16]) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.encode(md5)
+}
+
+/// Content cannot be read or written.
+fn unreadable(error: lazuli_extents::Error) -> Refusal {
+    tracing::error!(%error, "content cannot be read or written");
+    match error {
+        lazuli_extents::Error::Full => {
+            Refusal::new(ErrorCode::ServerBusy).message("There is no space left on the server.")
+        }
+        _ => ErrorCode::InternalError.into(),
+    }
+}

@@ -1,0 +1,155 @@
+//! Directories: create, properties, metadata.
+
+use http::StatusCode;
+use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
+use lazuli_store::{Change, Decision, Mutation, Reads, View};
+
+use crate::children;
+use crate::record::{Node, NodeId, Own};
+use crate::reply::{put, validators};
+use crate::smb_properties::{self, Purpose, SentProperties};
+use crate::tree::{Spot, check_kind, check_parent};
+use crate::{FileService, INHERITED_PERMISSION, keys};
+
+impl FileService {
+    /// Create Directory.
+    pub(crate) async fn create_directory(&self, request: Request) -> Result<Response, Refusal> {
+        let sent = SentProperties::parse(&request.headers, request.version, Purpose::Create)?;
+        let metadata = Metadata::from_headers(&request.headers)?;
+        let target = self.target(&request).await?;
+        let permission = self.permission_key(target.share.space, sent.permission.as_ref()).await?;
+        // The root is there already.
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceAlreadyExists)?;
+        // Its own partition first: nobody can know of it before the parent names it.
+        let id = NodeId(self.store.stamp().ticks());
+        let own = keys::directory(spot.space, id);
+        let made = self.transact(&own, Reads::default(), |_| {
+            let put = Mutation::Put(keys::OWN, Own { root: None }.encode()?);
+            Ok(Decision::Write(Change::of([put]), ()))
+        });
+        made.await?;
+        let created = self.change_child(&spot, |view, old| {
+            if old.is_some() {
+                return Err(ErrorCode::ResourceAlreadyExists.into());
+            }
+            let node = Node {
+                epoch: 0,
+                id,
+                name: spot.name.text.clone(),
+                modified: view.now,
+                etag: view.stamp.into(),
+                properties: sent.create(true, permission.clone(), view.now),
+                metadata: metadata.clone(),
+                file: None,
+            };
+            Ok(Some(node))
+        });
+        let node = created.await?.ok_or(ErrorCode::InternalError)?;
+        Ok(written(StatusCode::CREATED, &node, spot.parent))
+    }
+
+    /// Get Directory Properties.
+    pub(crate) async fn get_directory_properties(&self, request: Request) -> Result<Response, Refusal> {
+        let (node, parent) = self.find(&request).await?;
+        check_kind(&node, true)?;
+        let mut response = written(StatusCode::OK, &node, parent);
+        node.metadata.write_headers(&mut response.headers);
+        put(&mut response.headers, "x-ms-server-encrypted", "true");
+        Ok(response)
+    }
+
+    /// Get Directory Metadata.
+    pub(crate) async fn get_directory_metadata(&self, request: Request) -> Result<Response, Refusal> {
+        let (node, _) = self.find(&request).await?;
+        check_kind(&node, true)?;
+        let mut response = Response::empty(StatusCode::OK);
+        validators(&mut response.headers, node.validators());
+        node.metadata.write_headers(&mut response.headers);
+        Ok(response)
+    }
+
+    /// Set Directory Properties.
+    pub(crate) async fn set_directory_properties(&self, request: Request) -> Result<Response, Refusal> {
+        let sent = SentProperties::parse(&request.headers, request.version, Purpose::Set)?;
+        let share = self.share(&request.account, &request.container).await?;
+        let permission = self.permission_key(share.space, sent.permission.as_ref()).await?;
+        let (node, parent) = self
+            .change_directory(&request, |node, view| {
+                sent.apply(&mut node.properties, true, permission.clone(), view.now);
+            })
+            .await?;
+        Ok(written(StatusCode::OK, &node, parent))
+    }
+
+    /// Set Directory Metadata.
+    pub(crate) async fn set_directory_metadata(&self, request: Request) -> Result<Response, Refusal> {
+        let metadata = Metadata::from_headers(&request.headers)?;
+        let (node, _) = self.change_directory(&request, |node, _| node.metadata = metadata.clone()).await?;
+        let mut response = Response::empty(StatusCode::OK);
+        validators(&mut response.headers, node.validators());
+        put(&mut response.headers, "x-ms-request-server-encrypted", "true");
+        Ok(response)
+    }
+
+    /// Changes the directory that a request addresses, and says which directory it is in.
+    async fn change_directory(
+        &self,
+        request: &Request,
+        mut change: impl FnMut(&mut Node, &View<'_>),
+    ) -> Result<(Node, NodeId), Refusal> {
+        let conditions = request.headers.conditions()?;
+        conditions.check_write()?;
+        let target = self.target(request).await?;
+        if target.path.is_empty() {
+            let partition = keys::directory(target.share.space, NodeId::ROOT);
+            let changed = self.transact(&partition, Reads::key(keys::OWN), |view| {
+                let own = view.row(&keys::OWN).map(|row| Own::decode(&row.value)).transpose()?;
+                let mut node = own.and_then(|own| own.root).unwrap_or_else(|| Node::root(&target.share));
+                conditions.evaluate_write(node.validators())?;
+                node.touch(view.stamp, view.now);
+                change(&mut node, view);
+                let put = Mutation::Put(keys::OWN, Own { root: Some(node.clone()) }.encode()?);
+                Ok(Decision::Write(Change::of([put]), node))
+            });
+            return Ok((changed.await?, NodeId::ROOT));
+        }
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceNotFound)?;
+        let changed = self.change_child(&spot, |view, old| {
+            let mut node = old.ok_or(ErrorCode::ResourceNotFound)?;
+            check_kind(&node, true)?;
+            conditions.evaluate_write(node.validators())?;
+            node.touch(view.stamp, view.now);
+            change(&mut node, view);
+            Ok(Some(node))
+        });
+        Ok((changed.await?.ok_or(ErrorCode::InternalError)?, spot.parent))
+    }
+
+    /// Changes a child of a directory: the rule is given what is there, and says what is to be.
+    pub(crate) async fn change_child(
+        &self,
+        spot: &Spot,
+        mut rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Option<Node>, Refusal>,
+    ) -> Result<Option<Node>, Refusal> {
+        let partition = spot.partition();
+        let changed = self.transact(&partition, children::reads_to_change(&spot.name), |view| {
+            check_parent(spot, view)?;
+            let old = children::current(view, &spot.name)?;
+            let new = rule(view, old.clone())?;
+            let mutations = children::replace(view, &spot.name, old.as_ref(), new.clone())?;
+            Ok(Decision::Write(Change::of(mutations), new))
+        });
+        changed.await
+    }
+}
+
+/// A reply with the tag, the date and the SMB properties of a directory or file.
+pub(crate) fn written(status: StatusCode, node: &Node, parent: NodeId) -> Response {
+    let mut response = Response::empty(status);
+    validators(&mut response.headers, node.validators());
+    smb_properties::write(&mut response.headers, node, parent, INHERITED_PERMISSION);
+    if status == StatusCode::CREATED || status == StatusCode::OK {
+        put(&mut response.headers, "x-ms-request-server-encrypted", "true");
+    }
+    response
+}

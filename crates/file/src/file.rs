@@ -1,0 +1,214 @@
+//! Files: create, properties, metadata, delete. Their content is in [`crate::content`].
+
+use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use lazuli_concurrency::{Access, FileLease, LeaseId};
+use lazuli_extents::Content;
+use lazuli_protocol::lease::{Leased, lease_id};
+use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
+
+use crate::FileService;
+use crate::directory::written;
+use crate::record::{ContentHeaders, File, Node, NodeId};
+use crate::reply::{put, validators};
+use crate::smb_properties::{Purpose, READ_ONLY, SentProperties};
+use crate::tree::check_kind;
+
+/// The longest file: 4 TiB.
+pub(crate) const MAX_FILE_BYTES: i64 = 4 << 40;
+const LENGTH: &str = "x-ms-content-length";
+
+impl FileService {
+    /// Create File.
+    pub(crate) async fn create_file(&self, request: Request) -> Result<Response, Refusal> {
+        if !request.headers.required("x-ms-type")?.eq_ignore_ascii_case("file") {
+            return Err(Refusal::invalid_header("x-ms-type", request.headers.required("x-ms-type")?));
+        }
+        let length = request.headers.required_number(LENGTH, 0..=MAX_FILE_BYTES)?.unsigned_abs();
+        let sent = SentProperties::parse(&request.headers, request.version, Purpose::Create)?;
+        let headers = ContentHeaders::parse(&request.headers)?;
+        let metadata = Metadata::from_headers(&request.headers)?;
+        let lease_id = lease_id(&request.headers)?;
+        let target = self.target(&request).await?;
+        let permission = self.permission_key(target.share.space, sent.permission.as_ref()).await?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
+        let mut released = 0;
+        let created = self.change_child(&spot, |view, old| {
+            let mut lease = FileLease::AVAILABLE;
+            if let Some(old) = &old {
+                check_kind(old, false)?;
+                lease = admit_write(old, lease_id)?;
+                check_writable(old)?;
+            }
+            released = old.as_ref().map_or(0, allocated);
+            Ok(Some(Node {
+                epoch: 0,
+                // A file that is replaced is the same file to whoever has it open.
+                id: old.as_ref().map_or(NodeId(view.stamp.ticks()), |old| old.id),
+                name: spot.name.text.clone(),
+                modified: view.now,
+                etag: view.stamp.into(),
+                properties: sent.create(false, permission.clone(), view.now),
+                metadata: metadata.clone(),
+                file: Some(File {
+                    headers: headers.clone(),
+                    lease,
+                    incarnation: view.stamp.ticks(),
+                    content: Content::hole(length),
+                }),
+            }))
+        });
+        let node = created.await?.ok_or(ErrorCode::InternalError)?;
+        self.extents.released(released);
+        Ok(written(StatusCode::CREATED, &node, spot.parent))
+    }
+
+    /// Get File Properties.
+    pub(crate) async fn get_file_properties(&self, request: Request) -> Result<Response, Refusal> {
+        let (node, parent) = self.file_to_read(&request).await?;
+        let mut response = written(StatusCode::OK, &node, parent);
+        properties(&mut response.headers, &node);
+        response.headers.insert(http::header::CONTENT_LENGTH, HeaderValue::from(node.length()));
+        Ok(response)
+    }
+
+    /// Get File Metadata.
+    pub(crate) async fn get_file_metadata(&self, request: Request) -> Result<Response, Refusal> {
+        let (node, _) = self.file_to_read(&request).await?;
+        let mut response = Response::empty(StatusCode::OK);
+        validators(&mut response.headers, node.validators());
+        node.metadata.write_headers(&mut response.headers);
+        Ok(response)
+    }
+
+    /// Set File Metadata.
+    pub(crate) async fn set_file_metadata(&self, request: Request) -> Result<Response, Refusal> {
+        let metadata = Metadata::from_headers(&request.headers)?;
+        let conditions = request.headers.conditions()?;
+        conditions.check_write()?;
+        let id = lease_id(&request.headers)?;
+        let target = self.target(&request).await?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
+        let changed = self.change_child(&spot, |view, old| {
+            let mut node = existing_file(old)?;
+            let lease = admit_write(&node, id)?;
+            conditions.evaluate_write(node.validators())?;
+            check_writable(&node)?;
+            node.metadata = metadata.clone();
+            node.touch(view.stamp, view.now);
+            Ok(Some(with_lease(node, lease)))
+        });
+        let node = changed.await?.ok_or(ErrorCode::InternalError)?;
+        let mut response = Response::empty(StatusCode::OK);
+        validators(&mut response.headers, node.validators());
+        put(&mut response.headers, "x-ms-request-server-encrypted", "true");
+        Ok(response)
+    }
+
+    /// Delete File.
+    pub(crate) async fn delete_file(&self, request: Request) -> Result<Response, Refusal> {
+        let conditions = request.headers.conditions()?;
+        conditions.check_write()?;
+        let id = lease_id(&request.headers)?;
+        let target = self.target(&request).await?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
+        let mut released = 0;
+        let deleted = self.change_child(&spot, |_, old| {
+            let node = existing_file(old)?;
+            admit_write(&node, id)?;
+            conditions.evaluate_write(node.validators())?;
+            check_writable(&node)?;
+            released = allocated(&node);
+            Ok(None)
+        });
+        deleted.await?;
+        self.extents.released(released);
+        Ok(Response::empty(StatusCode::ACCEPTED))
+    }
+
+    /// The file that a read addresses, once the lease id that was sent is found right.
+    pub(crate) async fn file_to_read(&self, request: &Request) -> Result<(Node, NodeId), Refusal> {
+        let id = lease_id(&request.headers)?;
+        let (node, parent) = self.find(request).await?;
+        check_kind(&node, false)?;
+        if let Some(file) = &node.file {
+            file.lease.admits(Access::Read, id).map_err(|refusal| Refusal::lease(refusal, Leased::File))?;
+        }
+        Ok((node, parent))
+    }
+}
+
+/// The file that is there.
+pub(crate) fn existing_file(node: Option<Node>) -> Result<Node, Refusal> {
+    let node = node.ok_or(ErrorCode::ResourceNotFound)?;
+    check_kind(&node, false)?;
+    Ok(node)
+}
+
+/// Judges the lease of a file that is to be changed. The lease to store.
+pub(crate) fn admit_write(node: &Node, id: Option<LeaseId>) -> Result<FileLease, Refusal> {
+    let lease = node.file.as_ref().map_or(FileLease::AVAILABLE, |file| file.lease);
+    lease.admits(Access::Write, id).map_err(|refusal| Refusal::lease(refusal, Leased::File))
+}
+
+/// The same file with that lease.
+pub(crate) fn with_lease(mut node: Node, lease: FileLease) -> Node {
+    if let Some(file) = &mut node.file {
+        file.lease = lease;
+    }
+    node
+}
+
+/// Refuses to change what is read-only.
+pub(crate) fn check_writable(node: &Node) -> Result<(), Refusal> {
+    match node.properties.attributes & READ_ONLY {
+        0 => Ok(()),
+        _ => Err(ErrorCode::ReadOnlyAttribute.into()),
+    }
+}
+
+/// Bytes of content that it refers to.
+pub(crate) fn allocated(node: &Node) -> u64 {
+    node.file.as_ref().map_or(0, |file| file.content.allocated())
+}
+
+impl ContentHeaders {
+    /// What the headers of a request say.
+    pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let text = |name: &str| Ok::<_, Refusal>(headers.filled(name)?.map(str::to_owned));
+        Ok(Self {
+            content_type: text("x-ms-content-type")?,
+            content_encoding: text("x-ms-content-encoding")?,
+            content_language: text("x-ms-content-language")?,
+            content_disposition: text("x-ms-content-disposition")?,
+            cache_control: text("x-ms-cache-control")?,
+            content_md5: headers.md5("x-ms-content-md5")?,
+        })
+    }
+}
+
+/// What Get File and Get File Properties say beside the tag, the date and the SMB properties.
+pub(crate) fn properties(headers: &mut HeaderMap, node: &Node) {
+    let Some(file) = &node.file else { return };
+    node.metadata.write_headers(headers);
+    let content = &file.headers;
+    let content_type = content.content_type.as_deref().unwrap_or("application/octet-stream");
+    put(headers, CONTENT_TYPE.as_str(), content_type);
+    for (name, value) in [
+        (CONTENT_ENCODING, &content.content_encoding),
+        (CONTENT_LANGUAGE, &content.content_language),
+        (CONTENT_DISPOSITION, &content.content_disposition),
+        (CACHE_CONTROL, &content.cache_control),
+    ] {
+        if let Some(value) = value.as_deref().and_then(|value| HeaderValue::from_str(value).ok()) {
+            headers.insert(name, value);
+        }
+    }
+    put(headers, "x-ms-type", "File");
+    put(headers, "x-ms-server-encrypted", "true");
+    put(headers, "x-ms-lease-status", file.lease.status().to_string());
+    put(headers, "x-ms-lease-state", file.lease.state().to_string());
+    if let Some(duration) = file.lease.duration() {
+        put(headers, "x-ms-lease-duration", duration.to_string());
+    }
+}

@@ -1,0 +1,147 @@
+//! The file service: shares, directories, files, and the table of open files that SMB shares with it.
+//!
+//! A handler reads the request, runs a rule inside a transaction on one partition, and answers. [`FileService::call`] is
+//! the table of contents. Below the handlers: [`tree`] finds what a path leads to, [`children`] reads and changes the
+//! children of a directory, [`names`] and [`smb_properties`] read what requests say, [`keys`] and [`record`] are what is
+//! stored. Why it is stored so: docs/decisions/0013.
+
+mod children;
+mod content;
+mod directory;
+mod file;
+mod keys;
+mod list;
+mod names;
+mod permission;
+mod record;
+mod reply;
+mod rows;
+mod share;
+mod smb_properties;
+mod tree;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lazuli_account::AccountDirectory;
+use lazuli_concurrency::Timestamp;
+use lazuli_extents::{Extents, Pace};
+use lazuli_generations::{Generations, Swept, unreadable};
+use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
+use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
+use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
+
+pub use record::NodeId;
+pub use rows::FileRows;
+
+use record::Share;
+
+/// The type of bodies that are documents.
+const XML: &str = "application/xml";
+/// The key of the permission of whatever has none of its own.
+const INHERITED_PERMISSION: &str = "0*0";
+/// That permission: everything for administrators, the system and whoever has logged in.
+const INHERITED_SDDL: &str = "O:SYG:SYD:(A;OICI;FA;;;BA)(A;OICI;FA;;;SY)(A;OICI;0x1301bf;;;AU)";
+
+/// The file service on a store. Clones are the same service.
+#[derive(Clone)]
+pub struct FileService {
+    store: Arc<dyn Store>,
+    extents: Arc<dyn Extents>,
+    accounts: AccountDirectory,
+    shares: Generations<Share>,
+    gate: Arc<Gate>,
+}
+
+impl FileService {
+    /// The service of these accounts, with rows here and bytes there.
+    pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
+        let shares = Generations::new(store.clone(), accounts.clone());
+        Self { store, extents, accounts, shares, gate: Arc::default() }
+    }
+
+    /// Whether [`FileService::sweep`] may find something to do.
+    pub fn sweep_due(&self) -> bool {
+        self.shares.sweep_due()
+    }
+
+    /// Removes what deleted shares have left behind. May be dropped at any point.
+    pub async fn sweep(&self, pace: Pace) -> Result<Swept, Refusal> {
+        self.shares.sweep(pace, &rows::Contents(&*self.extents)).await
+    }
+
+    fn shares_now(&self) -> Timestamp {
+        self.store.now()
+    }
+
+    /// Runs a rule on a partition of a share.
+    async fn transact<T>(
+        &self,
+        partition: &Partition,
+        reads: Reads,
+        rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
+    ) -> Result<T, Refusal> {
+        let result = transact(&*self.store, &self.gate, partition, reads, rule).await;
+        result.map_err(|error| lazuli_account::refusal(error, share_gone))
+    }
+
+    /// Reads rows of a partition, if its share is still there.
+    async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, Refusal> {
+        let set = self.store.read(partition, reads).await.map_err(unreadable)?;
+        if set.space.is_some_and(|space| space.open) { Ok(set) } else { Err(share_gone()) }
+    }
+}
+
+/// The share was deleted while the request was under way.
+fn share_gone() -> Refusal {
+    ErrorCode::ShareNotFound.into()
+}
+
+#[async_trait]
+impl Service for FileService {
+    async fn call(&self, request: Request) -> Result<Response, Refusal> {
+        match request.operation {
+            Operation::ListShares => self.list_shares(request).await,
+            Operation::CreateShare => self.create_share(request).await,
+            Operation::GetShareProperties => self.get_share_properties(request).await,
+            Operation::GetShareMetadata => self.get_share_metadata(request).await,
+            Operation::SetShareProperties => self.set_share_properties(request).await,
+            Operation::SetShareMetadata => self.set_share_metadata(request).await,
+            Operation::GetShareAcl => self.get_share_acl(request).await,
+            Operation::SetShareAcl => self.set_share_acl(request).await,
+            Operation::DeleteShare => self.delete_share(request).await,
+            Operation::CreatePermission => self.create_permission(request).await,
+            Operation::GetPermission => self.get_permission(request).await,
+            Operation::CreateDirectory => self.create_directory(request).await,
+            Operation::GetDirectoryProperties => self.get_directory_properties(request).await,
+            Operation::GetDirectoryMetadata => self.get_directory_metadata(request).await,
+            Operation::SetDirectoryProperties => self.set_directory_properties(request).await,
+            Operation::SetDirectoryMetadata => self.set_directory_metadata(request).await,
+            Operation::ListDirectoriesAndFiles => self.list_directories_and_files(request).await,
+            Operation::CreateFile => self.create_file(request).await,
+            Operation::GetFile => self.get_file(request).await,
+            Operation::GetFileProperties => self.get_file_properties(request).await,
+            Operation::GetFileMetadata => self.get_file_metadata(request).await,
+            Operation::SetFileProperties => self.set_file_properties(request).await,
+            Operation::SetFileMetadata => self.set_file_metadata(request).await,
+            Operation::PutRange => self.put_range(request).await,
+            Operation::ListRanges => self.list_ranges(request).await,
+            Operation::DeleteFile => self.delete_file(request).await,
+            operation => Err(Refusal::not_implemented(operation.name())),
+        }
+    }
+
+    async fn access_policy(
+        &self,
+        account: &Account,
+        share: &str,
+        id: &str,
+    ) -> Result<Option<AccessPolicy>, Refusal> {
+        let found = self.shares.find(account, share).await?;
+        Ok(found.and_then(|share| share.policies.get(id).cloned()))
+    }
+
+    async fn public_access(&self, _: &Account, _: &str) -> Result<PublicAccess, Refusal> {
+        Ok(PublicAccess::None)
+    }
+}

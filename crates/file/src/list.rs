@@ -1,0 +1,109 @@
+//! List Directories and Files: one level, in the order of folded names.
+
+use http::StatusCode;
+use lazuli_protocol::listing::{MAX_RESULTS, Page};
+use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, ServiceKind, date, xml};
+use lazuli_store::Reads;
+
+use crate::record::Node;
+use crate::smb_properties::attributes_text;
+use crate::{FileService, INHERITED_PERMISSION, XML, keys, names};
+
+/// Rows that are read at once.
+const CHUNK: usize = 1024;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Include {
+    Timestamps,
+    Etag,
+    Attributes,
+    PermissionKey,
+}
+
+const INCLUDES: [(&str, Include); 4] = [
+    ("Timestamps", Include::Timestamps),
+    ("Etag", Include::Etag),
+    ("Attributes", Include::Attributes),
+    ("PermissionKey", Include::PermissionKey),
+];
+
+impl FileService {
+    /// List Directories and Files.
+    pub(crate) async fn list_directories_and_files(&self, request: Request) -> Result<Response, Refusal> {
+        let page = Page::parse(ServiceKind::File, &request.query, MAX_RESULTS)?;
+        let include = request.query.list("include", &INCLUDES)?;
+        let extended = request.headers.flag("x-ms-file-extended-info")?.unwrap_or_default();
+        let target = self.target(&request).await?;
+        let directory = self.walk(target.share.space, &target.path, target.at).await?;
+        let directory = directory.ok_or(ErrorCode::ResourceNotFound)?;
+        let partition = keys::directory(target.share.space, directory);
+
+        let mut xml = xml::Writer::new();
+        let endpoint = format!("{}/", request.endpoint);
+        xml.open_with(
+            "EnumerationResults",
+            &[
+                ("ServiceEndpoint", endpoint.as_str()),
+                ("ShareName", &request.container),
+                ("DirectoryPath", &request.object),
+            ],
+        );
+        page.write_echo(&mut xml);
+        xml.text("DirectoryId", directory.0);
+        xml.open("Entries");
+        let mut range = keys::children(names::fold(page.prefix).as_bytes());
+        if let Some(start) = &page.start {
+            range.start = range.start.max(keys::child(start));
+        }
+        let mut listed = 0;
+        let next = 'page: loop {
+            let reads = Reads::default().and_range(range.clone(), CHUNK.min(page.limit + 1));
+            let set = self.read(&partition, &reads).await?;
+            let Some(scanned) = set.ranges.into_iter().next() else { break None };
+            for row in scanned.rows {
+                if listed == page.limit {
+                    break 'page Some(row.key);
+                }
+                entry(&mut xml, &Node::decode(&row.value)?, &include, extended);
+                listed += 1;
+            }
+            if !scanned.more {
+                break None;
+            }
+            range.start = scanned.range.end;
+        };
+        xml.close();
+        Page::write_next(&mut xml, next.as_ref().map(|key| &key[1..]));
+        Ok(Response::with_body(StatusCode::OK, XML, xml.finish()))
+    }
+}
+
+fn entry(xml: &mut xml::Writer, node: &Node, include: &[Include], extended: bool) {
+    xml.open(if node.is_directory() { "Directory" } else { "File" });
+    xml.text("FileId", node.id.0);
+    xml.text("Name", &node.name);
+    xml.open("Properties");
+    if !node.is_directory() {
+        xml.text("Content-Length", node.length());
+    }
+    let asked = |what| extended && include.contains(&what);
+    if asked(Include::Timestamps) {
+        let properties = &node.properties;
+        xml.text("CreationTime", date::iso8601(properties.created));
+        xml.text("LastAccessTime", date::iso8601(properties.last_write));
+        xml.text("LastWriteTime", date::iso8601(properties.last_write));
+        xml.text("ChangeTime", date::iso8601(properties.change));
+        xml.text("Last-Modified", date::rfc1123(node.modified));
+    }
+    if asked(Include::Etag) {
+        xml.text("Etag", node.etag);
+    }
+    xml.close();
+    if asked(Include::Attributes) {
+        xml.text("Attributes", attributes_text(node.properties.attributes));
+    }
+    if asked(Include::PermissionKey) {
+        xml.text("PermissionKey", node.properties.permission.as_deref().unwrap_or(INHERITED_PERMISSION));
+    }
+    xml.close();
+}

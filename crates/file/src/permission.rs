@@ -1,0 +1,124 @@
+//! Permissions: security descriptors in SDDL, stored once for each share under a key made of their text.
+
+use http::StatusCode;
+use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response};
+use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId};
+use serde::{Deserialize, Serialize};
+
+use crate::reply::put;
+use crate::smb_properties::Permission;
+use crate::{FileService, INHERITED_PERMISSION, INHERITED_SDDL, keys};
+
+/// The longest permission.
+const MAX_PERMISSION_BYTES: usize = 8 << 10;
+const KEY: &str = "x-ms-file-permission-key";
+
+/// The body of Create Permission and of the reply to Get Permission.
+#[derive(Serialize, Deserialize)]
+struct Document {
+    permission: String,
+}
+
+impl FileService {
+    /// Create Permission.
+    pub(crate) async fn create_permission(&self, mut request: Request) -> Result<Response, Refusal> {
+        let limit = request.operation.row().body.limit().unwrap_or_default();
+        let body = request.read_body(limit).await?;
+        let document: Document = serde_json::from_slice(&body).map_err(|_| ErrorCode::InvalidInput)?;
+        let share = self.share(&request.account, &request.container).await?;
+        let key = self.keep_permission(share.space, &document.permission).await?;
+        let mut response = Response::empty(StatusCode::CREATED);
+        put(&mut response.headers, KEY, key);
+        Ok(response)
+    }
+
+    /// Get Permission.
+    pub(crate) async fn get_permission(&self, request: Request) -> Result<Response, Refusal> {
+        let key = request.headers.required(KEY)?;
+        let share = self.share(&request.account, &request.container).await?;
+        let permission = self.permission(share.space, key).await?;
+        let permission = permission.ok_or(ErrorCode::FileInvalidPermissionKey)?;
+        let body = serde_json::to_vec(&Document { permission }).map_err(|_| ErrorCode::InternalError)?;
+        Ok(Response::with_body(StatusCode::OK, "application/json", body))
+    }
+
+    /// The key of a permission that a request sets, which is kept for it.
+    pub(crate) async fn permission_key(
+        &self,
+        space: SpaceId,
+        sent: Option<&Permission>,
+    ) -> Result<Option<String>, Refusal> {
+        match sent {
+            None => Ok(None),
+            Some(Permission::Sddl(sddl)) => self.keep_permission(space, sddl).await.map(Some),
+            Some(Permission::Key(key)) => match self.permission(space, key).await? {
+                Some(_) => Ok(Some(key.clone())),
+                None => Err(ErrorCode::FileInvalidPermissionKey.into()),
+            },
+        }
+    }
+
+    async fn keep_permission(&self, space: SpaceId, sddl: &str) -> Result<String, Refusal> {
+        check(sddl)?;
+        let key = key(sddl);
+        let row = bytes::Bytes::from(key.clone().into_bytes());
+        let partition = keys::permissions(space);
+        let kept = self.transact(&partition, Reads::key(row.clone()), |view| {
+            if view.row(&row).is_some() {
+                return Ok(Decision::Answer(()));
+            }
+            let put = Mutation::Put(row.clone(), sddl.to_owned().into_bytes().into());
+            Ok(Decision::Write(Change::of([put]), ()))
+        });
+        kept.await?;
+        Ok(key)
+    }
+
+    async fn permission(&self, space: SpaceId, key: &str) -> Result<Option<String>, Refusal> {
+        if key == INHERITED_PERMISSION {
+            return Ok(Some(INHERITED_SDDL.to_owned()));
+        }
+        let row = bytes::Bytes::copy_from_slice(key.as_bytes());
+        let set = self.read(&keys::permissions(space), &Reads::key(row)).await?;
+        let found = set.rows.into_iter().next().flatten();
+        Ok(found.and_then(|row| String::from_utf8(row.value.to_vec()).ok()))
+    }
+}
+
+/// A key that two different permissions do not share: a digest of the text.
+fn key(sddl: &str) -> String {
+    use md5::{Digest as _, Md5};
+    let digest: [u8; 16] = Md5::digest(sddl).into();
+    let (high, low) = (u64::from_be_bytes(first(&digest)), u64::from_be_bytes(last(&digest)));
+    format!("{high}*{low}")
+}
+
+fn first(digest: &[u8; 16]) -> [u8; 8] {
+    std::array::from_fn(|i| digest[i])
+}
+
+fn last(digest: &[u8; 16]) -> [u8; 8] {
+    std::array::from_fn(|i| digest[i + 8])
+}
+
+/// Refuses what has not the form of a security descriptor with owner, group and access list.
+fn check(sddl: &str) -> Result<(), Refusal> {
+    let has_parts = ["O:", "G:", "D:"].iter().all(|part| sddl.contains(part));
+    let is_text =
+        sddl.len() <= MAX_PERMISSION_BYTES && sddl.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
+    if has_parts && is_text { Ok(()) } else { Err(ErrorCode::FileInvalidPermission.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_permission_has_an_owner_a_group_and_an_access_list() {
+        assert!(check(INHERITED_SDDL).is_ok());
+        for sddl in ["", "O:SYG:SY", "nonsense", "O:SYG:SYD:\u{1}"] {
+            assert_eq!(check(sddl).map_err(|r| r.code()), Err(ErrorCode::FileInvalidPermission), "{sddl:?}");
+        }
+        assert_ne!(key("O:SYG:SYD:(A;;FA;;;SY)"), key("O:SYG:SYD:(A;;FA;;;BA)"));
+    }
+}

@@ -1,0 +1,266 @@
+//! What a row holds: a share, a directory or file in its parent, a directory in its own partition.
+//!
+//! Every child says in which epoch of the share's space it was written; see [`crate::children`] for what that is good for.
+
+use bytes::Bytes;
+use lazuli_concurrency::{ETag, FileLease, Lease, Span, Stamp, Timestamp, Validators};
+use lazuli_extents::Content;
+use lazuli_generations::record::{self, etag, lease, optional_ticks, ticks};
+use lazuli_generations::{Damage, Generation};
+use lazuli_protocol::policy::SignedIdentifiers;
+use lazuli_protocol::{ErrorCode, Metadata, Refusal};
+use lazuli_store::SpaceId;
+use serde::{Deserialize, Serialize};
+
+/// Names a directory or file in its share for as long as it exists, whatever it is called: the stamp of the commit that
+/// made it. Clients see it as the file id, and the table of open files is keyed by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    /// The root directory of every share.
+    pub const ROOT: Self = Self(0);
+}
+
+/// A share, current or deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Share {
+    #[serde(with = "record::space")]
+    pub(crate) space: SpaceId,
+    #[serde(with = "ticks")]
+    pub(crate) created: Timestamp,
+    #[serde(with = "ticks")]
+    pub(crate) modified: Timestamp,
+    #[serde(with = "etag")]
+    pub(crate) etag: ETag,
+    pub(crate) quota_gib: u32,
+    pub(crate) tier: AccessTier,
+    #[serde(with = "optional_ticks")]
+    pub(crate) tier_changed: Option<Timestamp>,
+    pub(crate) metadata: Metadata,
+    pub(crate) policies: SignedIdentifiers,
+    #[serde(with = "lease")]
+    pub(crate) lease: Lease,
+    pub(crate) deleted: Option<Deleted>,
+}
+
+/// The access tiers of shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum AccessTier {
+    #[default]
+    TransactionOptimized,
+    Hot,
+    Cool,
+}
+
+impl AccessTier {
+    /// All, by the names that they have in headers.
+    pub(crate) const NAMES: [(&'static str, Self); 3] =
+        [("TransactionOptimized", Self::TransactionOptimized), ("Hot", Self::Hot), ("Cool", Self::Cool)];
+
+    /// The name in headers.
+    pub(crate) fn name(self) -> &'static str {
+        Self::NAMES[self as usize].0
+    }
+}
+
+/// That something was deleted, and until when it can be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Deleted {
+    #[serde(with = "ticks")]
+    pub(crate) at: Timestamp,
+    #[serde(with = "ticks")]
+    pub(crate) until: Timestamp,
+}
+
+impl Deleted {
+    /// Deleted now, kept for so many days.
+    pub(crate) fn keep(days: u16, now: Timestamp) -> Self {
+        Self { at: now, until: now + Span::seconds(u64::from(days) * 86_400) }
+    }
+}
+
+impl Share {
+    /// What conditions are judged against.
+    pub(crate) fn validators(&self) -> Validators {
+        Validators { etag: self.etag, last_modified: self.modified }
+    }
+
+    /// A change that clients see: a new tag, a new date.
+    pub(crate) fn touch(&mut self, stamp: Stamp, now: Timestamp) {
+        self.etag = stamp.into();
+        self.modified = now;
+    }
+}
+
+impl Generation for Share {
+    const KIND: &'static str = "file";
+    const NOT_FOUND: ErrorCode = ErrorCode::ShareNotFound;
+    const ALREADY_EXISTS: ErrorCode = ErrorCode::ShareAlreadyExists;
+
+    fn space(&self) -> SpaceId {
+        self.space
+    }
+
+    fn encode(&self) -> Result<Bytes, Refusal> {
+        record::encode(self)
+    }
+
+    fn decode(value: &Bytes) -> Result<Self, Damage> {
+        record::decode(value)
+    }
+
+    fn kept_until(&self) -> Option<Timestamp> {
+        self.deleted.map(|deleted| deleted.until)
+    }
+}
+
+/// A directory in its own partition. The root has no such row until it has properties of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Own {
+    /// The properties of the root; those of other directories are in their parents.
+    pub(crate) root: Option<Node>,
+}
+
+/// A directory or a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Node {
+    /// The epoch of the share's space in which this was written.
+    pub(crate) epoch: u64,
+    pub(crate) id: NodeId,
+    /// The name as it was written.
+    pub(crate) name: String,
+    #[serde(with = "ticks")]
+    pub(crate) modified: Timestamp,
+    #[serde(with = "etag")]
+    pub(crate) etag: ETag,
+    pub(crate) properties: SmbProperties,
+    pub(crate) metadata: Metadata,
+    /// Of a file; none of a directory.
+    pub(crate) file: Option<File>,
+}
+
+/// What only files have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct File {
+    pub(crate) headers: ContentHeaders,
+    #[serde(with = "file_lease")]
+    pub(crate) lease: FileLease,
+    /// The creation or replacement that this is the content of: ranges can be compared between states that share it.
+    pub(crate) incarnation: u64,
+    #[serde(skip)]
+    pub(crate) content: Content,
+}
+
+/// The content headers that a file is stored and served with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ContentHeaders {
+    pub(crate) content_type: Option<String>,
+    pub(crate) content_encoding: Option<String>,
+    pub(crate) content_language: Option<String>,
+    pub(crate) content_disposition: Option<String>,
+    pub(crate) cache_control: Option<String>,
+    pub(crate) content_md5: Option<[u8; 16]>,
+}
+
+/// The properties that SMB clients see.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SmbProperties {
+    /// As SMB has them; never 0.
+    pub(crate) attributes: u32,
+    #[serde(with = "ticks")]
+    pub(crate) created: Timestamp,
+    #[serde(with = "ticks")]
+    pub(crate) last_write: Timestamp,
+    #[serde(with = "ticks")]
+    pub(crate) change: Timestamp,
+    /// The key of its permission; none: inherited from the share.
+    pub(crate) permission: Option<String>,
+}
+
+impl Own {
+    /// The value of its row.
+    pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
+        record::encode(self)
+    }
+
+    /// What a row holds.
+    pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
+        record::decode(value)
+    }
+}
+
+impl Node {
+    /// The root directory of a share, as it is made.
+    pub(crate) fn root(share: &Share) -> Self {
+        let properties = SmbProperties {
+            attributes: crate::smb_properties::DIRECTORY,
+            created: share.created,
+            last_write: share.created,
+            change: share.created,
+            permission: None,
+        };
+        Self {
+            epoch: 0,
+            id: NodeId::ROOT,
+            name: String::new(),
+            modified: share.created,
+            etag: share.etag,
+            properties,
+            metadata: Metadata::default(),
+            file: None,
+        }
+    }
+
+    /// Whether it is a directory.
+    pub(crate) fn is_directory(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// Its length; 0 of a directory.
+    pub(crate) fn length(&self) -> u64 {
+        self.file.as_ref().map_or(0, |file| file.content.len())
+    }
+
+    /// What conditions are judged against.
+    pub(crate) fn validators(&self) -> Validators {
+        Validators { etag: self.etag, last_modified: self.modified }
+    }
+
+    /// A change that clients see: a new tag, a new date.
+    pub(crate) fn touch(&mut self, stamp: Stamp, now: Timestamp) {
+        self.etag = stamp.into();
+        self.modified = now;
+        self.properties.change = now;
+    }
+
+    /// The value of its row.
+    pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
+        let nothing = Content::empty();
+        let content = self.file.as_ref().map_or(&nothing, |file| &file.content);
+        record::encode_with(self, &[content])
+    }
+
+    /// What a row holds.
+    pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
+        let (mut node, [content]) = record::decode_with::<Self, 1>(value)?;
+        if let Some(file) = &mut node.file {
+            file.content = content;
+        }
+        Ok(node)
+    }
+}
+
+mod file_lease {
+    use lazuli_concurrency::FileLease;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(lease: &FileLease, s: S) -> Result<S::Ok, S::Error> {
+        lease.encode().serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<FileLease, D::Error> {
+        FileLease::decode(&Vec::<u8>::deserialize(d)?).map_err(de::Error::custom)
+    }
+}

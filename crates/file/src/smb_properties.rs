@@ -1,0 +1,275 @@
+//! The SMB properties of directories and files in headers: attributes, times, permission.
+//!
+//! A request names each of them, or says where it comes from: `now`, `inherit`, `preserve`. Versions before 2021-06-08 must
+//! name them all when they create or set; later ones may leave them out.
+
+use http::HeaderMap;
+use lazuli_concurrency::Timestamp;
+use lazuli_protocol::{Headers, Refusal, Version, date};
+
+use crate::record::{Node, NodeId, SmbProperties};
+use crate::reply::put;
+
+/// The attribute that a file has if it has no other.
+pub(crate) const NORMAL: u32 = 0x80;
+/// The attribute of a file that must not be changed.
+pub(crate) const READ_ONLY: u32 = 0x1;
+/// The attribute of directories.
+pub(crate) const DIRECTORY: u32 = 0x10;
+/// Attributes by name, in the order in which they are shown.
+const NAMES: [(&str, u32); 9] = [
+    ("ReadOnly", READ_ONLY),
+    ("Hidden", 0x2),
+    ("System", 0x4),
+    ("Directory", DIRECTORY),
+    ("Archive", 0x20),
+    ("Temporary", 0x100),
+    ("Offline", 0x1000),
+    ("NotContentIndexed", 0x2000),
+    ("NoScrubData", 0x2_0000),
+];
+/// Since when the headers may be left out.
+const OPTIONAL: Version = Version::new(2021, 6, 8);
+/// Since when they must be there, until then.
+const REQUIRED: Version = Version::new(2019, 2, 2);
+
+/// What a request says of the SMB properties.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SentProperties {
+    attributes: Option<u32>,
+    created: Option<Time>,
+    last_write: Option<Time>,
+    change: Option<Time>,
+    /// None: as it is, or as the parent's.
+    pub(crate) permission: Option<Permission>,
+}
+
+/// A time that a request sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Time {
+    Now,
+    At(Timestamp),
+}
+
+/// A permission that a request sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Permission {
+    /// In SDDL.
+    Sddl(String),
+    /// By the key that Create Permission gave.
+    Key(String),
+}
+
+/// What the headers stand for where they name no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A new directory or file: `inherit`, `now`.
+    Create,
+    /// A change of one: `preserve`.
+    Set,
+}
+
+impl SentProperties {
+    /// What the headers of a request say.
+    pub(crate) fn parse(headers: &HeaderMap, version: Version, purpose: Purpose) -> Result<Self, Refusal> {
+        let is_required = version >= REQUIRED && version < OPTIONAL;
+        let text = |name: &str| match headers.filled(name)? {
+            None if is_required => Err(Refusal::missing_header(name)),
+            found => Ok(found),
+        };
+        let unset = match purpose {
+            Purpose::Create => "inherit",
+            Purpose::Set => "preserve",
+        };
+        let attributes = match text("x-ms-file-attributes")? {
+            None => None,
+            Some(value) if value.eq_ignore_ascii_case("preserve") && purpose == Purpose::Set => None,
+            Some(value) => Some(
+                parse_attributes(value)
+                    .ok_or_else(|| Refusal::invalid_header("x-ms-file-attributes", value))?,
+            ),
+        };
+        let time = |name: &str, value: Option<&str>| match value {
+            None => Ok(None),
+            Some(value) if value.eq_ignore_ascii_case("now") => Ok(Some(Time::Now)),
+            Some(value) if value.eq_ignore_ascii_case("preserve") && purpose == Purpose::Set => Ok(None),
+            Some(value) => date::parse_iso8601(value)
+                .map(|moment| Some(Time::At(moment)))
+                .ok_or_else(|| Refusal::invalid_header(name, value)),
+        };
+        let created = time("x-ms-file-creation-time", text("x-ms-file-creation-time")?)?;
+        let last_write = time("x-ms-file-last-write-time", text("x-ms-file-last-write-time")?)?;
+        let change = time("x-ms-file-change-time", headers.filled("x-ms-file-change-time")?)?;
+        let (sddl, key) =
+            (headers.filled("x-ms-file-permission")?, headers.filled("x-ms-file-permission-key")?);
+        let permission = match (sddl, key) {
+            (Some(_), Some(key)) => return Err(Refusal::invalid_header("x-ms-file-permission-key", key)),
+            (None, None) if is_required => return Err(Refusal::missing_header("x-ms-file-permission")),
+            (None, None) => None,
+            (Some(sddl), None) if sddl.eq_ignore_ascii_case(unset) => None,
+            (Some(sddl), None) => Some(Permission::Sddl(sddl.to_owned())),
+            (None, Some(key)) => Some(Permission::Key(key.to_owned())),
+        };
+        Ok(Self { attributes, created, last_write, change, permission })
+    }
+
+    /// The properties of something new. `permission` is the key of what was sent.
+    pub(crate) fn create(
+        &self,
+        is_directory: bool,
+        permission: Option<String>,
+        now: Timestamp,
+    ) -> SmbProperties {
+        let time = |sent: Option<Time>| match sent {
+            Some(Time::At(moment)) => moment,
+            Some(Time::Now) | None => now,
+        };
+        SmbProperties {
+            attributes: normal(self.attributes.unwrap_or_default(), is_directory),
+            created: time(self.created),
+            last_write: time(self.last_write),
+            change: time(self.change),
+            permission,
+        }
+    }
+
+    /// Changes properties that are there. `permission` is the key of what was sent.
+    pub(crate) fn apply(
+        &self,
+        properties: &mut SmbProperties,
+        is_directory: bool,
+        permission: Option<String>,
+        now: Timestamp,
+    ) {
+        let set = |place: &mut Timestamp, sent: Option<Time>| match sent {
+            None => {}
+            Some(Time::Now) => *place = now,
+            Some(Time::At(moment)) => *place = moment,
+        };
+        if let Some(attributes) = self.attributes {
+            properties.attributes = normal(attributes, is_directory);
+        }
+        set(&mut properties.created, self.created);
+        set(&mut properties.last_write, self.last_write);
+        properties.change = now;
+        set(&mut properties.change, self.change);
+        if permission.is_some() {
+            properties.permission = permission;
+        }
+    }
+
+    /// Whether it sets the time of the last write.
+    pub(crate) fn sets_last_write(&self) -> bool {
+        self.last_write.is_some()
+    }
+
+    /// Whether it says that the file may be changed.
+    pub(crate) fn clears_read_only(&self) -> bool {
+        self.attributes.is_some_and(|attributes| attributes & READ_ONLY == 0)
+    }
+}
+
+/// The attributes that something really has: a directory is one, and a file without any is normal.
+fn normal(attributes: u32, is_directory: bool) -> u32 {
+    match attributes & !(NORMAL | DIRECTORY) {
+        rest if is_directory => rest | DIRECTORY,
+        0 => NORMAL,
+        rest => rest,
+    }
+}
+
+fn parse_attributes(text: &str) -> Option<u32> {
+    let mut attributes = 0;
+    for word in text.split('|').map(str::trim) {
+        if word.eq_ignore_ascii_case("None") {
+            return (text.trim().len() == word.len()).then_some(0);
+        }
+        attributes |= NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(word))?.1;
+    }
+    Some(attributes)
+}
+
+/// The attributes as headers and listings have them.
+pub(crate) fn attributes_text(attributes: u32) -> String {
+    let names: Vec<_> =
+        NAMES.iter().filter(|(_, bit)| attributes & bit != 0).map(|(name, _)| *name).collect();
+    if names.is_empty() { "None".to_owned() } else { names.join(" | ") }
+}
+
+/// Adds the properties of a directory or file to a reply.
+pub(crate) fn write(headers: &mut HeaderMap, node: &Node, parent: NodeId, permission: &str) {
+    let properties = &node.properties;
+    put(headers, "x-ms-file-attributes", attributes_text(properties.attributes));
+    put(headers, "x-ms-file-creation-time", date::iso8601(properties.created));
+    put(headers, "x-ms-file-last-write-time", date::iso8601(properties.last_write));
+    put(headers, "x-ms-file-change-time", date::iso8601(properties.change));
+    put(headers, "x-ms-file-permission-key", properties.permission.as_deref().unwrap_or(permission));
+    put(headers, "x-ms-file-id", node.id.0.to_string());
+    put(headers, "x-ms-file-parent-id", parent.0.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderName, HeaderValue};
+    use lazuli_protocol::ErrorCode;
+
+    const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+    const NEW: Version = Version::new(2025, 1, 5);
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v))).collect()
+    }
+
+    #[test]
+    fn attributes_are_read_and_shown_by_their_names() {
+        for (text, file, shown) in [
+            ("None", NORMAL, "None"),
+            ("ReadOnly", 0x1, "ReadOnly"),
+            ("archive|Hidden", 0x22, "Hidden | Archive"),
+            ("ReadOnly | System | NoScrubData", 0x2_0005, "ReadOnly | System | NoScrubData"),
+        ] {
+            let attributes = normal(parse_attributes(text).unwrap(), false);
+            assert_eq!((attributes, attributes_text(attributes).as_str()), (file, shown), "{text}");
+        }
+        for text in ["", "None|Hidden", "Hidden|None", "Normal", "ReadOnly||Hidden", "x"] {
+            assert_eq!(parse_attributes(text), None, "{text}");
+        }
+        assert_eq!(attributes_text(normal(0, true)), "Directory");
+    }
+
+    #[test]
+    fn headers_are_required_between_two_versions() {
+        let parse = |version| SentProperties::parse(&HeaderMap::new(), version, Purpose::Create);
+        assert!(parse(NEW).is_ok() && parse(Version::new(2018, 11, 9)).is_ok());
+        let refused = parse(Version::new(2019, 7, 7)).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::MissingRequiredHeader);
+    }
+
+    #[test]
+    fn what_is_not_named_is_now_when_created_and_stays_when_set() {
+        let sent = SentProperties::parse(&HeaderMap::new(), NEW, Purpose::Create).unwrap();
+        let mut properties = sent.create(false, None, NOW);
+        assert_eq!((properties.attributes, properties.created, properties.last_write), (NORMAL, NOW, NOW));
+        let later = Timestamp::from_unix_seconds(1_800_000_000);
+        let set = headers(&[
+            ("x-ms-file-attributes", "preserve"),
+            ("x-ms-file-creation-time", "2020-01-02T03:04:05.1234567Z"),
+            ("x-ms-file-last-write-time", "preserve"),
+            ("x-ms-file-permission", "preserve"),
+        ]);
+        let sent = SentProperties::parse(&set, NEW, Purpose::Set).unwrap();
+        sent.apply(&mut properties, false, None, later);
+        assert_eq!(date::iso8601(properties.created), "2020-01-02T03:04:05.1234567Z");
+        assert_eq!((properties.last_write, properties.change), (NOW, later));
+        for (name, value) in [
+            ("x-ms-file-attributes", "preserve"),
+            ("x-ms-file-creation-time", "yesterday"),
+            ("x-ms-file-last-write-time", "preserve"),
+        ] {
+            let refused =
+                SentProperties::parse(&headers(&[(name, value)]), NEW, Purpose::Create).unwrap_err();
+            assert_eq!(refused.code(), ErrorCode::InvalidHeaderValue, "{name}");
+        }
+    }
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazuli_blob::BlobService;
 use lazuli_extents::{Extents, Pace};
+use lazuli_file::FileService;
 use lazuli_queue::QueueService;
 use lazuli_store::Embedded;
 use lazuli_table::TableService;
@@ -119,6 +120,30 @@ impl Chore for GarbageSweep {
         let swept = self.blob.sweep_garbage(pace).await.map_err(|refusal| refusal.to_string())?;
         if swept.spaces > 0 {
             tracing::info!(containers = swept.spaces, bytes = swept.bytes, "swept deleted containers");
+        }
+        Ok(())
+    }
+}
+
+/// Sweeps what deleted shares have left behind.
+pub(crate) struct ShareSweep {
+    pub(crate) file: FileService,
+}
+
+#[async_trait]
+impl Chore for ShareSweep {
+    fn name(&self) -> &'static str {
+        "share sweep"
+    }
+
+    fn is_due(&self) -> bool {
+        self.file.sweep_due()
+    }
+
+    async fn run(&self, pace: Pace) -> Result<(), String> {
+        let swept = self.file.sweep(pace).await.map_err(|refusal| refusal.to_string())?;
+        if swept.spaces > 0 {
+            tracing::info!(shares = swept.spaces, bytes = swept.bytes, "swept deleted shares");
         }
         Ok(())
     }

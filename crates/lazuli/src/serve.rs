@@ -20,7 +20,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::background::{
-    Background, BlobExpiry, ContentSweep, GarbageSweep, MessageExpiry, QueueSweep, TableSweep,
+    Background, BlobExpiry, ContentSweep, GarbageSweep, MessageExpiry, QueueSweep, ShareSweep, TableSweep,
 };
 use crate::config::{Config, TlsSource};
 use crate::control::Control;
@@ -64,6 +64,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
         Box::new(GarbageSweep { blob: services.blob.clone() }),
         Box::new(BlobExpiry { blob: services.blob.clone() }),
         Box::new(TableSweep { table: services.table.clone() }),
+        Box::new(ShareSweep { file: services.file.clone() }),
         Box::new(QueueSweep { queue: services.queue.clone() }),
         Box::new(MessageExpiry { queue: services.queue.clone() }),
         Box::new(ContentSweep { store: data.store.clone(), extents }),

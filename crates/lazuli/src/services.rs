@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use lazuli_account::AccountDirectory;
 use lazuli_blob::{BlobRows, BlobService, CopySources};
+use lazuli_file::{FileRows, FileService};
 use lazuli_protocol::{Service, ServiceKind};
 use lazuli_queue::{QueueRows, QueueService};
 use lazuli_store::{Row, SpaceId};
@@ -19,7 +20,7 @@ pub(crate) fn behind(kind: ServiceKind, services: &Services) -> Option<Arc<dyn S
         ServiceKind::Blob => Some(Arc::new(services.blob.clone())),
         ServiceKind::Table => Some(Arc::new(services.table.clone())),
         ServiceKind::Queue => Some(Arc::new(services.queue.clone())),
-        ServiceKind::File => None,
+        ServiceKind::File => Some(Arc::new(services.file.clone())),
     }
 }
 
@@ -28,16 +29,18 @@ pub(crate) struct Services {
     pub(crate) blob: BlobService,
     pub(crate) queue: QueueService,
     pub(crate) table: TableService,
+    pub(crate) file: FileService,
 }
 
 impl Services {
     /// All services on these rows and bytes.
     pub(crate) fn new(data: &Data, accounts: &AccountDirectory, sources: CopySources) -> Self {
         let extents = Arc::new(data.extents.clone());
-        let blob = BlobService::new(data.store.clone(), extents, accounts.clone());
+        let blob = BlobService::new(data.store.clone(), extents.clone(), accounts.clone());
         let table = TableService::new(data.store.clone(), accounts.clone());
         let queue = QueueService::new(data.store.clone(), accounts.clone());
-        Self { blob: blob.with_copy_sources(sources), queue, table }
+        let file = FileService::new(data.store.clone(), extents, accounts.clone());
+        Self { blob: blob.with_copy_sources(sources), queue, table, file }
     }
 }
 
@@ -48,6 +51,7 @@ pub(crate) fn readers() -> Vec<Box<dyn RecordReader>> {
         Box::new(BlobRecords::default()),
         Box::new(QueueRecords::default()),
         Box::new(TableRecords::default()),
+        Box::new(FileRecords::default()),
     ]
 }
 
@@ -89,6 +93,16 @@ impl RecordReader for TableRecords {
     fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
         let checked = self.0.check(space, partition, row);
         checked.map(|()| Contents::new()).map_err(|damage| describe(partition, row, damage))
+    }
+}
+
+#[derive(Default)]
+struct FileRecords(FileRows);
+
+impl RecordReader for FileRecords {
+    fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
+        let found = self.0.contents(space, partition, row);
+        found.map(|content| content.into_iter().collect()).map_err(|damage| describe(partition, row, damage))
     }
 }
 

@@ -18,6 +18,7 @@ use lazuli_auth::shared_key::{Message, Scheme};
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_auth::{Authenticator, sign};
 use lazuli_concurrency::{Clock, ManualClock, Span, Timestamp};
+use lazuli_extents::{Extents, LocalExtents};
 use lazuli_front::{Endpoint, Gate, Limits, Server};
 use lazuli_protocol::{Account, Key, Query, Service, ServiceKind, Version, date};
 use lazuli_store::{Embedded, Options, Store};
@@ -37,8 +38,18 @@ pub fn key() -> Key {
     Key::from_bytes(b"a key for tests".to_vec())
 }
 
-/// Makes a service on a store.
-pub type Make<S> = fn(Arc<dyn Store>, AccountDirectory) -> S;
+/// What a service is made on.
+pub struct Parts {
+    /// Rows.
+    pub store: Arc<dyn Store>,
+    /// Bytes.
+    pub extents: Arc<dyn Extents>,
+    /// Accounts.
+    pub accounts: AccountDirectory,
+}
+
+/// Makes a service.
+pub type Make<S> = fn(Parts) -> S;
 
 /// A running server. Everything goes when it is dropped.
 pub struct TestServer<S> {
@@ -126,7 +137,11 @@ async fn open<S: Service + Clone + 'static>(
     directory: Arc<TempDir>,
     clock: Arc<ManualClock>,
 ) -> TestServer<S> {
-    let store = Arc::new(Embedded::open(directory.path(), clock.clone(), Options::SMALL).unwrap());
+    let store_directory = directory.path().join("store");
+    std::fs::create_dir_all(&store_directory).unwrap();
+    let store = Arc::new(Embedded::open(&store_directory, clock.clone(), Options::SMALL).unwrap());
+    let extents: Arc<dyn Extents> =
+        Arc::new(LocalExtents::open(directory.path(), Default::default()).unwrap());
     let accounts = AccountDirectory::open(store.clone() as Arc<dyn Store>).await.unwrap();
     for name in [ACCOUNT, OTHER_ACCOUNT] {
         if accounts.get(name).await.unwrap().is_none() {
@@ -141,7 +156,7 @@ async fn open<S: Service + Clone + 'static>(
         clock: Arc::new(StoreClock(store.clone())),
         host_suffixes: vec![],
     });
-    let service = make(store.clone(), accounts.clone());
+    let service = make(Parts { store: store.clone(), extents, accounts: accounts.clone() });
     let level = ServiceLevel::new(kind, accounts.clone(), Some(Arc::new(service.clone())));
     let address = ([127, 0, 0, 1], 0).into();
     let endpoint = Endpoint { kind, address, service: Arc::new(level) };

@@ -8,7 +8,7 @@ pub(crate) type Server = TestServer<QueueService>;
 
 /// A server without queues.
 pub(crate) async fn start_empty() -> Server {
-    lazuli_testing::start(ServiceKind::Queue, QueueService::new).await
+    lazuli_testing::start(ServiceKind::Queue, |parts| QueueService::new(parts.store, parts.accounts)).await
 }
 
 /// A server with a queue `jobs`.

@@ -14,7 +14,9 @@ pub(crate) type Server = TestServer<TableService>;
 
 /// A server with a table `people`.
 pub(crate) async fn start() -> Server {
-    let server = lazuli_testing::start(ServiceKind::Table, TableService::new).await;
+    let server =
+        lazuli_testing::start(ServiceKind::Table, |parts| TableService::new(parts.store, parts.accounts))
+            .await;
     create(&server, "people").await;
     server
 }

@@ -1,0 +1,74 @@
+//! Get File, Put Range, List Ranges, a new length.
+
+use crate::support::{make_file, start, write};
+
+#[tokio::test]
+async fn ranges_are_written_read_listed_and_cleared() {
+    let server = start().await;
+    make_file(&server, "f", 10_000).await;
+    write(&server, "f", 1000, &[7; 3000]).await;
+    write(&server, "f", 4000, &[8; 1000]).await;
+    let whole = server.get("/docs/f", "").await.expect(200);
+    let mut expected = vec![0; 10_000];
+    expected[1000..4000].fill(7);
+    expected[4000..5000].fill(8);
+    assert_eq!(whole.body, expected);
+    let part = server.get("/docs/f", "x-ms-range: bytes=999-1001").await.expect(206);
+    assert_eq!(
+        (&part.body[..], part.header("content-range")),
+        (&[0, 7, 7][..], Some("bytes 999-1001/10000"))
+    );
+    server.get("/docs/f", "x-ms-range: bytes=10000-").await.refused(416, "InvalidRange");
+    let ranges = server.get("/docs/f?comp=rangelist", "").await.expect(200);
+    assert!(ranges.text().ends_with("<Ranges><Range><Start>1000</Start><End>4999</End></Range></Ranges>"));
+    assert_eq!(ranges.header("x-ms-content-length"), Some("10000"));
+
+    // Whole units are freed, and the edges become zeros.
+    let clear = "x-ms-write: clear\nx-ms-range: bytes=1100-3999";
+    server.put("/docs/f?comp=range", clear, "").await.expect(201);
+    expected[1100..4000].fill(0);
+    assert_eq!(server.get("/docs/f", "").await.expect(200).body, expected);
+    let ranges = server.get("/docs/f?comp=rangelist", "").await.expect(200);
+    assert!(ranges.text().contains("<Start>1000</Start><End>1535</End>"), "{}", ranges.text());
+}
+
+#[tokio::test]
+async fn a_file_can_be_cut_off_and_grown() {
+    let server = start().await;
+    make_file(&server, "f", 100).await;
+    write(&server, "f", 0, &[1; 100]).await;
+    server.put("/docs/f?comp=properties", "x-ms-content-length: 50", "").await.expect(200);
+    server.put("/docs/f?comp=properties", "x-ms-content-length: 80", "").await.expect(200);
+    let body = server.get("/docs/f", "").await.expect(200).body;
+    assert_eq!(body, [vec![1; 50], vec![0; 30]].concat());
+    let reply = server.put("/docs/f?comp=properties", "x-ms-content-length: -1", "").await;
+    reply.refused(400, "OutOfRangeInput");
+}
+
+#[tokio::test]
+async fn four_tebibytes_of_nothing_cost_nothing() {
+    let server = start().await;
+    make_file(&server, "f", 4 << 40).await;
+    write(&server, "f", (4 << 40) - 3, b"end").await;
+    let range = format!("x-ms-range: bytes={}-", (4u64 << 40) - 5);
+    assert_eq!(server.get("/docs/f", &range).await.expect(206).body, &b"\0\0end"[..]);
+    let headers = format!("x-ms-type: file\nx-ms-content-length: {}", (4u64 << 40) + 1);
+    server.put("/docs/g", &headers, "").await.refused(400, "InvalidHeaderValue");
+}
+
+#[tokio::test]
+async fn bad_ranges_are_refused_and_nothing_changes() {
+    let server = start().await;
+    make_file(&server, "f", 10).await;
+    let put = |headers: &'static str, body: &'static str| server.put("/docs/f?comp=range", headers, body);
+    put("x-ms-range: bytes=0-2", "abc").await.refused(400, "MissingRequiredHeader");
+    put("x-ms-write: update", "abc").await.refused(400, "MissingRequiredHeader");
+    put("x-ms-write: update\nx-ms-range: bytes=0-3", "abc").await.refused(400, "InvalidHeaderValue");
+    put("x-ms-write: update\nx-ms-range: bytes=8-10", "abc").await.refused(416, "InvalidRange");
+    put("x-ms-write: clear\nx-ms-range: bytes=0-2", "abc").await.refused(400, "InvalidHeaderValue");
+    let wrong = "x-ms-write: update\nx-ms-range: bytes=0-2\ncontent-md5: AAAAAAAAAAAAAAAAAAAAAA==";
+    put(wrong, "abc").await.refused(400, "Md5Mismatch");
+    let large = "x-ms-write: update\nx-ms-range: bytes=0-4194304";
+    put(large, "abc").await.refused(413, "RequestBodyTooLarge");
+    assert_eq!(server.get("/docs/f", "").await.expect(200).body, vec![0; 10]);
+}

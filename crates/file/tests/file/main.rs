@@ -1,0 +1,7 @@
+//! The file service over a real port, one module for each family of operations.
+#![allow(clippy::unwrap_used)]
+
+mod content;
+mod nodes;
+mod shares;
+mod support;

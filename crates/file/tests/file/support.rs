@@ -1,0 +1,39 @@
+//! A file service to be tested, and what most tests need.
+
+use lazuli_file::FileService;
+use lazuli_protocol::ServiceKind;
+use lazuli_testing::TestServer;
+
+pub(crate) type Server = TestServer<FileService>;
+
+/// A server with a share `docs`.
+pub(crate) async fn start() -> Server {
+    let make = |parts: lazuli_testing::Parts| FileService::new(parts.store, parts.extents, parts.accounts);
+    let server = lazuli_testing::start(ServiceKind::File, make).await;
+    server.put("/docs?restype=share", "", "").await.expect(201);
+    server
+}
+
+/// Makes a directory.
+pub(crate) async fn make_directory(server: &Server, path: &str) {
+    server.put(&format!("/docs/{path}?restype=directory"), "", "").await.expect(201);
+}
+
+/// Makes a file of so many bytes.
+pub(crate) async fn make_file(server: &Server, path: &str, length: u64) {
+    let headers = format!("x-ms-type: file\nx-ms-content-length: {length}");
+    server.put(&format!("/docs/{path}"), &headers, "").await.expect(201);
+}
+
+/// Writes bytes at an offset.
+pub(crate) async fn write(server: &Server, path: &str, offset: usize, bytes: &[u8]) {
+    let range = format!("x-ms-write: update\nx-ms-range: bytes={offset}-{}", offset + bytes.len() - 1);
+    server.put(&format!("/docs/{path}?comp=range"), &range, bytes.to_vec()).await.expect(201);
+}
+
+/// The names in a directory, files and directories, in order.
+pub(crate) async fn names(server: &Server, path: &str) -> Vec<String> {
+    let listed = server.get(&format!("/docs/{path}?restype=directory&comp=list"), "").await.expect(200);
+    let text = listed.text().to_owned();
+    text.split("<Name>").skip(1).map(|rest| rest.split("</Name>").next().unwrap().to_owned()).collect()
+}

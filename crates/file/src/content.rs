@@ -63,7 +63,7 @@ impl FileService {
         let headers = &mut response.headers;
         properties(headers, &node);
         put(headers, "accept-ranges", "bytes");
-        let md5 = file.headers.content_md5.as_ref().map(|md5| base64(md5));
+        let md5 = file.headers.content_md5.as_ref().map(base64);
         if let Some(part) = &part {
             headers.insert(CONTENT_RANGE, content_range(part, length));
             if let Some(md5) = md5 {

@@ -21,9 +21,9 @@ async fn clients<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
 }
 
 /// Puts the numbers below `messages`, from many clients.
-async fn produce(server: &Arc<Server>, messages: usize) {
+async fn produce(server: &Arc<Server>, producers: usize, messages: usize) {
     let next = Arc::new(AtomicUsize::new(0));
-    let producers = clients(PRODUCERS, |_| {
+    let producers = clients(producers, |_| {
         let (server, next) = (server.clone(), next.clone());
         async move {
             loop {
@@ -64,7 +64,7 @@ async fn consume(server: &Arc<Server>, messages: usize) -> Vec<usize> {
 async fn sixty_four_consumers_drain_twenty_thousand_messages_each_delivered_once() {
     const MESSAGES: usize = 20_000;
     let server = Arc::new(start().await);
-    produce(&server, MESSAGES).await;
+    produce(&server, CONSUMERS, MESSAGES).await;
     assert!(consume(&server, MESSAGES).await.into_iter().eq(0..MESSAGES));
     assert_eq!((count(&server).await, get(&server, "").await), (0, vec![]));
 }
@@ -73,7 +73,7 @@ async fn sixty_four_consumers_drain_twenty_thousand_messages_each_delivered_once
 async fn what_is_put_while_consumers_wait_for_it_is_delivered_once() {
     const MESSAGES: usize = 2000;
     let server = Arc::new(start().await);
-    let ((), delivered) = tokio::join!(produce(&server, MESSAGES), consume(&server, MESSAGES));
+    let ((), delivered) = tokio::join!(produce(&server, PRODUCERS, MESSAGES), consume(&server, MESSAGES));
     assert!(delivered.into_iter().eq(0..MESSAGES));
     assert_eq!((count(&server).await, get(&server, "").await), (0, vec![]));
 }

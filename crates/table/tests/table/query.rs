@@ -1,10 +1,15 @@
 //! Query Entities: pages, continuation, `$select`, `$top`, and what a signature's range of keys leaves of it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::{Query, ServiceKind};
+use lazuli_store::interposed::{Between, Interposed};
+use lazuli_table::TableService;
 use lazuli_testing::{ACCOUNT, key};
 
-use crate::support::{JSON, Server, at, encoded, insert, keys, next, query_all, start};
+use crate::support::{JSON, Server, at, create, encoded, insert, keys, next, query_all, start};
 
 #[tokio::test]
 async fn entities_come_in_order_of_their_keys_whatever_the_order_of_writing() {
@@ -187,7 +192,7 @@ async fn a_table_that_is_not_there_cannot_be_queried_and_one_made_anew_is_empty(
     insert(&server, "p", "r", "").await;
     server.delete("/Tables('people')", "").await.expect(204);
     server.get("/people()", JSON).await.refused(404, "TableNotFound");
-    crate::support::create(&server, "people").await;
+    create(&server, "people").await;
     assert!(query_all(&server, "").await.is_empty());
 }
 
@@ -245,5 +250,43 @@ async fn a_query_is_clipped_to_the_keys_that_its_signature_reaches() {
             let left: Vec<_> = left.filter(|key| keeps.is_none_or(|c| !key.contains(c))).collect();
             assert_eq!(found, left, "{range} {filter}");
         }
+    }
+}
+
+/// Rows that were read for queries.
+static READ: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+impl Between for Counting {
+    fn scanned(&self, rows: usize) {
+        READ.fetch_add(rows, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_query_reads_the_rows_that_its_keys_allow_and_no_more_than_its_page_needs() {
+    let make = |store, accounts| TableService::new(Arc::new(Interposed::new(store, Counting)), accounts);
+    let server = lazuli_testing::start(ServiceKind::Table, make).await;
+    create(&server, "people").await;
+    spread(&server).await;
+    for (options, read, found) in [
+        ("", 25, 25),
+        ("$filter=PartitionKey eq 'c'", 5, 5),
+        ("$filter=PartitionKey eq 'c' and A eq 2", 5, 0),
+        ("$filter=PartitionKey eq 'c' and RowKey eq '3'", 1, 1),
+        ("$filter=PartitionKey eq 'c' and RowKey gt '3'", 2, 2),
+        ("$filter=(PartitionKey eq 'a' and RowKey eq '1') or (PartitionKey eq 'e' and RowKey eq '5')", 2, 2),
+        ("$filter=PartitionKey lt 'c'", 10, 10),
+        ("$filter=A eq 2", 25, 0),
+        ("$filter=false", 0, 0),
+        // Three and the one that the next page begins with.
+        ("$top=3", 4, 3),
+        ("$filter=A eq 1&$top=3", 4, 3),
+    ] {
+        let before = READ.load(Ordering::SeqCst);
+        let reply = server.get(&format!("/people()?{}", options.replace(' ', "%20")), JSON).await.expect(200);
+        assert_eq!(READ.load(Ordering::SeqCst) - before, read, "{options}");
+        assert_eq!(keys(&reply).len(), found, "{options}");
     }
 }

@@ -266,8 +266,10 @@ impl Between for Counting {
 
 #[tokio::test]
 async fn a_query_reads_the_rows_that_its_keys_allow_and_no_more_than_its_page_needs() {
-    let make = |store, accounts| TableService::new(Arc::new(Interposed::new(store, Counting)), accounts);
-    let server = lazuli_testing::start(ServiceKind::Table, make).await;
+    let server = lazuli_testing::start(ServiceKind::Table, |parts| {
+        TableService::new(Arc::new(Interposed::new(parts.store, Counting)), parts.accounts)
+    });
+    let server = server.await;
     create(&server, "people").await;
     spread(&server).await;
     for (options, read, found) in [

@@ -71,13 +71,13 @@ async fn check_rows(store: &Path, mut verifier: Verifier, findings: &mut Finding
     let progress = spinner("rows");
     let rows = Arc::new(AtomicU64::new(0));
     let (store, counter, bar) = (store.to_owned(), rows.clone(), progress.clone());
-    let (mut found, walk) = records::walk(services::readers(), move |visit| {
+    let (mut finds, walk) = records::walk(services::readers(), move |visit| {
         embedded::check(&store, |space, partition, row| {
             bar.set_position(counter.fetch_add(1, Ordering::Relaxed) + 1);
             visit(space, partition, row)
         })
     });
-    while let Some(found) = found.recv().await {
+    while let Some(found) = finds.next().await {
         match found {
             Found::Content(content) => {
                 for (extent, error) in verifier.content(&content).await.map_err(Failure::failed)? {

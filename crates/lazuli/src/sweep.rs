@@ -21,7 +21,7 @@ pub(crate) async fn sweep(
 ) -> Result<Freed, String> {
     let mut sweep = Sweep::begin(extents, pace).await.map_err(|error| error.to_string())?;
     let store = Arc::clone(store);
-    let (mut found, walk) = records::walk(readers, move |visit| {
+    let (mut finds, walk) = records::walk(readers, move |visit| {
         let mut rows = 0u64;
         store.for_each_row(|space, partition, row| {
             rows += 1;
@@ -31,7 +31,7 @@ pub(crate) async fn sweep(
             visit(space, partition, row)
         })
     });
-    while let Some(found) = found.recv().await {
+    while let Some(found) = finds.next().await {
         match found {
             Found::Content(content) => sweep.live(&content).await.map_err(|error| error.to_string())?,
             Found::Damage(damage) => return Err(damage),

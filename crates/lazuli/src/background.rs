@@ -5,19 +5,22 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lazuli_blob::BlobService;
-use lazuli_extents::{Extents, Pace};
+use lazuli_extents::{Extents, Pace, Space};
 use lazuli_file::FileService;
 use lazuli_queue::QueueService;
 use lazuli_store::Embedded;
 use lazuli_table::TableService;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::MissedTickBehavior;
+use tokio::time::Instant;
 
 use crate::{services, sweep};
 
-/// How often chores are looked at.
+/// How often a chore is looked at, unless it says otherwise.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// A chore that took some time rests this many times as long, whatever it is asked for.
+const REST: u32 = 4;
 /// Rest between the small steps of a chore, so that it takes a small part of the machine.
 const PACE: Pace = Pace { pause: Duration::from_millis(2) };
 
@@ -26,6 +29,11 @@ const PACE: Pace = Pace { pause: Duration::from_millis(2) };
 pub(crate) trait Chore: Send + Sync {
     /// For the log.
     fn name(&self) -> &'static str;
+
+    /// How often to look whether it is due.
+    fn every(&self) -> Duration {
+        INTERVAL
+    }
 
     /// Whether there is anything to do. Asked often, so it has to be cheap.
     fn is_due(&self) -> bool;
@@ -41,20 +49,13 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Looks at the chores from time to time, in turn.
+    /// Looks at each chore from time to time.
     pub(crate) fn start(chores: Vec<Box<dyn Chore>>) -> Self {
         let (stop, mut stopped) = watch::channel(false);
         let task = tokio::spawn(async move {
-            let mut tick = tokio::time::interval(INTERVAL);
-            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
             tokio::select! {
                 _ = stopped.wait_for(|stop| *stop) => {}
-                () = async {
-                    loop {
-                        tick.tick().await;
-                        turn(&chores).await;
-                    }
-                } => {}
+                () = look_after(chores) => {}
             }
         });
         Self { stop, task }
@@ -67,21 +68,69 @@ impl Background {
     }
 }
 
-async fn turn(chores: &[Box<dyn Chore>]) {
-    for chore in chores.iter().filter(|chore| chore.is_due()) {
-        let name = chore.name();
-        tracing::debug!(name, "chore begins");
-        match chore.run(PACE).await {
-            Ok(()) => tracing::debug!(name, "chore done"),
-            Err(error) => tracing::error!(name, error, "chore failed"),
+async fn look_after(chores: Vec<Box<dyn Chore>>) {
+    let now = Instant::now();
+    let mut planned: Vec<_> = chores.into_iter().map(|chore| (now, chore)).collect();
+    while let Some((at, chore)) = planned.iter_mut().min_by_key(|(at, _)| *at) {
+        tokio::time::sleep_until(*at).await;
+        *at = look_at(&**chore).await;
+    }
+}
+
+/// Does a chore if it is due, and tells when to look at it again.
+async fn look_at(chore: &dyn Chore) -> Instant {
+    let began = Instant::now();
+    if !chore.is_due() {
+        return began + chore.every();
+    }
+    let name = chore.name();
+    tracing::debug!(name, "chore begins");
+    let done = chore.run(PACE).await;
+    let rest = chore.every().max(began.elapsed() * REST);
+    match done {
+        Ok(()) => {
+            tracing::debug!(name, "chore done");
+            Instant::now() + rest
+        }
+        Err(error) => {
+            tracing::error!(name, error, "chore failed");
+            Instant::now() + rest.max(INTERVAL)
         }
     }
 }
 
+/// How often to look how much garbage there is: it can grow by hundreds of MiB in a second.
+const SWEEP_EVERY: Duration = Duration::from_millis(250);
+/// Without a change for so long, nothing is waited for: what little garbage there is goes, too.
+const QUIET: Duration = Duration::from_secs(5);
+/// Garbage up to this much may stay for ever.
+const LEFT_BYTES: u64 = 8 << 20;
+
 /// Sweeps content once enough of it may be garbage.
 pub(crate) struct ContentSweep {
-    pub(crate) store: Arc<Embedded>,
-    pub(crate) extents: Arc<dyn Extents>,
+    store: Arc<Embedded>,
+    extents: Arc<dyn Extents>,
+    /// What was last seen to change, and when.
+    seen: Mutex<(Changed, Instant)>,
+}
+
+/// Bytes appended and released since the last sweep.
+type Changed = (u64, u64);
+
+impl ContentSweep {
+    pub(crate) fn new(store: Arc<Embedded>, extents: Arc<dyn Extents>) -> Self {
+        Self { store, extents, seen: Mutex::new(((0, 0), Instant::now())) }
+    }
+
+    /// Whether nothing has changed for a while.
+    fn is_quiet(&self, space: &Space) -> bool {
+        let changed = (space.appended_since_mark, space.released_since_mark);
+        let mut seen = self.seen.lock();
+        if seen.0 != changed {
+            *seen = (changed, Instant::now());
+        }
+        seen.1.elapsed() >= QUIET
+    }
 }
 
 #[async_trait]
@@ -90,13 +139,18 @@ impl Chore for ContentSweep {
         "content sweep"
     }
 
+    fn every(&self) -> Duration {
+        SWEEP_EVERY
+    }
+
     fn is_due(&self) -> bool {
-        self.extents.space().should_sweep()
+        let space = self.extents.space();
+        space.should_sweep() || (self.is_quiet(&space) && space.released_since_mark > LEFT_BYTES)
     }
 
     async fn run(&self, pace: Pace) -> Result<(), String> {
         let freed = sweep::sweep(&self.store, &self.extents, services::readers(), pace).await?;
-        tracing::info!(freed = freed.bytes, live = freed.live_bytes, "swept content");
+        tracing::debug!(freed = freed.bytes, live = freed.live_bytes, "swept content");
         Ok(())
     }
 }
@@ -249,12 +303,40 @@ impl Chore for BlobExpiry {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use lazuli_concurrency::SystemClock;
+    use lazuli_extents::LocalExtents;
+    use lazuli_store::Options;
+
     use super::*;
 
     struct Count {
         due: bool,
         runs: Arc<AtomicUsize>,
         endless: bool,
+    }
+
+    /// Always due, often looked at, and slow.
+    struct Slow(Arc<AtomicUsize>);
+
+    #[async_trait]
+    impl Chore for Slow {
+        fn name(&self) -> &'static str {
+            "slow"
+        }
+
+        fn every(&self) -> Duration {
+            Duration::from_millis(100)
+        }
+
+        fn is_due(&self) -> bool {
+            true
+        }
+
+        async fn run(&self, _: Pace) -> Result<(), String> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok(())
+        }
     }
 
     #[async_trait]
@@ -285,6 +367,39 @@ mod tests {
         tokio::time::sleep(INTERVAL * 3 - Duration::from_secs(1)).await;
         background.stop().await;
         assert_eq!(runs.map(|runs| runs.load(Ordering::SeqCst)), [0, 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_chore_that_takes_its_time_leaves_four_times_as_much_to_others() {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let background = Background::start(vec![Box::new(Slow(runs.clone()))]);
+        tokio::time::sleep(Duration::from_millis(20_500)).await;
+        background.stop().await;
+        assert_eq!(runs.load(Ordering::SeqCst), 5, "at 0, 5, 10, 15 and 20 s");
+    }
+
+    #[tokio::test]
+    async fn content_is_swept_when_there_is_much_garbage_or_some_and_nothing_else_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
+        let extents = Arc::new(LocalExtents::open(dir.path(), Default::default()).unwrap());
+        let chore = ContentSweep::new(Arc::new(store), extents.clone());
+        tokio::time::pause();
+        chore.run(Pace::FULL).await.unwrap();
+        extents.released(LEFT_BYTES + 1);
+        assert!(!chore.is_due());
+        tokio::time::advance(QUIET - Duration::from_millis(1)).await;
+        extents.released(1);
+        assert!(!chore.is_due());
+        tokio::time::advance(QUIET).await;
+        assert!(chore.is_due());
+        chore.run(Pace::FULL).await.unwrap();
+        extents.released(LEFT_BYTES);
+        assert!(!chore.is_due());
+        tokio::time::advance(QUIET).await;
+        assert!(!chore.is_due(), "too little to care");
+        extents.released(lazuli_extents::SWEEP_MIN_BYTES);
+        assert!(chore.is_due());
     }
 
     #[tokio::test(start_paused = true)]

@@ -67,7 +67,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
         Box::new(ShareSweep { file: services.file.clone() }),
         Box::new(QueueSweep { queue: services.queue.clone() }),
         Box::new(MessageExpiry { queue: services.queue.clone() }),
-        Box::new(ContentSweep { store: data.store.clone(), extents }),
+        Box::new(ContentSweep::new(data.store.clone(), extents)),
     ]);
 
     // Before this a signal simply ends the process, which is no worse than a crash, and those are prepared for.

@@ -31,7 +31,7 @@ const READ_AHEAD: usize = 64;
 /// How often rows are read for one consumer. Only messages that have expired keep it from being satisfied sooner.
 const MAX_READS: usize = 256;
 /// Candidates that are remembered. If there are more, the last are read again when it is their turn.
-const MAX_READY: usize = 1 << 16;
+const MAX_READY: usize = 1 << 13;
 /// Lines that are remembered. If there are more, those that nobody uses are forgotten.
 const MAX_LINES: usize = 1 << 14;
 /// Messages that are handed out between two writes of the floor.
@@ -133,13 +133,14 @@ impl Line {
 
     /// Reads rows from the cursor on. False if no visible message is left there. Only one reads at a time.
     async fn read_on(&self, store: &dyn Store) -> Result<bool, Refusal> {
-        let mut reading = Reading { line: self, from: self.state.lock().begin_reading() };
-        if reading.from == Slot::FIRST {
-            reading.from = self.floor(store).await?;
-        }
+        let reading = Reading { line: self, cursor: self.state.lock().begin_reading() };
+        let from = match reading.cursor {
+            Slot::FIRST => self.floor(store).await?,
+            cursor => cursor,
+        };
         let now = store.now();
-        let end = Slot::end_of_visible(now).max(reading.from);
-        let reads = Reads::default().and_range(keys::between(reading.from, end), READ_AHEAD);
+        let end = Slot::end_of_visible(now).max(from);
+        let reads = Reads::default().and_range(keys::between(from, end), READ_AHEAD);
         let set = store.read(&self.partition, &reads).await.map_err(unreadable)?;
         if !set.space.is_some_and(|space| space.open) {
             return Err(queue_gone());
@@ -157,7 +158,7 @@ impl Line {
                 reached = keys::slot(&scanned.range.end).unwrap_or(end);
             }
         }
-        self.state.lock().end_reading(slots, reached);
+        self.state.lock().end_reading(reading.cursor, slots, reached);
         Ok(reached < end)
     }
 
@@ -181,7 +182,8 @@ pub(crate) fn floor_value(floor: Slot) -> Bytes {
 /// Rows are being read. If that comes to nothing, nothing has happened.
 struct Reading<'a> {
     line: &'a Line,
-    from: Slot,
+    /// Where the cursor was when it began.
+    cursor: Slot,
 }
 
 impl Drop for Reading<'_> {
@@ -253,9 +255,13 @@ impl State {
         self.cursor
     }
 
-    /// All rows before `reached` were read, and `slots` were in them.
-    fn end_reading(&mut self, slots: Vec<Slot>, reached: Slot) {
+    /// All rows from where the cursor was and before `reached` were read, and `slots` were in them. If there was no room
+    /// for all candidates meanwhile, the cursor has gone back, and all of it is read again.
+    fn end_reading(&mut self, began: Slot, slots: Vec<Slot>, reached: Slot) {
         let noted = self.noted.take().unwrap_or_default();
+        if self.cursor < began {
+            return;
+        }
         self.cursor = self.cursor.max(reached);
         for slot in slots.into_iter().chain(noted).filter(|slot| *slot < reached) {
             self.make_ready(slot);
@@ -274,7 +280,7 @@ impl State {
         if self.ready.len() > MAX_READY
             && let Some(middle) = self.ready.iter().nth(MAX_READY / 2).copied()
         {
-            self.ready.split_off(&middle);
+            drop(self.ready.split_off(&middle));
             self.cursor = middle;
         }
     }
@@ -311,7 +317,7 @@ mod tests {
         state.written(slot(5));
         assert!(ready(&state).is_empty());
         assert_eq!(state.begin_reading(), Slot::FIRST);
-        state.end_reading(vec![slot(5)], slot(10));
+        state.end_reading(Slot::FIRST, vec![slot(5)], slot(10));
         state.written(slot(7));
         state.written(slot(12));
         assert_eq!((ready(&state), state.cursor), (vec![5, 7], slot(10)));
@@ -323,7 +329,7 @@ mod tests {
         state.begin_reading();
         state.written(slot(7));
         state.written(slot(12));
-        state.end_reading(vec![slot(5)], slot(10));
+        state.end_reading(Slot::FIRST, vec![slot(5)], slot(10));
         assert_eq!(ready(&state), [5, 7]);
         // It is not ready yet, and not forgotten: the cursor has not passed it.
         assert!(state.cursor < slot(12));
@@ -332,7 +338,7 @@ mod tests {
     #[test]
     fn candidates_are_handed_to_one_and_come_back_unless_they_are_done_with() {
         let line = Arc::new(Line::new(SpaceId(1)));
-        line.state.lock().end_reading((1..=5).map(slot).collect(), slot(10));
+        line.state.lock().end_reading(Slot::FIRST, (1..=5).map(slot).collect(), slot(10));
         let mut first = Taken { line: line.clone(), slots: vec![] };
         first.more(2);
         let mut second = Taken { line: line.clone(), slots: vec![] };
@@ -347,7 +353,7 @@ mod tests {
     #[test]
     fn what_a_consumer_has_is_not_ready_for_anybody_when_its_writer_tells_late() {
         let line = Arc::new(Line::new(SpaceId(1)));
-        line.state.lock().end_reading(vec![slot(1)], slot(10));
+        line.state.lock().end_reading(Slot::FIRST, vec![slot(1)], slot(10));
         let mut taken = Taken { line: line.clone(), slots: vec![] };
         taken.more(1);
         line.written([slot(1)]);
@@ -360,10 +366,23 @@ mod tests {
     #[test]
     fn too_many_candidates_are_left_to_be_read_again() {
         let mut state = State::new();
-        state.end_reading(vec![], slot(u64::MAX));
+        state.end_reading(Slot::FIRST, vec![], slot(u64::MAX));
         (1..=MAX_READY as u64 + 1).for_each(|n| state.written(slot(n)));
         assert_eq!(state.ready.len(), MAX_READY / 2);
         assert!(state.ready.last() < Some(&state.cursor) && state.cursor < slot(MAX_READY as u64));
+    }
+
+    #[test]
+    fn what_there_was_no_room_for_while_rows_were_read_is_not_missed() {
+        let mut state = State::new();
+        state.end_reading(Slot::FIRST, vec![], slot(1_000_000));
+        let began = state.begin_reading();
+        (1..=MAX_READY as u64 + 1).for_each(|n| state.written(slot(n)));
+        let cursor = state.cursor;
+        assert!(cursor < began);
+        state.end_reading(began, vec![slot(1_000_001)], slot(2_000_000));
+        assert_eq!((state.cursor, state.noted.is_none()), (cursor, true));
+        assert!(state.ready.last() < Some(&cursor));
     }
 
     #[test]
@@ -371,7 +390,7 @@ mod tests {
         let now = Timestamp::from_unix_seconds(1_000_000);
         let ago = |seconds| Slot::first_at(now - lazuli_concurrency::Span::seconds(seconds));
         let mut state = State::new();
-        state.end_reading(vec![ago(500), ago(400)], ago(100));
+        state.end_reading(Slot::FIRST, vec![ago(500), ago(400)], ago(100));
         assert_eq!(state.floor_to_write(now), None);
         let floor = |state: &mut State| {
             state.handed_out = FLOOR_EVERY;

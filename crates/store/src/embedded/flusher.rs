@@ -3,6 +3,9 @@
 //!
 //! None of it changes what a reader sees, and none of it is needed for durability: a flush that fails is tried again,
 //! its commits stay in the log.
+//!
+//! Its threads have the priority of all others. The tree is locked while they make a new list of tables durable, five
+//! syncs long, so on a busy machine a thread that steps back would hold up every commit and every read.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -24,8 +27,6 @@ const MAX_SEALED: usize = 2;
 const MAX_RUNS: usize = 24;
 /// After a failure, the next try.
 const RETRY: Duration = Duration::from_secs(1);
-/// Background threads step back for those that answer requests.
-const NICENESS: i32 = 10;
 
 /// The flusher's orders.
 pub(crate) struct Flusher {
@@ -93,7 +94,6 @@ impl Flusher {
 
     /// The flushing thread.
     pub(crate) fn run_flush(&self, shared: &Shared) {
-        let _ = rustix::process::nice(NICENESS);
         while let Some(up_to) = self.next_flush() {
             match self.flush(shared, up_to) {
                 Ok(()) => {
@@ -120,7 +120,6 @@ impl Flusher {
 
     /// The compacting thread.
     pub(crate) fn run_compaction(&self, shared: &Shared) {
-        let _ = rustix::process::nice(NICENESS);
         let strategy = Arc::new(Leveled::default());
         while self.next_compaction() {
             loop {

@@ -9,6 +9,7 @@ use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{Mutation, ReadSet, Reads, Row, View};
 
 use crate::keys;
+use crate::moves::Reservation;
 use crate::names::Name;
 use crate::record::Node;
 
@@ -24,7 +25,7 @@ pub(crate) enum At {
 
 /// What to read to find a child.
 pub(crate) fn reads(name: &Name, at: At) -> Reads {
-    let reads = Reads::key(keys::child(&name.folded));
+    let reads = Reads::keys([keys::child(&name.folded), keys::moving(&name.folded)]);
     match at {
         At::Now => reads,
         At::Epoch(epoch) => reads.and_range(keys::kept_since(&name.folded, epoch), 1),
@@ -48,6 +49,12 @@ pub(crate) fn as_of(current: Option<&Row>, kept: Option<&Row>, at: At) -> Result
     }
 }
 
+/// The move that a name is reserved for, among what was read so.
+pub(crate) fn reserved(set: &ReadSet) -> Result<Option<Reservation>, Damage> {
+    let row = set.rows.get(1).and_then(Option::as_ref);
+    row.map(|row| Reservation::decode(&row.value)).transpose()
+}
+
 /// A child as a rule sees it.
 pub(crate) fn current(view: &View<'_>, name: &Name) -> Result<Option<Node>, Damage> {
     view.row(&keys::child(&name.folded)).map(|row| Node::decode(&row.value)).transpose()
@@ -62,10 +69,20 @@ pub(crate) fn replace(
     new: Option<Node>,
 ) -> Result<Vec<Mutation>, Refusal> {
     let epoch = view.space().ok_or(ErrorCode::ShareNotFound)?.epoch;
-    let key = keys::child(&name.folded);
-    let mut mutations = Vec::with_capacity(3);
+    replace_in(epoch, &name.folded, old, new)
+}
+
+/// The same for a change that happened in that epoch, although the share may have moved on since.
+pub(crate) fn replace_in(
+    epoch: u64,
+    folded: &[u8],
+    old: Option<&Node>,
+    new: Option<Node>,
+) -> Result<Vec<Mutation>, Refusal> {
+    let key = keys::child(folded);
+    let mut mutations = Vec::with_capacity(4);
     if let Some(old) = old.filter(|old| old.epoch < epoch) {
-        mutations.push(Mutation::Put(keys::kept(&name.folded, epoch - 1), old.encode()?));
+        mutations.push(Mutation::Put(keys::kept(folded, epoch - 1), old.encode()?));
     }
     let length = |node: Option<&Node>| node.map_or(0, Node::length) as i64;
     let grown = length(new.as_ref()) - length(old);
@@ -79,9 +96,15 @@ pub(crate) fn replace(
     Ok(mutations)
 }
 
-/// The row that a change of a directory's children depends on: it must not be deleted meanwhile.
+/// What a change of a directory's child depends on: the directory must not be deleted meanwhile, nor the child moved.
 pub(crate) fn reads_to_change(name: &Name) -> Reads {
-    Reads::keys([keys::OWN, keys::child(&name.folded)])
+    Reads::keys([keys::OWN, keys::GOING, keys::child(&name.folded), keys::moving(&name.folded)])
+}
+
+/// What stands in the way of changing a child: the directory is being deleted, or the child moved, or another to its name.
+pub(crate) fn obstacle(view: &View<'_>, name: &Name) -> Result<Option<Reservation>, Damage> {
+    let row = view.row(&keys::GOING).or_else(|| view.row(&keys::moving(&name.folded)));
+    row.map(|row| Reservation::decode(&row.value)).transpose()
 }
 
 #[cfg(test)]

@@ -21,10 +21,11 @@ use md5::{Digest as _, Md5};
 
 use crate::directory::written;
 use crate::file::{MAX_FILE_BYTES, admit_write, check_writable, existing_file, properties, with_lease};
+use crate::moves::MAX_ATTEMPTS;
 use crate::record::{ContentHeaders, Node};
 use crate::reply::{put, validators};
 use crate::smb_properties::{Purpose, SentProperties};
-use crate::tree::{Spot, check_kind, check_parent};
+use crate::tree::{Entry, Spot, check_kind, entry};
 use crate::{FileService, XML, children, share_gone};
 
 /// Bytes that one request can write.
@@ -224,12 +225,25 @@ impl FileService {
         let refusal = |error: TransactError<_>| lazuli_account::refusal(error.widen(), share_gone);
         let (partition, writer) = (spot.partition(), self.extents.pins().writer());
         let mut attempts = Attempts::new(&*self.store, &self.gate, &partition);
+        let mut met = 0;
         loop {
             let pin = self.extents.pins().pin();
             let attempt = attempts.begin(children::reads_to_change(&spot.name)).await.map_err(refusal)?;
             let view = attempt.view();
-            check_parent(spot, &view)?;
-            let old = existing_file(children::current(&view, &spot.name)?)?;
+            let old = match entry(spot, &view)? {
+                Entry::Free(old) => existing_file(old)?,
+                Entry::Reserved(reservation) => {
+                    met += 1;
+                    if met == MAX_ATTEMPTS {
+                        return Err(ErrorCode::ServerBusy.into());
+                    }
+                    // Whoever ends it has to wait in the line that this may stand in.
+                    drop(attempts);
+                    self.end(spot.space, &reservation).await?;
+                    attempts = Attempts::new(&*self.store, &self.gate, &partition);
+                    continue;
+                }
+            };
             check_kind(&old, false)?;
             if let Some(file) = &old.file {
                 writer.hold(pin, [&file.content]);

@@ -1,14 +1,18 @@
-//! Directories: create, properties, metadata.
+//! Directories: create, properties, metadata, delete.
 
 use http::StatusCode;
+use lazuli_concurrency::Conditions;
+use lazuli_generations::carry_through;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
-use crate::children;
+use crate::children::{self, At};
+use crate::file::check_writable;
+use crate::moves::{Attempted, Delete, MAX_ATTEMPTS, Place, Work};
 use crate::record::{Node, NodeId, Own};
 use crate::reply::{put, validators};
 use crate::smb_properties::{self, Purpose, SentProperties};
-use crate::tree::{Spot, check_kind, check_parent};
+use crate::tree::{Entry, Spot, Target, check_kind, entry};
 use crate::{FileService, INHERITED_PERMISSION, keys};
 
 impl FileService {
@@ -46,6 +50,38 @@ impl FileService {
         });
         let node = created.await?.ok_or(ErrorCode::InternalError)?;
         Ok(written(StatusCode::CREATED, &node, spot.parent))
+    }
+
+    /// Delete Directory.
+    pub(crate) async fn delete_directory(&self, request: Request) -> Result<Response, Refusal> {
+        let conditions = request.headers.conditions()?;
+        conditions.check_write()?;
+        let target = self.target(&request).await?;
+        let this = self.clone();
+        carry_through(async move { this.delete_empty(target, &conditions).await }).await?;
+        Ok(Response::empty(StatusCode::ACCEPTED))
+    }
+
+    async fn delete_empty(&self, target: Target, conditions: &Conditions) -> Result<(), Refusal> {
+        let space = target.share.space;
+        let Some((name, parents)) = target.path.split_last() else {
+            let refusal = Refusal::new(ErrorCode::CannotDeleteFileOrDirectory);
+            return Err(refusal.message("The root directory of a share cannot be deleted."));
+        };
+        for _ in 0..MAX_ATTEMPTS {
+            let parent = self.walk(space, parents, At::Now).await?.ok_or(ErrorCode::ResourceNotFound)?;
+            let node = self.child(space, parent, name, At::Now).await?;
+            let node = node.ok_or(ErrorCode::ResourceNotFound)?;
+            check_kind(&node, true)?;
+            conditions.evaluate_write(node.validators())?;
+            check_writable(&node)?;
+            let place = Place { parent, name: name.folded.to_vec() };
+            let delete = Delete { place, directory: node.id, before: node.encode()?.into() };
+            if self.attempt(space, &Work::Delete(delete)).await? == Attempted::Done {
+                return Ok(());
+            }
+        }
+        Err(ErrorCode::ServerBusy.into())
     }
 
     /// Get Directory Properties.
@@ -132,14 +168,22 @@ impl FileService {
         mut rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Option<Node>, Refusal>,
     ) -> Result<Option<Node>, Refusal> {
         let partition = spot.partition();
-        let changed = self.transact(&partition, children::reads_to_change(&spot.name), |view| {
-            check_parent(spot, view)?;
-            let old = children::current(view, &spot.name)?;
-            let new = rule(view, old.clone())?;
-            let mutations = children::replace(view, &spot.name, old.as_ref(), new.clone())?;
-            Ok(Decision::Write(Change::of(mutations), new))
-        });
-        changed.await
+        for _ in 0..MAX_ATTEMPTS {
+            let changed = self.transact(&partition, children::reads_to_change(&spot.name), |view| {
+                let old = match entry(spot, view)? {
+                    Entry::Free(old) => old,
+                    Entry::Reserved(reservation) => return Ok(Decision::Answer(Err(reservation))),
+                };
+                let new = rule(view, old.clone())?;
+                let mutations = children::replace(view, &spot.name, old.as_ref(), new.clone())?;
+                Ok(Decision::Write(Change::of(mutations), Ok(new)))
+            });
+            match changed.await? {
+                Ok(new) => return Ok(new),
+                Err(reservation) => self.end(spot.space, &reservation).await?,
+            }
+        }
+        Err(ErrorCode::ServerBusy.into())
     }
 }
 

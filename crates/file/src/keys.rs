@@ -3,14 +3,19 @@
 //! ```text
 //! space     partition       row                 value
 //! a share   d DIRECTORY     .                   the directory itself: whether it may be written to
-//!                           k NAME 00 EPOCH     what a child was, for the last time in that epoch
+//!                           m                   that the directory is to be deleted, see [`crate::moves`]
+//!                           m NAME              that something comes to this name or leaves it
 //!                           n NAME              a child: a directory or a file
+//!                           o NAME 00 EPOCH     what a child was, for the last time in that epoch
 //!                           u                   bytes that the files in it amount to
 //!           p               KEY                 a permission, by its key
 //! ```
 //!
 //! DIRECTORY is the directory's node id, NAME is folded for comparison and holds no zero byte, EPOCH is one of the share's
 //! space. Numbers are big-endian. Why so: docs/decisions/0013.
+//!
+//! Content goes from `m` to `n` and from `n` to `o`, so whoever reads the rows of a directory in their order, while they
+//! change, does not miss it.
 
 use std::ops::Range;
 
@@ -21,13 +26,16 @@ use crate::record::NodeId;
 
 /// The row of the directory itself.
 pub(crate) const OWN: Bytes = Bytes::from_static(b".");
+/// The row that reserves a directory for its deletion: as if it were a name, which none is empty.
+pub(crate) const GOING: Bytes = Bytes::from_static(&[MOVING]);
 /// The row that counts bytes.
 pub(crate) const USAGE: Bytes = Bytes::from_static(b"u");
 /// What partition keys of directories start with.
 pub(crate) const DIRECTORIES: u8 = b'd';
 const PERMISSIONS: Bytes = Bytes::from_static(b"p");
 const CHILD: u8 = b'n';
-const KEPT: u8 = b'k';
+const KEPT: u8 = b'o';
+const MOVING: u8 = b'm';
 
 /// The partition of a directory.
 pub(crate) fn directory(space: SpaceId, id: NodeId) -> Partition {
@@ -52,6 +60,26 @@ pub(crate) fn child(folded: &[u8]) -> Bytes {
 /// All children whose folded names begin so.
 pub(crate) fn children(prefix: &[u8]) -> Range<Bytes> {
     prefix_range(&[&[CHILD], prefix].concat())
+}
+
+/// The row that reserves a name for a move.
+pub(crate) fn moving(folded: &[u8]) -> Bytes {
+    [&[MOVING], folded].concat().into()
+}
+
+/// The names that are reserved among a range of children.
+pub(crate) fn moving_among(children: &Range<Bytes>) -> Range<Bytes> {
+    let moving = |key: &Bytes| match key.split_first() {
+        Some((&CHILD, folded)) => moving(folded),
+        // The end of all children.
+        _ => Bytes::from_static(&[MOVING + 1]),
+    };
+    moving(&children.start)..moving(&children.end)
+}
+
+/// Whether a row reserves a name for a move.
+pub(crate) fn is_moving(row: &[u8]) -> bool {
+    row.first() == Some(&MOVING)
 }
 
 /// The row that keeps what a child was until the end of an epoch.
@@ -88,6 +116,11 @@ mod tests {
         assert!(range.contains(&kept(b"NAME", 5)) && range.contains(&kept(b"NAME", u64::MAX)));
         assert!(!range.contains(&kept(b"NAME", 4)) && !range.contains(&kept(b"NAME2", 5)));
         assert!(children(b"NA").contains(&child(b"NAME")) && !children(b"NA").contains(&child(b"NB")));
+        let among = moving_among(&children(b"NA"));
+        assert!(among.contains(&moving(b"NAME")) && !among.contains(&moving(b"NB")));
+        let all = moving_among(&children(b""));
+        assert!(all.contains(&moving(b"NAME")) && !all.contains(&child(b"")));
+        assert!(is_moving(&moving(b"X")) && !is_moving(&child(b"X")));
         assert!(is_child(&child(b"X")) && is_child(&kept(b"X", 1)) && !is_child(&OWN) && !is_child(&USAGE));
     }
 }

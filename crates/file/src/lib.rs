@@ -11,9 +11,11 @@ mod directory;
 mod file;
 mod keys;
 mod list;
+mod moves;
 mod names;
 mod permission;
 mod record;
+mod rename;
 mod reply;
 mod rows;
 mod share;
@@ -34,6 +36,7 @@ use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, trans
 pub use record::NodeId;
 pub use rows::FileRows;
 
+use moves::Turns;
 use record::Share;
 
 /// The type of bodies that are documents.
@@ -51,13 +54,14 @@ pub struct FileService {
     accounts: AccountDirectory,
     shares: Generations<Share>,
     gate: Arc<Gate>,
+    turns: Arc<Turns>,
 }
 
 impl FileService {
     /// The service of these accounts, with rows here and bytes there.
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
         let shares = Generations::new(store.clone(), accounts.clone());
-        Self { store, extents, accounts, shares, gate: Arc::default() }
+        Self { store, extents, accounts, shares, gate: Arc::default(), turns: Arc::default() }
     }
 
     /// Whether [`FileService::sweep`] may find something to do.
@@ -117,6 +121,9 @@ impl Service for FileService {
             Operation::GetDirectoryMetadata => self.get_directory_metadata(request).await,
             Operation::SetDirectoryProperties => self.set_directory_properties(request).await,
             Operation::SetDirectoryMetadata => self.set_directory_metadata(request).await,
+            Operation::DeleteDirectory => self.delete_directory(request).await,
+            Operation::RenameDirectory => self.rename_directory(request).await,
+            Operation::RenameFile => self.rename_file(request).await,
             Operation::ListDirectoriesAndFiles => self.list_directories_and_files(request).await,
             Operation::CreateFile => self.create_file(request).await,
             Operation::GetFile => self.get_file(request).await,

@@ -58,7 +58,7 @@ impl FileService {
         let mut listed = 0;
         let next = 'page: loop {
             let reads = Reads::default().and_range(range.clone(), CHUNK.min(page.limit + 1));
-            let set = self.read(&partition, &reads).await?;
+            let set = self.read_settled(&partition, reads, &range).await?;
             let Some(scanned) = set.ranges.into_iter().next() else { break None };
             for row in scanned.rows {
                 if listed == page.limit {

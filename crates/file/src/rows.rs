@@ -7,6 +7,7 @@ use lazuli_generations::{Damage, Generation, Referred, keys as shares};
 use lazuli_store::{Row, SpaceId};
 
 use crate::keys;
+use crate::moves::Reservation;
 use crate::record::{Node, Own, Share};
 
 /// One walk over all rows, in order, those of the directory first: it says which spaces are shares.
@@ -41,6 +42,9 @@ fn content(partition: &[u8], row: &Row) -> Result<Option<Content>, Damage> {
     }
     if keys::is_child(&row.key) {
         return Ok(Node::decode(&row.value)?.file.map(|file| file.content));
+    }
+    if keys::is_moving(&row.key) {
+        return Reservation::decode(&row.value)?.content();
     }
     if row.key == keys::OWN {
         Own::decode(&row.value)?;

@@ -67,23 +67,25 @@ pub(crate) enum Purpose {
     Create,
     /// A change of one: `preserve`.
     Set,
+    /// A new name for one: `preserve`, and never required.
+    Rename,
 }
 
 impl SentProperties {
     /// What the headers of a request say.
     pub(crate) fn parse(headers: &HeaderMap, version: Version, purpose: Purpose) -> Result<Self, Refusal> {
-        let is_required = version >= REQUIRED && version < OPTIONAL;
+        let is_required = version >= REQUIRED && version < OPTIONAL && purpose != Purpose::Rename;
         let text = |name: &str| match headers.filled(name)? {
             None if is_required => Err(Refusal::missing_header(name)),
             found => Ok(found),
         };
         let unset = match purpose {
             Purpose::Create => "inherit",
-            Purpose::Set => "preserve",
+            Purpose::Set | Purpose::Rename => "preserve",
         };
         let attributes = match text("x-ms-file-attributes")? {
             None => None,
-            Some(value) if value.eq_ignore_ascii_case("preserve") && purpose == Purpose::Set => None,
+            Some(value) if value.eq_ignore_ascii_case("preserve") && purpose != Purpose::Create => None,
             Some(value) => Some(
                 parse_attributes(value)
                     .ok_or_else(|| Refusal::invalid_header("x-ms-file-attributes", value))?,
@@ -92,7 +94,7 @@ impl SentProperties {
         let time = |name: &str, value: Option<&str>| match value {
             None => Ok(None),
             Some(value) if value.eq_ignore_ascii_case("now") => Ok(Some(Time::Now)),
-            Some(value) if value.eq_ignore_ascii_case("preserve") && purpose == Purpose::Set => Ok(None),
+            Some(value) if value.eq_ignore_ascii_case("preserve") && purpose != Purpose::Create => Ok(None),
             Some(value) => date::parse_iso8601(value)
                 .map(|moment| Some(Time::At(moment)))
                 .ok_or_else(|| Refusal::invalid_header(name, value)),

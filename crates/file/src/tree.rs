@@ -1,13 +1,17 @@
 //! Finding directories and files by their paths.
 //!
-//! A path is followed one point read for each name. Directories on the way may be moved meanwhile; what counts is where the
-//! last read led to, and a change depends on that directory still being there.
+//! A path is followed one point read for each name, and again if a directory of the share was moved meanwhile. What was
+//! found can be moved before it is changed: a change depends on the directory still being there, whatever it is called.
 
+use std::ops::Range;
+
+use bytes::Bytes;
 use lazuli_protocol::request::Request;
 use lazuli_protocol::{Account, ErrorCode, Headers, Refusal, names as shares};
-use lazuli_store::{Partition, Reads, SpaceId, View};
+use lazuli_store::{MAX_SCAN_ROWS, Partition, ReadSet, Reads, SpaceId, View};
 
 use crate::children::{self, At};
+use crate::moves::{MAX_ATTEMPTS, Reservation};
 use crate::names::{self, Name};
 use crate::record::{Node, NodeId, Own, Share};
 use crate::{FileService, keys};
@@ -66,14 +70,42 @@ impl FileService {
         path: &[Name],
         at: At,
     ) -> Result<Option<NodeId>, Refusal> {
-        let mut directory = NodeId::ROOT;
-        for name in path {
-            match self.child(space, directory, name, at).await? {
-                Some(node) if node.is_directory() => directory = node.id,
-                _ => return Ok(None),
-            }
+        let nodes = self.follow(space, path, at).await?;
+        Ok(nodes.and_then(|nodes| directory(&nodes)))
+    }
+
+    /// What lies on a path, the last of it included; none if something is missing, or lies in a file.
+    pub(crate) async fn follow(
+        &self,
+        space: SpaceId,
+        path: &[Name],
+        at: At,
+    ) -> Result<Option<Vec<Node>>, Refusal> {
+        let count = self.turns.count(space);
+        let nodes = self.follow_once(space, path, at).await?;
+        // One read sees one state, and a snapshot is one.
+        let is_one_state = path.len() < 2 || at != At::Now;
+        if is_one_state || (count.is_some() && count == self.turns.count(space)) {
+            return Ok(nodes);
         }
-        Ok(Some(directory))
+        let _still = self.turns.none(space).await;
+        self.follow_once(space, path, at).await
+    }
+
+    /// The same, for whoever has the turn to move directories.
+    pub(crate) async fn follow_once(
+        &self,
+        space: SpaceId,
+        path: &[Name],
+        at: At,
+    ) -> Result<Option<Vec<Node>>, Refusal> {
+        let mut nodes = Vec::with_capacity(path.len());
+        for name in path {
+            let Some(directory) = directory(&nodes) else { return Ok(None) };
+            let Some(node) = self.child(space, directory, name, at).await? else { return Ok(None) };
+            nodes.push(node);
+        }
+        Ok(Some(nodes))
     }
 
     /// A child of a directory.
@@ -84,20 +116,49 @@ impl FileService {
         name: &Name,
         at: At,
     ) -> Result<Option<Node>, Refusal> {
-        let set = self.read(&keys::directory(space, directory), &children::reads(name, at)).await?;
-        Ok(children::found(&set, at)?)
+        for _ in 0..MAX_ATTEMPTS {
+            let set = self.read(&keys::directory(space, directory), &children::reads(name, at)).await?;
+            match children::reserved(&set)? {
+                Some(reservation) if !self.is_as_before(space, &reservation).await? => {}
+                _ => return Ok(children::found(&set, at)?),
+            }
+        }
+        Err(ErrorCode::ServerBusy.into())
+    }
+
+    /// Reads rows of a directory once no move among a range of its children was decided and not yet done.
+    pub(crate) async fn read_settled(
+        &self,
+        partition: &Partition,
+        reads: Reads,
+        children: &Range<Bytes>,
+    ) -> Result<ReadSet, Refusal> {
+        let reads = reads.and_range(keys::moving_among(children), MAX_SCAN_ROWS);
+        'again: for _ in 0..MAX_ATTEMPTS {
+            let mut set = self.read(partition, &reads).await?;
+            let Some(moving) = set.ranges.pop() else { return Ok(set) };
+            for row in &moving.rows {
+                if !self.is_as_before(partition.space, &Reservation::decode(&row.value)?).await? {
+                    continue 'again;
+                }
+            }
+            if !moving.more {
+                return Ok(set);
+            }
+        }
+        Err(ErrorCode::ServerBusy.into())
     }
 
     /// The directory or file that a request addresses, and the directory it is in.
     pub(crate) async fn find(&self, request: &Request) -> Result<(Node, NodeId), Refusal> {
         let target = self.target(request).await?;
-        let (space, at) = (target.share.space, target.at);
-        let Some((name, directories)) = target.path.split_last() else {
+        if target.path.is_empty() {
             return Ok((self.root(&target.share).await?, NodeId::ROOT));
-        };
-        let parent = self.walk(space, directories, at).await?.ok_or(ErrorCode::ResourceNotFound)?;
-        let node = self.child(space, parent, name, at).await?;
-        Ok((node.ok_or(ErrorCode::ResourceNotFound)?, parent))
+        }
+        let nodes = self.follow(target.share.space, &target.path, target.at).await?;
+        let mut nodes = nodes.ok_or(ErrorCode::ResourceNotFound)?;
+        let node = nodes.pop().ok_or(ErrorCode::ResourceNotFound)?;
+        Ok((node, nodes.last().map_or(NodeId::ROOT, |parent| parent.id)))
     }
 
     /// The root directory: as it was set, or as the share was made.
@@ -114,10 +175,30 @@ pub(crate) fn check_kind(node: &Node, is_directory: bool) -> Result<(), Refusal>
     if node.is_directory() == is_directory { Ok(()) } else { Err(ErrorCode::ResourceTypeMismatch.into()) }
 }
 
-/// Whether a directory may be written to, by its own row. The root always may.
-pub(crate) fn check_parent(spot: &Spot, view: &View<'_>) -> Result<(), Refusal> {
-    match spot.parent == NodeId::ROOT || view.row(&keys::OWN).is_some() {
-        true => Ok(()),
-        false => Err(ErrorCode::ParentNotFound.into()),
+/// The directory at the end of these, which lie in each other; the root if there are none.
+fn directory(nodes: &[Node]) -> Option<NodeId> {
+    match nodes.last() {
+        None => Some(NodeId::ROOT),
+        Some(node) => node.is_directory().then_some(node.id),
     }
+}
+
+/// What is at a spot, as a rule sees it.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+pub(crate) enum Entry {
+    /// A directory, a file, or nothing.
+    Free(Option<Node>),
+    /// It is reserved. Who wants to change it has to [end](FileService::end) that first.
+    Reserved(Reservation),
+}
+
+/// Looks at a spot to change it, in a directory that must be there. The root always is.
+pub(crate) fn entry(spot: &Spot, view: &View<'_>) -> Result<Entry, Refusal> {
+    if spot.parent != NodeId::ROOT && view.row(&keys::OWN).is_none() {
+        return Err(ErrorCode::ParentNotFound.into());
+    }
+    Ok(match children::obstacle(view, &spot.name)? {
+        Some(reservation) => Entry::Reserved(reservation),
+        None => Entry::Free(children::current(view, &spot.name)?),
+    })
 }

@@ -184,11 +184,11 @@ impl<G: Generation> Plan for RenamePlan<'_, G> {
         Ok(Change::of([Mutation::Put(keys::CURRENT, renaming.encode()?)]).until(until))
     }
 
-    fn apply(&self, participant: usize, _: &View<'_>) -> Vec<Mutation> {
-        match SIDES[participant] {
+    fn apply(&self, participant: usize, _: u64, _: &View<'_>) -> Result<Vec<Mutation>, Obstacle> {
+        Ok(match SIDES[participant] {
             Side::Target => vec![Mutation::Put(keys::CURRENT, self.rename.value())],
             Side::Source => vec![Mutation::Delete(keys::CURRENT)],
-        }
+        })
     }
 
     fn undo(&self, participant: usize, _: &View<'_>) -> Vec<Mutation> {

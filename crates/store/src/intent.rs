@@ -23,6 +23,8 @@ use crate::{
 pub const INTENT_PREFIX: u8 = 0xFE;
 const MARK_PREFIX: u8 = 0xFF;
 const FORMAT: u8 = 1;
+/// Format, state, kind, epoch.
+const HEAD_BYTES: usize = 11;
 
 /// Names one intent: the stamp it began with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,8 +42,24 @@ enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record {
     state: State,
+    /// The epoch of the home's space when it was decided.
+    epoch: u64,
     kind: u8,
     payload: Bytes,
+}
+
+/// What an intent has come to, and in which epoch of its home's space.
+#[derive(Clone, Copy, Debug)]
+struct Decided {
+    state: State,
+    epoch: u64,
+}
+
+/// What becomes of a participant.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    Apply(u64),
+    Undo,
 }
 
 /// What an operation does in each of its partitions. All of it is derived from what the intent row holds, so that
@@ -59,8 +77,10 @@ pub trait Plan: Send + Sync {
     /// Checks that it can be done, and reserves what must not change until it is.
     fn prepare(&self, id: IntentId, participant: usize, view: &View<'_>) -> Result<Change, Self::Refusal>;
 
-    /// Does it. Only called where it was prepared.
-    fn apply(&self, participant: usize, view: &View<'_>) -> Vec<Mutation>;
+    /// Does it. Only called where it was prepared. `epoch` is the one of the home's space in which it was decided, and so
+    /// the one in which it happened, although the space may have moved on since. It cannot be refused any more: an error
+    /// means that this program is unable to do it, and leaves it to be done.
+    fn apply(&self, participant: usize, epoch: u64, view: &View<'_>) -> Result<Vec<Mutation>, Self::Refusal>;
 
     /// Gives back what was reserved. Only called where it was prepared.
     fn undo(&self, participant: usize, view: &View<'_>) -> Vec<Mutation>;
@@ -127,7 +147,7 @@ impl<P: Planner> Intents<'_, P> {
             }
         }
         match self.decide(id, State::Committed).await? {
-            Some(State::Committed) => self.finish(id, &plan).await,
+            Some(Decided { state: State::Committed, epoch }) => self.finish(id, &plan, epoch).await,
             _ => {
                 self.abort(id, &plan).await?;
                 Err(IntentError::Aborted)
@@ -144,13 +164,15 @@ impl<P: Planner> Intents<'_, P> {
     ) -> Result<Ended, IntentError<<P::Plan as Plan>::Refusal>> {
         let Some(record) = self.record(id).await? else {
             if let Some((plan, participant)) = marked {
-                self.settle(id, plan, participant, Ended::Aborted).await?;
+                self.settle(id, plan, participant, Outcome::Undo).await?;
             }
             return Ok(Ended::Aborted);
         };
         let plan = self.planner.plan(record.kind, &record.payload).ok_or(IntentError::UnknownKind)?;
         match self.decide(id, State::Aborted).await? {
-            Some(State::Committed) => self.finish(id, &plan).await.map(|()| Ended::Applied),
+            Some(Decided { state: State::Committed, epoch }) => {
+                self.finish(id, &plan, epoch).await.map(|()| Ended::Applied)
+            }
             _ => self.abort(id, &plan).await.map(|()| Ended::Aborted),
         }
     }
@@ -179,7 +201,7 @@ impl<P: Planner> Intents<'_, P> {
     }
 
     async fn begin<R>(&self, kind: u8, payload: Bytes) -> Result<IntentId, IntentError<R>> {
-        let record = Record { state: State::Pending, kind, payload };
+        let record = Record { state: State::Pending, epoch: 0, kind, payload };
         self.step(self.home, Reads::default(), |view| {
             let id = IntentId(view.stamp);
             let put = Mutation::Put(row_key(id), record.encode());
@@ -206,41 +228,44 @@ impl<P: Planner> Intents<'_, P> {
             Ok(Decision::Write(change, ()))
         })
         .await
-        .map_err(|error| match error {
-            TransactError::Refused(refusal) => IntentError::Refused(refusal),
-            other => IntentError::Interrupted(without_refusal(other)),
-        })
+        .map_err(IntentError::from)
     }
 
     /// Moves a pending intent on and says what it is then; `None` if its row is gone.
-    async fn decide<R>(&self, id: IntentId, to: State) -> Result<Option<State>, IntentError<R>> {
+    async fn decide<R>(&self, id: IntentId, to: State) -> Result<Option<Decided>, IntentError<R>> {
         self.step(self.home, Reads::key(row_key(id)), |view| {
             let Some(record) = view.row(&row_key(id)).and_then(|row| Record::decode(&row.value)) else {
                 return Decision::Answer(None);
             };
             if record.state != State::Pending {
-                return Decision::Answer(Some(record.state));
+                return Decision::Answer(Some(Decided { state: record.state, epoch: record.epoch }));
             }
-            let put = Mutation::Put(row_key(id), Record { state: to, ..record }.encode());
-            Decision::Write(Change::of([put]), Some(to))
+            let epoch = view.space().map_or(0, |space| space.epoch);
+            let put = Mutation::Put(row_key(id), Record { state: to, epoch, ..record }.encode());
+            Decision::Write(Change::of([put]), Some(Decided { state: to, epoch }))
         })
         .await
     }
 
-    async fn finish<R>(&self, id: IntentId, plan: &impl Plan<Refusal = R>) -> Result<(), IntentError<R>> {
+    async fn finish<R>(
+        &self,
+        id: IntentId,
+        plan: &impl Plan<Refusal = R>,
+        epoch: u64,
+    ) -> Result<(), IntentError<R>> {
         for participant in 0..plan.participants().len() {
-            self.settle(id, plan, participant, Ended::Applied).await?;
+            self.settle(id, plan, participant, Outcome::Apply(epoch)).await?;
         }
         self.forget(id).await
     }
 
     async fn abort<R>(&self, id: IntentId, plan: &impl Plan<Refusal = R>) -> Result<(), IntentError<R>> {
         // Once it is aborted it can no longer be committed, so what is undone stays undone.
-        if self.decide(id, State::Aborted).await? == Some(State::Committed) {
-            return self.finish(id, plan).await;
+        if let Some(Decided { state: State::Committed, epoch }) = self.decide(id, State::Aborted).await? {
+            return self.finish(id, plan, epoch).await;
         }
         for participant in 0..plan.participants().len() {
-            self.settle(id, plan, participant, Ended::Aborted).await?;
+            self.settle(id, plan, participant, Outcome::Undo).await?;
         }
         self.forget(id).await
     }
@@ -250,22 +275,24 @@ impl<P: Planner> Intents<'_, P> {
         id: IntentId,
         plan: &impl Plan<Refusal = R>,
         participant: usize,
-        how: Ended,
+        outcome: Outcome,
     ) -> Result<(), IntentError<R>> {
         let mut reads = plan.reads(participant);
         reads.keys.push(mark_key(id));
-        self.step(&plan.participants()[participant], reads, |view| {
+        let partition = &plan.participants()[participant];
+        transact(self.store, self.gate, partition, reads, |view| {
             if view.row(&mark_key(id)).is_none() {
-                return Decision::Answer(());
+                return Ok(Decision::Answer(()));
             }
-            let mut mutations = match how {
-                Ended::Applied => plan.apply(participant, view),
-                Ended::Aborted => plan.undo(participant, view),
+            let mut mutations = match outcome {
+                Outcome::Apply(epoch) => plan.apply(participant, epoch, view)?,
+                Outcome::Undo => plan.undo(participant, view),
             };
             mutations.push(Mutation::Delete(mark_key(id)));
-            Decision::Write(Change::of(mutations), ())
+            Ok(Decision::Write(Change::of(mutations), ()))
         })
         .await
+        .map_err(IntentError::from)
     }
 
     async fn forget<R>(&self, id: IntentId) -> Result<(), IntentError<R>> {
@@ -316,13 +343,15 @@ fn key(prefix: u8, id: IntentId) -> Bytes {
     key.freeze()
 }
 
-fn without_refusal<R>(error: TransactError<R>) -> TransactError<()> {
-    match error {
-        TransactError::Refused(_) => TransactError::Refused(()),
-        TransactError::Gone => TransactError::Gone,
-        TransactError::NotCommitted(error) => TransactError::NotCommitted(error),
-        TransactError::Unknown => TransactError::Unknown,
-        TransactError::Read(error) => TransactError::Read(error),
+impl<R> From<TransactError<R>> for IntentError<R> {
+    fn from(error: TransactError<R>) -> Self {
+        Self::Interrupted(match error {
+            TransactError::Refused(refusal) => return Self::Refused(refusal),
+            TransactError::Gone => TransactError::Gone,
+            TransactError::NotCommitted(error) => TransactError::NotCommitted(error),
+            TransactError::Unknown => TransactError::Unknown,
+            TransactError::Read(error) => TransactError::Read(error),
+        })
     }
 }
 
@@ -335,10 +364,11 @@ impl<R> IntentError<R> {
 
 impl Record {
     fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(3 + self.payload.len());
+        let mut bytes = BytesMut::with_capacity(HEAD_BYTES + self.payload.len());
         bytes.put_u8(FORMAT);
         bytes.put_u8(self.state as u8);
         bytes.put_u8(self.kind);
+        bytes.put_u64(self.epoch);
         bytes.extend_from_slice(&self.payload);
         bytes.freeze()
     }
@@ -350,6 +380,7 @@ impl Record {
             (&FORMAT, 2) => State::Aborted,
             _ => return None,
         };
-        Some(Self { state, kind: *bytes.get(2)?, payload: bytes.slice(3..) })
+        let epoch = u64::from_be_bytes(bytes.get(3..HEAD_BYTES)?.try_into().ok()?);
+        Some(Self { state, epoch, kind: *bytes.get(2)?, payload: bytes.slice(HEAD_BYTES..) })
     }
 }

@@ -50,11 +50,11 @@ impl Plan for MovePlan {
             _ => Err("nothing to move"),
         }
     }
-    fn apply(&self, participant: usize, _: &View<'_>) -> Vec<Mutation> {
-        match participant {
+    fn apply(&self, participant: usize, _: u64, _: &View<'_>) -> Result<Vec<Mutation>, &'static str> {
+        Ok(match participant {
             0 => vec![Mutation::Put(THING, VALUE), Mutation::Delete(COMING)],
             _ => vec![Mutation::Delete(THING), Mutation::Delete(LEAVING)],
-        }
+        })
     }
     fn undo(&self, participant: usize, _: &View<'_>) -> Vec<Mutation> {
         vec![Mutation::Delete(if participant == 0 { COMING } else { LEAVING })]

@@ -3,5 +3,6 @@
 
 mod content;
 mod nodes;
+mod rename;
 mod shares;
 mod support;

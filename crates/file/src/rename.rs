@@ -1,0 +1,271 @@
+//! Rename File and Rename Directory: to another name in the same directory, or in another directory of the share.
+//!
+//! What is renamed stays the same file or directory, so its id and all that lies in it stay too. Within a directory it is
+//! one commit; from one to another it is an intent, see [`crate::moves`].
+
+use http::{StatusCode, Uri};
+use lazuli_concurrency::{LeaseId, Stamp, Timestamp};
+use lazuli_generations::carry_through;
+use lazuli_protocol::address::Address;
+use lazuli_protocol::request::Caller;
+use lazuli_protocol::{ErrorCode, Headers, Metadata, Query, Refusal, Request, Response, ServiceKind};
+use lazuli_store::{Attempts, Change, Mutation, SpaceId, TransactError, View};
+
+use crate::children::{self, At};
+use crate::directory::written;
+use crate::file::{admit_write, allocated, check_writable, with_lease};
+use crate::moves::{Attempted, MAX_ATTEMPTS, Move, Place, Work};
+use crate::names::{self, Name};
+use crate::record::{Node, NodeId};
+use crate::smb_properties::{Purpose, SentProperties};
+use crate::tree::{Entry, Spot, check_kind, entry};
+use crate::{FileService, keys, share_gone};
+
+const SOURCE: &str = "x-ms-file-rename-source";
+
+/// What a request asks for.
+struct Rename {
+    space: SpaceId,
+    is_directory: bool,
+    source: Vec<Name>,
+    target: Vec<Name>,
+    source_lease: Option<LeaseId>,
+    target_lease: Option<LeaseId>,
+    replaces: bool,
+    ignores_read_only: bool,
+    properties: SentProperties,
+    permission: Option<String>,
+    /// None: as it is.
+    metadata: Option<Metadata>,
+    content_type: Option<String>,
+}
+
+impl FileService {
+    /// Rename File.
+    pub(crate) async fn rename_file(&self, request: Request) -> Result<Response, Refusal> {
+        self.rename(request, false).await
+    }
+
+    /// Rename Directory.
+    pub(crate) async fn rename_directory(&self, request: Request) -> Result<Response, Refusal> {
+        self.rename(request, true).await
+    }
+
+    async fn rename(&self, request: Request, is_directory: bool) -> Result<Response, Refusal> {
+        let headers = &request.headers;
+        let source = source(&request)?;
+        let properties = SentProperties::parse(headers, request.version, Purpose::Rename)?;
+        let metadata = Metadata::from_headers(headers)?;
+        let target = self.target(&request).await?;
+        let space = target.share.space;
+        let rename = Rename {
+            space,
+            is_directory,
+            source,
+            target: target.path,
+            source_lease: headers.parsed("x-ms-source-lease-id")?,
+            target_lease: headers.parsed("x-ms-destination-lease-id")?,
+            replaces: headers.flag("x-ms-file-rename-replace-if-exists")?.unwrap_or_default(),
+            ignores_read_only: headers.flag("x-ms-file-rename-ignore-readonly")?.unwrap_or_default(),
+            permission: self.permission_key(space, properties.permission.as_ref()).await?,
+            properties,
+            metadata: Some(metadata).filter(|metadata| *metadata != Metadata::default()),
+            content_type: headers.filled("x-ms-content-type")?.map(str::to_owned),
+        };
+        let this = self.clone();
+        let (node, parent) = carry_through(async move { this.carry_out(&rename).await }).await?;
+        Ok(written(StatusCode::OK, &node, parent))
+    }
+
+    /// What was renamed, as it is now, and the directory it is in.
+    async fn carry_out(&self, rename: &Rename) -> Result<(Node, NodeId), Refusal> {
+        let (space, is_directory) = (rename.space, rename.is_directory);
+        let _turn = if is_directory { Some(self.turns.take(space).await) } else { None };
+        let (source, sources) = rename.source.split_last().ok_or(ErrorCode::ResourceNotFound)?;
+        let (target, targets) = rename.target.split_last().ok_or(ErrorCode::ResourceAlreadyExists)?;
+        for _ in 0..MAX_ATTEMPTS {
+            let from = self.directories(sources, rename).await?.ok_or(ErrorCode::ResourceNotFound)?;
+            let to = self.directories(targets, rename).await?.ok_or(ErrorCode::ParentNotFound)?;
+            let parent = |path: &[NodeId]| path.last().copied().unwrap_or(NodeId::ROOT);
+            let from = Spot { space, parent: parent(&from), name: source.clone() };
+            let spot = Spot { space, parent: parent(&to), name: target.clone() };
+            let renamed = match from.parent == spot.parent {
+                true => self.rename_within(rename, &from, &spot).await?,
+                false => self.rename_across(rename, &from, &spot, &to).await?,
+            };
+            if let Some(node) = renamed {
+                return Ok((node, spot.parent));
+            }
+        }
+        Err(ErrorCode::ServerBusy.into())
+    }
+
+    /// The directories on a path.
+    async fn directories(&self, path: &[Name], rename: &Rename) -> Result<Option<Vec<NodeId>>, Refusal> {
+        let nodes = match rename.is_directory {
+            true => self.follow_once(rename.space, path, At::Now).await?,
+            false => self.follow(rename.space, path, At::Now).await?,
+        };
+        let nodes = nodes.filter(|nodes| nodes.iter().all(Node::is_directory));
+        Ok(nodes.map(|nodes| nodes.iter().map(|node| node.id).collect()))
+    }
+
+    /// Renames within a directory. None: begin again.
+    async fn rename_within(&self, rename: &Rename, from: &Spot, to: &Spot) -> Result<Option<Node>, Refusal> {
+        let refusal = |error: TransactError<_>| lazuli_account::refusal(error.widen(), share_gone);
+        let (partition, is_same) = (to.partition(), from.name.folded == to.name.folded);
+        let mut reads = children::reads_to_change(&from.name);
+        if !is_same {
+            reads.keys.extend([keys::child(&to.name.folded), keys::moving(&to.name.folded)]);
+        }
+        let mut attempts = Attempts::new(&*self.store, &self.gate, &partition);
+        loop {
+            // Whoever looks for content row by row must not miss what goes from one row to another.
+            let pin = self.extents.pins().pin();
+            let attempt = attempts.begin(reads.clone()).await.map_err(refusal)?;
+            let view = attempt.view();
+            let (old, replaced) = match (entry(from, &view)?, entry(to, &view)?) {
+                (Entry::Free(old), Entry::Free(replaced)) => (old, replaced.filter(|_| !is_same)),
+                (Entry::Reserved(reservation), _) | (_, Entry::Reserved(reservation)) => {
+                    drop(attempts);
+                    self.end(from.space, &reservation).await?;
+                    return Ok(None);
+                }
+            };
+            let old = old.ok_or(ErrorCode::ResourceNotFound)?;
+            let _held = pin.hold(old.file.as_ref().map(|file| &file.content));
+            let new = rename.judge(&old, replaced.as_ref(), &to.name, view.stamp, view.now)?;
+            let mutations = rows(&view, from, to, &old, replaced.as_ref(), &new)?;
+            if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
+                self.extents.released(replaced.as_ref().map_or(0, allocated));
+                return Ok(Some(new));
+            }
+        }
+    }
+
+    /// Moves to another directory, which lies below `path`. None: begin again.
+    async fn rename_across(
+        &self,
+        rename: &Rename,
+        from: &Spot,
+        to: &Spot,
+        path: &[NodeId],
+    ) -> Result<Option<Node>, Refusal> {
+        let space = rename.space;
+        let pin = self.extents.pins().pin();
+        let old = self.child(space, from.parent, &from.name, At::Now).await?;
+        let old = old.ok_or(ErrorCode::ResourceNotFound)?;
+        let _held = pin.hold(old.file.as_ref().map(|file| &file.content));
+        let replaced = self.child(space, to.parent, &to.name, At::Now).await?;
+        let (stamp, now) = (self.store.stamp(), self.store.now());
+        if path.contains(&old.id) {
+            return Err(ErrorCode::InvalidRenameSourcePath.into());
+        }
+        let new = rename.judge(&old, replaced.as_ref(), &to.name, stamp, now)?;
+        let place = |spot: &Spot| Place { parent: spot.parent, name: spot.name.folded.to_vec() };
+        let record = |node: &Node| node.encode().map(Vec::from);
+        let work = Work::Move(Move {
+            source: place(from),
+            target: place(to),
+            before: record(&old)?,
+            after: record(&new)?,
+            replaced: replaced.as_ref().map(record).transpose()?,
+        });
+        if self.attempt(space, &work).await? == Attempted::Again {
+            return Ok(None);
+        }
+        self.extents.released(replaced.as_ref().map_or(0, allocated));
+        Ok(Some(new))
+    }
+}
+
+impl Rename {
+    /// Whether this may be renamed so, and what it is then.
+    fn judge(
+        &self,
+        old: &Node,
+        replaced: Option<&Node>,
+        name: &Name,
+        stamp: Stamp,
+        now: Timestamp,
+    ) -> Result<Node, Refusal> {
+        check_kind(old, self.is_directory)?;
+        let lease = admit_write(old, self.source_lease)?;
+        match replaced {
+            None if self.target_lease.is_some() => {
+                return Err(ErrorCode::LeaseNotPresentWithFileOperation.into());
+            }
+            None => {}
+            Some(_) if !self.replaces => return Err(ErrorCode::ResourceAlreadyExists.into()),
+            Some(there) if there.is_directory() && self.is_directory => {
+                return Err(ErrorCode::ResourceAlreadyExists.into());
+            }
+            Some(there) => {
+                check_kind(there, false)?;
+                admit_write(there, self.target_lease)?;
+                if !self.ignores_read_only {
+                    check_writable(there)?;
+                }
+            }
+        }
+        let mut new = with_lease(old.clone(), lease);
+        new.name = name.text.clone();
+        new.touch(stamp, now);
+        self.properties.apply(&mut new.properties, self.is_directory, self.permission.clone(), now);
+        if let Some(metadata) = &self.metadata {
+            new.metadata = metadata.clone();
+        }
+        if let (Some(file), Some(content_type)) = (&mut new.file, &self.content_type) {
+            file.headers.content_type = Some(content_type.clone());
+        }
+        Ok(new)
+    }
+}
+
+/// The rows of a directory in which something gets another name.
+fn rows(
+    view: &View<'_>,
+    from: &Spot,
+    to: &Spot,
+    old: &Node,
+    replaced: Option<&Node>,
+    new: &Node,
+) -> Result<Vec<Mutation>, Refusal> {
+    if from.name.folded == to.name.folded {
+        return children::replace(view, &to.name, Some(old), Some(new.clone()));
+    }
+    let mut mutations = children::replace(view, &from.name, Some(old), None)?;
+    mutations.extend(children::replace(view, &to.name, replaced, Some(new.clone()))?);
+    Ok(mutations)
+}
+
+/// The path that a request names as the source: a URL of the share that the request is for.
+fn source(request: &Request) -> Result<Vec<Name>, Refusal> {
+    let text = request.headers.required(SOURCE)?;
+    let invalid = || Refusal::invalid_header(SOURCE, text);
+    let keeps_dots = request.headers.flag("x-ms-source-allow-trailing-dot")?.unwrap_or_default();
+    let uri: Uri = text.parse().map_err(|_| invalid())?;
+    let query = Query::parse(uri.query().unwrap_or_default()).map_err(|_| invalid())?;
+    let host = uri.authority().ok_or_else(invalid)?.as_str();
+    let suffix = own_suffix(&request.endpoint);
+    let address = Address::parse(ServiceKind::File, host, uri.path(), &query, suffix.as_slice());
+    let address = address.map_err(|_| invalid())?;
+    let is_here = address.account == request.account.name && address.container == request.container;
+    if !is_here || query.contains("sharesnapshot") {
+        return Err(invalid());
+    }
+    // A signature for one file does not speak of another.
+    if matches!(request.caller, Caller::Sas(_)) && request.query.get("sr") == Some("f") {
+        return Err(ErrorCode::AuthorizationResourceTypeMismatch.into());
+    }
+    names::path(&address.object, keeps_dots)
+}
+
+/// What comes after the account in the host name that the client reached us by, if it names the account there.
+fn own_suffix(endpoint: &str) -> Option<String> {
+    let endpoint: Uri = endpoint.parse().ok()?;
+    if endpoint.path() != "/" {
+        return None;
+    }
+    Some(endpoint.host()?.split_once('.')?.1.to_owned())
+}

@@ -3,6 +3,7 @@
 //! Every rule takes the state it judges, the request and the time as values, and gives back the new state or a
 //! refusal. Each module can be read beside the table of the protocol that it implements.
 
+pub mod caching;
 pub mod conditions;
 pub mod etag;
 pub mod file_lease;
@@ -11,6 +12,7 @@ pub mod range_locks;
 pub mod share_mode;
 pub mod time;
 
+pub use caching::{Beside, CacheBreak, CacheKind, Caching};
 pub use conditions::{ConditionRefusal, Conditions, ReadRules, Validators};
 pub use etag::{ETag, ETagPattern, TableETag};
 pub use file_lease::{FileLease, FileLeaseAction};

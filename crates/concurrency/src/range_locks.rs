@@ -80,6 +80,16 @@ impl<O: Copy + PartialEq> RangeLocks<O> {
         self.locks.is_empty()
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// Whose they are.
+    pub fn owners(&self) -> impl Iterator<Item = O> {
+        self.locks.iter().map(|held| held.owner)
+    }
+
     /// Takes a lock. An exclusive one conflicts with every lock on its bytes, those of its own open included; a shared one
     /// with exclusive ones.
     pub fn lock(&mut self, owner: O, range: ByteRange, kind: LockKind) -> Result<(), LockConflict> {

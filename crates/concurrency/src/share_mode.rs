@@ -83,8 +83,10 @@ pub enum FileUse {
     Look,
     /// Get File, List Ranges; the source of a copy.
     Read,
-    /// Set File Properties, Set File Metadata, Put Range.
+    /// Set File Properties, Set File Metadata.
     Write,
+    /// Put Range; Set File Properties with a new length.
+    PutRange,
     /// Create File over one that exists; the target of a copy.
     Create,
     /// Delete File; both ends of a rename.
@@ -99,7 +101,7 @@ impl FileUse {
         match self {
             Self::Look => FileAccess::NONE,
             Self::Read => FileAccess::READ,
-            Self::Write => FileAccess::WRITE,
+            Self::Write | Self::PutRange => FileAccess::WRITE,
             Self::Create => FileAccess::WRITE | FileAccess::DELETE,
             Self::Delete => FileAccess::DELETE,
             // The table of refusals has it fail wherever anything is denied.
@@ -107,11 +109,22 @@ impl FileUse {
         }
     }
 
-    /// Whether an SMB open stands in its way.
+    /// Whether it changes the file, so that it must not overlap with an open that it conflicts with.
+    pub const fn changes(self) -> bool {
+        !matches!(self, Self::Look | Self::Read)
+    }
+
+    /// Whether any byte-range lock is in its way: it changes content as a whole.
+    pub const fn needs_no_locks(self) -> bool {
+        matches!(self, Self::PutRange | Self::Create)
+    }
+
+    /// Whether an SMB open stands in its way. One that only looks at attributes denies nothing.
     pub fn conflicts(self, open: ShareMode) -> bool {
         match self {
             // A file that anybody has open cannot be deleted at once.
             Self::Delete => true,
+            _ if open.access == FileAccess::NONE => false,
             Self::Lease => !open.share.contains(self.access()) || !open.fits_lease(),
             _ => !open.share.contains(self.access()),
         }
@@ -134,24 +147,26 @@ mod tests {
 
     #[test]
     fn rest_is_refused_by_what_an_open_denies_row_by_row() {
-        use FileUse::{Create, Delete, Lease, Look, Read, Write};
+        use FileUse::{Create, Delete, Lease, Look, PutRange, Read, Write};
         for (share, refused) in [
-            (NONE, vec![Read, Write, Create, Delete, Lease]),
-            (R, vec![Write, Create, Delete, Lease]),
+            (NONE, vec![Read, Write, PutRange, Create, Delete, Lease]),
+            (R, vec![Write, PutRange, Create, Delete, Lease]),
             (W, vec![Read, Create, Delete, Lease]),
-            (D, vec![Read, Write, Create, Delete, Lease]),
+            (D, vec![Read, Write, PutRange, Create, Delete, Lease]),
             (R | W, vec![Create, Delete, Lease]),
-            (R | D, vec![Write, Create, Delete, Lease]),
+            (R | D, vec![Write, PutRange, Create, Delete, Lease]),
             (W | D, vec![Read, Delete, Lease]),
             (R | W | D, vec![Delete]),
         ] {
-            let open = ShareMode { access: NONE, share };
-            for operation in [Look, Read, Write, Create, Delete, Lease] {
+            let open = ShareMode { access: R, share };
+            for operation in [Look, Read, Write, PutRange, Create, Delete, Lease] {
                 assert_eq!(
                     operation.conflicts(open),
                     refused.contains(&operation),
                     "{operation:?} {share:?}"
                 );
+                let looks = ShareMode { access: NONE, share };
+                assert_eq!(operation.conflicts(looks), operation == Delete, "{operation:?}");
             }
         }
     }

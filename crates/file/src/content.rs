@@ -11,6 +11,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderValue, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
+use lazuli_concurrency::FileUse;
 use lazuli_extents::{Content, Edit, Ranges, Reader, Writer};
 use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::range::content_range;
@@ -26,7 +27,7 @@ use crate::record::{ContentHeaders, Node};
 use crate::reply::{put, validators};
 use crate::smb_properties::{Purpose, SentProperties};
 use crate::tree::{Entry, Spot, check_kind, entry};
-use crate::{FileService, XML, children, share_gone};
+use crate::{FileService, XML, children, opens, share_gone};
 
 /// Bytes that one request can write.
 const MAX_RANGE_WRITE: u64 = 4 << 20;
@@ -50,7 +51,8 @@ impl FileService {
         let range = ByteRange::of_read(&request.headers)?;
         let wants_md5 = request.headers.flag("x-ms-range-get-content-md5")?.unwrap_or_default();
         let pin = self.extents.pins().pin();
-        let (node, parent) = self.file_to_read(&request).await?;
+        let touched = opens::touched(range);
+        let (node, parent) = self.file_to_read(&request, FileUse::Read, touched).await?;
         let Some(file) = &node.file else { return Err(ErrorCode::ResourceTypeMismatch.into()) };
         let held = pin.hold([&file.content]);
         let length = file.content.len();
@@ -125,7 +127,7 @@ impl FileService {
         };
         let target = self.target(&request).await?;
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
-        let node = self.edit(&spot, |view, mut node| {
+        let node = self.edit(&spot, FileUse::PutRange, |view, mut node| {
             let lease = admit_write(&node, id)?;
             check_writable(&node)?;
             if range.end > node.length() {
@@ -166,7 +168,8 @@ impl FileService {
         let target = self.target(&request).await?;
         let permission = self.permission_key(target.share.space, sent.permission.as_ref()).await?;
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
-        let node = self.edit(&spot, |view, mut node| {
+        let usage = if length.is_some() { FileUse::PutRange } else { FileUse::Write };
+        let node = self.edit(&spot, usage, |view, mut node| {
             let lease = admit_write(&node, id)?;
             if !sent.clears_read_only() {
                 check_writable(&node)?;
@@ -189,7 +192,7 @@ impl FileService {
     pub(crate) async fn list_ranges(&self, request: Request) -> Result<Response, Refusal> {
         let range = ByteRange::of_read(&request.headers)?;
         let pin = self.extents.pins().pin();
-        let (node, _) = self.file_to_read(&request).await?;
+        let (node, _) = self.file_to_read(&request, FileUse::Read, opens::touched(None)).await?;
         let Some(file) = &node.file else { return Err(ErrorCode::ResourceTypeMismatch.into()) };
         let _held = pin.hold([&file.content]);
         let length = file.content.len();
@@ -220,10 +223,12 @@ impl FileService {
     async fn edit(
         &self,
         spot: &Spot,
+        usage: FileUse,
         mut rule: impl FnMut(&View<'_>, Node) -> Result<(Node, ContentEdit), Refusal>,
     ) -> Result<Node, Refusal> {
         let refusal = |error: TransactError<_>| lazuli_account::refusal(error.widen(), share_gone);
         let (partition, writer) = (spot.partition(), self.extents.pins().writer());
+        let mut admission = self.opens.admission(spot.patience);
         let mut attempts = Attempts::new(&*self.store, &self.gate, &partition);
         let mut met = 0;
         loop {
@@ -248,7 +253,17 @@ impl FileService {
             if let Some(file) = &old.file {
                 writer.hold(pin, [&file.content]);
             }
+            let file = spot.file(old.id);
+            admission.check(file)?;
             let (mut node, edit) = rule(&view, old.clone())?;
+            if let Err(refusal) = admission.admit(file, usage) {
+                // Nobody else has to wait for that client.
+                attempts = Attempts::new(&*self.store, &self.gate, &partition);
+                if !admission.again().await {
+                    return Err(refusal);
+                }
+                continue;
+            }
             if let Some(file) = &mut node.file {
                 file.content = self.edited(&writer, &file.content, edit).await?;
             }

@@ -1,7 +1,7 @@
 //! Directories: create, properties, metadata, delete.
 
 use http::StatusCode;
-use lazuli_concurrency::Conditions;
+use lazuli_concurrency::{Conditions, FileUse};
 use lazuli_generations::carry_through;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
@@ -9,6 +9,7 @@ use lazuli_store::{Change, Decision, Mutation, Reads, View};
 use crate::children::{self, At};
 use crate::file::check_writable;
 use crate::moves::{Attempted, Delete, MAX_ATTEMPTS, Place, Work};
+use crate::opens::{Admission, FileKey};
 use crate::record::{Node, NodeId, Own};
 use crate::reply::{put, validators};
 use crate::smb_properties::{self, Purpose, SentProperties};
@@ -32,7 +33,7 @@ impl FileService {
             Ok(Decision::Write(Change::of([put]), ()))
         });
         made.await?;
-        let created = self.change_child(&spot, |view, old| {
+        let created = self.change_child(&spot, FileUse::Look, |view, old| {
             if old.is_some() {
                 return Err(ErrorCode::ResourceAlreadyExists.into());
             }
@@ -58,11 +59,25 @@ impl FileService {
         conditions.check_write()?;
         let target = self.target(&request).await?;
         let this = self.clone();
-        carry_through(async move { this.delete_empty(target, &conditions).await }).await?;
+        let deleted = carry_through(async move {
+            let mut admission = this.opens.admission(target.patience);
+            loop {
+                let deleted = this.delete_empty(&target, &conditions, &mut admission).await;
+                if deleted.is_ok() || !admission.again().await {
+                    return deleted;
+                }
+            }
+        });
+        deleted.await?;
         Ok(Response::empty(StatusCode::ACCEPTED))
     }
 
-    async fn delete_empty(&self, target: Target, conditions: &Conditions) -> Result<(), Refusal> {
+    async fn delete_empty(
+        &self,
+        target: &Target,
+        conditions: &Conditions,
+        admission: &mut Admission,
+    ) -> Result<(), Refusal> {
         let space = target.share.space;
         let Some((name, parents)) = target.path.split_last() else {
             let refusal = Refusal::new(ErrorCode::CannotDeleteFileOrDirectory);
@@ -73,8 +88,11 @@ impl FileService {
             let node = self.child(space, parent, name, At::Now).await?;
             let node = node.ok_or(ErrorCode::ResourceNotFound)?;
             check_kind(&node, true)?;
+            let file = FileKey { space, node: node.id };
+            admission.check(file)?;
             conditions.evaluate_write(node.validators())?;
             check_writable(&node)?;
+            admission.admit(file, FileUse::Delete)?;
             let place = Place { parent, name: name.folded.to_vec() };
             let delete = Delete { place, directory: node.id, before: node.encode()?.into() };
             if self.attempt(space, &Work::Delete(delete)).await? == Attempted::Done {
@@ -150,7 +168,7 @@ impl FileService {
             return Ok((changed.await?, NodeId::ROOT));
         }
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceNotFound)?;
-        let changed = self.change_child(&spot, |view, old| {
+        let changed = self.change_child(&spot, FileUse::Write, |view, old| {
             let mut node = old.ok_or(ErrorCode::ResourceNotFound)?;
             check_kind(&node, true)?;
             conditions.evaluate_write(node.validators())?;
@@ -161,8 +179,39 @@ impl FileService {
         Ok((changed.await?.ok_or(ErrorCode::InternalError)?, spot.parent))
     }
 
-    /// Changes a child of a directory: the rule is given what is there, and says what is to be.
+    /// Changes a child of a directory: the rule is given what is there, and says what is to be. SMB clients that have it
+    /// open are asked if they let it be used so.
     pub(crate) async fn change_child(
+        &self,
+        spot: &Spot,
+        usage: FileUse,
+        mut rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Option<Node>, Refusal>,
+    ) -> Result<Option<Node>, Refusal> {
+        let mut admission = self.opens.admission(spot.patience);
+        loop {
+            let changed = self.change_row(spot, |view, old| {
+                let Some(old) = old else {
+                    admission.check(spot.file(spot.parent))?;
+                    return rule(view, None);
+                };
+                let (file, is_directory) = (spot.file(old.id), old.is_directory());
+                admission.check(file)?;
+                let new = rule(view, Some(old))?;
+                // Asked last, as asking makes clients give up what they cache. What a directory is like is nobody's secret.
+                if !is_directory || usage == FileUse::Delete {
+                    admission.admit(file, usage)?;
+                }
+                Ok(new)
+            });
+            let changed = changed.await;
+            if changed.is_ok() || !admission.again().await {
+                return changed;
+            }
+        }
+    }
+
+    /// Changes a child of a directory without asking anybody.
+    pub(crate) async fn change_row(
         &self,
         spot: &Spot,
         mut rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Option<Node>, Refusal>,

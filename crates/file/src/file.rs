@@ -2,13 +2,15 @@
 
 use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use lazuli_concurrency::{Access, FileLease, LeaseId};
+use lazuli_concurrency::{Access, ByteRange, FileLease, FileUse, LeaseId};
 use lazuli_extents::Content;
 use lazuli_protocol::lease::{Leased, lease_id};
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
 
 use crate::FileService;
+use crate::children::At;
 use crate::directory::written;
+use crate::opens::FileKey;
 use crate::record::{ContentHeaders, File, Node, NodeId};
 use crate::reply::{put, validators};
 use crate::smb_properties::{Purpose, READ_ONLY, SentProperties};
@@ -33,7 +35,7 @@ impl FileService {
         let permission = self.permission_key(target.share.space, sent.permission.as_ref()).await?;
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
         let mut released = 0;
-        let created = self.change_child(&spot, |view, old| {
+        let created = self.change_child(&spot, FileUse::Create, |view, old| {
             let mut lease = FileLease::AVAILABLE;
             if let Some(old) = &old {
                 check_kind(old, false)?;
@@ -65,7 +67,7 @@ impl FileService {
 
     /// Get File Properties.
     pub(crate) async fn get_file_properties(&self, request: Request) -> Result<Response, Refusal> {
-        let (node, parent) = self.file_to_read(&request).await?;
+        let (node, parent) = self.file_to_read(&request, FileUse::Look, ByteRange::ALL).await?;
         let mut response = written(StatusCode::OK, &node, parent);
         properties(&mut response.headers, &node);
         response.headers.insert(http::header::CONTENT_LENGTH, HeaderValue::from(node.length()));
@@ -74,7 +76,7 @@ impl FileService {
 
     /// Get File Metadata.
     pub(crate) async fn get_file_metadata(&self, request: Request) -> Result<Response, Refusal> {
-        let (node, _) = self.file_to_read(&request).await?;
+        let (node, _) = self.file_to_read(&request, FileUse::Look, ByteRange::ALL).await?;
         let mut response = Response::empty(StatusCode::OK);
         validators(&mut response.headers, node.validators());
         node.metadata.write_headers(&mut response.headers);
@@ -89,7 +91,7 @@ impl FileService {
         let id = lease_id(&request.headers)?;
         let target = self.target(&request).await?;
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
-        let changed = self.change_child(&spot, |view, old| {
+        let changed = self.change_child(&spot, FileUse::Write, |view, old| {
             let mut node = existing_file(old)?;
             let lease = admit_write(&node, id)?;
             conditions.evaluate_write(node.validators())?;
@@ -113,7 +115,7 @@ impl FileService {
         let target = self.target(&request).await?;
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
         let mut released = 0;
-        let deleted = self.change_child(&spot, |_, old| {
+        let deleted = self.change_child(&spot, FileUse::Delete, |_, old| {
             let node = existing_file(old)?;
             admit_write(&node, id)?;
             conditions.evaluate_write(node.validators())?;
@@ -126,15 +128,35 @@ impl FileService {
         Ok(Response::empty(StatusCode::ACCEPTED))
     }
 
-    /// The file that a read addresses, once the lease id that was sent is found right.
-    pub(crate) async fn file_to_read(&self, request: &Request) -> Result<(Node, NodeId), Refusal> {
+    /// The file that a read addresses, once the lease id that was sent is found right and SMB clients have written back
+    /// what they cache.
+    pub(crate) async fn file_to_read(
+        &self,
+        request: &Request,
+        usage: FileUse,
+        range: ByteRange,
+    ) -> Result<(Node, NodeId), Refusal> {
         let id = lease_id(&request.headers)?;
-        let (node, parent) = self.find(request).await?;
-        check_kind(&node, false)?;
-        if let Some(file) = &node.file {
-            file.lease.admits(Access::Read, id).map_err(|refusal| Refusal::lease(refusal, Leased::File))?;
+        let target = self.target(request).await?;
+        let mut admission = self.opens.admission(target.patience);
+        loop {
+            let (node, parent) = self.find_target(&target).await?;
+            check_kind(&node, false)?;
+            if let Some(file) = &node.file {
+                let admitted = file.lease.admits(Access::Read, id);
+                admitted.map_err(|refusal| Refusal::lease(refusal, Leased::File))?;
+            }
+            if target.at != At::Now {
+                return Ok((node, parent));
+            }
+            let file = FileKey { space: target.share.space, node: node.id };
+            match admission.admit_range(file, usage, range) {
+                Ok(()) => return Ok((node, parent)),
+                // Read again then: there may be more to see.
+                Err(refusal) if !admission.again().await => return Err(refusal),
+                Err(_) => {}
+            }
         }
-        Ok((node, parent))
     }
 }
 

@@ -13,6 +13,7 @@ mod keys;
 mod list;
 mod moves;
 mod names;
+pub mod opens;
 mod permission;
 mod record;
 mod rename;
@@ -23,6 +24,7 @@ mod smb_properties;
 mod tree;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lazuli_account::AccountDirectory;
@@ -37,6 +39,7 @@ pub use record::NodeId;
 pub use rows::FileRows;
 
 use moves::Turns;
+use opens::{OpenTable, PATIENCE};
 use record::Share;
 
 /// The type of bodies that are documents.
@@ -55,13 +58,21 @@ pub struct FileService {
     shares: Generations<Share>,
     gate: Arc<Gate>,
     turns: Arc<Turns>,
+    opens: Arc<OpenTable>,
 }
 
 impl FileService {
     /// The service of these accounts, with rows here and bytes there.
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
         let shares = Generations::new(store.clone(), accounts.clone());
-        Self { store, extents, accounts, shares, gate: Arc::default(), turns: Arc::default() }
+        let opens = OpenTable::new(PATIENCE);
+        Self { store, extents, accounts, shares, gate: Arc::default(), turns: Arc::default(), opens }
+    }
+
+    /// The same, but SMB clients have so long to answer a break of what they cache.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { opens: OpenTable::new(patience), ..self }
     }
 
     /// Whether [`FileService::sweep`] may find something to do.

@@ -1,10 +1,13 @@
 //! List Directories and Files: one level, in the order of folded names.
 
+use std::collections::HashSet;
+
 use http::StatusCode;
 use lazuli_protocol::listing::{MAX_RESULTS, Page};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, ServiceKind, date, xml};
 use lazuli_store::Reads;
 
+use crate::children::At;
 use crate::record::Node;
 use crate::smb_properties::attributes_text;
 use crate::{FileService, INHERITED_PERMISSION, XML, keys, names};
@@ -55,6 +58,10 @@ impl FileService {
         if let Some(start) = &page.start {
             range.start = range.start.max(keys::child(start));
         }
+        let going = match target.at {
+            At::Now => self.opens.delete_pending(target.share.space),
+            At::Epoch(_) => HashSet::new(),
+        };
         let mut listed = 0;
         let next = 'page: loop {
             let reads = Reads::default().and_range(range.clone(), CHUNK.min(page.limit + 1));
@@ -64,8 +71,11 @@ impl FileService {
                 if listed == page.limit {
                     break 'page Some(row.key);
                 }
-                entry(&mut xml, &Node::decode(&row.value)?, &include, extended);
-                listed += 1;
+                let node = Node::decode(&row.value)?;
+                if !going.contains(&node.id) {
+                    entry(&mut xml, &node, &include, extended);
+                    listed += 1;
+                }
             }
             if !scanned.more {
                 break None;

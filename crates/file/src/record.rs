@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// Names a directory or file in its share for as long as it exists, whatever it is called: the stamp of the commit that
 /// made it. Clients see it as the file id, and the table of open files is keyed by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(pub u64);
 

@@ -3,8 +3,10 @@
 //! What is renamed stays the same file or directory, so its id and all that lies in it stay too. Within a directory it is
 //! one commit; from one to another it is an intent, see [`crate::moves`].
 
+use std::time::Duration;
+
 use http::{StatusCode, Uri};
-use lazuli_concurrency::{LeaseId, Stamp, Timestamp};
+use lazuli_concurrency::{FileUse, LeaseId, Stamp, Timestamp};
 use lazuli_generations::carry_through;
 use lazuli_protocol::address::Address;
 use lazuli_protocol::request::Caller;
@@ -16,6 +18,7 @@ use crate::directory::written;
 use crate::file::{admit_write, allocated, check_writable, with_lease};
 use crate::moves::{Attempted, MAX_ATTEMPTS, Move, Place, Work};
 use crate::names::{self, Name};
+use crate::opens::{Admission, FileKey};
 use crate::record::{Node, NodeId};
 use crate::smb_properties::{Purpose, SentProperties};
 use crate::tree::{Entry, Spot, check_kind, entry};
@@ -26,6 +29,7 @@ const SOURCE: &str = "x-ms-file-rename-source";
 /// What a request asks for.
 struct Rename {
     space: SpaceId,
+    patience: Duration,
     is_directory: bool,
     source: Vec<Name>,
     target: Vec<Name>,
@@ -60,6 +64,7 @@ impl FileService {
         let space = target.share.space;
         let rename = Rename {
             space,
+            patience: target.patience,
             is_directory,
             source,
             target: target.path,
@@ -73,12 +78,21 @@ impl FileService {
             content_type: headers.filled("x-ms-content-type")?.map(str::to_owned),
         };
         let this = self.clone();
-        let (node, parent) = carry_through(async move { this.carry_out(&rename).await }).await?;
+        let renamed = carry_through(async move {
+            let mut admission = this.opens.admission(rename.patience);
+            loop {
+                let renamed = this.carry_out(&rename, &mut admission).await;
+                if renamed.is_ok() || !admission.again().await {
+                    return renamed;
+                }
+            }
+        });
+        let (node, parent) = renamed.await?;
         Ok(written(StatusCode::OK, &node, parent))
     }
 
     /// What was renamed, as it is now, and the directory it is in.
-    async fn carry_out(&self, rename: &Rename) -> Result<(Node, NodeId), Refusal> {
+    async fn carry_out(&self, rename: &Rename, admission: &mut Admission) -> Result<(Node, NodeId), Refusal> {
         let (space, is_directory) = (rename.space, rename.is_directory);
         let _turn = if is_directory { Some(self.turns.take(space).await) } else { None };
         let (source, sources) = rename.source.split_last().ok_or(ErrorCode::ResourceNotFound)?;
@@ -87,11 +101,17 @@ impl FileService {
             let from = self.directories(sources, rename).await?.ok_or(ErrorCode::ResourceNotFound)?;
             let to = self.directories(targets, rename).await?.ok_or(ErrorCode::ParentNotFound)?;
             let parent = |path: &[NodeId]| path.last().copied().unwrap_or(NodeId::ROOT);
-            let from = Spot { space, parent: parent(&from), name: source.clone() };
-            let spot = Spot { space, parent: parent(&to), name: target.clone() };
+            let spot = |path, name: &Name| Spot {
+                space,
+                parent: parent(path),
+                name: name.clone(),
+                patience: rename.patience,
+            };
+            let (from, spot) = (spot(&from, source), spot(&to, target));
+            admission.check(spot.file(spot.parent))?;
             let renamed = match from.parent == spot.parent {
-                true => self.rename_within(rename, &from, &spot).await?,
-                false => self.rename_across(rename, &from, &spot, &to).await?,
+                true => self.rename_within(rename, admission, &from, &spot).await?,
+                false => self.rename_across(rename, admission, &from, &spot, &to).await?,
             };
             if let Some(node) = renamed {
                 return Ok((node, spot.parent));
@@ -111,7 +131,13 @@ impl FileService {
     }
 
     /// Renames within a directory. None: begin again.
-    async fn rename_within(&self, rename: &Rename, from: &Spot, to: &Spot) -> Result<Option<Node>, Refusal> {
+    async fn rename_within(
+        &self,
+        rename: &Rename,
+        admission: &mut Admission,
+        from: &Spot,
+        to: &Spot,
+    ) -> Result<Option<Node>, Refusal> {
         let refusal = |error: TransactError<_>| lazuli_account::refusal(error.widen(), share_gone);
         let (partition, is_same) = (to.partition(), from.name.folded == to.name.folded);
         let mut reads = children::reads_to_change(&from.name);
@@ -134,7 +160,9 @@ impl FileService {
             };
             let old = old.ok_or(ErrorCode::ResourceNotFound)?;
             let _held = pin.hold(old.file.as_ref().map(|file| &file.content));
-            let new = rename.judge(&old, replaced.as_ref(), &to.name, view.stamp, view.now)?;
+            let new = rename.admitted(admission, &old, replaced.as_ref(), |rename| {
+                rename.judge(&old, replaced.as_ref(), &to.name, view.stamp, view.now)
+            })?;
             let mutations = rows(&view, from, to, &old, replaced.as_ref(), &new)?;
             if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
                 self.extents.released(replaced.as_ref().map_or(0, allocated));
@@ -147,6 +175,7 @@ impl FileService {
     async fn rename_across(
         &self,
         rename: &Rename,
+        admission: &mut Admission,
         from: &Spot,
         to: &Spot,
         path: &[NodeId],
@@ -161,7 +190,9 @@ impl FileService {
         if path.contains(&old.id) {
             return Err(ErrorCode::InvalidRenameSourcePath.into());
         }
-        let new = rename.judge(&old, replaced.as_ref(), &to.name, stamp, now)?;
+        let new = rename.admitted(admission, &old, replaced.as_ref(), |rename| {
+            rename.judge(&old, replaced.as_ref(), &to.name, stamp, now)
+        })?;
         let place = |spot: &Spot| Place { parent: spot.parent, name: spot.name.folded.to_vec() };
         let record = |node: &Node| node.encode().map(Vec::from);
         let work = Work::Move(Move {
@@ -180,6 +211,32 @@ impl FileService {
 }
 
 impl Rename {
+    /// Judges, and asks SMB clients last: asking makes them give up what they cache.
+    fn admitted(
+        &self,
+        admission: &mut Admission,
+        old: &Node,
+        replaced: Option<&Node>,
+        judge: impl FnOnce(&Self) -> Result<Node, Refusal>,
+    ) -> Result<Node, Refusal> {
+        let files = [Some(old), replaced]
+            .into_iter()
+            .flatten()
+            .map(|node| FileKey { space: self.space, node: node.id });
+        for file in files.clone() {
+            admission.check(file)?;
+        }
+        let new = judge(self)?;
+        for file in files {
+            admission.admit(file, FileUse::Delete)?;
+        }
+        if self.is_directory {
+            let path: Vec<_> = self.source.iter().map(|name| name.text.as_str()).collect();
+            admission.admit_move(self.space, &path.join("/"))?;
+        }
+        Ok(new)
+    }
+
     /// Whether this may be renamed so, and what it is then.
     fn judge(
         &self,

@@ -4,23 +4,30 @@
 //! found can be moved before it is changed: a change depends on the directory still being there, whatever it is called.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 use lazuli_protocol::request::Request;
-use lazuli_protocol::{Account, ErrorCode, Headers, Refusal, names as shares};
+use lazuli_protocol::{Account, ErrorCode, Headers, Query, Refusal, names as shares};
 use lazuli_store::{MAX_SCAN_ROWS, Partition, ReadSet, Reads, SpaceId, View};
 
 use crate::children::{self, At};
 use crate::moves::{MAX_ATTEMPTS, Reservation};
 use crate::names::{self, Name};
+use crate::opens::{FileKey, PATIENCE};
 use crate::record::{Node, NodeId, Own, Share};
 use crate::{FileService, keys};
+
+/// What a request needs beside waiting.
+const MARGIN: Duration = Duration::from_millis(500);
 
 /// What a request addresses: a share and a path in it.
 pub(crate) struct Target {
     pub(crate) share: Share,
     pub(crate) path: Vec<Name>,
     pub(crate) at: At,
+    /// How long the request waits for SMB clients.
+    pub(crate) patience: Duration,
 }
 
 /// Where a directory or file is, or would be.
@@ -28,12 +35,19 @@ pub(crate) struct Spot {
     pub(crate) space: SpaceId,
     pub(crate) parent: NodeId,
     pub(crate) name: Name,
+    /// How long the request waits for SMB clients.
+    pub(crate) patience: Duration,
 }
 
 impl Spot {
     /// The partition of the directory that it is in.
     pub(crate) fn partition(&self) -> Partition {
         keys::directory(self.space, self.parent)
+    }
+
+    /// What the table of opens knows a node of the same share by.
+    pub(crate) fn file(&self, node: NodeId) -> FileKey {
+        FileKey { space: self.space, node }
     }
 }
 
@@ -52,15 +66,15 @@ impl FileService {
             return Err(Refusal::not_implemented("A share snapshot"));
         }
         let share = self.share(&request.account, &request.container).await?;
-        Ok(Target { share, path, at: At::Now })
+        Ok(Target { share, path, at: At::Now, patience: patience(&request.query)? })
     }
 
     /// Where the last name of a path is to be looked for. `None` for the root, which is nowhere.
     pub(crate) async fn spot(&self, target: Target) -> Result<Option<Spot>, Refusal> {
-        let Target { share, mut path, at } = target;
+        let Target { share, mut path, at, patience } = target;
         let Some(name) = path.pop() else { return Ok(None) };
         let parent = self.walk(share.space, &path, at).await?.ok_or(ErrorCode::ParentNotFound)?;
-        Ok(Some(Spot { space: share.space, parent, name }))
+        Ok(Some(Spot { space: share.space, parent, name, patience }))
     }
 
     /// The directory that a path leads to.
@@ -151,7 +165,21 @@ impl FileService {
 
     /// The directory or file that a request addresses, and the directory it is in.
     pub(crate) async fn find(&self, request: &Request) -> Result<(Node, NodeId), Refusal> {
-        let target = self.target(request).await?;
+        self.find_target(&self.target(request).await?).await
+    }
+
+    /// The directory or file that is addressed, and the directory it is in. Not what is marked for deletion.
+    pub(crate) async fn find_target(&self, target: &Target) -> Result<(Node, NodeId), Refusal> {
+        let (node, parent) = self.find_any(target).await?;
+        let file = FileKey { space: target.share.space, node: node.id };
+        if target.at == At::Now && self.opens.is_delete_pending(file) {
+            return Err(ErrorCode::SMBDeletePending.into());
+        }
+        Ok((node, parent))
+    }
+
+    /// The same, but also what is marked for deletion.
+    pub(crate) async fn find_any(&self, target: &Target) -> Result<(Node, NodeId), Refusal> {
         if target.path.is_empty() {
             return Ok((self.root(&target.share).await?, NodeId::ROOT));
         }
@@ -168,6 +196,14 @@ impl FileService {
         let own = own.map(|row| Own::decode(&row.value)).transpose()?;
         Ok(own.and_then(|own| own.root).unwrap_or_else(|| Node::root(share)))
     }
+}
+
+/// How long a request waits for SMB clients: a little less than it may take altogether.
+pub(crate) fn patience(query: &Query) -> Result<Duration, Refusal> {
+    Ok(match query.number("timeout", 0..=i64::MAX)? {
+        None | Some(0) => PATIENCE,
+        Some(seconds) => Duration::from_secs(seconds.unsigned_abs()).saturating_sub(MARGIN).min(PATIENCE),
+    })
 }
 
 /// Refuses what is of the other kind than the operation is for.

@@ -1,0 +1,351 @@
+//! The table of open files: one owner of who has what open, over SMB and over REST.
+//!
+//! SMB opens, locks and closes here. A request over REST is an opener that closes at once: it asks through an
+//! [`Admission`], which keeps whoever it would conflict with waiting until it has committed. So neither can slip between
+//! the other's check and its effect; docs/decisions/0014 says how. The table is in memory only: after a crash nothing is
+//! open.
+//!
+//! Each file's state has rules of its own in `state.rs`; here is where it lies, and how one waits for others to act. No
+//! lock is held across an `await`.
+
+mod admission;
+mod service;
+mod state;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lazuli_concurrency::{ByteRange, Caching, LockConflict, LockKind, NotLocked};
+use lazuli_store::SpaceId;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use crate::record::NodeId;
+use state::{FileState, Step};
+
+pub use admission::Admission;
+pub use types::{
+    AcknowledgeRefusal, Break, CacheKey, CacheRequest, Client, Closed, FileKey, Handle, OpenId, OpenRefusal,
+    OpenRequest, Opened, Place,
+};
+
+/// How long a client has to answer a break. A little less than what a request may take altogether.
+pub const PATIENCE: Duration = Duration::from_secs(29);
+const SHARDS: usize = 16;
+
+/// The table. One for all shares of a server.
+#[derive(Debug)]
+pub struct OpenTable {
+    shards: [Mutex<HashMap<FileKey, FileState>>; SHARDS],
+    hasher: RandomState,
+    /// Files that there is anything to know of, so that nobody looks for nothing.
+    known: AtomicUsize,
+    numbers: AtomicU64,
+    /// Directories that are being moved, by their paths folded for comparison: nothing is opened below them.
+    moves: Mutex<Vec<Move>>,
+    patience: Duration,
+}
+
+#[derive(Debug)]
+struct Move {
+    number: u64,
+    space: SpaceId,
+    path: String,
+    done: watch::Sender<()>,
+}
+
+/// What has to happen first.
+type Wait = watch::Receiver<()>;
+
+/// A file whose last handle was closed and that has to be deleted now. Until this is dropped it is still marked for
+/// deletion.
+#[must_use]
+#[derive(Debug)]
+pub struct Removal {
+    table: Arc<OpenTable>,
+    /// The file.
+    pub file: FileKey,
+    /// Where it is.
+    pub place: Place,
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        self.table.with(self.file, FileState::gone);
+    }
+}
+
+impl OpenTable {
+    /// An empty table, whose clients have so long to answer a break.
+    pub fn new(patience: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            shards: Default::default(),
+            hasher: RandomState::new(),
+            known: AtomicUsize::new(0),
+            numbers: AtomicU64::new(1),
+            moves: Mutex::default(),
+            patience,
+        })
+    }
+
+    fn shard(&self, file: FileKey) -> &Mutex<HashMap<FileKey, FileState>> {
+        &self.shards[self.hasher.hash_one(file) as usize % SHARDS]
+    }
+
+    /// Does something with what is known of a file, and forgets it if there is nothing to know.
+    fn with<T>(&self, file: FileKey, act: impl FnOnce(&mut FileState) -> T) -> T {
+        let mut shard = self.shard(file).lock();
+        let state = shard.entry(file).or_insert_with(|| {
+            self.known.fetch_add(1, Ordering::SeqCst);
+            FileState::new(file)
+        });
+        let result = act(state);
+        if state.is_idle() {
+            shard.remove(&file);
+            self.known.fetch_sub(1, Ordering::SeqCst);
+        }
+        result
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Opens a file or directory. Waits for breaks and for requests over REST; clients that do not answer a break in time
+    /// lose what they cache.
+    ///
+    /// The caller has to look at the row after this: only now is it sure that the file stays and is not leased anew.
+    pub async fn open(&self, file: FileKey, request: OpenRequest) -> Result<Opened, OpenRefusal> {
+        let number = self.number();
+        let deadline = Instant::now() + self.patience;
+        let mut is_overdue = false;
+        loop {
+            let mut wait = match self.try_open(file, number, &request)? {
+                Ok(opened) => return Ok(opened),
+                Err(_) if is_overdue => return Err(OpenRefusal::SharingViolation),
+                Err(wait) => wait,
+            };
+            if timeout_at(deadline, wait.changed()).await.is_err() {
+                is_overdue = true;
+                self.with(file, FileState::revoke);
+            }
+        }
+    }
+
+    fn try_open(
+        &self,
+        file: FileKey,
+        number: u64,
+        request: &OpenRequest,
+    ) -> Result<Result<Opened, Wait>, OpenRefusal> {
+        self.with(file, |state| {
+            // Looked at under the file's lock: a move is announced before it looks for opens.
+            if let Some(wait) = self.move_above(file.space, &request.place.path) {
+                return Ok(Err(wait));
+            }
+            Ok(match state.open(number, request)? {
+                Step::Wait => Err(state.subscribe()),
+                Step::Done((caching, epoch, breaking)) => {
+                    Ok(Opened { id: OpenId { file, number }, caching, epoch, breaking })
+                }
+            })
+        })
+    }
+
+    /// Closes an open. The file, if it has to be deleted now.
+    pub fn close(self: &Arc<Self>, id: OpenId) -> Option<Removal> {
+        let place = self.with(id.file, |state| state.close(id.number))?;
+        Some(Removal { table: self.clone(), file: id.file, place })
+    }
+
+    /// Closes an open that came to nothing: the file stays, whatever the open asked for, unless others have marked it.
+    pub fn abandon(self: &Arc<Self>, id: OpenId) -> Option<Removal> {
+        self.with(id.file, |state| state.keep_on_close(id.number));
+        self.close(id)
+    }
+
+    /// Takes a byte-range lock, or says that it conflicts.
+    pub async fn lock(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), LockConflict> {
+        loop {
+            let mut wait = match self.try_lock(id, range, kind)? {
+                Ok(()) => return Ok(()),
+                Err(wait) => wait,
+            };
+            // Requests over REST end by themselves.
+            let _ = wait.changed().await;
+        }
+    }
+
+    /// Takes a byte-range lock as soon as it conflicts with none. Whoever has waited enough drops this.
+    pub async fn lock_when_free(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), Closed> {
+        loop {
+            let mut wait = self.with(id.file, |state| match state.contains(id.number) {
+                true => Ok(state.subscribe()),
+                false => Err(Closed),
+            })?;
+            if let Ok(Ok(())) = self.try_lock(id, range, kind) {
+                return Ok(());
+            }
+            let _ = wait.changed().await;
+        }
+    }
+
+    fn try_lock(
+        &self,
+        id: OpenId,
+        range: ByteRange,
+        kind: LockKind,
+    ) -> Result<Result<(), Wait>, LockConflict> {
+        self.with(id.file, |state| {
+            if !state.contains(id.number) {
+                return Err(LockConflict);
+            }
+            Ok(match state.lock(id.number, range, kind)? {
+                Step::Done(()) => Ok(()),
+                Step::Wait => Err(state.subscribe()),
+            })
+        })
+    }
+
+    /// Gives up a byte-range lock.
+    pub fn unlock(&self, id: OpenId, range: ByteRange) -> Result<(), NotLocked> {
+        self.with(id.file, |state| state.unlock(id.number, range))
+    }
+
+    /// Whether an open may read bytes that others may have locked.
+    pub fn check_read(&self, id: OpenId, range: ByteRange) -> Result<(), LockConflict> {
+        let admits = self.with(id.file, |state| state.locks().admits_read(Some(id.number), range));
+        if admits { Ok(()) } else { Err(LockConflict) }
+    }
+
+    /// Whether an open may write bytes that others may have locked. Tells others that what they have read is old.
+    pub fn check_write(&self, id: OpenId, range: ByteRange) -> Result<(), LockConflict> {
+        self.with(id.file, |state| {
+            if !state.locks().admits_write(Some(id.number), range) {
+                return Err(LockConflict);
+            }
+            state.contend(id.number);
+            Ok(())
+        })
+    }
+
+    /// Marks a file for deletion when its last handle is closed, or takes the mark away.
+    pub async fn set_delete_pending(&self, id: OpenId, pending: bool) -> Result<(), Closed> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let wait = self.with(id.file, |state| {
+                if !state.contains(id.number) {
+                    return Err(Closed);
+                }
+                Ok(match state.set_delete_pending(id.number, pending) {
+                    Step::Done(()) => None,
+                    Step::Wait => Some(state.subscribe()),
+                })
+            })?;
+            let Some(mut wait) = wait else { return Ok(()) };
+            if timeout_at(deadline, wait.changed()).await.is_err() {
+                self.with(id.file, FileState::revoke);
+            }
+        }
+    }
+
+    /// A client answers a break: it keeps so much. What it may cache from now on, and the epoch of that.
+    pub fn acknowledge(
+        &self,
+        file: FileKey,
+        key: CacheKey,
+        kept: Caching,
+    ) -> Result<(Caching, u16), AcknowledgeRefusal> {
+        self.with(file, |state| state.acknowledge(key, kept))
+    }
+
+    /// An open has been renamed by its own client.
+    pub fn renamed(&self, id: OpenId, to: Place) -> Result<(), Closed> {
+        self.with(id.file, |state| state.place_mut(id.number).map(|place| *place = to).ok_or(Closed))
+    }
+
+    /// Whether an open is still there; it may have been closed by force.
+    pub fn is_open(&self, id: OpenId) -> bool {
+        self.known.load(Ordering::SeqCst) > 0 && self.with(id.file, |state| state.contains(id.number))
+    }
+
+    /// Whether a file is marked for deletion.
+    pub fn is_delete_pending(&self, file: FileKey) -> bool {
+        self.known.load(Ordering::SeqCst) > 0
+            && self.shard(file).lock().get(&file).is_some_and(FileState::is_delete_pending)
+    }
+
+    /// All of a share that are marked for deletion.
+    pub fn delete_pending(&self, space: SpaceId) -> HashSet<NodeId> {
+        let mut found = HashSet::new();
+        if self.known.load(Ordering::SeqCst) > 0 {
+            for shard in &self.shards {
+                let shard = shard.lock();
+                let pending =
+                    shard.iter().filter(|(file, state)| file.space == space && state.is_delete_pending());
+                found.extend(pending.map(|(file, _)| file.node));
+            }
+        }
+        found
+    }
+
+    /// The opens of a share that a rule picks, by their numbers: at most so many, from a number on.
+    pub fn handles(
+        &self,
+        space: SpaceId,
+        from: u64,
+        limit: usize,
+        picks: impl Fn(FileKey, &Place) -> bool,
+    ) -> Vec<Handle> {
+        let mut found = BTreeMap::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            for (file, state) in shard.iter().filter(|(file, _)| file.space == space) {
+                for (number, open) in state.opens() {
+                    if number < from || !picks(*file, &open.place) {
+                        continue;
+                    }
+                    let id = OpenId { file: *file, number };
+                    let (client, place) = (open.client.clone(), open.place.clone());
+                    found.insert(number, Handle { id, mode: open.mode, client, place, opened: open.opened });
+                    if found.len() > limit {
+                        found.pop_last();
+                    }
+                }
+            }
+        }
+        found.into_values().collect()
+    }
+
+    /// A move of a directory above or at a path, if one is under way.
+    fn move_above(&self, space: SpaceId, path: &str) -> Option<Wait> {
+        let moves = self.moves.lock();
+        if moves.is_empty() {
+            return None;
+        }
+        let path = crate::names::fold(path);
+        let found = moves.iter().find(|it| it.space == space && is_below(&path, &it.path));
+        found.map(|it| it.done.subscribe())
+    }
+}
+
+/// The bytes that a request for a part of a file touches.
+pub(crate) fn touched(part: Option<lazuli_protocol::ByteRange>) -> ByteRange {
+    part.map_or(ByteRange::ALL, |part| ByteRange {
+        offset: part.first,
+        length: part.last.map_or(u64::MAX, |last| last.saturating_sub(part.first).saturating_add(1)),
+    })
+}
+
+/// Whether a folded path is another one or lies below it.
+pub(crate) fn is_below(path: &str, directory: &str) -> bool {
+    let rest = path.strip_prefix(directory);
+    rest.is_some_and(|rest| directory.is_empty() || rest.is_empty() || rest.starts_with('/'))
+}

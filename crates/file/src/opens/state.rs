@@ -1,0 +1,422 @@
+//! One file's opens, caches, locks and pending deletion, and the rules over them. No I/O, no waiting: a rule that needs
+//! somebody to act first says [`Step::Wait`], having told them, and is asked again when something has changed.
+
+use std::collections::BTreeMap;
+
+use lazuli_concurrency::{
+    Beside, ByteRange, CacheBreak, CacheKind, Caching, FileAccess, FileUse, LockConflict, LockKind,
+    NotLocked, RangeLocks, ShareMode, Timestamp,
+};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
+
+use super::types::{AcknowledgeRefusal, Break, CacheKey, Client, FileKey, OpenRefusal, OpenRequest, Place};
+
+/// Opens that one file can have.
+pub(super) const MAX_OPENS: usize = 10_000;
+/// Locks that one file can have.
+pub(super) const MAX_LOCKS: usize = 100_000;
+
+/// What a rule comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step<T> {
+    Done(T),
+    Wait,
+}
+
+/// Why a request over REST is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Denied {
+    DeletePending,
+    Sharing,
+    Locked,
+}
+
+/// An open.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) mode: ShareMode,
+    pub(super) client: Client,
+    pub(super) place: Place,
+    pub(super) opened: Timestamp,
+    delete_on_close: bool,
+    cache: Option<CacheKey>,
+}
+
+/// What one client caches.
+#[derive(Debug)]
+struct Cache {
+    key: CacheKey,
+    state: Caching,
+    /// A break that the client has not answered yet: what it may keep, and what it may keep in the end.
+    breaking: Option<(Caching, Caching)>,
+    epoch: u16,
+    breaks: Option<UnboundedSender<Break>>,
+}
+
+/// A request over REST that changes the file, from its admission until its commit.
+#[derive(Clone, Copy, Debug)]
+struct Underway {
+    number: u64,
+    usage: FileUse,
+}
+
+/// All that is known of one file. Invariants: every cache belongs to an open; opens whose caches write stand alone, but
+/// for those that share the cache or only look at attributes; locks belong to opens.
+#[derive(Debug)]
+pub(super) struct FileState {
+    file: FileKey,
+    opens: BTreeMap<u64, Open>,
+    caches: Vec<Cache>,
+    locks: RangeLocks<u64>,
+    underway: Vec<Underway>,
+    delete_pending: bool,
+    /// The last open is closed and the file is being deleted.
+    going: bool,
+    changed: Option<watch::Sender<()>>,
+}
+
+impl FileState {
+    pub(super) fn new(file: FileKey) -> Self {
+        let (opens, caches, locks) = (BTreeMap::new(), vec![], RangeLocks::default());
+        Self {
+            file,
+            opens,
+            caches,
+            locks,
+            underway: vec![],
+            delete_pending: false,
+            going: false,
+            changed: None,
+        }
+    }
+
+    /// Whether nothing needs to be known of it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.opens.is_empty() && self.underway.is_empty() && !self.going
+    }
+
+    pub(super) fn is_delete_pending(&self) -> bool {
+        self.delete_pending || self.going
+    }
+
+    pub(super) fn opens(&self) -> impl Iterator<Item = (u64, &Open)> {
+        self.opens.iter().map(|(number, open)| (*number, open))
+    }
+
+    /// Where to hear of the next change.
+    pub(super) fn subscribe(&mut self) -> watch::Receiver<()> {
+        self.changed.get_or_insert_with(|| watch::channel(()).0).subscribe()
+    }
+
+    fn has_changed(&self) {
+        if let Some(changed) = &self.changed {
+            changed.send_replace(());
+        }
+    }
+
+    /// Opens it.
+    pub(super) fn open(
+        &mut self,
+        number: u64,
+        request: &OpenRequest,
+    ) -> Result<Step<(Caching, u16, bool)>, OpenRefusal> {
+        if self.is_delete_pending() {
+            return Err(OpenRefusal::DeletePending);
+        }
+        if self.opens.len() >= MAX_OPENS {
+            return Err(OpenRefusal::TooManyOpens);
+        }
+        // Requests over REST are short: whoever does not fit one waits for its end.
+        if self.underway.iter().any(|request_| request_.usage.conflicts(request.mode)) {
+            return Ok(Step::Wait);
+        }
+        let asked = request.cache.of(number);
+        let own = asked.map(|(key, _)| key);
+        match self.make_way(own, |open| !open.mode.fits(request.mode)) {
+            Some(Step::Done(())) => {}
+            Some(Step::Wait) => return Ok(Step::Wait),
+            None => return Err(OpenRefusal::SharingViolation),
+        }
+        let looks = request.mode.access == FileAccess::NONE && !request.overwrites;
+        if !looks && self.demand(own, |held| CacheBreak::by_open(held, request.overwrites)) {
+            return Ok(Step::Wait);
+        }
+        let open = Open {
+            mode: request.mode,
+            client: request.client.clone(),
+            place: request.place.clone(),
+            opened: request.at,
+            delete_on_close: request.delete_on_close,
+            cache: own,
+        };
+        let granted = asked.map(|(key, state)| self.grant(key, state, request.breaks.clone()));
+        self.opens.insert(number, open);
+        self.check();
+        Ok(Step::Done(granted.unwrap_or_default()))
+    }
+
+    /// Asks the opens that are in the way to give up handles that only their caches keep. `None`: some are in use.
+    fn make_way(&mut self, own: Option<CacheKey>, in_the_way: impl Fn(&Open) -> bool) -> Option<Step<()>> {
+        let keys: Vec<_> =
+            self.opens.values().filter(|open| in_the_way(open)).map(|open| open.cache).collect();
+        if keys.is_empty() {
+            return Some(Step::Done(()));
+        }
+        let is_cached = |key: &Option<CacheKey>| {
+            let cache = self.caches.iter().find(|cache| Some(cache.key) == *key);
+            *key != own && cache.is_some_and(|cache| CacheBreak::by_conflict(cache.state).is_some())
+        };
+        if !keys.iter().all(is_cached) {
+            return None;
+        }
+        let mut is_answered = true;
+        for cache in self.caches.iter_mut().filter(|cache| keys.contains(&Some(cache.key))) {
+            cache.shrink(self.file, cache.state - Caching::H);
+            is_answered &= cache.breaking.is_some();
+        }
+        is_answered.then_some(Step::Wait)
+    }
+
+    /// Breaks the caches of others as a rule says. Whether to wait for them.
+    fn demand(&mut self, own: Option<CacheKey>, rule: impl Fn(Caching) -> Option<CacheBreak>) -> bool {
+        let mut waits = false;
+        for cache in self.caches.iter_mut().filter(|cache| Some(cache.key) != own) {
+            if let Some(asked) = rule(cache.state) {
+                cache.shrink(self.file, asked.to);
+                // What is broken at once needs no waiting for.
+                waits |= asked.waits && cache.breaking.is_some();
+            }
+        }
+        waits
+    }
+
+    /// Gives a cache to an open that is about to stand here.
+    fn grant(
+        &mut self,
+        key: CacheKey,
+        asked: Caching,
+        breaks: Option<UnboundedSender<Break>>,
+    ) -> (Caching, u16, bool) {
+        let others = || self.opens.values().filter(|open| open.cache != Some(key));
+        let caches = || self.caches.iter().filter(|cache| cache.key != key && cache.state != Caching::NONE);
+        let beside = Beside {
+            open: others().any(|open| open.mode.access != FileAccess::NONE),
+            oplock: caches().any(|cache| cache.key.kind() == CacheKind::Oplock),
+            handle_lease: caches()
+                .any(|cache| cache.key.kind() == CacheKind::Lease && cache.state.contains(Caching::H)),
+            locks: !self.locks.is_empty(),
+        };
+        let granted = beside.grants(key.kind(), asked);
+        let Some(cache) = self.caches.iter_mut().find(|cache| cache.key == key) else {
+            let epoch = u16::from(granted != Caching::NONE);
+            self.caches.push(Cache { key, state: granted, breaking: None, epoch, breaks });
+            return (granted, epoch, false);
+        };
+        // A lease grows, unless it is being broken, and never shrinks because another open asks for less.
+        if cache.breaking.is_none() && granted.contains(cache.state) && granted != cache.state {
+            cache.state = granted;
+            cache.epoch = cache.epoch.wrapping_add(1);
+        }
+        if cache.breaks.is_none() {
+            cache.breaks = breaks;
+        }
+        (cache.state, cache.epoch, cache.breaking.is_some())
+    }
+
+    /// The client has given up what it was told to, and keeps so much.
+    pub(super) fn acknowledge(
+        &mut self,
+        key: CacheKey,
+        kept: Caching,
+    ) -> Result<(Caching, u16), AcknowledgeRefusal> {
+        let file = self.file;
+        let cache = self.caches.iter_mut().find(|cache| cache.key == key);
+        let cache = cache.ok_or(AcknowledgeRefusal::NotBreaking)?;
+        cache.acknowledge(file, kept)?;
+        let answer = (cache.state, cache.epoch);
+        self.has_changed();
+        Ok(answer)
+    }
+
+    /// Takes away what clients were told to give up and have not.
+    pub(super) fn revoke(&mut self) {
+        for cache in &mut self.caches {
+            if let Some((_, last)) = cache.breaking.take() {
+                cache.state = cache.key.kind().broken_to(cache.state, last);
+            }
+        }
+        self.has_changed();
+    }
+
+    /// Judges a request over REST, and remembers it until [`FileState::finish`] if it changes the file.
+    pub(super) fn admit(
+        &mut self,
+        number: u64,
+        usage: FileUse,
+        range: ByteRange,
+    ) -> Result<Step<()>, Denied> {
+        if self.is_delete_pending() {
+            return Err(Denied::DeletePending);
+        }
+        match self.make_way(None, |open| usage.conflicts(open.mode)) {
+            Some(Step::Done(())) => {}
+            Some(Step::Wait) => return Ok(Step::Wait),
+            None => return Err(Denied::Sharing),
+        }
+        let reads_locked = usage == FileUse::Read && !self.locks.admits_read(None, range);
+        if reads_locked || (usage.needs_no_locks() && !self.locks.is_empty()) {
+            return Err(Denied::Locked);
+        }
+        if self.demand(None, |held| CacheBreak::by_request(usage, held)) {
+            return Ok(Step::Wait);
+        }
+        if usage.changes() {
+            self.underway.push(Underway { number, usage });
+        }
+        Ok(Step::Done(()))
+    }
+
+    /// A request over REST has ended.
+    pub(super) fn finish(&mut self, number: u64) {
+        self.underway.retain(|request| request.number != number);
+        self.has_changed();
+    }
+
+    /// Takes a byte-range lock. Others must not go on reading from their memory what is locked.
+    pub(super) fn lock(
+        &mut self,
+        number: u64,
+        range: ByteRange,
+        kind: LockKind,
+    ) -> Result<Step<()>, LockConflict> {
+        if self.underway.iter().any(|request| request.usage.needs_no_locks()) {
+            return Ok(Step::Wait);
+        }
+        if self.locks.len() >= MAX_LOCKS {
+            return Err(LockConflict);
+        }
+        self.locks.lock(number, range, kind)?;
+        self.contend(number);
+        Ok(Step::Done(()))
+    }
+
+    pub(super) fn unlock(&mut self, number: u64, range: ByteRange) -> Result<(), NotLocked> {
+        self.locks.unlock(number, range)?;
+        self.has_changed();
+        Ok(())
+    }
+
+    pub(super) fn locks(&self) -> &RangeLocks<u64> {
+        &self.locks
+    }
+
+    /// Tells others that an open changes bytes.
+    pub(super) fn contend(&mut self, number: u64) {
+        let own = self.opens.get(&number).and_then(|open| open.cache);
+        self.demand(own, CacheBreak::by_change);
+    }
+
+    /// Marks the file for deletion at its last close, once nobody else keeps a handle only in memory; or no more.
+    pub(super) fn set_delete_pending(&mut self, number: u64, pending: bool) -> Step<()> {
+        let own = self.opens.get(&number).and_then(|open| open.cache);
+        if pending && self.demand(own, CacheBreak::by_conflict) {
+            return Step::Wait;
+        }
+        self.delete_pending = pending;
+        self.has_changed();
+        Step::Done(())
+    }
+
+    pub(super) fn contains(&self, number: u64) -> bool {
+        self.opens.contains_key(&number)
+    }
+
+    /// The place of an open that is renamed by its own client.
+    pub(super) fn place_mut(&mut self, number: u64) -> Option<&mut Place> {
+        self.opens.get_mut(&number).map(|open| &mut open.place)
+    }
+
+    /// Has the file stay when an open is closed.
+    pub(super) fn keep_on_close(&mut self, number: u64) {
+        if let Some(open) = self.opens.get_mut(&number) {
+            open.delete_on_close = false;
+        }
+    }
+
+    /// Closes an open. Where the file is that has to go with it, if it has to.
+    pub(super) fn close(&mut self, number: u64) -> Option<Place> {
+        let open = self.opens.remove(&number)?;
+        self.locks.release(number);
+        let is_shared = self.opens.values().any(|other| other.cache == open.cache);
+        if !is_shared {
+            self.caches.retain(|cache| Some(cache.key) != open.cache);
+        }
+        self.delete_pending |= open.delete_on_close;
+        let goes = self.opens.is_empty() && self.delete_pending;
+        self.going |= goes;
+        self.has_changed();
+        self.check();
+        goes.then_some(open.place)
+    }
+
+    /// The file that had to go is gone, or could not be deleted.
+    pub(super) fn gone(&mut self) {
+        (self.going, self.delete_pending) = (false, false);
+        self.has_changed();
+    }
+
+    /// The invariants.
+    fn check(&self) {
+        if cfg!(debug_assertions) {
+            for cache in &self.caches {
+                debug_assert!(self.opens.values().any(|open| open.cache == Some(cache.key)), "{self:?}");
+                let alone =
+                    |open: &Open| open.cache == Some(cache.key) || open.mode.access == FileAccess::NONE;
+                debug_assert!(
+                    !cache.state.contains(Caching::W) || self.opens.values().all(alone),
+                    "{self:?}"
+                );
+            }
+            debug_assert!(self.locks.owners().all(|owner| self.opens.contains_key(&owner)), "{self:?}");
+        }
+    }
+}
+
+impl Cache {
+    /// Has it shrink: tells the client, and waits for its answer if there has to be one.
+    fn shrink(&mut self, file: FileKey, to: Caching) {
+        let kind = self.key.kind();
+        if let Some((_, last)) = &mut self.breaking {
+            // One break at a time. What more is needed is asked for when this one is answered.
+            *last = *last & to;
+            return;
+        }
+        let to = kind.broken_to(self.state, to);
+        if to == self.state {
+            return;
+        }
+        let acknowledge = kind.acknowledges(self.state) && self.breaks.is_some();
+        self.epoch = self.epoch.wrapping_add(1);
+        let told = Break { file, key: self.key, from: self.state, to, acknowledge, epoch: self.epoch };
+        let heard = self.breaks.as_ref().is_some_and(|breaks| breaks.send(told).is_ok());
+        if acknowledge && heard {
+            self.breaking = Some((to, to));
+        } else {
+            // Nobody is there to answer, or nothing to be answered for.
+            self.state = to;
+        }
+    }
+
+    fn acknowledge(&mut self, file: FileKey, kept: Caching) -> Result<(), AcknowledgeRefusal> {
+        let (to, last) = self.breaking.ok_or(AcknowledgeRefusal::NotBreaking)?;
+        if !to.contains(kept) {
+            return Err(AcknowledgeRefusal::KeepsTooMuch);
+        }
+        (self.breaking, self.state) = (None, kept);
+        if !last.contains(kept) {
+            self.shrink(file, last);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! The table, driven as SMB and REST drive it. Nothing sleeps: what waits is polled.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazuli_concurrency::{ByteRange, Caching, FileAccess, FileUse, LockKind, ShareMode, Timestamp};
+use lazuli_protocol::ErrorCode;
+use lazuli_store::SpaceId;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::*;
+
+const FILE: FileKey = FileKey { space: SpaceId(1), node: NodeId(7) };
+const R: FileAccess = FileAccess::READ;
+const ALL: FileAccess = FileAccess::ALL;
+
+fn table() -> Arc<OpenTable> {
+    OpenTable::new(PATIENCE)
+}
+
+fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
+    OpenRequest {
+        mode: ShareMode { access, share },
+        overwrites: false,
+        delete_on_close: false,
+        cache: CacheRequest::None,
+        client: Client { session: 1, ip: [127, 0, 0, 1].into(), name: "client".into() },
+        place: Place { parent: NodeId::ROOT, path: "d/f".into() },
+        at: Timestamp::from_unix_seconds(1),
+        breaks: None,
+    }
+}
+
+/// An open for everything that shares everything and caches under a lease key of its own.
+fn leasing(key: u128, state: Caching) -> (OpenRequest, UnboundedReceiver<Break>) {
+    caching(CacheRequest::Lease { client: 1, key, state })
+}
+
+fn caching(cache: CacheRequest) -> (OpenRequest, UnboundedReceiver<Break>) {
+    let (breaks, heard) = unbounded_channel();
+    (OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) }, heard)
+}
+
+fn lease(key: u128) -> CacheKey {
+    CacheKey::Lease { client: 1, key }
+}
+
+/// Whether something is not done yet.
+async fn waits<F: Future>(future: &mut Pin<&mut F>) -> bool {
+    std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await
+}
+
+fn code(result: Result<(), lazuli_protocol::Refusal>) -> Option<ErrorCode> {
+    result.err().map(|refusal| refusal.code())
+}
+
+#[tokio::test]
+async fn an_open_that_does_not_fit_another_is_refused_until_that_is_closed() {
+    let table = table();
+    let first = table.open(FILE, request(R, R)).await.unwrap();
+    let writer = request(FileAccess::WRITE, ALL);
+    assert_eq!(table.open(FILE, writer.clone()).await, Err(OpenRefusal::SharingViolation));
+    assert!(table.close(first.id).is_none());
+    assert!(table.open(FILE, writer).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_cache_that_writes_is_broken_before_another_opens() {
+    let table = table();
+    let (first, mut heard) = leasing(1, Caching::RWH);
+    assert_eq!(table.open(FILE, first).await.unwrap().caching, Caching::RWH);
+    let mut second = pin!(table.open(FILE, leasing(2, Caching::RWH).0));
+    assert!(waits(&mut second).await);
+    let told = heard.try_recv().unwrap();
+    assert_eq!((told.from, told.to, told.acknowledge), (Caching::RWH, Caching::RH, true));
+    let too_much = table.acknowledge(FILE, lease(1), Caching::RWH);
+    assert_eq!(too_much, Err(AcknowledgeRefusal::KeepsTooMuch));
+    assert!(waits(&mut second).await);
+    assert!(table.acknowledge(FILE, lease(1), Caching::RH).is_ok());
+    assert_eq!(second.await.unwrap().caching, Caching::RH);
+    assert_eq!(table.acknowledge(FILE, lease(1), Caching::RH), Err(AcknowledgeRefusal::NotBreaking));
+    assert!(heard.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_answer_loses_its_cache() {
+    let table = OpenTable::new(Duration::ZERO);
+    let (first, _heard) = leasing(1, Caching::RWH);
+    table.open(FILE, first).await.unwrap();
+    assert_eq!(table.open(FILE, leasing(2, Caching::RWH).0).await.unwrap().caching, Caching::RH);
+    assert_eq!(table.acknowledge(FILE, lease(1), Caching::RH), Err(AcknowledgeRefusal::NotBreaking));
+}
+
+#[tokio::test]
+async fn opens_under_one_lease_key_share_it_and_it_grows() {
+    let table = table();
+    let (first, mut heard) = leasing(1, Caching::R);
+    let first = table.open(FILE, first).await.unwrap();
+    let second = table.open(FILE, leasing(1, Caching::RWH).0).await.unwrap();
+    assert_eq!((first.caching, second.caching), (Caching::R, Caching::RWH));
+    assert_eq!((first.epoch, second.epoch), (1, 2));
+    // It does not shrink because another asks for less.
+    assert_eq!(table.open(FILE, leasing(1, Caching::R).0).await.unwrap().caching, Caching::RWH);
+    assert!(heard.try_recv().is_err());
+    // It is gone with the last of its opens, and what waits for it goes ahead.
+    let mut other = pin!(table.open(FILE, request(ALL, ALL)));
+    assert!(waits(&mut other).await);
+    for handle in table.handles(FILE.space, 0, 9, |_, _| true) {
+        table.close(handle.id);
+    }
+    assert!(other.await.is_ok());
+}
+
+#[tokio::test]
+async fn on_a_conflict_a_cached_handle_is_broken_first() {
+    for (keeps_open, expected) in [(true, Err(OpenRefusal::SharingViolation)), (false, Ok(()))] {
+        let table = table();
+        let (mut first, mut heard) = leasing(1, Caching::RH);
+        first.mode.share = FileAccess::NONE;
+        let first = table.open(FILE, first).await.unwrap();
+        let mut second = pin!(table.open(FILE, request(R, ALL)));
+        assert!(waits(&mut second).await);
+        assert_eq!(heard.try_recv().unwrap().to, Caching::R);
+        if keeps_open {
+            table.acknowledge(FILE, lease(1), Caching::R).unwrap();
+        } else {
+            table.close(first.id);
+        }
+        assert_eq!(second.await.map(|_| ()), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_batch_oplock_falls_to_level_two_and_level_two_without_an_answer() {
+    let table = table();
+    let (first, mut heard) = caching(CacheRequest::Oplock(Caching::RWH));
+    let first = table.open(FILE, first).await.unwrap();
+    let mut second = pin!(table.open(FILE, request(ALL, ALL)));
+    assert!(waits(&mut second).await);
+    let told = heard.try_recv().unwrap();
+    assert_eq!((told.to, told.key), (Caching::R, CacheKey::Oplock(first.id.number)));
+    table.acknowledge(FILE, told.key, Caching::R).unwrap();
+    let second = second.await.unwrap();
+    table.check_write(second.id, ByteRange { offset: 0, length: 1 }).unwrap();
+    let told = heard.try_recv().unwrap();
+    assert_eq!((told.from, told.to, told.acknowledge), (Caching::R, Caching::NONE, false));
+}
+
+#[tokio::test]
+async fn what_more_is_needed_while_a_break_is_under_way_is_asked_for_after_it() {
+    let table = table();
+    let (first, mut heard) = leasing(1, Caching::RWH);
+    table.open(FILE, first).await.unwrap();
+    let mut read = table.admission(PATIENCE);
+    let mut write = table.admission(PATIENCE);
+    assert_eq!(code(read.admit(FILE, FileUse::Read)), Some(ErrorCode::ClientCacheFlushDelay));
+    assert_eq!(code(write.admit(FILE, FileUse::Write)), Some(ErrorCode::ClientCacheFlushDelay));
+    assert_eq!(heard.try_recv().unwrap().to, Caching::RH);
+    assert!(heard.try_recv().is_err());
+    table.acknowledge(FILE, lease(1), Caching::RH).unwrap();
+    assert_eq!(heard.try_recv().unwrap().to, Caching::NONE);
+    assert!(read.again().await && write.again().await);
+    assert!(read.admit(FILE, FileUse::Read).is_ok());
+    // RH is given up without waiting for it.
+    assert!(write.admit(FILE, FileUse::Write).is_ok());
+}
+
+#[tokio::test]
+async fn a_pending_deletion_can_be_taken_back_and_else_happens_at_the_last_close() {
+    let table = table();
+    let first = table.open(FILE, request(ALL, ALL)).await.unwrap().id;
+    let second = table.open(FILE, request(ALL, ALL)).await.unwrap().id;
+    table.set_delete_pending(first, true).await.unwrap();
+    assert!(table.is_delete_pending(FILE) && table.delete_pending(FILE.space).contains(&FILE.node));
+    assert_eq!(table.open(FILE, request(R, ALL)).await, Err(OpenRefusal::DeletePending));
+    table.set_delete_pending(second, false).await.unwrap();
+    assert!(!table.is_delete_pending(FILE));
+    let third = table.open(FILE, request(R, ALL)).await.unwrap().id;
+    table.set_delete_pending(first, true).await.unwrap();
+    assert!(table.close(first).is_none() && table.close(third).is_none());
+    let removal = table.close(second).unwrap();
+    assert_eq!((removal.file, removal.place.path.as_str()), (FILE, "d/f"));
+    assert_eq!(table.open(FILE, request(R, ALL)).await, Err(OpenRefusal::DeletePending));
+    drop(removal);
+    assert!(!table.is_delete_pending(FILE));
+    assert_eq!(table.set_delete_pending(second, true).await, Err(Closed));
+}
+
+#[tokio::test]
+async fn delete_on_close_marks_the_file_when_that_open_closes() {
+    let table = table();
+    let doomed = OpenRequest { delete_on_close: true, ..request(ALL, ALL) };
+    let first = table.open(FILE, doomed.clone()).await.unwrap().id;
+    let second = table.open(FILE, request(R, ALL)).await.unwrap().id;
+    assert!(!table.is_delete_pending(FILE));
+    assert!(table.close(first).is_none());
+    assert!(table.is_delete_pending(FILE));
+    assert!(table.close(second).is_some());
+    // An open that came to nothing deletes nothing.
+    let third = table.open(FILE, doomed).await.unwrap().id;
+    assert!(table.abandon(third).is_none());
+}
+
+#[tokio::test]
+async fn a_lock_waits_for_another_and_goes_with_its_open() {
+    let table = table();
+    let first = table.open(FILE, request(ALL, ALL)).await.unwrap().id;
+    let (second, mut heard) = leasing(2, Caching::R);
+    let second = table.open(FILE, second).await.unwrap().id;
+    let range = ByteRange { offset: 10, length: 10 };
+    table.lock(first, range, LockKind::Exclusive).await.unwrap();
+    assert_eq!(heard.try_recv().unwrap().to, Caching::NONE);
+    assert!(table.lock(second, range, LockKind::Shared).await.is_err());
+    assert!(table.check_read(second, range).is_err() && table.check_read(first, range).is_ok());
+    assert!(table.check_write(second, range).is_err() && table.check_write(first, range).is_ok());
+    let mut waiting = pin!(table.lock_when_free(second, range, LockKind::Shared));
+    assert!(waits(&mut waiting).await);
+    table.unlock(first, range).unwrap();
+    assert!(waiting.await.is_ok());
+    assert!(table.lock(first, range, LockKind::Exclusive).await.is_err());
+    let mut waiting = pin!(table.lock_when_free(first, range, LockKind::Exclusive));
+    assert!(waits(&mut waiting).await);
+    table.close(second);
+    assert!(waiting.await.is_ok());
+    table.close(first);
+    assert_eq!(table.lock_when_free(first, range, LockKind::Shared).await, Err(Closed));
+}
+
+#[tokio::test]
+async fn an_open_waits_for_a_request_that_it_conflicts_with_and_others_do_not() {
+    let table = table();
+    let mut write = table.admission(PATIENCE);
+    write.admit(FILE, FileUse::PutRange).unwrap();
+    let mut denies = pin!(table.open(FILE, request(R, R)));
+    assert!(waits(&mut denies).await);
+    let shares = table.open(FILE, request(ALL, ALL)).await.unwrap().id;
+    let range = ByteRange { offset: 0, length: 1 };
+    let mut locks = pin!(table.lock(shares, range, LockKind::Shared));
+    assert!(waits(&mut locks).await);
+    // Requests over REST never block each other.
+    assert!(table.admission(PATIENCE).admit(FILE, FileUse::PutRange).is_ok());
+    drop(write);
+    assert!(locks.await.is_ok());
+    assert_eq!(denies.await, Err(OpenRefusal::SharingViolation));
+    table.close(shares);
+    let mut delete = table.admission(PATIENCE);
+    delete.admit(FILE, FileUse::Delete).unwrap();
+    let mut looks = pin!(table.open(FILE, request(FileAccess::NONE, ALL)));
+    assert!(waits(&mut looks).await);
+    drop(delete);
+    assert!(looks.await.is_ok());
+}
+
+#[tokio::test]
+async fn nothing_is_opened_below_a_directory_that_is_being_moved() {
+    let table = table();
+    let open = table.open(FILE, request(R, ALL)).await.unwrap().id;
+    let mut moves = table.admission(PATIENCE);
+    for (path, refused) in [("D", true), ("d/f", true), ("e", false), ("d/f/g", false), ("", true)] {
+        let mut moves = table.admission(PATIENCE);
+        let expected = refused.then_some(ErrorCode::SharingViolation);
+        assert_eq!(code(moves.admit_move(FILE.space, path)), expected, "{path}");
+    }
+    table.close(open);
+    moves.admit_move(FILE.space, "D").unwrap();
+    let mut below = pin!(table.open(FILE, request(R, ALL)));
+    assert!(waits(&mut below).await);
+    let elsewhere = Place { parent: NodeId::ROOT, path: "da".into() };
+    let file = FileKey { node: NodeId(8), ..FILE };
+    assert!(table.open(file, OpenRequest { place: elsewhere, ..request(R, ALL) }).await.is_ok());
+    drop(moves);
+    assert!(below.await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_at_once_leave_nothing_behind_and_never_write_beside_who_denies_it() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    let table = OpenTable::new(Duration::from_secs(20));
+    // How many have it open so that nobody else may write, and how many write over REST.
+    let (denying, writing) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut tasks = vec![];
+    for task in 0..16u128 {
+        let (table, denying, writing) = (table.clone(), denying.clone(), writing.clone());
+        tasks.push(tokio::spawn(async move {
+            for round in 0..100u128 {
+                if (task + round) % 3 == 0 {
+                    let mut admission = table.admission(PATIENCE);
+                    let admitted = loop {
+                        match admission.admit(FILE, FileUse::PutRange) {
+                            Ok(()) => break true,
+                            Err(_) if admission.again().await => {}
+                            Err(_) => break false,
+                        }
+                    };
+                    if admitted {
+                        writing.fetch_add(1, SeqCst);
+                        assert_eq!(denying.load(SeqCst), 0);
+                        tokio::task::yield_now().await;
+                        writing.fetch_sub(1, SeqCst);
+                    }
+                    continue;
+                }
+                let denies = round % 2 == 0;
+                let (mut request, mut heard) = leasing(task * 1000 + round, Caching::RWH);
+                if denies {
+                    request.mode = ShareMode { access: R, share: R };
+                }
+                let Ok(opened) = table.open(FILE, request).await else { continue };
+                if denies {
+                    denying.fetch_add(1, SeqCst);
+                    assert_eq!(writing.load(SeqCst), 0);
+                }
+                let range = ByteRange { offset: 0, length: 10 };
+                let locked = table.lock(opened.id, range, LockKind::Exclusive).await.is_ok();
+                tokio::task::yield_now().await;
+                if locked {
+                    assert_eq!(writing.load(SeqCst), 0);
+                    table.unlock(opened.id, range).unwrap();
+                }
+                while let Ok(told) = heard.try_recv() {
+                    if told.acknowledge {
+                        table.acknowledge(FILE, told.key, told.to).unwrap();
+                    }
+                }
+                if denies {
+                    denying.fetch_sub(1, SeqCst);
+                }
+                assert!(table.close(opened.id).is_none());
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(table.known.load(SeqCst), 0);
+    assert!(table.shards.iter().all(|shard| shard.lock().is_empty()));
+}

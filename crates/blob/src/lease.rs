@@ -2,10 +2,9 @@
 //!
 //! A lease action changes the lease and nothing else: tag and date stay. What only has staged blocks can be leased too.
 
-use http::StatusCode;
 use lazuli_concurrency::lease::{Applied, LeaseAction};
-use lazuli_concurrency::{LeaseId, Timestamp, Validators};
-use lazuli_protocol::lease::{Leased, lease_action};
+use lazuli_concurrency::{Timestamp, Validators};
+use lazuli_protocol::lease::{self, Leased, fresh_lease_id, lease_action};
 use lazuli_protocol::{Refusal, Request, Response, Version};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
@@ -18,7 +17,7 @@ use crate::{BlobService, keys, reply};
 impl BlobService {
     /// Lease Blob.
     pub(crate) async fn lease_blob(&self, request: Request) -> Result<Response, Refusal> {
-        let action = lease_action(&request.headers, fresh_id())?;
+        let action = lease_action(&request.headers, fresh_lease_id())?;
         let preconditions = Preconditions::of_write(&request.headers)?;
         let target = self.write_target(&request).await?;
         let leased = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
@@ -30,11 +29,6 @@ impl BlobService {
         let (validators, applied) = leased.await?;
         Ok(lease_reply(action, &applied, validators, request.version))
     }
-}
-
-/// The id of a lease for whose id the client has no wish.
-pub(crate) fn fresh_id() -> LeaseId {
-    LeaseId::from_bytes(uuid::Uuid::new_v4().into_bytes())
 }
 
 /// Carries out an action on the lease of a blob that is there, committed or not.
@@ -58,17 +52,7 @@ pub(crate) fn lease_reply(
     validators: Validators,
     version: Version,
 ) -> Response {
-    let (status, shows_id) = match action {
-        LeaseAction::Acquire { .. } => (StatusCode::CREATED, true),
-        LeaseAction::Renew { .. } | LeaseAction::Change { .. } => (StatusCode::OK, true),
-        LeaseAction::Release { .. } => (StatusCode::OK, false),
-        LeaseAction::Break { .. } => (StatusCode::ACCEPTED, false),
-    };
-    let mut response = Response::empty(status);
-    let headers = &mut response.headers;
-    reply::validators(headers, validators, version);
-    let id = applied.lease.id().filter(|_| shows_id);
-    reply::put_optional(headers, "x-ms-lease-id", id.map(|id| id.to_string()));
-    reply::put_optional(headers, "x-ms-lease-time", applied.lease_time.map(|seconds| seconds.to_string()));
+    let mut response = lease::lease_reply(action, applied);
+    reply::validators(&mut response.headers, validators, version);
     response
 }

@@ -92,7 +92,7 @@ impl Listing<'_> {
 
     fn write(&mut self, entry: &Entry<'_, Container>) {
         let version = self.request.version;
-        let Entry { name, deleted_at, record: container } = *entry;
+        let Entry { name, deleted_at, record: container, .. } = *entry;
         let with_metadata = self.includes(Include::Metadata);
         let xml = &mut self.xml;
         xml.open("Container").text("Name", name);

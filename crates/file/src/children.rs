@@ -11,7 +11,10 @@ use lazuli_store::{Mutation, ReadSet, Reads, Row, View};
 use crate::keys;
 use crate::moves::Reservation;
 use crate::names::Name;
-use crate::record::Node;
+use crate::record::{Node, Own};
+
+/// The root has no name, and no child has none.
+const ROOT_NAME: &[u8] = b"";
 
 /// When a child is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,16 +22,20 @@ pub(crate) enum At {
     /// As it is.
     Now,
     /// As it was at the end of an epoch.
-    #[cfg_attr(not(test), expect(dead_code))]
     Epoch(u64),
 }
 
 /// What to read to find a child.
 pub(crate) fn reads(name: &Name, at: At) -> Reads {
-    let reads = Reads::keys([keys::child(&name.folded), keys::moving(&name.folded)]);
+    reads_folded(&name.folded, at)
+}
+
+/// The same, by its folded name.
+pub(crate) fn reads_folded(name: &[u8], at: At) -> Reads {
+    let reads = Reads::keys([keys::child(name), keys::moving(name)]);
     match at {
         At::Now => reads,
-        At::Epoch(epoch) => reads.and_range(keys::kept_since(&name.folded, epoch), 1),
+        At::Epoch(epoch) => reads.and_range(keys::kept_since(name, epoch), 1),
     }
 }
 
@@ -84,8 +91,7 @@ pub(crate) fn replace_in(
     if let Some(old) = old.filter(|old| old.epoch < epoch) {
         mutations.push(Mutation::Put(keys::kept(folded, epoch - 1), old.encode()?));
     }
-    let length = |node: Option<&Node>| node.map_or(0, Node::length) as i64;
-    let grown = length(new.as_ref()) - length(old);
+    let grown = growth(old, new.as_ref());
     mutations.push(match new {
         Some(new) => Mutation::Put(key, Node { epoch, ..new }.encode()?),
         None => Mutation::Delete(key),
@@ -94,6 +100,52 @@ pub(crate) fn replace_in(
         mutations.push(Mutation::Add(keys::USAGE, grown));
     }
     Ok(mutations)
+}
+
+/// By how many bytes the share grows if one takes the place of the other.
+pub(crate) fn growth(old: Option<&Node>, new: Option<&Node>) -> i64 {
+    let length = |node: Option<&Node>| node.map_or(0, Node::length) as i64;
+    length(new) - length(old)
+}
+
+/// The root as a rule sees it, if it has properties of its own.
+pub(crate) fn current_root(view: &View<'_>) -> Result<Option<Node>, Damage> {
+    let own = view.row(&keys::OWN).map(|row| Own::decode(&row.value)).transpose()?;
+    Ok(own.and_then(|own| own.root))
+}
+
+/// Sets the root's properties, and keeps what they were if a snapshot may show it.
+pub(crate) fn replace_root(view: &View<'_>, old: Option<&Node>, new: Node) -> Result<Vec<Mutation>, Refusal> {
+    let epoch = view.space().ok_or(ErrorCode::ShareNotFound)?.epoch;
+    let mut mutations = Vec::with_capacity(2);
+    if let Some(old) = old.filter(|old| old.epoch < epoch) {
+        mutations.push(Mutation::Put(keys::kept(ROOT_NAME, epoch - 1), old.encode()?));
+    }
+    let own = Own { root: Some(Node { epoch, ..new }) };
+    mutations.push(Mutation::Put(keys::OWN, own.encode()?));
+    Ok(mutations)
+}
+
+/// What to read to find the root's properties.
+pub(crate) fn root_reads(at: At) -> Reads {
+    let reads = Reads::key(keys::OWN);
+    match at {
+        At::Now => reads,
+        At::Epoch(epoch) => reads.and_range(keys::kept_since(ROOT_NAME, epoch), 1),
+    }
+}
+
+/// The root's properties that were read so. None: those that every share has at first.
+pub(crate) fn found_root(set: &ReadSet, at: At) -> Result<Option<Node>, Damage> {
+    let own = set.rows.first().and_then(Option::as_ref);
+    let own = own.map(|row| Own::decode(&row.value)).transpose()?.and_then(|own| own.root);
+    let At::Epoch(epoch) = at else { return Ok(own) };
+    let kept = set.ranges.first().and_then(|range| range.rows.first());
+    let seen = match kept {
+        Some(kept) => Some(Node::decode(&kept.value)?),
+        None => own,
+    };
+    Ok(seen.filter(|node| node.epoch <= epoch))
 }
 
 /// What a change of a directory's child depends on: the directory must not be deleted meanwhile, nor the child moved.

@@ -27,6 +27,7 @@ use crate::record::{ContentHeaders, Node};
 use crate::reply::{put, validators};
 use crate::smb_properties::{Purpose, SentProperties};
 use crate::tree::{Entry, Spot, check_kind, entry};
+use crate::usage::Reservation;
 use crate::{FileService, XML, children, opens, share_gone};
 
 /// Bytes that one request can write.
@@ -231,6 +232,7 @@ impl FileService {
         let mut admission = self.opens.admission(spot.patience);
         let mut attempts = Attempts::new(&*self.store, &self.gate, &partition);
         let mut met = 0;
+        let mut reserved = None;
         loop {
             let pin = self.extents.pins().pin();
             let attempt = attempts.begin(children::reads_to_change(&spot.name)).await.map_err(refusal)?;
@@ -268,11 +270,31 @@ impl FileService {
                 file.content = self.edited(&writer, &file.content, edit).await?;
             }
             let mutations = children::replace(&view, &spot.name, Some(&old), Some(node.clone()))?;
+            self.reserve_growth(&mut reserved, spot, &old, &node).await?;
             let before = crate::file::allocated(&old);
             if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
+                reserved.into_iter().for_each(Reservation::keep);
                 self.extents.released(before.saturating_sub(crate::file::allocated(&node)));
                 return Ok(node);
             }
+        }
+    }
+
+    /// Reserves what a file grows by, if its length changes or an earlier attempt has reserved something.
+    async fn reserve_growth(
+        &self,
+        reserved: &mut Option<Reservation>,
+        spot: &Spot,
+        old: &Node,
+        new: &Node,
+    ) -> Result<(), Refusal> {
+        let grown = children::growth(Some(old), Some(new));
+        if grown != 0 && reserved.is_none() {
+            *reserved = Some(self.reserve(spot.space).await?);
+        }
+        match reserved {
+            Some(reserved) => reserved.ask(grown, spot.quota),
+            None => Ok(()),
         }
     }
 

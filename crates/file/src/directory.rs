@@ -14,6 +14,7 @@ use crate::record::{Node, NodeId, Own};
 use crate::reply::{put, validators};
 use crate::smb_properties::{self, Purpose, SentProperties};
 use crate::tree::{Entry, Spot, Target, check_kind, entry};
+use crate::usage::Reservation;
 use crate::{FileService, INHERITED_PERMISSION, keys};
 
 impl FileService {
@@ -157,13 +158,13 @@ impl FileService {
         if target.path.is_empty() {
             let partition = keys::directory(target.share.space, NodeId::ROOT);
             let changed = self.transact(&partition, Reads::key(keys::OWN), |view| {
-                let own = view.row(&keys::OWN).map(|row| Own::decode(&row.value)).transpose()?;
-                let mut node = own.and_then(|own| own.root).unwrap_or_else(|| Node::root(&target.share));
+                let old = children::current_root(view)?;
+                let mut node = old.clone().unwrap_or_else(|| Node::root(&target.share));
                 conditions.evaluate_write(node.validators())?;
                 node.touch(view.stamp, view.now);
                 change(&mut node, view);
-                let put = Mutation::Put(keys::OWN, Own { root: Some(node.clone()) }.encode()?);
-                Ok(Decision::Write(Change::of([put]), node))
+                let mutations = children::replace_root(view, old.as_ref(), node.clone())?;
+                Ok(Decision::Write(Change::of(mutations), node))
             });
             return Ok((changed.await?, NodeId::ROOT));
         }
@@ -216,24 +217,44 @@ impl FileService {
         spot: &Spot,
         mut rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Option<Node>, Refusal>,
     ) -> Result<Option<Node>, Refusal> {
-        let partition = spot.partition();
+        let (partition, mut reserved) = (spot.partition(), None);
         for _ in 0..MAX_ATTEMPTS {
             let changed = self.transact(&partition, children::reads_to_change(&spot.name), |view| {
                 let old = match entry(spot, view)? {
                     Entry::Free(old) => old,
-                    Entry::Reserved(reservation) => return Ok(Decision::Answer(Err(reservation))),
+                    Entry::Reserved(reservation) => return Ok(Decision::Answer(Changed::Met(reservation))),
                 };
                 let new = rule(view, old.clone())?;
                 let mutations = children::replace(view, &spot.name, old.as_ref(), new.clone())?;
-                Ok(Decision::Write(Change::of(mutations), Ok(new)))
+                let grown = children::growth(old.as_ref(), new.as_ref());
+                match &mut reserved {
+                    None if grown != 0 => return Ok(Decision::Answer(Changed::Length)),
+                    None => {}
+                    Some(reserved) => Reservation::ask(reserved, grown, spot.quota)?,
+                }
+                Ok(Decision::Write(Change::of(mutations), Changed::Done(new)))
             });
             match changed.await? {
-                Ok(new) => return Ok(new),
-                Err(reservation) => self.end(spot.space, &reservation).await?,
+                Changed::Done(new) => {
+                    reserved.into_iter().for_each(Reservation::keep);
+                    return Ok(new);
+                }
+                Changed::Met(reservation) => self.end(spot.space, &reservation).await?,
+                Changed::Length => reserved = Some(self.reserve(spot.space).await?),
             }
         }
         Err(ErrorCode::ServerBusy.into())
     }
+}
+
+/// What came of an attempt to change a child.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+enum Changed {
+    Done(Option<Node>),
+    /// Somebody has reserved it.
+    Met(crate::moves::Reservation),
+    /// It changes a length, and has to reserve the difference first.
+    Length,
 }
 
 /// A reply with the tag, the date and the SMB properties of a directory or file.

@@ -6,7 +6,7 @@
 //!                           m                   that the directory is to be deleted, see [`crate::moves`]
 //!                           m NAME              that something comes to this name or leaves it
 //!                           n NAME              a child: a directory or a file
-//!                           o NAME 00 EPOCH     what a child was, for the last time in that epoch
+//!                           o NAME 00 EPOCH     what a child was, for the last time in that epoch; without a name, the root
 //!                           u                   bytes that the files in it amount to
 //!           p               KEY                 a permission, by its key
 //! ```
@@ -90,6 +90,11 @@ pub(crate) fn kept(folded: &[u8], last: u64) -> Bytes {
 /// What was kept of a child from that epoch on.
 pub(crate) fn kept_since(folded: &[u8], epoch: u64) -> Range<Bytes> {
     kept(folded, epoch)..Bytes::from([&[KEPT], folded, &[1]].concat())
+}
+
+/// All that was kept of children whose folded names begin so.
+pub(crate) fn all_kept(prefix: &[u8]) -> Range<Bytes> {
+    prefix_range(&[&[KEPT], prefix].concat())
 }
 
 /// The folded name and the last epoch that a kept row is of.

@@ -10,6 +10,7 @@ mod content;
 mod directory;
 mod file;
 mod keys;
+mod level;
 mod list;
 mod moves;
 mod names;
@@ -21,16 +22,17 @@ mod reply;
 mod rows;
 mod share;
 mod smb_properties;
+mod snapshot;
 mod tree;
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lazuli_account::AccountDirectory;
-use lazuli_concurrency::Timestamp;
 use lazuli_extents::{Extents, Pace};
-use lazuli_generations::{Generations, Swept, unreadable};
+use lazuli_generations::{GarbageWatch, Generations, Swept, unreadable};
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
 use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
@@ -41,6 +43,7 @@ pub use rows::FileRows;
 use moves::Turns;
 use opens::{OpenTable, PATIENCE};
 use record::Share;
+use usage::Usages;
 
 /// The type of bodies that are documents.
 const XML: &str = "application/xml";
@@ -59,6 +62,11 @@ pub struct FileService {
     gate: Arc<Gate>,
     turns: Arc<Turns>,
     opens: Arc<OpenTable>,
+    /// Share snapshots are taken one at a time.
+    snapshots: Arc<tokio::sync::Mutex<()>>,
+    /// Whether something may be kept that no snapshot can show.
+    kept: Arc<GarbageWatch>,
+    usages: Arc<Usages>,
 }
 
 impl FileService {
@@ -66,7 +74,8 @@ impl FileService {
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
         let shares = Generations::new(store.clone(), accounts.clone());
         let opens = OpenTable::new(PATIENCE);
-        Self { store, extents, accounts, shares, gate: Arc::default(), turns: Arc::default(), opens }
+        let (gate, turns, snapshots, kept, usages) = Default::default();
+        Self { store, extents, accounts, shares, gate, turns, opens, snapshots, kept, usages }
     }
 
     /// The same, but SMB clients have so long to answer a break of what they cache.
@@ -77,16 +86,19 @@ impl FileService {
 
     /// Whether [`FileService::sweep`] may find something to do.
     pub fn sweep_due(&self) -> bool {
-        self.shares.sweep_due()
+        self.shares.sweep_due() || self.kept.is_due(self.store.now())
     }
 
-    /// Removes what deleted shares have left behind. May be dropped at any point.
+    /// Removes what deleted shares and snapshots have left behind. May be dropped at any point.
     pub async fn sweep(&self, pace: Pace) -> Result<Swept, Refusal> {
-        self.shares.sweep(pace, &rows::Contents(&*self.extents)).await
-    }
-
-    fn shares_now(&self) -> Timestamp {
-        self.store.now()
+        let mut swept = Swept::default();
+        if self.shares.sweep_due() {
+            swept = self.shares.sweep(pace, &rows::Contents(&*self.extents)).await?;
+        }
+        if self.kept.is_due(self.store.now()) {
+            swept.bytes += self.sweep_kept(pace).await?;
+        }
+        Ok(swept)
     }
 
     /// Runs a rule on a partition of a share.
@@ -124,6 +136,10 @@ impl Service for FileService {
             Operation::SetShareMetadata => self.set_share_metadata(request).await,
             Operation::GetShareAcl => self.get_share_acl(request).await,
             Operation::SetShareAcl => self.set_share_acl(request).await,
+            Operation::GetShareStats => self.get_share_stats(request).await,
+            Operation::SnapshotShare => self.snapshot_share(request).await,
+            Operation::LeaseShare => self.lease_share(request).await,
+            Operation::RestoreShare => self.restore_share(request).await,
             Operation::DeleteShare => self.delete_share(request).await,
             Operation::CreatePermission => self.create_permission(request).await,
             Operation::GetPermission => self.get_permission(request).await,

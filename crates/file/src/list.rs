@@ -5,15 +5,12 @@ use std::collections::HashSet;
 use http::StatusCode;
 use lazuli_protocol::listing::{MAX_RESULTS, Page};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, ServiceKind, date, xml};
-use lazuli_store::Reads;
 
 use crate::children::At;
+use crate::level::Listing;
 use crate::record::Node;
 use crate::smb_properties::attributes_text;
-use crate::{FileService, INHERITED_PERMISSION, XML, keys, names};
-
-/// Rows that are read at once.
-const CHUNK: usize = 1024;
+use crate::{FileService, INHERITED_PERMISSION, XML, keys, names, snapshot};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Include {
@@ -43,47 +40,37 @@ impl FileService {
 
         let mut xml = xml::Writer::new();
         let endpoint = format!("{}/", request.endpoint);
-        xml.open_with(
-            "EnumerationResults",
-            &[
-                ("ServiceEndpoint", endpoint.as_str()),
-                ("ShareName", &request.container),
-                ("DirectoryPath", &request.object),
-            ],
-        );
+        let snapshot = snapshot::named(&request.query)?.map(snapshot::text);
+        let mut attributes =
+            vec![("ServiceEndpoint", endpoint.as_str()), ("ShareName", request.container.as_str())];
+        attributes.extend(snapshot.as_deref().map(|id| ("ShareSnapshot", id)));
+        attributes.push(("DirectoryPath", request.object.as_str()));
+        xml.open_with("EnumerationResults", &attributes);
         page.write_echo(&mut xml);
         xml.text("DirectoryId", directory.0);
         xml.open("Entries");
-        let mut range = keys::children(names::fold(page.prefix).as_bytes());
-        if let Some(start) = &page.start {
-            range.start = range.start.max(keys::child(start));
-        }
+        let prefix = names::fold(page.prefix);
+        let start = page.start.as_deref().unwrap_or_default().max(prefix.as_bytes());
+        let mut listing = Listing::new(partition, prefix.as_bytes(), start, target.at);
         let going = match target.at {
             At::Now => self.opens.delete_pending(target.share.space),
             At::Epoch(_) => HashSet::new(),
         };
         let mut listed = 0;
         let next = 'page: loop {
-            let reads = Reads::default().and_range(range.clone(), CHUNK.min(page.limit + 1));
-            let set = self.read_settled(&partition, reads, &range).await?;
-            let Some(scanned) = set.ranges.into_iter().next() else { break None };
-            for row in scanned.rows {
+            let Some(entries) = self.more(&mut listing, page.limit + 1 - listed).await? else { break None };
+            for (name, node) in entries {
                 if listed == page.limit {
-                    break 'page Some(row.key);
+                    break 'page Some(name);
                 }
-                let node = Node::decode(&row.value)?;
                 if !going.contains(&node.id) {
                     entry(&mut xml, &node, &include, extended);
                     listed += 1;
                 }
             }
-            if !scanned.more {
-                break None;
-            }
-            range.start = scanned.range.end;
         };
         xml.close();
-        Page::write_next(&mut xml, next.as_ref().map(|key| &key[1..]));
+        Page::write_next(&mut xml, next.as_deref());
         Ok(Response::with_body(StatusCode::OK, XML, xml.finish()))
     }
 }

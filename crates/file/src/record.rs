@@ -43,6 +43,17 @@ pub(crate) struct Share {
     #[serde(with = "lease")]
     pub(crate) lease: Lease,
     pub(crate) deleted: Option<Deleted>,
+    /// Of a snapshot of a share.
+    pub(crate) snapshot: Option<Snapshot>,
+}
+
+/// What a snapshot shows, and whether it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Snapshot {
+    /// The tree as it was at the end of this epoch of the share's space.
+    pub(crate) epoch: u64,
+    /// The epoch has ended, and the share was so when it did. Else the snapshot is being taken, or a crash broke it off.
+    pub(crate) taken: bool,
 }
 
 /// The access tiers of shares.
@@ -91,6 +102,11 @@ impl Share {
     pub(crate) fn touch(&mut self, stamp: Stamp, now: Timestamp) {
         self.etag = stamp.into();
         self.modified = now;
+    }
+
+    /// What may be in it at most.
+    pub(crate) fn quota_bytes(&self) -> u64 {
+        u64::from(self.quota_gib) << 30
     }
 }
 

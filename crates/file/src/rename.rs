@@ -22,6 +22,7 @@ use crate::opens::{Admission, FileKey};
 use crate::record::{Node, NodeId};
 use crate::smb_properties::{Purpose, SentProperties};
 use crate::tree::{Entry, Spot, check_kind, entry};
+use crate::usage::Reservation;
 use crate::{FileService, keys, share_gone};
 
 const SOURCE: &str = "x-ms-file-rename-source";
@@ -106,6 +107,8 @@ impl FileService {
                 parent: parent(path),
                 name: name.clone(),
                 patience: rename.patience,
+                // Nothing grows.
+                quota: 0,
             };
             let (from, spot) = (spot(&from, source), spot(&to, target));
             admission.check(spot.file(spot.parent))?;
@@ -164,7 +167,9 @@ impl FileService {
                 rename.judge(&old, replaced.as_ref(), &to.name, view.stamp, view.now)
             })?;
             let mutations = rows(&view, from, to, &old, replaced.as_ref(), &new)?;
+            let freed = self.reserve_freed(from.space, replaced.as_ref()).await?;
             if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
+                freed.into_iter().for_each(Reservation::keep);
                 self.extents.released(replaced.as_ref().map_or(0, allocated));
                 return Ok(Some(new));
             }
@@ -202,9 +207,13 @@ impl FileService {
             after: record(&new)?,
             replaced: replaced.as_ref().map(record).transpose()?,
         });
+        let freed = self.reserve_freed(space, replaced.as_ref()).await?;
+        // While directories are summed up, nothing goes from one to another.
+        let _still = if freed.is_none() { Some(self.usages.still(space).await) } else { None };
         if self.attempt(space, &work).await? == Attempted::Again {
             return Ok(None);
         }
+        freed.into_iter().for_each(Reservation::keep);
         self.extents.released(replaced.as_ref().map_or(0, allocated));
         Ok(Some(new))
     }

@@ -1,23 +1,24 @@
-//! Shares: create, properties, metadata, access policies, statistics, delete, list.
+//! Shares: create, properties, metadata, access policies, statistics. In the modules below: delete and restore, leases, list.
 //!
 //! A share is a row that names a space; its directories and files lie in that space.
 
-use std::ops::ControlFlow;
+mod generation;
+mod lease;
+mod list;
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Lease, Timestamp};
-use lazuli_generations::{Created, Removal};
+use lazuli_generations::Created;
 use lazuli_protocol::lease::{Leased, lease_id};
-use lazuli_protocol::listing::{MAX_RESULTS, Page};
 use lazuli_protocol::policy::SignedIdentifiers;
-use lazuli_protocol::{
-    ErrorCode, Headers, Metadata, Refusal, Request, Response, ServiceKind, date, names, xml,
-};
+use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, date, names, xml};
 use lazuli_store::View;
 
-use crate::record::{AccessTier, Deleted, Share};
+use crate::record::{AccessTier, Share};
 use crate::reply::{put, validators};
-use crate::{FileService, XML};
+use crate::{FileService, XML, snapshot};
+
+pub(crate) use generation::admit_manage;
 
 /// What a share may grow to if nobody says otherwise, and at most, in GiB.
 const DEFAULT_QUOTA_GIB: u32 = 5120;
@@ -27,6 +28,7 @@ impl FileService {
     /// Create Share.
     pub(crate) async fn create_share(&self, request: Request) -> Result<Response, Refusal> {
         names::check_share(&request.container)?;
+        snapshot::check_not_named(&request.query)?;
         let sent = SentProperties::parse(&request)?;
         let metadata = Metadata::from_headers(&request.headers)?;
         let make = |space, view: &View<'_>| Share {
@@ -41,6 +43,7 @@ impl FileService {
             policies: SignedIdentifiers::default(),
             lease: Lease::AVAILABLE,
             deleted: None,
+            snapshot: None,
         };
         match self.shares.create(&request.account, &request.container, make).await? {
             Created::New(share) => Ok(written(StatusCode::CREATED, &share)),
@@ -114,59 +117,27 @@ impl FileService {
         Ok(written(StatusCode::OK, &share.await?))
     }
 
-    /// Delete Share.
-    pub(crate) async fn delete_share(&self, request: Request) -> Result<Response, Refusal> {
-        names::check_share(&request.container)?;
-        let id = lease_id(&request.headers)?;
-        let properties = self.accounts.properties(&request.account.name, ServiceKind::File).await?;
-        let days = properties.share_delete_retention_days;
-        let rule = move |share: &mut Share, view: &View<'_>| {
-            let admission = share
-                .lease
-                .admits(Access::Manage, id, view.now)
-                .map_err(|refusal| Refusal::lease(refusal, Leased::Container))?;
-            share.deleted = days.map(|days| Deleted::keep(days, view.now));
-            share.lease = Lease::AVAILABLE;
-            Ok(Removal { keep: days.is_some(), valid_until: admission.valid_until })
-        };
-        self.shares.remove(request.account, &request.container, rule).await?;
-        Ok(Response::empty(StatusCode::ACCEPTED))
-    }
-
-    /// List Shares.
-    pub(crate) async fn list_shares(&self, request: Request) -> Result<Response, Refusal> {
-        let page = Page::parse(ServiceKind::File, &request.query, MAX_RESULTS)?;
-        let include = request.query.list("include", &INCLUDES)?;
-        let with_deleted = include.contains(&Include::Deleted);
-        let now = self.shares_now();
+    /// Get Share Stats.
+    pub(crate) async fn get_share_stats(&self, request: Request) -> Result<Response, Refusal> {
+        const GIB: u64 = 1 << 30;
+        let (share, _) = self.share_to_read(&request).await?;
+        let bytes = self.usage(share.space).await?;
         let mut xml = xml::Writer::new();
-        xml.open_with("EnumerationResults", &[("ServiceEndpoint", &format!("{}/", request.endpoint))]);
-        page.write_echo(&mut xml);
-        xml.open("Shares");
-        let mut listed = 0;
-        let start = page.start.as_deref();
-        let next = self.shares.list(&request.account, page.prefix, start, with_deleted, |entry| {
-            if entry.record.deleted.is_some_and(|deleted| deleted.until <= now) {
-                return ControlFlow::Continue(());
-            }
-            if listed == page.limit {
-                return ControlFlow::Break(());
-            }
-            listed += 1;
-            let version = entry.deleted_at.map(|stamp| format!("{:016X}", stamp.ticks()));
-            write(&mut xml, entry.name, version, entry.record, include.contains(&Include::Metadata), now);
-            ControlFlow::Continue(())
-        });
-        let next = next.await?;
+        xml.open("ShareStats");
+        match request.version.at_least(2018, 11, 9) {
+            true => xml.text("ShareUsageBytes", bytes),
+            false => xml.text("ShareUsage", bytes.div_ceil(GIB)),
+        };
         xml.close();
-        Page::write_next(&mut xml, next.as_deref());
-        Ok(Response::with_body(StatusCode::OK, XML, xml.finish()))
+        let mut response = Response::with_body(StatusCode::OK, XML, xml.finish());
+        validators(&mut response.headers, share.validators());
+        Ok(response)
     }
 
     async fn share_to_read(&self, request: &Request) -> Result<(Share, Timestamp), Refusal> {
         let id = lease_id(&request.headers)?;
-        let share = self.share(&request.account, &request.container).await?;
-        let now = self.shares_now();
+        let share = self.addressed_share(request).await?;
+        let now = self.store.now();
         share
             .lease
             .admits(Access::Read, id, now)
@@ -180,6 +151,7 @@ impl FileService {
         mut change: impl FnMut(&mut Share, &View<'_>),
     ) -> Result<Share, Refusal> {
         names::check_share(&request.container)?;
+        snapshot::check_not_named(&request.query)?;
         let id = lease_id(&request.headers)?;
         let conditions = request.headers.conditions()?;
         conditions.check_write()?;
@@ -198,16 +170,6 @@ impl FileService {
         Ok(share)
     }
 }
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Include {
-    Metadata,
-    Snapshots,
-    Deleted,
-}
-
-const INCLUDES: [(&str, Include); 3] =
-    [("metadata", Include::Metadata), ("snapshots", Include::Snapshots), ("deleted", Include::Deleted)];
 
 /// What a request says of a share's properties.
 struct SentProperties {
@@ -231,42 +193,9 @@ impl SentProperties {
     }
 }
 
-fn written(status: StatusCode, share: &Share) -> Response {
+/// A reply with the tag and the date of a share.
+pub(crate) fn written(status: StatusCode, share: &Share) -> Response {
     let mut response = Response::empty(status);
     validators(&mut response.headers, share.validators());
     response
-}
-
-fn write(
-    xml: &mut xml::Writer,
-    name: &str,
-    deleted_version: Option<String>,
-    share: &Share,
-    with_metadata: bool,
-    now: Timestamp,
-) {
-    xml.open("Share").text("Name", name);
-    if share.deleted.is_some() {
-        xml.text("Deleted", true);
-        xml.optional("Version", deleted_version);
-    }
-    xml.open("Properties");
-    xml.text("Last-Modified", date::rfc1123(share.modified));
-    xml.text("Etag", share.etag);
-    xml.text("Quota", share.quota_gib);
-    xml.text("AccessTier", share.tier.name());
-    xml.optional("AccessTierChangeTime", share.tier_changed.map(date::rfc1123));
-    xml.text("LeaseStatus", share.lease.status(now)).text("LeaseState", share.lease.state(now));
-    xml.optional("LeaseDuration", share.lease.duration(now));
-    xml.text("EnabledProtocols", "SMB");
-    if let Some(deleted) = share.deleted {
-        const TICKS_PER_DAY: u64 = 86_400 * lazuli_concurrency::time::TICKS_PER_SECOND;
-        xml.text("DeletedTime", date::rfc1123(deleted.at));
-        xml.text("RemainingRetentionDays", deleted.until.since(now).ticks() / TICKS_PER_DAY);
-    }
-    xml.close();
-    if with_metadata {
-        share.metadata.write_xml(xml);
-    }
-    xml.close();
 }

@@ -15,7 +15,7 @@ use crate::children::{self, At};
 use crate::moves::{MAX_ATTEMPTS, Reservation};
 use crate::names::{self, Name};
 use crate::opens::{FileKey, PATIENCE};
-use crate::record::{Node, NodeId, Own, Share};
+use crate::record::{Node, NodeId, Share};
 use crate::{FileService, keys};
 
 /// What a request needs beside waiting.
@@ -37,6 +37,8 @@ pub(crate) struct Spot {
     pub(crate) name: Name,
     /// How long the request waits for SMB clients.
     pub(crate) patience: Duration,
+    /// What the share may grow to.
+    pub(crate) quota: u64,
 }
 
 impl Spot {
@@ -58,15 +60,13 @@ impl FileService {
         self.shares.get(account, name).await
     }
 
-    /// What a request addresses.
+    /// What a request addresses: in a snapshot, if it names one.
     pub(crate) async fn target(&self, request: &Request) -> Result<Target, Refusal> {
         let keep_dots = request.headers.flag("x-ms-allow-trailing-dot")?.unwrap_or_default();
         let path = names::path(&request.object, keep_dots)?;
-        if request.query.contains("sharesnapshot") {
-            return Err(Refusal::not_implemented("A share snapshot"));
-        }
-        let share = self.share(&request.account, &request.container).await?;
-        Ok(Target { share, path, at: At::Now, patience: patience(&request.query)? })
+        let share = self.addressed_share(request).await?;
+        let at = share.snapshot.map_or(At::Now, |snapshot| At::Epoch(snapshot.epoch));
+        Ok(Target { share, path, at, patience: patience(&request.query)? })
     }
 
     /// Where the last name of a path is to be looked for. `None` for the root, which is nowhere.
@@ -74,7 +74,7 @@ impl FileService {
         let Target { share, mut path, at, patience } = target;
         let Some(name) = path.pop() else { return Ok(None) };
         let parent = self.walk(share.space, &path, at).await?.ok_or(ErrorCode::ParentNotFound)?;
-        Ok(Some(Spot { space: share.space, parent, name, patience }))
+        Ok(Some(Spot { space: share.space, parent, name, patience, quota: share.quota_bytes() }))
     }
 
     /// The directory that a path leads to.
@@ -181,7 +181,7 @@ impl FileService {
     /// The same, but also what is marked for deletion.
     pub(crate) async fn find_any(&self, target: &Target) -> Result<(Node, NodeId), Refusal> {
         if target.path.is_empty() {
-            return Ok((self.root(&target.share).await?, NodeId::ROOT));
+            return Ok((self.root(&target.share, target.at).await?, NodeId::ROOT));
         }
         let nodes = self.follow(target.share.space, &target.path, target.at).await?;
         let mut nodes = nodes.ok_or(ErrorCode::ResourceNotFound)?;
@@ -190,11 +190,10 @@ impl FileService {
     }
 
     /// The root directory: as it was set, or as the share was made.
-    pub(crate) async fn root(&self, share: &Share) -> Result<Node, Refusal> {
-        let set = self.read(&keys::directory(share.space, NodeId::ROOT), &Reads::key(keys::OWN)).await?;
-        let own = set.rows.first().and_then(Option::as_ref);
-        let own = own.map(|row| Own::decode(&row.value)).transpose()?;
-        Ok(own.and_then(|own| own.root).unwrap_or_else(|| Node::root(share)))
+    pub(crate) async fn root(&self, share: &Share, at: At) -> Result<Node, Refusal> {
+        let partition = keys::directory(share.space, NodeId::ROOT);
+        let set = self.read(&partition, &children::root_reads(at)).await?;
+        Ok(children::found_root(&set, at)?.unwrap_or_else(|| Node::root(share)))
     }
 }
 

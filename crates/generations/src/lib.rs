@@ -34,13 +34,12 @@ use lazuli_store::{
     View, transact,
 };
 
-pub use list::Entry;
+pub use list::{Beside, Entry};
 pub use record::Damage;
 pub use slot::named_space;
-pub use sweep::{Referred, Swept};
+pub use sweep::{GarbageWatch, Referred, Swept};
 
 use slot::{Renaming, Slot};
-use sweep::GarbageWatch;
 
 /// How often something is tried anew because somebody else was faster.
 const MAX_ATTEMPTS: usize = 64;
@@ -209,16 +208,28 @@ impl<G: Generation> Generations<G> {
         name: &str,
         rule: impl FnMut(&mut G, &View<'_>) -> Result<Removal, Refusal> + Send + 'static,
     ) -> Result<(), Refusal> {
+        self.remove_reading(account, name, Reads::default(), rule).await
+    }
+
+    /// The same, by a rule that reads rows beside the current one.
+    pub async fn remove_reading(
+        &self,
+        account: Arc<Account>,
+        name: &str,
+        reads: Reads,
+        rule: impl FnMut(&mut G, &View<'_>) -> Result<Removal, Refusal> + Send + 'static,
+    ) -> Result<(), Refusal> {
         let (this, partition) = (self.clone(), keys::partition(G::KIND, &account, name));
-        carry_through(async move { this.move_aside(&partition, rule).await }).await
+        carry_through(async move { this.move_aside(&partition, reads, rule).await }).await
     }
 
     async fn move_aside(
         &self,
         partition: &Partition,
+        reads: Reads,
         mut rule: impl FnMut(&mut G, &View<'_>) -> Result<Removal, Refusal>,
     ) -> Result<(), Refusal> {
-        let moved = self.transact_current(partition, Reads::default(), |current, view| {
+        let moved = self.transact_current(partition, reads, |current, view| {
             let mut current = current.ok_or_else(gone::<G>)?;
             let removal = rule(&mut current, view)?;
             let (aside, value) = match removal.keep {
@@ -320,6 +331,17 @@ impl<G: Generation> Generations<G> {
             }
         }
         Err(ErrorCode::ServerBusy.into())
+    }
+
+    /// Runs a rule on who has a name and on rows beside it, of the service's own making.
+    pub async fn transact_beside<T>(
+        &self,
+        account: &Account,
+        name: &str,
+        reads: Reads,
+        rule: impl FnMut(Option<G>, &View<'_>) -> Result<Decision<T>, Refusal>,
+    ) -> Result<T, Refusal> {
+        self.transact_current(&keys::partition(G::KIND, account, name), reads, rule).await
     }
 
     /// Runs a rule on who has a name, once no rename is in its way.

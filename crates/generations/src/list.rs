@@ -25,25 +25,54 @@ pub struct Entry<'a, G> {
     pub name: &'a str,
     /// When it was deleted, if it was.
     pub deleted_at: Option<Stamp>,
+    /// Of a snapshot: when it was taken.
+    pub snapshot: Option<Stamp>,
     /// What its row holds.
     pub record: &'a G,
 }
 
+/// What is listed beside those that have a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// Those that were deleted and can be restored.
+    pub deleted: bool,
+    /// The snapshots of those that have a name, after them, oldest first.
+    pub snapshots: bool,
+}
+
 impl<G: Generation> Generations<G> {
     /// Shows the generations of an account whose names begin so, in order, from `start` on; those that can be restored
-    /// too if asked for. Ends before the first one that `visit` does not take and says where that is; or else when many
-    /// rows were read and more are left.
+    /// too if asked for, see [`Generations::list_beside`].
     pub async fn list(
         &self,
         account: &Account,
         prefix: &str,
         start: Option<&[u8]>,
         with_deleted: bool,
+        visit: impl FnMut(Entry<'_, G>) -> ControlFlow<()>,
+    ) -> Result<Option<Vec<u8>>, Refusal> {
+        let beside = Beside { deleted: with_deleted, snapshots: false };
+        self.list_beside(account, prefix, start, beside, visit).await
+    }
+
+    /// Shows the generations of an account whose names begin so, in order, from `start` on, and what is asked for beside
+    /// them. Ends before the first one that `visit` does not take and says where that is; or else when many
+    /// rows were read and more are left.
+    pub async fn list_beside(
+        &self,
+        account: &Account,
+        prefix: &str,
+        start: Option<&[u8]>,
+        beside: Beside,
         mut visit: impl FnMut(Entry<'_, G>) -> ControlFlow<()>,
     ) -> Result<Option<Vec<u8>>, Refusal> {
         let account = keys::account(G::KIND, account);
         let all = prefix_range(&[&account, prefix.as_bytes()].concat());
-        let which = if with_deleted { Which::All } else { Which::First };
+        let which = match beside {
+            Beside { deleted: false, snapshots: false } => Which::First,
+            _ => Which::All,
+        };
+        let mut named = None;
         let mut from = start.map_or_else(Default::default, |start| position(&account, start));
         if from.0 < all.start {
             from = (all.start, Bytes::new());
@@ -57,14 +86,30 @@ impl<G: Generation> Generations<G> {
             chunk = (chunk * 2).min(CHUNK);
             for (partition, row) in page.rows {
                 let deleted_at = keys::deleted_at(&row.key);
-                let record = match deleted_at {
-                    Some(_) if with_deleted => Some(G::decode(&row.value)?),
-                    _ if row.key == keys::CURRENT => self.listed(&partition, &row).await?,
+                let snapshot = keys::snapshot_parts(&row.key);
+                let record = match (deleted_at, snapshot) {
+                    (Some(_), _) if beside.deleted => Some(G::decode(&row.value)?),
+                    (_, Some((space, _))) if beside.snapshots => {
+                        // A page may begin amid the snapshots of a name.
+                        let named_here = named.take().filter(|(known, _)| *known == partition);
+                        let current = match named_here {
+                            Some((_, space)) => space,
+                            None => self.space_of(&partition).await?,
+                        };
+                        named = Some((partition.clone(), current));
+                        if current == Some(space) { Some(G::decode(&row.value)?) } else { None }
+                    }
+                    _ if row.key == keys::CURRENT => {
+                        let current = self.listed(&partition, &row).await?;
+                        named = Some((partition.clone(), current.as_ref().map(G::space)));
+                        current
+                    }
                     _ => None,
                 };
                 let Some(record) = &record else { continue };
                 let name = keys::name(&partition).unwrap_or_default();
-                if visit(Entry { name, deleted_at, record }).is_break() {
+                let snapshot = snapshot.map(|(_, stamp)| stamp);
+                if visit(Entry { name, deleted_at, snapshot, record }).is_break() {
                     return Ok(Some(marker(&account, &partition, &row.key)));
                 }
             }
@@ -73,6 +118,12 @@ impl<G: Generation> Generations<G> {
                 next => return Ok(next.map(|(partition, key)| marker(&account, &partition, &key))),
             }
         }
+    }
+
+    /// The space of what has the name of a partition.
+    async fn space_of(&self, partition: &Bytes) -> Result<Option<SpaceId>, Refusal> {
+        let current = self.current(&Partition::new(SpaceId::ROOT, partition.clone())).await?;
+        Ok(current.map(|current| current.space()))
     }
 
     /// The spaces of those that have a name, in all accounts, a page at a time: each time with where to go on, if there are

@@ -22,7 +22,7 @@ const STEP: usize = 256;
 
 /// Whether it is worth looking for garbage. Cheap to ask.
 #[derive(Debug)]
-pub(crate) struct GarbageWatch {
+pub struct GarbageWatch {
     /// Something was deleted since the last look, or nobody has looked yet.
     due: AtomicBool,
     /// When the next deleted generation cannot be restored any more.
@@ -37,7 +37,7 @@ impl Default for GarbageWatch {
 
 impl GarbageWatch {
     /// Something was deleted: for good, or to be kept until then.
-    pub(crate) fn arises(&self, kept_until: Option<Timestamp>) {
+    pub fn arises(&self, kept_until: Option<Timestamp>) {
         match kept_until {
             None => self.due.store(true, Ordering::Release),
             Some(until) => {
@@ -46,12 +46,13 @@ impl GarbageWatch {
         }
     }
 
-    fn is_due(&self, now: Timestamp) -> bool {
+    /// Whether it is.
+    pub fn is_due(&self, now: Timestamp) -> bool {
         self.due.load(Ordering::Acquire) || self.next.load(Ordering::Acquire) <= now.ticks()
     }
 
     /// Somebody begins to look. What arises from now on counts anew.
-    fn begin(&self) {
+    pub fn begin(&self) {
         self.due.store(false, Ordering::Release);
         self.next.store(u64::MAX, Ordering::Release);
     }
@@ -163,7 +164,7 @@ impl<G: Generation> Generations<G> {
                 Slot::Renaming(renaming) => self.end(&renaming).await?,
             }
         } else {
-            // The mark of a rename, which the current row speaks of, too.
+            // The mark of a rename, which the current row speaks of, too; or a snapshot, which goes with its space.
             return Ok(None);
         }
         self.garbage.arises(None);
@@ -194,7 +195,7 @@ impl<G: Generation> Generations<G> {
         Ok(Some(space))
     }
 
-    /// Removes the rows of a space and then the row that names it as garbage.
+    /// Removes the rows of a space and then the row that names it as garbage, and those of its snapshots.
     async fn sweep_space(
         &self,
         partition: &Partition,
@@ -218,7 +219,8 @@ impl<G: Generation> Generations<G> {
         }
         let key = keys::garbage(space);
         let forgotten = self.transact(partition, Reads::key(key.clone()), |_| {
-            Ok(Decision::Write(Change::of([Mutation::Delete(key.clone())]), ()))
+            let snapshots = Mutation::DeleteRange(keys::snapshots(space));
+            Ok(Decision::Write(Change::of([Mutation::Delete(key.clone()), snapshots]), ()))
         });
         forgotten.await?;
         Ok(bytes)

@@ -2,13 +2,15 @@
 //!
 //! What a lease does is in [`lazuli_concurrency::lease`].
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use lazuli_concurrency::lease::Applied;
 use lazuli_concurrency::{
     BreakPeriod, ConditionRefusal, FileLeaseAction, LeaseAction, LeaseDuration, LeaseId, LeaseRefusal,
 };
 
 use crate::error::{ErrorCode, Refusal};
 use crate::header::Headers;
+use crate::request::Response;
 
 const ACTION: &str = "x-ms-lease-action";
 const ID: &str = "x-ms-lease-id";
@@ -70,6 +72,31 @@ pub fn lease_action(headers: &HeaderMap, generated: LeaseId) -> Result<LeaseActi
             period: headers.value(BREAK_PERIOD, |text| BreakPeriod::from_seconds(text.parse().ok()?))?,
         },
     })
+}
+
+/// The id of a lease for whose id the client has no wish.
+pub fn fresh_lease_id() -> LeaseId {
+    LeaseId::from_bytes(uuid::Uuid::new_v4().into_bytes())
+}
+
+/// The reply to a lease action, but for the tag and the date of what is leased.
+pub fn lease_reply(action: LeaseAction, applied: &Applied) -> Response {
+    let (status, shows_id) = match action {
+        LeaseAction::Acquire { .. } => (StatusCode::CREATED, true),
+        LeaseAction::Renew { .. } | LeaseAction::Change { .. } => (StatusCode::OK, true),
+        LeaseAction::Release { .. } => (StatusCode::OK, false),
+        LeaseAction::Break { .. } => (StatusCode::ACCEPTED, false),
+    };
+    let mut response = Response::empty(status);
+    let id =
+        applied.lease.id().filter(|_| shows_id).and_then(|id| HeaderValue::try_from(id.to_string()).ok());
+    if let Some(id) = id {
+        response.headers.insert(HeaderName::from_static(ID), id);
+    }
+    if let Some(seconds) = applied.lease_time {
+        response.headers.insert(HeaderName::from_static("x-ms-lease-time"), HeaderValue::from(seconds));
+    }
+    response
 }
 
 /// The action that a Lease File request asks for: infinite only, and never a renewal.

@@ -94,15 +94,15 @@ const LISTED: &[(u16, &str)] = &[
          CannotConvertToSddlDueToCustomAce HandleLimitExceeded InvalidContinuationToken
          ShareSnapshotOperationNotSupported",
     ),
-    (403, "ShareDisabled"),
-    (404, "ParentNotFound ShareNotFound ResourceNotFound"),
+    (403, "ShareDisabled ShareSizeLimitReached"),
+    (404, "ParentNotFound ShareNotFound ShareSnapshotNotFound ResourceNotFound"),
     (
         409,
         "CannotDeleteFileOrDirectory ContainerQuotaDowngradeNotAllowed DeletePending DeleteShareWhenSnapshotLeased
          DirectoryNotEmpty FileGenerationMismatch FileLockConflict FileOpenBySmbClient
          FileShareAccessTierTransitionNotAllowed PreviousSnapshotNotFound ReadOnlyAttribute ResourceAlreadyExists
          ResourceTypeMismatch SMBDeletePending ShareAlreadyExists ShareBeingDeleted ShareHasSnapshots
-         ShareSnapshotCountExceeded ShareSnapshotInProgress SharingViolation ShareSizeLimitReached",
+         ShareSnapshotCountExceeded ShareSnapshotInProgress SharingViolation",
     ),
     (412, "LeaseIdMismatchWithFileOperation LeaseNotPresentWithFileOperation LeaseIdMissing"),
     (500, "ClientCacheFlushDelay"),

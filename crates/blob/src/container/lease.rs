@@ -1,16 +1,16 @@
 //! Lease Container. The lease protects the container from being deleted, and nothing else.
 
-use lazuli_protocol::lease::{Leased, lease_action};
+use lazuli_protocol::lease::{Leased, fresh_lease_id, lease_action};
 use lazuli_protocol::{Refusal, Request, Response};
 
 use crate::BlobService;
-use crate::lease::{fresh_id, lease_reply};
+use crate::lease::lease_reply;
 use crate::precondition::Preconditions;
 
 impl BlobService {
     /// Lease Container.
     pub(crate) async fn lease_container(&self, request: Request) -> Result<Response, Refusal> {
-        let action = lease_action(&request.headers, fresh_id())?;
+        let action = lease_action(&request.headers, fresh_lease_id())?;
         let conditions = Preconditions::of_write(&request.headers)?.conditions;
         let changed = self.change_container(&request, |container, view| {
             conditions.evaluate_write(container.validators())?;

@@ -92,7 +92,7 @@ impl FileService {
         let Some(removal) = removal else { return Ok(()) };
         let Some(name) = names::path(&removal.place.path, true)?.pop() else { return Ok(()) };
         let (space, parent) = (removal.file.space, removal.place.parent);
-        let spot = Spot { space, parent, name, patience: PATIENCE };
+        let spot = Spot { space, parent, name, patience: PATIENCE, quota: 0 };
         let mut released = 0;
         let removed = self.change_row(&spot, |_, old| {
             let is_it = old.as_ref().is_some_and(|old| old.id == removal.file.node && !old.is_directory());

@@ -3,6 +3,9 @@
 
 mod content;
 mod nodes;
+mod quota;
 mod rename;
+mod share_lease;
 mod shares;
+mod snapshots;
 mod support;

@@ -71,3 +71,83 @@ async fn a_permission_is_kept_under_a_key() {
     let refused = server.put("/docs?restype=share&comp=filepermission", "", bad).await;
     refused.refused(400, "FileInvalidPermission");
 }
+
+/// Deleted shares are kept for so many days.
+async fn keep_deleted(server: &crate::support::Server, days: u16) {
+    let body = format!(
+        "<StorageServiceProperties><ShareDeleteRetentionPolicy><Enabled>true</Enabled><Days>{days}</Days>\
+         </ShareDeleteRetentionPolicy></StorageServiceProperties>"
+    );
+    server.put("/?restype=service&comp=properties", "", body).await.expect(202);
+}
+
+fn deleted_version(text: &str) -> String {
+    text.split("<Version>").nth(1).unwrap().split('<').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_deleted_share_can_be_restored_with_all_that_was_in_it_for_a_while() {
+    let server = start().await;
+    keep_deleted(&server, 7).await;
+    make_file(&server, "f", 10).await;
+    let taken = server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
+    let id = taken.header("x-ms-snapshot").unwrap();
+    server.delete("/docs?restype=share", "x-ms-delete-snapshots: include").await.expect(202);
+    assert!(!server.get("/?comp=list", "").await.expect(200).text().contains("docs"));
+    let listed = server.get("/?comp=list&include=deleted,snapshots", "").await.expect(200);
+    let text = listed.text();
+    assert!(text.contains("<Deleted>true</Deleted>") && !text.contains("<Snapshot>"), "{text}");
+    assert!(text.contains("<RemainingRetentionDays>6</RemainingRetentionDays>"), "{text}");
+    let version = deleted_version(text);
+
+    let undelete = "/docs?restype=share&comp=undelete";
+    let both = |name: &str, version: &str| {
+        format!("x-ms-deleted-share-name: {name}\nx-ms-deleted-share-version: {version}")
+    };
+    let only = "x-ms-deleted-share-name: docs";
+    server.put(undelete, only, "").await.refused(400, "MissingRequiredHeader");
+    server.put(undelete, &both("other", &version), "").await.refused(400, "InvalidHeaderValue");
+    server.put(undelete, &both("docs", "0000000000000001"), "").await.refused(404, "ShareNotFound");
+    server.put(undelete, &both("docs", "nonsense"), "").await.refused(404, "ShareNotFound");
+    server.put("/docs?restype=share", "", "").await.expect(201);
+    server.put(undelete, &both("docs", &version), "").await.refused(409, "ShareAlreadyExists");
+    server.delete("/docs?restype=share", "").await.expect(202);
+    let restored = server.put(undelete, &both("docs", &version), "").await.expect(201);
+    assert_eq!(restored.etag(), server.get("/docs?restype=share", "").await.expect(200).etag());
+    assert_eq!(names(&server, "").await, ["f"]);
+    let found = server.get(&format!("/docs/f?sharesnapshot={id}"), "").await.expect(200);
+    assert_eq!(found.body.len(), 10);
+    let stats = server.get("/docs?restype=share&comp=stats", "").await.expect(200);
+    assert!(stats.text().contains("<ShareUsageBytes>10</ShareUsageBytes>"));
+    server.put(undelete, &both("docs", &version), "").await.refused(409, "ShareAlreadyExists");
+
+    server.delete("/docs?restype=share", "x-ms-delete-snapshots: include").await.expect(202);
+    let listed = server.get("/?comp=list&include=deleted", "").await.expect(200);
+    let version = listed.text().rsplit("<Version>").next().unwrap().split('<').next().unwrap().to_owned();
+    server.advance(7 * 86_400);
+    server.put(undelete, &both("docs", &version), "").await.refused(404, "ShareNotFound");
+    let listed = server.get("/?comp=list&include=deleted", "").await.expect(200);
+    assert!(!listed.text().contains("docs"), "{}", listed.text());
+    assert_eq!(server.service.sweep(lazuli_extents::Pace::FULL).await.unwrap().spaces, 2);
+}
+
+#[tokio::test]
+async fn conditions_are_judged_on_every_change_of_a_share() {
+    let server = start().await;
+    let etag = server.get("/docs?restype=share", "").await.expect(200).etag().to_owned();
+    let stale = "if-match: \"0x1\"".to_owned();
+    let same = format!("if-none-match: {etag}");
+    for conditions in [&stale, &same] {
+        for comp in ["&comp=metadata", "&comp=properties"] {
+            let reply = server.put(&format!("/docs?restype=share{comp}"), conditions, "").await;
+            reply.refused(412, "ConditionNotMet");
+        }
+        server.delete("/docs?restype=share", conditions).await.refused(412, "ConditionNotMet");
+    }
+    let two = format!("if-match: {etag}\nif-none-match: \"0x1\"");
+    let reply = server.put("/docs?restype=share&comp=metadata", &two, "").await;
+    reply.refused(400, "MultipleConditionHeadersNotSupported");
+    let current = format!("if-match: {etag}\nx-ms-meta-a: b");
+    server.put("/docs?restype=share&comp=metadata", &current, "").await.expect(200);
+    server.delete("/docs?restype=share", &format!("if-match: {etag}")).await.refused(412, "ConditionNotMet");
+}

@@ -138,6 +138,7 @@ error_codes! {
         QueryParameterSddInvalid: "The directory depth of the shared access signature does not match the directory.",
         RequestForbiddenByContainerEncryptionPolicy: "The request is forbidden by the container encryption policy.",
         ShareDisabled: "The specified share is disabled by the administrator.",
+        ShareSizeLimitReached: "The share has reached its quota.",
         OperationNotAllowedOnRootBlob: "The specified operation is not allowed on root blob.",
         UnauthorizedBlobOverwrite: "This request is not authorized to perform blob overwrites.",
     }
@@ -153,6 +154,7 @@ error_codes! {
         TableNotFound: "The table specified does not exist.",
         ParentNotFound: "The specified parent path does not exist.",
         ShareNotFound: "The specified share does not exist.",
+        ShareSnapshotNotFound: "The specified share snapshot does not exist.",
         FilesystemNotFound: "The specified filesystem does not exist.",
         PathNotFound: "The specified path does not exist.",
         RenameDestinationParentPathNotFound: "The parent directory of the destination path does not exist.",
@@ -243,7 +245,6 @@ error_codes! {
         ShareAlreadyExists: "The specified share already exists.",
         ShareBeingDeleted: "The specified share is being deleted. Try operation later.",
         ShareHasSnapshots: "The share has snapshots and the operation requires no snapshots.",
-        ShareSizeLimitReached: "The share has reached its quota.",
         ShareSnapshotCountExceeded: "The total number of snapshots for the share is over the limit.",
         ShareSnapshotInProgress: "Another share snapshot is in progress.",
         SharingViolation: "The specified resource may be in use by an SMB client.",

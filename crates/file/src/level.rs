@@ -1,0 +1,109 @@
+//! The children of one directory in the order of their folded names, a lot at a time, now or in a snapshot.
+//!
+//! In a snapshot a name may have a current row, kept rows, or both, which lie in two ranges. Both are read together, and only
+//! names for which both are complete are judged; the next lot begins where that ends.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use lazuli_protocol::Refusal;
+use lazuli_store::{Partition, Reads, Row, Scanned};
+
+use crate::children::{self, At, as_of};
+use crate::record::Node;
+use crate::{FileService, keys};
+
+/// Rows that are read at once.
+const CHUNK: usize = 1024;
+
+/// Where a walk over the children of a directory has come to.
+pub(crate) struct Listing {
+    directory: Partition,
+    prefix: Vec<u8>,
+    /// The first name that was not looked at; none at the end.
+    from: Option<Vec<u8>>,
+    at: At,
+}
+
+impl Listing {
+    /// Over the children whose names begin so, from a name on.
+    pub(crate) fn new(directory: Partition, prefix: &[u8], from: &[u8], at: At) -> Self {
+        Self { directory, prefix: prefix.to_vec(), from: Some(from.to_vec()), at }
+    }
+}
+
+/// What was read of a name.
+#[derive(Default)]
+struct Found<'a> {
+    current: Option<&'a Row>,
+    kept: Option<&'a Row>,
+}
+
+impl FileService {
+    /// The next children of a walk, about so many, with their folded names. None at the end.
+    pub(crate) async fn more(
+        &self,
+        listing: &mut Listing,
+        wanted: usize,
+    ) -> Result<Option<Vec<(Bytes, Node)>>, Refusal> {
+        let Some(from) = listing.from.take() else { return Ok(None) };
+        let limit = wanted.clamp(1, CHUNK);
+        let mut current = keys::children(&listing.prefix);
+        current.start = current.start.max(keys::child(&from));
+        let mut reads = Reads::default().and_range(current.clone(), limit);
+        if let At::Epoch(_) = listing.at {
+            let mut kept = keys::all_kept(&listing.prefix);
+            kept.start = kept.start.max(keys::kept(&from, 0));
+            reads = reads.and_range(kept, CHUNK);
+        }
+        let ranges = self.read_settled(&listing.directory, reads, &current).await?.ranges;
+        let end = ranges.iter().filter(|scanned| scanned.more).map(|scanned| name(&scanned.range.end)).min();
+        if end.is_some_and(|end| end == from) {
+            return self.past(listing, from).await.map(Some);
+        }
+        let mut entries = vec![];
+        for (name, found) in by_name(&ranges, listing.at) {
+            if end.is_none_or(|end| *name < *end) {
+                let node = as_of(found.current, found.kept, listing.at)?;
+                entries.extend(node.map(|node| (Bytes::copy_from_slice(name), node)));
+            }
+        }
+        listing.from = end.map(<[u8]>::to_vec);
+        Ok(Some(entries))
+    }
+
+    /// One name that has more kept rows than are read at once, and on to what follows it.
+    async fn past(&self, listing: &mut Listing, mut name: Vec<u8>) -> Result<Vec<(Bytes, Node)>, Refusal> {
+        let reads = children::reads_folded(&name, listing.at);
+        let alone = keys::child(&name)..keys::child(&[&name[..], &[0]].concat());
+        let set = self.read_settled(&listing.directory, reads, &alone).await?;
+        let entry = children::found(&set, listing.at)?.map(|node| (Bytes::copy_from_slice(&name), node));
+        // No name holds such a character.
+        name.push(1);
+        listing.from = Some(name);
+        Ok(entry.into_iter().collect())
+    }
+}
+
+/// The rows that were read, by name; of those that were kept, the one that an epoch takes.
+fn by_name(ranges: &[Scanned], at: At) -> BTreeMap<&[u8], Found<'_>> {
+    let mut names = BTreeMap::<&[u8], Found<'_>>::new();
+    for row in ranges.iter().flat_map(|scanned| &scanned.rows) {
+        match (keys::kept_parts(&row.key), at) {
+            (None, _) => names.entry(name(&row.key)).or_default().current = Some(row),
+            (Some((name, last)), At::Epoch(epoch)) if !name.is_empty() && last >= epoch => {
+                names.entry(name).or_default().kept.get_or_insert(row);
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// The folded name that a row is of.
+fn name(key: &[u8]) -> &[u8] {
+    match keys::kept_parts(key) {
+        Some((name, _)) => name,
+        None => key.get(1..).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,94 @@
+//! List Shares: by name, each followed by its snapshots if they are asked for.
+
+use std::ops::ControlFlow;
+
+use http::StatusCode;
+use lazuli_concurrency::Timestamp;
+use lazuli_concurrency::time::TICKS_PER_SECOND;
+use lazuli_generations::{Beside, Entry};
+use lazuli_protocol::listing::{MAX_RESULTS, Page};
+use lazuli_protocol::{Refusal, Request, Response, ServiceKind, date, xml};
+
+use super::generation::version_text;
+use crate::record::Share;
+use crate::{FileService, XML, snapshot};
+
+const TICKS_PER_DAY: u64 = 86_400 * TICKS_PER_SECOND;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Include {
+    Metadata,
+    Snapshots,
+    Deleted,
+}
+
+const INCLUDES: [(&str, Include); 3] =
+    [("metadata", Include::Metadata), ("snapshots", Include::Snapshots), ("deleted", Include::Deleted)];
+
+impl FileService {
+    /// List Shares.
+    pub(crate) async fn list_shares(&self, request: Request) -> Result<Response, Refusal> {
+        let page = Page::parse(ServiceKind::File, &request.query, MAX_RESULTS)?;
+        let include = request.query.list("include", &INCLUDES)?;
+        let beside = Beside {
+            deleted: include.contains(&Include::Deleted),
+            snapshots: include.contains(&Include::Snapshots),
+        };
+        let now = self.store.now();
+        let mut xml = xml::Writer::new();
+        xml.open_with("EnumerationResults", &[("ServiceEndpoint", &format!("{}/", request.endpoint))]);
+        page.write_echo(&mut xml);
+        xml.open("Shares");
+        let mut listed = 0;
+        let start = page.start.as_deref();
+        let next = self.shares.list_beside(&request.account, page.prefix, start, beside, |entry| {
+            if !is_shown(entry.record, now) {
+                return ControlFlow::Continue(());
+            }
+            if listed == page.limit {
+                return ControlFlow::Break(());
+            }
+            listed += 1;
+            write(&mut xml, &entry, include.contains(&Include::Metadata), now);
+            ControlFlow::Continue(())
+        });
+        let next = next.await?;
+        xml.close();
+        Page::write_next(&mut xml, next.as_deref());
+        Ok(Response::with_body(StatusCode::OK, XML, xml.finish()))
+    }
+}
+
+/// What cannot be restored any more is not shown, nor is a snapshot that is not taken yet.
+fn is_shown(share: &Share, now: Timestamp) -> bool {
+    share.deleted.is_none_or(|deleted| deleted.until > now)
+        && share.snapshot.is_none_or(|snapshot| snapshot.taken)
+}
+
+fn write(xml: &mut xml::Writer, entry: &Entry<'_, Share>, with_metadata: bool, now: Timestamp) {
+    let share = entry.record;
+    xml.open("Share").text("Name", entry.name);
+    xml.optional("Snapshot", entry.snapshot.map(snapshot::text));
+    if share.deleted.is_some() {
+        xml.optional("Version", entry.deleted_at.map(version_text));
+        xml.text("Deleted", true);
+    }
+    xml.open("Properties");
+    xml.text("Last-Modified", date::rfc1123(share.modified));
+    xml.text("Etag", share.etag);
+    xml.text("Quota", share.quota_gib);
+    xml.text("AccessTier", share.tier.name());
+    xml.optional("AccessTierChangeTime", share.tier_changed.map(date::rfc1123));
+    xml.text("LeaseStatus", share.lease.status(now)).text("LeaseState", share.lease.state(now));
+    xml.optional("LeaseDuration", share.lease.duration(now));
+    xml.text("EnabledProtocols", "SMB");
+    if let Some(deleted) = share.deleted {
+        xml.text("DeletedTime", date::rfc1123(deleted.at));
+        xml.text("RemainingRetentionDays", deleted.until.since(now).ticks() / TICKS_PER_DAY);
+    }
+    xml.close();
+    if with_metadata {
+        share.metadata.write_xml(xml);
+    }
+    xml.close();
+}

@@ -1,0 +1,190 @@
+//! How many bytes the files of a share amount to, for its quota and its statistics.
+//!
+//! Each directory counts the lengths of its files in a row, in the commit that changes them. The sum is kept in memory: it is
+//! made when it is first needed, and anew when the outcome of a commit is not known. Whoever changes a length reserves the
+//! difference first, so requests at once cannot exceed the quota together; while the sum is made, they wait.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use bytes::Bytes;
+use lazuli_generations::unreadable;
+use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_store::{Partition, Reads, SpaceId, Which, prefix_range};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+
+use crate::record::Node;
+use crate::{FileService, children, keys};
+
+/// Directories that are read at once.
+const CHUNK: usize = 1024;
+
+/// The sums of shares that were asked for. A space is never used again, so one of a share that is gone is merely forgotten.
+#[derive(Debug, Default)]
+pub(crate) struct Usages(Mutex<HashMap<SpaceId, Arc<Usage>>>);
+
+impl Usages {
+    fn of(&self, space: SpaceId) -> Arc<Usage> {
+        self.0.lock().entry(space).or_default().clone()
+    }
+
+    /// Waits until no sum of that share is being made, and keeps it so.
+    pub(crate) async fn still(&self, space: SpaceId) -> OwnedRwLockReadGuard<()> {
+        let changes = self.of(space).changes.clone();
+        changes.read_owned().await
+    }
+
+    /// The share is deleted.
+    pub(crate) fn forget(&self, space: SpaceId) {
+        self.0.lock().remove(&space);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Usage {
+    bytes: AtomicI64,
+    is_known: AtomicBool,
+    /// Shared by those who change lengths, held alone by whoever makes the sum.
+    changes: Arc<RwLock<()>>,
+}
+
+/// Leave to change the length of what is in a share. If it is dropped after it was [asked](Reservation::ask) and before it
+/// is [kept](Reservation::keep), nobody knows whether the change took place, and the sum is made anew.
+pub(crate) struct Reservation {
+    usage: Arc<Usage>,
+    asked: Option<i64>,
+    _change: OwnedRwLockReadGuard<()>,
+}
+
+impl Reservation {
+    /// Asks to grow by so many bytes, or to shrink, instead of what was asked before.
+    pub(crate) fn ask(&mut self, grown: i64, quota: u64) -> Result<(), Refusal> {
+        let bytes = &self.usage.bytes;
+        bytes.fetch_sub(self.asked.take().map_or(0, |asked| asked.max(0)), Ordering::AcqRel);
+        if grown > 0 {
+            let quota = i64::try_from(quota).unwrap_or(i64::MAX);
+            let grow = |now: i64| now.checked_add(grown).filter(|then| *then <= quota);
+            let asked = bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, grow);
+            asked.map_err(|_| ErrorCode::ShareSizeLimitReached)?;
+        }
+        self.asked = Some(grown);
+        Ok(())
+    }
+
+    /// The change is committed. What it frees can be used from now on.
+    pub(crate) fn keep(mut self) {
+        let asked = self.asked.take().unwrap_or_default();
+        self.usage.bytes.fetch_add(asked.min(0), Ordering::AcqRel);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.asked.is_some() {
+            self.usage.is_known.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl FileService {
+    /// The bytes that the files of a share amount to.
+    pub(crate) async fn usage(&self, space: SpaceId) -> Result<u64, Refusal> {
+        let reservation = self.reserve(space).await?;
+        Ok(reservation.usage.bytes.load(Ordering::Acquire).max(0).unsigned_abs())
+    }
+
+    /// Leave to remove something, if it takes room.
+    pub(crate) async fn reserve_freed(
+        &self,
+        space: SpaceId,
+        gone: Option<&Node>,
+    ) -> Result<Option<Reservation>, Refusal> {
+        let grown = children::growth(gone, None);
+        if grown == 0 {
+            return Ok(None);
+        }
+        let mut reserved = self.reserve(space).await?;
+        reserved.ask(grown, 0)?;
+        Ok(Some(reserved))
+    }
+
+    /// Leave to change lengths in a share.
+    pub(crate) async fn reserve(&self, space: SpaceId) -> Result<Reservation, Refusal> {
+        loop {
+            let usage = self.usages.of(space);
+            let change = usage.changes.clone().read_owned().await;
+            if usage.is_known.load(Ordering::Acquire) {
+                return Ok(Reservation { usage, asked: None, _change: change });
+            }
+            drop(change);
+            let _alone = usage.changes.write().await;
+            if !usage.is_known.load(Ordering::Acquire) {
+                usage.bytes.store(self.sum(space).await?, Ordering::Release);
+                usage.is_known.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// The sum of what the directories of a share count.
+    async fn sum(&self, space: SpaceId) -> Result<i64, Refusal> {
+        let all = prefix_range(&[keys::DIRECTORIES]);
+        let end = (all.end, Bytes::new());
+        let mut from = (all.start, Bytes::new());
+        let mut sum = 0i64;
+        loop {
+            let page = self.store.scan_space(space, from, Some(end.clone()), Which::First, CHUNK);
+            let page = page.await.map_err(unreadable)?;
+            for (directory, _) in page.rows {
+                let directory = Partition::new(space, directory);
+                let set = self.store.read(&directory, &Reads::key(keys::USAGE)).await.map_err(unreadable)?;
+                let row = set.rows.into_iter().next().flatten();
+                sum = sum.saturating_add(row.map_or(0, |row| count(&row.value)));
+            }
+            let Some(next) = page.next else { return Ok(sum) };
+            from = next;
+        }
+    }
+}
+
+/// What a counter stands at.
+fn count(value: &[u8]) -> i64 {
+    value.try_into().map_or(0, i64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn reservation(usage: &Arc<Usage>) -> Reservation {
+        let change = usage.changes.clone().read_owned().await;
+        Reservation { usage: usage.clone(), asked: None, _change: change }
+    }
+
+    #[tokio::test]
+    async fn what_is_reserved_counts_at_once_and_what_is_freed_once_it_is_committed() {
+        let usage = Arc::new(Usage { is_known: true.into(), ..Usage::default() });
+        let bytes = || usage.bytes.load(Ordering::Acquire);
+        let mut first = reservation(&usage).await;
+        first.ask(60, 100).unwrap();
+        let mut second = reservation(&usage).await;
+        let refused = second.ask(41, 100).map_err(|refusal| refusal.code());
+        assert_eq!(refused, Err(ErrorCode::ShareSizeLimitReached));
+        second.ask(40, 100).unwrap();
+        // The rule ran again, and asks for something else.
+        second.ask(10, 100).unwrap();
+        assert_eq!(bytes(), 70);
+        second.keep();
+        first.keep();
+        let mut third = reservation(&usage).await;
+        third.ask(-60, 0).unwrap();
+        assert_eq!(bytes(), 70);
+        third.keep();
+        assert_eq!((bytes(), usage.is_known.load(Ordering::Acquire)), (10, true));
+        let mut fourth = reservation(&usage).await;
+        fourth.ask(1, 100).unwrap();
+        drop(fourth);
+        assert!(!usage.is_known.load(Ordering::Acquire));
+    }
+}

@@ -1,0 +1,106 @@
+//! The quota of a share, and its statistics.
+
+use lazuli_testing::ACCOUNT;
+
+use crate::support::{Server, make_directory, make_file, start, write};
+
+const GIB: u64 = 1 << 30;
+
+async fn usage(server: &Server) -> u64 {
+    let stats = server.get("/docs?restype=share&comp=stats", "").await.expect(200);
+    let text = stats.text();
+    assert!(stats.header("etag").is_some() && text.contains("<ShareStats>"), "{text}");
+    text.split("<ShareUsageBytes>").nth(1).unwrap().split('<').next().unwrap().parse().unwrap()
+}
+
+async fn set_quota(server: &Server, gib: u64) {
+    let headers = format!("x-ms-share-quota: {gib}");
+    server.put("/docs?restype=share&comp=properties", &headers, "").await.expect(200);
+}
+
+fn file(length: u64) -> String {
+    format!("x-ms-type: file\nx-ms-content-length: {length}")
+}
+
+#[tokio::test]
+async fn usage_is_the_sum_of_the_lengths_of_all_files_also_after_a_restart() {
+    let server = start().await;
+    assert_eq!(usage(&server).await, 0);
+    make_directory(&server, "d").await;
+    make_file(&server, "f", 1000).await;
+    make_file(&server, "d/g", 500).await;
+    assert_eq!(usage(&server).await, 1500);
+    write(&server, "f", 0, b"no change of length").await;
+    make_file(&server, "f", 100).await;
+    server.put("/docs/d/g?comp=properties", "x-ms-content-length: 700", "").await.expect(200);
+    assert_eq!(usage(&server).await, 800);
+    let server = server.restart().await;
+    assert_eq!(usage(&server).await, 800);
+    // What is moved counts once, and what it replaces no more.
+    make_file(&server, "h", 50).await;
+    let rename = |from: &'static str, to: &'static str| {
+        let source = format!("http://{}/{ACCOUNT}/docs/{from}", server.address);
+        let headers = format!("x-ms-file-rename-source: {source}\nx-ms-file-rename-replace-if-exists: true");
+        let server = &server;
+        async move { server.put(&format!("/docs/{to}?comp=rename"), &headers, "").await.expect(200) }
+    };
+    rename("h", "d/g").await;
+    assert_eq!(usage(&server).await, 150);
+    rename("f", "e").await;
+    make_file(&server, "f", 650).await;
+    rename("e", "f").await;
+    assert_eq!(usage(&server).await, 150);
+    let server = server.restart().await;
+    assert_eq!(usage(&server).await, 150);
+    server.delete("/docs/f", "").await.expect(202);
+    assert_eq!(usage(&server).await, 50);
+    let old = server.get("/docs?restype=share&comp=stats", "x-ms-version: 2018-03-28").await.expect(200);
+    assert!(old.text().contains("<ShareUsage>1</ShareUsage>"), "{}", old.text());
+}
+
+#[tokio::test]
+async fn a_share_does_not_grow_beyond_its_quota() {
+    const FULL: &str = "ShareSizeLimitReached";
+    let server = start().await;
+    set_quota(&server, 2).await;
+    make_file(&server, "f", 2 * GIB).await;
+    server.put("/docs/g", &file(1), "").await.refused(403, FULL);
+    let grow = format!("x-ms-content-length: {}", 2 * GIB + 1);
+    server.put("/docs/f?comp=properties", &grow, "").await.refused(403, FULL);
+    assert_eq!(usage(&server).await, 2 * GIB);
+    // What does not grow is free, and what is freed can be used.
+    make_file(&server, "empty", 0).await;
+    write(&server, "f", 0, b"bytes").await;
+    make_file(&server, "f", GIB).await;
+    make_file(&server, "g", GIB).await;
+    server.delete("/docs/g", "").await.expect(202);
+    make_file(&server, "h", GIB).await;
+    server.put("/docs/g", &file(1), "").await.refused(403, FULL);
+    // A quota below what is used is allowed, and what is there stays.
+    set_quota(&server, 1).await;
+    server.get("/docs/h", "x-ms-range: bytes=0-1").await.expect(206);
+    make_file(&server, "f", GIB / 2).await;
+    server.put("/docs/f", &file(GIB / 2 + 1), "").await.refused(403, FULL);
+    set_quota(&server, 3).await;
+    make_file(&server, "f", GIB).await;
+}
+
+#[tokio::test]
+async fn requests_at_once_do_not_exceed_the_quota_together() {
+    const CLIENTS: u64 = 24;
+    let server = start().await;
+    set_quota(&server, 1).await;
+    for n in 0..CLIENTS {
+        make_directory(&server, &format!("d{n}")).await;
+    }
+    let create = |n: u64| {
+        let server = &server;
+        async move { server.put(&format!("/docs/d{n}/f"), &file(GIB / 8), "").await.status.as_u16() }
+    };
+    let statuses = futures_util::future::join_all((0..CLIENTS).map(create)).await;
+    assert_eq!(statuses.iter().filter(|status| **status == 201).count(), 8, "{statuses:?}");
+    assert!(statuses.iter().all(|status| matches!(status, 201 | 403)), "{statuses:?}");
+    assert_eq!(usage(&server).await, GIB);
+    let server = server.restart().await;
+    assert_eq!(usage(&server).await, GIB);
+}

@@ -84,7 +84,7 @@ async fn a_tree_that_is_changed_in_every_way_reads_in_the_snapshot_as_it_was() {
     make_file(&server, "tree/inner/leaf", 5).await;
     for name in FILES {
         make_file(&server, &format!("dir/{name}"), 10).await;
-        write(&server, &format!("dir/{name}"), 0, name[..4].as_bytes()).await;
+        write(&server, &format!("dir/{name}"), 0, &name.as_bytes()[..4]).await;
     }
     make_file(&server, "dir/sub/deep", 3).await;
     server.put("/docs/dir?restype=directory&comp=metadata", "x-ms-meta-a: before", "").await.expect(200);

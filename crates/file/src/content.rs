@@ -229,7 +229,7 @@ impl FileService {
     ) -> Result<Node, Refusal> {
         let refusal = |error: TransactError<_>| lazuli_account::refusal(error.widen(), share_gone);
         let (partition, writer) = (spot.partition(), self.extents.pins().writer());
-        let mut admission = self.opens.admission(spot.patience);
+        let mut admission = self.admission(spot);
         let mut attempts = Attempts::new(&*self.store, &self.gate, &partition);
         let mut met = 0;
         let mut reserved = None;
@@ -274,6 +274,7 @@ impl FileService {
             let before = crate::file::allocated(&old);
             if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
                 reserved.into_iter().for_each(Reservation::keep);
+                admission.done();
                 self.extents.released(before.saturating_sub(crate::file::allocated(&node)));
                 return Ok(node);
             }

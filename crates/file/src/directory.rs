@@ -188,7 +188,7 @@ impl FileService {
         usage: FileUse,
         mut rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Option<Node>, Refusal>,
     ) -> Result<Option<Node>, Refusal> {
-        let mut admission = self.opens.admission(spot.patience);
+        let mut admission = self.admission(spot);
         loop {
             let changed = self.change_row(spot, |view, old| {
                 let Some(old) = old else {
@@ -206,6 +206,7 @@ impl FileService {
             });
             let changed = changed.await;
             if changed.is_ok() || !admission.again().await {
+                admission.done();
                 return changed;
             }
         }

@@ -9,7 +9,9 @@ mod children;
 mod content;
 mod directory;
 mod file;
+mod handles;
 mod keys;
+mod lease;
 mod level;
 mod list;
 mod moves;
@@ -161,6 +163,9 @@ impl Service for FileService {
             Operation::PutRange => self.put_range(request).await,
             Operation::ListRanges => self.list_ranges(request).await,
             Operation::DeleteFile => self.delete_file(request).await,
+            Operation::LeaseFile => self.lease_file(request).await,
+            Operation::ListHandles => self.list_handles(request).await,
+            Operation::ForceCloseHandles => self.force_close_handles(request).await,
             operation => Err(Refusal::not_implemented(operation.name())),
         }
     }

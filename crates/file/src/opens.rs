@@ -31,9 +31,10 @@ use crate::record::NodeId;
 use state::{FileState, Step};
 
 pub use admission::Admission;
+pub use service::OpenError;
 pub use types::{
     AcknowledgeRefusal, Break, CacheKey, CacheRequest, Client, Closed, FileKey, Handle, OpenId, OpenRefusal,
-    OpenRequest, Opened, Place,
+    OpenRequest, Opened, Place, RangeRefusal,
 };
 
 /// How long a client has to answer a break. A little less than what a request may take altogether.
@@ -172,46 +173,39 @@ impl OpenTable {
     }
 
     /// Takes a byte-range lock, or says that it conflicts.
-    pub async fn lock(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), LockConflict> {
-        loop {
-            let mut wait = match self.try_lock(id, range, kind)? {
-                Ok(()) => return Ok(()),
-                Err(wait) => wait,
-            };
+    pub async fn lock(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), RangeRefusal> {
+        while let Some(mut wait) = self.try_lock(id, range, kind)? {
             // Requests over REST end by themselves.
             let _ = wait.changed().await;
         }
+        Ok(())
     }
 
     /// Takes a byte-range lock as soon as it conflicts with none. Whoever has waited enough drops this.
     pub async fn lock_when_free(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), Closed> {
         loop {
-            let mut wait = self.with(id.file, |state| match state.contains(id.number) {
-                true => Ok(state.subscribe()),
-                false => Err(Closed),
-            })?;
-            if let Ok(Ok(())) = self.try_lock(id, range, kind) {
-                return Ok(());
+            // Before it is tried, so that no change is missed.
+            let mut wait = self.with(id.file, FileState::subscribe);
+            match self.try_lock(id, range, kind) {
+                Ok(None) => return Ok(()),
+                Err(RangeRefusal::Closed(closed)) => return Err(closed),
+                Ok(Some(_)) | Err(RangeRefusal::Locked(_)) => {}
             }
             let _ = wait.changed().await;
         }
     }
 
-    fn try_lock(
-        &self,
-        id: OpenId,
-        range: ByteRange,
-        kind: LockKind,
-    ) -> Result<Result<(), Wait>, LockConflict> {
-        self.with(id.file, |state| {
-            if !state.contains(id.number) {
-                return Err(LockConflict);
-            }
-            Ok(match state.lock(id.number, range, kind)? {
-                Step::Done(()) => Ok(()),
-                Step::Wait => Err(state.subscribe()),
-            })
-        })
+    /// Takes a lock. What to wait for first, if there is something.
+    fn try_lock(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<Option<Wait>, RangeRefusal> {
+        self.with_open(id, |state| match state.lock(id.number, range, kind)? {
+            Step::Done(()) => Ok(None),
+            Step::Wait => Ok(Some(state.subscribe())),
+        })?
+    }
+
+    /// Does something with a file by an open that must be there.
+    fn with_open<T>(&self, id: OpenId, act: impl FnOnce(&mut FileState) -> T) -> Result<T, Closed> {
+        self.with(id.file, |state| if state.contains(id.number) { Ok(act(state)) } else { Err(Closed) })
     }
 
     /// Gives up a byte-range lock.
@@ -220,34 +214,29 @@ impl OpenTable {
     }
 
     /// Whether an open may read bytes that others may have locked.
-    pub fn check_read(&self, id: OpenId, range: ByteRange) -> Result<(), LockConflict> {
-        let admits = self.with(id.file, |state| state.locks().admits_read(Some(id.number), range));
-        if admits { Ok(()) } else { Err(LockConflict) }
+    pub fn check_read(&self, id: OpenId, range: ByteRange) -> Result<(), RangeRefusal> {
+        let admits = self.with_open(id, |state| state.locks().admits_read(Some(id.number), range))?;
+        if admits { Ok(()) } else { Err(LockConflict.into()) }
     }
 
     /// Whether an open may write bytes that others may have locked. Tells others that what they have read is old.
-    pub fn check_write(&self, id: OpenId, range: ByteRange) -> Result<(), LockConflict> {
-        self.with(id.file, |state| {
+    pub fn check_write(&self, id: OpenId, range: ByteRange) -> Result<(), RangeRefusal> {
+        self.with_open(id, |state| {
             if !state.locks().admits_write(Some(id.number), range) {
-                return Err(LockConflict);
+                return Err(LockConflict.into());
             }
             state.contend(id.number);
             Ok(())
-        })
+        })?
     }
 
     /// Marks a file for deletion when its last handle is closed, or takes the mark away.
     pub async fn set_delete_pending(&self, id: OpenId, pending: bool) -> Result<(), Closed> {
         let deadline = Instant::now() + self.patience;
         loop {
-            let wait = self.with(id.file, |state| {
-                if !state.contains(id.number) {
-                    return Err(Closed);
-                }
-                Ok(match state.set_delete_pending(id.number, pending) {
-                    Step::Done(()) => None,
-                    Step::Wait => Some(state.subscribe()),
-                })
+            let wait = self.with_open(id, |state| match state.set_delete_pending(id.number, pending) {
+                Step::Done(()) => None,
+                Step::Wait => Some(state.subscribe()),
             })?;
             let Some(mut wait) = wait else { return Ok(()) };
             if timeout_at(deadline, wait.changed()).await.is_err() {

@@ -59,10 +59,15 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// The marker of a page that begins there.
+    pub fn marker(start: &[u8]) -> String {
+        URL_SAFE_NO_PAD.encode(start)
+    }
+
     /// Writes where the next page begins; empty if this was the last.
     pub fn write_next(xml: &mut xml::Writer, start: Option<&[u8]>) {
         match start {
-            Some(start) => xml.text("NextMarker", URL_SAFE_NO_PAD.encode(start)),
+            Some(start) => xml.text("NextMarker", Self::marker(start)),
             None => xml.empty("NextMarker"),
         };
     }

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use lazuli_concurrency::{ByteRange, FileUse};
 use lazuli_protocol::{ErrorCode, Refusal};
-use lazuli_store::SpaceId;
+use lazuli_store::{Commit, Partition, SpaceId, Store};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -27,7 +28,6 @@ use crate::names;
 
 /// What a request over REST has been granted.
 #[must_use]
-#[derive(Debug)]
 pub struct Admission {
     table: Arc<OpenTable>,
     deadline: Instant,
@@ -35,6 +35,8 @@ pub struct Admission {
     held: Vec<(FileKey, FileUse)>,
     moves: Vec<String>,
     wait: Option<Wait>,
+    /// Where commits of the request go, until none is under way any more.
+    commits: Option<(Arc<dyn Store>, Partition)>,
 }
 
 impl OpenTable {
@@ -47,11 +49,24 @@ impl OpenTable {
             held: vec![],
             moves: vec![],
             wait: None,
+            commits: None,
         }
     }
 }
 
 impl Admission {
+    /// The same for a request that commits to a partition and may be dropped meanwhile: what it was granted is then held
+    /// until its commit is behind it. [`Admission::done`] says that it was not dropped.
+    pub fn committing(mut self, store: Arc<dyn Store>, partition: Partition) -> Self {
+        self.commits = Some((store, partition));
+        self
+    }
+
+    /// No commit is under way any more.
+    pub fn done(mut self) {
+        self.commits = None;
+    }
+
     /// Asks to use a file or directory.
     pub fn admit(&mut self, file: FileKey, usage: FileUse) -> Result<(), Refusal> {
         self.admit_range(file, usage, ByteRange::ALL)
@@ -123,6 +138,34 @@ impl Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.release();
+        let commits = self.commits.take().filter(|_| !self.held.is_empty());
+        let (Some((store, partition)), Ok(runtime)) = (commits, Handle::try_current()) else {
+            return self.release();
+        };
+        // The client has gone, or the request was refused after it was granted this. A commit may be on its way, and this
+        // one, of nothing, comes after it.
+        let mut rest = Self {
+            table: self.table.clone(),
+            deadline: self.deadline,
+            number: self.number,
+            held: std::mem::take(&mut self.held),
+            moves: std::mem::take(&mut self.moves),
+            wait: None,
+            commits: None,
+        };
+        runtime.spawn(async move {
+            let header = store.space(partition.space).await.ok().flatten();
+            let commit = Commit {
+                stamp: store.stamp(),
+                epoch: header.map_or(0, |header| header.epoch),
+                conditions: vec![],
+                mutations: vec![],
+                valid_until: None,
+                bulk: false,
+            };
+            // Whether it succeeds does not matter.
+            let _ = store.commit(&partition, commit).await;
+            rest.release();
+        });
     }
 }

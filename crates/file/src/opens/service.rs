@@ -8,7 +8,9 @@ use std::sync::Arc;
 use lazuli_concurrency::LeaseState;
 use lazuli_protocol::{Account, ErrorCode, Refusal};
 
-use super::{FileKey, OpenId, OpenRefusal, OpenRequest, OpenTable, Opened, PATIENCE, Place, Removal};
+use super::{
+    Admission, FileKey, OpenId, OpenRefusal, OpenRequest, OpenTable, Opened, PATIENCE, Place, Removal,
+};
 use crate::children::At;
 use crate::record::Node;
 use crate::tree::{Spot, Target};
@@ -42,6 +44,11 @@ impl FileService {
     /// The table of open files.
     pub fn opens(&self) -> &Arc<OpenTable> {
         &self.opens
+    }
+
+    /// A request over REST that changes what is at a spot.
+    pub(crate) fn admission(&self, spot: &Spot) -> Admission {
+        self.opens.admission(spot.patience).committing(self.store.clone(), spot.partition())
     }
 
     /// Opens the file or directory at a path of a share.

@@ -10,6 +10,8 @@ use lazuli_store::SpaceId;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
+use crate::FileService;
+use crate::tree::Spot;
 
 const FILE: FileKey = FileKey { space: SpaceId(1), node: NodeId(7) };
 const R: FileAccess = FileAccess::READ;
@@ -271,6 +273,66 @@ async fn nothing_is_opened_below_a_directory_that_is_being_moved() {
     assert!(table.open(file, OpenRequest { place: elsewhere, ..request(R, ALL) }).await.is_ok());
     drop(moves);
     assert!(below.await.is_ok());
+}
+
+/// A server with a share `docs` and a file `f` in it, open with a lease that writes; and where the file is.
+async fn served() -> (lazuli_testing::TestServer<FileService>, Opened, UnboundedReceiver<Break>, Spot) {
+    let make = |parts: lazuli_testing::Parts| FileService::new(parts.store, parts.extents, parts.accounts);
+    let server = lazuli_testing::start(lazuli_protocol::ServiceKind::File, make).await;
+    server.put("/docs?restype=share", "", "").await.expect(201);
+    server.put("/docs/f", "x-ms-type: file\nx-ms-content-length: 1\nx-ms-meta-is: old", "").await.expect(201);
+    let account = server.accounts.get(lazuli_testing::ACCOUNT).await.unwrap().unwrap();
+    let (request, heard) = leasing(1, Caching::RWH);
+    let opened = server.service.open(&account, "docs", "f", request).await.unwrap();
+    let name = crate::names::path("f", true).unwrap().pop().unwrap();
+    let spot =
+        Spot { space: opened.id.file.space, parent: NodeId::ROOT, name, patience: PATIENCE, quota: u64::MAX };
+    (server, opened, heard, spot)
+}
+
+#[tokio::test]
+async fn a_request_reads_what_a_client_writes_back_before_it_answers() {
+    let (server, opened, mut heard, spot) = served().await;
+    let service = &server.service;
+    let flush = async {
+        let told = heard.recv().await.unwrap();
+        let written = service.change_row(&spot, |_, old| {
+            let mut node = old.unwrap();
+            node.metadata = lazuli_protocol::Metadata::default();
+            Ok(Some(node))
+        });
+        written.await.unwrap();
+        service.opens().acknowledge(opened.id.file, told.key, told.to).unwrap();
+    };
+    let (reply, ()) = tokio::join!(server.get("/docs/f?comp=metadata", ""), flush);
+    assert_eq!(reply.expect(200).header("x-ms-meta-is"), None);
+}
+
+#[tokio::test]
+async fn what_a_dropped_request_was_granted_is_held_until_its_commit_is_behind_it() {
+    let (server, opened, _heard, spot) = served().await;
+    let service = &server.service;
+    service.close(opened.id).await.unwrap();
+    let file = opened.id.file;
+    for (is_done, waits_on) in [(true, false), (false, true)] {
+        let mut admission = service.admission(&spot);
+        admission.admit(file, FileUse::Write).unwrap();
+        let mut denies = pin!(service.opens().open(file, request(R, R)));
+        assert!(waits(&mut denies).await);
+        if is_done {
+            admission.done()
+        } else {
+            drop(admission)
+        }
+        assert_eq!(waits(&mut denies).await, waits_on);
+        if waits_on {
+            let id = denies.await.unwrap().id;
+            service.close(id).await.unwrap();
+        } else {
+            let open = service.opens().handles(file.space, 0, 1, |_, _| true);
+            service.close(open[0].id).await.unwrap();
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use lazuli_concurrency::{CacheKind, Caching, ShareMode, Timestamp};
+use lazuli_concurrency::{CacheKind, Caching, LockConflict, ShareMode, Timestamp};
 use lazuli_store::SpaceId;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -180,6 +180,17 @@ pub enum AcknowledgeRefusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the handle is closed")]
 pub struct Closed;
+
+/// Why bytes cannot be read, written or locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangeRefusal {
+    /// The open is not there any more.
+    #[error(transparent)]
+    Closed(#[from] Closed),
+    /// The bytes are locked by another.
+    #[error(transparent)]
+    Locked(#[from] LockConflict),
+}
 
 /// An open as List Handles shows it.
 #[derive(Clone, Debug)]

@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod content;
+mod handles;
+mod lease;
 mod nodes;
+mod opens;
 mod quota;
 mod rename;
 mod share_lease;

@@ -1,0 +1,392 @@
+//! Files that SMB clients have open, as requests over REST find them. The table is driven as the SMB server drives it.
+
+use std::time::Duration;
+
+use lazuli_concurrency::{ByteRange, Caching, FileAccess, LockKind, ShareMode, Timestamp};
+use lazuli_file::FileService;
+use lazuli_file::opens::{
+    Break, CacheKey, CacheRequest, Client, FileKey, OpenError, OpenId, OpenRefusal, OpenRequest, Place,
+};
+use lazuli_protocol::ServiceKind;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::support::{Server, make_directory, make_file, names, start, write};
+
+const NONE: FileAccess = FileAccess::NONE;
+const R: FileAccess = FileAccess::READ;
+const W: FileAccess = FileAccess::WRITE;
+const D: FileAccess = FileAccess::DELETE;
+const ALL: FileAccess = FileAccess::ALL;
+const KEY: CacheKey = CacheKey::Lease { client: 1, key: 2 };
+
+/// What a test asks of an open: what it does and shares.
+pub(crate) fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
+    OpenRequest {
+        mode: ShareMode { access, share },
+        overwrites: false,
+        delete_on_close: false,
+        cache: CacheRequest::None,
+        client: Client { session: 77, ip: [10, 0, 0, 9].into(), name: "desk".into() },
+        place: Place::default(),
+        at: Timestamp::from_ticks(0),
+        breaks: None,
+    }
+}
+
+/// Opens a file of the share `docs`.
+pub(crate) async fn open(server: &Server, path: &str, request: OpenRequest) -> Result<OpenId, OpenError> {
+    let account = server.accounts.get(lazuli_testing::ACCOUNT).await.unwrap().unwrap();
+    server.service.open(&account, "docs", path, request).await.map(|opened| opened.id)
+}
+
+/// Opens it for reading, sharing everything, with a lease.
+async fn open_leasing(server: &Server, path: &str, state: Caching) -> (OpenId, UnboundedReceiver<Break>) {
+    let (breaks, heard) = unbounded_channel();
+    let cache = CacheRequest::Lease { client: 1, key: 2, state };
+    let request = OpenRequest { cache, breaks: Some(breaks), ..request(R, ALL) };
+    (open(server, path, request).await.unwrap(), heard)
+}
+
+/// A server whose SMB clients have no time to answer.
+async fn start_impatient() -> Server {
+    let make = |parts: lazuli_testing::Parts| {
+        FileService::new(parts.store, parts.extents, parts.accounts).with_patience(Duration::ZERO)
+    };
+    let server = lazuli_testing::start(ServiceKind::File, make).await;
+    server.put("/docs?restype=share", "", "").await.expect(201);
+    server
+}
+
+/// Every operation of the tables on a file.
+const OPERATIONS: [&str; 10] = [
+    "Create",
+    "Get",
+    "Properties",
+    "Metadata",
+    "Set Properties",
+    "Set Metadata",
+    "Put Range",
+    "List Ranges",
+    "Lease",
+    "Delete",
+];
+
+/// Does it, and says what came of it.
+async fn run(server: &Server, operation: &str, path: &str) -> (u16, String) {
+    let at = |query: &str| format!("/docs/{path}{query}");
+    let create = "x-ms-type: file\nx-ms-content-length: 10";
+    let reply = match operation {
+        "Create" => server.put(&at(""), create, "").await,
+        "Get" => server.get(&at(""), "").await,
+        "Properties" => server.call("HEAD", &at(""), "", "").await,
+        "Metadata" => server.get(&at("?comp=metadata"), "").await,
+        "Set Properties" => server.put(&at("?comp=properties"), "x-ms-content-type: a/b", "").await,
+        "Set Metadata" => server.put(&at("?comp=metadata"), "x-ms-meta-a: b", "").await,
+        "Put Range" => {
+            let range = "x-ms-write: update\nx-ms-range: bytes=0-0";
+            server.put(&at("?comp=range"), range, "x").await
+        }
+        "List Ranges" => server.get(&at("?comp=rangelist"), "").await,
+        "Lease" => {
+            let acquire = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
+            server.put(&at("?comp=lease"), acquire, "").await
+        }
+        "Delete" => server.delete(&at(""), "").await,
+        "Rename" => {
+            let source = format!("http://{}/{}/docs/{path}", server.address, lazuli_testing::ACCOUNT);
+            server.put("/docs/renamed?comp=rename", &format!("x-ms-file-rename-source: {source}"), "").await
+        }
+        _ => panic!("no operation {operation}"),
+    };
+    let (status, code) = reply.outcome();
+    (status, code.to_owned())
+}
+
+#[tokio::test]
+async fn requests_are_refused_by_what_an_open_denies_row_by_row() {
+    let server = start().await;
+    for (row, (share, refused)) in [
+        (NONE, "Create, Get, Set Properties, Set Metadata, Delete, Put Range, List Ranges, Lease"),
+        (R, "Create, Set Properties, Set Metadata, Delete, Put Range, Lease"),
+        (W, "Create, Get, Delete, List Ranges, Lease"),
+        (D, "Create, Get, Set Properties, Set Metadata, Put Range, List Ranges, Delete, Lease"),
+        (R | W, "Create, Delete, Lease"),
+        (R | D, "Create, Set Properties, Set Metadata, Put Range, Delete, Lease"),
+        (W | D, "Get, List Ranges, Delete, Lease"),
+        (R | W | D, "Delete"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = format!("f{row}");
+        make_file(&server, &path, 10).await;
+        let id = open(&server, &path, request(R, share)).await.unwrap();
+        let refused: Vec<_> = refused.split(", ").collect();
+        for operation in OPERATIONS {
+            let (status, code) = run(&server, operation, &path).await;
+            let expected = refused.contains(&operation);
+            assert_eq!(code == "SharingViolation", expected, "{operation} {share:?}: {status} {code}");
+            assert_eq!(status == 409, expected, "{operation} {share:?}: {status} {code}");
+            if operation == "Lease" && !expected {
+                server
+                    .put(&format!("/docs/{path}?comp=lease"), "x-ms-lease-action: break", "")
+                    .await
+                    .expect(202);
+            }
+        }
+        assert_eq!(run(&server, "Rename", &path).await, (409, "SharingViolation".into()));
+        assert!(names(&server, "").await.contains(&path));
+        server.service.close(id).await.unwrap();
+        assert_eq!(run(&server, "Delete", &path).await.0, 202, "{share:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_over_rest_and_opens_keep_each_other_out() {
+    let server = start().await;
+    let sets = [NONE, R, W, D, R | W, R | D, W | D, R | W | D];
+    for (row, access) in sets.into_iter().enumerate() {
+        let path = format!("f{row}");
+        make_file(&server, &path, 10).await;
+        let only_reads = access == NONE || access == R;
+        let id = open(&server, &path, request(access, ALL)).await.unwrap();
+        let expected = if only_reads { (201, "") } else { (409, "SharingViolation") };
+        assert_eq!(run(&server, "Lease", &path).await, (expected.0, expected.1.into()), "{access:?}");
+        server.service.close(id).await.unwrap();
+        if !only_reads {
+            assert_eq!(run(&server, "Lease", &path).await.0, 201);
+        }
+        // While it is leased.
+        match open(&server, &path, request(access, ALL)).await {
+            Ok(id) if only_reads => server.service.close(id).await.unwrap(),
+            Err(OpenError::Refused(OpenRefusal::SharingViolation)) if !only_reads => {}
+            other => panic!("{access:?}: {other:?}"),
+        }
+        // Broken, it blocks nothing.
+        server.put(&format!("/docs/{path}?comp=lease"), "x-ms-lease-action: break", "").await.expect(202);
+        let id = open(&server, &path, request(access, ALL)).await.unwrap();
+        server.service.close(id).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_marked_for_deletion_is_out_of_reach_until_the_mark_is_taken_away() {
+    let server = start().await;
+    make_file(&server, "f", 10).await;
+    make_file(&server, "g", 10).await;
+    let id = open(&server, "f", request(ALL, ALL)).await.unwrap();
+    server.service.opens().set_delete_pending(id, true).await.unwrap();
+    for operation in OPERATIONS.into_iter().chain(["Rename"]) {
+        let (status, code) = run(&server, operation, "f").await;
+        let code = if operation == "Properties" { "SMBDeletePending" } else { code.as_str() };
+        assert_eq!((status, code), (409, "SMBDeletePending"), "{operation}");
+    }
+    server.put("/docs/f?restype=directory", "", "").await.refused(409, "SMBDeletePending");
+    assert_eq!(names(&server, "").await, ["g"]);
+    assert!(matches!(
+        open(&server, "f", request(R, ALL)).await,
+        Err(OpenError::Refused(OpenRefusal::DeletePending))
+    ));
+    server.service.opens().set_delete_pending(id, false).await.unwrap();
+    assert_eq!(names(&server, "").await, ["f", "g"]);
+    server.get("/docs/f", "").await.expect(200);
+    // It goes with the last handle.
+    let other = open(&server, "f", request(R, ALL)).await.unwrap();
+    server.service.opens().set_delete_pending(id, true).await.unwrap();
+    server.service.close(id).await.unwrap();
+    server.get("/docs/f", "").await.refused(409, "SMBDeletePending");
+    server.service.close(other).await.unwrap();
+    server.get("/docs/f", "").await.refused(404, "ResourceNotFound");
+    assert_eq!(names(&server, "").await, ["g"]);
+    // And the name is free.
+    make_file(&server, "f", 3).await;
+}
+
+#[tokio::test]
+async fn delete_on_close_deletes_and_a_failed_open_does_not() {
+    let server = start().await;
+    make_file(&server, "f", 10).await;
+    assert_eq!(run(&server, "Lease", "f").await.0, 201);
+    let doomed = OpenRequest { delete_on_close: true, ..request(D, ALL) };
+    assert!(open(&server, "f", doomed.clone()).await.is_err());
+    server.get("/docs/f", "").await.expect(200);
+    server.put("/docs/f?comp=lease", "x-ms-lease-action: break", "").await.expect(202);
+    let id = open(&server, "f", doomed).await.unwrap();
+    server.get("/docs/f", "").await.expect(200);
+    server.service.close(id).await.unwrap();
+    server.get("/docs/f", "").await.refused(404, "ResourceNotFound");
+}
+
+#[tokio::test]
+async fn byte_range_locks_stop_put_range_anywhere_and_get_where_they_are() {
+    let server = start().await;
+    make_file(&server, "f", 100).await;
+    let id = open(&server, "f", request(ALL, ALL)).await.unwrap();
+    let locked = ByteRange { offset: 50, length: 10 };
+    server.service.opens().lock(id, locked, LockKind::Exclusive).await.unwrap();
+    for (operation, expected) in [
+        ("Put Range", (409, "FileLockConflict")),
+        ("Create", (409, "FileLockConflict")),
+        ("Get", (409, "FileLockConflict")),
+        ("Properties", (200, "")),
+        ("Set Metadata", (200, "")),
+        ("Set Properties", (200, "")),
+    ] {
+        assert_eq!(run(&server, operation, "f").await, (expected.0, expected.1.into()), "{operation}");
+    }
+    let resize = server.put("/docs/f?comp=properties", "x-ms-content-length: 40", "").await;
+    resize.refused(409, "FileLockConflict");
+    server.get("/docs/f", "x-ms-range: bytes=0-49").await.expect(206);
+    server.get("/docs/f", "x-ms-range: bytes=0-50").await.refused(409, "FileLockConflict");
+    server.get("/docs/f", "x-ms-range: bytes=60-").await.expect(206);
+    server.service.opens().unlock(id, locked).unwrap();
+    server.service.opens().lock(id, locked, LockKind::Shared).await.unwrap();
+    server.get("/docs/f", "").await.expect(200);
+    assert_eq!(run(&server, "Put Range", "f").await, (409, "FileLockConflict".into()));
+    server.service.close(id).await.unwrap();
+    write(&server, "f", 0, b"abc").await;
+}
+
+#[tokio::test]
+async fn requests_break_caches_row_by_row_and_wait_where_they_must() {
+    let server = start().await;
+    let (rwh, rh, rw) = (Caching::RWH, Caching::RH, Caching::RW);
+    let mut row = 0;
+    // What the client is told, if anything, and whether the request waits for its answer.
+    let flushed = [Some((rh, true)), None, Some((Caching::R, true))];
+    let dropped = [Some((Caching::NONE, true)), Some((Caching::NONE, false)), Some((Caching::NONE, true))];
+    for (operations, expected) in [
+        (&["Get", "Properties", "Metadata", "List Ranges"][..], flushed),
+        (&["Put Range", "Set Properties", "Set Metadata"], dropped),
+        (&["Delete"], [Some((rw, true)), Some((Caching::R, true)), None]),
+    ] {
+        for operation in operations {
+            for (held, expected) in [rwh, rh, rw].into_iter().zip(expected) {
+                row += 1;
+                let path = format!("f{row}");
+                make_file(&server, &path, 10).await;
+                let (id, mut heard) = open_leasing(&server, &path, held).await;
+                let what = format!("{operation} {held:?}");
+                let answer = async {
+                    let Some((to, waits)) = expected else { return };
+                    let told = heard.recv().await.unwrap();
+                    assert_eq!((told.from, told.to), (held, to), "{what}");
+                    if waits {
+                        server.service.opens().acknowledge(told.file, KEY, told.to).unwrap();
+                    }
+                };
+                let (outcome, ()) = tokio::join!(run(&server, operation, &path), answer);
+                // The handle is in use after all.
+                let refused = *operation == "Delete";
+                assert_eq!(outcome.1 == "SharingViolation", refused, "{what} {outcome:?}");
+                assert_eq!(outcome.0 >= 400, refused, "{what} {outcome:?}");
+                assert!(heard.try_recv().is_err(), "{what}");
+                assert_eq!(names(&server, "").await.len(), row, "{what}");
+                server.service.close(id).await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_answer_in_time_delays_the_request_in_vain() {
+    let server = start_impatient().await;
+    make_file(&server, "f", 10).await;
+    let (id, mut heard) = open_leasing(&server, "f", Caching::RWH).await;
+    for operation in
+        ["Get", "Metadata", "List Ranges", "Put Range", "Set Metadata", "Set Properties", "Delete"]
+    {
+        assert_eq!(run(&server, operation, "f").await, (500, "ClientCacheFlushDelay".into()), "{operation}");
+    }
+    assert_eq!(names(&server, "").await, ["f"]);
+    // Told once; when it answers, it is told what else was wanted of it.
+    let told = heard.try_recv().unwrap();
+    assert_eq!((told.to, heard.try_recv().is_err()), (Caching::RH, true));
+    server.service.opens().acknowledge(told.file, KEY, told.to).unwrap();
+    assert_eq!(heard.try_recv().unwrap().to, Caching::NONE);
+    server.get("/docs/f", "").await.expect(200);
+    server.service.close(id).await.unwrap();
+    server.delete("/docs/f", "").await.expect(202);
+}
+
+#[tokio::test]
+async fn a_cached_handle_is_given_up_for_a_delete() {
+    let server = start().await;
+    make_file(&server, "f", 10).await;
+    let (id, mut heard) = open_leasing(&server, "f", Caching::RH).await;
+    let close = async {
+        assert_eq!(heard.recv().await.unwrap().to, Caching::R);
+        server.service.close(id).await.unwrap();
+    };
+    let (outcome, ()) = tokio::join!(run(&server, "Delete", "f"), close);
+    assert_eq!(outcome.0, 202);
+}
+
+#[tokio::test]
+async fn an_open_directory_is_neither_deleted_nor_moved_and_what_is_below_an_open_file_stays() {
+    let server = start().await;
+    make_directory(&server, "d").await;
+    make_directory(&server, "d/e").await;
+    make_file(&server, "d/e/f", 1).await;
+    let rename = |to: &'static str| {
+        let source = format!("http://{}/{}/docs/d", server.address, lazuli_testing::ACCOUNT);
+        let headers = format!("x-ms-file-rename-source: {source}");
+        let server = &server;
+        async move { server.put(&format!("/docs/{to}?restype=directory&comp=rename"), &headers, "").await }
+    };
+    let file = open(&server, "d/e/f", request(R, ALL)).await.unwrap();
+    rename("x").await.refused(409, "SharingViolation");
+    server.service.close(file).await.unwrap();
+    let directory = open(&server, "d", request(R, ALL)).await.unwrap();
+    rename("x").await.refused(409, "SharingViolation");
+    // Others work in it.
+    make_file(&server, "d/g", 1).await;
+    server.delete("/docs/d/g", "").await.expect(202);
+    server.service.close(directory).await.unwrap();
+    rename("x").await.expect(200);
+    server.delete("/docs/x/e/f", "").await.expect(202);
+    let directory = open(&server, "x/e", request(R, ALL)).await.unwrap();
+    server.delete("/docs/x/e?restype=directory", "").await.refused(409, "SharingViolation");
+    server.service.opens().set_delete_pending(directory, true).await.unwrap();
+    server.delete("/docs/x/e?restype=directory", "").await.refused(409, "SMBDeletePending");
+    server.get("/docs/x/e?restype=directory", "").await.refused(409, "SMBDeletePending");
+    let create = "x-ms-type: file\nx-ms-content-length: 1";
+    server.put("/docs/x/e/h", create, "").await.refused(409, "SMBDeletePending");
+    assert_eq!(names(&server, "x").await, Vec::<String>::new());
+    server.service.opens().set_delete_pending(directory, false).await.unwrap();
+    server.service.close(directory).await.unwrap();
+    server.delete("/docs/x/e?restype=directory", "").await.expect(202);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_writes_over_rest_while_an_open_denies_it() {
+    let server = std::sync::Arc::new(start().await);
+    make_file(&server, "f", 8).await;
+    let mut tasks = vec![];
+    for task in 0..4u8 {
+        let server = server.clone();
+        tasks.push(tokio::spawn(async move {
+            for round in 0..30u8 {
+                if task % 2 == 0 {
+                    let range = "x-ms-write: update\nx-ms-range: bytes=0-7";
+                    let reply = server.put("/docs/f?comp=range", range, vec![round; 8]).await;
+                    assert!(matches!(reply.outcome(), (201, _) | (409, "SharingViolation")), "{reply:?}");
+                    continue;
+                }
+                let Ok(id) = open(&server, "f", request(R, R)).await else { continue };
+                let before = server.call("HEAD", "/docs/f", "", "").await.expect(200);
+                tokio::task::yield_now().await;
+                let after = server.call("HEAD", "/docs/f", "", "").await.expect(200);
+                assert_eq!(before.etag(), after.etag());
+                server.service.close(id).await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let opens = server.service.opens();
+    let space = |key: FileKey| key.space;
+    let id = open(&server, "f", request(R, ALL)).await.unwrap();
+    assert_eq!(opens.handles(space(id.file), 0, 9, |_, _| true).len(), 1);
+}

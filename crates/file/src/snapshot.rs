@@ -32,10 +32,15 @@ const MAX_ATTEMPTS: usize = 64;
 
 /// The snapshot that a request names.
 pub(crate) fn named(query: &Query) -> Result<Option<Stamp>, Refusal> {
-    let Some(text) = query.get(PARAMETER).filter(|text| !text.is_empty()) else { return Ok(None) };
+    named_by(query, PARAMETER)
+}
+
+/// The snapshot that a parameter names.
+pub(crate) fn named_by(query: &Query, parameter: &str) -> Result<Option<Stamp>, Refusal> {
+    let Some(text) = query.get(parameter).filter(|text| !text.is_empty()) else { return Ok(None) };
     match date::parse_snapshot(text) {
         Some(moment) => Ok(Some(Stamp::from_ticks(moment.ticks()))),
-        None => Err(Refusal::invalid_query(PARAMETER, text, "It is not the id of a snapshot.")),
+        None => Err(Refusal::invalid_query(parameter, text, "It is not the id of a snapshot.")),
     }
 }
 
@@ -174,19 +179,20 @@ impl FileService {
         }
         let share = self.share(&request.account, &request.container).await?;
         match id {
-            Some(id) => self.snapshot_of(request, &share, id).await,
+            Some(id) => self.snapshot_of(&request.account, &request.container, &share, id).await,
             None => Ok(share),
         }
     }
 
-    /// A snapshot of a share.
+    /// A snapshot of the share that has a name.
     pub(crate) async fn snapshot_of(
         &self,
-        request: &Request,
+        account: &Account,
+        name: &str,
         share: &Share,
         id: Stamp,
     ) -> Result<Share, Refusal> {
-        let partition = keys::partition(Share::KIND, &request.account, &request.container);
+        let partition = keys::partition(Share::KIND, account, name);
         let reads = Reads::key(keys::snapshot(share.space, id));
         let set = self.store.read(&partition, &reads).await.map_err(unreadable)?;
         let row = set.rows.into_iter().next().flatten();

@@ -7,6 +7,7 @@ mod lease;
 mod nodes;
 mod opens;
 mod quota;
+mod races;
 mod rename;
 mod share_lease;
 mod shares;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use lazuli_concurrency::Stamp;
+use lazuli_concurrency::{Span, Stamp};
 use lazuli_extents::Content;
 use lazuli_generations::{Damage, record};
 use lazuli_protocol::{ErrorCode, Refusal};
@@ -27,6 +27,8 @@ use crate::{FileService, children, keys, share_gone};
 
 /// How often something begins again that others were in the way of.
 pub(crate) const MAX_ATTEMPTS: usize = 64;
+/// An intent that is pending for so long has nobody any more who would carry it out.
+const FORGOTTEN: Span = Span::seconds(60);
 /// The kind of all intents here; what they do is in them.
 const WORK: u8 = 1;
 /// Turns are taken among the shares that fall on the same of so many.
@@ -177,7 +179,8 @@ impl FileService {
     ) -> Result<bool, Refusal> {
         let (home, works) = (reservation.work.home(space), Works { space });
         let intents = Intents { store: &*self.store, gate: &self.gate, home: &home, planner: &works };
-        if intents.is_pending(reservation.intent()).await.map_err(interrupted)? {
+        let is_fresh = self.store.now().since(reservation.intent().0.timestamp()) < FORGOTTEN;
+        if is_fresh && intents.is_pending(reservation.intent()).await.map_err(interrupted)? {
             return Ok(true);
         }
         self.end(space, reservation).await?;

@@ -13,7 +13,6 @@ use http::StatusCode;
 use lazuli_blob::{BlobRows, BlobService};
 use lazuli_extents::{Extents, LocalExtents};
 use lazuli_protocol::operation::Operation;
-use lazuli_store::embedded;
 use tokio::task::JoinSet;
 
 use crate::child::Parent;
@@ -77,7 +76,8 @@ struct Blobs {
 
 impl Work for Blobs {
     async fn check(dir: &Path) -> Result<(), String> {
-        check(dir).await
+        let mut rows = BlobRows::default();
+        hosted::check_contents(dir, |space, partition, row| rows.contents(space, partition, row)).await
     }
 
     async fn open(host: Host, dir: &Path) -> Self {
@@ -198,26 +198,6 @@ impl Blobs {
     ) -> Replied {
         self.host.call(&self.service, operation, (CONTAINER, blob), query, headers, body).await
     }
-}
-
-/// Verifies a directory that nobody has open, as `lazuli check` does.
-async fn check(dir: &Path) -> Result<(), String> {
-    let (mut rows, mut contents) = (BlobRows::default(), vec![]);
-    embedded::check(&dir.join("store"), |space, partition, row| {
-        let found = rows.contents(space, partition, row);
-        contents.extend(found.map_err(|damage| lazuli_store::ReadError::Damaged(damage.to_string()))?);
-        Ok(())
-    })
-    .map_err(|error| error.to_string())?;
-    let extents = LocalExtents::open_read_only(dir).map_err(|error| error.to_string())?;
-    let mut verifier = extents.verifier();
-    for content in contents {
-        let lost = verifier.content(&content).await.map_err(|error| error.to_string())?;
-        if let Some((extent, error)) = lost.first() {
-            return Err(format!("{extent:?}: {error}"));
-        }
-    }
-    Ok(())
 }
 
 fn name(client: usize) -> String {

@@ -9,12 +9,14 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lazuli_account::AccountDirectory;
 use lazuli_concurrency::SystemClock;
+use lazuli_extents::{Content, LocalExtents};
+use lazuli_generations::Damage;
 use lazuli_protocol::operation::{Operation, route};
 use lazuli_protocol::request::{Caller, Carried, collect, full};
 use lazuli_protocol::{
     Account, Address, Key, Query, Refusal, Request, Response, Service, ServiceKind, Version,
 };
-use lazuli_store::{Directory, Embedded, Store};
+use lazuli_store::{Directory, Embedded, ReadError, Row, SpaceId, Store, embedded};
 
 use crate::child::Parent;
 use crate::workload::{Acknowledged, CLIENTS, REFUSED, VERIFIED};
@@ -71,6 +73,29 @@ pub(crate) fn work<W: Work>(parent: &Parent) {
         let refused = service.run(counts, parent).await;
         parent.ack(REFUSED, &refused.replace('\n', " ")).expect("the parent listens");
     });
+}
+
+/// Verifies a directory that nobody has open, as `lazuli check` does: its rows, and the content that they refer to.
+pub(crate) async fn check_contents<C: IntoIterator<Item = Content>>(
+    dir: &Path,
+    mut contents: impl FnMut(SpaceId, &[u8], &Row) -> Result<C, Damage>,
+) -> Result<(), String> {
+    let mut found = vec![];
+    embedded::check(&dir.join("store"), |space, partition, row| {
+        let contents = contents(space, partition, row);
+        found.extend(contents.map_err(|damage| ReadError::Damaged(damage.to_string()))?);
+        Ok(())
+    })
+    .map_err(|error| error.to_string())?;
+    let extents = LocalExtents::open_read_only(dir).map_err(|error| error.to_string())?;
+    let mut verifier = extents.verifier();
+    for content in found {
+        let lost = verifier.content(&content).await.map_err(|error| error.to_string())?;
+        if let Some((extent, error)) = lost.first() {
+            return Err(format!("{extent:?}: {error}"));
+        }
+    }
+    Ok(())
 }
 
 impl Host {

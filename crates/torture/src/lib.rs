@@ -13,6 +13,7 @@ pub mod child;
 mod content;
 mod disk;
 mod fault;
+pub mod files;
 mod fuse;
 mod hosted;
 mod lossy;

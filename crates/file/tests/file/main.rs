@@ -3,6 +3,7 @@
 
 mod content;
 mod handles;
+mod interrupted;
 mod lease;
 mod nodes;
 mod opens;

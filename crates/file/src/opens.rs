@@ -232,17 +232,24 @@ impl OpenTable {
 
     /// Marks a file for deletion when its last handle is closed, or takes the mark away.
     pub async fn set_delete_pending(&self, id: OpenId, pending: bool) -> Result<(), Closed> {
+        if pending {
+            self.break_handles(id).await?;
+        }
+        self.with_open(id, |state| state.set_delete_pending(pending))
+    }
+
+    /// Has others give up handles that only their caches keep, as before a rename. Those who do not answer lose them.
+    pub async fn break_handles(&self, id: OpenId) -> Result<(), Closed> {
         let deadline = Instant::now() + self.patience;
-        loop {
-            let wait = self.with_open(id, |state| match state.set_delete_pending(id.number, pending) {
-                Step::Done(()) => None,
-                Step::Wait => Some(state.subscribe()),
-            })?;
-            let Some(mut wait) = wait else { return Ok(()) };
+        while let Some(mut wait) = self.with_open(id, |state| match state.break_handles(id.number) {
+            Step::Done(()) => None,
+            Step::Wait => Some(state.subscribe()),
+        })? {
             if timeout_at(deadline, wait.changed()).await.is_err() {
                 self.with(id.file, FileState::revoke);
             }
         }
+        Ok(())
     }
 
     /// A client answers a break: it keeps so much. What it may cache from now on, and the epoch of that.

@@ -241,7 +241,7 @@ impl Rename {
         }
         if self.is_directory {
             let path: Vec<_> = self.source.iter().map(|name| name.text.as_str()).collect();
-            admission.admit_move(self.space, &path.join("/"))?;
+            admission.admit_move(self.space, &path.join("/"), None)?;
         }
         Ok(new)
     }

@@ -237,3 +237,18 @@ pub(crate) fn entry(spot: &Spot, view: &View<'_>) -> Result<Entry, Refusal> {
         None => Entry::Free(children::current(view, &spot.name)?),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_waits_for_clients_a_little_less_than_it_may_take() {
+        for (query, millis) in
+            [("", 29_000), ("timeout=0", 29_000), ("timeout=5", 4500), ("timeout=90", 29_000)]
+        {
+            let query = Query::parse(query).unwrap();
+            assert_eq!(patience(&query).unwrap(), Duration::from_millis(millis), "{query:?}");
+        }
+    }
+}

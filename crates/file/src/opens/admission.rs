@@ -106,8 +106,9 @@ impl Admission {
         if self.table.is_delete_pending(file) { Err(ErrorCode::SMBDeletePending.into()) } else { Ok(()) }
     }
 
-    /// Asks to move a directory: nothing at or below its path may be open, nor is opened until this is dropped.
-    pub fn admit_move(&mut self, space: SpaceId, path: &str) -> Result<(), Refusal> {
+    /// Asks to move a directory: nothing at or below its path may be open, but for the open that moves it over SMB, nor is
+    /// opened until this is dropped.
+    pub fn admit_move(&mut self, space: SpaceId, path: &str, by: Option<FileKey>) -> Result<(), Refusal> {
         let path = names::fold(path);
         if !self.moves.contains(&path) {
             self.moves.push(path.clone());
@@ -115,7 +116,9 @@ impl Admission {
             self.table.moves.lock().push(Move { number, space, path, done });
         }
         // Announced first: an open was there before and is found, or looks after and waits.
-        let open = self.table.handles(space, 0, 1, |_, place| is_below(&names::fold(&place.path), &path));
+        let open = self.table.handles(space, 0, 1, |file, place| {
+            Some(file) != by && is_below(&names::fold(&place.path), &path)
+        });
         if open.is_empty() { Ok(()) } else { Err(ErrorCode::SharingViolation.into()) }
     }
 

@@ -6,15 +6,20 @@
 use std::sync::Arc;
 
 use lazuli_concurrency::LeaseState;
+use lazuli_generations::carry_through;
 use lazuli_protocol::{Account, ErrorCode, Refusal};
+use tokio::runtime::Handle;
 
 use super::{
     Admission, FileKey, OpenId, OpenRefusal, OpenRequest, OpenTable, Opened, PATIENCE, Place, Removal,
 };
+use crate::FileService;
 use crate::children::At;
+use crate::file::allocated;
+use crate::moves::{self, Attempted, Delete, MAX_ATTEMPTS, Work};
+use crate::names::{self, Name};
 use crate::record::Node;
 use crate::tree::{Spot, Target};
-use crate::{FileService, names};
 
 /// How often a file may be replaced by another one while it is being opened.
 const MAX_TRIES: usize = 16;
@@ -73,17 +78,17 @@ impl FileService {
             request.place = Place { parent, path: path.join("/") };
             let file = FileKey { space: target.share.space, node: node.id };
             let opened = self.opens.open(file, request.clone()).await?;
-            let refused = match self.find_any(&target).await {
-                Ok((now, _)) if now.id != node.id => None,
-                Ok((now, _)) if is_leased(&now) && !request.mode.fits_lease() => {
-                    Some(OpenRefusal::SharingViolation.into())
+            let unsettled = Unsettled { service: self, id: opened.id };
+            match self.find_any(&target).await? {
+                // Another file has come in its place.
+                (now, _) if now.id != node.id => {}
+                (now, _) if is_leased(&now) && !request.mode.fits_lease() => {
+                    return Err(OpenRefusal::SharingViolation.into());
                 }
-                Ok(_) => return Ok(opened),
-                Err(refusal) => Some(refusal.into()),
-            };
-            self.remove(self.opens.abandon(opened.id)).await?;
-            if let Some(refused) = refused {
-                return Err(refused);
+                _ => {
+                    std::mem::forget(unsettled);
+                    return Ok(opened);
+                }
             }
         }
         Err(OpenError::Failed(ErrorCode::ServerBusy.into()))
@@ -91,30 +96,78 @@ impl FileService {
 
     /// Closes an open. A file that was marked for deletion goes with its last one.
     pub async fn close(&self, id: OpenId) -> Result<(), Refusal> {
-        self.remove(self.opens.close(id)).await
+        let Some(removal) = self.opens.close(id) else { return Ok(()) };
+        let this = self.clone();
+        // To its end, as the file stays marked for deletion until then.
+        carry_through(async move { this.remove(&removal).await }).await
     }
 
-    /// Deletes a file whose last handle was closed.
-    pub(crate) async fn remove(&self, removal: Option<Removal>) -> Result<(), Refusal> {
-        let Some(removal) = removal else { return Ok(()) };
+    /// Deletes a file or directory whose last handle was closed.
+    async fn remove(&self, removal: &Removal) -> Result<(), Refusal> {
         let Some(name) = names::path(&removal.place.path, true)?.pop() else { return Ok(()) };
+        let (FileKey { space, node }, parent) = (removal.file, removal.place.parent);
+        let found = self.child(space, parent, &name, At::Now).await?;
+        let removed = match found.filter(|found| found.id == node) {
+            None => return Ok(()),
+            Some(found) if found.is_directory() => self.remove_directory(removal, &name, found).await,
+            Some(_) => self.remove_file(removal, name).await,
+        };
+        match removed {
+            // Somebody else was faster.
+            Err(refusal) if refusal.code() == ErrorCode::ResourceNotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    async fn remove_file(&self, removal: &Removal, name: Name) -> Result<(), Refusal> {
         let (space, parent) = (removal.file.space, removal.place.parent);
+        // What goes needs no room.
         let spot = Spot { space, parent, name, patience: PATIENCE, quota: 0 };
         let mut released = 0;
         let removed = self.change_row(&spot, |_, old| {
-            let is_it = old.as_ref().is_some_and(|old| old.id == removal.file.node && !old.is_directory());
-            if !is_it {
-                return Err(ErrorCode::ResourceNotFound.into());
-            }
-            released = old.as_ref().map_or(0, crate::file::allocated);
+            let old = old.filter(|old| old.id == removal.file.node).ok_or(ErrorCode::ResourceNotFound)?;
+            released = allocated(&old);
             Ok(None)
         });
-        match removed.await {
-            Ok(_) => self.extents.released(released),
-            Err(refusal) if refusal.code() == ErrorCode::ResourceNotFound => {}
-            Err(refusal) => return Err(refusal),
-        }
+        removed.await?;
+        self.extents.released(released);
         Ok(())
+    }
+
+    async fn remove_directory(&self, removal: &Removal, name: &Name, found: Node) -> Result<(), Refusal> {
+        let (FileKey { space, node }, parent) = (removal.file, removal.place.parent);
+        let mut found = found;
+        for _ in 0..MAX_ATTEMPTS {
+            let place = moves::Place { parent, name: name.folded.to_vec() };
+            let delete = Delete { place, directory: node, before: found.encode()?.into() };
+            if self.attempt(space, &Work::Delete(delete)).await? == Attempted::Done {
+                return Ok(());
+            }
+            let now = self.child(space, parent, name, At::Now).await?;
+            found = now.filter(|now| now.id == node).ok_or(ErrorCode::ResourceNotFound)?;
+        }
+        Err(ErrorCode::ServerBusy.into())
+    }
+}
+
+/// An open that is in the table while its row is being looked at. Dropped, it came to nothing.
+struct Unsettled<'a> {
+    service: &'a FileService,
+    id: OpenId,
+}
+
+impl Drop for Unsettled<'_> {
+    fn drop(&mut self) {
+        let removal = self.service.opens.abandon(self.id);
+        // Others may have marked the file for deletion and closed it meanwhile.
+        if let (Some(removal), Ok(runtime)) = (removal, Handle::try_current()) {
+            let service = self.service.clone();
+            runtime.spawn(async move {
+                if let Err(refusal) = service.remove(&removal).await {
+                    tracing::warn!(?refusal, "a file that was marked for deletion stays");
+                }
+            });
+        }
     }
 }
 

@@ -317,15 +317,16 @@ impl FileState {
         self.demand(own, CacheBreak::by_change);
     }
 
-    /// Marks the file for deletion at its last close, once nobody else keeps a handle only in memory; or no more.
-    pub(super) fn set_delete_pending(&mut self, number: u64, pending: bool) -> Step<()> {
+    /// Has others give up handles that only their caches keep.
+    pub(super) fn break_handles(&mut self, number: u64) -> Step<()> {
         let own = self.opens.get(&number).and_then(|open| open.cache);
-        if pending && self.demand(own, CacheBreak::by_conflict) {
-            return Step::Wait;
-        }
+        if self.demand(own, CacheBreak::by_conflict) { Step::Wait } else { Step::Done(()) }
+    }
+
+    /// Marks the file for deletion at its last close, or takes the mark away.
+    pub(super) fn set_delete_pending(&mut self, pending: bool) {
         self.delete_pending = pending;
         self.has_changed();
-        Step::Done(())
     }
 
     pub(super) fn contains(&self, number: u64) -> bool {

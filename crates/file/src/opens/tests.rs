@@ -190,6 +190,19 @@ async fn a_pending_deletion_can_be_taken_back_and_else_happens_at_the_last_close
 }
 
 #[tokio::test]
+async fn handles_that_others_only_cache_are_given_up_before_a_deletion() {
+    let table = table();
+    let (first, mut heard) = leasing(1, Caching::RH);
+    table.open(FILE, first).await.unwrap();
+    let second = table.open(FILE, request(ALL, ALL)).await.unwrap().id;
+    let mut deletes = pin!(table.set_delete_pending(second, true));
+    assert!(waits(&mut deletes).await && !table.is_delete_pending(FILE));
+    assert_eq!(heard.try_recv().unwrap().to, Caching::R);
+    table.acknowledge(FILE, lease(1), Caching::R).unwrap();
+    assert!(deletes.await.is_ok() && table.is_delete_pending(FILE));
+}
+
+#[tokio::test]
 async fn delete_on_close_marks_the_file_when_that_open_closes() {
     let table = table();
     let doomed = OpenRequest { delete_on_close: true, ..request(ALL, ALL) };
@@ -262,10 +275,11 @@ async fn nothing_is_opened_below_a_directory_that_is_being_moved() {
     for (path, refused) in [("D", true), ("d/f", true), ("e", false), ("d/f/g", false), ("", true)] {
         let mut moves = table.admission(PATIENCE);
         let expected = refused.then_some(ErrorCode::SharingViolation);
-        assert_eq!(code(moves.admit_move(FILE.space, path)), expected, "{path}");
+        assert_eq!(code(moves.admit_move(FILE.space, path, None)), expected, "{path}");
     }
+    assert!(table.admission(PATIENCE).admit_move(FILE.space, "d/f", Some(FILE)).is_ok());
     table.close(open);
-    moves.admit_move(FILE.space, "D").unwrap();
+    moves.admit_move(FILE.space, "D", None).unwrap();
     let mut below = pin!(table.open(FILE, request(R, ALL)));
     assert!(waits(&mut below).await);
     let elsewhere = Place { parent: NodeId::ROOT, path: "da".into() };

@@ -354,8 +354,17 @@ async fn an_open_directory_is_neither_deleted_nor_moved_and_what_is_below_an_ope
     server.put("/docs/x/e/h", create, "").await.refused(409, "SMBDeletePending");
     assert_eq!(names(&server, "x").await, Vec::<String>::new());
     server.service.opens().set_delete_pending(directory, false).await.unwrap();
+    make_file(&server, "x/e/h", 1).await;
+    // One that is not empty stays, whatever was asked for.
+    server.service.opens().set_delete_pending(directory, true).await.unwrap();
+    assert!(server.service.close(directory).await.is_err());
+    assert_eq!(names(&server, "x/e").await, ["h"]);
+    server.delete("/docs/x/e/h", "").await.expect(202);
+    let directory = open(&server, "x/e", request(R, ALL)).await.unwrap();
+    server.service.opens().set_delete_pending(directory, true).await.unwrap();
     server.service.close(directory).await.unwrap();
-    server.delete("/docs/x/e?restype=directory", "").await.expect(202);
+    server.get("/docs/x/e?restype=directory", "").await.refused(404, "ResourceNotFound");
+    assert_eq!(names(&server, "x").await, Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -177,3 +177,40 @@ async fn a_directory_whose_deletion_stopped_at_any_step_is_there_or_not_for_ever
         }
     }
 }
+
+#[tokio::test]
+async fn a_move_is_in_a_snapshot_in_one_place_if_it_was_decided_before_and_in_the_other_if_not() {
+    let server = start().await;
+    for step in 1..=STEPS {
+        for last_takes_effect in [false, true] {
+            let what = format!("a snapshot after step {step}, which took effect: {last_takes_effect}");
+            let is_moved = step > 4 || (step == 4 && last_takes_effect);
+            let round = format!("{step}{last_takes_effect}");
+            let [from, to] = [&format!("from{round}"), &format!("to{round}")];
+            let [old, new] = [&format!("{from}/f"), &format!("{to}/f")];
+            make_directory(&server, from).await;
+            make_directory(&server, to).await;
+            make_file(&server, old, 1).await;
+            write(&server, old, 0, b"x").await;
+            dying(&server, step, last_takes_effect, Operation::RenameFile, new, old).await;
+            let taken = server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
+            let snapshot = taken.header("x-ms-snapshot").unwrap();
+            // What was left is ended in the next epoch, one way or the other.
+            if step % 2 == 0 {
+                let _ = (write_again(&server, new).await, write_again(&server, old).await);
+                let _ = rename(&server, old, new).await;
+            }
+            let mut seen = vec![];
+            for (directory, path) in [(from, old), (to, new)] {
+                let target = format!("/docs/{path}?sharesnapshot={snapshot}");
+                let found = server.get(&target, "").await;
+                let target =
+                    format!("/docs/{directory}?restype=directory&comp=list&sharesnapshot={snapshot}");
+                let listed = server.get(&target, "").await.expect(200);
+                assert_eq!(found.status == 200, listed.text().contains("<Name>f</Name>"), "{what}");
+                seen.push(found.status == 200);
+            }
+            assert_eq!(seen, [!is_moved, is_moved], "{what}");
+        }
+    }
+}

@@ -221,3 +221,40 @@ async fn a_renamed_directory_takes_along_what_is_in_it() {
     assert_eq!(content(&server, "c/FILE/b/f").await, "abc");
     assert_eq!(names(&server, "").await, ["c"]);
 }
+
+/// Leases a file.
+async fn lease(server: &Server, path: &str, id: &str) {
+    let headers =
+        format!("x-ms-lease-action: acquire\nx-ms-lease-duration: -1\nx-ms-proposed-lease-id: {id}");
+    server.put(&format!("/docs/{path}?comp=lease"), &headers, "").await.expect(201);
+}
+
+#[tokio::test]
+async fn leases_of_the_source_and_of_the_target_are_asked_for() {
+    const A: &str = "aaaaaaaa-0000-0000-0000-000000000000";
+    const B: &str = "bbbbbbbb-0000-0000-0000-000000000000";
+    let server = start().await;
+    make_directory(&server, "d").await;
+    let source = |id: &str| format!("x-ms-source-lease-id: {id}");
+    let target = |id: &str| format!("{REPLACE}\nx-ms-destination-lease-id: {id}");
+    for (from, to) in [("f", "g"), ("g", "d/f")] {
+        if from == "f" {
+            make_file(&server, from, 1).await;
+            lease(&server, from, A).await;
+        }
+        rename(&server, from, to, "").await.refused(412, "LeaseIdMissing");
+        rename(&server, from, to, &source(B)).await.refused(412, "LeaseIdMismatchWithFileOperation");
+        let none = format!("{}\n{}", source(A), target(B));
+        rename(&server, from, to, &none).await.refused(412, "LeaseNotPresentWithFileOperation");
+        rename(&server, from, to, &source(A)).await.expect(200);
+        // The lease went along.
+        server.delete(&format!("/docs/{to}"), "").await.refused(412, "LeaseIdMissing");
+    }
+    make_file(&server, "h", 1).await;
+    rename(&server, "h", "d/f", &source(A)).await.refused(412, "LeaseNotPresentWithFileOperation");
+    rename(&server, "h", "d/f", REPLACE).await.refused(412, "LeaseIdMissing");
+    rename(&server, "h", "d/f", &target(B)).await.refused(412, "LeaseIdMismatchWithFileOperation");
+    rename(&server, "h", "d/f", &target(A)).await.expect(200);
+    // The lease went with the file that was replaced.
+    server.delete("/docs/d/f", "").await.expect(202);
+}

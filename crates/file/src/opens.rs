@@ -115,6 +115,11 @@ impl OpenTable {
         result
     }
 
+    /// Whether there is nothing to know of any file.
+    fn is_empty(&self) -> bool {
+        self.known.load(Ordering::SeqCst) == 0
+    }
+
     fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
@@ -269,19 +274,18 @@ impl OpenTable {
 
     /// Whether an open is still there; it may have been closed by force.
     pub fn is_open(&self, id: OpenId) -> bool {
-        self.known.load(Ordering::SeqCst) > 0 && self.with(id.file, |state| state.contains(id.number))
+        !self.is_empty() && self.with(id.file, |state| state.contains(id.number))
     }
 
     /// Whether a file is marked for deletion.
     pub fn is_delete_pending(&self, file: FileKey) -> bool {
-        self.known.load(Ordering::SeqCst) > 0
-            && self.shard(file).lock().get(&file).is_some_and(FileState::is_delete_pending)
+        !self.is_empty() && self.shard(file).lock().get(&file).is_some_and(FileState::is_delete_pending)
     }
 
     /// All of a share that are marked for deletion.
     pub fn delete_pending(&self, space: SpaceId) -> HashSet<NodeId> {
         let mut found = HashSet::new();
-        if self.known.load(Ordering::SeqCst) > 0 {
+        if !self.is_empty() {
             for shard in &self.shards {
                 let shard = shard.lock();
                 let pending =

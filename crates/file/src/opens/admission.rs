@@ -77,6 +77,9 @@ impl Admission {
         if self.held.contains(&(file, usage)) {
             return Ok(());
         }
+        if !usage.changes() && self.table.is_empty() {
+            return Ok(());
+        }
         let number = self.number;
         // Together with the judgement, so that no change is missed.
         let admitted = self.table.with(file, |state| match state.admit(number, usage, range) {

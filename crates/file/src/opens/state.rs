@@ -128,7 +128,7 @@ impl FileState {
             return Err(OpenRefusal::TooManyOpens);
         }
         // Requests over REST are short: whoever does not fit one waits for its end.
-        if self.underway.iter().any(|request_| request_.usage.conflicts(request.mode)) {
+        if self.underway.iter().any(|other| other.usage.conflicts(request.mode)) {
             return Ok(Step::Wait);
         }
         let asked = request.cache.of(number);

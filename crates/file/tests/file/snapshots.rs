@@ -423,6 +423,61 @@ async fn writes_that_race_with_a_snapshot_are_before_it_or_after_it() {
     assert!(rounds > 0, "nobody wrote while snapshots were taken");
 }
 
+/// Files and a directory go to and fro between directories: in every snapshot each is in one place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn moves_that_race_with_a_snapshot_are_before_it_or_after_it() {
+    const MOVERS: usize = 3;
+    const SNAPSHOTS: usize = 12;
+    let server = Arc::new(start().await);
+    for directory in ["left", "right"] {
+        make_directory(&server, directory).await;
+    }
+    for n in 0..MOVERS {
+        make_file(&server, &format!("left/f{n}"), 1).await;
+    }
+    make_directory(&server, "left/tree").await;
+    make_file(&server, "left/tree/leaf", 1).await;
+    let (stop, moved) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let movers: Vec<_> = (0..=MOVERS)
+        .map(|n| {
+            let (server, stop, moved) = (server.clone(), stop.clone(), moved.clone());
+            let (name, kind) = match n {
+                MOVERS => ("tree".to_owned(), "restype=directory&"),
+                n => (format!("f{n}"), ""),
+            };
+            tokio::spawn(async move {
+                while stop.load(Ordering::Acquire) == 0 {
+                    for (from, to) in [("left", "right"), ("right", "left")] {
+                        rename(&server, &format!("{from}/{name}"), &format!("{to}/{name}"), kind).await;
+                        moved.fetch_add(1, Ordering::AcqRel);
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut taken = vec![];
+    for _ in 0..SNAPSHOTS {
+        taken.push(take(&server).await);
+        let seen = moved.load(Ordering::Acquire);
+        while moved.load(Ordering::Acquire) == seen {
+            tokio::task::yield_now().await;
+        }
+    }
+    stop.store(1, Ordering::Release);
+    for mover in movers {
+        mover.await.unwrap();
+    }
+    let all = ["f0", "f1", "f2", "tree"];
+    for id in &taken {
+        let mut names = names_at(&server, "left", id, 2).await;
+        let side = if names.contains(&"tree".to_owned()) { "left" } else { "right" };
+        names.extend(names_at(&server, "right", id, 2).await);
+        names.sort();
+        assert_eq!(names, all, "in {id}");
+        server.get(&format!("/docs/{side}/tree/leaf?sharesnapshot={id}"), "").await.expect(200);
+    }
+}
+
 #[tokio::test]
 async fn snapshots_that_are_taken_at_once_are_all_taken() {
     let server = start().await;

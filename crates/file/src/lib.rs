@@ -9,6 +9,8 @@ mod children;
 mod content;
 mod directory;
 mod file;
+#[doc(hidden)]
+pub mod fuzz;
 mod handles;
 mod keys;
 mod lease;

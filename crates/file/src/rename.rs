@@ -305,26 +305,28 @@ fn rows(
     Ok(mutations)
 }
 
-/// The path that a request names as the source: a URL of the share that the request is for.
+/// The path that a request names as the source.
 fn source(request: &Request) -> Result<Vec<Name>, Refusal> {
     let text = request.headers.required(SOURCE)?;
-    let invalid = || Refusal::invalid_header(SOURCE, text);
     let keeps_dots = request.headers.flag("x-ms-source-allow-trailing-dot")?.unwrap_or_default();
-    let uri: Uri = text.parse().map_err(|_| invalid())?;
-    let query = Query::parse(uri.query().unwrap_or_default()).map_err(|_| invalid())?;
-    let host = uri.authority().ok_or_else(invalid)?.as_str();
-    let suffix = own_suffix(&request.endpoint);
-    let address = Address::parse(ServiceKind::File, host, uri.path(), &query, suffix.as_slice());
-    let address = address.map_err(|_| invalid())?;
-    let is_here = address.account == request.account.name && address.container == request.container;
-    if !is_here || query.contains("sharesnapshot") {
-        return Err(invalid());
-    }
+    let object = source_object(text, &request.endpoint, &request.account.name, &request.container);
+    let object = object.ok_or_else(|| Refusal::invalid_header(SOURCE, text))?;
     // A signature for one file does not speak of another.
     if matches!(request.caller, Caller::Sas(_)) && request.query.get("sr") == Some("f") {
         return Err(ErrorCode::AuthorizationResourceTypeMismatch.into());
     }
-    names::path(&address.object, keeps_dots)
+    names::path(&object, keeps_dots)
+}
+
+/// What a URL addresses in a share, if it is of that share. The client reached us at `endpoint`.
+pub(crate) fn source_object(text: &str, endpoint: &str, account: &str, share: &str) -> Option<String> {
+    let uri: Uri = text.parse().ok()?;
+    let query = Query::parse(uri.query().unwrap_or_default()).ok()?;
+    let host = uri.authority()?.as_str();
+    let suffix = own_suffix(endpoint);
+    let address = Address::parse(ServiceKind::File, host, uri.path(), &query, suffix.as_slice()).ok()?;
+    let is_here = address.account == account && address.container == share;
+    (is_here && !query.contains("sharesnapshot")).then_some(address.object)
 }
 
 /// What comes after the account in the host name that the client reached us by, if it names the account there.
@@ -334,4 +336,34 @@ fn own_suffix(endpoint: &str) -> Option<String> {
         return None;
     }
     Some(endpoint.host()?.split_once('.')?.1.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_a_url_of_the_share_in_any_style() {
+        const PATH: &str = "http://127.0.0.1:10004/lapis";
+        const HOST: &str = "https://lapis.file.example.org";
+        const OWN: &str = "https://lapis.mine.example";
+        for (endpoint, text, object) in [
+            (PATH, "http://127.0.0.1:10004/lapis/docs/a/b%20c", Some("a/b c")),
+            (PATH, "http://lapis.file.localhost:10004/docs/%C3%A9?sv=1&sig=x", Some("é")),
+            (HOST, "https://lapis.file.example.org/docs/a", Some("a")),
+            (OWN, "https://lapis.mine.example/docs/a", Some("a")),
+            (PATH, "http://127.0.0.1:10004/lapis/docs", Some("")),
+            (PATH, "http://127.0.0.1:10004/lapis/other/a", None),
+            (PATH, "http://127.0.0.1:10004/malachite/docs/a", None),
+            (HOST, "https://malachite.file.example.org/docs/a", None),
+            (HOST, "https://lapis.file.example.org/docs/a?sharesnapshot=x", None),
+            (PATH, "/lapis/docs/a", None),
+            (PATH, "docs/a", None),
+            (PATH, "http://127.0.0.1:10004/lapis/docs/%zz", None),
+            (PATH, "", None),
+        ] {
+            let found = source_object(text, endpoint, "lapis", "docs");
+            assert_eq!(found.as_deref(), object, "{endpoint} {text}");
+        }
+    }
 }

@@ -1,6 +1,9 @@
 //! Rename File, Rename Directory and Delete Directory.
 
-use lazuli_testing::{ACCOUNT, Reply};
+use lazuli_auth::sign;
+use lazuli_auth::sign::Resource;
+use lazuli_protocol::ServiceKind;
+use lazuli_testing::{ACCOUNT, Reply, key};
 
 use crate::support::{Server, make_directory, make_file, names, start, write};
 
@@ -257,4 +260,22 @@ async fn leases_of_the_source_and_of_the_target_are_asked_for() {
     rename(&server, "h", "d/f", &target(A)).await.expect(200);
     // The lease went with the file that was replaced.
     server.delete("/docs/d/f", "").await.expect(202);
+}
+
+#[tokio::test]
+async fn a_signature_has_to_allow_writing_to_both_names() {
+    let server = start().await;
+    make_file(&server, "f", 1).await;
+    let source = format!("x-ms-file-rename-source: http://{}/{ACCOUNT}/docs/f", server.address);
+    let ask = async |resource: &str, path: &str, permissions: &str| {
+        let resource_of = Resource { service: ServiceKind::File, account: ACCOUNT, path, timestamp: "" };
+        let fields =
+            [("sv", "2022-11-02"), ("sr", resource), ("sp", permissions), ("se", "2099-12-31T00:00:00Z")];
+        let signature = sign::service_sas(&resource_of, &key(), &fields);
+        server.send("PUT", &format!("/docs/g?comp=rename&{signature}"), &source, "").await
+    };
+    ask("s", "docs", "r").await.refused(403, "AuthorizationPermissionMismatch");
+    ask("f", "docs/g", "w").await.refused(403, "AuthorizationResourceTypeMismatch");
+    ask("s", "docs", "w").await.expect(200);
+    assert_eq!(names(&server, "").await, ["g"]);
 }

@@ -1,0 +1,33 @@
+//! What fuzzers run: whatever the bytes, nothing panics.
+
+use crate::{names, rename};
+
+/// The source of a rename, and the path in it.
+pub fn rename_source(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    for endpoint in ["http://127.0.0.1:10004/a", "http://a.file.localhost"] {
+        if let Some(object) = rename::source_object(text, endpoint, "a", "s") {
+            let _ = names::path(&object, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// Pieces in any order, and whole.
+    #[test]
+    fn no_source_of_a_rename_makes_the_parser_panic() {
+        let pieces =
+            ["http://", "127.0.0.1", "a.file.localhost", "/a/s/", "/s/", "%", "%2F", "?sig=", "..", "é"];
+        let mut dice = 1_u64;
+        for _ in 0..10_000 {
+            let mut text = String::new();
+            for _ in 0..6 {
+                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                text += pieces[(dice >> 33) as usize % pieces.len()];
+            }
+            super::rename_source(text.as_bytes());
+        }
+        super::rename_source(b"http://127.0.0.1/a/s/\xff");
+    }
+}

@@ -30,9 +30,9 @@ class Server:
         assert self.process.wait(timeout=30) == 0, "a drained server exits with 0"
 
 
-def start(data: Path) -> Server:
+def start(data: Path, *options: str) -> Server:
     """Starts the binary named by LAZULI on free ports and reads its ready block."""
-    command = [os.environ["LAZULI"], "serve", "--data", str(data), "--console-port", "0"]
+    command = [os.environ["LAZULI"], "serve", "--data", str(data), "--console-port", "0", *options]
     for service in SERVICES:
         command += [f"--{service}-port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -14,6 +14,9 @@ from azure.storage.blob import (
     ResourceTypes,
     generate_account_sas,
 )
+from azure.storage.fileshare import AccountSasPermissions as FilePermissions
+from azure.storage.fileshare import ShareServiceClient
+from azure.storage.fileshare import generate_account_sas as generate_file_account_sas
 
 from conftest import ACCOUNT, KEY
 
@@ -115,3 +118,67 @@ def test_rclone_moves_a_tree(server, service, tree, tmp_path):
     assert service.get_blob_client(container, "copied.txt").get_blob_properties().size == 10
     rclone("purge", f"lazuli:{container}")
     assert not service.get_container_client(container).exists()
+
+
+@pytest.fixture(scope="module")
+def shares(server):
+    return ShareServiceClient.from_connection_string(server.connection_string, retry_total=0)
+
+
+def listed_in(share, directory=""):
+    found = []
+    for entry in share.list_directories_and_files(directory):
+        path = f"{directory}/{entry.name}".lstrip("/")
+        found += listed_in(share, path) if entry.is_directory else [(path, entry.size)]
+    return sorted(found)
+
+
+def test_azcopy_moves_a_tree_of_files(server, shares, tree, tmp_path):
+    assert AZCOPY, "the Makefile installs AzCopy and names it in AZCOPY"
+    one, two = (shares.create_share(f"azcopy-{uuid.uuid4().hex[:12]}") for _ in range(2))
+    sas = generate_file_account_sas(
+        ACCOUNT,
+        KEY,
+        ResourceTypes(service=True, container=True, object=True),
+        FilePermissions(read=True, write=True, delete=True, list=True, create=True),
+        datetime.now(timezone.utc) + timedelta(hours=1),
+    )
+    url = lambda share, path="": f"{server.endpoints['file']}/{share.share_name}{path}?{sas}"
+    home = {"AZCOPY_LOG_LOCATION": str(tmp_path / "log"), "AZCOPY_JOB_PLAN_LOCATION": str(tmp_path / "plan")}
+    azcopy = lambda *arguments: run([AZCOPY, *arguments, "--log-level=ERROR"], **home)
+    sizes = lambda root: sorted((str(p.relative_to(root)), p.stat().st_size) for p in root.rglob("*") if p.is_file())
+
+    azcopy("copy", f"{tree}/*", url(one), "--recursive", "--from-to=LocalFile", "--put-md5")
+    assert listed_in(one) == sizes(tree)
+    azcopy("copy", url(one, "/*"), tmp_path / "down", "--recursive", "--from-to=FileLocal", "--check-md5=FailIfDifferent")
+    same(tree, tmp_path / "down")
+    azcopy("copy", url(one, "/*"), url(two), "--recursive", "--from-to=FileFile")
+    assert listed_in(two) == sizes(tree)
+    azcopy("copy", url(two, "/*"), tmp_path / "again", "--recursive", "--from-to=FileLocal")
+    same(tree, tmp_path / "again")
+    for share in (one, two):
+        share.delete_share()
+
+
+def test_rclone_moves_a_tree_of_files(server, shares, tree, tmp_path):
+    assert RCLONE, "the Makefile installs rclone and names it in RCLONE"
+    share = shares.create_share(f"rclone-{uuid.uuid4().hex[:12]}")
+    config = tmp_path / "rclone.conf"
+    config.write_text(
+        "[lazuli]\ntype = azurefiles\n"
+        f"account = {ACCOUNT}\nkey = {KEY}\nshare_name = {share.share_name}\nendpoint = {server.endpoints['file']}\n"
+    )
+    rclone = lambda *arguments: run([RCLONE, "--config", config, "--retries=1", *arguments])
+
+    rclone("copy", tree, "lazuli:")
+    rclone("check", "--download", tree, "lazuli:")
+    rclone("copy", "lazuli:", tmp_path / "down")
+    same(tree, tmp_path / "down")
+    rclone("copyto", "lazuli:a.txt", "lazuli:copied.txt")
+    assert share.get_file_client("copied.txt").download_file().readall() == (tree / "a.txt").read_bytes()
+    rclone("deletefile", "lazuli:copied.txt")
+    rclone("moveto", "lazuli:a.txt", "lazuli:dir/moved.txt")
+    listed = rclone("lsf", "-R", "--files-only", "lazuli:").splitlines()
+    assert sorted(listed) == ["dir/b.bin", "dir/deep/c.bin", "dir/moved.txt", "empty", "ä ö.txt"]
+    rclone("purge", "lazuli:dir")
+    share.delete_share()

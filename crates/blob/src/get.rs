@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use lazuli_protocol::range::content_range;
-use lazuli_protocol::request::{Caller, full};
+use lazuli_protocol::request::full;
 use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response};
 use md5::{Digest, Md5};
 
@@ -48,7 +48,7 @@ impl BlobService {
         }
         let part = part.unwrap_or(0..length);
         headers.insert(CONTENT_LENGTH, HeaderValue::from(part.end - part.start));
-        override_headers(headers, &request.caller);
+        request.caller.override_headers(headers);
         response.body = match digest {
             None => self.body(&blob, seal.as_ref(), part, held).await?,
             Some(digest) => {
@@ -70,7 +70,7 @@ impl BlobService {
         reply::tier(headers, &blob, &request.account.settings.default_tier, now);
         reply::put_optional(headers, "content-md5", blob.headers.content_md5.as_ref().map(reply::md5_text));
         headers.insert(CONTENT_LENGTH, HeaderValue::from(blob.content.len()));
-        override_headers(headers, &request.caller);
+        request.caller.override_headers(headers);
         Ok(response)
     }
 
@@ -141,12 +141,5 @@ impl RangeDigest {
                 reply::put(headers, "x-ms-content-crc64", reply::crc64_text(crc64));
             }
         }
-    }
-}
-
-/// Headers that a shared access signature puts in the place of the stored ones.
-fn override_headers(headers: &mut HeaderMap, caller: &Caller) {
-    if let Caller::Sas(grant) = caller {
-        headers.extend(grant.response_headers.iter().cloned());
     }
 }

@@ -29,7 +29,6 @@ mod keys;
 mod lease;
 mod list;
 mod list_containers;
-mod outside;
 mod page;
 mod page_ranges;
 mod pending;
@@ -58,6 +57,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lazuli_account::AccountDirectory;
+use lazuli_copy::CopySources;
 use lazuli_extents::Extents;
 use lazuli_generations::Generations;
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
@@ -73,7 +73,6 @@ use record::Container;
 pub use expiry::Expired;
 pub use lazuli_generations::{Damage, Swept};
 pub use rows::BlobRows;
-pub use source::CopySources;
 
 /// The type of bodies that are documents.
 pub(crate) const XML: &str = "application/xml";

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lazuli_concurrency::{Span, Timestamp};
+use lazuli_copy::{CopySources, Outside};
 use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{Accounts, ErrorCode, Refusal};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceId, prefix_range};
@@ -23,10 +24,8 @@ use tokio::task::JoinSet;
 use crate::cipher::new_nonce;
 use crate::copy::Copy;
 use crate::encryption::Seal;
-use crate::outside::Outside;
 use crate::record::{self, Blob, CopyState, CopyStatus, Encryption, Kind, PendingCopy};
 use crate::sink::Stored;
-use crate::source::CopySources;
 use crate::target::Target;
 use crate::{BlobService, keys, reply};
 

@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use lazuli_concurrency::{ETag, Lease, Span, Stamp, Timestamp, Validators};
+use lazuli_copy::Seen;
 use lazuli_extents::Content;
 use lazuli_generations::Generation;
 use lazuli_generations::record::{
@@ -16,8 +17,6 @@ use lazuli_protocol::policy::{PublicAccess, SignedIdentifiers};
 use lazuli_protocol::{ErrorCode, Refusal, Version};
 use lazuli_store::{Row, SpaceId};
 use serde::{Deserialize, Serialize};
-
-use crate::outside::Seen;
 
 pub(crate) use lazuli_generations::Damage;
 
@@ -427,6 +426,7 @@ pub(crate) fn blob(row: Option<&Row>) -> Result<Option<Blob>, Damage> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use lazuli_generations::record::FORMAT;
 
     fn blob() -> Blob {
         let now = Timestamp::from_unix_seconds(1_700_000_000);

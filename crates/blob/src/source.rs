@@ -1,40 +1,28 @@
-//! The source of a copy: which thing `x-ms-copy-source` names, whether the caller may read it, and what it is.
-//!
-//! A URL of this server leads straight to the store. Within the caller's own account what lets the caller write also
-//! lets it read, a shared access signature as far as that goes; another account, and a URL that brings a signature or a
-//! token of its own, is judged by that, as the front door would judge it. Every other URL is fetched over the network,
-//! if the operator allows it: see [`crate::outside`].
-
-mod url;
+//! The source of a copy: what the thing is that `x-ms-copy-source` names. How it is named, and who may read it, is in
+//! `lazuli_copy`.
 
 use std::ops::Range;
-use std::sync::Arc;
 
+use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lazuli_concurrency::{ConditionRefusal, ReadRules};
+use lazuli_copy::{CopySources, Outside, SourceUrl, feed, unverified};
 use lazuli_extents::Held;
-use lazuli_outbound::Outbound;
 use lazuli_protocol::address::Address;
-use lazuli_protocol::request::{Caller, RequestBody, full};
+use lazuli_protocol::request::{RequestBody, full};
 use lazuli_protocol::{
-    Account, ErrorCode, Headers, Operation, Refusal, Request, ServiceKind, SourceAccess, SourceRead, Version,
-    names,
+    ErrorCode, Headers, Metadata, Operation, Refusal, Request, ServiceKind, Version, names,
 };
 use lazuli_store::Partition;
 
 use crate::cipher::Key;
 use crate::encryption::{self, Seal};
-use crate::outside::{Outside, feed};
-use crate::put::check_no_pending_copy;
-use crate::record::Blob;
+use crate::put::{DEFAULT_CONTENT_TYPE, MAX_PAGE_BLOB, PAGE, check_no_pending_copy};
+use crate::record::{Blob, ContentHeaders, Kind};
 use crate::tag_query::TagCondition;
 use crate::target::{Found, State, Target, not_found};
 use crate::{BlobService, keys, reply};
 
-pub(crate) use url::SourceUrl;
-
-const COPY_SOURCE: &str = "x-ms-copy-source";
-const AUTHORIZATION: &str = "x-ms-copy-source-authorization";
 const IF_TAGS: &str = "x-ms-source-if-tags";
 /// The conditions on a source, and what a server calls them.
 const CONDITIONS: [(&str, &str); 5] = [
@@ -44,17 +32,6 @@ const CONDITIONS: [(&str, &str); 5] = [
     ("x-ms-source-if-unmodified-since", "if-unmodified-since"),
     (IF_TAGS, "x-ms-if-tags"),
 ];
-
-/// What copies may come from.
-#[derive(Clone)]
-pub struct CopySources {
-    /// Judges sources of this server that bring credentials of their own.
-    pub access: Arc<dyn SourceAccess>,
-    /// Host names whose first label is an account of this server.
-    pub host_suffixes: Vec<String>,
-    /// Fetches what is elsewhere, as far as that is allowed.
-    pub outbound: Outbound,
-}
 
 /// A source that was found, that the caller may read, and whose conditions hold.
 pub(crate) struct Source {
@@ -89,10 +66,9 @@ pub(crate) struct Here {
 impl BlobService {
     /// The source that a request names.
     pub(crate) async fn source(&self, request: &Request) -> Result<Source, Refusal> {
-        let text = request.headers.required(COPY_SOURCE)?;
-        let url = SourceUrl::parse(text, &request.endpoint, request.version)?;
+        let url = SourceUrl::of(request)?;
         let sources = self.copies.sources()?;
-        match url.service(&request.endpoint, &sources.host_suffixes) {
+        match url.service(ServiceKind::Blob, &request.endpoint, &sources.host_suffixes) {
             Some(ServiceKind::Blob) => self.source_here(request, &url, sources).await,
             Some(_) => {
                 let refusal = Refusal::new(ErrorCode::CannotVerifyCopySource);
@@ -108,7 +84,7 @@ impl BlobService {
         url: &SourceUrl,
         sources: &CopySources,
     ) -> Result<Source, Refusal> {
-        let address = url.address(&sources.host_suffixes)?;
+        let address = url.address(ServiceKind::Blob, &sources.host_suffixes)?;
         let is_own = address.account == request.account.name;
         let key = encryption::source_key(&request.headers)?;
         let (blob, here) = self
@@ -131,9 +107,9 @@ impl BlobService {
     ) -> Result<(Blob, Here), Refusal> {
         names::check_blob(&address.container, &address.object)?;
         let state = State::parse(&url.query)?;
-        let account = self.admit_source(request, url, sources, address, Operation::GetBlob).await?;
+        let account = sources.admit(request, url, address, Operation::GetBlob, self).await?;
         if copies_tags(request)? || request.headers.contains_key(IF_TAGS) {
-            self.admit_source(request, url, sources, address, Operation::GetBlobTags).await?;
+            sources.admit(request, url, address, Operation::GetBlobTags, self).await?;
         }
         let container = self.container(&account, &address.container).await?;
         let partition = keys::blob(container.space, &address.object);
@@ -143,42 +119,6 @@ impl BlobService {
         let seal = self.unseal_with(key, &account, &blob)?;
         let partition = target.partition;
         Ok((blob, Here { partition, state, is_archived, is_own: false, seal, _held: held }))
-    }
-
-    /// The account of a source in this server, if the caller may do that with it.
-    async fn admit_source(
-        &self,
-        request: &Request,
-        url: &SourceUrl,
-        sources: &CopySources,
-        address: &Address,
-        operation: Operation,
-    ) -> Result<Arc<Account>, Refusal> {
-        let authorization = request.headers.get(AUTHORIZATION);
-        let by_url = SourceRead {
-            operation,
-            address,
-            query: &url.query,
-            authorization,
-            version: request.version,
-            secure: url.is_secure(),
-            peer: request.peer,
-            now: request.now,
-        };
-        let brings_its_own = url.query.contains("sig") || authorization.is_some();
-        if address.account == request.account.name && !brings_its_own {
-            match &request.caller {
-                Caller::Key | Caller::Bearer { .. } => return Ok(request.account.clone()),
-                Caller::Sas(_) => {
-                    let by_caller = SourceRead { query: &request.query, secure: request.secure, ..by_url };
-                    if let Ok(account) = sources.access.admit(&by_caller, self).await {
-                        return Ok(account);
-                    }
-                }
-                Caller::Anonymous => {}
-            }
-        }
-        sources.access.admit(&by_url, self).await
     }
 
     async fn source_there(
@@ -201,15 +141,13 @@ impl BlobService {
                 conditions.insert(HeaderName::from_static(theirs), value.clone());
             }
         }
-        let authorization = request.headers.get(AUTHORIZATION).cloned();
-        let found =
-            Outside::open(&sources.outbound, url.uri.clone(), authorization, conditions, request.version)
-                .await;
-        let (outside, blob) = found.map_err(|refusal| match refusal.status() {
+        let found = sources.open(request, url, conditions).await;
+        let (outside, headers) = found.map_err(|refusal| match refusal.status() {
             StatusCode::PRECONDITION_FAILED => unmet(request, ConditionRefusal::ConditionNotMet),
             StatusCode::NOT_MODIFIED => unmet(request, ConditionRefusal::NotModified),
             _ => refusal,
         })?;
+        let blob = describe(&outside, &headers)?;
         Ok(Source { shown_url: url.shown(), length: outside.length(), blob, place: Place::There(outside) })
     }
 
@@ -300,43 +238,43 @@ fn unmet(request: &Request, refusal: ConditionRefusal) -> Refusal {
     }
 }
 
-/// What a client is told of a source in this server: Copy Blob within an account tells it as it is, except who may read
-/// it; everybody else is told that the source could not be verified, and why.
+/// What a client is told of a source in this server: Copy Blob within an account tells it as it is.
 fn told(refusal: Refusal, request: &Request, is_own: bool) -> Refusal {
-    let denied = matches!(refusal.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-    let plainly = request.operation == Operation::CopyBlob && is_own && !denied;
-    let is_theirs = refusal.status().is_client_error();
-    if plainly || !is_theirs || refusal.code() == ErrorCode::CannotVerifyCopySource {
-        return refusal;
-    }
-    unverified(refusal.status(), Some(refusal.code().name()), refusal.text(), request.version)
+    let plainly = request.operation == Operation::CopyBlob && is_own;
+    lazuli_copy::told(refusal, request.version, plainly)
 }
 
-/// The source answered with that status, so it cannot be copied.
-pub(crate) fn unverified(status: StatusCode, code: Option<&str>, message: &str, version: Version) -> Refusal {
-    let mut refusal =
-        Refusal::new(ErrorCode::CannotVerifyCopySource).with_status(status).message(message.to_owned());
-    if version.at_least(2024, 2, 4) {
-        let status_text = status.as_u16();
-        refusal = refusal
-            .detail("CopySourceStatusCode", status_text.to_string())
-            .header(HeaderName::from_static("x-ms-copy-source-status-code"), HeaderValue::from(status_text));
-        if let Some(value) = code.and_then(|code| HeaderValue::from_str(code).ok()) {
-            refusal = refusal
-                .detail("CopySourceErrorCode", code.unwrap_or_default())
-                .header(HeaderName::from_static("x-ms-copy-source-error-code"), value);
+/// The blob that a copy of something elsewhere would be.
+fn describe(outside: &Outside, headers: &HeaderMap) -> Result<Blob, Refusal> {
+    let text = |name: HeaderName| -> Option<String> {
+        let value = std::str::from_utf8(headers.get(name)?.as_bytes()).ok()?.trim();
+        (!value.is_empty()).then(|| value.to_owned())
+    };
+    let number = |name: &str| headers.number(name, 0..=i64::MAX).ok().flatten().map_or(0, i64::unsigned_abs);
+    let kind = match headers.get("x-ms-blob-type").map(HeaderValue::as_bytes) {
+        Some(b"PageBlob") => Kind::Page { sequence_number: number("x-ms-blob-sequence-number") },
+        Some(b"AppendBlob") => {
+            let blocks = u32::try_from(number("x-ms-blob-committed-block-count")).unwrap_or(u32::MAX);
+            Kind::Append { blocks, sealed: headers.flag("x-ms-blob-sealed") == Ok(Some(true)) }
         }
-        refusal = refusal.detail("CopySourceErrorMessage", message);
+        _ => Kind::Block,
+    };
+    let is_page = matches!(kind, Kind::Page { .. });
+    if is_page && (!outside.length().is_multiple_of(PAGE) || outside.length() > MAX_PAGE_BLOB) {
+        return Err(outside.unusable("The source is not a page blob that can be."));
     }
-    refusal
-}
-
-/// More bytes than the operation copies.
-pub(crate) fn too_large(limit: u64) -> Refusal {
-    let limit = limit >> 20;
-    Refusal::new(ErrorCode::CannotVerifyCopySource).with_status(StatusCode::CONFLICT).message(format!(
-        "The source request body for copy source is too large and exceeds the maximum permissible limit ({limit}MB)."
-    ))
+    let mut blob = Blob::new(kind, Default::default(), Default::default());
+    blob.headers = ContentHeaders {
+        content_type: text(CONTENT_TYPE).or_else(|| Some(DEFAULT_CONTENT_TYPE.to_owned())),
+        content_encoding: text(CONTENT_ENCODING),
+        content_language: text(CONTENT_LANGUAGE),
+        content_disposition: text(CONTENT_DISPOSITION),
+        cache_control: text(CACHE_CONTROL),
+        content_md5: headers.md5("content-md5").ok().flatten(),
+    };
+    blob.metadata = Metadata::from_headers(headers)
+        .map_err(|_| outside.unusable("The metadata of the source is not valid."))?;
+    Ok(blob)
 }
 
 /// For the fuzzer: reads a URL, and what can be read out of it.
@@ -345,6 +283,7 @@ pub(crate) fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(url) = SourceUrl::parse(&text, endpoint, Version::NEWEST) {
         let suffixes = ["b".to_owned()];
-        let _ = (url.service(endpoint, &suffixes), url.address(&suffixes), url.shown());
+        let service = ServiceKind::Blob;
+        let _ = (url.service(service, endpoint, &suffixes), url.address(service, &suffixes), url.shown());
     }
 }

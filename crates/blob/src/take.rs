@@ -6,13 +6,14 @@
 use std::ops::Range;
 
 use http::{HeaderMap, HeaderName};
+use lazuli_copy::{too_large, unverified};
 use lazuli_extents::{Content, Edit, Writer};
 use lazuli_protocol::{ByteRange, Headers, Refusal, Request, Version};
 
 use crate::cipher::Nonce;
 use crate::encryption::Seal;
 use crate::intake::{Received, WantMd5};
-use crate::source::{Place, Source, too_large, unverified};
+use crate::source::{Place, Source};
 use crate::{BlobService, reply};
 
 /// The digests that clients send of a source, and what they are called of a body.

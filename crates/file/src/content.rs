@@ -1,4 +1,4 @@
-//! The content of files: Get File, Put Range, List Ranges, and a new length by Set File Properties.
+//! The content of files: Get File, Put Range, and a new length by Set File Properties.
 //!
 //! Content is built from what was there, which takes I/O between reading a row and committing it. So the rule judges first,
 //! the content is built, and the commit holds only if the row is still the one that was judged.
@@ -12,11 +12,11 @@ use http::{HeaderValue, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use lazuli_concurrency::FileUse;
-use lazuli_extents::{Content, Edit, Ranges, Reader, Writer};
+use lazuli_extents::{Content, Edit, Reader, Writer};
 use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::range::content_range;
 use lazuli_protocol::request::{Body, BodyError, full};
-use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response, xml};
+use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response, date};
 use lazuli_store::{Attempts, Change, TransactError, View};
 use md5::{Digest as _, Md5};
 
@@ -28,18 +28,16 @@ use crate::reply::{put, validators};
 use crate::smb_properties::{Purpose, SentProperties};
 use crate::tree::{Entry, Spot, check_kind, entry};
 use crate::usage::Reservation;
-use crate::{FileService, XML, children, opens, share_gone};
+use crate::{FileService, children, opens, share_gone};
 
 /// Bytes that one request can write.
-const MAX_RANGE_WRITE: u64 = 4 << 20;
+pub(crate) const MAX_RANGE_WRITE: u64 = 4 << 20;
 /// What is cleared is freed in units of so many bytes.
 const UNIT: u64 = 512;
-/// Ranges that a reply lists.
-const MAX_RANGES: usize = 100_000;
 
 /// A change of content.
 #[derive(Clone, Debug)]
-enum ContentEdit {
+pub(crate) enum ContentEdit {
     Keep,
     Write(u64, Bytes),
     Clear(Range<u64>),
@@ -67,7 +65,7 @@ impl FileService {
         let headers = &mut response.headers;
         properties(headers, &node);
         put(headers, "accept-ranges", "bytes");
-        let md5 = file.headers.content_md5.as_ref().map(base64);
+        let md5 = file.headers.content_md5.as_ref().map(|md5| base64(md5));
         if let Some(part) = &part {
             headers.insert(CONTENT_RANGE, content_range(part, length));
             if let Some(md5) = md5 {
@@ -78,13 +76,14 @@ impl FileService {
         }
         let part = part.unwrap_or(0..length);
         headers.insert(CONTENT_LENGTH, HeaderValue::from(part.end - part.start));
+        request.caller.override_headers(headers);
         let mut reader = Reader::new(&self.extents, &file.content, part, held);
         if wants_md5 {
             let mut bytes = Vec::new();
             while let Some(more) = reader.next().await.map_err(unreadable)? {
                 bytes.extend_from_slice(&more);
             }
-            put(&mut response.headers, "content-md5", base64(&Md5::digest(&bytes).into()));
+            put(&mut response.headers, "content-md5", base64(&Md5::digest(&bytes)));
             response.body = full(bytes);
         } else {
             response.body = body(reader);
@@ -97,12 +96,7 @@ impl FileService {
         let range = ByteRange::of_write(&request.headers)?;
         let is_clear = request.headers.one_of("x-ms-write", &[("update", false), ("clear", true)])?;
         let is_clear = is_clear.ok_or_else(|| Refusal::missing_header("x-ms-write"))?;
-        let keeps_time = request
-            .headers
-            .one_of("x-ms-file-last-write-time", &[("now", false), ("preserve", true)])?
-            .unwrap_or_default();
         let length = request.content_length.ok_or(ErrorCode::MissingContentLengthHeader)?;
-        let id = lease_id(&request.headers)?;
         let mut md5 = None;
         let edit = if is_clear {
             if length != 0 {
@@ -126,10 +120,33 @@ impl FileService {
             md5 = Some(digest);
             ContentEdit::Write(range.start, body)
         };
-        let target = self.target(&request).await?;
+        let node = self.write_range(&request, range, edit).await?;
+        let mut response = range_written(&node);
+        if let Some(md5) = md5 {
+            put(&mut response.headers, "content-md5", base64(&md5));
+        }
+        Ok(response)
+    }
+
+    /// Changes a range of the file that a request addresses.
+    pub(crate) async fn write_range(
+        &self,
+        request: &Request,
+        range: Range<u64>,
+        edit: ContentEdit,
+    ) -> Result<Node, Refusal> {
+        let keeps_time = request
+            .headers
+            .one_of("x-ms-file-last-write-time", &[("now", false), ("preserve", true)])?
+            .unwrap_or_default();
+        let conditions = request.headers.conditions()?;
+        conditions.check_write()?;
+        let id = lease_id(&request.headers)?;
+        let target = self.target(request).await?;
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
-        let node = self.edit(&spot, FileUse::PutRange, |view, mut node| {
+        self.edit(&spot, FileUse::PutRange, |view, mut node| {
             let lease = admit_write(&node, id)?;
+            conditions.evaluate_write(node.validators())?;
             check_writable(&node)?;
             if range.end > node.length() {
                 return Err(ErrorCode::InvalidRange.into());
@@ -137,22 +154,9 @@ impl FileService {
             let last_write = node.properties.last_write;
             node.touch(view.stamp, view.now);
             node.properties.last_write = if keeps_time { last_write } else { view.now };
-            if let Some(file) = &mut node.file {
-                file.headers.content_md5 = None;
-            }
             Ok((with_lease(node, lease), edit.clone()))
-        });
-        let node = node.await?;
-        let mut response = Response::empty(StatusCode::CREATED);
-        validators(&mut response.headers, node.validators());
-        put(&mut response.headers, "x-ms-request-server-encrypted", "true");
-        put(&mut response.headers, "x-ms-file-last-write-time", {
-            lazuli_protocol::date::iso8601(node.properties.last_write)
-        });
-        if let Some(md5) = md5 {
-            put(&mut response.headers, "content-md5", base64(&md5));
-        }
-        Ok(response)
+        })
+        .await
     }
 
     /// Set File Properties.
@@ -165,6 +169,8 @@ impl FileService {
             Some(..0) => return Err(ErrorCode::OutOfRangeInput.into()),
             length => length.map(i64::unsigned_abs),
         };
+        let conditions = request.headers.conditions()?;
+        conditions.check_write()?;
         let id = lease_id(&request.headers)?;
         let target = self.target(&request).await?;
         let permission = self.permission_key(target.share.space, sent.permission.as_ref()).await?;
@@ -172,6 +178,7 @@ impl FileService {
         let usage = if length.is_some() { FileUse::PutRange } else { FileUse::Write };
         let node = self.edit(&spot, usage, |view, mut node| {
             let lease = admit_write(&node, id)?;
+            conditions.evaluate_write(node.validators())?;
             if !sent.clears_read_only() {
                 check_writable(&node)?;
             }
@@ -180,44 +187,16 @@ impl FileService {
                 node.properties.last_write = view.now;
             }
             sent.apply(&mut node.properties, false, permission.clone(), view.now);
-            if let Some(file) = node.file.as_mut().filter(|_| names_headers || length.is_none()) {
-                file.headers = headers.clone();
+            if let Some(file) = &mut node.file {
+                file.copy = None;
+                if names_headers || length.is_none() {
+                    file.headers = headers.clone();
+                }
             }
             let edit = length.map_or(ContentEdit::Keep, ContentEdit::Resize);
             Ok((with_lease(node, lease), edit))
         });
         Ok(written(StatusCode::OK, &node.await?, spot.parent))
-    }
-
-    /// List Ranges.
-    pub(crate) async fn list_ranges(&self, request: Request) -> Result<Response, Refusal> {
-        let range = ByteRange::of_read(&request.headers)?;
-        let pin = self.extents.pins().pin();
-        let (node, _) = self.file_to_read(&request, FileUse::Read, opens::touched(None)).await?;
-        let Some(file) = &node.file else { return Err(ErrorCode::ResourceTypeMismatch.into()) };
-        let _held = pin.hold([&file.content]);
-        let length = file.content.len();
-        let part = match range {
-            Some(range) if range.first < length => range.within(length)?,
-            Some(_) => length..length,
-            None => 0..length,
-        };
-        let mut xml = xml::Writer::new();
-        xml.open("Ranges");
-        let mut ranges = Ranges::new(&self.extents, &file.content, part);
-        let mut listed = 0;
-        while let Some(range) = ranges.next().await.map_err(unreadable)? {
-            listed += 1;
-            if listed > MAX_RANGES {
-                return Err(ErrorCode::OutOfRangeInput.into());
-            }
-            xml.open("Range").text("Start", range.start).text("End", range.end - 1).close();
-        }
-        xml.close();
-        let mut response = Response::with_body(StatusCode::OK, XML, xml.finish());
-        validators(&mut response.headers, node.validators());
-        put(&mut response.headers, "x-ms-content-length", length.to_string());
-        Ok(response)
     }
 
     /// Changes the file at a spot as the rule decides, content included.
@@ -337,6 +316,15 @@ impl FileService {
     }
 }
 
+/// The reply to a range that was written.
+pub(crate) fn range_written(node: &Node) -> Response {
+    let mut response = Response::empty(StatusCode::CREATED);
+    validators(&mut response.headers, node.validators());
+    put(&mut response.headers, "x-ms-request-server-encrypted", "true");
+    put(&mut response.headers, "x-ms-file-last-write-time", date::iso8601(node.properties.last_write));
+    response
+}
+
 /// The headers that Set File Properties replaces together.
 const CONTENT_HEADERS: [&str; 6] = [
     "x-ms-content-type",
@@ -363,13 +351,13 @@ fn body(reader: Reader) -> Body {
     Box::pin(StreamBody::new(frames))
 }
 
-fn base64(md5: &[u8; 16]) -> String {
+pub(crate) fn base64(digest: &[u8]) -> String {
     use base64::Engine;
-    base64::engine::general_purpose::STANDARD.encode(md5)
+    base64::engine::general_purpose::STANDARD.encode(digest)
 }
 
 /// Content cannot be read or written.
-fn unreadable(error: lazuli_extents::Error) -> Refusal {
+pub(crate) fn unreadable(error: lazuli_extents::Error) -> Refusal {
     tracing::error!(%error, "content cannot be read or written");
     match error {
         lazuli_extents::Error::Full => {

@@ -1,6 +1,8 @@
 //! Files: create, properties, metadata, delete. Their content is in [`crate::content`].
 
-use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE};
+use http::header::{
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE,
+};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use lazuli_concurrency::{Access, ByteRange, FileLease, FileUse, LeaseId};
 use lazuli_extents::Content;
@@ -9,12 +11,14 @@ use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
 
 use crate::FileService;
 use crate::children::At;
+use crate::content::base64;
+use crate::copy::copy_properties;
 use crate::directory::written;
 use crate::opens::FileKey;
 use crate::record::{ContentHeaders, File, Node, NodeId};
 use crate::reply::{put, validators};
 use crate::smb_properties::{Purpose, READ_ONLY, SentProperties};
-use crate::tree::check_kind;
+use crate::tree::{Target, check_kind};
 
 /// The longest file: 4 TiB.
 pub(crate) const MAX_FILE_BYTES: i64 = 4 << 40;
@@ -56,6 +60,7 @@ impl FileService {
                     headers: headers.clone(),
                     lease,
                     incarnation: view.stamp.ticks(),
+                    copy: None,
                     content: Content::hole(length),
                 }),
             }))
@@ -70,7 +75,11 @@ impl FileService {
         let (node, parent) = self.file_to_read(&request, FileUse::Look, ByteRange::ALL).await?;
         let mut response = written(StatusCode::OK, &node, parent);
         properties(&mut response.headers, &node);
-        response.headers.insert(http::header::CONTENT_LENGTH, HeaderValue::from(node.length()));
+        if let Some(md5) = node.file.as_ref().and_then(|file| file.headers.content_md5) {
+            put(&mut response.headers, "content-md5", base64(&md5));
+        }
+        response.headers.insert(CONTENT_LENGTH, HeaderValue::from(node.length()));
+        request.caller.override_headers(&mut response.headers);
         Ok(response)
     }
 
@@ -138,9 +147,20 @@ impl FileService {
     ) -> Result<(Node, NodeId), Refusal> {
         let id = lease_id(&request.headers)?;
         let target = self.target(request).await?;
+        self.file_at(&target, id, usage, range).await
+    }
+
+    /// The file at a target, in the same way.
+    pub(crate) async fn file_at(
+        &self,
+        target: &Target,
+        id: Option<LeaseId>,
+        usage: FileUse,
+        range: ByteRange,
+    ) -> Result<(Node, NodeId), Refusal> {
         let mut admission = self.opens.admission(target.patience);
         loop {
-            let (node, parent) = self.find_target(&target).await?;
+            let (node, parent) = self.find_target(target).await?;
             check_kind(&node, false)?;
             if let Some(file) = &node.file {
                 let admitted = file.lease.admits(Access::Read, id);
@@ -225,6 +245,9 @@ pub(crate) fn properties(headers: &mut HeaderMap, node: &Node) {
         if let Some(value) = value.as_deref().and_then(|value| HeaderValue::from_str(value).ok()) {
             headers.insert(name, value);
         }
+    }
+    if let Some(copied) = &file.copy {
+        copy_properties(headers, copied);
     }
     put(headers, "x-ms-type", "File");
     put(headers, "x-ms-server-encrypted", "true");

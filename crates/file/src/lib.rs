@@ -7,6 +7,7 @@
 
 mod children;
 mod content;
+mod copy;
 mod directory;
 mod file;
 #[doc(hidden)]
@@ -16,10 +17,12 @@ mod keys;
 mod lease;
 mod level;
 mod list;
+mod list_ranges;
 mod moves;
 mod names;
 pub mod opens;
 mod permission;
+mod range_from_url;
 mod record;
 mod rename;
 mod reply;
@@ -27,6 +30,7 @@ mod rows;
 mod share;
 mod smb_properties;
 mod snapshot;
+mod source;
 mod tree;
 mod usage;
 
@@ -35,9 +39,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lazuli_account::AccountDirectory;
+use lazuli_copy::CopySources;
 use lazuli_extents::{Extents, Pace};
 use lazuli_generations::{GarbageWatch, Generations, Swept, unreadable};
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
+use lazuli_protocol::structured::Structured;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
 use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
 
@@ -71,6 +77,7 @@ pub struct FileService {
     /// Whether something may be kept that no snapshot can show.
     kept: Arc<GarbageWatch>,
     usages: Arc<Usages>,
+    sources: Option<CopySources>,
 }
 
 impl FileService {
@@ -79,13 +86,21 @@ impl FileService {
         let shares = Generations::new(store.clone(), accounts.clone());
         let opens = OpenTable::new(PATIENCE);
         let (gate, turns, snapshots, kept, usages) = Default::default();
-        Self { store, extents, accounts, shares, gate, turns, opens, snapshots, kept, usages }
+        let sources = None;
+        Self { store, extents, accounts, shares, gate, turns, opens, snapshots, kept, usages, sources }
     }
 
     /// The same, but SMB clients have so long to answer a break of what they cache.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { opens: OpenTable::new(patience), ..self }
+    }
+
+    /// The same service, which may copy from these sources. Without any it does not copy.
+    #[must_use]
+    pub fn with_copy_sources(mut self, sources: CopySources) -> Self {
+        self.sources = Some(sources);
+        self
     }
 
     /// Whether [`FileService::sweep`] may find something to do.
@@ -130,8 +145,9 @@ fn share_gone() -> Refusal {
 
 #[async_trait]
 impl Service for FileService {
-    async fn call(&self, request: Request) -> Result<Response, Refusal> {
-        match request.operation {
+    async fn call(&self, mut request: Request) -> Result<Response, Refusal> {
+        let structured = Structured::of(&mut request)?;
+        let response = match request.operation {
             Operation::ListShares => self.list_shares(request).await,
             Operation::CreateShare => self.create_share(request).await,
             Operation::GetShareProperties => self.get_share_properties(request).await,
@@ -163,13 +179,20 @@ impl Service for FileService {
             Operation::SetFileProperties => self.set_file_properties(request).await,
             Operation::SetFileMetadata => self.set_file_metadata(request).await,
             Operation::PutRange => self.put_range(request).await,
+            Operation::PutRangeFromUrl => self.put_range_from_url(request).await,
+            Operation::CopyFile => self.copy_file(request).await,
+            Operation::AbortCopyFile => self.abort_copy_file(request).await,
             Operation::ListRanges => self.list_ranges(request).await,
             Operation::DeleteFile => self.delete_file(request).await,
             Operation::LeaseFile => self.lease_file(request).await,
             Operation::ListHandles => self.list_handles(request).await,
             Operation::ForceCloseHandles => self.force_close_handles(request).await,
             operation => Err(Refusal::not_implemented(operation.name())),
-        }
+        }?;
+        Ok(match structured {
+            Some(structured) => structured.answer(response),
+            None => response,
+        })
     }
 
     async fn access_policy(

@@ -74,7 +74,8 @@ impl FileService {
         Ok(key)
     }
 
-    async fn permission(&self, space: SpaceId, key: &str) -> Result<Option<String>, Refusal> {
+    /// The permission of that key.
+    pub(crate) async fn permission(&self, space: SpaceId, key: &str) -> Result<Option<String>, Refusal> {
         if key == INHERITED_PERMISSION {
             return Ok(Some(INHERITED_SDDL.to_owned()));
         }

@@ -14,6 +14,8 @@ use crate::reply::put;
 pub(crate) const NORMAL: u32 = 0x80;
 /// The attribute of a file that must not be changed.
 pub(crate) const READ_ONLY: u32 = 0x1;
+/// The attribute of a file that is to be archived.
+pub(crate) const ARCHIVE: u32 = 0x20;
 /// The attribute of directories.
 pub(crate) const DIRECTORY: u32 = 0x10;
 /// Attributes by name, in the order in which they are shown.
@@ -22,7 +24,7 @@ const NAMES: [(&str, u32); 9] = [
     ("Hidden", 0x2),
     ("System", 0x4),
     ("Directory", DIRECTORY),
-    ("Archive", 0x20),
+    ("Archive", ARCHIVE),
     ("Temporary", 0x100),
     ("Offline", 0x1000),
     ("NotContentIndexed", 0x2000),
@@ -37,6 +39,8 @@ const REQUIRED: Version = Version::new(2019, 2, 2);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SentProperties {
     attributes: Option<u32>,
+    /// A copy has those of its source.
+    copies_attributes: bool,
     created: Option<Time>,
     last_write: Option<Time>,
     change: Option<Time>,
@@ -49,6 +53,8 @@ pub(crate) struct SentProperties {
 enum Time {
     Now,
     At(Timestamp),
+    /// That of the source of a copy.
+    OfSource,
 }
 
 /// A permission that a request sets.
@@ -69,23 +75,32 @@ pub(crate) enum Purpose {
     Set,
     /// A new name for one: `preserve`, and never required.
     Rename,
+    /// A copy: `source`.
+    Copy,
 }
 
 impl SentProperties {
     /// What the headers of a request say.
     pub(crate) fn parse(headers: &HeaderMap, version: Version, purpose: Purpose) -> Result<Self, Refusal> {
-        let is_required = version >= REQUIRED && version < OPTIONAL && purpose != Purpose::Rename;
+        let is_optional = matches!(purpose, Purpose::Rename | Purpose::Copy);
+        let is_required = version >= REQUIRED && version < OPTIONAL && !is_optional;
+        let is_of_source = |value: &str| purpose == Purpose::Copy && value.eq_ignore_ascii_case("source");
+        let preserves = |value: &str| {
+            matches!(purpose, Purpose::Set | Purpose::Rename) && value.eq_ignore_ascii_case("preserve")
+        };
         let text = |name: &str| match headers.filled(name)? {
             None if is_required => Err(Refusal::missing_header(name)),
             found => Ok(found),
         };
         let unset = match purpose {
-            Purpose::Create => "inherit",
+            Purpose::Create | Purpose::Copy => "inherit",
             Purpose::Set | Purpose::Rename => "preserve",
         };
-        let attributes = match text("x-ms-file-attributes")? {
+        let attributes_text = text("x-ms-file-attributes")?;
+        let copies_attributes = attributes_text.is_some_and(is_of_source);
+        let attributes = match attributes_text.filter(|_| !copies_attributes) {
             None => None,
-            Some(value) if value.eq_ignore_ascii_case("preserve") && purpose != Purpose::Create => None,
+            Some(value) if preserves(value) => None,
             Some(value) => Some(
                 parse_attributes(value)
                     .ok_or_else(|| Refusal::invalid_header("x-ms-file-attributes", value))?,
@@ -94,7 +109,8 @@ impl SentProperties {
         let time = |name: &str, value: Option<&str>| match value {
             None => Ok(None),
             Some(value) if value.eq_ignore_ascii_case("now") => Ok(Some(Time::Now)),
-            Some(value) if value.eq_ignore_ascii_case("preserve") && purpose != Purpose::Create => Ok(None),
+            Some(value) if is_of_source(value) => Ok(Some(Time::OfSource)),
+            Some(value) if preserves(value) => Ok(None),
             Some(value) => date::parse_iso8601(value)
                 .map(|moment| Some(Time::At(moment)))
                 .ok_or_else(|| Refusal::invalid_header(name, value)),
@@ -112,7 +128,7 @@ impl SentProperties {
             (Some(sddl), None) => Some(Permission::Sddl(sddl.to_owned())),
             (None, Some(key)) => Some(Permission::Key(key.to_owned())),
         };
-        Ok(Self { attributes, created, last_write, change, permission })
+        Ok(Self { attributes, copies_attributes, created, last_write, change, permission })
     }
 
     /// The properties of something new. `permission` is the key of what was sent.
@@ -124,7 +140,7 @@ impl SentProperties {
     ) -> SmbProperties {
         let time = |sent: Option<Time>| match sent {
             Some(Time::At(moment)) => moment,
-            Some(Time::Now) | None => now,
+            Some(Time::Now | Time::OfSource) | None => now,
         };
         SmbProperties {
             attributes: normal(self.attributes.unwrap_or_default(), is_directory),
@@ -133,6 +149,30 @@ impl SentProperties {
             change: time(self.change),
             permission,
         }
+    }
+
+    /// The properties of the copy of a file, if its source has any. `permission` is the key of what it is to have.
+    pub(crate) fn copy(
+        &self,
+        source: Option<&SmbProperties>,
+        permission: Option<String>,
+        now: Timestamp,
+    ) -> SmbProperties {
+        let mut properties = self.create(false, permission, now);
+        let Some(source) = source else { return properties };
+        if self.copies_attributes {
+            properties.attributes = source.attributes;
+        }
+        for (sent, place, of_source) in [
+            (self.created, &mut properties.created, source.created),
+            (self.last_write, &mut properties.last_write, source.last_write),
+            (self.change, &mut properties.change, source.change),
+        ] {
+            if sent == Some(Time::OfSource) {
+                *place = of_source;
+            }
+        }
+        properties
     }
 
     /// Changes properties that are there. `permission` is the key of what was sent.
@@ -144,7 +184,7 @@ impl SentProperties {
         now: Timestamp,
     ) {
         let set = |place: &mut Timestamp, sent: Option<Time>| match sent {
-            None => {}
+            None | Some(Time::OfSource) => {}
             Some(Time::Now) => *place = now,
             Some(Time::At(moment)) => *place = moment,
         };

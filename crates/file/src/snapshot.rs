@@ -32,11 +32,11 @@ const MAX_ATTEMPTS: usize = 64;
 
 /// The snapshot that a request names.
 pub(crate) fn named(query: &Query) -> Result<Option<Stamp>, Refusal> {
-    named_by(query, PARAMETER)
+    parse(query, PARAMETER)
 }
 
 /// The snapshot that a parameter names.
-pub(crate) fn named_by(query: &Query, parameter: &str) -> Result<Option<Stamp>, Refusal> {
+pub(crate) fn parse(query: &Query, parameter: &str) -> Result<Option<Stamp>, Refusal> {
     let Some(text) = query.get(parameter).filter(|text| !text.is_empty()) else { return Ok(None) };
     match date::parse_snapshot(text) {
         Some(moment) => Ok(Some(Stamp::from_ticks(moment.ticks()))),
@@ -184,7 +184,7 @@ impl FileService {
         }
     }
 
-    /// A snapshot of the share that has a name.
+    /// A snapshot of a share.
     pub(crate) async fn snapshot_of(
         &self,
         account: &Account,

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use lazuli_account::AccountDirectory;
-use lazuli_blob::{BlobRows, BlobService, CopySources};
+use lazuli_blob::{BlobRows, BlobService};
+use lazuli_copy::CopySources;
 use lazuli_file::{FileRows, FileService};
 use lazuli_protocol::{Service, ServiceKind};
 use lazuli_queue::{QueueRows, QueueService};
@@ -40,6 +41,7 @@ impl Services {
         let table = TableService::new(data.store.clone(), accounts.clone());
         let queue = QueueService::new(data.store.clone(), accounts.clone());
         let file = FileService::new(data.store.clone(), extents, accounts.clone());
+        let file = file.with_copy_sources(sources.clone());
         Self { blob: blob.with_copy_sources(sources), queue, table, file }
     }
 }

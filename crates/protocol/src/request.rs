@@ -92,6 +92,17 @@ pub enum Caller {
     Anonymous,
 }
 
+impl Caller {
+    /// Puts the headers that a shared access signature names in the place of the stored ones.
+    pub fn override_headers(&self, headers: &mut HeaderMap) {
+        if let Self::Sas(grant) = self {
+            for (name, value) in &grant.response_headers {
+                headers.insert(name, value.clone());
+            }
+        }
+    }
+}
+
 /// What a shared access signature grants, for the checks that only the service can make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod content;
+mod copies;
 mod handles;
 mod interrupted;
 mod lease;

@@ -5,6 +5,7 @@
 //! promises.
 
 mod blob;
+mod file;
 mod queue;
 mod service;
 mod table;
@@ -82,6 +83,11 @@ const WORKLOADS: &[Make] = &[
     |_| Arc::new(blob::Large::put_blocks()),
     |_| Arc::new(blob::Large::get()),
     |_| Arc::new(blob::ListBlobs::new()),
+    |_| Arc::new(file::Small::put()),
+    |_| Arc::new(file::Small::get()),
+    |_| Arc::new(file::Large::put()),
+    |_| Arc::new(file::Large::get()),
+    |_| Arc::new(file::List::new()),
     |_| Arc::new(queue::Put::new()),
     |_| Arc::new(queue::Cycle::at_a_thousand()),
     |_| Arc::new(queue::Cycle::at_ten_thousand()),

@@ -11,21 +11,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE,
-    CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_MATCH, IF_UNMODIFIED_SINCE,
+    LAST_MODIFIED, RANGE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use http_body::Frame;
 use lazuli_outbound::{Error, Outbound, Reply};
 use lazuli_protocol::request::{BodyError, RequestBody};
-use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Version};
+use lazuli_protocol::{ErrorCode, Headers, Refusal, Version};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::put::{DEFAULT_CONTENT_TYPE, MAX_PAGE_BLOB, PAGE};
-use crate::record::{Blob, ContentHeaders, Kind};
-use crate::source::unverified;
+use crate::unverified;
 
 /// Bytes that one request asks for.
 const STEP: u64 = 32 << 20;
@@ -37,18 +35,24 @@ const WAITING: usize = 4;
 
 /// Something on the web that can be read, in the version that was found first.
 #[derive(Clone, Debug)]
-pub(crate) struct Outside {
-    pub(crate) outbound: Outbound,
-    pub(crate) uri: Uri,
-    pub(crate) authorization: Option<HeaderValue>,
-    pub(crate) version: Version,
-    pub(crate) seen: Seen,
+pub struct Outside {
+    /// What fetches it.
+    pub outbound: Outbound,
+    /// Where it is.
+    pub uri: Uri,
+    /// What lets its holder read.
+    pub authorization: Option<HeaderValue>,
+    /// The version of the protocol that it is asked in.
+    pub version: Version,
+    /// What it said of itself at first.
+    pub seen: Seen,
 }
 
 /// What tells one version of a source from another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Seen {
-    pub(crate) length: u64,
+pub struct Seen {
+    /// Its length.
+    pub length: u64,
     etag: Option<String>,
     modified: Option<String>,
 }
@@ -64,14 +68,14 @@ enum Trouble {
 }
 
 impl Outside {
-    /// Asks what is there, under these conditions. The blob says what it is, without its bytes.
-    pub(crate) async fn open(
+    /// Asks what is there, under these conditions. The headers are what it says of itself.
+    pub async fn open(
         outbound: &Outbound,
         uri: Uri,
         authorization: Option<HeaderValue>,
         conditions: HeaderMap,
         version: Version,
-    ) -> Result<(Self, Blob), Refusal> {
+    ) -> Result<(Self, HeaderMap), Refusal> {
         let (outbound, seen) = (outbound.clone(), Seen::default());
         let mut this = Self { outbound, uri, authorization, version, seen };
         // Not HEAD: a URL may be signed for GET alone. The body is left unread.
@@ -84,16 +88,16 @@ impl Outside {
             length.ok().flatten().ok_or_else(|| this.unusable("The source does not tell its length."))?;
         let text = |name| reply.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         this.seen = Seen { length, etag: text(ETAG), modified: text(LAST_MODIFIED) };
-        let blob = this.describe(&reply.headers)?;
-        Ok((this, blob))
+        Ok((this, reply.headers))
     }
 
-    pub(crate) fn length(&self) -> u64 {
+    /// Its length.
+    pub fn length(&self) -> u64 {
         self.seen.length
     }
 
     /// The bytes of a part, as if a client sent them.
-    pub(crate) fn body(&self, part: Range<u64>) -> RequestBody {
+    pub fn body(&self, part: Range<u64>) -> RequestBody {
         let outside = self.clone();
         feed(part.end - part.start, |sender| async move { outside.send(part, &sender).await })
     }
@@ -107,40 +111,6 @@ impl Outside {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
         self.outbound.get(&self.uri, headers).await
-    }
-
-    /// The blob that a copy of this would be.
-    fn describe(&self, headers: &HeaderMap) -> Result<Blob, Refusal> {
-        let text = |name: HeaderName| -> Option<String> {
-            let value = std::str::from_utf8(headers.get(name)?.as_bytes()).ok()?.trim();
-            (!value.is_empty()).then(|| value.to_owned())
-        };
-        let number =
-            |name: &str| headers.number(name, 0..=i64::MAX).ok().flatten().map_or(0, i64::unsigned_abs);
-        let kind = match headers.get("x-ms-blob-type").map(HeaderValue::as_bytes) {
-            Some(b"PageBlob") => Kind::Page { sequence_number: number("x-ms-blob-sequence-number") },
-            Some(b"AppendBlob") => {
-                let blocks = u32::try_from(number("x-ms-blob-committed-block-count")).unwrap_or(u32::MAX);
-                Kind::Append { blocks, sealed: headers.flag("x-ms-blob-sealed") == Ok(Some(true)) }
-            }
-            _ => Kind::Block,
-        };
-        let is_page = matches!(kind, Kind::Page { .. });
-        if is_page && (!self.length().is_multiple_of(PAGE) || self.length() > MAX_PAGE_BLOB) {
-            return Err(self.unusable("The source is not a page blob that can be."));
-        }
-        let mut blob = Blob::new(kind, Default::default(), Default::default());
-        blob.headers = ContentHeaders {
-            content_type: text(CONTENT_TYPE).or_else(|| Some(DEFAULT_CONTENT_TYPE.to_owned())),
-            content_encoding: text(CONTENT_ENCODING),
-            content_language: text(CONTENT_LANGUAGE),
-            content_disposition: text(CONTENT_DISPOSITION),
-            cache_control: text(CACHE_CONTROL),
-            content_md5: headers.md5("content-md5").ok().flatten(),
-        };
-        blob.metadata = Metadata::from_headers(headers)
-            .map_err(|_| self.unusable("The metadata of the source is not valid."))?;
-        Ok(blob)
     }
 
     /// Sends a part, to the end or to a refusal.
@@ -266,7 +236,8 @@ impl Outside {
         unverified(status, code, message, self.version)
     }
 
-    fn unusable(&self, message: &str) -> Refusal {
+    /// A source of which no copy can be made.
+    pub fn unusable(&self, message: &str) -> Refusal {
         unverified(StatusCode::CONFLICT, None, message, self.version)
     }
 
@@ -277,10 +248,10 @@ impl Outside {
 }
 
 /// Where a producer of bytes puts them.
-pub(crate) type Feed = mpsc::Sender<Result<Bytes, Refusal>>;
+pub type Feed = mpsc::Sender<Result<Bytes, Refusal>>;
 
 /// A body of that many bytes, which a task produces a little ahead of its reader.
-pub(crate) fn feed<F>(length: u64, produce: impl FnOnce(Feed) -> F) -> RequestBody
+pub fn feed<F>(length: u64, produce: impl FnOnce(Feed) -> F) -> RequestBody
 where
     F: Future<Output = ()> + Send + 'static,
 {

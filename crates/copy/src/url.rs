@@ -24,15 +24,17 @@ const STRAY: &AsciiSet = &CONTROLS
 
 /// Where a copy comes from, as the client names it.
 #[derive(Clone, Debug)]
-pub(crate) struct SourceUrl {
-    pub(crate) uri: Uri,
-    pub(crate) query: Query,
+pub struct SourceUrl {
+    /// All of it.
+    pub uri: Uri,
+    /// Its query.
+    pub query: Query,
 }
 
 impl SourceUrl {
     /// Reads a URL. The oldest versions name a source by its path, `/account/container/blob`, in this server.
-    pub(crate) fn parse(text: &str, endpoint: &str, version: Version) -> Result<Self, Refusal> {
-        let invalid = || Refusal::invalid_header(super::COPY_SOURCE, text);
+    pub fn parse(text: &str, endpoint: &str, version: Version) -> Result<Self, Refusal> {
+        let invalid = || Refusal::invalid_header(crate::COPY_SOURCE, text);
         if text.len() > MAX_URL {
             return Err(invalid());
         }
@@ -52,12 +54,12 @@ impl SourceUrl {
     }
 
     /// Whether it is of HTTPS.
-    pub(crate) fn is_secure(&self) -> bool {
+    pub fn is_secure(&self) -> bool {
         self.uri.scheme_str() == Some("https")
     }
 
-    /// The service of this server that it is of, if it is: the client reached this server at `endpoint`.
-    pub(crate) fn service(&self, endpoint: &str, suffixes: &[String]) -> Option<ServiceKind> {
+    /// The service of this server that it is of, if it is: the client reached the service `own` of it at `endpoint`.
+    pub fn service(&self, own: ServiceKind, endpoint: &str, suffixes: &[String]) -> Option<ServiceKind> {
         let endpoint: Uri = endpoint.parse().ok()?;
         let (host, own_host) = (host(&self.uri)?, host(&endpoint)?);
         let service =
@@ -67,17 +69,17 @@ impl SourceUrl {
         let has_suffix = suffixes.iter().any(|suffix| {
             host.strip_suffix(suffix.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         });
-        (is_ours || has_suffix).then(|| service(&host).unwrap_or(ServiceKind::Blob))
+        (is_ours || has_suffix).then(|| service(&host).unwrap_or(own))
     }
 
-    /// What it addresses in this server.
-    pub(crate) fn address(&self, suffixes: &[String]) -> Result<Address, Refusal> {
+    /// What it addresses in that service of this server.
+    pub fn address(&self, service: ServiceKind, suffixes: &[String]) -> Result<Address, Refusal> {
         let host = self.uri.authority().map_or("", |authority| authority.as_str());
-        Address::parse(ServiceKind::Blob, host, self.uri.path(), &self.query, suffixes)
+        Address::parse(service, host, self.uri.path(), &self.query, suffixes)
     }
 
     /// The URL as everybody may see it: without what lets its holder read.
-    pub(crate) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         let query = self.uri.query().unwrap_or_default();
         let keeps: fn(&str) -> bool = if self.query.contains("sig") {
             |name| matches!(name, "snapshot" | "versionid" | "sharesnapshot")
@@ -169,7 +171,11 @@ mod tests {
             (host_style, "https://notmine.example/c/b", None),
         ] {
             let url = parse(source).unwrap();
-            assert_eq!(url.service(endpoint, &["mine.example".to_owned()]), service, "{endpoint} {source}");
+            assert_eq!(
+                url.service(Blob, endpoint, &["mine.example".to_owned()]),
+                service,
+                "{endpoint} {source}"
+            );
         }
     }
 
@@ -196,7 +202,7 @@ mod tests {
     #[test]
     fn names_may_be_encoded_or_not() {
         for source in ["http://127.0.0.1:10000/dev1/c/a%20%C3%A9", "http://127.0.0.1:10000/dev1/c/a é"] {
-            assert_eq!(parse(source).unwrap().address(&[]).unwrap().object, "a é");
+            assert_eq!(parse(source).unwrap().address(ServiceKind::Blob, &[]).unwrap().object, "a é");
         }
     }
 

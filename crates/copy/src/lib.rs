@@ -1,0 +1,131 @@
+//! Sources of copies: which thing `x-ms-copy-source` names, whether the caller may read it, and how it is read if it is
+//! not in this server.
+//!
+//! A URL of this server leads straight to the store. Within the caller's own account what lets the caller write also
+//! lets it read, a shared access signature as far as that goes; another account, and a URL that brings a signature or a
+//! token of its own, is judged by that, as the front door would judge it. Every other URL is fetched over the network,
+//! if the operator allows it: see [`Outside`]. What a source in this server is, is known to the service that it is of.
+
+mod outside;
+mod url;
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use lazuli_outbound::Outbound;
+use lazuli_protocol::address::Address;
+use lazuli_protocol::request::Caller;
+use lazuli_protocol::{
+    Account, ErrorCode, Headers, Operation, Refusal, Request, Service, SourceAccess, SourceRead, Version,
+};
+
+pub use outside::{Feed, Outside, Seen, feed};
+pub use url::SourceUrl;
+
+const COPY_SOURCE: &str = "x-ms-copy-source";
+const AUTHORIZATION: &str = "x-ms-copy-source-authorization";
+
+/// What copies may come from.
+#[derive(Clone)]
+pub struct CopySources {
+    /// Judges sources of this server that bring credentials of their own.
+    pub access: Arc<dyn SourceAccess>,
+    /// Host names whose first label is an account of this server.
+    pub host_suffixes: Vec<String>,
+    /// Fetches what is elsewhere, as far as that is allowed.
+    pub outbound: Outbound,
+}
+
+impl CopySources {
+    /// The account of a source in this server, if the caller may do that with it.
+    pub async fn admit(
+        &self,
+        request: &Request,
+        url: &SourceUrl,
+        address: &Address,
+        operation: Operation,
+        service: &dyn Service,
+    ) -> Result<Arc<Account>, Refusal> {
+        let authorization = request.headers.get(AUTHORIZATION);
+        let by_url = SourceRead {
+            operation,
+            address,
+            query: &url.query,
+            authorization,
+            version: request.version,
+            secure: url.is_secure(),
+            peer: request.peer,
+            now: request.now,
+        };
+        let brings_its_own = url.query.contains("sig") || authorization.is_some();
+        if address.account == request.account.name && !brings_its_own {
+            match &request.caller {
+                Caller::Key | Caller::Bearer { .. } => return Ok(request.account.clone()),
+                Caller::Sas(_) => {
+                    let by_caller = SourceRead { query: &request.query, secure: request.secure, ..by_url };
+                    if let Ok(account) = self.access.admit(&by_caller, service).await {
+                        return Ok(account);
+                    }
+                }
+                Caller::Anonymous => {}
+            }
+        }
+        self.access.admit(&by_url, service).await
+    }
+
+    /// A source elsewhere, under these conditions, and the headers that it answers with.
+    pub async fn open(
+        &self,
+        request: &Request,
+        url: &SourceUrl,
+        conditions: HeaderMap,
+    ) -> Result<(Outside, HeaderMap), Refusal> {
+        let authorization = request.headers.get(AUTHORIZATION).cloned();
+        Outside::open(&self.outbound, url.uri.clone(), authorization, conditions, request.version).await
+    }
+}
+
+impl SourceUrl {
+    /// The source that a request names.
+    pub fn of(request: &Request) -> Result<Self, Refusal> {
+        Self::parse(request.headers.required(COPY_SOURCE)?, &request.endpoint, request.version)
+    }
+}
+
+/// What a client is told of a source in this server: as it is where the operation does that (`plainly`), except who may
+/// read it; everybody else is told that the source could not be verified, and why.
+pub fn told(refusal: Refusal, version: Version, plainly: bool) -> Refusal {
+    let denied = matches!(refusal.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    let is_theirs = refusal.status().is_client_error();
+    if (plainly && !denied) || !is_theirs || refusal.code() == ErrorCode::CannotVerifyCopySource {
+        return refusal;
+    }
+    unverified(refusal.status(), Some(refusal.code().name()), refusal.text(), version)
+}
+
+/// The source answered with that status, so it cannot be copied.
+pub fn unverified(status: StatusCode, code: Option<&str>, message: &str, version: Version) -> Refusal {
+    let mut refusal =
+        Refusal::new(ErrorCode::CannotVerifyCopySource).with_status(status).message(message.to_owned());
+    if version.at_least(2024, 2, 4) {
+        let status_text = status.as_u16();
+        refusal = refusal
+            .detail("CopySourceStatusCode", status_text.to_string())
+            .header(HeaderName::from_static("x-ms-copy-source-status-code"), HeaderValue::from(status_text));
+        if let Some(value) = code.and_then(|code| HeaderValue::from_str(code).ok()) {
+            refusal = refusal
+                .detail("CopySourceErrorCode", code.unwrap_or_default())
+                .header(HeaderName::from_static("x-ms-copy-source-error-code"), value);
+        }
+        refusal = refusal.detail("CopySourceErrorMessage", message);
+    }
+    refusal
+}
+
+/// More bytes than the operation copies.
+pub fn too_large(limit: u64) -> Refusal {
+    let limit = limit >> 20;
+    Refusal::new(ErrorCode::CannotVerifyCopySource).with_status(StatusCode::CONFLICT).message(format!(
+        "The source request body for copy source is too large and exceeds the maximum permissible limit ({limit}MB)."
+    ))
+}

@@ -1,0 +1,112 @@
+//! List Ranges: which parts of a file were written, or what became of them since a snapshot of the share.
+
+use std::ops::Range;
+
+use http::StatusCode;
+use lazuli_concurrency::FileUse;
+use lazuli_extents::{Change, Diff, Error, Held, Ranges};
+use lazuli_protocol::{ByteRange, ErrorCode, Refusal, Request, Response, xml};
+
+use crate::children::At;
+use crate::content::unreadable;
+use crate::record::{File, Node};
+use crate::reply::{put, validators};
+use crate::tree::Target;
+use crate::{FileService, XML, opens, snapshot};
+
+/// Ranges that a reply lists.
+const MAX_RANGES: usize = 100_000;
+const PREVIOUS: &str = "prevsharesnapshot";
+
+impl FileService {
+    /// List Ranges.
+    pub(crate) async fn list_ranges(&self, request: Request) -> Result<Response, Refusal> {
+        let range = ByteRange::of_read(&request.headers)?;
+        let pin = self.extents.pins().pin();
+        let (node, _) = self.file_to_read(&request, FileUse::Read, opens::touched(None)).await?;
+        let Some(file) = &node.file else { return Err(ErrorCode::ResourceTypeMismatch.into()) };
+        let _held = pin.hold([&file.content]);
+        let length = file.content.len();
+        let previous = self.previous(&request, file).await?;
+        let (content, extents) = (&file.content, &self.extents);
+        let mut changes = match &previous {
+            None => Changes::All(Ranges::new(extents, content, part(range, length))),
+            Some((older, _)) => {
+                // What was cut off since is cleared, so the longer one counts.
+                let older = older.file.as_ref().map(|file| &file.content).ok_or(ErrorCode::InternalError)?;
+                Changes::Since(Diff::new(extents, older, content, part(range, length.max(older.len()))))
+            }
+        };
+        let mut xml = xml::Writer::new();
+        xml.open("Ranges");
+        let mut listed = 0;
+        while let Some(change) = changes.next().await.map_err(unreadable)? {
+            listed += 1;
+            if listed > MAX_RANGES {
+                return Err(ErrorCode::OutOfRangeInput.into());
+            }
+            let (element, range) = match change {
+                Change::Written(range) => ("Range", range),
+                Change::Cleared(range) => ("ClearRange", range),
+            };
+            xml.open(element).text("Start", range.start).text("End", range.end - 1).close();
+        }
+        xml.close();
+        let mut response = Response::with_body(StatusCode::OK, XML, xml.finish());
+        validators(&mut response.headers, node.validators());
+        put(&mut response.headers, "x-ms-content-length", length.to_string());
+        Ok(response)
+    }
+
+    /// What the file was in the snapshot that a request compares it with.
+    async fn previous(&self, request: &Request, newer: &File) -> Result<Option<(Node, Held)>, Refusal> {
+        let Some(id) = snapshot::parse(&request.query, PREVIOUS)? else { return Ok(None) };
+        if snapshot::named(&request.query)?.is_some_and(|own| own < id) {
+            return Err(ErrorCode::PreviousSnapshotCannotBeNewer.into());
+        }
+        let target = self.target(request).await?;
+        let share = self.share(&request.account, &request.container).await?;
+        let found = self.snapshot_of(&request.account, &request.container, &share, id).await;
+        let share = found.map_err(|refusal| match refusal.code() {
+            ErrorCode::ShareSnapshotNotFound => ErrorCode::PreviousSnapshotNotFound.into(),
+            _ => refusal,
+        })?;
+        let at = share.snapshot.map_or(At::Now, |snapshot| At::Epoch(snapshot.epoch));
+        let pin = self.extents.pins().pin();
+        let found = self.find_target(&Target { share, at, ..target }).await;
+        let (node, _) = found.map_err(|refusal| match refusal.code() {
+            ErrorCode::ResourceNotFound => ErrorCode::FileGenerationMismatch.into(),
+            _ => refusal,
+        })?;
+        match &node.file {
+            Some(file) if file.incarnation == newer.incarnation => {
+                let held = pin.hold([&file.content]);
+                Ok(Some((node, held)))
+            }
+            _ => Err(ErrorCode::FileGenerationMismatch.into()),
+        }
+    }
+}
+
+/// The part of so many bytes that is asked for; nothing if it lies behind them.
+fn part(range: Option<ByteRange>, length: u64) -> Range<u64> {
+    let whole = 0..length;
+    range.map_or(whole, |range| range.within(length).unwrap_or(length..length))
+}
+
+/// Where ranges come from.
+enum Changes {
+    /// Everything that was written.
+    All(Ranges),
+    /// What changed since an older state.
+    Since(Diff),
+}
+
+impl Changes {
+    async fn next(&mut self) -> Result<Option<Change>, Error> {
+        match self {
+            Self::All(ranges) => Ok(ranges.next().await?.map(Change::Written)),
+            Self::Since(diff) => diff.next().await,
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Copy File, Abort Copy File, Put Range from URL, with sources in this server.
+
+use crate::support::{Server, make_directory, make_file, start, write};
+
+fn url(server: &Server, path: &str) -> String {
+    format!("http://{}/{}/docs/{path}", server.address, lazuli_testing::ACCOUNT)
+}
+
+#[tokio::test]
+async fn a_copy_has_the_content_the_headers_and_the_metadata_of_its_source() {
+    let server = start().await;
+    make_directory(&server, "d").await;
+    let headers = "x-ms-type: file\nx-ms-content-length: 5000\nx-ms-content-type: text/x\nx-ms-meta-a: 1";
+    server.put("/docs/d/source", headers, "").await.expect(201);
+    write(&server, "d/source", 1000, b"content").await;
+    let from = format!("x-ms-copy-source: {}", url(&server, "d/source"));
+    let reply = server.signed("PUT", "/docs/target", &from, "").await.expect(202);
+    let id = reply.header("x-ms-copy-id").unwrap().to_owned();
+    assert_eq!(reply.header("x-ms-copy-status"), Some("success"));
+    let source = server.get("/docs/d/source", "").await.expect(200);
+    let target = server.get("/docs/target", "").await.expect(200);
+    assert_eq!(source.body, target.body);
+    for (name, value) in [
+        ("content-type", "text/x"),
+        ("x-ms-meta-a", "1"),
+        ("x-ms-copy-id", &id),
+        ("x-ms-copy-status", "success"),
+        ("x-ms-copy-source", &url(&server, "d/source")),
+        ("x-ms-copy-progress", "5000/5000"),
+    ] {
+        assert_eq!(target.header(name), Some(value), "{name}");
+    }
+    // The two go their own ways.
+    write(&server, "target", 1000, b"another").await;
+    assert_eq!(server.get("/docs/d/source", "").await.expect(200).body, source.body);
+    let abort = |id: &str| format!("/docs/target?comp=copy&copyid={id}");
+    let action = "x-ms-copy-action: abort";
+    server.put(&abort(&id), action, "").await.refused(409, "NoPendingCopyOperation");
+    server.put(&abort("x"), action, "").await.refused(400, "InvalidQueryParameterValue");
+    server.put(&abort(&id), "", "").await.refused(400, "MissingRequiredHeader");
+    // Other headers, and it is no copy any more.
+    server.put("/docs/target?comp=properties", "x-ms-content-type: text/y", "").await.expect(200);
+    assert_eq!(server.get("/docs/target", "").await.expect(200).header("x-ms-copy-id"), None);
+}
+
+#[tokio::test]
+async fn a_copy_is_as_the_request_says_where_it_says_something() {
+    let server = start().await;
+    let headers = "x-ms-type: file\nx-ms-content-length: 3\nx-ms-file-attributes: Hidden\n\
+        x-ms-file-creation-time: 2020-01-02T03:04:05.0000000Z\nx-ms-file-permission: O:SYG:SYD:(A;;FA;;;SY)";
+    let made = server.put("/docs/source", headers, "").await.expect(201);
+    let permission = made.header("x-ms-file-permission-key").unwrap();
+    let from = format!("x-ms-copy-source: {}", url(&server, "source"));
+    let copy = async |more: &str| server.signed("PUT", "/docs/target", &format!("{from}\n{more}"), "").await;
+
+    copy("").await.expect(202);
+    let target = server.get("/docs/target", "").await.expect(200);
+    assert_eq!(target.header("x-ms-file-attributes"), Some("None"));
+    assert_ne!(target.header("x-ms-file-permission-key"), Some(permission));
+
+    let as_source = "x-ms-file-attributes: source\nx-ms-file-creation-time: source\n\
+        x-ms-file-permission-copy-mode: source\nx-ms-file-copy-set-archive: true\nx-ms-meta-own: 1";
+    copy(as_source).await.expect(202);
+    let target = server.get("/docs/target", "").await.expect(200);
+    for (name, value) in [
+        ("x-ms-file-attributes", "Hidden | Archive"),
+        ("x-ms-file-creation-time", "2020-01-02T03:04:05.0000000Z"),
+        ("x-ms-file-permission-key", permission),
+        ("x-ms-meta-own", "1"),
+    ] {
+        assert_eq!(target.header(name), Some(value), "{name}");
+    }
+    copy("x-ms-file-permission-copy-mode: override").await.refused(400, "MissingRequiredHeader");
+    copy("x-ms-file-permission-copy-mode: none").await.refused(400, "InvalidHeaderValue");
+    server.put("/docs/target?comp=properties", "x-ms-file-attributes: ReadOnly", "").await.expect(200);
+    copy("").await.refused(409, "ReadOnlyAttribute");
+    copy("x-ms-file-copy-ignore-readonly: true").await.expect(202);
+}
+
+#[tokio::test]
+async fn bad_sources_are_refused_and_nothing_changes() {
+    let server = start().await;
+    make_directory(&server, "d").await;
+    make_file(&server, "source", 10).await;
+    let copy = async |source: String| {
+        server.signed("PUT", "/docs/target", &format!("x-ms-copy-source: {source}"), "").await
+    };
+    copy(url(&server, "none")).await.refused(404, "ResourceNotFound");
+    copy(url(&server, "d")).await.refused(409, "ResourceTypeMismatch");
+    copy("nonsense".into()).await.refused(400, "InvalidHeaderValue");
+    copy(url(&server, "a:b")).await.refused(400, "InvalidFileOrDirectoryPathName");
+    server.get("/docs/target", "").await.refused(404, "ResourceNotFound");
+}
+
+#[tokio::test]
+async fn a_range_is_taken_from_another_file() {
+    let server = start().await;
+    make_file(&server, "source", 10_000).await;
+    write(&server, "source", 0, &[7; 10_000]).await;
+    make_file(&server, "target", 10_000).await;
+    let from = format!("x-ms-copy-source: {}\nx-ms-write: update", url(&server, "source"));
+    let put = async |more: &str| {
+        server.signed("PUT", "/docs/target?comp=range", &format!("{from}\n{more}"), "").await
+    };
+    let reply = put("x-ms-range: bytes=100-199\nx-ms-source-range: bytes=0-99").await.expect(201);
+    let crc64 = reply.header("x-ms-content-crc64").unwrap().to_owned();
+    let mut expected = vec![0; 10_000];
+    expected[100..200].fill(7);
+    assert_eq!(server.get("/docs/target", "").await.expect(200).body, expected);
+
+    let ranges = "x-ms-range: bytes=0-99\nx-ms-source-range: bytes=0-99";
+    put(&format!("{ranges}\nx-ms-source-if-match-crc64: {crc64}")).await.expect(201);
+    expected[..100].fill(7);
+    for (headers, status, code) in [
+        ("x-ms-range: bytes=0-99".to_owned(), 400, "MissingRequiredHeader"),
+        ("x-ms-range: bytes=0-99\nx-ms-source-range: bytes=0-98".into(), 400, "InvalidHeaderValue"),
+        (
+            "x-ms-range: bytes=0-4194304\nx-ms-source-range: bytes=0-4194304".into(),
+            413,
+            "RequestBodyTooLarge",
+        ),
+        ("x-ms-range: bytes=0-9\nx-ms-source-range: bytes=10000-10009".into(), 416, "CannotVerifyCopySource"),
+        ("x-ms-range: bytes=9999-10000\nx-ms-source-range: bytes=0-1".into(), 416, "InvalidRange"),
+        (format!("{ranges}\nx-ms-source-if-none-match-crc64: {crc64}"), 412, "SourceConditionNotMet"),
+        (format!("{ranges}\nx-ms-source-if-match-crc64: AAAAAAAAAAA="), 412, "SourceConditionNotMet"),
+        (format!("{ranges}\nx-ms-source-content-crc64: AAAAAAAAAAA="), 400, "Crc64Mismatch"),
+    ] {
+        put(&headers).await.refused(status, code);
+    }
+    assert_eq!(server.get("/docs/target", "").await.expect(200).body, expected);
+}

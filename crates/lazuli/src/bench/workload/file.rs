@@ -1,0 +1,303 @@
+//! Files: ranges of 4 KiB, large files from end to end, and a long listing, in a share made for it.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use lazuli_protocol::ServiceKind;
+use tokio::task::JoinSet;
+
+use super::super::client::{Call, Client, Failure};
+use super::super::rows::scatter;
+use super::{Workload, encode, fresh_name};
+
+/// Bytes of a small range.
+const SMALL: usize = 4 << 10;
+/// Bytes of a file of small ranges: one file for each worker.
+const SPREAD: usize = 64 << 20;
+/// Bytes of a large file.
+const LARGE: usize = 256 << 20;
+/// Bytes of a range of one: the most that a request can write.
+const RANGE: usize = 4 << 20;
+/// Files that are listed.
+const LISTED: u64 = 100_000;
+/// Connections that make them.
+const FILLERS: u64 = 64;
+
+/// A share of our own.
+#[derive(Clone)]
+struct Share {
+    path: String,
+}
+
+impl Share {
+    fn new() -> Self {
+        Self { path: format!("/{}", fresh_name()) }
+    }
+
+    async fn create(&self, client: &mut Client) -> Result<(), Failure> {
+        let call = Call::new(Method::PUT, &self.path, "restype=share");
+        client.send(call).await?.expect(StatusCode::CREATED).map(drop)
+    }
+
+    async fn delete(&self, client: &mut Client) -> Result<(), Failure> {
+        let call = Call::new(Method::DELETE, &self.path, "restype=share");
+        client.send(call).await?.expect(StatusCode::ACCEPTED).map(drop)
+    }
+
+    async fn create_file(&self, client: &mut Client, file: &str, length: usize) -> Result<(), Failure> {
+        let call = Call::new(Method::PUT, format!("{}/{file}", self.path), "").header("x-ms-type", "file");
+        let call = with(call, "x-ms-content-length", length.to_string());
+        client.send(call).await?.expect(StatusCode::CREATED).map(drop)
+    }
+
+    async fn put_range(
+        &self,
+        client: &mut Client,
+        file: &str,
+        at: usize,
+        bytes: Bytes,
+    ) -> Result<(), Failure> {
+        let call = Call::new(Method::PUT, format!("{}/{file}", self.path), "comp=range");
+        let call = with(call.header("x-ms-write", "update"), "x-ms-range", range(at, bytes.len()));
+        client.send(call.body(bytes)).await?.expect(StatusCode::CREATED).map(drop)
+    }
+
+    async fn get_range(
+        &self,
+        client: &mut Client,
+        file: &str,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
+        let call = Call::new(Method::GET, format!("{}/{file}", self.path), "");
+        let call = with(call, "x-ms-range", range(at, bytes.len()));
+        let reply = client.send(call).await?.expect(StatusCode::PARTIAL_CONTENT)?;
+        let whole = reply.length == bytes.len() as u64 && bytes.starts_with(&reply.body);
+        if whole { Ok(()) } else { Err(Failure::Wrong("other bytes than were put")) }
+    }
+
+    /// Makes a large file, or writes it again, one range after the other.
+    async fn put_large(&self, client: &mut Client) -> Result<(), Failure> {
+        self.create_file(client, "large", LARGE).await?;
+        let content = noise();
+        for at in (0..LARGE).step_by(RANGE) {
+            self.put_range(client, "large", at, content.clone()).await?;
+        }
+        Ok(())
+    }
+}
+
+fn with(mut call: Call, name: &'static str, value: String) -> Call {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        call.headers.insert(HeaderName::from_static(name), value);
+    }
+    call
+}
+
+fn range(at: usize, length: usize) -> String {
+    format!("bytes={at}-{}", at + length - 1)
+}
+
+/// The content of one range.
+fn noise() -> Bytes {
+    static CONTENT: std::sync::OnceLock<Bytes> = std::sync::OnceLock::new();
+    let make = || (0..).flat_map(|n| scatter(n).to_le_bytes()).take(RANGE).collect();
+    CONTENT.get_or_init(make).clone()
+}
+
+/// Put Range or Get File of 4 KiB somewhere in a file.
+pub(super) struct Small {
+    share: Share,
+    reads: bool,
+}
+
+impl Small {
+    pub(super) fn put() -> Self {
+        Self { share: Share::new(), reads: false }
+    }
+
+    pub(super) fn get() -> Self {
+        Self { share: Share::new(), reads: true }
+    }
+}
+
+#[async_trait]
+impl Workload for Small {
+    fn name(&self) -> &'static str {
+        if self.reads { "get-range" } else { "put-range" }
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::File
+    }
+
+    fn about(&self) -> String {
+        match self.reads {
+            true => format!("get ranges of {SMALL} bytes, anywhere in one file"),
+            false => format!("put ranges of {SMALL} bytes, anywhere in a file for each connection"),
+        }
+    }
+
+    fn is_ours_alone(&self) -> bool {
+        true
+    }
+
+    async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
+        self.share.create(client).await?;
+        if self.reads {
+            self.share.create_file(client, "f", SPREAD).await?;
+            for at in (0..SPREAD).step_by(RANGE) {
+                self.share.put_range(client, "f", at, noise()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn run_one(&self, client: &mut Client, worker: usize, i: u64) -> Result<(), Failure> {
+        let at = scatter(scatter(worker as u64) ^ i) as usize % (SPREAD / SMALL) * SMALL;
+        if self.reads {
+            let from = at % RANGE;
+            return self.share.get_range(client, "f", at, &noise()[from..from + SMALL]).await;
+        }
+        let file = worker.to_string();
+        if i == 0 {
+            self.share.create_file(client, &file, SPREAD).await?;
+        }
+        self.share.put_range(client, &file, at, noise().slice(..SMALL)).await
+    }
+
+    async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
+        self.share.delete(client).await
+    }
+}
+
+/// A large file written or read from end to end in ranges, on one connection.
+pub(super) struct Large {
+    share: Share,
+    reads: bool,
+}
+
+impl Large {
+    pub(super) fn put() -> Self {
+        Self { share: Share::new(), reads: false }
+    }
+
+    pub(super) fn get() -> Self {
+        Self { share: Share::new(), reads: true }
+    }
+}
+
+#[async_trait]
+impl Workload for Large {
+    fn name(&self) -> &'static str {
+        if self.reads { "get-file-256m" } else { "put-file-256m" }
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::File
+    }
+
+    fn about(&self) -> String {
+        let verb = if self.reads { "get" } else { "put" };
+        format!("{verb} a file of 256 MiB in ranges of 4 MiB")
+    }
+
+    fn connections(&self) -> Option<usize> {
+        Some(1)
+    }
+
+    fn is_ours_alone(&self) -> bool {
+        true
+    }
+
+    async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
+        self.share.create(client).await?;
+        if self.reads { self.share.put_large(client).await } else { Ok(()) }
+    }
+
+    async fn run_one(&self, client: &mut Client, _: usize, _: u64) -> Result<(), Failure> {
+        if !self.reads {
+            return self.share.put_large(client).await;
+        }
+        let content = noise();
+        for at in (0..LARGE).step_by(RANGE) {
+            self.share.get_range(client, "large", at, &content).await?;
+        }
+        Ok(())
+    }
+
+    async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
+        self.share.delete(client).await
+    }
+}
+
+/// List Directories and Files: all of a hundred thousand, page by page.
+pub(super) struct List(Share);
+
+impl List {
+    pub(super) fn new() -> Self {
+        Self(Share::new())
+    }
+}
+
+#[async_trait]
+impl Workload for List {
+    fn name(&self) -> &'static str {
+        "list-files-100k"
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::File
+    }
+
+    fn about(&self) -> String {
+        format!("list {LISTED} files, page by page")
+    }
+
+    fn connections(&self) -> Option<usize> {
+        Some(1)
+    }
+
+    fn is_ours_alone(&self) -> bool {
+        true
+    }
+
+    async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
+        self.0.create(client).await?;
+        let mut fillers = JoinSet::new();
+        for filler in 0..FILLERS {
+            let (share, mut client) = (self.0.clone(), client.another());
+            fillers.spawn(async move {
+                for file in (filler..LISTED).step_by(FILLERS as usize) {
+                    share.create_file(&mut client, &format!("{file:08}"), 0).await?;
+                }
+                Ok(())
+            });
+        }
+        while let Some(filled) = fillers.join_next().await {
+            filled.map_err(|error| Failure::Request(error.to_string()))??;
+        }
+        Ok(())
+    }
+
+    async fn run_one(&self, client: &mut Client, _: usize, _: u64) -> Result<(), Failure> {
+        let mut marker = String::new();
+        for _ in 0..LISTED {
+            let query = format!("restype=directory&comp=list{marker}");
+            let reply = client.send(Call::new(Method::GET, &self.0.path, query)).await?;
+            let reply = reply.expect(StatusCode::OK)?;
+            let text = String::from_utf8_lossy(&reply.end);
+            let Some((_, next)) = text.rsplit_once("<NextMarker>") else { return Ok(()) };
+            let Some((next, _)) = next.split_once("</NextMarker>").filter(|(next, _)| !next.is_empty())
+            else {
+                return Ok(());
+            };
+            marker = format!("&marker={}", encode(next));
+        }
+        Err(Failure::Wrong("a listing without end"))
+    }
+
+    async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
+        self.0.delete(client).await
+    }
+}

@@ -211,7 +211,7 @@ impl FileService {
         let mut admission = self.admission(spot);
         let mut attempts = Attempts::new(&*self.store, &self.gate, &partition);
         let mut met = 0;
-        let mut reserved = None;
+        let mut reserved: Option<Reservation> = None;
         loop {
             let pin = self.extents.pins().pin();
             let attempt = attempts.begin(children::reads_to_change(&spot.name)).await.map_err(refusal)?;
@@ -249,7 +249,20 @@ impl FileService {
                 file.content = self.edited(&writer, &file.content, edit).await?;
             }
             let mutations = children::replace(&view, &spot.name, Some(&old), Some(node.clone()))?;
-            self.reserve_growth(&mut reserved, spot, &old, &node).await?;
+            let grown = children::growth(Some(&old), Some(&node));
+            if grown != 0 && reserved.is_none() {
+                reserved = self.usages.try_reserve(spot.space);
+                if reserved.is_none() {
+                    // Whoever has reserved something may wait in the line that this stands in.
+                    drop(attempts);
+                    reserved = Some(self.reserve(spot.space).await?);
+                    attempts = Attempts::new(&*self.store, &self.gate, &partition);
+                    continue;
+                }
+            }
+            if let Some(reserved) = &mut reserved {
+                reserved.ask(grown, spot.quota)?;
+            }
             let before = crate::file::allocated(&old);
             if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
                 reserved.into_iter().for_each(Reservation::keep);
@@ -257,24 +270,6 @@ impl FileService {
                 self.extents.released(before.saturating_sub(crate::file::allocated(&node)));
                 return Ok(node);
             }
-        }
-    }
-
-    /// Reserves what a file grows by, if its length changes or an earlier attempt has reserved something.
-    async fn reserve_growth(
-        &self,
-        reserved: &mut Option<Reservation>,
-        spot: &Spot,
-        old: &Node,
-        new: &Node,
-    ) -> Result<(), Refusal> {
-        let grown = children::growth(Some(old), Some(new));
-        if grown != 0 && reserved.is_none() {
-            *reserved = Some(self.reserve(spot.space).await?);
-        }
-        match reserved {
-            Some(reserved) => reserved.ask(grown, spot.quota),
-            None => Ok(()),
         }
     }
 

@@ -148,6 +148,7 @@ impl FileService {
             reads.keys.extend([keys::child(&to.name.folded), keys::moving(&to.name.folded)]);
         }
         let mut attempts = Attempts::new(&*self.store, &self.gate, &partition);
+        let mut freed: Option<Reservation> = None;
         loop {
             // Whoever looks for content row by row must not miss what goes from one row to another.
             let pin = self.extents.pins().pin();
@@ -167,7 +168,20 @@ impl FileService {
                 rename.judge(&old, replaced.as_ref(), &to.name, view.stamp, view.now)
             })?;
             let mutations = rows(&view, from, to, &old, replaced.as_ref(), &new)?;
-            let freed = self.reserve_freed(from.space, replaced.as_ref()).await?;
+            let grown = children::growth(replaced.as_ref(), None);
+            if grown != 0 && freed.is_none() {
+                freed = self.usages.try_reserve(from.space);
+                if freed.is_none() {
+                    // Whoever has reserved something may wait in the line that this stands in.
+                    drop(attempts);
+                    freed = Some(self.reserve(from.space).await?);
+                    attempts = Attempts::new(&*self.store, &self.gate, &partition);
+                    continue;
+                }
+            }
+            if let Some(freed) = &mut freed {
+                freed.ask(grown, 0)?;
+            }
             if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
                 freed.into_iter().for_each(Reservation::keep);
                 self.extents.released(replaced.as_ref().map_or(0, allocated));

@@ -39,6 +39,8 @@ pub use types::{
 
 /// How long a client has to answer a break. A little less than what a request may take altogether.
 pub const PATIENCE: Duration = Duration::from_secs(29);
+/// How often an open takes away what clients have not given up before it is refused.
+const MAX_ROUNDS: usize = 3;
 const SHARDS: usize = 16;
 
 /// The table. One for all shares of a server.
@@ -130,19 +132,33 @@ impl OpenTable {
     /// The caller has to look at the row after this: only now is it sure that the file stays and is not leased anew.
     pub async fn open(&self, file: FileKey, request: OpenRequest) -> Result<Opened, OpenRefusal> {
         let number = self.number();
-        let deadline = Instant::now() + self.patience;
-        let mut is_overdue = false;
-        loop {
-            let mut wait = match self.try_open(file, number, &request)? {
-                Ok(opened) => return Ok(opened),
-                Err(_) if is_overdue => return Err(OpenRefusal::SharingViolation),
-                Err(wait) => wait,
-            };
-            if timeout_at(deadline, wait.changed()).await.is_err() {
-                is_overdue = true;
-                self.with(file, FileState::revoke);
+        let attempt = || Ok(self.try_open(file, number, &request)?.map_err(|wait| (wait, file)));
+        self.insist(attempt).await?.ok_or(OpenRefusal::SharingViolation)
+    }
+
+    /// Tries something until it need not wait. Clients that do not answer a break in time lose what they cache; if that
+    /// does not help either, a few times over, the answer is none.
+    async fn insist<T, E>(
+        &self,
+        mut attempt: impl FnMut() -> Result<Result<T, (Wait, FileKey)>, E>,
+    ) -> Result<Option<T>, E> {
+        for _ in 0..MAX_ROUNDS {
+            let deadline = Instant::now() + self.patience;
+            let mut overdue = None;
+            loop {
+                let (mut wait, file) = match attempt()? {
+                    Ok(done) => return Ok(Some(done)),
+                    Err(wait) => wait,
+                };
+                // Those that have begun by now had all the time there is when the deadline comes.
+                let first = *overdue.get_or_insert_with(|| self.with(file, |state| state.breaks()));
+                if timeout_at(deadline, wait.changed()).await.is_err() {
+                    self.with(file, |state| state.revoke(first));
+                    break;
+                }
             }
         }
+        Ok(None)
     }
 
     fn try_open(
@@ -245,16 +261,14 @@ impl OpenTable {
 
     /// Has others give up handles that only their caches keep, as before a rename. Those who do not answer lose them.
     pub async fn break_handles(&self, id: OpenId) -> Result<(), Closed> {
-        let deadline = Instant::now() + self.patience;
-        while let Some(mut wait) = self.with_open(id, |state| match state.break_handles(id.number) {
-            Step::Done(()) => None,
-            Step::Wait => Some(state.subscribe()),
-        })? {
-            if timeout_at(deadline, wait.changed()).await.is_err() {
-                self.with(id.file, FileState::revoke);
-            }
-        }
-        Ok(())
+        let attempt = || {
+            self.with_open(id, |state| match state.break_handles(id.number) {
+                Step::Done(()) => Ok(()),
+                Step::Wait => Err((state.subscribe(), id.file)),
+            })
+        };
+        // Whoever has been told so often goes on without.
+        self.insist(attempt).await.map(|_| ())
     }
 
     /// A client answers a break: it keeps so much. What it may cache from now on, and the epoch of that.

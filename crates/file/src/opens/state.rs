@@ -48,10 +48,20 @@ pub(super) struct Open {
 struct Cache {
     key: CacheKey,
     state: Caching,
-    /// A break that the client has not answered yet: what it may keep, and what it may keep in the end.
-    breaking: Option<(Caching, Caching)>,
+    breaking: Option<Breaking>,
     epoch: u16,
     breaks: Option<UnboundedSender<Break>>,
+}
+
+/// A break that the client has not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Breaking {
+    /// The how manieth of the file.
+    number: u64,
+    /// What the client may keep.
+    to: Caching,
+    /// What it may keep in the end.
+    last: Caching,
 }
 
 /// A request over REST that changes the file, from its admission until its commit.
@@ -73,6 +83,8 @@ pub(super) struct FileState {
     delete_pending: bool,
     /// The last open is closed and the file is being deleted.
     going: bool,
+    /// Breaks that have begun so far.
+    breaks: u64,
     changed: Option<watch::Sender<()>>,
 }
 
@@ -87,6 +99,7 @@ impl FileState {
             underway: vec![],
             delete_pending: false,
             going: false,
+            breaks: 0,
             changed: None,
         }
     }
@@ -172,7 +185,7 @@ impl FileState {
         }
         let mut is_answered = true;
         for cache in self.caches.iter_mut().filter(|cache| keys.contains(&Some(cache.key))) {
-            cache.shrink(self.file, cache.state - Caching::H);
+            cache.shrink(self.file, &mut self.breaks, cache.state - Caching::H);
             is_answered &= cache.breaking.is_some();
         }
         is_answered.then_some(Step::Wait)
@@ -183,7 +196,7 @@ impl FileState {
         let mut waits = false;
         for cache in self.caches.iter_mut().filter(|cache| Some(cache.key) != own) {
             if let Some(asked) = rule(cache.state) {
-                cache.shrink(self.file, asked.to);
+                cache.shrink(self.file, &mut self.breaks, asked.to);
                 // What is broken at once needs no waiting for.
                 waits |= asked.waits && cache.breaking.is_some();
             }
@@ -230,20 +243,24 @@ impl FileState {
         key: CacheKey,
         kept: Caching,
     ) -> Result<(Caching, u16), AcknowledgeRefusal> {
-        let file = self.file;
         let cache = self.caches.iter_mut().find(|cache| cache.key == key);
         let cache = cache.ok_or(AcknowledgeRefusal::NotBreaking)?;
-        cache.acknowledge(file, kept)?;
+        cache.acknowledge(self.file, &mut self.breaks, kept)?;
         let answer = (cache.state, cache.epoch);
         self.has_changed();
         Ok(answer)
     }
 
-    /// Takes away what clients were told to give up and have not.
-    pub(super) fn revoke(&mut self) {
+    /// How many breaks have begun so far.
+    pub(super) fn breaks(&self) -> u64 {
+        self.breaks
+    }
+
+    /// Takes away what clients were told to give up by one of the first so many breaks, and have not.
+    pub(super) fn revoke(&mut self, first: u64) {
         for cache in &mut self.caches {
-            if let Some((_, last)) = cache.breaking.take() {
-                cache.state = cache.key.kind().broken_to(cache.state, last);
+            if let Some(breaking) = cache.breaking.take_if(|breaking| breaking.number <= first) {
+                cache.state = cache.key.kind().broken_to(cache.state, breaking.last);
             }
         }
         self.has_changed();
@@ -386,11 +403,11 @@ impl FileState {
 
 impl Cache {
     /// Has it shrink: tells the client, and waits for its answer if there has to be one.
-    fn shrink(&mut self, file: FileKey, to: Caching) {
+    fn shrink(&mut self, file: FileKey, breaks: &mut u64, to: Caching) {
         let kind = self.key.kind();
-        if let Some((_, last)) = &mut self.breaking {
+        if let Some(breaking) = &mut self.breaking {
             // One break at a time. What more is needed is asked for when this one is answered.
-            *last = *last & to;
+            breaking.last = breaking.last & to;
             return;
         }
         let to = kind.broken_to(self.state, to);
@@ -402,21 +419,27 @@ impl Cache {
         let told = Break { file, key: self.key, from: self.state, to, acknowledge, epoch: self.epoch };
         let heard = self.breaks.as_ref().is_some_and(|breaks| breaks.send(told).is_ok());
         if acknowledge && heard {
-            self.breaking = Some((to, to));
+            *breaks += 1;
+            self.breaking = Some(Breaking { number: *breaks, to, last: to });
         } else {
             // Nobody is there to answer, or nothing to be answered for.
             self.state = to;
         }
     }
 
-    fn acknowledge(&mut self, file: FileKey, kept: Caching) -> Result<(), AcknowledgeRefusal> {
-        let (to, last) = self.breaking.ok_or(AcknowledgeRefusal::NotBreaking)?;
+    fn acknowledge(
+        &mut self,
+        file: FileKey,
+        breaks: &mut u64,
+        kept: Caching,
+    ) -> Result<(), AcknowledgeRefusal> {
+        let Breaking { to, last, .. } = self.breaking.ok_or(AcknowledgeRefusal::NotBreaking)?;
         if !to.contains(kept) {
             return Err(AcknowledgeRefusal::KeepsTooMuch);
         }
         (self.breaking, self.state) = (None, kept);
         if !last.contains(kept) {
-            self.shrink(file, last);
+            self.shrink(file, breaks, last);
         }
         Ok(())
     }

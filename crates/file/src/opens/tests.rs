@@ -95,6 +95,24 @@ async fn a_client_that_does_not_answer_loses_its_cache() {
 }
 
 #[tokio::test]
+async fn only_breaks_that_had_their_time_are_taken_as_answered() {
+    let table = table();
+    let (mut first, _heard) = leasing(1, Caching::RH);
+    first.mode = ShareMode { access: R, share: R | FileAccess::DELETE };
+    table.open(FILE, first).await.unwrap();
+    let (mut second, _heard) = leasing(2, Caching::RH);
+    second.mode.access = R;
+    table.open(FILE, second).await.unwrap();
+    let mut admission = table.admission(PATIENCE);
+    assert!(admission.admit(FILE, FileUse::Write).is_err());
+    let begun = table.with(FILE, |state| state.breaks());
+    assert!(admission.admit(FILE, FileUse::Delete).is_err());
+    table.with(FILE, |state| state.revoke(begun));
+    assert_eq!(table.acknowledge(FILE, lease(1), Caching::R), Err(AcknowledgeRefusal::NotBreaking));
+    assert!(table.acknowledge(FILE, lease(2), Caching::R).is_ok());
+}
+
+#[tokio::test]
 async fn opens_under_one_lease_key_share_it_and_it_grows() {
     let table = table();
     let (first, mut heard) = leasing(1, Caching::R);

@@ -36,6 +36,14 @@ impl Usages {
         changes.read_owned().await
     }
 
+    /// Leave to change lengths in a share, if nobody has to be waited for.
+    pub(crate) fn try_reserve(&self, space: SpaceId) -> Option<Reservation> {
+        let usage = self.of(space);
+        let change = usage.changes.clone().try_read_owned().ok()?;
+        let is_known = usage.is_known.load(Ordering::Acquire);
+        is_known.then(|| Reservation { usage, asked: None, _change: change })
+    }
+
     /// The share is deleted.
     pub(crate) fn forget(&self, space: SpaceId) {
         self.0.lock().remove(&space);

@@ -228,6 +228,9 @@ impl FileService {
                 let new = rule(view, old.clone())?;
                 let mutations = children::replace(view, &spot.name, old.as_ref(), new.clone())?;
                 let grown = children::growth(old.as_ref(), new.as_ref());
+                if grown != 0 && reserved.is_none() {
+                    reserved = self.usages.try_reserve(spot.space);
+                }
                 match &mut reserved {
                     None if grown != 0 => return Ok(Decision::Answer(Changed::Length)),
                     None => {}

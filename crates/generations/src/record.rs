@@ -30,7 +30,7 @@ impl From<Damage> for Refusal {
 
 /// The value of a row that holds this.
 pub fn encode(record: &impl Serialize) -> Result<Bytes, Refusal> {
-    let mut value = BytesMut::new().writer();
+    let mut value = BytesMut::with_capacity(256).writer();
     value.get_mut().put_u8(FORMAT);
     postcard::to_io(record, &mut value).map_err(|error| {
         tracing::error!(%error, "a record cannot be encoded");

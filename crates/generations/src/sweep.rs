@@ -203,18 +203,21 @@ impl<G: Generation> Generations<G> {
         pace: Pace,
         referred: &dyn Referred,
     ) -> Result<u64, Refusal> {
-        let mut bytes = 0;
+        let start = || (Bytes::new(), Bytes::new());
+        let (mut bytes, mut from) = (0, start());
         loop {
-            let first = (Bytes::new(), Bytes::new());
-            let page = self.store.scan_space(space, first, None, Which::All, STEP).await;
+            let page = self.store.scan_space(space, from.clone(), None, Which::All, STEP).await;
             let rows = page.map_err(unreadable)?.rows;
             let dropped: u64 = rows.iter().map(|(partition, row)| referred.bytes(partition, row)).sum();
-            let done = self.store.sweep_space(space, rows.len().max(1)).await.map_err(not_settled)?;
+            let swept = self.store.sweep_space(space, from.clone(), rows.len().max(1)).await;
             referred.released(dropped);
             bytes += dropped;
-            if done {
-                break;
-            }
+            from = match swept.map_err(not_settled)? {
+                Some(next) => next,
+                None if from == start() => break,
+                // Nothing can have come meanwhile; that is found out before the space is forgotten.
+                None => start(),
+            };
             pace.rest().await;
         }
         let key = keys::garbage(space);

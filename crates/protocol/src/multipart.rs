@@ -33,7 +33,9 @@ pub fn split<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<&'a [u8]>> {
     let mut parts = Vec::new();
     let mut start = None;
     let mut at = 0;
-    for line in body.split_inclusive(|byte| *byte == b'\n') {
+    let ends = memchr::memchr_iter(b'\n', body).map(|end| end + 1);
+    for end in ends.chain((!body.ends_with(b"\n")).then_some(body.len())) {
+        let line = &body[at..end];
         let delimiter =
             line.trim_ascii_end().strip_prefix(b"--").and_then(|line| line.strip_prefix(boundary.as_bytes()));
         let is_last = delimiter == Some(b"--");

@@ -107,8 +107,13 @@ impl<B: Between> Store for Interposed<B> {
         self.between.set_space(&*self.store, space, from, to).await
     }
 
-    async fn sweep_space(&self, space: SpaceId, limit: usize) -> Result<bool, CommitError> {
-        self.store.sweep_space(space, limit).await
+    async fn sweep_space(
+        &self,
+        space: SpaceId,
+        from: (Bytes, Bytes),
+        limit: usize,
+    ) -> Result<Option<(Bytes, Bytes)>, CommitError> {
+        self.store.sweep_space(space, from, limit).await
     }
 
     async fn new_space(&self) -> Result<SpaceId, CommitError> {

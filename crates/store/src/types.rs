@@ -285,8 +285,15 @@ pub trait Store: Send + Sync + 'static {
         to: SpaceHeader,
     ) -> Result<(), CommitError>;
 
-    /// Removes up to `limit` rows of a closed space; true when none is left. Run by the sweeper.
-    async fn sweep_space(&self, space: SpaceId, limit: usize) -> Result<bool, CommitError>;
+    /// Removes up to `limit` rows of a closed space from `(partition, row key)` on, and says where to go on; `None` if
+    /// no row is left from there on. Once none is left at all, the space's header goes, too. Run by the sweeper, which
+    /// goes on where it was: what it has removed may be dear to read past.
+    async fn sweep_space(
+        &self,
+        space: SpaceId,
+        from: (Bytes, Bytes),
+        limit: usize,
+    ) -> Result<Option<(Bytes, Bytes)>, CommitError>;
 
     /// An id for a new space, never given out before.
     async fn new_space(&self) -> Result<SpaceId, CommitError>;

@@ -46,9 +46,9 @@ impl Failure {
 
 /// What a change set asks for: writes to different entities of one partition, in their order.
 #[derive(Debug)]
-struct Group {
+struct Group<'a> {
     table: String,
-    writes: Vec<Write>,
+    writes: Vec<Write<'a>>,
 }
 
 impl TableService {
@@ -89,7 +89,7 @@ impl TableService {
     }
 
     /// Carries out all writes, or says which one cannot be carried out.
-    async fn commit(&self, request: &Request, group: &Group) -> Result<Result<Stamp, Failure>, Refusal> {
+    async fn commit(&self, request: &Request, group: &Group<'_>) -> Result<Result<Stamp, Failure>, Refusal> {
         let Some(first) = group.writes.first() else { return Err(ErrorCode::InvalidInput.into()) };
         let table = match self.table(&request.account, &group.table).await {
             Ok(table) => table,
@@ -155,7 +155,11 @@ impl TableService {
 
 /// Reads the operations of a change set, in order, and refuses the first that its caller may not do or that cannot be in
 /// one with those before it.
-fn group(request: &Request, carried: &dyn Carried, operations: &[Sent<'_>]) -> Result<Group, Failure> {
+fn group<'a>(
+    request: &Request,
+    carried: &dyn Carried,
+    operations: &[Sent<'a>],
+) -> Result<Group<'a>, Failure> {
     if operations.len() > MAX_OPERATIONS {
         let refusal = invalid("The batch request operation exceeds the maximum 100 changes per change set.");
         return Err(Failure { index: MAX_OPERATIONS - 1, refusal });
@@ -184,7 +188,11 @@ fn group(request: &Request, carried: &dyn Carried, operations: &[Sent<'_>]) -> R
 }
 
 /// The table that an operation is for, and what it does to it.
-fn read(request: &Request, carried: &dyn Carried, sent: &Sent<'_>) -> Result<(String, Write), Refusal> {
+fn read<'a>(
+    request: &Request,
+    carried: &dyn Carried,
+    sent: &Sent<'a>,
+) -> Result<(String, Write<'a>), Refusal> {
     let (operation, address) = carried.locate(&sent.head)?;
     let (caller, version) = (&request.caller, request.version);
     allowed::check_operation(caller, operation, &address.container, version)?;

@@ -4,6 +4,8 @@
 //! An entity's tag is the stamp of the commit that wrote its row, so nothing changes without a new tag. Update, merge and
 //! delete come with `If-Match`, insert-or-replace and insert-or-merge without.
 
+use std::borrow::Cow;
+
 use http::header::{ETAG, LOCATION};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use lazuli_concurrency::{ETagPattern, Stamp, TableETag};
@@ -19,12 +21,12 @@ use crate::{TableService, address, allowed};
 
 /// One entity is to be changed.
 #[derive(Debug)]
-pub(crate) struct Write {
+pub(crate) struct Write<'a> {
     pub(crate) action: Action,
     pub(crate) keys: Keys,
     /// `If-Match`. `None`: whatever is there, or nothing.
     condition: Option<ETagPattern<TableETag>>,
-    entity: Entity<'static>,
+    entity: Entity<'a>,
     reply: Reply,
 }
 
@@ -52,13 +54,13 @@ pub(crate) struct Origin<'a> {
     pub(crate) table: &'a str,
 }
 
-impl Write {
+impl<'a> Write<'a> {
     /// The write that an operation on a table asks for.
     pub(crate) fn parse(
         operation: Operation,
         object: &str,
         (headers, query, version): (&HeaderMap, &Query, Version),
-        body: &[u8],
+        body: &'a [u8],
     ) -> Result<Self, Refusal> {
         let action = match operation {
             Operation::InsertEntity => Action::Insert,
@@ -84,12 +86,12 @@ impl Write {
         let sent = parse::entity(body)?;
         let keys = match action {
             Action::Insert => Keys {
-                partition: sent.partition.ok_or(ErrorCode::PropertiesNeedValue)?,
-                row: sent.row.ok_or(ErrorCode::PropertiesNeedValue)?,
+                partition: sent.partition.ok_or(ErrorCode::PropertiesNeedValue)?.into_owned(),
+                row: sent.row.ok_or(ErrorCode::PropertiesNeedValue)?.into_owned(),
             },
             _ => {
                 let keys = address::keys(object)?;
-                let is_other = |sent: Option<String>, key: &str| sent.is_some_and(|sent| sent != key);
+                let is_other = |sent: Option<Cow<'_, str>>, key: &str| sent.is_some_and(|sent| sent != key);
                 if is_other(sent.partition, &keys.partition) || is_other(sent.row, &keys.row) {
                     return Err(parse::invalid("The keys in the body are not those of the address."));
                 }

@@ -177,6 +177,16 @@ async fn a_leased_share_is_changed_and_deleted_by_its_holder_only_and_read_by_ev
             }
         }
     }
+    let policies = "/used-acl?restype=share";
+    server.put(policies, "", "").await.expect(201);
+    bring_to(&server, policies, "leased").await;
+    let set = |id: &'static str| {
+        let (server, words) = (&server, headers(id));
+        async move { server.signed("PUT", "/used-acl?restype=share&comp=acl", &words, "").await }
+    };
+    set("").await.refused(412, "LeaseIdMissing");
+    set("lease-id=B").await.refused(412, "LeaseIdMismatchWithContainerOperation");
+    set("lease-id=A").await.expect(200);
     let share = "/read?restype=share";
     server.put(share, "", "").await.expect(201);
     bring_to(&server, share, "leased").await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use lazuli_extents::Pace;
-use lazuli_store::{SpaceHeader, SpaceId, Store, Which};
+use lazuli_store::{Commit, Mutation, Partition, SpaceId, Store, Which};
 use lazuli_testing::ACCOUNT;
 
 use crate::support::{Server, make_directory, make_file, start, write};
@@ -506,21 +506,8 @@ async fn a_snapshot_that_a_crash_broke_off_is_not_there_and_its_row_is_removed()
         let mut value = row.value.to_vec();
         assert_eq!(value.pop(), Some(1));
         value.push(0);
-        let commit = lazuli_store::Commit {
-            stamp: server.store.stamp(),
-            epoch: server
-                .store
-                .space(SpaceId::ROOT)
-                .await
-                .unwrap()
-                .map_or(0, |header: SpaceHeader| header.epoch),
-            conditions: vec![],
-            mutations: vec![lazuli_store::Mutation::Put(row.key, value.into())],
-            valid_until: None,
-            bulk: false,
-        };
-        let partition = lazuli_store::Partition::new(SpaceId::ROOT, partition);
-        server.store.commit(&partition, commit).await.unwrap();
+        let put = Mutation::Put(row.key, value.into());
+        commit(&server, &Partition::new(SpaceId::ROOT, partition), vec![put]).await;
         let server = server.restart().await;
         let reply = server.get(&format!("/docs/f?sharesnapshot={id}"), "").await;
         reply.refused(404, "ShareSnapshotNotFound");
@@ -539,4 +526,115 @@ async fn a_snapshot_that_a_crash_broke_off_is_not_there_and_its_row_is_removed()
         assert_eq!(snapshot_rows(&server).await.len(), left);
         server.delete("/docs?restype=share", "x-ms-delete-snapshots: include").await.expect(202);
     }
+}
+
+/// A name of which more was kept than is read at once, made by hand: many snapshots were deleted and nothing swept yet.
+#[tokio::test]
+async fn a_snapshot_is_listed_whatever_was_kept_since() {
+    const KEPT: u64 = 1200;
+    let server = start().await;
+    for name in ["a", "f", "f2", "z"] {
+        make_file(&server, name, 1).await;
+    }
+    let id = take(&server).await;
+    let space = space(&server).await;
+    write(&server, "f", 0, b"x").await;
+    let from = (Bytes::new(), Bytes::new());
+    let page = server.store.scan_space(space, from, None, Which::All, 8192).await.unwrap();
+    let (partition, row) = page.rows.into_iter().find(|(_, row)| row.key.starts_with(b"oF\0")).unwrap();
+    let partition = Partition::new(space, partition);
+    for lot in (1..KEPT).collect::<Vec<_>>().chunks(200) {
+        let key = |last: &u64| Bytes::from([&b"oF\0"[..], &last.to_be_bytes()].concat());
+        let mutations = lot.iter().map(|last| Mutation::Put(key(last), row.value.clone())).collect();
+        commit(&server, &partition, mutations).await;
+    }
+    assert_eq!(kept_rows(&server, space).await as u64, KEPT);
+    for limit in [1, 2, 5000] {
+        assert_eq!(names_at(&server, "", &id, limit).await, ["a", "f", "f2", "z"], "in pages of {limit}");
+    }
+    server.service.sweep(Pace::FULL).await.unwrap();
+    assert_eq!(names_at(&server, "", &id, 2).await, ["a", "f", "f2", "z"]);
+}
+
+/// Commits to the store, past the service.
+async fn commit(server: &Server, partition: &Partition, mutations: Vec<Mutation>) {
+    let header = server.store.space(partition.space).await.unwrap();
+    let commit = Commit {
+        stamp: server.store.stamp(),
+        epoch: header.map_or(0, |header| header.epoch),
+        conditions: vec![],
+        mutations,
+        valid_until: None,
+        bulk: false,
+    };
+    server.store.commit(partition, commit).await.unwrap();
+}
+
+/// What the files of a share are: their names and first bytes.
+type Model = std::collections::BTreeMap<String, u8>;
+
+/// Changes at random, snapshots, deletions of snapshots and sweeps, and beside them a plain model of it all.
+#[tokio::test]
+async fn snapshots_agree_with_a_model_after_any_changes() {
+    const NAMES: [&str; 8] = ["a", "b", "c", "d/a", "d/b", "d/c", "d/e/a", "d/e/b"];
+    for seed in [1u64, 7, 42] {
+        let server = start().await;
+        make_directory(&server, "d").await;
+        make_directory(&server, "d/e").await;
+        let mut random = seed;
+        let mut below = |limit: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) as usize % limit
+        };
+        let (mut now, mut snapshots) = (Model::new(), Vec::<(String, Model)>::new());
+        for step in 0..150u8 {
+            let name = NAMES[below(NAMES.len())];
+            match below(10) {
+                0..=3 => {
+                    make_file(&server, name, 1).await;
+                    write(&server, name, 0, &[step]).await;
+                    now.insert(name.to_owned(), step);
+                }
+                4..=5 if now.remove(name).is_some() => {
+                    server.delete(&format!("/docs/{name}"), "").await.expect(202);
+                }
+                6..=7 => {
+                    let to = NAMES[below(NAMES.len())];
+                    if to != name
+                        && let Some(byte) = now.remove(name)
+                    {
+                        rename(&server, name, to, "").await;
+                        now.insert(to.to_owned(), byte);
+                    }
+                }
+                8 => snapshots.push((take(&server).await, now.clone())),
+                9 if snapshots.len() > 3 => {
+                    let (id, _) = snapshots.remove(below(snapshots.len()));
+                    let target = format!("/docs?restype=share&sharesnapshot={id}");
+                    server.delete(&target, "").await.expect(202);
+                    server.service.sweep(Pace::FULL).await.unwrap();
+                }
+                _ => {}
+            }
+        }
+        assert!(snapshots.len() > 3);
+        for (id, model) in &snapshots {
+            assert_eq!(seen(&server, id).await, *model, "seed {seed}, snapshot {id}");
+        }
+    }
+}
+
+/// All files of a snapshot.
+async fn seen(server: &Server, id: &str) -> Model {
+    let mut seen = Model::new();
+    for directory in ["", "d", "d/e"] {
+        for name in names_at(server, directory, id, 2).await {
+            let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
+            if !["d", "d/e"].contains(&path.as_str()) {
+                let found = server.get(&format!("/docs/{path}?sharesnapshot={id}"), "").await.expect(200);
+                seen.insert(path, found.body[0]);
+            }
+        }
+    }
+    seen
 }

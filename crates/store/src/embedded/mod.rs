@@ -433,19 +433,34 @@ impl Store for Embedded {
         self.shared.queue.submit(Work::SetSpace { space, from, to, stamp }).await
     }
 
-    async fn sweep_space(&self, space: SpaceId, limit: usize) -> Result<bool, CommitError> {
+    async fn sweep_space(
+        &self,
+        space: SpaceId,
+        from: (Bytes, Bytes),
+        limit: usize,
+    ) -> Result<Option<(Bytes, Bytes)>, CommitError> {
         let keys = {
             let snapshot = self.shared.snapshots.current();
-            let all = keys::space_from(space, &[], &[])..keys::space_end(space);
-            rows::range(&self.shared.tree, all, snapshot.seqno)
+            let rest = keys::space_from(space, &from.0, &from.1)..keys::space_end(space);
+            rows::range(&self.shared.tree, rest, snapshot.seqno)
                 .take(limit.min(SWEEP_ROWS))
                 .map(|row| row.map(|(key, _)| key))
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|_| CommitError::Unreadable)?
         };
-        let last = keys.is_empty();
-        self.shared.queue.submit(Work::Sweep { space, keys, last }).await?;
-        Ok(last)
+        let last = keys.is_empty() && from.0.is_empty() && from.1.is_empty();
+        let next = match keys.last() {
+            None => None,
+            Some(key) => {
+                let (_, partition, row) = keys::split(key).ok_or(CommitError::Unreadable)?;
+                // The least key after it.
+                Some((partition, [&row[..], &[0]].concat().into()))
+            }
+        };
+        if last || next.is_some() {
+            self.shared.queue.submit(Work::Sweep { space, keys, last }).await?;
+        }
+        Ok(next)
     }
 
     async fn new_space(&self) -> Result<SpaceId, CommitError> {

@@ -28,36 +28,37 @@ pub(crate) const FIRST_DATE_TIME: Timestamp = Timestamp::from_filetime(0);
 
 /// The body of a write.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Sent {
-    pub(crate) partition: Option<String>,
-    pub(crate) row: Option<String>,
-    pub(crate) entity: Entity<'static>,
+pub(crate) struct Sent<'a> {
+    pub(crate) partition: Option<Cow<'a, str>>,
+    pub(crate) row: Option<Cow<'a, str>>,
+    pub(crate) entity: Entity<'a>,
 }
 
 /// Reads an entity.
-pub(crate) fn entity(body: &[u8]) -> Result<Sent, Refusal> {
+pub(crate) fn entity(body: &[u8]) -> Result<Sent<'_>, Refusal> {
     let Members(members) = object(body)?;
     let mut types = HashMap::new();
-    for (name, raw) in &members {
+    for (Text(name), raw) in &members {
         let Some(name) = name.strip_suffix(ANNOTATION) else { continue };
         let Raw::String(edm) = raw else { return Err(invalid("An annotation of a type is not a string.")) };
         let edm = EdmType::of_name(edm).ok_or_else(|| invalid(format!("There is no type {edm:?}.")))?;
-        types.insert(name.to_owned(), edm);
+        types.insert(name, edm);
     }
+    let typed: Vec<_> = members.iter().map(|(Text(name), _)| types.get(name.as_ref()).copied()).collect();
     let mut sent = Sent::default();
-    for (name, raw) in members {
+    for ((Text(name), raw), edm) in members.into_iter().zip(typed) {
         if name.contains('@') || name.starts_with("odata.") || name == TIMESTAMP {
             continue;
         }
-        let value = value(raw, types.get(&name).copied())?;
-        match name.as_str() {
+        let value = value(raw, edm)?;
+        match name.as_ref() {
             "PartitionKey" => sent.partition = key(value)?,
             "RowKey" => sent.row = key(value)?,
             _ => {
                 check_name(&name)?;
                 let Some(value) = value else { continue };
                 value.check()?;
-                sent.entity.properties.push((Cow::Owned(name), value));
+                sent.entity.properties.push((name, value));
             }
         }
     }
@@ -67,20 +68,20 @@ pub(crate) fn entity(body: &[u8]) -> Result<Sent, Refusal> {
 /// Reads the name of a table that is to be created.
 pub(crate) fn table_name(body: &[u8]) -> Result<String, Refusal> {
     let Members(members) = object(body)?;
-    match members.into_iter().find(|(name, _)| name == "TableName") {
-        Some((_, Raw::String(name))) => Ok(name),
+    match members.into_iter().find(|(Text(name), _)| name == "TableName") {
+        Some((_, Raw::String(name))) => Ok(name.into_owned()),
         Some((_, Raw::Null)) | None => Err(ErrorCode::PropertiesNeedValue.into()),
         Some(_) => Err(invalid("The name of a table is a string.")),
     }
 }
 
-fn object(body: &[u8]) -> Result<Members, Refusal> {
-    let members: Members = serde_json::from_slice(body)
+fn object(body: &[u8]) -> Result<Members<'_>, Refusal> {
+    let members: Members<'_> = serde_json::from_slice(body)
         .map_err(|error| invalid(format!("The body is not a JSON object: {error}.")))?;
     let mut names = HashSet::with_capacity(members.0.len());
     if members.0.len() >= MAX_MEMBERS {
         Err(ErrorCode::TooManyProperties.into())
-    } else if members.0.iter().all(|(name, _)| names.insert(name.as_str())) {
+    } else if members.0.iter().all(|(Text(name), _)| names.insert(name.as_ref())) {
         Ok(members)
     } else {
         Err(ErrorCode::DuplicatePropertiesSpecified.into())
@@ -88,15 +89,15 @@ fn object(body: &[u8]) -> Result<Members, Refusal> {
 }
 
 /// A key of the entity: a string, if it is there.
-fn key(value: Option<Value<'static>>) -> Result<Option<String>, Refusal> {
+fn key(value: Option<Value<'_>>) -> Result<Option<Cow<'_, str>>, Refusal> {
     match value {
         None => Ok(None),
-        Some(Value::String(key)) => Ok(Some(key.into_owned())),
+        Some(Value::String(key)) => Ok(Some(key)),
         Some(_) => Err(invalid("PartitionKey and RowKey are strings.")),
     }
 }
 
-fn value(raw: Raw, edm: Option<EdmType>) -> Result<Option<Value<'static>>, Refusal> {
+fn value(raw: Raw<'_>, edm: Option<EdmType>) -> Result<Option<Value<'_>>, Refusal> {
     let edm = match (edm, &raw) {
         (_, Raw::Null) => return Ok(None),
         (Some(edm), _) => edm,
@@ -106,7 +107,7 @@ fn value(raw: Raw, edm: Option<EdmType>) -> Result<Option<Value<'static>>, Refus
         (None, Raw::String(_) | Raw::Nested) => EdmType::String,
     };
     let value = match (edm, raw) {
-        (EdmType::String, Raw::String(text)) => Some(Value::String(text.into())),
+        (EdmType::String, Raw::String(text)) => Some(Value::String(text)),
         (EdmType::Boolean, Raw::Boolean(is)) => Some(Value::Boolean(is)),
         (EdmType::Boolean, Raw::String(text)) => text.parse().ok().map(Value::Boolean),
         (EdmType::Int32, Raw::Integer(number)) => i32::try_from(number).ok().map(Value::Int32),
@@ -119,7 +120,7 @@ fn value(raw: Raw, edm: Option<EdmType>) -> Result<Option<Value<'static>>, Refus
         (EdmType::DateTime, Raw::String(text)) => date_time(&text).map(Value::DateTime),
         (EdmType::Guid, Raw::String(text)) => guid(&text).map(Value::Guid),
         (EdmType::Binary, Raw::String(text)) => {
-            BASE64.decode(text).ok().map(|bytes| Value::Binary(bytes.into()))
+            BASE64.decode(text.as_ref()).ok().map(|bytes| Value::Binary(bytes.into()))
         }
         _ => None,
     };
@@ -160,32 +161,58 @@ pub(crate) fn invalid(why: impl Into<Cow<'static, str>>) -> Refusal {
 }
 
 /// A member's value, before its type is known.
-enum Raw {
+enum Raw<'a> {
     Null,
     Boolean(bool),
     Integer(i128),
     Float(f64),
-    String(String),
+    String(Cow<'a, str>),
     /// An array or an object: nothing that a property can hold.
     Nested,
 }
 
 /// The members of an object in their order, repeats included.
-struct Members(Vec<(String, Raw)>);
+struct Members<'a>(Vec<(Text<'a>, Raw<'a>)>);
 
-impl<'de> Deserialize<'de> for Members {
+/// A string, lent from the body unless something in it is escaped.
+struct Text<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Text<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Lent;
+
+        impl<'de> Visitor<'de> for Lent {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Lent)
+    }
+}
+
+impl<'de> Deserialize<'de> for Members<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object;
 
         impl<'de> Visitor<'de> for Object {
-            type Value = Members;
+            type Value = Members<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
-                let mut members = Vec::new();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Vec::with_capacity(32);
                 while let Some(member) = map.next_entry()? {
                     // Whoever sees so many refuses them all.
                     if members.len() < MAX_MEMBERS {
@@ -199,34 +226,34 @@ impl<'de> Deserialize<'de> for Members {
     }
 }
 
-impl<'de> Deserialize<'de> for Raw {
+impl<'de> Deserialize<'de> for Raw<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Any;
 
         impl<'de> Visitor<'de> for Any {
-            type Value = Raw;
+            type Value = Raw<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a value")
             }
 
-            fn visit_unit<E>(self) -> Result<Raw, E> {
+            fn visit_unit<E>(self) -> Result<Raw<'de>, E> {
                 Ok(Raw::Null)
             }
 
-            fn visit_bool<E>(self, is: bool) -> Result<Raw, E> {
+            fn visit_bool<E>(self, is: bool) -> Result<Raw<'de>, E> {
                 Ok(Raw::Boolean(is))
             }
 
-            fn visit_i64<E>(self, number: i64) -> Result<Raw, E> {
+            fn visit_i64<E>(self, number: i64) -> Result<Raw<'de>, E> {
                 Ok(Raw::Integer(number.into()))
             }
 
-            fn visit_u64<E>(self, number: u64) -> Result<Raw, E> {
+            fn visit_u64<E>(self, number: u64) -> Result<Raw<'de>, E> {
                 Ok(Raw::Integer(number.into()))
             }
 
-            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Raw, E> {
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Raw<'de>, E> {
                 if number.is_finite() {
                     Ok(Raw::Float(number))
                 } else {
@@ -234,20 +261,20 @@ impl<'de> Deserialize<'de> for Raw {
                 }
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Raw, E> {
-                Ok(Raw::String(text.to_owned()))
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Raw<'de>, E> {
+                Ok(Raw::String(Cow::Borrowed(text)))
             }
 
-            fn visit_string<E>(self, text: String) -> Result<Raw, E> {
-                Ok(Raw::String(text))
+            fn visit_str<E>(self, text: &str) -> Result<Raw<'de>, E> {
+                Ok(Raw::String(Cow::Owned(text.to_owned())))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Raw, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Raw<'de>, A::Error> {
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
                 Ok(Raw::Nested)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw<'de>, A::Error> {
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 Ok(Raw::Nested)
             }
@@ -260,7 +287,7 @@ impl<'de> Deserialize<'de> for Raw {
 mod tests {
     use super::*;
 
-    fn only(body: &str) -> Result<Option<Value<'static>>, ErrorCode> {
+    fn only(body: &str) -> Result<Option<Value<'_>>, ErrorCode> {
         let sent = entity(body.as_bytes()).map_err(|refusal| refusal.code())?;
         Ok(sent.entity.properties.into_iter().next().map(|(_, value)| value))
     }

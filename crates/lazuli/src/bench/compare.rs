@@ -50,7 +50,7 @@ pub(crate) struct CompareArgs {
     /// Another server to compare with; may be given more than once
     #[arg(long = "peer", value_name = "NAME=CONNECTION-STRING")]
     named: Vec<peer::Named>,
-    /// How long all of it may take, installing apart [default: 300, quick: 60]
+    /// How long all of it may take, installing apart [default: 600, quick: 60]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     time: Option<Duration>,
     /// Rounds [default: 3, quick: 2]
@@ -70,7 +70,7 @@ impl CompareArgs {
     }
 
     fn time(&self) -> Duration {
-        self.time.unwrap_or(Duration::from_secs(if self.quick { 60 } else { 300 }))
+        self.time.unwrap_or(Duration::from_secs(if self.quick { 60 } else { 600 }))
     }
 
     /// Half of the time is for what needs no server: a third of that for commits, a third for loading rows at most.
@@ -168,7 +168,8 @@ async fn measure(
 ) -> Result<(), BenchError> {
     let shape = Shape { body_bytes: BODY_BYTES };
     let mut contests = vec![];
-    for name in workload::all(shape).map(|workload| workload.name()) {
+    let wanted = workload::all(shape).filter(|workload| !args.quick || !workload.takes_long());
+    for name in wanted.map(|workload| workload.name()) {
         progress.extend(1);
         progress.step(format!("{name}: preparing"));
         contests.extend(Contest::start(name, shape, peers, args.concurrency.into(), section).await?);

@@ -46,6 +46,11 @@ pub(crate) trait Workload: Send + Sync {
         false
     }
 
+    /// Whether preparing it takes long, so that a first look leaves it out.
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     /// Makes what the operations need. Called once, before the first of them.
     async fn prepare(&self, _client: &mut Client) -> Result<(), Failure> {
         Ok(())

@@ -276,6 +276,10 @@ impl Workload for ListBlobs {
         Some(1)
     }
 
+    fn takes_long(&self) -> bool {
+        true
+    }
+
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.0.create(client).await?;
         for blob in 0..LISTED {

@@ -262,6 +262,10 @@ impl Workload for List {
         true
     }
 
+    fn takes_long(&self) -> bool {
+        true
+    }
+
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.0.create(client).await?;
         let mut fillers = JoinSet::new();

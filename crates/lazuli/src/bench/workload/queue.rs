@@ -157,6 +157,10 @@ impl Workload for Cycle {
         self.depth > 10_000
     }
 
+    fn takes_long(&self) -> bool {
+        self.depth > 1000
+    }
+
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.queue.create(client).await?;
         self.queue.fill(client, self.depth).await

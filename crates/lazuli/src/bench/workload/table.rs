@@ -240,6 +240,10 @@ impl Workload for Get {
         self.entities > 10_000
     }
 
+    fn takes_long(&self) -> bool {
+        self.is_ours_alone()
+    }
+
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.table.fill(client, self.entities).await
     }
@@ -328,6 +332,10 @@ impl Workload for Scan {
 
     fn connections(&self) -> Option<usize> {
         Some(1)
+    }
+
+    fn takes_long(&self) -> bool {
+        true
     }
 
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! How many small requests a second go through the front door, with authentication and with nothing behind it.
 //!
-//! `cargo run --release -p lazuli-front --example throughput [connections] [pipelined] [seconds]`
+//! `cargo run --release -p lazuli-front --example requests [connections] [pipelined] [seconds]`
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from io import BytesIO
 
 import pytest
+import requests
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobServiceClient, generate_blob_sas
 from azure.storage.fileshare import (
@@ -345,13 +346,22 @@ def test_what_changed_since_a_snapshot(share):
 def test_soft_delete_and_restore(tmp_path):
     running = start(tmp_path / "data")
     service = ShareServiceClient.from_connection_string(running.connection_string, retry_total=0)
+    # The library has no word for this property.
+    sas = generate_account_sas(
+        ACCOUNT, KEY, ResourceTypes(service=True), AccountSasPermissions(read=True, write=True), expiry=soon()
+    )
+    policy = "<ShareDeleteRetentionPolicy><Enabled>true</Enabled><Days>7</Days></ShareDeleteRetentionPolicy>"
+    body = f"<StorageServiceProperties>{policy}</StorageServiceProperties>"
+    target = f"{running.endpoints['file']}/?restype=service&comp=properties&{sas}"
+    assert requests.put(target, data=body, headers={"x-ms-version": "2023-11-03"}).status_code == 202
     share = service.create_share(fresh())
     upload(share, "f", b"kept")
     share.delete_share()
-    deleted = [s for s in service.list_shares(include_deleted=True) if s.deleted]
-    if deleted:
-        service.undelete_share(share.share_name, deleted[0].version)
-        assert read(share.get_file_client("f")) == b"kept"
+    refused(404, "ShareNotFound", share.get_share_properties)
+    (deleted,) = [s for s in service.list_shares(include_deleted=True) if s.deleted]
+    assert deleted.name == share.share_name and deleted.remaining_retention_days in (6, 7)
+    service.undelete_share(share.share_name, deleted.version)
+    assert read(share.get_file_client("f")) == b"kept"
     running.stop()
 
 

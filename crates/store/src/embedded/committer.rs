@@ -94,7 +94,7 @@ impl Committer {
 
     fn next_group(&mut self) -> Option<Vec<Job>> {
         let shared = self.shared.clone();
-        let mut taken = shared.queue.take(Some(QUIET));
+        let mut taken = shared.queue.take(self.last_group, GATHER, Some(QUIET));
         if matches!(taken, Taken::Nothing) {
             // The note itself may be lost; but a disk that fails to write is not trusted with the next frame.
             if let Err(error) = self.log.note()
@@ -102,15 +102,14 @@ impl Committer {
             {
                 self.shared.stop("the log could not be written", &error);
             }
-            taken = shared.queue.take(Some(IDLE));
+            taken = shared.queue.take(1, GATHER, Some(IDLE));
         }
         if matches!(taken, Taken::Nothing) {
             self.seal_memtable(IDLE_FLUSH_BYTES);
-            taken = shared.queue.take(None);
+            taken = shared.queue.take(1, GATHER, None);
         }
         match taken {
-            Taken::Jobs(mut jobs) => {
-                shared.queue.gather(&mut jobs, self.last_group, GATHER);
+            Taken::Jobs(jobs) => {
                 self.last_group = jobs.len();
                 Some(jobs)
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lazuli_concurrency::Stamp;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{Commit, CommitError, MAX_BULK_COMMIT_BYTES, Mutation, SpaceHeader, SpaceId};
@@ -64,14 +64,14 @@ pub(crate) struct Queue {
 struct Waiting {
     jobs: VecDeque<Job>,
     closed: bool,
-    /// The committer sleeps until something arrives.
-    asleep: bool,
+    /// The committer sleeps until so many jobs are there.
+    wanted: Option<usize>,
 }
 
 impl Waiting {
-    /// Moves jobs into a group up to its bounds. The first one always fits.
+    /// Moves jobs into a new group up to its bounds. The first one always fits.
     fn move_into(&mut self, group: &mut Vec<Job>) {
-        let mut bytes: usize = group.iter().map(|job| job.work.bytes()).sum();
+        let mut bytes = 0;
         while let Some(job) = self.jobs.front() {
             bytes += job.work.bytes();
             if group.len() >= GROUP_JOBS || (bytes > GROUP_BYTES && !group.is_empty()) {
@@ -115,8 +115,8 @@ impl Queue {
             return Err(CommitError::Stopped);
         }
         waiting.jobs.push_back(job);
-        if waiting.asleep {
-            waiting.asleep = false;
+        if waiting.wanted.is_some_and(|wanted| waiting.jobs.len() >= wanted) {
+            waiting.wanted = None;
             drop(waiting);
             self.arrived.notify_one();
         }
@@ -124,40 +124,42 @@ impl Queue {
     }
 
     /// The next group, or what came instead within the time.
-    pub(crate) fn take(&self, within: Option<Duration>) -> Taken {
-        let deadline = within.map(|w| Instant::now() + w);
+    ///
+    /// Those who were just answered come back one after the other. So a group is waited for, a short time, until it is as
+    /// large as the last one: else the first of them would have a sync to itself, and the rest would wait for two.
+    pub(crate) fn take(&self, expected: usize, gather: Duration, within: Option<Duration>) -> Taken {
+        let expected = expected.clamp(1, GROUP_JOBS);
+        let deadline = within.map(|within| Instant::now() + within);
         let mut waiting = self.waiting.lock();
-        while waiting.jobs.is_empty() {
-            if waiting.closed {
-                return Taken::Closed;
-            }
-            waiting.asleep = true;
-            match deadline {
-                Some(deadline) => {
-                    if self.arrived.wait_until(&mut waiting, deadline).timed_out() && waiting.jobs.is_empty()
-                    {
-                        waiting.asleep = false;
-                        return if waiting.closed { Taken::Closed } else { Taken::Nothing };
-                    }
-                }
-                None => self.arrived.wait(&mut waiting),
-            }
+        if expected > 1 {
+            self.wait_for(&mut waiting, expected, Some(Instant::now() + gather));
         }
-        waiting.asleep = false;
+        if waiting.jobs.is_empty() {
+            self.wait_for(&mut waiting, 1, deadline);
+            if waiting.jobs.is_empty() {
+                return if waiting.closed { Taken::Closed } else { Taken::Nothing };
+            }
+            self.wait_for(&mut waiting, expected, Some(Instant::now() + gather));
+        }
         let mut jobs = vec![];
         waiting.move_into(&mut jobs);
         Taken::Jobs(jobs)
     }
 
-    /// Adds to a group what arrives until it has `expected` jobs, for a short time at most. Those who were just answered
-    /// come back one after the other: without this the first of them would have a sync to itself, and the rest would
-    /// wait for two.
-    pub(crate) fn gather(&self, jobs: &mut Vec<Job>, expected: usize, within: Duration) {
-        let deadline = Instant::now() + within;
-        while jobs.len() < expected.min(GROUP_JOBS) && Instant::now() < deadline {
-            std::thread::yield_now();
-            self.waiting.lock().move_into(jobs);
+    /// Sleeps until so many jobs are there, the time is over, or there will be no more.
+    ///
+    /// To yield the processor instead would react sooner on a calm machine, but on a busy one it comes back only after
+    /// everybody else's slice: milliseconds.
+    fn wait_for(&self, waiting: &mut MutexGuard<'_, Waiting>, jobs: usize, until: Option<Instant>) {
+        waiting.wanted = Some(jobs);
+        while waiting.jobs.len() < jobs && !waiting.closed {
+            match until {
+                Some(until) if self.arrived.wait_until(waiting, until).timed_out() => break,
+                Some(_) => {}
+                None => self.arrived.wait(waiting),
+            }
         }
+        waiting.wanted = None;
     }
 
     /// Takes no more work. What waits is still done.

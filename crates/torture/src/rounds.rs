@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rand::Rng;
+
 use crate::child::{Child, Entry, Silence};
 use crate::workload::{Acknowledged, COMMITTED, REFUSED, VERIFIED};
-use crate::{LossyFs, Mode};
+use crate::{LossyFs, Mode, Seed, require};
 
 /// A worker says that it verified, or acknowledges, within this time.
 const SOON: Duration = Duration::from_secs(60);
@@ -84,4 +86,44 @@ pub fn round_until_cut(
     }
     fs.boot().expect("it boots");
     done
+}
+
+/// Kills a worker so many times, each time at some moment within `alive`, and lets one more verify what is left.
+pub fn kill_again_and_again(worker: &str, kills: usize, alive: Duration) {
+    let seed = Seed::pick();
+    let mut random = seed.rng();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut acknowledged = Acknowledged::default();
+    for kill in 0..kills {
+        let alive = alive.mul_f64(random.random());
+        round(Entry::Test(worker), dir.path(), &mut acknowledged, |_| std::thread::sleep(alive))
+            .unwrap_or_else(|wrong| panic!("kill {kill}: {wrong}"));
+    }
+    round(Entry::Test(worker), dir.path(), &mut acknowledged, |_| ())
+        .unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(acknowledged.total > kills as u64 * 2, "too little was done to tell: {}", acknowledged.total);
+    println!("{} acknowledged over {kills} kills, all true", acknowledged.total);
+}
+
+/// Cuts a worker's power so many times, each time after some operations, and lets one more verify what is left.
+pub fn cut_again_and_again(worker: &str, cuts: usize) {
+    if !require() {
+        return;
+    }
+    let seed = Seed::pick();
+    let mut random = seed.rng();
+    let fs = LossyFs::mount_temporary().expect("mounted");
+    fs.write_back(50, random.random());
+    let mut acknowledged = Acknowledged::default();
+    for cut in 0..cuts {
+        let mode = if cut % 3 == 0 { Mode::Forget } else { Mode::Tear };
+        let (operations, dice) = (random.random_range(1..2000), random.random());
+        round_until_cut(Entry::Test(worker), &fs, &mut acknowledged, mode, operations, dice)
+            .unwrap_or_else(|wrong| panic!("cut {cut}: {wrong}\n{}", fs.report()));
+    }
+    round(Entry::Test(worker), fs.path(), &mut acknowledged, |_| ())
+        .map(drop)
+        .unwrap_or_else(|wrong| panic!("{wrong}\n{}", fs.report()));
+    assert!(acknowledged.total > cuts as u64 * 2, "too little was done to tell: {}", acknowledged.total);
+    println!("{} acknowledged over {cuts} cuts, all true", acknowledged.total);
 }

@@ -20,6 +20,7 @@ mod list;
 mod list_ranges;
 mod moves;
 mod names;
+pub mod native;
 pub mod opens;
 mod permission;
 mod range_from_url;

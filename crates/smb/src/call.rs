@@ -1,0 +1,130 @@
+//! One request as its command sees it, and what the command answers.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::connection::Connection;
+use crate::open::{FileId, Open};
+use crate::server::Server;
+use crate::session::{Session, TreeConnect};
+use crate::wire::cursor::Truncated;
+use crate::wire::header::Header;
+use crate::wire::status::Status;
+
+/// What a command answers: a status that may come with a body, the body after the header, and bytes that follow it.
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    /// Success, or a warning that comes with data.
+    pub(crate) status: Status,
+    /// The body, from behind the header.
+    pub(crate) body: Vec<u8>,
+    /// What follows the body, for reads.
+    pub(crate) data: Vec<Bytes>,
+}
+
+impl Reply {
+    /// A success.
+    pub(crate) fn new(body: Vec<u8>) -> Self {
+        Self { body, ..Self::default() }
+    }
+
+    /// The same with a warning.
+    pub(crate) fn with(self, status: Status) -> Self {
+        Self { status, ..self }
+    }
+}
+
+/// A refusal: a status, and what the error response carries.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) status: Status,
+    pub(crate) data: Vec<u8>,
+}
+
+impl From<Status> for Refused {
+    fn from(status: Status) -> Self {
+        Self { status, data: vec![] }
+    }
+}
+
+impl From<Truncated> for Refused {
+    fn from(truncated: Truncated) -> Self {
+        Status::from(truncated).into()
+    }
+}
+
+/// What comes of a command.
+pub(crate) type Answer = Result<Reply, Refused>;
+
+/// One request.
+pub(crate) struct Call {
+    pub(crate) server: Arc<Server>,
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) header: Header,
+    /// The whole message, from its header on.
+    pub(crate) message: Bytes,
+    /// Whose it is; checked before commands that need one are called.
+    pub(crate) session: Option<Arc<Session>>,
+    /// In which share; checked likewise.
+    pub(crate) tree: Option<Arc<TreeConnect>>,
+    /// Whether it came encrypted.
+    pub(crate) encrypted: bool,
+    /// Whether others of its compound follow.
+    pub(crate) is_last: bool,
+    /// What the requests of a compound hand on to each other.
+    pub(crate) chain: Arc<Mutex<Chain>>,
+    /// Cancelled when the client says so, and when the connection is lost.
+    pub(crate) cancelled: CancellationToken,
+    /// The number under which it is known once it has become asynchronous.
+    pub(crate) async_id: u64,
+}
+
+/// What related requests of a compound hand on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Chain {
+    /// The file that the last request was about.
+    pub(crate) file: Option<FileId>,
+    /// Why there is none: the failure of the request that should have opened it.
+    pub(crate) failed: Option<Status>,
+}
+
+impl Call {
+    /// The session.
+    pub(crate) fn session(&self) -> Result<&Arc<Session>, Status> {
+        self.session.as_ref().ok_or(Status::USER_SESSION_DELETED)
+    }
+
+    /// The share.
+    pub(crate) fn tree(&self) -> Result<&Arc<TreeConnect>, Status> {
+        self.tree.as_ref().ok_or(Status::NETWORK_NAME_DELETED)
+    }
+
+    /// The open file that a request names, or that the compound is about.
+    pub(crate) fn open(&self, id: FileId) -> Result<Arc<Open>, Status> {
+        let id = if id == FileId::RELATED {
+            let chain = self.chain.lock();
+            match (chain.failed, chain.file) {
+                (Some(status), _) => return Err(status),
+                (None, Some(file)) => file,
+                (None, None) => return Err(Status::FILE_CLOSED),
+            }
+        } else {
+            id
+        };
+        let open = self.session()?.open(id).ok_or(Status::FILE_CLOSED)?;
+        if !Arc::ptr_eq(&open.tree, self.tree()?) {
+            return Err(Status::FILE_CLOSED);
+        }
+        self.chain.lock().file = Some(id);
+        Ok(open)
+    }
+
+    /// Tells the client that this takes time: the interim response. To be called before waiting for others to act; does
+    /// nothing the second time.
+    pub(crate) fn pend(&self) {
+        self.connection.send_interim(self);
+    }
+}

@@ -1,0 +1,1 @@
+//! Signing, encryption and the keys for both.

@@ -1,0 +1,1 @@
+//! NTLMv2, the accepting side.

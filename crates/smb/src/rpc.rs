@@ -1,0 +1,1 @@
+//! The pipe that lists shares: DCE/RPC with the one interface that clients ask for.

@@ -1,0 +1,1 @@
+//! SPNEGO, the accepting side: the tokens around NTLM.

@@ -1,0 +1,8 @@
+//! Messages as they are on the wire: parsed from bytes and written to them, nothing else.
+//!
+//! Offsets in a message count from its header, so requests are parsed from the whole message. Our own, rather than a crate's:
+//! docs/decisions/0015.
+
+pub(crate) mod cursor;
+pub(crate) mod header;
+pub(crate) mod status;

@@ -11,11 +11,11 @@ use crate::open::{FileId, Open};
 use crate::server::Server;
 use crate::session::{Session, TreeConnect};
 use crate::wire::cursor::Truncated;
-use crate::wire::header::Header;
+use crate::wire::header::{Command, Header};
 use crate::wire::status::Status;
 
 /// What a command answers: a status that may come with a body, the body after the header, and bytes that follow it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Reply {
     /// Success, or a warning that comes with data.
     pub(crate) status: Status,
@@ -23,6 +23,12 @@ pub(crate) struct Reply {
     pub(crate) body: Vec<u8>,
     /// What follows the body, for reads.
     pub(crate) data: Vec<Bytes>,
+    /// The session that a session setup is about: the response names it, and is signed with its key if it has one.
+    pub(crate) session: Option<Arc<Session>>,
+    /// The tree that was connected.
+    pub(crate) tree_id: Option<u32>,
+    /// Sees the bytes of the response as they are sent, for the hash over the messages that set up a session.
+    pub(crate) sees_response: Option<SeesResponse>,
 }
 
 impl Reply {
@@ -80,7 +86,15 @@ pub(crate) struct Call {
     pub(crate) cancelled: CancellationToken,
     /// The number under which it is known once it has become asynchronous.
     pub(crate) async_id: u64,
+    /// Sends the interim response, once.
+    pub(crate) pending: Mutex<Option<Pend>>,
 }
+
+/// Sees the bytes of a response.
+pub(crate) type SeesResponse = Box<dyn FnOnce(&[u8]) + Send>;
+
+/// Sends an interim response with that number.
+pub(crate) type Pend = Box<dyn FnOnce(u64) + Send>;
 
 /// What related requests of a compound hand on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,8 +137,13 @@ impl Call {
     }
 
     /// Tells the client that this takes time: the interim response. To be called before waiting for others to act; does
-    /// nothing the second time.
-    pub(crate) fn pend(&self) {
-        self.connection.send_interim(self);
+    /// nothing the second time. Refused in the middle of a compound, where only an open may wait.
+    pub(crate) fn pend(&self) -> Result<(), Status> {
+        if !self.is_last {
+            let may_wait = self.header.command == Command::Create as u16;
+            return if may_wait { Ok(()) } else { Err(Status::INTERNAL_ERROR) };
+        }
+        self.pending.lock().take().into_iter().for_each(|pend| pend(self.async_id));
+        Ok(())
     }
 }

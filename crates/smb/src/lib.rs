@@ -8,7 +8,9 @@
 mod call;
 mod commands;
 mod connection;
+mod credits;
 mod crypto;
+mod frame;
 mod ntlm;
 mod open;
 mod rpc;

@@ -48,6 +48,8 @@ use lazuli_protocol::structured::Structured;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
 use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
 
+pub use lazuli_store::SpaceId;
+pub use names::fold as fold_name;
 pub use record::NodeId;
 pub use rows::FileRows;
 

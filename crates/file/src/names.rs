@@ -63,7 +63,7 @@ pub(crate) fn path(object: &str, keep_dots: bool) -> Result<Vec<Name>, Refusal> 
 }
 
 /// What a name, or the beginning of one, is compared by.
-pub(crate) fn fold(text: &str) -> String {
+pub fn fold(text: &str) -> String {
     let upper = |c: char| {
         let mut upper = c.to_uppercase();
         match (upper.next(), upper.next()) {

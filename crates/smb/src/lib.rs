@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "it is being built: goes with the first whole server")]
 
 mod call;
+mod changes;
 mod commands;
 mod connection;
 mod credits;

@@ -129,6 +129,15 @@ pub struct Info {
     pub delete_pending: bool,
 }
 
+/// What went with its last handle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// From the root of the share, with slashes.
+    pub path: String,
+    /// Whether it was a directory.
+    pub is_directory: bool,
+}
+
 /// A new value for some of the properties. Those that are none stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PropertyChange {
@@ -195,6 +204,9 @@ pub enum Failure {
     /// The share is full.
     #[error("the share is full")]
     Full,
+    /// The request contradicts itself, or what it is about.
+    #[error("it makes no sense")]
+    Invalid,
     /// The file would be longer than a file can be, or a request is out of bounds.
     #[error("out of bounds")]
     OutOfBounds,
@@ -343,7 +355,15 @@ impl FileService {
     }
 
     /// Makes what was written durable, and closes. A file that was marked for deletion goes with its last handle.
-    pub async fn close_open(&self, _id: OpenId) -> Result<(), Failure> {
+    ///
+    /// What was removed by that, if anything. The handle is closed even if this fails: then something that was written may be
+    /// lost.
+    pub async fn close_open(&self, _id: OpenId) -> Result<Option<Removed>, Failure> {
+        Err(Failure::Failed)
+    }
+
+    /// Marks a file as sparse, or not.
+    pub async fn set_sparse(&self, _id: OpenId, _sparse: bool) -> Result<(), Failure> {
         Err(Failure::Failed)
     }
 }

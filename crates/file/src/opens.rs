@@ -132,7 +132,13 @@ impl OpenTable {
     /// The caller has to look at the row after this: only now is it sure that the file stays and is not leased anew.
     pub async fn open(&self, file: FileKey, request: OpenRequest) -> Result<Opened, OpenRefusal> {
         let number = self.number();
-        let attempt = || Ok(self.try_open(file, number, &request)?.map_err(|wait| (wait, file)));
+        let attempt = || {
+            let opened = self.try_open(file, number, &request)?;
+            if let (Err(_), Some(waits)) = (&opened, &request.waits) {
+                waits.notify_one();
+            }
+            Ok(opened.map_err(|wait| (wait, file)))
+        };
         self.insist(attempt).await?.ok_or(OpenRefusal::SharingViolation)
     }
 

@@ -31,6 +31,7 @@ fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
         place: Place { parent: NodeId::ROOT, path: "d/f".into() },
         at: Timestamp::from_unix_seconds(1),
         breaks: None,
+        waits: None,
     }
 }
 

@@ -1,9 +1,11 @@
 //! What an open is asked for with, what comes of it, and what its client is told.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use lazuli_concurrency::{CacheKind, Caching, LockConflict, ShareMode, Timestamp};
 use lazuli_store::SpaceId;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::record::NodeId;
@@ -119,6 +121,8 @@ pub struct OpenRequest {
     /// Where the client's session hears of breaks. Each cache has one break outstanding at most, so what waits in there
     /// is bounded by what the session has open.
     pub breaks: Option<UnboundedSender<Break>>,
+    /// Notified when the open has to wait for other clients.
+    pub waits: Option<Arc<Notify>>,
 }
 
 /// What came of an open.

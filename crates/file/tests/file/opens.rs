@@ -30,6 +30,7 @@ pub(crate) fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
         place: Place::default(),
         at: Timestamp::from_ticks(0),
         breaks: None,
+        waits: None,
     }
 }
 

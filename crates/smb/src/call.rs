@@ -76,8 +76,8 @@ pub(crate) struct Call {
     pub(crate) session: Option<Arc<Session>>,
     /// In which share; checked likewise.
     pub(crate) tree: Option<Arc<TreeConnect>>,
-    /// Whether it came encrypted.
-    pub(crate) encrypted: bool,
+    /// The session with whose key it came encrypted, if it did.
+    pub(crate) sealed_by: Option<Arc<Session>>,
     /// Whether others of its compound follow.
     pub(crate) is_last: bool,
     /// What the requests of a compound hand on to each other.

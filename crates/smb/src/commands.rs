@@ -1,1 +1,76 @@
-//! One function for each command: parse, do, answer.
+//! One function for each command: parse, do, answer. Here is who may call which.
+
+pub(crate) mod close;
+pub(crate) mod negotiate;
+mod session_setup;
+mod tree;
+
+use crate::call::{Answer, Call};
+use crate::connection::is_paid_for;
+use crate::wire::header::{Command, flags};
+use crate::wire::status::Status;
+
+/// Answers a call, once it is sure whose it is.
+pub(crate) async fn answer(call: &mut Call) -> Answer {
+    let Some(command) = Command::of(call.header.command) else {
+        return Err(Status::INVALID_PARAMETER.into());
+    };
+    let is_negotiated = call.connection.negotiated.get().is_some();
+    if (command == Command::Negotiate) == is_negotiated {
+        // Once, and first.
+        call.connection.close();
+        return Err(Status::INVALID_PARAMETER.into());
+    }
+    call.session = call.connection.session(&call.server, call.header.session_id);
+    match command {
+        Command::Negotiate => return negotiate::negotiate(call).await,
+        Command::SessionSetup => {
+            check_signature(call)?;
+            return session_setup::session_setup(call).await;
+        }
+        Command::Echo => {
+            check_signature(call)?;
+            return tree::echo(call);
+        }
+        _ => {}
+    }
+    check_login(call)?;
+    check_signature(call)?;
+    match command {
+        Command::Logoff => return tree::logoff(call).await,
+        Command::TreeConnect => return tree::connect(call).await,
+        _ => {}
+    }
+    let session = call.session()?;
+    call.tree = Some(session.tree(call.header.tree_id).ok_or(Status::NETWORK_NAME_DELETED)?);
+    if !is_paid_for(call.connection.dialect(), &call.header, &call.message) {
+        return Err(Status::INVALID_PARAMETER.into());
+    }
+    match command {
+        Command::TreeDisconnect => tree::disconnect(call).await,
+        _ => Err(Status::NOT_IMPLEMENTED.into()),
+    }
+}
+
+/// Refuses who has not logged in, and what should have been encrypted.
+fn check_login(call: &Call) -> Result<(), Status> {
+    let login = call.session()?.login().ok_or(Status::USER_SESSION_DELETED)?;
+    match &call.sealed_by {
+        Some(sealed_by) if sealed_by.id != call.header.session_id => Err(Status::ACCESS_DENIED),
+        None if login.must_encrypt => Err(Status::ACCESS_DENIED),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what is signed wrongly, or not at all if it has to be. What is encrypted needs no signature.
+fn check_signature(call: &Call) -> Result<(), Status> {
+    let Some(login) = call.session.as_ref().and_then(|session| session.login()) else { return Ok(()) };
+    if call.sealed_by.is_some() {
+        return Ok(());
+    }
+    let is_signed = call.header.flags & flags::SIGNED != 0;
+    if is_signed && !login.keys.signing.verify(&call.message) || !is_signed && login.must_sign {
+        return Err(Status::ACCESS_DENIED);
+    }
+    Ok(())
+}

@@ -1,5 +1,441 @@
 //! A connection: frames in, messages to their commands, frames out.
+//!
+//! One task reads, one writes. A frame's messages are begun by the reader, in the order in which frames come, and go on by
+//! themselves from the first thing that they wait for. What is under way is bounded twice: by the client's credits, and by
+//! bytes, for which the reader waits; a request that has become asynchronous counts no more.
+
+use std::collections::{HashMap, HashSet};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::io::AsyncRead;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::call::{Call, Chain, Pend, Reply};
+use crate::commands::{self, negotiate};
+use crate::credits::Window;
+use crate::crypto::Preauth;
+use crate::frame::{self, MAX_FIRST_FRAME, MAX_FRAME, Message, OLD, SEALED};
+use crate::negotiated::{Dialect, Negotiated};
+use crate::outgoing::{self, Frame, Response};
+use crate::server::Server;
+use crate::session::Session;
+use crate::wire::cursor::Reader;
+use crate::wire::header::{Command, HEADER, Header, UNSOLICITED, flags};
+use crate::wire::status::Status;
+
+/// How long a client may take to log in.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes that one credit stands for.
+const CREDIT: usize = 64 << 10;
+/// Credits' worth of requests and responses that may be in memory for one connection.
+const ROOM: u32 = 1024;
+/// Where the session id is in the header of an encrypted message.
+const SEALED_SESSION: usize = 44;
 
 /// A connection.
+pub(crate) struct Connection {
+    pub(crate) peer: SocketAddr,
+    /// What client and server have agreed on.
+    pub(crate) negotiated: OnceLock<Negotiated>,
+    /// The hash over the messages that negotiated it.
+    pub(crate) preauth: Mutex<Preauth>,
+    /// Sessions on it, by number.
+    sessions: Mutex<HashSet<u64>>,
+    window: Mutex<Window>,
+    /// What is under way, by message id.
+    underway: Mutex<HashMap<u64, Underway>>,
+    outgoing: UnboundedSender<Frame>,
+    room: Arc<Semaphore>,
+    closed: CancellationToken,
+}
+
+#[derive(Clone, Debug)]
+struct Underway {
+    async_id: u64,
+    cancelled: CancellationToken,
+}
+
+/// The client has done what no client does: hang up.
 #[derive(Debug)]
-pub(crate) struct Connection {}
+struct HangUp;
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve(
+    server: Arc<Server>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    closing: CancellationToken,
+) {
+    let (mut reader, mut writer) = stream.into_split();
+    let (outgoing, mut queue) = mpsc::unbounded_channel();
+    let connection = Arc::new(Connection {
+        peer,
+        negotiated: OnceLock::new(),
+        preauth: Mutex::default(),
+        sessions: Mutex::default(),
+        window: Mutex::new(Window::new()),
+        underway: Mutex::default(),
+        outgoing,
+        room: Arc::new(Semaphore::new(ROOM as usize)),
+        closed: closing.child_token(),
+    });
+    let closed = connection.closed.clone();
+    let writing = tokio::spawn(async move {
+        let sent = tokio::select! {
+            sent = outgoing::send_all(&mut writer, &mut queue) => sent,
+            () = closed.cancelled() => Ok(()),
+        };
+        closed.cancel();
+        sent
+    });
+    let read = tokio::select! {
+        read = connection.read_all(&server, &mut reader) => read,
+        () = connection.closed.cancelled() => Ok(()),
+    };
+    if let Err(error) = read {
+        tracing::debug!(%peer, %error, "an SMB connection is closed");
+    }
+    connection.closed.cancel();
+    let sessions: Vec<_> = connection.sessions.lock().drain().collect();
+    for session in sessions.into_iter().filter_map(|id| server.sessions.get(id)) {
+        session.end(&server, true).await;
+    }
+    let _ = writing.await;
+}
+
+impl Connection {
+    /// What was agreed on. Before that only Negotiate gets here.
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.negotiated.get().map_or(Dialect::Smb202, |negotiated| negotiated.dialect)
+    }
+
+    /// A session on this connection.
+    pub(crate) fn session(&self, server: &Server, id: u64) -> Option<Arc<Session>> {
+        self.sessions.lock().contains(&id).then(|| server.sessions.get(id))?
+    }
+
+    /// A session has begun on this connection.
+    pub(crate) fn add_session(&self, server: &Server, session: Arc<Session>) {
+        self.sessions.lock().insert(session.id);
+        server.sessions.add(session);
+    }
+
+    /// A session has ended, or was never set up.
+    pub(crate) fn remove_session(&self, server: &Server, id: u64) {
+        self.sessions.lock().remove(&id);
+        server.sessions.remove(id);
+    }
+
+    /// Hangs up.
+    pub(crate) fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// Sends what the client has not asked for: the body of an oplock break, encrypted if its session is.
+    pub(crate) fn notify(&self, command: Command, session: &Session, body: Vec<u8>) {
+        let header = Header {
+            credit_charge: 0,
+            status: 0,
+            command: command as u16,
+            credits: 0,
+            flags: flags::RESPONSE,
+            next: 0,
+            message_id: UNSOLICITED,
+            async_id: 0,
+            tree_id: 0,
+            session_id: 0,
+            signature: [0; 16],
+        };
+        let response = Response { header, body, data: vec![], signed_by: None, seen_by: None };
+        let is_encrypted = session.login().is_some_and(|login| login.must_encrypt);
+        self.enqueue(vec![response], is_encrypted.then_some(session), None);
+    }
+
+    async fn read_all(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        reader: &mut (impl AsyncRead + Unpin),
+    ) -> io::Result<()> {
+        loop {
+            let is_known = self.has_login(server);
+            let frame = match is_known {
+                true => frame::read(reader, MAX_FRAME).await?,
+                false => timeout(LOGIN_TIMEOUT, frame::read(reader, MAX_FIRST_FRAME)).await??,
+            };
+            let Some(frame) = frame else { return Ok(()) };
+            if let Err(HangUp) = self.accept(server, frame).await {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+    }
+
+    fn has_login(&self, server: &Server) -> bool {
+        let sessions = self.sessions.lock();
+        sessions.iter().any(|id| server.sessions.get(*id).is_some_and(|session| session.login().is_some()))
+    }
+
+    /// Begins what a frame asks for.
+    async fn accept(self: &Arc<Self>, server: &Arc<Server>, frame: BytesMut) -> Result<(), HangUp> {
+        let (frame, sealed_by) = match frame.first_chunk::<4>() {
+            Some(&SEALED) => {
+                let id = Reader::from(&frame, SEALED_SESSION).u64().map_err(|_| HangUp)?;
+                let session = self.session(server, id).ok_or(HangUp)?;
+                let login = session.login().ok_or(HangUp)?;
+                (login.keys.incoming.open(frame).ok_or(HangUp)?.freeze(), Some(session))
+            }
+            Some(&OLD) => return self.accept_old(server, frame.freeze()).await,
+            _ => (frame.freeze(), None),
+        };
+        let mut messages = frame::split(&frame).map_err(|_| HangUp)?;
+        messages.retain(|message| {
+            let is_cancel = message.header.command == Command::Cancel as u16;
+            if is_cancel {
+                self.cancel(&message.header);
+            }
+            !is_cancel
+        });
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let mut charged = 0;
+        for Message { header, .. } in &mut messages {
+            if self.dialect() == Dialect::Smb202 {
+                header.credit_charge = 1;
+            }
+            self.window.lock().take(header.message_id, header.credit_charge).map_err(|_| HangUp)?;
+            charged += u32::from(header.credit_charge.max(1));
+        }
+        let room = self.room.clone().acquire_many_owned(charged.min(ROOM)).await.map_err(|_| HangUp)?;
+        self.begin(Arc::clone(self).answer_all(server.clone(), messages, sealed_by, room)).await;
+        Ok(())
+    }
+
+    /// A Negotiate of the first version, with which clients begin that may know nothing newer.
+    async fn accept_old(self: &Arc<Self>, server: &Arc<Server>, bytes: Bytes) -> Result<(), HangUp> {
+        self.window.lock().take(0, 1).map_err(|_| HangUp)?;
+        let header = Header {
+            credit_charge: 0,
+            status: 0,
+            command: Command::Negotiate as u16,
+            credits: 1,
+            flags: 0,
+            next: 0,
+            message_id: 0,
+            async_id: 0,
+            tree_id: 0,
+            session_id: 0,
+            signature: [0; 16],
+        };
+        let call = self.call(server, Message { header, bytes }, None, None, false);
+        let reply = negotiate::old(&call).await.map_err(|_| HangUp)?;
+        self.enqueue(vec![answer(&call, Ok(reply), false)], None, None);
+        Ok(())
+    }
+
+    /// Runs something in order up to what it waits for, and from there by itself.
+    async fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
+        if poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await.is_pending() {
+            tokio::spawn(work);
+        }
+    }
+
+    /// Answers the messages of a frame, one after the other.
+    async fn answer_all(
+        self: Arc<Self>,
+        server: Arc<Server>,
+        messages: Vec<Message>,
+        sealed_by: Option<Arc<Session>>,
+        room: OwnedSemaphorePermit,
+    ) {
+        let done = Arc::new(Mutex::new((vec![], Some(room))));
+        let chain = Arc::<Mutex<Chain>>::default();
+        let count = messages.len();
+        let mut before: Option<Header> = None;
+        for (index, mut message) in messages.into_iter().enumerate() {
+            let is_related = message.header.flags & flags::RELATED != 0;
+            match before {
+                Some(before) if is_related => {
+                    message.header.session_id = before.session_id;
+                    message.header.tree_id = before.tree_id;
+                }
+                _ => *chain.lock() = Chain::default(),
+            }
+            let is_astray = is_related && before.is_none();
+            let mut call = self.call(&server, message, Some(&chain), sealed_by.as_ref(), index + 1 == count);
+            let pended = Arc::new(AtomicBool::new(false));
+            *call.pending.get_mut() = Some(self.pend(&call, &done, &sealed_by, &pended));
+            let answered = match is_astray {
+                true => Err(Status::INVALID_PARAMETER.into()),
+                false => commands::answer(&mut call).await,
+            };
+            self.underway.lock().remove(&call.header.message_id);
+            if let Err(refused) = &answered
+                && call.header.command == Command::Create as u16
+            {
+                chain.lock().failed = Some(refused.status);
+            }
+            let mut head = call.header;
+            if let Ok(Reply { tree_id: Some(id), .. }) = &answered {
+                head.tree_id = *id;
+            }
+            if let Ok(Reply { session: Some(session), .. }) = &answered {
+                head.session_id = session.id;
+            }
+            before = Some(head);
+            done.lock().0.push(answer(&call, answered, pended.load(Ordering::Relaxed)));
+        }
+        let (responses, room) = std::mem::take(&mut *done.lock());
+        self.enqueue(responses, sealed_by.as_deref(), room);
+    }
+
+    /// What sends the interim response to a call: first what was answered before it, then itself.
+    fn pend(
+        self: &Arc<Self>,
+        call: &Call,
+        done: &Arc<Mutex<(Vec<Response>, Option<OwnedSemaphorePermit>)>>,
+        sealed_by: &Option<Arc<Session>>,
+        pended: &Arc<AtomicBool>,
+    ) -> Pend {
+        let (this, header, done) = (self.clone(), call.header, done.clone());
+        let (sealed_by, pended) = (sealed_by.clone(), pended.clone());
+        Box::new(move |async_id| {
+            pended.store(true, Ordering::Relaxed);
+            let (responses, room) = std::mem::take(&mut *done.lock());
+            if !responses.is_empty() {
+                this.enqueue(responses, sealed_by.as_deref(), None);
+            }
+            let mut interim = outgoing::refusal(&header, Status::PENDING, &[]);
+            interim.header.flags |= flags::ASYNC;
+            interim.header.async_id = async_id;
+            this.enqueue(vec![interim], sealed_by.as_deref(), room);
+        })
+    }
+
+    fn call(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        message: Message,
+        chain: Option<&Arc<Mutex<Chain>>>,
+        sealed_by: Option<&Arc<Session>>,
+        is_last: bool,
+    ) -> Call {
+        let cancelled = self.closed.child_token();
+        let async_id = server.number();
+        let underway = Underway { async_id, cancelled: cancelled.clone() };
+        self.underway.lock().insert(message.header.message_id, underway);
+        Call {
+            server: server.clone(),
+            connection: self.clone(),
+            header: message.header,
+            message: message.bytes,
+            session: None,
+            tree: None,
+            sealed_by: sealed_by.cloned(),
+            is_last,
+            chain: chain.cloned().unwrap_or_default(),
+            cancelled,
+            async_id,
+            pending: Mutex::default(),
+        }
+    }
+
+    /// The client does not want something any more.
+    fn cancel(&self, header: &Header) {
+        let underway = self.underway.lock();
+        let found = match header.flags & flags::ASYNC {
+            0 => underway.get(&header.message_id),
+            _ => underway.values().find(|underway| underway.async_id == header.async_id),
+        };
+        if let Some(found) = found {
+            found.cancelled.cancel();
+        }
+    }
+
+    /// Grants credits for responses, and has them sent.
+    fn enqueue(
+        &self,
+        mut responses: Vec<Response>,
+        sealed_by: Option<&Session>,
+        room: Option<OwnedSemaphorePermit>,
+    ) {
+        let mut granted = 0u16;
+        for Response { header, .. } in &mut responses {
+            let is_final_of_async = header.flags & flags::ASYNC != 0 && header.status != Status::PENDING.0;
+            if header.message_id != UNSOLICITED && !is_final_of_async {
+                let is_set_up = header.command != Command::SessionSetup as u16 || header.status == 0;
+                let more = header.command != Command::Negotiate as u16 && is_set_up;
+                granted = granted.saturating_add(self.window.lock().grant(
+                    header.credit_charge,
+                    header.credits,
+                    more,
+                ));
+            }
+            header.credits = 0;
+        }
+        if let Some(last) = responses.last_mut() {
+            last.header.credits = granted;
+        }
+        let pieces = outgoing::pack(responses, sealed_by);
+        // If nobody sends any more, nobody is there to read it.
+        let _ = self.outgoing.send(Frame { pieces, room });
+    }
+}
+
+/// The response to a call.
+fn answer(call: &Call, answered: crate::call::Answer, pended: bool) -> Response {
+    let (status, mut reply) = match answered {
+        Ok(reply) => (reply.status, reply),
+        Err(refused) => {
+            (refused.status, Reply { body: outgoing::error_body(&refused.data), ..Reply::default() })
+        }
+    };
+    let mut header = call.header.answer(status);
+    // What the client asked for; granted when it is sent.
+    header.credits = call.header.credits;
+    if pended {
+        header.flags |= flags::ASYNC;
+        header.async_id = call.async_id;
+    }
+    if let Some(id) = reply.tree_id {
+        header.tree_id = id;
+    }
+    let is_signed = call.header.flags & flags::SIGNED != 0;
+    let mut signed_by = call.session.clone().filter(|_| is_signed && call.sealed_by.is_none());
+    if let Some(session) = reply.session.take() {
+        header.session_id = session.id;
+        let is_set_up = !status.is_error() && session.login().is_some();
+        signed_by = (is_set_up && call.sealed_by.is_none()).then_some(session);
+    }
+    let signed_by = signed_by.filter(|session| session.login().is_some());
+    Response { header, body: reply.body, data: reply.data, signed_by, seen_by: reply.sees_response }
+}
+
+/// Whether a request is charged enough credits for what it sends and asks for.
+pub(crate) fn is_paid_for(dialect: Dialect, header: &Header, message: &[u8]) -> bool {
+    // Where lengths are, in the body of a request, of what is sent and of what is asked for.
+    let fields: &[usize] = match Command::of(header.command) {
+        Some(Command::Read | Command::Write | Command::ChangeNotify | Command::SetInfo) => &[4],
+        Some(Command::QueryInfo) => &[4, 12],
+        Some(Command::QueryDirectory) => &[28],
+        Some(Command::Ioctl) => &[28, 44],
+        _ => return true,
+    };
+    let longest = fields.iter().filter_map(|at| Reader::from(message, HEADER + at).u32().ok()).max();
+    let credits = (longest.unwrap_or_default() as usize).max(1).div_ceil(CREDIT);
+    let charged = if dialect == Dialect::Smb202 { 1 } else { usize::from(header.credit_charge.max(1)) };
+    credits <= charged
+}

@@ -1,17 +1,34 @@
 //! The server: what all connections share.
 
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lazuli_account::AccountDirectory;
 use lazuli_file::FileService;
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::changes::Changes;
+use crate::connection;
+use crate::session::Session;
+
+/// Connections at once.
+const MAX_CONNECTIONS: usize = 4096;
 
 /// How the endpoint behaves.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Whether sessions have to be encrypted.
+    /// Whether sessions have to be encrypted, wherever the client is.
     pub require_encryption: bool,
+    /// Whether sessions of clients on this machine have to be, too.
+    pub require_encryption_on_loopback: bool,
 }
 
 /// The endpoint. Clones are the same endpoint.
@@ -24,11 +41,101 @@ pub(crate) struct Server {
     pub(crate) accounts: AccountDirectory,
     pub(crate) options: Options,
     pub(crate) changes: Arc<Changes>,
+    /// Names the server to clients, as long as it runs.
+    pub(crate) guid: Uuid,
+    pub(crate) sessions: Sessions,
+    numbers: AtomicU64,
+    connections: Arc<Semaphore>,
+}
+
+/// All sessions.
+#[derive(Default)]
+pub(crate) struct Sessions(Mutex<HashMap<u64, Arc<Session>>>);
+
+impl Sessions {
+    /// The session of that number.
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<Session>> {
+        self.0.lock().get(&id).cloned()
+    }
+
+    /// Adds a session.
+    pub(crate) fn add(&self, session: Arc<Session>) {
+        self.0.lock().insert(session.id, session);
+    }
+
+    /// Takes a session away.
+    pub(crate) fn remove(&self, id: u64) -> Option<Arc<Session>> {
+        self.0.lock().remove(&id)
+    }
+}
+
+impl Server {
+    /// A number that was never given out before, and is not 0.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether a client from there has to encrypt.
+    pub(crate) fn must_encrypt(&self, peer: SocketAddr) -> bool {
+        if peer.ip().to_canonical().is_loopback() {
+            self.options.require_encryption_on_loopback
+        } else {
+            self.options.require_encryption
+        }
+    }
 }
 
 impl SmbServer {
     /// An endpoint for the shares of these accounts.
     pub fn new(files: FileService, accounts: AccountDirectory, options: Options) -> Self {
-        Self(Arc::new(Server { files, accounts, options, changes: Arc::default() }))
+        Self(Arc::new(Server {
+            files,
+            accounts,
+            options,
+            changes: Arc::default(),
+            guid: Uuid::new_v4(),
+            sessions: Sessions::default(),
+            numbers: AtomicU64::new(1),
+            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+        }))
+    }
+
+    /// Serves connections until told to stop; then closes what is open, so that everything written is durable.
+    pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>) -> io::Result<()> {
+        let (closing, tasks) = (CancellationToken::new(), tokio_util::task::TaskTracker::new());
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = &mut stop => break,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    // Who is one too many is hung up on.
+                    let Ok(room) = self.0.connections.clone().try_acquire_owned() else { continue };
+                    let (server, closing) = (self.0.clone(), closing.clone());
+                    tasks.spawn(async move {
+                        prepare(&stream);
+                        connection::serve(server, stream, peer, closing).await;
+                        drop(room);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                }
+            }
+        }
+        closing.cancel();
+        tasks.close();
+        tasks.wait().await;
+        Ok(())
+    }
+}
+
+/// Answers are sent at once.
+fn prepare(stream: &TcpStream) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection could not be set up");
     }
 }

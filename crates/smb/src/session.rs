@@ -1,21 +1,45 @@
 //! Sessions: who has logged in, and what they have connected to and opened.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use lazuli_file::native::Tree;
 use lazuli_protocol::Account;
 use parking_lot::Mutex;
 
+use crate::connection::Connection;
+use crate::crypto::SessionKeys;
 use crate::open::{FileId, Open};
+use crate::server::Server;
+use crate::wire::status::Status;
 
-/// A session.
-#[derive(Debug)]
+/// Shares that a session can be connected to at once.
+const MAX_TREES: usize = 1024;
+/// Files that a session can have open at once.
+const MAX_OPENS: usize = 16_384;
+
+/// A session, from the first message that sets it up. It is on one connection, and ends with it.
 pub(crate) struct Session {
     pub(crate) id: u64,
-    pub(crate) account: Arc<Account>,
+    pub(crate) connection: Weak<Connection>,
+    /// Once it has logged in. Logging in again changes nothing of it.
+    login: OnceLock<Login>,
     trees: Mutex<HashMap<u32, Arc<TreeConnect>>>,
     opens: Mutex<HashMap<u64, Arc<Open>>>,
+    next_tree: AtomicU32,
+}
+
+/// Who has logged in, and how what they send is protected.
+pub(crate) struct Login {
+    pub(crate) account: Arc<Account>,
+    /// The name that the client's machine gave.
+    pub(crate) client_name: String,
+    pub(crate) keys: SessionKeys,
+    /// Whether every message must be signed, or encrypted.
+    pub(crate) must_sign: bool,
+    /// Whether every message must be encrypted.
+    pub(crate) must_encrypt: bool,
 }
 
 /// A share that a session is connected to.
@@ -27,9 +51,66 @@ pub(crate) struct TreeConnect {
 }
 
 impl Session {
+    /// A session that is being set up.
+    pub(crate) fn new(id: u64, connection: &Arc<Connection>) -> Self {
+        Self {
+            id,
+            connection: Arc::downgrade(connection),
+            login: OnceLock::new(),
+            trees: Mutex::default(),
+            opens: Mutex::default(),
+            next_tree: AtomicU32::new(1),
+        }
+    }
+
+    /// Who has logged in, if somebody has.
+    pub(crate) fn login(&self) -> Option<&Login> {
+        self.login.get()
+    }
+
+    /// Somebody has logged in. False if somebody had already.
+    pub(crate) fn log_in(&self, login: Login) -> bool {
+        self.login.set(login).is_ok()
+    }
+
+    /// Connects it to a share, or to the pipes.
+    pub(crate) fn connect(&self, tree: Option<Tree>) -> Result<Arc<TreeConnect>, Status> {
+        let mut trees = self.trees.lock();
+        if trees.len() >= MAX_TREES {
+            return Err(Status::INSUFFICIENT_RESOURCES);
+        }
+        let id = self.next_tree.fetch_add(1, Ordering::Relaxed);
+        let connected = Arc::new(TreeConnect { id, tree });
+        trees.insert(id, connected.clone());
+        Ok(connected)
+    }
+
+    /// A share that it is connected to.
+    pub(crate) fn tree(&self, id: u32) -> Option<Arc<TreeConnect>> {
+        self.trees.lock().get(&id).cloned()
+    }
+
+    /// Takes a share away, and what is open in it, to be closed.
+    pub(crate) fn disconnect(&self, id: u32) -> Vec<Arc<Open>> {
+        let Some(tree) = self.trees.lock().remove(&id) else { return vec![] };
+        let mut opens = self.opens.lock();
+        opens.extract_if(|_, open| Arc::ptr_eq(&open.tree, &tree)).map(|(_, open)| open).collect()
+    }
+
+    /// Takes everything away that is open, to be closed.
+    pub(crate) fn clear(&self) -> Vec<Arc<Open>> {
+        self.trees.lock().clear();
+        self.opens.lock().drain().map(|(_, open)| open).collect()
+    }
+
     /// An open of this session.
     pub(crate) fn open(&self, id: FileId) -> Option<Arc<Open>> {
         self.opens.lock().get(&id.volatile).filter(|open| open.id == id).cloned()
+    }
+
+    /// Whether it can have another open.
+    pub(crate) fn has_room(&self) -> bool {
+        self.opens.lock().len() < MAX_OPENS
     }
 
     /// Adds an open.
@@ -40,5 +121,13 @@ impl Session {
     /// Takes an open away.
     pub(crate) fn remove(&self, id: FileId) -> Option<Arc<Open>> {
         self.opens.lock().remove(&id.volatile)
+    }
+
+    /// Ends it: everything that is open is closed. `lost`: because its connection is gone, so what is durable stays.
+    pub(crate) async fn end(&self, server: &Arc<Server>, lost: bool) {
+        server.sessions.remove(self.id);
+        for open in self.clear() {
+            crate::commands::close::end(server, open, lost).await;
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! One function for each command: parse, do, answer. Here is who may call which.
 
 pub(crate) mod close;
+mod failure;
 pub(crate) mod negotiate;
 mod session_setup;
 mod tree;

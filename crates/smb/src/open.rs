@@ -1,13 +1,47 @@
 //! What a session has open.
 
 use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
 
 use lazuli_file::opens::OpenId;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
+use crate::connection::Connection;
+use crate::rpc::Pipe;
 use crate::session::TreeConnect;
+use crate::wire::cursor::{Reader, Truncated};
+use crate::wire::status::Status;
+
+/// Bits of an access mask.
+pub(crate) mod access {
+    pub(crate) const READ_DATA: u32 = 0x0000_0001;
+    pub(crate) const WRITE_DATA: u32 = 0x0000_0002;
+    pub(crate) const APPEND_DATA: u32 = 0x0000_0004;
+    pub(crate) const READ_EA: u32 = 0x0000_0008;
+    pub(crate) const WRITE_EA: u32 = 0x0000_0010;
+    pub(crate) const EXECUTE: u32 = 0x0000_0020;
+    pub(crate) const DELETE_CHILD: u32 = 0x0000_0040;
+    pub(crate) const READ_ATTRIBUTES: u32 = 0x0000_0080;
+    pub(crate) const WRITE_ATTRIBUTES: u32 = 0x0000_0100;
+    pub(crate) const DELETE: u32 = 0x0001_0000;
+    pub(crate) const READ_CONTROL: u32 = 0x0002_0000;
+    pub(crate) const WRITE_DAC: u32 = 0x0004_0000;
+    pub(crate) const WRITE_OWNER: u32 = 0x0008_0000;
+    pub(crate) const SYNCHRONIZE: u32 = 0x0010_0000;
+    pub(crate) const SYSTEM_SECURITY: u32 = 0x0100_0000;
+    pub(crate) const MAXIMUM_ALLOWED: u32 = 0x0200_0000;
+    /// All that a file can grant.
+    pub(crate) const ALL: u32 = 0x001f_01ff;
+}
+
+/// Places of an open's sequence of lock requests.
+pub(crate) const LOCK_SEQUENCES: usize = 64;
 
 /// How a client names an open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct FileId {
     /// Outlives connections, for durable handles.
     pub(crate) persistent: u64,
@@ -18,6 +52,11 @@ pub(crate) struct FileId {
 impl FileId {
     /// The file that the request before in the compound was about.
     pub(crate) const RELATED: Self = Self { persistent: u64::MAX, volatile: u64::MAX };
+
+    /// Reads the two halves.
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Truncated> {
+        Ok(Self { persistent: reader.u64()?, volatile: reader.u64()? })
+    }
 }
 
 /// What is open.
@@ -25,8 +64,67 @@ impl FileId {
 pub(crate) struct Open {
     pub(crate) id: FileId,
     pub(crate) tree: Arc<TreeConnect>,
+    /// Where its client is.
+    pub(crate) connection: Weak<Connection>,
+    /// The session that opened it.
+    pub(crate) session_id: u64,
     /// In the table of opens; none for a pipe.
-    pub(crate) file: OpenId,
+    pub(crate) file: Option<OpenId>,
+    /// The pipe, if it is one.
+    pub(crate) pipe: Option<tokio::sync::Mutex<Pipe>>,
+    /// Whether it is a directory.
+    pub(crate) is_directory: bool,
+    /// As it was in a snapshot: nothing can be changed.
+    pub(crate) is_snapshot: bool,
     /// Access that was granted.
     pub(crate) access: u32,
+    /// What it shares, as the request had it.
+    pub(crate) share: u32,
+    /// Create options.
+    pub(crate) options: u32,
+    /// Its lease, if it has one.
+    pub(crate) lease: Option<LeaseKey>,
+    /// What it needs to outlive its connection.
+    pub(crate) durable: Option<Durable>,
+    /// What lock requests were done last, by their places in the sequence.
+    pub(crate) lock_sequence: Mutex<[Option<u8>; LOCK_SEQUENCES]>,
+    /// What FilePositionInformation says.
+    pub(crate) position: AtomicU64,
+    /// What FileModeInformation says.
+    pub(crate) mode: AtomicU32,
+    /// Cancelled when it is closed: who waits by this open waits in vain.
+    pub(crate) closed: CancellationToken,
+}
+
+/// Names a lease among those of all clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeaseKey {
+    pub(crate) client: u128,
+    pub(crate) key: u128,
+}
+
+/// What makes an open outlive its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Durable {
+    /// How long it waits for its client.
+    pub(crate) timeout: Duration,
+    /// What the client named the open, for handles of the second version.
+    pub(crate) create_guid: Option<u128>,
+}
+
+impl Open {
+    /// The file; pipes have none.
+    pub(crate) fn file(&self) -> Result<OpenId, Status> {
+        self.file.ok_or(Status::INVALID_DEVICE_REQUEST)
+    }
+
+    /// Whether any of these was granted.
+    pub(crate) const fn may(&self, any: u32) -> bool {
+        self.access & any != 0
+    }
+
+    /// The same as a refusal.
+    pub(crate) const fn needs(&self, any: u32) -> Result<(), Status> {
+        if self.may(any) { Ok(()) } else { Err(Status::ACCESS_DENIED) }
+    }
 }

@@ -3,6 +3,11 @@
 //! Offsets in a message count from its header, so requests are parsed from the whole message. Our own, rather than a crate's:
 //! docs/decisions/0015.
 
+pub(crate) mod close;
+pub(crate) mod create;
 pub(crate) mod cursor;
 pub(crate) mod header;
+pub(crate) mod io;
+pub(crate) mod lock;
+pub(crate) mod oplock;
 pub(crate) mod status;

@@ -1,0 +1,89 @@
+//! OPLOCK_BREAK: that a client has to give up what it caches, and that it has.
+
+use super::cursor::{Reader, Writer};
+use super::header::HEADER;
+use super::status::Status;
+use crate::open::FileId;
+
+/// A client's answer to a break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acknowledgement {
+    /// Of an oplock: the level that it keeps.
+    Oplock { level: u8, id: FileId },
+    /// Of a lease: the state that it keeps.
+    Lease { key: u128, state: u32 },
+}
+
+impl Acknowledgement {
+    pub(crate) fn parse(message: &[u8]) -> Result<Self, Status> {
+        let mut reader = Reader::from(message, HEADER);
+        match reader.u16()? {
+            24 => {
+                let level = reader.u8()?;
+                reader.skip(5)?;
+                Ok(Self::Oplock { level, id: FileId::read(&mut reader)? })
+            }
+            36 => {
+                reader.skip(6)?;
+                let (key, state) = (reader.u128()?, reader.u32()?);
+                reader.skip(8)?;
+                Ok(Self::Lease { key, state })
+            }
+            _ => Err(Status::INVALID_PARAMETER),
+        }
+    }
+}
+
+/// Tells of an oplock that is broken; also what answers the acknowledgement.
+pub(crate) fn oplock(level: u8, id: FileId) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.u16(24).u8(level).u8(0).u32(0).u64(id.persistent).u64(id.volatile);
+    writer.finish()
+}
+
+/// Tells of a lease that is broken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseBreak {
+    /// 0 for leases of the first version.
+    pub(crate) epoch: u16,
+    pub(crate) acknowledge: bool,
+    pub(crate) key: u128,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+}
+
+impl LeaseBreak {
+    pub(crate) fn write(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.u16(44).u16(self.epoch).u32(u32::from(self.acknowledge)).u128(self.key);
+        writer.u32(self.from).u32(self.to).zeros(12);
+        writer.finish()
+    }
+}
+
+/// Answers the acknowledgement of a lease break.
+pub(crate) fn lease_response(key: u128, state: u32) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.u16(36).u16(0).u32(0).u128(key).u32(state).u64(0);
+    writer.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_says_whether_an_oplock_or_a_lease_is_acknowledged() {
+        let id = FileId { persistent: 3, volatile: 4 };
+        let message = |body: &[u8]| [&[0; HEADER], body].concat();
+        let oplock = message(&oplock(1, id));
+        assert_eq!(Acknowledgement::parse(&oplock), Ok(Acknowledgement::Oplock { level: 1, id }));
+        let lease = message(&lease_response(9, 3));
+        assert_eq!(Acknowledgement::parse(&lease), Ok(Acknowledgement::Lease { key: 9, state: 3 }));
+        for bad in [&oplock[..80], &lease[..90], &message(&[44, 0])] {
+            assert_eq!(Acknowledgement::parse(bad), Err(Status::INVALID_PARAMETER));
+        }
+        let told = LeaseBreak { epoch: 1, acknowledge: true, key: 9, from: 7, to: 3 };
+        assert_eq!(told.write().len(), 44);
+    }
+}

@@ -9,9 +9,8 @@ use lazuli_file::opens::OpenId;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::connection::Connection;
 use crate::rpc::Pipe;
-use crate::session::TreeConnect;
+use crate::session::{Session, TreeConnect};
 use crate::wire::cursor::{Reader, Truncated};
 use crate::wire::status::Status;
 
@@ -64,10 +63,8 @@ impl FileId {
 pub(crate) struct Open {
     pub(crate) id: FileId,
     pub(crate) tree: Arc<TreeConnect>,
-    /// Where its client is.
-    pub(crate) connection: Weak<Connection>,
-    /// The session that opened it.
-    pub(crate) session_id: u64,
+    /// The session that it belongs to.
+    pub(crate) session: Weak<Session>,
     /// In the table of opens; none for a pipe.
     pub(crate) file: Option<OpenId>,
     /// The pipe, if it is one.

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::call::{Call, Chain, Pend, Reply};
 use crate::commands::{self, negotiate};
 use crate::credits::Window;
-use crate::crypto::Preauth;
+use crate::crypto::{Preauth, Transform};
 use crate::frame::{self, MAX_FIRST_FRAME, MAX_FRAME, Message, OLD, SEALED};
 use crate::negotiated::{Dialect, Negotiated};
 use crate::outgoing::{self, Frame, Response};
@@ -42,8 +42,6 @@ const LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
 const CREDIT: usize = 64 << 10;
 /// Credits' worth of requests and responses that may be in memory for one connection.
 const ROOM: u32 = 1024;
-/// Where the session id is in the header of an encrypted message.
-const SEALED_SESSION: usize = 44;
 
 /// A connection.
 pub(crate) struct Connection {
@@ -191,10 +189,11 @@ impl Connection {
     async fn accept(self: &Arc<Self>, server: &Arc<Server>, frame: BytesMut) -> Result<(), HangUp> {
         let (frame, sealed_by) = match frame.first_chunk::<4>() {
             Some(&SEALED) => {
-                let id = Reader::from(&frame, SEALED_SESSION).u64().map_err(|_| HangUp)?;
+                let id = Transform::parse(&frame).ok_or(HangUp)?.session_id;
                 let session = self.session(server, id).ok_or(HangUp)?;
                 let login = session.login().ok_or(HangUp)?;
-                (login.keys.incoming.open(frame).ok_or(HangUp)?.freeze(), Some(session))
+                let key = login.keys.incoming.as_ref().ok_or(HangUp)?;
+                (key.open(frame).map_err(|_| HangUp)?.freeze(), Some(session))
             }
             Some(&OLD) => return self.accept_old(server, frame.freeze()).await,
             _ => (frame.freeze(), None),

@@ -1,45 +1,28 @@
 //! Signing, encryption and the keys for both.
+//!
+//! Everything here is of one session or one channel of it, immutable once made, and used by all requests at once. Nothing
+//! knows of connections.
 
-use bytes::BytesMut;
+mod keys;
+mod preauth;
+mod seal;
+mod sign;
 
-/// Bytes of the header before an encrypted message.
-pub(crate) const TRANSFORM_HEADER: usize = 52;
+pub(crate) use keys::{KeyContext, SessionKey, SessionKeys};
+pub(crate) use preauth::Preauth;
+pub(crate) use seal::{Cipher, Sealing, TRANSFORM_HEADER, Transform, Unsealed};
+pub(crate) use sign::{SigningAlgorithm, SigningKey};
 
-/// The keys of a session.
-pub(crate) struct SessionKeys {
-    pub(crate) signing: SigningKey,
-    /// For what the client sends.
-    pub(crate) incoming: Sealing,
-    /// For what the server sends.
-    pub(crate) outgoing: Sealing,
+/// Whether two signatures are the same, without telling by the time it takes where they differ.
+pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
+    use subtle::ConstantTimeEq;
+    one.ct_eq(other).into()
 }
 
-/// A key for signatures.
-pub(crate) struct SigningKey;
-
-impl SigningKey {
-    /// Signs a message in place, from its header on.
-    pub(crate) fn sign(&self, _message: &mut [u8]) {}
-
-    /// Whether a message was signed with this key.
-    pub(crate) fn verify(&self, _message: &[u8]) -> bool {
-        false
-    }
+/// Bytes from hexadecimal text.
+#[cfg(test)]
+pub(crate) fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
+    let (pairs, []) = digits.as_chunks::<2>() else { panic!("half a byte in {text}") };
+    pairs.iter().map(|[high, low]| high << 4 | low).collect()
 }
-
-/// A key for one direction.
-pub(crate) struct Sealing;
-
-impl Sealing {
-    /// Encrypts what is behind the room for the header, and writes the header.
-    pub(crate) fn seal(&self, _session: u64, _frame: &mut Vec<u8>) {}
-
-    /// Decrypts a frame; what is in it.
-    pub(crate) fn open(&self, _frame: BytesMut) -> Option<BytesMut> {
-        None
-    }
-}
-
-/// The hash over messages that set up something.
-#[derive(Clone, Default)]
-pub(crate) struct Preauth;

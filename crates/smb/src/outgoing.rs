@@ -13,7 +13,7 @@ use crate::crypto::TRANSFORM_HEADER;
 use crate::frame;
 use crate::session::Session;
 use crate::wire::cursor::Writer;
-use crate::wire::header::{HEADER, Header, flags};
+use crate::wire::header::{HEADER, Header};
 use crate::wire::status::Status;
 
 /// A frame that is ready to be sent, and what makes room for others when it was.
@@ -46,16 +46,16 @@ pub(crate) fn error_body(data: &[u8]) -> Vec<u8> {
     writer.finish()
 }
 
-/// Puts responses into one frame, signed each, and encrypted with the keys of a session if there is one.
+/// Puts responses into one frame, signed each, and encrypted with the keys of a session if there is one. Nothing if that
+/// cannot be done.
 pub(crate) fn pack(responses: Vec<Response>, sealed_by: Option<&Session>) -> Vec<Bytes> {
     let keys = sealed_by.and_then(|session| Some((session.id, &session.login()?.keys)));
     let front = if keys.is_some() { TRANSFORM_HEADER } else { 0 };
     let room: usize = responses.iter().map(|response| HEADER + response.body.len() + 8).sum();
     let bulk: usize = responses.iter().flat_map(|response| &response.data).map(Bytes::len).sum();
-    let is_plain = keys.is_none() && responses.iter().all(|response| response.signed_by.is_none());
-    // One response may be followed by its data as it is.
+    // The data of the last response may follow as it is, unless it is encrypted, which happens in place.
     let mut apart = vec![];
-    let mut frame = Vec::with_capacity(front + room + if is_plain { 0 } else { bulk });
+    let mut frame = Vec::with_capacity(front + room + if keys.is_some() { bulk } else { 0 });
     frame.resize(front, 0);
     let count = responses.len();
     for (index, mut response) in responses.into_iter().enumerate() {
@@ -64,14 +64,11 @@ pub(crate) fn pack(responses: Vec<Response>, sealed_by: Option<&Session>) -> Vec
         if !is_last {
             response.header.next = length.next_multiple_of(8) as u32;
         }
-        if response.signed_by.is_some() {
-            response.header.flags |= flags::SIGNED;
-        }
         let mut writer = Writer::default();
         response.header.write(&mut writer);
         frame.extend_from_slice(&writer.finish());
         frame.extend_from_slice(&response.body);
-        if is_plain && is_last {
+        if keys.is_none() && is_last {
             apart = std::mem::take(&mut response.data);
         }
         for piece in &response.data {
@@ -82,14 +79,18 @@ pub(crate) fn pack(responses: Vec<Response>, sealed_by: Option<&Session>) -> Vec
         }
         let login = response.signed_by.as_ref().and_then(|session| session.login());
         if let Some(login) = login.filter(|_| keys.is_none()) {
-            login.keys.signing.sign(&mut frame[start..]);
+            login.keys.signing.sign(&mut frame[start..], &apart);
         }
         if let Some(see) = response.seen_by {
             see(&frame[start..]);
         }
     }
     if let Some((session, keys)) = keys {
-        keys.outgoing.seal(session, &mut frame);
+        let sealed = keys.outgoing.as_ref().map(|key| key.seal(session, &mut frame));
+        if sealed != Some(Ok(())) {
+            // Never as it is.
+            return vec![];
+        }
     }
     let length = frame.len() + apart.iter().map(Bytes::len).sum::<usize>();
     let mut pieces = Vec::with_capacity(2 + apart.len());

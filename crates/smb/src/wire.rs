@@ -6,8 +6,13 @@
 pub(crate) mod close;
 pub(crate) mod create;
 pub(crate) mod cursor;
+pub(crate) mod directory;
 pub(crate) mod header;
+pub(crate) mod info;
 pub(crate) mod io;
+pub(crate) mod ioctl;
 pub(crate) mod lock;
+pub(crate) mod notify;
 pub(crate) mod oplock;
 pub(crate) mod status;
+pub(crate) mod time;

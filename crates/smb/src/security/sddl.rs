@@ -1,0 +1,270 @@
+//! Descriptors as text: `O:owner G:group D:flags(entry)(entry) S:flags(entry)`.
+
+use std::fmt::Write as _;
+
+use super::{Ace, Acl, Descriptor, MAX_ENTRIES, Malformed, Object, Sid, kind};
+
+/// A list that is there and is none.
+const NO_LIST: &str = "NO_ACCESS_CONTROL";
+/// What an entry's flags are called.
+const FLAGS: [(&str, u8); 8] = [
+    ("OI", 0x01),
+    ("CI", 0x02),
+    ("NP", 0x04),
+    ("IO", 0x08),
+    ("ID", 0x10),
+    ("CR", 0x20),
+    ("SA", 0x40),
+    ("FA", 0x80),
+];
+/// What rights are called. The first ones stand for a whole mask where one is written.
+const RIGHTS: [(&str, u32); 28] = [
+    ("FA", 0x001f_01ff),
+    ("FR", 0x0012_0089),
+    ("FW", 0x0012_0116),
+    ("FX", 0x0012_00a0),
+    ("GA", 0x1000_0000),
+    ("GX", 0x2000_0000),
+    ("GW", 0x4000_0000),
+    ("GR", 0x8000_0000),
+    ("SD", 0x0001_0000),
+    ("RC", 0x0002_0000),
+    ("WD", 0x0004_0000),
+    ("WO", 0x0008_0000),
+    ("CC", 0x0000_0001),
+    ("DC", 0x0000_0002),
+    ("LC", 0x0000_0004),
+    ("SW", 0x0000_0008),
+    ("RP", 0x0000_0010),
+    ("WP", 0x0000_0020),
+    ("DT", 0x0000_0040),
+    ("LO", 0x0000_0080),
+    ("CR", 0x0000_0100),
+    ("KA", 0x000f_003f),
+    ("KR", 0x0002_0019),
+    ("KW", 0x0002_0006),
+    ("KX", 0x0002_0019),
+    ("NW", 0x0000_0001),
+    ("NR", 0x0000_0002),
+    ("NX", 0x0000_0004),
+];
+/// How many of them are written.
+const WRITTEN_RIGHTS: usize = 8;
+
+impl Descriptor {
+    /// Reads text.
+    pub(crate) fn from_sddl(text: &str) -> Result<Self, Malformed> {
+        let mut descriptor = Self::default();
+        let mut rest = text.trim();
+        while !rest.is_empty() {
+            let (part, value) = rest.split_at_checked(2).ok_or(Malformed)?;
+            let end = value_end(value);
+            let (value, next) = value.split_at(end);
+            let value = value.trim();
+            match part {
+                "O:" if descriptor.owner.is_none() => descriptor.owner = Some(Sid::parse(value)?),
+                "G:" if descriptor.group.is_none() => descriptor.group = Some(Sid::parse(value)?),
+                "D:" if descriptor.dacl.is_none() => descriptor.dacl = Some(read_list(value)?),
+                "S:" if descriptor.sacl.is_none() => descriptor.sacl = Some(read_list(value)?),
+                _ => return Err(Malformed),
+            }
+            rest = next;
+        }
+        Ok(descriptor)
+    }
+
+    /// The text.
+    pub(crate) fn to_sddl(&self) -> String {
+        let mut text = String::new();
+        for (part, sid) in [("O:", &self.owner), ("G:", &self.group)] {
+            if let Some(sid) = sid {
+                let _ = write!(text, "{part}{sid}");
+            }
+        }
+        for (part, acl) in [("D:", &self.dacl), ("S:", &self.sacl)] {
+            if let Some(acl) = acl {
+                text.push_str(part);
+                write_list(&mut text, acl);
+            }
+        }
+        text
+    }
+}
+
+/// Where the value of a part ends: before the next part. Colons are only in what names parts.
+fn value_end(value: &str) -> usize {
+    value.find(':').map_or(value.len(), |colon| {
+        value[..colon].char_indices().next_back().map_or(0, |(before, _)| before)
+    })
+}
+
+fn read_list(value: &str) -> Result<Acl, Malformed> {
+    let (mut flags, entries) = value.split_at(value.find('(').unwrap_or(value.len()));
+    flags = flags.trim();
+    let mut acl = Acl::default();
+    let mut is_list = true;
+    while !flags.is_empty() {
+        let known: [(&str, &mut bool); 3] =
+            [("P", &mut acl.is_protected), ("AR", &mut acl.is_requested), ("AI", &mut acl.is_inherited)];
+        if let Some(rest) = flags.strip_prefix(NO_LIST) {
+            (is_list, flags) = (false, rest);
+            continue;
+        }
+        let found = known.into_iter().find_map(|(name, flag)| Some((flags.strip_prefix(name)?, flag)));
+        let (rest, flag) = found.ok_or(Malformed)?;
+        (*flag, flags) = (true, rest);
+    }
+    if is_list {
+        acl.entries = Some(read_entries(entries)?);
+    } else if !entries.is_empty() {
+        return Err(Malformed);
+    }
+    Ok(acl)
+}
+
+fn read_entries(mut text: &str) -> Result<Vec<Ace>, Malformed> {
+    let mut entries = vec![];
+    while !text.trim_start().is_empty() {
+        let inner = text.trim_start().strip_prefix('(').ok_or(Malformed)?;
+        let (entry, rest) = inner.split_once(')').ok_or(Malformed)?;
+        if entries.len() == MAX_ENTRIES {
+            return Err(Malformed);
+        }
+        entries.push(read_entry(entry)?);
+        text = rest;
+    }
+    Ok(entries)
+}
+
+fn read_entry(entry: &str) -> Result<Ace, Malformed> {
+    let fields: Vec<&str> = entry.split(';').map(str::trim).collect();
+    let [name, flags, rights, object, inherited, sid] = fields[..] else { return Err(Malformed) };
+    let (number, _) =
+        kind::NAMES.iter().find(|(_, known)| known.eq_ignore_ascii_case(name)).ok_or(Malformed)?;
+    let has_object = kind::OF_OBJECTS.contains(number);
+    let object = Object { kind: read_guid(object)?, inherited_kind: read_guid(inherited)? };
+    if !has_object && object != Object::default() {
+        return Err(Malformed);
+    }
+    Ok(Ace {
+        kind: *number,
+        flags: letters(flags, &FLAGS)?,
+        mask: read_rights(rights)?,
+        object: has_object.then_some(object),
+        sid: Sid::parse(sid)?,
+    })
+}
+
+fn read_rights(text: &str) -> Result<u32, Malformed> {
+    let number = if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        u32::from_str_radix(hex, 16)
+    } else if text.starts_with('0') {
+        u32::from_str_radix(text, 8)
+    } else if text.starts_with(|c: char| c.is_ascii_digit()) {
+        text.parse()
+    } else {
+        return letters(text, &RIGHTS);
+    };
+    number.map_err(|_| Malformed)
+}
+
+/// The sum of what pairs of letters stand for.
+fn letters<T>(mut text: &str, known: &[(&str, T)]) -> Result<T, Malformed>
+where
+    T: Copy + Default + std::ops::BitOr<Output = T>,
+{
+    let mut sum = T::default();
+    while !text.is_empty() {
+        let (pair, rest) = text.split_at_checked(2).ok_or(Malformed)?;
+        let (_, value) = known.iter().find(|(name, _)| name.eq_ignore_ascii_case(pair)).ok_or(Malformed)?;
+        (sum, text) = (sum | *value, rest);
+    }
+    Ok(sum)
+}
+
+fn read_guid(text: &str) -> Result<Option<u128>, Malformed> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let guid = uuid::Uuid::try_parse(text).map_err(|_| Malformed)?;
+    Ok(Some(u128::from_le_bytes(guid.to_bytes_le())))
+}
+
+fn write_list(text: &mut String, acl: &Acl) {
+    for (name, flag) in [("P", acl.is_protected), ("AR", acl.is_requested), ("AI", acl.is_inherited)] {
+        text.push_str(if flag { name } else { "" });
+    }
+    let Some(entries) = &acl.entries else {
+        text.push_str(NO_LIST);
+        return;
+    };
+    for ace in entries {
+        let name = kind::NAMES.iter().find(|(number, _)| *number == ace.kind).map_or("", |(_, name)| name);
+        let flags: String =
+            FLAGS.iter().filter(|(_, bit)| ace.flags & bit != 0).map(|(name, _)| *name).collect();
+        let rights = RIGHTS[..WRITTEN_RIGHTS].iter().find(|(_, mask)| *mask == ace.mask);
+        let rights = rights.map_or_else(|| format!("{:#x}", ace.mask), |(name, _)| (*name).to_owned());
+        let object = ace.object.unwrap_or_default();
+        let (object, inherited) = (guid(object.kind), guid(object.inherited_kind));
+        let _ = write!(text, "({name};{flags};{rights};{object};{inherited};{})", ace.sid);
+    }
+}
+
+fn guid(guid: Option<u128>) -> String {
+    guid.map(|guid| uuid::Uuid::from_bytes_le(guid.to_le_bytes()).to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_write_a_right_is_understood() {
+        for (rights, mask) in [
+            ("FA", 0x1f_01ff),
+            ("RCSDWDWO", 0xf_0000),
+            ("CCDCLCSWRPWPDTLOCR", 0x1ff),
+            ("0x1200A9", 0x12_00a9),
+            ("010", 8),
+            ("10", 10),
+            ("", 0),
+        ] {
+            let text = format!("D:(A;;{rights};;;WD)");
+            let descriptor = Descriptor::from_sddl(&text).unwrap();
+            let entries = descriptor.dacl.and_then(|acl| acl.entries).unwrap();
+            assert_eq!(entries[0].mask, mask, "{rights}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_descriptor_is_refused() {
+        for text in [
+            "nonsense",
+            "O:",
+            "O:XXG:SY",
+            "O:SYO:SY",
+            "D:(A;;FA;;;WD",
+            "D:(A;;FA;;WD)",
+            "D:(Q;;FA;;;WD)",
+            "D:(A;XX;FA;;;WD)",
+            "D:(A;;F;;;WD)",
+            "D:(A;;0xzz;;;WD)",
+            "D:(A;;FA;;;)",
+            "D:(A;;FA;bf967a86-0de6-11d0-a285-00aa003049e2;;WD)",
+            "D:(OA;;FA;x;;WD)",
+            "D:Q(A;;FA;;;WD)",
+            "D:NO_ACCESS_CONTROL(A;;FA;;;WD)",
+            "X:SY",
+            "Ö",
+            "D:ü:",
+        ] {
+            assert_eq!(Descriptor::from_sddl(text), Err(Malformed), "{text}");
+        }
+    }
+
+    #[test]
+    fn spaces_between_parts_do_not_matter() {
+        let text = "O:SY G:SY D:P (A;;FA;;;WD) (A; OICI ;FR;;;BA)";
+        assert_eq!(Descriptor::from_sddl(text).unwrap().to_sddl(), "O:SYG:SYD:P(A;;FA;;;WD)(A;OICI;FR;;;BA)");
+    }
+}

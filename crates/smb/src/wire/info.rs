@@ -1,0 +1,357 @@
+//! QUERY_INFO and SET_INFO: the requests, and what the classes of information look like.
+
+use lazuli_file::native::Info;
+
+use super::cursor::{Reader, Writer, slice, text, utf16};
+use super::header::HEADER;
+use super::status::Status;
+use super::time::NewTime;
+use crate::open::FileId;
+
+/// Where the data of a response starts: right behind its fixed part.
+const DATA: usize = HEADER + 8;
+
+/// What a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InfoType {
+    File,
+    FileSystem,
+    Security,
+    Quota,
+}
+
+impl InfoType {
+    fn of(number: u8) -> Result<Self, Status> {
+        match number {
+            1 => Ok(Self::File),
+            2 => Ok(Self::FileSystem),
+            3 => Ok(Self::Security),
+            4 => Ok(Self::Quota),
+            _ => Err(Status::INVALID_PARAMETER),
+        }
+    }
+}
+
+/// Classes of information about a file.
+pub(crate) mod class {
+    pub(crate) const BASIC: u8 = 4;
+    pub(crate) const STANDARD: u8 = 5;
+    pub(crate) const INTERNAL: u8 = 6;
+    pub(crate) const EA: u8 = 7;
+    pub(crate) const ACCESS: u8 = 8;
+    pub(crate) const NAME: u8 = 9;
+    pub(crate) const RENAME: u8 = 10;
+    pub(crate) const LINK: u8 = 11;
+    pub(crate) const DISPOSITION: u8 = 13;
+    pub(crate) const POSITION: u8 = 14;
+    pub(crate) const FULL_EA: u8 = 15;
+    pub(crate) const MODE: u8 = 16;
+    pub(crate) const ALIGNMENT: u8 = 17;
+    pub(crate) const ALL: u8 = 18;
+    pub(crate) const ALLOCATION: u8 = 19;
+    pub(crate) const END_OF_FILE: u8 = 20;
+    pub(crate) const ALTERNATE_NAME: u8 = 21;
+    pub(crate) const STREAM: u8 = 22;
+    pub(crate) const PIPE: u8 = 23;
+    pub(crate) const PIPE_LOCAL: u8 = 24;
+    pub(crate) const PIPE_REMOTE: u8 = 25;
+    pub(crate) const COMPRESSION: u8 = 28;
+    pub(crate) const NETWORK_OPEN: u8 = 34;
+    pub(crate) const ATTRIBUTE_TAG: u8 = 35;
+    pub(crate) const VALID_DATA_LENGTH: u8 = 39;
+    pub(crate) const SHORT_NAME: u8 = 40;
+    pub(crate) const NORMALIZED_NAME: u8 = 48;
+    pub(crate) const ID: u8 = 59;
+    pub(crate) const DISPOSITION_EX: u8 = 64;
+    pub(crate) const RENAME_EX: u8 = 65;
+}
+
+/// A request to query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueryInfoRequest {
+    pub(crate) kind: InfoType,
+    pub(crate) class: u8,
+    /// Bytes that the client has room for.
+    pub(crate) room: u32,
+    /// Which parts of a security descriptor.
+    pub(crate) additional: u32,
+    pub(crate) id: FileId,
+    /// Bytes of input.
+    pub(crate) input: u32,
+}
+
+impl QueryInfoRequest {
+    pub(crate) fn parse(message: &[u8]) -> Result<Self, Status> {
+        let mut reader = Reader::from(message, HEADER);
+        if reader.u16()? != 41 {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let (kind, class, room) = (reader.u8()?, reader.u8()?, reader.u32()?);
+        let offset = reader.u16()?;
+        reader.skip(2)?;
+        let (input, additional) = (reader.u32()?, reader.u32()?);
+        reader.skip(4)?;
+        let id = FileId::read(&mut reader)?;
+        slice(message, offset.into(), input as usize)?;
+        Ok(Self { kind: InfoType::of(kind)?, class, room, additional, id, input })
+    }
+}
+
+/// A request to set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SetInfoRequest<'a> {
+    pub(crate) kind: InfoType,
+    pub(crate) class: u8,
+    pub(crate) additional: u32,
+    pub(crate) id: FileId,
+    pub(crate) input: &'a [u8],
+}
+
+impl<'a> SetInfoRequest<'a> {
+    pub(crate) fn parse(message: &'a [u8]) -> Result<Self, Status> {
+        let mut reader = Reader::from(message, HEADER);
+        if reader.u16()? != 33 {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        let (kind, class, length) = (reader.u8()?, reader.u8()?, reader.u32()?);
+        let offset = reader.u16()?;
+        reader.skip(2)?;
+        let additional = reader.u32()?;
+        let id = FileId::read(&mut reader)?;
+        let input = slice(message, offset.into(), length as usize)?;
+        Ok(Self { kind: InfoType::of(kind)?, class, additional, id, input })
+    }
+}
+
+/// The body of the response to SET_INFO.
+pub(crate) fn set_response() -> Vec<u8> {
+    2_u16.to_le_bytes().to_vec()
+}
+
+/// The body of a response that is a piece of data: to QUERY_INFO, QUERY_DIRECTORY and CHANGE_NOTIFY.
+pub(crate) fn data_response(data: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::new();
+    let offset = if data.is_empty() { 0 } else { DATA };
+    writer.u16(9).u16(offset as u16).u32(data.len() as u32).put(data);
+    if data.is_empty() {
+        // The variable part is never missing.
+        writer.u8(0);
+    }
+    writer.finish()
+}
+
+/// Times and attributes.
+pub(crate) fn basic(info: &Info) -> Vec<u8> {
+    let mut writer = Writer::new();
+    times(&mut writer, info);
+    writer.u32(info.attributes).u32(0);
+    writer.finish()
+}
+
+/// Lengths, and whether it is a directory.
+pub(crate) fn standard(info: &Info) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.u64(info.allocated).u64(info.length);
+    // What is marked for deletion has no name left.
+    writer.u32(u32::from(!info.delete_pending)).u8(info.delete_pending.into()).u8(info.is_directory.into());
+    writer.u16(0);
+    writer.finish()
+}
+
+/// What clients ask for when they open something.
+pub(crate) fn network_open(info: &Info) -> Vec<u8> {
+    let mut writer = Writer::new();
+    times(&mut writer, info);
+    writer.u64(info.allocated).u64(info.length).u32(info.attributes).u32(0);
+    writer.finish()
+}
+
+/// The streams of a file: the one that has its content. A directory has none.
+pub(crate) fn streams(info: &Info) -> Vec<u8> {
+    let mut writer = Writer::new();
+    if !info.is_directory {
+        let name = utf16("::$DATA");
+        writer.u32(0).u32(name.len() as u32).u64(info.length).u64(info.allocated).put(&name);
+    }
+    writer.finish()
+}
+
+/// How it is compressed: not at all.
+pub(crate) fn compression(info: &Info) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.u64(info.length).zeros(8);
+    writer.finish()
+}
+
+/// A name, behind its length.
+pub(crate) fn name(name: &str) -> Vec<u8> {
+    let name = utf16(name);
+    let mut writer = Writer::new();
+    writer.u32(name.len() as u32).put(&name);
+    writer.finish()
+}
+
+fn times(writer: &mut Writer, info: &Info) {
+    for time in [info.created, info.accessed, info.written, info.changed] {
+        writer.u64(time.filetime());
+    }
+}
+
+/// New times and attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NewBasic {
+    pub(crate) created: NewTime,
+    pub(crate) accessed: NewTime,
+    pub(crate) written: NewTime,
+    pub(crate) changed: NewTime,
+    /// None: they stay.
+    pub(crate) attributes: Option<u32>,
+}
+
+impl NewBasic {
+    pub(crate) fn parse(input: &[u8]) -> Result<Self, Status> {
+        let mut reader = exact(input, 36)?;
+        let mut time = || NewTime::parse(reader.u64()?);
+        let (created, accessed, written, changed) = (time()?, time()?, time()?, time()?);
+        let attributes = Some(reader.u32()?).filter(|attributes| *attributes != 0);
+        Ok(Self { created, accessed, written, changed, attributes })
+    }
+}
+
+/// A new path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NewName {
+    pub(crate) replace: bool,
+    /// The directory that the name is relative to; 0: the share.
+    pub(crate) root: u64,
+    /// As it was sent, with backslashes.
+    pub(crate) name: String,
+}
+
+impl NewName {
+    pub(crate) fn parse(input: &[u8]) -> Result<Self, Status> {
+        let mut reader = exact(input, 20)?;
+        let replace = reader.u8()? & 1 != 0;
+        reader.skip(7)?;
+        let (root, length) = (reader.u64()?, reader.u32()?);
+        let name = reader.take(length as usize)?;
+        let name = text(name).ok_or(Status::OBJECT_NAME_INVALID)?;
+        Ok(Self { replace, root, name })
+    }
+}
+
+/// Reads something that has at least so many bytes.
+pub(crate) fn exact(input: &[u8], length: usize) -> Result<Reader<'_>, Status> {
+    if input.len() < length { Err(Status::INFO_LENGTH_MISMATCH) } else { Ok(Reader::new(input)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazuli_concurrency::Timestamp;
+    use lazuli_file::NodeId;
+
+    use super::*;
+
+    const ID: FileId = FileId { persistent: 5, volatile: 6 };
+
+    fn info() -> Info {
+        let time = Timestamp::from_filetime;
+        Info {
+            id: NodeId(3),
+            parent: NodeId(2),
+            name: "f".into(),
+            path: "d/f".into(),
+            is_directory: false,
+            attributes: 0x20,
+            created: time(1),
+            accessed: time(2),
+            written: time(3),
+            changed: time(4),
+            length: 10,
+            allocated: 4096,
+            delete_pending: false,
+        }
+    }
+
+    #[test]
+    fn a_request_to_query_says_what_of() {
+        let mut writer = Writer::new();
+        writer.zeros(HEADER).u16(41).u8(3).u8(0).u32(100).u16(0).u16(0).u32(0).u32(7).u32(0).u64(5).u64(6);
+        let message = writer.finish();
+        let request = QueryInfoRequest::parse(&message).unwrap();
+        let wanted = (InfoType::Security, 0, 100, 7, ID);
+        assert_eq!((request.kind, request.class, request.room, request.additional, request.id), wanted);
+        for (at, value) in [(64, 40), (66, 0), (66, 5), (79, 1)] {
+            let mut bad = message.clone();
+            bad[at] = value;
+            assert_eq!(QueryInfoRequest::parse(&bad), Err(Status::INVALID_PARAMETER), "{at}");
+        }
+        assert_eq!(QueryInfoRequest::parse(&message[..100]), Err(Status::INVALID_PARAMETER));
+    }
+
+    #[test]
+    fn a_request_to_set_has_its_input_where_it_says() {
+        let mut writer = Writer::new();
+        writer
+            .zeros(HEADER)
+            .u16(33)
+            .u8(1)
+            .u8(class::POSITION)
+            .u32(8)
+            .u16(96)
+            .u16(0)
+            .u32(0)
+            .u64(5)
+            .u64(6)
+            .u64(77);
+        let message = writer.finish();
+        let request = SetInfoRequest::parse(&message).unwrap();
+        assert_eq!((request.kind, request.class, request.id), (InfoType::File, class::POSITION, ID));
+        assert_eq!(request.input, 77_u64.to_le_bytes());
+        assert_eq!(SetInfoRequest::parse(&message[..103]), Err(Status::INVALID_PARAMETER));
+    }
+
+    #[test]
+    fn classes_have_the_sizes_that_clients_know() {
+        let info = info();
+        assert_eq!(basic(&info).len(), 40);
+        assert_eq!(standard(&info).len(), 24);
+        assert_eq!(network_open(&info).len(), 56);
+        assert_eq!(streams(&info).len(), 24 + 14);
+        assert_eq!(compression(&info).len(), 16);
+        assert!(streams(&Info { is_directory: true, ..info.clone() }).is_empty());
+        let (there, pending) = (standard(&info), standard(&Info { delete_pending: true, ..info }));
+        assert_eq!((there[16], there[20], pending[16], pending[20]), (1, 0, 0, 1));
+    }
+
+    #[test]
+    fn new_times_and_attributes_are_read() {
+        let mut writer = Writer::new();
+        writer.u64(0).u64(u64::MAX).u64(u64::MAX - 1).u64(9).u32(0x21).u32(0);
+        let input = writer.finish();
+        let basic = NewBasic::parse(&input).unwrap();
+        assert_eq!(
+            (basic.created, basic.accessed, basic.written),
+            (NewTime::Kept, NewTime::Frozen, NewTime::Thawed)
+        );
+        assert_eq!((basic.changed.set(), basic.attributes), (Some(Timestamp::from_filetime(9)), Some(0x21)));
+        assert_eq!(NewBasic::parse(&input[..35]), Err(Status::INFO_LENGTH_MISMATCH));
+    }
+
+    #[test]
+    fn a_new_name_must_be_there_as_long_as_it_says() {
+        let mut writer = Writer::new();
+        writer.u8(1).zeros(7).u64(0).u32(6).put(&utf16("a\\b"));
+        let input = writer.finish();
+        let name = NewName { replace: true, root: 0, name: "a\\b".into() };
+        assert_eq!(NewName::parse(&input), Ok(name));
+        assert_eq!(NewName::parse(&input[..25]), Err(Status::INVALID_PARAMETER));
+        assert_eq!(NewName::parse(&input[..19]), Err(Status::INFO_LENGTH_MISMATCH));
+    }
+
+    #[test]
+    fn a_response_without_data_still_has_its_variable_part() {
+        assert_eq!(data_response(&[]), [9, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(data_response(&[7]), [9, 0, 72, 0, 1, 0, 0, 0, 7]);
+    }
+}

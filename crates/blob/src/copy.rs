@@ -6,6 +6,7 @@
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Timestamp};
+use lazuli_copy::CopyState;
 use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads};
@@ -14,7 +15,7 @@ use crate::encryption::Seal;
 use crate::precondition::Preconditions;
 use crate::put::{ContentHeaderForms, new_blob_with};
 use crate::put_from_url::check_no_body;
-use crate::record::{self, Blob, CopyState, CopyStatus, Kind, Rehydration, Tier, Tiering};
+use crate::record::{self, Blob, BlobCopy, Kind, Rehydration, Tier, Tiering};
 use crate::sink::Stored;
 use crate::source::{Here, Place, Source, check_conditions, copies_tags};
 use crate::take::WantDigest;
@@ -95,11 +96,8 @@ impl BlobService {
             let old = record::blob(view.row(&keys::BASE))?;
             let admission = preconditions.admit_lease(old.as_ref(), Access::Write, view.now)?;
             let mut blob = old.filter(|blob| blob.is_live(view.now)).ok_or_else(not_found)?;
-            match blob.copy.as_mut().filter(|copy| copy.status == CopyStatus::Pending) {
-                None => return Err(ErrorCode::NoPendingCopyOperation.into()),
-                Some(copy) if copy.id != *id.as_bytes() => return Err(ErrorCode::CopyIdMismatch.into()),
-                Some(copy) => copy.end(CopyStatus::Aborted, view.now),
-            }
+            let copy = blob.copy.as_mut().ok_or(ErrorCode::NoPendingCopyOperation)?;
+            copy.state.abort(*id.as_bytes(), view.now)?;
             blob.content = Content::empty();
             blob.lease = admission.lease;
             blob.touch(view.stamp, view.now);
@@ -277,26 +275,10 @@ impl Copy<'_> {
         }
     }
 
-    fn done(&self, now: Timestamp) -> CopyState {
-        CopyState {
-            id: self.wanted.id,
-            source: self.source.shown_url.clone(),
-            status: CopyStatus::Success,
-            description: None,
-            copied: self.source.length,
-            total: self.source.length,
-            completed: Some(now),
-            incremental: false,
-            destination_snapshot: None,
-        }
-    }
-}
-
-impl CopyState {
-    /// Ends a copy that was under way.
-    pub(crate) fn end(&mut self, status: CopyStatus, now: Timestamp) {
-        self.status = status;
-        self.completed = Some(now);
+    fn done(&self, now: Timestamp) -> BlobCopy {
+        let source = self.source.shown_url.clone();
+        let state = CopyState::done(self.wanted.id, source, self.source.length, now);
+        BlobCopy { state, incremental: false, destination_snapshot: None }
     }
 }
 
@@ -304,8 +286,7 @@ impl CopyState {
 pub(crate) fn copied(blob: &Blob, request: &Request) -> Response {
     let mut response = reply::written(StatusCode::ACCEPTED, blob, request.version);
     if let Some(copy) = &blob.copy {
-        reply::put(&mut response.headers, "x-ms-copy-id", uuid::Uuid::from_bytes(copy.id).to_string());
-        reply::put(&mut response.headers, "x-ms-copy-status", copy.status.name());
+        copy.state.write_accepted(&mut response.headers);
     }
     response
 }

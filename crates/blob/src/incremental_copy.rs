@@ -5,6 +5,7 @@
 //! Nobody else writes to the target or reads its current state: what counts are its snapshots.
 
 use lazuli_concurrency::{Access, ConditionRefusal, Stamp};
+use lazuli_copy::CopyStatus;
 use lazuli_extents::Writer;
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, date};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
@@ -13,7 +14,7 @@ use crate::block::drop_staged;
 use crate::copy::{Copy, Wanted, copied};
 use crate::history::History;
 use crate::precondition::{Preconditions, check_mutable, check_overwrite};
-use crate::record::{self, Blob, CopyState, CopyStatus, Kind, Tags};
+use crate::record::{self, Blob, BlobCopy, Kind, Tags};
 use crate::source::{Here, Place};
 use crate::target::State;
 use crate::{BlobService, keys, reply};
@@ -84,7 +85,7 @@ impl Backup<'_> {
         let mut blob = self.copy.shared(self.content, false, now);
         blob.touch(stamp, now);
         blob.copy =
-            blob.copy.map(|copy| CopyState { incremental: true, destination_snapshot: Some(stamp), ..copy });
+            blob.copy.map(|copy| BlobCopy { incremental: true, destination_snapshot: Some(stamp), ..copy });
         let mut mutations = vec![];
         if let Some(live) = live {
             self.check_target(live)?;
@@ -125,7 +126,7 @@ impl Backup<'_> {
         }
         let last = live.copy.as_ref().filter(|copy| copy.incremental);
         let last = last.ok_or(ErrorCode::IncrementalCopyBlobMismatch)?;
-        let (blob, snapshot) = parts(&last.source);
+        let (blob, snapshot) = parts(&last.state.source);
         if blob != parts(&self.copy.source.shown_url).0 {
             return Err(ErrorCode::IncrementalCopyBlobMismatch.into());
         }

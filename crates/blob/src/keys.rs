@@ -28,7 +28,8 @@ use lazuli_store::{Partition, SpaceId, prefix_range};
 pub(crate) const BLOBS: &[u8] = b"b";
 /// What partition keys of the index of tags start with.
 pub(crate) const TAGS: &[u8] = b"t";
-const COPIES: Bytes = Bytes::from_static(b"w");
+/// The partition that lists copies under way.
+pub(crate) const COPIES: &[u8] = b"w";
 
 /// The row of a blob's current state.
 pub(crate) const BASE: Bytes = Bytes::from_static(b"b");
@@ -147,11 +148,6 @@ pub(crate) fn tag_value(value: &str) -> Range<Bytes> {
 /// All rows of a tag.
 pub(crate) fn all_tag_values() -> Range<Bytes> {
     Bytes::new()..Bytes::from_static(&[0xFF])
-}
-
-/// The partition that lists copies under way.
-pub(crate) fn copies(space: SpaceId) -> Partition {
-    Partition::new(space, COPIES)
 }
 
 fn stamped(kind: u8, stamp: Stamp) -> Bytes {

@@ -57,7 +57,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lazuli_account::AccountDirectory;
-use lazuli_copy::CopySources;
+use lazuli_copy::{Copies, CopySources};
 use lazuli_extents::Extents;
 use lazuli_generations::Generations;
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
@@ -66,7 +66,6 @@ use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response,
 use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
 
 use expiry::ExpiryWatch;
-use pending::Copies;
 use precondition::check_tag_permission;
 use record::Container;
 
@@ -92,7 +91,7 @@ pub struct BlobService {
 impl BlobService {
     /// The service of these accounts, with rows here and bytes there.
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
-        let copies = Arc::new(Copies::new(None, store.now()));
+        let copies = Arc::new(Copies::new(store.clone(), keys::COPIES, None));
         let expiry = Arc::new(ExpiryWatch::new(store.now()));
         let containers = Generations::new(store.clone(), accounts.clone());
         Self { store, extents, accounts, containers, gate: Arc::default(), expiry, copies }
@@ -101,7 +100,7 @@ impl BlobService {
     /// The same service, which may copy from these sources. Without any it does not copy.
     #[must_use]
     pub fn with_copy_sources(mut self, sources: CopySources) -> Self {
-        self.copies = Arc::new(Copies::new(Some(sources), self.store.now()));
+        self.copies = Arc::new(Copies::new(self.store.clone(), keys::COPIES, Some(sources)));
         self
     }
 

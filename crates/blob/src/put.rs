@@ -12,7 +12,7 @@ use crate::cipher::new_nonce;
 use crate::history::History;
 use crate::intake::WantMd5;
 use crate::precondition::{Preconditions, check_changeable, check_mutable, check_overwrite};
-use crate::record::{self, Blob, ContentHeaders, CopyStatus, Kind, Tags, Tier};
+use crate::record::{self, Blob, ContentHeaders, Kind, Tags, Tier};
 use crate::retention::protect;
 use crate::tag_index::{Indexed, Tagging};
 use crate::target::Target;
@@ -206,7 +206,7 @@ fn check_replaceable(live: &Blob, history: History, now: Timestamp) -> Result<()
 /// Refuses to write to a blob that is being copied to.
 pub(crate) fn check_no_pending_copy(blob: &Blob) -> Result<(), Refusal> {
     match &blob.copy {
-        Some(copy) if copy.status == CopyStatus::Pending => Err(ErrorCode::PendingCopyOperation.into()),
+        Some(copy) if copy.state.is_pending() => Err(ErrorCode::PendingCopyOperation.into()),
         _ => Ok(()),
     }
 }

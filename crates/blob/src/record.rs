@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use lazuli_concurrency::{ETag, Lease, Span, Stamp, Timestamp, Validators};
-use lazuli_copy::Seen;
+use lazuli_copy::CopyState;
 use lazuli_extents::Content;
 use lazuli_generations::Generation;
 use lazuli_generations::record::{
@@ -14,7 +14,7 @@ use lazuli_generations::record::{
 };
 use lazuli_protocol::metadata::Metadata;
 use lazuli_protocol::policy::{PublicAccess, SignedIdentifiers};
-use lazuli_protocol::{ErrorCode, Refusal, Version};
+use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{Row, SpaceId};
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,7 @@ pub(crate) struct Blob {
     #[serde(with = "lease")]
     pub(crate) lease: Lease,
     pub(crate) tier: Tiering,
-    pub(crate) copy: Option<CopyState>,
+    pub(crate) copy: Option<BlobCopy>,
     pub(crate) encryption: Option<Encryption>,
     /// Of encrypted content: what the encryption of all of it starts from, see [`crate::sealed`].
     pub(crate) nonce: Option<[u8; 16]>,
@@ -136,31 +136,15 @@ pub(crate) struct Rehydration {
     pub(crate) until: Timestamp,
 }
 
-/// The last copy onto this blob.
+/// The last copy onto a blob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct CopyState {
-    pub(crate) id: [u8; 16],
-    pub(crate) source: String,
-    pub(crate) status: CopyStatus,
-    /// Why it failed.
-    pub(crate) description: Option<String>,
-    pub(crate) copied: u64,
-    pub(crate) total: u64,
-    #[serde(with = "optional_ticks")]
-    pub(crate) completed: Option<Timestamp>,
+pub(crate) struct BlobCopy {
+    pub(crate) state: CopyState,
     /// An incremental copy of a page blob's snapshots.
     pub(crate) incremental: bool,
     /// The snapshot that an incremental copy made last.
     #[serde(with = "optional_stamp")]
     pub(crate) destination_snapshot: Option<Stamp>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum CopyStatus {
-    Pending,
-    Success,
-    Aborted,
-    Failed,
 }
 
 /// Which key the content is encrypted with, if the request named one.
@@ -333,36 +317,6 @@ impl StagedBlock {
         let (mut block, [content]) = decode_with::<Self, 1>(value)?;
         block.content = content;
         Ok(block)
-    }
-}
-
-/// A copy to a blob that may be under way: enough to go on with it after a restart.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PendingCopy {
-    /// The id of the copy.
-    pub(crate) id: [u8; 16],
-    /// The account of the blob that it goes to.
-    pub(crate) account: String,
-    /// The blob that it goes to.
-    pub(crate) blob: String,
-    /// Where it comes from, credentials included.
-    pub(crate) url: String,
-    /// Which version of that.
-    pub(crate) seen: Seen,
-    pub(crate) version: Version,
-    #[serde(with = "ticks")]
-    pub(crate) started: Timestamp,
-}
-
-impl PendingCopy {
-    /// The value of its row.
-    pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
-        encode_with(self, &[])
-    }
-
-    /// Reads a row.
-    pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
-        decode_with::<Self, 0>(value).map(|(copy, [])| copy)
     }
 }
 

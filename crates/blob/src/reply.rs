@@ -10,7 +10,7 @@ use lazuli_concurrency::{Lease, Stamp, Timestamp, Validators};
 pub(crate) use lazuli_generations::unreadable;
 use lazuli_protocol::{ErrorCode, Refusal, Response, Version, date};
 
-use crate::record::{Blob, ContentHeaders, CopyState, CopyStatus, Encryption, Kind, Tier, Tiering};
+use crate::record::{Blob, BlobCopy, ContentHeaders, Encryption, Kind, Tier, Tiering};
 
 /// Adds a header whose value is known to be good for one; a value that is not, is left out.
 pub(crate) fn put(headers: &mut HeaderMap, name: &'static str, value: impl AsRef<str>) {
@@ -166,28 +166,11 @@ pub(crate) fn content_headers(headers: &mut HeaderMap, stored: &ContentHeaders) 
 }
 
 /// What is known of the last copy onto the blob.
-pub(crate) fn copy_state(headers: &mut HeaderMap, copy: &CopyState) {
-    put(headers, "x-ms-copy-id", uuid::Uuid::from_bytes(copy.id).to_string());
-    put(headers, "x-ms-copy-source", &copy.source);
-    put(headers, "x-ms-copy-status", copy.status.name());
-    put_optional(headers, "x-ms-copy-status-description", copy.description.as_deref());
-    put(headers, "x-ms-copy-progress", format!("{}/{}", copy.copied, copy.total));
-    put_optional(headers, "x-ms-copy-completion-time", copy.completed.map(date::rfc1123));
+pub(crate) fn copy_state(headers: &mut HeaderMap, copy: &BlobCopy) {
+    copy.state.write_headers(headers);
     if copy.incremental {
         put(headers, "x-ms-incremental-copy", "true");
         put_optional(headers, "x-ms-copy-destination-snapshot", copy.destination_snapshot.map(stamp_text));
-    }
-}
-
-impl CopyStatus {
-    /// The value of `x-ms-copy-status`.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Success => "success",
-            Self::Aborted => "aborted",
-            Self::Failed => "failed",
-        }
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Source {
 pub(crate) enum Place {
     /// In this server.
     Here(Here),
-    /// On the web.
+    /// In another service of this server, or on the web.
     There(Outside),
 }
 
@@ -68,13 +68,9 @@ impl BlobService {
     pub(crate) async fn source(&self, request: &Request) -> Result<Source, Refusal> {
         let url = SourceUrl::of(request)?;
         let sources = self.copies.sources()?;
-        match url.service(ServiceKind::Blob, &request.endpoint, &sources.host_suffixes) {
+        match sources.service(request, &url, ServiceKind::Blob) {
             Some(ServiceKind::Blob) => self.source_here(request, &url, sources).await,
-            Some(_) => {
-                let refusal = Refusal::new(ErrorCode::CannotVerifyCopySource);
-                Err(refusal.with_status(StatusCode::BAD_REQUEST).message("The source must be a blob."))
-            }
-            None => self.source_there(request, &url, sources).await,
+            service => self.source_there(request, &url, sources, service).await,
         }
     }
 
@@ -126,6 +122,7 @@ impl BlobService {
         request: &Request,
         url: &SourceUrl,
         sources: &CopySources,
+        service: Option<ServiceKind>,
     ) -> Result<Source, Refusal> {
         if copies_tags(request)? {
             return Err(unverified(
@@ -141,7 +138,10 @@ impl BlobService {
                 conditions.insert(HeaderName::from_static(theirs), value.clone());
             }
         }
-        let found = sources.open(request, url, conditions).await;
+        if service == Some(ServiceKind::File) && !conditions.is_empty() {
+            return Err(ErrorCode::ConditionHeadersNotSupported.into());
+        }
+        let found = sources.open(request, url, service, conditions).await;
         let (outside, headers) = found.map_err(|refusal| match refusal.status() {
             StatusCode::PRECONDITION_FAILED => unmet(request, ConditionRefusal::ConditionNotMet),
             StatusCode::NOT_MODIFIED => unmet(request, ConditionRefusal::NotModified),
@@ -284,6 +284,6 @@ pub(crate) fn fuzz(data: &[u8]) {
     if let Ok(url) = SourceUrl::parse(&text, endpoint, Version::NEWEST) {
         let suffixes = ["b".to_owned()];
         let service = ServiceKind::Blob;
-        let _ = (url.service(service, endpoint, &suffixes), url.address(service, &suffixes), url.shown());
+        let _ = (url.service(service, endpoint, &suffixes, |_| None), url.address(service, &suffixes), url.shown());
     }
 }

@@ -1,12 +1,17 @@
-//! Sources of copies: which thing `x-ms-copy-source` names, whether the caller may read it, and how it is read if it is
-//! not in this server.
+//! Copies: which thing `x-ms-copy-source` names, whether the caller may read it, how it is read if it is not in the same
+//! service, and how a copy goes on after its request.
 //!
-//! A URL of this server leads straight to the store. Within the caller's own account what lets the caller write also
+//! A URL of the same service leads straight to the store. Within the caller's own account what lets the caller write also
 //! lets it read, a shared access signature as far as that goes; another account, and a URL that brings a signature or a
-//! token of its own, is judged by that, as the front door would judge it. Every other URL is fetched over the network,
-//! if the operator allows it: see [`Outside`]. What a source in this server is, is known to the service that it is of.
+//! token of its own, is judged by that, as the front door would judge it. So is what is in another service of this
+//! server, whosever it is. Every other URL is fetched over the network, if the operator allows it: see [`Outside`]. What
+//! a source in the same service is, is known to that service.
 
+mod neighbour;
 mod outside;
+mod pending;
+mod sparse;
+mod state;
 mod url;
 
 use std::sync::Arc;
@@ -16,10 +21,18 @@ use lazuli_outbound::Outbound;
 use lazuli_protocol::address::Address;
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{
-    Account, ErrorCode, Headers, Operation, Refusal, Request, Service, SourceAccess, SourceRead, Version,
+    Account, ErrorCode, Headers, Operation, Refusal, Request, Service, ServiceKind, SourceAccess, SourceRead,
+    Version,
 };
 
+use neighbour::Neighbour;
+use outside::Via;
+
+pub use neighbour::Neighbours;
 pub use outside::{Feed, Outside, Seen, feed};
+pub use pending::{Copies, Destination, PendingCopy};
+pub use sparse::{Encrypt, Sparse};
+pub use state::{CopyState, CopyStatus};
 pub use url::SourceUrl;
 
 const COPY_SOURCE: &str = "x-ms-copy-source";
@@ -34,9 +47,16 @@ pub struct CopySources {
     pub host_suffixes: Vec<String>,
     /// Fetches what is elsewhere, as far as that is allowed.
     pub outbound: Outbound,
+    /// The services of this server.
+    pub neighbours: Neighbours,
 }
 
 impl CopySources {
+    /// The service of this server that a source is of, if it is; the request came to `own`.
+    pub fn service(&self, request: &Request, url: &SourceUrl, own: ServiceKind) -> Option<ServiceKind> {
+        url.service(own, &request.endpoint, &self.host_suffixes, |port| self.neighbours.at(port))
+    }
+
     /// The account of a source in this server, if the caller may do that with it.
     pub async fn admit(
         &self,
@@ -46,18 +66,8 @@ impl CopySources {
         operation: Operation,
         service: &dyn Service,
     ) -> Result<Arc<Account>, Refusal> {
-        let authorization = request.headers.get(AUTHORIZATION);
-        let by_url = SourceRead {
-            operation,
-            address,
-            query: &url.query,
-            authorization,
-            version: request.version,
-            secure: url.is_secure(),
-            peer: request.peer,
-            now: request.now,
-        };
-        let brings_its_own = url.query.contains("sig") || authorization.is_some();
+        let by_url = by_url(request, url, address, operation);
+        let brings_its_own = url.query.contains("sig") || by_url.authorization.is_some();
         if address.account == request.account.name && !brings_its_own {
             match &request.caller {
                 Caller::Key | Caller::Bearer { .. } => return Ok(request.account.clone()),
@@ -73,15 +83,67 @@ impl CopySources {
         self.access.admit(&by_url, service).await
     }
 
-    /// A source elsewhere, under these conditions, and the headers that it answers with.
+    /// A source that is not in the service that the request came to: in another one of this server, or elsewhere. Under
+    /// these conditions; and the headers that it answers with.
     pub async fn open(
         &self,
         request: &Request,
         url: &SourceUrl,
+        service: Option<ServiceKind>,
         conditions: HeaderMap,
     ) -> Result<(Outside, HeaderMap), Refusal> {
-        let authorization = request.headers.get(AUTHORIZATION).cloned();
-        Outside::open(&self.outbound, url.uri.clone(), authorization, conditions, request.version).await
+        let (uri, version) = (url.uri.clone(), request.version);
+        let Some(kind) = service else {
+            let authorization = request.headers.get(AUTHORIZATION).cloned();
+            let via = Via::Web(self.outbound.clone());
+            return Outside::open(via, uri, authorization, conditions, version).await;
+        };
+        let neighbour = self.neighbour(kind, url)?;
+        // Nobody's key speaks for another service.
+        let read = by_url(request, url, &neighbour.address, neighbour.operation);
+        let admitted = self.access.admit(&read, &*neighbour.service).await;
+        admitted.map_err(|refusal| told(refusal, version, false))?;
+        Outside::open(Via::Here(Box::new(neighbour)), uri, None, conditions, version).await
+    }
+
+    /// The source of a copy that was begun.
+    fn again<T>(&self, copy: &PendingCopy<T>) -> Result<Outside, Refusal> {
+        let url = SourceUrl::parse(&copy.url, "", copy.version)?;
+        let via = match copy.service {
+            None => Via::Web(self.outbound.clone()),
+            Some(kind) => Via::Here(Box::new(self.neighbour(kind, &url)?)),
+        };
+        let (version, seen) = (copy.version, copy.seen.clone());
+        Ok(Outside { via, uri: url.uri, authorization: None, version, seen })
+    }
+
+    fn neighbour(&self, kind: ServiceKind, url: &SourceUrl) -> Result<Neighbour, Refusal> {
+        let (service, operation) = self.neighbours.get(kind).ok_or_else(|| {
+            let refusal = Refusal::new(ErrorCode::CannotVerifyCopySource);
+            refusal.with_status(StatusCode::BAD_REQUEST).message("The source must be a blob or a file.")
+        })?;
+        let address = url.address(kind, &self.host_suffixes)?;
+        let (access, url) = (self.access.clone(), url.clone());
+        Ok(Neighbour { kind, service, operation, access, url, address })
+    }
+}
+
+/// The read of a source as if its URL had been sent, with the credentials that it brings.
+fn by_url<'a>(
+    request: &'a Request,
+    url: &'a SourceUrl,
+    address: &'a Address,
+    operation: Operation,
+) -> SourceRead<'a> {
+    SourceRead {
+        operation,
+        address,
+        query: &url.query,
+        authorization: request.headers.get(AUTHORIZATION),
+        version: request.version,
+        secure: url.is_secure(),
+        peer: request.peer,
+        now: request.now,
     }
 }
 

@@ -1,9 +1,10 @@
-//! A source of a copy that is not in this server: read over HTTP, some of it at a time.
+//! A source of a copy that the service cannot share: read as a client would, some of it at a time, over HTTP or from
+//! another service of this server.
 //!
 //! What the source said of itself at first holds to the end: every further request asks for the same version, and what
 //! answers with another one ends the copy. A connection that breaks costs what was under way on it, not the copy.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,12 +18,13 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use http_body::Frame;
 use lazuli_outbound::{Error, Outbound, Reply};
-use lazuli_protocol::request::{BodyError, RequestBody};
-use lazuli_protocol::{ErrorCode, Headers, Refusal, Version};
+use lazuli_protocol::request::{Body, BodyError, RequestBody};
+use lazuli_protocol::{ErrorCode, Headers, Refusal, ServiceKind, Version};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::neighbour::Neighbour;
 use crate::unverified;
 
 /// Bytes that one request asks for.
@@ -33,11 +35,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// Pieces that wait to be stored.
 const WAITING: usize = 4;
 
-/// Something on the web that can be read, in the version that was found first.
-#[derive(Clone, Debug)]
+/// Something that can be read, in the version that was found first.
+#[derive(Clone)]
 pub struct Outside {
     /// What fetches it.
-    pub outbound: Outbound,
+    pub(crate) via: Via,
     /// Where it is.
     pub uri: Uri,
     /// What lets its holder read.
@@ -57,6 +59,26 @@ pub struct Seen {
     modified: Option<String>,
 }
 
+/// The way to a source.
+#[derive(Clone)]
+pub(crate) enum Via {
+    Web(Outbound),
+    Here(Box<Neighbour>),
+}
+
+/// What a source answers.
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    rest: Rest,
+}
+
+/// The body of an answer.
+enum Rest {
+    Web(Box<Reply>),
+    Here(Body),
+}
+
 /// Why a request brought nothing more.
 enum Trouble {
     /// Another one may.
@@ -67,28 +89,45 @@ enum Trouble {
     Unwanted,
 }
 
+impl Trouble {
+    /// What the client is told, if it is the first request.
+    fn refusal(self) -> Refusal {
+        match self {
+            Self::Passing(refusal) | Self::Final(refusal) => refusal,
+            Self::Unwanted => ErrorCode::InternalError.into(),
+        }
+    }
+}
+
 impl Outside {
     /// Asks what is there, under these conditions. The headers are what it says of itself.
-    pub async fn open(
-        outbound: &Outbound,
+    pub(crate) async fn open(
+        via: Via,
         uri: Uri,
         authorization: Option<HeaderValue>,
         conditions: HeaderMap,
         version: Version,
     ) -> Result<(Self, HeaderMap), Refusal> {
-        let (outbound, seen) = (outbound.clone(), Seen::default());
-        let mut this = Self { outbound, uri, authorization, version, seen };
+        let mut this = Self { via, uri, authorization, version, seen: Seen::default() };
         // Not HEAD: a URL may be signed for GET alone. The body is left unread.
-        let reply = this.get(conditions).await.map_err(|error| this.unreachable(&error))?;
-        if reply.status != StatusCode::OK {
-            return Err(this.refused(&reply));
+        let answer = this.get(conditions).await.map_err(Trouble::refusal)?;
+        if answer.status != StatusCode::OK {
+            return Err(this.refused(&answer));
         }
-        let length = reply.headers.value("content-length", |text| text.parse().ok());
+        let length = answer.headers.value("content-length", |text| text.parse().ok());
         let length =
             length.ok().flatten().ok_or_else(|| this.unusable("The source does not tell its length."))?;
-        let text = |name| reply.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let text = |name| answer.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         this.seen = Seen { length, etag: text(ETAG), modified: text(LAST_MODIFIED) };
-        Ok((this, reply.headers))
+        Ok((this, answer.headers))
+    }
+
+    /// The service of this server that it is of, if it is.
+    pub fn service(&self) -> Option<ServiceKind> {
+        match &self.via {
+            Via::Web(_) => None,
+            Via::Here(neighbour) => Some(neighbour.kind),
+        }
     }
 
     /// Its length.
@@ -102,7 +141,16 @@ impl Outside {
         feed(part.end - part.start, |sender| async move { outside.send(part, &sender).await })
     }
 
-    async fn get(&self, mut headers: HeaderMap) -> Result<Reply, Error> {
+    async fn get(&self, mut headers: HeaderMap) -> Result<Answer, Trouble> {
+        let outbound = match &self.via {
+            Via::Web(outbound) => outbound,
+            Via::Here(neighbour) => {
+                let answered = neighbour.get(headers, self.version).await;
+                let response = answered.map_err(|refusal| self.told(&refusal))?;
+                let rest = Rest::Here(response.body);
+                return Ok(Answer { status: response.status, headers: response.headers, rest });
+            }
+        };
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if let Ok(version) = HeaderValue::try_from(self.version.to_string()) {
             headers.insert(HeaderName::from_static("x-ms-version"), version);
@@ -110,7 +158,39 @@ impl Outside {
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        self.outbound.get(&self.uri, headers).await
+        let reply = outbound.get(&self.uri, headers).await.map_err(|error| match error {
+            Error::Url | Error::NotAllowed => Trouble::Final(self.unreachable(&error)),
+            _ => Trouble::Passing(self.unreachable(&error)),
+        })?;
+        let (status, headers) = (reply.status, reply.headers.clone());
+        Ok(Answer { status, headers, rest: Rest::Web(Box::new(reply)) })
+    }
+
+    /// The next bytes of an answer.
+    async fn next(&self, answer: &mut Answer) -> Result<Option<Bytes>, Trouble> {
+        let body = match &mut answer.rest {
+            Rest::Web(reply) => {
+                return reply.next().await.map_err(|error| Trouble::Passing(self.unreachable(&error)));
+            }
+            Rest::Here(body) => body,
+        };
+        loop {
+            match poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(self.told(&Refusal::from_body_error(error))),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => return Ok(Some(bytes)),
+                    Err(_) => continue,
+                },
+            }
+        }
+    }
+
+    /// What another service of this server has refused.
+    fn told(&self, refusal: &Refusal) -> Trouble {
+        let (status, code) = (refusal.status(), refusal.code().name());
+        let told = unverified(status, Some(code), refusal.text(), self.version);
+        if status.is_server_error() { Trouble::Passing(told) } else { Trouble::Final(told) }
     }
 
     /// Sends a part, to the end or to a refusal.
@@ -137,29 +217,24 @@ impl Outside {
     /// Makes one request for what follows `at`, and moves `at` over what it sent on.
     async fn step(&self, at: &mut u64, end: u64, sender: &Feed) -> Result<(), Trouble> {
         let asked = *at..end.min(*at + STEP);
-        let reply = self.get(self.headers_of(&asked)).await;
-        let mut reply = reply.map_err(|error| match error {
-            Error::Url | Error::NotAllowed => Trouble::Final(self.unreachable(&error)),
-            _ => Trouble::Passing(self.unreachable(&error)),
-        })?;
+        let mut answer = self.get(self.headers_of(&asked)).await?;
         // Who ignores ranges sends it all, from the beginning.
-        let (mut skip, until) = match reply.status {
+        let (mut skip, until) = match answer.status {
             StatusCode::PARTIAL_CONTENT => (0, asked.end),
             StatusCode::OK => (asked.start, end),
             status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-                return Err(Trouble::Passing(self.refused(&reply)));
+                return Err(Trouble::Passing(self.refused(&answer)));
             }
             StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE => {
                 return Err(Trouble::Final(self.changed()));
             }
-            _ => return Err(Trouble::Final(self.refused(&reply))),
+            _ => return Err(Trouble::Final(self.refused(&answer))),
         };
-        if !self.is_same(&reply, &asked) {
+        if !self.is_same(&answer, &asked) {
             return Err(Trouble::Final(self.changed()));
         }
         while *at < until {
-            let next = reply.next().await.map_err(|error| Trouble::Passing(self.unreachable(&error)))?;
-            let Some(mut bytes) = next else { break };
+            let Some(mut bytes) = self.next(&mut answer).await? else { break };
             let skipped = bytes.len().min(usize::try_from(skip).unwrap_or(usize::MAX));
             skip -= skipped as u64;
             let _ = bytes.split_to(skipped);
@@ -189,12 +264,12 @@ impl Outside {
         headers
     }
 
-    /// Whether a reply is of the version that was seen, and of the range that was asked for.
-    fn is_same(&self, reply: &Reply, asked: &Range<u64>) -> bool {
-        let text = |name| reply.headers.get(name).and_then(|value| value.to_str().ok());
+    /// Whether an answer is of the version that was seen, and of the range that was asked for.
+    fn is_same(&self, answer: &Answer, asked: &Range<u64>) -> bool {
+        let text = |name| answer.headers.get(name).and_then(|value| value.to_str().ok());
         let same = |name, seen: &Option<String>| seen.as_deref().is_none_or(|seen| text(name) == Some(seen));
         let length = self.length().to_string();
-        let is_that_range = match reply.status {
+        let is_that_range = match answer.status {
             StatusCode::PARTIAL_CONTENT => text(CONTENT_RANGE).is_some_and(|range| {
                 let range = range.strip_prefix("bytes ").and_then(|range| range.split_once('/'));
                 range.is_some_and(|(part, total)| {
@@ -224,10 +299,10 @@ impl Outside {
     }
 
     /// The source did not send what it was asked for.
-    fn refused(&self, reply: &Reply) -> Refusal {
-        let code = reply.headers.get("x-ms-error-code").and_then(|code| code.to_str().ok());
-        let message = reply.status.canonical_reason().unwrap_or("The source refused.");
-        let status = match reply.status {
+    fn refused(&self, answer: &Answer) -> Refusal {
+        let code = answer.headers.get("x-ms-error-code").and_then(|code| code.to_str().ok());
+        let message = answer.status.canonical_reason().unwrap_or("The source refused.");
+        let status = match answer.status {
             // Nothing that has a meaning of its own for our client.
             status if status.is_redirection() && status != StatusCode::NOT_MODIFIED => StatusCode::CONFLICT,
             status if status.is_success() => StatusCode::CONFLICT,

@@ -58,18 +58,29 @@ impl SourceUrl {
         self.uri.scheme_str() == Some("https")
     }
 
-    /// The service of this server that it is of, if it is: the client reached the service `own` of it at `endpoint`.
-    pub fn service(&self, own: ServiceKind, endpoint: &str, suffixes: &[String]) -> Option<ServiceKind> {
+    /// The service of this server that it is of, if it is: the client reached the service `own` of it at `endpoint`, and
+    /// others are reached at other ports of the same host.
+    pub fn service(
+        &self,
+        own: ServiceKind,
+        endpoint: &str,
+        suffixes: &[String],
+        at_port: impl FnOnce(u16) -> Option<ServiceKind>,
+    ) -> Option<ServiceKind> {
         let endpoint: Uri = endpoint.parse().ok()?;
         let (host, own_host) = (host(&self.uri)?, host(&endpoint)?);
-        let service =
-            |host: &str| ServiceKind::ALL.into_iter().find(|kind| without_account(host, *kind).is_some());
-        let is_ours = port(&self.uri) == port(&endpoint)
-            && (bare(&host) == bare(&own_host) || is_this_machine(bare(&host)));
         let has_suffix = suffixes.iter().any(|suffix| {
             host.strip_suffix(suffix.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         });
-        (is_ours || has_suffix).then(|| service(&host).unwrap_or(own))
+        let is_our_host = bare(&host) == bare(&own_host) || is_this_machine(bare(&host));
+        let service = match port(&self.uri) {
+            _ if has_suffix => own,
+            port if is_our_host && port == self::port(&endpoint) => own,
+            port if is_our_host => at_port(port)?,
+            _ => return None,
+        };
+        let named = ServiceKind::ALL.into_iter().find(|kind| without_account(&host, *kind).is_some());
+        Some(named.unwrap_or(service))
     }
 
     /// What it addresses in that service of this server.
@@ -155,7 +166,13 @@ mod tests {
             (path, "http://dev2.blob.localhost:10000/c/b", Some(Blob)),
             (path, "http://dev2.file.localhost:10000/c/b", Some(File)),
             (path, "http://dev2.queue.localhost:10000/c/b", Some(Queue)),
-            (path, "http://127.0.0.1:10001/dev2/c/b", None),
+            (path, "http://127.0.0.1:10001/dev2/c/b", Some(Queue)),
+            (path, "http://localhost:10003/dev2/c/b", Some(File)),
+            (path, "http://dev2.file.localhost:10003/c/b", Some(File)),
+            (path, "http://127.0.0.1:10002/dev2/c/b", None),
+            (path, "http://127.0.0.2:10003/dev2/c/b", Some(File)),
+            (named, "https://store.example:10003/dev2/c/b", Some(File)),
+            (named, "https://other.example:10003/dev2/c/b", None),
             (path, "http://127.0.0.1/dev2/c/b", None),
             (path, "http://store.example:10000/dev2/c/b", None),
             (named, "https://STORE.example/dev2/c/b", Some(Blob)),
@@ -170,12 +187,10 @@ mod tests {
             (host_style, "http://dev2.mine.example:8080/c/b", Some(Blob)),
             (host_style, "https://notmine.example/c/b", None),
         ] {
-            let url = parse(source).unwrap();
-            assert_eq!(
-                url.service(Blob, endpoint, &["mine.example".to_owned()]),
-                service,
-                "{endpoint} {source}"
-            );
+            let ports = |port| [(10_001, Queue), (10_003, File)].into_iter().find(|at| at.0 == port);
+            let suffixes = ["mine.example".to_owned()];
+            let found = parse(source).unwrap().service(Blob, endpoint, &suffixes, |port| Some(ports(port)?.1));
+            assert_eq!(found, service, "{endpoint} {source}");
         }
     }
 

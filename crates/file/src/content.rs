@@ -23,6 +23,7 @@ use md5::{Digest as _, Md5};
 use crate::directory::written;
 use crate::file::{MAX_FILE_BYTES, admit_write, check_writable, existing_file, properties, with_lease};
 use crate::moves::MAX_ATTEMPTS;
+use crate::pending::check_no_pending_copy;
 use crate::record::{ContentHeaders, Node};
 use crate::reply::{put, validators};
 use crate::smb_properties::{Purpose, SentProperties};
@@ -237,6 +238,7 @@ impl FileService {
             let file = spot.file(old.id);
             admission.check(file)?;
             let (mut node, edit) = rule(&view, old.clone())?;
+            check_no_pending_copy(&old)?;
             if let Err(refusal) = admission.admit(file, usage) {
                 // Nobody else has to wait for that client.
                 attempts = Attempts::new(&*self.store, &self.gate, &partition);

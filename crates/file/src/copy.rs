@@ -1,27 +1,26 @@
 //! Copy File, Abort Copy File.
 //!
-//! A source in this server is copied by sharing its content: no byte moves. A source elsewhere is fetched within the
-//! request, up to a bound. So a copy is done when its request is, and there is never one to abort.
+//! A file of this server is copied by sharing its content: no byte moves, and the copy is done when the request is. A blob
+//! of this server, and a source elsewhere, is fetched after the request, see [`crate::pending`].
 
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use lazuli_concurrency::{ByteRange, FileLease, FileUse, Timestamp};
-use lazuli_copy::{Outside, too_large};
-use lazuli_extents::{Content, Edit, Writer};
+use lazuli_copy::{CopyState, too_large};
+use lazuli_extents::Content;
 use lazuli_protocol::lease::lease_id;
-use lazuli_protocol::request::RequestBody;
-use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, date};
+use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
 
 use crate::FileService;
-use crate::content::unreadable;
-use crate::file::{admit_write, allocated, check_writable, existing_file};
-use crate::record::{Copied, File, Node, NodeId, SmbProperties};
-use crate::reply::{put, validators};
+use crate::file::{
+    MAX_FILE_BYTES, admit_lease, admit_write, allocated, check_writable, existing_file, with_lease,
+};
+use crate::pending::CopyTarget;
+use crate::record::{File, Node, NodeId, SmbProperties};
+use crate::reply::validators;
 use crate::smb_properties::{ARCHIVE, NORMAL, Permission, Purpose, SentProperties};
 use crate::source::{Place, Source};
 use crate::tree::check_kind;
 
-/// The longest source that is fetched from elsewhere.
-const MAX_FETCHED: u64 = 256 << 20;
 const MODE: &str = "x-ms-file-permission-copy-mode";
 
 impl FileService {
@@ -33,14 +32,11 @@ impl FileService {
         let lease_id = lease_id(&request.headers)?;
         let target = self.target(&request).await?;
         let source = self.source(&request, ByteRange::ALL).await?;
+        if source.length > MAX_FILE_BYTES.unsigned_abs() {
+            return Err(too_large(MAX_FILE_BYTES.unsigned_abs()));
+        }
         let permission = self.permission_of_copy(target.share.space, &wanted, &source).await?;
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
-        let writer = self.extents.pins().writer();
-        let content = match &source.place {
-            Place::Here { node, .. } => node.file.as_ref().map(|file| file.content.clone()),
-            Place::There(outside) => Some(self.fetch(outside, &writer).await?),
-        };
-        let content = content.ok_or(ErrorCode::InternalError)?;
         let mut released = 0;
         let copied = self.change_child(&spot, FileUse::Create, |view, old| {
             let mut lease = FileLease::AVAILABLE;
@@ -53,6 +49,12 @@ impl FileService {
             }
             conditions.evaluate_create(old.as_ref().map(Node::validators), lease_id.is_some())?;
             released = old.as_ref().map_or(0, allocated);
+            let state = CopyState::done(wanted.id, source.shown_url.clone(), source.length, view.now);
+            let (state, content) = match &source.place {
+                Place::Here { node, .. } => (state, shared(node)),
+                Place::There(_) if source.length == 0 => (state, Content::empty()),
+                Place::There(_) => (state.begun(), Content::hole(source.length)),
+            };
             Ok(Some(Node {
                 epoch: 0,
                 id: old.as_ref().map_or(NodeId(view.stamp.ticks()), |old| old.id),
@@ -65,37 +67,51 @@ impl FileService {
                     headers: source.headers.clone(),
                     lease,
                     incarnation: view.stamp.ticks(),
-                    copy: Some(Copied {
-                        id: wanted.id,
-                        source: source.shown_url.clone(),
-                        bytes: source.length,
-                        at: view.now,
-                    }),
-                    content: content.clone(),
+                    copy: Some(state),
+                    content,
                 }),
             }))
         });
-        let node = copied.await?.ok_or(ErrorCode::InternalError)?;
+        let copied = match &source.place {
+            Place::There(outside) if source.length > 0 => {
+                let (target, space) = (CopyTarget::at(&spot), spot.space);
+                self.copies.begin(self, space, wanted.id, target, outside, copied).await
+            }
+            _ => copied.await,
+        };
+        let node = copied?.ok_or(ErrorCode::InternalError)?;
         self.extents.released(released);
         let mut response = Response::empty(StatusCode::ACCEPTED);
         validators(&mut response.headers, node.validators());
-        put(&mut response.headers, "x-ms-copy-id", uuid::Uuid::from_bytes(wanted.id).to_string());
-        put(&mut response.headers, "x-ms-copy-status", "success");
+        if let Some(state) = node.file.and_then(|file| file.copy) {
+            state.write_accepted(&mut response.headers);
+        }
         Ok(response)
     }
 
     /// Abort Copy File.
     pub(crate) async fn abort_copy_file(&self, request: Request) -> Result<Response, Refusal> {
         let text = request.query.required("copyid")?;
-        uuid::Uuid::try_parse(text)
+        let id = uuid::Uuid::try_parse(text)
             .map_err(|_| Refusal::invalid_query("copyid", text, "The value is not the id of a copy."))?;
         if request.headers.one_of("x-ms-copy-action", &[("abort", ())])?.is_none() {
             return Err(Refusal::missing_header("x-ms-copy-action"));
         }
-        let id = lease_id(&request.headers)?;
-        let (node, _) = self.find(&request).await?;
-        admit_write(&existing_file(Some(node))?, id)?;
-        Err(ErrorCode::NoPendingCopyOperation.into())
+        let lease_id = lease_id(&request.headers)?;
+        let target = self.target(&request).await?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
+        let aborted = self.change_child(&spot, FileUse::PutRange, |view, old| {
+            let mut node = existing_file(old)?;
+            let lease = admit_lease(&node, lease_id)?;
+            let file = node.file.as_mut().ok_or(ErrorCode::InternalError)?;
+            let state = file.copy.as_mut().ok_or(ErrorCode::NoPendingCopyOperation)?;
+            state.abort(*id.as_bytes(), view.now)?;
+            file.content = Content::empty();
+            node.touch(view.stamp, view.now);
+            Ok(Some(with_lease(node, lease)))
+        });
+        aborted.await?;
+        Ok(Response::empty(StatusCode::NO_CONTENT))
     }
 
     /// The key of the permission that a copy has in its share.
@@ -114,28 +130,6 @@ impl FileService {
             _ => return self.permission_key(space, wanted.sent.permission.as_ref()).await,
         };
         self.permission_key(space, sddl.map(Permission::Sddl).as_ref()).await
-    }
-
-    /// Fetches a source from elsewhere, durably.
-    async fn fetch(&self, outside: &Outside, writer: &Writer) -> Result<Content, Refusal> {
-        let length = outside.length();
-        if length > MAX_FETCHED {
-            return Err(too_large(MAX_FETCHED));
-        }
-        let mut edit = Edit::new(&self.extents, writer, &Content::hole(length));
-        let mut body: RequestBody = outside.body(0..length);
-        let mut at = 0;
-        while let Some(frame) = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-            let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() else { continue };
-            let end = at + bytes.len() as u64;
-            edit.write(at, &Content::inline(bytes)).await.map_err(unreadable)?;
-            at = end;
-        }
-        let content = edit.finish().await.map_err(unreadable)?;
-        if content.as_inline().is_none() {
-            self.extents.sync().await.map_err(unreadable)?;
-        }
-        Ok(content)
     }
 }
 
@@ -182,11 +176,7 @@ impl Wanted {
     }
 }
 
-/// What replies say of the copy that a file came from.
-pub(crate) fn copy_properties(headers: &mut HeaderMap, copied: &Copied) {
-    put(headers, "x-ms-copy-id", uuid::Uuid::from_bytes(copied.id).to_string());
-    put(headers, "x-ms-copy-status", "success");
-    put(headers, "x-ms-copy-source", &copied.source);
-    put(headers, "x-ms-copy-progress", format!("{0}/{0}", copied.bytes));
-    put(headers, "x-ms-copy-completion-time", date::rfc1123(copied.at));
+/// The content that the copy of a file has too.
+fn shared(source: &Node) -> Content {
+    source.file.as_ref().map_or_else(Content::empty, |file| file.content.clone())
 }

@@ -12,9 +12,9 @@ use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
 use crate::FileService;
 use crate::children::At;
 use crate::content::base64;
-use crate::copy::copy_properties;
 use crate::directory::written;
 use crate::opens::FileKey;
+use crate::pending::check_no_pending_copy;
 use crate::record::{ContentHeaders, File, Node, NodeId};
 use crate::reply::{put, validators};
 use crate::smb_properties::{Purpose, READ_ONLY, SentProperties};
@@ -187,8 +187,15 @@ pub(crate) fn existing_file(node: Option<Node>) -> Result<Node, Refusal> {
     Ok(node)
 }
 
-/// Judges the lease of a file that is to be changed. The lease to store.
+/// Judges the lease of a file that is to be changed, and whether a copy to it is under way. The lease to store.
 pub(crate) fn admit_write(node: &Node, id: Option<LeaseId>) -> Result<FileLease, Refusal> {
+    let lease = admit_lease(node, id)?;
+    check_no_pending_copy(node)?;
+    Ok(lease)
+}
+
+/// Judges the lease of a file that is to be changed. The lease to store.
+pub(crate) fn admit_lease(node: &Node, id: Option<LeaseId>) -> Result<FileLease, Refusal> {
     let lease = node.file.as_ref().map_or(FileLease::AVAILABLE, |file| file.lease);
     lease.admits(Access::Write, id).map_err(|refusal| Refusal::lease(refusal, Leased::File))
 }
@@ -246,8 +253,8 @@ pub(crate) fn properties(headers: &mut HeaderMap, node: &Node) {
             headers.insert(name, value);
         }
     }
-    if let Some(copied) = &file.copy {
-        copy_properties(headers, copied);
+    if let Some(copy) = &file.copy {
+        copy.write_headers(headers);
     }
     put(headers, "x-ms-type", "File");
     put(headers, "x-ms-server-encrypted", "true");

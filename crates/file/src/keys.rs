@@ -8,6 +8,7 @@
 //!                           n NAME              a child: a directory or a file
 //!                           o NAME 00 EPOCH     what a child was, for the last time in that epoch; without a name, the root
 //!                           u                   bytes that the files in it amount to
+//!           c               ID                  a copy to a file that may be under way
 //!           p               KEY                 a permission, by its key
 //! ```
 //!
@@ -32,6 +33,8 @@ pub(crate) const GOING: Bytes = Bytes::from_static(&[MOVING]);
 pub(crate) const USAGE: Bytes = Bytes::from_static(b"u");
 /// What partition keys of directories start with.
 pub(crate) const DIRECTORIES: u8 = b'd';
+/// The partition that lists copies under way.
+pub(crate) const COPIES: &[u8] = b"c";
 const PERMISSIONS: Bytes = Bytes::from_static(b"p");
 const CHILD: u8 = b'n';
 const KEPT: u8 = b'o';

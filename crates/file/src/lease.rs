@@ -10,6 +10,7 @@ use lazuli_protocol::{ErrorCode, Refusal, Request, Response};
 
 use crate::FileService;
 use crate::file::{existing_file, with_lease};
+use crate::pending::check_no_pending_copy;
 use crate::reply::{put, validators};
 
 impl FileService {
@@ -25,6 +26,7 @@ impl FileService {
                 let node = existing_file(old)?;
                 let file = spot.file(node.id);
                 admission.check(file)?;
+                check_no_pending_copy(&node)?;
                 let lease = node.file.as_ref().map_or(FileLease::AVAILABLE, |file| file.lease);
                 let applied = lease.apply(action).map_err(|refusal| Refusal::lease(refusal, Leased::File))?;
                 let is_new = lease.state() != LeaseState::Leased && applied.state() == LeaseState::Leased;

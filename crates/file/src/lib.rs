@@ -22,6 +22,7 @@ mod moves;
 mod names;
 pub mod native;
 pub mod opens;
+mod pending;
 mod permission;
 mod range_from_url;
 mod record;
@@ -40,7 +41,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lazuli_account::AccountDirectory;
-use lazuli_copy::CopySources;
+use lazuli_copy::{Copies, CopySources};
 use lazuli_extents::{Extents, Pace};
 use lazuli_generations::{GarbageWatch, Generations, Swept, unreadable};
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
@@ -80,7 +81,7 @@ pub struct FileService {
     /// Whether something may be kept that no snapshot can show.
     kept: Arc<GarbageWatch>,
     usages: Arc<Usages>,
-    sources: Option<CopySources>,
+    copies: Arc<Copies>,
 }
 
 impl FileService {
@@ -89,8 +90,8 @@ impl FileService {
         let shares = Generations::new(store.clone(), accounts.clone());
         let opens = OpenTable::new(PATIENCE);
         let (gate, turns, snapshots, kept, usages) = Default::default();
-        let sources = None;
-        Self { store, extents, accounts, shares, gate, turns, opens, snapshots, kept, usages, sources }
+        let copies = Arc::new(Copies::new(store.clone(), keys::COPIES, None));
+        Self { store, extents, accounts, shares, gate, turns, opens, snapshots, kept, usages, copies }
     }
 
     /// The same, but SMB clients have so long to answer a break of what they cache.
@@ -102,7 +103,7 @@ impl FileService {
     /// The same service, which may copy from these sources. Without any it does not copy.
     #[must_use]
     pub fn with_copy_sources(mut self, sources: CopySources) -> Self {
-        self.sources = Some(sources);
+        self.copies = Arc::new(Copies::new(self.store.clone(), keys::COPIES, Some(sources)));
         self
     }
 

@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use lazuli_concurrency::{ETag, FileLease, Lease, Span, Stamp, Timestamp, Validators};
+use lazuli_copy::CopyState;
 use lazuli_extents::Content;
 use lazuli_generations::record::{self, etag, lease, optional_ticks, ticks};
 use lazuli_generations::{Damage, Generation};
@@ -165,21 +166,10 @@ pub(crate) struct File {
     pub(crate) lease: FileLease,
     /// The creation or replacement that this is the content of: ranges can be compared between states that share it.
     pub(crate) incarnation: u64,
-    /// The copy that it came from, until it is changed otherwise than by ranges.
-    pub(crate) copy: Option<Copied>,
+    /// The copy that it came from or waits for, until it is changed otherwise than by ranges.
+    pub(crate) copy: Option<CopyState>,
     #[serde(skip)]
     pub(crate) content: Content,
-}
-
-/// A copy that was made, all of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Copied {
-    pub(crate) id: [u8; 16],
-    /// The URL of the source, without credentials.
-    pub(crate) source: String,
-    pub(crate) bytes: u64,
-    #[serde(with = "ticks")]
-    pub(crate) at: Timestamp,
 }
 
 /// The content headers that a file is stored and served with.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderMap, HeaderName};
 use lazuli_concurrency::{ByteRange, FileUse};
 use lazuli_copy::{CopySources, Outside, SourceUrl, told};
 use lazuli_extents::{Held, Reader};
@@ -17,6 +17,7 @@ use lazuli_store::SpaceId;
 
 use crate::children::At;
 use crate::content::unreadable;
+use crate::pending::check_no_pending_copy;
 use crate::record::{ContentHeaders, Node};
 use crate::tree::{Target, patience};
 use crate::{FileService, names, snapshot};
@@ -33,9 +34,9 @@ pub(crate) struct Source {
 
 /// Where the bytes of a source are.
 pub(crate) enum Place {
-    /// In this server. They stay as long as this does.
+    /// In this service. They stay as long as this does.
     Here { space: SpaceId, node: Box<Node>, _held: Held },
-    /// On the web.
+    /// In another service of this server, or on the web.
     There(Box<Outside>),
 }
 
@@ -43,32 +44,24 @@ impl FileService {
     /// The source that a request names, of which it reads that range.
     pub(crate) async fn source(&self, request: &Request, touched: ByteRange) -> Result<Source, Refusal> {
         let url = SourceUrl::of(request)?;
-        let sources = self.sources.as_ref();
-        let sources = sources.ok_or_else(|| Refusal::not_implemented("Copying from a URL"))?;
-        match url.service(ServiceKind::File, &request.endpoint, &sources.host_suffixes) {
-            Some(ServiceKind::File) => {
-                // Copy File within an account tells of its source as it is.
-                let found = self.source_here(request, &url, sources, touched).await;
-                let plainly = request.operation == Operation::CopyFile;
-                found.map_err(|refusal| told(refusal, request.version, plainly))
-            }
-            Some(_) => {
-                let refusal = Refusal::new(ErrorCode::CannotVerifyCopySource);
-                Err(refusal.with_status(StatusCode::BAD_REQUEST).message("The source must be a file."))
-            }
-            None => {
-                let (outside, headers) = sources.open(request, &url, HeaderMap::new()).await?;
-                let metadata = Metadata::from_headers(&headers)
-                    .map_err(|_| outside.unusable("The metadata of the source is not valid."))?;
-                Ok(Source {
-                    shown_url: url.shown(),
-                    length: outside.length(),
-                    headers: described(&headers),
-                    metadata,
-                    place: Place::There(Box::new(outside)),
-                })
-            }
+        let sources = self.copies.sources()?;
+        let service = sources.service(request, &url, ServiceKind::File);
+        if service == Some(ServiceKind::File) {
+            // Copy File within an account tells of its source as it is.
+            let found = self.source_here(request, &url, sources, touched).await;
+            let plainly = request.operation == Operation::CopyFile;
+            return found.map_err(|refusal| told(refusal, request.version, plainly));
         }
+        let (outside, headers) = sources.open(request, &url, service, HeaderMap::new()).await?;
+        let metadata = Metadata::from_headers(&headers)
+            .map_err(|_| outside.unusable("The metadata of the source is not valid."))?;
+        Ok(Source {
+            shown_url: url.shown(),
+            length: outside.length(),
+            headers: described(&headers),
+            metadata,
+            place: Place::There(Box::new(outside)),
+        })
     }
 
     async fn source_here(
@@ -92,6 +85,7 @@ impl FileService {
         let target = Target { share, path, at, patience: patience(&request.query)? };
         let pin = self.extents.pins().pin();
         let (node, _) = self.file_at(&target, None, FileUse::Read, touched).await?;
+        check_no_pending_copy(&node)?;
         let Some(file) = &node.file else { return Err(ErrorCode::ResourceTypeMismatch.into()) };
         let held = pin.hold([&file.content]);
         Ok(Source {

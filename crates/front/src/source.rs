@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Method};
 use lazuli_auth::Head;
+use lazuli_concurrency::Timestamp;
 use lazuli_protocol::{Account, Refusal, Service, SourceAccess, SourceRead};
 
 use crate::pipeline::Gate;
@@ -32,5 +33,13 @@ impl SourceAccess for Gate {
         };
         self.authenticator.authenticate(&head, service).await?;
         Ok(account)
+    }
+
+    async fn account(&self, name: &str) -> Result<Arc<Account>, Refusal> {
+        lazuli_auth::account(&*self.accounts, name).await
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 }

@@ -11,7 +11,7 @@ use lazuli_account::{AccountDirectory, ServiceLevel, development_key};
 use lazuli_auth::Authenticator;
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_concurrency::{Clock, Timestamp};
-use lazuli_copy::CopySources;
+use lazuli_copy::{CopySources, Neighbours};
 use lazuli_extents::Extents;
 use lazuli_front::{Console, Endpoint, Gate, Limits, Metrics, Server, Tls};
 use lazuli_outbound::Outbound;
@@ -53,13 +53,14 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let gate = gate(&config, &data, &accounts)?;
     let services = Services::new(&data, &accounts, copy_sources(&config, &gate));
     let server = start_services(&config, &data, &services, &accounts, gate, &metrics)?;
+    services.neighbours.listen_on(server.addresses().map(|(kind, address)| (kind, address.port())));
     let draining = Arc::new(AtomicBool::new(false));
     let console = start_console(&config, &data, &metrics, &draining)?;
     let control = Control::start(data.directory.path(), accounts.clone(), development_key)
         .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
     let extents: Arc<dyn Extents> = Arc::new(data.extents.clone());
-    let copies = services.blob.clone();
-    tokio::spawn(async move { copies.resume_copies().await });
+    let (blob, file) = (services.blob.clone(), services.file.clone());
+    tokio::spawn(async move { tokio::join!(blob.resume_copies(), file.resume_copies()) });
     let background = Background::start(vec![
         Box::new(GarbageSweep { blob: services.blob.clone() }),
         Box::new(BlobExpiry { blob: services.blob.clone() }),
@@ -86,6 +87,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     }
     background.stop().await;
     services.blob.stop_copies().await;
+    services.file.stop_copies().await;
     if let Some(console) = console {
         console.shutdown(CONSOLE_DRAIN_TIME).await;
     }
@@ -142,6 +144,7 @@ fn copy_sources(config: &Config, gate: &Arc<Gate>) -> CopySources {
         access: gate.clone(),
         host_suffixes: config.host_suffixes.clone(),
         outbound: Outbound::new(config.copy_source_allow.clone()),
+        neighbours: Neighbours::default(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lazuli_account::AccountDirectory;
 use lazuli_blob::{BlobRows, BlobService};
-use lazuli_copy::CopySources;
+use lazuli_copy::{CopySources, Neighbours};
 use lazuli_file::{FileRows, FileService};
 use lazuli_protocol::{Service, ServiceKind};
 use lazuli_queue::{QueueRows, QueueService};
@@ -31,6 +31,8 @@ pub(crate) struct Services {
     pub(crate) queue: QueueService,
     pub(crate) table: TableService,
     pub(crate) file: FileService,
+    /// Where they are reached, as copies have to know.
+    pub(crate) neighbours: Neighbours,
 }
 
 impl Services {
@@ -41,8 +43,14 @@ impl Services {
         let table = TableService::new(data.store.clone(), accounts.clone());
         let queue = QueueService::new(data.store.clone(), accounts.clone());
         let file = FileService::new(data.store.clone(), extents, accounts.clone());
-        let file = file.with_copy_sources(sources.clone());
-        Self { blob: blob.with_copy_sources(sources), queue, table, file }
+        // Each may copy from the other, as it is without copies of its own.
+        let neighbours = Neighbours::new([
+            (ServiceKind::Blob, Arc::new(blob.clone()) as Arc<dyn Service>),
+            (ServiceKind::File, Arc::new(file.clone())),
+        ]);
+        let sources = CopySources { neighbours: neighbours.clone(), ..sources };
+        let (blob, file) = (blob.with_copy_sources(sources.clone()), file.with_copy_sources(sources));
+        Self { blob, queue, table, file, neighbours }
     }
 }
 

@@ -42,4 +42,10 @@ pub trait SourceAccess: Send + Sync {
     /// The account that the source is in, if what the read brings is enough to be let in. `service` is the one that
     /// the source is of.
     async fn admit(&self, read: &SourceRead<'_>, service: &dyn Service) -> Result<Arc<Account>, Refusal>;
+
+    /// The account of a source that was let in before.
+    async fn account(&self, name: &str) -> Result<Arc<Account>, Refusal>;
+
+    /// The time that reads are judged by.
+    fn now(&self) -> Timestamp;
 }

@@ -2,6 +2,8 @@
 //! it. What fails here fails the test, so everything may panic.
 #![allow(clippy::unwrap_used)]
 
+pub mod web;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use lazuli_protocol::{ErrorCode, Refusal, date, xml};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::{Listing, Shown};
-use crate::record::{Blob, CopyState, Encryption, Kind};
+use crate::record::{Blob, BlobCopy, Encryption, Kind};
 use crate::reply;
 
 /// What a name has to escape in the path of a URL.
@@ -211,14 +211,14 @@ impl Listing<'_> {
         }
     }
 
-    fn write_copy(&mut self, copy: &CopyState) {
+    fn write_copy(&mut self, copy: &BlobCopy) {
         let xml = &mut self.xml;
-        xml.text("CopyId", uuid::Uuid::from_bytes(copy.id));
-        xml.text("CopyStatus", copy.status.name());
-        xml.text("CopySource", &copy.source);
-        xml.text("CopyProgress", format_args!("{}/{}", copy.copied, copy.total));
-        xml.optional("CopyCompletionTime", copy.completed.map(date::rfc1123));
-        xml.optional("CopyStatusDescription", copy.description.as_deref());
+        xml.text("CopyId", uuid::Uuid::from_bytes(copy.state.id));
+        xml.text("CopyStatus", copy.state.status.name());
+        xml.text("CopySource", &copy.state.source);
+        xml.text("CopyProgress", copy.state.progress());
+        xml.optional("CopyCompletionTime", copy.state.completed.map(date::rfc1123));
+        xml.optional("CopyStatusDescription", copy.state.description.as_deref());
         xml.optional("CopyDestinationSnapshot", copy.destination_snapshot.map(reply::stamp_text));
     }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use lazuli_account::Setting;
 use lazuli_auth::sign;
+use lazuli_testing::web::{Page, Web};
 
 use crate::support::{ACCOUNT, Reply, TestServer, key, start, start_allowing};
-use crate::web::{Page, Web};
 
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 const SYNC: &str = "x-ms-requires-sync: true";

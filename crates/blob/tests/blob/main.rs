@@ -30,5 +30,4 @@ mod support;
 mod tags;
 mod tier;
 mod watched;
-mod web;
 mod website;

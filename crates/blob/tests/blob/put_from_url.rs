@@ -3,9 +3,9 @@
 use bytes::Bytes;
 
 use lazuli_account::Setting;
+use lazuli_testing::web::{Page, Web};
 
 use crate::support::{ACCOUNT, Reply, TestServer, start, start_allowing};
-use crate::web::{Page, Web};
 
 const APPEND: &str = "x-ms-blob-type: AppendBlob";
 

@@ -18,6 +18,7 @@ use crate::children::At;
 use crate::file::allocated;
 use crate::moves::{self, Attempted, Delete, MAX_ATTEMPTS, Work};
 use crate::names::{self, Name};
+use crate::pending::check_no_pending_copy;
 use crate::record::Node;
 use crate::tree::{Spot, Target};
 
@@ -82,7 +83,7 @@ impl FileService {
             match self.find_any(&target).await? {
                 // Another file has come in its place.
                 (now, _) if now.id != node.id => {}
-                (now, _) if is_leased(&now) && !request.mode.fits_lease() => {
+                (now, _) if is_only_read(&now) && !request.mode.fits_lease() => {
                     return Err(OpenRefusal::SharingViolation.into());
                 }
                 _ => {
@@ -171,6 +172,8 @@ impl Drop for Unsettled<'_> {
     }
 }
 
-fn is_leased(node: &Node) -> bool {
-    node.file.as_ref().is_some_and(|file| file.lease.state() == LeaseState::Leased)
+/// Whether it is leased, or waits for a copy.
+fn is_only_read(node: &Node) -> bool {
+    let is_leased = node.file.as_ref().is_some_and(|file| file.lease.state() == LeaseState::Leased);
+    is_leased || check_no_pending_copy(node).is_err()
 }

@@ -3,6 +3,7 @@
 
 mod content;
 mod copies;
+mod copies_outside;
 mod handles;
 mod interrupted;
 mod lease;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use lazuli_concurrency::Timestamp;
 use lazuli_copy::CopySources;
 use lazuli_file::FileService;
 use lazuli_outbound::Outbound;
@@ -19,10 +20,23 @@ impl SourceAccess for Nobody {
     async fn admit(&self, _: &SourceRead<'_>, _: &dyn Service) -> Result<Arc<Account>, Refusal> {
         Err(ErrorCode::AuthenticationFailed.into())
     }
+
+    async fn account(&self, _: &str) -> Result<Arc<Account>, Refusal> {
+        Err(ErrorCode::AuthenticationFailed.into())
+    }
+
+    fn now(&self) -> Timestamp {
+        lazuli_testing::NOW
+    }
 }
 
 fn sources() -> CopySources {
-    CopySources { access: Arc::new(Nobody), host_suffixes: vec![], outbound: Outbound::new(vec![]) }
+    CopySources {
+        access: Arc::new(Nobody),
+        host_suffixes: vec![],
+        outbound: Outbound::new(vec!["*".parse().unwrap()]),
+        neighbours: Default::default(),
+    }
 }
 
 /// A server with a share `docs`.

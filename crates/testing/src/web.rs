@@ -10,37 +10,44 @@ use tokio::sync::{Mutex, Notify};
 
 /// What the place serves, and how.
 #[derive(Clone, Default)]
-pub(crate) struct Page {
-    pub(crate) body: Bytes,
+pub struct Page {
+    /// What it is.
+    pub body: Bytes,
     /// Lines of further headers, `ETag` among them.
-    pub(crate) headers: Vec<String>,
+    pub headers: Vec<String>,
     /// What every request is answered with instead.
-    pub(crate) status: Option<&'static str>,
+    pub status: Option<&'static str>,
     /// The length that it says it has, if that is not the truth.
-    pub(crate) says_length: Option<usize>,
-    pub(crate) ignores_ranges: bool,
+    pub says_length: Option<usize>,
+    /// Whether it sends all of it whatever is asked for.
+    pub ignores_ranges: bool,
     /// Requests for ranges wait here until they are let go.
-    pub(crate) stalls: bool,
+    pub stalls: bool,
     /// So many requests for ranges break off half way.
-    pub(crate) breaks: usize,
+    pub breaks: usize,
 }
 
 impl Page {
-    pub(crate) fn new(body: impl Into<Bytes>) -> Self {
+    /// A document with a tag.
+    pub fn new(body: impl Into<Bytes>) -> Self {
         Self { body: body.into(), headers: vec!["ETag: \"v1\"".into()], ..Self::default() }
     }
 }
 
-pub(crate) struct Web {
-    pub(crate) address: SocketAddr,
-    pub(crate) page: Arc<Mutex<Page>>,
+/// The place. It is served as long as the runtime of the test lives.
+pub struct Web {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// What it serves.
+    pub page: Arc<Mutex<Page>>,
     /// The heads of all requests.
-    pub(crate) requests: Arc<Mutex<Vec<String>>>,
+    pub requests: Arc<Mutex<Vec<String>>>,
     go: Arc<Notify>,
 }
 
 impl Web {
-    pub(crate) async fn serve(page: Page) -> Self {
+    /// Serves a document on a free port.
+    pub async fn serve(page: Page) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let web = Self {
             address: listener.local_addr().unwrap(),
@@ -57,22 +64,24 @@ impl Web {
         web
     }
 
-    pub(crate) fn url(&self) -> String {
+    /// The URL of the document.
+    pub fn url(&self) -> String {
         format!("http://{}/document", self.address)
     }
 
     /// The entry that allows to copy from here.
-    pub(crate) fn allowed(&self) -> String {
+    pub fn allowed(&self) -> String {
         self.address.to_string()
     }
 
     /// Lets requests go that stall, and those that come.
-    pub(crate) async fn release(&self) {
+    pub async fn release(&self) {
         self.page.lock().await.stalls = false;
         self.go.notify_waiters();
     }
 
-    pub(crate) async fn change(&self, change: impl FnOnce(&mut Page)) {
+    /// Changes what is served from now on.
+    pub async fn change(&self, change: impl FnOnce(&mut Page)) {
         change(&mut *self.page.lock().await);
     }
 }

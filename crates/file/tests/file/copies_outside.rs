@@ -1,0 +1,269 @@
+//! Copy File from elsewhere: what becomes of a copy that takes its time.
+
+use std::time::Duration;
+
+use lazuli_concurrency::FileAccess;
+use lazuli_testing::Reply;
+use lazuli_testing::web::{Page, Web};
+
+use crate::opens::{open, request};
+use crate::support::{Server, make_file, start};
+
+const ABORT: &str = "x-ms-copy-action: abort";
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i * 31 % 253) as u8).collect()
+}
+
+async fn served(page: Page) -> (Web, Server) {
+    (Web::serve(page).await, start().await)
+}
+
+/// A page whose content stalls until it is released.
+fn stalling(length: usize) -> Page {
+    let mut page = Page::new(bytes(length));
+    page.stalls = true;
+    page
+}
+
+async fn copy(server: &Server, web: &Web, path: &str, headers: &str) -> Reply {
+    let headers = format!("x-ms-copy-source: {}\n{headers}", web.url());
+    server.put(&format!("/docs/{path}"), &headers, "").await
+}
+
+async fn head(server: &Server, path: &str) -> Reply {
+    server.call("HEAD", &format!("/docs/{path}"), "", "").await.expect(200)
+}
+
+/// Waits until the copy to a file has ended.
+async fn copied(server: &Server, path: &str) -> Reply {
+    for _ in 0..2000 {
+        let head = head(server, path).await;
+        if head.header("x-ms-copy-status") != Some("pending") {
+            return head;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the copy to {path} does not end")
+}
+
+async fn restarted(server: Server) -> Server {
+    server.advance(1);
+    server.service.stop_copies().await;
+    let server = server.restart().await;
+    server.service.resume_copies().await;
+    server
+}
+
+fn abort(path: &str, begun: &Reply) -> String {
+    format!("/docs/{path}?comp=copy&copyid={}", begun.header("x-ms-copy-id").unwrap())
+}
+
+#[tokio::test]
+async fn a_copy_from_elsewhere_is_pending_until_it_is_done() {
+    let mut page = stalling(300_000);
+    page.headers.extend(["Content-Type: text/x-far", "x-ms-meta-a: 1"].map(str::to_owned));
+    let (web, server) = served(page).await;
+    let begun = copy(&server, &web, "copy", "x-ms-file-attributes: Hidden").await.expect(202);
+    assert_eq!(begun.header("x-ms-copy-status"), Some("pending"));
+    let pending = head(&server, "copy").await;
+    for (name, value) in [
+        ("content-length", "300000"),
+        ("x-ms-copy-status", "pending"),
+        ("x-ms-copy-progress", "0/300000"),
+        ("x-ms-copy-source", &web.url()),
+        ("x-ms-copy-id", begun.header("x-ms-copy-id").unwrap()),
+        ("content-type", "text/x-far"),
+        ("x-ms-meta-a", "1"),
+        ("x-ms-file-attributes", "Hidden"),
+        ("etag", begun.etag()),
+    ] {
+        assert_eq!(pending.header(name), Some(value), "{name}");
+    }
+    assert_eq!(pending.header("x-ms-copy-completion-time"), None);
+    assert!(server.get("/docs/copy", "").await.expect(200).body.iter().all(|byte| *byte == 0));
+    server.advance(1);
+    web.release().await;
+    let done = copied(&server, "copy").await;
+    assert_ne!(done.etag(), begun.etag());
+    assert_eq!(done.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(done.header("x-ms-copy-progress"), Some("300000/300000"));
+    assert_eq!(done.header("x-ms-copy-completion-time"), done.header("last-modified"));
+    assert!(server.get("/docs/copy", "").await.body == bytes(300_000));
+}
+
+#[tokio::test]
+async fn nothing_else_is_done_to_the_target_of_a_pending_copy() {
+    let (web, server) = served(stalling(1000)).await;
+    make_file(&server, "other", 10).await;
+    let begun = copy(&server, &web, "copy", "").await.expect(202);
+    let url = |path: &str| format!("http://{}/{}/docs/{path}", server.address, lazuli_testing::ACCOUNT);
+    let (from_other, from_copy) = (url("other"), url("copy"));
+    let refused = |reply: Reply| drop(reply.refused(409, "PendingCopyOperation"));
+    for (path, headers) in [
+        ("copy", "x-ms-type: file\nx-ms-content-length: 1".to_owned()),
+        ("copy", format!("x-ms-copy-source: {from_other}")),
+        ("copy?comp=metadata", "x-ms-meta-a: 1".into()),
+        ("copy?comp=properties", "x-ms-content-length: 5".into()),
+        ("copy?comp=range", "x-ms-write: clear\nx-ms-range: bytes=0-511".into()),
+        ("copy?comp=lease", "x-ms-lease-action: acquire\nx-ms-lease-duration: -1".into()),
+        ("moved?comp=rename", format!("x-ms-file-rename-source: {from_copy}")),
+        (
+            "copy?comp=rename",
+            format!("x-ms-file-rename-source: {from_other}\nx-ms-file-rename-replace-if-exists: true"),
+        ),
+        ("more", format!("x-ms-copy-source: {from_copy}")),
+    ] {
+        refused(server.signed("PUT", &format!("/docs/{path}"), &headers, "").await);
+    }
+    refused(server.delete("/docs/copy", "").await);
+    // Over SMB it can be read.
+    let writes = open(&server, "copy", request(FileAccess::WRITE, FileAccess::ALL)).await;
+    assert!(writes.is_err());
+    let reads = open(&server, "copy", request(FileAccess::READ, FileAccess::ALL)).await.unwrap();
+    server.service.close(reads).await.unwrap();
+    let other = "/docs/copy?comp=copy&copyid=00000000-0000-0000-0000-000000000001";
+    server.put(other, ABORT, "").await.refused(409, "CopyIdMismatch");
+    web.release().await;
+    assert_eq!(copied(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
+    server.put(&abort("copy", &begun), ABORT, "").await.refused(409, "NoPendingCopyOperation");
+    server.delete("/docs/copy", "").await.expect(202);
+}
+
+#[tokio::test]
+async fn a_pending_copy_can_be_aborted_by_its_id() {
+    let (web, server) = served(stalling(100_000)).await;
+    make_file(&server, "copy", 5).await;
+    let lease = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
+    let leased = server.put("/docs/copy?comp=lease", lease, "").await.expect(201);
+    let id = format!("x-ms-lease-id: {}", leased.header("x-ms-lease-id").unwrap());
+    copy(&server, &web, "copy", "").await.refused(412, "LeaseIdMissing");
+    let begun = copy(&server, &web, "copy", &format!("x-ms-meta-a: 1\n{id}")).await.expect(202);
+    server.put(&abort("copy", &begun), ABORT, "").await.refused(412, "LeaseIdMissing");
+    server.put(&abort("copy", &begun), &format!("{ABORT}\n{id}"), "").await.expect(204);
+    let aborted = head(&server, "copy").await;
+    for (name, value) in [
+        ("x-ms-copy-status", "aborted"),
+        ("content-length", "0"),
+        ("x-ms-meta-a", "1"),
+        ("x-ms-lease-state", "leased"),
+    ] {
+        assert_eq!(aborted.header(name), Some(value), "{name}");
+    }
+    web.release().await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(head(&server, "copy").await.etag(), aborted.etag(), "it stays so");
+    let stats = server.get("/docs?restype=share&comp=stats", "").await.expect(200);
+    assert!(stats.text().contains("<ShareUsageBytes>0<"), "{}", stats.text());
+}
+
+#[tokio::test]
+async fn a_source_that_changes_or_goes_fails_the_copy() {
+    for (gone, code) in [(false, "412 SourceConditionNotMet \""), (true, "404 CannotVerifyCopySource \"")] {
+        let (web, server) = served(stalling(100_000)).await;
+        copy(&server, &web, "copy", "").await.expect(202);
+        web.change(|page| match gone {
+            true => page.status = Some("404 Not Found"),
+            false => page.headers = vec!["ETag: \"v2\"".into()],
+        })
+        .await;
+        web.release().await;
+        let failed = copied(&server, "copy").await;
+        assert_eq!(failed.header("x-ms-copy-status"), Some("failed"));
+        assert_eq!(failed.header("content-length"), Some("0"));
+        let description = failed.header("x-ms-copy-status-description").unwrap();
+        assert!(description.starts_with(code), "{description}");
+        make_file(&server, "copy", 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_pending_copy_goes_on_after_a_restart() {
+    let mut page = stalling(200_000);
+    page.breaks = 2;
+    let (web, server) = served(page).await;
+    let begun = copy(&server, &web, "copy", "").await.expect(202);
+    let aborted = copy(&server, &web, "aborted", "").await.expect(202);
+    let server = restarted(server).await;
+    let pending = head(&server, "copy").await;
+    assert_eq!((pending.header("x-ms-copy-status"), pending.etag()), (Some("pending"), begun.etag()));
+    server.put(&abort("aborted", &aborted), ABORT, "").await.expect(204);
+    let server = restarted(server).await;
+    web.release().await;
+    assert_eq!(copied(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
+    assert!(server.get("/docs/copy", "").await.body == bytes(200_000));
+    assert_eq!(head(&server, "aborted").await.header("x-ms-copy-status"), Some("aborted"));
+}
+
+#[tokio::test]
+async fn a_copy_finds_its_target_in_a_directory_that_was_moved() {
+    let (web, server) = served(stalling(1000)).await;
+    server.put("/docs/d?restype=directory", "", "").await.expect(201);
+    copy(&server, &web, "d/copy", "").await.expect(202);
+    let from = format!("http://{}/{}/docs/d", server.address, lazuli_testing::ACCOUNT);
+    let rename = format!("x-ms-file-rename-source: {from}");
+    server.signed("PUT", "/docs/e?restype=directory&comp=rename", &rename, "").await.expect(200);
+    web.release().await;
+    assert_eq!(copied(&server, "e/copy").await.header("x-ms-copy-status"), Some("success"));
+    assert!(server.get("/docs/e/copy", "").await.body == bytes(1000));
+}
+
+#[tokio::test]
+async fn a_snapshot_shows_a_copy_as_far_as_it_was() {
+    let (web, server) = served(stalling(1000)).await;
+    copy(&server, &web, "copy", "").await.expect(202);
+    let taken = server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
+    let then = format!("/docs/copy?sharesnapshot={}", taken.header("x-ms-snapshot").unwrap());
+    web.release().await;
+    copied(&server, "copy").await;
+    let shown = server.get(&then, "").await.expect(200);
+    assert_eq!(shown.header("x-ms-copy-status"), Some("pending"));
+    assert!(shown.body == vec![0; 1000]);
+}
+
+#[tokio::test]
+async fn a_source_that_does_not_fit_is_refused_before_it_is_fetched() {
+    let (web, server) = served(Page::new("hello")).await;
+    server.put("/docs?restype=share&comp=properties", "x-ms-share-quota: 1", "").await.expect(200);
+    web.change(|page| page.says_length = Some((1 << 30) + 1)).await;
+    copy(&server, &web, "copy", "").await.refused(403, "ShareSizeLimitReached");
+    web.change(|page| page.says_length = Some((4 << 40) + 1)).await;
+    copy(&server, &web, "copy", "").await.refused(409, "CannotVerifyCopySource");
+    server.get("/docs/copy", "").await.refused(404, "ResourceNotFound");
+    // What is empty needs no fetching.
+    web.change(|page| (page.says_length, page.body) = (None, Default::default())).await;
+    let begun = copy(&server, &web, "copy", "").await.expect(202);
+    assert_eq!(begun.header("x-ms-copy-status"), Some("success"));
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_no_copy_that_nobody_looks_after() {
+    let (web, server) = served(Page::new(bytes(1000))).await;
+    let mut begun = 0;
+    for round in 0..60 {
+        let path = format!("copy{round}");
+        let patience = Duration::from_micros(200 * round);
+        let _ = tokio::time::timeout(patience, copy(&server, &web, &path, "")).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for round in 0..60 {
+        let path = format!("copy{round}");
+        if server.call("HEAD", &format!("/docs/{path}"), "", "").await.status == 200 {
+            begun += 1;
+            assert_eq!(copied(&server, &path).await.header("x-ms-copy-status"), Some("success"), "{round}");
+        }
+    }
+    assert!(begun > 0);
+}
+
+#[tokio::test]
+async fn pages_of_zeros_are_not_stored() {
+    let mut body = bytes(3 << 20);
+    body[1 << 20..2 << 20].fill(0);
+    let (web, server) = served(Page::new(body.clone())).await;
+    copy(&server, &web, "copy", "").await.expect(202);
+    copied(&server, "copy").await;
+    assert!(server.get("/docs/copy", "").await.body == body);
+    let ranges = server.get("/docs/copy?comp=rangelist", "").await.expect(200);
+    assert!(ranges.text().contains("<Start>2097152</Start>"), "{}", ranges.text());
+}

@@ -61,7 +61,8 @@ impl BlobService {
             copy.check_target(old, now)?;
             begin(copy.unshared(now), outside.length())
         });
-        self.copies.begin(self, target.partition.space, copy.wanted.id, named, outside, begun).await
+        let (space, id) = (target.partition.space, copy.wanted.id);
+        self.copies.begin(self, space, id, named, outside, Box::pin(begun)).await
     }
 
     /// How the target of a copy is encrypted. Nobody brings a key any more, so it is a scope or nothing.
@@ -113,11 +114,7 @@ impl Destination for BlobService {
         self.containers.spaces(from).await
     }
 
-    async fn open(
-        &self,
-        space: SpaceId,
-        copy: &PendingCopy<CopyTarget>,
-    ) -> Result<Option<Fetched>, Refusal> {
+    async fn open(&self, space: SpaceId, copy: &PendingCopy<CopyTarget>) -> Result<Option<Fetched>, Refusal> {
         let Some(blob) = self.note_progress(space, copy, 0).await? else { return Ok(None) };
         let seal = self.seal_of_copy(&blob, &copy.target).await?;
         let writer = self.extents.pins().writer();
@@ -179,9 +176,7 @@ fn begin(mut copy: Blob, length: u64) -> Result<Blob, Refusal> {
 
 /// The target of a copy, if it still waits for it.
 fn waiting(blob: Option<Blob>, id: [u8; 16]) -> Option<Blob> {
-    blob.filter(|blob| {
-        blob.copy.as_ref().is_some_and(|copy| copy.state.is_pending() && copy.state.id == id)
-    })
+    blob.filter(|blob| blob.copy.as_ref().is_some_and(|copy| copy.state.is_pending() && copy.state.id == id))
 }
 
 /// Ends the copy to a blob that waits for it.

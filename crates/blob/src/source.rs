@@ -284,6 +284,10 @@ pub(crate) fn fuzz(data: &[u8]) {
     if let Ok(url) = SourceUrl::parse(&text, endpoint, Version::NEWEST) {
         let suffixes = ["b".to_owned()];
         let service = ServiceKind::Blob;
-        let _ = (url.service(service, endpoint, &suffixes, |_| None), url.address(service, &suffixes), url.shown());
+        let _ = (
+            url.service(service, endpoint, &suffixes, |_| None),
+            url.address(service, &suffixes),
+            url.shown(),
+        );
     }
 }

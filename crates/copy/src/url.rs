@@ -189,7 +189,8 @@ mod tests {
         ] {
             let ports = |port| [(10_001, Queue), (10_003, File)].into_iter().find(|at| at.0 == port);
             let suffixes = ["mine.example".to_owned()];
-            let found = parse(source).unwrap().service(Blob, endpoint, &suffixes, |port| Some(ports(port)?.1));
+            let found =
+                parse(source).unwrap().service(Blob, endpoint, &suffixes, |port| Some(ports(port)?.1));
             assert_eq!(found, service, "{endpoint} {source}");
         }
     }

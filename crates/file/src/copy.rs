@@ -75,7 +75,7 @@ impl FileService {
         let copied = match &source.place {
             Place::There(outside) if source.length > 0 => {
                 let (target, space) = (CopyTarget::at(&spot), spot.space);
-                self.copies.begin(self, space, wanted.id, target, outside, copied).await
+                self.copies.begin(self, space, wanted.id, target, outside, Box::pin(copied)).await
             }
             _ => copied.await,
         };

@@ -97,11 +97,7 @@ impl Destination for FileService {
         self.shares.spaces(from).await
     }
 
-    async fn open(
-        &self,
-        space: SpaceId,
-        copy: &PendingCopy<CopyTarget>,
-    ) -> Result<Option<Fetched>, Refusal> {
+    async fn open(&self, space: SpaceId, copy: &PendingCopy<CopyTarget>) -> Result<Option<Fetched>, Refusal> {
         let spot = copy.target.spot(space);
         let (partition, reads) = (spot.partition(), children::reads_to_change(&spot.name));
         let is_waiting = self.transact(&partition, reads, |view| {

@@ -165,7 +165,8 @@ async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>, allow: Vec<Allow
         host_suffixes: vec![],
     });
     let outbound = Outbound::new(allow.clone());
-    let sources = CopySources { access: gate.clone(), host_suffixes: vec![], outbound, neighbours: Default::default() };
+    let sources =
+        CopySources { access: gate.clone(), host_suffixes: vec![], outbound, neighbours: Default::default() };
     let service =
         BlobService::new(watched.clone(), extents.clone(), accounts.clone()).with_copy_sources(sources);
     service.resume_copies().await;

@@ -1,0 +1,136 @@
+//! Copies from one service of the program to another. They need no leave to reach this machine: nothing goes over the
+//! network.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use lazuli_account::DEVELOPMENT_KEY;
+use lazuli_auth::sign;
+use lazuli_protocol::{Key, ServiceKind};
+use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, http};
+
+/// More than one step of a copy.
+const LENGTH: usize = 40 << 20;
+
+fn sas() -> String {
+    let fields =
+        [("sv", "2021-12-02"), ("ss", "bf"), ("srt", "sco"), ("sp", "rwdlc"), ("se", "2099-12-31T00:00:00Z")];
+    sign::account_sas(ACCOUNT, &Key::from_base64(DEVELOPMENT_KEY).unwrap(), &fields)
+}
+
+/// A request with the headers of these lines.
+fn send(
+    server: &Server,
+    service: ServiceKind,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &[u8],
+) -> Reply {
+    let separator = if path.contains('?') { '&' } else { '?' };
+    let lines: String = headers.lines().map(|line| format!("{}\r\n", line.trim())).collect();
+    let head = format!(
+        "{method} /{ACCOUNT}{path}{separator}{} HTTP/1.1\r\nx-ms-version: 2021-12-02\r\nContent-Length: {}\r\n{lines}",
+        sas(),
+        body.len()
+    );
+    http(server.address(service.name()), &head, body)
+}
+
+fn header<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
+    reply.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+/// Waits until the copy has ended well.
+fn copied(server: &Server, service: ServiceKind, path: &str) {
+    eventually("the copy does not end", || {
+        let head = send(server, service, "HEAD", path, "", b"");
+        assert_eq!(head.status, 200);
+        header(&head, "x-ms-copy-status") == Some("success")
+    });
+}
+
+fn url(server: &Server, service: ServiceKind, path: &str) -> String {
+    format!("http://{}/{ACCOUNT}{path}", server.address(service.name()))
+}
+
+#[test]
+fn blobs_and_files_are_copied_to_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let (blob, file) = (ServiceKind::Blob, ServiceKind::File);
+    let bytes: Vec<u8> = (0..LENGTH).map(|i| (i * 31 % 253) as u8).collect();
+    assert_eq!(send(&server, blob, "PUT", "/things?restype=container", "", b"").status, 201);
+    assert_eq!(send(&server, file, "PUT", "/docs?restype=share", "", b"").status, 201);
+    let put = "x-ms-blob-type: BlockBlob\nx-ms-meta-of: blob\nx-ms-blob-content-type: text/x";
+    assert_eq!(send(&server, blob, "PUT", "/things/source", put, &bytes).status, 201);
+
+    // To a file, and from there back to a blob.
+    let from = format!("x-ms-copy-source: {}?{}", url(&server, blob, "/things/source"), sas());
+    let begun = send(&server, file, "PUT", "/docs/f", &from, b"");
+    assert_eq!(begun.status, 202, "{}", begun.text());
+    assert_eq!(header(&begun, "x-ms-copy-status"), Some("pending"));
+    copied(&server, file, "/docs/f");
+    let read = send(&server, file, "GET", "/docs/f", "", b"");
+    assert!(read.body == bytes);
+    assert_eq!(header(&read, "x-ms-meta-of"), Some("blob"));
+    assert_eq!(header(&read, "content-type"), Some("text/x"));
+    assert_eq!(header(&read, "x-ms-copy-source"), Some(url(&server, blob, "/things/source").as_str()));
+
+    let of_file = format!("{}?{}", url(&server, file, "/docs/f"), sas());
+    let from = format!("x-ms-copy-source: {of_file}");
+    assert_eq!(send(&server, blob, "PUT", "/things/back", &from, b"").status, 202);
+    copied(&server, blob, "/things/back");
+    let read = send(&server, blob, "GET", "/things/back", "", b"");
+    assert!(read.body == bytes);
+    assert_eq!(header(&read, "x-ms-blob-type"), Some("BlockBlob"));
+
+    // Parts of one in the other, within the request.
+    let block = format!("{from}\nx-ms-source-range: bytes=10-19");
+    assert_eq!(send(&server, blob, "PUT", "/things/parts?comp=block&blockid=AAAA", &block, b"").status, 201);
+    let range = format!(
+        "x-ms-copy-source: {}?{}\nx-ms-source-range: bytes=10-19\nx-ms-range: bytes=0-9\nx-ms-write: update",
+        url(&server, blob, "/things/source"),
+        sas()
+    );
+    assert_eq!(send(&server, file, "PUT", "/docs/f?comp=range", &range, b"").status, 201);
+    assert_eq!(send(&server, file, "GET", "/docs/f", "x-ms-range: bytes=0-9", b"").body, bytes[10..20]);
+
+    // The source speaks for itself: nobody's key or signature for one service is one for another.
+    for (source, status, code) in [
+        (url(&server, blob, "/things/source"), 401, "CannotVerifyCopySource"),
+        (format!("{}?{}", url(&server, blob, "/things/none"), sas()), 404, "CannotVerifyCopySource"),
+        (url(&server, ServiceKind::Queue, "/q/m"), 400, "CannotVerifyCopySource"),
+        (url(&server, ServiceKind::Table, "/t"), 400, "CannotVerifyCopySource"),
+    ] {
+        let refused = send(&server, file, "PUT", "/docs/g", &format!("x-ms-copy-source: {source}"), b"");
+        assert_eq!((refused.status, header(&refused, "x-ms-error-code")), (status, Some(code)), "{source}");
+    }
+    let refused =
+        send(&server, blob, "PUT", "/things/d", &format!("{from}\nx-ms-source-if-match: \"x\""), b"");
+    let outcome = (refused.status, header(&refused, "x-ms-error-code"));
+    assert_eq!(outcome, (400, Some("ConditionHeadersNotSupported")));
+}
+
+#[test]
+fn a_copy_between_services_goes_on_after_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let (blob, file) = (ServiceKind::Blob, ServiceKind::File);
+    let bytes = vec![7; LENGTH];
+    assert_eq!(send(&server, blob, "PUT", "/things?restype=container", "", b"").status, 201);
+    assert_eq!(send(&server, file, "PUT", "/docs?restype=share", "", b"").status, 201);
+    assert_eq!(send(&server, blob, "PUT", "/things/source", "x-ms-blob-type: BlockBlob", &bytes).status, 201);
+    let from = format!("x-ms-copy-source: {}?{}", url(&server, blob, "/things/source"), sas());
+    for path in ["/docs/a", "/docs/b", "/docs/c"] {
+        assert_eq!(send(&server, file, "PUT", path, &from, b"").status, 202);
+    }
+    server.signal(rustix::process::Signal::KILL);
+    server.wait();
+    let server = Server::start(dir.path());
+    for path in ["/docs/a", "/docs/b", "/docs/c"] {
+        copied(&server, file, path);
+        assert!(send(&server, file, "GET", path, "", b"").body == bytes);
+    }
+}

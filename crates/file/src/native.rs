@@ -138,18 +138,32 @@ pub struct Removed {
     pub is_directory: bool,
 }
 
-/// A new value for some of the properties. Those that are none stay as they are.
+/// What a client wants a time to become.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NewTime {
+    /// Stays as it is.
+    #[default]
+    Kept,
+    /// Stays as it is, whatever is done through this handle.
+    Frozen,
+    /// Moves again with what is done through this handle.
+    Thawed,
+    /// Set, and then not moved by what is done through this handle.
+    Set(Timestamp),
+}
+
+/// A new value for some of the properties.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PropertyChange {
     /// When it was made.
-    pub created: Option<Timestamp>,
+    pub created: NewTime,
     /// When it was read last.
-    pub accessed: Option<Timestamp>,
+    pub accessed: NewTime,
     /// When its content was changed last.
-    pub written: Option<Timestamp>,
+    pub written: NewTime,
     /// When anything of it was changed last.
-    pub changed: Option<Timestamp>,
-    /// As SMB has them.
+    pub changed: NewTime,
+    /// As SMB has them; none: they stay as they are.
     pub attributes: Option<u32>,
 }
 
@@ -231,6 +245,13 @@ pub struct Position {
     pub(crate) after: Option<Vec<u8>>,
 }
 
+impl Position {
+    /// Behind that name.
+    pub fn after(name: &str) -> Self {
+        Self { after: Some(crate::names::fold(name).into_bytes()) }
+    }
+}
+
 impl FileService {
     /// The share of that name.
     pub async fn connect(&self, _account: &Account, _share: &str) -> Result<Tree, Failure> {
@@ -255,6 +276,11 @@ impl FileService {
     /// Opens, makes, empties or replaces a file or directory.
     pub async fn create(&self, _tree: &Tree, _request: CreateRequest) -> Result<Created, Failure> {
         Err(Failure::Failed)
+    }
+
+    /// Where an open file is, from the root of the share, without waiting.
+    pub fn path_of(&self, id: OpenId) -> Option<String> {
+        self.opens.place(id).map(|place| place.path)
     }
 
     /// What there is to know of an open file: the newest.

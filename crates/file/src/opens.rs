@@ -292,6 +292,11 @@ impl OpenTable {
         self.with(id.file, |state| state.place_mut(id.number).map(|place| *place = to).ok_or(Closed))
     }
 
+    /// Where an open file is.
+    pub fn place(&self, id: OpenId) -> Option<Place> {
+        self.with(id.file, |state| state.place_mut(id.number).cloned())
+    }
+
     /// Whether an open is still there; it may have been closed by force.
     pub fn is_open(&self, id: OpenId) -> bool {
         !self.is_empty() && self.with(id.file, |state| state.contains(id.number))

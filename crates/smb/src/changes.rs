@@ -64,8 +64,6 @@ pub(crate) enum Outcome {
     Events(Vec<Event>),
     /// More than could be kept, or than the client has room for.
     Overflow,
-    /// The handle was closed.
-    Closed,
     /// The directory is marked for deletion.
     Deleted,
 }
@@ -98,8 +96,6 @@ struct State {
     events: Vec<Event>,
     bytes: usize,
     overflowed: bool,
-    /// Why there will be no more.
-    ended: Option<Outcome>,
     waiting: VecDeque<Waiting>,
 }
 
@@ -128,7 +124,6 @@ impl Changes {
             events: vec![],
             bytes: 0,
             overflowed: false,
-            ended: None,
             waiting: VecDeque::new(),
         }));
         self.watches.lock().entry(directory).or_default().push(state.clone());
@@ -238,13 +233,6 @@ impl Watch {
         state.deliver();
         Some(receiver)
     }
-
-    /// Ends the watch: the handle is closed.
-    pub(crate) fn close(&self) {
-        let mut state = self.state.lock();
-        state.ended = Some(Outcome::Closed);
-        state.deliver();
-    }
 }
 
 impl Drop for Watch {
@@ -279,15 +267,15 @@ impl State {
     }
 
     fn deliver(&mut self) {
-        while self.ended.is_some() || self.overflowed || !self.events.is_empty() {
+        while self.overflowed || !self.events.is_empty() {
             let Some(waiting) = self.waiting.pop_front() else { return };
             if waiting.sender.is_closed() {
                 continue;
             }
-            let outcome = match &self.ended {
-                Some(ended) => ended.clone(),
-                None if self.overflowed || self.bytes > waiting.room.next_multiple_of(4) => Outcome::Overflow,
-                None => Outcome::Events(std::mem::take(&mut self.events)),
+            let outcome = if self.overflowed || self.bytes > waiting.room.next_multiple_of(4) {
+                Outcome::Overflow
+            } else {
+                Outcome::Events(std::mem::take(&mut self.events))
             };
             (self.overflowed, self.bytes) = (false, 0);
             self.events.clear();
@@ -429,15 +417,13 @@ mod tests {
     }
 
     #[test]
-    fn a_close_and_a_deletion_end_the_wait() {
+    fn a_deletion_ends_the_wait() {
         let hub = Arc::new(Changes::default());
         let watch = hub.watch(SPACE, "d", NAMES, false, 1000);
-        let mut waiting = watch.wait(1000).unwrap();
+        let (mut first, mut second) = (watch.wait(1000).unwrap(), watch.wait(1000).unwrap());
+        hub.deleting(SPACE, "other");
+        assert_eq!(now(&mut first), None);
         hub.deleting(SPACE, "D");
-        assert_eq!(now(&mut waiting), Some(Outcome::Deleted));
-        let mut waiting = watch.wait(1000).unwrap();
-        watch.close();
-        assert_eq!(now(&mut waiting), Some(Outcome::Closed));
-        assert_eq!(buffered(&watch), Some(Outcome::Closed));
+        assert_eq!((now(&mut first), now(&mut second)), (Some(Outcome::Deleted), Some(Outcome::Deleted)));
     }
 }

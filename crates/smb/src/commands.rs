@@ -1,8 +1,10 @@
 //! One function for each command: parse, do, answer. Here is who may call which.
 
+mod change_notify;
 pub(crate) mod close;
 mod failure;
 pub(crate) mod negotiate;
+pub(crate) mod query_directory;
 mod session_setup;
 mod tree;
 
@@ -49,6 +51,8 @@ pub(crate) async fn answer(call: &mut Call) -> Answer {
     }
     match command {
         Command::TreeDisconnect => tree::disconnect(call).await,
+        Command::QueryDirectory => query_directory::query_directory(call).await,
+        Command::ChangeNotify => change_notify::change_notify(call).await,
         _ => Err(Status::NOT_IMPLEMENTED.into()),
     }
 }

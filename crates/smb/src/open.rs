@@ -1,14 +1,15 @@
 //! What a session has open.
 
-use std::sync::Arc;
-use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use lazuli_file::opens::OpenId;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::changes::Watch;
+use crate::commands::query_directory::Listing;
 use crate::rpc::Pipe;
 use crate::session::{Session, TreeConnect};
 use crate::wire::cursor::{Reader, Truncated};
@@ -89,6 +90,10 @@ pub(crate) struct Open {
     pub(crate) position: AtomicU64,
     /// What FileModeInformation says.
     pub(crate) mode: AtomicU32,
+    /// Where a listing of it has come to.
+    pub(crate) listing: tokio::sync::Mutex<Listing>,
+    /// What it watches, once it has asked for the first notification.
+    pub(crate) watch: OnceLock<Watch>,
     /// Cancelled when it is closed: who waits by this open waits in vain.
     pub(crate) closed: CancellationToken,
 }

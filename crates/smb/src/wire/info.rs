@@ -1,13 +1,15 @@
 //! QUERY_INFO and SET_INFO: the requests, and what the classes of information look like.
 
-use lazuli_file::native::Info;
+use lazuli_file::native::{Info, PropertyChange};
 
 use super::cursor::{Reader, Writer, slice, text, utf16};
 use super::header::HEADER;
 use super::status::Status;
-use super::time::NewTime;
+use super::time::new_time;
 use crate::open::FileId;
 
+/// The most that is sent or taken in one go.
+pub(crate) const MAX_TRANSACT: u32 = 8 << 20;
 /// Where the data of a response starts: right behind its fixed part.
 const DATA: usize = HEADER + 8;
 
@@ -197,25 +199,13 @@ fn times(writer: &mut Writer, info: &Info) {
     }
 }
 
-/// New times and attributes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NewBasic {
-    pub(crate) created: NewTime,
-    pub(crate) accessed: NewTime,
-    pub(crate) written: NewTime,
-    pub(crate) changed: NewTime,
-    /// None: they stay.
-    pub(crate) attributes: Option<u32>,
-}
-
-impl NewBasic {
-    pub(crate) fn parse(input: &[u8]) -> Result<Self, Status> {
-        let mut reader = exact(input, 36)?;
-        let mut time = || NewTime::parse(reader.u64()?);
-        let (created, accessed, written, changed) = (time()?, time()?, time()?, time()?);
-        let attributes = Some(reader.u32()?).filter(|attributes| *attributes != 0);
-        Ok(Self { created, accessed, written, changed, attributes })
-    }
+/// New times and attributes. Attributes of zero stay as they are.
+pub(crate) fn new_basic(input: &[u8]) -> Result<PropertyChange, Status> {
+    let mut reader = exact(input, 36)?;
+    let mut time = || new_time(reader.u64()?);
+    let (created, accessed, written, changed) = (time()?, time()?, time()?, time()?);
+    let attributes = Some(reader.u32()?).filter(|attributes| *attributes != 0);
+    Ok(PropertyChange { created, accessed, written, changed, attributes })
 }
 
 /// A new path.
@@ -249,6 +239,7 @@ pub(crate) fn exact(input: &[u8], length: usize) -> Result<Reader<'_>, Status> {
 mod tests {
     use lazuli_concurrency::Timestamp;
     use lazuli_file::NodeId;
+    use lazuli_file::native::NewTime;
 
     use super::*;
 
@@ -329,13 +320,16 @@ mod tests {
         let mut writer = Writer::new();
         writer.u64(0).u64(u64::MAX).u64(u64::MAX - 1).u64(9).u32(0x21).u32(0);
         let input = writer.finish();
-        let basic = NewBasic::parse(&input).unwrap();
+        let basic = new_basic(&input).unwrap();
         assert_eq!(
             (basic.created, basic.accessed, basic.written),
             (NewTime::Kept, NewTime::Frozen, NewTime::Thawed)
         );
-        assert_eq!((basic.changed.set(), basic.attributes), (Some(Timestamp::from_filetime(9)), Some(0x21)));
-        assert_eq!(NewBasic::parse(&input[..35]), Err(Status::INFO_LENGTH_MISMATCH));
+        assert_eq!(
+            (basic.changed, basic.attributes),
+            (NewTime::Set(Timestamp::from_filetime(9)), Some(0x21))
+        );
+        assert_eq!(new_basic(&input[..35]), Err(Status::INFO_LENGTH_MISMATCH));
     }
 
     #[test]

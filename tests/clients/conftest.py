@@ -32,7 +32,7 @@ class Server:
 
 def start(data: Path, *options: str) -> Server:
     """Starts the binary named by LAZULI on free ports and reads its ready block."""
-    command = [os.environ["LAZULI"], "serve", "--data", str(data), "--console-port", "0", *options]
+    command = [os.environ["LAZULI"], "serve", "--data", str(data), "--smb-port", "0", "--console-port", "0", *options]
     for service in SERVICES:
         command += [f"--{service}-port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

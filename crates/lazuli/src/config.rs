@@ -64,9 +64,12 @@ pub(crate) struct Layer {
     /// The port of the Data Lake service; only off in this version
     #[arg(long, value_name = "PORT")]
     pub(crate) dfs_port: Option<Port>,
-    /// The port of the file service (SMB); only off in this version
+    /// The port of the file service (SMB) [default: 10445]
     #[arg(long, value_name = "PORT")]
     pub(crate) smb_port: Option<Port>,
+    /// Let SMB clients on other machines do without encryption; on this machine they may anyway
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) smb_unencrypted: Option<bool>,
     /// The port of health checks and metrics [default: 10080]
     #[arg(long, value_name = "PORT")]
     pub(crate) console_port: Option<Port>,
@@ -118,6 +121,10 @@ pub(crate) struct Config {
     pub(crate) host: IpAddr,
     /// The services and their ports, those that are served. Default: 10000 to 10003.
     pub(crate) services: Vec<(ServiceKind, u16)>,
+    /// The port of the file service over SMB, if it is served. Default: 10445.
+    pub(crate) smb_port: Option<u16>,
+    /// Whether SMB clients on other machines may do without encryption. Default: no.
+    pub(crate) smb_unencrypted: bool,
     /// The port of health checks and metrics, if they are served. Default: 10080.
     pub(crate) console_port: Option<u16>,
     /// Accounts that have to be there, with these keys. Default: none.
@@ -184,10 +191,8 @@ impl Config {
     }
 
     fn resolve(layer: Layer) -> Result<Self, ConfigError> {
-        for (option, port) in [("dfs-port", layer.dfs_port), ("smb-port", layer.smb_port)] {
-            if let Some(Port::On(_)) = port {
-                return contradiction(format!("--{option}: not served by this version"));
-            }
+        if let Some(Port::On(_)) = layer.dfs_port {
+            return contradiction("--dfs-port: not served by this version");
         }
         let ports = [layer.blob_port, layer.queue_port, layer.table_port, layer.file_port];
         let services = ServiceKind::ALL.into_iter().zip(ports).zip(10_000..);
@@ -213,6 +218,8 @@ impl Config {
             data: layer.data.unwrap_or_else(|| "lazuli-data".into()),
             host: layer.host.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.0),
             services,
+            smb_port: layer.smb_port.unwrap_or(Port::On(10_445)).number(),
+            smb_unencrypted: layer.smb_unencrypted.unwrap_or_default(),
             console_port: layer.console_port.unwrap_or(Port::On(10_080)).number(),
             accounts,
             host_suffixes: layer.host_suffix.unwrap_or_default(),
@@ -242,6 +249,7 @@ impl Layer {
             file_port: self.file_port.or(other.file_port),
             dfs_port: self.dfs_port.or(other.dfs_port),
             smb_port: self.smb_port.or(other.smb_port),
+            smb_unencrypted: self.smb_unencrypted.or(other.smb_unencrypted),
             console_port: self.console_port.or(other.console_port),
             account: self.account.or(other.account),
             host_suffix: self.host_suffix.or(other.host_suffix),

@@ -19,6 +19,7 @@ mod ready;
 mod records;
 mod serve;
 mod services;
+mod smb;
 mod sweep;
 
 use std::process::ExitCode;

@@ -12,6 +12,8 @@ pub(crate) struct Ready<'a> {
     pub(crate) tls: bool,
     /// Its services and where they listen.
     pub(crate) services: &'a [(ServiceKind, SocketAddr)],
+    /// Where the file service listens for SMB.
+    pub(crate) smb: Option<SocketAddr>,
     /// Where health checks and metrics are.
     pub(crate) console: Option<SocketAddr>,
     /// Where its data is.
@@ -33,6 +35,9 @@ impl Ready<'_> {
         };
         for (kind, address) in self.services {
             line(kind.name(), &self.endpoint(*address, account));
+        }
+        if let Some(smb) = self.smb {
+            line("smb", &format!("smb://{}", reachable(smb)));
         }
         if let Some(console) = self.console {
             line("console", &format!("http://{}", reachable(console)));
@@ -111,6 +116,7 @@ mod tests {
                 (ServiceKind::Blob, "127.0.0.1:10000".parse().unwrap()),
                 (ServiceKind::Queue, "127.0.0.1:10001".parse().unwrap()),
             ],
+            smb: Some("127.0.0.1:10445".parse().unwrap()),
             console: Some("127.0.0.1:10080".parse().unwrap()),
             data: Path::new("/srv/data"),
             account: Some(&account),
@@ -123,6 +129,7 @@ mod tests {
                 "Lazuli {version} is ready.\n  \
                  blob     http://127.0.0.1:10000/devstoreaccount1\n  \
                  queue    http://127.0.0.1:10001/devstoreaccount1\n  \
+                 smb      smb://127.0.0.1:10445\n  \
                  console  http://127.0.0.1:10080\n  \
                  data     /srv/data\n  \
                  connect  DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={DEVELOPMENT_KEY};\
@@ -138,6 +145,7 @@ mod tests {
         let ready = Ready {
             tls: true,
             services: &[(ServiceKind::Blob, "[::]:443".parse().unwrap())],
+            smb: None,
             console: Some("0.0.0.0:80".parse().unwrap()),
             data: Path::new("/srv/data"),
             account: Some(&account),

@@ -27,6 +27,7 @@ use crate::control::Control;
 use crate::data::Data;
 use crate::ready::Ready;
 use crate::services::Services;
+use crate::smb::Smb;
 use crate::{Failure, logging, oidc, provision, services};
 
 /// How long requests under way may take to finish when the server stops.
@@ -54,6 +55,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let services = Services::new(&data, &accounts, copy_sources(&config, &gate));
     let server = start_services(&config, &data, &services, &accounts, gate, &metrics)?;
     services.neighbours.listen_on(server.addresses().map(|(kind, address)| (kind, address.port())));
+    let smb = Smb::start(&config, &services, &accounts).await?;
     let draining = Arc::new(AtomicBool::new(false));
     let console = start_console(&config, &data, &metrics, &draining)?;
     let control = Control::start(data.directory.path(), accounts.clone(), development_key)
@@ -73,7 +75,8 @@ async fn serve(config: Config) -> Result<(), Failure> {
 
     // Before this a signal simply ends the process, which is no worse than a crash, and those are prepared for.
     let mut signals = Signals::new().map_err(Failure::failed)?;
-    announce(&config, &data, &accounts, &server, console.as_ref()).await?;
+    let smb_address = smb.as_ref().map(Smb::address);
+    announce(&config, &data, &accounts, &server, smb_address, console.as_ref()).await?;
     signals.next().await;
     tracing::info!("draining; another signal exits at once");
     draining.store(true, Ordering::Relaxed);
@@ -84,6 +87,9 @@ async fn serve(config: Config) -> Result<(), Failure> {
     drop(control);
     if !server.shutdown(DRAIN_TIME).await {
         tracing::warn!("requests were still under way after {DRAIN_TIME:?}");
+    }
+    if let Some(smb) = smb {
+        smb.stop().await;
     }
     background.stop().await;
     services.blob.stop_copies().await;
@@ -191,6 +197,7 @@ async fn announce(
     data: &Data,
     accounts: &AccountDirectory,
     server: &Server,
+    smb: Option<SocketAddr>,
     console: Option<&Console>,
 ) -> Result<(), Failure> {
     let accounts = accounts.list().await.map_err(Failure::failed)?;
@@ -200,6 +207,7 @@ async fn announce(
     let ready = Ready {
         tls: config.tls != TlsSource::Off,
         services: &server.addresses().collect::<Vec<_>>(),
+        smb,
         console: console.map(Console::address),
         data: &path.canonicalize().unwrap_or_else(|_| path.to_owned()),
         account: account.map(|account| &**account),

@@ -232,7 +232,7 @@ fn a_file_configures_it_and_variables_and_flags_override_the_file() {
     let config = dir.path().join("lazuli.toml");
     let data = dir.path().join("data");
     let toml = format!(
-        "data = '{}'\nblob-port = 0\nqueue-port = 'off'\ntable-port = 'off'\nfile-port = 'off'\nconsole-port = 'off'\n\
+        "data = '{}'\nblob-port = 0\nqueue-port = 'off'\ntable-port = 'off'\nfile-port = 'off'\nsmb-port = 'off'\nconsole-port = 'off'\n\
          account = ['fromfile:a2V5']\nlog = 'text'\nlog-level = 'info'\n",
         path(&data)
     );
@@ -257,7 +257,7 @@ fn what_is_not_understood_exits_with_2_and_help_with_0() {
     for arguments in [
         &["serve", "--blob-port", "seventy"][..],
         &["serve", "--no-such-flag"],
-        &["serve", "--smb-port", "10445"],
+        &["serve", "--dfs-port", "10004"],
         &["serve", "--config", "/no/such/file"],
         &["serve", "--tls-cert", "x"],
         &["dance"],
@@ -266,7 +266,7 @@ fn what_is_not_understood_exits_with_2_and_help_with_0() {
         let said = fail(arguments, 2);
         assert!(!said.is_empty(), "{arguments:?}");
     }
-    assert!(fail(&["serve", "--smb-port", "10445"], 2).contains("not served by this version"));
+    assert!(fail(&["serve", "--dfs-port", "10004"], 2).contains("not served by this version"));
     let help = support::succeed(&["serve", "--help"]);
     assert!(help.contains("LAZULI_BLOB_PORT") && help.contains("[default: 10000]"), "{help}");
 }

@@ -20,8 +20,14 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) const DEVELOPMENT_ACCOUNT: &str = "devstoreaccount1";
 /// Longer than anything here should take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-const FREE_PORTS: [&str; 5] =
-    ["--blob-port=0", "--queue-port=0", "--table-port=0", "--file-port=0", "--console-port=0"];
+const FREE_PORTS: [&str; 6] = [
+    "--blob-port=0",
+    "--queue-port=0",
+    "--table-port=0",
+    "--file-port=0",
+    "--smb-port=0",
+    "--console-port=0",
+];
 
 /// The program with nothing of our environment.
 pub(crate) fn lazuli() -> Command {

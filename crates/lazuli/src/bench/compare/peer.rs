@@ -110,7 +110,18 @@ pub(super) async fn lazuli(scratch: &Path) -> Result<Peer, BenchError> {
             command.env_remove(name);
         }
     }
-    command.args(["serve", "--host", HOST, "--console-port", "off", "--log-level", "warn", "--data"]);
+    command.args([
+        "serve",
+        "--host",
+        HOST,
+        "--smb-port",
+        "off",
+        "--console-port",
+        "off",
+        "--log-level",
+        "warn",
+        "--data",
+    ]);
     command.arg(scratch.join("lazuli"));
     for (service, port) in &ports {
         command.arg(format!("--{}-port", service.name())).arg(port.to_string());

@@ -1,0 +1,57 @@
+//! The SMB endpoint of a running server.
+
+use std::net::SocketAddr;
+
+use lazuli_account::AccountDirectory;
+use lazuli_smb::{Options, SmbServer};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::Failure;
+use crate::config::Config;
+use crate::services::Services;
+
+/// The endpoint, serving until it is stopped.
+pub(crate) struct Smb {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<()>,
+}
+
+impl Smb {
+    /// Starts it, if it is to be served.
+    pub(crate) async fn start(
+        config: &Config,
+        services: &Services,
+        accounts: &AccountDirectory,
+    ) -> Result<Option<Self>, Failure> {
+        let Some(port) = config.smb_port else { return Ok(None) };
+        let address = SocketAddr::new(config.host, port);
+        let bound = |error| Failure::Failed(format!("cannot listen on {address} for SMB: {error}"));
+        let listener = TcpListener::bind(address).await.map_err(bound)?;
+        let address = listener.local_addr().map_err(Failure::failed)?;
+        let options = Options { require_encryption: !config.smb_unencrypted, ..Options::default() };
+        let server = SmbServer::new(services.file.clone(), accounts.clone(), options);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(async move {
+            // Dropped or told: stop either way.
+            let stopped = async move { drop(stopped.await) };
+            if let Err(error) = server.serve(listener, stopped).await {
+                tracing::error!(%error, "SMB is served no more");
+            }
+        });
+        Ok(Some(Self { address, stop, serving }))
+    }
+
+    /// Where it listens.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Hangs up on all clients and makes what they have written durable.
+    pub(crate) async fn stop(self) {
+        let _ = self.stop.send(());
+        let _ = self.serving.await;
+    }
+}

@@ -38,6 +38,8 @@ use crate::wire::status::Status;
 
 /// How long a client may take to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Sessions that a connection can have.
+const MAX_SESSIONS: usize = 1024;
 /// Bytes that one credit stands for.
 const CREDIT: usize = 64 << 10;
 /// Credits' worth of requests and responses that may be in memory for one connection.
@@ -125,10 +127,15 @@ impl Connection {
         self.sessions.lock().contains(&id).then(|| server.sessions.get(id))?
     }
 
-    /// A session has begun on this connection.
-    pub(crate) fn add_session(&self, server: &Server, session: Arc<Session>) {
-        self.sessions.lock().insert(session.id);
+    /// A session has begun on this connection. Refused if it has too many.
+    pub(crate) fn add_session(&self, server: &Server, session: Arc<Session>) -> Result<(), Status> {
+        let mut sessions = self.sessions.lock();
+        if sessions.len() >= MAX_SESSIONS {
+            return Err(Status::INSUFFICIENT_RESOURCES);
+        }
+        sessions.insert(session.id);
         server.sessions.add(session);
+        Ok(())
     }
 
     /// A session has ended, or was never set up.

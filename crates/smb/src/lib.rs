@@ -22,6 +22,7 @@ mod security;
 mod server;
 mod session;
 mod spnego;
+mod throttle;
 mod wire;
 
 pub use server::{Options, SmbServer};

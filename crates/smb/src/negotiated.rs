@@ -1,4 +1,14 @@
-//! What client and server have agreed on.
+//! What client and server have agreed on, and the rules by which they do (MS-SMB2 3.3.5.4).
+
+use crate::crypto::{Cipher, SigningAlgorithm};
+use crate::wire::cursor::{Reader, Writer};
+use crate::wire::negotiate::{self, capability, mode};
+use crate::wire::status::Status;
+
+/// Bytes of a read, a write, or anything else.
+pub(crate) const MAX_TRANSFER: u32 = 8 << 20;
+/// The same in 2.0.2, which has no requests of more than one credit.
+const MAX_TRANSFER_202: u32 = 64 << 10;
 
 /// A version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,8 +20,203 @@ pub(crate) enum Dialect {
     Smb311,
 }
 
+impl Dialect {
+    /// The newest first.
+    const ALL: [Self; 5] = [Self::Smb311, Self::Smb302, Self::Smb300, Self::Smb210, Self::Smb202];
+
+    /// Its number.
+    pub(crate) const fn number(self) -> u16 {
+        match self {
+            Self::Smb202 => 0x0202,
+            Self::Smb210 => 0x0210,
+            Self::Smb300 => 0x0300,
+            Self::Smb302 => 0x0302,
+            Self::Smb311 => 0x0311,
+        }
+    }
+
+    /// The newest of those that a client offers.
+    fn choose(offered: &[u16]) -> Option<Self> {
+        Self::ALL.into_iter().find(|dialect| offered.contains(&dialect.number()))
+    }
+
+    /// Bytes of a read, a write, or anything else.
+    pub(crate) fn max_transfer(self) -> u32 {
+        if self == Self::Smb202 { MAX_TRANSFER_202 } else { MAX_TRANSFER }
+    }
+
+    /// What the server can do, in this dialect.
+    fn capabilities(self, client: u32) -> u32 {
+        let mut capabilities = 0;
+        if self >= Self::Smb210 {
+            capabilities |= capability::LEASING | capability::LARGE_MTU;
+        }
+        // In 3.1.1 contexts say so.
+        if matches!(self, Self::Smb300 | Self::Smb302) {
+            capabilities |= client & capability::ENCRYPTION;
+        }
+        capabilities
+    }
+}
+
 /// What client and server have agreed on.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Negotiated {
     pub(crate) dialect: Dialect,
+    pub(crate) client_guid: [u8; 16],
+    pub(crate) client_capabilities: u32,
+    pub(crate) client_mode: u16,
+    /// What the server said that it can do.
+    pub(crate) capabilities: u32,
+    pub(crate) mode: u16,
+    pub(crate) signing: SigningAlgorithm,
+    /// None: nothing can be encrypted.
+    pub(crate) cipher: Option<Cipher>,
+}
+
+impl Negotiated {
+    /// What comes of a client's offer.
+    pub(crate) fn choose(request: &negotiate::Request, must_sign: bool) -> Result<Self, Status> {
+        let dialect = Dialect::choose(&request.dialects).ok_or(Status::NOT_SUPPORTED)?;
+        let capabilities = dialect.capabilities(request.capabilities);
+        let (signing, cipher) = match dialect {
+            Dialect::Smb311 => choose_contexts(&request.contexts)?,
+            Dialect::Smb300 | Dialect::Smb302 => {
+                let encrypts = capabilities & capability::ENCRYPTION != 0;
+                (SigningAlgorithm::AesCmac, encrypts.then_some(Cipher::Aes128Ccm))
+            }
+            Dialect::Smb202 | Dialect::Smb210 => (SigningAlgorithm::HmacSha256, None),
+        };
+        Ok(Self {
+            dialect,
+            client_guid: request.client_guid,
+            client_capabilities: request.capabilities,
+            client_mode: request.security_mode,
+            capabilities,
+            mode: mode::SIGNING_ENABLED | if must_sign { mode::SIGNING_REQUIRED } else { 0 },
+            signing,
+            cipher,
+        })
+    }
+
+    /// Whether the server insists on signatures.
+    pub(crate) const fn must_sign(&self) -> bool {
+        self.mode & mode::SIGNING_REQUIRED != 0
+    }
+
+    /// `FSCTL_VALIDATE_NEGOTIATE_INFO`: the client repeats, signed, what it offered, and is told, signed, what it was
+    /// answered. None if it did not say the same then: somebody has changed it on the way, and the connection is closed.
+    pub(crate) fn validate(&self, input: &[u8], server_guid: [u8; 16]) -> Option<Vec<u8>> {
+        let mut reader = Reader::new(input);
+        let (capabilities, guid): (_, [u8; 16]) = (reader.u32().ok()?, reader.array().ok()?);
+        let (mode, count) = (reader.u16().ok()?, reader.u16().ok()?);
+        let dialects = (0..count).map(|_| reader.u16()).collect::<Result<Vec<_>, _>>().ok()?;
+        let same = Dialect::choose(&dialects) == Some(self.dialect)
+            && capabilities == self.client_capabilities
+            && guid == self.client_guid
+            && mode == self.client_mode;
+        let mut writer = Writer::new();
+        writer.u32(self.capabilities).put(&server_guid).u16(self.mode).u16(self.dialect.number());
+        same.then(|| writer.finish())
+    }
+}
+
+/// Algorithms of 3.1.1: the fastest that both know.
+fn choose_contexts(contexts: &negotiate::Contexts) -> Result<(SigningAlgorithm, Option<Cipher>), Status> {
+    const SIGNING: [SigningAlgorithm; 3] =
+        [SigningAlgorithm::AesGmac, SigningAlgorithm::AesCmac, SigningAlgorithm::HmacSha256];
+    const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes128Ccm, Cipher::Aes256Gcm, Cipher::Aes256Ccm];
+    let hashes = contexts.hashes.as_ref().ok_or(Status::INVALID_PARAMETER)?;
+    if !hashes.contains(&negotiate::SHA_512) {
+        return Err(Status::SMB_NO_PREAUTH_INTEGRITY_HASH_OVERLAP);
+    }
+    let offers =
+        |offered: &Option<Vec<u16>>, number| offered.as_ref().is_some_and(|all| all.contains(&number));
+    let signing = SIGNING.into_iter().find(|algorithm| offers(&contexts.signing, algorithm.number()));
+    let cipher = CIPHERS.into_iter().find(|cipher| offers(&contexts.ciphers, cipher.number()));
+    Ok((signing.unwrap_or(SigningAlgorithm::AesCmac), cipher))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::negotiate::{Contexts, Request};
+
+    const ALL: [u16; 5] = [0x0202, 0x0210, 0x0300, 0x0302, 0x0311];
+
+    fn contexts() -> Contexts {
+        Contexts { hashes: Some(vec![1]), ciphers: Some(vec![4, 1, 2, 3]), signing: Some(vec![0, 1, 2]) }
+    }
+
+    fn offer(dialects: &[u16]) -> Request {
+        Request {
+            dialects: dialects.to_vec(),
+            security_mode: 1,
+            capabilities: 0x7f,
+            client_guid: [5; 16],
+            contexts: contexts(),
+        }
+    }
+
+    #[test]
+    fn the_newest_dialect_decides_what_else_there_is() {
+        use SigningAlgorithm::{AesCmac, AesGmac, HmacSha256};
+        for (offered, dialect, signing, cipher, capabilities) in [
+            (&ALL[..1], Dialect::Smb202, HmacSha256, None, 0),
+            (&ALL[..2], Dialect::Smb210, HmacSha256, None, 0x06),
+            (&ALL[..3], Dialect::Smb300, AesCmac, Some(Cipher::Aes128Ccm), 0x46),
+            (&ALL[..4], Dialect::Smb302, AesCmac, Some(Cipher::Aes128Ccm), 0x46),
+            (&ALL[..], Dialect::Smb311, AesGmac, Some(Cipher::Aes128Gcm), 0x06),
+        ] {
+            let chosen = Negotiated::choose(&offer(offered), false).expect("chosen");
+            assert_eq!(
+                (chosen.dialect, chosen.signing, chosen.cipher, chosen.capabilities),
+                (dialect, signing, cipher, capabilities)
+            );
+            assert!(!chosen.must_sign());
+        }
+        assert_eq!(Negotiated::choose(&offer(&[0x0100]), false), Err(Status::NOT_SUPPORTED));
+        assert!(Negotiated::choose(&offer(&ALL), true).expect("chosen").must_sign());
+    }
+
+    #[test]
+    fn algorithms_that_the_client_does_not_offer_are_not_used() {
+        let choose = |contexts| Negotiated::choose(&Request { contexts, ..offer(&ALL) }, false);
+        let none = Contexts { ciphers: None, signing: None, ..contexts() };
+        let chosen = choose(none).expect("chosen");
+        assert_eq!((chosen.signing, chosen.cipher), (SigningAlgorithm::AesCmac, None));
+        let strange = Contexts { ciphers: Some(vec![9]), signing: Some(vec![0]), ..contexts() };
+        let chosen = choose(strange).expect("chosen");
+        assert_eq!((chosen.signing, chosen.cipher), (SigningAlgorithm::HmacSha256, None));
+        let no_hash = Contexts { hashes: None, ..contexts() };
+        assert_eq!(choose(no_hash), Err(Status::INVALID_PARAMETER));
+        let other_hash = Contexts { hashes: Some(vec![7]), ..contexts() };
+        assert_eq!(choose(other_hash), Err(Status::SMB_NO_PREAUTH_INTEGRITY_HASH_OVERLAP));
+    }
+
+    #[test]
+    fn encryption_in_3_0_needs_a_client_that_can() {
+        let request = Request { capabilities: 0x06, ..offer(&[0x0300]) };
+        let chosen = Negotiated::choose(&request, false).expect("chosen");
+        assert_eq!((chosen.cipher, chosen.capabilities), (None, 0x06));
+    }
+
+    #[test]
+    fn a_client_that_offered_something_else_is_not_told_anything() {
+        let chosen = Negotiated::choose(&offer(&ALL[..4]), false).expect("chosen");
+        let said = |capabilities: u32, guid: u8, mode: u16, dialects: &[u16]| {
+            let mut writer = Writer::new();
+            writer.u32(capabilities).put(&[guid; 16]).u16(mode).u16(dialects.len() as u16);
+            dialects.iter().for_each(|dialect| _ = writer.u16(*dialect));
+            chosen.validate(&writer.finish(), [8; 16])
+        };
+        let answer = said(0x7f, 5, 1, &ALL[..4]).expect("an answer");
+        assert_eq!(answer, [&[0x46, 0, 0, 0][..], &[8; 16], &[1, 0], &[0x02, 0x03]].concat());
+        assert_eq!(said(0x3f, 5, 1, &ALL[..4]), None);
+        assert_eq!(said(0x7f, 6, 1, &ALL[..4]), None);
+        assert_eq!(said(0x7f, 5, 3, &ALL[..4]), None);
+        assert_eq!(said(0x7f, 5, 1, &ALL), None);
+        assert_eq!(said(0x7f, 5, 1, &[]), None);
+        assert_eq!(chosen.validate(&[0; 23], [8; 16]), None);
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lazuli_account::AccountDirectory;
+use lazuli_concurrency::{Clock, SystemClock};
 use lazuli_file::FileService;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
@@ -18,6 +19,7 @@ use uuid::Uuid;
 use crate::changes::Changes;
 use crate::connection;
 use crate::session::Session;
+use crate::throttle::Throttle;
 
 /// Connections at once.
 const MAX_CONNECTIONS: usize = 4096;
@@ -29,6 +31,8 @@ pub struct Options {
     pub require_encryption: bool,
     /// Whether sessions of clients on this machine have to be, too.
     pub require_encryption_on_loopback: bool,
+    /// Whether what is not encrypted has to be signed.
+    pub require_signing: bool,
 }
 
 /// The endpoint. Clones are the same endpoint.
@@ -44,6 +48,8 @@ pub(crate) struct Server {
     /// Names the server to clients, as long as it runs.
     pub(crate) guid: Uuid,
     pub(crate) sessions: Sessions,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) throttle: Throttle,
     numbers: AtomicU64,
     connections: Arc<Semaphore>,
 }
@@ -95,6 +101,8 @@ impl SmbServer {
             changes: Arc::default(),
             guid: Uuid::new_v4(),
             sessions: Sessions::default(),
+            clock: Arc::new(SystemClock),
+            throttle: Throttle::default(),
             numbers: AtomicU64::new(1),
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
         }))

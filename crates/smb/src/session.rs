@@ -9,9 +9,10 @@ use lazuli_protocol::Account;
 use parking_lot::Mutex;
 
 use crate::connection::Connection;
-use crate::crypto::SessionKeys;
+use crate::crypto::{Preauth, SessionKeys};
 use crate::open::{FileId, Open};
 use crate::server::Server;
+use crate::spnego::Acceptor;
 use crate::wire::status::Status;
 
 /// Shares that a session can be connected to at once.
@@ -25,9 +26,19 @@ pub(crate) struct Session {
     pub(crate) connection: Weak<Connection>,
     /// Once it has logged in. Logging in again changes nothing of it.
     login: OnceLock<Login>,
+    /// While it is being set up, or set up again.
+    pub(crate) setup: Mutex<Option<Setup>>,
     trees: Mutex<HashMap<u32, Arc<TreeConnect>>>,
     opens: Mutex<HashMap<u64, Arc<Open>>>,
     next_tree: AtomicU32,
+}
+
+/// A login that is under way.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) acceptor: Acceptor,
+    /// The hash over the messages so far.
+    pub(crate) preauth: Preauth,
 }
 
 /// Who has logged in, and how what they send is protected.
@@ -57,6 +68,7 @@ impl Session {
             id,
             connection: Arc::downgrade(connection),
             login: OnceLock::new(),
+            setup: Mutex::default(),
             trees: Mutex::default(),
             opens: Mutex::default(),
             next_tree: AtomicU32::new(1),

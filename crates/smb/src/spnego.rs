@@ -55,7 +55,7 @@ pub(crate) enum Step {
     /// Send this and wait for the client.
     Continue(Vec<u8>),
     /// The client has answered the challenge.
-    Answered(Answered),
+    Answered(Box<Answered>),
 }
 
 /// An answer that is to be checked.
@@ -116,7 +116,7 @@ impl Acceptor {
         if let Some(challenged) = self.challenged.take() {
             let answer = Answer::parse(token)?;
             let (list, signature) = (self.list.take(), signature.map(<[u8]>::to_vec));
-            return Ok(Step::Answered(Answered { answer, challenged, list, signature }));
+            return Ok(Step::Answered(Box::new(Answered { answer, challenged, list, signature })));
         }
         let challenged = Challenged::new(token, nonce, now)?;
         let said = match self.list {

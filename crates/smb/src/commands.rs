@@ -3,9 +3,12 @@
 mod change_notify;
 pub(crate) mod close;
 mod failure;
+mod ioctl;
 pub(crate) mod negotiate;
 pub(crate) mod query_directory;
+mod query_info;
 mod session_setup;
+mod set_info;
 mod tree;
 
 use crate::call::{Answer, Call};
@@ -51,7 +54,10 @@ pub(crate) async fn answer(call: &mut Call) -> Answer {
     }
     match command {
         Command::TreeDisconnect => tree::disconnect(call).await,
+        Command::Ioctl => ioctl::ioctl(call).await,
         Command::QueryDirectory => query_directory::query_directory(call).await,
+        Command::QueryInfo => query_info::query_info(call).await,
+        Command::SetInfo => set_info::set_info(call).await,
         Command::ChangeNotify => change_notify::change_notify(call).await,
         _ => Err(Status::NOT_IMPLEMENTED.into()),
     }

@@ -1,6 +1,6 @@
 //! What a session has open.
 
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -118,6 +118,16 @@ impl Open {
     /// The file; pipes have none.
     pub(crate) fn file(&self) -> Result<OpenId, Status> {
         self.file.ok_or(Status::INVALID_DEVICE_REQUEST)
+    }
+
+    /// What FilePositionInformation says.
+    pub(crate) fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
+    }
+
+    /// What FileModeInformation says.
+    pub(crate) fn mode(&self) -> u32 {
+        self.mode.load(Ordering::Relaxed)
     }
 
     /// Whether any of these was granted.

@@ -1,0 +1,73 @@
+//! Sparse files: the mark, making holes, and where there are none.
+
+use std::ops::Range;
+
+use crate::call::Call;
+use crate::changes::filter;
+use crate::open::{Open, access};
+use crate::wire::cursor::{Reader, Writer};
+use crate::wire::status::Status;
+
+/// The attribute of a sparse file.
+const SPARSE: u32 = 0x200;
+
+/// Marks a file as sparse, or not. Nothing else is done to it.
+pub(super) async fn set_sparse(call: &Call, open: &Open, input: &[u8]) -> Result<Vec<u8>, Status> {
+    open.needs(access::WRITE_DATA | access::WRITE_ATTRIBUTES | access::APPEND_DATA)?;
+    if open.is_directory {
+        return Err(Status::INVALID_PARAMETER);
+    }
+    let sparse = input.first().is_none_or(|sparse| *sparse != 0);
+    call.server.files.set_sparse(open.file()?, sparse).await?;
+    Ok(vec![])
+}
+
+/// Makes a range zeros.
+pub(super) async fn zero(call: &Call, open: &Open, input: &[u8]) -> Result<Vec<u8>, Status> {
+    open.needs(access::WRITE_DATA)?;
+    let mut reader = Reader::new(input);
+    let (start, end) = (reader.u64()?, reader.u64()?);
+    if open.is_directory || start > end || end.cast_signed() < 0 {
+        return Err(Status::INVALID_PARAMETER);
+    }
+    let file = open.file()?;
+    if start < end {
+        call.server.files.zero(file, start..end).await?;
+        if let Some(path) = call.server.files.path_of(file) {
+            call.server.changes.modified(file.file.space, &path, filter::LAST_WRITE);
+        }
+    }
+    Ok(vec![])
+}
+
+/// The ranges that hold bytes. A file that is not sparse has no holes to tell of.
+pub(super) async fn allocated(
+    call: &Call,
+    open: &Open,
+    input: &[u8],
+    room: usize,
+) -> Result<Vec<u8>, Status> {
+    open.needs(access::READ_DATA)?;
+    let mut reader = Reader::new(input);
+    let (start, length) = (reader.u64()?, reader.u64()?);
+    let about = call.server.files.info(open.file()?).await?;
+    if length == 0 || start >= about.length {
+        return Ok(vec![]);
+    }
+    let end = start.checked_add(length).ok_or(Status::INVALID_PARAMETER)?.min(about.length);
+    let ranges = if about.attributes & SPARSE == 0 {
+        std::iter::once(start..end).collect()
+    } else {
+        call.server.files.allocated_ranges(open.file()?, start..end).await?
+    };
+    fit(&ranges, room)
+}
+
+/// The ranges, if there is room for all.
+fn fit(ranges: &[Range<u64>], room: usize) -> Result<Vec<u8>, Status> {
+    let mut writer = Writer::new();
+    for range in ranges {
+        writer.u64(range.start).u64(range.end - range.start);
+    }
+    if writer.len() > room { Err(Status::BUFFER_TOO_SMALL) } else { Ok(writer.finish()) }
+}

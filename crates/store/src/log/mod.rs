@@ -29,6 +29,9 @@ const SPARE: &str = "spare";
 /// The next segment's file until it has a header.
 const NEXT: &str = "next";
 
+/// Bytes of a new segment's file that are written at once.
+const ZEROS: usize = 1 << 20;
+
 /// Why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -287,6 +290,12 @@ fn next_file(dir: &Path, next: &Path, size: u64) -> io::Result<File> {
     }
     let file = options.create(true).truncate(true).open(next)?;
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size)?;
+    // Written once, so that the first syncs have as little to note as those in a spare file.
+    let zeros = vec![0; ZEROS];
+    for at in (0..size).step_by(ZEROS) {
+        let length = (size - at).min(ZEROS as u64) as usize;
+        file.write_all_at(&zeros[..length], at)?;
+    }
     Ok(file)
 }
 

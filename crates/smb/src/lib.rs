@@ -12,6 +12,8 @@ mod connection;
 mod credits;
 mod crypto;
 mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 mod negotiated;
 mod ntlm;
 mod open;

@@ -4,9 +4,14 @@ use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
 
 use crate::crypto::Transform;
+use crate::pattern::Pattern;
 use crate::rpc::Pipe;
+use crate::security::Descriptor;
 use crate::spnego::{Acceptor, Step};
-use crate::wire::{negotiate, session_setup};
+use crate::wire::header::{Command, Header};
+use crate::wire::{
+    close, create, directory, info, io, ioctl, lock, negotiate, notify, oplock, session_setup,
+};
 use crate::{frame, ntlm};
 
 /// A plain or encrypted frame, and the messages that begin a connection.
@@ -16,6 +21,48 @@ pub fn frame(data: &[u8]) {
     for message in frame::split(&Bytes::copy_from_slice(data)).unwrap_or_default() {
         let _ = negotiate::Request::parse(&message.bytes);
         let _ = session_setup::Request::parse(&message.bytes);
+    }
+}
+
+/// A request about a file, by the command that it names.
+pub fn request(data: &[u8]) {
+    let message = Bytes::copy_from_slice(data);
+    let Ok(header) = Header::parse(data) else { return };
+    match Command::of(header.command) {
+        Some(Command::Create) => drop(create::CreateRequest::parse(&message)),
+        Some(Command::Close) => drop(close::CloseRequest::parse(data)),
+        Some(Command::Read) => drop(io::ReadRequest::parse(data)),
+        Some(Command::Write) => drop(io::WriteRequest::parse(&message)),
+        Some(Command::Lock) => drop(lock::LockRequest::parse(data)),
+        Some(Command::OplockBreak) => drop(oplock::Acknowledgement::parse(data)),
+        Some(Command::QueryDirectory) => {
+            if let Ok(request) = directory::QueryDirectoryRequest::parse(data) {
+                let _ = Pattern::parse(&request.pattern).map(|pattern| pattern.matches("name.txt"));
+            }
+        }
+        Some(Command::ChangeNotify) => drop(notify::ChangeNotifyRequest::parse(data)),
+        Some(Command::QueryInfo) => drop(info::QueryInfoRequest::parse(data)),
+        Some(Command::SetInfo) => {
+            if let Ok(request) = info::SetInfoRequest::parse(data) {
+                let _ = (info::new_basic(request.input), info::NewName::parse(request.input));
+                security(request.input);
+            }
+        }
+        Some(Command::Ioctl) => {
+            if let Ok(request) = ioctl::IoctlRequest::parse(data) {
+                let _ = ioctl::CopyChunks::parse(request.input, 256);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A security descriptor, as bytes and as text: what is understood is understood again.
+pub fn security(data: &[u8]) {
+    let text = str::from_utf8(data).ok().and_then(|text| Descriptor::from_sddl(text).ok());
+    for descriptor in [Descriptor::from_bytes(data).ok(), text].into_iter().flatten() {
+        assert_eq!(Descriptor::from_bytes(&descriptor.to_bytes()).as_ref(), Ok(&descriptor));
+        assert_eq!(Descriptor::from_sddl(&descriptor.to_sddl()).as_ref(), Ok(&descriptor));
     }
 }
 
@@ -92,6 +139,38 @@ mod tests {
         let setup = header(1, &[&[25, 0, 0, 1][..], &[0; 8], &[88, 0, 4, 0], &[0; 8], b"abcd"].concat());
         let old = [b"\xffSMB\x72".as_slice(), &[0; 27], &[0, 11, 0, 2], b"SMB 2.???\0"].concat();
         batter(frame, &[&negotiate, &contexts, &setup, &old, b"\xfdSMB"]);
+    }
+
+    #[test]
+    fn no_request_makes_the_parsers_panic() {
+        let sizes = [
+            (5, 57),
+            (6, 24),
+            (8, 49),
+            (9, 49),
+            (10, 48),
+            (11, 57),
+            (14, 33),
+            (15, 32),
+            (16, 41),
+            (17, 33),
+            (18, 24),
+        ];
+        let requests = sizes.map(|(command, size)| {
+            let mut message = [0; 200];
+            message[..6].copy_from_slice(b"\xfeSMB\x40\0");
+            (message[12], message[64]) = (command, size);
+            message
+        });
+        batter(request, &requests.each_ref().map(|message| &message[..]));
+    }
+
+    #[test]
+    fn a_descriptor_that_is_understood_is_understood_again() {
+        let sddl =
+            "O:SYG:BAD:PAI(A;OICI;FA;;;SY)(OA;;FR;bf967a86-0de6-11d0-a285-00aa003049e2;;AN)S:(ML;;0x1;;;ME)";
+        let bytes = Descriptor::from_sddl(sddl).unwrap().to_bytes();
+        batter(security, &[&bytes, sddl.as_bytes()]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod sparse;
 
 use crate::call::{Answer, Call, Reply};
 use crate::open::{FileId, Open, access};
+use crate::rpc::Pipe;
 use crate::wire::cursor::{Reader, Writer};
 use crate::wire::info::MAX_TRANSACT;
 use crate::wire::ioctl::{IoctlRequest, code};
@@ -39,6 +40,9 @@ pub(crate) async fn ioctl(call: &Call) -> Answer {
         };
     }
     let open = call.open(request.id)?;
+    if let Some(pipe) = &open.pipe {
+        return transceive(call, &request, pipe).await;
+    }
     let room = request.room as usize;
     let output = match request.code {
         code::SRV_REQUEST_RESUME_KEY => copy_chunk::resume_key(&open, room)?,
@@ -85,6 +89,18 @@ fn validate_negotiate(call: &Call, request: &IoctlRequest<'_>) -> Answer {
         return Err(Status::BUFFER_TOO_SMALL.into());
     }
     Ok(Reply::new(request.response(&output)))
+}
+
+/// Writes to a pipe and reads what it answers.
+async fn transceive(call: &Call, request: &IoctlRequest<'_>, pipe: &tokio::sync::Mutex<Pipe>) -> Answer {
+    if request.code != code::PIPE_TRANSCEIVE {
+        return Err(unknown(call).into());
+    }
+    let mut pipe = pipe.lock().await;
+    pipe.write(request.input).map_err(|_| Status::INVALID_PARAMETER)?;
+    let read = pipe.read(request.room as usize).ok_or(Status::PIPE_EMPTY)?;
+    let status = if read.is_more { Status::BUFFER_OVERFLOW } else { Status::SUCCESS };
+    Ok(Reply::new(request.response(&read.bytes)).with(status))
 }
 
 /// Names a file for good: itself, where it was born, and no domain.

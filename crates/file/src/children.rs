@@ -169,8 +169,14 @@ mod tests {
 
     fn row(epoch: u64) -> Row {
         let now = Timestamp::from_unix_seconds(1_700_000_000);
-        let properties =
-            SmbProperties { attributes: 0x10, created: now, last_write: now, change: now, permission: None };
+        let properties = SmbProperties {
+            attributes: 0x10,
+            created: now,
+            last_write: now,
+            change: now,
+            accessed: None,
+            permission: None,
+        };
         let node = Node {
             epoch,
             id: NodeId(epoch),

@@ -242,7 +242,7 @@ impl FileService {
             if let Err(refusal) = admission.admit(file, usage) {
                 // Nobody else has to wait for that client.
                 attempts = Attempts::new(&*self.store, &self.gate, &partition);
-                if !admission.again().await {
+                if !self.again(&mut admission).await {
                     return Err(refusal);
                 }
                 continue;
@@ -282,11 +282,28 @@ impl FileService {
         content: &Content,
         change: ContentEdit,
     ) -> Result<Content, Refusal> {
+        if matches!(change, ContentEdit::Keep) {
+            return Ok(content.clone());
+        }
+        let content = self.changed(writer, content, change).await.map_err(unreadable)?;
+        if content.as_inline().is_none() {
+            self.extents.sync().await.map_err(unreadable)?;
+        }
+        Ok(content)
+    }
+
+    /// The content after a change, which is not durable yet.
+    pub(crate) async fn changed(
+        &self,
+        writer: &Writer,
+        content: &Content,
+        change: ContentEdit,
+    ) -> Result<Content, lazuli_extents::Error> {
         let mut edit = Edit::new(&self.extents, writer, content);
         match change {
             ContentEdit::Keep => return Ok(content.clone()),
-            ContentEdit::Write(offset, bytes) => edit.write(offset, &Content::inline(bytes)).await,
-            ContentEdit::Resize(length) => edit.resize(length).await,
+            ContentEdit::Write(offset, bytes) => edit.write(offset, &Content::inline(bytes)).await?,
+            ContentEdit::Resize(length) => edit.resize(length).await?,
             ContentEdit::Clear(range) => {
                 // Whole units are freed; what is left of the range at its edges becomes zeros.
                 let inner = range.start.next_multiple_of(UNIT)..range.end / UNIT * UNIT;
@@ -296,20 +313,14 @@ impl FileService {
                 };
                 for edge in edges.into_iter().filter(|edge| edge.start < edge.end) {
                     let zeros = Content::inline(vec![0; (edge.end - edge.start) as usize]);
-                    edit.write(edge.start, &zeros).await.map_err(unreadable)?;
+                    edit.write(edge.start, &zeros).await?;
                 }
-                match inner.start < inner.end {
-                    true => edit.clear(inner).await,
-                    false => Ok(()),
+                if inner.start < inner.end {
+                    edit.clear(inner).await?;
                 }
             }
         }
-        .map_err(unreadable)?;
-        let content = edit.finish().await.map_err(unreadable)?;
-        if content.as_inline().is_none() {
-            self.extents.sync().await.map_err(unreadable)?;
-        }
-        Ok(content)
+        edit.finish().await
     }
 }
 

@@ -64,7 +64,7 @@ impl FileService {
             let mut admission = this.opens.admission(target.patience);
             loop {
                 let deleted = this.delete_empty(&target, &conditions, &mut admission).await;
-                if deleted.is_ok() || !admission.again().await {
+                if deleted.is_ok() || !this.again(&mut admission).await {
                     return deleted;
                 }
             }
@@ -89,7 +89,7 @@ impl FileService {
             let node = self.child(space, parent, name, At::Now).await?;
             let node = node.ok_or(ErrorCode::ResourceNotFound)?;
             check_kind(&node, true)?;
-            let file = FileKey { space, node: node.id };
+            let file = FileKey::now(space, node.id);
             admission.check(file)?;
             conditions.evaluate_write(node.validators())?;
             check_writable(&node)?;
@@ -205,7 +205,7 @@ impl FileService {
                 Ok(new)
             });
             let changed = changed.await;
-            if changed.is_ok() || !admission.again().await {
+            if changed.is_ok() || !self.again(&mut admission).await {
                 admission.done();
                 return changed;
             }
@@ -216,9 +216,19 @@ impl FileService {
     pub(crate) async fn change_row(
         &self,
         spot: &Spot,
+        rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Option<Node>, Refusal>,
+    ) -> Result<Option<Node>, Refusal> {
+        self.change_row_with(spot, None, rule).await
+    }
+
+    /// The same with what was reserved already for a new length.
+    pub(crate) async fn change_row_with(
+        &self,
+        spot: &Spot,
+        mut reserved: Option<Reservation>,
         mut rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Option<Node>, Refusal>,
     ) -> Result<Option<Node>, Refusal> {
-        let (partition, mut reserved) = (spot.partition(), None);
+        let partition = spot.partition();
         for _ in 0..MAX_ATTEMPTS {
             let changed = self.transact(&partition, children::reads_to_change(&spot.name), |view| {
                 let old = match entry(spot, view)? {

@@ -169,11 +169,11 @@ impl FileService {
             if target.at != At::Now {
                 return Ok((node, parent));
             }
-            let file = FileKey { space: target.share.space, node: node.id };
+            let file = FileKey::now(target.share.space, node.id);
             match admission.admit_range(file, usage, range) {
                 Ok(()) => return Ok((node, parent)),
                 // Read again then: there may be more to see.
-                Err(refusal) if !admission.again().await => return Err(refusal),
+                Err(refusal) if !self.again(&mut admission).await => return Err(refusal),
                 Err(_) => {}
             }
         }

@@ -36,7 +36,7 @@ impl FileService {
                 Ok(Some(with_lease(node, applied)))
             });
             let leased = leased.await;
-            if leased.is_ok() || !admission.again().await {
+            if leased.is_ok() || !self.again(&mut admission).await {
                 break leased?.ok_or(ErrorCode::InternalError)?;
             }
         };

@@ -37,6 +37,10 @@ impl FileService {
         let directory = self.walk(target.share.space, &target.path, target.at).await?;
         let directory = directory.ok_or(ErrorCode::ResourceNotFound)?;
         let partition = keys::directory(target.share.space, directory);
+        if target.at == At::Now {
+            // Lengths are shown.
+            self.flush_some(Some(target.share.space), |_, place| place.parent == directory).await;
+        }
 
         let mut xml = xml::Writer::new();
         let endpoint = format!("{}/", request.endpoint);
@@ -87,7 +91,7 @@ fn entry(xml: &mut xml::Writer, node: &Node, include: &[Include], extended: bool
     if asked(Include::Timestamps) {
         let properties = &node.properties;
         xml.text("CreationTime", date::iso8601(properties.created));
-        xml.text("LastAccessTime", date::iso8601(properties.last_write));
+        xml.text("LastAccessTime", date::iso8601(properties.accessed.unwrap_or(properties.last_write)));
         xml.text("LastWriteTime", date::iso8601(properties.last_write));
         xml.text("ChangeTime", date::iso8601(properties.change));
         xml.text("Last-Modified", date::rfc1123(node.modified));

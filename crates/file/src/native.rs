@@ -1,25 +1,36 @@
 //! Files as SMB knows them: by handles, not by requests. [`crate::opens`] says who may open what; here is what is done with
 //! it then.
 //!
-//! Everything is addressed by an [`OpenId`]. What is read is the newest there is, whoever wrote it and whether or not it is
+//! Everything is addressed by an [`OpenId`](crate::opens::OpenId). What is read is the newest there is, whoever wrote it and whether or not it is
 //! durable yet; what happens between a write and its commit is in its own module.
 
-#![allow(dead_code, reason = "it is being built")]
+mod create;
+mod directory;
+mod io;
+mod properties;
+mod rename;
+mod share;
+mod writeback;
 
-use std::ops::Range;
+use std::sync::Arc;
 
-use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
-use lazuli_protocol::Account;
+use lazuli_protocol::{Account, ErrorCode, Refusal};
 
-use crate::FileService;
-use crate::opens::{OpenId, OpenRequest, Opened};
+use crate::file::MAX_FILE_BYTES;
+use crate::opens::{Closed, OpenRefusal, OpenRequest, Opened};
 use crate::record::NodeId;
+
+pub use directory::Position;
+
+/// The longest file.
+const MAX_LENGTH: u64 = MAX_FILE_BYTES as u64;
 
 /// A share that a client is connected to.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    pub(crate) share: crate::record::Share,
+    pub(crate) account: Arc<Account>,
+    pub(crate) share: Arc<crate::record::Share>,
     /// The name of the share.
     pub name: String,
 }
@@ -238,158 +249,62 @@ pub enum Failure {
     Failed,
 }
 
-/// Where an enumeration of a directory has come to.
-#[derive(Clone, Debug, Default)]
-pub struct Position {
-    /// The folded name after which it goes on; none at the beginning.
-    pub(crate) after: Option<Vec<u8>>,
-}
-
-impl Position {
-    /// Behind that name.
-    pub fn after(name: &str) -> Self {
-        Self { after: Some(crate::names::fold(name).into_bytes()) }
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        match refusal.code() {
+            ErrorCode::ResourceNotFound => Self::NotFound,
+            ErrorCode::ParentNotFound => Self::PathNotFound,
+            ErrorCode::ShareNotFound | ErrorCode::ShareBeingDeleted | ErrorCode::ShareSnapshotNotFound => {
+                Self::NoShare
+            }
+            ErrorCode::ResourceAlreadyExists => Self::Exists,
+            ErrorCode::DirectoryNotEmpty => Self::NotEmpty,
+            ErrorCode::InvalidFileOrDirectoryPathName => Self::InvalidName,
+            ErrorCode::InvalidResourceName => Self::NoShare,
+            ErrorCode::SharingViolation | ErrorCode::ClientCacheFlushDelay => Self::Sharing,
+            ErrorCode::SMBDeletePending => Self::DeletePending,
+            ErrorCode::FileLockConflict => Self::Locked,
+            ErrorCode::ReadOnlyAttribute => Self::ReadOnly,
+            ErrorCode::ShareSizeLimitReached => Self::Full,
+            ErrorCode::InvalidRenameSourcePath | ErrorCode::FileInvalidPermission => Self::Invalid,
+            ErrorCode::ServerBusy => Self::Busy,
+            code => {
+                tracing::error!(?code, "a request over SMB failed");
+                Self::Failed
+            }
+        }
     }
 }
 
-impl FileService {
-    /// The share of that name.
-    pub async fn connect(&self, _account: &Account, _share: &str) -> Result<Tree, Failure> {
-        Err(Failure::Failed)
+impl From<lazuli_extents::Error> for Failure {
+    fn from(error: lazuli_extents::Error) -> Self {
+        tracing::error!(%error, "content cannot be read or written");
+        match error {
+            lazuli_extents::Error::Full => Self::Full,
+            lazuli_extents::Error::Size => Self::OutOfBounds,
+            _ => Self::Failed,
+        }
     }
+}
 
-    /// The names of all shares of an account.
-    pub async fn share_names(&self, _account: &Account) -> Result<Vec<String>, Failure> {
-        Err(Failure::Failed)
+impl From<lazuli_generations::Damage> for Failure {
+    fn from(damage: lazuli_generations::Damage) -> Self {
+        Refusal::from(damage).into()
     }
+}
 
-    /// The times of the snapshots of a share, the newest first.
-    pub async fn snapshots_of(&self, _tree: &Tree) -> Result<Vec<Timestamp>, Failure> {
-        Err(Failure::Failed)
+impl From<OpenRefusal> for Failure {
+    fn from(refusal: OpenRefusal) -> Self {
+        match refusal {
+            OpenRefusal::SharingViolation => Self::Sharing,
+            OpenRefusal::DeletePending => Self::DeletePending,
+            OpenRefusal::TooManyOpens => Self::TooMany,
+        }
     }
+}
 
-    /// Bytes that a share may hold, and that it holds.
-    pub async fn space_of(&self, _tree: &Tree) -> Result<(u64, u64), Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Opens, makes, empties or replaces a file or directory.
-    pub async fn create(&self, _tree: &Tree, _request: CreateRequest) -> Result<Created, Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Where an open file is, from the root of the share, without waiting.
-    pub fn path_of(&self, id: OpenId) -> Option<String> {
-        self.opens.place(id).map(|place| place.path)
-    }
-
-    /// What there is to know of an open file: the newest.
-    pub async fn info(&self, _id: OpenId) -> Result<Info, Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Bytes of a file, fewer at its end; none past it. Refused if another has locked some of them.
-    pub async fn read_at(&self, _id: OpenId, _range: Range<u64>) -> Result<Vec<Bytes>, Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Writes. Durable only if `through`; visible to all at once.
-    pub async fn write_at(
-        &self,
-        _id: OpenId,
-        _offset: u64,
-        _bytes: Bytes,
-        _through: bool,
-    ) -> Result<(), Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Makes durable what was written.
-    pub async fn flush(&self, _id: OpenId) -> Result<(), Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Sets where a file ends.
-    pub async fn set_length(&self, _id: OpenId, _length: u64) -> Result<(), Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Sets bytes aside; a file that is longer ends there.
-    pub async fn set_allocation(&self, _id: OpenId, _bytes: u64) -> Result<(), Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Makes a range zeros, and free. The file does not grow.
-    pub async fn zero(&self, _id: OpenId, _range: Range<u64>) -> Result<(), Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// The ranges that hold bytes, within a range.
-    pub async fn allocated_ranges(
-        &self,
-        _id: OpenId,
-        _range: Range<u64>,
-    ) -> Result<Vec<Range<u64>>, Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Copies bytes from one open file to another. Content is shared where it can be.
-    pub async fn copy_range(
-        &self,
-        _from: OpenId,
-        _range: Range<u64>,
-        _to: OpenId,
-        _offset: u64,
-    ) -> Result<(), Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Changes properties.
-    pub async fn set_properties(&self, _id: OpenId, _change: PropertyChange) -> Result<(), Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// The security descriptor, as SDDL.
-    pub async fn permission_of(&self, _id: OpenId) -> Result<String, Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Sets the security descriptor, given as SDDL.
-    pub async fn set_permission(&self, _id: OpenId, _sddl: &str) -> Result<(), Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Gives an open file or directory another path, in place of what is there if `replace`.
-    pub async fn rename_open(&self, _id: OpenId, _path: &str, _replace: bool) -> Result<(), Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Marks for deletion at the last close, or takes the mark away.
-    pub async fn set_delete(&self, _id: OpenId, _delete: bool) -> Result<(), Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// The next entries of an open directory, at most so many, in the order of their folded names. None at the end. `.` and
-    /// `..` are not among them; what is marked for deletion is.
-    pub async fn enumerate(
-        &self,
-        _id: OpenId,
-        _position: &mut Position,
-        _limit: usize,
-    ) -> Result<Vec<Info>, Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Makes what was written durable, and closes. A file that was marked for deletion goes with its last handle.
-    ///
-    /// What was removed by that, if anything. The handle is closed even if this fails: then something that was written may be
-    /// lost.
-    pub async fn close_open(&self, _id: OpenId) -> Result<Option<Removed>, Failure> {
-        Err(Failure::Failed)
-    }
-
-    /// Marks a file as sparse, or not.
-    pub async fn set_sparse(&self, _id: OpenId, _sparse: bool) -> Result<(), Failure> {
-        Err(Failure::Failed)
+impl From<Closed> for Failure {
+    fn from(_: Closed) -> Self {
+        Self::Closed
     }
 }

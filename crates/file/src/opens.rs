@@ -9,6 +9,8 @@
 //! lock is held across an `await`.
 
 mod admission;
+pub(crate) mod newest;
+pub(crate) mod overlay;
 mod service;
 mod state;
 #[cfg(test)]
@@ -28,10 +30,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::record::NodeId;
-use state::{FileState, Step};
+use state::Step;
+
+pub(crate) use state::FileState;
 
 pub use admission::Admission;
 pub use service::OpenError;
+pub(crate) use service::{Unsettled, is_only_read};
 pub use types::{
     AcknowledgeRefusal, Break, CacheKey, CacheRequest, Client, Closed, FileKey, Handle, OpenId, OpenRefusal,
     OpenRequest, Opened, Place, RangeRefusal,
@@ -51,6 +56,8 @@ pub struct OpenTable {
     /// Files that there is anything to know of, so that nobody looks for nothing.
     known: AtomicUsize,
     numbers: AtomicU64,
+    /// Bytes that were written over SMB and that only memory has.
+    buffered: AtomicUsize,
     /// Directories that are being moved, by their paths folded for comparison: nothing is opened below them.
     moves: Mutex<Vec<Move>>,
     patience: Duration,
@@ -93,6 +100,7 @@ impl OpenTable {
             hasher: RandomState::new(),
             known: AtomicUsize::new(0),
             numbers: AtomicU64::new(1),
+            buffered: AtomicUsize::new(0),
             moves: Mutex::default(),
             patience,
         })
@@ -103,18 +111,52 @@ impl OpenTable {
     }
 
     /// Does something with what is known of a file, and forgets it if there is nothing to know.
-    fn with<T>(&self, file: FileKey, act: impl FnOnce(&mut FileState) -> T) -> T {
+    pub(crate) fn with<T>(&self, file: FileKey, act: impl FnOnce(&mut FileState) -> T) -> T {
         let mut shard = self.shard(file).lock();
         let state = shard.entry(file).or_insert_with(|| {
             self.known.fetch_add(1, Ordering::SeqCst);
-            FileState::new(file)
+            FileState::new(file, self.number())
         });
+        let before = state.newest.buffered();
         let result = act(state);
+        match state.newest.buffered() {
+            after if after > before => self.buffered.fetch_add(after - before, Ordering::Relaxed),
+            after => self.buffered.fetch_sub(before - after, Ordering::Relaxed),
+        };
         if state.is_idle() {
             shard.remove(&file);
             self.known.fetch_sub(1, Ordering::SeqCst);
         }
         result
+    }
+
+    /// Looks at what is known of a file, if there is anything.
+    pub(crate) fn peek<T>(&self, file: FileKey, look: impl FnOnce(&FileState) -> T) -> Option<T> {
+        if self.is_empty() { None } else { self.shard(file).lock().get(&file).map(look) }
+    }
+
+    /// Bytes that were written over SMB and that only memory has.
+    pub(crate) fn buffered(&self) -> usize {
+        self.buffered.load(Ordering::Relaxed)
+    }
+
+    /// The files of a share that have something to be committed, as far as a rule picks them.
+    pub(crate) fn dirty(
+        &self,
+        space: Option<SpaceId>,
+        picks: impl Fn(FileKey, &Place) -> bool,
+    ) -> Vec<FileKey> {
+        let mut found = vec![];
+        if !self.is_empty() {
+            for shard in &self.shards {
+                let shard = shard.lock();
+                let dirty = shard.iter().filter(|(_, state)| state.newest.is_dirty());
+                let dirty = dirty.filter(|(file, _)| space.is_none_or(|space| file.space == space));
+                found
+                    .extend(dirty.filter(|(file, state)| picks(**file, &state.place)).map(|(file, _)| *file));
+            }
+        }
+        found
     }
 
     /// Whether there is nothing to know of any file.
@@ -231,7 +273,11 @@ impl OpenTable {
     }
 
     /// Does something with a file by an open that must be there.
-    fn with_open<T>(&self, id: OpenId, act: impl FnOnce(&mut FileState) -> T) -> Result<T, Closed> {
+    pub(crate) fn with_open<T>(
+        &self,
+        id: OpenId,
+        act: impl FnOnce(&mut FileState) -> T,
+    ) -> Result<T, Closed> {
         self.with(id.file, |state| if state.contains(id.number) { Ok(act(state)) } else { Err(Closed) })
     }
 
@@ -287,14 +333,14 @@ impl OpenTable {
         self.with(file, |state| state.acknowledge(key, kept))
     }
 
-    /// An open has been renamed by its own client.
+    /// A file has been renamed by a client that has it open.
     pub fn renamed(&self, id: OpenId, to: Place) -> Result<(), Closed> {
-        self.with(id.file, |state| state.place_mut(id.number).map(|place| *place = to).ok_or(Closed))
+        self.with_open(id, |state| state.place = to)
     }
 
     /// Where an open file is.
     pub fn place(&self, id: OpenId) -> Option<Place> {
-        self.with(id.file, |state| state.place_mut(id.number).cloned())
+        self.with_open(id, |state| state.place.clone()).ok()
     }
 
     /// Whether an open is still there; it may have been closed by force.
@@ -334,11 +380,11 @@ impl OpenTable {
             let shard = shard.lock();
             for (file, state) in shard.iter().filter(|(file, _)| file.space == space) {
                 for (number, open) in state.opens() {
-                    if number < from || !picks(*file, &open.place) {
+                    if number < from || !picks(*file, &state.place) {
                         continue;
                     }
                     let id = OpenId { file: *file, number };
-                    let (client, place) = (open.client.clone(), open.place.clone());
+                    let (client, place) = (open.client.clone(), state.place.clone());
                     found.insert(number, Handle { id, mode: open.mode, client, place, opened: open.opened });
                     if found.len() > limit {
                         found.pop_last();

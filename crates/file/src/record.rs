@@ -194,6 +194,9 @@ pub(crate) struct SmbProperties {
     pub(crate) last_write: Timestamp,
     #[serde(with = "ticks")]
     pub(crate) change: Timestamp,
+    /// When it was read last, if a client has said so.
+    #[serde(with = "optional_ticks")]
+    pub(crate) accessed: Option<Timestamp>,
     /// The key of its permission; none: inherited from the share.
     pub(crate) permission: Option<String>,
 }
@@ -218,6 +221,7 @@ impl Node {
             created: share.created,
             last_write: share.created,
             change: share.created,
+            accessed: None,
             permission: None,
         };
         Self {

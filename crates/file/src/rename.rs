@@ -83,7 +83,7 @@ impl FileService {
             let mut admission = this.opens.admission(rename.patience);
             loop {
                 let renamed = this.carry_out(&rename, &mut admission).await;
-                if renamed.is_ok() || !admission.again().await {
+                if renamed.is_ok() || !this.again(&mut admission).await {
                     return renamed;
                 }
             }
@@ -242,10 +242,7 @@ impl Rename {
         replaced: Option<&Node>,
         judge: impl FnOnce(&Self) -> Result<Node, Refusal>,
     ) -> Result<Node, Refusal> {
-        let files = [Some(old), replaced]
-            .into_iter()
-            .flatten()
-            .map(|node| FileKey { space: self.space, node: node.id });
+        let files = [Some(old), replaced].into_iter().flatten().map(|node| FileKey::now(self.space, node.id));
         for file in files.clone() {
             admission.check(file)?;
         }

@@ -147,6 +147,7 @@ impl SentProperties {
             created: time(self.created),
             last_write: time(self.last_write),
             change: time(self.change),
+            accessed: None,
             permission,
         }
     }
@@ -212,7 +213,7 @@ impl SentProperties {
 }
 
 /// The attributes that something really has: a directory is one, and a file without any is normal.
-fn normal(attributes: u32, is_directory: bool) -> u32 {
+pub(crate) fn normal(attributes: u32, is_directory: bool) -> u32 {
     match attributes & !(NORMAL | DIRECTORY) {
         rest if is_directory => rest | DIRECTORY,
         0 => NORMAL,

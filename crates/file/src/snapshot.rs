@@ -91,6 +91,9 @@ impl FileService {
     ) -> Result<(Stamp, Share), Refusal> {
         // One at a time: whose row does not count is nobody's but a crash's.
         let _turn = self.snapshots.lock().await;
+        // What SMB clients have written by now is in it.
+        let space = self.shares.get(account, name).await?.space;
+        self.flush_some(Some(space), |_, _| true).await;
         for _ in 0..MAX_ATTEMPTS {
             let share = self.shares.get(account, name).await?;
             let header = self.store.space(share.space).await.map_err(unreadable)?;

@@ -49,7 +49,7 @@ impl Spot {
 
     /// What the table of opens knows a node of the same share by.
     pub(crate) fn file(&self, node: NodeId) -> FileKey {
-        FileKey { space: self.space, node }
+        FileKey::now(self.space, node)
     }
 }
 
@@ -171,7 +171,7 @@ impl FileService {
     /// The directory or file that is addressed, and the directory it is in. Not what is marked for deletion.
     pub(crate) async fn find_target(&self, target: &Target) -> Result<(Node, NodeId), Refusal> {
         let (node, parent) = self.find_any(target).await?;
-        let file = FileKey { space: target.share.space, node: node.id };
+        let file = FileKey::now(target.share.space, node.id);
         if target.at == At::Now && self.opens.is_delete_pending(file) {
             return Err(ErrorCode::SMBDeletePending.into());
         }

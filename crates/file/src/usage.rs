@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use lazuli_generations::unreadable;
@@ -44,6 +44,22 @@ impl Usages {
         is_known.then(|| Reservation { usage, asked: None, _change: change })
     }
 
+    /// Sets bytes of the quota aside for what was written and is not committed, or gives them back.
+    pub(crate) fn promise(&self, space: SpaceId, more: i64, quota: u64) -> Promise {
+        let usage = self.of(space);
+        let mut sums = usage.sums.lock();
+        if more > 0 {
+            if !usage.is_known.load(Ordering::Acquire) {
+                return Promise::Unknown;
+            }
+            if !sums.fits(more, quota) {
+                return Promise::Full;
+            }
+        }
+        sums.promised += more;
+        Promise::Kept
+    }
+
     /// The share is deleted.
     pub(crate) fn forget(&self, space: SpaceId) {
         self.0.lock().remove(&space);
@@ -52,10 +68,36 @@ impl Usages {
 
 #[derive(Debug, Default)]
 struct Usage {
-    bytes: AtomicI64,
+    sums: Mutex<Sums>,
     is_known: AtomicBool,
     /// Shared by those who change lengths, held alone by whoever makes the sum.
     changes: Arc<RwLock<()>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    /// What is stored, and what was asked for.
+    bytes: i64,
+    /// What was promised to writes that are not committed.
+    promised: i64,
+}
+
+impl Sums {
+    fn fits(self, more: i64, quota: u64) -> bool {
+        let sum = self.bytes.saturating_add(self.promised).saturating_add(more);
+        sum <= i64::try_from(quota).unwrap_or(i64::MAX)
+    }
+}
+
+/// What came of asking for bytes of the quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Promise {
+    /// They are set aside.
+    Kept,
+    /// There are not so many.
+    Full,
+    /// Nobody knows: the sum has to be made first.
+    Unknown,
 }
 
 /// Leave to change the length of what is in a share. If it is dropped after it was [asked](Reservation::ask) and before it
@@ -69,22 +111,33 @@ pub(crate) struct Reservation {
 impl Reservation {
     /// Asks to grow by so many bytes, or to shrink, instead of what was asked before.
     pub(crate) fn ask(&mut self, grown: i64, quota: u64) -> Result<(), Refusal> {
-        let bytes = &self.usage.bytes;
-        bytes.fetch_sub(self.asked.take().map_or(0, |asked| asked.max(0)), Ordering::AcqRel);
+        let mut sums = self.usage.sums.lock();
+        sums.bytes -= self.asked.take().map_or(0, |asked| asked.max(0));
         if grown > 0 {
-            let quota = i64::try_from(quota).unwrap_or(i64::MAX);
-            let grow = |now: i64| now.checked_add(grown).filter(|then| *then <= quota);
-            let asked = bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, grow);
-            asked.map_err(|_| ErrorCode::ShareSizeLimitReached)?;
+            if !sums.fits(grown, quota) {
+                return Err(ErrorCode::ShareSizeLimitReached.into());
+            }
+            sums.bytes += grown;
         }
+        drop(sums);
         self.asked = Some(grown);
         Ok(())
+    }
+
+    /// Takes up what was promised, as if it had been asked for.
+    pub(crate) fn redeem(&mut self, promised: u64) {
+        let promised = promised as i64;
+        let mut sums = self.usage.sums.lock();
+        sums.promised -= promised;
+        sums.bytes += promised - self.asked.take().map_or(0, |asked| asked.max(0));
+        drop(sums);
+        self.asked = Some(promised);
     }
 
     /// The change is committed. What it frees can be used from now on.
     pub(crate) fn keep(mut self) {
         let asked = self.asked.take().unwrap_or_default();
-        self.usage.bytes.fetch_add(asked.min(0), Ordering::AcqRel);
+        self.usage.sums.lock().bytes += asked.min(0);
     }
 }
 
@@ -100,7 +153,8 @@ impl FileService {
     /// The bytes that the files of a share amount to.
     pub(crate) async fn usage(&self, space: SpaceId) -> Result<u64, Refusal> {
         let reservation = self.reserve(space).await?;
-        Ok(reservation.usage.bytes.load(Ordering::Acquire).max(0).unsigned_abs())
+        let sums = *reservation.usage.sums.lock();
+        Ok(sums.bytes.saturating_add(sums.promised).max(0).unsigned_abs())
     }
 
     /// Leave to remove something, if it takes room.
@@ -129,7 +183,8 @@ impl FileService {
             drop(change);
             let _alone = usage.changes.write().await;
             if !usage.is_known.load(Ordering::Acquire) {
-                usage.bytes.store(self.sum(space).await?, Ordering::Release);
+                let sum = self.sum(space).await?;
+                usage.sums.lock().bytes = sum;
                 usage.is_known.store(true, Ordering::Release);
             }
         }
@@ -173,7 +228,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_reserved_counts_at_once_and_what_is_freed_once_it_is_committed() {
         let usage = Arc::new(Usage { is_known: true.into(), ..Usage::default() });
-        let bytes = || usage.bytes.load(Ordering::Acquire);
+        let bytes = || usage.sums.lock().bytes;
         let mut first = reservation(&usage).await;
         first.ask(60, 100).unwrap();
         let mut second = reservation(&usage).await;

@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::state::{Denied, FileState, Step};
+use super::state::{Admitted, Denied, FileState};
 use super::{FileKey, Move, OpenTable, Wait, is_below};
 use crate::names;
 
@@ -35,6 +35,10 @@ pub struct Admission {
     held: Vec<(FileKey, FileUse)>,
     moves: Vec<String>,
     wait: Option<Wait>,
+    /// What has to be made durable before it is asked again.
+    flush: Option<FileKey>,
+    /// What was.
+    flushed: Vec<FileKey>,
     /// Where commits of the request go, until none is under way any more.
     commits: Option<(Arc<dyn Store>, Partition)>,
 }
@@ -49,6 +53,8 @@ impl OpenTable {
             held: vec![],
             moves: vec![],
             wait: None,
+            flush: None,
+            flushed: vec![],
             commits: None,
         }
     }
@@ -82,20 +88,27 @@ impl Admission {
         }
         let number = self.number;
         // Together with the judgement, so that no change is missed.
-        let admitted = self.table.with(file, |state| match state.admit(number, usage, range) {
-            Ok(Step::Done(())) => Ok(None),
-            Ok(Step::Wait) => Ok(Some(state.subscribe())),
-            Err(denied) => Err(denied),
+        let (flushed, version) = (self.flushed.contains(&file), self.table.number());
+        let admitted = self.table.with(file, |state| {
+            let admitted = state.admit(number, usage, range, flushed, version)?;
+            Ok((admitted, (admitted == Admitted::Wait).then(|| state.subscribe())))
         });
         match admitted {
-            Ok(None) => {
+            Ok((Admitted::Done, _)) => {
                 if usage.changes() {
                     self.held.push((file, usage));
                 }
                 Ok(())
             }
-            Ok(Some(wait)) => {
-                self.wait = Some(wait);
+            Ok((Admitted::Wait, wait)) => {
+                self.wait = wait;
+                Err(ErrorCode::ClientCacheFlushDelay.into())
+            }
+            Ok((Admitted::Flush, _)) => {
+                if usage.changes() {
+                    self.held.push((file, usage));
+                }
+                self.flush = Some(file);
                 Err(ErrorCode::ClientCacheFlushDelay.into())
             }
             Err(Denied::DeletePending) => Err(ErrorCode::SMBDeletePending.into()),
@@ -125,6 +138,13 @@ impl Admission {
         if open.is_empty() { Ok(()) } else { Err(ErrorCode::SharingViolation.into()) }
     }
 
+    /// After a refusal: what SMB clients have written to this file has to be made durable before it is asked again.
+    pub(crate) fn flush(&mut self) -> Option<FileKey> {
+        let file = self.flush.take()?;
+        self.flushed.push(file);
+        Some(file)
+    }
+
     /// After a refusal: whether it was for a client that has meanwhile answered, so that it is worth asking again.
     pub async fn again(&mut self) -> bool {
         let Some(mut wait) = self.wait.take() else { return false };
@@ -134,7 +154,7 @@ impl Admission {
 
     fn release(&mut self) {
         for (file, _) in self.held.drain(..) {
-            self.table.with(file, |state: &mut FileState| state.finish(self.number));
+            self.table.with(file, |state: &mut FileState| state.finish(self.number, self.table.number()));
         }
         if !std::mem::take(&mut self.moves).is_empty() {
             self.table.moves.lock().retain(|it| it.number != self.number);
@@ -157,6 +177,8 @@ impl Drop for Admission {
             held: std::mem::take(&mut self.held),
             moves: std::mem::take(&mut self.moves),
             wait: None,
+            flush: None,
+            flushed: vec![],
             commits: None,
         };
         runtime.spawn(async move {

@@ -18,6 +18,7 @@ use crate::children::At;
 use crate::file::allocated;
 use crate::moves::{self, Attempted, Delete, MAX_ATTEMPTS, Work};
 use crate::names::{self, Name};
+use crate::native::Failure;
 use crate::pending::check_no_pending_copy;
 use crate::record::Node;
 use crate::tree::{Spot, Target};
@@ -77,9 +78,9 @@ impl FileService {
             };
             let path: Vec<_> = target.path.iter().map(|name| name.text.as_str()).collect();
             request.place = Place { parent, path: path.join("/") };
-            let file = FileKey { space: target.share.space, node: node.id };
+            let file = FileKey::now(target.share.space, node.id);
             let opened = self.opens.open(file, request.clone()).await?;
-            let unsettled = Unsettled { service: self, id: opened.id };
+            let unsettled = Unsettled::new(self, opened.id);
             match self.find_any(&target).await? {
                 // Another file has come in its place.
                 (now, _) if now.id != node.id => {}
@@ -87,7 +88,7 @@ impl FileService {
                     return Err(OpenRefusal::SharingViolation.into());
                 }
                 _ => {
-                    std::mem::forget(unsettled);
+                    unsettled.settled();
                     return Ok(opened);
                 }
             }
@@ -97,26 +98,36 @@ impl FileService {
 
     /// Closes an open. A file that was marked for deletion goes with its last one.
     pub async fn close(&self, id: OpenId) -> Result<(), Refusal> {
-        let Some(removal) = self.opens.close(id) else { return Ok(()) };
+        match self.close_open(id).await {
+            Ok(_) | Err(Failure::Closed) => Ok(()),
+            Err(failure) => {
+                tracing::warn!(%failure, "what was closed may have lost something");
+                Err(ErrorCode::InternalError.into())
+            }
+        }
+    }
+
+    /// Deletes a file or directory whose last handle was closed. Whether it was a directory; none if it was not there.
+    pub(crate) async fn remove_at_last(&self, removal: Removal) -> Result<Option<bool>, Refusal> {
         let this = self.clone();
         // To its end, as the file stays marked for deletion until then.
         carry_through(async move { this.remove(&removal).await }).await
     }
 
-    /// Deletes a file or directory whose last handle was closed.
-    async fn remove(&self, removal: &Removal) -> Result<(), Refusal> {
-        let Some(name) = names::path(&removal.place.path, true)?.pop() else { return Ok(()) };
-        let (FileKey { space, node }, parent) = (removal.file, removal.place.parent);
+    async fn remove(&self, removal: &Removal) -> Result<Option<bool>, Refusal> {
+        let Some(name) = names::path(&removal.place.path, true)?.pop() else { return Ok(None) };
+        let (FileKey { space, node, .. }, parent) = (removal.file, removal.place.parent);
         let found = self.child(space, parent, &name, At::Now).await?;
-        let removed = match found.filter(|found| found.id == node) {
-            None => return Ok(()),
-            Some(found) if found.is_directory() => self.remove_directory(removal, &name, found).await,
-            Some(_) => self.remove_file(removal, name).await,
+        let Some(found) = found.filter(|found| found.id == node) else { return Ok(None) };
+        let is_directory = found.is_directory();
+        let removed = match is_directory {
+            true => self.remove_directory(removal, &name, found).await,
+            false => self.remove_file(removal, name).await,
         };
         match removed {
             // Somebody else was faster.
-            Err(refusal) if refusal.code() == ErrorCode::ResourceNotFound => Ok(()),
-            removed => removed,
+            Err(refusal) if refusal.code() == ErrorCode::ResourceNotFound => Ok(None),
+            removed => removed.map(|()| Some(is_directory)),
         }
     }
 
@@ -136,7 +147,7 @@ impl FileService {
     }
 
     async fn remove_directory(&self, removal: &Removal, name: &Name, found: Node) -> Result<(), Refusal> {
-        let (FileKey { space, node }, parent) = (removal.file, removal.place.parent);
+        let (FileKey { space, node, .. }, parent) = (removal.file, removal.place.parent);
         let mut found = found;
         for _ in 0..MAX_ATTEMPTS {
             let place = moves::Place { parent, name: name.folded.to_vec() };
@@ -151,15 +162,27 @@ impl FileService {
     }
 }
 
-/// An open that is in the table while its row is being looked at. Dropped, it came to nothing.
-struct Unsettled<'a> {
+/// An open that is in the table while its row is being made or looked at. Dropped, it came to nothing.
+pub(crate) struct Unsettled<'a> {
     service: &'a FileService,
-    id: OpenId,
+    id: Option<OpenId>,
+}
+
+impl<'a> Unsettled<'a> {
+    pub(crate) fn new(service: &'a FileService, id: OpenId) -> Self {
+        Self { service, id: Some(id) }
+    }
+
+    /// It came to something.
+    pub(crate) fn settled(mut self) {
+        self.id = None;
+    }
 }
 
 impl Drop for Unsettled<'_> {
     fn drop(&mut self) {
-        let removal = self.service.opens.abandon(self.id);
+        let Some(id) = self.id else { return };
+        let removal = self.service.opens.abandon(id);
         // Others may have marked the file for deletion and closed it meanwhile.
         if let (Some(removal), Ok(runtime)) = (removal, Handle::try_current()) {
             let service = self.service.clone();
@@ -173,7 +196,7 @@ impl Drop for Unsettled<'_> {
 }
 
 /// Whether it is leased, or waits for a copy.
-fn is_only_read(node: &Node) -> bool {
+pub(crate) fn is_only_read(node: &Node) -> bool {
     let is_leased = node.file.as_ref().is_some_and(|file| file.lease.state() == LeaseState::Leased);
     is_leased || check_no_pending_copy(node).is_err()
 }

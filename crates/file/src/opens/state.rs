@@ -10,6 +10,7 @@ use lazuli_concurrency::{
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
+use super::newest::Newest;
 use super::types::{AcknowledgeRefusal, Break, CacheKey, Client, FileKey, OpenRefusal, OpenRequest, Place};
 
 /// Opens that one file can have.
@@ -22,6 +23,17 @@ pub(super) const MAX_LOCKS: usize = 100_000;
 pub(super) enum Step<T> {
     Done(T),
     Wait,
+}
+
+/// What comes of asking for a request over REST.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    Done,
+    /// Clients have to act first.
+    Wait,
+    /// What SMB clients have written has to be committed first. If the request changes the file, it stands here already: nobody
+    /// else writes meanwhile.
+    Flush,
 }
 
 /// Why a request over REST is refused.
@@ -37,7 +49,6 @@ pub(super) enum Denied {
 pub(super) struct Open {
     pub(super) mode: ShareMode,
     pub(super) client: Client,
-    pub(super) place: Place,
     pub(super) opened: Timestamp,
     delete_on_close: bool,
     cache: Option<CacheKey>,
@@ -74,8 +85,14 @@ struct Underway {
 /// All that is known of one file. Invariants: every cache belongs to an open; opens whose caches write stand alone, but
 /// for those that share the cache or only look at attributes; locks belong to opens.
 #[derive(Debug)]
-pub(super) struct FileState {
+pub(crate) struct FileState {
     file: FileKey,
+    /// Where it is.
+    pub(crate) place: Place,
+    /// Its content and properties, if an SMB client has it open.
+    pub(crate) newest: Newest,
+    /// Another number whenever a request over REST may have changed the row.
+    pub(crate) version: u64,
     opens: BTreeMap<u64, Open>,
     caches: Vec<Cache>,
     locks: RangeLocks<u64>,
@@ -89,10 +106,14 @@ pub(super) struct FileState {
 }
 
 impl FileState {
-    pub(super) fn new(file: FileKey) -> Self {
+    /// Of which nothing is known. `version` was never given out before.
+    pub(super) fn new(file: FileKey, version: u64) -> Self {
         let (opens, caches, locks) = (BTreeMap::new(), vec![], RangeLocks::default());
         Self {
             file,
+            place: Place::default(),
+            newest: Newest::default(),
+            version,
             opens,
             caches,
             locks,
@@ -106,10 +127,15 @@ impl FileState {
 
     /// Whether nothing needs to be known of it.
     pub(super) fn is_idle(&self) -> bool {
-        self.opens.is_empty() && self.underway.is_empty() && !self.going
+        self.opens.is_empty() && self.underway.is_empty() && !self.going && !self.newest.is_dirty()
     }
 
-    pub(super) fn is_delete_pending(&self) -> bool {
+    /// Whether a request over REST is about to change it.
+    pub(crate) fn is_changing(&self) -> bool {
+        !self.underway.is_empty()
+    }
+
+    pub(crate) fn is_delete_pending(&self) -> bool {
         self.delete_pending || self.going
     }
 
@@ -118,7 +144,7 @@ impl FileState {
     }
 
     /// Where to hear of the next change.
-    pub(super) fn subscribe(&mut self) -> watch::Receiver<()> {
+    pub(crate) fn subscribe(&mut self) -> watch::Receiver<()> {
         self.changed.get_or_insert_with(|| watch::channel(()).0).subscribe()
     }
 
@@ -141,12 +167,13 @@ impl FileState {
             return Err(OpenRefusal::TooManyOpens);
         }
         // Requests over REST are short: whoever does not fit one waits for its end.
-        if self.underway.iter().any(|other| other.usage.conflicts(request.mode)) {
+        if self.underway.iter().any(|other| other.usage.conflicts(request.judged_mode())) {
             return Ok(Step::Wait);
         }
         let asked = request.cache.of(number);
         let own = asked.map(|(key, _)| key);
-        match self.make_way(own, |open| !open.mode.fits(request.mode)) {
+        let mode = request.judged_mode();
+        match self.make_way(own, |open| !open.mode.fits(mode)) {
             Some(Step::Done(())) => {}
             Some(Step::Wait) => return Ok(Step::Wait),
             None => return Err(OpenRefusal::SharingViolation),
@@ -158,13 +185,13 @@ impl FileState {
         let open = Open {
             mode: request.mode,
             client: request.client.clone(),
-            place: request.place.clone(),
             opened: request.at,
             delete_on_close: request.delete_on_close,
             cache: own,
         };
         let granted = asked.map(|(key, state)| self.grant(key, state, request.breaks.clone()));
         self.opens.insert(number, open);
+        self.place = request.place.clone();
         self.check();
         Ok(Step::Done(granted.unwrap_or_default()))
     }
@@ -266,19 +293,22 @@ impl FileState {
         self.has_changed();
     }
 
-    /// Judges a request over REST, and remembers it until [`FileState::finish`] if it changes the file.
+    /// Judges a request over REST, and remembers it until [`FileState::finish`] if it changes the file. `flushed`: it has
+    /// waited for what was written already, and need not do so again. `version` was never given out before.
     pub(super) fn admit(
         &mut self,
         number: u64,
         usage: FileUse,
         range: ByteRange,
-    ) -> Result<Step<()>, Denied> {
+        flushed: bool,
+        version: u64,
+    ) -> Result<Admitted, Denied> {
         if self.is_delete_pending() {
             return Err(Denied::DeletePending);
         }
         match self.make_way(None, |open| usage.conflicts(open.mode)) {
             Some(Step::Done(())) => {}
-            Some(Step::Wait) => return Ok(Step::Wait),
+            Some(Step::Wait) => return Ok(Admitted::Wait),
             None => return Err(Denied::Sharing),
         }
         let reads_locked = usage == FileUse::Read && !self.locks.admits_read(None, range);
@@ -286,17 +316,32 @@ impl FileState {
             return Err(Denied::Locked);
         }
         if self.demand(None, |held| CacheBreak::by_request(usage, held)) {
-            return Ok(Step::Wait);
+            return Ok(Admitted::Wait);
         }
         if usage.changes() {
             self.underway.push(Underway { number, usage });
         }
-        Ok(Step::Done(()))
+        if self.newest.is_dirty() {
+            return Ok(if flushed { Admitted::Done } else { Admitted::Flush });
+        }
+        if usage.changes() {
+            self.change(version);
+        }
+        Ok(Admitted::Done)
+    }
+
+    /// The row changes, or has changed.
+    pub(super) fn change(&mut self, version: u64) {
+        self.version = version;
+        if !self.newest.is_dirty() {
+            self.newest.forget();
+        }
     }
 
     /// A request over REST has ended.
-    pub(super) fn finish(&mut self, number: u64) {
+    pub(super) fn finish(&mut self, number: u64, version: u64) {
         self.underway.retain(|request| request.number != number);
+        self.change(version);
         self.has_changed();
     }
 
@@ -324,12 +369,12 @@ impl FileState {
         Ok(())
     }
 
-    pub(super) fn locks(&self) -> &RangeLocks<u64> {
+    pub(crate) fn locks(&self) -> &RangeLocks<u64> {
         &self.locks
     }
 
     /// Tells others that an open changes bytes.
-    pub(super) fn contend(&mut self, number: u64) {
+    pub(crate) fn contend(&mut self, number: u64) {
         let own = self.opens.get(&number).and_then(|open| open.cache);
         self.demand(own, CacheBreak::by_change);
     }
@@ -346,13 +391,8 @@ impl FileState {
         self.has_changed();
     }
 
-    pub(super) fn contains(&self, number: u64) -> bool {
+    pub(crate) fn contains(&self, number: u64) -> bool {
         self.opens.contains_key(&number)
-    }
-
-    /// The place of an open that is renamed by its own client.
-    pub(super) fn place_mut(&mut self, number: u64) -> Option<&mut Place> {
-        self.opens.get_mut(&number).map(|open| &mut open.place)
     }
 
     /// Has the file stay when an open is closed.
@@ -360,6 +400,17 @@ impl FileState {
         if let Some(open) = self.opens.get_mut(&number) {
             open.delete_on_close = false;
         }
+    }
+
+    /// Whether anybody has it open.
+    pub(crate) fn has_opens(&self) -> bool {
+        !self.opens.is_empty()
+    }
+
+    /// Whether the file goes when an open is closed.
+    pub(crate) fn goes_with(&self, number: u64) -> bool {
+        let open = self.opens.get(&number).filter(|_| self.opens.len() == 1);
+        open.is_some_and(|open| self.delete_pending || open.delete_on_close)
     }
 
     /// Closes an open. Where the file is that has to go with it, if it has to.
@@ -375,7 +426,7 @@ impl FileState {
         self.going |= goes;
         self.has_changed();
         self.check();
-        goes.then_some(open.place)
+        goes.then(|| self.place.clone())
     }
 
     /// The file that had to go is gone, or could not be deleted.

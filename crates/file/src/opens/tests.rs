@@ -13,7 +13,7 @@ use super::*;
 use crate::FileService;
 use crate::tree::Spot;
 
-const FILE: FileKey = FileKey { space: SpaceId(1), node: NodeId(7) };
+const FILE: FileKey = FileKey::now(SpaceId(1), NodeId(7));
 const R: FileAccess = FileAccess::READ;
 const ALL: FileAccess = FileAccess::ALL;
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use lazuli_concurrency::{CacheKind, Caching, LockConflict, ShareMode, Timestamp};
+use lazuli_concurrency::{CacheKind, Caching, FileAccess, LockConflict, ShareMode, Timestamp};
 use lazuli_store::SpaceId;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -17,6 +17,15 @@ pub struct FileKey {
     pub space: SpaceId,
     /// The node in it.
     pub node: NodeId,
+    /// As it was at the end of this epoch: what a snapshot shows is another file, which nobody changes.
+    pub epoch: Option<u64>,
+}
+
+impl FileKey {
+    /// A file or directory as it is.
+    pub const fn now(space: SpaceId, node: NodeId) -> Self {
+        Self { space, node, epoch: None }
+    }
 }
 
 /// An open, and which file it is of.
@@ -92,7 +101,7 @@ pub struct Client {
     pub name: String,
 }
 
-/// Where something that is open is. It cannot be moved by others while it is open.
+/// Where something that is open is. It is moved only by those who have it open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The directory that it is in.
@@ -123,6 +132,16 @@ pub struct OpenRequest {
     pub breaks: Option<UnboundedSender<Break>>,
     /// Notified when the open has to wait for other clients.
     pub waits: Option<Arc<Notify>>,
+}
+
+impl OpenRequest {
+    /// The share mode that it is judged by: one that replaces the content writes, whatever it does afterwards.
+    pub(super) fn judged_mode(&self) -> ShareMode {
+        match self.overwrites {
+            true => ShareMode { access: self.mode.access | FileAccess::WRITE, ..self.mode },
+            false => self.mode,
+        }
+    }
 }
 
 /// What came of an open.

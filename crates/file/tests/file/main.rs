@@ -7,6 +7,7 @@ mod copies_outside;
 mod handles;
 mod interrupted;
 mod lease;
+mod native;
 mod nodes;
 mod opens;
 mod quota;

@@ -1,0 +1,480 @@
+//! What SMB clients write: into memory at once, into extents while it comes, into the row when it is asked for.
+//!
+//! The rules are in [`crate::opens::newest`]. What is here has the file's turn whenever it changes the content or the row,
+//! and never waits for anybody else while it has it. Why nothing is lost between REST and SMB: docs/decisions/0016.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lazuli_concurrency::ByteRange;
+use lazuli_extents::{Content, Edit, MAX_EXTENT_BYTES};
+use lazuli_generations::carry_through;
+use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_store::{SpaceId, View};
+use tokio::sync::{OwnedMutexGuard, watch};
+
+use super::{Failure, MAX_LENGTH};
+use crate::children::At;
+use crate::file::allocated;
+use crate::names::{self, Name};
+use crate::opens::newest::{Due, Moment};
+use crate::opens::{Admission, FileKey, FileState, OpenId, PATIENCE, Place};
+use crate::record::{Node, NodeId, Share};
+use crate::smb_properties::{ARCHIVE, NORMAL};
+use crate::tree::Spot;
+use crate::usage::{Promise, Reservation};
+use crate::{FileService, children, keys};
+
+/// After so long what was written is made durable.
+const AGE: Duration = Duration::from_secs(1);
+/// Bytes of one file in memory from which on they are put into extents.
+const SPILL: usize = 4 << 20;
+/// Bytes of one file in memory from which on writers wait.
+const MAX_BUFFERED: usize = 32 << 20;
+/// Bytes of all files in memory from which on writers wait.
+const MAX_BUFFERED_TOTAL: usize = 256 << 20;
+/// Runs shorter than this share an extent.
+const SMALL_RUN: usize = 64 << 10;
+/// How often something begins again because a request over REST came in between.
+const MAX_ATTEMPTS: usize = 64;
+
+/// What came of entering something that is written.
+enum Entered {
+    /// It is there. Whether it is the first, and the bytes that are in memory now.
+    Done { is_first: bool, buffered: usize },
+    /// What is stored has to be read first.
+    Load,
+    /// The usage of the share has to be summed up first.
+    Sum(SpaceId),
+    /// A request over REST has to end first.
+    Wait(watch::Receiver<()>),
+}
+
+/// The turn to change a file.
+pub(super) struct FileTurn {
+    pub(super) file: FileKey,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl FileService {
+    /// Enters bytes, and sees to it that they are stored in time.
+    pub(super) async fn enter(&self, id: OpenId, offset: u64, bytes: Bytes) -> Result<(), Failure> {
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= MAX_LENGTH);
+        end.ok_or(Failure::OutOfBounds)?;
+        for _ in 0..MAX_ATTEMPTS {
+            match self.try_enter(id, offset, &bytes)? {
+                Entered::Done { is_first, buffered } => {
+                    if is_first {
+                        self.flush_in_time(id.file);
+                    }
+                    return self.relieve(id.file, buffered).await;
+                }
+                Entered::Load => drop(self.load(id.file).await?),
+                Entered::Sum(space) => drop(self.reserve(space).await?),
+                Entered::Wait(mut wait) => drop(wait.changed().await),
+            }
+        }
+        Err(Failure::Busy)
+    }
+
+    fn try_enter(&self, id: OpenId, offset: u64, bytes: &Bytes) -> Result<Entered, Failure> {
+        let range = ByteRange { offset, length: bytes.len() as u64 };
+        self.opens.with_open(id, |state| {
+            if let Some(wait) = begin(state, id, range)? {
+                return Ok(Entered::Wait(wait));
+            }
+            let newest = &mut state.newest;
+            let Some(node) = newest.node().cloned() else { return Ok(Entered::Load) };
+            if node.is_directory() {
+                return Err(Failure::IsDirectory);
+            }
+            let length = newest.length(&node).max(offset + range.length);
+            let (space, quota) = (id.file.space, quota(newest.share.as_deref()));
+            match newest.promise(length, |more| self.usages.promise(space, more, quota)) {
+                Promise::Kept => {}
+                Promise::Full => return Err(Failure::Full),
+                Promise::Unknown => return Ok(Entered::Sum(space)),
+            }
+            newest.enter(offset, bytes.clone());
+            let is_first = !std::mem::replace(&mut newest.timed, true);
+            let buffered = newest.buffered();
+            state.contend(id.number);
+            Ok(Entered::Done { is_first, buffered })
+        })?
+    }
+
+    /// Stores what was written if it is much; waits for that if it is too much.
+    async fn relieve(&self, file: FileKey, buffered: usize) -> Result<(), Failure> {
+        if buffered < SPILL {
+            return Ok(());
+        }
+        if buffered > MAX_BUFFERED || self.opens.buffered() > MAX_BUFFERED_TOTAL {
+            let turn = self.turn(file).await;
+            return self.spill(&turn).await;
+        }
+        let begins = self.opens.with(file, |state| !std::mem::replace(&mut state.newest.spilling, true));
+        if begins {
+            let this = self.clone();
+            tokio::spawn(async move {
+                let turn = this.turn(file).await;
+                this.opens.with(file, |state| state.newest.spilling = false);
+                if let Err(failure) = this.spill(&turn).await {
+                    this.opens.with(file, |state| state.newest.failed = Some(failure));
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes a file durable when what was written has become old.
+    fn flush_in_time(&self, file: FileKey) {
+        let this = self.clone();
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep(AGE).await;
+            this.opens.with(file, |state| (state.newest.timed, state.newest.timer) = (false, None));
+            if let Err(failure) = this.flush_file(file, Moment::Timer).await {
+                this.opens.with(file, |state| state.newest.failed = Some(failure));
+            }
+        });
+        self.opens.with(file, |state| state.newest.timer = Some(timer.abort_handle()));
+    }
+
+    /// Waits for the turn to change a file.
+    pub(super) async fn turn(&self, file: FileKey) -> FileTurn {
+        let turn = self.opens.with(file, |state| state.newest.turn.clone());
+        FileTurn { file, _turn: turn.lock_owned().await }
+    }
+
+    /// Waits for the turn to change the content of an open file, when no request over REST is about to. The file grows to
+    /// so many bytes at least.
+    pub(super) async fn turn_to_write(
+        &self,
+        id: OpenId,
+        range: ByteRange,
+        grows_to: u64,
+    ) -> Result<(FileTurn, Arc<Node>), Failure> {
+        for _ in 0..MAX_ATTEMPTS {
+            let turn = self.turn(id.file).await;
+            let node = self.load_in_turn(&turn).await?;
+            if node.is_directory() {
+                return Err(Failure::IsDirectory);
+            }
+            let begun = self.opens.with_open(id, |state| {
+                if let Some(wait) = begin(state, id, range)? {
+                    return Ok(Entered::Wait(wait));
+                }
+                let newest = &mut state.newest;
+                let Some(node) = newest.node().cloned() else { return Ok(Entered::Load) };
+                let (space, quota) = (id.file.space, quota(newest.share.as_deref()));
+                let length = newest.length(&node).max(grows_to);
+                match newest.promise(length, |more| self.usages.promise(space, more, quota)) {
+                    Promise::Kept => {}
+                    Promise::Full => return Err(Failure::Full),
+                    Promise::Unknown => return Ok(Entered::Sum(space)),
+                }
+                // From now on a request over REST has it made durable first, which takes the turn.
+                newest.change(|_| {});
+                let is_first = !std::mem::replace(&mut newest.timed, true);
+                state.contend(id.number);
+                Ok(Entered::Done { is_first, buffered: 0 })
+            })?;
+            match begun? {
+                Entered::Done { is_first, .. } => {
+                    if is_first {
+                        self.flush_in_time(id.file);
+                    }
+                    self.spill(&turn).await?;
+                    let node = self.opens.with(id.file, |state| state.newest.node().cloned());
+                    return Ok((turn, node.ok_or(Failure::Closed)?));
+                }
+                Entered::Load => {}
+                Entered::Sum(space) => {
+                    drop(turn);
+                    drop(self.reserve(space).await?);
+                }
+                Entered::Wait(mut wait) => {
+                    drop(turn);
+                    let _ = wait.changed().await;
+                }
+            }
+        }
+        Err(Failure::Busy)
+    }
+
+    /// What is stored of an open file, read if need be.
+    pub(super) async fn load(&self, file: FileKey) -> Result<Arc<Node>, Failure> {
+        if let Some(node) = self.opens.with(file, |state| state.newest.node().cloned()) {
+            return Ok(node);
+        }
+        let turn = self.turn(file).await;
+        self.load_in_turn(&turn).await
+    }
+
+    pub(super) async fn load_in_turn(&self, turn: &FileTurn) -> Result<Arc<Node>, Failure> {
+        let file = turn.file;
+        let (known, version, place, share) = self.opens.with(file, |state| {
+            let newest = &state.newest;
+            (newest.node().cloned(), state.version, state.place.clone(), newest.share.clone())
+        });
+        if let Some(node) = known {
+            return Ok(node);
+        }
+        let share = share.ok_or(Failure::Closed)?;
+        let node = Arc::new(self.row(file, &place, &share).await?);
+        self.opens.with(file, |state| {
+            // Else a request over REST may have changed the row since it was read.
+            let is_still_so = state.version == version && !state.is_changing();
+            if is_still_so && !state.newest.is_dirty() && state.newest.share.is_some() {
+                state.newest.know(node.clone());
+            }
+        });
+        Ok(node)
+    }
+
+    /// The row of an open file.
+    async fn row(&self, file: FileKey, place: &Place, share: &Share) -> Result<Node, Failure> {
+        let at = file.epoch.map_or(At::Now, At::Epoch);
+        let node = match name_of(place)? {
+            None => Some(self.root(share, at).await?),
+            Some(name) => self.child(file.space, place.parent, &name, at).await?,
+        };
+        node.filter(|node| node.id == file.node).ok_or(Failure::NotFound)
+    }
+
+    /// Puts what was written into extents and into the content.
+    pub(super) async fn spill(&self, turn: &FileTurn) -> Result<(), Failure> {
+        let file = turn.file;
+        let batch = self.opens.with(file, |state| state.newest.take(|| self.extents.writer()));
+        let Some(batch) = batch else { return Ok(()) };
+        // The row refers to it as long as nobody else can change the row; held all the same, as everybody does.
+        batch.writer.hold(self.extents.pin(), [&batch.content]);
+        let mut edit = Edit::new(&self.extents, &batch.writer, &batch.content);
+        for (offset, parts) in batch.runs {
+            let length: usize = parts.iter().map(Bytes::len).sum();
+            if length < SMALL_RUN {
+                edit.write(offset, &Content::inline(parts.concat())).await?;
+                continue;
+            }
+            let mut at = offset;
+            for payload in payloads(parts) {
+                let extent = self.extents.append(&batch.writer, payload).await?;
+                edit.write(at, &Content::extent(extent)).await?;
+                at += u64::from(extent.length);
+            }
+        }
+        let content = edit.finish().await?;
+        if self.opens.with(file, |state| state.newest.put(content)).is_some() {
+            // The disk works while more comes, so that the last sync is short.
+            let extents = self.extents.clone();
+            tokio::spawn(async move { extents.sync().await });
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written to a file.
+    pub(crate) async fn flush_file(&self, file: FileKey, moment: Moment) -> Result<(), Failure> {
+        let this = self.clone();
+        // To its end: what was committed has to be known to be.
+        let flushed = async move {
+            let turn = this.turn(file).await;
+            Ok(this.commit(&turn, moment, None::<fn(&mut Node, &View<'_>)>).await)
+        };
+        carry_through(flushed).await.map_err(|refusal: Refusal| Failure::from(refusal))?.map(drop)
+    }
+
+    /// Commits what was written, and a change of the row with it. What is stored then.
+    pub(super) async fn commit(
+        &self,
+        turn: &FileTurn,
+        moment: Moment,
+        mut change: Option<impl FnMut(&mut Node, &View<'_>)>,
+    ) -> Result<Option<Arc<Node>>, Failure> {
+        let file = turn.file;
+        if change.is_some() {
+            self.load_in_turn(turn).await?;
+        }
+        self.spill(turn).await?;
+        let due = self.opens.with(file, |state| {
+            let due = state.newest.due(moment, change.is_some())?;
+            Some((due, state.place.clone(), state.newest.share.clone()))
+        });
+        let Some((due, place, share)) = due else { return Ok(None) };
+        let committed = self.commit_row(file, &due, &place, share.as_deref(), &mut change).await;
+        self.opens.with(file, |state| match &committed {
+            Ok(node) => {
+                state.newest.committed(&due, moment, node.clone());
+                // The row changed, if only by us.
+                state.newest.failed = None;
+            }
+            Err(_) => {
+                let quota = u64::MAX;
+                state.newest.repromise(|more| self.usages.promise(file.space, more, quota));
+            }
+        });
+        committed.map(Some)
+    }
+
+    async fn commit_row(
+        &self,
+        file: FileKey,
+        due: &Due,
+        place: &Place,
+        share: Option<&Share>,
+        change: &mut Option<impl FnMut(&mut Node, &View<'_>)>,
+    ) -> Result<Arc<Node>, Failure> {
+        let content = due.node.file.as_ref().map(|file| &file.content);
+        if due.wrote && content.is_some_and(|content| content.as_inline().is_none()) {
+            self.extents.sync().await?;
+        }
+        let Some(name) = name_of(place)? else {
+            return self.commit_root(share.ok_or(Failure::Closed)?, change).await.map(Arc::new);
+        };
+        let mut reserved = None;
+        if due.promised > 0 {
+            let mut reservation: Reservation = self.reserve(file.space).await?;
+            reservation.redeem(due.promised);
+            reserved = Some(reservation);
+        }
+        let (space, parent) = (file.space, place.parent);
+        // What grows was promised when it was written.
+        let spot = Spot { space, parent, name, patience: PATIENCE, quota: u64::MAX };
+        let mut released = 0;
+        let changed = self.change_row_with(&spot, reserved, |view, old| {
+            let old = old.filter(|old| old.id == file.node).ok_or(ErrorCode::ResourceNotFound)?;
+            let mut node = due.apply(old.clone(), view);
+            if let Some(change) = change {
+                change(&mut node, view);
+            }
+            released = allocated(&old).saturating_sub(allocated(&node));
+            Ok(Some(node))
+        });
+        let node = changed.await?.ok_or(Failure::Failed)?;
+        self.extents.released(released);
+        Ok(Arc::new(node))
+    }
+
+    async fn commit_root(
+        &self,
+        share: &Share,
+        change: &mut Option<impl FnMut(&mut Node, &View<'_>)>,
+    ) -> Result<Node, Failure> {
+        use lazuli_store::{Change, Decision, Reads};
+        let partition = keys::directory(share.space, NodeId::ROOT);
+        let changed = self.transact(&partition, Reads::key(keys::OWN), |view| {
+            let old = children::current_root(view)?;
+            let mut node = old.clone().unwrap_or_else(|| Node::root(share));
+            node.touch(view.stamp, view.now);
+            if let Some(change) = change {
+                change(&mut node, view);
+            }
+            let mutations = children::replace_root(view, old.as_ref(), node.clone())?;
+            Ok(Decision::Write(Change::of(mutations), node))
+        });
+        Ok(changed.await?)
+    }
+
+    /// Drops what was written to a file, which is gone or cannot be written.
+    pub(crate) fn discard(&self, file: FileKey) {
+        self.opens.with(file, |state| {
+            let promised = state.newest.discard();
+            let _ = self.usages.promise(file.space, -(promised as i64), u64::MAX);
+        });
+    }
+
+    /// Makes durable what was written to files of a share, as far as a rule picks them. One that fails tells its own client.
+    pub(crate) async fn flush_some(&self, space: Option<SpaceId>, picks: impl Fn(FileKey, &Place) -> bool) {
+        for file in self.opens.dirty(space, picks) {
+            if let Err(failure) = self.flush_file(file, Moment::Asked).await {
+                tracing::warn!(%failure, "what was written over SMB cannot be made durable");
+                self.opens.with(file, |state| state.newest.failed = Some(failure));
+            }
+        }
+    }
+
+    /// Makes durable what was written over SMB, to all files. For a server that stops.
+    pub async fn flush_all(&self) {
+        self.flush_some(None, |_, _| true).await;
+    }
+
+    /// After a request over REST was refused by who has a file open: whether it is worth asking again.
+    pub(crate) async fn again(&self, admission: &mut Admission) -> bool {
+        match admission.flush() {
+            None => admission.again().await,
+            Some(file) => self.flush_file(file, Moment::Asked).await.is_ok(),
+        }
+    }
+}
+
+impl Due {
+    /// The row, with what was written.
+    fn apply(&self, mut node: Node, view: &View<'_>) -> Node {
+        let change = node.properties.change;
+        node.touch(view.stamp, view.now);
+        if self.keeps_change {
+            node.properties.change = change;
+        }
+        if self.wrote {
+            if let (Some(file), Some(newest)) = (&mut node.file, &self.node.file) {
+                file.content = newest.content.clone();
+            }
+            node.properties.attributes = node.properties.attributes & !NORMAL | ARCHIVE;
+            node.properties.last_write = self.node.properties.last_write;
+        }
+        if self.stamps {
+            node.properties.last_write = view.now;
+        }
+        node
+    }
+}
+
+/// Whether bytes of an open file may be changed now. What to wait for first, if there is something.
+fn begin(
+    state: &mut FileState,
+    id: OpenId,
+    range: ByteRange,
+) -> Result<Option<watch::Receiver<()>>, Failure> {
+    if id.file.epoch.is_some() {
+        return Err(Failure::Denied);
+    }
+    if !state.locks().admits_write(Some(id.number), range) {
+        return Err(Failure::Locked);
+    }
+    Ok(state.is_changing().then(|| state.subscribe()))
+}
+
+/// The name of what is at a place; none of the root.
+pub(super) fn name_of(place: &Place) -> Result<Option<Name>, Failure> {
+    Ok(names::path(&place.path, true)?.pop())
+}
+
+fn quota(share: Option<&Share>) -> u64 {
+    share.map_or(u64::MAX, Share::quota_bytes)
+}
+
+/// Parts put together to payloads of extents, as few as can be.
+fn payloads(parts: Vec<Bytes>) -> Vec<Vec<Bytes>> {
+    let (mut payloads, mut payload, mut room) = (vec![], vec![], MAX_EXTENT_BYTES);
+    for mut part in parts {
+        while part.len() > room {
+            if room > 0 {
+                payload.push(part.split_to(room));
+            }
+            payloads.push(std::mem::take(&mut payload));
+            room = MAX_EXTENT_BYTES;
+        }
+        room -= part.len();
+        payload.push(part);
+    }
+    if !payload.is_empty() {
+        payloads.push(payload);
+    }
+    payloads
+}
+
+/// The part of a range that lies within a length.
+pub(super) fn within(range: &Range<u64>, length: u64) -> Range<u64> {
+    let end = range.end.min(length);
+    range.start.min(end)..end
+}

@@ -1,0 +1,423 @@
+//! Files as SMB clients use them, together with requests over REST.
+
+use bytes::Bytes;
+use lazuli_concurrency::{FileAccess, Timestamp};
+use lazuli_file::native::{
+    Action, CreateRequest, Created, Disposition, Failure, Kind, NewTime, Position, PropertyChange, Removed,
+    Tree,
+};
+use lazuli_file::opens::{OpenId, OpenRequest};
+
+use crate::opens::request;
+use crate::support::{Server, make_directory, make_file, names, start, write};
+
+const ALL: FileAccess = FileAccess::ALL;
+const READ_ONLY: u32 = 1;
+const HIDDEN: u32 = 2;
+const ARCHIVE: u32 = 0x20;
+
+async fn connect(server: &Server) -> Tree {
+    let account = server.accounts.get(lazuli_testing::ACCOUNT).await.unwrap().unwrap();
+    server.service.connect(&account, "docs").await.unwrap()
+}
+
+fn asks(path: &str, disposition: Disposition) -> CreateRequest {
+    CreateRequest {
+        path: path.into(),
+        disposition,
+        kind: Kind::Any,
+        attributes: 0,
+        allocation: 0,
+        permission: None,
+        snapshot: None,
+        open: request(ALL, ALL),
+    }
+}
+
+async fn create(server: &Server, request: CreateRequest) -> Result<Created, Failure> {
+    server.service.create(&connect(server).await, request).await
+}
+
+async fn open(server: &Server, path: &str) -> OpenId {
+    create(server, asks(path, Disposition::OpenIf)).await.unwrap().opened.id
+}
+
+async fn read(server: &Server, id: OpenId, range: std::ops::Range<u64>) -> Vec<u8> {
+    server.service.read_at(id, range).await.unwrap().concat()
+}
+
+async fn get(server: &Server, path: &str) -> Vec<u8> {
+    server.get(&format!("/docs/{path}"), "").await.expect(200).body.to_vec()
+}
+
+#[tokio::test]
+async fn dispositions_do_what_they_say() {
+    use Disposition::{Create, Open, OpenIf, Overwrite, OverwriteIf, Supersede};
+    let server = start().await;
+    for (disposition, absent, present) in [
+        (Supersede, Ok(Action::Created), Ok(Action::Superseded)),
+        (Open, Err(Failure::NotFound), Ok(Action::Opened)),
+        (Create, Ok(Action::Created), Err(Failure::Exists)),
+        (OpenIf, Ok(Action::Created), Ok(Action::Opened)),
+        (Overwrite, Err(Failure::NotFound), Ok(Action::Overwritten)),
+        (OverwriteIf, Ok(Action::Created), Ok(Action::Overwritten)),
+    ] {
+        let path = format!("new-{disposition:?}");
+        let made = create(&server, asks(&path, disposition)).await;
+        assert_eq!(made.as_ref().map(|made| made.action), absent.as_ref().copied(), "{disposition:?}");
+        if let Ok(made) = made {
+            assert_eq!((made.info.attributes, made.info.length), (ARCHIVE, 0));
+            assert_eq!(server.service.close_open(made.opened.id).await, Ok(None));
+            server.get(&format!("/docs/{path}"), "").await.expect(200);
+        }
+        let path = format!("old-{disposition:?}");
+        make_file(&server, &path, 7).await;
+        let opened = create(&server, asks(&path, disposition)).await;
+        assert_eq!(opened.as_ref().map(|opened| opened.action), present.as_ref().copied(), "{disposition:?}");
+        if let Ok(opened) = opened {
+            let length = if opened.action == Action::Opened { 7 } else { 0 };
+            assert_eq!(opened.info.length, length, "{disposition:?}");
+            server.service.close_open(opened.opened.id).await.unwrap();
+            assert_eq!(get(&server, &path).await.len() as u64, length);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_in_the_way_is_told_apart() {
+    let server = start().await;
+    make_directory(&server, "d").await;
+    make_file(&server, "f", 1).await;
+    for (path, disposition, kind, expected) in [
+        ("x", Disposition::Open, Kind::Any, Failure::NotFound),
+        ("x/y", Disposition::Open, Kind::Any, Failure::PathNotFound),
+        ("x/y", Disposition::Create, Kind::Any, Failure::PathNotFound),
+        ("f/y", Disposition::Open, Kind::Any, Failure::PathNotFound),
+        ("d/y", Disposition::Open, Kind::Any, Failure::NotFound),
+        ("a*", Disposition::Open, Kind::Any, Failure::InvalidName),
+        ("a//b", Disposition::Open, Kind::Any, Failure::InvalidName),
+        ("f", Disposition::Open, Kind::Directory, Failure::NotDirectory),
+        ("f", Disposition::Create, Kind::Directory, Failure::Exists),
+        ("d", Disposition::Open, Kind::File, Failure::IsDirectory),
+        ("d", Disposition::Create, Kind::Directory, Failure::Exists),
+        ("d", Disposition::OverwriteIf, Kind::Any, Failure::Invalid),
+    ] {
+        let asked = CreateRequest { kind, ..asks(path, disposition) };
+        assert_eq!(create(&server, asked).await.unwrap_err(), expected, "{path} {disposition:?} {kind:?}");
+    }
+    // Names are found whatever their case, and shown as they were given.
+    let found = create(&server, asks("D/../f", Disposition::Open)).await;
+    assert_eq!(found.unwrap_err(), Failure::InvalidName);
+    let found = create(&server, asks("F", Disposition::Open)).await.unwrap();
+    assert_eq!((found.info.name.as_str(), found.info.path.as_str()), ("f", "f"));
+    let root = create(&server, asks("", Disposition::Open)).await.unwrap();
+    assert!(root.info.is_directory && root.info.name.is_empty());
+}
+
+#[tokio::test]
+async fn attributes_say_what_may_be_opened_and_emptied() {
+    let server = start().await;
+    let make = |path: &'static str, attributes| {
+        let asked = CreateRequest { attributes, ..asks(path, Disposition::Create) };
+        let server = &server;
+        async move {
+            let made = create(server, asked).await.unwrap();
+            server.service.close_open(made.opened.id).await.unwrap();
+        }
+    };
+    make("r", READ_ONLY).await;
+    make("h", HIDDEN).await;
+    let with = |path, disposition, attributes, access| CreateRequest {
+        attributes,
+        open: request(access, ALL),
+        ..asks(path, disposition)
+    };
+    let (read, write) = (FileAccess::READ, FileAccess::WRITE);
+    for (asked, expected) in [
+        (with("r", Disposition::Open, 0, read), None),
+        (with("r", Disposition::Open, 0, write), Some(Failure::Denied)),
+        (with("r", Disposition::Overwrite, READ_ONLY, read), Some(Failure::Denied)),
+        (with("h", Disposition::Overwrite, 0, write), Some(Failure::Denied)),
+        (with("h", Disposition::Overwrite, HIDDEN, write), None),
+    ] {
+        let what = format!("{asked:?}");
+        let opened = create(&server, asked).await;
+        assert_eq!(opened.as_ref().err(), expected.as_ref(), "{what}");
+        if let Ok(opened) = opened {
+            server.service.close_open(opened.opened.id).await.unwrap();
+        }
+    }
+    let doomed = OpenRequest { delete_on_close: true, ..request(FileAccess::DELETE, ALL) };
+    let asked = CreateRequest { open: doomed, ..asks("r", Disposition::Open) };
+    assert_eq!(create(&server, asked).await.unwrap_err(), Failure::CannotDelete);
+    let id = create(&server, with("r", Disposition::Open, 0, FileAccess::DELETE)).await.unwrap().opened.id;
+    assert_eq!(server.service.set_delete(id, true).await, Err(Failure::CannotDelete));
+}
+
+#[tokio::test]
+async fn what_was_written_is_seen_by_everybody_before_it_is_durable() {
+    let server = start().await;
+    let (one, two) = (open(&server, "f").await, open(&server, "F").await);
+    server.service.write_at(one, 0, Bytes::from_static(b"hello world"), false).await.unwrap();
+    assert_eq!(read(&server, two, 0..100).await, b"hello world");
+    server.service.write_at(two, 6, Bytes::from_static(b"there"), false).await.unwrap();
+    server.service.write_at(two, 14, Bytes::from_static(b"!"), false).await.unwrap();
+    let expected = b"hello there\0\0\0!";
+    assert_eq!(read(&server, one, 0..100).await, expected);
+    assert_eq!(read(&server, one, 6..11).await, b"there");
+    assert_eq!(read(&server, one, 15..16).await, b"");
+    assert_eq!(server.service.info(one).await.unwrap().length, 15);
+    let listed = server.get("/docs?restype=directory&comp=list", "").await.expect(200);
+    assert!(listed.text().contains("<Content-Length>15</Content-Length>"), "{}", listed.text());
+    server.service.write_at(one, 0, Bytes::from_static(b"J"), false).await.unwrap();
+    assert_eq!(get(&server, "f").await, b"Jello there\0\0\0!");
+    server.service.write_at(one, 15, Bytes::from_static(b"?"), false).await.unwrap();
+    let head = server.call("HEAD", "/docs/f", "", "").await.expect(200);
+    assert_eq!(head.header("content-length"), Some("16"));
+    // And what comes over REST is seen by SMB.
+    server.service.write_at(one, 1, Bytes::from_static(b"E"), false).await.unwrap();
+    write(&server, "f", 2, b"LL").await;
+    assert_eq!(read(&server, two, 0..5).await, b"JELLo");
+    server.put("/docs/f?comp=properties", "x-ms-content-length: 4", "").await.expect(200);
+    assert_eq!(read(&server, two, 0..5).await, b"JELL");
+    assert_eq!(server.service.info(two).await.unwrap().length, 4);
+    server.service.write_at(two, 4, Bytes::from_static(b"Y"), true).await.unwrap();
+    server.service.close_open(one).await.unwrap();
+    server.service.close_open(two).await.unwrap();
+    assert_eq!(get(&server, "f").await, b"JELLY");
+    assert_eq!(server.service.read_at(one, 0..1).await, Err(Failure::Closed));
+}
+
+#[tokio::test]
+async fn long_files_are_stored_while_they_come() {
+    let server = start().await;
+    let id = open(&server, "big").await;
+    let block = |n: u64| Bytes::from(vec![n as u8 + 1; 1 << 20]);
+    for n in 0..24 {
+        server.service.write_at(id, n << 20, block(n), false).await.unwrap();
+    }
+    // Over what may be stored already, and is not.
+    server.service.write_at(id, (3 << 20) - 5, Bytes::from_static(b"0123456789"), false).await.unwrap();
+    let mut expected: Vec<u8> = (0..24).flat_map(|n| block(n).to_vec()).collect();
+    expected[(3 << 20) - 5..(3 << 20) + 5].copy_from_slice(b"0123456789");
+    assert!(read(&server, id, 0..u64::MAX >> 1).await == expected);
+    server.service.set_length(id, (20 << 20) + 3).await.unwrap();
+    expected.truncate((20 << 20) + 3);
+    server.service.set_length(id, (20 << 20) + 6).await.unwrap();
+    expected.extend([0; 3]);
+    server.service.zero(id, 1000..(1 << 20) + 1000).await.unwrap();
+    expected[1000..(1 << 20) + 1000].fill(0);
+    assert!(read(&server, id, 0..30 << 20).await == expected);
+    let ranges = server.service.allocated_ranges(id, 0..1 << 40).await.unwrap();
+    assert_eq!(ranges.first().map(|range| range.start), Some(0));
+    assert!(ranges.iter().all(|range| !range.contains(&500_000)), "{ranges:?}");
+    let copy = open(&server, "copy").await;
+    server.service.write_at(copy, 0, Bytes::from_static(b"abc"), false).await.unwrap();
+    server.service.copy_range(id, 2 << 20..4 << 20, copy, 2).await.unwrap();
+    let mut copied = b"ab".to_vec();
+    copied.extend_from_slice(&expected[2 << 20..4 << 20]);
+    assert!(read(&server, copy, 0..5 << 20).await == copied);
+    assert!(get(&server, "copy").await == copied && get(&server, "big").await == expected);
+    server.service.close_open(id).await.unwrap();
+    assert!(get(&server, "big").await == expected);
+}
+
+#[tokio::test]
+async fn deleted_files_go_with_their_last_handle_and_still_appear_until_then() {
+    let server = start().await;
+    let tree = connect(&server).await;
+    let (one, two) = (open(&server, "f").await, open(&server, "f").await);
+    server.service.write_at(one, 0, Bytes::from_static(b"gone"), false).await.unwrap();
+    server.service.set_delete(one, true).await.unwrap();
+    assert!(server.service.info(two).await.unwrap().delete_pending);
+    assert_eq!(create(&server, asks("f", Disposition::Open)).await.unwrap_err(), Failure::DeletePending);
+    let root = create(&server, asks("", Disposition::Open)).await.unwrap().opened.id;
+    let listed = server.service.enumerate(root, &mut Position::default(), 10).await.unwrap();
+    assert_eq!(listed.iter().map(|info| info.name.as_str()).collect::<Vec<_>>(), ["f"]);
+    assert_eq!(names(&server, "").await, Vec::<String>::new());
+    assert_eq!(server.service.close_open(one).await, Ok(None));
+    let removed = Removed { path: "f".into(), is_directory: false };
+    assert_eq!(server.service.close_open(two).await, Ok(Some(removed)));
+    assert_eq!(create(&server, asks("f", Disposition::Open)).await.unwrap_err(), Failure::NotFound);
+    // Nothing is left of what was written.
+    assert_eq!(server.service.space_of(&tree).await.unwrap().1, 0);
+    let directory = CreateRequest { kind: Kind::Directory, ..asks("d", Disposition::Create) };
+    let directory = create(&server, directory).await.unwrap().opened.id;
+    let inner = open(&server, "d/f").await;
+    assert_eq!(server.service.set_delete(directory, true).await, Err(Failure::NotEmpty));
+    server.service.set_delete(inner, true).await.unwrap();
+    server.service.close_open(inner).await.unwrap();
+    server.service.set_delete(directory, true).await.unwrap();
+    assert_eq!(create(&server, asks("d/g", Disposition::Create)).await.unwrap_err(), Failure::DeletePending);
+    let removed = Removed { path: "d".into(), is_directory: true };
+    assert_eq!(server.service.close_open(directory).await, Ok(Some(removed)));
+}
+
+#[tokio::test]
+async fn directories_are_enumerated_in_order_a_page_at_a_time() {
+    let server = start().await;
+    for name in ["b", "A", "c", "E", "d"] {
+        make_file(&server, name, 3).await;
+    }
+    let id = open(&server, "c").await;
+    server.service.write_at(id, 10, Bytes::from_static(b"x"), false).await.unwrap();
+    let root = create(&server, asks("", Disposition::Open)).await.unwrap().opened.id;
+    let mut position = Position::default();
+    let mut pages = vec![];
+    loop {
+        let page = server.service.enumerate(root, &mut position, 2).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        pages.push(page.into_iter().map(|info| (info.name, info.length)).collect::<Vec<_>>());
+    }
+    let page = |entries: &[(&str, u64)]| {
+        entries.iter().map(|(name, length)| ((*name).to_owned(), *length)).collect::<Vec<_>>()
+    };
+    assert_eq!(pages, [page(&[("A", 3), ("b", 3)]), page(&[("c", 11), ("d", 3)]), page(&[("E", 3)])]);
+}
+
+#[tokio::test]
+async fn times_and_attributes_are_set_and_a_time_of_writing_that_was_set_stays() {
+    let server = start().await;
+    let id = open(&server, "f").await;
+    let time = |seconds: u64| Timestamp::from_unix_seconds(1_600_000_000 + seconds);
+    let change = PropertyChange {
+        created: NewTime::Set(time(1)),
+        accessed: NewTime::Set(time(2)),
+        written: NewTime::Set(time(3)),
+        changed: NewTime::Set(time(4)),
+        attributes: Some(HIDDEN),
+    };
+    server.service.set_properties(id, change).await.unwrap();
+    let info = server.service.info(id).await.unwrap();
+    assert_eq!(
+        (info.created, info.accessed, info.written, info.changed),
+        (time(1), time(2), time(3), time(4))
+    );
+    assert_eq!(info.attributes, HIDDEN);
+    server.service.write_at(id, 0, Bytes::from_static(b"x"), true).await.unwrap();
+    let info = server.service.info(id).await.unwrap();
+    assert_eq!((info.written, info.attributes), (time(3), HIDDEN | ARCHIVE));
+    server.service.set_sparse(id, true).await.unwrap();
+    let sddl = "O:BAG:BAD:(A;;FA;;;BA)";
+    server.service.set_permission(id, sddl).await.unwrap();
+    assert_eq!(server.service.permission_of(id).await.unwrap(), sddl);
+    server.service.close_open(id).await.unwrap();
+    let found = create(&server, asks("f", Disposition::Open)).await.unwrap();
+    assert_eq!((found.info.attributes, found.info.written), (HIDDEN | ARCHIVE | 0x200, time(3)));
+    server.clock.advance(lazuli_concurrency::Span::seconds(10));
+    server.service.write_at(found.opened.id, 0, Bytes::from_static(b"y"), false).await.unwrap();
+    server.service.close_open(found.opened.id).await.unwrap();
+    let found = create(&server, asks("f", Disposition::Open)).await.unwrap();
+    assert!(found.info.written > time(3));
+}
+
+#[tokio::test]
+async fn a_share_that_is_full_says_so_when_it_is_written() {
+    let server = start().await;
+    server.put("/docs?restype=share&comp=properties", "x-ms-share-quota: 1", "").await.expect(200);
+    let id = open(&server, "f").await;
+    server.service.write_at(id, (1 << 30) - 1, Bytes::from_static(b"x"), false).await.unwrap();
+    let more = server.service.write_at(id, 1 << 30, Bytes::from_static(b"y"), false).await;
+    assert_eq!(more, Err(Failure::Full));
+    let other = open(&server, "g").await;
+    let more = server.service.write_at(other, 0, Bytes::from_static(b"y"), false).await;
+    assert_eq!(more, Err(Failure::Full));
+    server
+        .put("/docs/h", "x-ms-type: file\nx-ms-content-length: 1", "")
+        .await
+        .refused(403, "ShareSizeLimitReached");
+    server.service.set_length(id, 0).await.unwrap();
+    server.service.write_at(other, 0, Bytes::from_static(b"y"), true).await.unwrap();
+    server.service.close_open(id).await.unwrap();
+    server.service.close_open(other).await.unwrap();
+    assert_eq!(server.service.space_of(&connect(&server).await).await.unwrap(), (1 << 30, 1));
+}
+
+#[tokio::test]
+async fn snapshots_hold_what_was_written_before_and_are_only_read() {
+    let server = start().await;
+    let id = open(&server, "f").await;
+    server.service.write_at(id, 0, Bytes::from_static(b"before"), false).await.unwrap();
+    server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
+    server.service.write_at(id, 0, Bytes::from_static(b"behind"), false).await.unwrap();
+    let tree = connect(&server).await;
+    let snapshots = server.service.snapshots_of(&tree).await.unwrap();
+    assert_eq!(snapshots.len(), 1);
+    let old = |access| CreateRequest {
+        snapshot: Some(snapshots[0]),
+        open: request(access, ALL),
+        ..asks("f", Disposition::Open)
+    };
+    assert_eq!(create(&server, old(ALL)).await.unwrap_err(), Failure::Denied);
+    let shown = create(&server, old(FileAccess::READ)).await.unwrap().opened.id;
+    assert_eq!(read(&server, shown, 0..10).await, b"before");
+    assert_eq!(read(&server, id, 0..10).await, b"behind");
+    let refused = server.service.write_at(shown, 0, Bytes::from_static(b"x"), false).await;
+    assert_eq!(refused, Err(Failure::Denied));
+    server.service.close_open(shown).await.unwrap();
+    assert_eq!(get(&server, "f").await, b"behind");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_those_who_make_a_file_at_once_one_does() {
+    let server = std::sync::Arc::new(start().await);
+    for round in 0..8 {
+        let mut tasks = vec![];
+        for _ in 0..32 {
+            let server = server.clone();
+            tasks.push(tokio::spawn(async move {
+                let made = create(&server, asks(&format!("f{round}"), Disposition::OpenIf)).await.unwrap();
+                (made.action, made.info.id, made.opened.id)
+            }));
+        }
+        let mut made = vec![];
+        for task in tasks {
+            made.push(task.await.unwrap());
+        }
+        assert_eq!(made.iter().filter(|(action, ..)| *action == Action::Created).count(), 1);
+        assert!(made.iter().all(|(_, id, _)| *id == made[0].1));
+        for (_, _, id) in made {
+            server.service.close_open(id).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn writers_at_once_over_smb_and_rest_lose_nothing() {
+    const WRITERS: u64 = 32;
+    let server = std::sync::Arc::new(start().await);
+    make_file(&server, "f", WRITERS * 64).await;
+    let mut tasks = vec![];
+    for writer in 0..WRITERS {
+        let server = server.clone();
+        tasks.push(tokio::spawn(async move {
+            let offset = writer * 64;
+            if writer % 8 == 0 {
+                for round in 0..8u8 {
+                    let bytes = vec![round; 64];
+                    write(&server, "f", offset as usize, &bytes).await;
+                }
+                return;
+            }
+            let id = open(&server, "f").await;
+            for round in 0..64u8 {
+                let bytes = Bytes::from(vec![round.min(7); 64]);
+                server.service.write_at(id, offset, bytes, round % 16 == 3).await.unwrap();
+                if round % 4 == 0 {
+                    assert_eq!(read(&server, id, offset..offset + 64).await, [round.min(7); 64]);
+                }
+                if round % 16 == 5 {
+                    let seen = get(&server, "f").await;
+                    assert_eq!(&seen[offset as usize..offset as usize + 64], [round.min(7); 64]);
+                }
+            }
+            server.service.close_open(id).await.unwrap();
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(get(&server, "f").await, vec![7; WRITERS as usize * 64]);
+}

@@ -91,10 +91,11 @@ impl<O: Copy + PartialEq> RangeLocks<O> {
     }
 
     /// Takes a lock. An exclusive one conflicts with every lock on its bytes, those of its own open included; a shared one
-    /// with exclusive ones.
+    /// with exclusive ones of others.
     pub fn lock(&mut self, owner: O, range: ByteRange, kind: LockKind) -> Result<(), LockConflict> {
         let is_in_the_way = |held: &Lock<O>| {
-            held.range.overlaps(range) && (kind == LockKind::Exclusive || held.kind == LockKind::Exclusive)
+            let is_denied = held.kind == LockKind::Exclusive && held.owner != owner;
+            held.range.overlaps(range) && (kind == LockKind::Exclusive || is_denied)
         };
         if self.locks.iter().any(is_in_the_way) {
             return Err(LockConflict);
@@ -172,7 +173,7 @@ mod tests {
             (Shared, Exclusive, false, true),
             (Shared, Shared, false, false),
             (Exclusive, Exclusive, true, true),
-            (Exclusive, Shared, true, true),
+            (Exclusive, Shared, true, false),
             (Shared, Exclusive, true, true),
             (Shared, Shared, true, false),
         ] {

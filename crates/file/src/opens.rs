@@ -343,6 +343,12 @@ impl OpenTable {
         self.with_open(id, |state| state.place.clone()).ok()
     }
 
+    /// What an open may cache by now. None if it is not there any more.
+    pub fn opened(&self, id: OpenId) -> Option<Opened> {
+        let (caching, epoch, breaking) = self.with(id.file, |state| state.cached(id.number))?;
+        Some(Opened { id, caching, epoch, breaking })
+    }
+
     /// Whether an open is still there; it may have been closed by force.
     pub fn is_open(&self, id: OpenId) -> bool {
         !self.is_empty() && self.with(id.file, |state| state.contains(id.number))

@@ -2,14 +2,21 @@
 
 mod change_notify;
 pub(crate) mod close;
+mod create;
 mod failure;
+mod flush;
 mod ioctl;
+mod lock;
 pub(crate) mod negotiate;
+mod oplock_break;
+mod pipe;
 pub(crate) mod query_directory;
 mod query_info;
+mod read;
 mod session_setup;
 mod set_info;
 mod tree;
+mod write;
 
 use crate::call::{Answer, Call};
 use crate::connection::is_paid_for;
@@ -59,6 +66,13 @@ pub(crate) async fn answer(call: &mut Call) -> Answer {
         Command::QueryInfo => query_info::query_info(call).await,
         Command::SetInfo => set_info::set_info(call).await,
         Command::ChangeNotify => change_notify::change_notify(call).await,
+        Command::Create => create::create(call).await,
+        Command::Close => close::close_file(call).await,
+        Command::Flush => flush::flush(call).await,
+        Command::Read => read::read(call).await,
+        Command::Write => write::write(call).await,
+        Command::Lock => lock::lock(call).await,
+        Command::OplockBreak => oplock_break::acknowledge(call),
         _ => Err(Status::NOT_IMPLEMENTED.into()),
     }
 }

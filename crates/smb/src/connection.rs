@@ -122,6 +122,11 @@ impl Connection {
         self.negotiated.get().map_or(Dialect::Smb202, |negotiated| negotiated.dialect)
     }
 
+    /// What the client calls itself.
+    pub(crate) fn client(&self) -> u128 {
+        self.negotiated.get().map_or(0, |negotiated| u128::from_le_bytes(negotiated.client_guid))
+    }
+
     /// A session on this connection.
     pub(crate) fn session(&self, server: &Server, id: u64) -> Option<Arc<Session>> {
         self.sessions.lock().contains(&id).then(|| server.sessions.get(id))?

@@ -14,6 +14,7 @@ mod crypto;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
+mod handles;
 mod negotiated;
 mod ntlm;
 mod open;

@@ -8,6 +8,7 @@ use lazuli_file::opens::OpenId;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::call::Call;
 use crate::changes::Watch;
 use crate::commands::query_directory::Listing;
 use crate::rpc::Pipe;
@@ -80,6 +81,8 @@ pub(crate) struct Open {
     pub(crate) share: u32,
     /// Create options.
     pub(crate) options: u32,
+    /// What came of opening it.
+    pub(crate) action: u32,
     /// Its lease, if it has one.
     pub(crate) lease: Option<LeaseKey>,
     /// What it needs to outlive its connection.
@@ -112,9 +115,36 @@ pub(crate) struct Durable {
     pub(crate) timeout: Duration,
     /// What the client named the open, for handles of the second version.
     pub(crate) create_guid: Option<u128>,
+    /// The client that opened it.
+    pub(crate) client: u128,
 }
 
 impl Open {
+    /// An open of nothing yet, for who asks.
+    pub(crate) fn new(call: &Call, persistent: u64) -> Result<Self, Status> {
+        Ok(Self {
+            id: FileId { persistent, volatile: call.server.number() },
+            tree: call.tree()?.clone(),
+            session: Arc::downgrade(call.session()?),
+            file: None,
+            pipe: None,
+            is_directory: false,
+            is_snapshot: false,
+            access: 0,
+            share: 0,
+            options: 0,
+            action: 0,
+            lease: None,
+            durable: None,
+            lock_sequence: Mutex::new([None; LOCK_SEQUENCES]),
+            position: AtomicU64::new(0),
+            mode: AtomicU32::new(0),
+            listing: tokio::sync::Mutex::default(),
+            watch: OnceLock::new(),
+            closed: CancellationToken::new(),
+        })
+    }
+
     /// The file; pipes have none.
     pub(crate) fn file(&self) -> Result<OpenId, Status> {
         self.file.ok_or(Status::INVALID_DEVICE_REQUEST)

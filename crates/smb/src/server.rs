@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::changes::Changes;
 use crate::connection;
+use crate::handles::{self, Handles};
 use crate::session::Session;
 use crate::throttle::Throttle;
 
@@ -50,6 +51,7 @@ pub(crate) struct Server {
     pub(crate) sessions: Sessions,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) throttle: Throttle,
+    pub(crate) handles: Handles,
     numbers: AtomicU64,
     connections: Arc<Semaphore>,
 }
@@ -100,6 +102,7 @@ impl SmbServer {
             options,
             changes: Arc::default(),
             guid: Uuid::new_v4(),
+            handles: Handles::new(Uuid::new_v4().as_u64_pair().1),
             sessions: Sessions::default(),
             clock: Arc::new(SystemClock),
             throttle: Throttle::default(),
@@ -111,6 +114,7 @@ impl SmbServer {
     /// Serves connections until told to stop; then closes what is open, so that everything written is durable.
     pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>) -> io::Result<()> {
         let (closing, tasks) = (CancellationToken::new(), tokio_util::task::TaskTracker::new());
+        tasks.spawn(handles::tell_all(self.0.clone(), closing.clone()));
         let mut stop = std::pin::pin!(stop);
         loop {
             let accepted = tokio::select! {
@@ -137,6 +141,7 @@ impl SmbServer {
         closing.cancel();
         tasks.close();
         tasks.wait().await;
+        handles::close_lost(&self.0).await;
         Ok(())
     }
 }

@@ -278,6 +278,13 @@ impl FileState {
         Ok(answer)
     }
 
+    /// What an open may cache, the epoch of that, and whether it is being broken.
+    pub(super) fn cached(&self, number: u64) -> Option<(Caching, u16, bool)> {
+        let key = self.opens.get(&number)?.cache;
+        let cache = self.caches.iter().find(|cache| Some(cache.key) == key);
+        Some(cache.map(|cache| (cache.state, cache.epoch, cache.breaking.is_some())).unwrap_or_default())
+    }
+
     /// How many breaks have begun so far.
     pub(super) fn breaks(&self) -> u64 {
         self.breaks

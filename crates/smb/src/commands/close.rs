@@ -2,14 +2,59 @@
 
 use std::sync::Arc;
 
+use lazuli_concurrency::Timestamp;
+use lazuli_file::native::Failure;
+
+use crate::call::{Answer, Call, Reply};
+use crate::handles;
 use crate::open::Open;
 use crate::server::Server;
+use crate::wire::close::{CloseRequest, CloseResponse, response};
+use crate::wire::status::Status;
+
+/// Close.
+pub(crate) async fn close_file(call: &Call) -> Answer {
+    let request = CloseRequest::parse(&call.message)?;
+    let open = call.open(request.id)?;
+    // Only one request closes it.
+    let open = call.session()?.remove(open.id).ok_or(Status::FILE_CLOSED)?;
+    let about = match open.file {
+        Some(file) if request.postquery => call.server.files.info(file).await.ok(),
+        _ => None,
+    };
+    close(&call.server, &open).await?;
+    let about = about.map(|info| CloseResponse {
+        times: [info.created, info.accessed, info.written, info.changed].map(Timestamp::filetime),
+        allocated: info.allocated,
+        length: info.length,
+        attributes: info.attributes,
+    });
+    Ok(Reply::new(response(about)))
+}
+
+/// Closes an open that was taken from its session.
+pub(crate) async fn close(server: &Arc<Server>, open: &Arc<Open>) -> Result<(), Failure> {
+    server.handles.remove(open);
+    open.closed.cancel();
+    let Some(file) = open.file else { return Ok(()) };
+    if let Some(removed) = server.files.close_open(file).await? {
+        server.changes.removed(file.file.space, &removed.path, removed.is_directory);
+    }
+    Ok(())
+}
 
 /// Ends an open without being asked: its tree, session or connection is gone. `lost`: the connection; what is durable stays.
-pub(crate) async fn end(server: &Arc<Server>, open: Arc<Open>, _lost: bool) {
-    open.closed.cancel();
-    let Some(file) = open.file else { return };
-    if let Err(failure) = server.files.close_open(file).await {
+pub(crate) async fn end(server: &Arc<Server>, open: Arc<Open>, lost: bool) {
+    if lost && handles::keep(server, &open).await {
+        open.closed.cancel();
+        return;
+    }
+    discard(server, &open).await;
+}
+
+/// Closes an open that nobody waits for.
+pub(crate) async fn discard(server: &Arc<Server>, open: &Arc<Open>) {
+    if let Err(failure) = close(server, open).await {
         tracing::warn!(%failure, "a file could not be closed");
     }
 }

@@ -1,0 +1,305 @@
+//! Create: opens a file, a directory or a pipe, or gives a durable handle back.
+
+mod asked;
+mod durable;
+mod path;
+mod rights;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use lazuli_concurrency::{Caching, FileAccess, ShareMode, Timestamp};
+use lazuli_file::fold_name;
+use lazuli_file::native::{
+    Action, CreateRequest as Request, Created, Disposition, Failure, Info, Kind, Tree,
+};
+use lazuli_file::opens::{CacheRequest, Client, OpenId, OpenRequest, Opened, Place};
+use tokio::sync::Notify;
+
+use super::close;
+use crate::call::{Answer, Call, Reply};
+use crate::handles;
+use crate::open::{Durable, LeaseKey, Open, access};
+use crate::security::Descriptor;
+use crate::wire::create::{CreateRequest, CreateResponse, Lease, SecondLease, oplock, options, tag};
+use crate::wire::status::Status;
+use asked::Asked;
+use path::Path;
+
+/// The highest level of impersonation that there is.
+const DELEGATE: u32 = 3;
+/// What FileModeInformation tells of the options.
+const MODE: u32 = 0x0000_103e;
+const NORMAL: u32 = 0x0000_0080;
+
+/// Create.
+pub(crate) async fn create(call: &Call) -> Answer {
+    let request = CreateRequest::parse(&call.message)?;
+    let asked = Asked::of(&request, call.connection.dialect())?;
+    if !call.session()?.has_room() {
+        return Err(Status::TOO_MANY_OPENED_FILES.into());
+    }
+    let Some(tree) = &call.tree()?.tree else { return open_pipe(call, &request, &asked).await };
+    if let Some(wanted) = asked.reconnect {
+        return durable::reconnect(call, &request, &asked, wanted).await;
+    }
+    if let Some(reply) = durable::replay(call, &asked).await? {
+        return Ok(reply);
+    }
+    if request.impersonation > DELEGATE {
+        return Err(Status::BAD_IMPERSONATION_LEVEL.into());
+    }
+    open_file(call, tree, &request, &asked).await
+}
+
+async fn open_file(call: &Call, tree: &Tree, request: &CreateRequest, asked: &Asked) -> Answer {
+    let path = Path::parse(&request.name)?;
+    let (disposition, kind) = rights::check(request)?;
+    let snapshot = snapshot(call, tree, &path, asked).await?;
+    let granted = rights::granted(request.access, snapshot.is_some())?;
+    if request.options & options::DELETE_ON_CLOSE != 0 && granted & access::DELETE == 0 {
+        return Err(Status::ACCESS_DENIED.into());
+    }
+    let key = asked.lease.map(|lease| LeaseKey { client: call.connection.client(), key: lease.key });
+    check_key(call, key, &path.path).await?;
+    let mut uses = rights::uses(granted);
+    if rights::replaces(disposition) {
+        uses = uses | FileAccess::WRITE;
+    }
+    let waits = Arc::new(Notify::new());
+    let login = call.session()?.login().ok_or(Status::USER_SESSION_DELETED)?;
+    let open = OpenRequest {
+        mode: ShareMode { access: uses, share: rights::shares(request.share) },
+        overwrites: rights::replaces(disposition),
+        delete_on_close: request.options & options::DELETE_ON_CLOSE != 0,
+        cache: cache(request, asked, key, kind),
+        client: Client {
+            session: call.session()?.id,
+            ip: call.connection.peer.ip(),
+            name: login.client_name.clone(),
+        },
+        place: Place::default(),
+        at: Timestamp::default(),
+        breaks: Some(call.server.handles.breaks.clone()),
+        waits: Some(waits.clone()),
+    };
+    let create = Request {
+        path: path.path,
+        disposition,
+        kind,
+        attributes: rights::attributes(request.attributes),
+        allocation: asked.allocation,
+        permission: permission(asked)?,
+        snapshot,
+        open,
+    };
+    let created = wait_for(call, call.server.files.create(tree, create), &waits).await?;
+    let file = created.opened.id;
+    match finish(call, request, asked, granted, snapshot.is_some(), key, created) {
+        Ok((open, reply)) => settle(call, &open).await.map(|()| reply).map_err(Into::into),
+        Err(status) => {
+            // It was opened, and nobody will ever close it.
+            let _ = call.server.files.close_open(file).await;
+            Err(status.into())
+        }
+    }
+}
+
+/// Closes an open again whose tree was disconnected while it was opened: nobody else would.
+async fn settle(call: &Call, open: &Arc<Open>) -> Result<(), Status> {
+    let session = call.session()?;
+    if session.tree(open.tree.id).is_some() {
+        return Ok(());
+    }
+    if session.remove(open.id).is_some() {
+        close::close(&call.server, open).await?;
+    }
+    Err(Status::NETWORK_NAME_DELETED)
+}
+
+/// Waits for an open, and tells the client if that is for other clients to act.
+async fn wait_for(
+    call: &Call,
+    create: impl Future<Output = Result<Created, Failure>>,
+    waits: &Notify,
+) -> Result<Created, Status> {
+    let mut create = std::pin::pin!(create);
+    tokio::select! {
+        biased;
+        created = &mut create => return Ok(created?),
+        () = waits.notified() => call.pend()?,
+    }
+    tokio::select! {
+        biased;
+        created = create => Ok(created?),
+        () = call.cancelled.cancelled() => Err(Status::CANCELLED),
+    }
+}
+
+/// Makes an open of what the file service has opened, and the answer.
+fn finish(
+    call: &Call,
+    request: &CreateRequest,
+    asked: &Asked,
+    granted: u32,
+    is_snapshot: bool,
+    key: Option<LeaseKey>,
+    created: Created,
+) -> Result<(Arc<Open>, Reply), Status> {
+    let Created { opened, action, info } = created;
+    let server = &call.server;
+    let key = key.filter(|_| !info.is_directory);
+    let lease = match (key, asked.lease) {
+        (Some(key), Some(lease)) => Some(join(call, key, &lease, &opened)?),
+        _ => None,
+    };
+    let durable = asked.durable.filter(|_| opened.caching.contains(Caching::H) && !info.is_directory);
+    let open = Arc::new(Open {
+        file: Some(opened.id),
+        is_directory: info.is_directory,
+        is_snapshot,
+        access: granted,
+        share: request.share,
+        options: request.options,
+        action: number(action),
+        lease: key,
+        durable: durable.map(|wish| Durable {
+            timeout: wish.timeout,
+            create_guid: wish.create_guid,
+            client: call.connection.client(),
+        }),
+        mode: AtomicU32::new(request.options & MODE),
+        ..Open::new(call, server.handles.persistent(opened.id))?
+    });
+    add(call, &open)?;
+    if action == Action::Created {
+        server.changes.created(opened.id.file.space, &info.path, info.is_directory);
+    }
+    let level = if info.is_directory { oplock::NONE } else { handles::level(opened.caching) };
+    let reply = respond(&open, &info, asked, level, lease);
+    Ok((open, reply))
+}
+
+/// Enters an open where it is found.
+fn add(call: &Call, open: &Arc<Open>) -> Result<(), Status> {
+    call.server.handles.add(open);
+    call.session()?.add(open.clone());
+    call.chain.lock().file = Some(open.id);
+    Ok(())
+}
+
+/// The answer to an open that was granted that level of oplock, or a lease.
+fn respond(open: &Open, info: &Info, asked: &Asked, level: u8, lease: Option<Lease>) -> Reply {
+    let mut contexts = vec![];
+    if asked.maximal_access.is_some_and(|known| known != info.written.filetime()) {
+        let most = if open.is_snapshot { rights::READ_ONLY } else { access::ALL };
+        contexts.push((tag::MAXIMAL_ACCESS, [0u32.to_le_bytes(), most.to_le_bytes()].concat()));
+    }
+    match (asked.durable, open.durable) {
+        (Some(wish), Some(durable)) if wish.create_guid.is_some() => {
+            let timeout = durable.timeout.as_millis() as u64;
+            contexts.push((tag::DURABLE_REQUEST_V2, timeout.to_le_bytes().to_vec()));
+        }
+        (Some(_), Some(_)) => contexts.push((tag::DURABLE_REQUEST, vec![0; 8])),
+        _ => {}
+    }
+    if asked.on_disk_id {
+        let volume = open.file.map_or(0, |file| file.file.space.0);
+        let mut id = [info.id.0.to_le_bytes(), volume.to_le_bytes()].concat();
+        id.resize(32, 0);
+        contexts.push((tag::ON_DISK_ID, id));
+    }
+    let oplock_level = if let Some(lease) = lease {
+        contexts.push((tag::LEASE, lease.write()));
+        oplock::LEASE
+    } else {
+        level
+    };
+    let times = [info.created, info.accessed, info.written, info.changed].map(Timestamp::filetime);
+    let response = CreateResponse {
+        oplock_level,
+        action: open.action,
+        times,
+        allocated: info.allocated,
+        length: info.length,
+        attributes: if info.attributes == 0 { NORMAL } else { info.attributes },
+        id: open.id,
+        contexts,
+    };
+    Reply::new(response.write())
+}
+
+/// An open becomes one of those that share a lease. What the client is told of it.
+fn join(call: &Call, key: LeaseKey, asked: &Lease, opened: &Opened) -> Result<Lease, Status> {
+    let epoch = asked.second.map(|second| second.epoch);
+    let joined = call.server.handles.join(key, opened.id, opened.epoch, epoch);
+    let joined = joined.ok_or(Status::INVALID_PARAMETER)?;
+    let parent =
+        asked.second.filter(|_| asked.flags & Lease::HAS_PARENT != 0).map(|second| second.parent_key);
+    let mut flags = if opened.breaking { Lease::BREAKING } else { 0 };
+    let second = joined.is_second.then(|| {
+        if parent.is_some() {
+            flags |= Lease::HAS_PARENT;
+        }
+        SecondLease { parent_key: parent.unwrap_or_default(), epoch: joined.epoch }
+    });
+    Ok(Lease { key: key.key, state: opened.caching.bits(), flags, second })
+}
+
+/// Refuses the key of a lease that the client has on another file.
+async fn check_key(call: &Call, key: Option<LeaseKey>, path: &str) -> Result<(), Status> {
+    let Some(open) = key.and_then(|key| call.server.handles.leased(key)) else { return Ok(()) };
+    match call.server.files.info(open).await {
+        Ok(info) if fold_name(&info.path) != fold_name(path) => Err(Status::INVALID_PARAMETER),
+        _ => Ok(()),
+    }
+}
+
+/// What the client wants to cache.
+fn cache(request: &CreateRequest, asked: &Asked, key: Option<LeaseKey>, kind: Kind) -> CacheRequest {
+    match (request.oplock_level, key, asked.lease) {
+        _ if kind == Kind::Directory => CacheRequest::None,
+        (oplock::II, ..) => CacheRequest::Oplock(Caching::R),
+        (oplock::EXCLUSIVE, ..) => CacheRequest::Oplock(Caching::RW),
+        (oplock::BATCH, ..) => CacheRequest::Oplock(Caching::RWH),
+        (oplock::LEASE, Some(LeaseKey { client, key }), Some(lease)) => {
+            // What cannot be had is a lease all the same, of nothing.
+            let state = Caching::from_bits(lease.state & Caching::RWH.bits()).unwrap_or(Caching::NONE);
+            CacheRequest::Lease { client, key, state }
+        }
+        _ => CacheRequest::None,
+    }
+}
+
+/// The security descriptor for what is made, if the client has one for it.
+fn permission(asked: &Asked) -> Result<Option<String>, Status> {
+    let Some(bytes) = &asked.descriptor else { return Ok(None) };
+    let descriptor = Descriptor::from_bytes(bytes).map_err(|_| Status::INVALID_PARAMETER)?;
+    Ok(Some(descriptor.to_sddl()))
+}
+
+/// The snapshot that is meant, by the path or by a context. Both know only its second.
+async fn snapshot(call: &Call, tree: &Tree, path: &Path, asked: &Asked) -> Result<Option<Timestamp>, Status> {
+    let warped = asked.timewarp.filter(|time| *time != 0).map(Timestamp::from_filetime);
+    let Some(time) = warped.or(path.snapshot) else { return Ok(None) };
+    let snapshots = call.server.files.snapshots_of(tree).await?;
+    let found = snapshots.iter().find(|snapshot| **snapshot == time);
+    let found =
+        found.or_else(|| snapshots.iter().find(|snapshot| snapshot.whole_second() == time.whole_second()));
+    found.copied().map(Some).ok_or(Status::OBJECT_NAME_NOT_FOUND)
+}
+
+/// What came of a disposition, as the protocol numbers it.
+const fn number(action: Action) -> u32 {
+    match action {
+        Action::Superseded => 0,
+        Action::Opened => 1,
+        Action::Created => 2,
+        Action::Overwritten => 3,
+    }
+}
+
+/// Opens a pipe.
+async fn open_pipe(_call: &Call, _request: &CreateRequest, _asked: &Asked) -> Answer {
+    Err(Status::OBJECT_NAME_NOT_FOUND.into())
+}

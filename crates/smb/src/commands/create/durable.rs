@@ -1,0 +1,98 @@
+//! Durable handles: given back to a client whose connection was lost, and opens that are asked for twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use lazuli_file::fold_name;
+use parking_lot::Mutex;
+
+use super::asked::{Asked, Reconnect};
+use super::path::Path;
+use super::respond;
+use crate::call::{Answer, Call, Reply};
+use crate::handles;
+use crate::open::{LeaseKey, Open};
+use crate::wire::create::{CreateRequest, Lease};
+use crate::wire::header::flags;
+use crate::wire::status::Status;
+
+/// It was there already.
+const OPENED: u32 = 1;
+
+/// Gives an open back.
+pub(super) async fn reconnect(
+    call: &Call,
+    request: &CreateRequest,
+    asked: &Asked,
+    wanted: Reconnect,
+) -> Answer {
+    let gone = Status::OBJECT_NAME_NOT_FOUND;
+    let old = call.server.handles.find_lost(wanted.persistent).ok_or(gone)?;
+    let durable = old.durable.filter(|durable| durable.create_guid == wanted.create_guid).ok_or(gone)?;
+    let (Some(file), session) = (old.file, call.session()?) else { return Err(gone.into()) };
+    if call.tree()?.tree.as_ref().is_none_or(|tree| tree.space() != file.file.space) {
+        return Err(gone.into());
+    }
+    let key = asked.lease.map(|lease| LeaseKey { client: call.connection.client(), key: lease.key });
+    if old.lease != key {
+        return Err(gone.into());
+    }
+    let info = call.server.files.info(file).await.map_err(|_| gone)?;
+    if key.is_some() && fold_name(&info.path) != fold_name(&Path::parse(&request.name)?.path) {
+        return Err(Status::INVALID_PARAMETER.into());
+    }
+    let open = Arc::new(Open {
+        file: old.file,
+        access: old.access,
+        share: old.share,
+        options: old.options,
+        action: OPENED,
+        lease: old.lease,
+        durable: Some(durable),
+        lock_sequence: Mutex::new(*old.lock_sequence.lock()),
+        position: AtomicU64::new(old.position.load(Ordering::Relaxed)),
+        mode: AtomicU32::new(old.mode.load(Ordering::Relaxed)),
+        ..Open::new(call, old.id.persistent)?
+    });
+    if !call.server.handles.reclaim(&old, &open) {
+        return Err(gone.into());
+    }
+    session.add(open.clone());
+    call.chain.lock().file = Some(open.id);
+    let (level, lease) = held(call, &open, asked)?;
+    Ok(respond(&open, &info, asked, level, lease))
+}
+
+/// Answers an open that was made already: its first answer was lost with the connection.
+pub(super) async fn replay(call: &Call, asked: &Asked) -> Result<Option<Reply>, Status> {
+    let Some(guid) = asked.durable.and_then(|wish| wish.create_guid) else { return Ok(None) };
+    let Some((open, is_lost)) = call.server.handles.find_guid(call.connection.client(), guid) else {
+        return Ok(None);
+    };
+    if call.header.flags & flags::REPLAY == 0 {
+        return Err(Status::DUPLICATE_OBJECTID);
+    }
+    let key = asked.lease.map(|lease| LeaseKey { client: call.connection.client(), key: lease.key });
+    if open.lease != key {
+        return Err(Status::ACCESS_DENIED);
+    }
+    let is_own =
+        open.session.upgrade().is_some_and(|own| call.session.as_ref().is_some_and(|it| it.id == own.id));
+    if is_lost || !is_own {
+        return Err(Status::DUPLICATE_OBJECTID);
+    }
+    let info = call.server.files.info(open.file()?).await?;
+    call.chain.lock().file = Some(open.id);
+    let (level, lease) = held(call, &open, asked)?;
+    Ok(Some(respond(&open, &info, asked, level, lease)))
+}
+
+/// The oplock or lease that an open has now.
+fn held(call: &Call, open: &Open, asked: &Asked) -> Result<(u8, Option<Lease>), Status> {
+    let opened = call.server.files.opens().opened(open.file()?).ok_or(Status::FILE_CLOSED)?;
+    let lease = match (open.lease, asked.lease) {
+        (Some(key), Some(lease)) => Some(super::join(call, key, &lease, &opened)?),
+        _ => None,
+    };
+    Ok((handles::level(opened.caching), lease))
+}

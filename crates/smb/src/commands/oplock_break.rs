@@ -1,0 +1,47 @@
+//! Oplock Break: clients acknowledge that they have given up what they cached.
+
+use lazuli_concurrency::Caching;
+use lazuli_file::opens::{AcknowledgeRefusal, CacheKey};
+
+use crate::call::{Answer, Call, Reply};
+use crate::handles::level;
+use crate::open::LeaseKey;
+use crate::wire::create::oplock;
+use crate::wire::oplock::{self as message, Acknowledgement};
+use crate::wire::status::Status;
+
+/// Oplock Break, as an acknowledgement.
+pub(crate) fn acknowledge(call: &Call) -> Answer {
+    let table = call.server.files.opens();
+    match Acknowledgement::parse(&call.message)? {
+        Acknowledgement::Oplock { level: kept, id } => {
+            let kept = match kept {
+                oplock::NONE => Caching::NONE,
+                oplock::II => Caching::R,
+                _ => return Err(Status::INVALID_PARAMETER.into()),
+            };
+            let open = call.open(id)?;
+            let file = open.file()?;
+            let key = CacheKey::Oplock(file.number);
+            let done = match table.acknowledge(file.file, key, kept) {
+                // It may say that it keeps what it was told to give up; it does not.
+                Err(AcknowledgeRefusal::KeepsTooMuch) => table.acknowledge(file.file, key, Caching::NONE),
+                done => done,
+            };
+            let (state, _) = done.map_err(|_| Status::INVALID_OPLOCK_PROTOCOL)?;
+            Ok(Reply::new(message::oplock(level(state), open.id)))
+        }
+        Acknowledgement::Lease { key, state } => {
+            let client = call.connection.client();
+            let found = call.server.handles.leased(LeaseKey { client, key });
+            let file = found.ok_or(Status::OBJECT_NAME_NOT_FOUND)?.file;
+            let kept = Caching::from_bits(state).ok_or(Status::REQUEST_NOT_ACCEPTED)?;
+            let done = table.acknowledge(file, CacheKey::Lease { client, key }, kept);
+            let (state, _) = done.map_err(|refusal| match refusal {
+                AcknowledgeRefusal::NotBreaking => Status::UNSUCCESSFUL,
+                AcknowledgeRefusal::KeepsTooMuch => Status::REQUEST_NOT_ACCEPTED,
+            })?;
+            Ok(Reply::new(message::lease_response(key, state.bits())))
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Read.
+
+use crate::call::{Answer, Call, Reply};
+use crate::open::access;
+use crate::wire::io::{ReadRequest, read_response};
+use crate::wire::status::Status;
+
+/// Bytes that one request reads or writes at most.
+pub(crate) const MAX_LENGTH: usize = 8 << 20;
+/// The last byte that a file can have.
+pub(crate) const MAX_OFFSET: u64 = i64::MAX as u64;
+
+/// Read.
+pub(crate) async fn read(call: &Call) -> Answer {
+    let request = ReadRequest::parse(&call.message)?;
+    let open = call.open(request.id)?;
+    let length = request.length as usize;
+    if length > MAX_LENGTH {
+        return Err(Status::INVALID_PARAMETER.into());
+    }
+    if let Some(pipe) = &open.pipe {
+        return super::pipe::read(pipe, length).await;
+    }
+    let file = open.file()?;
+    if open.is_directory {
+        return Err(Status::INVALID_DEVICE_REQUEST.into());
+    }
+    open.needs(access::READ_DATA | access::EXECUTE)?;
+    let end = request.offset.checked_add(u64::from(request.length)).filter(|end| *end <= MAX_OFFSET);
+    let end = end.ok_or(Status::INVALID_PARAMETER)?;
+    let data = call.server.files.read_at(file, request.offset..end).await?;
+    let found: usize = data.iter().map(|part| part.len()).sum();
+    if (found == 0 && length > 0) || found < request.minimum as usize {
+        return Err(Status::END_OF_FILE.into());
+    }
+    Ok(Reply { data, ..Reply::new(read_response(found)) })
+}

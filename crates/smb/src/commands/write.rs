@@ -1,0 +1,33 @@
+//! Write.
+
+use super::read::{MAX_LENGTH, MAX_OFFSET};
+use crate::call::{Answer, Call, Reply};
+use crate::open::access;
+use crate::wire::create::options;
+use crate::wire::io::{WriteRequest, write_response};
+use crate::wire::status::Status;
+
+/// Write.
+pub(crate) async fn write(call: &Call) -> Answer {
+    let request = WriteRequest::parse(&call.message)?;
+    let open = call.open(request.id)?;
+    let length = request.data.len();
+    if length > MAX_LENGTH {
+        return Err(Status::INVALID_PARAMETER.into());
+    }
+    if let Some(pipe) = &open.pipe {
+        return super::pipe::write(pipe, &request.data).await;
+    }
+    let file = open.file()?;
+    if open.is_directory {
+        return Err(Status::INVALID_DEVICE_REQUEST.into());
+    }
+    open.needs(access::WRITE_DATA | access::APPEND_DATA)?;
+    let end = request.offset.checked_add(length as u64).filter(|end| *end <= MAX_OFFSET);
+    end.ok_or(Status::INVALID_PARAMETER)?;
+    let through = request.through || open.options & options::WRITE_THROUGH != 0;
+    if length > 0 {
+        call.server.files.write_at(file, request.offset, request.data, through).await?;
+    }
+    Ok(Reply::new(write_response(length)))
+}

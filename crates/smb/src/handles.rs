@@ -1,0 +1,336 @@
+//! All opens of the server, whichever session they belong to: what breaks are told through, and where durable ones wait for
+//! their clients.
+//!
+//! The file service's table says who has to give up what. Here is who is to be told, and what becomes of an open whose
+//! client is gone: a durable one stays until the client is back, its time is over, or it is in somebody's way.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lazuli_concurrency::Caching;
+use lazuli_file::opens::{Break, CacheKey, FileKey, OpenId};
+use parking_lot::Mutex;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_util::sync::CancellationToken;
+
+use crate::commands::close;
+use crate::open::{LeaseKey, Open};
+use crate::server::Server;
+use crate::session::Session;
+use crate::wire::create::oplock;
+use crate::wire::header::Command;
+use crate::wire::oplock::{self as message, LeaseBreak};
+
+/// How often it is looked whether an open that is being broken is known by now, and how long that takes at most.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+const MAX_LOOKS: usize = 400;
+
+/// All opens.
+pub(crate) struct Handles {
+    known: Mutex<Known>,
+    /// What persistent ids start from: different after every start, so that none names what another client has open.
+    first: u64,
+    /// Where the table of opens says what has to be given up.
+    pub(crate) breaks: UnboundedSender<Break>,
+    heard: Mutex<Option<UnboundedReceiver<Break>>>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// By their numbers in the table of opens.
+    opens: HashMap<u64, Entry>,
+    leases: HashMap<LeaseKey, Lease>,
+}
+
+struct Entry {
+    open: Arc<Open>,
+    /// How often its client was lost, if it is now: so that a timer knows which time it is for.
+    lost: Option<u64>,
+    losses: u64,
+}
+
+/// A lease, of all opens that have its key.
+struct Lease {
+    file: FileKey,
+    is_second: bool,
+    /// What the epochs of the table are to be raised by, as the client said where they start.
+    epoch: u16,
+    opens: Vec<u64>,
+}
+
+/// What a lease is like when an open has joined it.
+pub(crate) struct Joined {
+    /// Whether it is of the second version.
+    pub(crate) is_second: bool,
+    /// Its epoch.
+    pub(crate) epoch: u16,
+}
+
+impl Handles {
+    pub(crate) fn new(first: u64) -> Self {
+        let (breaks, heard) = unbounded_channel();
+        Self { known: Mutex::default(), first, breaks, heard: Mutex::new(Some(heard)) }
+    }
+
+    /// The persistent id of what has that number in the table.
+    pub(crate) const fn persistent(&self, file: OpenId) -> u64 {
+        self.first.wrapping_add(file.number)
+    }
+
+    /// Adds an open, or puts one in the place of what it was before its client came back.
+    pub(crate) fn add(&self, open: &Arc<Open>) {
+        let Some(file) = open.file else { return };
+        let mut known = self.known.lock();
+        let losses = known.opens.get(&file.number).map_or(0, |entry| entry.losses);
+        known.opens.insert(file.number, Entry { open: open.clone(), lost: None, losses });
+    }
+
+    /// An open that is about to be added has a lease. None: the key is that of another file.
+    pub(crate) fn join(
+        &self,
+        key: LeaseKey,
+        file: OpenId,
+        table_epoch: u16,
+        asked: Option<u16>,
+    ) -> Option<Joined> {
+        let mut known = self.known.lock();
+        let lease = known.leases.entry(key).or_insert_with(|| Lease {
+            file: file.file,
+            is_second: asked.is_some(),
+            epoch: asked.unwrap_or_default().wrapping_add(1).wrapping_sub(table_epoch),
+            opens: vec![],
+        });
+        if lease.file != file.file {
+            return None;
+        }
+        if !lease.opens.contains(&file.number) {
+            lease.opens.push(file.number);
+        }
+        Some(Joined { is_second: lease.is_second, epoch: table_epoch.wrapping_add(lease.epoch) })
+    }
+
+    /// An open of a lease, and its file.
+    pub(crate) fn leased(&self, key: LeaseKey) -> Option<OpenId> {
+        let known = self.known.lock();
+        let lease = known.leases.get(&key)?;
+        Some(OpenId { file: lease.file, number: *lease.opens.first()? })
+    }
+
+    /// Takes an open away. False if it was not there any more.
+    pub(crate) fn remove(&self, open: &Open) -> bool {
+        let Some(file) = open.file else { return true };
+        let mut known = self.known.lock();
+        if let Some(key) = open.lease {
+            known.leave(key, file.number);
+        }
+        known.opens.remove(&file.number).is_some()
+    }
+
+    /// An open that came to nothing leaves its lease.
+    pub(crate) fn leave(&self, key: LeaseKey, file: OpenId) {
+        self.known.lock().leave(key, file.number);
+    }
+
+    /// The client of a durable open is gone. Which time this is; none if it is not there any more.
+    fn lose(&self, file: OpenId) -> Option<u64> {
+        let mut known = self.known.lock();
+        let entry = known.opens.get_mut(&file.number)?;
+        entry.losses += 1;
+        entry.lost = Some(entry.losses);
+        entry.lost
+    }
+
+    /// Takes away a durable open that nobody has come back for, to be closed.
+    fn expire(&self, file: OpenId, loss: u64) -> Option<Arc<Open>> {
+        let mut known = self.known.lock();
+        let entry = known.opens.get(&file.number).filter(|entry| entry.lost == Some(loss))?;
+        let open = entry.open.clone();
+        known.forget(&open);
+        Some(open)
+    }
+
+    /// A durable open whose client is gone, by its persistent id.
+    pub(crate) fn find_lost(&self, persistent: u64) -> Option<Arc<Open>> {
+        let known = self.known.lock();
+        let entry = known.opens.get(&persistent.wrapping_sub(self.first))?;
+        entry.lost.is_some().then(|| entry.open.clone())
+    }
+
+    /// The client is back: the open belongs to it again. False if it was taken away meanwhile.
+    pub(crate) fn reclaim(&self, old: &Arc<Open>, new: &Arc<Open>) -> bool {
+        let Some(file) = old.file else { return false };
+        let mut known = self.known.lock();
+        match known.opens.get_mut(&file.number) {
+            Some(entry) if entry.lost.is_some() && Arc::ptr_eq(&entry.open, old) => {
+                (entry.open, entry.lost) = (new.clone(), None);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The open that a client named so when it opened it.
+    pub(crate) fn find_guid(&self, client: u128, guid: u128) -> Option<(Arc<Open>, bool)> {
+        let known = self.known.lock();
+        let is_it = |entry: &&Entry| {
+            entry
+                .open
+                .durable
+                .is_some_and(|durable| durable.create_guid == Some(guid) && durable.client == client)
+        };
+        known.opens.values().find(is_it).map(|entry| (entry.open.clone(), entry.lost.is_some()))
+    }
+
+    /// Takes away all opens whose clients are gone, to be closed.
+    fn take_lost(&self) -> Vec<Arc<Open>> {
+        let mut known = self.known.lock();
+        let lost: Vec<_> = known
+            .opens
+            .values()
+            .filter(|entry| entry.lost.is_some())
+            .map(|entry| entry.open.clone())
+            .collect();
+        lost.iter().for_each(|open| known.forget(open));
+        lost
+    }
+
+    /// Who is to be told of a break. None: nobody is known yet.
+    fn addressees(&self, told: &Break) -> Option<Vec<(Arc<Open>, bool)>> {
+        let known = self.known.lock();
+        let numbers = match told.key {
+            CacheKey::Oplock(number) => vec![number],
+            CacheKey::Lease { client, key } => known.leases.get(&LeaseKey { client, key })?.opens.clone(),
+        };
+        let found = numbers.iter().filter_map(|number| known.opens.get(number));
+        let found: Vec<_> = found.map(|entry| (entry.open.clone(), entry.lost.is_some())).collect();
+        (!found.is_empty()).then_some(found)
+    }
+
+    /// The epoch of a lease as its client counts; 0 for the first version.
+    fn epoch(&self, key: LeaseKey, table_epoch: u16) -> u16 {
+        let known = self.known.lock();
+        let lease = known.leases.get(&key).filter(|lease| lease.is_second);
+        lease.map_or(0, |lease| table_epoch.wrapping_add(lease.epoch))
+    }
+}
+
+impl Known {
+    fn leave(&mut self, key: LeaseKey, number: u64) {
+        if let Some(lease) = self.leases.get_mut(&key) {
+            lease.opens.retain(|other| *other != number);
+            if lease.opens.is_empty() {
+                self.leases.remove(&key);
+            }
+        }
+    }
+
+    fn forget(&mut self, open: &Open) {
+        let Some(file) = open.file else { return };
+        self.opens.remove(&file.number);
+        if let Some(key) = open.lease {
+            self.leave(key, file.number);
+        }
+    }
+}
+
+/// Tells clients what they have to give up, until the server stops.
+pub(crate) async fn tell_all(server: Arc<Server>, closing: CancellationToken) {
+    let Some(mut heard) = server.handles.heard.lock().take() else { return };
+    loop {
+        let told = tokio::select! {
+            told = heard.recv() => told,
+            () = closing.cancelled() => None,
+        };
+        let Some(told) = told else { break };
+        if !tell(&server, &told) {
+            tokio::spawn(tell_later(server.clone(), told));
+        }
+    }
+}
+
+/// Closes what waits for clients that are gone: the server stops.
+pub(crate) async fn close_lost(server: &Arc<Server>) {
+    for open in server.handles.take_lost() {
+        close::discard(server, &open).await;
+    }
+}
+
+/// Tells of a break to an open that was granted and is not known yet, but will be in a moment.
+async fn tell_later(server: Arc<Server>, told: Break) {
+    for _ in 0..MAX_LOOKS {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if tell(&server, &told) {
+            return;
+        }
+    }
+}
+
+/// Tells a client, or closes what nobody is there to be told for. False: it is not known who has it.
+fn tell(server: &Arc<Server>, told: &Break) -> bool {
+    let Some(opens) = server.handles.addressees(told) else { return false };
+    let connected = opens.iter().find_map(|(open, is_lost)| {
+        let session = open.session.upgrade().filter(|_| !is_lost)?;
+        Some((open, session))
+    });
+    match connected {
+        Some((open, session)) => send(server, told, open, &session),
+        None => {
+            for (open, _) in opens.into_iter().filter(|(_, is_lost)| *is_lost) {
+                server.handles.remove(&open);
+                let server = server.clone();
+                tokio::spawn(async move { close::discard(&server, &open).await });
+            }
+        }
+    }
+    true
+}
+
+fn send(server: &Server, told: &Break, open: &Open, session: &Session) {
+    let body = match told.key {
+        CacheKey::Oplock(_) => message::oplock(level(told.to), open.id),
+        CacheKey::Lease { client, key } => LeaseBreak {
+            epoch: server.handles.epoch(LeaseKey { client, key }, told.epoch),
+            acknowledge: told.acknowledge,
+            key,
+            from: told.from.bits(),
+            to: told.to.bits(),
+        }
+        .write(),
+    };
+    if let Some(connection) = session.connection.upgrade() {
+        connection.notify(Command::OplockBreak, session, body);
+    }
+}
+
+/// The level of an oplock.
+pub(crate) fn level(caching: Caching) -> u8 {
+    match caching {
+        Caching::RWH => oplock::BATCH,
+        Caching::RW => oplock::EXCLUSIVE,
+        Caching::R => oplock::II,
+        _ => oplock::NONE,
+    }
+}
+
+/// Keeps an open whose client is gone, if it is durable and can be. False: it is to be closed.
+pub(crate) async fn keep(server: &Arc<Server>, open: &Arc<Open>) -> bool {
+    let (Some(durable), Some(file)) = (open.durable, open.file) else { return false };
+    let opened = server.files.opens().opened(file);
+    if !opened.is_some_and(|opened| opened.caching.contains(Caching::H) && !opened.breaking) {
+        return false;
+    }
+    let Some(loss) = server.handles.lose(file) else { return false };
+    if let Err(failure) = server.files.flush(file).await {
+        tracing::warn!(%failure, "what a lost client has written could not be made durable");
+    }
+    let server: Weak<Server> = Arc::downgrade(server);
+    tokio::spawn(async move {
+        tokio::time::sleep(durable.timeout).await;
+        let Some(server) = server.upgrade() else { return };
+        if let Some(open) = server.handles.expire(file, loss) {
+            close::discard(&server, &open).await;
+        }
+    });
+    true
+}

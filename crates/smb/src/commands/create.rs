@@ -16,7 +16,7 @@ use lazuli_file::native::{
 use lazuli_file::opens::{CacheRequest, Client, OpenId, OpenRequest, Opened, Place};
 use tokio::sync::Notify;
 
-use super::close;
+use super::{close, pipe};
 use crate::call::{Answer, Call, Reply};
 use crate::handles;
 use crate::open::{Durable, LeaseKey, Open, access};
@@ -39,7 +39,12 @@ pub(crate) async fn create(call: &Call) -> Answer {
     if !call.session()?.has_room() {
         return Err(Status::TOO_MANY_OPENED_FILES.into());
     }
-    let Some(tree) = &call.tree()?.tree else { return open_pipe(call, &request, &asked).await };
+    let Some(tree) = &call.tree()?.tree else {
+        return match asked.reconnect {
+            Some(_) => Err(Status::OBJECT_NAME_NOT_FOUND.into()),
+            None => pipe::create(call, &request).await,
+        };
+    };
     if let Some(wanted) = asked.reconnect {
         return durable::reconnect(call, &request, &asked, wanted).await;
     }
@@ -297,9 +302,4 @@ const fn number(action: Action) -> u32 {
         Action::Created => 2,
         Action::Overwritten => 3,
     }
-}
-
-/// Opens a pipe.
-async fn open_pipe(_call: &Call, _request: &CreateRequest, _asked: &Asked) -> Answer {
-    Err(Status::OBJECT_NAME_NOT_FOUND.into())
 }

@@ -35,13 +35,6 @@ pub struct Tree {
     pub name: String,
 }
 
-impl Tree {
-    /// The space of the share.
-    pub const fn space(&self) -> lazuli_store::SpaceId {
-        self.share.space
-    }
-}
-
 /// What to do about a file that is there, or is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {

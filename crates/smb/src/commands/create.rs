@@ -5,6 +5,7 @@ mod durable;
 mod path;
 mod rights;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -98,7 +99,9 @@ async fn open_file(call: &Call, tree: &Tree, request: &CreateRequest, asked: &As
         snapshot,
         open,
     };
-    let created = wait_for(call, call.server.files.create(tree, create), &waits).await?;
+    // In a box of its own: few requests open something.
+    let create = Box::pin(call.server.files.create(tree, create));
+    let created = wait_for(call, create, &waits).await?;
     let file = created.opened.id;
     match finish(call, request, asked, granted, snapshot.is_some(), key, created) {
         Ok((open, reply)) => settle(call, &open).await.map(|()| reply).map_err(Into::into),
@@ -125,10 +128,9 @@ async fn settle(call: &Call, open: &Arc<Open>) -> Result<(), Status> {
 /// Waits for an open, and tells the client if that is for other clients to act.
 async fn wait_for(
     call: &Call,
-    create: impl Future<Output = Result<Created, Failure>>,
+    mut create: Pin<Box<impl Future<Output = Result<Created, Failure>>>>,
     waits: &Notify,
 ) -> Result<Created, Status> {
-    let mut create = std::pin::pin!(create);
     tokio::select! {
         biased;
         created = &mut create => return Ok(created?),

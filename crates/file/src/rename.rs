@@ -18,7 +18,7 @@ use crate::directory::written;
 use crate::file::{admit_write, allocated, check_writable, with_lease};
 use crate::moves::{Attempted, MAX_ATTEMPTS, Move, Place, Work};
 use crate::names::{self, Name};
-use crate::opens::{Admission, FileKey};
+use crate::opens::{Admission, FileKey, PATIENCE};
 use crate::record::{Node, NodeId};
 use crate::smb_properties::{Purpose, SentProperties};
 use crate::tree::{Entry, Spot, check_kind, entry};
@@ -28,7 +28,9 @@ use crate::{FileService, keys, share_gone};
 const SOURCE: &str = "x-ms-file-rename-source";
 
 /// What a request asks for.
-struct Rename {
+pub(crate) struct Rename {
+    /// The open file that an SMB client renames.
+    by: Option<FileKey>,
     space: SpaceId,
     patience: Duration,
     is_directory: bool,
@@ -64,6 +66,7 @@ impl FileService {
         let target = self.target(&request).await?;
         let space = target.share.space;
         let rename = Rename {
+            by: None,
             space,
             patience: target.patience,
             is_directory,
@@ -79,20 +82,21 @@ impl FileService {
             content_type: headers.filled("x-ms-content-type")?.map(str::to_owned),
         };
         let this = self.clone();
-        let renamed = carry_through(async move {
-            let mut admission = this.opens.admission(rename.patience);
-            loop {
-                let renamed = this.carry_out(&rename, &mut admission).await;
-                if renamed.is_ok() || !this.again(&mut admission).await {
-                    return renamed;
-                }
-            }
-        });
-        let (node, parent) = renamed.await?;
+        let (node, parent) = carry_through(async move { this.rename_admitted(&rename).await }).await?;
         Ok(written(StatusCode::OK, &node, parent))
     }
 
-    /// What was renamed, as it is now, and the directory it is in.
+    /// Renames, once those who have something open let it. What was renamed, as it is now, and the directory it is in.
+    pub(crate) async fn rename_admitted(&self, rename: &Rename) -> Result<(Node, NodeId), Refusal> {
+        let mut admission = self.opens.admission(rename.patience);
+        loop {
+            let renamed = self.carry_out(rename, &mut admission).await;
+            if renamed.is_ok() || !self.again(&mut admission).await {
+                return renamed;
+            }
+        }
+    }
+
     async fn carry_out(&self, rename: &Rename, admission: &mut Admission) -> Result<(Node, NodeId), Refusal> {
         let (space, is_directory) = (rename.space, rename.is_directory);
         let _turn = if is_directory { Some(self.turns.take(space).await) } else { None };
@@ -234,6 +238,32 @@ impl FileService {
 }
 
 impl Rename {
+    /// A new path for a file or directory that an SMB client has open.
+    pub(crate) fn of_open(
+        file: FileKey,
+        is_directory: bool,
+        source: Vec<Name>,
+        target: Vec<Name>,
+        replaces: bool,
+    ) -> Self {
+        Self {
+            by: Some(file),
+            space: file.space,
+            patience: PATIENCE,
+            is_directory,
+            source,
+            target,
+            source_lease: None,
+            target_lease: None,
+            replaces,
+            ignores_read_only: false,
+            properties: SentProperties::preserving(),
+            permission: None,
+            metadata: None,
+            content_type: None,
+        }
+    }
+
     /// Judges, and asks SMB clients last: asking makes them give up what they cache.
     fn admitted(
         &self,
@@ -246,13 +276,17 @@ impl Rename {
         for file in files.clone() {
             admission.check(file)?;
         }
+        if self.by.is_some_and(|by| by.node != old.id) {
+            return Err(ErrorCode::ResourceNotFound.into());
+        }
         let new = judge(self)?;
-        for file in files {
+        // Whoever renames what he has open was let to by those who have it open too.
+        for file in files.filter(|file| Some(*file) != self.by) {
             admission.admit(file, FileUse::Delete)?;
         }
         if self.is_directory {
             let path: Vec<_> = self.source.iter().map(|name| name.text.as_str()).collect();
-            admission.admit_move(self.space, &path.join("/"), None)?;
+            admission.admit_move(self.space, &path.join("/"), self.by)?;
         }
         Ok(new)
     }

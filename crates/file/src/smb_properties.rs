@@ -80,6 +80,12 @@ pub(crate) enum Purpose {
 }
 
 impl SentProperties {
+    /// Everything stays as it is.
+    pub(crate) fn preserving() -> Self {
+        let (created, last_write, change, permission) = (None, None, None, None);
+        Self { attributes: None, copies_attributes: false, created, last_write, change, permission }
+    }
+
     /// What the headers of a request say.
     pub(crate) fn parse(headers: &HeaderMap, version: Version, purpose: Purpose) -> Result<Self, Refusal> {
         let is_optional = matches!(purpose, Purpose::Rename | Purpose::Copy);

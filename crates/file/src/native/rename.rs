@@ -1,13 +1,63 @@
 //! Renaming what is open.
+//!
+//! Everybody who has it open has let others delete it, or this open would not be there. So it is renamed for all of them:
+//! where a file is belongs to the file, not to each open. A directory below which something is open stays.
+
+use lazuli_generations::carry_through;
+use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_store::View;
 
 use super::Failure;
 use crate::FileService;
-use crate::opens::OpenId;
+use crate::names;
+use crate::opens::newest::Moment;
+use crate::opens::{OpenId, Place};
+use crate::record::Node;
+use crate::rename::Rename;
 
 impl FileService {
     /// Gives an open file or directory another path, in place of what is there if `replace`.
     pub async fn rename_open(&self, id: OpenId, path: &str, replace: bool) -> Result<(), Failure> {
-        let _ = (id, path, replace);
-        Err(Failure::Failed)
+        if id.file.epoch.is_some() {
+            return Err(Failure::Denied);
+        }
+        let target = names::path(path, true)?;
+        let is_directory = self.info(id).await?.is_directory;
+        self.opens.break_handles(id).await?;
+        let this = self.clone();
+        // To its end: where the file is has to be known.
+        let renamed = carry_through(async move {
+            let turn = this.turn(id.file).await;
+            let flushed = this.commit(&turn, Moment::Timer, None::<fn(&mut Node, &View<'_>)>).await;
+            let place = this.opens.place(id);
+            let (Ok(_), Some(place)) = (flushed, place) else { return Ok(Err(Failure::Closed)) };
+            let source = names::path(&place.path, true)?;
+            if source.is_empty() || target.is_empty() {
+                return Ok(Err(Failure::Denied));
+            }
+            let path: Vec<_> = target.iter().map(|name| name.text.clone()).collect();
+            let rename = Rename::of_open(id.file, is_directory, source, target, replace);
+            let (node, parent) = this.rename_admitted(&rename).await?;
+            this.opens.with(id.file, |state| {
+                state.place = Place { parent, path: path.join("/") };
+                state.newest.renamed(&node.name);
+            });
+            Ok(Ok(()))
+        });
+        renamed.await.map_err(|refusal| refused(refusal, replace))?
+    }
+}
+
+/// What an SMB client is told.
+fn refused(refusal: Refusal, replace: bool) -> Failure {
+    match refusal.code() {
+        // Of what is in the way and cannot be replaced.
+        ErrorCode::ResourceAlreadyExists | ErrorCode::ResourceTypeMismatch if replace => Failure::Denied,
+        ErrorCode::ResourceTypeMismatch => Failure::Exists,
+        ErrorCode::SharingViolation | ErrorCode::SMBDeletePending | ErrorCode::ReadOnlyAttribute => {
+            Failure::Denied
+        }
+        ErrorCode::LeaseIdMissing => Failure::Sharing,
+        _ => refusal.into(),
     }
 }

@@ -195,6 +195,14 @@ impl Newest {
         }
     }
 
+    /// It has another name in the row.
+    pub(crate) fn renamed(&mut self, name: &str) {
+        match self.is_dirty() {
+            true => self.change(|node| node.name = name.to_owned()),
+            false => self.node = None,
+        }
+    }
+
     /// Who keeps what is stored until it is committed.
     pub(crate) fn writer(&mut self, writer: impl FnOnce() -> Writer) -> Writer {
         self.writer.get_or_insert_with(writer).clone()

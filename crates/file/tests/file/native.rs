@@ -421,3 +421,63 @@ async fn writers_at_once_over_smb_and_rest_lose_nothing() {
     }
     assert_eq!(get(&server, "f").await, vec![7; WRITERS as usize * 64]);
 }
+
+#[tokio::test]
+async fn what_is_open_is_renamed_for_everybody_who_has_it_open() {
+    let server = start().await;
+    make_directory(&server, "d").await;
+    let (one, two) = (open(&server, "f").await, open(&server, "f").await);
+    server.service.write_at(one, 0, Bytes::from_static(b"here"), false).await.unwrap();
+    server.service.rename_open(one, "d/Moved", false).await.unwrap();
+    server.service.write_at(two, 4, Bytes::from_static(b"!"), false).await.unwrap();
+    for id in [one, two] {
+        let info = server.service.info(id).await.unwrap();
+        assert_eq!((info.name.as_str(), info.path.as_str(), info.length), ("Moved", "d/Moved", 5));
+        assert_eq!(server.service.path_of(id).as_deref(), Some("d/Moved"));
+    }
+    assert_eq!(get(&server, "d/moved").await, b"here!");
+    assert_eq!(names(&server, "").await, ["d"]);
+    // Only its case.
+    server.service.rename_open(two, "d/moved", false).await.unwrap();
+    assert_eq!(names(&server, "d").await, ["moved"]);
+    // What is in the way.
+    make_file(&server, "other", 1).await;
+    make_directory(&server, "e").await;
+    let rename = |path: &'static str, replace| server.service.rename_open(one, path, replace);
+    assert_eq!(rename("other", false).await, Err(Failure::Exists));
+    assert_eq!(rename("e", true).await, Err(Failure::Denied));
+    assert_eq!(rename("no/where", true).await, Err(Failure::PathNotFound));
+    assert_eq!(rename("a?b", true).await, Err(Failure::InvalidName));
+    let other = open(&server, "other").await;
+    assert_eq!(rename("other", true).await, Err(Failure::Denied));
+    server.service.close_open(other).await.unwrap();
+    assert_eq!(rename("other", true).await, Ok(()));
+    assert_eq!((names(&server, "d").await.len(), get(&server, "other").await), (0, b"here!".to_vec()));
+    server.service.write_at(one, 0, Bytes::from_static(b"T"), false).await.unwrap();
+    server.service.close_open(one).await.unwrap();
+    server.service.close_open(two).await.unwrap();
+    assert_eq!(
+        get(&server, "other").await,
+        b"There!"[..1].iter().chain(b"ere!").copied().collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test]
+async fn an_open_directory_is_renamed_unless_something_below_it_is_open() {
+    let server = start().await;
+    make_directory(&server, "d").await;
+    make_file(&server, "d/f", 1).await;
+    let directory = open(&server, "d").await;
+    let file = open(&server, "d/f").await;
+    assert_eq!(server.service.rename_open(directory, "e", false).await, Err(Failure::Denied));
+    server.service.close_open(file).await.unwrap();
+    server.service.rename_open(directory, "e", false).await.unwrap();
+    assert_eq!(server.service.info(directory).await.unwrap().path, "e");
+    let file = open(&server, "e/f").await;
+    assert_eq!(server.service.info(file).await.unwrap().length, 1);
+    server.service.set_delete(file, true).await.unwrap();
+    server.service.close_open(file).await.unwrap();
+    server.service.set_delete(directory, true).await.unwrap();
+    let removed = Removed { path: "e".into(), is_directory: true };
+    assert_eq!(server.service.close_open(directory).await, Ok(Some(removed)));
+}

@@ -58,6 +58,7 @@ pub(super) async fn reconnect(
         return Err(gone.into());
     }
     session.add(open.clone());
+    super::settle(call, &open).await?;
     call.chain.lock().file = Some(open.id);
     let (level, lease) = held(call, &open, asked)?;
     Ok(respond(&open, &info, asked, level, lease))

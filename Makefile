@@ -14,7 +14,7 @@ BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'imp
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-serve: ## Build and run on the embedded default: data in ./lazuli-data, ports 10000 to 10003
+serve: ## Build and run on the embedded default: data in ./lazuli-data, ports 10000 to 10003, SMB on 10445
 	$(CARGO) run --release --bin lazuli -- serve
 
 test: test-core test-clients ## Install what the tests need, then lint and test everything

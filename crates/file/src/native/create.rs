@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use lazuli_concurrency::{FileAccess, FileLease, Timestamp};
 use lazuli_extents::Content;
+use lazuli_generations::carry_through;
 use lazuli_protocol::{ErrorCode, Metadata};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
@@ -59,6 +60,12 @@ impl FileService {
             Some(time) => At::Epoch(self.snapshot_epoch(tree, time).await?),
         };
         let path = names::path(&request.path, true)?;
+        let share = self.shares.get(&tree.account, &tree.name).await?;
+        if share.space != tree.share.space {
+            // Another share has this name by now.
+            return Err(Failure::NoShare);
+        }
+        let tree = &Tree { share: Arc::new(share), ..tree.clone() };
         for _ in 0..MAX_TRIES {
             let looked = self.look(tree, &path, at).await?;
             let created = match &looked.found {
@@ -201,8 +208,16 @@ impl FileService {
         }
         let (action, node) = match request.disposition {
             Disposition::Open | Disposition::OpenIf | Disposition::Create => (Action::Opened, Arc::new(now)),
-            Disposition::Supersede => (Action::Superseded, self.empty(tree, request, opened.id).await?),
-            _ => (Action::Overwritten, self.empty(tree, request, opened.id).await?),
+            disposition => {
+                let action = match disposition {
+                    Disposition::Supersede => Action::Superseded,
+                    _ => Action::Overwritten,
+                };
+                let (this, attributes, id) = (self.clone(), request.attributes, opened.id);
+                // To its end: what others have written is dropped only together with what is stored.
+                let emptied = carry_through(async move { Ok(this.empty(attributes, id).await) });
+                (action, emptied.await??)
+            }
         };
         let info = self.settle(tree, request, opened.id, version, node);
         unsettled.settled();
@@ -234,7 +249,7 @@ impl FileService {
         self.opens.with(id.file, |state| {
             let is_still_so = state.version == version && !state.is_changing();
             let newest = &mut state.newest;
-            newest.share.get_or_insert_with(|| tree.share.clone());
+            newest.share = Some(tree.share.clone());
             if request.allocation > 0 {
                 newest.allocation = request.allocation;
             }
@@ -247,13 +262,10 @@ impl FileService {
     }
 
     /// Empties an open file. What is not durable of it does not matter any more.
-    async fn empty(&self, tree: &Tree, request: &CreateRequest, id: OpenId) -> Result<Arc<Node>, Failure> {
+    async fn empty(&self, attributes: u32, id: OpenId) -> Result<Arc<Node>, Failure> {
         let turn = self.turn(id.file).await;
         self.discard(id.file);
-        let place = self.opens.with_open(id, |state| {
-            state.newest.share.get_or_insert_with(|| tree.share.clone());
-            state.place.clone()
-        })?;
+        let place = self.opens.place(id).ok_or(Failure::Closed)?;
         let name = super::writeback::name_of(&place)?.ok_or(Failure::Invalid)?;
         let (space, parent) = (id.file.space, place.parent);
         let spot = Spot { space, parent, name, patience: PATIENCE, quota: u64::MAX };
@@ -265,7 +277,7 @@ impl FileService {
             let headers = node.file.take().map(|file| file.headers).unwrap_or_default();
             node.touch(view.stamp, view.now);
             node.properties.last_write = view.now;
-            node.properties.attributes = normal(request.attributes & SETTABLE | ARCHIVE, false);
+            node.properties.attributes = normal(attributes & SETTABLE | ARCHIVE, false);
             let headers = ContentHeaders { content_md5: None, ..headers };
             node.file = Some(File { headers, lease, ..new_file(view.stamp.ticks()) });
             Ok(Some(node))

@@ -91,8 +91,11 @@ impl FileService {
 
     /// Makes durable what was written.
     pub async fn flush(&self, id: OpenId) -> Result<(), Failure> {
-        let failed = self.opens.with_open(id, |state| state.newest.failed.take())?;
-        self.flush_file(id.file, Moment::Asked).await?;
+        let (failed, is_clean) =
+            self.opens.with_open(id, |state| (state.newest.failed.take(), state.newest.is_clean()))?;
+        if !is_clean {
+            self.flush_file(id.file, Moment::Asked).await?;
+        }
         failed.map_or(Ok(()), Err)
     }
 

@@ -63,7 +63,12 @@ impl FileService {
             return Err(Failure::Closed);
         }
         let turn = self.turn(id.file).await;
-        self.commit(&turn, Moment::Timer, Some(change)).await.map(drop)
+        let changed = match self.load_in_turn(&turn).await?.is_directory() {
+            true => self.commit_directory(&turn, change).await,
+            false => self.commit(&turn, Moment::Asked, Some(change)).await,
+        };
+        // None: a request over REST, or a copy, is about to change it as a whole.
+        changed?.map(drop).ok_or(Failure::Sharing)
     }
 
     /// Marks for deletion at the last close, or takes the mark away.

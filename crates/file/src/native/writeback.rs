@@ -316,6 +316,19 @@ impl FileService {
         committed.map(Some)
     }
 
+    /// Commits a change of an open directory.
+    pub(super) async fn commit_directory(
+        &self,
+        turn: &FileTurn,
+        change: impl FnMut(&mut Node, &View<'_>),
+    ) -> Result<Option<Arc<Node>>, Failure> {
+        let node = self.load_in_turn(turn).await?;
+        let (place, share) =
+            self.opens.with(turn.file, |state| (state.place.clone(), state.newest.share.clone()));
+        let due = Due::nothing(node);
+        self.commit_row(turn.file, &due, &place, share.as_deref(), &mut Some(change)).await.map(Some)
+    }
+
     async fn commit_row(
         &self,
         file: FileKey,

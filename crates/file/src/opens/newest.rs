@@ -90,10 +90,22 @@ pub(crate) struct Due {
     pub(crate) _writer: Option<Writer>,
 }
 
+impl Due {
+    /// Nothing but what else is changed.
+    pub(crate) fn nothing(node: Arc<Node>) -> Self {
+        Self { node, promised: 0, stamps: false, keeps_change: false, wrote: false, _writer: None }
+    }
+}
+
 impl Newest {
     /// Whether there is anything that the row does not have.
     pub(crate) fn is_dirty(&self) -> bool {
         self.ahead || !self.pending.is_empty() || !self.taken.is_empty()
+    }
+
+    /// Whether a flush has nothing to do, not even to set the time of the last write.
+    pub(crate) fn is_clean(&self) -> bool {
+        !self.is_dirty() && (!self.wrote || self.is_frozen)
     }
 
     /// Bytes that only memory has.
@@ -119,8 +131,8 @@ impl Newest {
     /// What the row holds. Not to be called while anything is ahead of it.
     pub(crate) fn know(&mut self, node: Arc<Node>) {
         debug_assert!(!self.is_dirty(), "what was written is over another row");
-        // What is copied to a file comes without asking.
-        if check_no_pending_copy(&node).is_ok() {
+        // What is copied to a file comes without asking, and what a directory is like changes so.
+        if !node.is_directory() && check_no_pending_copy(&node).is_ok() {
             self.committed = node.length();
             self.node = Some(node);
         }

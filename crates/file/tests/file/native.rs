@@ -481,3 +481,20 @@ async fn an_open_directory_is_renamed_unless_something_below_it_is_open() {
     let removed = Removed { path: "e".into(), is_directory: true };
     assert_eq!(server.service.close_open(directory).await, Ok(Some(removed)));
 }
+
+#[tokio::test]
+async fn directories_have_properties_that_rest_changes_too() {
+    let server = start().await;
+    make_directory(&server, "d").await;
+    for path in ["d", ""] {
+        let id = open(&server, path).await;
+        let set = PropertyChange { attributes: Some(HIDDEN), ..PropertyChange::default() };
+        server.service.set_properties(id, set).await.unwrap();
+        assert_eq!(server.service.info(id).await.unwrap().attributes, 0x10 | HIDDEN, "{path:?}");
+        let url = format!("/docs/{path}?restype=directory&comp=properties");
+        server.put(&url, "x-ms-file-attributes: System", "").await.expect(200);
+        assert_eq!(server.service.info(id).await.unwrap().attributes, 0x14, "{path:?}");
+        server.service.set_permission(id, "O:BAG:BAD:(A;;FA;;;BA)").await.unwrap();
+        server.service.close_open(id).await.unwrap();
+    }
+}

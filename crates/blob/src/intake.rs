@@ -7,9 +7,9 @@ use std::future::poll_fn;
 
 use bytes::Bytes;
 use crc_fast::CrcAlgorithm::Crc64Nvme;
-use http::HeaderMap;
 use lazuli_extents::{Content, Upload, Writer};
-use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Version};
+use lazuli_protocol::digest::SentDigests;
+use lazuli_protocol::{ErrorCode, Refusal, Request, Version};
 use md5::{Digest as _, Md5};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -145,34 +145,6 @@ impl BlobService {
             return Ok(());
         }
         self.extents.sync().await.map_err(reply::extents)
-    }
-}
-
-/// What the client says that its body's digest is.
-struct SentDigests {
-    md5: Option<[u8; 16]>,
-    crc64: Option<u64>,
-}
-
-impl SentDigests {
-    fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
-        let md5 = headers.md5("content-md5")?;
-        let crc64 = headers.crc64("x-ms-content-crc64")?.map(u64::from_le_bytes);
-        if md5.is_some() && crc64.is_some() {
-            return Err(Refusal::new(ErrorCode::InvalidInput)
-                .message("A body is verified with Content-MD5 or x-ms-content-crc64, not with both."));
-        }
-        Ok(Self { md5, crc64 })
-    }
-
-    fn check(&self, md5: Option<[u8; 16]>, crc64: u64) -> Result<(), Refusal> {
-        if self.md5.is_some_and(|sent| md5 != Some(sent)) {
-            return Err(ErrorCode::Md5Mismatch.into());
-        }
-        if self.crc64.is_some_and(|sent| sent != crc64) {
-            return Err(ErrorCode::Crc64Mismatch.into());
-        }
-        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use crc_fast::CrcAlgorithm::Crc64Nvme;
 use futures_util::stream;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderValue, StatusCode};
@@ -13,12 +14,14 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use lazuli_concurrency::FileUse;
 use lazuli_extents::{Content, Edit, Reader, Writer};
+use lazuli_protocol::digest::SentDigests;
 use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::range::content_range;
 use lazuli_protocol::request::{Body, BodyError, full};
 use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response, date};
 use lazuli_store::{Attempts, Change, TransactError, View};
 use md5::{Digest as _, Md5};
+use tokio::task::JoinHandle;
 
 use crate::directory::written;
 use crate::file::{MAX_FILE_BYTES, admit_write, check_writable, existing_file, properties, with_lease};
@@ -33,6 +36,8 @@ use crate::{FileService, children, opens, share_gone};
 
 /// Bytes that one request can write.
 pub(crate) const MAX_RANGE_WRITE: u64 = 4 << 20;
+/// Bodies of more bytes are digested in a thread of their own.
+const DIGEST_ASIDE: usize = 64 << 10;
 /// What is cleared is freed in units of so many bytes.
 const UNIT: u64 = 512;
 
@@ -98,7 +103,7 @@ impl FileService {
         let is_clear = request.headers.one_of("x-ms-write", &[("update", false), ("clear", true)])?;
         let is_clear = is_clear.ok_or_else(|| Refusal::missing_header("x-ms-write"))?;
         let length = request.content_length.ok_or(ErrorCode::MissingContentLengthHeader)?;
-        let mut md5 = None;
+        let (mut md5, mut crc64) = (None, None);
         let edit = if is_clear {
             if length != 0 {
                 return Err(Refusal::invalid_header("content-length", length.to_string()));
@@ -112,19 +117,28 @@ impl FileService {
             if length != range.end - range.start {
                 return Err(Refusal::invalid_header("content-length", length.to_string()));
             }
-            let sent = request.headers.md5("content-md5")?;
+            let sent = SentDigests::parse(&request.headers)?;
             let body = request.read_body(MAX_RANGE_WRITE as usize).await?;
-            let digest: [u8; 16] = Md5::digest(&body).into();
-            if sent.is_some_and(|sent| sent != digest) {
-                return Err(ErrorCode::Md5Mismatch.into());
+            if sent.crc64.is_some() {
+                let sum = crc_fast::checksum(Crc64Nvme, &body);
+                sent.check_crc64(sum)?;
+                crc64 = Some(sum);
+            } else {
+                let mut digest = Md5Sum::of(&body);
+                if sent.md5.is_some() {
+                    sent.check_md5(Some(digest.get().await?))?;
+                }
+                md5 = Some(digest);
             }
-            md5 = Some(digest);
             ContentEdit::Write(range.start, body)
         };
         let node = self.write_range(&request, range, edit).await?;
         let mut response = range_written(&node);
-        if let Some(md5) = md5 {
-            put(&mut response.headers, "content-md5", base64(&md5));
+        if let Some(mut md5) = md5 {
+            put(&mut response.headers, "content-md5", base64(&md5.get().await?));
+        }
+        if let Some(crc64) = crc64 {
+            put(&mut response.headers, "x-ms-content-crc64", base64(&crc64.to_le_bytes()));
         }
         Ok(response)
     }
@@ -210,6 +224,7 @@ impl FileService {
         let refusal = |error: TransactError<_>| lazuli_account::refusal(error.widen(), share_gone);
         let (partition, writer) = (spot.partition(), self.extents.pins().writer());
         let mut admission = self.admission(spot);
+        let mut writes = self.writers.one(&partition).await;
         let mut attempts = Attempts::new(&*self.store, &self.gate, &partition);
         let mut met = 0;
         let mut reserved: Option<Reservation> = None;
@@ -241,10 +256,13 @@ impl FileService {
             check_no_pending_copy(&old)?;
             if let Err(refusal) = admission.admit(file, usage) {
                 // Nobody else has to wait for that client.
-                attempts = Attempts::new(&*self.store, &self.gate, &partition);
+                drop((attempts, writes));
+                reserved.take().into_iter().for_each(Reservation::cancel);
                 if !self.again(&mut admission).await {
                     return Err(refusal);
                 }
+                writes = self.writers.one(&partition).await;
+                attempts = Attempts::new(&*self.store, &self.gate, &partition);
                 continue;
             }
             if let Some(file) = &mut node.file {
@@ -256,8 +274,9 @@ impl FileService {
                 reserved = self.usages.try_reserve(spot.space);
                 if reserved.is_none() {
                     // Whoever has reserved something may wait in the line that this stands in.
-                    drop(attempts);
+                    drop((attempts, writes));
                     reserved = Some(self.reserve(spot.space).await?);
+                    writes = self.writers.one(&partition).await;
                     attempts = Attempts::new(&*self.store, &self.gate, &partition);
                     continue;
                 }
@@ -321,6 +340,31 @@ impl FileService {
             }
         }
         edit.finish().await
+    }
+}
+
+/// The MD5 of a body: of a long one while it is being stored.
+enum Md5Sum {
+    Known([u8; 16]),
+    Aside(JoinHandle<[u8; 16]>),
+}
+
+impl Md5Sum {
+    fn of(body: &Bytes) -> Self {
+        if body.len() <= DIGEST_ASIDE {
+            return Self::Known(Md5::digest(body).into());
+        }
+        let body = body.clone();
+        Self::Aside(tokio::task::spawn_blocking(move || Md5::digest(&body).into()))
+    }
+
+    async fn get(&mut self) -> Result<[u8; 16], Refusal> {
+        let md5 = match self {
+            Self::Known(md5) => *md5,
+            Self::Aside(task) => task.await.map_err(|_| Refusal::new(ErrorCode::InternalError))?,
+        };
+        *self = Self::Known(md5);
+        Ok(md5)
     }
 }
 

@@ -229,6 +229,7 @@ impl FileService {
         mut rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Option<Node>, Refusal>,
     ) -> Result<Option<Node>, Refusal> {
         let partition = spot.partition();
+        let mut writes = self.writers.one(&partition).await;
         for _ in 0..MAX_ATTEMPTS {
             let changed = self.transact(&partition, children::reads_to_change(&spot.name), |view| {
                 let old = match entry(spot, view)? {
@@ -254,7 +255,11 @@ impl FileService {
                     return Ok(new);
                 }
                 Changed::Met(reservation) => self.end(spot.space, &reservation).await?,
-                Changed::Length => reserved = Some(self.reserve(spot.space).await?),
+                Changed::Length => {
+                    drop(writes);
+                    reserved = Some(self.reserve(spot.space).await?);
+                    writes = self.writers.one(&partition).await;
+                }
             }
         }
         Err(ErrorCode::ServerBusy.into())

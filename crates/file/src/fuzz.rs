@@ -6,8 +6,8 @@ use crate::{names, rename};
 pub fn rename_source(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for endpoint in ["http://127.0.0.1:10004/a", "http://a.file.localhost"] {
-        if let Some(object) = rename::source_object(text, endpoint, "a", "s") {
-            let _ = names::path(&object, false);
+        if let Some((address, _)) = rename::source_in(text, endpoint, "a", "s") {
+            let _ = names::path(&address.object, false);
         }
     }
 }

@@ -35,6 +35,7 @@ mod snapshot;
 mod source;
 mod tree;
 mod usage;
+mod writers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +59,7 @@ use moves::Turns;
 use opens::{OpenTable, PATIENCE};
 use record::Share;
 use usage::Usages;
+use writers::Writers;
 
 /// The type of bodies that are documents.
 const XML: &str = "application/xml";
@@ -75,6 +77,7 @@ pub struct FileService {
     shares: Generations<Share>,
     gate: Arc<Gate>,
     turns: Arc<Turns>,
+    writers: Arc<Writers>,
     opens: Arc<OpenTable>,
     /// Share snapshots are taken one at a time.
     snapshots: Arc<tokio::sync::Mutex<()>>,
@@ -89,9 +92,22 @@ impl FileService {
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
         let shares = Generations::new(store.clone(), accounts.clone());
         let opens = OpenTable::new(PATIENCE);
-        let (gate, turns, snapshots, kept, usages) = Default::default();
+        let (gate, turns, writers, snapshots, kept, usages) = Default::default();
         let copies = Arc::new(Copies::new(store.clone(), keys::COPIES, None));
-        Self { store, extents, accounts, shares, gate, turns, opens, snapshots, kept, usages, copies }
+        Self {
+            store,
+            extents,
+            accounts,
+            shares,
+            gate,
+            turns,
+            writers,
+            opens,
+            snapshots,
+            kept,
+            usages,
+            copies,
+        }
     }
 
     /// The same, but SMB clients have so long to answer a break of what they cache.

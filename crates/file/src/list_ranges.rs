@@ -2,21 +2,28 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use http::StatusCode;
 use lazuli_concurrency::FileUse;
 use lazuli_extents::{Change, Diff, Error, Held, Ranges};
-use lazuli_protocol::{ByteRange, ErrorCode, Refusal, Request, Response, xml};
+use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response, xml};
+use lazuli_store::{Partition, SpaceId, Which, prefix_range};
 
 use crate::children::At;
 use crate::content::unreadable;
+use crate::level::Listing;
 use crate::record::{File, Node};
 use crate::reply::{put, validators};
 use crate::tree::Target;
-use crate::{FileService, XML, opens, snapshot};
+use crate::{FileService, XML, keys, opens, snapshot};
 
 /// Ranges that a reply lists.
 const MAX_RANGES: usize = 100_000;
+/// Directories that a search takes at once.
+const CHUNK: usize = 256;
 const PREVIOUS: &str = "prevsharesnapshot";
+/// Whether a file is found that had another name then, or was in another directory.
+const SUPPORT_RENAME: &str = "x-ms-file-support-rename";
 
 impl FileService {
     /// List Ranges.
@@ -60,7 +67,16 @@ impl FileService {
 
     /// What the file was in the snapshot that a request compares it with.
     async fn previous(&self, request: &Request, newer: &File) -> Result<Option<(Node, Held)>, Refusal> {
-        let Some(id) = snapshot::parse(&request.query, PREVIOUS)? else { return Ok(None) };
+        let follows = request.headers.flag(SUPPORT_RENAME)?;
+        let Some(id) = snapshot::parse(&request.query, PREVIOUS)? else {
+            return match follows {
+                None => Ok(None),
+                Some(_) => {
+                    Err(Refusal::new(ErrorCode::UnsupportedHeader).detail("HeaderName", SUPPORT_RENAME))
+                }
+            };
+        };
+        let follows = follows.unwrap_or_default();
         if snapshot::named(&request.query)?.is_some_and(|own| own < id) {
             return Err(ErrorCode::PreviousSnapshotCannotBeNewer.into());
         }
@@ -73,17 +89,45 @@ impl FileService {
         })?;
         let at = share.snapshot.map_or(At::Now, |snapshot| At::Epoch(snapshot.epoch));
         let pin = self.extents.pins().pin();
-        let found = self.find_target(&Target { share, at, ..target }).await;
-        let (node, _) = found.map_err(|refusal| match refusal.code() {
-            ErrorCode::ResourceNotFound => ErrorCode::FileGenerationMismatch.into(),
-            _ => refusal,
-        })?;
-        match &node.file {
-            Some(file) if file.incarnation == newer.incarnation => {
-                let held = pin.hold([&file.content]);
-                Ok(Some((node, held)))
+        let is_same = |node: &Node| node.file.as_ref().is_some_and(|it| it.incarnation == newer.incarnation);
+        let space = share.space;
+        let found = match self.find_target(&Target { share, at, ..target }).await {
+            Ok((node, _)) => Some(node),
+            Err(refusal) if refusal.code() == ErrorCode::ResourceNotFound => None,
+            Err(refusal) => return Err(refusal),
+        };
+        let node = match found.filter(is_same) {
+            None if follows => self.search(space, at, is_same).await?,
+            found => found,
+        };
+        let node = node.ok_or(ErrorCode::FileGenerationMismatch)?;
+        let held = pin.hold(node.file.as_ref().map(|file| &file.content));
+        Ok(Some((node, held)))
+    }
+
+    /// Looks for a file in the whole share, directory by directory, in no order.
+    async fn search(
+        &self,
+        space: SpaceId,
+        at: At,
+        is_it: impl Fn(&Node) -> bool,
+    ) -> Result<Option<Node>, Refusal> {
+        let all = prefix_range(&[keys::DIRECTORIES]);
+        let end = (all.end, Bytes::new());
+        let mut from = (all.start, Bytes::new());
+        loop {
+            let page = self.store.scan_space(space, from, Some(end.clone()), Which::First, CHUNK);
+            let page = page.await.map_err(lazuli_generations::unreadable)?;
+            for (directory, _) in page.rows {
+                let mut listing = Listing::new(Partition::new(space, directory), b"", b"", at);
+                while let Some(children) = self.more(&mut listing, usize::MAX).await? {
+                    if let Some((_, found)) = children.into_iter().find(|(_, node)| is_it(node)) {
+                        return Ok(Some(found));
+                    }
+                }
             }
-            _ => Err(ErrorCode::FileGenerationMismatch.into()),
+            let Some(next) = page.next else { return Ok(None) };
+            from = next;
         }
     }
 }

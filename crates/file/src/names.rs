@@ -44,11 +44,17 @@ impl Name {
     }
 }
 
-/// The names in a path below a share. `keep_dots`: dots at the end of a name count; else they are dropped.
+/// The names in a path below a share, at which something may be made. `keep_dots`: dots at the end of a name count; else
+/// they are dropped.
 pub(crate) fn path(object: &str, keep_dots: bool) -> Result<Vec<Name>, Refusal> {
-    if object.encode_utf16().take(MAX_PATH_UNITS + 1).count() > MAX_PATH_UNITS {
-        return Err(bad_path());
-    }
+    let names = existing_path(object, keep_dots)?;
+    let is_long = object.encode_utf16().take(MAX_PATH_UNITS + 1).count() > MAX_PATH_UNITS;
+    if is_long || names.len() > MAX_DEPTH { Err(bad_path()) } else { Ok(names) }
+}
+
+/// The names in a path to something that is there. It may lie deeper than anything can be made: directories above it can
+/// be moved.
+pub(crate) fn existing_path(object: &str, keep_dots: bool) -> Result<Vec<Name>, Refusal> {
     // A directory may be addressed with a slash at its end.
     let object = object.strip_suffix('/').unwrap_or(object);
     if object.is_empty() {
@@ -58,8 +64,7 @@ pub(crate) fn path(object: &str, keep_dots: bool) -> Result<Vec<Name>, Refusal> 
         true => Name::parse(name),
         false => Name::parse(name.trim_end_matches('.')),
     });
-    let names = names.collect::<Result<Vec<_>, _>>()?;
-    if names.len() > MAX_DEPTH { Err(bad_path()) } else { Ok(names) }
+    names.collect()
 }
 
 /// What a name, or the beginning of one, is compared by.
@@ -118,6 +123,11 @@ mod tests {
         }
         assert!(texts(&"x".repeat(255), false).is_some());
         assert!(texts(&vec!["d"; 250].join("/"), false).is_some());
+        let long = vec!["x".repeat(204); 10].join("/");
+        assert!(texts(&format!("{long}x"), false).is_none() && texts(&long[1..], false).is_some());
+        for moved in [&deep, &format!("{long}x")] {
+            assert!(existing_path(moved, false).is_ok());
+        }
     }
 
     #[test]

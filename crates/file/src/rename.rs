@@ -10,7 +10,9 @@ use lazuli_concurrency::{FileUse, LeaseId, Stamp, Timestamp};
 use lazuli_generations::carry_through;
 use lazuli_protocol::address::Address;
 use lazuli_protocol::request::Caller;
-use lazuli_protocol::{ErrorCode, Headers, Metadata, Query, Refusal, Request, Response, ServiceKind};
+use lazuli_protocol::{
+    ErrorCode, Headers, Metadata, Query, Refusal, Request, Response, ServiceKind, SourceRead,
+};
 use lazuli_store::{Attempts, Change, Mutation, SpaceId, TransactError, View};
 
 use crate::children::{self, At};
@@ -26,6 +28,8 @@ use crate::usage::Reservation;
 use crate::{FileService, keys, share_gone};
 
 const SOURCE: &str = "x-ms-file-rename-source";
+/// How often a move gives way to those who write, before it has them wait.
+const FAIR: usize = 2;
 
 /// What a request asks for.
 pub(crate) struct Rename {
@@ -60,7 +64,7 @@ impl FileService {
 
     async fn rename(&self, request: Request, is_directory: bool) -> Result<Response, Refusal> {
         let headers = &request.headers;
-        let source = source(&request)?;
+        let source = self.renamed(&request).await?;
         let properties = SentProperties::parse(headers, request.version, Purpose::Rename)?;
         let metadata = Metadata::from_headers(headers)?;
         let target = self.target(&request).await?;
@@ -97,12 +101,38 @@ impl FileService {
         }
     }
 
+    /// The path that a request names as the source, if the caller may write there.
+    async fn renamed(&self, request: &Request) -> Result<Vec<Name>, Refusal> {
+        let text = request.headers.required(SOURCE)?;
+        let keeps_dots = request.headers.flag("x-ms-source-allow-trailing-dot")?.unwrap_or_default();
+        let found = source_in(text, &request.endpoint, &request.account.name, &request.container);
+        let (address, query) = found.ok_or_else(|| Refusal::invalid_header(SOURCE, text))?;
+        // A signature for one file does not speak of another, so that has to bring its own.
+        if matches!(request.caller, Caller::Sas(_)) && request.query.get("sr") == Some("f") {
+            if !query.contains("sig") {
+                return Err(ErrorCode::AuthorizationResourceTypeMismatch.into());
+            }
+            let read = SourceRead {
+                operation: request.operation,
+                address: &address,
+                query: &query,
+                authorization: None,
+                version: request.version,
+                secure: request.secure,
+                peer: request.peer,
+                now: request.now,
+            };
+            self.copies.sources()?.access.admit(&read, self).await?;
+        }
+        names::existing_path(&address.object, keeps_dots)
+    }
+
     async fn carry_out(&self, rename: &Rename, admission: &mut Admission) -> Result<(Node, NodeId), Refusal> {
         let (space, is_directory) = (rename.space, rename.is_directory);
         let _turn = if is_directory { Some(self.turns.take(space).await) } else { None };
         let (source, sources) = rename.source.split_last().ok_or(ErrorCode::ResourceNotFound)?;
         let (target, targets) = rename.target.split_last().ok_or(ErrorCode::ResourceAlreadyExists)?;
-        for _ in 0..MAX_ATTEMPTS {
+        for attempt in 0..MAX_ATTEMPTS {
             let from = self.directories(sources, rename).await?.ok_or(ErrorCode::ResourceNotFound)?;
             let to = self.directories(targets, rename).await?.ok_or(ErrorCode::ParentNotFound)?;
             let parent = |path: &[NodeId]| path.last().copied().unwrap_or(NodeId::ROOT);
@@ -118,7 +148,16 @@ impl FileService {
             admission.check(spot.file(spot.parent))?;
             let renamed = match from.parent == spot.parent {
                 true => self.rename_within(rename, admission, &from, &spot).await?,
-                false => self.rename_across(rename, admission, &from, &spot, &to).await?,
+                false => {
+                    // While directories are summed up, nothing goes from one to another.
+                    let freed = self.usages.still(space).await;
+                    let partitions = [from.partition(), spot.partition()];
+                    let _alone = match attempt {
+                        ..FAIR => None,
+                        _ => Some(self.writers.none(&partitions).await),
+                    };
+                    self.rename_across(rename, admission, &from, &spot, &to, freed).await?
+                }
             };
             if let Some(node) = renamed {
                 return Ok((node, spot.parent));
@@ -151,6 +190,7 @@ impl FileService {
         if !is_same {
             reads.keys.extend([keys::child(&to.name.folded), keys::moving(&to.name.folded)]);
         }
+        let mut writes = self.writers.one(&partition).await;
         let mut attempts = Attempts::new(&*self.store, &self.gate, &partition);
         let mut freed: Option<Reservation> = None;
         loop {
@@ -177,8 +217,9 @@ impl FileService {
                 freed = self.usages.try_reserve(from.space);
                 if freed.is_none() {
                     // Whoever has reserved something may wait in the line that this stands in.
-                    drop(attempts);
+                    drop((attempts, writes));
                     freed = Some(self.reserve(from.space).await?);
+                    writes = self.writers.one(&partition).await;
                     attempts = Attempts::new(&*self.store, &self.gate, &partition);
                     continue;
                 }
@@ -202,6 +243,7 @@ impl FileService {
         from: &Spot,
         to: &Spot,
         path: &[NodeId],
+        mut freed: Reservation,
     ) -> Result<Option<Node>, Refusal> {
         let space = rename.space;
         let pin = self.extents.pins().pin();
@@ -225,13 +267,15 @@ impl FileService {
             after: record(&new)?,
             replaced: replaced.as_ref().map(record).transpose()?,
         });
-        let freed = self.reserve_freed(space, replaced.as_ref()).await?;
-        // While directories are summed up, nothing goes from one to another.
-        let _still = if freed.is_none() { Some(self.usages.still(space).await) } else { None };
+        let grown = children::growth(replaced.as_ref(), None);
+        if grown != 0 {
+            freed.ask(grown, 0)?;
+        }
         if self.attempt(space, &work).await? == Attempted::Again {
+            freed.cancel();
             return Ok(None);
         }
-        freed.into_iter().for_each(Reservation::keep);
+        freed.keep();
         self.extents.released(replaced.as_ref().map_or(0, allocated));
         Ok(Some(new))
     }
@@ -350,28 +394,15 @@ fn rows(
     Ok(mutations)
 }
 
-/// The path that a request names as the source.
-fn source(request: &Request) -> Result<Vec<Name>, Refusal> {
-    let text = request.headers.required(SOURCE)?;
-    let keeps_dots = request.headers.flag("x-ms-source-allow-trailing-dot")?.unwrap_or_default();
-    let object = source_object(text, &request.endpoint, &request.account.name, &request.container);
-    let object = object.ok_or_else(|| Refusal::invalid_header(SOURCE, text))?;
-    // A signature for one file does not speak of another.
-    if matches!(request.caller, Caller::Sas(_)) && request.query.get("sr") == Some("f") {
-        return Err(ErrorCode::AuthorizationResourceTypeMismatch.into());
-    }
-    names::path(&object, keeps_dots)
-}
-
-/// What a URL addresses in a share, if it is of that share. The client reached us at `endpoint`.
-pub(crate) fn source_object(text: &str, endpoint: &str, account: &str, share: &str) -> Option<String> {
+/// What a URL addresses in a share, and its query, if it is of that share. The client reached us at `endpoint`.
+pub(crate) fn source_in(text: &str, endpoint: &str, account: &str, share: &str) -> Option<(Address, Query)> {
     let uri: Uri = text.parse().ok()?;
     let query = Query::parse(uri.query().unwrap_or_default()).ok()?;
     let host = uri.authority()?.as_str();
     let suffix = own_suffix(endpoint);
     let address = Address::parse(ServiceKind::File, host, uri.path(), &query, suffix.as_slice()).ok()?;
     let is_here = address.account == account && address.container == share;
-    (is_here && !query.contains("sharesnapshot")).then_some(address.object)
+    (is_here && !query.contains("sharesnapshot")).then_some((address, query))
 }
 
 /// What comes after the account in the host name that the client reached us by, if it names the account there.
@@ -407,7 +438,7 @@ mod tests {
             (PATH, "http://127.0.0.1:10004/lapis/docs/%zz", None),
             (PATH, "", None),
         ] {
-            let found = source_object(text, endpoint, "lapis", "docs");
+            let found = source_in(text, endpoint, "lapis", "docs").map(|(address, _)| address.object);
             assert_eq!(found.as_deref(), object, "{endpoint} {text}");
         }
     }

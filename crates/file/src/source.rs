@@ -74,7 +74,7 @@ impl FileService {
         let address = url.address(ServiceKind::File, &sources.host_suffixes)?;
         shares::check_share(&address.container)?;
         let keep_dots = request.headers.flag("x-ms-source-allow-trailing-dot")?.unwrap_or_default();
-        let path = names::path(&address.object, keep_dots)?;
+        let path = names::existing_path(&address.object, keep_dots)?;
         let account = sources.admit(request, url, &address, Operation::GetFile, self).await?;
         let mut share = self.share(&account, &address.container).await?;
         let space = share.space;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lazuli_protocol::request::Request;
-use lazuli_protocol::{Account, ErrorCode, Headers, Query, Refusal, names as shares};
+use lazuli_protocol::{Account, ErrorCode, Headers, Operation, Query, Refusal, names as shares};
 use lazuli_store::{MAX_SCAN_ROWS, Partition, ReadSet, Reads, SpaceId, View};
 
 use crate::children::{self, At};
@@ -63,7 +63,14 @@ impl FileService {
     /// What a request addresses: in a snapshot, if it names one.
     pub(crate) async fn target(&self, request: &Request) -> Result<Target, Refusal> {
         let keep_dots = request.headers.flag("x-ms-allow-trailing-dot")?.unwrap_or_default();
-        let path = names::path(&request.object, keep_dots)?;
+        let path = match request.operation {
+            Operation::CreateDirectory
+            | Operation::CreateFile
+            | Operation::CopyFile
+            | Operation::RenameDirectory
+            | Operation::RenameFile => names::path(&request.object, keep_dots)?,
+            _ => names::existing_path(&request.object, keep_dots)?,
+        };
         let share = self.addressed_share(request).await?;
         let at = share.snapshot.map_or(At::Now, |snapshot| At::Epoch(snapshot.epoch));
         Ok(Target { share, path, at, patience: patience(&request.query)? })

@@ -15,8 +15,7 @@ use lazuli_store::{Partition, Reads, SpaceId, Which, prefix_range};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
-use crate::record::Node;
-use crate::{FileService, children, keys};
+use crate::{FileService, keys};
 
 /// Directories that are read at once.
 const CHUNK: usize = 1024;
@@ -30,10 +29,11 @@ impl Usages {
         self.0.lock().entry(space).or_default().clone()
     }
 
-    /// Waits until no sum of that share is being made, and keeps it so.
-    pub(crate) async fn still(&self, space: SpaceId) -> OwnedRwLockReadGuard<()> {
-        let changes = self.of(space).changes.clone();
-        changes.read_owned().await
+    /// Leave to free bytes in a share, whether or not their sum is known: waits only until none is being made.
+    pub(crate) async fn still(&self, space: SpaceId) -> Reservation {
+        let usage = self.of(space);
+        let change = usage.changes.clone().read_owned().await;
+        Reservation { usage, asked: None, _change: change }
     }
 
     /// Leave to change lengths in a share, if nobody has to be waited for.
@@ -134,6 +134,12 @@ impl Reservation {
         self.asked = Some(promised);
     }
 
+    /// The change was not made.
+    pub(crate) fn cancel(mut self) {
+        let asked = self.asked.take().unwrap_or_default();
+        self.usage.sums.lock().bytes -= asked.max(0);
+    }
+
     /// The change is committed. What it frees can be used from now on.
     pub(crate) fn keep(mut self) {
         let asked = self.asked.take().unwrap_or_default();
@@ -155,21 +161,6 @@ impl FileService {
         let reservation = self.reserve(space).await?;
         let sums = *reservation.usage.sums.lock();
         Ok(sums.bytes.saturating_add(sums.promised).max(0).unsigned_abs())
-    }
-
-    /// Leave to remove something, if it takes room.
-    pub(crate) async fn reserve_freed(
-        &self,
-        space: SpaceId,
-        gone: Option<&Node>,
-    ) -> Result<Option<Reservation>, Refusal> {
-        let grown = children::growth(gone, None);
-        if grown == 0 {
-            return Ok(None);
-        }
-        let mut reserved = self.reserve(space).await?;
-        reserved.ask(grown, 0)?;
-        Ok(Some(reserved))
     }
 
     /// Leave to change lengths in a share.

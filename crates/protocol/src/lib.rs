@@ -5,6 +5,7 @@ pub mod account;
 pub mod address;
 pub mod cors;
 pub mod date;
+pub mod digest;
 pub mod error;
 #[doc(hidden)]
 pub mod fuzz;

@@ -48,6 +48,8 @@ pub struct Parts {
     pub extents: Arc<dyn Extents>,
     /// Accounts.
     pub accounts: AccountDirectory,
+    /// Who is let in.
+    pub gate: Arc<Gate>,
 }
 
 /// Makes a service.
@@ -158,7 +160,8 @@ async fn open<S: Service + Clone + 'static>(
         clock: Arc::new(StoreClock(store.clone())),
         host_suffixes: vec![],
     });
-    let service = make(Parts { store: store.clone(), extents, accounts: accounts.clone() });
+    let parts = Parts { store: store.clone(), extents, accounts: accounts.clone(), gate: gate.clone() };
+    let service = make(parts);
     let level = ServiceLevel::new(kind, accounts.clone(), Some(Arc::new(service.clone())));
     let address = ([127, 0, 0, 1], 0).into();
     let endpoint = Endpoint { kind, address, service: Arc::new(level) };

@@ -1,5 +1,7 @@
 //! Get File, Put Range, List Ranges, a new length.
 
+use base64::Engine as _;
+
 use crate::support::{make_file, start, write};
 
 #[tokio::test]
@@ -57,6 +59,25 @@ async fn four_tebibytes_of_nothing_cost_nothing() {
 }
 
 #[tokio::test]
+async fn a_range_is_verified_by_either_digest_and_the_reply_tells_it() {
+    let server = start().await;
+    make_file(&server, "f", 100_000).await;
+    for length in [3, 100_000] {
+        let put = async |digest: &str| {
+            let headers = format!("x-ms-write: update\nx-ms-range: bytes=0-{}\n{digest}", length - 1);
+            server.put("/docs/f?comp=range", &headers, vec![b'x'; length]).await.expect(201)
+        };
+        let plain = put("").await;
+        let md5 = plain.header("content-md5").unwrap();
+        assert_eq!(put(&format!("content-md5: {md5}")).await.header("content-md5"), Some(md5));
+        let crc64 = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &vec![b'x'; length]);
+        let crc64 = base64::engine::general_purpose::STANDARD.encode(crc64.to_le_bytes());
+        let reply = put(&format!("x-ms-content-crc64: {crc64}")).await;
+        assert_eq!(reply.header("x-ms-content-crc64"), Some(crc64.as_str()));
+    }
+}
+
+#[tokio::test]
 async fn bad_ranges_are_refused_and_nothing_changes() {
     let server = start().await;
     make_file(&server, "f", 10).await;
@@ -68,6 +89,11 @@ async fn bad_ranges_are_refused_and_nothing_changes() {
     put("x-ms-write: clear\nx-ms-range: bytes=0-2", "abc").await.refused(400, "InvalidHeaderValue");
     let wrong = "x-ms-write: update\nx-ms-range: bytes=0-2\ncontent-md5: AAAAAAAAAAAAAAAAAAAAAA==";
     put(wrong, "abc").await.refused(400, "Md5Mismatch");
+    let wrong = "x-ms-write: update\nx-ms-range: bytes=0-2\nx-ms-content-crc64: AAAAAAAAAAA=";
+    put(wrong, "abc").await.refused(400, "Crc64Mismatch");
+    let both = "x-ms-write: update\nx-ms-range: bytes=0-2\nx-ms-content-crc64: AAAAAAAAAAA=\n\
+        content-md5: kAFQmDzST7DWlj99KOF/cg==";
+    put(both, "abc").await.refused(400, "InvalidInput");
     let large = "x-ms-write: update\nx-ms-range: bytes=0-4194304";
     put(large, "abc").await.refused(413, "RequestBodyTooLarge");
     assert_eq!(server.get("/docs/f", "").await.expect(200).body, vec![0; 10]);

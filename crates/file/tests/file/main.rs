@@ -12,6 +12,7 @@ mod nodes;
 mod opens;
 mod quota;
 mod races;
+mod range_diff;
 mod rename;
 mod share_lease;
 mod shares;

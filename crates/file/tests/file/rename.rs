@@ -1,5 +1,8 @@
 //! Rename File, Rename Directory and Delete Directory.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use lazuli_auth::sign;
 use lazuli_auth::sign::Resource;
 use lazuli_protocol::ServiceKind;
@@ -25,6 +28,7 @@ async fn content(server: &Server, path: &str) -> String {
     server.get(&format!("/docs/{path}"), "").await.expect(200).text().to_owned()
 }
 
+const INVALID_PATH: &str = "InvalidFileOrDirectoryPathName";
 const REPLACE: &str = "x-ms-file-rename-replace-if-exists: true";
 
 #[tokio::test]
@@ -278,4 +282,79 @@ async fn a_signature_has_to_allow_writing_to_both_names() {
     ask("f", "docs/g", "w").await.refused(403, "AuthorizationResourceTypeMismatch");
     ask("s", "docs", "w").await.expect(200);
     assert_eq!(names(&server, "").await, ["g"]);
+}
+
+#[tokio::test]
+async fn a_signature_for_one_file_needs_another_for_the_source() {
+    let server = start().await;
+    make_file(&server, "f", 1).await;
+    let sign = |path: &str, permissions: &str| {
+        let resource = Resource { service: ServiceKind::File, account: ACCOUNT, path, timestamp: "" };
+        let fields = [("sv", "2022-11-02"), ("sr", "f"), ("sp", permissions), ("se", "2099-12-31T00:00:00Z")];
+        sign::service_sas(&resource, &key(), &fields)
+    };
+    let ask = async |of_source: String| {
+        let url = format!("http://{}/{ACCOUNT}/docs/f?{of_source}", server.address);
+        let headers = format!("x-ms-file-rename-source: {url}");
+        let target = format!("/docs/g?comp=rename&{}", sign("docs/g", "w"));
+        server.send("PUT", &target, &headers, "").await
+    };
+    ask(sign("docs/f", "r")).await.refused(403, "AuthorizationPermissionMismatch");
+    ask(sign("docs/other", "w")).await.refused(403, "AuthenticationFailed");
+    ask(String::new()).await.refused(403, "AuthorizationResourceTypeMismatch");
+    assert_eq!(names(&server, "").await, ["f"]);
+    ask(sign("docs/f", "w")).await.expect(200);
+    assert_eq!(names(&server, "").await, ["g"]);
+}
+
+#[tokio::test]
+async fn what_lies_below_a_directory_that_is_moved_can_be_deeper_than_anything_is_made() {
+    let server = start().await;
+    let deep = |from: usize, to: usize| (from..to).map(|n| format!("d{n}")).collect::<Vec<_>>().join("/");
+    for to in 1..=250 {
+        make_directory(&server, &deep(0, to)).await;
+    }
+    let below = deep(0, 251);
+    server.put(&format!("/docs/{below}?restype=directory"), "", "").await.refused(400, INVALID_PATH);
+    make_directory(&server, "top").await;
+    rename_directory(&server, "d0", "top/d0", "").await.expect(200);
+    let moved = format!("top/{}", deep(0, 250));
+    server.get(&format!("/docs/{moved}?restype=directory"), "").await.expect(200);
+    server
+        .put(&format!("/docs/{moved}/f"), "x-ms-type: file\nx-ms-content-length: 1", "")
+        .await
+        .refused(400, INVALID_PATH);
+    rename_directory(&server, &moved, &format!("{moved}x"), "").await.refused(400, INVALID_PATH);
+    rename_directory(&server, &moved, "short", "").await.expect(200);
+}
+
+#[tokio::test]
+async fn a_move_comes_to_its_turn_under_constant_writes() {
+    let server = Arc::new(start().await);
+    make_directory(&server, "a").await;
+    make_directory(&server, "b").await;
+    make_file(&server, "a/f", 4096).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut writers = vec![];
+    for n in 0..32_u8 {
+        let (server, stop) = (server.clone(), stop.clone());
+        writers.push(tokio::spawn(async move {
+            let mut written = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let headers = "x-ms-write: update\nx-ms-range: bytes=0-511";
+                let reply = server.put("/docs/a/f?comp=range", headers, vec![n; 512]).await;
+                assert!([201, 404].contains(&reply.status.as_u16()), "{:?}", reply.outcome());
+                written += u32::from(reply.status == 201);
+            }
+            written
+        }));
+    }
+    for _ in 0..3 {
+        rename(&server, "a/f", "b/f", "").await.expect(200);
+        rename(&server, "b/f", "a/f", "").await.expect(200);
+    }
+    stop.store(true, Ordering::Relaxed);
+    for writer in writers {
+        assert!(writer.await.unwrap() > 0);
+    }
 }

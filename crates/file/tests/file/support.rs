@@ -1,48 +1,23 @@
 //! A file service to be tested, and what most tests need.
 
-use std::sync::Arc;
-
-use async_trait::async_trait;
-use lazuli_concurrency::Timestamp;
 use lazuli_copy::CopySources;
 use lazuli_file::FileService;
 use lazuli_outbound::Outbound;
-use lazuli_protocol::{Account, ErrorCode, Refusal, Service, ServiceKind, SourceAccess, SourceRead};
+use lazuli_protocol::ServiceKind;
 use lazuli_testing::TestServer;
 
 pub(crate) type Server = TestServer<FileService>;
 
-/// Judges no signatures: sources are of the caller's own account.
-struct Nobody;
-
-#[async_trait]
-impl SourceAccess for Nobody {
-    async fn admit(&self, _: &SourceRead<'_>, _: &dyn Service) -> Result<Arc<Account>, Refusal> {
-        Err(ErrorCode::AuthenticationFailed.into())
-    }
-
-    async fn account(&self, _: &str) -> Result<Arc<Account>, Refusal> {
-        Err(ErrorCode::AuthenticationFailed.into())
-    }
-
-    fn now(&self) -> Timestamp {
-        lazuli_testing::NOW
-    }
-}
-
-fn sources() -> CopySources {
-    CopySources {
-        access: Arc::new(Nobody),
-        host_suffixes: vec![],
-        outbound: Outbound::new(vec!["*".parse().unwrap()]),
-        neighbours: Default::default(),
-    }
-}
-
 /// A server with a share `docs`.
 pub(crate) async fn start() -> Server {
     let make = |parts: lazuli_testing::Parts| {
-        FileService::new(parts.store, parts.extents, parts.accounts).with_copy_sources(sources())
+        let sources = CopySources {
+            access: parts.gate,
+            host_suffixes: vec![],
+            outbound: Outbound::new(vec!["*".parse().unwrap()]),
+            neighbours: Default::default(),
+        };
+        FileService::new(parts.store, parts.extents, parts.accounts).with_copy_sources(sources)
     };
     let server = lazuli_testing::start(ServiceKind::File, make).await;
     server.put("/docs?restype=share", "", "").await.expect(201);

@@ -1,0 +1,52 @@
+//! What a client says that the digest of its body is.
+
+use http::HeaderMap;
+
+use crate::error::{ErrorCode, Refusal};
+use crate::header::Headers;
+
+/// The digests that were sent: one of them, or none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SentDigests {
+    /// `Content-MD5`.
+    pub md5: Option<[u8; 16]>,
+    /// `x-ms-content-crc64`.
+    pub crc64: Option<u64>,
+}
+
+impl SentDigests {
+    /// What the headers of a request say.
+    pub fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let md5 = headers.md5("content-md5")?;
+        let crc64 = headers.crc64("x-ms-content-crc64")?.map(u64::from_le_bytes);
+        if md5.is_some() && crc64.is_some() {
+            return Err(Refusal::new(ErrorCode::InvalidInput)
+                .message("A body is verified with Content-MD5 or x-ms-content-crc64, not with both."));
+        }
+        Ok(Self { md5, crc64 })
+    }
+
+    /// Refuses a body that is not what was meant.
+    pub fn check(&self, md5: Option<[u8; 16]>, crc64: u64) -> Result<(), Refusal> {
+        self.check_md5(md5)?;
+        self.check_crc64(crc64)
+    }
+
+    /// The same, by its MD5 alone.
+    pub fn check_md5(&self, md5: Option<[u8; 16]>) -> Result<(), Refusal> {
+        if self.md5.is_some_and(|sent| md5 != Some(sent)) {
+            Err(ErrorCode::Md5Mismatch.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The same, by its CRC alone.
+    pub fn check_crc64(&self, crc64: u64) -> Result<(), Refusal> {
+        if self.crc64.is_some_and(|sent| sent != crc64) {
+            Err(ErrorCode::Crc64Mismatch.into())
+        } else {
+            Ok(())
+        }
+    }
+}

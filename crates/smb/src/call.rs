@@ -11,7 +11,7 @@ use crate::open::{FileId, Open};
 use crate::server::Server;
 use crate::session::{Session, TreeConnect};
 use crate::wire::cursor::Truncated;
-use crate::wire::header::{Command, Header};
+use crate::wire::header::{Command, Header, flags};
 use crate::wire::status::Status;
 
 /// What a command answers: a status that may come with a body, the body after the header, and bytes that follow it.
@@ -109,6 +109,15 @@ impl Call {
     /// The session.
     pub(crate) fn session(&self) -> Result<&Arc<Session>, Status> {
         self.session.as_ref().ok_or(Status::USER_SESSION_DELETED)
+    }
+
+    /// The session of another connection with whose key the request was signed. Nothing is signed with the key of a
+    /// session for who does not have it: the same message number would be used twice.
+    pub(crate) fn session_elsewhere(&self) -> Option<Arc<Session>> {
+        let session = self.server.sessions.get(self.header.session_id)?;
+        let key = session.signing(&self.connection)?;
+        let is_signed = self.header.flags & flags::SIGNED != 0 && key.verify(&self.message);
+        is_signed.then_some(session)
     }
 
     /// The share.

@@ -38,6 +38,9 @@ pub(crate) async fn answer(call: &mut Call) -> Answer {
     match command {
         Command::Negotiate => return negotiate::negotiate(call).await,
         Command::SessionSetup => {
+            if call.session.is_none() && session_setup::is_binding(call) {
+                call.session = call.session_elsewhere();
+            }
             check_signature(call)?;
             return session_setup::session_setup(call).await;
         }
@@ -49,6 +52,9 @@ pub(crate) async fn answer(call: &mut Call) -> Answer {
     }
     check_login(call)?;
     check_signature(call)?;
+    if call.session()?.is_anonymous() && matches!(command, Command::TreeConnect | Command::Create) {
+        return Err(Status::ACCESS_DENIED.into());
+    }
     match command {
         Command::Logoff => return tree::logoff(call).await,
         Command::TreeConnect => return tree::connect(call).await,
@@ -89,12 +95,13 @@ fn check_login(call: &Call) -> Result<(), Status> {
 
 /// Refuses what is signed wrongly, or not at all if it has to be. What is encrypted needs no signature.
 fn check_signature(call: &Call) -> Result<(), Status> {
-    let Some(login) = call.session.as_ref().and_then(|session| session.login()) else { return Ok(()) };
+    let Some(session) = &call.session else { return Ok(()) };
+    let Some((login, key)) = session.login().zip(session.signing(&call.connection)) else { return Ok(()) };
     if call.sealed_by.is_some() {
         return Ok(());
     }
     let is_signed = call.header.flags & flags::SIGNED != 0;
-    if is_signed && !login.keys.signing.verify(&call.message) || !is_signed && login.must_sign {
+    if is_signed && !key.verify(&call.message) || !is_signed && login.must_sign {
         return Err(Status::ACCESS_DENIED);
     }
     Ok(())

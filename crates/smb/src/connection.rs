@@ -47,7 +47,11 @@ const ROOM: u32 = 1024;
 
 /// A connection.
 pub(crate) struct Connection {
+    /// Tells it from all others.
+    pub(crate) number: u64,
     pub(crate) peer: SocketAddr,
+    /// The address that the client has reached.
+    pub(crate) local: Option<SocketAddr>,
     /// What client and server have agreed on.
     pub(crate) negotiated: OnceLock<Negotiated>,
     /// The hash over the messages that negotiated it.
@@ -79,10 +83,13 @@ pub(crate) async fn serve(
     peer: SocketAddr,
     closing: CancellationToken,
 ) {
+    let local = stream.local_addr().ok();
     let (mut reader, mut writer) = stream.into_split();
     let (outgoing, mut queue) = mpsc::unbounded_channel();
     let connection = Arc::new(Connection {
+        number: server.number(),
         peer,
+        local,
         negotiated: OnceLock::new(),
         preauth: Mutex::default(),
         sessions: Mutex::default(),
@@ -111,7 +118,9 @@ pub(crate) async fn serve(
     connection.closed.cancel();
     let sessions: Vec<_> = connection.sessions.lock().drain().collect();
     for session in sessions.into_iter().filter_map(|id| server.sessions.get(id)) {
-        session.end(&server, true).await;
+        if session.leave(&connection) {
+            session.end(&server, true).await;
+        }
     }
     let _ = writing.await;
 }
@@ -141,6 +150,21 @@ impl Connection {
         sessions.insert(session.id);
         server.sessions.add(session);
         Ok(())
+    }
+
+    /// A session of another connection is used on this one, too. Refused if it has too many.
+    pub(crate) fn join_session(&self, id: u64) -> Result<(), Status> {
+        let mut sessions = self.sessions.lock();
+        if sessions.len() >= MAX_SESSIONS {
+            return Err(Status::INSUFFICIENT_RESOURCES);
+        }
+        sessions.insert(id);
+        Ok(())
+    }
+
+    /// A session is gone.
+    pub(crate) fn forget_session(&self, id: u64) {
+        self.sessions.lock().remove(&id);
     }
 
     /// A session has ended, or was never set up.
@@ -425,13 +449,14 @@ fn answer(call: &Call, answered: crate::call::Answer, pended: bool) -> Response 
         header.tree_id = id;
     }
     let is_signed = call.header.flags & flags::SIGNED != 0;
-    let mut signed_by = call.session.clone().filter(|_| is_signed && call.sealed_by.is_none());
+    let session = call.session.clone().or_else(|| call.session_elsewhere());
+    let mut signed_by = session.filter(|_| is_signed && call.sealed_by.is_none());
     if let Some(session) = reply.session.take() {
         header.session_id = session.id;
         let is_set_up = !status.is_error() && session.login().is_some();
         signed_by = (is_set_up && call.sealed_by.is_none()).then_some(session);
     }
-    let signed_by = signed_by.filter(|session| session.login().is_some());
+    let signed_by = signed_by.and_then(|session| session.signing(&call.connection));
     Response { header, body: reply.body, data: reply.data, signed_by, seen_by: reply.sees_response }
 }
 

@@ -8,7 +8,7 @@ mod preauth;
 mod seal;
 mod sign;
 
-pub(crate) use keys::{KeyContext, SessionKey, SessionKeys};
+pub(crate) use keys::{KeyContext, SessionKey, SessionKeys, signing_key};
 pub(crate) use preauth::Preauth;
 pub(crate) use seal::{Cipher, Sealing, TRANSFORM_HEADER, Transform, Unsealed};
 pub(crate) use sign::{SigningAlgorithm, SigningKey};

@@ -298,7 +298,7 @@ fn send(server: &Server, told: &Break, open: &Open, session: &Session) {
         }
         .write(),
     };
-    if let Some(connection) = session.connection.upgrade() {
+    if let Some(connection) = session.connection() {
         connection.notify(Command::OplockBreak, session, body);
     }
 }

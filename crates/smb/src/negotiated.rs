@@ -51,6 +51,9 @@ impl Dialect {
         if self >= Self::Smb210 {
             capabilities |= capability::LEASING | capability::LARGE_MTU;
         }
+        if self >= Self::Smb300 {
+            capabilities |= client & capability::MULTI_CHANNEL;
+        }
         // In 3.1.1 contexts say so.
         if matches!(self, Self::Smb300 | Self::Smb302) {
             capabilities |= client & capability::ENCRYPTION;
@@ -102,6 +105,28 @@ impl Negotiated {
     /// Whether the server insists on signatures.
     pub(crate) const fn must_sign(&self) -> bool {
         self.mode & mode::SIGNING_REQUIRED != 0
+    }
+
+    /// Whether a session that was set up where this was agreed on can be used where the other was, and why not.
+    pub(crate) fn may_bind(&self, other: &Self) -> Result<(), Status> {
+        if self.signing != other.signing {
+            if self.signing == SigningAlgorithm::AesGmac {
+                return Err(Status::REQUEST_OUT_OF_SEQUENCE);
+            }
+            if other.signing == SigningAlgorithm::AesGmac {
+                return Err(Status::NOT_SUPPORTED);
+            }
+        }
+        if other.dialect < Dialect::Smb300 {
+            return Err(Status::REQUEST_NOT_ACCEPTED);
+        }
+        if self.dialect != other.dialect || self.cipher != other.cipher {
+            return Err(Status::INVALID_PARAMETER);
+        }
+        if self.client_guid != other.client_guid {
+            return Err(Status::USER_SESSION_DELETED);
+        }
+        Ok(())
     }
 
     /// `FSCTL_VALIDATE_NEGOTIATE_INFO`: the client repeats, signed, what it offered, and is told, signed, what it was
@@ -164,9 +189,9 @@ mod tests {
         for (offered, dialect, signing, cipher, capabilities) in [
             (&ALL[..1], Dialect::Smb202, HmacSha256, None, 0),
             (&ALL[..2], Dialect::Smb210, HmacSha256, None, 0x06),
-            (&ALL[..3], Dialect::Smb300, AesCmac, Some(Cipher::Aes128Ccm), 0x46),
-            (&ALL[..4], Dialect::Smb302, AesCmac, Some(Cipher::Aes128Ccm), 0x46),
-            (&ALL[..], Dialect::Smb311, AesGmac, Some(Cipher::Aes128Gcm), 0x06),
+            (&ALL[..3], Dialect::Smb300, AesCmac, Some(Cipher::Aes128Ccm), 0x4e),
+            (&ALL[..4], Dialect::Smb302, AesCmac, Some(Cipher::Aes128Ccm), 0x4e),
+            (&ALL[..], Dialect::Smb311, AesGmac, Some(Cipher::Aes128Gcm), 0x0e),
         ] {
             let chosen = Negotiated::choose(&offer(offered), false).expect("chosen");
             assert_eq!(
@@ -202,6 +227,30 @@ mod tests {
     }
 
     #[test]
+    fn a_session_is_bound_only_to_what_is_as_safe_and_of_the_same_client() {
+        use SigningAlgorithm::{AesCmac, AesGmac, HmacSha256};
+        let new = || Negotiated::choose(&offer(&ALL), false).expect("chosen");
+        let signed = |signing| Negotiated { signing, ..new() };
+        let old = Negotiated::choose(&offer(&ALL[..2]), false).expect("chosen");
+        for (session, channel, outcome) in [
+            (new(), new(), Ok(())),
+            (signed(AesCmac), signed(HmacSha256), Ok(())),
+            (signed(AesGmac), signed(AesCmac), Err(Status::REQUEST_OUT_OF_SEQUENCE)),
+            (signed(AesGmac), old.clone(), Err(Status::REQUEST_OUT_OF_SEQUENCE)),
+            (signed(AesCmac), signed(AesGmac), Err(Status::NOT_SUPPORTED)),
+            (old.clone(), signed(AesGmac), Err(Status::NOT_SUPPORTED)),
+            (old.clone(), signed(AesCmac), Err(Status::INVALID_PARAMETER)),
+            (signed(AesCmac), old.clone(), Err(Status::REQUEST_NOT_ACCEPTED)),
+            (old.clone(), old, Err(Status::REQUEST_NOT_ACCEPTED)),
+            (new(), Negotiated { dialect: Dialect::Smb302, ..new() }, Err(Status::INVALID_PARAMETER)),
+            (new(), Negotiated { cipher: None, ..new() }, Err(Status::INVALID_PARAMETER)),
+            (new(), Negotiated { client_guid: [9; 16], ..new() }, Err(Status::USER_SESSION_DELETED)),
+        ] {
+            assert_eq!(session.may_bind(&channel), outcome, "{session:?} {channel:?}");
+        }
+    }
+
+    #[test]
     fn a_client_that_offered_something_else_is_not_told_anything() {
         let chosen = Negotiated::choose(&offer(&ALL[..4]), false).expect("chosen");
         let said = |capabilities: u32, guid: u8, mode: u16, dialects: &[u16]| {
@@ -211,7 +260,7 @@ mod tests {
             chosen.validate(&writer.finish(), [8; 16])
         };
         let answer = said(0x7f, 5, 1, &ALL[..4]).expect("an answer");
-        assert_eq!(answer, [&[0x46, 0, 0, 0][..], &[8; 16], &[1, 0], &[0x02, 0x03]].concat());
+        assert_eq!(answer, [&[0x4e, 0, 0, 0][..], &[8; 16], &[1, 0], &[0x02, 0x03]].concat());
         assert_eq!(said(0x3f, 5, 1, &ALL[..4]), None);
         assert_eq!(said(0x7f, 6, 1, &ALL[..4]), None);
         assert_eq!(said(0x7f, 5, 3, &ALL[..4]), None);

@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::call::SeesResponse;
-use crate::crypto::TRANSFORM_HEADER;
+use crate::crypto::{SigningKey, TRANSFORM_HEADER};
 use crate::frame;
 use crate::session::Session;
 use crate::wire::cursor::Writer;
@@ -31,8 +31,8 @@ pub(crate) struct Response {
     pub(crate) header: Header,
     pub(crate) body: Vec<u8>,
     pub(crate) data: Vec<Bytes>,
-    /// Whose key it is signed with.
-    pub(crate) signed_by: Option<Arc<Session>>,
+    /// What it is signed with.
+    pub(crate) signed_by: Option<Arc<SigningKey>>,
     pub(crate) seen_by: Option<SeesResponse>,
 }
 
@@ -77,9 +77,8 @@ pub(crate) fn pack(responses: Vec<Response>, sealed_by: Option<&Session>) -> Vec
         if !is_last {
             frame.resize(start + length.next_multiple_of(8), 0);
         }
-        let login = response.signed_by.as_ref().and_then(|session| session.login());
-        if let Some(login) = login.filter(|_| keys.is_none()) {
-            login.keys.signing.sign(&mut frame[start..], &apart);
+        if let Some(key) = response.signed_by.filter(|_| keys.is_none()) {
+            key.sign(&mut frame[start..], &apart);
         }
         if let Some(see) = response.seen_by {
             see(&frame[start..]);

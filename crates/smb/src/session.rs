@@ -1,7 +1,7 @@
 //! Sessions: who has logged in, and what they have connected to and opened.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use lazuli_file::native::Tree;
@@ -9,7 +9,8 @@ use lazuli_protocol::Account;
 use parking_lot::Mutex;
 
 use crate::connection::Connection;
-use crate::crypto::{Preauth, SessionKeys};
+use crate::crypto::{Preauth, SessionKeys, SigningKey};
+use crate::negotiated::Negotiated;
 use crate::open::{FileId, Open};
 use crate::server::Server;
 use crate::spnego::Acceptor;
@@ -20,17 +21,31 @@ const MAX_TREES: usize = 1024;
 /// Files that a session can have open at once.
 const MAX_OPENS: usize = 16_384;
 
-/// A session, from the first message that sets it up. It is on one connection, and ends with it.
+/// Connections that a session can be on at once.
+const MAX_CHANNELS: usize = 32;
+
+/// A session, from the first message that sets it up. It ends with the last of its connections.
 pub(crate) struct Session {
     pub(crate) id: u64,
-    pub(crate) connection: Weak<Connection>,
+    /// Where it is used, the connection on which it was set up first.
+    channels: Mutex<Vec<Channel>>,
     /// Once it has logged in. Logging in again changes nothing of it.
     login: OnceLock<Login>,
-    /// While it is being set up, or set up again.
-    pub(crate) setup: Mutex<Option<Setup>>,
+    /// While it is being set up, set up again, or bound to a connection: by the connection.
+    pub(crate) setups: Mutex<HashMap<u64, Setup>>,
+    /// Whether it has logged in again without a name. Then it can use what it has, and have nothing new.
+    is_anonymous: AtomicBool,
     trees: Mutex<HashMap<u32, Arc<TreeConnect>>>,
     opens: Mutex<HashMap<u64, Arc<Open>>>,
     next_tree: AtomicU32,
+}
+
+/// A connection that a session is used on.
+struct Channel {
+    connection: Weak<Connection>,
+    number: u64,
+    /// What signs there; none: the session's own key.
+    signing: Option<Arc<SigningKey>>,
 }
 
 /// A login that is under way.
@@ -47,6 +62,8 @@ pub(crate) struct Login {
     /// The name that the client's machine gave.
     pub(crate) client_name: String,
     pub(crate) keys: SessionKeys,
+    /// What was agreed on where it was set up.
+    pub(crate) negotiated: Negotiated,
     /// Whether every message must be signed, or encrypted.
     pub(crate) must_sign: bool,
     /// Whether every message must be encrypted.
@@ -66,9 +83,14 @@ impl Session {
     pub(crate) fn new(id: u64, connection: &Arc<Connection>) -> Self {
         Self {
             id,
-            connection: Arc::downgrade(connection),
+            channels: Mutex::new(vec![Channel {
+                connection: Arc::downgrade(connection),
+                number: connection.number,
+                signing: None,
+            }]),
             login: OnceLock::new(),
-            setup: Mutex::default(),
+            setups: Mutex::default(),
+            is_anonymous: AtomicBool::new(false),
             trees: Mutex::default(),
             opens: Mutex::default(),
             next_tree: AtomicU32::new(1),
@@ -83,6 +105,50 @@ impl Session {
     /// Somebody has logged in. False if somebody had already.
     pub(crate) fn log_in(&self, login: Login) -> bool {
         self.login.set(login).is_ok()
+    }
+
+    /// Logged in again, with a name or without.
+    pub(crate) fn log_in_again(&self, is_anonymous: bool) {
+        self.is_anonymous.store(is_anonymous, Ordering::Relaxed);
+    }
+
+    /// Whether it has logged in again without a name.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.is_anonymous.load(Ordering::Relaxed)
+    }
+
+    /// A connection on which its client can be reached.
+    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
+        self.channels.lock().iter().find_map(|channel| channel.connection.upgrade())
+    }
+
+    /// What signs its messages on a connection, once it has logged in.
+    pub(crate) fn signing(&self, connection: &Connection) -> Option<Arc<SigningKey>> {
+        let login = self.login()?;
+        let channels = self.channels.lock();
+        let channel = channels.iter().find(|channel| channel.number == connection.number);
+        let signing = channel.and_then(|channel| channel.signing.clone());
+        Some(signing.unwrap_or_else(|| login.keys.signing.clone()))
+    }
+
+    /// It is used on another connection from now on.
+    pub(crate) fn join(&self, connection: &Arc<Connection>, signing: Arc<SigningKey>) -> Result<(), Status> {
+        let mut channels = self.channels.lock();
+        let number = connection.number;
+        if channels.len() >= MAX_CHANNELS || channels.iter().any(|channel| channel.number == number) {
+            return Err(Status::INSUFFICIENT_RESOURCES);
+        }
+        let connection = Arc::downgrade(connection);
+        channels.push(Channel { connection, number, signing: Some(signing) });
+        Ok(())
+    }
+
+    /// A connection is lost. Whether it was the last.
+    pub(crate) fn leave(&self, connection: &Connection) -> bool {
+        let mut channels = self.channels.lock();
+        channels.retain(|channel| channel.number != connection.number);
+        self.setups.lock().remove(&connection.number);
+        channels.is_empty()
     }
 
     /// Connects it to a share, or to the pipes.
@@ -138,6 +204,10 @@ impl Session {
     /// Ends it: everything that is open is closed. `lost`: because its connection is gone, so what is durable stays.
     pub(crate) async fn end(&self, server: &Arc<Server>, lost: bool) {
         server.sessions.remove(self.id);
+        let channels = std::mem::take(&mut *self.channels.lock());
+        for connection in channels.iter().filter_map(|channel| channel.connection.upgrade()) {
+            connection.forget_session(self.id);
+        }
         for open in self.clear() {
             crate::commands::close::end(server, open, lost).await;
         }

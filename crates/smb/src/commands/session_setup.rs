@@ -7,32 +7,52 @@ use lazuli_protocol::Account;
 
 use super::negotiate::random;
 use crate::call::{Answer, Call, Refused, Reply};
-use crate::crypto::{KeyContext, Preauth, SessionKeys};
-use crate::negotiated::Dialect;
+use crate::crypto::{KeyContext, Preauth, SessionKeys, signing_key};
+use crate::negotiated::{Dialect, Negotiated};
 use crate::ntlm::Accepted;
 use crate::session::{Login, Session, Setup};
 use crate::spnego::{Acceptor, Answered, Step};
 use crate::throttle::Attempt;
+use crate::wire::header::flags;
 use crate::wire::session_setup::{Request, response, session_flags};
 use crate::wire::status::Status;
 
-/// Session Setup: a leg of a login, or of logging in again.
+/// What a leg of a login is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aim {
+    /// A new session.
+    New,
+    /// To log in again.
+    Again,
+    /// To use a session on this connection, too.
+    Bind,
+}
+
+/// Whether a request is to use a session of another connection.
+pub(super) fn is_binding(call: &Call) -> bool {
+    Request::parse(&call.message).is_ok_and(|request| request.is_binding)
+}
+
+/// Session Setup: a leg of a login.
 pub(crate) async fn session_setup(call: &Call) -> Answer {
     let request = Request::parse(&call.message)?;
-    if request.is_binding {
-        // Sessions are of one connection.
-        return Err(Status::REQUEST_NOT_ACCEPTED.into());
-    }
-    let session = match call.header.session_id {
-        0 => begin(call)?,
-        _ => call.session()?.clone(),
+    let (session, aim) = match (call.header.session_id, request.is_binding) {
+        (0, true) => return Err(Status::INVALID_PARAMETER.into()),
+        (0, false) => (begin(call)?, Aim::New),
+        (_, true) => (check_binding(call)?, Aim::Bind),
+        (_, false) => {
+            let session = call.session()?.clone();
+            let aim = if session.login().is_some() { Aim::Again } else { Aim::New };
+            (session, aim)
+        }
     };
-    let answer = leg(call, &session, &request).await;
+    let answer = leg(call, &session, &request, aim).await;
     if let Err(Refused { status, .. }) = &answer {
-        tracing::debug!(peer = %call.connection.peer, ?status, "a login is refused");
-        session.setup.lock().take();
-        session.end(&call.server, false).await;
-        call.connection.remove_session(&call.server, session.id);
+        tracing::debug!(peer = %call.connection.peer, ?status, ?aim, "a login is refused");
+        session.setups.lock().remove(&call.connection.number);
+        if aim != Aim::Bind {
+            session.end(&call.server, false).await;
+        }
     }
     answer
 }
@@ -43,47 +63,86 @@ fn begin(call: &Call) -> Result<Arc<Session>, Status> {
     Ok(session)
 }
 
-async fn leg(call: &Call, session: &Arc<Session>, request: &Request<'_>) -> Answer {
+/// The session that is to be used here, too, if it can be. The request was signed with its key, which was checked.
+fn check_binding(call: &Call) -> Result<Arc<Session>, Status> {
+    let session = call.session()?;
+    let login = session.login().ok_or(Status::USER_SESSION_DELETED)?;
+    if call.header.flags & flags::SIGNED == 0 {
+        return Err(Status::INVALID_PARAMETER);
+    }
+    login.negotiated.may_bind(negotiated(call)?)?;
+    if session.is_anonymous() {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    Ok(session.clone())
+}
+
+fn negotiated(call: &Call) -> Result<&Negotiated, Status> {
+    call.connection.negotiated.get().ok_or(Status::INVALID_PARAMETER)
+}
+
+async fn leg(call: &Call, session: &Arc<Session>, request: &Request<'_>, aim: Aim) -> Answer {
     let (step, preauth) = step(call, session, request.token)?;
-    match step {
-        Step::Continue(token) => {
-            let reply = Reply::new(response(0, &token)).with(Status::MORE_PROCESSING_REQUIRED);
-            let hashing = session.clone();
-            Ok(Reply {
-                session: session.login().is_none().then(|| session.clone()),
-                sees_response: Some(Box::new(move |bytes| {
-                    if let Some(setup) = &mut *hashing.setup.lock() {
-                        setup.preauth.add(bytes);
-                    }
-                })),
-                ..reply
-            })
+    let answered = match step {
+        Step::Continue(token) => return Ok(go_on(call, session, aim, &token)),
+        Step::Answered(answered) => answered,
+    };
+    if aim == Aim::Again && answered.answer.is_anonymous() {
+        session.log_in_again(true);
+        return Ok(Reply {
+            session: Some(session.clone()),
+            ..Reply::new(response(session_flags::IS_NULL, &answered.anonymous_token()))
+        });
+    }
+    let (account, accepted, token) = authenticate(call, &answered).await?;
+    let flags = match aim {
+        Aim::New => log_in(call, session, request, &answered, account, &accepted, &preauth)?,
+        Aim::Again => {
+            let flags = check_same(session, &account)?;
+            session.log_in_again(false);
+            flags
         }
-        Step::Answered(answered) => {
-            let (account, accepted, token) = authenticate(call, &answered).await?;
-            let flags = match session.login() {
-                Some(login) => log_in_again(login, &account)?,
-                None => log_in(call, session, request, &answered, account, &accepted, &preauth)?,
-            };
-            replace(call, session, request.previous).await;
-            Ok(Reply { session: Some(session.clone()), ..Reply::new(response(flags, &token)) })
+        Aim::Bind => {
+            let flags = check_same(session, &account)?;
+            let negotiated = negotiated(call)?;
+            let key = signing_key(&accepted.key, key_context(negotiated, &preauth), negotiated.signing);
+            session.join(&call.connection, Arc::new(key))?;
+            call.connection.join_session(session.id)?;
+            flags
         }
+    };
+    if aim == Aim::New {
+        replace(call, session, request.previous).await;
+    }
+    Ok(Reply { session: Some(session.clone()), ..Reply::new(response(flags, &token)) })
+}
+
+/// The answer to a leg that is not the last. Its hash goes into the keys.
+fn go_on(call: &Call, session: &Arc<Session>, aim: Aim, token: &[u8]) -> Reply {
+    let (hashing, number) = (session.clone(), call.connection.number);
+    Reply {
+        session: (aim == Aim::New).then(|| session.clone()),
+        sees_response: Some(Box::new(move |bytes| {
+            if let Some(setup) = hashing.setups.lock().get_mut(&number) {
+                setup.preauth.add(bytes);
+            }
+        })),
+        ..Reply::new(response(0, token)).with(Status::MORE_PROCESSING_REQUIRED)
     }
 }
 
 /// What comes of the client's token, and the hash over everything up to it.
 fn step(call: &Call, session: &Session, token: &[u8]) -> Result<(Step, Preauth), Status> {
     let (nonce, now) = (random()?, call.server.clock.now());
-    let mut place = session.setup.lock();
-    let setup = place.get_or_insert_with(|| Setup {
-        acceptor: Acceptor::default(),
-        preauth: *call.connection.preauth.lock(),
-    });
+    let mut setups = session.setups.lock();
+    let setup = setups
+        .entry(call.connection.number)
+        .or_insert_with(|| Setup { acceptor: Acceptor::default(), preauth: *call.connection.preauth.lock() });
     setup.preauth.add(&call.message);
     let step = setup.acceptor.step(token, nonce, now).map_err(|_| Status::INVALID_PARAMETER)?;
     let preauth = setup.preauth;
     if matches!(step, Step::Answered(_)) {
-        *place = None;
+        setups.remove(&call.connection.number);
     }
     Ok((step, preauth))
 }
@@ -137,20 +196,17 @@ fn log_in(
     accepted: &Accepted,
     preauth: &Preauth,
 ) -> Result<u16, Status> {
-    let negotiated = call.connection.negotiated.get().ok_or(Status::INVALID_PARAMETER)?;
+    let negotiated = negotiated(call)?;
     let must_encrypt = call.server.must_encrypt(call.connection.peer);
     if must_encrypt && negotiated.cipher.is_none() {
         return Err(Status::ACCESS_DENIED);
     }
-    let context = match negotiated.dialect {
-        Dialect::Smb202 | Dialect::Smb210 => KeyContext::Smb2,
-        Dialect::Smb300 | Dialect::Smb302 => KeyContext::Smb30,
-        Dialect::Smb311 => KeyContext::Smb311(preauth),
-    };
+    let context = key_context(negotiated, preauth);
     let login = Login {
         account,
         client_name: answered.answer.workstation.clone(),
         keys: SessionKeys::derive(&accepted.key, context, negotiated.signing, negotiated.cipher),
+        negotiated: negotiated.clone(),
         must_sign: request.must_sign || negotiated.must_sign(),
         must_encrypt,
     };
@@ -160,8 +216,17 @@ fn log_in(
     Ok(if must_encrypt { session_flags::ENCRYPT_DATA } else { 0 })
 }
 
-/// Logging in again changes nothing, and a session stays with its account.
-fn log_in_again(login: &Login, account: &Account) -> Result<u16, Status> {
+const fn key_context<'a>(negotiated: &Negotiated, preauth: &'a Preauth) -> KeyContext<'a> {
+    match negotiated.dialect {
+        Dialect::Smb202 | Dialect::Smb210 => KeyContext::Smb2,
+        Dialect::Smb300 | Dialect::Smb302 => KeyContext::Smb30,
+        Dialect::Smb311 => KeyContext::Smb311(preauth),
+    }
+}
+
+/// A session stays with its account. The flags that the client is told.
+fn check_same(session: &Session, account: &Account) -> Result<u16, Status> {
+    let login = session.login().ok_or(Status::USER_SESSION_DELETED)?;
     match login.account.name == account.name && login.account.generation == account.generation {
         true => Ok(if login.must_encrypt { session_flags::ENCRYPT_DATA } else { 0 }),
         false => Err(Status::ACCESS_DENIED),
@@ -175,11 +240,7 @@ async fn replace(call: &Call, session: &Session, previous: u64) {
     }
     let Some(replaced) = call.server.sessions.get(previous) else { return };
     let accounts = [session.login(), replaced.login()].map(|login| login.map(|login| &login.account.name));
-    if accounts[0].is_none() || accounts[0] != accounts[1] {
-        return;
-    }
-    replaced.end(&call.server, true).await;
-    if let Some(connection) = replaced.connection.upgrade() {
-        connection.remove_session(&call.server, previous);
+    if accounts[0].is_some() && accounts[0] == accounts[1] {
+        replaced.end(&call.server, true).await;
     }
 }

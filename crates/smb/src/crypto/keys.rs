@@ -1,5 +1,7 @@
 //! The keys of a session, derived from the one that its authentication ended with (MS-SMB2 3.1.4.2).
 
+use std::sync::Arc;
+
 use ring::hmac;
 use zeroize::Zeroizing;
 
@@ -25,7 +27,7 @@ pub(crate) enum KeyContext<'a> {
 #[derive(Debug)]
 pub(crate) struct SessionKeys {
     /// Signs both directions.
-    pub(crate) signing: SigningKey,
+    pub(crate) signing: Arc<SigningKey>,
     /// For what the server says; none if no cipher was agreed on.
     pub(crate) outgoing: Option<Sealing>,
     /// For what the client says.
@@ -62,7 +64,7 @@ impl SessionKeys {
             })
         };
         Self {
-            signing: signing_key(key, context, algorithm),
+            signing: Arc::new(signing_key(key, context, algorithm)),
             outgoing: sealing(&SERVER_TO_CLIENT),
             incoming: sealing(&CLIENT_TO_SERVER),
         }

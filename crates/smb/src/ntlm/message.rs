@@ -10,6 +10,9 @@ const SERVER_NAME: &str = "LAZULI";
 /// The longest message that is looked at. Real ones have a few hundred bytes.
 const MAX_MESSAGE: usize = 16 << 10;
 
+/// Where the attributes begin in a response.
+const RESPONSE_ATTRIBUTES: usize = 44;
+
 const OFFER: u32 = 1;
 const CHALLENGE: u32 = 2;
 const ANSWER: u32 = 3;
@@ -106,6 +109,22 @@ fn attributes(now: Timestamp) -> Vec<u8> {
     writer.finish()
 }
 
+/// An attribute of a list, if it has it before its end.
+fn find_attribute(attributes: &[u8], wanted: u16) -> Result<Option<&[u8]>, Malformed> {
+    let mut reader = Reader::new(attributes);
+    while !reader.rest().is_empty() {
+        let (id, length) = (reader.u16()?, usize::from(reader.u16()?));
+        let value = reader.take(length)?;
+        if id == wanted {
+            return Ok(Some(value));
+        }
+        if id == attribute::END {
+            break;
+        }
+    }
+    Ok(None)
+}
+
 /// The client's answer to the challenge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
@@ -141,6 +160,9 @@ impl Answer {
         if flags & flags::UNICODE == 0 {
             return Err(Malformed);
         }
+        if let Some(attributes) = response.get(RESPONSE_ATTRIBUTES..) {
+            find_attribute(attributes, attribute::END)?;
+        }
         let text = |bytes| text(bytes).ok_or(Malformed);
         Ok(Self {
             user: text(user)?,
@@ -163,21 +185,13 @@ impl Answer {
     /// take it away on the wire.
     pub(super) fn signature(&self) -> Option<[u8; 16]> {
         const IS_SIGNED: u32 = 2;
-        let attributes = self.response.get(44..)?;
-        let mut reader = Reader::new(attributes);
-        while let (Ok(id), Ok(length)) = (reader.u16(), reader.u16()) {
-            let value = reader.take(usize::from(length)).ok()?;
-            match id {
-                attribute::END => return None,
-                attribute::FLAGS if Reader::new(value).u32().is_ok_and(|flags| flags & IS_SIGNED != 0) => {
-                    // One that is too short to hold it is not signed right.
-                    let signature = self.bytes.get(Self::SIGNATURE).and_then(|bytes| bytes.try_into().ok());
-                    return Some(signature.unwrap_or_default());
-                }
-                _ => {}
-            }
+        let flags = find_attribute(self.response.get(RESPONSE_ATTRIBUTES..)?, attribute::FLAGS).ok()??;
+        if Reader::new(flags).u32().ok()? & IS_SIGNED == 0 {
+            return None;
         }
-        None
+        // One that is too short to hold it is not signed right.
+        let signature = self.bytes.get(Self::SIGNATURE).and_then(|bytes| bytes.try_into().ok());
+        Some(signature.unwrap_or_default())
     }
 
     /// The message with zeros in place of its signature.

@@ -57,6 +57,15 @@ fn answers_of_older_versions_and_without_a_proof_are_refused() {
 }
 
 #[test]
+fn attributes_that_lead_out_of_the_response_are_refused() {
+    let mut bytes = hex(PUBLISHED_ANSWER);
+    assert!(Answer::parse(&bytes).is_ok());
+    // The length of the first attribute.
+    bytes[178] = 0xff;
+    assert_eq!(Answer::parse(&bytes), Err(Malformed));
+}
+
+#[test]
 fn cut_messages_are_refused() {
     let bytes = hex(PUBLISHED_ANSWER);
     for length in 0..bytes.len() {

@@ -20,7 +20,7 @@ use tokio::io::AsyncRead;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::{Call, Chain, Pend, Reply};
@@ -203,11 +203,16 @@ impl Connection {
         server: &Arc<Server>,
         reader: &mut (impl AsyncRead + Unpin),
     ) -> io::Result<()> {
+        // However many frames it takes.
+        let mut login_by = Instant::now() + LOGIN_TIMEOUT;
         loop {
-            let is_known = self.has_login(server);
-            let frame = match is_known {
-                true => frame::read(reader, MAX_FRAME).await?,
-                false => timeout(LOGIN_TIMEOUT, frame::read(reader, MAX_FIRST_FRAME)).await??,
+            let frame = match self.has_login(server) {
+                true => {
+                    let frame = frame::read(reader, MAX_FRAME).await?;
+                    login_by = Instant::now() + LOGIN_TIMEOUT;
+                    frame
+                }
+                false => timeout_at(login_by, frame::read(reader, MAX_FIRST_FRAME)).await??,
             };
             let Some(frame) = frame else { return Ok(()) };
             if let Err(HangUp) = self.accept(server, frame).await {

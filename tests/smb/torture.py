@@ -280,4 +280,5 @@ def conclude(run: Run, options) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers stop with it
     sys.exit(main())

@@ -17,9 +17,10 @@ SERVICES = ("blob", "queue", "table", "file")
 
 @dataclass
 class Server:
-    """A running server: its endpoints by service, its connection string, its process."""
+    """A running server: its endpoints by service, its port for SMB, its connection string, its process."""
 
     endpoints: dict
+    smb: int
     console: str
     connection_string: str
     data: Path
@@ -44,7 +45,7 @@ def start(data: Path, *options: str) -> Server:
             break
     assert "connect" in said, f"the server did not become ready: {said}"
     endpoints = {service: said[service] for service in SERVICES}
-    return Server(endpoints, said["console"], said["connect"], data, process)
+    return Server(endpoints, int(said["smb"].rpartition(":")[2]), said["console"], said["connect"], data, process)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,8 @@ import re
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -206,3 +208,22 @@ class Samba:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self.log.close()
+
+
+def main() -> int:
+    """servers.py BINARY|smbd -- COMMAND…: runs a command while the server runs, and tells it where the share is."""
+    which, separator, *command = sys.argv[1:]
+    if separator != "--" or not command:
+        print(main.__doc__)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="smb-server-") as directory:
+        os.chmod(directory, 0o755)
+        here, shares = Path(directory) / "server", ["share"]
+        with Samba(here, shares) if which == "smbd" else Lazuli(which, here, shares) as server:
+            told = {"SMB_PORT": str(server.port), "SMB_SHARE": "share", "SMB_USER": ACCOUNT, "SMB_PASSWORD": KEY}
+            return subprocess.run(command, env={**os.environ, **told}).returncode
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main())

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -448,6 +449,21 @@ def test_smbprotocol_as_a_file_system(target, share):
 def test_smbprotocol_with_a_wrong_password_is_refused(target, share):
     for user, password in ((ACCOUNT, "wrong"), ("nobody-here", KEY)):
         refused(Status.LOGON_FAILURE, lambda: Client(target.port, share, user, password))
+
+
+def test_wrong_passwords_cost_time_and_more_with_each(target, share):
+    """Not for the anchor: smbd answers them all at once."""
+    spent = []
+    for _ in range(5):
+        begun = time.monotonic()
+        refused(Status.LOGON_FAILURE, lambda: Client(target.port, share, password="wrong"))
+        spent.append(time.monotonic() - begun)
+    assert spent[4] > 1 > spent[0], spent
+    with Client(target.port, share) as client:
+        assert client.names() == []
+    begun = time.monotonic()
+    refused(Status.LOGON_FAILURE, lambda: Client(target.port, share, password="wrong"))
+    assert time.monotonic() - begun < 1, "the right password has made up for the wrong ones"
 
 
 def impacket(target, dialect=None, user=ACCOUNT, password=KEY):

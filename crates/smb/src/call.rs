@@ -111,8 +111,7 @@ impl Call {
         self.session.as_ref().ok_or(Status::USER_SESSION_DELETED)
     }
 
-    /// The session of another connection with whose key the request was signed. Nothing is signed with the key of a
-    /// session for who does not have it: the same message number would be used twice.
+    /// The session of another connection with whose key the request was signed.
     pub(crate) fn session_elsewhere(&self) -> Option<Arc<Session>> {
         let session = self.server.sessions.get(self.header.session_id)?;
         let key = session.signing(&self.connection)?;

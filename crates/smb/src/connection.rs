@@ -4,7 +4,7 @@
 //! themselves from the first thing that they wait for. What is under way is bounded twice: by the client's credits, and by
 //! bytes, for which the reader waits; a request that has become asynchronous counts no more.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::call::{Call, Chain, Pend, Reply};
 use crate::commands::{self, negotiate};
 use crate::credits::Window;
-use crate::crypto::{Preauth, Transform};
+use crate::crypto::{Preauth, SigningKey, Transform};
 use crate::frame::{self, MAX_FIRST_FRAME, MAX_FRAME, Message, OLD, SEALED};
 use crate::negotiated::{Dialect, Negotiated};
 use crate::outgoing::{self, Frame, Response};
@@ -40,6 +40,8 @@ use crate::wire::status::Status;
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Sessions that a connection can have.
 const MAX_SESSIONS: usize = 1024;
+/// Ended sessions of a connection that are remembered.
+const MAX_ENDED: usize = 16;
 /// Bytes that one credit stands for.
 const CREDIT: usize = 64 << 10;
 /// Credits' worth of requests and responses that may be in memory for one connection.
@@ -58,6 +60,8 @@ pub(crate) struct Connection {
     pub(crate) preauth: Mutex<Preauth>,
     /// Sessions on it, by number.
     sessions: Mutex<HashSet<u64>>,
+    /// What signed messages of sessions that have ended: clients that insist on signatures want to be told so signed.
+    ended: Mutex<VecDeque<(u64, Arc<SigningKey>)>>,
     window: Mutex<Window>,
     /// What is under way, by message id.
     underway: Mutex<HashMap<u64, Underway>>,
@@ -93,6 +97,7 @@ pub(crate) async fn serve(
         negotiated: OnceLock::new(),
         preauth: Mutex::default(),
         sessions: Mutex::default(),
+        ended: Mutex::default(),
         window: Mutex::new(Window::new()),
         underway: Mutex::default(),
         outgoing,
@@ -162,15 +167,27 @@ impl Connection {
         Ok(())
     }
 
-    /// A session is gone.
-    pub(crate) fn forget_session(&self, id: u64) {
+    /// A session is gone. What signed its messages, if it had logged in.
+    pub(crate) fn forget_session(&self, id: u64, signing: Option<Arc<SigningKey>>) {
         self.sessions.lock().remove(&id);
+        let mut ended = self.ended.lock();
+        ended.truncate(MAX_ENDED - 1);
+        if let Some(signing) = signing {
+            ended.push_front((id, signing));
+        }
     }
 
-    /// A session has ended, or was never set up.
-    pub(crate) fn remove_session(&self, server: &Server, id: u64) {
-        self.sessions.lock().remove(&id);
-        server.sessions.remove(id);
+    /// What signs messages about a session that is not on this connection, to a client that has its key. Nothing is signed
+    /// for who does not: the same message number would be used twice with a key.
+    pub(crate) fn signing_of_others(
+        &self,
+        server: &Server,
+        message: &[u8],
+        id: u64,
+    ) -> Option<Arc<SigningKey>> {
+        let ended = self.ended.lock().iter().find(|ended| ended.0 == id).map(|ended| ended.1.clone());
+        let key = ended.or_else(|| server.sessions.get(id)?.signing(self))?;
+        key.verify(message).then_some(key)
     }
 
     /// Hangs up.
@@ -454,14 +471,16 @@ fn answer(call: &Call, answered: crate::call::Answer, pended: bool) -> Response 
         header.tree_id = id;
     }
     let is_signed = call.header.flags & flags::SIGNED != 0;
-    let session = call.session.clone().or_else(|| call.session_elsewhere());
-    let mut signed_by = session.filter(|_| is_signed && call.sealed_by.is_none());
+    let mut signed_by = match &call.session {
+        _ if !is_signed || call.sealed_by.is_some() => None,
+        Some(session) => session.signing(&call.connection),
+        None => call.connection.signing_of_others(&call.server, &call.message, call.header.session_id),
+    };
     if let Some(session) = reply.session.take() {
         header.session_id = session.id;
         let is_set_up = !status.is_error() && session.login().is_some();
-        signed_by = (is_set_up && call.sealed_by.is_none()).then_some(session);
+        signed_by = session.signing(&call.connection).filter(|_| is_set_up && call.sealed_by.is_none());
     }
-    let signed_by = signed_by.and_then(|session| session.signing(&call.connection));
     Response { header, body: reply.body, data: reply.data, signed_by, seen_by: reply.sees_response }
 }
 

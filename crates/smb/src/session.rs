@@ -204,9 +204,10 @@ impl Session {
     /// Ends it: everything that is open is closed. `lost`: because its connection is gone, so what is durable stays.
     pub(crate) async fn end(&self, server: &Arc<Server>, lost: bool) {
         server.sessions.remove(self.id);
-        let channels = std::mem::take(&mut *self.channels.lock());
-        for connection in channels.iter().filter_map(|channel| channel.connection.upgrade()) {
-            connection.forget_session(self.id);
+        let connections: Vec<_> =
+            self.channels.lock().iter().filter_map(|channel| channel.connection.upgrade()).collect();
+        for connection in connections {
+            connection.forget_session(self.id, self.signing(&connection));
         }
         for open in self.clear() {
             crate::commands::close::end(server, open, lost).await;

@@ -1,6 +1,7 @@
 //! Ioctl: the file system controls that clients ask for. What is not known is answered as Samba does.
 
 mod copy_chunk;
+mod interfaces;
 mod snapshots;
 mod sparse;
 
@@ -10,6 +11,7 @@ use crate::rpc::Pipe;
 use crate::wire::cursor::{Reader, Writer};
 use crate::wire::info::MAX_TRANSACT;
 use crate::wire::ioctl::{IoctlRequest, code};
+use crate::wire::negotiate::capability;
 use crate::wire::status::Status;
 
 /// Controls that are about no file.
@@ -35,7 +37,14 @@ pub(crate) async fn ioctl(call: &Call) -> Answer {
         }
         return match request.code {
             code::VALIDATE_NEGOTIATE_INFO => validate_negotiate(call, &request),
-            // There is no distributed file system, and one connection for each session.
+            code::QUERY_NETWORK_INTERFACE_INFO if may_bind(call) => {
+                let output = interfaces::interfaces(call.connection.local);
+                if output.len() > request.room as usize {
+                    return Err(Status::BUFFER_TOO_SMALL.into());
+                }
+                Ok(Reply::new(request.response(&output)))
+            }
+            // There is no distributed file system.
             _ => Err(unknown(call).into()),
         };
     }
@@ -68,6 +77,12 @@ pub(crate) async fn ioctl(call: &Call) -> Answer {
         _ => return Err(unknown(call).into()),
     };
     Ok(Reply::new(request.response(&output)))
+}
+
+/// Whether the client was told that a session can have more than one connection.
+fn may_bind(call: &Call) -> bool {
+    let negotiated = call.connection.negotiated.get();
+    negotiated.is_some_and(|negotiated| negotiated.capabilities & capability::MULTI_CHANNEL != 0)
 }
 
 /// What a control that is not known is answered with.

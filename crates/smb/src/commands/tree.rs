@@ -66,7 +66,6 @@ pub(crate) async fn logoff(call: &Call) -> Answer {
     check_empty(call)?;
     let session = call.session()?;
     session.end(&call.server, false).await;
-    call.connection.remove_session(&call.server, session.id);
     Ok(empty())
 }
 

@@ -7,7 +7,9 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::Connection;
+use crate::negotiated::Dialect;
 use crate::open::{FileId, Open};
+use crate::sequence::{Overtaken, Underway};
 use crate::server::Server;
 use crate::session::{Session, TreeConnect};
 use crate::wire::cursor::Truncated;
@@ -88,6 +90,8 @@ pub(crate) struct Call {
     pub(crate) async_id: u64,
     /// Sends the interim response, once.
     pub(crate) pending: Mutex<Option<Pend>>,
+    /// Counted for the files that it is about, until it is answered.
+    pub(crate) underway: Mutex<Vec<Underway>>,
 }
 
 /// Sees the bytes of a response.
@@ -141,7 +145,21 @@ impl Call {
             return Err(Status::FILE_CLOSED);
         }
         self.chain.lock().file = Some(id);
+        if self.connection.dialect() >= Dialect::Smb300 {
+            self.count(&open)?;
+        }
         Ok(open)
+    }
+
+    /// The request is under way, unless it was overtaken.
+    fn count(&self, open: &Open) -> Result<(), Status> {
+        let command = Command::of(self.header.command);
+        let changes = matches!(command, Some(Command::Write | Command::SetInfo | Command::Ioctl));
+        let is_repeated = self.header.flags & flags::REPLAY != 0;
+        let admitted = open.sequence.admit(self.header.channel_sequence(), is_repeated, changes);
+        let underway = admitted.map_err(|Overtaken| Status::FILE_NOT_AVAILABLE)?;
+        self.underway.lock().extend(underway);
+        Ok(())
     }
 
     /// Tells the client that this takes time: the interim response. To be called before waiting for others to act; does

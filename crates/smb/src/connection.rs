@@ -407,6 +407,7 @@ impl Connection {
             cancelled,
             async_id,
             pending: Mutex::default(),
+            underway: Mutex::default(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! The file service's table says who has to give up what. Here is who is to be told, and what becomes of an open whose
 //! client is gone: a durable one stays until the client is back, its time is over, or it is in somebody's way.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -34,6 +34,21 @@ pub(crate) struct Handles {
     /// Where the table of opens says what has to be given up.
     pub(crate) breaks: UnboundedSender<Break>,
     heard: Mutex<Option<UnboundedReceiver<Break>>>,
+    /// Opens that are under way, by what their clients named them.
+    beginning: Arc<Mutex<HashSet<(u128, u128)>>>,
+}
+
+/// An open is under way.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    all: Arc<Mutex<HashSet<(u128, u128)>>>,
+    name: (u128, u128),
+}
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.name);
+    }
 }
 
 #[derive(Default)]
@@ -70,7 +85,20 @@ pub(crate) struct Joined {
 impl Handles {
     pub(crate) fn new(first: u64) -> Self {
         let (breaks, heard) = unbounded_channel();
-        Self { known: Mutex::default(), first, breaks, heard: Mutex::new(Some(heard)) }
+        Self {
+            known: Mutex::default(),
+            first,
+            breaks,
+            heard: Mutex::new(Some(heard)),
+            beginning: Arc::default(),
+        }
+    }
+
+    /// A client opens something that it gives a name. None: that is under way already.
+    pub(crate) fn begin(&self, client: u128, guid: u128) -> Option<Beginning> {
+        let name = (client, guid);
+        let is_new = self.beginning.lock().insert(name);
+        is_new.then(|| Beginning { all: self.beginning.clone(), name })
     }
 
     /// The persistent id of what has that number in the table.

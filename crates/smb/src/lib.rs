@@ -22,6 +22,7 @@ mod outgoing;
 mod pattern;
 mod rpc;
 mod security;
+mod sequence;
 mod server;
 mod session;
 mod spnego;

@@ -12,6 +12,7 @@ use crate::call::Call;
 use crate::changes::Watch;
 use crate::commands::query_directory::Listing;
 use crate::rpc::Pipe;
+use crate::sequence::Sequence;
 use crate::session::{Session, TreeConnect};
 use crate::wire::cursor::{Reader, Truncated};
 use crate::wire::status::Status;
@@ -87,6 +88,8 @@ pub(crate) struct Open {
     pub(crate) lease: Option<LeaseKey>,
     /// What it needs to outlive its connection.
     pub(crate) durable: Option<Durable>,
+    /// Which requests were overtaken.
+    pub(crate) sequence: Sequence,
     /// What lock requests were done last, by their places in the sequence.
     pub(crate) lock_sequence: Mutex<[Option<u8>; LOCK_SEQUENCES]>,
     /// What FilePositionInformation says.
@@ -136,6 +139,7 @@ impl Open {
             action: 0,
             lease: None,
             durable: None,
+            sequence: Sequence::new(call.header.channel_sequence()),
             lock_sequence: Mutex::new([None; LOCK_SEQUENCES]),
             position: AtomicU64::new(0),
             mode: AtomicU32::new(0),

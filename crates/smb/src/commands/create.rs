@@ -49,7 +49,8 @@ pub(crate) async fn create(call: &Call) -> Answer {
     if let Some(wanted) = asked.reconnect {
         return durable::reconnect(call, &request, &asked, wanted).await;
     }
-    if let Some(reply) = durable::replay(call, &asked).await? {
+    let _beginning = durable::begin(call, &asked)?;
+    if let Some(reply) = durable::replay(call, &request, &asked).await? {
         return Ok(reply);
     }
     if request.impersonation > DELEGATE {

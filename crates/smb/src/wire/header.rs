@@ -129,6 +129,11 @@ impl Header {
         })
     }
 
+    /// The number that grows when a client has lost one of a session's connections.
+    pub(crate) const fn channel_sequence(&self) -> u16 {
+        self.status as u16
+    }
+
     /// The header of a response to a request, without credits.
     pub(crate) fn answer(&self, status: Status) -> Self {
         let kept = flags::RELATED | flags::PRIORITY | flags::REPLAY;

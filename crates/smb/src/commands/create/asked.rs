@@ -14,7 +14,7 @@ const SECOND_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What the contexts ask for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) lease: Option<Lease>,
     pub(crate) durable: Option<Wish>,

@@ -10,9 +10,9 @@ use super::asked::{Asked, Reconnect};
 use super::path::Path;
 use super::respond;
 use crate::call::{Answer, Call, Reply};
-use crate::handles;
+use crate::handles::{self, Beginning};
 use crate::open::{LeaseKey, Open};
-use crate::wire::create::{CreateRequest, Lease};
+use crate::wire::create::{CreateRequest, Lease, oplock};
 use crate::wire::header::flags;
 use crate::wire::status::Status;
 
@@ -64,8 +64,22 @@ pub(super) async fn reconnect(
     Ok(respond(&open, &info, asked, level, lease))
 }
 
+/// Begins an open that its client has given a name, so that it does not begin twice.
+pub(super) fn begin(call: &Call, asked: &Asked) -> Result<Option<Beginning>, Status> {
+    let Some(guid) = asked.durable.and_then(|wish| wish.create_guid) else { return Ok(None) };
+    match call.server.handles.begin(call.connection.client(), guid) {
+        Some(beginning) => Ok(Some(beginning)),
+        None if call.header.flags & flags::REPLAY != 0 => Err(Status::FILE_NOT_AVAILABLE),
+        None => Err(Status::DUPLICATE_OBJECTID),
+    }
+}
+
 /// Answers an open that was made already: its first answer was lost with the connection.
-pub(super) async fn replay(call: &Call, asked: &Asked) -> Result<Option<Reply>, Status> {
+pub(super) async fn replay(
+    call: &Call,
+    request: &CreateRequest,
+    asked: &Asked,
+) -> Result<Option<Reply>, Status> {
     let Some(guid) = asked.durable.and_then(|wish| wish.create_guid) else { return Ok(None) };
     let Some((open, is_lost)) = call.server.handles.find_guid(call.connection.client(), guid) else {
         return Ok(None);
@@ -84,8 +98,13 @@ pub(super) async fn replay(call: &Call, asked: &Asked) -> Result<Option<Reply>, 
     }
     let info = call.server.files.info(open.file()?).await?;
     call.chain.lock().file = Some(open.id);
-    let (level, lease) = held(call, &open, asked)?;
-    Ok(Some(respond(&open, &info, asked, level, lease)))
+    let (_, lease) = held(call, &open, asked)?;
+    // An oplock is answered as it was asked for, whatever is held.
+    let mut asked = asked.clone();
+    if lease.is_none() && request.oplock_level != oplock::BATCH {
+        asked.durable = None;
+    }
+    Ok(Some(respond(&open, &info, &asked, request.oplock_level, lease)))
 }
 
 /// The oplock or lease that an open has now.

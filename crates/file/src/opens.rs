@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lazuli_concurrency::{ByteRange, Caching, LockConflict, LockKind, NotLocked};
+use lazuli_concurrency::{ByteRange, Caching, LockConflict, LockKind, NotLocked, ShareMode};
 use lazuli_store::SpaceId;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -279,6 +279,11 @@ impl OpenTable {
         act: impl FnOnce(&mut FileState) -> T,
     ) -> Result<T, Closed> {
         self.with(id.file, |state| if state.contains(id.number) { Ok(act(state)) } else { Err(Closed) })
+    }
+
+    /// Whether an open of that mode would be in nobody's way.
+    pub(crate) fn fits(&self, file: FileKey, mode: ShareMode) -> bool {
+        self.peek(file, |state| state.fits(mode)).unwrap_or(true)
     }
 
     /// Gives up a byte-range lock.

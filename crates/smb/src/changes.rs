@@ -11,7 +11,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lazuli_file::{SpaceId, fold_name};
+use lazuli_file::opens::OpenId;
+use lazuli_file::{FileService, SpaceId, fold_name};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -144,6 +145,16 @@ impl Changes {
     /// Something about a file or directory has changed: which, as in [`filter`].
     pub(crate) fn modified(&self, space: SpaceId, path: &str, filter: u32) {
         self.publish(space, path, filter, &[(Action::Modified, path)]);
+    }
+
+    /// The same of something that is open.
+    pub(crate) fn modified_open(&self, files: &FileService, file: OpenId, filter: u32) {
+        if filter == 0 || self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        if let Some(path) = files.path_of(file) {
+            self.modified(file.file.space, &path, filter);
+        }
     }
 
     /// A file or directory has another path. Those who watch it go on doing so.

@@ -104,6 +104,15 @@ mod kind {
 }
 
 impl Descriptor {
+    /// The same with what every file has: an owner, a group and an access list. Who is not named is the system, and without a
+    /// list everybody may do everything.
+    pub(crate) fn complete(mut self) -> Self {
+        self.owner.get_or_insert_with(Sid::system);
+        self.group.get_or_insert_with(Sid::system);
+        self.dacl.get_or_insert_default();
+        self
+    }
+
     /// The parts that a client asks for.
     pub(crate) fn only(mut self, parts: u32) -> Self {
         let wants = |part: u32| parts & part != 0;
@@ -156,6 +165,17 @@ mod tests {
             let again = Descriptor::from_bytes(&descriptor.to_bytes()).unwrap();
             assert_eq!(again, descriptor, "{sddl}");
             assert_eq!(again.to_sddl(), sddl);
+        }
+    }
+
+    #[test]
+    fn what_is_missing_of_a_new_file_is_filled_in() {
+        for (sent, complete) in [
+            ("", "O:SYG:SYD:NO_ACCESS_CONTROL"),
+            ("D:(A;;FA;;;WD)", "O:SYG:SYD:(A;;FA;;;WD)"),
+            ("O:BAG:BUD:P", "O:BAG:BUD:P"),
+        ] {
+            assert_eq!(Descriptor::from_sddl(sent).unwrap().complete().to_sddl(), complete);
         }
     }
 

@@ -21,10 +21,17 @@ impl FileService {
         }
         self.opens.with_open(id, |state| {
             let newest = &mut state.newest;
-            newest.is_frozen = change.written.freezes(newest.is_frozen);
-            newest.keeps_change = change.changed.freezes(newest.keeps_change);
+            newest.is_frozen |= change.written != NewTime::Kept;
+            newest.keeps_change |= change.changed != NewTime::Kept;
         })?;
-        self.change_open(id, move |node, _| change.apply(node)).await
+        self.change_open(id, move |node, _| change.apply(node)).await?;
+        // What is thawed moves with what comes, not with this.
+        self.opens.with_open(id, |state| {
+            let newest = &mut state.newest;
+            newest.is_frozen &= change.written != NewTime::Thawed;
+            newest.keeps_change &= change.changed != NewTime::Thawed;
+        })?;
+        Ok(())
     }
 
     /// Marks a file as sparse, or not.
@@ -122,15 +129,6 @@ impl NewTime {
         match self {
             Self::Set(time) => Some(time),
             _ => None,
-        }
-    }
-
-    /// Whether it stays from now on, given whether it did.
-    fn freezes(self, before: bool) -> bool {
-        match self {
-            Self::Kept => before,
-            Self::Thawed => false,
-            Self::Frozen | Self::Set(_) => true,
         }
     }
 }

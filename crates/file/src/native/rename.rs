@@ -3,15 +3,17 @@
 //! Everybody who has it open has let others delete it, or this open would not be there. So it is renamed for all of them:
 //! where a file is belongs to the file, not to each open. A directory below which something is open stays.
 
+use lazuli_concurrency::{FileAccess, ShareMode};
 use lazuli_generations::carry_through;
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::View;
 
 use super::Failure;
 use crate::FileService;
-use crate::names;
+use crate::children::At;
+use crate::names::{self, Name};
 use crate::opens::newest::Moment;
-use crate::opens::{OpenId, Place};
+use crate::opens::{FileKey, OpenId, Place};
 use crate::record::Node;
 use crate::rename::Rename;
 
@@ -34,6 +36,17 @@ impl FileService {
             let source = names::path(&place.path, true)?;
             if source.is_empty() || target.is_empty() {
                 return Ok(Err(Failure::Denied));
+            }
+            let parents = |path: &[Name]| path.split_last().map(|(_, parents)| parents.to_vec());
+            let parent = match (parents(&source), parents(&target)) {
+                (from, to) if from == to => Some(place.parent),
+                (_, to) => this.walk(id.file.space, &to.unwrap_or_default(), At::Now).await?,
+            };
+            // To put a name into a directory is to write to it, while nobody is about to delete it.
+            let file = parent.map(|node| FileKey { node, ..id.file });
+            let writes = ShareMode { access: FileAccess::WRITE, share: FileAccess::READ | FileAccess::WRITE };
+            if file.is_some_and(|file| !this.opens.fits(file, writes)) {
+                return Ok(Err(Failure::Sharing));
             }
             let path: Vec<_> = target.iter().map(|name| name.text.clone()).collect();
             let rename = Rename::of_open(id.file, is_directory, source, target, replace);

@@ -196,6 +196,11 @@ impl FileState {
         Ok(Step::Done(granted.unwrap_or_default()))
     }
 
+    /// Whether an open of that mode would be in nobody's way.
+    pub(super) fn fits(&self, mode: ShareMode) -> bool {
+        self.opens.values().all(|open| open.mode.fits(mode))
+    }
+
     /// Asks the opens that are in the way to give up handles that only their caches keep. `None`: some are in use.
     fn make_way(&mut self, own: Option<CacheKey>, in_the_way: impl Fn(&Open) -> bool) -> Option<Step<()>> {
         let keys: Vec<_> =

@@ -10,6 +10,7 @@ use crate::handles;
 use crate::open::Open;
 use crate::server::Server;
 use crate::wire::close::{CloseRequest, CloseResponse, response};
+use crate::wire::create::options;
 use crate::wire::status::Status;
 
 /// Close.
@@ -19,7 +20,12 @@ pub(crate) async fn close_file(call: &Call) -> Answer {
     // Only one request closes it.
     let open = call.session()?.remove(open.id).ok_or(Status::FILE_CLOSED)?;
     let about = match open.file {
-        Some(file) if request.postquery => call.server.files.info(file).await.ok(),
+        Some(file) if request.postquery => {
+            // What the client is told is what is there then: the time of the last write is that of the close.
+            // If it fails, so does the close.
+            let _ = call.server.files.flush(file).await;
+            call.server.files.info(file).await.ok()
+        }
         _ => None,
     };
     close(&call.server, &open).await?;
@@ -37,8 +43,13 @@ pub(crate) async fn close(server: &Arc<Server>, open: &Arc<Open>) -> Result<(), 
     server.handles.remove(open);
     open.closed.cancel();
     let Some(file) = open.file else { return Ok(()) };
+    let dooms = open.is_directory && open.options & options::DELETE_ON_CLOSE != 0;
+    let doomed = if dooms { server.files.path_of(file) } else { None };
     if let Some(removed) = server.files.close_open(file).await? {
         server.changes.removed(file.file.space, &removed.path, removed.is_directory);
+    } else if let Some(path) = doomed {
+        // Others have it open; nothing will happen in it any more.
+        server.changes.deleting(file.file.space, &path);
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 use super::{close, pipe};
 use crate::call::{Answer, Call, Reply};
+use crate::changes::filter;
 use crate::handles;
 use crate::open::{Durable, LeaseKey, Open, access};
 use crate::security::Descriptor;
@@ -180,8 +181,17 @@ fn finish(
         ..Open::new(call, server.handles.persistent(opened.id))?
     });
     add(call, &open)?;
-    if action == Action::Created {
-        server.changes.created(opened.id.file.space, &info.path, info.is_directory);
+    let space = opened.id.file.space;
+    match action {
+        Action::Created => server.changes.created(space, &info.path, info.is_directory),
+        Action::Opened => {}
+        Action::Overwritten | Action::Superseded => {
+            server.changes.modified(
+                space,
+                &info.path,
+                filter::ATTRIBUTES | filter::SIZE | filter::LAST_WRITE,
+            );
+        }
     }
     let level = if info.is_directory { oplock::NONE } else { handles::level(opened.caching) };
     let reply = respond(&open, &info, asked, level, lease);
@@ -283,7 +293,7 @@ fn cache(request: &CreateRequest, asked: &Asked, key: Option<LeaseKey>, kind: Ki
 fn permission(asked: &Asked) -> Result<Option<String>, Status> {
     let Some(bytes) = &asked.descriptor else { return Ok(None) };
     let descriptor = Descriptor::from_bytes(bytes).map_err(|_| Status::INVALID_PARAMETER)?;
-    Ok(Some(descriptor.to_sddl()))
+    Ok(Some(descriptor.complete().to_sddl()))
 }
 
 /// The snapshot that is meant, by the path or by a context. Both know only its second.

@@ -91,9 +91,8 @@ async fn about_file(call: &Call, open: &Open, class: u8) -> Result<Known, Status
         }
         class::MODE => number(open.mode()),
         class::ALL => Known::from(104, all(open, &about)),
-        class::ALTERNATE_NAME if is_short(&about.name) => Known::from(8, info::name(&about.name)),
         // There are no names beside those that files were given.
-        class::ALTERNATE_NAME => return Err(Status::OBJECT_NAME_NOT_FOUND),
+        class::ALTERNATE_NAME => Known::from(8, info::name(&about.name)),
         class::STREAM => Known::from(if about.is_directory { 0 } else { 32 }, info::streams(&about)),
         class::COMPRESSION => Known::fixed(info::compression(&about)),
         class::NETWORK_OPEN => Known::fixed(info::network_open(&about)),
@@ -129,16 +128,6 @@ fn name(about: &Info) -> String {
     format!("\\{}", about.path.replace('/', "\\"))
 }
 
-/// Whether a name is one that DOS could have had, and is its own short name.
-fn is_short(name: &str) -> bool {
-    let (stem, extension) = name.split_once('.').unwrap_or((name, "-"));
-    let is_good = |part: &str, most: usize| {
-        (1..=most).contains(&part.len())
-            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'()-@^_`{}~".contains(&byte))
-    };
-    is_good(stem, 8) && is_good(extension, 3)
-}
-
 /// The parts of the security descriptor that are asked for.
 async fn security(call: &Call, open: &Open, parts: u32, room: usize) -> Answer {
     if parts & (part::OWNER | part::GROUP | part::DACL | part::LABEL) != 0 {
@@ -169,24 +158,5 @@ mod tests {
         assert_eq!((cut.status, &cut.body[8..]), (Status::BUFFER_OVERFLOW, &[1, 2, 3, 4, 5][..]));
         let whole = known().answer(100).ok().unwrap();
         assert_eq!((whole.status, whole.body.len()), (Status::SUCCESS, 14));
-    }
-
-    #[test]
-    fn short_names_are_what_dos_could_have_had() {
-        for (name, short) in [
-            ("bufsize.txt", true),
-            ("A", true),
-            ("a~1.b", true),
-            ("longer_name", false),
-            ("a.b.c", false),
-            ("a.text", false),
-            ("a b", false),
-            (".txt", false),
-            ("a.", false),
-            ("ü", false),
-            ("", false),
-        ] {
-            assert_eq!(is_short(name), short, "{name:?}");
-        }
     }
 }

@@ -180,8 +180,7 @@ async fn set_security(call: &Call, open: &Open, parts: u32, input: &[u8]) -> Res
 
 /// Tells those who watch that something about a file has changed.
 fn modified(call: &Call, open: &Open, what: u32) {
-    let Some(file) = open.file else { return };
-    if let Some(path) = call.server.files.path_of(file).filter(|_| what != 0) {
-        call.server.changes.modified(file.file.space, &path, what);
+    if let Some(file) = open.file {
+        call.server.changes.modified_open(&call.server.files, file, what);
     }
 }

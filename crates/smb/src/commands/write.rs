@@ -2,6 +2,7 @@
 
 use super::read::{MAX_LENGTH, MAX_OFFSET};
 use crate::call::{Answer, Call, Reply};
+use crate::changes::filter;
 use crate::open::access;
 use crate::wire::create::options;
 use crate::wire::io::{WriteRequest, write_response};
@@ -28,6 +29,7 @@ pub(crate) async fn write(call: &Call) -> Answer {
     let through = request.through || open.options & options::WRITE_THROUGH != 0;
     if length > 0 {
         call.server.files.write_at(file, request.offset, request.data, through).await?;
+        call.server.changes.modified_open(&call.server.files, file, filter::LAST_WRITE | filter::SIZE);
     }
     Ok(Reply::new(write_response(length)))
 }

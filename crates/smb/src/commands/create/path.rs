@@ -8,7 +8,7 @@ use crate::wire::status::Status;
 /// What names the content of a file as a stream, as which it has no other.
 const DEFAULT_STREAM: &str = "::$DATA";
 /// What no name of a file has.
-const FORBIDDEN: [char; 8] = ['"', '<', '>', '|', '*', '?', ':', '/'];
+const FORBIDDEN: [char; 7] = ['"', '<', '>', '|', '*', '?', ':'];
 
 /// A path with slashes, and the second of the snapshot that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Reads a name with backslashes.
+    /// Reads a name with backslashes. Slashes are taken for them, as Samba does.
     pub(crate) fn parse(name: &str) -> Result<Self, Status> {
         if name.starts_with(['\\', '/']) {
             return Err(Status::INVALID_PARAMETER);
@@ -29,7 +29,7 @@ impl Path {
             _ => name,
         };
         let (mut parts, mut snapshot) = (vec![], None);
-        for part in name.split('\\').filter(|part| !part.is_empty()) {
+        for part in name.split(['\\', '/']).filter(|part| !part.is_empty()) {
             match part {
                 "." => return Err(Status::OBJECT_NAME_INVALID),
                 ".." => {
@@ -75,7 +75,8 @@ mod tests {
             ("a:stream", Err(Status::OBJECT_NAME_INVALID)),
             ("::$DATA", Err(Status::OBJECT_NAME_INVALID)),
             ("a*", Err(Status::OBJECT_NAME_INVALID)),
-            ("a/b", Err(Status::OBJECT_NAME_INVALID)),
+            ("a/b", Ok("a/b")),
+            ("/a", Err(Status::INVALID_PARAMETER)),
             ("a\u{1}", Err(Status::OBJECT_NAME_INVALID)),
         ] {
             assert_eq!(Path::parse(name).map(|path| path.path).as_deref(), path.as_deref(), "{name}");

@@ -36,8 +36,7 @@ pub(crate) fn granted(asked: u32, is_snapshot: bool) -> Result<u32, Status> {
             granted |= stands_for;
         }
     }
-    // Nobody needs a handle to wait for and nothing else.
-    if asked & !known != 0 || asked == 0 || asked == access::SYNCHRONIZE || granted & !most != 0 {
+    if asked & !known != 0 || asked == 0 || granted & !most != 0 {
         return Err(Status::ACCESS_DENIED);
     }
     Ok(if asked & access::MAXIMUM_ALLOWED != 0 { most } else { granted })
@@ -126,8 +125,8 @@ mod tests {
                 .filter(|bit| granted(*bit, is_snapshot).is_err())
                 .fold(0, |all, bit| all | bit)
         };
-        assert_eq!(denied(false), 0x0df0_fe00);
-        assert_eq!(denied(true) & !0x0df0_fe00, 0x500d_0156);
+        assert_eq!(denied(false), 0x0de0_fe00);
+        assert_eq!(denied(true) & !0x0de0_fe00, 0x500d_0156);
         assert_eq!(granted(0, false), Err(Status::ACCESS_DENIED));
         assert_eq!(granted(access::SYSTEM_SECURITY, false), Err(Status::PRIVILEGE_NOT_HELD));
     }

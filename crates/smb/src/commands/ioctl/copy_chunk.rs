@@ -43,15 +43,20 @@ pub(super) async fn copy_chunk(call: &Call, to: &Open, request: &IoctlRequest<'_
         let limits = result(MAX_CHUNKS, MAX_CHUNK_BYTES, MAX_TOTAL_BYTES);
         return Ok(Reply::new(request.response(&limits)).with(Status::INVALID_PARAMETER));
     }
-    let mut total = 0;
+    let (mut done, mut total, mut status) = (0, 0, Status::SUCCESS);
     for chunk in &copy.chunks {
-        copy_one(call, source, target, *chunk).await?;
-        total += chunk.length;
+        // A failure says how far it got, too.
+        if let Err(failed) = copy_one(call, source, target, *chunk).await {
+            status = failed;
+            break;
+        }
+        (done, total) = (done + 1, total + chunk.length);
     }
-    if let Some(path) = call.server.files.path_of(target).filter(|_| total > 0) {
-        call.server.changes.modified(target.file.space, &path, filter::SIZE | filter::LAST_WRITE);
+    if total > 0 {
+        let what = filter::SIZE | filter::LAST_WRITE;
+        call.server.changes.modified_open(&call.server.files, target, what);
     }
-    Ok(Reply::new(request.response(&result(copy.count, 0, total))))
+    Ok(Reply::new(request.response(&result(done, 0, total))).with(status))
 }
 
 /// Whether both handles allow it.

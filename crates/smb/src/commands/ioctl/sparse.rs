@@ -33,9 +33,7 @@ pub(super) async fn zero(call: &Call, open: &Open, input: &[u8]) -> Result<Vec<u
     let file = open.file()?;
     if start < end {
         call.server.files.zero(file, start..end).await?;
-        if let Some(path) = call.server.files.path_of(file) {
-            call.server.changes.modified(file.file.space, &path, filter::LAST_WRITE);
-        }
+        call.server.changes.modified_open(&call.server.files, file, filter::LAST_WRITE);
     }
     Ok(vec![])
 }

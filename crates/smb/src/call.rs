@@ -1,6 +1,7 @@
 //! One request as its command sees it, and what the command answers.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -145,6 +146,7 @@ impl Call {
             return Err(Status::FILE_CLOSED);
         }
         self.chain.lock().file = Some(id);
+        open.is_used.store(true, Ordering::Relaxed);
         if self.connection.dialect() >= Dialect::Smb300 {
             self.count(&open)?;
         }
@@ -160,6 +162,12 @@ impl Call {
         let underway = admitted.map_err(|Overtaken| Status::FILE_NOT_AVAILABLE)?;
         self.underway.lock().extend(underway);
         Ok(())
+    }
+
+    /// Whether nobody wants the answer any more. The connection alone may be lost: the client can ask on another.
+    pub(crate) fn is_given_up(&self) -> bool {
+        let elsewhere = self.session.as_ref().is_some_and(|session| session.is_elsewhere(&self.connection));
+        !(elsewhere && self.connection.is_closed())
     }
 
     /// Tells the client that this takes time: the interim response. To be called before waiting for others to act; does

@@ -190,6 +190,11 @@ impl Connection {
         key.verify(message).then_some(key)
     }
 
+    /// Whether it is lost.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
     /// Hangs up.
     pub(crate) fn close(&self) {
         self.closed.cancel();

@@ -5,6 +5,7 @@
 //! client is gone: a durable one stays until the client is back, its time is over, or it is in somebody's way.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -198,14 +199,11 @@ impl Handles {
         }
     }
 
-    /// The open that a client named so when it opened it.
-    pub(crate) fn find_guid(&self, client: u128, guid: u128) -> Option<(Arc<Open>, bool)> {
+    /// The open that a client named so when it opened it, as long as it has not used it.
+    pub(crate) fn find_named(&self, client: u128, guid: u128) -> Option<(Arc<Open>, bool)> {
         let known = self.known.lock();
         let is_it = |entry: &&Entry| {
-            entry
-                .open
-                .durable
-                .is_some_and(|durable| durable.create_guid == Some(guid) && durable.client == client)
+            entry.open.named == Some((client, guid)) && !entry.open.is_used.load(Ordering::Relaxed)
         };
         known.opens.values().find(is_it).map(|entry| (entry.open.clone(), entry.lost.is_some()))
     }

@@ -1,6 +1,6 @@
 //! What a session has open.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -88,6 +88,10 @@ pub(crate) struct Open {
     pub(crate) lease: Option<LeaseKey>,
     /// What it needs to outlive its connection.
     pub(crate) durable: Option<Durable>,
+    /// What its client named it, which with the client is unique: a client that got no answer asks again by that name.
+    pub(crate) named: Option<(u128, u128)>,
+    /// Whether its client has used it, so that it must have got the answer.
+    pub(crate) is_used: AtomicBool,
     /// Which requests were overtaken.
     pub(crate) sequence: Sequence,
     /// What lock requests were done last, by their places in the sequence.
@@ -139,6 +143,8 @@ impl Open {
             action: 0,
             lease: None,
             durable: None,
+            named: None,
+            is_used: AtomicBool::new(false),
             sequence: Sequence::new(call.header.channel_sequence()),
             lock_sequence: Mutex::new([None; LOCK_SEQUENCES]),
             position: AtomicU64::new(0),

@@ -143,6 +143,11 @@ impl Session {
         Ok(())
     }
 
+    /// Whether it is on another connection, too.
+    pub(crate) fn is_elsewhere(&self, connection: &Connection) -> bool {
+        self.channels.lock().iter().any(|channel| channel.number != connection.number)
+    }
+
     /// A connection is lost. Whether it was the last.
     pub(crate) fn leave(&self, connection: &Connection) -> bool {
         let mut channels = self.channels.lock();

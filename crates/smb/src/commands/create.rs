@@ -140,9 +140,10 @@ async fn wait_for(
     }
     tokio::select! {
         biased;
-        created = create => Ok(created?),
-        () = call.cancelled.cancelled() => Err(Status::CANCELLED),
+        created = &mut create => return Ok(created?),
+        () = call.cancelled.cancelled() => {}
     }
+    if call.is_given_up() { Err(Status::CANCELLED) } else { Ok(create.await?) }
 }
 
 /// Makes an open of what the file service has opened, and the answer.
@@ -177,6 +178,7 @@ fn finish(
             create_guid: wish.create_guid,
             client: call.connection.client(),
         }),
+        named: asked.durable.and_then(|wish| Some((call.connection.client(), wish.create_guid?))),
         mode: AtomicU32::new(request.options & MODE),
         ..Open::new(call, server.handles.persistent(opened.id))?
     });

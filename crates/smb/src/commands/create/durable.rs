@@ -81,7 +81,7 @@ pub(super) async fn replay(
     asked: &Asked,
 ) -> Result<Option<Reply>, Status> {
     let Some(guid) = asked.durable.and_then(|wish| wish.create_guid) else { return Ok(None) };
-    let Some((open, is_lost)) = call.server.handles.find_guid(call.connection.client(), guid) else {
+    let Some((open, is_lost)) = call.server.handles.find_named(call.connection.client(), guid) else {
         return Ok(None);
     };
     if call.header.flags & flags::REPLAY == 0 {

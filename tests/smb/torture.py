@@ -49,11 +49,12 @@ OUT_OF_SCOPE = {
 }  # fmt: skip
 
 # Tests that wait for a break to time out or work through thousands of files. They begin first, so that nobody
-# waits for them in the end.
+# waits for them in the end, and have more time.
 SLOW = [
-    "lease.timeout", "oplock.batch22a", "compound_find.compound_find_close", "lease.oplock", "lease.break",
-    "dir.large-files", "secleak", "dir.many", "replay",
+    "compound_find.compound_find_close", "dir.large-files", "dir.many", "dir.sorted", "credits.skipped_mid",
+    "lease.timeout", "oplock.batch22a", "lease.oplock", "lease.break", "secleak", "fileid", "notify.overflow", "replay",
 ]  # fmt: skip
+SLOW_FACTOR = 3
 
 
 @dataclass
@@ -84,6 +85,10 @@ def matches(test: str, wanted: str) -> bool:
     """GROUP or GROUP.TEST, with or without `smb2.` before it."""
     wanted = "smb2." + wanted.removeprefix("smb2.")
     return test == wanted or test.startswith(wanted + ".")
+
+
+def slow(test: str) -> bool:
+    return any(matches(test, name) for name in SLOW)
 
 
 def read_list(path: Path) -> set[str]:
@@ -152,7 +157,7 @@ class Run:
     def attempts(self, server, test: str) -> Outcome:
         """A test that should pass, or may be about to be listed, has a second chance."""
         first_share, second_share = shares_of(self.tests.index(test))
-        limit, directory = self.options.timeout, self.options.logs
+        limit, directory = self.options.timeout * (SLOW_FACTOR if slow(test) else 1), self.options.logs
         first = run_test(server, test, first_share, limit, directory)
         second_chance = self.options.update or test in self.expected[server.name]
         if first.verdict in ("pass", "skip") or not second_chance:
@@ -248,7 +253,7 @@ def main() -> int:
     if not tests:
         print("no test is named like this")
         return 2
-    tests.sort(key=lambda test: (not any(matches(test, slow) for slow in SLOW), test))
+    tests.sort(key=lambda test: (not slow(test), test))
     shares = [share for index in range(len(tests)) for share in shares_of(index)]
     with tempfile.TemporaryDirectory(prefix="smb-torture-") as directory:
         os.chmod(directory, 0o755)  # smbd serves as another user

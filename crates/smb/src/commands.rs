@@ -20,6 +20,7 @@ mod write;
 
 use crate::call::{Answer, Call};
 use crate::connection::is_paid_for;
+use crate::negotiated::Dialect;
 use crate::wire::header::{Command, flags};
 use crate::wire::status::Status;
 
@@ -55,6 +56,10 @@ pub(crate) async fn answer(call: &mut Call) -> Answer {
     if call.session()?.is_anonymous() && matches!(command, Command::TreeConnect | Command::Create) {
         return Err(Status::ACCESS_DENIED.into());
     }
+    if command == Command::TreeConnect && call.connection.dialect() == Dialect::Smb311 && !is_protected(call)
+    {
+        return Err(Status::ACCESS_DENIED.into());
+    }
     match command {
         Command::Logoff => return tree::logoff(call).await,
         Command::TreeConnect => return tree::connect(call).await,
@@ -81,6 +86,11 @@ pub(crate) async fn answer(call: &mut Call) -> Answer {
         Command::OplockBreak => oplock_break::acknowledge(call),
         _ => Err(Status::NOT_IMPLEMENTED.into()),
     }
+}
+
+/// Whether it shows that the client has the session's key: in 3.1.1 that nobody changed what was said before there was one.
+fn is_protected(call: &Call) -> bool {
+    call.sealed_by.is_some() || call.header.flags & flags::SIGNED != 0
 }
 
 /// Refuses who has not logged in, and what should have been encrypted.

@@ -1,0 +1,244 @@
+//! Connections over a real port: how they begin, who is let in, and what clients never send.
+
+#![allow(clippy::unwrap_used)]
+
+mod client;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use client::*;
+use lazuli_file::FileService;
+use lazuli_protocol::ServiceKind;
+use lazuli_smb::{Options, SmbServer};
+use lazuli_testing::TestServer;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::net::TcpListener;
+
+/// A server over SMB, beside the one over REST.
+struct Server {
+    address: SocketAddr,
+    rest: TestServer<FileService>,
+}
+
+impl Server {
+    async fn start(options: Options) -> Self {
+        let make =
+            |parts: lazuli_testing::Parts| FileService::new(parts.store, parts.extents, parts.accounts);
+        let rest = lazuli_testing::start(ServiceKind::File, make).await;
+        rest.put("/docs?restype=share", "", "").await.expect(201);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let smb = SmbServer::new(rest.service.clone(), rest.accounts.clone(), options);
+        tokio::spawn(async move { smb.serve(listener, std::future::pending()).await });
+        Self { address, rest }
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+
+    /// A client that has logged in, in a dialect that signs nothing unless it is asked to.
+    async fn known_client(&self) -> Client {
+        let mut client = self.client().await;
+        client.negotiate(&[0x0210]).await.unwrap();
+        assert_eq!(client.log_in(lazuli_testing::ACCOUNT, &self.key().await).await, 0);
+        client
+    }
+
+    /// The first key of the account, as its user types it.
+    async fn key(&self) -> String {
+        let account = self.rest.accounts.get(lazuli_testing::ACCOUNT).await.unwrap().unwrap();
+        account.keys[0].to_base64()
+    }
+}
+
+#[tokio::test]
+async fn the_newest_dialect_of_those_offered_is_spoken() {
+    let server = Server::start(Options::default()).await;
+    for (offered, chosen) in
+        [(&[0x0202][..], 0x0202), (&[0x0202, 0x0210], 0x0210), (&[0x0210, 0x0300, 0x0302], 0x0302)]
+    {
+        let response = server.client().await.negotiate(offered).await.unwrap();
+        assert_eq!(response.status, 0);
+        assert_eq!(u16::from_le_bytes([response.body[4], response.body[5]]), chosen);
+    }
+    let response = server.client().await.negotiate(&[0x0100]).await.unwrap();
+    assert_eq!(response.status, NOT_SUPPORTED);
+    let response = server.client().await.negotiate(&[]).await.unwrap();
+    assert_eq!(response.status, INVALID_PARAMETER);
+    let response = server.client().await.negotiate(&[0x0311]).await.unwrap();
+    assert_eq!(response.status, INVALID_PARAMETER, "3.1.1 without its contexts");
+}
+
+#[tokio::test]
+async fn clients_of_the_first_version_are_asked_to_begin_again_or_hung_up_on() {
+    let server = Server::start(Options::default()).await;
+    let frame = |names: &[&str]| {
+        let names: Vec<u8> = names.iter().flat_map(|name| [&[2], name.as_bytes(), &[0]].concat()).collect();
+        let length = (names.len() as u16).to_le_bytes();
+        [b"\xffSMB\x72".as_slice(), &[0; 27], &[0], &length, &names].concat()
+    };
+    let mut client = server.client().await;
+    client.send(&frame(&["NT LM 0.12", "SMB 2.002", "SMB 2.???"])).await;
+    let answer = client.receive().await.expect("an answer");
+    assert_eq!(answer[64 + 4..][..2], [0xff, 0x02]);
+    client.request(NEGOTIATE, &[]);
+    assert_eq!(client.negotiate(&[0x0210]).await.unwrap().status, 0);
+
+    let mut client = server.client().await;
+    client.send(&frame(&["NT LM 0.12"])).await;
+    assert!(client.receive().await.is_none());
+}
+
+#[tokio::test]
+async fn negotiate_comes_first_and_once() {
+    let server = Server::start(Options::default()).await;
+    let mut client = server.client().await;
+    client.call(ECHO, &[4, 0, 0, 0]).await;
+    assert!(client.receive().await.is_none(), "hung up");
+
+    let mut client = server.client().await;
+    client.negotiate(&[0x0210]).await.unwrap();
+    client.negotiate(&[0x0210]).await;
+    assert!(client.receive().await.is_none(), "hung up");
+}
+
+#[tokio::test]
+async fn who_has_the_key_is_the_user_and_nobody_else() {
+    let server = Server::start(Options::default()).await;
+    let key = server.key().await;
+    let account = lazuli_testing::ACCOUNT;
+    for (user, password, status) in [
+        (account, &key[..], 0),
+        (&account.to_uppercase()[..], &key, 0),
+        (account, "wrong", LOGON_FAILURE),
+        ("nobody", &key, LOGON_FAILURE),
+        (account, "", LOGON_FAILURE),
+        ("", "", ACCESS_DENIED),
+    ] {
+        let mut client = server.client().await;
+        client.negotiate(&[0x0210]).await.unwrap();
+        assert_eq!(client.log_in(user, password).await, status, "{user} {password}");
+        let status = if status == 0 { 0 } else { USER_SESSION_DELETED };
+        assert_eq!(client.connect_tree("docs").await, status);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_insists_on_encryption_or_signatures_has_them() {
+    let server = Server::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
+    let mut client = server.client().await;
+    client.negotiate(&[0x0210]).await.unwrap();
+    assert_eq!(client.log_in(lazuli_testing::ACCOUNT, &server.key().await).await, ACCESS_DENIED);
+
+    let server = Server::start(Options { require_signing: true, ..Options::default() }).await;
+    let mut client = server.client().await;
+    let response = client.negotiate(&[0x0210]).await.unwrap();
+    assert_eq!(response.body[2], 3, "enabled and required");
+    assert_eq!(client.log_in(lazuli_testing::ACCOUNT, &server.key().await).await, 0);
+    assert_eq!(client.connect_tree("docs").await, ACCESS_DENIED, "not signed");
+}
+
+#[tokio::test]
+async fn tokens_that_are_none_and_sessions_that_are_not_there_are_refused() {
+    let server = Server::start(Options::default()).await;
+    let mut client = server.client().await;
+    client.negotiate(&[0x0210]).await.unwrap();
+    assert_eq!(client.session_setup(b"nonsense").await.unwrap().status, INVALID_PARAMETER);
+    client.session = 77;
+    assert_eq!(client.session_setup(b"nonsense").await.unwrap().status, USER_SESSION_DELETED);
+    client.session = 78;
+    assert_eq!(client.connect_tree("docs").await, USER_SESSION_DELETED);
+}
+
+/// Panics of any task, whoever notices.
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+/// Requests of all commands with bytes changed, cut and lengthened, alone and in compounds, by a client that has logged in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_a_client_sends_makes_the_server_panic() {
+    const ROUNDS: usize = 1500;
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+        before(panic);
+    }));
+    let server = Server::start(Options::default()).await;
+    let mut dice = StdRng::seed_from_u64(11);
+    let mut client = server.known_client().await;
+    client.connect_tree("docs").await;
+    for round in 0..ROUNDS {
+        let mut frame = vec![];
+        for _ in 0..dice.random_range(1..4) {
+            let command = if dice.random_ratio(1, 3) { CREATE } else { dice.random_range(1..20) };
+            let mut body = if command == CREATE { create(dice.random_range(0..5)) } else { blank(command) };
+            for _ in 0..dice.random_range(0..8) {
+                let at = dice.random_range(0..body.len());
+                body[at] = dice.random();
+            }
+            body.truncate(dice.random_range(0..4 * body.len()));
+            let mut request = client.request(command, &body);
+            request.resize(request.len().next_multiple_of(8), 0);
+            let next = if dice.random_ratio(1, 9) { dice.random() } else { request.len() as u32 };
+            request[20..24].copy_from_slice(&next.to_le_bytes());
+            request[16] |= if dice.random() { 4 } else { 0 };
+            frame.extend(request);
+        }
+        if dice.random_ratio(1, 3) {
+            let at = dice.random_range(0..frame.len());
+            frame[at] = dice.random();
+        }
+        // Most frames end with their last message.
+        let last = frame
+            .rchunks(8)
+            .position(|part| part.starts_with(b"\xfeSMB"))
+            .map(|at| frame.len() - 8 * (at + 1));
+        if let Some(last) = last.filter(|_| dice.random_ratio(5, 6)) {
+            frame[last + 20..last + 24].fill(0);
+        }
+        let sent = client.send(&frame).await;
+        if !sent || round % 16 == 15 {
+            client = server.known_client().await;
+            client.connect_tree("docs").await;
+        }
+    }
+    let mut client = server.known_client().await;
+    assert_eq!(client.connect_tree("docs").await, 0, "it goes on for others");
+    assert_eq!(PANICS.load(Ordering::Relaxed), 0);
+}
+
+/// The body of a request that opens a file or makes it, with all access.
+fn create(number: u8) -> Vec<u8> {
+    let name = [b'f', 0, b'0' + number, 0];
+    let sizes = [&[57, 0, 0, 0][..], &[2, 0, 0, 0], &[0; 16]].concat();
+    let wishes = [0x0200_0000_u32, 0x80, 7, 3, 0].map(u32::to_le_bytes).concat();
+    [&sizes[..], &wishes, &[120, 0, 4, 0], &[0; 8], &name].concat()
+}
+
+/// The body of any other request: about the file that the request before has opened, as far as it is about one.
+fn blank(command: u16) -> Vec<u8> {
+    const SIZES: [u16; 20] = [36, 25, 4, 9, 4, 57, 24, 24, 49, 49, 48, 57, 4, 4, 33, 32, 41, 33, 24, 36];
+    let mut body = vec![0; 96];
+    body[..2].copy_from_slice(&SIZES[usize::from(command)].to_le_bytes());
+    let file = match command {
+        8 | 9 | 17 => 16,
+        16 => 24,
+        _ => 8,
+    };
+    if command > CREATE {
+        body[file..file + 16].fill(0xff);
+    }
+    body
+}
+
+#[tokio::test]
+async fn frames_that_are_too_long_or_none_end_the_connection() {
+    let server = Server::start(Options::default()).await;
+    for bytes in [&[0, 0xff, 0xff, 0xff][..], &[0x81, 0, 0, 0], &[0, 0, 0, 4, 1, 2, 3, 4], &[0, 0, 0, 0]] {
+        let mut client = server.client().await;
+        client.send_raw(bytes).await;
+        assert!(client.receive().await.is_none(), "{bytes:?}");
+    }
+}

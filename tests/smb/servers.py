@@ -95,6 +95,11 @@ class Lazuli:
         self.log.close()
 
 
+    def panics(self) -> list[str]:
+        """Lines of its log that no server should write."""
+        return [line for line in Path(self.log.name).read_text().splitlines() if "panicked at" in line]
+
+
 def create_share(endpoint: str, share: str):
     """Create Share, signed with the account key."""
     headers = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2021-12-02"}

@@ -273,9 +273,11 @@ def main() -> int:
             for server in servers:
                 running.enter_context(server)
             run.start()
+        panics = [line for server in servers if server.name == "lazuli" for line in server.panics()]
     run.summary()
+    print_list("PANICS", panics)
     print(f"\n{len(tests)} tests, {time.monotonic() - begun:.0f} s, logs in {options.logs}")
-    return conclude(run, options)
+    return conclude(run, options) or (1 if panics else 0)
 
 
 def conclude(run: Run, options) -> int:

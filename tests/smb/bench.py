@@ -43,7 +43,8 @@ class Figure:
 
 def smbclient(server, protection: str, commands: list[str]) -> subprocess.Popen:
     """Commands and answers go through files: a pipe that nobody empties would stop the client."""
-    command = ["smbclient", f"//{HOST}/{SHARE}", "-p", str(server.port), "-U", USER, f"--client-protection={protection}"]
+    command = ["smbclient", f"//{HOST}/{SHARE}", "-p", str(server.port), "-U", USER]
+    command.append(f"--client-protection={protection}")
     script, said = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
     script.write("".join(f"{line}\n" for line in commands))
     script.seek(0)
@@ -142,7 +143,7 @@ def table(figures: dict) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lazuli", default=os.environ.get("LAZULI"), help="the binary, a release build [default: $LAZULI]")
+    parser.add_argument("--lazuli", default=os.environ.get("LAZULI"), help="a release build [default: $LAZULI]")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mib", type=int, default=256, help="size of the large file")
     parser.add_argument("--files", type=int, default=10_000, help="small files in a round")

@@ -161,7 +161,7 @@ SHARE_CONF = """
 
 
 class Samba:
-    """A private smbd: no service, no file outside its directory. Root's smbd serves as `nobody`, others as themselves."""
+    """A private smbd: no service, no file outside its directory. Root's serves as `nobody`, others' as themselves."""
 
     name = "samba"
 

@@ -37,7 +37,7 @@ OUT_OF_SCOPE = {
     "no counterpart in Azure Files": [
         "streams", "create_no_streams", "ea", "mangle", "ioctl-on-stream",
         # Tests of other groups that open streams.
-        "ioctl.copy-chunk streams", "lease.request", "oplock.batch26", "oplock.stream1",
+        "compound.compound-padding", "ioctl.copy-chunk streams", "lease.request", "oplock.batch26", "oplock.stream1",
     ],
     "a load or a scan, without pass and fail": ["bench", "maxfid", "scan", "hold-oplock", "hold-sharemode"],
     "waits for another test": ["check-sharemode"],

@@ -66,7 +66,7 @@ const XML: &str = "application/xml";
 /// The key of the permission of whatever has none of its own.
 const INHERITED_PERMISSION: &str = "0*0";
 /// That permission: everything for administrators, the system and whoever has logged in.
-const INHERITED_SDDL: &str = "O:SYG:SYD:(A;OICI;FA;;;BA)(A;OICI;FA;;;SY)(A;OICI;0x1301bf;;;AU)";
+pub const INHERITED_SDDL: &str = "O:SYG:SYD:(A;OICI;FA;;;BA)(A;OICI;FA;;;SY)(A;OICI;0x1301bf;;;AU)";
 
 /// The file service on a store. Clones are the same service.
 #[derive(Clone)]

@@ -18,6 +18,8 @@ use tokio::sync::oneshot;
 
 /// Events that are kept while nobody waits for them. With more, the client is told to look for itself.
 const MAX_EVENTS: usize = 1000;
+/// Bytes of events that are kept for one handle.
+const MAX_BYTES: usize = 64 << 10;
 /// Requests that may wait on one handle.
 const MAX_WAITING: usize = 256;
 
@@ -121,7 +123,7 @@ impl Changes {
             directory: directory.clone(),
             recursive,
             filter,
-            capacity,
+            capacity: capacity.min(MAX_BYTES),
             events: vec![],
             bytes: 0,
             overflowed: false,

@@ -34,6 +34,9 @@ impl Pattern {
 
     /// Whether a name matches.
     pub(crate) fn matches(&self, name: &str) -> bool {
+        if self.0 == ['*'] {
+            return true;
+        }
         let name: Vec<char> = fold_name(name).chars().collect();
         let last_dot = name.iter().rposition(|c| *c == '.');
         // Which beginnings of the pattern match the part of the name that has been read.

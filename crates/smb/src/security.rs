@@ -104,13 +104,14 @@ mod kind {
 }
 
 impl Descriptor {
-    /// The same with what every file has: an owner, a group and an access list. Who is not named is the system, and without a
-    /// list everybody may do everything.
-    pub(crate) fn complete(mut self) -> Self {
-        self.owner.get_or_insert_with(Sid::system);
-        self.group.get_or_insert_with(Sid::system);
-        self.dacl.get_or_insert_default();
-        self
+    /// The same, with the owner, group and access list of another where it has none.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            owner: self.owner.or(other.owner),
+            group: self.group.or(other.group),
+            dacl: self.dacl.or(other.dacl),
+            sacl: self.sacl,
+        }
     }
 
     /// The parts that a client asks for.
@@ -171,11 +172,12 @@ mod tests {
     #[test]
     fn what_is_missing_of_a_new_file_is_filled_in() {
         for (sent, complete) in [
-            ("", "O:SYG:SYD:NO_ACCESS_CONTROL"),
-            ("D:(A;;FA;;;WD)", "O:SYG:SYD:(A;;FA;;;WD)"),
+            ("", "O:SYG:SYD:(A;;FA;;;SY)"),
+            ("D:NO_ACCESS_CONTROL", "O:SYG:SYD:NO_ACCESS_CONTROL"),
             ("O:BAG:BUD:P", "O:BAG:BUD:P"),
         ] {
-            assert_eq!(Descriptor::from_sddl(sent).unwrap().complete().to_sddl(), complete);
+            let other = Descriptor::from_sddl("O:SYG:SYD:(A;;FA;;;SY)S:(AU;SA;FA;;;WD)").unwrap();
+            assert_eq!(Descriptor::from_sddl(sent).unwrap().or(other).to_sddl(), complete);
         }
     }
 

@@ -11,15 +11,20 @@ use crate::{FileService, keys};
 /// Where an enumeration of a directory has come to.
 #[derive(Clone, Debug, Default)]
 pub struct Position {
-    /// The folded name after which it goes on; none at the beginning.
-    after: Option<Vec<u8>>,
+    /// The folded name from which on it goes on; empty at the beginning.
+    start: Vec<u8>,
     is_done: bool,
 }
 
 impl Position {
+    /// At that name.
+    pub fn at(name: &str) -> Self {
+        Self { start: fold(name).into_bytes(), is_done: false }
+    }
+
     /// Behind that name.
     pub fn after(name: &str) -> Self {
-        Self { after: Some(fold(name).into_bytes()), is_done: false }
+        Self { start: behind(fold(name).into_bytes()), is_done: false }
     }
 }
 
@@ -35,12 +40,7 @@ impl FileService {
         let place = self.opens.with_open(id, |state| state.place.clone())?;
         let (FileKey { space, node, epoch }, mut found) = (id.file, vec![]);
         let at = epoch.map_or(At::Now, At::Epoch);
-        let start = position.after.clone().map_or_else(Vec::new, |mut after| {
-            // No name holds such a character.
-            after.push(1);
-            after
-        });
-        let mut listing = Listing::new(keys::directory(space, node), b"", &start, at);
+        let mut listing = Listing::new(keys::directory(space, node), b"", &position.start, at);
         while found.is_empty() && !position.is_done && limit > 0 {
             let Some(entries) = self.more(&mut listing, limit).await? else {
                 position.is_done = true;
@@ -58,9 +58,15 @@ impl FileService {
                     Info { path: path.clone(), parent: node, ..describe(state, stored) }
                 });
                 found.push(open.unwrap_or_else(|| Info::of(&child, node, &path)));
-                position.after = Some(name.to_vec());
+                position.start = behind(name.to_vec());
             }
         }
         Ok(found)
     }
+}
+
+/// Right behind a folded name: no name holds such a character.
+fn behind(mut name: Vec<u8>) -> Vec<u8> {
+    name.push(1);
+    name
 }

@@ -2,7 +2,7 @@
 
 mod asked;
 mod durable;
-mod path;
+pub(super) mod path;
 mod rights;
 
 use std::pin::Pin;
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use lazuli_concurrency::{Caching, FileAccess, ShareMode, Timestamp};
-use lazuli_file::fold_name;
 use lazuli_file::native::{
     Action, CreateRequest as Request, Created, Disposition, Failure, Info, Kind, Tree,
 };
 use lazuli_file::opens::{CacheRequest, Client, OpenId, OpenRequest, Opened, Place};
+use lazuli_file::{INHERITED_SDDL, fold_name};
 use tokio::sync::Notify;
 
 use super::{close, pipe};
@@ -295,7 +295,8 @@ fn cache(request: &CreateRequest, asked: &Asked, key: Option<LeaseKey>, kind: Ki
 fn permission(asked: &Asked) -> Result<Option<String>, Status> {
     let Some(bytes) = &asked.descriptor else { return Ok(None) };
     let descriptor = Descriptor::from_bytes(bytes).map_err(|_| Status::INVALID_PARAMETER)?;
-    Ok(Some(descriptor.complete().to_sddl()))
+    let inherited = Descriptor::from_sddl(INHERITED_SDDL).unwrap_or_default();
+    Ok(Some(descriptor.or(inherited).to_sddl()))
 }
 
 /// The snapshot that is meant, by the path or by a context. Both know only its second.

@@ -3,8 +3,8 @@
 //! A handle remembers its pattern and how far it has come. Between two requests it holds no entries, so what is deleted
 //! meanwhile is not listed and what is added behind the place is.
 
+use lazuli_file::NodeId;
 use lazuli_file::native::{Info, Position};
-use lazuli_file::{NodeId, opens::OpenId};
 
 use crate::call::{Answer, Call, Reply};
 use crate::open::{Open, access};
@@ -30,7 +30,10 @@ impl Listing {
     /// Begins again, perhaps with another pattern.
     fn restart(&mut self, pattern: Option<Pattern>) {
         let pattern = pattern.or(self.pattern.take());
-        *self = Self { pattern, ..Self::default() };
+        let literal = pattern.as_ref().and_then(Pattern::literal);
+        // One name is found without reading the whole directory.
+        let position = literal.map_or_else(Position::default, |name| Position::at(&name));
+        *self = Self { pattern, position, ..Self::default() };
     }
 }
 
@@ -105,16 +108,22 @@ async fn list(
         }
     }
     listing.dots = 2;
+    let is_literal = pattern.literal().is_some();
+    let limit = if is_literal { 1 } else { BATCH.min(page.most.max(1)) };
     loop {
         let before = listing.position.clone();
-        let batch = files.enumerate(id, &mut listing.position, BATCH.min(page.most.max(1))).await?;
+        let batch = files.enumerate(id, &mut listing.position, limit).await?;
         if batch.is_empty() {
             return Ok(());
         }
         let mut last = None;
         for info in &batch {
-            if pattern.matches(&info.name) && !page.add(info, &info.name) {
+            let is_match = pattern.matches(&info.name);
+            if is_match && !page.add(info, &info.name) {
                 listing.position = last.map_or(before, Position::after);
+                return Ok(());
+            }
+            if is_literal && !is_match {
                 return Ok(());
             }
             last = Some(info.name.as_str());

@@ -137,7 +137,7 @@ async fn security(call: &Call, open: &Open, parts: u32, room: usize) -> Answer {
         open.needs(access::SYSTEM_SECURITY)?;
     }
     let sddl = call.server.files.permission_of(open.file()?).await?;
-    let descriptor = Descriptor::from_sddl(&sddl).map_err(|_| Status::FILE_CORRUPT_ERROR)?;
+    let descriptor = Descriptor::from_sddl(&sddl).map_err(|_| Status::NOT_SUPPORTED)?;
     let bytes = descriptor.only(parts).to_bytes();
     if bytes.len() > room {
         let data = (bytes.len() as u32).to_le_bytes().to_vec();

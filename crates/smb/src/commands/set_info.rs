@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use lazuli_file::native::{NewTime, PropertyChange};
 
+use super::create::path::Path;
 use crate::call::{Answer, Call, Reply};
 use crate::changes::filter;
 use crate::open::{Open, access};
@@ -140,8 +141,11 @@ async fn rename(call: &Call, open: &Open, new: NewName) -> Result<(), Status> {
     if new.root != 0 || new.name.is_empty() || new.name.starts_with(':') {
         return Err(Status::INVALID_PARAMETER);
     }
-    let to = new.name.strip_prefix('\\').unwrap_or(&new.name).replace('\\', "/");
-    let file = open.file()?;
+    let to = Path::parse(new.name.strip_prefix('\\').unwrap_or(&new.name))?;
+    if to.snapshot.is_some() {
+        return Err(Status::ACCESS_DENIED);
+    }
+    let (file, to) = (open.file()?, to.path);
     let from = call.server.files.path_of(file).ok_or(Status::FILE_CLOSED)?;
     call.server.files.rename_open(file, &to, new.replace).await?;
     call.server.changes.renamed(file.file.space, &from, &to, open.is_directory);
@@ -171,7 +175,7 @@ async fn set_security(call: &Call, open: &Open, parts: u32, input: &[u8]) -> Res
     let sent = Descriptor::from_bytes(input).map_err(|_| Status::INVALID_SECURITY_DESCR)?;
     let file = open.file()?;
     let kept = call.server.files.permission_of(file).await?;
-    let mut descriptor = Descriptor::from_sddl(&kept).map_err(|_| Status::FILE_CORRUPT_ERROR)?;
+    let mut descriptor = Descriptor::from_sddl(&kept).map_err(|_| Status::NOT_SUPPORTED)?;
     descriptor.replace(parts, sent);
     call.server.files.set_permission(file, &descriptor.to_sddl()).await?;
     modified(call, open, filter::SECURITY);

@@ -79,11 +79,6 @@ pub(crate) struct Sid {
 }
 
 impl Sid {
-    /// The system itself.
-    pub(crate) fn system() -> Self {
-        Self { authority: 5, sub_authorities: vec![18] }
-    }
-
     /// Bytes that it takes.
     pub(crate) fn size(&self) -> usize {
         8 + 4 * self.sub_authorities.len()

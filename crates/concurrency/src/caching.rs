@@ -164,6 +164,8 @@ impl CacheBreak {
 pub struct Beside {
     /// Another has it open, and not only to look at attributes.
     pub open: bool,
+    /// Another caches writes, and is left alone because this one only looks at attributes.
+    pub writes: bool,
     /// Another has an oplock.
     pub oplock: bool,
     /// Another caches its handle by a lease.
@@ -176,7 +178,7 @@ impl Beside {
     /// What an open is given of what it asks for.
     pub fn grants(self, kind: CacheKind, asked: Caching) -> Caching {
         let mut granted = asked;
-        if self.locks || (kind == CacheKind::Oplock && self.handle_lease) {
+        if self.locks || self.writes || (kind == CacheKind::Oplock && self.handle_lease) {
             granted = Caching::NONE;
         }
         if self.open {

@@ -56,7 +56,7 @@ pub use record::NodeId;
 pub use rows::FileRows;
 
 use moves::Turns;
-use opens::{OpenTable, PATIENCE};
+use opens::{CLIENT_PATIENCE, OpenTable};
 use record::Share;
 use usage::Usages;
 use writers::Writers;
@@ -91,7 +91,7 @@ impl FileService {
     /// The service of these accounts, with rows here and bytes there.
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
         let shares = Generations::new(store.clone(), accounts.clone());
-        let opens = OpenTable::new(PATIENCE);
+        let opens = OpenTable::new(CLIENT_PATIENCE);
         let (gate, turns, writers, snapshots, kept, usages) = Default::default();
         let copies = Arc::new(Copies::new(store.clone(), keys::COPIES, None));
         Self {

@@ -38,12 +38,14 @@ pub use admission::Admission;
 pub use service::OpenError;
 pub(crate) use service::{Unsettled, is_only_read};
 pub use types::{
-    AcknowledgeRefusal, Break, CacheKey, CacheRequest, Client, Closed, FileKey, Handle, OpenId, OpenRefusal,
-    OpenRequest, Opened, Place, RangeRefusal,
+    AcknowledgeRefusal, Break, CacheKey, CacheRequest, Client, Closed, FileKey, Handle, Looks, OpenId,
+    OpenRefusal, OpenRequest, Opened, Place, RangeRefusal,
 };
 
-/// How long a client has to answer a break. A little less than what a request may take altogether.
+/// How long a client has to answer a break that a request over REST waits for. A little less than what that may take altogether.
 pub const PATIENCE: Duration = Duration::from_secs(29);
+/// The same where another client waits, which has no such limit.
+pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_secs(35);
 /// How often an open takes away what clients have not given up before it is refused.
 const MAX_ROUNDS: usize = 3;
 const SHARDS: usize = 16;
@@ -174,8 +176,9 @@ impl OpenTable {
     /// The caller has to look at the row after this: only now is it sure that the file stays and is not leased anew.
     pub async fn open(&self, file: FileKey, request: OpenRequest) -> Result<Opened, OpenRefusal> {
         let number = self.number();
+        let mut is_first = true;
         let attempt = || {
-            let opened = self.try_open(file, number, &request)?;
+            let opened = self.try_open(file, number, &request, std::mem::take(&mut is_first))?;
             if let (Err(_), Some(waits)) = (&opened, &request.waits) {
                 waits.notify_one();
             }
@@ -214,13 +217,14 @@ impl OpenTable {
         file: FileKey,
         number: u64,
         request: &OpenRequest,
+        is_first: bool,
     ) -> Result<Result<Opened, Wait>, OpenRefusal> {
         self.with(file, |state| {
             // Looked at under the file's lock: a move is announced before it looks for opens.
             if let Some(wait) = self.move_above(file.space, &request.place.path) {
                 return Ok(Err(wait));
             }
-            Ok(match state.open(number, request)? {
+            Ok(match state.open(number, request, is_first)? {
                 Step::Wait => Err(state.subscribe()),
                 Step::Done((caching, epoch, breaking)) => {
                     Ok(Opened { id: OpenId { file, number }, caching, epoch, breaking })

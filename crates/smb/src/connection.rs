@@ -327,6 +327,8 @@ impl Connection {
         let chain = Arc::<Mutex<Chain>>::default();
         let count = messages.len();
         let mut before: Option<Header> = None;
+        // Nobody knows what a related request belongs to.
+        let mut is_astray = true;
         for (index, mut message) in messages.into_iter().enumerate() {
             let is_related = message.header.flags & flags::RELATED != 0;
             match before {
@@ -336,7 +338,7 @@ impl Connection {
                 }
                 _ => *chain.lock() = Chain::default(),
             }
-            let is_astray = is_related && before.is_none();
+            is_astray &= is_related;
             let mut call = self.call(&server, message, Some(&chain), sealed_by.as_ref(), index + 1 == count);
             let pended = Arc::new(AtomicBool::new(false));
             *call.pending.get_mut() = Some(self.pend(&call, &done, &sealed_by, &pended));
@@ -345,10 +347,12 @@ impl Connection {
                 false => commands::answer(&mut call).await,
             };
             self.underway.lock().remove(&call.header.message_id);
-            if let Err(refused) = &answered
-                && call.header.command == Command::Create as u16
-            {
-                chain.lock().failed = Some(refused.status);
+            if let Err(refused) = &answered {
+                let unknown = [Status::USER_SESSION_DELETED, Status::NETWORK_NAME_DELETED];
+                is_astray |= unknown.contains(&refused.status);
+                if call.header.command == Command::Create as u16 {
+                    chain.lock().failed = Some(refused.status);
+                }
             }
             let mut head = call.header;
             if let Ok(Reply { tree_id: Some(id), .. }) = &answered {

@@ -57,6 +57,8 @@ struct Known {
     /// By their numbers in the table of opens.
     opens: HashMap<u64, Entry>,
     leases: HashMap<LeaseKey, Lease>,
+    /// Sessions of clients that have leases, the oldest first: that is where they are told of breaks.
+    clients: HashMap<u128, Vec<Weak<Session>>>,
 }
 
 struct Entry {
@@ -118,12 +120,18 @@ impl Handles {
     /// An open that is about to be added has a lease. None: the key is that of another file.
     pub(crate) fn join(
         &self,
+        session: &Arc<Session>,
         key: LeaseKey,
         file: OpenId,
         table_epoch: u16,
         asked: Option<u16>,
     ) -> Option<Joined> {
         let mut known = self.known.lock();
+        let sessions = known.clients.entry(key.client).or_default();
+        sessions.retain(|known| known.strong_count() > 0);
+        if !sessions.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(session))) {
+            sessions.push(Arc::downgrade(session));
+        }
         let lease = known.leases.entry(key).or_insert_with(|| Lease {
             file: file.file,
             is_second: asked.is_some(),
@@ -233,6 +241,13 @@ impl Handles {
         (!found.is_empty()).then_some(found)
     }
 
+    /// The oldest session of a client that is still there.
+    fn oldest(&self, server: &Server, client: u128) -> Option<Arc<Session>> {
+        let known = self.known.lock();
+        let mut sessions = known.clients.get(&client)?.iter().filter_map(Weak::upgrade);
+        sessions.find(|session| server.sessions.get(session.id).is_some())
+    }
+
     /// The epoch of a lease as its client counts; 0 for the first version.
     fn epoch(&self, key: LeaseKey, table_epoch: u16) -> u16 {
         let known = self.known.lock();
@@ -248,6 +263,11 @@ impl Known {
             if lease.opens.is_empty() {
                 self.leases.remove(&key);
             }
+        }
+        let is_used =
+            |sessions: &mut Vec<Weak<Session>>| sessions.iter().any(|known| known.strong_count() > 0);
+        if self.clients.get_mut(&key.client).is_some_and(|sessions| !is_used(sessions)) {
+            self.clients.remove(&key.client);
         }
     }
 
@@ -300,7 +320,13 @@ fn tell(server: &Arc<Server>, told: &Break) -> bool {
         Some((open, session))
     });
     match connected {
-        Some((open, session)) => send(server, told, open, &session),
+        Some((open, session)) => {
+            let oldest = match told.key {
+                CacheKey::Lease { client, .. } => server.handles.oldest(server, client),
+                CacheKey::Oplock(_) => None,
+            };
+            send(server, told, open, &oldest.unwrap_or(session));
+        }
         None => {
             for (open, _) in opens.into_iter().filter(|(_, is_lost)| *is_lost) {
                 server.handles.remove(&open);

@@ -119,7 +119,10 @@ impl FileService {
             return Err(Failure::Full);
         }
         let info = self.info(id).await?;
-        self.opens.with_open(id, |state| state.newest.allocation = bytes)?;
+        self.opens.with_open(id, |state| {
+            state.newest.allocation = bytes;
+            state.contend(id.number);
+        })?;
         if bytes < info.length { self.set_length(id, bytes).await } else { Ok(()) }
     }
 

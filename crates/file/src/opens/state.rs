@@ -4,14 +4,16 @@
 use std::collections::BTreeMap;
 
 use lazuli_concurrency::{
-    Beside, ByteRange, CacheBreak, CacheKind, Caching, FileAccess, FileUse, LockConflict, LockKind,
-    NotLocked, RangeLocks, ShareMode, Timestamp,
+    Beside, ByteRange, CacheBreak, CacheKind, Caching, FileUse, LockConflict, LockKind, NotLocked,
+    RangeLocks, ShareMode, Timestamp,
 };
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
 use super::newest::Newest;
-use super::types::{AcknowledgeRefusal, Break, CacheKey, Client, FileKey, OpenRefusal, OpenRequest, Place};
+use super::types::{
+    AcknowledgeRefusal, Break, CacheKey, Client, FileKey, Looks, OpenRefusal, OpenRequest, Place,
+};
 
 /// Opens that one file can have.
 pub(super) const MAX_OPENS: usize = 10_000;
@@ -50,6 +52,7 @@ pub(super) struct Open {
     pub(super) mode: ShareMode,
     pub(super) client: Client,
     pub(super) opened: Timestamp,
+    looks: Looks,
     delete_on_close: bool,
     cache: Option<CacheKey>,
 }
@@ -154,11 +157,12 @@ impl FileState {
         }
     }
 
-    /// Opens it.
+    /// Opens it. Who has waited once waits until no break is outstanding, for one may follow another.
     pub(super) fn open(
         &mut self,
         number: u64,
         request: &OpenRequest,
+        is_first: bool,
     ) -> Result<Step<(Caching, u16, bool)>, OpenRefusal> {
         if self.is_delete_pending() {
             return Err(OpenRefusal::DeletePending);
@@ -178,14 +182,22 @@ impl FileState {
             Some(Step::Wait) => return Ok(Step::Wait),
             None => return Err(OpenRefusal::SharingViolation),
         }
-        let looks = request.mode.access == FileAccess::NONE && !request.overwrites;
-        if !looks && self.demand(own, |held| CacheBreak::by_open(held, request.overwrites)) {
+        let looks = if request.overwrites { Looks::No } else { request.looks };
+        let rule = |kind, held| {
+            if looks.leaves(kind) { None } else { CacheBreak::by_open(held, request.overwrites) }
+        };
+        let waits = self.demand(own, rule);
+        let is_breaking = |cache: &Cache| {
+            Some(cache.key) != own && cache.breaking.is_some() && !looks.leaves(cache.key.kind())
+        };
+        if waits || (!is_first && self.caches.iter().any(is_breaking)) {
             return Ok(Step::Wait);
         }
         let open = Open {
             mode: request.mode,
             client: request.client.clone(),
             opened: request.at,
+            looks: request.looks,
             delete_on_close: request.delete_on_close,
             cache: own,
         };
@@ -224,10 +236,14 @@ impl FileState {
     }
 
     /// Breaks the caches of others as a rule says. Whether to wait for them.
-    fn demand(&mut self, own: Option<CacheKey>, rule: impl Fn(Caching) -> Option<CacheBreak>) -> bool {
+    fn demand(
+        &mut self,
+        own: Option<CacheKey>,
+        rule: impl Fn(CacheKind, Caching) -> Option<CacheBreak>,
+    ) -> bool {
         let mut waits = false;
         for cache in self.caches.iter_mut().filter(|cache| Some(cache.key) != own) {
-            if let Some(asked) = rule(cache.state) {
+            if let Some(asked) = rule(cache.key.kind(), cache.state) {
                 cache.shrink(self.file, &mut self.breaks, asked.to);
                 // What is broken at once needs no waiting for.
                 waits |= asked.waits && cache.breaking.is_some();
@@ -246,7 +262,9 @@ impl FileState {
         let others = || self.opens.values().filter(|open| open.cache != Some(key));
         let caches = || self.caches.iter().filter(|cache| cache.key != key && cache.state != Caching::NONE);
         let beside = Beside {
-            open: others().any(|open| open.mode.access != FileAccess::NONE),
+            open: others()
+                .any(|open| open.looks == Looks::No || caches().any(|cache| Some(cache.key) == open.cache)),
+            writes: caches().any(|cache| cache.state.contains(Caching::W)),
             oplock: caches().any(|cache| cache.key.kind() == CacheKind::Oplock),
             handle_lease: caches()
                 .any(|cache| cache.key.kind() == CacheKind::Lease && cache.state.contains(Caching::H)),
@@ -258,8 +276,10 @@ impl FileState {
             self.caches.push(Cache { key, state: granted, breaking: None, epoch, breaks });
             return (granted, epoch, false);
         };
-        // A lease grows, unless it is being broken, and never shrinks because another open asks for less.
-        if cache.breaking.is_none() && granted.contains(cache.state) && granted != cache.state {
+        // A lease grows, unless it is being broken or cannot have all that is asked for, and never shrinks because another open
+        // asks for less.
+        let grows = granted == asked && granted != cache.state && granted.contains(cache.state);
+        if cache.breaking.is_none() && grows {
             cache.state = granted;
             cache.epoch = cache.epoch.wrapping_add(1);
         }
@@ -278,9 +298,9 @@ impl FileState {
         let cache = self.caches.iter_mut().find(|cache| cache.key == key);
         let cache = cache.ok_or(AcknowledgeRefusal::NotBreaking)?;
         cache.acknowledge(self.file, &mut self.breaks, kept)?;
-        let answer = (cache.state, cache.epoch);
+        let epoch = cache.epoch;
         self.has_changed();
-        Ok(answer)
+        Ok((kept, epoch))
     }
 
     /// What an open may cache, the epoch of that, and whether it is being broken.
@@ -298,8 +318,8 @@ impl FileState {
     /// Takes away what clients were told to give up by one of the first so many breaks, and have not.
     pub(super) fn revoke(&mut self, first: u64) {
         for cache in &mut self.caches {
-            if let Some(breaking) = cache.breaking.take_if(|breaking| breaking.number <= first) {
-                cache.state = cache.key.kind().broken_to(cache.state, breaking.last);
+            if cache.breaking.take_if(|breaking| breaking.number <= first).is_some() {
+                cache.state = Caching::NONE;
             }
         }
         self.has_changed();
@@ -327,7 +347,7 @@ impl FileState {
         if reads_locked || (usage.needs_no_locks() && !self.locks.is_empty()) {
             return Err(Denied::Locked);
         }
-        if self.demand(None, |held| CacheBreak::by_request(usage, held)) {
+        if self.demand(None, |_, held| CacheBreak::by_request(usage, held)) {
             return Ok(Admitted::Wait);
         }
         if usage.changes() {
@@ -388,13 +408,19 @@ impl FileState {
     /// Tells others that an open changes bytes.
     pub(crate) fn contend(&mut self, number: u64) {
         let own = self.opens.get(&number).and_then(|open| open.cache);
-        self.demand(own, CacheBreak::by_change);
+        let held = self.caches.iter().find(|cache| Some(cache.key) == own).map(|cache| cache.state);
+        // A level II oplock does not even outlive the changes of its own open.
+        let is_kept = match own {
+            Some(CacheKey::Oplock(_)) => held.is_some_and(|held| held.contains(Caching::W)),
+            _ => true,
+        };
+        self.demand(own.filter(|_| is_kept), |_, held| CacheBreak::by_change(held));
     }
 
     /// Has others give up handles that only their caches keep.
     pub(super) fn break_handles(&mut self, number: u64) -> Step<()> {
         let own = self.opens.get(&number).and_then(|open| open.cache);
-        if self.demand(own, CacheBreak::by_conflict) { Step::Wait } else { Step::Done(()) }
+        if self.demand(own, |_, held| CacheBreak::by_conflict(held)) { Step::Wait } else { Step::Done(()) }
     }
 
     /// Marks the file for deletion at its last close, or takes the mark away.
@@ -452,8 +478,7 @@ impl FileState {
         if cfg!(debug_assertions) {
             for cache in &self.caches {
                 debug_assert!(self.opens.values().any(|open| open.cache == Some(cache.key)), "{self:?}");
-                let alone =
-                    |open: &Open| open.cache == Some(cache.key) || open.mode.access == FileAccess::NONE;
+                let alone = |open: &Open| open.cache == Some(cache.key) || open.looks != Looks::No;
                 debug_assert!(
                     !cache.state.contains(Caching::W) || self.opens.values().all(alone),
                     "{self:?}"
@@ -477,16 +502,21 @@ impl Cache {
         if to == self.state {
             return;
         }
-        let acknowledge = kind.acknowledges(self.state) && self.breaks.is_some();
         self.epoch = self.epoch.wrapping_add(1);
+        self.tell(file, breaks, to, to);
+    }
+
+    /// Tells the client what it has to give up now, and remembers what it has to in the end.
+    fn tell(&mut self, file: FileKey, breaks: &mut u64, to: Caching, last: Caching) {
+        let acknowledge = self.key.kind().acknowledges(self.state) && self.breaks.is_some();
         let told = Break { file, key: self.key, from: self.state, to, acknowledge, epoch: self.epoch };
         let heard = self.breaks.as_ref().is_some_and(|breaks| breaks.send(told).is_ok());
         if acknowledge && heard {
             *breaks += 1;
-            self.breaking = Some(Breaking { number: *breaks, to, last: to });
+            self.breaking = Some(Breaking { number: *breaks, to, last });
         } else {
             // Nobody is there to answer, or nothing to be answered for.
-            self.state = to;
+            self.state = last;
         }
     }
 
@@ -502,7 +532,10 @@ impl Cache {
         }
         (self.breaking, self.state) = (None, kept);
         if !last.contains(kept) {
-            self.shrink(file, breaks, last);
+            // Handles first, if only they are cached besides reads, then the rest: as one break that goes on.
+            let next = if kept.contains(Caching::H) { last | Caching::R } else { last };
+            let kind = self.key.kind();
+            self.tell(file, breaks, kind.broken_to(kept, next), kind.broken_to(kept, last));
         }
         Ok(())
     }

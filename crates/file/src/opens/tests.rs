@@ -24,6 +24,7 @@ fn table() -> Arc<OpenTable> {
 fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
     OpenRequest {
         mode: ShareMode { access, share },
+        looks: if access == FileAccess::NONE { Looks::PastAll } else { Looks::No },
         overwrites: false,
         delete_on_close: false,
         cache: CacheRequest::None,

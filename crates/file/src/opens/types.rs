@@ -90,6 +90,27 @@ impl CacheRequest {
     }
 }
 
+/// Which caches of others an open leaves alone, because it only looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Looks {
+    /// It does more than that.
+    #[default]
+    No,
+    /// At attributes and the security descriptor: leases are left alone, oplocks are not.
+    PastLeases,
+    /// At attributes only: all are.
+    PastAll,
+}
+
+impl Looks {
+    pub(super) fn leaves(self, kind: CacheKind) -> bool {
+        match kind {
+            CacheKind::Lease => self >= Self::PastLeases,
+            CacheKind::Oplock => self == Self::PastAll,
+        }
+    }
+}
+
 /// Who opened something, as List Handles shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
@@ -115,6 +136,8 @@ pub struct Place {
 pub struct OpenRequest {
     /// What it does, and what it shares.
     pub mode: ShareMode,
+    /// Which caches of others it leaves alone.
+    pub looks: Looks,
     /// Whether it replaces the content.
     pub overwrites: bool,
     /// Whether the file goes when the open is closed.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lazuli_concurrency::{ByteRange, Caching, FileAccess, LockKind, ShareMode, Timestamp};
 use lazuli_file::FileService;
 use lazuli_file::opens::{
-    Break, CacheKey, CacheRequest, Client, FileKey, OpenError, OpenId, OpenRefusal, OpenRequest, Place,
+    Break, CacheKey, CacheRequest, Client, FileKey, Looks, OpenError, OpenId, OpenRefusal, OpenRequest, Place,
 };
 use lazuli_protocol::ServiceKind;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -23,6 +23,7 @@ const KEY: CacheKey = CacheKey::Lease { client: 1, key: 2 };
 pub(crate) fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
     OpenRequest {
         mode: ShareMode { access, share },
+        looks: if access == FileAccess::NONE { Looks::PastAll } else { Looks::No },
         overwrites: false,
         delete_on_close: false,
         cache: CacheRequest::None,

@@ -9,7 +9,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use lazuli_concurrency::{Caching, FileAccess, ShareMode, Timestamp};
+use lazuli_concurrency::{Caching, ShareMode, Timestamp};
+use lazuli_file::fold_name;
 use lazuli_file::native::{
     Action, CreateRequest as Request, Created, Disposition, Failure, Info, Kind, Tree,
 };
@@ -70,14 +71,11 @@ async fn open_file(call: &Call, tree: &Tree, request: &CreateRequest, asked: &As
     }
     let key = asked.lease.map(|lease| LeaseKey { client: call.connection.client(), key: lease.key });
     check_key(call, key, &path.path).await?;
-    let mut uses = rights::uses(granted);
-    if rights::replaces(disposition) {
-        uses = uses | FileAccess::WRITE;
-    }
     let waits = Arc::new(Notify::new());
     let login = call.session()?.login().ok_or(Status::USER_SESSION_DELETED)?;
     let open = OpenRequest {
-        mode: ShareMode { access: uses, share: rights::shares(request.share) },
+        mode: ShareMode { access: rights::uses(granted), share: rights::shares(request.share) },
+        looks: rights::looks(granted),
         overwrites: rights::replaces(disposition),
         delete_on_close: request.options & options::DELETE_ON_CLOSE != 0,
         cache: cache(request, asked, key, kind),
@@ -252,7 +250,7 @@ fn respond(open: &Open, info: &Info, asked: &Asked, level: u8, lease: Option<Lea
 /// An open becomes one of those that share a lease. What the client is told of it.
 fn join(call: &Call, key: LeaseKey, asked: &Lease, opened: &Opened) -> Result<Lease, Status> {
     let epoch = asked.second.map(|second| second.epoch);
-    let joined = call.server.handles.join(key, opened.id, opened.epoch, epoch);
+    let joined = call.server.handles.join(call.session()?, key, opened.id, opened.epoch, epoch);
     let joined = joined.ok_or(Status::INVALID_PARAMETER)?;
     let parent =
         asked.second.filter(|_| asked.flags & Lease::HAS_PARENT != 0).map(|second| second.parent_key);

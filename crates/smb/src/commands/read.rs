@@ -1,5 +1,7 @@
 //! Read.
 
+use std::sync::atomic::Ordering;
+
 use crate::call::{Answer, Call, Reply};
 use crate::open::access;
 use crate::wire::io::{ReadRequest, read_response};
@@ -28,10 +30,15 @@ pub(crate) async fn read(call: &Call) -> Answer {
     open.needs(access::READ_DATA | access::EXECUTE)?;
     let end = request.offset.checked_add(u64::from(request.length)).filter(|end| *end <= MAX_OFFSET);
     let end = end.ok_or(Status::INVALID_PARAMETER)?;
-    let data = call.server.files.read_at(file, request.offset..end).await?;
+    let data = match length {
+        // Nothing is read, so no lock is in the way.
+        0 => vec![],
+        _ => call.server.files.read_at(file, request.offset..end).await?,
+    };
     let found: usize = data.iter().map(|part| part.len()).sum();
     if (found == 0 && length > 0) || found < request.minimum as usize {
         return Err(Status::END_OF_FILE.into());
     }
+    open.position.store(request.offset + found as u64, Ordering::Relaxed);
     Ok(Reply { data, ..Reply::new(read_response(found)) })
 }

@@ -65,7 +65,8 @@ pub(crate) async fn disconnect(call: &Call) -> Answer {
 pub(crate) async fn logoff(call: &Call) -> Answer {
     check_empty(call)?;
     let session = call.session()?;
-    session.end(&call.server, false).await;
+    // Its client may come back for what is durable.
+    session.end(&call.server, true).await;
     Ok(empty())
 }
 

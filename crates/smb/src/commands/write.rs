@@ -1,5 +1,7 @@
 //! Write.
 
+use lazuli_file::native::Failure;
+
 use super::read::{MAX_LENGTH, MAX_OFFSET};
 use crate::call::{Answer, Call, Reply};
 use crate::changes::filter;
@@ -28,7 +30,12 @@ pub(crate) async fn write(call: &Call) -> Answer {
     end.ok_or(Status::INVALID_PARAMETER)?;
     let through = request.through || open.options & options::WRITE_THROUGH != 0;
     if length > 0 {
-        call.server.files.write_at(file, request.offset, request.data, through).await?;
+        let written = call.server.files.write_at(file, request.offset, request.data, through).await;
+        written.map_err(|failure| match failure {
+            // No disk has room for such a file.
+            Failure::OutOfBounds => Status::DISK_FULL,
+            failure => failure.into(),
+        })?;
         call.server.changes.modified_open(&call.server.files, file, filter::LAST_WRITE | filter::SIZE);
     }
     Ok(Reply::new(write_response(length)))

@@ -78,7 +78,7 @@ impl Asked {
         let lease = contexts.get(tag::LEASE).filter(|_| leases).map(Lease::parse).transpose()?;
         let lease = lease.filter(|lease| {
             lease.key != 0
-                && request.oplock_level == oplock::LEASE
+                && (request.oplock_level == oplock::LEASE || reconnect.is_some())
                 && (lease.second.is_none() || dialect >= Dialect::Smb300)
         });
         Ok(Self {

@@ -28,7 +28,10 @@ pub(super) async fn reconnect(
 ) -> Answer {
     let gone = Status::OBJECT_NAME_NOT_FOUND;
     let old = call.server.handles.find_lost(wanted.persistent).ok_or(gone)?;
-    let durable = old.durable.filter(|durable| durable.create_guid == wanted.create_guid).ok_or(gone)?;
+    let durable = old
+        .durable
+        .filter(|durable| wanted.create_guid.is_none() || durable.create_guid == wanted.create_guid)
+        .ok_or(gone)?;
     let (Some(file), session) = (old.file, call.session()?) else { return Err(gone.into()) };
     if call.tree()?.tree.as_ref().is_none_or(|tree| tree.space() != file.file.space) {
         return Err(gone.into());

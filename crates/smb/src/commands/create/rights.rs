@@ -2,6 +2,7 @@
 
 use lazuli_concurrency::FileAccess;
 use lazuli_file::native::{Disposition, Kind};
+use lazuli_file::opens::Looks;
 
 use crate::open::access;
 use crate::wire::create::{CreateRequest, options};
@@ -55,6 +56,16 @@ pub(crate) fn uses(granted: u32) -> FileAccess {
         }
     }
     uses
+}
+
+/// What an open with that access leaves alone of what others cache.
+pub(crate) fn looks(granted: u32) -> Looks {
+    let attributes = access::READ_ATTRIBUTES | access::WRITE_ATTRIBUTES | access::SYNCHRONIZE;
+    match granted & !attributes {
+        0 => Looks::PastAll,
+        access::READ_CONTROL => Looks::PastLeases,
+        _ => Looks::No,
+    }
 }
 
 /// What an open lets others do.

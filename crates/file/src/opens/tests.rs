@@ -181,11 +181,89 @@ async fn what_more_is_needed_while_a_break_is_under_way_is_asked_for_after_it() 
     assert_eq!(heard.try_recv().unwrap().to, Caching::RH);
     assert!(heard.try_recv().is_err());
     table.acknowledge(FILE, lease(1), Caching::RH).unwrap();
-    assert_eq!(heard.try_recv().unwrap().to, Caching::NONE);
+    // One step after the other, as one break.
+    let told = heard.try_recv().unwrap();
+    assert_eq!((told.from, told.to, told.acknowledge, told.epoch), (Caching::RH, Caching::R, true, 2));
     assert!(read.again().await && write.again().await);
     assert!(read.admit(FILE, FileUse::Read).is_ok());
     // RH is given up without waiting for it.
     assert!(write.admit(FILE, FileUse::Write).is_ok());
+}
+
+#[tokio::test]
+async fn who_has_waited_waits_until_no_break_follows() {
+    let table = table();
+    let (first, mut heard) = leasing(1, Caching::RWH);
+    table.open(FILE, first).await.unwrap();
+    let mut reads = pin!(table.open(FILE, request(R, ALL)));
+    assert!(waits(&mut reads).await);
+    let mut replaces = pin!(table.open(FILE, OpenRequest { overwrites: true, ..request(ALL, ALL) }));
+    assert!(waits(&mut replaces).await);
+    for (from, to, acknowledge) in [
+        (Caching::RWH, Caching::RH, true),
+        (Caching::RH, Caching::R, true),
+        (Caching::R, Caching::NONE, false),
+    ] {
+        let told = heard.try_recv().unwrap();
+        assert_eq!((told.from, told.to, told.acknowledge), (from, to, acknowledge));
+        assert!(heard.try_recv().is_err());
+        if acknowledge {
+            assert!(waits(&mut reads).await && waits(&mut replaces).await);
+            assert_eq!(table.acknowledge(FILE, told.key, to).unwrap().0, to);
+        }
+    }
+    assert!(reads.await.is_ok() && replaces.await.is_ok());
+}
+
+#[tokio::test]
+async fn a_lease_grows_only_to_all_that_is_asked_for() {
+    for (asked, granted) in
+        [(Caching::RH, Caching::RH), (Caching::RW, Caching::R), (Caching::RWH, Caching::R)]
+    {
+        let table = table();
+        table.open(FILE, leasing(1, Caching::R).0).await.unwrap();
+        table.open(FILE, leasing(2, Caching::RH).0).await.unwrap();
+        let again = table.open(FILE, leasing(1, asked).0).await.unwrap();
+        assert_eq!(again.caching, granted, "{asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_only_looks_breaks_nothing_and_caches_nothing_beside_who_writes() {
+    for (looks, broken) in [(Looks::PastAll, false), (Looks::PastLeases, true), (Looks::No, true)] {
+        let table = table();
+        let (first, mut heard) = caching(CacheRequest::Oplock(Caching::RW));
+        let first = table.open(FILE, first).await.unwrap();
+        let cache = CacheRequest::Oplock(Caching::RW);
+        let look = OpenRequest { looks, cache, ..request(FileAccess::NONE, ALL) };
+        let mut second = pin!(table.open(FILE, look));
+        assert_eq!(waits(&mut second).await, broken, "{looks:?}");
+        assert_eq!(heard.try_recv().is_ok(), broken, "{looks:?}");
+        if broken {
+            table.acknowledge(FILE, CacheKey::Oplock(first.id.number), Caching::R).unwrap();
+            assert_eq!(second.await.unwrap().caching, Caching::R);
+        } else {
+            let opened = table.handles(FILE.space, 0, 9, |_, _| true);
+            assert_eq!(table.opened(opened[1].id).unwrap().caching, Caching::NONE);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_oplock_of_level_two_does_not_outlive_the_writes_of_its_own_open() {
+    let table = table();
+    let range = ByteRange { offset: 0, length: 1 };
+    for (state, broken) in [(Caching::R, true), (Caching::RW, false), (Caching::RWH, false)] {
+        let (request, mut heard) = caching(CacheRequest::Oplock(state));
+        let open = table.open(FILE, request).await.unwrap().id;
+        table.check_write(open, range).unwrap();
+        assert_eq!(heard.try_recv().is_ok(), broken, "{state:?}");
+        table.close(open);
+    }
+    let (request, mut heard) = leasing(1, Caching::R);
+    let open = table.open(FILE, request).await.unwrap().id;
+    table.check_write(open, range).unwrap();
+    assert!(heard.try_recv().is_err());
 }
 
 #[tokio::test]

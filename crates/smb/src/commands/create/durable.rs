@@ -30,7 +30,7 @@ pub(super) async fn reconnect(
     let old = call.server.handles.find_lost(wanted.persistent).ok_or(gone)?;
     let durable = old
         .durable
-        .filter(|durable| wanted.create_guid.is_none() || durable.create_guid == wanted.create_guid)
+        .filter(|durable| wanted.create_guid.is_none_or(|guid| durable.create_guid.unwrap_or(0) == guid))
         .ok_or(gone)?;
     let (Some(file), session) = (old.file, call.session()?) else { return Err(gone.into()) };
     if call.tree()?.tree.as_ref().is_none_or(|tree| tree.space() != file.file.space) {

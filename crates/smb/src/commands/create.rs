@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use lazuli_concurrency::{Caching, ShareMode, Timestamp};
-use lazuli_file::fold_name;
 use lazuli_file::native::{
     Action, CreateRequest as Request, Created, Disposition, Failure, Info, Kind, Tree,
 };

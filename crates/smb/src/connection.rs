@@ -361,7 +361,11 @@ impl Connection {
             if let Ok(Reply { session: Some(session), .. }) = &answered {
                 head.session_id = session.id;
             }
-            before = Some(head);
+            // What follows a request that was nobody's has nothing to be related to.
+            let is_nobodys = answered.as_ref().is_err_and(|refused| {
+                [Status::USER_SESSION_DELETED, Status::NETWORK_NAME_DELETED].contains(&refused.status)
+            });
+            before = (!is_astray && !is_nobodys).then_some(head);
             done.lock().0.push(answer(&call, answered, pended.load(Ordering::Relaxed)));
         }
         let (responses, room) = std::mem::take(&mut *done.lock());

@@ -1,7 +1,8 @@
 //! The file service under load, in a process that may die at any moment, and what must be true afterwards.
 //!
 //! Each client owns a file, or a directory with a file in it, and counts. Each of its operations writes to the file and then
-//! moves it, or its directory, to the next of several directories. A client acknowledges after the service did. So after a
+//! moves it, or its directory, to the next of several directories. Half of the clients do so over REST, half as SMB does: by
+//! handles, and what they write is durable when they flush or close. A client acknowledges after the service did. So after a
 //! crash it must be in one place for everybody: where it was acknowledged last, with what was written
 //! last or came next, or in the next place with what came next.
 
@@ -10,9 +11,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
+use lazuli_concurrency::{FileAccess, ShareMode};
 use lazuli_extents::{Extents, LocalExtents};
+use lazuli_file::native::{CreateRequest, Disposition, Failure, Kind, Tree};
+use lazuli_file::opens::{CacheRequest, Client, OpenId, OpenRequest, Place};
 use lazuli_file::{FileRows, FileService};
 use lazuli_protocol::operation::Operation;
+use lazuli_store::Store;
 use tokio::task::JoinSet;
 
 use crate::child::Parent;
@@ -109,6 +114,11 @@ impl Work for Files {
 impl Files {
     /// A client's n-th operation. Returns the stamp that its tag is made of.
     async fn once(&self, client: usize, n: u64) -> Result<u64, Refused> {
+        if is_smb(client) {
+            let done = self.once_by_handles(client, n).await;
+            let refused = |failure: Failure| (StatusCode::INTERNAL_SERVER_ERROR, failure.to_string());
+            return done.map(|()| self.host.store.stamp().ticks()).map_err(refused);
+        }
         if n == 1 {
             if moves_directory(client) {
                 self.make_directory(&place(client, n)).await?;
@@ -126,6 +136,57 @@ impl Files {
             false => Operation::RenameFile,
         };
         stamp(self.call(operation, &place(client, n), "", &headers, Bytes::new()).await)
+    }
+
+    /// The same by handles.
+    async fn once_by_handles(&self, client: usize, n: u64) -> Result<(), Failure> {
+        let tree = self.service.connect(&self.host.account, SHARE).await?;
+        let before = n.saturating_sub(1).max(1);
+        let directory = match moves_directory(client) {
+            false => None,
+            true => Some(self.open_handle(&tree, &place(client, before), Kind::Directory).await?),
+        };
+        let file = self.open_handle(&tree, &file(client, before), Kind::File).await?;
+        self.service.write_at(file, 0, filled(client, n, LENGTH).into(), false).await?;
+        match directory {
+            Some(directory) => {
+                // Nothing below a directory that is moved may be open.
+                self.service.close_open(file).await?;
+                self.service.rename_open(directory, &place(client, n), false).await?;
+                self.service.close_open(directory).await?;
+            }
+            None => {
+                self.service.flush(file).await?;
+                self.service.rename_open(file, &place(client, n), false).await?;
+                self.service.close_open(file).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn open_handle(&self, tree: &Tree, path: &str, kind: Kind) -> Result<OpenId, Failure> {
+        let open = OpenRequest {
+            mode: ShareMode { access: FileAccess::ALL, share: FileAccess::ALL },
+            overwrites: false,
+            delete_on_close: false,
+            cache: CacheRequest::None,
+            client: Client { session: 1, ip: [127, 0, 0, 1].into(), name: "torture".into() },
+            place: Place::default(),
+            at: self.host.store.now(),
+            breaks: None,
+            waits: None,
+        };
+        let request = CreateRequest {
+            path: path.into(),
+            disposition: Disposition::OpenIf,
+            kind,
+            attributes: 0,
+            allocation: 0,
+            permission: None,
+            snapshot: None,
+            open,
+        };
+        Ok(self.service.create(tree, request).await?.opened.id)
     }
 
     async fn write(&self, client: usize, n: u64, path: &str) -> Result<u64, Refused> {
@@ -156,9 +217,18 @@ impl Files {
                     }
                 }
                 Reader::ByListing => {
+                    let (directory, name) = match moves_directory(client) {
+                        true => (format!("{parent}/{thing}"), "data"),
+                        false => (parent, thing.as_str()),
+                    };
                     let list = Operation::ListDirectoriesAndFiles;
-                    let (_, body) = self.call(list, &parent, "", &[], Bytes::new()).await.expect("listed");
-                    String::from_utf8_lossy(&body).contains(&format!("<Name>{thing}</Name>"))
+                    match self.call(list, &directory, "", &[], Bytes::new()).await {
+                        Ok((_, body)) => {
+                            String::from_utf8_lossy(&body).contains(&format!("<Name>{name}</Name>"))
+                        }
+                        Err((StatusCode::NOT_FOUND, _)) => false,
+                        Err(refused) => panic!("client {client}: {refused:?}"),
+                    }
                 }
             };
             if is_there {
@@ -182,6 +252,8 @@ impl Files {
         let found = self.call(Operation::GetFile, &path, "", &[], Bytes::new()).await;
         let (_, bytes) = found.unwrap_or_else(|refused| panic!("client {client}: {refused:?}"));
         let holds = |n: u64| match n {
+            // Made, and not written to yet.
+            0 if is_smb(client) => bytes.is_empty(),
             0 => bytes.iter().all(|byte| *byte == 0),
             n => bytes[..] == filled(client, n, LENGTH)[..],
         };
@@ -223,6 +295,11 @@ fn stamp(replied: Replied) -> Result<u64, Refused> {
     let (headers, _) = replied?;
     let etag = headers.get("etag").and_then(|etag| etag.to_str().ok()).expect("a tag");
     Ok(u64::from_str_radix(etag.trim_matches('"').trim_start_matches("0x"), 16).expect("a stamp"))
+}
+
+/// Whether a client works by handles.
+fn is_smb(client: usize) -> bool {
+    client % 4 >= 2
 }
 
 /// Whether a client moves a directory with its file in it.

@@ -33,7 +33,7 @@ pub(crate) type Replied = Result<(HeaderMap, Bytes), (StatusCode, String)>;
 pub(crate) struct Host {
     pub(crate) store: Arc<Embedded>,
     pub(crate) accounts: AccountDirectory,
-    account: Arc<Account>,
+    pub(crate) account: Arc<Account>,
     _directory: Arc<Directory>,
 }
 

@@ -483,6 +483,25 @@ async fn an_open_directory_is_renamed_unless_something_below_it_is_open() {
 }
 
 #[tokio::test]
+async fn nothing_is_renamed_in_a_directory_that_somebody_may_delete() {
+    let server = start().await;
+    make_directory(&server, "d").await;
+    let file = open(&server, "d/f").await;
+    let (read, none) = (FileAccess::READ, FileAccess::NONE);
+    for (access, share, expected) in [
+        (ALL, ALL, Err(Failure::Sharing)),
+        (read, none, Err(Failure::Sharing)),
+        (none, none, Ok(())),
+        (read, ALL, Ok(())),
+    ] {
+        let asked = CreateRequest { open: request(access, share), ..asks("d", Disposition::Open) };
+        let directory = create(&server, asked).await.unwrap().opened.id;
+        assert_eq!(server.service.rename_open(file, "d/g", false).await, expected, "{access:?} {share:?}");
+        server.service.close_open(directory).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn directories_have_properties_that_rest_changes_too() {
     let server = start().await;
     make_directory(&server, "d").await;

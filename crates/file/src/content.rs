@@ -251,20 +251,27 @@ impl FileService {
                 writer.hold(pin, [&file.content]);
             }
             let file = spot.file(old.id);
-            admission.check(file)?;
-            let (mut node, edit) = rule(&view, old.clone())?;
-            check_no_pending_copy(&old)?;
-            if let Err(refusal) = admission.admit(file, usage) {
-                // Nobody else has to wait for that client.
-                drop((attempts, writes));
-                reserved.take().into_iter().for_each(Reservation::cancel);
-                if !self.again(&mut admission).await {
-                    return Err(refusal);
+            let mut judge = || {
+                admission.check(file)?;
+                let judged = rule(&view, old.clone())?;
+                check_no_pending_copy(&old)?;
+                admission.admit(file, usage)?;
+                Ok(judged)
+            };
+            let (mut node, edit) = match judge() {
+                Ok(judged) => judged,
+                Err(refusal) => {
+                    // Nobody else has to wait for that client.
+                    drop((attempts, writes));
+                    reserved.take().into_iter().for_each(Reservation::cancel);
+                    if !self.again(&mut admission).await {
+                        return Err(refusal);
+                    }
+                    writes = self.writers.one(&partition).await;
+                    attempts = Attempts::new(&*self.store, &self.gate, &partition);
+                    continue;
                 }
-                writes = self.writers.one(&partition).await;
-                attempts = Attempts::new(&*self.store, &self.gate, &partition);
-                continue;
-            }
+            };
             if let Some(file) = &mut node.file {
                 file.content = self.edited(&writer, &file.content, edit).await?;
             }

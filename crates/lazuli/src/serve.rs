@@ -91,6 +91,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     if let Some(smb) = smb {
         smb.stop().await;
     }
+    services.file.flush_all().await;
     background.stop().await;
     services.blob.stop_copies().await;
     services.file.stop_copies().await;

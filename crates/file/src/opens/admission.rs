@@ -88,7 +88,9 @@ impl Admission {
         }
         let number = self.number;
         // Together with the judgement, so that no change is missed.
-        let (flushed, version) = (self.flushed.contains(&file), self.table.number());
+        // One that changes the file has nobody write between this and its commit.
+        let flushed = !usage.changes() && self.flushed.contains(&file);
+        let version = self.table.number();
         let admitted = self.table.with(file, |state| {
             let admitted = state.admit(number, usage, range, flushed, version)?;
             Ok((admitted, (admitted == Admitted::Wait).then(|| state.subscribe())))
@@ -117,9 +119,18 @@ impl Admission {
         }
     }
 
-    /// Refuses what is marked for deletion.
-    pub fn check(&self, file: FileKey) -> Result<(), Refusal> {
-        if self.table.is_delete_pending(file) { Err(ErrorCode::SMBDeletePending.into()) } else { Ok(()) }
+    /// Refuses what is marked for deletion. Asked before anything else is judged: what SMB clients have written has to be in
+    /// the row by then.
+    pub fn check(&mut self, file: FileKey) -> Result<(), Refusal> {
+        let found = self.table.peek(file, |state| (state.is_delete_pending(), state.newest.is_dirty()));
+        match found {
+            Some((true, _)) => Err(ErrorCode::SMBDeletePending.into()),
+            Some((_, true)) if !self.flushed.contains(&file) => {
+                self.flush = Some(file);
+                Err(ErrorCode::ClientCacheFlushDelay.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Asks to move a directory: nothing at or below its path may be open, but for the open that moves it over SMB, nor is

@@ -517,3 +517,77 @@ async fn directories_have_properties_that_rest_changes_too() {
         server.service.close_open(id).await.unwrap();
     }
 }
+
+/// What a plain buffer does when it is written to.
+fn write_model(model: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+    let end = offset + bytes.len();
+    if model.len() < end {
+        model.resize(end, 0);
+    }
+    model[offset..end].copy_from_slice(bytes);
+}
+
+#[tokio::test]
+async fn whatever_is_done_by_handles_and_over_rest_a_file_reads_like_a_plain_buffer() {
+    let server = start().await;
+    for seed in 1..=3u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let path = format!("f{seed}");
+        let (one, two) = (open(&server, &path).await, open(&server, &path).await);
+        let mut model: Vec<u8> = vec![];
+        for step in 0..150u64 {
+            let id = if random(2) == 0 { one } else { two };
+            let (offset, value) = (random(40_000) as usize, step as u8);
+            let length = if random(4) == 0 { random(200_000) } else { random(3000) } as usize + 1;
+            match random(10) {
+                0..4 => {
+                    let bytes = vec![value; length];
+                    write_model(&mut model, offset, &bytes);
+                    server.service.write_at(id, offset as u64, bytes.into(), random(8) == 0).await.unwrap();
+                }
+                4 => {
+                    model.resize(offset, 0);
+                    server.service.set_length(id, offset as u64).await.unwrap();
+                }
+                5 => {
+                    let end = (offset + length).min(model.len());
+                    model[offset.min(end)..end].fill(0);
+                    let range = offset as u64..(offset + length) as u64;
+                    server.service.zero(id, range).await.unwrap();
+                }
+                6 if offset + length <= model.len() => {
+                    let bytes = vec![value; length];
+                    write_model(&mut model, offset, &bytes);
+                    write(&server, &path, offset, &bytes).await;
+                }
+                7 => assert!(get(&server, &path).await == model, "seed {seed} step {step}"),
+                8 if offset + length <= model.len() => {
+                    let copied = model[offset..offset + length].to_vec();
+                    let to = random(40_000) as usize;
+                    write_model(&mut model, to, &copied);
+                    let range = offset as u64..(offset + length) as u64;
+                    server.service.copy_range(one, range, two, to as u64).await.unwrap();
+                }
+                _ => server.service.flush(id).await.unwrap(),
+            }
+            let end = (offset + length).min(model.len());
+            let expected = &model[offset.min(end)..end];
+            let seen = read(&server, id, offset as u64..(offset + length) as u64).await;
+            assert!(seen == expected, "seed {seed} step {step}");
+            let length = server.service.info(id).await.unwrap().length;
+            assert_eq!(length, model.len() as u64, "seed {seed} step {step}");
+        }
+        server.service.close_open(one).await.unwrap();
+        server.service.close_open(two).await.unwrap();
+        assert!(get(&server, &path).await == model, "seed {seed}");
+    }
+    let used = server.service.space_of(&connect(&server).await).await.unwrap().1;
+    let listed = server.get("/docs?restype=directory&comp=list", "").await.expect(200);
+    let lengths = listed.text().split("<Content-Length>").skip(1);
+    let sum: u64 = lengths.map(|rest| rest.split('<').next().unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(used, sum);
+}

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod opens;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

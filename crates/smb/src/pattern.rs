@@ -14,11 +14,6 @@ const MAX_PATTERN: usize = 1024;
 pub(crate) struct Pattern(Vec<char>);
 
 impl Pattern {
-    /// Everything.
-    pub(crate) fn all() -> Self {
-        Self(vec!['*'])
-    }
-
     /// The pattern of that text, if it can be one.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let folded: Vec<char> = fold_name(text).chars().collect();

@@ -19,9 +19,6 @@ pub(crate) mod part {
     pub(crate) const DACL: u32 = 0x4;
     pub(crate) const SACL: u32 = 0x8;
     pub(crate) const LABEL: u32 = 0x10;
-    pub(crate) const ATTRIBUTE: u32 = 0x20;
-    pub(crate) const SCOPE: u32 = 0x40;
-    pub(crate) const BACKUP: u32 = 0x1_0000;
 }
 
 /// Bits that say how a list came to be.
@@ -127,8 +124,13 @@ impl Descriptor {
         self
     }
 
-    /// Takes over the parts of another. An access list that the other does not have becomes none.
-    pub(crate) fn replace(&mut self, parts: u32, other: Self) {
+    /// Takes over the parts of another. An access list that the other does not have becomes none. A list that says that it
+    /// was inherited is believed if it asks for that, too.
+    pub(crate) fn replace(&mut self, parts: u32, mut other: Self) {
+        for acl in [&mut other.dacl, &mut other.sacl].into_iter().flatten() {
+            acl.is_inherited &= acl.is_requested;
+            acl.is_requested = false;
+        }
         if parts & part::OWNER != 0 && other.owner.is_some() {
             self.owner = other.owner;
         }
@@ -211,5 +213,10 @@ mod tests {
         let mut descriptor = sent;
         descriptor.replace(part::DACL, Descriptor::default());
         assert_eq!(descriptor.to_sddl(), "O:BUG:BUD:NO_ACCESS_CONTROL");
+        for (sent, kept) in [("D:AI", "D:"), ("D:AR", "D:"), ("D:ARAI", "D:AI"), ("D:PARAI", "D:PAI")] {
+            let mut descriptor = Descriptor::default();
+            descriptor.replace(part::DACL, Descriptor::from_sddl(sent).unwrap());
+            assert_eq!(descriptor.to_sddl(), kept, "{sent}");
+        }
     }
 }

@@ -13,8 +13,6 @@ pub(crate) mod flags {
     pub(crate) const RESTART: u8 = 0x01;
     /// One entry.
     pub(crate) const SINGLE: u8 = 0x02;
-    /// From the place that the request names.
-    pub(crate) const INDEX: u8 = 0x04;
     /// From the beginning, perhaps with another pattern.
     pub(crate) const REOPEN: u8 = 0x10;
 }

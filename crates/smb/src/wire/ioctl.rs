@@ -23,8 +23,6 @@ pub(crate) mod code {
     pub(crate) const QUERY_ALLOCATED_RANGES: u32 = 0x0009_40cf;
     pub(crate) const SET_REPARSE_POINT: u32 = 0x0009_00a4;
     pub(crate) const GET_REPARSE_POINT: u32 = 0x0009_00a8;
-    pub(crate) const FILE_LEVEL_TRIM: u32 = 0x0009_8208;
-    pub(crate) const DUPLICATE_EXTENTS_TO_FILE: u32 = 0x0009_8344;
     pub(crate) const PIPE_WAIT: u32 = 0x0011_0018;
     pub(crate) const PIPE_PEEK: u32 = 0x0011_400c;
     pub(crate) const PIPE_TRANSCEIVE: u32 = 0x0011_c017;

@@ -40,6 +40,8 @@ use crate::wire::status::Status;
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Sessions that a connection can have.
 const MAX_SESSIONS: usize = 1024;
+/// Sessions of a connection that have not logged in yet: what strangers can have is little.
+const MAX_UNKNOWN: usize = 16;
 /// Ended sessions of a connection that are remembered.
 const MAX_ENDED: usize = 16;
 /// Bytes that one credit stands for.
@@ -149,7 +151,8 @@ impl Connection {
     /// A session has begun on this connection. Refused if it has too many.
     pub(crate) fn add_session(&self, server: &Server, session: Arc<Session>) -> Result<(), Status> {
         let mut sessions = self.sessions.lock();
-        if sessions.len() >= MAX_SESSIONS {
+        let is_unknown = |id: &&u64| server.sessions.get(**id).is_some_and(|known| known.login().is_none());
+        if sessions.len() >= MAX_SESSIONS || sessions.iter().filter(is_unknown).count() >= MAX_UNKNOWN {
             return Err(Status::INSUFFICIENT_RESOURCES);
         }
         sessions.insert(session.id);

@@ -21,6 +21,7 @@ pub(crate) const INVALID_PARAMETER: u32 = 0xc000_000d;
 pub(crate) const ACCESS_DENIED: u32 = 0xc000_0022;
 pub(crate) const LOGON_FAILURE: u32 = 0xc000_006d;
 pub(crate) const NOT_SUPPORTED: u32 = 0xc000_00bb;
+pub(crate) const INSUFFICIENT_RESOURCES: u32 = 0xc000_009a;
 pub(crate) const USER_SESSION_DELETED: u32 = 0xc000_0203;
 
 /// Longer than anything takes.
@@ -114,7 +115,7 @@ impl Client {
 
     /// Logs in with NTLM and nothing around it. The status that it ends with.
     pub(crate) async fn log_in(&mut self, user: &str, password: &str) -> u32 {
-        let offered = self.session_setup(&message(1, &[0x05, 0x02, 0x08, 0x00])).await.unwrap();
+        let offered = self.session_setup(&offer()).await.unwrap();
         assert_eq!(offered.status, MORE_PROCESSING_REQUIRED);
         // The token is behind eight bytes, the nonce at 24 of it.
         let nonce = &offered.body[8 + 24..][..8];
@@ -138,8 +139,9 @@ pub(crate) fn negotiate(dialects: &[u16]) -> Vec<u8> {
     [&[36, 0][..], &count, &[1, 0, 0, 0], &[0; 4], &[7; 16], &[0; 8], &dialects].concat()
 }
 
-fn message(kind: u8, rest: &[u8]) -> Vec<u8> {
-    [b"NTLMSSP\0", &[kind, 0, 0, 0][..], rest, &[0; 16]].concat()
+/// What a login begins with.
+pub(crate) fn offer() -> Vec<u8> {
+    [b"NTLMSSP\0", &[1, 0, 0, 0, 0x05, 0x02, 0x08, 0x00][..], &[0; 16]].concat()
 }
 
 fn utf16(text: &str) -> Vec<u8> {

@@ -154,6 +154,19 @@ async fn tokens_that_are_none_and_sessions_that_are_not_there_are_refused() {
     assert_eq!(client.connect_tree("docs").await, USER_SESSION_DELETED);
 }
 
+#[tokio::test]
+async fn who_has_not_logged_in_can_begin_only_a_few_times() {
+    let server = Server::start(Options::default()).await;
+    let mut client = server.client().await;
+    client.negotiate(&[0x0210]).await.unwrap();
+    for _ in 0..16 {
+        client.session = 0;
+        assert_eq!(client.session_setup(&offer()).await.unwrap().status, MORE_PROCESSING_REQUIRED);
+    }
+    client.session = 0;
+    assert_eq!(client.session_setup(&offer()).await.unwrap().status, INSUFFICIENT_RESOURCES);
+}
+
 /// Panics of any task, whoever notices.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod info;
 mod opens;
 
 use std::net::SocketAddr;

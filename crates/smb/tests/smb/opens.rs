@@ -7,46 +7,46 @@ use lazuli_smb::Options;
 use crate::Server;
 use crate::client::*;
 
-const CLOSE: u16 = 6;
+pub(crate) const CLOSE: u16 = 6;
 const READ: u16 = 8;
 const WRITE: u16 = 9;
 const LOCK: u16 = 10;
-const CANCEL: u16 = 12;
+pub(crate) const CANCEL: u16 = 12;
 const OPLOCK_BREAK: u16 = 18;
 
-const PENDING: u32 = 0x0000_0103;
+pub(crate) const PENDING: u32 = 0x0000_0103;
 const END_OF_FILE: u32 = 0xc000_0011;
 const OBJECT_NAME_INVALID: u32 = 0xc000_0033;
 const OBJECT_NAME_NOT_FOUND: u32 = 0xc000_0034;
-const SHARING_VIOLATION: u32 = 0xc000_0043;
+pub(crate) const SHARING_VIOLATION: u32 = 0xc000_0043;
 const FILE_LOCK_CONFLICT: u32 = 0xc000_0054;
 const LOCK_NOT_GRANTED: u32 = 0xc000_0055;
 const RANGE_NOT_LOCKED: u32 = 0xc000_007e;
 const BAD_IMPERSONATION_LEVEL: u32 = 0xc000_00a5;
 const INVALID_OPLOCK_PROTOCOL: u32 = 0xc000_00e3;
-const CANCELLED: u32 = 0xc000_0120;
+pub(crate) const CANCELLED: u32 = 0xc000_0120;
 const FILE_CLOSED: u32 = 0xc000_0128;
 
-const ALL: u32 = 0x001f_01ff;
+pub(crate) const ALL: u32 = 0x001f_01ff;
 const LEVEL_II: u8 = 1;
 const BATCH: u8 = 9;
 
 /// What is asked for when something is opened.
 #[derive(Clone)]
-struct Asked<'a> {
-    name: &'a str,
-    access: u32,
-    share: u32,
-    disposition: u32,
-    options: u32,
-    oplock: u8,
-    impersonation: u32,
+pub(crate) struct Asked<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) access: u32,
+    pub(crate) share: u32,
+    pub(crate) disposition: u32,
+    pub(crate) options: u32,
+    pub(crate) oplock: u8,
+    pub(crate) impersonation: u32,
     /// Name and data.
-    context: Option<(&'a [u8; 4], Vec<u8>)>,
+    pub(crate) context: Option<(&'a [u8; 4], Vec<u8>)>,
 }
 
 /// Opens, or makes, with everything, and lets others do everything.
-const OPEN_IF: Asked<'_> = Asked {
+pub(crate) const OPEN_IF: Asked<'_> = Asked {
     name: "f",
     access: ALL,
     share: 7,
@@ -85,12 +85,12 @@ impl Asked<'_> {
 
 /// What was opened.
 #[derive(Clone, Copy, Debug)]
-struct Opened {
-    id: [u8; 16],
+pub(crate) struct Opened {
+    pub(crate) id: [u8; 16],
     oplock: u8,
 }
 
-async fn open(client: &mut Client, asked: &Asked<'_>) -> Result<Opened, u32> {
+pub(crate) async fn open(client: &mut Client, asked: &Asked<'_>) -> Result<Opened, u32> {
     opened(&client.call(CREATE, &asked.body()).await.unwrap())
 }
 
@@ -101,7 +101,7 @@ fn opened(response: &Response) -> Result<Opened, u32> {
     }
 }
 
-async fn close(client: &mut Client, open: Opened) -> u32 {
+pub(crate) async fn close(client: &mut Client, open: Opened) -> u32 {
     client.call(CLOSE, &[&[24, 0, 0, 0, 0, 0, 0, 0], &open.id[..]].concat()).await.unwrap().status
 }
 
@@ -110,11 +110,16 @@ fn write_body(open: Opened, offset: u64, bytes: &[u8]) -> Vec<u8> {
     [&[49, 0, 112, 0], &length[..], &offset.to_le_bytes(), &open.id, &[0; 16], bytes].concat()
 }
 
-async fn write(client: &mut Client, open: Opened, offset: u64, bytes: &[u8]) -> u32 {
+pub(crate) async fn write(client: &mut Client, open: Opened, offset: u64, bytes: &[u8]) -> u32 {
     client.call(WRITE, &write_body(open, offset, bytes)).await.unwrap().status
 }
 
-async fn read(client: &mut Client, open: Opened, offset: u64, length: u32) -> Result<Vec<u8>, u32> {
+pub(crate) async fn read(
+    client: &mut Client,
+    open: Opened,
+    offset: u64,
+    length: u32,
+) -> Result<Vec<u8>, u32> {
     let length = length.to_le_bytes();
     let body = [&[49, 0, 80, 0], &length[..], &offset.to_le_bytes(), &open.id, &[0; 16], &[0]].concat();
     let response = client.call(READ, &body).await.unwrap();
@@ -132,7 +137,7 @@ fn acknowledge(open: Opened, level: u8) -> Vec<u8> {
 }
 
 /// The next frame as a command, a status and a body.
-async fn next(client: &mut Client) -> (u16, Response) {
+pub(crate) async fn next(client: &mut Client) -> (u16, Response) {
     let frame = client.receive().await.unwrap();
     let number = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
     (number(12) as u16, Response { status: number(8), body: frame[64..].to_vec() })

@@ -1,0 +1,344 @@
+//! What clients ask about files and set of them, over a real port.
+
+use lazuli_smb::Options;
+
+use crate::Server;
+use crate::client::*;
+use crate::opens::*;
+
+const IOCTL: u16 = 11;
+const QUERY_DIRECTORY: u16 = 14;
+const CHANGE_NOTIFY: u16 = 15;
+const QUERY_INFO: u16 = 16;
+const SET_INFO: u16 = 17;
+
+const NOTIFY_CLEANUP: u32 = 0x0000_010b;
+const NOTIFY_ENUM_DIR: u32 = 0x0000_010c;
+const BUFFER_OVERFLOW: u32 = 0x8000_0005;
+const NO_MORE_FILES: u32 = 0x8000_0006;
+const INVALID_INFO_CLASS: u32 = 0xc000_0003;
+const INFO_LENGTH_MISMATCH: u32 = 0xc000_0004;
+const NO_SUCH_FILE: u32 = 0xc000_000f;
+const INVALID_DEVICE_REQUEST: u32 = 0xc000_0010;
+const INVALID_VIEW_SIZE: u32 = 0xc000_001f;
+const BUFFER_TOO_SMALL: u32 = 0xc000_0023;
+const OBJECT_NAME_COLLISION: u32 = 0xc000_0035;
+const EAS_NOT_SUPPORTED: u32 = 0xc000_004f;
+const DELETE_PENDING: u32 = 0xc000_0056;
+const DIRECTORY_NOT_EMPTY: u32 = 0xc000_0101;
+const CANNOT_DELETE: u32 = 0xc000_0121;
+
+const FILE: u8 = 1;
+const VOLUME: u8 = 2;
+const SECURITY: u8 = 3;
+const DIRECTORY: u32 = 1;
+const OWNER_GROUP_DACL: u32 = 7;
+const NAMES: u32 = 3;
+
+fn utf16(text: &str) -> Vec<u8> {
+    text.encode_utf16().flat_map(u16::to_le_bytes).collect()
+}
+
+/// The data of a response that has nothing else.
+fn data(response: Response) -> (u32, Vec<u8>) {
+    let length = u32::from_le_bytes(response.body[4..8].try_into().unwrap()) as usize;
+    let data = response.body.get(8..8 + length).unwrap_or_default().to_vec();
+    (response.status, data)
+}
+
+async fn query(
+    client: &mut Client,
+    open: Opened,
+    kind: u8,
+    class: u8,
+    parts: u32,
+    room: u32,
+) -> (u32, Vec<u8>) {
+    let room = room.to_le_bytes();
+    let body = [&[41, 0, kind, class], &room[..], &[0; 8], &parts.to_le_bytes(), &[0; 4], &open.id].concat();
+    data(client.call(QUERY_INFO, &body).await.unwrap())
+}
+
+async fn set(client: &mut Client, open: Opened, kind: u8, class: u8, parts: u32, input: &[u8]) -> u32 {
+    let length = (input.len() as u32).to_le_bytes();
+    let parts = parts.to_le_bytes();
+    let body = [&[33, 0, kind, class], &length[..], &[96, 0, 0, 0], &parts, &open.id, input].concat();
+    client.call(SET_INFO, &body).await.unwrap().status
+}
+
+async fn rename(client: &mut Client, open: Opened, to: &str, replace: bool) -> u32 {
+    let name = utf16(to);
+    let length = (name.len() as u32).to_le_bytes();
+    let input = [&[replace.into()][..], &[0; 15], &length, &name].concat();
+    set(client, open, FILE, 10, 0, &input).await
+}
+
+async fn list(
+    client: &mut Client,
+    open: Opened,
+    flags: u8,
+    pattern: &str,
+    room: u32,
+) -> Result<Vec<String>, u32> {
+    let pattern = utf16(pattern);
+    let (length, room) = ((pattern.len() as u16).to_le_bytes(), room.to_le_bytes());
+    let body = [&[33, 0, 12, flags, 0, 0, 0, 0], &open.id[..], &[96, 0], &length, &room, &pattern].concat();
+    let (status, data) = data(client.call(QUERY_DIRECTORY, &body).await.unwrap());
+    if status == 0 { Ok(names(&data, 8)) } else { Err(status) }
+}
+
+/// The names of entries that point to each other and have the lengths of their names there.
+fn names(mut data: &[u8], at: usize) -> Vec<String> {
+    let mut names = vec![];
+    while !data.is_empty() {
+        let number = |at: usize| u32::from_le_bytes(data[at..at + 4].try_into().unwrap()) as usize;
+        let name: Vec<u16> = data[at + 4..][..number(at)]
+            .chunks(2)
+            .map(|unit| u16::from_le_bytes([unit[0], unit[1]]))
+            .collect();
+        names.push(String::from_utf16(&name).unwrap());
+        data = if number(0) == 0 { &[] } else { &data[number(0)..] };
+    }
+    names
+}
+
+fn notify(open: Opened, room: u32, filter: u32) -> Vec<u8> {
+    let (room, filter) = (room.to_le_bytes(), filter.to_le_bytes());
+    [&[32, 0, 1, 0], &room[..], &open.id, &filter, &[0; 4]].concat()
+}
+
+async fn control(client: &mut Client, open: Opened, code: u32, input: &[u8], room: u32) -> (u32, Vec<u8>) {
+    let (code, length, room) = (code.to_le_bytes(), (input.len() as u32).to_le_bytes(), room.to_le_bytes());
+    let place = [&[120, 0, 0, 0], &length[..], &[0; 12], &room, &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
+    let body = [&[57, 0, 0, 0], &code[..], &open.id, &place, input].concat();
+    let response = client.call(IOCTL, &body).await.unwrap();
+    (response.status, response.body.get(48..).unwrap_or_default().to_vec())
+}
+
+async fn start() -> (Server, Client) {
+    let server = Server::start(Options::default()).await;
+    let mut client = server.known_client().await;
+    assert_eq!(client.connect_tree("docs").await, 0);
+    (server, client)
+}
+
+fn directory(name: &str) -> Asked<'_> {
+    Asked { name, options: DIRECTORY, ..OPEN_IF }
+}
+
+fn file(name: &str) -> Asked<'_> {
+    Asked { name, ..OPEN_IF }
+}
+
+#[tokio::test]
+async fn classes_are_answered_whole_cut_off_or_not_at_all() {
+    let (_server, mut client) = start().await;
+    let open = open(&mut client, &file("name.txt")).await.unwrap();
+    // What there is, and the least that one has to have room for.
+    for (kind, class, whole, least) in [
+        (FILE, 4, 40, 40),
+        (FILE, 5, 24, 24),
+        (FILE, 18, 118, 104),
+        (FILE, 22, 38, 32),
+        (FILE, 34, 56, 56),
+        (FILE, 35, 8, 8),
+        (FILE, 59, 24, 24),
+        (VOLUME, 1, 26, 24),
+        (VOLUME, 3, 24, 24),
+        (VOLUME, 5, 20, 16),
+        (VOLUME, 7, 32, 32),
+    ] {
+        let (status, data) = query(&mut client, open, kind, class, 0, 1000).await;
+        assert_eq!((status, data.len()), (0, whole), "{kind} {class}");
+        if least < whole {
+            let (status, cut) = query(&mut client, open, kind, class, 0, least as u32).await;
+            assert_eq!((status, &cut[..]), (BUFFER_OVERFLOW, &data[..least]), "{kind} {class}");
+        }
+        let (status, _) = query(&mut client, open, kind, class, 0, least as u32 - 1).await;
+        assert_eq!(status, INFO_LENGTH_MISMATCH, "{kind} {class}");
+    }
+    assert_eq!(query(&mut client, open, FILE, 200, 0, 1000).await.0, INVALID_INFO_CLASS);
+    let blind = Asked { access: 1, ..file("name.txt") };
+    let blind = crate::opens::open(&mut client, &blind).await.unwrap();
+    assert_eq!(query(&mut client, blind, FILE, 4, 0, 1000).await.0, ACCESS_DENIED);
+    assert_eq!(query(&mut client, blind, FILE, 5, 0, 1000).await.0, 0);
+}
+
+#[tokio::test]
+async fn a_listing_goes_on_where_it_was_and_begins_again_when_told() {
+    let (_server, mut client) = start().await;
+    let root = open(&mut client, &directory("d")).await.unwrap();
+    for name in ["b.txt", "a.txt", "C.log"] {
+        let made = open(&mut client, &file(&format!(r"d\{name}"))).await.unwrap();
+        close(&mut client, made).await;
+    }
+    let listed = |names: &[&str]| Ok(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+    // One at a time, then the rest.
+    assert_eq!(list(&mut client, root, 2, "*", 1000).await, listed(&["."]));
+    assert_eq!(list(&mut client, root, 2, "*", 1000).await, listed(&[".."]));
+    assert_eq!(list(&mut client, root, 2, "*", 1000).await, listed(&["a.txt"]));
+    // What goes meanwhile is not listed.
+    let doomed = Asked { options: 0x1000, ..file(r"d\b.txt") };
+    let doomed = open(&mut client, &doomed).await.unwrap();
+    close(&mut client, doomed).await;
+    assert_eq!(list(&mut client, root, 0, "*", 1000).await, listed(&["C.log"]));
+    assert_eq!(list(&mut client, root, 0, "*", 1000).await, Err(NO_MORE_FILES));
+    // The pattern stays until it is asked to begin again.
+    assert_eq!(list(&mut client, root, 1, "c*", 1000).await, listed(&["C.log"]));
+    assert_eq!(list(&mut client, root, 0, "*", 1000).await, Err(NO_MORE_FILES));
+    assert_eq!(list(&mut client, root, 1, "A.TXT", 1000).await, listed(&["a.txt"]));
+    assert_eq!(list(&mut client, root, 0, "A.TXT", 1000).await, Err(NO_MORE_FILES));
+    assert_eq!(list(&mut client, root, 1, "*.txt", 10).await, Err(INFO_LENGTH_MISMATCH));
+    assert_eq!(list(&mut client, root, 0, "", 1000).await, listed(&["a.txt"]));
+    let fresh = open(&mut client, &directory("d")).await.unwrap();
+    assert_eq!(list(&mut client, fresh, 0, "nothing*", 1000).await, Err(NO_SUCH_FILE));
+    assert_eq!(list(&mut client, fresh, 1, r"a\b", 1000).await, Err(0xc000_0033));
+}
+
+#[tokio::test]
+async fn changes_are_told_to_who_waits_and_kept_for_who_comes_back() {
+    let (server, mut client) = start().await;
+    let mut other = server.known_client().await;
+    other.connect_tree("docs").await;
+    let watched = open(&mut client, &Asked { access: 0x1ff, ..directory("d") }).await.unwrap();
+    assert_eq!(client.call(CHANGE_NOTIFY, &notify(watched, 1000, NAMES)).await.unwrap().status, PENDING);
+    let made = open(&mut other, &file(r"d\new")).await.unwrap();
+    let (_, told) = next(&mut client).await;
+    assert_eq!((told.status, names(&data(told).1, 8)), (0, vec!["new".to_owned()]));
+    // Both names of a rename come together; what was written is not asked for.
+    write(&mut other, made, 0, b"x").await;
+    assert_eq!(rename(&mut other, made, r"d\newer", false).await, 0);
+    let (status, told) = data(client.call(CHANGE_NOTIFY, &notify(watched, 1000, NAMES)).await.unwrap());
+    assert_eq!((status, names(&told, 8)), (0, vec!["new".to_owned(), "newer".to_owned()]));
+    // Too much for the client.
+    let third = open(&mut other, &file(r"d\third")).await.unwrap();
+    close(&mut other, third).await;
+    let told = client.call(CHANGE_NOTIFY, &notify(watched, 4, NAMES)).await.unwrap();
+    assert_eq!(told.status, NOTIFY_ENUM_DIR);
+    // Somebody closes the handle.
+    assert_eq!(client.call(CHANGE_NOTIFY, &notify(watched, 1000, NAMES)).await.unwrap().status, PENDING);
+    let body = [&[24, 0, 0, 0, 0, 0, 0, 0], &watched.id[..]].concat();
+    let request = client.request(CLOSE, &body);
+    client.send(&request).await;
+    let mut answers =
+        [next(&mut client).await, next(&mut client).await].map(|(command, answer)| (command, answer.status));
+    answers.sort_unstable();
+    assert_eq!(answers, [(CLOSE, 0), (CHANGE_NOTIFY, NOTIFY_CLEANUP)]);
+    // A file has nothing in it to watch.
+    let told = client.call(CHANGE_NOTIFY, &notify(made, 1000, NAMES)).await.unwrap();
+    assert_ne!(told.status, PENDING);
+}
+
+#[tokio::test]
+async fn a_watched_directory_that_is_to_be_deleted_says_so() {
+    let (server, mut client) = start().await;
+    let mut other = server.known_client().await;
+    other.connect_tree("docs").await;
+    let watched = open(&mut client, &directory("d")).await.unwrap();
+    assert_eq!(client.call(CHANGE_NOTIFY, &notify(watched, 1000, NAMES)).await.unwrap().status, PENDING);
+    let doomed = open(&mut other, &directory("d")).await.unwrap();
+    assert_eq!(set(&mut other, doomed, FILE, 13, 0, &[1]).await, 0);
+    assert_eq!(next(&mut client).await.1.status, DELETE_PENDING);
+    let again = client.call(CHANGE_NOTIFY, &notify(watched, 1000, NAMES)).await.unwrap();
+    assert_eq!(again.status, DELETE_PENDING);
+}
+
+#[tokio::test]
+async fn times_and_attributes_that_are_set_are_what_rest_shows() {
+    let (server, mut client) = start().await;
+    let file = open(&mut client, &file("f")).await.unwrap();
+    // 2021-04-20T15:54:52.9740791Z
+    let time = 132_634_076_929_740_791_u64.to_le_bytes();
+    let input = |time: [u8; 8], attributes: u32| {
+        [&[0; 16], &time[..], &[0; 8], &attributes.to_le_bytes(), &[0; 4]].concat()
+    };
+    assert_eq!(set(&mut client, file, FILE, 4, 0, &input(time, 0x22)).await, 0);
+    // What is written later does not move it.
+    write(&mut client, file, 0, b"x").await;
+    close(&mut client, file).await;
+    let shown = server.rest.call("HEAD", "/docs/f", "", "").await.expect(200);
+    assert_eq!(shown.header("x-ms-file-last-write-time"), Some("2021-04-20T15:54:52.9740791Z"));
+    assert_eq!(shown.header("x-ms-file-attributes"), Some("Hidden | Archive"));
+    let file = open(&mut client, &crate::info::file("f")).await.unwrap();
+    let minus_three = (u64::MAX - 2).to_le_bytes();
+    assert_eq!(set(&mut client, file, FILE, 4, 0, &input(minus_three, 0)).await, INVALID_PARAMETER);
+    assert_eq!(set(&mut client, file, FILE, 4, 0, &input([0; 8], 0x10)).await, INVALID_PARAMETER);
+    assert_eq!(set(&mut client, file, FILE, 4, 0, &[0; 35]).await, INFO_LENGTH_MISMATCH);
+    assert_eq!(set(&mut client, file, FILE, 15, 0, &[0; 35]).await, EAS_NOT_SUPPORTED);
+    // Read-only files stay.
+    assert_eq!(set(&mut client, file, FILE, 4, 0, &input([0; 8], 1)).await, 0);
+    assert_eq!(set(&mut client, file, FILE, 13, 0, &[1]).await, CANNOT_DELETE);
+}
+
+#[tokio::test]
+async fn a_security_descriptor_is_the_permission_that_rest_shows() {
+    let (server, mut client) = start().await;
+    let file = open(&mut client, &file("f")).await.unwrap();
+    let (status, descriptor) = query(&mut client, file, SECURITY, 0, OWNER_GROUP_DACL, 1000).await;
+    assert_eq!(status, 0);
+    let needed = (descriptor.len() as u32).to_le_bytes().to_vec();
+    let refused = query(&mut client, file, SECURITY, 0, OWNER_GROUP_DACL, 8).await;
+    assert_eq!(refused, (BUFFER_TOO_SMALL, needed));
+    // `D:(A;;FA;;;WD)`: everything for everybody.
+    let everybody = [1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    let entry = [&[0, 0, 20, 0, 0xff, 1, 0x1f, 0][..], &everybody].concat();
+    let list = [&[2, 0, 28, 0, 1, 0, 0, 0][..], &entry].concat();
+    let sent = [&[1, 0, 4, 0x80][..], &[0; 12], &[20, 0, 0, 0], &list].concat();
+    assert_eq!(set(&mut client, file, SECURITY, 0, 4, &sent).await, 0);
+    assert_eq!(query(&mut client, file, SECURITY, 0, 4, 1000).await, (0, sent));
+    let (_, changed) = query(&mut client, file, SECURITY, 0, OWNER_GROUP_DACL, 1000).await;
+    assert_ne!(changed, descriptor);
+    close(&mut client, file).await;
+    let shown = server.rest.call("HEAD", "/docs/f", "", "").await.expect(200);
+    let key = format!("x-ms-file-permission-key: {}", shown.header("x-ms-file-permission-key").unwrap());
+    let permission = server.rest.get("/docs?restype=share&comp=filepermission", &key).await.expect(200);
+    assert_eq!(permission.text(), r#"{"permission":"O:SYG:SYD:(A;;FA;;;WD)"}"#);
+}
+
+#[tokio::test]
+async fn a_rename_respects_what_is_there_and_who_has_the_directory_open() {
+    let (server, mut client) = start().await;
+    let held = open(&mut client, &Asked { access: 0x81, ..directory("d") }).await.unwrap();
+    let there = open(&mut client, &file(r"d\there")).await.unwrap();
+    close(&mut client, there).await;
+    let moved = open(&mut client, &file("moved")).await.unwrap();
+    assert_eq!(rename(&mut client, moved, r"d\there", false).await, OBJECT_NAME_COLLISION);
+    assert_eq!(rename(&mut client, moved, r"d\there", true).await, 0);
+    server.rest.call("HEAD", "/docs/d/there", "", "").await.expect(200);
+    server.rest.call("HEAD", "/docs/moved", "", "").await.expect(404);
+    // Somebody may be about to delete the directory.
+    let doomed = open(&mut client, &directory("d")).await.unwrap();
+    assert_eq!(rename(&mut client, moved, r"d\elsewhere", false).await, SHARING_VIOLATION);
+    assert_eq!(set(&mut client, doomed, FILE, 13, 0, &[1]).await, DIRECTORY_NOT_EMPTY);
+    close(&mut client, doomed).await;
+    assert_eq!(rename(&mut client, moved, "moved again", false).await, 0);
+    close(&mut client, held).await;
+}
+
+#[tokio::test]
+async fn pieces_are_copied_on_the_server_and_failures_say_how_far_they_got() {
+    let (_server, mut client) = start().await;
+    let (from, to) =
+        (open(&mut client, &file("from")).await.unwrap(), open(&mut client, &file("to")).await.unwrap());
+    write(&mut client, from, 0, b"0123456789").await;
+    let (status, key) = control(&mut client, from, 0x0014_0078, &[], 32).await;
+    assert_eq!((status, key.len()), (0, 32));
+    let chunks = |chunks: &[(u64, u64, u32)]| {
+        let mut input = [&key[..24], &(chunks.len() as u32).to_le_bytes(), &[0; 4]].concat();
+        for (from, to, length) in chunks {
+            input.extend(
+                [&from.to_le_bytes()[..], &to.to_le_bytes(), &length.to_le_bytes(), &[0; 4]].concat(),
+            );
+        }
+        input
+    };
+    let result = |chunks: u32, bytes: u32, total: u32| [chunks, bytes, total].map(u32::to_le_bytes).concat();
+    let copied = control(&mut client, to, 0x0014_40f2, &chunks(&[(8, 0, 2), (0, 2, 3)]), 12).await;
+    assert_eq!(copied, (0, result(2, 0, 5)));
+    assert_eq!(read(&mut client, to, 0, 100).await, Ok(b"89012".to_vec()));
+    let failed = control(&mut client, to, 0x0014_40f2, &chunks(&[(0, 5, 5), (8, 10, 5)]), 12).await;
+    assert_eq!(failed, (INVALID_VIEW_SIZE, result(1, 0, 5)));
+    let limits = control(&mut client, to, 0x0014_40f2, &chunks(&[(0, 0, 2 << 20)]), 12).await;
+    assert_eq!(limits, (INVALID_PARAMETER, result(256, 1 << 20, 16 << 20)));
+    assert_eq!(control(&mut client, to, 0x0009_beef, &[], 12).await.0, INVALID_DEVICE_REQUEST);
+}

@@ -10,7 +10,7 @@ mod sign;
 
 pub(crate) use keys::{KeyContext, SessionKey, SessionKeys, signing_key};
 pub(crate) use preauth::Preauth;
-pub(crate) use seal::{Cipher, Sealing, TRANSFORM_HEADER, Transform, Unsealed};
+pub(crate) use seal::{Cipher, TRANSFORM_HEADER, Transform};
 pub(crate) use sign::{SigningAlgorithm, SigningKey};
 
 /// Whether two signatures are the same, without telling by the time it takes where they differ.

@@ -3,7 +3,6 @@
 //! A connection reads frames ([`connection`]), opens and checks them ([`crypto`]), and hands each message to its command
 //! ([`commands`]), which works on a session, a tree and an open file. Files themselves are `lazuli_file`'s, as is the table
 //! of who has them open, which requests over REST go through, too. [`wire`] is what messages look like.
-#![allow(dead_code, unused_imports, reason = "it is being built: goes with the first whole server")]
 
 mod call;
 mod changes;

@@ -23,9 +23,7 @@ pub(crate) mod access {
     pub(crate) const WRITE_DATA: u32 = 0x0000_0002;
     pub(crate) const APPEND_DATA: u32 = 0x0000_0004;
     pub(crate) const READ_EA: u32 = 0x0000_0008;
-    pub(crate) const WRITE_EA: u32 = 0x0000_0010;
     pub(crate) const EXECUTE: u32 = 0x0000_0020;
-    pub(crate) const DELETE_CHILD: u32 = 0x0000_0040;
     pub(crate) const READ_ATTRIBUTES: u32 = 0x0000_0080;
     pub(crate) const WRITE_ATTRIBUTES: u32 = 0x0000_0100;
     pub(crate) const DELETE: u32 = 0x0001_0000;

@@ -20,6 +20,7 @@ use crate::wire::status::Status;
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) pieces: Vec<Bytes>,
+    #[expect(dead_code, reason = "it is given back when it is dropped")]
     pub(crate) room: Option<OwnedSemaphorePermit>,
 }
 

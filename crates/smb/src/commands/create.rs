@@ -10,10 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use lazuli_concurrency::{Caching, ShareMode, Timestamp};
-use lazuli_file::native::{
-    Action, CreateRequest as Request, Created, Disposition, Failure, Info, Kind, Tree,
-};
-use lazuli_file::opens::{CacheRequest, Client, OpenId, OpenRequest, Opened, Place};
+use lazuli_file::native::{Action, CreateRequest as Request, Created, Failure, Info, Kind, Tree};
+use lazuli_file::opens::{CacheRequest, Client, OpenRequest, Opened, Place};
 use lazuli_file::{INHERITED_SDDL, fold_name};
 use tokio::sync::Notify;
 
@@ -106,6 +104,9 @@ async fn open_file(call: &Call, tree: &Tree, request: &CreateRequest, asked: &As
         Ok((open, reply)) => settle(call, &open).await.map(|()| reply).map_err(Into::into),
         Err(status) => {
             // It was opened, and nobody will ever close it.
+            if let Some(key) = key {
+                call.server.handles.leave(key, file);
+            }
             let _ = call.server.files.close_open(file).await;
             Err(status.into())
         }

@@ -65,11 +65,6 @@ pub(crate) struct Transform {
 }
 
 impl Transform {
-    /// Whether a frame is encrypted.
-    pub(crate) fn starts(frame: &[u8]) -> bool {
-        frame.starts_with(&MAGIC)
-    }
-
     /// Reads the header of a frame, all of which has to be encrypted.
     pub(crate) fn parse(frame: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(frame);

@@ -29,9 +29,6 @@ pub(crate) mod oplock {
 pub(crate) mod options {
     pub(crate) const DIRECTORY_FILE: u32 = 0x0000_0001;
     pub(crate) const WRITE_THROUGH: u32 = 0x0000_0002;
-    pub(crate) const NO_INTERMEDIATE_BUFFERING: u32 = 0x0000_0008;
-    pub(crate) const SYNC_ALERT: u32 = 0x0000_0010;
-    pub(crate) const ASYNC_ALERT: u32 = 0x0000_0020;
     pub(crate) const NON_DIRECTORY_FILE: u32 = 0x0000_0040;
     pub(crate) const CREATE_TREE_CONNECTION: u32 = 0x0000_0080;
     pub(crate) const DELETE_ON_CLOSE: u32 = 0x0000_1000;
@@ -54,6 +51,7 @@ pub(crate) mod tag {
     pub(crate) const LEASE: &[u8] = b"RqLs";
     pub(crate) const DURABLE_REQUEST_V2: &[u8] = b"DH2Q";
     pub(crate) const DURABLE_RECONNECT_V2: &[u8] = b"DH2C";
+    #[cfg(test)]
     pub(crate) const APP_INSTANCE: &[u8] =
         &[0x45, 0xbc, 0xa6, 0x6a, 0xef, 0xa7, 0xf7, 0x4a, 0x90, 0x08, 0xfa, 0x46, 0x2e, 0x14, 0x4d, 0x74];
 }

@@ -19,7 +19,6 @@ pub(crate) mod flags {
     pub(crate) const RELATED: u32 = 0x0000_0004;
     pub(crate) const SIGNED: u32 = 0x0000_0008;
     pub(crate) const PRIORITY: u32 = 0x0000_0070;
-    pub(crate) const DFS: u32 = 0x1000_0000;
     pub(crate) const REPLAY: u32 = 0x2000_0000;
 }
 

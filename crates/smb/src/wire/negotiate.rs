@@ -24,7 +24,6 @@ pub(crate) mod capability {
     pub(crate) const LEASING: u32 = 0x02;
     pub(crate) const LARGE_MTU: u32 = 0x04;
     pub(crate) const MULTI_CHANNEL: u32 = 0x08;
-    pub(crate) const DIRECTORY_LEASING: u32 = 0x20;
     pub(crate) const ENCRYPTION: u32 = 0x40;
 }
 

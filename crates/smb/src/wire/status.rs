@@ -8,6 +8,7 @@ pub(crate) struct Status(pub(crate) u32);
 
 macro_rules! statuses {
     ($($name:ident = $value:literal,)*) => {
+        #[allow(dead_code, reason = "the table of the protocol, also where it is not used yet")]
         impl Status {
             $(pub(crate) const $name: Self = Self($value);)*
         }

@@ -16,6 +16,8 @@ use crate::opens::overlay::Segment;
 
 /// Ranges that are told of at once.
 const MAX_RANGES: usize = 8192;
+/// Bytes of an extent that are read at once.
+const STEP: u32 = 256 << 10;
 /// What is not there reads as these.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -69,7 +71,9 @@ impl FileService {
                 Piece::Hole(length) => zeros(length, bytes),
                 Piece::Inline(inline) => bytes.push(inline),
                 Piece::Data { extent, offset, len } => {
-                    bytes.push(self.extents.read(&extent, offset..offset + len).await?);
+                    for part in steps(offset..offset + len) {
+                        bytes.push(self.extents.read(&extent, part).await?);
+                    }
                 }
             }
         }
@@ -234,6 +238,18 @@ impl FileService {
     }
 }
 
+/// A part of an extent in the steps in which it is read: what is verified of each is still close to the processor then, and
+/// none is verified twice.
+fn steps(part: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    let mut from = part.start;
+    std::iter::from_fn(move || {
+        let to = (from / STEP + 1).saturating_mul(STEP).min(part.end);
+        let step = from..to;
+        from = to;
+        (step.start < step.end).then_some(step)
+    })
+}
+
 /// So many zeros.
 fn zeros(length: u64, bytes: &mut Vec<Bytes>) {
     let mut left = length;
@@ -241,5 +257,19 @@ fn zeros(length: u64, bytes: &mut Vec<Bytes>) {
         let step = left.min(ZEROS.len() as u64);
         bytes.push(Bytes::from_static(&ZEROS[..step as usize]));
         left -= step;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_an_extent_is_read_in_steps_that_end_where_checksums_do() {
+        let read = |part| steps(part).collect::<Vec<_>>();
+        assert_eq!(read(5..5), []);
+        assert_eq!(read(5..10), [5..10]);
+        assert_eq!(read(STEP - 1..2 * STEP + 1), [STEP - 1..STEP, STEP..2 * STEP, 2 * STEP..2 * STEP + 1]);
+        assert_eq!(read(0..8 << 20).len(), 32);
     }
 }

@@ -14,7 +14,7 @@ use http::StatusCode;
 use lazuli_concurrency::{FileAccess, ShareMode};
 use lazuli_extents::{Extents, LocalExtents};
 use lazuli_file::native::{CreateRequest, Disposition, Failure, Kind, Tree};
-use lazuli_file::opens::{CacheRequest, Client, OpenId, OpenRequest, Place};
+use lazuli_file::opens::{CacheRequest, Client, Looks, OpenId, OpenRequest, Place};
 use lazuli_file::{FileRows, FileService};
 use lazuli_protocol::operation::Operation;
 use lazuli_store::Store;
@@ -167,6 +167,7 @@ impl Files {
     async fn open_handle(&self, tree: &Tree, path: &str, kind: Kind) -> Result<OpenId, Failure> {
         let open = OpenRequest {
             mode: ShareMode { access: FileAccess::ALL, share: FileAccess::ALL },
+            looks: Looks::default(),
             overwrites: false,
             delete_on_close: false,
             cache: CacheRequest::None,

@@ -28,6 +28,7 @@ use crate::commands::{self, negotiate};
 use crate::credits::Window;
 use crate::crypto::{Preauth, SigningKey, Transform};
 use crate::frame::{self, MAX_FIRST_FRAME, MAX_FRAME, Message, OLD, SEALED};
+use crate::handles;
 use crate::negotiated::{Dialect, Negotiated};
 use crate::outgoing::{self, Frame, Response};
 use crate::server::Server;
@@ -285,6 +286,7 @@ impl Connection {
         }
         let room = self.room.clone().acquire_many_owned(charged.min(ROOM)).await.map_err(|_| HangUp)?;
         self.begin(Arc::clone(self).answer_all(server.clone(), messages, sealed_by, room)).await;
+        handles::tell_now(server);
         Ok(())
     }
 

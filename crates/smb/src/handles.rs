@@ -5,8 +5,10 @@
 //! client is gone: a durable one stays until the client is back, its time is over, or it is in somebody's way.
 
 use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use lazuli_concurrency::Caching;
@@ -34,7 +36,7 @@ pub(crate) struct Handles {
     first: u64,
     /// Where the table of opens says what has to be given up.
     pub(crate) breaks: UnboundedSender<Break>,
-    heard: Mutex<Option<UnboundedReceiver<Break>>>,
+    heard: Mutex<UnboundedReceiver<Break>>,
     /// Opens that are under way, by what their clients named them.
     beginning: Arc<Mutex<HashSet<(u128, u128)>>>,
 }
@@ -88,13 +90,7 @@ pub(crate) struct Joined {
 impl Handles {
     pub(crate) fn new(first: u64) -> Self {
         let (breaks, heard) = unbounded_channel();
-        Self {
-            known: Mutex::default(),
-            first,
-            breaks,
-            heard: Mutex::new(Some(heard)),
-            beginning: Arc::default(),
-        }
+        Self { known: Mutex::default(), first, breaks, heard: Mutex::new(heard), beginning: Arc::default() }
     }
 
     /// A client opens something that it gives a name. None: that is under way already.
@@ -282,16 +278,33 @@ impl Known {
 
 /// Tells clients what they have to give up, until the server stops.
 pub(crate) async fn tell_all(server: Arc<Server>, closing: CancellationToken) {
-    let Some(mut heard) = server.handles.heard.lock().take() else { return };
-    loop {
-        let told = tokio::select! {
-            told = heard.recv() => told,
-            () = closing.cancelled() => None,
-        };
-        let Some(told) = told else { break };
-        if !tell(&server, &told) {
-            tokio::spawn(tell_later(server.clone(), told));
+    let told = poll_fn(|context| {
+        let mut heard = server.handles.heard.lock();
+        while let Some(told) = ready!(heard.poll_recv(context)) {
+            tell_soon(&server, told);
         }
+        Poll::Ready(())
+    });
+    tokio::select! {
+        () = told => {}
+        () = closing.cancelled() => {}
+    }
+}
+
+/// Tells clients what they have to give up because of what has begun just now, before anything else is begun: they hear of it
+/// before they are answered what they have asked for later.
+pub(crate) fn tell_now(server: &Arc<Server>) {
+    // Whoever else does it just now tells of these, too.
+    let Some(mut heard) = server.handles.heard.try_lock() else { return };
+    while let Ok(told) = heard.try_recv() {
+        tell_soon(server, told);
+    }
+}
+
+/// Tells of a break, or does so in a moment, when the open that was granted is known.
+fn tell_soon(server: &Arc<Server>, told: Break) {
+    if !tell(server, &told) {
+        tokio::spawn(tell_later(server.clone(), told));
     }
 }
 

@@ -10,6 +10,9 @@ use crate::wire::create::options;
 use crate::wire::io::{WriteRequest, write_response};
 use crate::wire::status::Status;
 
+/// Where files end at the latest, as clients know them. Whether there is room for that is another question.
+const MAX_END: u64 = 0xfff_ffff_0000;
+
 /// Write.
 pub(crate) async fn write(call: &Call) -> Answer {
     let request = WriteRequest::parse(&call.message)?;
@@ -26,7 +29,8 @@ pub(crate) async fn write(call: &Call) -> Answer {
         return Err(Status::INVALID_DEVICE_REQUEST.into());
     }
     open.needs(access::WRITE_DATA | access::APPEND_DATA)?;
-    let end = request.offset.checked_add(length as u64).filter(|end| *end <= MAX_OFFSET);
+    let most = if length == 0 { MAX_OFFSET } else { MAX_END };
+    let end = request.offset.checked_add(length as u64).filter(|end| *end <= most);
     end.ok_or(Status::INVALID_PARAMETER)?;
     let through = request.through || open.options & options::WRITE_THROUGH != 0;
     if length > 0 {

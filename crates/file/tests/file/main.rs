@@ -10,6 +10,7 @@ mod lease;
 mod native;
 mod nodes;
 mod opens;
+mod operations;
 mod quota;
 mod races;
 mod range_diff;

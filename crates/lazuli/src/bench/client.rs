@@ -163,7 +163,7 @@ impl Client {
         Self { account, service: self.service, endpoint, tls: self.tls.clone(), connection: None }
     }
 
-    /// The service's address, as it stands in requests within a batch.
+    /// The service's address, as it stands in requests within a batch and in URLs that requests name.
     pub(crate) fn endpoint(&self) -> String {
         let scheme = if self.endpoint.secure { "https" } else { "http" };
         format!("{scheme}://{}{}", self.endpoint.authority, self.endpoint.path)

@@ -5,6 +5,7 @@
 //! turns: A B A B. It writes [a page](page) and JSON, and stops everything it started. The time is bounded: what is left
 //! of it after preparing is divided among the turns.
 
+mod beside;
 mod page;
 mod peer;
 
@@ -116,6 +117,7 @@ pub(crate) async fn run(args: CompareArgs) -> Result<(), BenchError> {
     let mut services = Section::new("services");
     let peers = start(&args, azurite, scratch.path(), &mut services).await?;
     measure(&args, &peers, end, &progress, &mut services).await?;
+    services.goals.extend(beside::files(&report.sections, &services));
     report.sections.push(services);
     for peer in peers {
         peer.stop().await;

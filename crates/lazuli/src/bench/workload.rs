@@ -93,6 +93,7 @@ const WORKLOADS: &[Make] = &[
     |_| Arc::new(file::Large::put()),
     |_| Arc::new(file::Large::get()),
     |_| Arc::new(file::List::new()),
+    |_| Arc::new(file::RenameTree::new()),
     |_| Arc::new(queue::Put::new()),
     |_| Arc::new(queue::Cycle::at_a_thousand()),
     |_| Arc::new(queue::Cycle::at_ten_thousand()),

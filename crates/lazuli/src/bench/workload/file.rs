@@ -1,4 +1,4 @@
-//! Files: ranges of 4 KiB, large files from end to end, and a long listing, in a share made for it.
+//! Files: ranges of 4 KiB, large files from end to end, a long listing and the move of a tree, in a share made for it.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,6 +18,11 @@ const SPREAD: usize = 64 << 20;
 const LARGE: usize = 256 << 20;
 /// Bytes of a range of one: the most that a request can write.
 const RANGE: usize = 4 << 20;
+/// Connections that large files are put on, each for a file of its own.
+const WRITERS: usize = 4;
+/// Directories of a tree that is moved, and files in each.
+const BRANCHES: u64 = 100;
+const LEAVES: u64 = 100;
 /// Files that are listed.
 const LISTED: u64 = 100_000;
 /// Connections that make them.
@@ -76,12 +81,24 @@ impl Share {
         if whole { Ok(()) } else { Err(Failure::Wrong("other bytes than were put")) }
     }
 
+    async fn create_directory(&self, client: &mut Client, directory: &str) -> Result<(), Failure> {
+        let call = Call::new(Method::PUT, format!("{}/{directory}", self.path), "restype=directory");
+        client.send(call).await?.expect(StatusCode::CREATED).map(drop)
+    }
+
+    async fn rename_directory(&self, client: &mut Client, from: &str, to: &str) -> Result<(), Failure> {
+        let source = format!("{}{}/{from}", client.endpoint(), self.path);
+        let call = Call::new(Method::PUT, format!("{}/{to}", self.path), "restype=directory&comp=rename");
+        let call = with(call, "x-ms-file-rename-source", source);
+        client.send(call).await?.expect(StatusCode::OK).map(drop)
+    }
+
     /// Makes a large file, or writes it again, one range after the other.
-    async fn put_large(&self, client: &mut Client) -> Result<(), Failure> {
-        self.create_file(client, "large", LARGE).await?;
+    async fn put_large(&self, client: &mut Client, file: &str) -> Result<(), Failure> {
+        self.create_file(client, file, LARGE).await?;
         let content = noise();
         for at in (0..LARGE).step_by(RANGE) {
-            self.put_range(client, "large", at, content.clone()).await?;
+            self.put_range(client, file, at, content.clone()).await?;
         }
         Ok(())
     }
@@ -171,7 +188,7 @@ impl Workload for Small {
     }
 }
 
-/// A large file written or read from end to end in ranges, on one connection.
+/// Large files written or read from end to end in ranges: written on as many connections as large blobs are in blocks.
 pub(super) struct Large {
     share: Share,
     reads: bool,
@@ -198,12 +215,14 @@ impl Workload for Large {
     }
 
     fn about(&self) -> String {
-        let verb = if self.reads { "get" } else { "put" };
-        format!("{verb} a file of 256 MiB in ranges of 4 MiB")
+        match self.reads {
+            true => "get a file of 256 MiB in ranges of 4 MiB".into(),
+            false => "put files of 256 MiB in ranges of 4 MiB, on four connections".into(),
+        }
     }
 
     fn connections(&self) -> Option<usize> {
-        Some(1)
+        Some(if self.reads { 1 } else { WRITERS })
     }
 
     fn is_ours_alone(&self) -> bool {
@@ -212,12 +231,12 @@ impl Workload for Large {
 
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.share.create(client).await?;
-        if self.reads { self.share.put_large(client).await } else { Ok(()) }
+        if self.reads { self.share.put_large(client, "large").await } else { Ok(()) }
     }
 
-    async fn run_one(&self, client: &mut Client, _: usize, _: u64) -> Result<(), Failure> {
+    async fn run_one(&self, client: &mut Client, worker: usize, _: u64) -> Result<(), Failure> {
         if !self.reads {
-            return self.share.put_large(client).await;
+            return self.share.put_large(client, &format!("large{worker}")).await;
         }
         let content = noise();
         for at in (0..LARGE).step_by(RANGE) {
@@ -228,6 +247,81 @@ impl Workload for Large {
 
     async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
         self.share.delete(client).await
+    }
+}
+
+/// Makes so many empty files, on many connections.
+async fn fill(share: &Share, client: &Client, files: u64, name: fn(u64) -> String) -> Result<(), Failure> {
+    let mut fillers = JoinSet::new();
+    for filler in 0..FILLERS {
+        let (share, mut client) = (share.clone(), client.another());
+        fillers.spawn(async move {
+            for file in (filler..files).step_by(FILLERS as usize) {
+                share.create_file(&mut client, &name(file), 0).await?;
+            }
+            Ok(())
+        });
+    }
+    while let Some(filled) = fillers.join_next().await {
+        filled.map_err(|error| Failure::Request(error.to_string()))??;
+    }
+    Ok(())
+}
+
+/// Rename Directory: a tree of ten thousand files goes from one directory to another and back.
+pub(super) struct RenameTree(Share);
+
+impl RenameTree {
+    pub(super) fn new() -> Self {
+        Self(Share::new())
+    }
+}
+
+#[async_trait]
+impl Workload for RenameTree {
+    fn name(&self) -> &'static str {
+        "rename-tree"
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::File
+    }
+
+    fn about(&self) -> String {
+        format!("move a tree of {} files to another directory", BRANCHES * LEAVES)
+    }
+
+    fn connections(&self) -> Option<usize> {
+        Some(1)
+    }
+
+    fn is_ours_alone(&self) -> bool {
+        true
+    }
+
+    fn takes_long(&self) -> bool {
+        true
+    }
+
+    async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
+        self.0.create(client).await?;
+        for directory in ["a", "b", "a/tree"] {
+            self.0.create_directory(client, directory).await?;
+        }
+        for branch in 0..BRANCHES {
+            self.0.create_directory(client, &format!("a/tree/{branch}")).await?;
+        }
+        let name = |file| format!("a/tree/{}/{}", file % BRANCHES, file / BRANCHES);
+        fill(&self.0, client, BRANCHES * LEAVES, name).await
+    }
+
+    async fn run_one(&self, client: &mut Client, _: usize, _: u64) -> Result<(), Failure> {
+        self.0.rename_directory(client, "a/tree", "b/tree").await?;
+        self.0.rename_directory(client, "b/tree", "a/tree").await
+    }
+
+    async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
+        self.0.delete(client).await
     }
 }
 
@@ -268,20 +362,7 @@ impl Workload for List {
 
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.0.create(client).await?;
-        let mut fillers = JoinSet::new();
-        for filler in 0..FILLERS {
-            let (share, mut client) = (self.0.clone(), client.another());
-            fillers.spawn(async move {
-                for file in (filler..LISTED).step_by(FILLERS as usize) {
-                    share.create_file(&mut client, &format!("{file:08}"), 0).await?;
-                }
-                Ok(())
-            });
-        }
-        while let Some(filled) = fillers.join_next().await {
-            filled.map_err(|error| Failure::Request(error.to_string()))??;
-        }
-        Ok(())
+        fill(&self.0, client, LISTED, |file| format!("{file:08}")).await
     }
 
     async fn run_one(&self, client: &mut Client, _: usize, _: u64) -> Result<(), Failure> {

@@ -63,13 +63,7 @@ def test_azcopy_moves_a_tree(server, service, tree, tmp_path):
     one, two = (f"azcopy-{uuid.uuid4().hex[:12]}" for _ in range(2))
     service.create_container(one)
     service.create_container(two)
-    sas = generate_account_sas(
-        ACCOUNT,
-        KEY,
-        ResourceTypes(service=True, container=True, object=True),
-        AccountSasPermissions(read=True, write=True, delete=True, list=True, add=True, create=True, tag=True),
-        datetime.now(timezone.utc) + timedelta(hours=1),
-    )
+    sas = blob_signature()
     url = lambda container, path="": f"{server.endpoints['blob']}/{container}{path}?{sas}"
     home = {"AZCOPY_LOG_LOCATION": str(tmp_path / "log"), "AZCOPY_JOB_PLAN_LOCATION": str(tmp_path / "plan")}
     azcopy = lambda *arguments: run([AZCOPY, *arguments, "--log-level=ERROR"], **home)
@@ -133,16 +127,30 @@ def listed_in(share, directory=""):
     return sorted(found)
 
 
-def test_azcopy_moves_a_tree_of_files(server, shares, tree, tmp_path):
-    assert AZCOPY, "the Makefile installs AzCopy and names it in AZCOPY"
-    one, two = (shares.create_share(f"azcopy-{uuid.uuid4().hex[:12]}") for _ in range(2))
-    sas = generate_file_account_sas(
+def file_signature():
+    return generate_file_account_sas(
         ACCOUNT,
         KEY,
         ResourceTypes(service=True, container=True, object=True),
         FilePermissions(read=True, write=True, delete=True, list=True, create=True),
         datetime.now(timezone.utc) + timedelta(hours=1),
     )
+
+
+def blob_signature():
+    return generate_account_sas(
+        ACCOUNT,
+        KEY,
+        ResourceTypes(service=True, container=True, object=True),
+        AccountSasPermissions(read=True, write=True, delete=True, list=True, add=True, create=True, tag=True),
+        datetime.now(timezone.utc) + timedelta(hours=1),
+    )
+
+
+def test_azcopy_moves_a_tree_of_files(server, shares, tree, tmp_path):
+    assert AZCOPY, "the Makefile installs AzCopy and names it in AZCOPY"
+    one, two = (shares.create_share(f"azcopy-{uuid.uuid4().hex[:12]}") for _ in range(2))
+    sas = file_signature()
     url = lambda share, path="": f"{server.endpoints['file']}/{share.share_name}{path}?{sas}"
     home = {"AZCOPY_LOG_LOCATION": str(tmp_path / "log"), "AZCOPY_JOB_PLAN_LOCATION": str(tmp_path / "plan")}
     azcopy = lambda *arguments: run([AZCOPY, *arguments, "--log-level=ERROR"], **home)
@@ -158,6 +166,27 @@ def test_azcopy_moves_a_tree_of_files(server, shares, tree, tmp_path):
     same(tree, tmp_path / "again")
     for share in (one, two):
         share.delete_share()
+
+
+def test_azcopy_moves_a_tree_between_blobs_and_files(server, service, shares, tree, tmp_path):
+    """The server reads the one service for the other: nothing of it comes through the client."""
+    assert AZCOPY, "the Makefile installs AzCopy and names it in AZCOPY"
+    name = f"azcopy-{uuid.uuid4().hex[:12]}"
+    container, share = service.create_container(name), shares.create_share(name)
+    blobs = lambda path="": f"{server.endpoints['blob']}/{name}{path}?{blob_signature()}"
+    files = lambda path="": f"{server.endpoints['file']}/{name}{path}?{file_signature()}"
+    home = {"AZCOPY_LOG_LOCATION": str(tmp_path / "log"), "AZCOPY_JOB_PLAN_LOCATION": str(tmp_path / "plan")}
+    azcopy = lambda *arguments: run([AZCOPY, *arguments, "--recursive", "--log-level=ERROR"], **home)
+
+    azcopy("copy", f"{tree}/*", blobs(), "--from-to=LocalBlob")
+    azcopy("copy", blobs("/*"), files("/from-blobs"), "--from-to=BlobFile")
+    azcopy("copy", files("/from-blobs/*"), tmp_path / "down", "--from-to=FileLocal")
+    same(tree, tmp_path / "down")
+    azcopy("copy", files("/from-blobs/*"), blobs("/from-files"), "--from-to=FileBlob")
+    azcopy("copy", blobs("/from-files/*"), tmp_path / "again", "--from-to=BlobLocal")
+    same(tree, tmp_path / "again")
+    container.delete_container()
+    share.delete_share()
 
 
 def test_rclone_moves_a_tree_of_files(server, shares, tree, tmp_path):

@@ -1,15 +1,15 @@
 //! What the server does on its own: chores that run now and then, gently, one at a time, until it stops.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lazuli_blob::BlobService;
+use lazuli_blob::{BlobService, Swept};
 use lazuli_extents::{Extents, Pace, Space};
-use lazuli_file::FileService;
+use lazuli_protocol::Refusal;
 use lazuli_queue::QueueService;
 use lazuli_store::Embedded;
-use lazuli_table::TableService;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -155,97 +155,32 @@ impl Chore for ContentSweep {
     }
 }
 
-/// Sweeps what deleted containers have left behind.
-pub(crate) struct GarbageSweep {
-    pub(crate) blob: BlobService,
+/// Removes what deleted containers, shares, tables or queues have left behind: one chore for each service.
+pub(crate) struct GarbageSweep<S> {
+    /// What was deleted, for the log.
+    pub(crate) what: &'static str,
+    pub(crate) service: S,
+    pub(crate) is_due: fn(&S) -> bool,
+    pub(crate) sweep: for<'a> fn(&'a S, Pace) -> Sweeping<'a>,
 }
 
+/// A sweep under way.
+type Sweeping<'a> = Pin<Box<dyn Future<Output = Result<Swept, Refusal>> + Send + 'a>>;
+
 #[async_trait]
-impl Chore for GarbageSweep {
+impl<S: Send + Sync> Chore for GarbageSweep<S> {
     fn name(&self) -> &'static str {
-        "garbage sweep"
+        self.what
     }
 
     fn is_due(&self) -> bool {
-        self.blob.garbage_due()
+        (self.is_due)(&self.service)
     }
 
     async fn run(&self, pace: Pace) -> Result<(), String> {
-        let swept = self.blob.sweep_garbage(pace).await.map_err(|refusal| refusal.to_string())?;
+        let swept = (self.sweep)(&self.service, pace).await.map_err(|refusal| refusal.to_string())?;
         if swept.spaces > 0 {
-            tracing::info!(containers = swept.spaces, bytes = swept.bytes, "swept deleted containers");
-        }
-        Ok(())
-    }
-}
-
-/// Sweeps what deleted shares have left behind.
-pub(crate) struct ShareSweep {
-    pub(crate) file: FileService,
-}
-
-#[async_trait]
-impl Chore for ShareSweep {
-    fn name(&self) -> &'static str {
-        "share sweep"
-    }
-
-    fn is_due(&self) -> bool {
-        self.file.sweep_due()
-    }
-
-    async fn run(&self, pace: Pace) -> Result<(), String> {
-        let swept = self.file.sweep(pace).await.map_err(|refusal| refusal.to_string())?;
-        if swept.spaces > 0 {
-            tracing::info!(shares = swept.spaces, bytes = swept.bytes, "swept deleted shares");
-        }
-        Ok(())
-    }
-}
-
-/// Sweeps what deleted tables have left behind.
-pub(crate) struct TableSweep {
-    pub(crate) table: TableService,
-}
-
-#[async_trait]
-impl Chore for TableSweep {
-    fn name(&self) -> &'static str {
-        "table sweep"
-    }
-
-    fn is_due(&self) -> bool {
-        self.table.sweep_due()
-    }
-
-    async fn run(&self, pace: Pace) -> Result<(), String> {
-        let swept = self.table.sweep(pace).await.map_err(|refusal| refusal.to_string())?;
-        if swept.spaces > 0 {
-            tracing::info!(tables = swept.spaces, "swept deleted tables");
-        }
-        Ok(())
-    }
-}
-
-/// Sweeps what deleted and cleared queues have left behind.
-pub(crate) struct QueueSweep {
-    pub(crate) queue: QueueService,
-}
-
-#[async_trait]
-impl Chore for QueueSweep {
-    fn name(&self) -> &'static str {
-        "queue sweep"
-    }
-
-    fn is_due(&self) -> bool {
-        self.queue.garbage_due()
-    }
-
-    async fn run(&self, pace: Pace) -> Result<(), String> {
-        let swept = self.queue.sweep_garbage(pace).await.map_err(|refusal| refusal.to_string())?;
-        if swept.spaces > 0 {
-            tracing::info!(queues = swept.spaces, "swept deleted and cleared queues");
+            tracing::info!(count = swept.spaces, bytes = swept.bytes, "swept {}", self.what);
         }
         Ok(())
     }

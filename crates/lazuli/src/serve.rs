@@ -10,18 +10,20 @@ use std::time::Duration;
 use lazuli_account::{AccountDirectory, ServiceLevel, development_key};
 use lazuli_auth::Authenticator;
 use lazuli_auth::user_delegation::MasterSecret;
+use lazuli_blob::BlobService;
 use lazuli_concurrency::{Clock, Timestamp};
 use lazuli_copy::{CopySources, Neighbours};
 use lazuli_extents::Extents;
+use lazuli_file::FileService;
 use lazuli_front::{Console, Endpoint, Gate, Limits, Metrics, Server, Tls};
 use lazuli_outbound::Outbound;
+use lazuli_queue::QueueService;
 use lazuli_store::{Directory, Embedded, Store};
+use lazuli_table::TableService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::background::{
-    Background, BlobExpiry, ContentSweep, GarbageSweep, MessageExpiry, QueueSweep, ShareSweep, TableSweep,
-};
+use crate::background::{Background, BlobExpiry, Chore, ContentSweep, GarbageSweep, MessageExpiry};
 use crate::config::{Config, TlsSource};
 use crate::control::Control;
 use crate::data::Data;
@@ -60,18 +62,9 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let console = start_console(&config, &data, &metrics, &draining)?;
     let control = Control::start(data.directory.path(), accounts.clone(), development_key)
         .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
-    let extents: Arc<dyn Extents> = Arc::new(data.extents.clone());
     let (blob, file) = (services.blob.clone(), services.file.clone());
     tokio::spawn(async move { tokio::join!(blob.resume_copies(), file.resume_copies()) });
-    let background = Background::start(vec![
-        Box::new(GarbageSweep { blob: services.blob.clone() }),
-        Box::new(BlobExpiry { blob: services.blob.clone() }),
-        Box::new(TableSweep { table: services.table.clone() }),
-        Box::new(ShareSweep { file: services.file.clone() }),
-        Box::new(QueueSweep { queue: services.queue.clone() }),
-        Box::new(MessageExpiry { queue: services.queue.clone() }),
-        Box::new(ContentSweep::new(data.store.clone(), extents)),
-    ]);
+    let background = Background::start(chores(&data, &services));
 
     // Before this a signal simply ends the process, which is no worse than a crash, and those are prepared for.
     let mut signals = Signals::new().map_err(Failure::failed)?;
@@ -99,6 +92,40 @@ async fn serve(config: Config) -> Result<(), Failure> {
         console.shutdown(CONSOLE_DRAIN_TIME).await;
     }
     close(data).await
+}
+
+/// What the server does on its own.
+fn chores(data: &Data, services: &Services) -> Vec<Box<dyn Chore>> {
+    let extents: Arc<dyn Extents> = Arc::new(data.extents.clone());
+    vec![
+        Box::new(GarbageSweep {
+            what: "deleted containers",
+            service: services.blob.clone(),
+            is_due: BlobService::garbage_due,
+            sweep: |blob, pace| Box::pin(blob.sweep_garbage(pace)),
+        }),
+        Box::new(BlobExpiry { blob: services.blob.clone() }),
+        Box::new(GarbageSweep {
+            what: "deleted tables",
+            service: services.table.clone(),
+            is_due: TableService::sweep_due,
+            sweep: |table, pace| Box::pin(table.sweep(pace)),
+        }),
+        Box::new(GarbageSweep {
+            what: "deleted shares",
+            service: services.file.clone(),
+            is_due: FileService::sweep_due,
+            sweep: |file, pace| Box::pin(file.sweep(pace)),
+        }),
+        Box::new(GarbageSweep {
+            what: "deleted and cleared queues",
+            service: services.queue.clone(),
+            is_due: QueueService::garbage_due,
+            sweep: |queue, pace| Box::pin(queue.sweep_garbage(pace)),
+        }),
+        Box::new(MessageExpiry { queue: services.queue.clone() }),
+        Box::new(ContentSweep::new(data.store.clone(), extents)),
+    ]
 }
 
 /// Writes out what is in memory and gives the directory back.

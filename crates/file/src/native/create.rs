@@ -19,7 +19,7 @@ use crate::names::{self, Name};
 use crate::opens::newest::Moment;
 use crate::opens::{FileKey, FileState, OpenId, Opened, PATIENCE, Place, Unsettled, is_only_read};
 use crate::record::{ContentHeaders, File, Node, NodeId, Own, SmbProperties};
-use crate::smb_properties::{ARCHIVE, DIRECTORY, Permission, READ_ONLY, normal};
+use crate::smb_properties::{ARCHIVE, DIRECTORY, NORMAL, Permission, READ_ONLY, normal};
 use crate::tree::Spot;
 use crate::{FileService, keys};
 
@@ -342,8 +342,9 @@ pub(super) fn describe(state: &FileState, stored: &Node) -> Info {
         info.length = state.newest.length(stored);
         info.allocated =
             info.length.next_multiple_of(UNIT).max(state.newest.allocation.next_multiple_of(UNIT));
-        if state.newest.wrote() {
-            info.attributes |= ARCHIVE;
+        // Its row will say so once it is committed.
+        if state.newest.is_dirty() {
+            info.attributes = info.attributes & !NORMAL | ARCHIVE;
         }
     }
     info.delete_pending = state.is_delete_pending();

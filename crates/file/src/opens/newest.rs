@@ -123,11 +123,6 @@ impl Newest {
         stored.length().max(self.pending.end()).max(self.taken.end())
     }
 
-    /// Whether it was written to since the time of the last write was set.
-    pub(crate) fn wrote(&self) -> bool {
-        self.wrote
-    }
-
     /// What the row holds. Not to be called while anything is ahead of it.
     pub(crate) fn know(&mut self, node: Arc<Node>) {
         debug_assert!(!self.is_dirty(), "what was written is over another row");

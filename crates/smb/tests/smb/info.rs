@@ -265,6 +265,13 @@ async fn times_and_attributes_that_are_set_are_what_rest_shows() {
     assert_eq!(set(&mut client, file, FILE, 4, 0, &input([0; 8], 0x10)).await, INVALID_PARAMETER);
     assert_eq!(set(&mut client, file, FILE, 4, 0, &[0; 35]).await, INFO_LENGTH_MISMATCH);
     assert_eq!(set(&mut client, file, FILE, 15, 0, &[0; 35]).await, EAS_NOT_SUPPORTED);
+    // What was written marks a file to be archived, until a client says otherwise.
+    for (attributes, shown) in [(0x80, 0x80), (0x2, 0x2)] {
+        write(&mut client, file, 0, b"x").await;
+        assert_eq!(query(&mut client, file, FILE, 35, 0, 8).await.1[0] & 0xa0, 0x20);
+        assert_eq!(set(&mut client, file, FILE, 4, 0, &input(time, attributes)).await, 0);
+        assert_eq!(query(&mut client, file, FILE, 35, 0, 8).await.1[0], shown);
+    }
     // Read-only files stay.
     assert_eq!(set(&mut client, file, FILE, 4, 0, &input([0; 8], 1)).await, 0);
     assert_eq!(set(&mut client, file, FILE, 13, 0, &[1]).await, CANNOT_DELETE);

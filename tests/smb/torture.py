@@ -264,7 +264,7 @@ def main() -> int:
         os.chmod(directory, 0o755)  # smbd serves as another user
         servers = []
         if not options.anchor_only:
-            servers.append(Lazuli(options.lazuli, Path(directory) / "lazuli", shares))
+            servers.append(Lazuli(options.lazuli, Path(directory) / "lazuli", shares, "--smb-enforce-permissions"))
         if options.anchor or options.anchor_only:
             servers.append(Samba(Path(directory) / "samba", shares))
         begun = time.monotonic()

@@ -70,6 +70,9 @@ pub(crate) struct Layer {
     /// Let SMB clients on other machines do without encryption; on this machine they may anyway
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) smb_unencrypted: Option<bool>,
+    /// Hold SMB clients to the access lists of files; else the key of an account opens everything in it
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) smb_enforce_permissions: Option<bool>,
     /// The port of health checks and metrics [default: 10080]
     #[arg(long, value_name = "PORT")]
     pub(crate) console_port: Option<Port>,
@@ -125,6 +128,8 @@ pub(crate) struct Config {
     pub(crate) smb_port: Option<u16>,
     /// Whether SMB clients on other machines may do without encryption. Default: no.
     pub(crate) smb_unencrypted: bool,
+    /// Whether SMB clients are held to the access lists of files. Default: no.
+    pub(crate) smb_enforce_permissions: bool,
     /// The port of health checks and metrics, if they are served. Default: 10080.
     pub(crate) console_port: Option<u16>,
     /// Accounts that have to be there, with these keys. Default: none.
@@ -220,6 +225,7 @@ impl Config {
             services,
             smb_port: layer.smb_port.unwrap_or(Port::On(10_445)).number(),
             smb_unencrypted: layer.smb_unencrypted.unwrap_or_default(),
+            smb_enforce_permissions: layer.smb_enforce_permissions.unwrap_or_default(),
             console_port: layer.console_port.unwrap_or(Port::On(10_080)).number(),
             accounts,
             host_suffixes: layer.host_suffix.unwrap_or_default(),
@@ -250,6 +256,7 @@ impl Layer {
             dfs_port: self.dfs_port.or(other.dfs_port),
             smb_port: self.smb_port.or(other.smb_port),
             smb_unencrypted: self.smb_unencrypted.or(other.smb_unencrypted),
+            smb_enforce_permissions: self.smb_enforce_permissions.or(other.smb_enforce_permissions),
             console_port: self.console_port.or(other.console_port),
             account: self.account.or(other.account),
             host_suffix: self.host_suffix.or(other.host_suffix),

@@ -31,7 +31,11 @@ impl Smb {
         let bound = |error| Failure::Failed(format!("cannot listen on {address} for SMB: {error}"));
         let listener = TcpListener::bind(address).await.map_err(bound)?;
         let address = listener.local_addr().map_err(Failure::failed)?;
-        let options = Options { require_encryption: !config.smb_unencrypted, ..Options::default() };
+        let options = Options {
+            require_encryption: !config.smb_unencrypted,
+            enforce_permissions: config.smb_enforce_permissions,
+            ..Options::default()
+        };
         let server = SmbServer::new(services.file.clone(), accounts.clone(), options);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(async move {

@@ -24,6 +24,7 @@ pub(crate) mod access {
     pub(crate) const APPEND_DATA: u32 = 0x0000_0004;
     pub(crate) const READ_EA: u32 = 0x0000_0008;
     pub(crate) const EXECUTE: u32 = 0x0000_0020;
+    pub(crate) const DELETE_CHILD: u32 = 0x0000_0040;
     pub(crate) const READ_ATTRIBUTES: u32 = 0x0000_0080;
     pub(crate) const WRITE_ATTRIBUTES: u32 = 0x0000_0100;
     pub(crate) const DELETE: u32 = 0x0001_0000;
@@ -72,10 +73,10 @@ pub(crate) struct Open {
     pub(crate) pipe: Option<tokio::sync::Mutex<Pipe>>,
     /// Whether it is a directory.
     pub(crate) is_directory: bool,
-    /// As it was in a snapshot: nothing can be changed.
-    pub(crate) is_snapshot: bool,
     /// Access that was granted.
     pub(crate) access: u32,
+    /// All that could have been.
+    pub(crate) most: u32,
     /// What it shares, as the request had it.
     pub(crate) share: u32,
     /// Create options.
@@ -134,8 +135,8 @@ impl Open {
             file: None,
             pipe: None,
             is_directory: false,
-            is_snapshot: false,
             access: 0,
+            most: access::ALL,
             share: 0,
             options: 0,
             action: 0,

@@ -3,6 +3,7 @@
 //! A [`Descriptor`] is what both say. [`binary`] reads and writes the bytes, in the self-relative form; [`sddl`] the text.
 //! Conditional entries and resource attributes, whose text is a language of its own, are not understood and refused.
 
+mod access;
 mod binary;
 mod sddl;
 mod sid;

@@ -34,6 +34,8 @@ pub struct Options {
     pub require_encryption_on_loopback: bool,
     /// Whether what is not encrypted has to be signed.
     pub require_signing: bool,
+    /// Whether the holder of a key is held to access lists, too. Else the key opens everything.
+    pub enforce_permissions: bool,
 }
 
 /// The endpoint. Clones are the same endpoint.

@@ -79,6 +79,23 @@ impl FileService {
         Err(Failure::Busy)
     }
 
+    /// The key of the permission of what is at a path, if there is something.
+    pub(super) async fn permission_key_at(
+        &self,
+        tree: &Tree,
+        path: &str,
+        snapshot: Option<Timestamp>,
+    ) -> Result<Option<Option<String>>, Failure> {
+        let at = match snapshot {
+            None => At::Now,
+            Some(time) => At::Epoch(self.snapshot_epoch(tree, time).await?),
+        };
+        match self.look(tree, &names::path(path, true)?, at).await {
+            Err(Failure::PathNotFound) => Ok(None),
+            looked => Ok(looked?.found.map(|node| node.properties.permission)),
+        }
+    }
+
     async fn look(&self, tree: &Tree, path: &[Name], at: At) -> Result<Looked, Failure> {
         let space = tree.share.space;
         let Some((name, parents)) = path.split_last() else {

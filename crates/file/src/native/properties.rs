@@ -4,7 +4,7 @@ use lazuli_concurrency::Timestamp;
 use lazuli_store::{Reads, View};
 
 use super::create::SETTABLE;
-use super::{Failure, NewTime, PropertyChange};
+use super::{Failure, NewTime, PropertyChange, Tree};
 use crate::opens::OpenId;
 use crate::opens::newest::Moment;
 use crate::record::{Node, NodeId};
@@ -52,6 +52,18 @@ impl FileService {
         let node = self.load(id.file).await?;
         let key = node.properties.permission.as_deref().unwrap_or(INHERITED_PERMISSION);
         self.permission(id.file.space, key).await?.ok_or(Failure::Failed)
+    }
+
+    /// The security descriptor of what is at a path, as SDDL; none if there is nothing.
+    pub async fn permission_at(
+        &self,
+        tree: &Tree,
+        path: &str,
+        snapshot: Option<Timestamp>,
+    ) -> Result<Option<String>, Failure> {
+        let Some(permission) = self.permission_key_at(tree, path, snapshot).await? else { return Ok(None) };
+        let key = permission.as_deref().unwrap_or(INHERITED_PERMISSION);
+        Ok(Some(self.permission(tree.share.space, key).await?.ok_or(Failure::Failed)?))
     }
 
     /// Sets the security descriptor, given as SDDL.

@@ -63,6 +63,11 @@ async fn open_file(call: &Call, tree: &Tree, request: &CreateRequest, asked: &As
     let (disposition, kind) = rights::check(request)?;
     let snapshot = snapshot(call, tree, &path, asked).await?;
     let granted = rights::granted(request.access, snapshot.is_some())?;
+    let may = most(call, tree, &path.path, snapshot).await?;
+    let granted = rights::granted_of(request.access, granted, may)?;
+    if rights::replaces(disposition) && may & access::WRITE_DATA == 0 {
+        return Err(Status::ACCESS_DENIED.into());
+    }
     if request.options & options::DELETE_ON_CLOSE != 0 && granted & access::DELETE == 0 {
         return Err(Status::ACCESS_DENIED.into());
     }
@@ -100,7 +105,7 @@ async fn open_file(call: &Call, tree: &Tree, request: &CreateRequest, asked: &As
     let create = Box::pin(call.server.files.create(tree, create));
     let created = wait_for(call, create, &waits).await?;
     let file = created.opened.id;
-    match finish(call, request, asked, granted, snapshot.is_some(), key, created) {
+    match finish(call, request, asked, (granted, may), snapshot.is_some(), key, created) {
         Ok((open, reply)) => settle(call, &open).await.map(|()| reply).map_err(Into::into),
         Err(status) => {
             // It was opened, and nobody will ever close it.
@@ -111,6 +116,35 @@ async fn open_file(call: &Call, tree: &Tree, request: &CreateRequest, asked: &As
             Err(status.into())
         }
     }
+}
+
+/// All that the access list of what is at a path grants, if anybody is held to it. What can be removed from its directory
+/// can be deleted, whatever it says itself.
+async fn most(call: &Call, tree: &Tree, path: &str, snapshot: Option<Timestamp>) -> Result<u32, Status> {
+    if !call.server.options.enforce_permissions {
+        return Ok(access::ALL);
+    }
+    let Some(may) = listed(call, tree, path, snapshot).await? else { return Ok(access::ALL) };
+    if may == access::ALL || path.is_empty() {
+        return Ok(may);
+    }
+    let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let above = listed(call, tree, directory, snapshot).await?.unwrap_or(access::ALL);
+    let removes = if above & access::DELETE_CHILD == 0 { 0 } else { access::DELETE };
+    let lists = if above & access::READ_DATA == 0 { 0 } else { access::READ_ATTRIBUTES };
+    Ok(may | removes | lists)
+}
+
+/// What the access list of what is at a path grants; none if there is nothing.
+async fn listed(
+    call: &Call,
+    tree: &Tree,
+    path: &str,
+    snapshot: Option<Timestamp>,
+) -> Result<Option<u32>, Status> {
+    let Some(sddl) = call.server.files.permission_at(tree, path, snapshot).await? else { return Ok(None) };
+    let descriptor = Descriptor::from_sddl(&sddl).map_err(|_| Status::ACCESS_DENIED)?;
+    Ok(Some(descriptor.grants(rights::generic)))
 }
 
 /// Closes an open again whose tree was disconnected while it was opened: nobody else would.
@@ -149,7 +183,7 @@ fn finish(
     call: &Call,
     request: &CreateRequest,
     asked: &Asked,
-    granted: u32,
+    (granted, most): (u32, u32),
     is_snapshot: bool,
     key: Option<LeaseKey>,
     created: Created,
@@ -165,8 +199,8 @@ fn finish(
     let open = Arc::new(Open {
         file: Some(opened.id),
         is_directory: info.is_directory,
-        is_snapshot,
         access: granted,
+        most: if is_snapshot { most & rights::READ_ONLY } else { most },
         share: request.share,
         options: request.options,
         action: number(action),
@@ -210,8 +244,7 @@ fn add(call: &Call, open: &Arc<Open>) -> Result<(), Status> {
 fn respond(open: &Open, info: &Info, asked: &Asked, level: u8, lease: Option<Lease>) -> Reply {
     let mut contexts = vec![];
     if asked.maximal_access.is_some_and(|known| known != info.written.filetime()) {
-        let most = if open.is_snapshot { rights::READ_ONLY } else { access::ALL };
-        contexts.push((tag::MAXIMAL_ACCESS, [0u32.to_le_bytes(), most.to_le_bytes()].concat()));
+        contexts.push((tag::MAXIMAL_ACCESS, [0u32.to_le_bytes(), open.most.to_le_bytes()].concat()));
     }
     match (asked.durable, open.durable) {
         (Some(wish), Some(durable)) if wish.create_guid.is_some() => {

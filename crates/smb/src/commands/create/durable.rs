@@ -47,6 +47,7 @@ pub(super) async fn reconnect(
     let open = Arc::new(Open {
         file: old.file,
         access: old.access,
+        most: old.most,
         share: old.share,
         options: old.options,
         action: OPENED,

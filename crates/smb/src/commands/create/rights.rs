@@ -43,6 +43,21 @@ pub(crate) fn granted(asked: u32, is_snapshot: bool) -> Result<u32, Status> {
     Ok(if asked & access::MAXIMUM_ALLOWED != 0 { most } else { granted })
 }
 
+/// The access that a mask asks for, if the holder of the key may do only so much.
+pub(crate) fn granted_of(asked: u32, granted: u32, may: u32) -> Result<u32, Status> {
+    if asked & access::MAXIMUM_ALLOWED == 0 {
+        return if granted & !may == 0 { Ok(granted) } else { Err(Status::ACCESS_DENIED) };
+    }
+    let named = generic(asked) & access::ALL;
+    if named & !may == 0 { Ok(granted & may) } else { Err(Status::ACCESS_DENIED) }
+}
+
+/// A mask with what its generic rights stand for.
+pub(crate) fn generic(mask: u32) -> u32 {
+    let stands_for = GENERIC.iter().filter(|(bit, _)| mask & bit != 0).map(|(_, stands_for)| stands_for);
+    stands_for.fold(mask, |all, part| all | part)
+}
+
 /// What an open with that access does, as far as others can be in its way.
 pub(crate) fn uses(granted: u32) -> FileAccess {
     let mut uses = FileAccess::NONE;

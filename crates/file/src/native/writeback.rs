@@ -141,6 +141,18 @@ impl FileService {
         self.opens.with(file, |state| state.newest.timer = Some(timer.abort_handle()));
     }
 
+    /// Has made durable what a client has written back, which gives up what it cached. Everybody sees it already.
+    pub fn flush_soon(&self, file: FileKey) {
+        if self.opens.peek(file, |state| state.newest.is_dirty()).unwrap_or_default() {
+            let this = self.clone();
+            tokio::spawn(async move {
+                if let Err(failure) = this.flush_file(file, Moment::Asked).await {
+                    this.opens.with(file, |state| state.newest.failed = Some(failure));
+                }
+            });
+        }
+    }
+
     /// Waits for the turn to change a file.
     pub(super) async fn turn(&self, file: FileKey) -> FileTurn {
         let turn = self.opens.with(file, |state| state.newest.turn.clone());

@@ -29,6 +29,7 @@ pub(crate) fn acknowledge(call: &Call) -> Answer {
                 done => done,
             };
             let (state, _) = done.map_err(|_| Status::INVALID_OPLOCK_PROTOCOL)?;
+            call.server.files.flush_soon(file.file);
             Ok(Reply::new(message::oplock(level(state), open.id)))
         }
         Acknowledgement::Lease { key, state } => {
@@ -41,6 +42,7 @@ pub(crate) fn acknowledge(call: &Call) -> Answer {
                 AcknowledgeRefusal::NotBreaking => Status::UNSUCCESSFUL,
                 AcknowledgeRefusal::KeepsTooMuch => Status::REQUEST_NOT_ACCEPTED,
             })?;
+            call.server.files.flush_soon(file);
             Ok(Reply::new(message::lease_response(key, state.bits())))
         }
     }

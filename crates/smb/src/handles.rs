@@ -58,6 +58,8 @@ impl Drop for Beginning {
 struct Known {
     /// By their numbers in the table of opens.
     opens: HashMap<u64, Entry>,
+    /// The numbers of those that their clients named, by client and name.
+    named: HashMap<(u128, u128), u64>,
     leases: HashMap<LeaseKey, Lease>,
     /// Sessions of clients that have leases, the oldest first: that is where they are told of breaks.
     clients: HashMap<u128, Vec<Weak<Session>>>,
@@ -111,6 +113,9 @@ impl Handles {
         let mut known = self.known.lock();
         let losses = known.opens.get(&file.number).map_or(0, |entry| entry.losses);
         known.opens.insert(file.number, Entry { open: open.clone(), lost: None, losses });
+        if let Some(name) = open.named {
+            known.named.insert(name, file.number);
+        }
     }
 
     /// An open that is about to be added has a lease. None: the key is that of another file.
@@ -150,14 +155,9 @@ impl Handles {
         Some(OpenId { file: lease.file, number: *lease.opens.first()? })
     }
 
-    /// Takes an open away. False if it was not there any more.
-    pub(crate) fn remove(&self, open: &Open) -> bool {
-        let Some(file) = open.file else { return true };
-        let mut known = self.known.lock();
-        if let Some(key) = open.lease {
-            known.leave(key, file.number);
-        }
-        known.opens.remove(&file.number).is_some()
+    /// Takes an open away.
+    pub(crate) fn remove(&self, open: &Open) {
+        self.known.lock().forget(open);
     }
 
     /// An open that came to nothing leaves its lease.
@@ -176,11 +176,12 @@ impl Handles {
 
     /// Takes away a durable open that nobody has come back for, to be closed.
     fn expire(&self, file: OpenId, loss: u64) -> Option<Arc<Open>> {
-        let mut known = self.known.lock();
-        let entry = known.opens.get(&file.number).filter(|entry| entry.lost == Some(loss))?;
-        let open = entry.open.clone();
-        known.forget(&open);
-        Some(open)
+        self.known.lock().take_lost(file.number, |lost| lost == loss)
+    }
+
+    /// Takes away a durable open whose client is gone, because it is in somebody's way.
+    fn give_up(&self, open: &Open) -> Option<Arc<Open>> {
+        self.known.lock().take_lost(open.file?.number, |_| true)
     }
 
     /// A durable open whose client is gone, by its persistent id.
@@ -197,6 +198,7 @@ impl Handles {
         match known.opens.get_mut(&file.number) {
             Some(entry) if entry.lost.is_some() && Arc::ptr_eq(&entry.open, old) => {
                 (entry.open, entry.lost) = (new.clone(), None);
+                known.unname(old, file.number);
                 true
             }
             _ => false,
@@ -206,10 +208,9 @@ impl Handles {
     /// The open that a client named so when it opened it, as long as it has not used it.
     pub(crate) fn find_named(&self, client: u128, guid: u128) -> Option<(Arc<Open>, bool)> {
         let known = self.known.lock();
-        let is_it = |entry: &&Entry| {
-            entry.open.named == Some((client, guid)) && !entry.open.is_used.load(Ordering::Relaxed)
-        };
-        known.opens.values().find(is_it).map(|entry| (entry.open.clone(), entry.lost.is_some()))
+        let entry = known.opens.get(known.named.get(&(client, guid))?)?;
+        let is_used = entry.open.is_used.load(Ordering::Relaxed);
+        (!is_used).then(|| (entry.open.clone(), entry.lost.is_some()))
     }
 
     /// Takes away all opens whose clients are gone, to be closed.
@@ -270,8 +271,26 @@ impl Known {
     fn forget(&mut self, open: &Open) {
         let Some(file) = open.file else { return };
         self.opens.remove(&file.number);
+        self.unname(open, file.number);
         if let Some(key) = open.lease {
             self.leave(key, file.number);
+        }
+    }
+
+    /// Takes away an open whose client is gone, if it is that loss: the client may have come back.
+    fn take_lost(&mut self, number: u64, is_it: impl Fn(u64) -> bool) -> Option<Arc<Open>> {
+        let entry = self.opens.get(&number).filter(|entry| entry.lost.is_some_and(is_it))?;
+        let open = entry.open.clone();
+        self.forget(&open);
+        Some(open)
+    }
+
+    /// An open is not found by its name any more.
+    fn unname(&mut self, open: &Open, number: u64) {
+        if let Some(name) = open.named
+            && self.named.get(&name) == Some(&number)
+        {
+            self.named.remove(&name);
         }
     }
 }
@@ -341,8 +360,7 @@ fn tell(server: &Arc<Server>, told: &Break) -> bool {
             send(server, told, open, &oldest.unwrap_or(session));
         }
         None => {
-            for (open, _) in opens.into_iter().filter(|(_, is_lost)| *is_lost) {
-                server.handles.remove(&open);
+            for open in opens.iter().filter_map(|(open, _)| server.handles.give_up(open)) {
                 let server = server.clone();
                 tokio::spawn(async move { close::discard(&server, &open).await });
             }
@@ -381,11 +399,19 @@ pub(crate) fn level(caching: Caching) -> u8 {
 /// Keeps an open whose client is gone, if it is durable and can be. False: it is to be closed.
 pub(crate) async fn keep(server: &Arc<Server>, open: &Arc<Open>) -> bool {
     let (Some(durable), Some(file)) = (open.durable, open.file) else { return false };
-    let opened = server.files.opens().opened(file);
-    if !opened.is_some_and(|opened| opened.caching.contains(Caching::H) && !opened.breaking) {
+    let is_cached = || {
+        let opened = server.files.opens().opened(file);
+        opened.is_some_and(|opened| opened.caching.contains(Caching::H) && !opened.breaking)
+    };
+    if !is_cached() {
         return false;
     }
     let Some(loss) = server.handles.lose(file) else { return false };
+    // Nobody has heard of a break that began meanwhile.
+    if !is_cached() {
+        server.handles.give_up(open);
+        return false;
+    }
     if let Err(failure) = server.files.flush(file).await {
         tracing::warn!(%failure, "what a lost client has written could not be made durable");
     }

@@ -113,6 +113,8 @@ def measure(servers, options, directory: Path) -> dict:
 
     def note(task, server, work):
         figure = figures.setdefault(task, {}).setdefault(server.name, Figure())
+        # What smbd was given is on its way to the disk for long after it has answered; not at the other's expense.
+        os.sync()
         with measured(figure):
             figure.values.append(work())
 

@@ -111,6 +111,11 @@ pub(crate) struct Chain {
 }
 
 impl Call {
+    /// Whether its answer is going to be signed or encrypted.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.sealed_by.is_some() || self.header.flags & flags::SIGNED != 0
+    }
+
     /// The session.
     pub(crate) fn session(&self) -> Result<&Arc<Session>, Status> {
         self.session.as_ref().ok_or(Status::USER_SESSION_DELETED)

@@ -10,8 +10,8 @@ const LARGE_MIB: f64 = 256.0;
 
 /// What is done to files and to blobs, and how much one request of the former does for one of the latter.
 const PAIRS: [(&str, &str, f64); 5] = [
-    ("put-range", "put-blob", 1.0),
-    ("get-range", "get-blob", 1.0),
+    ("put-range", "put-pages", 1.0),
+    ("get-range", "get-pages", 1.0),
     ("put-file-256m", "put-blocks-256m", 1.0),
     ("get-file-256m", "get-blob-256m", 1.0),
     ("list-files-100k", "list-blobs-10k", 10.0),
@@ -66,9 +66,9 @@ mod tests {
     fn files_are_judged_by_blobs_and_shown_beside_dd() {
         let services = section(&[
             ("put-range", OURS, 1000.0),
-            ("put-blob", OURS, 1500.0),
+            ("put-pages", OURS, 1500.0),
             ("get-range", OURS, 1000.0),
-            ("get-blob", OURS, 1501.0),
+            ("get-pages", OURS, 1501.0),
             ("list-files-100k", OURS, 1.0),
             ("list-blobs-10k", OURS, 12.0),
             ("put-file-256m", OURS, 2.0),

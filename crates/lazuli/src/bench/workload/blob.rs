@@ -7,6 +7,7 @@ use lazuli_protocol::ServiceKind;
 
 use super::super::client::{Call, Client, Failure};
 use super::super::rows::scatter;
+use super::file::range;
 use super::{Shape, Workload, encode, fresh_name};
 
 /// Blobs that are read.
@@ -15,6 +16,13 @@ const BLOBS: u64 = 100;
 const LARGE: usize = 256 << 20;
 /// Bytes of a block of one.
 const BLOCK: usize = 8 << 20;
+/// Bytes of pages that are put or got at once.
+const PAGES: usize = 4 << 10;
+/// Bytes of pages that are put to be got.
+const PAGES_PUT: usize = 4 << 20;
+/// Bytes of a page blob, and of the part of it that is used.
+const PAGE_BLOB: &str = "67108864";
+const PAGE_SPREAD: usize = 64 << 20;
 /// Blobs that are listed.
 const LISTED: u64 = 10_000;
 
@@ -137,6 +145,91 @@ impl Workload for GetBlob {
     }
 }
 
+/// Put Page or Get Blob of some pages anywhere in a page blob: what ranges of files are to be measured by.
+pub(super) struct Pages {
+    container: Container,
+    reads: bool,
+}
+
+impl Pages {
+    pub(super) fn put() -> Self {
+        Self { container: Container::new(Shape { body_bytes: PAGES_PUT }), reads: false }
+    }
+
+    pub(super) fn get() -> Self {
+        Self { container: Container::new(Shape { body_bytes: PAGES_PUT }), reads: true }
+    }
+
+    fn path(&self, blob: &str) -> String {
+        format!("{}/{blob}", self.container.path)
+    }
+
+    async fn create(&self, client: &mut Client, blob: &str) -> Result<(), Failure> {
+        let call = Call::new(Method::PUT, self.path(blob), "")
+            .header("x-ms-blob-type", "PageBlob")
+            .header("x-ms-blob-content-length", PAGE_BLOB);
+        client.send(call).await?.expect(StatusCode::CREATED).map(drop)
+    }
+
+    async fn write(&self, client: &mut Client, blob: &str, at: usize, bytes: Bytes) -> Result<(), Failure> {
+        let range = range(at, bytes.len());
+        let call = Call::new(Method::PUT, self.path(blob), "comp=page").header("x-ms-page-write", "update");
+        let call = super::file::with(call, "x-ms-range", range).body(bytes);
+        client.send(call).await?.expect(StatusCode::CREATED).map(drop)
+    }
+}
+
+#[async_trait]
+impl Workload for Pages {
+    fn name(&self) -> &'static str {
+        if self.reads { "get-pages" } else { "put-pages" }
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::Blob
+    }
+
+    fn about(&self) -> String {
+        match self.reads {
+            true => format!("get {PAGES} bytes anywhere in one page blob"),
+            false => format!("put pages of {PAGES} bytes, anywhere in a page blob for each connection"),
+        }
+    }
+
+    async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
+        self.container.create(client).await?;
+        if self.reads {
+            self.create(client, "p").await?;
+            for at in (0..PAGE_SPREAD).step_by(PAGES_PUT) {
+                self.write(client, "p", at, self.container.content.clone()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn run_one(&self, client: &mut Client, worker: usize, i: u64) -> Result<(), Failure> {
+        let at = scatter(scatter(worker as u64) ^ i) as usize % (PAGE_SPREAD / PAGES) * PAGES;
+        let from = at % PAGES_PUT;
+        let bytes = self.container.content.slice(from..from + PAGES);
+        if self.reads {
+            let call = Call::new(Method::GET, self.path("p"), "");
+            let call = super::file::with(call, "x-ms-range", range(at, PAGES));
+            let reply = client.send(call).await?.expect(StatusCode::PARTIAL_CONTENT)?;
+            let whole = reply.length == PAGES as u64 && bytes.starts_with(&reply.body);
+            return if whole { Ok(()) } else { Err(Failure::Wrong("other bytes than were put")) };
+        }
+        let blob = worker.to_string();
+        if i == 0 {
+            self.create(client, &blob).await?;
+        }
+        self.write(client, &blob, at, bytes).await
+    }
+
+    async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
+        self.container.delete(client).await
+    }
+}
+
 /// Connections that blocks are put on, each for a blob of its own.
 const BLOCK_CONNECTIONS: usize = 4;
 
@@ -250,18 +343,22 @@ impl Workload for Large {
 }
 
 /// List Blobs: all of ten thousand, page by page.
-pub(super) struct ListBlobs(Container);
+pub(super) struct ListBlobs(Container, u64);
 
 impl ListBlobs {
-    pub(super) fn new() -> Self {
-        Self(Container::new(Shape { body_bytes: 0 }))
+    pub(super) fn of_ten_thousand() -> Self {
+        Self(Container::new(Shape { body_bytes: 0 }), LISTED)
+    }
+
+    pub(super) fn of_a_hundred_thousand() -> Self {
+        Self(Container::new(Shape { body_bytes: 0 }), 10 * LISTED)
     }
 }
 
 #[async_trait]
 impl Workload for ListBlobs {
     fn name(&self) -> &'static str {
-        "list-blobs-10k"
+        if self.1 == LISTED { "list-blobs-10k" } else { "list-blobs-100k" }
     }
 
     fn service(&self) -> ServiceKind {
@@ -269,7 +366,7 @@ impl Workload for ListBlobs {
     }
 
     fn about(&self) -> String {
-        format!("list {LISTED} blobs, page by page")
+        format!("list {} blobs, page by page", self.1)
     }
 
     fn connections(&self) -> Option<usize> {
@@ -282,7 +379,7 @@ impl Workload for ListBlobs {
 
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.0.create(client).await?;
-        for blob in 0..LISTED {
+        for blob in 0..self.1 {
             self.0.put(client, &format!("directory/{blob:08}")).await?;
         }
         Ok(())
@@ -290,7 +387,7 @@ impl Workload for ListBlobs {
 
     async fn run_one(&self, client: &mut Client, _worker: usize, _i: u64) -> Result<(), Failure> {
         let mut marker = String::new();
-        for _ in 0..LISTED {
+        for _ in 0..self.1 {
             let query = format!("restype=container&comp=list{marker}");
             let reply = client.send(Call::new(Method::GET, &self.0.path, query)).await?;
             let reply = reply.expect(StatusCode::OK)?;

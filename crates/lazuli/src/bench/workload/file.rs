@@ -104,14 +104,14 @@ impl Share {
     }
 }
 
-fn with(mut call: Call, name: &'static str, value: String) -> Call {
+pub(super) fn with(mut call: Call, name: &'static str, value: String) -> Call {
     if let Ok(value) = HeaderValue::try_from(value) {
         call.headers.insert(HeaderName::from_static(name), value);
     }
     call
 }
 
-fn range(at: usize, length: usize) -> String {
+pub(super) fn range(at: usize, length: usize) -> String {
     format!("bytes={at}-{}", at + length - 1)
 }
 

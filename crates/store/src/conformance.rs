@@ -13,7 +13,7 @@ use lazuli_concurrency::{ManualClock, Span, Stamp, Timestamp};
 use crate::history::{History, Observed};
 use crate::{
     Change, Commit, CommitError, Condition, Decision, Gate, Mutation, Partition, Reads, Row, SpaceHeader,
-    SpaceId, Store, TransactError, Visited, Which, transact,
+    SpaceId, Store, Stretch, Token, TransactError, Visited, Which, transact,
 };
 
 /// How the suite opens the engine under test.
@@ -85,6 +85,8 @@ pub async fn run(harness: &impl Harness) {
     scans_are_ordered_and_limited(&Bench::new(store.clone()).await).await;
     scans_over_a_space_go_by_partition(&Bench::new(store.clone()).await).await;
     scans_over_a_space_are_bounded_in_bytes(&Bench::new(store.clone()).await).await;
+    runs_are_what_a_scan_returns(&Bench::new(store.clone()).await).await;
+    visits_by_the_run_are_bounded(&Bench::new(store.clone()).await).await;
     a_space_fences_its_writers(&Bench::new(store.clone()).await).await;
     limits_are_refused(&Bench::new(store.clone()).await).await;
     concurrent_rules_lose_no_update(&Bench::new(store.clone()).await).await;
@@ -265,6 +267,98 @@ async fn scans_over_a_space_are_bounded_in_bytes(bench: &Bench) {
         assert!(found.len() < usize::from(ROWS));
     }
     assert_eq!(found, (0..ROWS).collect::<Vec<_>>(), "pages join without a gap");
+}
+
+type Place = (Bytes, Bytes);
+
+/// The rows of one visit by the run, and where to go on.
+async fn visit(
+    bench: &Bench,
+    from: Place,
+    end: Option<Place>,
+) -> (Vec<(Place, Bytes, Token)>, Option<Place>) {
+    let mut rows = vec![];
+    let mut visitor = |Stretch { run, rows: shown, .. }: &Stretch| {
+        let copy = Bytes::copy_from_slice;
+        assert!(!shown.is_empty() && run.len() <= crate::MAX_RUN_ROWS);
+        rows.extend(shown.clone().map(|row| {
+            ((copy(run.partition(row)), copy(run.key(row))), copy(run.value(row)), run.token(row))
+        }));
+        ControlFlow::Continue(())
+    };
+    let visited = bench.store.visit_runs(bench.space, from, end, &mut visitor).await.expect("readable");
+    assert_eq!(visited.space, Some(OPEN), "with the header of the space");
+    (rows, visited.next)
+}
+
+/// Whatever was visited before, and whatever has changed since.
+async fn runs_are_what_a_scan_returns(bench: &Bench) {
+    const PARTITIONS: [&[u8]; 5] = [b"", b"a", b"a\x00", b"a\x00b", b"b"];
+    const ROWS: u64 = 400;
+    let mut random = Random(0x5EED);
+    let place = |random: &mut Random| -> Place {
+        let partition = Bytes::from_static(PARTITIONS[random.below(PARTITIONS.len() as u64) as usize]);
+        (partition, Bytes::copy_from_slice(&(random.below(ROWS) as u16).to_be_bytes()))
+    };
+    for round in 0..120u64 {
+        for _ in 0..random.below(if round < 10 { 200 } else { 4 }) {
+            let (partition, row) = place(&mut random);
+            let mutation = match random.below(8) {
+                0 => Mutation::Delete(row),
+                1 => Mutation::DeleteRange(row.clone()..[&row[..], &[0, 0]].concat().into()),
+                _ => Mutation::Put(row, Bytes::copy_from_slice(&round.to_le_bytes())),
+            };
+            let commit = bench.change(vec![], vec![mutation]);
+            bench.store.commit(&Partition::new(bench.space, partition), commit).await.expect("written");
+        }
+        let from = if random.below(2) == 0 { Place::default() } else { place(&mut random) };
+        let end = (random.below(2) == 0).then(|| place(&mut random));
+        let page = bench.store.scan_space(bench.space, from.clone(), end.clone(), Which::All, 8192).await;
+        let rows = page.expect("readable").rows.into_iter();
+        let expected: Vec<_> = rows.map(|(p, row)| ((p, row.key), row.value, row.token)).collect();
+        let (found, next) = visit(bench, from.clone(), end.clone()).await;
+        assert_eq!((found, next), (expected.clone(), None), "{from:?} to {end:?}");
+
+        // It breaks off before any row, and goes on there.
+        let Some(stop) = expected.get(random.below(expected.len() as u64 + 1) as usize) else { continue };
+        let mut visitor = |Stretch { run, rows, .. }: &Stretch| {
+            let at = run.position(&stop.0.0, &stop.0.1);
+            if rows.contains(&at) { ControlFlow::Break(at) } else { ControlFlow::Continue(()) }
+        };
+        let visited = bench.store.visit_runs(bench.space, from, end, &mut visitor).await.expect("readable");
+        assert_eq!(visited, Visited { space: Some(OPEN), next: Some(stop.0.clone()) });
+    }
+}
+
+async fn visits_by_the_run_are_bounded(bench: &Bench) {
+    const ROWS: u16 = 20_000;
+    for start in (0..ROWS).step_by(200) {
+        let rows = start..start + 200;
+        let puts = rows.map(|i| Mutation::Put(i.to_be_bytes().to_vec().into(), key("v"))).collect();
+        bench.commit(vec![], puts).await.expect("written");
+    }
+    // Kept or not, pages join without a gap, and those of kept runs may be longer.
+    for _ in 0..2 {
+        let (mut from, mut found) = (Place::default(), vec![]);
+        loop {
+            let (rows, next) = visit(bench, from, None).await;
+            assert!(!rows.is_empty() && rows.len() < crate::KEPT_ROWS_PER_ROW * crate::MAX_SCAN_ROWS);
+            found.extend(rows.iter().map(|row| u16::from_be_bytes([row.0.1[0], row.0.1[1]])));
+            match next {
+                Some(next) => from = next,
+                None => break,
+            }
+        }
+        assert_eq!(found, (0..ROWS).collect::<Vec<_>>());
+    }
+    let large = Bytes::from(vec![7; crate::MAX_VALUE_BYTES]);
+    let mut commit =
+        bench.change(vec![], (0..20).map(|i| Mutation::Put(vec![i].into(), large.clone())).collect());
+    commit.bulk = true;
+    bench.store.commit(&bench.partition("q"), commit).await.expect("written");
+    let (rows, next) = visit(bench, (key("q"), Bytes::new()), None).await;
+    let bytes: usize = rows.iter().map(|row| row.1.len()).sum();
+    assert!(bytes <= crate::MAX_SCAN_BYTES + crate::MAX_VALUE_BYTES && next.is_some(), "{bytes}");
 }
 
 async fn a_space_fences_its_writers(bench: &Bench) {

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
 
 use crate::{
-    Commit, CommitError, Partition, ReadError, ReadSet, Reads, SpaceHeader, SpaceId, SpacePage, Store,
-    Visited, Visitor, Which,
+    Commit, CommitError, Partition, ReadError, ReadSet, Reads, RunVisitor, SpaceHeader, SpaceId, SpacePage,
+    Store, Stretch, Visited, Visitor, Which,
 };
 
 /// Who stands between a store and its callers. What is not overridden goes through.
@@ -86,6 +86,23 @@ impl<B: Between> Store for Interposed<B> {
             visitor(partition, row)
         };
         let visited = self.store.visit_space(space, from, end, &mut counting).await?;
+        self.between.scanned(rows);
+        Ok(visited)
+    }
+
+    async fn visit_runs(
+        &self,
+        space: SpaceId,
+        from: (Bytes, Bytes),
+        end: Option<(Bytes, Bytes)>,
+        visitor: &mut RunVisitor<'_>,
+    ) -> Result<Visited, ReadError> {
+        let mut rows = 0;
+        let mut counting = |stretch: &Stretch| {
+            rows += stretch.rows.len();
+            visitor(stretch)
+        };
+        let visited = self.store.visit_runs(space, from, end, &mut counting).await?;
         self.between.scanned(rows);
         Ok(visited)
     }

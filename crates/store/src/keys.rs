@@ -117,6 +117,14 @@ pub(crate) fn space_of(full: &[u8]) -> Option<SpaceId> {
     Some(SpaceId(u64::from_be_bytes(full.get(1..9)?.try_into().ok()?)))
 }
 
+/// The space whose header has this full key.
+pub(crate) fn header_of(full: &[u8]) -> Option<SpaceId> {
+    match full.split_first() {
+        Some((&HEADER, space)) => Some(SpaceId(u64::from_be_bytes(space.try_into().ok()?))),
+        _ => None,
+    }
+}
+
 fn put_partition(into: &mut BytesMut, space: SpaceId, partition: &[u8]) {
     into.put_u8(ROW);
     into.put_u64(space.0);
@@ -158,7 +166,8 @@ mod tests {
             prop_assert_eq!((&p[..], &k[..]), (&partition[..], &key[..]));
             prop_assert_eq!(&made[..at], &prefix(&Partition::new(SpaceId(7), partition))[..]);
             prop_assert!(after_partition(&made[..at]) > made);
-            prop_assert_eq!(space_of(&made), Some(SpaceId(7)));
+            prop_assert_eq!((space_of(&made), header_of(&made)), (Some(SpaceId(7)), None));
+            prop_assert_eq!(header_of(&header(SpaceId(7))), Some(SpaceId(7)));
         }
 
         #[test]

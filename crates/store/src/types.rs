@@ -6,6 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
 
+use crate::run::RunVisitor;
+
 /// A generation of a container, table, queue or share; or the directory of accounts. Never used again once closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpaceId(pub u64);
@@ -269,6 +271,18 @@ pub trait Store: Send + Sync + 'static {
         from: (Bytes, Bytes),
         end: Option<(Bytes, Bytes)>,
         visitor: &mut Visitor<'_>,
+    ) -> Result<Visited, ReadError>;
+
+    /// Shows the rows that [`Store::visit_space`] would show, by the [run](crate::Run): an engine may keep runs in memory,
+    /// with what visitors noted on them, and shows one again as long as no row in it has changed. A visit goes on until
+    /// the visitor breaks off before a row, or the runs shown [cost](crate::Stretch::cost) [`MAX_SCAN_ROWS`] or
+    /// [`MAX_SCAN_BYTES`], which the last one may exceed. For those who look at many rows again and again.
+    async fn visit_runs(
+        &self,
+        space: SpaceId,
+        from: (Bytes, Bytes),
+        end: Option<(Bytes, Bytes)>,
+        visitor: &mut RunVisitor<'_>,
     ) -> Result<Visited, ReadError>;
 
     /// Commits. When it returns `Ok` the change is durable and visible to every later read.

@@ -392,6 +392,7 @@ impl Committer {
         if group.changes_headers {
             self.shared.header_cache.changed_before(seqno);
         }
+        self.shared.runs.changing(group.changes.keys(), seqno);
         self.shared.snapshots.publish(Snapshot { seqno, headers: self.headers.clone() });
         if let Some(ceiling) = group.ceiling {
             self.shared.clock.raise(ceiling);

@@ -3,7 +3,7 @@
 //! ```text
 //! commit → queue → committer: judge, log + fdatasync, apply to memtable, publish, answer
 //!                                 sealed memtable → flusher → table files → compaction
-//! read   → snapshot → memtables and tables, as of its sequence number
+//! read   → snapshot → memtables and tables, as of its sequence number; or a run of rows that was read before
 //! ```
 //!
 //! A restart replays the log over the tree. See [`crate::log`] for what survives a crash and how damage is told from
@@ -16,7 +16,9 @@ mod group;
 mod headers;
 mod queue;
 mod rows;
+mod runs;
 mod snapshot;
+mod visit;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -36,13 +38,14 @@ use crate::log::{self, Log, LogError};
 use crate::{
     Commit, CommitError, MAX_BULK_COMMIT_BYTES, MAX_COMMIT_BYTES, MAX_KEY_BYTES, MAX_MUTATIONS,
     MAX_SCAN_BYTES, MAX_SCAN_ROWS, MAX_VALUE_BYTES, Mutation, Partition, ReadError, ReadSet, Reads, Row,
-    Scanned, SpaceHeader, SpaceId, SpacePage, Store, Visited, Visitor, Which, keys,
+    RunVisitor, Scanned, SpaceHeader, SpaceId, SpacePage, Store, Visited, Visitor, Which, keys,
 };
 use committer::Committer;
 use flusher::Flusher;
 use headers::HeaderCache;
 use queue::{Queue, Work};
 use rows::RangeDigest;
+use runs::Runs;
 use snapshot::{Snapshot, Snapshots};
 
 /// Rows of one partition that a scan for first rows steps over before it seeks.
@@ -72,6 +75,8 @@ pub enum OpenError {
 pub struct Options {
     /// Bytes of table blocks kept in memory.
     pub cache_bytes: u64,
+    /// Bytes of rows kept in memory for those who visit them by the run.
+    pub run_bytes: usize,
     /// A memtable of this size is sealed and flushed.
     pub memtable_bytes: u64,
     /// The size of a log segment, unless one group needs more.
@@ -80,12 +85,17 @@ pub struct Options {
 
 impl Options {
     /// As little memory and disk as it works with: for tests, and for looking at a store.
-    pub const SMALL: Self =
-        Self { cache_bytes: 8 << 20, memtable_bytes: 256 << 10, log_segment_bytes: 1 << 20 };
+    pub const SMALL: Self = Self {
+        cache_bytes: 8 << 20,
+        run_bytes: 1 << 20,
+        memtable_bytes: 256 << 10,
+        log_segment_bytes: 1 << 20,
+    };
 }
 
 impl Default for Options {
-    /// A block cache of an eighth of the machine's memory, from 64 MiB to 4 GiB. It fills with use.
+    /// A block cache of an eighth of the machine's memory, from 64 MiB to 4 GiB, and runs of a 64th, from 16 to 256 MiB.
+    /// Both fill with use.
     fn default() -> Self {
         let memory = std::fs::read_to_string("/proc/meminfo")
             .ok()
@@ -93,6 +103,7 @@ impl Default for Options {
             .map_or(1 << 30, |kib| kib << 10);
         Self {
             cache_bytes: (memory / 8).clamp(64 << 20, 4 << 30),
+            run_bytes: (memory / 64).clamp(16 << 20, 256 << 20) as usize,
             memtable_bytes: 32 << 20,
             log_segment_bytes: 64 << 20,
         }
@@ -113,6 +124,7 @@ pub(crate) struct Shared {
     seqno: SequenceNumberCounter,
     snapshots: Snapshots,
     header_cache: HeaderCache,
+    runs: Runs,
     clock: EngineClock,
     queue: Queue,
     flusher: Flusher,
@@ -161,6 +173,7 @@ impl Embedded {
         let shared = Arc::new(Shared {
             snapshots: Snapshots::new(Snapshot { seqno: seqno.get(), headers: Arc::default() }),
             header_cache: HeaderCache::default(),
+            runs: Runs::new(options.run_bytes),
             clock: EngineClock::new(clock, ceiling),
             queue: Queue::new(),
             flusher: Flusher::new(log_dir, old, log.segment()),
@@ -293,6 +306,7 @@ impl Embedded {
         scanned.token = digest.token();
         Ok(scanned)
     }
+
     /// Shows rows in order until the visitor breaks off or it has seen many bytes.
     fn walk(
         &self,
@@ -411,6 +425,16 @@ impl Store for Embedded {
             rows += 1;
             visitor(partition, row)
         })
+    }
+
+    async fn visit_runs(
+        &self,
+        space: SpaceId,
+        from: (Bytes, Bytes),
+        end: Option<(Bytes, Bytes)>,
+        visitor: &mut RunVisitor<'_>,
+    ) -> Result<Visited, ReadError> {
+        self.walk_runs(space, &from, end, visitor)
     }
 
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError> {

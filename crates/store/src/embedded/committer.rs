@@ -16,8 +16,10 @@ use lsm_tree::AbstractTree;
 use super::Shared;
 use super::graves::Graves;
 use super::group::{Changes, Group, Merged, Operation};
+use super::lately::Lately;
 use super::queue::{Job, Taken, Work};
-use super::rows::{self, RangeDigest, Stored};
+use super::rows::{self, Preview, RangeDigest, Stored};
+use super::scheduling;
 use super::snapshot::{Headers, Snapshot};
 use crate::log::{AppendError, Log};
 use crate::{
@@ -27,6 +29,8 @@ use crate::{
 
 /// Removals remembered, see [`Graves`].
 const MAX_GRAVES: usize = 1 << 16;
+/// Changes of rows remembered, see [`Lately`].
+const MAX_CHANGES: usize = 1 << 15;
 /// Space headers remembered for readers.
 const MAX_HEADERS: usize = 1024;
 /// How long a group waits to become as large as the last one.
@@ -41,8 +45,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks up meanwhile.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Rows that one commit depends on, as the tree has them.
-type Seen = HashMap<Bytes, Option<Stored>>;
+/// Rows that one commit depends on.
+struct Seen<'a> {
+    /// As whoever submitted it found them.
+    before: &'a Preview,
+    /// As the tree has them now.
+    now: HashMap<Bytes, Option<Stored>>,
+}
 
 pub(crate) struct Committer {
     shared: Arc<Shared>,
@@ -52,6 +61,7 @@ pub(crate) struct Committer {
     /// Copied into every published snapshot.
     headers: Arc<Headers>,
     graves: Graves,
+    lately: Lately,
     /// Jobs in the last group: as many are expected in the next one.
     last_group: usize,
 }
@@ -59,18 +69,21 @@ pub(crate) struct Committer {
 impl Committer {
     /// `floor`: no stamp up to it will be used again.
     pub(crate) fn new(shared: Arc<Shared>, log: Log, memtable_bytes: u64, floor: Stamp) -> Self {
+        let lately = Lately::new(MAX_CHANGES, shared.seqno.get());
         Self {
             shared,
             log,
             memtable_bytes,
             headers: Arc::default(),
             graves: Graves::new(MAX_GRAVES, floor),
+            lately,
             last_group: 0,
         }
     }
 
     /// Works until the queue is closed and empty, then leaves everything sealed for a last flush.
     pub(crate) fn run(mut self) {
+        scheduling::prompt();
         while let Some(jobs) = self.next_group() {
             let room = self.wait_for_room();
             self.commit_group(jobs, room);
@@ -143,9 +156,10 @@ impl Committer {
             return Err(CommitError::Stopped);
         }
         match work {
-            Work::Commit { space, prefix, commit } => {
+            Work::Commit { space, prefix, commit, preview } => {
                 room?;
-                self.judge_commit(group, *space, prefix, commit)
+                let seen = Seen { before: preview, now: HashMap::new() };
+                self.judge_commit(group, seen, *space, prefix, commit)
             }
             Work::SetSpace { space, from, to, stamp } => {
                 room?;
@@ -192,6 +206,7 @@ impl Committer {
     fn judge_commit(
         &mut self,
         group: &mut Group,
+        mut seen: Seen<'_>,
         space: SpaceId,
         prefix: &Bytes,
         commit: &Commit,
@@ -203,7 +218,6 @@ impl Committer {
         if commit.valid_until.is_some_and(|until| self.shared.shown() >= until) {
             return Err(CommitError::Expired);
         }
-        let mut seen = Seen::new();
         for condition in &commit.conditions {
             let holds = match condition {
                 Condition::Absent(key) => self.row(group, &mut seen, keys::row(prefix, key))?.is_none(),
@@ -235,7 +249,7 @@ impl Committer {
     fn changes(
         &self,
         group: &Group,
-        seen: &mut Seen,
+        seen: &mut Seen<'_>,
         prefix: &Bytes,
         commit: &Commit,
     ) -> Result<Changes, CommitError> {
@@ -299,7 +313,7 @@ impl Committer {
     fn check_stamp(
         &self,
         group: &Group,
-        seen: &mut Seen,
+        seen: &mut Seen<'_>,
         mine: &Changes,
         key: &Bytes,
         stamp: Stamp,
@@ -324,13 +338,18 @@ impl Committer {
         Ok(header)
     }
 
-    /// A row as it is for the next commit; looked up in the tree once a commit.
-    fn row(&self, group: &Group, seen: &mut Seen, key: Bytes) -> Result<Option<Stored>, CommitError> {
-        if let Some(known) = group.changes.get(&key).or_else(|| seen.get(&key)) {
+    /// A row as it is for the next commit. Looked up in the tree if nobody did before, or if it may have changed since.
+    fn row(&self, group: &Group, seen: &mut Seen<'_>, key: Bytes) -> Result<Option<Stored>, CommitError> {
+        if let Some(known) = group.changes.get(&key).or_else(|| seen.now.get(&key)) {
+            return Ok(known.clone());
+        }
+        if let Some(known) = seen.before.rows.get(&key)
+            && !self.lately.may_differ(&key, seen.before.seqno)
+        {
             return Ok(known.clone());
         }
         let row = rows::get(&self.shared.tree, &key, self.shared.seqno.get()).map_err(unreadable)?;
-        seen.insert(key, row.clone());
+        seen.now.insert(key, row.clone());
         Ok(row)
     }
 
@@ -375,6 +394,7 @@ impl Committer {
     /// Applies a durable group to the tree and publishes it.
     fn apply(&mut self, group: Group) {
         for Operation { seqno, key, value } in group.operations {
+            self.lately.change(&key, seqno);
             match value {
                 Some(value) => self.shared.tree.insert(key, value, seqno),
                 None => self.shared.tree.remove(key, seqno),

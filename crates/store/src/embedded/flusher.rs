@@ -4,8 +4,8 @@
 //! None of it changes what a reader sees, and none of it is needed for durability: a flush that fails is tried again,
 //! its commits stay in the log.
 //!
-//! Its threads have the priority of all others. The tree is locked while they make a new list of tables durable, five
-//! syncs long, so on a busy machine a thread that steps back would hold up every commit and every read.
+//! Its threads have the priority of all others, only longer turns. The tree is locked while they make a new list of tables
+//! durable, five syncs long, so on a busy machine a thread that steps back would hold up every commit and every read.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -18,6 +18,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
 use super::queue::Work;
+use super::scheduling;
 use crate::CommitError;
 use crate::log::Log;
 
@@ -94,6 +95,7 @@ impl Flusher {
 
     /// The flushing thread.
     pub(crate) fn run_flush(&self, shared: &Shared) {
+        scheduling::patient();
         while let Some(up_to) = self.next_flush() {
             match self.flush(shared, up_to) {
                 Ok(()) => {
@@ -120,6 +122,7 @@ impl Flusher {
 
     /// The compacting thread.
     pub(crate) fn run_compaction(&self, shared: &Shared) {
+        scheduling::patient();
         let strategy = Arc::new(Leveled::default());
         while self.next_compaction() {
             loop {

@@ -14,9 +14,11 @@ mod flusher;
 mod graves;
 mod group;
 mod headers;
+mod lately;
 mod queue;
 mod rows;
 mod runs;
+mod scheduling;
 mod snapshot;
 mod visit;
 
@@ -440,7 +442,12 @@ impl Store for Embedded {
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError> {
         check_limits(partition, &commit)?;
         let prefix = keys::prefix(partition);
-        self.shared.queue.submit(Work::Commit { space: partition.space, prefix, commit }).await
+        // The tree keeps what a held snapshot shows, and the rows are read before it is let go of.
+        let preview = {
+            let snapshot = self.shared.snapshots.current();
+            rows::preview(&self.shared.tree, &prefix, &commit, snapshot.seqno)
+        };
+        self.shared.queue.submit(Work::Commit { space: partition.space, prefix, commit, preview }).await
     }
 
     async fn space(&self, space: SpaceId) -> Result<Option<SpaceHeader>, ReadError> {

@@ -9,6 +9,7 @@ use lazuli_concurrency::Stamp;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::rows::Preview;
 use crate::{Commit, CommitError, MAX_BULK_COMMIT_BYTES, Mutation, SpaceHeader, SpaceId};
 
 /// Bytes that may wait, all commits together, in units of [`UNIT`].
@@ -24,8 +25,8 @@ const GROUP_BYTES: usize = 16 << 20;
 
 /// Something for the committer to do.
 pub(crate) enum Work {
-    /// A commit in the partition whose row keys start with `prefix`.
-    Commit { space: SpaceId, prefix: Bytes, commit: Commit },
+    /// A commit in the partition whose row keys start with `prefix`, and rows that it depends on.
+    Commit { space: SpaceId, prefix: Bytes, commit: Commit, preview: Preview },
     /// A new header for a space, if it still has the one given.
     SetSpace { space: SpaceId, from: Option<SpaceHeader>, to: SpaceHeader, stamp: Stamp },
     /// Rows of a closed space to remove; with the last of them its header.

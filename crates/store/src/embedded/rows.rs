@@ -3,6 +3,8 @@
 //! A stored value is the stamp of the commit that wrote it (eight little-endian bytes) and then the service's bytes.
 //! The tree verifies the checksum of every block that it loads, so what comes back is what was written.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -10,7 +12,7 @@ use lazuli_concurrency::Stamp;
 use lsm_tree::{AbstractTree, AnyTree, Guard, SeqNo};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::{RangeToken, ReadError, SpaceHeader, SpaceId, Token, keys};
+use crate::{Commit, Condition, Mutation, RangeToken, ReadError, SpaceHeader, SpaceId, Token, keys};
 
 /// A row's token and value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +38,33 @@ impl Stored {
             None => Err(ReadError::Damaged("a row without a stamp".into())),
         }
     }
+}
+
+/// Rows as they were at a sequence number, by full key.
+pub(crate) struct Preview {
+    pub(crate) seqno: SeqNo,
+    pub(crate) rows: HashMap<Bytes, Option<Stored>>,
+}
+
+/// Looks up the rows that a commit names, so that the committer need not. What cannot be read is left to it.
+pub(crate) fn preview(tree: &AnyTree, prefix: &Bytes, commit: &Commit, seqno: SeqNo) -> Preview {
+    let conditions = commit.conditions.iter().filter_map(|condition| match condition {
+        Condition::Absent(key) | Condition::Unchanged(key, _) => Some(key),
+        Condition::RangeUnchanged(..) => None,
+    });
+    let mutations = commit.mutations.iter().filter_map(|mutation| match mutation {
+        Mutation::Put(key, _) | Mutation::Delete(key) | Mutation::Add(key, _) => Some(key),
+        Mutation::DeleteRange(_) => None,
+    });
+    let mut rows = HashMap::new();
+    for key in conditions.chain(mutations) {
+        if let Entry::Vacant(unknown) = rows.entry(keys::row(prefix, key))
+            && let Ok(row) = get(tree, unknown.key(), seqno)
+        {
+            unknown.insert(row);
+        }
+    }
+    Preview { seqno, rows }
 }
 
 /// Reads one row as of `seqno`.

@@ -28,6 +28,8 @@ pub use directory::{Directory, DirectoryError};
 pub use embedded::{Embedded, OpenError, Options};
 pub use gate::Gate;
 pub use log::LogError;
-pub use run::{KEPT_ROWS_PER_ROW, MAX_RUN_BYTES, MAX_RUN_ROWS, MEMO_BYTES_PER_ROW, Run, RunVisitor, Stretch};
+pub use run::{
+    KEPT_ROWS_PER_ROW, MAX_RUN_BYTES, MAX_RUN_ROWS, MEMO_BYTES_PER_ROW, Run, RunBuilder, RunVisitor, Stretch,
+};
 pub use transact::{Attempt, Attempts, Change, Decision, Never, TransactError, View, prefix_range, transact};
 pub use types::*;

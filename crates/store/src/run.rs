@@ -113,26 +113,31 @@ impl Run {
     }
 }
 
-/// A run in the making.
+/// A run in the making, for engines.
 #[derive(Default)]
-pub(crate) struct RunBuilder {
+pub struct RunBuilder {
     buffer: Vec<u8>,
     places: Vec<Place>,
 }
 
 impl RunBuilder {
     /// Whether it takes another row.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.places.len() < MAX_RUN_ROWS && self.buffer.len() < MAX_RUN_BYTES
     }
 
     /// How many rows it has.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.places.len()
     }
 
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
     /// Adds a row, which comes after those that it has.
-    pub(crate) fn add(&mut self, partition: &[u8], key: &[u8], value: &[u8], token: Token) {
+    pub fn add(&mut self, partition: &[u8], key: &[u8], value: &[u8], token: Token) {
         let last = self.places.last().map(|last| last.partition as usize..last.partition_end as usize);
         let known = last.filter(|last| self.buffer[last.clone()] == *partition);
         let partition = known.unwrap_or_else(|| self.push(partition));
@@ -151,7 +156,7 @@ impl RunBuilder {
     }
 
     /// The run.
-    pub(crate) fn finish(self) -> Run {
+    pub fn finish(self) -> Run {
         let (buffer, places) = (self.buffer.into_boxed_slice(), self.places.into_boxed_slice());
         Run { buffer, places, memo: OnceLock::new() }
     }

@@ -39,6 +39,12 @@ impl Keys {
     pub(crate) fn of_row(partition: &[u8], row: &[u8]) -> Option<Self> {
         Some(Self { partition: text(partition.strip_prefix(&[ENTITIES])?)?, row: text(row)? })
     }
+
+    /// Whether a row, as the store names it, has keys.
+    pub(crate) fn are_of_row(partition: &[u8], row: &[u8]) -> bool {
+        let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok() || text(bytes).is_some();
+        partition.strip_prefix(&[ENTITIES]).is_some_and(is_text) && is_text(row)
+    }
 }
 
 /// The partition of a PartitionKey.
@@ -132,9 +138,13 @@ mod tests {
         for key in ordered {
             let keys = Keys { partition: key.into(), row: key.into() };
             assert_eq!(Keys::of_row(&partition_key(key), &row_key(key)), Some(keys));
+            assert!(Keys::are_of_row(&partition_key(key), &row_key(key)));
             assert!(!row_key(key).starts_with(&[lazuli_store::intent::INTENT_PREFIX]));
         }
-        assert_eq!(Keys::of_row(b"e", b"\xFF"), None);
+        for (partition, row) in [(&b"e"[..], &b"\xFF"[..]), (b"e\xFF", b""), (b"x", b""), (b"", b"")] {
+            assert_eq!(Keys::of_row(partition, row), None);
+            assert!(!Keys::are_of_row(partition, row));
+        }
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //!
 //! A handler reads the request, runs a rule inside a transaction on one partition, and answers.
 //! [`TableService::call`] is the table of contents. Below the handlers: [`address`] and [`format`] read what a request
-//! says, [`filter`] which entities a query is for, [`json`] reads and writes bodies, [`entity`] and [`value`] are what is stored, [`keys`] says where.
+//! says, [`filter`] which entities a query is for, [`columns`] finds them in memory, [`json`] reads and writes bodies, [`entity`] and [`value`] are what is stored, [`keys`] says where.
 //!
 //! Optimistic concurrency is the default here: update, merge and delete name the version that they change.
 
 mod address;
 mod allowed;
 mod batch;
+mod columns;
 mod continuation;
 mod entity;
 mod filter;

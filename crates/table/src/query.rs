@@ -2,7 +2,8 @@
 //!
 //! A page ends when it is full, or when many rows were read for it: then it may be short or even empty, and says where to
 //! go on. Each span of keys is read in one snapshot and no partition lies in two, so a query sees an entity group
-//! transaction whole or not at all.
+//! transaction whole or not at all. What is not judged by its keys alone is shown by the run, which the store may have in
+//! memory, and judged by [columns](crate::columns).
 
 use std::ops::ControlFlow;
 
@@ -11,8 +12,9 @@ use http::StatusCode;
 use lazuli_generations::{Damage, unreadable};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response};
-use lazuli_store::{MAX_SCAN_BYTES, MAX_SCAN_ROWS, Row, SpaceId};
+use lazuli_store::{MAX_SCAN_BYTES, MAX_SCAN_ROWS, Row, SpaceId, Stretch, Token};
 
+use crate::columns::{Judge, Judged};
 use crate::entity::{Entity, check_name};
 use crate::filter::Filter;
 use crate::filter::evaluate::Found;
@@ -26,6 +28,8 @@ use crate::{TableService, allowed, continuation, format, table_gone};
 const MAX_SELECTED: usize = 255;
 /// The most entities, or tables, of a page, and as many as there are if the client does not say.
 const MAX_TOP: usize = 1000;
+/// So many entities that are decoded, but not read, count as one that is read.
+const DECODED_PER_READ: usize = 2;
 /// What OData has and the table service never had.
 const UNSUPPORTED: [&str; 6] = ["$orderby", "$skip", "$inlinecount", "$count", "$expand", "$search"];
 
@@ -91,21 +95,53 @@ impl Page<'_> {
         self.room == 0 || self.rows == 0 || self.bytes == 0
     }
 
-    /// Adds the entity of a row if it matches.
-    fn add(&mut self, partition: &Bytes, row: &Row) -> Result<(), Damage> {
-        self.rows -= 1;
-        self.bytes = self.bytes.saturating_sub(row.value.len());
-        let keys = Keys::of_row(partition, &row.key).ok_or(Damage::Undecodable)?;
-        let entity = Entity::decode(&row.value)?;
-        let found = Found { keys: &keys, stamp: row.token.0, entity: &entity };
-        if self.filter.is_none_or(|filter| filter.matches(&found)) {
+    fn spend(&mut self, (rows, bytes): (usize, usize)) {
+        self.rows = self.rows.saturating_sub(rows);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// Adds the entity of a row if it matches the filter.
+    fn add(
+        &mut self,
+        name: (&[u8], &[u8]),
+        value: &[u8],
+        Token(stamp): Token,
+        filter: Option<&Filter>,
+    ) -> Result<(), Damage> {
+        let keys = Keys::of_row(name.0, name.1).ok_or(Damage::Undecodable)?;
+        let entity = Entity::decode(value)?;
+        if filter.is_none_or(|filter| filter.matches(&Found { keys: &keys, stamp, entity: &entity })) {
             if self.body.last() == Some(&b'}') {
                 self.body.push(b',');
             }
-            self.renderer.entity(&mut self.body, Stands::InList, (&keys, found.stamp, &entity), self.select);
+            self.renderer.entity(&mut self.body, Stands::InList, (&keys, stamp, &entity), self.select);
             self.room -= 1;
         }
         Ok(())
+    }
+
+    /// Adds the entities of a run that match; breaks off before the first row that the page does not take.
+    fn add_run(&mut self, stretch: &Stretch, judge: &Judge<'_>) -> Result<ControlFlow<usize>, Damage> {
+        let Stretch { run, rows, .. } = stretch;
+        if self.is_done() {
+            return Ok(ControlFlow::Break(rows.start));
+        }
+        let Judged { matching, end, is_dear } = judge.judge(run);
+        self.spend(stretch.cost());
+        if is_dear && stretch.kept {
+            self.spend((rows.len() / DECODED_PER_READ, 0));
+        }
+        let filter = self.filter;
+        let judged = matching.within(rows.start..rows.end.min(end)).map(|row| (row, None));
+        // What columns could not judge is judged, or found to be damaged, row by row.
+        let others = (rows.start.max(end)..rows.end).map(|row| (row, filter));
+        for (row, filter) in judged.chain(others) {
+            self.add((run.partition(row), run.key(row)), run.value(row), run.token(row), filter)?;
+            if self.room == 0 {
+                return Ok(ControlFlow::Break(row + 1));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 }
 
@@ -146,19 +182,37 @@ impl TableService {
         space: SpaceId,
         reach: Reach,
     ) -> Result<Option<Position>, Refusal> {
+        let judge = page.filter.and_then(Judge::of);
         for Span { from, end } in reach.spans {
             if page.is_done() {
                 return Ok(Some(from));
             }
             let mut damage = None;
-            let mut visitor = |partition: Bytes, row: Row| {
-                if page.is_done() {
-                    return ControlFlow::Break(());
+            let visited = match &judge {
+                Some(judge) => {
+                    let mut visitor = |stretch: &Stretch| match page.add_run(stretch, judge) {
+                        Ok(flow) => flow,
+                        Err(found) => {
+                            damage = Some(found);
+                            ControlFlow::Break(stretch.rows.start)
+                        }
+                    };
+                    self.store.visit_runs(space, from, end, &mut visitor).await
                 }
-                damage = page.add(&partition, &row).err();
-                if damage.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                None => {
+                    let mut visitor = |partition: Bytes, row: Row| {
+                        if page.is_done() {
+                            return ControlFlow::Break(());
+                        }
+                        page.spend((1, row.value.len()));
+                        let (name, filter) = ((&*partition, &*row.key), page.filter);
+                        damage = page.add(name, &row.value, row.token, filter).err();
+                        if damage.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    };
+                    self.store.visit_space(space, from, end, &mut visitor).await
+                }
             };
-            let visited = self.store.visit_space(space, from, end, &mut visitor).await.map_err(unreadable)?;
+            let visited = visited.map_err(unreadable)?;
             if !visited.space.is_some_and(|space| space.open) {
                 return Err(table_gone());
             }

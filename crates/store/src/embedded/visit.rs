@@ -15,6 +15,9 @@ use crate::{MAX_SCAN_BYTES, MAX_SCAN_ROWS, ReadError, SpaceId, Visited, keys};
 /// Rows that the first run of a visit is made of if it has to be read: a visitor may need no more. The next ones are as
 /// long as what it has seen by then, up to [`MAX_RUN_ROWS`].
 const FIRST_ROWS: usize = 64;
+/// A visit to fewer rows than this leaves no run behind: to read them costs little, and many such visits would crumble
+/// the space and crowd out what is worth to be kept.
+const WORTH_KEEPING: usize = 32;
 
 /// What a visit may still cost.
 struct Allowance {
@@ -54,14 +57,15 @@ impl Embedded {
 
         let mut allowance = Allowance { rows: MAX_SCAN_ROWS, bytes: MAX_SCAN_BYTES };
         let mut seen = 0;
-        let mut at = keys::space_from(space, &from.0, &from.1);
+        let start = keys::space_from(space, &from.0, &from.1);
+        let mut at = start.clone();
         // The rows from `at` on, if those before it were read last.
         let mut ahead = None;
         while at < end_key {
             let stretch = match runs.find(space, &at, &end_key, snapshot.seqno) {
-                Found::Run(run, Range { start, end: run_end }) => {
+                Found::Run(run, Range { start: run_start, end: run_end }) => {
                     ahead = None;
-                    let first = if start == at { 0 } else { position(&run, &at)? };
+                    let first = if run_start == at { 0 } else { position(&run, &at)? };
                     let last = match &end {
                         Some((partition, key)) if end_key < run_end => run.position(partition, key),
                         _ => run.len(),
@@ -75,7 +79,9 @@ impl Embedded {
                     let rows = ahead.get_or_insert_with(|| seek(at.clone()));
                     let (run, run_end) = fill(rows, until, most)?;
                     let run = Arc::new(run);
-                    if most > 1 {
+                    // Between two kept runs even one row is worth it.
+                    let is_between = at != start && run_end != end_key;
+                    if run.len() >= WORTH_KEEPING || (is_between && most > 1) {
                         watch.keep(at..run_end.clone(), run.clone(), snapshot.seqno);
                     }
                     at = run_end;
@@ -120,7 +126,7 @@ fn fill(
     // A row that cannot be read is for those who get that far: it ends the run, and is all of the next one.
     while let Some(row) = rows.next_if(|row| match row {
         Ok((key, _)) => *key < until && run.len() < most && run.has_room(),
-        Err(_) => run.len() == 0,
+        Err(_) => run.is_empty(),
     }) {
         let (full, stored) = row?;
         let (_, partition, key) = keys::split(&full).ok_or_else(malformed)?;

@@ -53,7 +53,7 @@ impl Filter {
 }
 
 /// Whether a comparison with a literal holds: never between types that do not go together.
-pub(super) fn compare(value: &Value<'_>, operator: Operator, literal: &Value<'_>) -> bool {
+pub(crate) fn compare(value: &Value<'_>, operator: Operator, literal: &Value<'_>) -> bool {
     let ordering = match (value, literal) {
         (Value::String(a), Value::String(b)) => Some(ordinal(a, b)),
         (Value::Boolean(a), Value::Boolean(b)) => Some(a.cmp(b)),
@@ -68,13 +68,21 @@ pub(super) fn compare(value: &Value<'_>, operator: Operator, literal: &Value<'_>
         (Value::Binary(a), Value::Binary(b)) => Some(a.cmp(b)),
         _ => return false,
     };
-    match operator {
-        Operator::Equal => ordering == Some(Ordering::Equal),
-        Operator::NotEqual => ordering != Some(Ordering::Equal),
-        Operator::Less => ordering == Some(Ordering::Less),
-        Operator::LessOrEqual => ordering.is_some_and(Ordering::is_le),
-        Operator::Greater => ordering == Some(Ordering::Greater),
-        Operator::GreaterOrEqual => ordering.is_some_and(Ordering::is_ge),
+    operator.holds(ordering)
+}
+
+impl Operator {
+    /// Whether it holds between values that are in this order; `None`: in none.
+    #[inline]
+    pub(crate) fn holds(self, ordering: Option<Ordering>) -> bool {
+        match self {
+            Self::Equal => ordering == Some(Ordering::Equal),
+            Self::NotEqual => ordering != Some(Ordering::Equal),
+            Self::Less => ordering == Some(Ordering::Less),
+            Self::LessOrEqual => ordering.is_some_and(Ordering::is_le),
+            Self::Greater => ordering == Some(Ordering::Greater),
+            Self::GreaterOrEqual => ordering.is_some_and(Ordering::is_ge),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod query;
 mod query_tables;
 mod races;
 mod sas;
+mod scans;
 mod support;
 mod tables;
 mod write;

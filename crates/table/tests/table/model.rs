@@ -7,12 +7,14 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
 
-use crate::support::{JSON, Server, at, encoded, next, start, values};
+use crate::support::{JSON, Server, at, encoded, fill, next, start, values};
 
 const PARTITIONS: [&str; 4] = ["", "a", "b", "ä"];
 const ROWS: [&str; 6] = ["", "1", "10", "2", "😀", "\u{FF61}"];
 const NAMES: [&str; 3] = ["X", "Y", "Z"];
 const OPERATIONS: usize = 1500;
+/// Entities that stay as they are, in between: enough of them for queries to be answered from memory.
+const FILLERS: usize = 100;
 /// One in so many operations is a query.
 const QUERY_EVERY: usize = 3;
 const STALE: &str = "W/\"datetime'2012-06-15T22%3A51%3A44.9662825Z'\"";
@@ -174,7 +176,7 @@ async fn write(server: &Server, model: &mut Model, rng: &mut StdRng, old_tags: &
 
 async fn query(server: &Server, model: &Model, rng: &mut StdRng) {
     let (text, rule) = random_filter(rng, 3);
-    let top = rng.random_range(1..8);
+    let top = rng.random_range(1..60);
     let selected: Vec<_> = NAMES.into_iter().filter(|_| rng.random_bool(0.5)).collect();
     let select = if selected.is_empty() { NAMES.to_vec() } else { selected };
     let target = format!(
@@ -213,11 +215,21 @@ async fn random_operations_and_queries_do_what_a_plain_map_does() {
     let mut rng = StdRng::seed_from_u64(seed);
     let server = start().await;
     let (mut model, mut old_tags) = (Model::new(), vec![]);
+    for partition in ["a", "b"] {
+        let rows = || (0..FILLERS).map(|row| format!("1-{row:03}"));
+        fill(&server, partition, rows()).await;
+        let stored = |row| Stored { tag: String::new(), properties: [("F".into(), json!(row))].into() };
+        model.extend(rows().enumerate().map(|(row, key)| (Key(partition.into(), key), stored(row))));
+    }
     for _ in 0..OPERATIONS {
         if rng.random_range(0..QUERY_EVERY) == 0 {
             query(&server, &model, &mut rng).await;
         } else {
             write(&server, &mut model, &mut rng, &mut old_tags).await;
+        }
+        // Another one from memory, if the last one left something there.
+        if rng.random_range(0..QUERY_EVERY) == 0 {
+            query(&server, &model, &mut rng).await;
         }
     }
     assert!(!model.is_empty() && !old_tags.is_empty());

@@ -284,7 +284,8 @@ async fn a_query_reads_the_rows_that_its_keys_allow_and_no_more_than_its_page_ne
         ("$filter=false", 0, 0),
         // Three and the one that the next page begins with.
         ("$top=3", 4, 3),
-        ("$filter=A eq 1&$top=3", 4, 3),
+        // What is judged by more than its keys comes by the run.
+        ("$filter=A eq 1&$top=3", 25, 3),
     ] {
         let before = READ.load(Ordering::SeqCst);
         let reply = server.get(&format!("/people()?{}", options.replace(' ', "%20")), JSON).await.expect(200);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::task::JoinSet;
 
 use crate::batch::{BATCH, change_set, parts, query, send};
-use crate::support::{JSON, Server, at, insert, start};
+use crate::support::{JSON, Server, at, fill, insert, start};
 
 const CLIENTS: usize = 32;
 /// Successful updates that each client makes.
@@ -69,12 +69,14 @@ enum Look {
     /// All rows by one query, alone or in a batch.
     Query,
     BatchedQuery,
+    /// All rows by what they hold, among many others.
+    Filter,
 }
 
 impl Look {
     /// The numbers that it shows, in order.
     async fn numbers(self, server: &Server, targets: &[String]) -> Vec<usize> {
-        let all = "/people()?$filter=PartitionKey%20eq%20'p'";
+        let all = "/people()?$filter=PartitionKey%20eq%20'p'%20and%20RowKey%20lt%20'8'";
         let batched = |target: &str| server.post("/$batch", BATCH, query(target));
         match self {
             Self::Points | Self::BatchedPoints => {
@@ -89,6 +91,7 @@ impl Look {
             }
             Self::Query => listed(server.get(all, JSON).await.expect(200).text()),
             Self::BatchedQuery => listed(parts(batched(all).await)[0].body()),
+            Self::Filter => listed(server.get("/people()?$filter=N%20ge%200", JSON).await.expect(200).text()),
         }
     }
 }
@@ -101,8 +104,7 @@ fn listed(json: &str) -> Vec<usize> {
 
 /// A writer sets all rows to the next number in one batch. A query must show the same number everywhere; and who reads
 /// row after row must never see a number fall back, since the first row that shows a batch proves that it happened.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_is_seen_whole_or_not_at_all() {
+async fn write_and_look(looks: Vec<Look>, fillers: usize) {
     const ROWS: usize = 8;
     const BATCHES: usize = 60;
     let server = Arc::new(start().await);
@@ -114,16 +116,20 @@ async fn a_batch_is_seen_whole_or_not_at_all() {
         server.post("/$batch", BATCH, change_set(&operations))
     };
     assert_eq!(parts(write(0).await).len(), ROWS);
+    if fillers > 0 {
+        let others = |row| (0..fillers).map(move |other| format!("{row}-{other}"));
+        fill(&server, "p", (0..ROWS).flat_map(others)).await;
+    }
     let over = Arc::new(AtomicBool::new(false));
     let mut readers = JoinSet::new();
-    for look in [Look::Points, Look::BatchedPoints, Look::Query, Look::Query, Look::BatchedQuery] {
+    for look in looks {
         let (server, targets, over) = (server.clone(), targets.clone(), over.clone());
         readers.spawn(async move {
             let (mut last, mut different) = (0, 0);
             while !over.load(Ordering::Relaxed) {
                 let numbers = look.numbers(&server, &targets).await;
                 assert_eq!(numbers.len(), ROWS);
-                if matches!(look, Look::Query | Look::BatchedQuery) {
+                if matches!(look, Look::Query | Look::BatchedQuery | Look::Filter) {
                     assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
                 }
                 assert!(numbers.is_sorted() && last <= numbers[0], "{numbers:?} after {last}");
@@ -140,6 +146,21 @@ async fn a_batch_is_seen_whole_or_not_at_all() {
     while let Some(different) = readers.join_next().await {
         assert!(different.unwrap() > 1, "a reader that saw nothing happen");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_is_seen_whole_or_not_at_all() {
+    write_and_look(
+        vec![Look::Points, Look::BatchedPoints, Look::Query, Look::Query, Look::BatchedQuery, Look::Filter],
+        0,
+    )
+    .await;
+}
+
+/// The rows lie so far apart that the store keeps them in different runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_is_seen_whole_or_not_at_all_by_a_scan_from_memory() {
+    write_and_look(vec![Look::Filter, Look::Filter, Look::Filter], 150).await;
 }
 
 /// Batches of different clients on the same rows, each by the tags that it read: one wins, whole.

@@ -1,0 +1,206 @@
+//! Columns against the plain rule: whatever the entities and the filter, the bits are what [`Filter::matches`] says.
+
+use lazuli_concurrency::Stamp;
+use lazuli_store::{MAX_RUN_ROWS, RunBuilder, Token};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::filter::Operator;
+use crate::filter::evaluate::Found;
+
+const NAMES: [&str; 5] = ["A", "B", "C", "D", "E"];
+const TEXTS: [&str; 10] = ["", "a", "ab", "b", "ä", "\u{D7FF}", "日本", "😀", "😀a", "\u{FF61}"];
+const DOUBLES: [f64; 9] =
+    [f64::NAN, f64::NEG_INFINITY, -1.5, -0.0, 0.0, 1.0, 2.5, 9_007_199_254_740_993.0, f64::INFINITY];
+const WHOLE: [i64; 6] = [i64::MIN, -1, 0, 1, 9_007_199_254_740_993, i64::MAX];
+const TYPES: usize = 8;
+
+fn pick<T: Copy>(rng: &mut StdRng, from: &[T]) -> T {
+    from[rng.random_range(0..from.len())]
+}
+
+/// A value of one of the types, often the same.
+fn value(rng: &mut StdRng, edm: usize) -> Value<'static> {
+    match edm {
+        0 => Value::String(pick(rng, &TEXTS).into()),
+        1 => Value::Boolean(rng.random_bool(0.5)),
+        2 => Value::Int32(pick(rng, &[i32::MIN, -1, 0, 1, i32::MAX])),
+        3 => Value::Int64(pick(rng, &WHOLE)),
+        4 => Value::Double(pick(rng, &DOUBLES)),
+        5 => Value::DateTime(pick(rng, &[0, 5, 6, u64::MAX])),
+        6 => Value::Guid(pick(rng, &[[0; 16], [7; 16], [0xFF; 16]])),
+        _ => Value::Binary(pick(rng, &[&b""[..], b"\0", b"ab", b"\xFF"]).into()),
+    }
+}
+
+/// How values of a property are distributed over a run: how many rows have it, and of which type if it is one.
+struct Profile {
+    frequency: f64,
+    edm: Option<usize>,
+}
+
+struct Rows {
+    keys: Vec<Keys>,
+    entities: Vec<Entity<'static>>,
+    run: Run,
+}
+
+fn token(row: usize) -> Token {
+    Token(Stamp::from_ticks(row as u64 % 9))
+}
+
+/// The entities of a run, in no order, as that does not matter here.
+fn rows(rng: &mut StdRng) -> Rows {
+    let most = pick(rng, &[2, 70, MAX_RUN_ROWS]);
+    let profiles = NAMES.map(|_| Profile {
+        frequency: pick(rng, &[0.0, 0.5, 1.0]),
+        edm: rng.random_bool(0.8).then(|| rng.random_range(0..TYPES)),
+    });
+    let (mut keys, mut entities, mut builder) = (vec![], vec![], RunBuilder::default());
+    for row in 0..rng.random_range(0..=most) {
+        let mut properties = vec![];
+        for (name, Profile { frequency, edm }) in NAMES.into_iter().zip(&profiles) {
+            if rng.random_bool(*frequency) {
+                let edm = edm.unwrap_or_else(|| rng.random_range(0..TYPES));
+                properties.push((name.into(), value(rng, edm)));
+            }
+        }
+        let own = Keys { partition: pick(rng, &TEXTS).into(), row: pick(rng, &TEXTS).into() };
+        let entity = Entity { properties };
+        let stored = entity.encode().unwrap();
+        builder.add(&partition_key(&own.partition), &row_key(&own.row), &stored, token(row));
+        keys.push(own);
+        entities.push(entity);
+    }
+    Rows { keys, entities, run: builder.finish() }
+}
+
+fn random_filter(rng: &mut StdRng, depth: usize) -> Filter {
+    let several = |rng: &mut StdRng| (0..3).map(|_| random_filter(rng, depth - 1)).collect();
+    match rng.random_range(0..if depth == 0 { 6 } else { 10 }) {
+        0 => Filter::Constant(rng.random_bool(0.5)),
+        1..6 => {
+            let property = match rng.random_range(0..8) {
+                0 => Property::PartitionKey,
+                1 => Property::RowKey,
+                2 => Property::Timestamp,
+                _ => Property::Named(pick(rng, &NAMES).into()),
+            };
+            let operator = pick(
+                rng,
+                &[
+                    Operator::Equal,
+                    Operator::NotEqual,
+                    Operator::Less,
+                    Operator::LessOrEqual,
+                    Operator::Greater,
+                    Operator::GreaterOrEqual,
+                ],
+            );
+            let edm = match property {
+                Property::PartitionKey | Property::RowKey if rng.random_bool(0.9) => 0,
+                Property::Timestamp if rng.random_bool(0.9) => 5,
+                _ => rng.random_range(0..TYPES),
+            };
+            Filter::Comparison(Comparison { property, operator, literal: value(rng, edm) })
+        }
+        6 => Filter::Not(Box::new(random_filter(rng, depth - 1))),
+        7 | 8 => Filter::And(several(rng)),
+        _ => Filter::Or(several(rng)),
+    }
+}
+
+#[test]
+fn columns_agree_with_the_rule_row_by_row() {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let (mut matches, mut others) = (0, 0);
+    for _ in 0..150 {
+        let Rows { keys, entities, run } = rows(&mut rng);
+        for _ in 0..40 {
+            let filter = random_filter(&mut rng, 3);
+            let Some(judge) = Judge::of(&filter) else { continue };
+            let Judged { matching, end, .. } = judge.judge(&run);
+            assert_eq!(end, run.len());
+            let found: Vec<_> = matching.within(0..run.len()).collect();
+            let expected = (0..run.len()).filter(|row| {
+                let (keys, entity) = (&keys[*row], &entities[*row]);
+                filter.matches(&Found { keys, stamp: token(*row).0, entity })
+            });
+            let expected: Vec<_> = expected.collect();
+            assert_eq!(found, expected, "{filter:?} of {entities:?}");
+            (matches, others) = (matches + found.len(), others + run.len() - found.len());
+        }
+    }
+    assert!(matches > 10_000 && others > 10_000, "{matches} {others}");
+}
+
+/// A run of entities with one Int32 each.
+fn numbers(count: usize, name: &str) -> RunBuilder {
+    let mut run = RunBuilder::default();
+    for row in 0..count {
+        let entity = Entity { properties: vec![(name.to_owned().into(), Value::Int32(row as i32))] };
+        run.add(b"ep", row.to_string().as_bytes(), &entity.encode().unwrap(), token(row));
+    }
+    run
+}
+
+fn judged(run: &Run, text: &str) -> Judged {
+    Judge::of(&Filter::parse(text).unwrap()).unwrap().judge(run)
+}
+
+#[test]
+fn a_column_is_made_once_and_the_oldest_goes_when_there_are_too_many() {
+    let run = numbers(100, "N").finish();
+    for (text, is_dear) in [
+        ("N eq 5", true),
+        ("N lt 5", false),
+        ("N lt 5 and M eq 5", true),
+        ("M ne 5 or not (N gt 7)", false),
+        ("Timestamp lt datetime'2020-01-01'", false),
+    ] {
+        assert_eq!(judged(&run, text).is_dear, is_dear, "{text}");
+    }
+    // Each of these takes 400 bytes and more, and there is room for 6400.
+    for i in 0..40 {
+        assert!(judged(&run, &format!("M{i} eq 5 or N{i} eq 5")).is_dear);
+        assert!(!judged(&run, &format!("M{i} eq 5")).is_dear);
+    }
+    assert!(judged(&run, "N eq 5").is_dear, "it was the oldest");
+    let kept = run.memo(Columns::default).unwrap().0.lock();
+    let bytes: usize = kept.columns.iter().map(|(_, column)| column.bytes()).sum();
+    assert!(bytes <= kept.bytes && kept.bytes <= run.memo_bytes() && kept.columns.len() > 4);
+}
+
+#[test]
+fn rows_are_judged_up_to_the_first_that_cannot_be_decoded() {
+    for damaged in
+        [(&b"ep"[..], &b"k"[..], &b"\x01\xFF"[..]), (b"ep", b"\xFF", b"\x01\0"), (b"x", b"", b"\x01\0")]
+    {
+        let mut run = numbers(5, "N");
+        run.add(damaged.0, damaged.1, damaged.2, token(5));
+        let entity = Entity { properties: vec![("N".into(), Value::Int32(3))] };
+        run.add(b"ep", b"z", &entity.encode().unwrap(), token(6));
+        let run = run.finish();
+        for text in ["N ge 3", "N ge 3 or Missing", "not (N lt 3)"] {
+            let Judged { matching, end, .. } = judged(&run, text);
+            assert_eq!((end, matching.within(0..end).collect::<Vec<_>>()), (5, vec![3, 4]), "{text}");
+        }
+    }
+}
+
+#[test]
+fn runs_are_for_filters_that_look_at_every_row() {
+    for (text, is_of_use) in [
+        ("PartitionKey eq 'p'", false),
+        ("PartitionKey eq 'p' and RowKey gt 'r'", false),
+        ("true", false),
+        ("RowKey eq 'r'", true),
+        ("Timestamp gt datetime'2020-01-01'", true),
+        ("PartitionKey eq 'p' and not (RowKey eq 'r' or A)", true),
+    ] {
+        assert_eq!(Judge::of(&Filter::parse(text).unwrap()).is_some(), is_of_use, "{text}");
+    }
+}

@@ -1,10 +1,12 @@
 //! How the value of a row is framed: a byte that names its format, then the fields in order (postcard), so a new field is
 //! a new format.
 
+use std::marker::PhantomData;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lazuli_extents::Content;
 use lazuli_protocol::{ErrorCode, Refusal};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde::{Deserialize, Serialize};
 
 /// The format of the values that this program writes.
@@ -41,11 +43,17 @@ pub fn encode(record: &impl Serialize) -> Result<Bytes, Refusal> {
 
 /// What a row holds, all of its value.
 pub fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, Damage> {
+    decode_seed(PhantomData, value)
+}
+
+/// The same for somebody who takes out of it what it needs, and makes no record of the rest.
+pub fn decode_seed<'a, S: DeserializeSeed<'a>>(seed: S, value: &'a [u8]) -> Result<S::Value, Damage> {
     match value {
-        [FORMAT, fields @ ..] => match postcard::take_from_bytes(fields) {
-            Ok((record, [])) => Ok(record),
-            _ => Err(Damage::Undecodable),
-        },
+        [FORMAT, fields @ ..] => {
+            let mut fields = postcard::Deserializer::from_bytes(fields);
+            let record = seed.deserialize(&mut fields).map_err(|_| Damage::Undecodable)?;
+            if matches!(fields.finalize(), Ok([])) { Ok(record) } else { Err(Damage::Undecodable) }
+        }
         [format, ..] => Err(Damage::Format(*format)),
         [] => Err(Damage::Undecodable),
     }

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Token};
 
-/// Rows of one run. A change of one row costs the next visitor as many reads, so it is not larger.
-pub const MAX_RUN_ROWS: usize = 512;
+/// Rows of one run. A change of one row costs the next visitor as many reads, so there are not more.
+pub const MAX_RUN_ROWS: usize = 640;
 /// Bytes of keys and values after which a run takes no further row.
 pub const MAX_RUN_BYTES: usize = 1 << 20;
 /// A visit to so many rows of a [kept](Stretch::kept) run counts as a visit to one row that had to be read: the visitor

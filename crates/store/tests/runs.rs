@@ -148,7 +148,7 @@ async fn a_second_visit_finds_every_run_and_a_change_costs_one_of_them() {
 
 #[tokio::test]
 async fn a_space_larger_than_the_budget_is_visited_as_well_and_partly_from_memory() {
-    const ROWS: usize = 16 * MAX_RUN_ROWS;
+    const ROWS: usize = 12 * MAX_RUN_ROWS;
     let dir = tempfile::tempdir().unwrap();
     let options = Options { run_bytes: 512 << 10, ..Options::SMALL };
     let (store, space) = open(dir.path(), options).await;

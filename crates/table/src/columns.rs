@@ -15,7 +15,7 @@ mod column;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lazuli_store::Run;
+use lazuli_store::{Run, Stretch};
 use parking_lot::Mutex;
 
 use crate::entity::Entity;
@@ -25,6 +25,10 @@ use crate::value::Value;
 use bits::Bits;
 use column::{Cell, Column, judge_keys};
 
+/// Comparisons of a filter for which a row in memory counts once.
+const FEW_COMPARISONS: usize = 4;
+/// So many entities that are decoded, but not read, count as one that is read.
+const DECODED_PER_READ: usize = 2;
 /// What a kept column takes beside its own bytes.
 const COLUMN_OVERHEAD: usize = 64;
 
@@ -33,6 +37,8 @@ pub(crate) struct Judge<'f> {
     filter: &'f Filter,
     /// The properties that it compares, each once.
     names: Vec<&'f str>,
+    /// How many times as dear it is as most filters are.
+    effort: usize,
 }
 
 /// What came out for a run.
@@ -42,7 +48,7 @@ pub(crate) struct Judged {
     /// The first row that could not be judged, or the number of rows.
     pub(crate) end: usize,
     /// Entities had to be decoded for it.
-    pub(crate) is_dear: bool,
+    is_dear: bool,
 }
 
 impl<'f> Judge<'f> {
@@ -51,7 +57,19 @@ impl<'f> Judge<'f> {
         let (mut names, mut seen) = (vec![], Seen::default());
         look_through(filter, &mut names, &mut seen);
         let looks_at_every_row = !names.is_empty() || seen.timestamp || (seen.row && !seen.partition);
-        looks_at_every_row.then_some(Self { filter, names })
+        let effort = seen.comparisons.div_ceil(FEW_COMPARISONS);
+        looks_at_every_row.then_some(Self { filter, names, effort })
+    }
+
+    /// For how many rows, and bytes of them, a page is charged that read them and judged them: what the store says,
+    /// more for kept rows if there is much to compare, and half a row for each that was decoded, but not read.
+    pub(crate) fn cost(&self, stretch: &Stretch, judged: &Judged) -> (usize, usize) {
+        let (rows, bytes) = stretch.cost();
+        if !stretch.kept {
+            return (rows, bytes);
+        }
+        let decoded = if judged.is_dear { stretch.rows.len() / DECODED_PER_READ } else { 0 };
+        (rows * self.effort + decoded, bytes)
     }
 
     /// Judges all rows of a run.
@@ -69,21 +87,22 @@ struct Seen {
     partition: bool,
     row: bool,
     timestamp: bool,
+    comparisons: usize,
 }
 
 fn look_through<'f>(filter: &'f Filter, names: &mut Vec<&'f str>, seen: &mut Seen) {
     match filter {
         Filter::Constant(_) => {}
-        Filter::Comparison(Comparison { property, .. }) => match property {
-            Property::PartitionKey => seen.partition = true,
-            Property::RowKey => seen.row = true,
-            Property::Timestamp => seen.timestamp = true,
-            Property::Named(name) => {
-                if !names.contains(&name.as_str()) {
-                    names.push(name);
-                }
+        Filter::Comparison(Comparison { property, .. }) => {
+            seen.comparisons += 1;
+            match property {
+                Property::PartitionKey => seen.partition = true,
+                Property::RowKey => seen.row = true,
+                Property::Timestamp => seen.timestamp = true,
+                Property::Named(name) if names.contains(&name.as_str()) => {}
+                Property::Named(name) => names.push(name),
             }
-        },
+        }
         Filter::Not(inner) => look_through(inner, names, seen),
         Filter::And(all) | Filter::Or(all) => all.iter().for_each(|one| look_through(one, names, seen)),
     }
@@ -175,14 +194,18 @@ fn take(run: &Run, row: usize, names: &[&str], cells: &mut [Vec<Option<Cell>>]) 
     if !Keys::are_of_row(run.partition(row), run.key(row)) {
         return None;
     }
-    let entity = Entity::decode(run.value(row)).ok()?;
-    for (name, cells) in names.iter().zip(cells) {
-        cells.push(match entity.get(name) {
-            Some(value) => Some(Cell::of(run, value)?),
-            None => None,
-        });
-    }
-    Some(())
+    cells.iter_mut().for_each(|cells| cells.push(None));
+    let mut all = true;
+    let taken = Entity::visit(run.value(row), |name, value| {
+        if let Some(at) = names.iter().position(|wanted| *wanted == name) {
+            let cell = Cell::of(run, &value);
+            all &= cell.is_some();
+            if let Some(last) = cells[at].last_mut() {
+                *last = last.or(cell);
+            }
+        }
+    });
+    taken.ok().filter(|()| all)
 }
 
 /// A run, and the columns of it that a filter needs.

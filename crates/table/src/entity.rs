@@ -3,11 +3,13 @@
 //! The keys are the row's name and the Timestamp is the stamp of the commit that wrote it, so neither is stored again.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use bytes::Bytes;
 use lazuli_generations::{Damage, record};
 use lazuli_protocol::{ErrorCode, Refusal};
-use serde::Deserialize;
+use serde::de::{DeserializeSeed, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::keys::Keys;
 use crate::value::Value;
@@ -31,12 +33,13 @@ pub(crate) struct Entity<'a> {
 impl<'a> Entity<'a> {
     /// What a row holds.
     pub(crate) fn decode(value: &'a [u8]) -> Result<Self, Damage> {
-        // Only a field can be told to borrow, so a pair of its own.
-        #[derive(Deserialize)]
-        struct Borrowed<'a>(#[serde(borrow)] Cow<'a, str>, #[serde(borrow)] Value<'a>);
-
         let properties: Vec<Borrowed<'a>> = record::decode(value)?;
         Ok(Self { properties: properties.into_iter().map(|Borrowed(name, value)| (name, value)).collect() })
+    }
+
+    /// Shows what a row holds, property by property.
+    pub(crate) fn visit(value: &'a [u8], visitor: impl FnMut(Cow<'a, str>, Value<'a>)) -> Result<(), Damage> {
+        record::decode_seed(Each(visitor), value)
     }
 
     /// The value of its row.
@@ -68,6 +71,36 @@ impl<'a> Entity<'a> {
         let own = self.properties.iter().map(|(name, value)| 8 + units(name) + value.size());
         let size = 4 + units(&keys.partition) + units(&keys.row) + own.sum::<usize>();
         if size > MAX_ENTITY_BYTES { Err(ErrorCode::EntityTooLarge.into()) } else { Ok(()) }
+    }
+}
+
+/// A property as it is decoded. Only a field can be told to borrow, so a pair of its own.
+#[derive(Deserialize)]
+struct Borrowed<'a>(#[serde(borrow)] Cow<'a, str>, #[serde(borrow)] Value<'a>);
+
+/// Takes properties one by one.
+struct Each<F>(F);
+
+impl<'de, F: FnMut(Cow<'de, str>, Value<'de>)> DeserializeSeed<'de> for Each<F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, F: FnMut(Cow<'de, str>, Value<'de>)> Visitor<'de> for Each<F> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("properties")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut properties: A) -> Result<(), A::Error> {
+        while let Some(Borrowed(name, value)) = properties.next_element()? {
+            self.0(name, value);
+        }
+        Ok(())
     }
 }
 
@@ -108,7 +141,9 @@ mod tests {
         ]);
         let value = entity.encode()?;
         let decoded = Entity::decode(&value);
-        assert_eq!(decoded, Ok(entity));
+        let mut visited = Entity::default();
+        Entity::visit(&value, |name, value| visited.properties.push((name, value)))?;
+        assert_eq!((decoded.as_ref(), &visited), (Ok(&entity), &entity));
         let is_borrowed = |property: &Property<'_>| match property {
             (Cow::Borrowed(_), Value::String(text)) => matches!(text, Cow::Borrowed(_)),
             (Cow::Borrowed(_), Value::Binary(bytes)) => matches!(bytes, Cow::Borrowed(_)),
@@ -117,7 +152,10 @@ mod tests {
         assert!(decoded.is_ok_and(|entity| entity.properties.iter().all(is_borrowed)), "nothing is copied");
         for length in 0..value.len() {
             assert!(Entity::decode(&value[..length]).is_err(), "{length}");
+            assert!(Entity::visit(&value[..length], |_, _| ()).is_err(), "{length}");
         }
+        let longer = [&value[..], b"x"].concat();
+        assert!(Entity::decode(&longer).is_err() && Entity::visit(&longer, |_, _| ()).is_err());
         Ok(())
     }
 

@@ -28,8 +28,6 @@ use crate::{TableService, allowed, continuation, format, table_gone};
 const MAX_SELECTED: usize = 255;
 /// The most entities, or tables, of a page, and as many as there are if the client does not say.
 const MAX_TOP: usize = 1000;
-/// So many entities that are decoded, but not read, count as one that is read.
-const DECODED_PER_READ: usize = 2;
 /// What OData has and the table service never had.
 const UNSUPPORTED: [&str; 6] = ["$orderby", "$skip", "$inlinecount", "$count", "$expand", "$search"];
 
@@ -126,11 +124,9 @@ impl Page<'_> {
         if self.is_done() {
             return Ok(ControlFlow::Break(rows.start));
         }
-        let Judged { matching, end, is_dear } = judge.judge(run);
-        self.spend(stretch.cost());
-        if is_dear && stretch.kept {
-            self.spend((rows.len() / DECODED_PER_READ, 0));
-        }
+        let judged = judge.judge(run);
+        self.spend(judge.cost(stretch, &judged));
+        let Judged { matching, end, .. } = judged;
         let filter = self.filter;
         let judged = matching.within(rows.start..rows.end.min(end)).map(|row| (row, None));
         // What columns could not judge is judged, or found to be damaged, row by row.

@@ -13,8 +13,11 @@ use crate::run::{MAX_RUN_ROWS, Run, RunBuilder, RunVisitor, Stretch};
 use crate::{MAX_SCAN_BYTES, MAX_SCAN_ROWS, ReadError, SpaceId, Visited, keys};
 
 /// Rows that the first run of a visit is made of if it has to be read: a visitor may need no more. The next ones are as
-/// long as what it has seen by then, up to [`MAX_RUN_ROWS`].
+/// long as what it has seen by then, up to [`FULL_ROWS`].
 const FIRST_ROWS: usize = 64;
+/// Rows that a run is made of where nothing is known. Rows that are added to it later have room, so that it need not be
+/// divided each time.
+const FULL_ROWS: usize = MAX_RUN_ROWS / 5 * 4;
 /// A visit to fewer rows than this leaves no run behind: to read them costs little, and many such visits would crumble
 /// the space and crowd out what is worth to be kept.
 const WORTH_KEEPING: usize = 32;
@@ -75,7 +78,11 @@ impl Embedded {
                 }
                 Found::Gap(until) => {
                     // Whoever may see no more needs to know where the next row is.
-                    let most = if allowance.is_spent() { 1 } else { seen.clamp(FIRST_ROWS, MAX_RUN_ROWS) };
+                    let most = match allowance.is_spent() {
+                        true => 1,
+                        false if until < end_key && seen >= FULL_ROWS => MAX_RUN_ROWS,
+                        false => seen.clamp(FIRST_ROWS, FULL_ROWS),
+                    };
                     let rows = ahead.get_or_insert_with(|| seek(at.clone()));
                     let (run, run_end) = fill(rows, until, most)?;
                     let run = Arc::new(run);

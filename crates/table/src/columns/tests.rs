@@ -175,6 +175,26 @@ fn a_column_is_made_once_and_the_oldest_goes_when_there_are_too_many() {
 }
 
 #[test]
+fn a_page_is_charged_for_what_a_run_costs() {
+    let run = Arc::new(numbers(128, "N").finish());
+    let many = vec!["N eq 5"; 64].join(" or ");
+    for (kept, text, cost) in [
+        (false, "N eq 1", 128),
+        (true, "N eq 1", 3),
+        (true, "M eq 1", 3 + 64),
+        (true, "N eq 1 and N eq 2 and M eq 3 and M eq 4", 3),
+        (true, &many, 3 * 16),
+        (false, &many, 128),
+    ] {
+        let filter = Filter::parse(text).unwrap();
+        let judge = Judge::of(&filter).unwrap();
+        let judged = judge.judge(&run);
+        let stretch = Stretch { run: run.clone(), rows: 0..run.len(), kept };
+        assert_eq!(judge.cost(&stretch, &judged).0, cost, "{text}");
+    }
+}
+
+#[test]
 fn rows_are_judged_up_to_the_first_that_cannot_be_decoded() {
     for damaged in
         [(&b"ep"[..], &b"k"[..], &b"\x01\xFF"[..]), (b"ep", b"\xFF", b"\x01\0"), (b"x", b"", b"\x01\0")]

@@ -436,7 +436,7 @@ impl Store for Embedded {
         end: Option<(Bytes, Bytes)>,
         visitor: &mut RunVisitor<'_>,
     ) -> Result<Visited, ReadError> {
-        self.walk_runs(space, &from, end, visitor)
+        self.walk_runs(space, &from, end.as_ref(), visitor)
     }
 
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError> {

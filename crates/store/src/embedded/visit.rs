@@ -1,7 +1,6 @@
 //! Visits by the run: from memory where a run is kept, from the tree where none is.
 
 use std::iter::Peekable;
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,6 +20,8 @@ const FULL_ROWS: usize = MAX_RUN_ROWS / 5 * 4;
 /// A visit to fewer rows than this leaves no run behind: to read them costs little, and many such visits would crumble
 /// the space and crowd out what is worth to be kept.
 const WORTH_KEEPING: usize = 32;
+/// To begin to read somewhere costs as much as so many rows.
+const SEEK_ROWS: usize = 8;
 
 /// What a visit may still cost.
 struct Allowance {
@@ -44,7 +45,7 @@ impl Embedded {
         &self,
         space: SpaceId,
         from: &(Bytes, Bytes),
-        end: Option<(Bytes, Bytes)>,
+        end: Option<&(Bytes, Bytes)>,
         visitor: &mut RunVisitor<'_>,
     ) -> Result<Visited, ReadError> {
         let runs = &self.shared.runs;
@@ -52,11 +53,11 @@ impl Embedded {
         let watch = runs.watch(space);
         let snapshot = self.shared.snapshots.current();
         let mut visited = Visited { space: self.header(&snapshot, space)?, next: None };
-        let end_key = match &end {
+        let end = match end {
             Some((partition, key)) => keys::space_from(space, partition, key),
             None => keys::space_end(space),
         };
-        let seek = |from| rows::range(&self.shared.tree, from..end_key.clone(), snapshot.seqno).peekable();
+        let seek = |from| rows::range(&self.shared.tree, from..end.clone(), snapshot.seqno).peekable();
 
         let mut allowance = Allowance { rows: MAX_SCAN_ROWS, bytes: MAX_SCAN_BYTES };
         let mut seen = 0;
@@ -64,30 +65,31 @@ impl Embedded {
         let mut at = start.clone();
         // The rows from `at` on, if those before it were read last.
         let mut ahead = None;
-        while at < end_key {
-            let stretch = match runs.find(space, &at, &end_key, snapshot.seqno) {
-                Found::Run(run, Range { start: run_start, end: run_end }) => {
+        while at < end {
+            let is_over = allowance.is_spent();
+            let stretch = match runs.find(space, &at, &end, snapshot.seqno) {
+                Found::Run(run, range) => {
                     ahead = None;
-                    let first = if run_start == at { 0 } else { position(&run, &at)? };
-                    let last = match &end {
-                        Some((partition, key)) if end_key < run_end => run.position(partition, key),
-                        _ => run.len(),
-                    };
-                    at = run_end;
+                    let first = if range.start == at { 0 } else { position(&run, &at)? };
+                    let last = if range.end <= end { run.len() } else { position(&run, &end)? };
+                    at = range.end;
                     Stretch { run, rows: first..last, kept: true }
                 }
                 Found::Gap(until) => {
                     // Whoever may see no more needs to know where the next row is.
-                    let most = match allowance.is_spent() {
+                    let most = match is_over {
                         true => 1,
-                        false if until < end_key && seen >= FULL_ROWS => MAX_RUN_ROWS,
+                        false if until < end && seen >= FULL_ROWS => MAX_RUN_ROWS,
                         false => seen.clamp(FIRST_ROWS, FULL_ROWS),
                     };
-                    let rows = ahead.get_or_insert_with(|| seek(at.clone()));
+                    let rows = ahead.get_or_insert_with(|| {
+                        allowance.spend((SEEK_ROWS, 0));
+                        seek(at.clone())
+                    });
                     let (run, run_end) = fill(rows, until, most)?;
                     let run = Arc::new(run);
                     // Between two kept runs even one row is worth it.
-                    let is_between = at != start && run_end != end_key;
+                    let is_between = at != start && run_end != end;
                     if run.len() >= WORTH_KEEPING || (is_between && most > 1) {
                         watch.keep(at..run_end.clone(), run.clone(), snapshot.seqno);
                     }
@@ -96,10 +98,9 @@ impl Embedded {
                 }
             };
             let Stretch { run, rows, .. } = &stretch;
-            if rows.is_empty() {
-                continue;
-            }
-            let stopped = if allowance.is_spent() {
+            let stopped = if rows.is_empty() {
+                None
+            } else if is_over {
                 Some(rows.start)
             } else {
                 visitor(&stretch).break_value().filter(|row| rows.contains(row))

@@ -10,11 +10,14 @@ mod queue;
 mod service;
 mod table;
 
+use std::iter::StepBy;
+use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use lazuli_concurrency::{Clock, SystemClock};
 use lazuli_protocol::ServiceKind;
+use tokio::task::JoinSet;
 
 use super::BenchError;
 use super::client::{Client, Failure};
@@ -65,6 +68,28 @@ pub(crate) trait Workload: Send + Sync {
     }
 }
 
+/// Connections that many things are made on.
+const FILLERS: u64 = 64;
+
+/// Makes so many things, numbered from 0, on many connections: `make` is given one of them and its share of the numbers.
+async fn fill<F>(
+    client: &Client,
+    count: u64,
+    make: impl Fn(Client, StepBy<Range<u64>>) -> F,
+) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), Failure>> + Send + 'static,
+{
+    let mut fillers = JoinSet::new();
+    for filler in 0..FILLERS {
+        fillers.spawn(make(client.another(), (filler..count).step_by(FILLERS as usize)));
+    }
+    while let Some(filled) = fillers.join_next().await {
+        filled.map_err(|error| Failure::Request(error.to_string()))??;
+    }
+    Ok(())
+}
+
 /// What workloads may depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -86,6 +111,7 @@ const WORKLOADS: &[Make] = &[
     |shape| Arc::new(blob::GetBlob::new(shape)),
     |_| Arc::new(blob::Large::put()),
     |_| Arc::new(blob::Large::put_blocks()),
+    |_| Arc::new(blob::Large::put_blocks_at_once()),
     |_| Arc::new(blob::Large::get()),
     |_| Arc::new(blob::Pages::put()),
     |_| Arc::new(blob::Pages::get()),

@@ -8,14 +8,14 @@ use lazuli_protocol::ServiceKind;
 use super::super::client::{Call, Client, Failure};
 use super::super::rows::scatter;
 use super::file::range;
-use super::{Shape, Workload, encode, fresh_name};
+use super::{Shape, Workload, encode, fill, fresh_name};
 
 /// Blobs that are read.
 const BLOBS: u64 = 100;
 /// Bytes of a large blob.
 const LARGE: usize = 256 << 20;
-/// Bytes of a block of one.
-const BLOCK: usize = 8 << 20;
+/// Bytes of a block of one: what client libraries cut by themselves.
+const BLOCK: usize = 4 << 20;
 /// Bytes of pages that are put or got at once.
 const PAGES: usize = 4 << 10;
 /// Bytes of pages that are put to be got.
@@ -27,6 +27,7 @@ const PAGE_SPREAD: usize = 64 << 20;
 const LISTED: u64 = 10_000;
 
 /// A container of our own, and the content of its blobs.
+#[derive(Clone)]
 struct Container {
     path: String,
     content: Bytes,
@@ -242,7 +243,7 @@ pub(super) struct Large {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     Put,
-    PutBlocks,
+    PutBlocks { connections: usize },
     Get,
 }
 
@@ -254,7 +255,12 @@ impl Large {
 
     /// Put Block, again and again, then Put Block List.
     pub(super) fn put_blocks() -> Self {
-        Self::new(How::PutBlocks)
+        Self::new(How::PutBlocks { connections: 1 })
+    }
+
+    /// The same for several blobs at a time.
+    pub(super) fn put_blocks_at_once() -> Self {
+        Self::new(How::PutBlocks { connections: BLOCK_CONNECTIONS })
     }
 
     /// Get Blob.
@@ -294,7 +300,8 @@ impl Workload for Large {
     fn name(&self) -> &'static str {
         match self.how {
             How::Put => "put-blob-256m",
-            How::PutBlocks => "put-blocks-256m",
+            How::PutBlocks { connections: 1 } => "put-blocks-256m",
+            How::PutBlocks { .. } => "put-blocks-256m-x4",
             How::Get => "get-blob-256m",
         }
     }
@@ -306,13 +313,15 @@ impl Workload for Large {
     fn about(&self) -> String {
         match self.how {
             How::Put => "put a block blob of 256 MiB in one request".into(),
-            How::PutBlocks => "put block blobs of 256 MiB in blocks of 8 MiB, on four connections".into(),
+            How::PutBlocks { connections } => {
+                format!("put block blobs of 256 MiB in blocks of 4 MiB, {connections} at a time")
+            }
             How::Get => "get a block blob of 256 MiB".into(),
         }
     }
 
     fn connections(&self) -> Option<usize> {
-        Some(if self.how == How::PutBlocks { BLOCK_CONNECTIONS } else { 1 })
+        Some(if let How::PutBlocks { connections } = self.how { connections } else { 1 })
     }
 
     fn reads_plain_files(&self) -> bool {
@@ -332,7 +341,7 @@ impl Workload for Large {
         let large = || Container { path: self.container.path.clone(), content: Self::content() };
         match self.how {
             How::Put => large().put(client, "large").await,
-            How::PutBlocks => self.put_in_blocks(client, worker).await,
+            How::PutBlocks { .. } => self.put_in_blocks(client, worker).await,
             How::Get => large().get(client, "large").await,
         }
     }
@@ -379,10 +388,16 @@ impl Workload for ListBlobs {
 
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.0.create(client).await?;
-        for blob in 0..self.1 {
-            self.0.put(client, &format!("directory/{blob:08}")).await?;
-        }
-        Ok(())
+        fill(client, self.1, |mut client, numbers| {
+            let container = self.0.clone();
+            async move {
+                for blob in numbers {
+                    container.put(&mut client, &format!("directory/{blob:08}")).await?;
+                }
+                Ok(())
+            }
+        })
+        .await
     }
 
     async fn run_one(&self, client: &mut Client, _worker: usize, _i: u64) -> Result<(), Failure> {

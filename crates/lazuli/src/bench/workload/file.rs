@@ -4,11 +4,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use lazuli_protocol::ServiceKind;
-use tokio::task::JoinSet;
 
 use super::super::client::{Call, Client, Failure};
 use super::super::rows::scatter;
-use super::{Workload, encode, fresh_name};
+use super::{Workload, encode, fill, fresh_name};
 
 /// Bytes of a small range.
 const SMALL: usize = 4 << 10;
@@ -25,8 +24,6 @@ const BRANCHES: u64 = 100;
 const LEAVES: u64 = 100;
 /// Files that are listed.
 const LISTED: u64 = 100_000;
-/// Connections that make them.
-const FILLERS: u64 = 64;
 
 /// A share of our own.
 #[derive(Clone)]
@@ -250,22 +247,23 @@ impl Workload for Large {
     }
 }
 
-/// Makes so many empty files, on many connections.
-async fn fill(share: &Share, client: &Client, files: u64, name: fn(u64) -> String) -> Result<(), Failure> {
-    let mut fillers = JoinSet::new();
-    for filler in 0..FILLERS {
-        let (share, mut client) = (share.clone(), client.another());
-        fillers.spawn(async move {
-            for file in (filler..files).step_by(FILLERS as usize) {
+/// Makes so many empty files.
+async fn make_files(
+    share: &Share,
+    client: &Client,
+    files: u64,
+    name: fn(u64) -> String,
+) -> Result<(), Failure> {
+    fill(client, files, |mut client, numbers| {
+        let share = share.clone();
+        async move {
+            for file in numbers {
                 share.create_file(&mut client, &name(file), 0).await?;
             }
             Ok(())
-        });
-    }
-    while let Some(filled) = fillers.join_next().await {
-        filled.map_err(|error| Failure::Request(error.to_string()))??;
-    }
-    Ok(())
+        }
+    })
+    .await
 }
 
 /// Rename Directory: a tree of ten thousand files goes from one directory to another and back.
@@ -312,7 +310,7 @@ impl Workload for RenameTree {
             self.0.create_directory(client, &format!("a/tree/{branch}")).await?;
         }
         let name = |file| format!("a/tree/{}/{}", file % BRANCHES, file / BRANCHES);
-        fill(&self.0, client, BRANCHES * LEAVES, name).await
+        make_files(&self.0, client, BRANCHES * LEAVES, name).await
     }
 
     async fn run_one(&self, client: &mut Client, _: usize, _: u64) -> Result<(), Failure> {
@@ -362,7 +360,7 @@ impl Workload for List {
 
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.0.create(client).await?;
-        fill(&self.0, client, LISTED, |file| format!("{file:08}")).await
+        make_files(&self.0, client, LISTED, |file| format!("{file:08}")).await
     }
 
     async fn run_one(&self, client: &mut Client, _: usize, _: u64) -> Result<(), Failure> {

@@ -4,15 +4,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use lazuli_protocol::ServiceKind;
-use tokio::task::JoinSet;
 
 use super::super::client::{Call, Client, Failure};
-use super::{Workload, encode, fresh_name};
+use super::{Workload, encode, fill, fresh_name};
 
 /// What a message holds: about as much as a reference to something that is to be done.
 const TEXT_BYTES: usize = 512;
-/// Connections that fill a queue.
-const FILLERS: u64 = 64;
 
 /// A queue of our own.
 #[derive(Clone)]
@@ -63,22 +60,18 @@ impl Queue {
         client.send(call).await?.expect(StatusCode::NO_CONTENT).map(drop)
     }
 
-    /// Puts so many messages, on connections of their own.
-    async fn fill(&self, client: &Client, depth: u64) -> Result<(), Failure> {
-        let mut fillers = JoinSet::new();
-        for filler in 0..FILLERS {
-            let (queue, mut client) = (self.clone(), client.another());
-            fillers.spawn(async move {
-                for _ in (filler..depth).step_by(FILLERS as usize) {
+    /// Puts so many messages.
+    async fn put_many(&self, client: &Client, depth: u64) -> Result<(), Failure> {
+        fill(client, depth, |mut client, numbers| {
+            let queue = self.clone();
+            async move {
+                for _ in numbers {
                     queue.put(&mut client).await?;
                 }
                 Ok(())
-            });
-        }
-        while let Some(filled) = fillers.join_next().await {
-            filled.map_err(|error| Failure::Request(error.to_string()))??;
-        }
-        Ok(())
+            }
+        })
+        .await
     }
 }
 
@@ -163,7 +156,7 @@ impl Workload for Cycle {
 
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.queue.create(client).await?;
-        self.queue.fill(client, self.depth).await
+        self.queue.put_many(client, self.depth).await
     }
 
     async fn run_one(&self, client: &mut Client, _: usize, _: u64) -> Result<(), Failure> {

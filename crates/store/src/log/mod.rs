@@ -1,7 +1,7 @@
 //! The log: what makes a commit durable.
 //!
-//! An append is one write and one `fdatasync`; when it returns, the frame survives a power cut. The log is cut into
-//! segments so that those whose commits have reached the tree can be retired. [`frame`] tells how a crash is told
+//! An append is one write, [past the page cache](direct), and one `fdatasync`; when it returns, the frame survives a power
+//! cut. The log is cut into segments so that those whose commits have reached the tree can be retired. [`frame`] tells how a crash is told
 //! from damage.
 //!
 //! Order of effects, which recovery relies on:
@@ -12,6 +12,7 @@
 //! A retired segment's file becomes the next segment: a sync is faster where the file system has nothing to note about
 //! where the bytes lie. What it still holds are frames of another segment, which count for as little as zeros.
 
+mod direct;
 mod frame;
 
 use std::fs::{File, OpenOptions};
@@ -19,6 +20,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use direct::End;
 use frame::{Header, Identity, Kind, Tail};
 use rustix::fs::FallocateFlags;
 
@@ -70,17 +72,16 @@ pub(crate) enum AppendError {
 /// The open log. It has one owner, the committer.
 pub(crate) struct Log {
     dir: PathBuf,
-    file: File,
     identity: Identity,
     /// Where the next frame goes.
-    at: usize,
+    end: End,
     /// Its number.
     number: u64,
     /// Bytes of the segment file.
     size: usize,
     /// Bytes of the next one, unless a frame needs more.
     segment_bytes: usize,
-    /// A note stands at `at`.
+    /// A note stands there.
     noted: bool,
 }
 
@@ -119,15 +120,15 @@ impl Log {
     pub(crate) fn append(&mut self, buffer: &mut Vec<u8>) -> Result<(), AppendError> {
         let bytes = frame::frame_bytes(buffer.len() - FRAME_HEADER_BYTES);
         // An end frame must always fit behind.
-        if self.at + bytes + frame::frame_bytes(0) > self.size {
+        if self.end.at() + bytes + frame::frame_bytes(0) > self.size {
             self.rotate(bytes).map_err(full_or_broken)?;
         }
         frame::seal(self.identity, self.number, Kind::Group, buffer);
-        if let Err(error) = self.file.write_all_at(buffer, self.at as u64) {
+        if let Err(error) = self.end.write(buffer) {
             return Err(self.take_back(error));
         }
-        self.file.sync_data().map_err(AppendError::Broken)?;
-        self.at += bytes;
+        self.end.sync().map_err(AppendError::Broken)?;
+        self.end.advance(buffer);
         self.number += 1;
         self.noted = false;
         Ok(())
@@ -145,7 +146,7 @@ impl Log {
     /// Ends the segment and goes on in a new one with room for a frame of `bytes`.
     pub(crate) fn rotate(&mut self, bytes: usize) -> io::Result<()> {
         self.write_mark(Kind::End)?;
-        self.file.sync_data()?;
+        self.end.sync()?;
         *self = Self::create(&self.dir, self.identity.segment + 1, self.segment_bytes, bytes)?;
         Ok(())
     }
@@ -186,9 +187,8 @@ impl Log {
         })?;
         Ok(Self {
             dir: dir.into(),
-            file,
             identity,
-            at: frame::HEADER_BYTES,
+            end: End::new(file, &path(dir, segment), frame::HEADER_BYTES),
             number: 0,
             size,
             segment_bytes,
@@ -196,10 +196,10 @@ impl Log {
         })
     }
 
-    fn write_mark(&self, kind: Kind) -> io::Result<()> {
+    fn write_mark(&mut self, kind: Kind) -> io::Result<()> {
         let mut buffer = vec![0; FRAME_HEADER_BYTES];
         frame::seal(self.identity, self.number, kind, &mut buffer);
-        self.file.write_all_at(&buffer, self.at as u64)
+        self.end.write(&buffer)
     }
 
     /// A write failed. If the device is full, what it left is durably erased and the log goes on.
@@ -207,9 +207,9 @@ impl Log {
         if error.raw_os_error() != Some(rustix::io::Errno::NOSPC.raw_os_error()) {
             return AppendError::Broken(error);
         }
-        let erased = self.file.write_all_at(&[0; FRAME_HEADER_BYTES], self.at as u64);
+        let erased = self.end.write(&[0; FRAME_HEADER_BYTES]);
         self.noted = false;
-        match erased.and_then(|()| self.file.sync_data()) {
+        match erased.and_then(|()| self.end.sync()) {
             Ok(()) => AppendError::Full,
             Err(error) => AppendError::Broken(error),
         }
@@ -348,6 +348,11 @@ mod tests {
         path(dir, *list(dir).unwrap().last().unwrap())
     }
 
+    /// Writes into the newest segment as if the disk had.
+    fn overwrite(dir: &Path, at: u64, bytes: &[u8]) {
+        File::options().write(true).open(newest(dir)).unwrap().write_all_at(bytes, at).unwrap();
+    }
+
     #[test]
     fn what_was_appended_is_replayed_over_rotations_and_restarts() {
         let dir = tempfile::tempdir().unwrap();
@@ -384,9 +389,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
         log.append(&mut group(b"kept")).unwrap();
-        let torn_at = log.at as u64;
+        let torn_at = log.end.at() as u64;
         log.append(&mut group(&[5; 9000])).unwrap();
-        log.file.write_all_at(&[0; 4096], torn_at + 4096).unwrap();
+        overwrite(dir.path(), torn_at + 4096, &[0; 4096]);
         drop(log);
         assert_eq!(replayed(dir.path()).unwrap(), vec![b"kept".to_vec()]);
         let (mut log, _) = open(dir.path()).unwrap();
@@ -398,10 +403,10 @@ mod tests {
     fn a_flipped_bit_in_an_acknowledged_frame_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
-        let at = log.at as u64;
+        let at = log.end.at() as u64;
         log.append(&mut group(b"acknowledged")).unwrap();
         log.note().unwrap();
-        log.file.write_all_at(b"X", at + FRAME_HEADER_BYTES as u64).unwrap();
+        overwrite(dir.path(), at + FRAME_HEADER_BYTES as u64, b"X");
         assert!(matches!(open(dir.path()), Err(LogError::Damaged { .. })));
     }
 
@@ -409,7 +414,7 @@ mod tests {
     fn a_segment_whose_header_is_gone_is_damage_even_if_it_was_not_used_yet() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path()).unwrap();
-        File::options().write(true).open(newest(dir.path())).unwrap().write_all_at(&[0; 64], 0).unwrap();
+        overwrite(dir.path(), 0, &[0; 64]);
         assert!(matches!(replayed(dir.path()), Err(LogError::Damaged { .. })));
     }
 
@@ -428,7 +433,7 @@ mod tests {
         log.append(&mut group(b"new, and of the same length")).unwrap();
         // Behind the only frame of its own stand the old ones; then this one is lost as well.
         assert_eq!(replayed(dir.path()).unwrap(), vec![b"new, and of the same length".to_vec()]);
-        log.file.write_all_at(b"X", (frame::HEADER_BYTES + FRAME_HEADER_BYTES) as u64).unwrap();
+        overwrite(dir.path(), (frame::HEADER_BYTES + FRAME_HEADER_BYTES) as u64, b"X");
         assert_eq!(replayed(dir.path()).unwrap(), Vec::<Vec<u8>>::new());
     }
 

@@ -52,26 +52,38 @@ async fn loading_stops_in_time_and_says_how_far_it_got() {
 
 #[test]
 fn goals_are_judged_by_what_was_measured() {
-    let measurement = |ours: f64, raw: f64, p99_us: f64| {
-        let latency =
-            |p50_us, p99_us| super::super::histogram::Latency { p50_us, p99_us, p999_us: 0.0, max_us: 0.0 };
-        let mut series = vec![Series::of_values(OURS, vec![ours]), Series::of_values("fdatasync", vec![raw])];
-        series[0].latency = Some(latency(0.0, p99_us));
-        series[1].latency = Some(latency(100.0, 0.0));
+    let measurement = |ours: f64, raw: f64| {
+        let series = vec![Series::of_values(OURS, vec![ours]), Series::of_values("fdatasync", vec![raw])];
         Measurement::new("commits", "commits/s", series)
     };
-    for (committers, ours, raw, p99_us, met) in [
+    for (committers, ours, raw, tail, met) in [
         (1, 70.0, 100.0, 0.0, Some(true)),
         (1, 69.0, 100.0, 0.0, Some(false)),
         (64, 800.0, 100.0, 0.0, Some(true)),
         (64, 799.0, 100.0, 0.0, Some(false)),
-        (16, 1.0, 100.0, 500.0, Some(true)),
-        (16, 1.0, 100.0, 501.0, Some(false)),
+        (16, 1.0, 100.0, 5.0, Some(true)),
+        (16, 1.0, 100.0, 5.1, Some(false)),
         (256, 1.0, 100.0, 0.0, None),
     ] {
-        let goal = commit_goal(committers, &measurement(ours, raw, p99_us));
+        let goal = commit_goal(committers, &measurement(ours, raw), Some(tail));
         assert_eq!(goal.and_then(|goal| goal.met), met, "{committers} committers: {ours} and {raw}");
     }
+}
+
+#[test]
+fn a_tail_is_the_median_of_rounds_that_ran_side_by_side() {
+    let round = |took: &[u64]| {
+        let mut round = Round::default();
+        for micros in took {
+            round.note(Duration::from_micros(*micros), Ok(()));
+        }
+        round
+    };
+    // A hundred that took 100 µs, and two that took long.
+    let slow = |micros| round(&[vec![100; 100], vec![micros; 2]].concat());
+    let found = tail(&[slow(400), slow(9000), slow(600)], &[round(&[100]), round(&[300]), round(&[300])]);
+    assert!(found.is_some_and(|found| (3.8..4.2).contains(&found)), "{found:?}");
+    assert_eq!(tail(&[], &[]), None);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! - Recovery is nothing but looking: a torn frame is one that no record refers to, and the next sweep frees it.
 
 mod append;
+mod direct;
 mod directory;
 mod disk;
 mod live;
@@ -34,6 +35,7 @@ use crate::extent::{Error, ExtentRef};
 use crate::pin::{Pins, Writer};
 use crate::segment::{BLOCK, MAX_SEGMENT_BYTES};
 use append::Appender;
+use direct::Rooms;
 use directory::Directory;
 use disk::Disk;
 use mark::LocalMark;
@@ -108,6 +110,7 @@ struct Shared {
     mode: Mode,
     directory: Directory,
     disk: Disk,
+    rooms: Rooms,
     /// Held while the disk is at work, so only to be locked where blocking is allowed.
     appender: Mutex<Appender>,
     /// Bytes of frames that were given a place.
@@ -150,6 +153,7 @@ impl LocalExtents {
             mode,
             directory,
             disk: Disk::default(),
+            rooms: Rooms::default(),
             appender: Mutex::new(appender),
             appended: AtomicU64::new(0),
             sync: GroupSync::default(),

@@ -10,13 +10,14 @@ use rustix::fs::ftruncate;
 use rustix::io::Errno;
 
 use super::Shared;
+use super::direct;
 use super::disk::{Disk, is_full};
 use crate::extent::{Error, ExtentId, ExtentRef};
 use crate::pin::{Appended, Writer};
 use crate::segment::{BLOCK, Checksums, FrameHeader, SegmentHeader, frame_bytes, frame_offset};
 
-/// A frame of so many bytes is worth a call of its own to begin writing it out.
-const WRITE_OUT_BYTES: u64 = 256 << 10;
+/// A frame of so many bytes goes past the page cache.
+const LARGE_BYTES: u64 = 256 << 10;
 
 /// Where the next frame goes.
 #[derive(Debug, Default)]
@@ -33,6 +34,8 @@ pub(crate) struct Appender {
 struct Active {
     header: SegmentHeader,
     file: Arc<File>,
+    /// The same for writes past the page cache.
+    direct: Option<Arc<File>>,
     /// Where the next frame starts.
     end: u64,
     /// Up to where room is set aside.
@@ -44,6 +47,7 @@ struct Place {
     id: ExtentId,
     salt: u64,
     file: Arc<File>,
+    direct: Option<Arc<File>>,
 }
 
 impl Appender {
@@ -80,16 +84,24 @@ impl Shared {
     pub(crate) fn append(&self, writer: &Writer, payload: &[Bytes]) -> Result<ExtentRef, Error> {
         self.check_running()?;
         let sums = Checksums::of(payload).ok_or(Error::Size)?;
-        let Place { id, salt, file } = self.reserve(sums.length, writer)?;
+        let Place { id, salt, file, direct } = self.reserve(sums.length, writer)?;
         let length = sums.length;
         let header = FrameHeader { id, salt, sums };
         let encoded = header.encode();
         let buffers: Vec<&[u8]> =
             std::iter::once(encoded.as_slice()).chain(payload.iter().map(Bytes::as_ref)).collect();
-        let written = self.disk.write(&file, &buffers, frame_offset(id));
-        if u64::from(length) >= WRITE_OUT_BYTES {
-            Disk::begin_write_out(&file, frame_offset(id), frame_bytes(length));
-        }
+        let offset = frame_offset(id);
+        let written = match &direct {
+            _ if u64::from(length) < LARGE_BYTES => self.disk.write(&file, &buffers, offset),
+            Some(direct) => self
+                .rooms
+                .in_blocks(&buffers, |blocks, at| self.disk.write_direct(direct, &file, blocks, offset + at)),
+            None => {
+                let written = self.disk.write(&file, &buffers, offset);
+                Disk::begin_write_out(&file, offset, frame_bytes(length));
+                written
+            }
+        };
         // Noted whatever became of it, before the frame counts as quiet: a part may have been written.
         self.sync.wrote(id.segment(), &file);
         self.appender.lock().in_flight.remove(&id);
@@ -114,6 +126,7 @@ impl Shared {
             id: ExtentId::new(active.header.id, (active.end / BLOCK) as u16),
             salt: active.header.salt,
             file: active.file.clone(),
+            direct: active.direct.clone(),
         };
         active.end += need;
         self.appended.fetch_add(need, Ordering::AcqRel);
@@ -166,7 +179,8 @@ impl Shared {
             Some(e) => self.refused(e),
             None => e.into(),
         })?;
-        let mut active = Active { header, file: Arc::new(file), end: BLOCK, room: 0 };
+        let direct = direct::open(&self.directory.path_of(id)).map(Arc::new);
+        let mut active = Active { header, file: Arc::new(file), direct, end: BLOCK, room: 0 };
         let begun = self.make_room(&mut active, need).and_then(|()| {
             let written = self.disk.write(&active.file, &[&header.encode()], 0);
             let synced = written.and_then(|()| {

@@ -99,7 +99,7 @@ impl Directory {
         }
     }
 
-    fn path_of(&self, id: u64) -> PathBuf {
+    pub(crate) fn path_of(&self, id: u64) -> PathBuf {
         self.path.join(format!("{id:016x}.seg"))
     }
 

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::num::NonZeroU64;
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, fdatasync, fstat, fsync, ftruncate};
-use rustix::io::{Errno, pwritev};
+use rustix::io::{Errno, pwrite, pwritev};
 
 /// Buffers that one system call takes.
 const MAX_IOV: usize = 1024;
@@ -77,6 +77,22 @@ impl Disk {
             }
         }
         Ok(())
+    }
+
+    /// Writes whole blocks past the page cache. A file system may turn out not to take them: then through it.
+    pub(crate) fn write_direct(
+        &self,
+        direct: &File,
+        file: &File,
+        blocks: &[u8],
+        offset: u64,
+    ) -> Result<(), Errno> {
+        self.check(Call::Write)?;
+        match pwrite(direct, blocks, offset) {
+            Ok(written) if written == blocks.len() => Ok(()),
+            Err(e) if !matches!(e, Errno::INVAL | Errno::INTR) => Err(e),
+            _ => self.write(file, &[blocks], offset),
+        }
     }
 
     /// Lets the disk begin with what was just written, without waiting for it: the sync that follows is shorter by that.

@@ -1,5 +1,6 @@
 //! Makes content of a stream of bytes.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,15 +16,21 @@ use crate::pin::Writer;
 /// sync is short, and what is not yet on disk is bounded however long the body is.
 const WRITE_BEHIND: usize = 32 << 20;
 
-/// Takes a body of any length and puts it into extents, one being written while the next one arrives: at most two
-/// [preferred extents](Extents::preferred_bytes) are in memory. What is small in all stays inline.
+/// Extents that are being written while the next one arrives: a disk takes its time for one, and more than one at a time.
+const MAX_IN_FLIGHT: usize = 3;
+
+/// Takes a body of any length and puts it into extents, some being written while the next one arrives: no more than those
+/// and one more are in memory. What is small in all stays inline.
 pub struct Upload {
     extents: Arc<dyn Extents>,
     writer: Writer,
     edit: Edit,
     parts: Vec<Bytes>,
     gathered: usize,
-    in_flight: Option<JoinHandle<Result<ExtentRef, Error>>>,
+    /// In the order of their bytes.
+    in_flight: VecDeque<JoinHandle<Result<ExtentRef, Error>>>,
+    /// Whether there ever was one.
+    sent: bool,
     unsynced: usize,
     syncing: Option<JoinHandle<Result<(), Error>>>,
 }
@@ -37,7 +44,8 @@ impl Upload {
             edit: Edit::new(extents, writer, &Content::empty()),
             parts: vec![],
             gathered: 0,
-            in_flight: None,
+            in_flight: VecDeque::with_capacity(MAX_IN_FLIGHT),
+            sent: false,
             unsynced: 0,
             syncing: None,
         }
@@ -57,14 +65,15 @@ impl Upload {
 
     /// The content. Not durable before a [`sync`](Extents::sync), unless it is inline.
     pub async fn finish(mut self) -> Result<Content, Error> {
-        // There is always one in flight once the first was sent.
-        if self.in_flight.is_none() && self.gathered <= INLINE_BYTES {
+        if !self.sent && self.gathered <= INLINE_BYTES {
             return Ok(Content::inline(self.parts.concat()));
         }
         if self.gathered > 0 {
             self.send().await?;
         }
-        self.land().await?;
+        while !self.in_flight.is_empty() {
+            self.land().await?;
+        }
         self.synced().await?;
         self.edit.finish().await
     }
@@ -76,18 +85,22 @@ impl Upload {
         }
     }
 
-    /// Starts to write what was gathered, once the extent before is written.
+    /// Starts to write what was gathered, once few enough are being written.
     async fn send(&mut self) -> Result<(), Error> {
-        self.land().await?;
+        if self.in_flight.len() == MAX_IN_FLIGHT {
+            self.land().await?;
+        }
         let (extents, writer) = (self.extents.clone(), self.writer.clone());
         let payload = std::mem::take(&mut self.parts);
         self.gathered = 0;
-        self.in_flight = Some(tokio::spawn(async move { extents.append(&writer, payload).await }));
+        self.in_flight.push_back(tokio::spawn(async move { extents.append(&writer, payload).await }));
+        self.sent = true;
         Ok(())
     }
 
+    /// Waits for the first of those that are being written.
     async fn land(&mut self) -> Result<(), Error> {
-        let Some(append) = self.in_flight.take() else { return Ok(()) };
+        let Some(append) = self.in_flight.pop_front() else { return Ok(()) };
         let extent = append.await.map_err(|e| Error::Io(e.to_string()))??;
         self.edit.append(&Content::extent(extent)).await?;
         self.unsynced += extent.length as usize;

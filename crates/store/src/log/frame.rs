@@ -7,7 +7,8 @@
 //! ```
 //!
 //! All integers are little-endian. `crc` is CRC-32C over the salt, the frame's header before it and the payload; the
-//! salt is random, so no payload can imitate a frame. Frames are numbered without a gap within a segment.
+//! salt is random, so no payload can imitate a frame. The padding is zeros, so every byte of a frame is accounted for.
+//! Frames are numbered without a gap within a segment.
 //!
 //! **Tear or damage?** A frame is written only after `fdatasync` of the one before it has returned. So at most the
 //! last frame of the log can be incomplete after a crash, and it was never acknowledged: it is dropped. An invalid
@@ -122,7 +123,9 @@ pub(crate) fn read_frame(segment: &[u8], identity: Identity, at: usize) -> Optio
     let length = u32_at(header, 4) as usize;
     let start = at + FRAME_HEADER_BYTES;
     let payload = segment.get(start..start.checked_add(length)?)?;
-    if u32_at(header, 28) != crc(identity, &header[..28], payload) {
+    let next = at + frame_bytes(length);
+    let is_padded = segment.get(start + length..next)?.iter().all(|byte| *byte == 0);
+    if u32_at(header, 28) != crc(identity, &header[..28], payload) || !is_padded {
         return None;
     }
     let kind = match u32_at(header, 24) {
@@ -131,7 +134,7 @@ pub(crate) fn read_frame(segment: &[u8], identity: Identity, at: usize) -> Optio
         3 => Kind::End,
         _ => return None,
     };
-    Some(Frame { number: u64_at(header, 16), kind, payload, next: at + frame_bytes(length) })
+    Some(Frame { number: u64_at(header, 16), kind, payload, next })
 }
 
 /// How the frames of a segment end.
@@ -226,6 +229,17 @@ mod tests {
         let mut groups = vec![];
         let (next, tail) = walk(bytes, IDENTITY, 0, |p| groups.push(p.to_vec()));
         (groups, next, tail)
+    }
+
+    #[test]
+    fn no_byte_of_a_frame_can_change_unnoticed() {
+        let frame = frame(0, Kind::Group, b"five!");
+        assert!(read_frame(&frame, IDENTITY, 0).is_some());
+        for at in 0..frame.len() {
+            let mut changed = frame.clone();
+            changed[at] ^= 1;
+            assert_eq!(read_frame(&changed, IDENTITY, 0), None, "byte {at}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::opens::{Admission, FileKey};
 use crate::record::{Node, NodeId, Own};
 use crate::reply::{put, validators};
 use crate::smb_properties::{self, Purpose, SentProperties};
-use crate::tree::{Entry, Spot, Target, check_kind, entry};
+use crate::tree::{Entry, Spot, Target, check_kind, check_replaced, entry};
 use crate::usage::Reservation;
 use crate::{FileService, INHERITED_PERMISSION, keys};
 
@@ -35,7 +35,8 @@ impl FileService {
         });
         made.await?;
         let created = self.change_child(&spot, FileUse::Look, |view, old| {
-            if old.is_some() {
+            if let Some(old) = &old {
+                check_replaced(old, true)?;
                 return Err(ErrorCode::ResourceAlreadyExists.into());
             }
             let node = Node {

@@ -18,7 +18,7 @@ use crate::pending::check_no_pending_copy;
 use crate::record::{ContentHeaders, File, Node, NodeId};
 use crate::reply::{put, validators};
 use crate::smb_properties::{Purpose, READ_ONLY, SentProperties};
-use crate::tree::{Target, check_kind};
+use crate::tree::{Target, check_kind, check_replaced};
 
 /// The longest file: 4 TiB.
 pub(crate) const MAX_FILE_BYTES: i64 = 4 << 40;
@@ -42,7 +42,7 @@ impl FileService {
         let created = self.change_child(&spot, FileUse::Create, |view, old| {
             let mut lease = FileLease::AVAILABLE;
             if let Some(old) = &old {
-                check_kind(old, false)?;
+                check_replaced(old, false)?;
                 lease = admit_write(old, lease_id)?;
                 check_writable(old)?;
             }
@@ -99,7 +99,7 @@ impl FileService {
         conditions.check_write()?;
         let id = lease_id(&request.headers)?;
         let target = self.target(&request).await?;
-        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceNotFound)?;
         let changed = self.change_child(&spot, FileUse::Write, |view, old| {
             let mut node = existing_file(old)?;
             let lease = admit_write(&node, id)?;
@@ -122,7 +122,7 @@ impl FileService {
         conditions.check_write()?;
         let id = lease_id(&request.headers)?;
         let target = self.target(&request).await?;
-        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceNotFound)?;
         let mut released = 0;
         let deleted = self.change_child(&spot, FileUse::Delete, |_, old| {
             let node = existing_file(old)?;

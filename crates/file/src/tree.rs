@@ -212,9 +212,14 @@ pub(crate) fn patience(query: &Query) -> Result<Duration, Refusal> {
     })
 }
 
-/// Refuses what is of the other kind than the operation is for.
+/// Refuses what is of the other kind than the operation is for: it does not see it.
 pub(crate) fn check_kind(node: &Node, is_directory: bool) -> Result<(), Refusal> {
-    if node.is_directory() == is_directory { Ok(()) } else { Err(ErrorCode::ResourceTypeMismatch.into()) }
+    if node.is_directory() == is_directory { Ok(()) } else { Err(ErrorCode::ResourceNotFound.into()) }
+}
+
+/// Refuses to put a directory or a file where there is one of the other kind.
+pub(crate) fn check_replaced(old: &Node, is_directory: bool) -> Result<(), Refusal> {
+    check_kind(old, is_directory).map_err(|_| ErrorCode::ResourceTypeMismatch.into())
 }
 
 /// The directory at the end of these, which lie in each other; the root if there are none.

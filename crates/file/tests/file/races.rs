@@ -179,13 +179,14 @@ impl Model {
 
     /// What a step is answered with, and the tree after it. `id` is what a creation said.
     fn apply(&mut self, step: &Step, id: Option<&str>) -> (u16, &'static str) {
-        let mismatch = (409, "ResourceTypeMismatch");
         match step {
             Step::Create(_, path) if !self.has_parent(path) => (404, "ParentNotFound"),
             Step::Create(kind, path) => {
                 match (kind, self.kind(path)) {
-                    (Kind::Directory, Some(_)) => return (409, "ResourceAlreadyExists"),
-                    (Kind::File, Some(Kind::Directory)) => return mismatch,
+                    (Kind::Directory, Some(Kind::Directory)) => return (409, "ResourceAlreadyExists"),
+                    (Kind::Directory, Some(Kind::File)) | (Kind::File, Some(Kind::Directory)) => {
+                        return (409, "ResourceTypeMismatch");
+                    }
                     (Kind::File, Some(Kind::File)) => assert_eq!(id, Some(self.0[path].0.as_str()), "{path}"),
                     (_, None) => {
                         self.0.insert(path.clone(), (id.unwrap_or_default().to_owned(), *kind));
@@ -196,7 +197,7 @@ impl Model {
             Step::Delete(kind, path) => match self.kind(path) {
                 None if *kind == Kind::File && !self.has_parent(path) => (404, "ParentNotFound"),
                 None => (404, "ResourceNotFound"),
-                Some(there) if there != *kind => mismatch,
+                Some(there) if there != *kind => (404, "ResourceNotFound"),
                 Some(_) if self.below(path).next().is_some() => (409, "DirectoryNotEmpty"),
                 Some(_) => {
                     self.0.remove(path);
@@ -220,7 +221,7 @@ impl Model {
             return (409, "InvalidRenameSourcePath");
         }
         if there != kind {
-            return (409, "ResourceTypeMismatch");
+            return (404, "ResourceNotFound");
         }
         if from != to {
             match self.kind(to) {

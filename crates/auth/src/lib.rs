@@ -104,12 +104,10 @@ impl Authenticator {
         match Credentials::of(head)? {
             Credentials::SharedKey(scheme, credential) => {
                 shared_key::verify(head, scheme, credential)?;
-                match head.operation {
-                    Operation::GetUserDelegationKey => {
-                        Err(authentication_failed("Only authentication scheme Bearer is supported"))
-                    }
-                    _ => Ok(Caller::Key),
+                if head.operation.is_user_delegation_key() {
+                    return Err(authentication_failed("Only authentication scheme Bearer is supported"));
                 }
+                Ok(Caller::Key)
             }
             Credentials::Bearer(token) => self.bearer(head, token).await,
             Credentials::Sas => Ok(Caller::Sas(self.sas(head, service).await?)),
@@ -133,6 +131,7 @@ impl Authenticator {
         let subject = self.subject(head, token).await?;
         const INTENT: &str = "x-ms-file-request-intent";
         if head.operation.service() == ServiceKind::File
+            && !head.operation.is_user_delegation_key()
             && head.headers.get(INTENT).is_none_or(|v| v != "backup")
         {
             return Err(Refusal::missing_header(INTENT));

@@ -127,6 +127,10 @@ fn a_subject_may_do_what_its_role_allows() {
         (Some(Role::Reader), ListContainers, Ok(())),
         (Some(Role::Reader), PeekMessages, Ok(())),
         (Some(Role::Reader), GetUserDelegationKey, Ok(())),
+        (Some(Role::Reader), GetQueueUserDelegationKey, Ok(())),
+        // Clients ask for it without the intent that everything else in the file service needs.
+        (Some(Role::Reader), GetFileUserDelegationKey, Ok(())),
+        (None, GetFileUserDelegationKey, mismatch),
         (Some(Role::Reader), PutBlob, mismatch),
         (Some(Role::Reader), GetMessages, mismatch),
         // It may hold a query; what its operations need is for the service to judge.

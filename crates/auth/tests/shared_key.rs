@@ -238,10 +238,13 @@ fn a_signature_in_the_header_counts_before_one_in_the_query() {
 #[test]
 fn a_user_delegation_key_is_not_for_key_holders() {
     let world = World::new();
-    let ask = Ask::new(Operation::GetUserDelegationKey).header("x-ms-date", &date::rfc1123(now()));
-    let refusal = world.ask(&signed(ask, ACCOUNT, &key())).unwrap_err();
-    assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
-    assert_eq!(detail(&refusal), "Only authentication scheme Bearer is supported");
+    use Operation::{GetFileUserDelegationKey, GetQueueUserDelegationKey, GetUserDelegationKey};
+    for operation in [GetUserDelegationKey, GetQueueUserDelegationKey, GetFileUserDelegationKey] {
+        let ask = Ask::new(operation).header("x-ms-date", &date::rfc1123(now()));
+        let refusal = world.ask(&signed(ask, ACCOUNT, &key())).unwrap_err();
+        assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
+        assert_eq!(detail(&refusal), "Only authentication scheme Bearer is supported");
+    }
 }
 
 #[test]

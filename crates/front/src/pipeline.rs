@@ -165,7 +165,7 @@ impl Pipeline {
         let content_length = content_length(&parts)?;
         let time = allowance::time_limit(target.operation, content_length, &target.query)?;
         admit_body(target.operation, body.as_mut(), content_length, &parts)?;
-        if target.operation == Operation::GetUserDelegationKey {
+        if target.operation.is_user_delegation_key() {
             return self.user_delegation_key(&head, body).await;
         }
 

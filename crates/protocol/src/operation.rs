@@ -201,6 +201,14 @@ impl Operation {
         self == route::preflight(self.service())
     }
 
+    /// Whether it asks for a user delegation key, which is not for the service to give.
+    pub fn is_user_delegation_key(self) -> bool {
+        matches!(
+            self,
+            Self::GetUserDelegationKey | Self::GetQueueUserDelegationKey | Self::GetFileUserDelegationKey
+        )
+    }
+
     /// The service that has it.
     pub fn service(self) -> ServiceKind {
         self.row().service

@@ -158,6 +158,7 @@ operations! {
         GetQueueServiceProperties, "Get Queue Service Properties", Service, [Service], GET, "service", "properties", [], "r", "", Never, READER, Nothing, READ;
         SetQueueServiceProperties, "Set Queue Service Properties", Service, [Service], PUT, "service", "properties", [], "w", "", Never, CONTRIBUTOR, Small, WRITE;
         GetQueueServiceStats, "Get Queue Service Stats", Service, [Service], GET, "service", "stats", [], "r", "", Never, READER, Nothing, READ;
+        GetQueueUserDelegationKey, "Get User Delegation Key (queue)", Service, [Service], POST, "service", "userdelegationkey", [], "", "", Never, READER, Small, READ;
 
         CreateQueue, "Create Queue", Container, [Container], PUT, "", "", [], "c|w", "", Never, CONTRIBUTOR, Nothing, WRITE;
         DeleteQueue, "Delete Queue", Container, [Container], DELETE, "", "", [], "d", "", Never, CONTRIBUTOR, Nothing, WRITE;
@@ -201,6 +202,7 @@ operations! {
         ListShares, "List Shares", Service, [Service], GET, "", "list", [], "l", "", Never, READER, Nothing, READ;
         GetFileServiceProperties, "Get File Service Properties", Service, [Service], GET, "service", "properties", [], "r", "", Never, READER, Nothing, READ;
         SetFileServiceProperties, "Set File Service Properties", Service, [Service], PUT, "service", "properties", [], "w", "", Never, CONTRIBUTOR, Small, WRITE;
+        GetFileUserDelegationKey, "Get User Delegation Key (file)", Service, [Service], POST, "service", "userdelegationkey", [], "", "", Never, READER, Small, READ;
 
         CreateShare, "Create Share", Container, [Container], PUT, "share", "", [], "c|w", "", Never, CONTRIBUTOR, Nothing, WRITE;
         GetShareProperties, "Get Share Properties", Container, [Container], GET_HEAD, "share", "", [], "r", "", Never, READER, Nothing, READ;

@@ -45,6 +45,8 @@ const EXAMPLES: &[(ServiceKind, &str, Operation)] = &[
     (Blob, "PUT /?restype=service&comp=properties", SetBlobServiceProperties),
     (Blob, "GET /?restype=service&comp=stats", GetBlobServiceStats),
     (Blob, "POST /?restype=service&comp=userdelegationkey", GetUserDelegationKey),
+    (Queue, "POST /?restype=service&comp=userdelegationkey", GetQueueUserDelegationKey),
+    (File, "POST /?restype=service&comp=userdelegationkey", GetFileUserDelegationKey),
     (Blob, "POST /?comp=batch", BlobBatch),
     (Blob, "GET /?comp=blobs&where=a%3D'b'", FindBlobsByTags),
     (Blob, "PUT /c?restype=container", CreateContainer),

@@ -215,8 +215,9 @@ impl<S> Paced<S> {
         Self {
             socket,
             pulse,
-            // A refused upload may have a window's worth of bytes under way.
-            drain_bytes: limits.drain_bytes.saturating_mul(16),
+            // Some clients read nothing before they have sent everything, and over TLS take an end before that for a
+            // broken connection.
+            drain_bytes: limits.drain_bytes.saturating_mul(256),
             drain_time: limits.drain_time,
             farewell: None,
         }

@@ -160,7 +160,7 @@ impl Pipeline {
         let caller = self.gate.authenticator.authenticate(&head, &*self.service).await?;
         if target.address.secondary && !target.operation.row().read {
             return Err(Refusal::new(ErrorCode::InsufficientAccountPermissions)
-                .message("Write operations are not allowed at the secondary endpoint."));
+                .message("Write operations are not allowed."));
         }
         let content_length = content_length(&parts)?;
         let time = allowance::time_limit(target.operation, content_length, &target.query)?;

@@ -69,11 +69,16 @@ impl SignedIdentifiers {
         let mut xml = xml::Writer::new();
         xml.open("SignedIdentifiers");
         for SignedIdentifier { id, policy } in &self.0 {
-            xml.open("SignedIdentifier").text("Id", id).open("AccessPolicy");
-            xml.optional("Start", policy.start.map(date::iso8601));
-            xml.optional("Expiry", policy.expiry.map(date::iso8601));
-            xml.optional("Permission", policy.permissions.as_deref());
-            xml.close().close();
+            xml.open("SignedIdentifier").text("Id", id);
+            // Clients tell a policy that says nothing by its absence.
+            if *policy != AccessPolicy::default() {
+                xml.open("AccessPolicy");
+                xml.optional("Start", policy.start.map(date::iso8601));
+                xml.optional("Expiry", policy.expiry.map(date::iso8601));
+                xml.optional("Permission", policy.permissions.as_deref());
+                xml.close();
+            }
+            xml.close();
         }
         xml.finish()
     }
@@ -191,7 +196,8 @@ mod tests {
     fn policies_come_back_as_they_were_set() {
         let full = "<Start>2021-04-20T00:00:00.0000000Z</Start><Expiry>2022-01-01T08:00:00.5000000Z</Expiry>\
                     <Permission>rwd</Permission>";
-        let text = document(&(identifier("a&amp;b", full) + &identifier("empty", "")));
+        let empty = "<SignedIdentifier><Id>empty</Id></SignedIdentifier>";
+        let text = document(&(identifier("a&amp;b", full) + empty));
         let identifiers = SignedIdentifiers::parse(text.as_bytes()).unwrap();
         assert_eq!(identifiers.to_xml(), text);
         let policy = identifiers.get("a&b").unwrap();

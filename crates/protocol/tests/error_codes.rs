@@ -85,7 +85,7 @@ const LISTED: &[(u16, &str)] = &[
     (405, "MethodNotAllowed"),
     (409, "EntityAlreadyExists TableAlreadyExists TableBeingDeleted"),
     (412, "UpdateConditionNotSatisfied"),
-    (415, "JsonFormatNotSupported AtomFormatNotSupported"),
+    (415, "JsonFormatNotSupported AtomFormatNotSupported MediaTypeNotSupported"),
     (501, "NotImplemented"),
     // File.
     (

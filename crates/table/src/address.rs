@@ -9,14 +9,14 @@ use crate::keys::Keys;
 /// The keys in `(PartitionKey='p',RowKey='r')`, in either order.
 pub(crate) fn keys(object: &str) -> Result<Keys, Refusal> {
     let mut scan = Scan(object);
-    scan.symbol("(")?;
+    scan.symbol("(").map_err(|_| wrong_number())?;
     let (mut partition, mut row) = (None, None);
     loop {
         let name = scan.name();
         let place = match name {
             "PartitionKey" => &mut partition,
             "RowKey" => &mut row,
-            _ => return Err(malformed()),
+            _ => return Err(wrong_number()),
         };
         scan.symbol("=")?;
         if place.replace(scan.quoted()?).is_some() {
@@ -27,7 +27,7 @@ pub(crate) fn keys(object: &str) -> Result<Keys, Refusal> {
         }
     }
     scan.end()?;
-    let (Some(partition), Some(row)) = (partition, row) else { return Err(malformed()) };
+    let (Some(partition), Some(row)) = (partition, row) else { return Err(wrong_number()) };
     Ok(Keys { partition, row })
 }
 
@@ -89,6 +89,13 @@ pub(crate) fn quoted(text: &str) -> Option<(String, &str)> {
         string.push('\'');
         rest = behind;
     }
+}
+
+/// Some clients compare the text.
+fn wrong_number() -> Refusal {
+    Refusal::new(ErrorCode::InvalidInput).message(
+        "The number of keys specified in the URI does not match number of key properties for the resource.",
+    )
 }
 
 fn malformed() -> Refusal {

@@ -63,11 +63,11 @@ fn level(media_type: &str) -> Option<Metadata> {
 /// Refuses a body that is not JSON. One that does not say what it is, is taken for it.
 pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(content_type) = headers.filled(CONTENT_TYPE.as_str())? else { return Ok(()) };
-    let name = content_type.split(';').next().unwrap_or_default().trim();
-    if name.eq_ignore_ascii_case("application/json") {
-        Ok(())
-    } else {
-        Err(ErrorCode::AtomFormatNotSupported.into())
+    let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match name.as_str() {
+        "application/json" => Ok(()),
+        "application/atom+xml" | "application/xml" => Err(ErrorCode::AtomFormatNotSupported.into()),
+        _ => Err(ErrorCode::MediaTypeNotSupported.into()),
     }
 }
 

@@ -4,8 +4,6 @@
 //! An entity's tag is the stamp of the commit that wrote its row, so nothing changes without a new tag. Update, merge and
 //! delete come with `If-Match`, insert-or-replace and insert-or-merge without.
 
-use std::borrow::Cow;
-
 use http::header::{ETAG, LOCATION};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use lazuli_concurrency::{ETagPattern, Stamp, TableETag};
@@ -14,9 +12,10 @@ use lazuli_store::{Change, Decision, Mutation, Reads, Row};
 
 use crate::entity::Entity;
 use crate::format::{self, Echo};
-use crate::json::parse;
+use crate::json::parse::{self, Sent};
 use crate::json::render::{Metadata, Renderer, Stands, entity_link};
 use crate::keys::{self, Keys};
+use crate::value::Value;
 use crate::{TableService, address, allowed};
 
 /// One entity is to be changed.
@@ -69,29 +68,26 @@ impl<'a> Write<'a> {
             Operation::DeleteEntity => Action::Delete,
             _ => return Err(parse::invalid("The operation does not change an entity.")),
         };
+        let addressed = (action != Action::Insert).then(|| address::keys(object)).transpose()?;
         let condition = condition(action, headers)?;
-        if action == Action::Delete {
-            let keys = address::keys(object)?;
-            keys.check()?;
-            let reply = Reply { echo: Echo::Unasked, metadata: Metadata::None };
-            return Ok(Self { action, keys, condition, entity: Entity::default(), reply });
+        if action != Action::Delete {
+            format::check_content_type(headers)?;
         }
-        format::check_content_type(headers)?;
         let reply = match action {
             Action::Insert => {
                 Reply { echo: format::echo(headers)?, metadata: format::metadata(headers, query, version)? }
             }
             _ => Reply { echo: Echo::NoContent, metadata: Metadata::None },
         };
-        let sent = parse::entity(body)?;
-        let keys = match action {
-            Action::Insert => Keys {
-                partition: sent.partition.ok_or(ErrorCode::PropertiesNeedValue)?.into_owned(),
-                row: sent.row.ok_or(ErrorCode::PropertiesNeedValue)?.into_owned(),
-            },
-            _ => {
-                let keys = address::keys(object)?;
-                let is_other = |sent: Option<Cow<'_, str>>, key: &str| sent.is_some_and(|sent| sent != key);
+        let sent = match action {
+            Action::Delete => Sent::default(),
+            _ => parse::entity(body)?,
+        };
+        let keys = match addressed {
+            None => Keys { partition: key(sent.partition)?, row: key(sent.row)? },
+            Some(keys) => {
+                // Clients send keys of other types as they print them in the address: there is nothing to compare.
+                let is_other = |sent, key: &str| matches!(sent, Some(Value::String(sent)) if sent != key);
                 if is_other(sent.partition, &keys.partition) || is_other(sent.row, &keys.row) {
                     return Err(parse::invalid("The keys in the body are not those of the address."));
                 }
@@ -161,6 +157,15 @@ impl<'a> Write<'a> {
     }
 }
 
+/// A key of an entity that is inserted.
+fn key(sent: Option<Value<'_>>) -> Result<String, Refusal> {
+    match sent {
+        None => Err(ErrorCode::PropertiesNeedValue.into()),
+        Some(Value::String(key)) => Ok(key.into_owned()),
+        Some(_) => Err(parse::invalid("PartitionKey and RowKey are strings.")),
+    }
+}
+
 /// Adds a header whose value is known to be good for one; a value that is not, is left out.
 pub(crate) fn put(headers: &mut HeaderMap, name: &'static str, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
@@ -196,10 +201,10 @@ impl TableService {
     pub(crate) async fn write_entity(&self, mut request: Request) -> Result<Response, Refusal> {
         let limit = request.operation.row().body.limit().unwrap_or_default();
         let body = request.read_body(limit).await?;
+        let table = self.table(&request.account, &request.container).await?;
         let said = (&request.headers, &request.query, request.version);
         let write = Write::parse(request.operation, &request.object, said, &body)?;
         allowed::check_keys(&request.caller, &write.keys, request.version)?;
-        let table = self.table(&request.account, &request.container).await?;
         let partition = keys::partition(table.space, &write.keys.partition);
         let row = write.row_key();
         let written = self.transact(&partition, Reads::key(row.clone()), |view| {

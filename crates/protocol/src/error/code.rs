@@ -291,6 +291,7 @@ error_codes! {
     }
     UNSUPPORTED_MEDIA_TYPE {
         AtomFormatNotSupported: "Atom format is not supported.",
+        MediaTypeNotSupported: "None of the provided media types are supported.",
         JsonFormatNotSupported: "JSON format is not supported.",
     }
     RANGE_NOT_SATISFIABLE {

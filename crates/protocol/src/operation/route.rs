@@ -92,11 +92,17 @@ fn place(service: ServiceKind, container: &str, object: &str) -> Result<Place, R
 }
 
 fn table_place(name: &str, object: &str) -> Result<Place, Refusal> {
-    let keys = match object {
-        "" => "",
-        _ => object.strip_prefix('(').and_then(|keys| keys.strip_suffix(')')).ok_or(ErrorCode::InvalidUri)?,
+    let name = name.to_ascii_lowercase();
+    let is_table = !matches!(name.as_str(), "" | "tables" | "$batch");
+    // The keys in it, nothing else, are looked at in what follows a table: clients whose address ends with a table ask
+    // for `/table/Tables` and the like, and want to hear of that table.
+    let keys = match object.strip_suffix(')') {
+        _ if object.is_empty() => "",
+        Some(keys) if is_table || keys.starts_with('(') => keys.trim_start_matches('('),
+        None if is_table && !object.starts_with('(') => "",
+        _ => return Err(Refusal::new(ErrorCode::InvalidUri)),
     };
-    match (name.to_ascii_lowercase().as_str(), keys) {
+    match (name.as_str(), keys) {
         ("", _) => Err(Refusal::new(ErrorCode::InvalidUri)),
         ("tables", "") => Ok(Place::Tables),
         ("tables", _) => Ok(Place::NamedTable),

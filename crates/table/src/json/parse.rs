@@ -29,8 +29,8 @@ pub(crate) const FIRST_DATE_TIME: Timestamp = Timestamp::from_filetime(0);
 /// The body of a write.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Sent<'a> {
-    pub(crate) partition: Option<Cow<'a, str>>,
-    pub(crate) row: Option<Cow<'a, str>>,
+    pub(crate) partition: Option<Value<'a>>,
+    pub(crate) row: Option<Value<'a>>,
     pub(crate) entity: Entity<'a>,
 }
 
@@ -52,8 +52,8 @@ pub(crate) fn entity(body: &[u8]) -> Result<Sent<'_>, Refusal> {
         }
         let value = value(raw, edm)?;
         match name.as_ref() {
-            "PartitionKey" => sent.partition = key(value)?,
-            "RowKey" => sent.row = key(value)?,
+            "PartitionKey" => sent.partition = value,
+            "RowKey" => sent.row = value,
             _ => {
                 check_name(&name)?;
                 let Some(value) = value else { continue };
@@ -88,15 +88,6 @@ fn object(body: &[u8]) -> Result<Members<'_>, Refusal> {
     }
 }
 
-/// A key of the entity: a string, if it is there.
-fn key(value: Option<Value<'_>>) -> Result<Option<Cow<'_, str>>, Refusal> {
-    match value {
-        None => Ok(None),
-        Some(Value::String(key)) => Ok(Some(key)),
-        Some(_) => Err(invalid("PartitionKey and RowKey are strings.")),
-    }
-}
-
 fn value(raw: Raw<'_>, edm: Option<EdmType>) -> Result<Option<Value<'_>>, Refusal> {
     let edm = match (edm, &raw) {
         (_, Raw::Null) => return Ok(None),
@@ -109,7 +100,7 @@ fn value(raw: Raw<'_>, edm: Option<EdmType>) -> Result<Option<Value<'_>>, Refusa
     let value = match (edm, raw) {
         (EdmType::String, Raw::String(text)) => Some(Value::String(text)),
         (EdmType::Boolean, Raw::Boolean(is)) => Some(Value::Boolean(is)),
-        (EdmType::Boolean, Raw::String(text)) => text.parse().ok().map(Value::Boolean),
+        (EdmType::Boolean, Raw::String(text)) => text.to_ascii_lowercase().parse().ok().map(Value::Boolean),
         (EdmType::Int32, Raw::Integer(number)) => i32::try_from(number).ok().map(Value::Int32),
         (EdmType::Int32, Raw::String(text)) => text.parse().ok().map(Value::Int32),
         (EdmType::Int64, Raw::Integer(number)) => i64::try_from(number).ok().map(Value::Int64),
@@ -299,6 +290,7 @@ mod tests {
             (r#"{"P":"x"}"#, text("x")),
             (r#"{"P":""}"#, text("")),
             (r#"{"P":true}"#, Value::Boolean(true)),
+            (r#"{"P":"False","P@odata.type":"Edm.Boolean"}"#, Value::Boolean(false)),
             (r#"{"P":5}"#, Value::Int32(5)),
             (r#"{"P":-2147483648}"#, Value::Int32(i32::MIN)),
             (r#"{"P":2147483648}"#, Value::Double(2_147_483_648.0)),
@@ -364,7 +356,6 @@ mod tests {
             (r#"{"P":"x","P@odata.type":"Edm.Guid"}"#, InvalidInput),
             (r#"{"P":"x!","P@odata.type":"Edm.Binary"}"#, InvalidInput),
             (r#"{"P":5,"P@odata.type":"Edm.Stream"}"#, InvalidInput),
-            (r#"{"PartitionKey":5}"#, InvalidInput),
             (r#"{"P":1,"P":2}"#, DuplicatePropertiesSpecified),
             (r#"{"a-b":1}"#, PropertyNameInvalid),
             (&long, PropertyValueTooLarge),

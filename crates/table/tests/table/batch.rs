@@ -283,7 +283,7 @@ async fn an_operation_that_fails_fails_the_whole_batch() {
         ("BREW /people", "", String::new(), 405, "MethodNotAllowed", ""),
         (&format!("POST {here}"), "x-http-method: GET", String::new(), 400, "XMethodIncorrectValue", ""),
         ("PUT /people('p')", "", "{}".into(), 400, "InvalidInput", ""),
-        ("PUT /people/x", "", "{}".into(), 400, "InvalidUri", ""),
+        ("PUT /people/x", "", "{}".into(), 405, "MethodNotAllowed", ""),
     ] {
         let first = entity("first", "");
         let last = entity("last", "");

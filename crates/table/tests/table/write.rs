@@ -118,6 +118,36 @@ async fn what_is_no_entity_is_refused_and_nothing_is_stored() {
 }
 
 #[tokio::test]
+async fn keys_are_strings_where_they_are_inserted_and_those_of_the_address_elsewhere() {
+    let server = start().await;
+    let typed =
+        r#"{"PartitionKey":"2022-04-01T09:30:45Z","PartitionKey@odata.type":"Edm.DateTime","RowKey":5}"#;
+    server.post("/people", JSON, typed).await.refused(400, "InvalidInput");
+    for verb in ["PUT", "MERGE"] {
+        server.call(verb, &at("2022-04-01T09:30:45Z", "5"), JSON, typed).await.expect(204);
+        let other = r#"{"PartitionKey":"other"}"#;
+        server.call(verb, &at("p", "5"), JSON, other).await.refused(400, "InvalidInput");
+    }
+    let found = server.get(&at("2022-04-01T09:30:45Z", "5"), JSON).await.expect(200);
+    assert!(found.text().contains(r#""RowKey":"5""#), "{}", found.text());
+}
+
+/// What clients send whose address of the account ends with a table.
+#[tokio::test]
+async fn an_address_that_goes_on_behind_a_table_is_about_that_table() {
+    let server = start().await;
+    let table = r#"{"TableName":"people"}"#;
+    server.post("/people/Tables", JSON, table).await.refused(400, "PropertiesNeedValue");
+    server.post("/nobody/Tables", JSON, table).await.refused(404, "TableNotFound");
+    let many = "content-type: multipart/mixed; boundary=b";
+    server.post("/people/$batch", many, "--b--").await.refused(415, "MediaTypeNotSupported");
+    let reply = server.delete("/people/Tables('people')", "").await.refused(400, "InvalidInput");
+    assert!(reply.text().contains("does not match number of key properties"), "{}", reply.text());
+    server.delete("/nobody/Tables('nobody')", "").await.refused(404, "TableNotFound");
+    server.get("/people/Tables", JSON).await.refused(400, "InvalidInput");
+}
+
+#[tokio::test]
 async fn errors_are_odata_json() {
     let server = start().await;
     let reply = server.get(&at("p", "r"), JSON).await.expect(404);

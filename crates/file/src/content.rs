@@ -6,7 +6,6 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use crc_fast::CrcAlgorithm::Crc64Nvme;
 use futures_util::stream;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderValue, StatusCode};
@@ -14,15 +13,14 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use lazuli_concurrency::FileUse;
 use lazuli_extents::{Content, Edit, Reader, Writer};
-use lazuli_protocol::digest::SentDigests;
 use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::range::content_range;
 use lazuli_protocol::request::{Body, BodyError, full};
 use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response, date};
 use lazuli_store::{Attempts, Change, TransactError, View};
 use md5::{Digest as _, Md5};
-use tokio::task::JoinHandle;
 
+use crate::digest::Checked;
 use crate::directory::written;
 use crate::file::{MAX_FILE_BYTES, admit_write, check_writable, existing_file, properties, with_lease};
 use crate::moves::MAX_ATTEMPTS;
@@ -36,8 +34,6 @@ use crate::{FileService, children, opens, share_gone};
 
 /// Bytes that one request can write.
 pub(crate) const MAX_RANGE_WRITE: u64 = 4 << 20;
-/// Bodies of more bytes are digested in a thread of their own.
-const DIGEST_ASIDE: usize = 64 << 10;
 /// What is cleared is freed in units of so many bytes.
 const UNIT: u64 = 512;
 
@@ -103,7 +99,7 @@ impl FileService {
         let is_clear = request.headers.one_of("x-ms-write", &[("update", false), ("clear", true)])?;
         let is_clear = is_clear.ok_or_else(|| Refusal::missing_header("x-ms-write"))?;
         let length = request.content_length.ok_or(ErrorCode::MissingContentLengthHeader)?;
-        let (mut md5, mut crc64) = (None, None);
+        let mut checked = None;
         let edit = if is_clear {
             if length != 0 {
                 return Err(Refusal::invalid_header("content-length", length.to_string()));
@@ -117,28 +113,14 @@ impl FileService {
             if length != range.end - range.start {
                 return Err(Refusal::invalid_header("content-length", length.to_string()));
             }
-            let sent = SentDigests::parse(&request.headers)?;
-            let body = request.read_body(MAX_RANGE_WRITE as usize).await?;
-            if sent.crc64.is_some() {
-                let sum = crc_fast::checksum(Crc64Nvme, &body);
-                sent.check_crc64(sum)?;
-                crc64 = Some(sum);
-            } else {
-                let mut digest = Md5Sum::of(&body);
-                if sent.md5.is_some() {
-                    sent.check_md5(Some(digest.get().await?))?;
-                }
-                md5 = Some(digest);
-            }
-            ContentEdit::Write(range.start, body)
+            let body = Checked::read(&mut request).await?;
+            checked = Some(body.sum);
+            ContentEdit::Write(range.start, body.bytes)
         };
         let node = self.write_range(&request, range, edit).await?;
         let mut response = range_written(&node);
-        if let Some(mut md5) = md5 {
-            put(&mut response.headers, "content-md5", base64(&md5.get().await?));
-        }
-        if let Some(crc64) = crc64 {
-            put(&mut response.headers, "x-ms-content-crc64", base64(&crc64.to_le_bytes()));
+        if let Some(sum) = checked {
+            sum.tell(&mut response.headers).await?;
         }
         Ok(response)
     }
@@ -302,7 +284,7 @@ impl FileService {
     }
 
     /// The content after a change, durable.
-    async fn edited(
+    pub(crate) async fn edited(
         &self,
         writer: &Writer,
         content: &Content,
@@ -347,31 +329,6 @@ impl FileService {
             }
         }
         edit.finish().await
-    }
-}
-
-/// The MD5 of a body: of a long one while it is being stored.
-enum Md5Sum {
-    Known([u8; 16]),
-    Aside(JoinHandle<[u8; 16]>),
-}
-
-impl Md5Sum {
-    fn of(body: &Bytes) -> Self {
-        if body.len() <= DIGEST_ASIDE {
-            return Self::Known(Md5::digest(body).into());
-        }
-        let body = body.clone();
-        Self::Aside(tokio::task::spawn_blocking(move || Md5::digest(&body).into()))
-    }
-
-    async fn get(&mut self) -> Result<[u8; 16], Refusal> {
-        let md5 = match self {
-            Self::Known(md5) => *md5,
-            Self::Aside(task) => task.await.map_err(|_| Refusal::new(ErrorCode::InternalError))?,
-        };
-        *self = Self::Known(md5);
-        Ok(md5)
     }
 }
 

@@ -11,7 +11,8 @@ use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
 
 use crate::FileService;
 use crate::children::At;
-use crate::content::base64;
+use crate::content::{ContentEdit, base64};
+use crate::digest::Checked;
 use crate::directory::written;
 use crate::opens::FileKey;
 use crate::pending::check_no_pending_copy;
@@ -25,8 +26,8 @@ pub(crate) const MAX_FILE_BYTES: i64 = 4 << 40;
 const LENGTH: &str = "x-ms-content-length";
 
 impl FileService {
-    /// Create File.
-    pub(crate) async fn create_file(&self, request: Request) -> Result<Response, Refusal> {
+    /// Create File. The first bytes of its content may come with it.
+    pub(crate) async fn create_file(&self, mut request: Request) -> Result<Response, Refusal> {
         if !request.headers.required("x-ms-type")?.eq_ignore_ascii_case("file") {
             return Err(Refusal::invalid_header("x-ms-type", request.headers.required("x-ms-type")?));
         }
@@ -35,9 +36,18 @@ impl FileService {
         let headers = ContentHeaders::parse(&request.headers)?;
         let metadata = Metadata::from_headers(&request.headers)?;
         let lease_id = lease_id(&request.headers)?;
+        let has_data = request.content_length.is_none_or(|length| length > 0);
+        let data = if has_data { Some(Checked::read(&mut request).await?) } else { None };
+        let data = data.filter(|data| !data.bytes.is_empty());
+        if data.as_ref().is_some_and(|data| data.bytes.len() as u64 > length) {
+            return Err(ErrorCode::InvalidRange.into());
+        }
         let target = self.target(&request).await?;
         let permission = self.permission_key(target.share.space, sent.permission.as_ref()).await?;
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
+        let writer = self.extents.pins().writer();
+        let first = data.as_ref().map_or(ContentEdit::Keep, |data| ContentEdit::Write(0, data.bytes.clone()));
+        let content = self.edited(&writer, &Content::hole(length), first).await?;
         let mut released = 0;
         let created = self.change_child(&spot, FileUse::Create, |view, old| {
             let mut lease = FileLease::AVAILABLE;
@@ -61,13 +71,17 @@ impl FileService {
                     lease,
                     incarnation: view.stamp.ticks(),
                     copy: None,
-                    content: Content::hole(length),
+                    content: content.clone(),
                 }),
             }))
         });
         let node = created.await?.ok_or(ErrorCode::InternalError)?;
         self.extents.released(released);
-        Ok(written(StatusCode::CREATED, &node, spot.parent))
+        let mut response = written(StatusCode::CREATED, &node, spot.parent);
+        if let Some(data) = data {
+            data.sum.tell(&mut response.headers).await?;
+        }
+        Ok(response)
     }
 
     /// Get File Properties.

@@ -8,6 +8,7 @@
 mod children;
 mod content;
 mod copy;
+mod digest;
 mod directory;
 mod file;
 #[doc(hidden)]

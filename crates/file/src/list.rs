@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use http::StatusCode;
 use lazuli_protocol::listing::{MAX_RESULTS, Page};
-use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, ServiceKind, date, xml};
+use lazuli_protocol::{Headers, Refusal, Request, Response, ServiceKind, date, xml};
 
 use crate::children::At;
 use crate::level::Listing;
@@ -34,8 +34,9 @@ impl FileService {
         let include = request.query.list("include", &INCLUDES)?;
         let extended = request.headers.flag("x-ms-file-extended-info")?.unwrap_or_default();
         let target = self.target(&request).await?;
-        let directory = self.walk(target.share.space, &target.path, target.at).await?;
-        let directory = directory.ok_or(ErrorCode::ResourceNotFound)?;
+        let Some(directory) = self.walk(target.share.space, &target.path, target.at).await? else {
+            return Err(self.missing(&target).await?.into());
+        };
         let partition = keys::directory(target.share.space, directory);
         if target.at == At::Now {
             // Lengths are shown.
@@ -48,7 +49,9 @@ impl FileService {
         let mut attributes =
             vec![("ServiceEndpoint", endpoint.as_str()), ("ShareName", request.container.as_str())];
         attributes.extend(snapshot.as_deref().map(|id| ("ShareSnapshot", id)));
-        attributes.push(("DirectoryPath", request.object.as_str()));
+        let path = xml::encoded(&request.object);
+        attributes.extend(path.is_some().then_some(("Encoded", "true")));
+        attributes.push(("DirectoryPath", path.as_deref().unwrap_or(&request.object)));
         xml.open_with("EnumerationResults", &attributes);
         page.write_echo(&mut xml);
         xml.text("DirectoryId", directory.0);
@@ -82,7 +85,7 @@ impl FileService {
 fn entry(xml: &mut xml::Writer, node: &Node, include: &[Include], extended: bool) {
     xml.open(if node.is_directory() { "Directory" } else { "File" });
     xml.text("FileId", node.id.0);
-    xml.text("Name", &node.name);
+    xml.name("Name", &node.name);
     xml.open("Properties");
     if !node.is_directory() {
         xml.text("Content-Length", node.length());

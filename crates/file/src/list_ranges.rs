@@ -6,11 +6,12 @@ use bytes::Bytes;
 use http::StatusCode;
 use lazuli_concurrency::FileUse;
 use lazuli_extents::{Change, Diff, Error, Held, Ranges};
-use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response, xml};
+use lazuli_protocol::{ByteRange, ErrorCode, Headers, Query, Refusal, Request, Response, xml};
 use lazuli_store::{Partition, SpaceId, Which, prefix_range};
 
 use crate::children::At;
 use crate::content::unreadable;
+use crate::file::MAX_FILE_BYTES;
 use crate::level::Listing;
 use crate::record::{File, Node};
 use crate::reply::{put, validators};
@@ -19,6 +20,8 @@ use crate::{FileService, XML, keys, opens, snapshot};
 
 /// Ranges that a reply lists.
 const MAX_RANGES: usize = 100_000;
+/// Ranges of a page, for clients who ask for pages.
+const MAX_RESULTS: u16 = 10_000;
 /// Directories that a search takes at once.
 const CHUNK: usize = 256;
 const PREVIOUS: &str = "prevsharesnapshot";
@@ -29,6 +32,7 @@ impl FileService {
     /// List Ranges.
     pub(crate) async fn list_ranges(&self, request: Request) -> Result<Response, Refusal> {
         let range = ByteRange::of_read(&request.headers)?;
+        let page = Page::parse(&request.query)?;
         let pin = self.extents.pins().pin();
         let (node, _) = self.file_to_read(&request, FileUse::Read, opens::touched(None)).await?;
         let Some(file) = &node.file else { return Err(ErrorCode::ResourceNotFound.into()) };
@@ -37,25 +41,30 @@ impl FileService {
         let previous = self.previous(&request, file).await?;
         let (content, extents) = (&file.content, &self.extents);
         let mut changes = match &previous {
-            None => Changes::All(Ranges::new(extents, content, part(range, length))),
+            None => Changes::All(Ranges::new(extents, content, page.rest(part(range, length)))),
             Some((older, _)) => {
                 // What was cut off since is cleared, so the longer one counts.
                 let older = older.file.as_ref().map(|file| &file.content).ok_or(ErrorCode::InternalError)?;
-                Changes::Since(Diff::new(extents, older, content, part(range, length.max(older.len()))))
+                let part = page.rest(part(range, length.max(older.len())));
+                Changes::Since(Diff::new(extents, older, content, part))
             }
         };
         let mut xml = xml::Writer::new();
         xml.open("Ranges");
         let mut listed = 0;
         while let Some(change) = changes.next().await.map_err(unreadable)? {
-            listed += 1;
-            if listed > MAX_RANGES {
-                return Err(ErrorCode::OutOfRangeInput.into());
-            }
             let (element, range) = match change {
                 Change::Written(range) => ("Range", range),
                 Change::Cleared(range) => ("ClearRange", range),
             };
+            listed += 1;
+            if page.limit.is_some_and(|limit| listed > limit) {
+                xml.text("NextMarker", range.start);
+                break;
+            }
+            if listed > MAX_RANGES {
+                return Err(ErrorCode::OutOfRangeInput.into());
+            }
             xml.open(element).text("Start", range.start).text("End", range.end - 1).close();
         }
         xml.close();
@@ -93,7 +102,7 @@ impl FileService {
         let space = share.space;
         let found = match self.find_target(&Target { share, at, ..target }).await {
             Ok((node, _)) => Some(node),
-            Err(refusal) if refusal.code() == ErrorCode::ResourceNotFound => None,
+            Err(refusal) if refusal.status() == StatusCode::NOT_FOUND => None,
             Err(refusal) => return Err(refusal),
         };
         let node = match found.filter(is_same) {
@@ -129,6 +138,29 @@ impl FileService {
             let Some(next) = page.next else { return Ok(None) };
             from = next;
         }
+    }
+}
+
+/// The part of the list that a request asks for.
+struct Page {
+    /// Where it begins: a marker is an offset.
+    start: u64,
+    /// How long it is, if pages were asked for.
+    limit: Option<usize>,
+}
+
+impl Page {
+    fn parse(query: &Query) -> Result<Self, Refusal> {
+        let marker = query.number("marker", 0..=MAX_FILE_BYTES)?;
+        let limit = query.max_results(MAX_RESULTS)?;
+        let has_pages = marker.is_some() || query.contains("maxresults");
+        Ok(Self { start: marker.unwrap_or_default().unsigned_abs(), limit: has_pages.then_some(limit) })
+    }
+
+    /// What of a range was not on the pages before.
+    fn rest(&self, range: Range<u64>) -> Range<u64> {
+        let start = range.start.max(self.start);
+        start..range.end.max(start)
     }
 }
 

@@ -190,10 +190,18 @@ impl FileService {
         if target.path.is_empty() {
             return Ok((self.root(&target.share, target.at).await?, NodeId::ROOT));
         }
-        let nodes = self.follow(target.share.space, &target.path, target.at).await?;
-        let mut nodes = nodes.ok_or(ErrorCode::ResourceNotFound)?;
+        let Some(mut nodes) = self.follow(target.share.space, &target.path, target.at).await? else {
+            return Err(self.missing(target).await?.into());
+        };
         let node = nodes.pop().ok_or(ErrorCode::ResourceNotFound)?;
         Ok((node, nodes.last().map_or(NodeId::ROOT, |parent| parent.id)))
+    }
+
+    /// What is missing where nothing was found: what is addressed, or the directory that it would be in.
+    pub(crate) async fn missing(&self, target: &Target) -> Result<ErrorCode, Refusal> {
+        let parents = target.path.split_last().map_or(&[][..], |(_, parents)| parents);
+        let parent = self.walk(target.share.space, parents, target.at).await?;
+        Ok(if parent.is_some() { ErrorCode::ResourceNotFound } else { ErrorCode::ParentNotFound })
     }
 
     /// The root directory: as it was set, or as the share was made.

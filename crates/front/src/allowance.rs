@@ -41,15 +41,16 @@ pub(crate) fn time_limit(
 
 fn ceiling(operation: Operation, content_length: Option<u64>) -> Duration {
     use Operation::{
-        AppendBlock, AppendBlockFromUrl, BlobBatch, ContainerBatch, CopyBlob, CopyBlobFromUrl, GetBlob,
-        GetFile, PutBlob, PutBlobFromUrl, PutBlock, PutBlockFromUrl, PutBlockList, PutPage, PutPageFromUrl,
-        PutRange, PutRangeFromUrl, QueryBlobContents,
+        AppendBlock, AppendBlockFromUrl, BlobBatch, ContainerBatch, CopyBlob, CopyBlobFromUrl, CreateFile,
+        GetBlob, GetFile, PutBlob, PutBlobFromUrl, PutBlock, PutBlockFromUrl, PutBlockList, PutPage,
+        PutPageFromUrl, PutRange, PutRangeFromUrl, QueryBlobContents,
     };
     match operation {
         PutBlockList => BLOCK_LIST_TIME,
         BlobBatch | ContainerBatch => BATCH_TIME,
         GetBlob | GetFile | QueryBlobContents => READ_TIME,
         PutBlob | PutBlock | AppendBlock | PutPage | PutRange => write_time(content_length),
+        CreateFile if content_length.is_some_and(|length| length > 0) => write_time(content_length),
         // The length is the source's, which nobody knows yet.
         PutBlobFromUrl | CopyBlob | CopyBlobFromUrl | PutBlockFromUrl | AppendBlockFromUrl
         | PutPageFromUrl | PutRangeFromUrl => write_time(None),

@@ -344,7 +344,7 @@ fn admit_body(
     let measured = content_length.is_some()
         || parts.headers.contains_key(TRANSFER_ENCODING)
         || parts.version == http::Version::HTTP_2;
-    if measured || operation.row().body == BodyClass::Nothing {
+    if measured || matches!(operation.row().body, BodyClass::Nothing | BodyClass::Optional) {
         Ok(())
     } else {
         Err(Refusal::new(ErrorCode::MissingContentLengthHeader))

@@ -49,12 +49,12 @@ impl<'a> Page<'a> {
 
     /// Writes back the parameters that were sent, and only those.
     pub fn write_echo(&self, xml: &mut xml::Writer) {
-        for (element, parameter) in [
-            ("Prefix", "prefix"),
-            ("Marker", "marker"),
-            ("MaxResults", "maxresults"),
-            ("Delimiter", "delimiter"),
-        ] {
+        if let Some(prefix) = self.query.get("prefix") {
+            xml.name("Prefix", prefix);
+        }
+        for (element, parameter) in
+            [("Marker", "marker"), ("MaxResults", "maxresults"), ("Delimiter", "delimiter")]
+        {
             xml.optional(element, self.query.get(parameter));
         }
     }

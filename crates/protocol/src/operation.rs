@@ -134,6 +134,8 @@ pub enum BodyClass {
     Nothing,
     /// A small XML or JSON document, or a queue message.
     Small,
+    /// The first bytes of a file, which need not come with it: 4 MiB.
+    Optional,
     /// One write of pages or a range, an entity, a batch: 4 MiB.
     Medium,
     /// A block list: 50,000 block ids.
@@ -148,7 +150,7 @@ impl BodyClass {
         match self {
             Self::Nothing => Some(0),
             Self::Small => Some(512 << 10),
-            Self::Medium => Some(4 << 20),
+            Self::Optional | Self::Medium => Some(4 << 20),
             Self::Large => Some(8 << 20),
             Self::Stream => None,
         }

@@ -53,10 +53,10 @@ pub struct Structured {
 impl Structured {
     /// Whether a request uses structured messages. If its own body is one, it is replaced by its content.
     pub fn of(request: &mut Request) -> Result<Option<Self>, Refusal> {
-        use Operation::{AppendBlock, GetBlob, GetFile, PutBlob, PutBlock, PutPage, PutRange};
+        use Operation::{AppendBlock, CreateFile, GetBlob, GetFile, PutBlob, PutBlock, PutPage, PutRange};
         let reads = match request.operation {
             GetBlob | GetFile => true,
-            PutBlob | PutBlock | AppendBlock | PutPage | PutRange => false,
+            PutBlob | PutBlock | AppendBlock | PutPage | CreateFile | PutRange => false,
             _ => return Ok(None),
         };
         let Some(text) = request.headers.filled(BODY.as_str())? else { return Ok(None) };

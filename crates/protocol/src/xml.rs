@@ -5,7 +5,7 @@ mod writer;
 
 pub use reader::Reader;
 pub use reader::{invalid, missing};
-pub use writer::Writer;
+pub use writer::{Writer, encoded};
 
 /// Whether XML 1.0 can hold the character at all, even escaped.
 pub const fn is_char(c: char) -> bool {

@@ -1,6 +1,7 @@
 //! Get File, Put Range, List Ranges, a new length.
 
 use base64::Engine as _;
+use md5::Digest as _;
 
 use crate::support::{make_file, start, write};
 
@@ -32,6 +33,52 @@ async fn ranges_are_written_read_listed_and_cleared() {
     assert_eq!(server.get("/docs/f", "").await.expect(200).body, expected);
     let ranges = server.get("/docs/f?comp=rangelist", "").await.expect(200);
     assert!(ranges.text().contains("<Start>1000</Start><End>1535</End>"), "{}", ranges.text());
+}
+
+#[tokio::test]
+async fn ranges_are_listed_in_pages_if_pages_are_asked_for() {
+    let server = start().await;
+    make_file(&server, "f", 5000).await;
+    for offset in [0, 1024, 2048, 4096] {
+        write(&server, "f", offset, &[7; 512]).await;
+    }
+    let list = async |query: &str| {
+        let reply = server.get(&format!("/docs/f?comp=rangelist{query}"), "").await.expect(200);
+        let text = reply.text();
+        text.split("<Ranges>").nth(1).unwrap().trim_end_matches("</Ranges>").to_owned()
+    };
+    let range = |start: u64| format!("<Range><Start>{start}</Start><End>{}</End></Range>", start + 511);
+    let all = [0, 1024, 2048, 4096].map(range).concat();
+    assert_eq!(list("").await, all);
+    assert_eq!(list("&maxresults=4").await, all);
+    assert_eq!(
+        list("&maxresults=3").await,
+        [0, 1024, 2048].map(range).concat() + "<NextMarker>4096</NextMarker>"
+    );
+    assert_eq!(list("&maxresults=3&marker=4096").await, range(4096));
+    assert_eq!(list("&marker=5000").await, "");
+    server.get("/docs/f?comp=rangelist&maxresults=0", "").await.refused(400, "OutOfRangeQueryParameterValue");
+}
+
+#[tokio::test]
+async fn a_file_can_be_created_with_its_first_bytes() {
+    let server = start().await;
+    let headers = "x-ms-type: file\nx-ms-content-length: 100000";
+    for length in [3, 70_000] {
+        let bytes = vec![b'x'; length];
+        let created = server.put("/docs/f", headers, bytes.clone()).await.expect(201);
+        let md5 = base64::engine::general_purpose::STANDARD.encode(md5::Md5::digest(&bytes));
+        assert_eq!(created.header("content-md5"), Some(md5.as_str()));
+        let body = server.get("/docs/f", "").await.expect(200).body;
+        assert_eq!(body, [bytes, vec![0; 100_000 - length]].concat());
+    }
+    let wrong = format!("{headers}\ncontent-md5: AAAAAAAAAAAAAAAAAAAAAA==");
+    server.put("/docs/g", &wrong, "abc").await.refused(400, "Md5Mismatch");
+    let short = "x-ms-type: file\nx-ms-content-length: 2";
+    server.put("/docs/g", short, "abc").await.refused(416, "InvalidRange");
+    let long = format!("x-ms-type: file\nx-ms-content-length: {}", 8 << 20);
+    server.put("/docs/g", &long, vec![0; (4 << 20) + 1]).await.refused(413, "RequestBodyTooLarge");
+    server.get("/docs/g", "").await.refused(404, "ResourceNotFound");
 }
 
 #[tokio::test]

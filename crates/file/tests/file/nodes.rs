@@ -23,8 +23,13 @@ async fn a_parent_has_to_be_there() {
     server.put("/docs/no/d?restype=directory", "", "").await.refused(404, "ParentNotFound");
     make_file(&server, "f", 1).await;
     server.put("/docs/f/g", file, "").await.refused(404, "ParentNotFound");
-    server.get("/docs/no/f", "").await.refused(404, "ResourceNotFound");
+    server.get("/docs/no/f", "").await.refused(404, "ParentNotFound");
+    server.get("/docs/no/d?restype=directory", "").await.refused(404, "ParentNotFound");
+    server.get("/docs/no/d?restype=directory&comp=list", "").await.refused(404, "ParentNotFound");
+    server.get("/docs/f/g", "").await.refused(404, "ParentNotFound");
     server.get("/docs/no", "").await.refused(404, "ResourceNotFound");
+    server.get("/docs/no?restype=directory", "").await.refused(404, "ResourceNotFound");
+    server.get("/docs/no?restype=directory&comp=list", "").await.refused(404, "ResourceNotFound");
 }
 
 #[tokio::test]
@@ -94,6 +99,25 @@ async fn a_listing_has_prefix_pages_and_what_was_asked_for() {
     for element in ["<CreationTime>", "<Etag>", "<Attributes>None</Attributes>", "<PermissionKey>"] {
         assert!(full.text().contains(element), "{element} {}", full.text());
     }
+}
+
+#[tokio::test]
+async fn names_that_xml_cannot_hold_are_listed_encoded() {
+    let server = start().await;
+    make_directory(&server, "d%EF%BF%BE").await;
+    make_file(&server, "d%EF%BF%BE/%EF%BF%BFf%20g", 1).await;
+    let list = "/docs/d%EF%BF%BE?restype=directory&comp=list&prefix=%EF%BF%BF";
+    let text = server.get(list, "").await.expect(200).text().to_owned();
+    for part in [
+        "Encoded=\"true\" DirectoryPath=\"d%EF%BF%BE\"",
+        "<Prefix Encoded=\"true\">%EF%BF%BF</Prefix>",
+        "<Name Encoded=\"true\">%EF%BF%BFf%20g</Name>",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let text =
+        server.get("/docs?restype=directory&comp=list&prefix=d", "").await.expect(200).text().to_owned();
+    assert!(!text.contains("Encoded=\"true\" DirectoryPath"), "{text}");
 }
 
 #[tokio::test]

@@ -218,7 +218,7 @@ async fn a_renamed_directory_takes_along_what_is_in_it() {
         let renamed = rename_directory(&server, from, to, "").await.expect(200);
         assert_eq!(renamed.header("x-ms-file-id"), id.header("x-ms-file-id"));
         assert_eq!(content(&server, &format!("{to}/b/f")).await, "abc");
-        server.get(&format!("/docs/{from}/b/f"), "").await.refused(404, "ResourceNotFound");
+        server.get(&format!("/docs/{from}/b/f"), "").await.refused(404, "ParentNotFound");
         server.delete(&format!("/docs/{to}?restype=directory"), "").await.refused(409, "DirectoryNotEmpty");
     }
     make_file(&server, "c/file", 1).await;

@@ -147,9 +147,15 @@ async fn a_tree_that_is_changed_in_every_way_reads_in_the_snapshot_as_it_was() {
     let changed = server.get(&format!("/docs/dir/changed?comp=metadata&sharesnapshot={id}"), "").await;
     let changed = changed.expect(200);
     assert_eq!((changed.etag(), changed.header("x-ms-meta-new")), (etag.as_str(), None));
-    for path in ["later", "gone", "other", "newdir/moved", "newdir/tree/inner/leaf"] {
+    for (path, code) in [
+        ("later", "ResourceNotFound"),
+        ("gone", "ResourceNotFound"),
+        ("other", "ResourceNotFound"),
+        ("newdir/moved", "ParentNotFound"),
+        ("newdir/tree/inner/leaf", "ParentNotFound"),
+    ] {
         let reply = server.get(&format!("/docs/dir/{path}?sharesnapshot={id}"), "").await;
-        reply.refused(404, "ResourceNotFound");
+        reply.refused(404, code);
     }
     for (path, name) in [("/docs/dir", "x-ms-meta-a"), ("/docs", "x-ms-meta-root")] {
         for comp in ["", "&comp=metadata"] {

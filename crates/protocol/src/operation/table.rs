@@ -9,7 +9,7 @@ use crate::account::Role;
 use crate::service::ServiceKind;
 
 use Anonymous::{Always, Never, PublicBlob, PublicContainer};
-use BodyClass::{Large, Medium, Nothing, Small, Stream};
+use BodyClass::{Large, Medium, Nothing, Optional, Small, Stream};
 use Place::{
     Container, Entity, Message, Messages, NamedTable, Object, Service, Table, TableBatch, Tables, Website,
 };
@@ -239,7 +239,7 @@ operations! {
         PutRange, "Put Range", Object, [Object], PUT, "", "range", [], "w", "w", Never, CONTRIBUTOR, Medium, WRITE;
         ListRanges, "List Ranges", Object, [Object], GET, "", "rangelist", [], "r", "r", Never, READER, Nothing, READ;
         CopyFile, "Copy File", Object, [Object], PUT, "", "", [COPY_SOURCE], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
-        CreateFile, "Create File", Object, [Object], PUT, "", "", [], "c|w", "c|w", Never, CONTRIBUTOR, Nothing, WRITE;
+        CreateFile, "Create File", Object, [Object], PUT, "", "", [], "c|w", "c|w", Never, CONTRIBUTOR, Optional, WRITE;
         AbortCopyFile, "Abort Copy File", Object, [Object], PUT, "", "copy", [], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
         DeleteFile, "Delete File", Object, [Object], DELETE, "", "", [], "d", "d", Never, CONTRIBUTOR, Nothing, WRITE;
         RenameFile, "Rename File", Object, [Object], PUT, "", "rename", [], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;

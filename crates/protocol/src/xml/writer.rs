@@ -12,6 +12,12 @@ const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?>";
 /// What a name has to escape when it is sent as `Encoded="true"`. Anything beyond ASCII is escaped too.
 const ENCODED_NAME: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%').add(b'&').add(b'<').add(b'>');
 
+/// A name, percent-encoded, if XML cannot hold it.
+pub fn encoded(name: &str) -> Option<String> {
+    let fits = name.chars().all(super::is_char);
+    (!fits).then(|| utf8_percent_encode(name, ENCODED_NAME).to_string())
+}
+
 /// An XML document in the making.
 #[derive(Debug)]
 pub struct Writer {
@@ -83,10 +89,9 @@ impl Writer {
 
     /// The name of a blob, file or prefix: as it is, or percent-encoded and marked so if XML cannot hold it.
     pub fn name(&mut self, element: &str, name: &str) -> &mut Self {
-        if name.chars().all(super::is_char) {
-            self.text(element, name)
-        } else {
-            self.text_with(element, &[("Encoded", "true")], utf8_percent_encode(name, ENCODED_NAME))
+        match encoded(name) {
+            None => self.text(element, name),
+            Some(name) => self.text_with(element, &[("Encoded", "true")], name),
         }
     }
 

@@ -1,7 +1,12 @@
-//! Permissions: security descriptors in SDDL, stored once for each share under a key made of their text.
+//! Permissions: security descriptors, stored once for each share in SDDL under a key made of their text.
+//!
+//! Clients send and ask for them as text, or in Base64 the bytes that Windows keeps.
 
-use http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http::{HeaderMap, StatusCode};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response};
+use lazuli_security::Descriptor;
 use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId};
 use serde::{Deserialize, Serialize};
 
@@ -12,11 +17,55 @@ use crate::{FileService, INHERITED_PERMISSION, INHERITED_SDDL, keys};
 /// The longest permission.
 const MAX_PERMISSION_BYTES: usize = 8 << 10;
 const KEY: &str = "x-ms-file-permission-key";
+const FORMAT: &str = "x-ms-file-permission-format";
+
+/// How a permission is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Format {
+    #[default]
+    Sddl,
+    Binary,
+}
 
 /// The body of Create Permission and of the reply to Get Permission.
 #[derive(Serialize, Deserialize)]
 struct Document {
     permission: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<Format>,
+}
+
+impl Format {
+    /// What the headers of a request say.
+    pub(crate) fn parse(headers: &HeaderMap) -> Result<Option<Self>, Refusal> {
+        headers.one_of(FORMAT, &[("sddl", Self::Sddl), ("binary", Self::Binary)])
+    }
+
+    /// The SDDL of a permission that is written so.
+    pub(crate) fn read(self, permission: &str) -> Result<String, Refusal> {
+        let invalid = || Refusal::new(ErrorCode::FileInvalidPermission);
+        match self {
+            Self::Sddl => Ok(permission.to_owned()),
+            Self::Binary => {
+                let bytes = BASE64.decode(permission).map_err(|_| invalid())?;
+                let descriptor = Descriptor::from_bytes(&bytes).map_err(|_| invalid())?;
+                Ok(descriptor.to_sddl())
+            }
+        }
+    }
+
+    /// How SDDL is written so.
+    fn write(self, sddl: String) -> Result<String, Refusal> {
+        match self {
+            Self::Sddl => Ok(sddl),
+            Self::Binary => {
+                let descriptor =
+                    Descriptor::from_sddl(&sddl).map_err(|_| ErrorCode::FileInvalidPermission)?;
+                Ok(BASE64.encode(descriptor.to_bytes()))
+            }
+        }
+    }
 }
 
 impl FileService {
@@ -26,7 +75,8 @@ impl FileService {
         let body = request.read_body(limit).await?;
         let document: Document = serde_json::from_slice(&body).map_err(|_| ErrorCode::InvalidInput)?;
         let share = self.share(&request.account, &request.container).await?;
-        let key = self.keep_permission(share.space, &document.permission).await?;
+        let sddl = document.format.unwrap_or_default().read(&document.permission)?;
+        let key = self.keep_permission(share.space, &sddl).await?;
         let mut response = Response::empty(StatusCode::CREATED);
         put(&mut response.headers, KEY, key);
         Ok(response)
@@ -35,10 +85,13 @@ impl FileService {
     /// Get Permission.
     pub(crate) async fn get_permission(&self, request: Request) -> Result<Response, Refusal> {
         let key = request.headers.required(KEY)?;
+        let format = Format::parse(&request.headers)?;
         let share = self.share(&request.account, &request.container).await?;
         let permission = self.permission(share.space, key).await?;
-        let permission = permission.ok_or(ErrorCode::FileInvalidPermissionKey)?;
-        let body = serde_json::to_vec(&Document { permission }).map_err(|_| ErrorCode::InternalError)?;
+        let sddl = permission.ok_or(ErrorCode::FileInvalidPermissionKey)?;
+        let permission = format.unwrap_or_default().write(sddl)?;
+        let body =
+            serde_json::to_vec(&Document { permission, format }).map_err(|_| ErrorCode::InternalError)?;
         Ok(Response::with_body(StatusCode::OK, "application/json", body))
     }
 
@@ -113,6 +166,23 @@ fn check(sddl: &str) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_permission_is_the_same_as_text_and_as_bytes() {
+        // As Windows writes it.
+        let bytes = "AQAUhGwAAACIAAAAAAAAABQAAAACAFgAAwAAAAAAFAD/AR8AAQEAAAAAAAUSAAAAAAAYAP8BHwABAgAAAAAABSAAAAAgAgAAAAAk\
+                     AKkAEgABBQAAAAAABRUAAABZUbgXZnJdJWRjOwuMmS4AAQUAAAAAAAUVAAAAoGXPfnhLm1/nfIdwr/1IAQEFAAAAAAAFFQAAAKBl\
+                     z354S5tf53yHcAECAAA=";
+        let sddl = "O:S-1-5-21-2127521184-1604012920-1887927527-21560751G:S-1-5-21-2127521184-1604012920-1887927527-513\
+                    D:AI(A;;FA;;;SY)(A;;FA;;;BA)(A;;0x1200a9;;;S-1-5-21-397955417-626881126-188441444-3053964)\
+                    S:NO_ACCESS_CONTROL";
+        assert_eq!(Format::Binary.read(bytes), Ok(sddl.to_owned()));
+        assert_eq!(Format::Binary.write(sddl.to_owned()), Ok(bytes.to_owned()));
+        assert_eq!(Format::Sddl.read(sddl), Ok(sddl.to_owned()));
+        for nonsense in ["", "!", "AQAU", sddl] {
+            assert_eq!(Format::Binary.read(nonsense).unwrap_err().code(), ErrorCode::FileInvalidPermission);
+        }
+    }
 
     #[test]
     fn a_permission_has_an_owner_a_group_and_an_access_list() {

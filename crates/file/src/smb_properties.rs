@@ -7,6 +7,7 @@ use http::HeaderMap;
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::{Headers, Refusal, Version, date};
 
+use crate::permission::Format;
 use crate::record::{Node, NodeId, SmbProperties};
 use crate::reply::put;
 
@@ -124,14 +125,15 @@ impl SentProperties {
         let created = time("x-ms-file-creation-time", text("x-ms-file-creation-time")?)?;
         let last_write = time("x-ms-file-last-write-time", text("x-ms-file-last-write-time")?)?;
         let change = time("x-ms-file-change-time", headers.filled("x-ms-file-change-time")?)?;
-        let (sddl, key) =
+        let (text, key) =
             (headers.filled("x-ms-file-permission")?, headers.filled("x-ms-file-permission-key")?);
-        let permission = match (sddl, key) {
+        let format = Format::parse(headers)?.unwrap_or_default();
+        let permission = match (text, key) {
             (Some(_), Some(key)) => return Err(Refusal::invalid_header("x-ms-file-permission-key", key)),
             (None, None) if is_required => return Err(Refusal::missing_header("x-ms-file-permission")),
             (None, None) => None,
-            (Some(sddl), None) if sddl.eq_ignore_ascii_case(unset) => None,
-            (Some(sddl), None) => Some(Permission::Sddl(sddl.to_owned())),
+            (Some(text), None) if text.eq_ignore_ascii_case(unset) => None,
+            (Some(text), None) => Some(Permission::Sddl(format.read(text)?)),
             (None, Some(key)) => Some(Permission::Key(key.to_owned())),
         };
         Ok(Self { attributes, copies_attributes, created, last_write, change, permission })

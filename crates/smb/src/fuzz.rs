@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
+use lazuli_security::Descriptor;
 
 use crate::crypto::Transform;
 use crate::pattern::Pattern;
 use crate::rpc::Pipe;
-use crate::security::Descriptor;
 use crate::spnego::{Acceptor, Step};
 use crate::wire::header::{Command, Header};
 use crate::wire::{

@@ -13,6 +13,7 @@ mod crypto;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
+mod granted;
 mod handles;
 mod negotiated;
 mod ntlm;
@@ -20,7 +21,6 @@ mod open;
 mod outgoing;
 mod pattern;
 mod rpc;
-mod security;
 mod sequence;
 mod server;
 mod session;

@@ -67,9 +67,34 @@ async fn a_permission_is_kept_under_a_key() {
     let unknown = "x-ms-file-permission-key: 1*2";
     let found = server.get("/docs?restype=share&comp=filepermission", unknown).await;
     found.refused(400, "FileInvalidPermissionKey");
-    let bad = r#"{"permission":"nonsense"}"#;
-    let refused = server.put("/docs?restype=share&comp=filepermission", "", bad).await;
-    refused.refused(400, "FileInvalidPermission");
+    for bad in [r#"{"permission":"nonsense"}"#, r#"{"permission":"O:SYG:SYD:","format":"binary"}"#] {
+        let refused = server.put("/docs?restype=share&comp=filepermission", "", bad).await;
+        refused.refused(400, "FileInvalidPermission");
+    }
+}
+
+#[tokio::test]
+async fn a_permission_is_also_taken_and_given_as_bytes() {
+    let server = start().await;
+    let place = "/docs?restype=share&comp=filepermission";
+    let (sddl, bytes) = (
+        "O:BAG:SYD:(A;;FA;;;WD)",
+        "AQAEgDAAAABAAAAAAAAAABQAAAACABwAAQAAAAAAFAD/AR8AAQEAAAAAAAEAAAAAAQIAAAAAAAUgAAAAIAIAAAEBAAAAAAAFEgAAAA==",
+    );
+    let body = format!(r#"{{"permission":"{bytes}","format":"binary"}}"#);
+    let made = server.put(place, "", body).await.expect(201);
+    let key = made.header("x-ms-file-permission-key").unwrap();
+    let file = "x-ms-type: file\nx-ms-content-length: 1\nx-ms-file-permission-format: binary";
+    let created =
+        server.put("/docs/f", &format!("{file}\nx-ms-file-permission: {bytes}"), "").await.expect(201);
+    assert_eq!(created.header("x-ms-file-permission-key"), Some(key));
+    for (format, permission) in [("binary", bytes), ("sddl", sddl)] {
+        let headers = format!("x-ms-file-permission-key: {key}\nx-ms-file-permission-format: {format}");
+        let found = server.get(place, &headers).await.expect(200);
+        assert_eq!(found.text(), format!(r#"{{"permission":"{permission}","format":"{format}"}}"#));
+    }
+    let headers = format!("x-ms-file-permission-key: {key}\nx-ms-file-permission-format: xml");
+    server.get(place, &headers).await.refused(400, "InvalidHeaderValue");
 }
 
 /// Deleted shares are kept for so many days.

@@ -13,14 +13,15 @@ use lazuli_concurrency::{Caching, ShareMode, Timestamp};
 use lazuli_file::native::{Action, CreateRequest as Request, Created, Failure, Info, Kind, Tree};
 use lazuli_file::opens::{CacheRequest, Client, OpenRequest, Opened, Place};
 use lazuli_file::{INHERITED_SDDL, fold_name};
+use lazuli_security::Descriptor;
 use tokio::sync::Notify;
 
 use super::{close, pipe};
 use crate::call::{Answer, Call, Reply};
 use crate::changes::filter;
+use crate::granted::granted;
 use crate::handles;
 use crate::open::{Durable, LeaseKey, Open, access};
-use crate::security::Descriptor;
 use crate::wire::create::{CreateRequest, CreateResponse, Lease, SecondLease, oplock, options, tag};
 use crate::wire::status::Status;
 use asked::Asked;
@@ -144,7 +145,7 @@ async fn listed(
 ) -> Result<Option<u32>, Status> {
     let Some(sddl) = call.server.files.permission_at(tree, path, snapshot).await? else { return Ok(None) };
     let descriptor = Descriptor::from_sddl(&sddl).map_err(|_| Status::ACCESS_DENIED)?;
-    Ok(Some(descriptor.grants(rights::generic)))
+    Ok(Some(granted(&descriptor, rights::generic)))
 }
 
 /// Closes an open again whose tree was disconnected while it was opened: nobody else would.

@@ -5,11 +5,11 @@
 mod filesystem;
 
 use lazuli_file::native::Info;
+use lazuli_security::{Descriptor, part};
 
 use crate::call::{Answer, Call, Refused, Reply};
 use crate::negotiated::Dialect;
 use crate::open::{Open, access};
-use crate::security::{Descriptor, part};
 use crate::wire::cursor::Writer;
 use crate::wire::info::{self, InfoType, MAX_TRANSACT, QueryInfoRequest, class, data_response};
 use crate::wire::status::Status;

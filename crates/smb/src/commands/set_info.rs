@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use lazuli_file::native::{NewTime, PropertyChange};
+use lazuli_security::{Descriptor, part};
 
 use super::create::path::Path;
 use crate::call::{Answer, Call, Reply};
 use crate::changes::filter;
 use crate::open::{Open, access};
-use crate::security::{Descriptor, part};
 use crate::wire::info::{self, InfoType, MAX_TRANSACT, NewName, SetInfoRequest, class, set_response};
 use crate::wire::status::Status;
 

@@ -3,7 +3,8 @@
 //! In the cloud the key opens everything, whatever a list says, and so it does here unless the server is told to hold its
 //! users to the lists: then the holder is the system and an administrator, as new files name them.
 
-use super::{Ace, Descriptor, Sid};
+use lazuli_security::{Ace, Descriptor, Sid};
+
 use crate::open::access;
 
 /// The groups that the holder is in: the system, administrators, whoever has logged in, everybody.
@@ -17,32 +18,29 @@ const INHERIT_ONLY: u8 = 0x08;
 /// What an owner has by nature.
 const OWNERS: u32 = access::READ_CONTROL | access::WRITE_DAC;
 
-impl Descriptor {
-    /// All that the holder may do. The first entry that speaks of a right decides about it.
-    pub(crate) fn grants(&self, generic: impl Fn(u32) -> u32) -> u32 {
-        let Some(entries) = self.dacl.as_ref().and_then(|dacl| dacl.entries.as_ref()) else {
-            return access::ALL;
-        };
-        let is_owner = self.owner.as_ref().is_some_and(is_holder);
-        let concerns = |ace: &&Ace| {
-            ace.flags & INHERIT_ONLY == 0
-                && (is_holder(&ace.sid) || is_owner && is_named(&ace.sid, OWNER_RIGHTS))
-        };
-        let (mut granted, mut denied) = (0, 0);
-        for ace in entries.iter().filter(concerns) {
-            let mask = generic(ace.mask);
-            match ace.kind {
-                ALLOWED => granted |= mask & !denied,
-                DENIED => denied |= mask & !granted,
-                _ => {}
-            }
+/// All that the holder may do. The first entry that speaks of a right decides about it.
+pub(crate) fn granted(descriptor: &Descriptor, generic: impl Fn(u32) -> u32) -> u32 {
+    let Some(entries) = descriptor.dacl.as_ref().and_then(|dacl| dacl.entries.as_ref()) else {
+        return access::ALL;
+    };
+    let is_owner = descriptor.owner.as_ref().is_some_and(is_holder);
+    let concerns = |ace: &&Ace| {
+        ace.flags & INHERIT_ONLY == 0 && (is_holder(&ace.sid) || is_owner && is_named(&ace.sid, OWNER_RIGHTS))
+    };
+    let (mut granted, mut denied) = (0, 0);
+    for ace in entries.iter().filter(concerns) {
+        let mask = generic(ace.mask);
+        match ace.kind {
+            ALLOWED => granted |= mask & !denied,
+            DENIED => denied |= mask & !granted,
+            _ => {}
         }
-        let limits_owner = entries.iter().any(|ace| is_named(&ace.sid, OWNER_RIGHTS));
-        if is_owner && !limits_owner {
-            granted |= OWNERS;
-        }
-        granted & access::ALL
     }
+    let limits_owner = entries.iter().any(|ace| is_named(&ace.sid, OWNER_RIGHTS));
+    if is_owner && !limits_owner {
+        granted |= OWNERS;
+    }
+    granted & access::ALL
 }
 
 fn is_holder(sid: &Sid) -> bool {
@@ -72,7 +70,8 @@ mod tests {
             ("O:SYG:SYD:(A;;0x1;;;OW)", 0x1),
             ("O:BUG:SYD:(A;;0x1;;;OW)(A;;0x2;;;SY)", 0x2),
         ] {
-            assert_eq!(Descriptor::from_sddl(sddl).unwrap().grants(|mask| mask), granted, "{sddl}");
+            let descriptor = Descriptor::from_sddl(sddl).unwrap();
+            assert_eq!(super::granted(&descriptor, |mask| mask), granted, "{sddl}");
         }
     }
 }

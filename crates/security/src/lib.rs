@@ -1,25 +1,30 @@
-//! Security descriptors: the bytes that SMB clients send and receive, and the SDDL that the file service keeps.
+//! Security descriptors: the bytes that clients of SMB send and receive, and the SDDL that the file service keeps.
 //!
 //! A [`Descriptor`] is what both say. [`binary`] reads and writes the bytes, in the self-relative form; [`sddl`] the text.
 //! Conditional entries and resource attributes, whose text is a language of its own, are not understood and refused.
 
-mod access;
 mod binary;
+pub mod cursor;
 mod sddl;
 mod sid;
 
-pub(crate) use sid::Sid;
+pub use sid::Sid;
 
 /// Entries of one access list. Lists are 64 KiB at most.
 const MAX_ENTRIES: usize = 2048;
 
 /// Which parts of a descriptor a request is about.
-pub(crate) mod part {
-    pub(crate) const OWNER: u32 = 0x1;
-    pub(crate) const GROUP: u32 = 0x2;
-    pub(crate) const DACL: u32 = 0x4;
-    pub(crate) const SACL: u32 = 0x8;
-    pub(crate) const LABEL: u32 = 0x10;
+pub mod part {
+    /// The owner.
+    pub const OWNER: u32 = 0x1;
+    /// The group.
+    pub const GROUP: u32 = 0x2;
+    /// The access list.
+    pub const DACL: u32 = 0x4;
+    /// The audit list.
+    pub const SACL: u32 = 0x8;
+    /// The label.
+    pub const LABEL: u32 = 0x10;
 }
 
 /// Bits that say how a list came to be.
@@ -37,48 +42,56 @@ mod control {
 
 /// It is neither bytes nor text of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub struct Malformed;
 
 /// A security descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Descriptor {
-    pub(crate) owner: Option<Sid>,
-    pub(crate) group: Option<Sid>,
+pub struct Descriptor {
+    /// Whose it is.
+    pub owner: Option<Sid>,
+    /// The owner's group.
+    pub group: Option<Sid>,
     /// Who may do what.
-    pub(crate) dacl: Option<Acl>,
+    pub dacl: Option<Acl>,
     /// What is audited, and the label.
-    pub(crate) sacl: Option<Acl>,
+    pub sacl: Option<Acl>,
 }
 
 /// An access list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Acl {
+pub struct Acl {
     /// Not changed by what is inherited.
-    pub(crate) is_protected: bool,
+    pub is_protected: bool,
     /// To be inherited anew.
-    pub(crate) is_requested: bool,
+    pub is_requested: bool,
     /// Made by inheritance.
-    pub(crate) is_inherited: bool,
+    pub is_inherited: bool,
     /// None: there is a list, and it is no list. Everybody may do everything.
-    pub(crate) entries: Option<Vec<Ace>>,
+    pub entries: Option<Vec<Ace>>,
 }
 
 /// An entry of an access list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ace {
-    pub(crate) kind: u8,
-    pub(crate) flags: u8,
-    pub(crate) mask: u32,
+pub struct Ace {
+    /// What it does: allow, deny, audit.
+    pub kind: u8,
+    /// What inherits it, and when it counts.
+    pub flags: u8,
+    /// The rights that it is about.
+    pub mask: u32,
     /// Of the kinds that are about parts of an object.
-    pub(crate) object: Option<Object>,
-    pub(crate) sid: Sid,
+    pub object: Option<Object>,
+    /// Whom it is about.
+    pub sid: Sid,
 }
 
 /// What an entry is about, if not all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Object {
-    pub(crate) kind: Option<u128>,
-    pub(crate) inherited_kind: Option<u128>,
+pub struct Object {
+    /// The kind of part.
+    pub kind: Option<u128>,
+    /// The kind of what inherits it.
+    pub inherited_kind: Option<u128>,
 }
 
 /// Kinds of entries.
@@ -103,7 +116,7 @@ mod kind {
 
 impl Descriptor {
     /// The same, with the owner, group and access list of another where it has none.
-    pub(crate) fn or(self, other: Self) -> Self {
+    pub fn or(self, other: Self) -> Self {
         Self {
             owner: self.owner.or(other.owner),
             group: self.group.or(other.group),
@@ -113,7 +126,7 @@ impl Descriptor {
     }
 
     /// The parts that a client asks for.
-    pub(crate) fn only(mut self, parts: u32) -> Self {
+    pub fn only(mut self, parts: u32) -> Self {
         let wants = |part: u32| parts & part != 0;
         self.owner = self.owner.filter(|_| wants(part::OWNER));
         self.group = self.group.filter(|_| wants(part::GROUP));
@@ -127,7 +140,7 @@ impl Descriptor {
 
     /// Takes over the parts of another. An access list that the other does not have becomes none. A list that says that it
     /// was inherited is believed if it asks for that, too.
-    pub(crate) fn replace(&mut self, parts: u32, mut other: Self) {
+    pub fn replace(&mut self, parts: u32, mut other: Self) {
         for acl in [&mut other.dacl, &mut other.sacl].into_iter().flatten() {
             acl.is_inherited &= acl.is_requested;
             acl.is_requested = false;

@@ -1,7 +1,7 @@
 //! Descriptors as bytes: a header with offsets to owner, group and the two lists.
 
 use super::{Ace, Acl, Descriptor, MAX_ENTRIES, Malformed, Object, Sid, control, kind};
-use crate::wire::cursor::{Reader, Truncated, Writer};
+use crate::cursor::{Reader, Truncated, Writer};
 
 /// Lists with entries about parts of an object have a revision of their own.
 const REVISION: u8 = 2;
@@ -23,7 +23,7 @@ const SACL: [u16; 4] =
 
 impl Descriptor {
     /// Reads the self-relative form.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
         let revision = reader.u8()?;
         reader.skip(1)?;
@@ -45,7 +45,7 @@ impl Descriptor {
     }
 
     /// The self-relative form.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let mut control = control::SELF_RELATIVE;
         for (acl, bits) in [(&self.dacl, DACL), (&self.sacl, SACL)] {
             let Some(acl) = acl else { continue };

@@ -53,7 +53,7 @@ const WRITTEN_RIGHTS: usize = 8;
 
 impl Descriptor {
     /// Reads text.
-    pub(crate) fn from_sddl(text: &str) -> Result<Self, Malformed> {
+    pub fn from_sddl(text: &str) -> Result<Self, Malformed> {
         let mut descriptor = Self::default();
         let mut rest = text.trim();
         while !rest.is_empty() {
@@ -74,7 +74,7 @@ impl Descriptor {
     }
 
     /// The text.
-    pub(crate) fn to_sddl(&self) -> String {
+    pub fn to_sddl(&self) -> String {
         let mut text = String::new();
         for (part, sid) in [("O:", &self.owner), ("G:", &self.group)] {
             if let Some(sid) = sid {

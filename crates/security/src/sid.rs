@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Malformed;
-use crate::wire::cursor::{Reader, Writer};
+use crate::cursor::{Reader, Writer};
 
 /// Numbers behind the authority.
 const MAX_SUB_AUTHORITIES: usize = 15;
@@ -73,14 +73,14 @@ const IN_DOMAIN: [(&str, u32); 15] = [
 
 /// A security identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sid {
+pub struct Sid {
     authority: u64,
     sub_authorities: Vec<u32>,
 }
 
 impl Sid {
     /// Bytes that it takes.
-    pub(crate) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         8 + 4 * self.sub_authorities.len()
     }
 
@@ -102,7 +102,7 @@ impl Sid {
     }
 
     /// The numbers of a text `S-1-…`, or what two letters stand for.
-    pub(super) fn parse(text: &str) -> Result<Self, Malformed> {
+    pub fn parse(text: &str) -> Result<Self, Malformed> {
         let is_name = |name: &str| name.eq_ignore_ascii_case(text);
         if let Some((_, numbers)) = ALIASES.iter().find(|(name, _)| is_name(name)) {
             return Self::numbers(numbers);

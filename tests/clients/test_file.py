@@ -145,6 +145,16 @@ def test_directories_are_deleted_when_empty(share):
     refused(404, "ResourceNotFound", directory.delete_directory)
 
 
+def test_a_client_that_knows_only_a_path_can_tell_a_file_from_a_directory(share):
+    """The Azure CLI asks so before it shows the address of a file, and of each that it has uploaded."""
+    share.create_directory("d")
+    upload(share, "f")
+    exists = lambda path: (share.get_directory_client(path).exists(), share.get_file_client(path).exists())
+    assert [exists(path) for path in ("d", "f", "none")] == [(True, False), (False, True), (False, False)]
+    refused(409, "ResourceTypeMismatch", lambda: share.create_directory("f"))
+    refused(409, "ResourceTypeMismatch", lambda: upload(share, "d"))
+
+
 def test_listing(share):
     share.create_directory("c")
     for name in ["b", "A", "ä ö &"]:

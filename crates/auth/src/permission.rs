@@ -117,9 +117,7 @@ pub(crate) fn role_of(account: &Account, subject: &str, service: ServiceKind) ->
 
 /// Whether a subject's role allows the operation; gives the role.
 pub(crate) fn check_role(head: &Head<'_>, subject: &str) -> Result<Role, Refusal> {
-    let Some(needed) = head.operation.role(head.query, head.headers) else {
-        return Err(Refusal::new(ErrorCode::AuthorizationFailure));
-    };
+    let needed = head.operation.role(head.query, head.headers);
     role_of(head.account, subject, head.operation.service())
         .filter(|role| *role >= needed)
         .ok_or_else(|| Refusal::new(ErrorCode::AuthorizationPermissionMismatch))

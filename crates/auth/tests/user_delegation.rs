@@ -63,7 +63,7 @@ fn a_user_delegation_sas_grants_what_its_owner_may_do_and_it_says() {
         (None, Operation::GetBlob, &[], Some(AuthorizationPermissionMismatch)),
         (Some(Role::Owner), Operation::GetBlob, &[("sp", "w")], Some(AuthorizationPermissionMismatch)),
         (Some(Role::Owner), Operation::CreateContainer, &[], Some(AuthorizationFailure)),
-        (Some(Role::Owner), Operation::GetAccountInformation, &[], Some(AuthorizationFailure)),
+        (Some(Role::Reader), Operation::GetAccountInformation, &[], None),
         (Some(Role::Owner), Operation::GetBlob, &[("sks", "q")], Some(AuthenticationFailed)),
         (Some(Role::Owner), Operation::GetBlob, &[("skoid", "other")], Some(AuthenticationFailed)),
         (

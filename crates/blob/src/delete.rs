@@ -18,6 +18,7 @@ use crate::put::check_no_pending_copy;
 use crate::record::{self, Blob};
 use crate::tag_index::Indexed;
 use crate::target::{State, Target, not_found};
+use crate::tier::TierConditions;
 use crate::{BlobService, keys, reply};
 
 /// Snapshots and versions that one commit deletes or restores. Each takes two mutations, the current state a few more.
@@ -55,6 +56,7 @@ impl BlobService {
         let target = self.target(&request).await?;
         let deletion = Deletion {
             preconditions: &preconditions,
+            tier_conditions: TierConditions::parse(&request.headers)?,
             history: self.history(&request.account).await?,
             version: request.version,
             service: self,
@@ -171,6 +173,7 @@ struct Restored {
 /// A request to delete.
 struct Deletion<'a> {
     preconditions: &'a Preconditions,
+    tier_conditions: TierConditions,
     history: History,
     version: Version,
     service: &'a BlobService,
@@ -184,6 +187,7 @@ impl Deletion<'_> {
         let base = record::blob(view.row(&keys::BASE))?;
         let admission = self.admit(base.as_ref(), now)?;
         let base = base.ok_or_else(not_found)?;
+        self.tier_conditions.check(&base, now)?;
         check_no_pending_copy(&base)?;
         let Some(found) = view.ranges().first() else { return Err(ErrorCode::InternalError.into()) };
         if snapshots == Snapshots::Absent && !found.rows.is_empty() {
@@ -213,6 +217,7 @@ impl Deletion<'_> {
         step: &mut Step,
         mutations: &mut Vec<Mutation>,
     ) -> Result<(), Refusal> {
+        check_mutable(base, now)?;
         let afterlife = self.history.afterlife(base, now);
         step.permanent = afterlife == Afterlife::Nothing;
         match afterlife {
@@ -224,12 +229,10 @@ impl Deletion<'_> {
                 step.unindexed = Indexed::of(base);
             }
             Afterlife::Deleted(deleted) => {
-                check_mutable(base, now)?;
                 let kept = Blob { deleted: Some(deleted), ..base.detached() }.encode()?;
                 mutations.push(Mutation::Put(keys::BASE, kept));
             }
             Afterlife::Nothing => {
-                check_mutable(base, now)?;
                 step.released += base.content.allocated();
                 mutations.push(Mutation::Delete(keys::BASE));
                 step.unindexed = Indexed::of(base);
@@ -250,6 +253,7 @@ impl Deletion<'_> {
         let blob = record::blob(view.row(&key))?;
         let admission = self.preconditions.admit_write(blob.as_ref(), now)?;
         let blob = blob.ok_or_else(not_found)?;
+        self.tier_conditions.check(&blob, now)?;
         let mut mutations = vec![];
         let released = self.delete(&key, &blob, now, &mut mutations)?;
         let permanent = self.history.retention_days.is_none();

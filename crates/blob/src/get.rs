@@ -38,6 +38,9 @@ impl BlobService {
             Response::empty(if part.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK });
         let headers = &mut response.headers;
         reply::properties(headers, &blob, is_current, request.version, now);
+        if request.version.at_least(2026, 10, 6) {
+            reply::tier(headers, &blob, &request.account.settings.default_tier, now);
+        }
         let md5 = blob.headers.content_md5.as_ref().map(reply::md5_text);
         match &part {
             Some(part) => {

@@ -46,19 +46,16 @@ impl Preconditions {
         Ok(Self { if_tags: if_tags.transpose()?, ..Self::of_lease_only(headers)? })
     }
 
+    /// Of an operation on the tags of a blob, with conditions on both.
+    pub(crate) fn of_tags_and_blob(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let this = Self { conditions: headers.blob_conditions()?, ..Self::of_tags(headers)? };
+        this.conditions.check_write()?;
+        Ok(this)
+    }
+
     /// Of a write that takes no conditions.
     pub(crate) fn of_lease_only(headers: &HeaderMap) -> Result<Self, Refusal> {
         Ok(Self { lease_id: lease_id(headers)?, ..Self::default() })
-    }
-
-    /// Judges a read of what was found, if anything was.
-    pub(crate) fn admit_read(
-        &self,
-        blob: Option<&Blob>,
-        version: Version,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
-        self.admit_read_of(blob, |_| true, version, now)
     }
 
     /// Judges a read of what has to be of a type that the operation is for.

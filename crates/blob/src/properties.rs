@@ -75,9 +75,7 @@ fn set_metadata(
     let admission = preconditions.admit_write(old.as_ref(), view.now)?;
     let old = old.ok_or_else(not_found)?;
     check_update(old.encryption.as_ref(), seal)?;
-    if !history.versioning {
-        check_mutable(&old, view.now)?;
-    }
+    check_mutable(&old, view.now)?;
     check_changeable(&old, view.now)?;
     let mut mutations = history.keep_version(&old)?;
     let mut new = Blob { metadata, lease: admission.lease, copy: None, ..old };

@@ -47,8 +47,12 @@ impl BlobService {
             Kind::Block => {
                 let limit = max_put_blob(request.version);
                 let received = self.receive(&mut request, limit, WantMd5::Always, seal.as_ref()).await?;
-                if new.headers.content_md5.is_none() {
-                    new.headers.content_md5 = received.md5;
+                match (new.headers.content_md5, received.md5) {
+                    (Some(said), Some(is)) if said != is => {
+                        self.extents.released(received.content.allocated());
+                        return Err(ErrorCode::Md5Mismatch.into());
+                    }
+                    _ => new.headers.content_md5 = received.md5,
                 }
                 new.nonce = received.nonce;
                 (received.content.clone(), Some(received))
@@ -70,12 +74,7 @@ impl BlobService {
         }
         let mut response = reply::written(StatusCode::CREATED, &replaced?, request.version);
         if let Some(received) = received {
-            let md5 = received.md5.as_ref().map(reply::md5_text);
-            reply::put_optional(&mut response.headers, "content-md5", md5);
-            if request.version.at_least(2019, 2, 2) {
-                let crc64 = reply::crc64_text(received.crc64);
-                reply::put(&mut response.headers, "x-ms-content-crc64", crc64);
-            }
+            reply::digests(&mut response.headers, received.md5, received.crc64, request.version);
         }
         Ok(response)
     }
@@ -245,7 +244,7 @@ impl Tier {
     /// Reads the value of `x-ms-access-tier`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         const PREMIUM: [u8; 11] = [4, 6, 10, 15, 20, 30, 40, 50, 60, 70, 80];
-        for tier in [Self::Hot, Self::Cool, Self::Cold, Self::Archive] {
+        for tier in [Self::Hot, Self::Cool, Self::Cold, Self::Archive, Self::Smart] {
             if tier.name().eq_ignore_ascii_case(text) {
                 return Some(tier);
             }

@@ -114,6 +114,8 @@ pub(crate) enum Tier {
     Archive,
     /// A premium page blob tier: P4, P6, …
     Premium(u8),
+    /// The service chooses, and says what: see [`Tier::chosen`].
+    Smart,
 }
 
 /// The tier of a blob, and what is being done about it.

@@ -47,12 +47,11 @@ pub(crate) fn written(status: StatusCode, blob: &Blob, version: Version) -> Resp
     response
 }
 
-/// The digest of a body that became a block: the MD5 where one was sent or the version knows no other.
+/// The digests of a body that became a block: the MD5 where one was sent or the version knows no other, and the CRC64.
 pub(crate) fn digests(headers: &mut HeaderMap, md5: Option<[u8; 16]>, crc64: u64, version: Version) {
-    match md5 {
-        Some(md5) => put(headers, "content-md5", md5_text(&md5)),
-        None if version.at_least(2019, 2, 2) => put(headers, "x-ms-content-crc64", crc64_text(crc64)),
-        None => {}
+    put_optional(headers, "content-md5", md5.as_ref().map(md5_text));
+    if version.at_least(2019, 2, 2) {
+        put(headers, "x-ms-content-crc64", crc64_text(crc64));
     }
 }
 
@@ -132,11 +131,14 @@ pub(crate) fn properties(
     }
 }
 
-/// The tier, which Get Blob Properties says and Get Blob does not.
+/// The tier, which Get Blob Properties says, and Get Blob in newer versions.
 pub(crate) fn tier(headers: &mut HeaderMap, blob: &Blob, default_tier: &str, now: Timestamp) {
     let tiering = blob.tier.at(now);
     match (tiering.tier, blob.kind) {
-        (Some(tier), _) => put(headers, "x-ms-access-tier", tier.name()),
+        (Some(tier), _) => {
+            put(headers, "x-ms-access-tier", tier.name());
+            put_optional(headers, "x-ms-smart-access-tier", tier.chosen(default_tier));
+        }
         (None, Kind::Block) => {
             put(headers, "x-ms-access-tier", default_tier);
             put(headers, "x-ms-access-tier-inferred", "true");
@@ -183,7 +185,14 @@ impl Tier {
             Self::Cold => "Cold".into(),
             Self::Archive => "Archive".into(),
             Self::Premium(level) => format!("P{level}"),
+            Self::Smart => "Smart".into(),
         }
+    }
+
+    /// The tier that a blob of which the service chooses the tier is in: bytes never move here, so it stays where new
+    /// ones come.
+    pub(crate) fn chosen(self, default_tier: &str) -> Option<&str> {
+        (self == Self::Smart).then_some(default_tier)
     }
 }
 
@@ -200,6 +209,7 @@ impl crate::record::Rehydration {
         match self.to {
             Tier::Cool => "rehydrate-pending-to-cool",
             Tier::Cold => "rehydrate-pending-to-cold",
+            Tier::Smart => "rehydrate-pending-to-smart",
             _ => "rehydrate-pending-to-hot",
         }
     }

@@ -23,10 +23,11 @@ use crate::tag_query::TagCondition;
 use crate::target::{Found, State, Target, not_found};
 use crate::{BlobService, keys, reply};
 
+const IF_MATCH: &str = "x-ms-source-if-match";
 const IF_TAGS: &str = "x-ms-source-if-tags";
 /// The conditions on a source, and what a server calls them.
 const CONDITIONS: [(&str, &str); 5] = [
-    ("x-ms-source-if-match", "if-match"),
+    (IF_MATCH, "if-match"),
     ("x-ms-source-if-none-match", "if-none-match"),
     ("x-ms-source-if-modified-since", "if-modified-since"),
     ("x-ms-source-if-unmodified-since", "if-unmodified-since"),
@@ -215,7 +216,7 @@ pub(crate) fn check_conditions(request: &Request, blob: &Blob) -> Result<(), Ref
         let condition = TagCondition::parse(text)
             .map_err(|reason| Refusal::invalid_header(IF_TAGS, text).detail("Reason", reason))?;
         if !condition.holds(&blob.tags) {
-            return Err(ErrorCode::SourceConditionNotMet.into());
+            return Err(ErrorCode::ConditionNotMet.into());
         }
     }
     let conditions = request.headers.source_conditions()?;
@@ -224,18 +225,21 @@ pub(crate) fn check_conditions(request: &Request, blob: &Blob) -> Result<(), Ref
 }
 
 /// The refusal of a request whose source is not in the version that the client wants. Operations that read the source
-/// as part of the request tell what would be "not modified" to a reader as they tell any other refusal of the source.
+/// as part of the request tell it as they tell any other refusal of the source, but for one: Put Blob From URL of a
+/// source that does not match.
 fn unmet(request: &Request, refusal: ConditionRefusal) -> Refusal {
-    let copies = matches!(request.operation, Operation::CopyBlob | Operation::CopyBlobFromUrl);
-    match refusal {
-        ConditionRefusal::NotModified | ConditionRefusal::UnsatisfiableCondition if !copies => unverified(
-            StatusCode::PRECONDITION_FAILED,
-            Some(ErrorCode::ConditionNotMet.name()),
-            ErrorCode::ConditionNotMet.message(),
-            request.version,
-        ),
-        _ => ErrorCode::SourceConditionNotMet.into(),
+    let plainly = match request.operation {
+        Operation::CopyBlob | Operation::CopyBlobFromUrl => true,
+        Operation::PutBlobFromUrl => {
+            refusal == ConditionRefusal::ConditionNotMet && request.headers.contains_key(IF_MATCH)
+        }
+        _ => false,
+    };
+    if plainly {
+        return ErrorCode::SourceConditionNotMet.into();
     }
+    let code = ErrorCode::ConditionNotMet;
+    unverified(StatusCode::PRECONDITION_FAILED, Some(code.name()), code.message(), request.version)
 }
 
 /// What a client is told of a source in this server: Copy Blob within an account tells it as it is.

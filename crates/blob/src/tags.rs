@@ -1,6 +1,7 @@
 //! Blob index tags: Get Blob Tags, Set Blob Tags, and their two forms on the wire.
 
 use http::{HeaderMap, StatusCode};
+use lazuli_concurrency::Access;
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, xml};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 use percent_encoding::percent_decode_str;
@@ -25,12 +26,14 @@ const MAX_VALUE: usize = 256;
 impl BlobService {
     /// Get Blob Tags.
     pub(crate) async fn get_blob_tags(&self, request: Request) -> Result<Response, Refusal> {
-        let preconditions = Preconditions::of_tags(&request.headers)?;
+        let preconditions = Preconditions::of_tags_and_blob(&request.headers)?;
         let target = self.target(&request).await?;
         let found = self.find(&target).await?;
         let now = found.as_ref().map_or(request.now, |found| found.now);
-        preconditions.admit_read(found.as_ref().map(|found| &found.blob), request.version, now)?;
+        preconditions.admit_lease(found.as_ref().map(|found| &found.blob), Access::Read, now)?;
         let found = found.ok_or_else(not_found)?;
+        // What does not hold of the blob is refused, never "not modified": the tags may well be.
+        preconditions.check_conditions(&found.blob)?;
         let mut document = xml::Writer::new();
         found.blob.tags.write_xml(&mut document, |_| true);
         Ok(Response::with_body(StatusCode::OK, XML, document.finish()))
@@ -38,7 +41,7 @@ impl BlobService {
 
     /// Set Blob Tags. It changes neither tag nor date.
     pub(crate) async fn set_blob_tags(&self, mut request: Request) -> Result<Response, Refusal> {
-        let preconditions = Preconditions::of_tags(&request.headers)?;
+        let preconditions = Preconditions::of_tags_and_blob(&request.headers)?;
         if let Some(snapshot) = request.query.get("snapshot").filter(|snapshot| !snapshot.is_empty()) {
             return Err(Refusal::invalid_query("snapshot", snapshot, "Snapshots cannot be written."));
         }

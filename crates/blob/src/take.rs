@@ -116,7 +116,7 @@ impl BlobService {
 }
 
 impl Taken {
-    /// Tells the client a digest: the MD5 where one was sent or the version knows no other.
+    /// Tells the client the digests, as far as they are known.
     pub(crate) fn write_digest(&self, headers: &mut HeaderMap, version: Version) {
         match self.crc64 {
             Some(crc64) => reply::digests(headers, self.md5, crc64, version),

@@ -3,14 +3,14 @@
 //! The bytes never move here. A tier is what clients are told, except that what is archived can neither be read nor
 //! written until it is rehydrated, which takes a time that is known when it begins; nothing has to happen at its end.
 
-use http::StatusCode;
-use lazuli_concurrency::{Access, Span, Timestamp};
+use http::{HeaderMap, StatusCode};
+use lazuli_concurrency::{Access, Conditions, Span, Timestamp, Validators};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response};
 
 use crate::BlobService;
 use crate::precondition::Preconditions;
 use crate::put::{access_tier, check_no_pending_copy};
-use crate::record::{Kind, Rehydration, Tier, Tiering};
+use crate::record::{Blob, Kind, Rehydration, Tier, Tiering};
 use crate::target::{Amended, not_found};
 
 /// How long it takes to come out of the archive. The cloud service takes up to 15 hours and one hour: nobody waits for
@@ -38,6 +38,28 @@ impl BlobService {
         });
         let rehydrates = amended.await?;
         Ok(Response::empty(if rehydrates { StatusCode::ACCEPTED } else { StatusCode::OK }))
+    }
+}
+
+/// Conditions on when the tier of a blob was last changed: for Delete Blob, so that what was moved to another tier
+/// meanwhile is not deleted by a rule that was about the old one.
+pub(crate) struct TierConditions(Conditions);
+
+impl TierConditions {
+    pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let conditions = Conditions {
+            if_modified_since: headers.date("x-ms-access-tier-if-modified-since")?,
+            if_unmodified_since: headers.date("x-ms-access-tier-if-unmodified-since")?,
+            ..Conditions::default()
+        };
+        conditions.check_write()?;
+        Ok(Self(conditions))
+    }
+
+    /// A blob whose tier was never changed has had it since it was made.
+    pub(crate) fn check(&self, blob: &Blob, now: Timestamp) -> Result<(), Refusal> {
+        let last_modified = blob.tier.at(now).changed.unwrap_or(blob.created);
+        Ok(self.0.evaluate_write(Validators { last_modified, ..blob.validators() })?)
     }
 }
 
@@ -83,7 +105,7 @@ impl Rehydration {
 /// Refuses a tier that a blob of this type and length cannot have.
 pub(crate) fn check_tier(kind: Kind, tier: Tier, length: u64) -> Result<(), Refusal> {
     match (kind, tier) {
-        (Kind::Block, Tier::Hot | Tier::Cool | Tier::Cold | Tier::Archive) => Ok(()),
+        (Kind::Block, Tier::Hot | Tier::Cool | Tier::Cold | Tier::Archive | Tier::Smart) => Ok(()),
         (Kind::Page { .. }, Tier::Premium(level)) if length <= premium_limit(level) => Ok(()),
         (Kind::Page { .. }, Tier::Premium(_)) => Err(ErrorCode::BlobTierInadequateForContentLength.into()),
         _ => Err(ErrorCode::InvalidBlobTier.into()),

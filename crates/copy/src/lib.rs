@@ -37,6 +37,7 @@ pub use url::SourceUrl;
 
 const COPY_SOURCE: &str = "x-ms-copy-source";
 const AUTHORIZATION: &str = "x-ms-copy-source-authorization";
+const INTENT: &str = "x-ms-file-request-intent";
 
 /// What copies may come from.
 #[derive(Clone)]
@@ -57,7 +58,9 @@ impl CopySources {
         url.service(own, &request.endpoint, &self.host_suffixes, |port| self.neighbours.at(port))
     }
 
-    /// The account of a source in this server, if the caller may do that with it.
+    /// The account of a source in this server, if the caller may do that with it. An asynchronous copy within an account
+    /// needs no more than the caller's own credentials; operations that read the source as part of the request want it
+    /// to be public or to bring credentials, whoever calls.
     pub async fn admit(
         &self,
         request: &Request,
@@ -68,7 +71,11 @@ impl CopySources {
     ) -> Result<Arc<Account>, Refusal> {
         let by_url = by_url(request, url, address, operation);
         let brings_its_own = url.query.contains("sig") || by_url.authorization.is_some();
-        if address.account == request.account.name && !brings_its_own {
+        let caller_suffices = matches!(
+            request.operation,
+            Operation::CopyBlob | Operation::IncrementalCopyBlob | Operation::CopyFile
+        );
+        if caller_suffices && address.account == request.account.name && !brings_its_own {
             match &request.caller {
                 Caller::Key | Caller::Bearer { .. } => return Ok(request.account.clone()),
                 Caller::Sas(_) => {
@@ -140,6 +147,7 @@ fn by_url<'a>(
         address,
         query: &url.query,
         authorization: request.headers.get(AUTHORIZATION),
+        intent: request.headers.get(INTENT),
         version: request.version,
         secure: url.is_secure(),
         peer: request.peer,

@@ -117,6 +117,7 @@ impl FileService {
                 address: &address,
                 query: &query,
                 authorization: None,
+                intent: None,
                 version: request.version,
                 secure: request.secure,
                 peer: request.peer,

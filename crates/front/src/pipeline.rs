@@ -370,7 +370,7 @@ mod tests {
         for (header, query, default, expected) in [
             (Some("2021-12-02"), "", None, Ok("2021-12-02")),
             (Some("2021-12-02"), "sig=x&sv=2015-04-05&api-version=2016-05-31", default, Ok("2021-12-02")),
-            (Some("2099-01-01"), "", None, Ok("2026-04-06")),
+            (Some("2039-01-01"), "", None, Ok("2026-10-06")),
             (Some("yesterday"), "", default, invalid_header),
             (Some("2009-09-18"), "", None, invalid_header),
             (Some(""), "", None, invalid_header),

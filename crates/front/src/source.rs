@@ -4,19 +4,22 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderName, Method};
 use lazuli_auth::Head;
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::{Account, Refusal, Service, SourceAccess, SourceRead};
 
 use crate::pipeline::Gate;
 
+const INTENT: HeaderName = HeaderName::from_static("x-ms-file-request-intent");
+
 #[async_trait]
 impl SourceAccess for Gate {
     async fn admit(&self, read: &SourceRead<'_>, service: &dyn Service) -> Result<Arc<Account>, Refusal> {
         let account = lazuli_auth::account(&*self.accounts, &read.address.account).await?;
+        let brought = [(AUTHORIZATION, read.authorization), (INTENT, read.intent)];
         let headers: HeaderMap =
-            read.authorization.map(|value| (AUTHORIZATION, value.clone())).into_iter().collect();
+            brought.into_iter().filter_map(|(name, value)| Some((name, value?.clone()))).collect();
         let head = Head {
             operation: read.operation,
             account: &account,

@@ -96,6 +96,19 @@ pub trait Headers {
         conditions(self, ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"])
     }
 
+    /// The condition headers of the blob whose tags are addressed, which are not those of the tags.
+    fn blob_conditions(&self) -> Result<Conditions, Refusal> {
+        conditions(
+            self,
+            [
+                "x-ms-blob-if-match",
+                "x-ms-blob-if-none-match",
+                "x-ms-blob-if-modified-since",
+                "x-ms-blob-if-unmodified-since",
+            ],
+        )
+    }
+
     /// The condition headers of a copy's source.
     fn source_conditions(&self) -> Result<Conditions, Refusal> {
         conditions(

@@ -47,9 +47,8 @@ pub struct Row {
     pub service_sas: Permission,
     /// Who may call it without credentials.
     pub anonymous: Anonymous,
-    /// The least role that an OAuth subject needs, as a rule; [`Operation::role`] knows the exceptions. None = OAuth is
-    /// not accepted.
-    pub role: Option<Role>,
+    /// The least role that an OAuth subject needs, as a rule; [`Operation::role`] knows the exceptions.
+    pub role: Role,
     /// How large a body it takes.
     pub body: BodyClass,
     /// Whether it only reads: safe to repeat, and served from a secondary.
@@ -230,12 +229,12 @@ impl Operation {
         self.exception(query, headers).map_or(usual, |(permission, _)| permission)
     }
 
-    /// The least role that an OAuth subject needs for this request; none = OAuth is not accepted.
-    pub fn role(self, query: &Query, headers: &HeaderMap) -> Option<Role> {
+    /// The least role that an OAuth subject needs for this request.
+    pub fn role(self, query: &Query, headers: &HeaderMap) -> Role {
         self.exception(query, headers).map_or(self.row().role, |(_, role)| role)
     }
 
-    fn exception(self, query: &Query, headers: &HeaderMap) -> Option<(Permission, Option<Role>)> {
+    fn exception(self, query: &Query, headers: &HeaderMap) -> Option<(Permission, Role)> {
         let fits =
             |(operation, when, ..): &&table::Exception| *operation == self && when.holds(query, headers);
         table::EXCEPTIONS.iter().find(fits).map(|(_, _, permission, role)| (*permission, *role))

@@ -26,6 +26,8 @@ pub struct SourceRead<'a> {
     pub query: &'a Query,
     /// Its `Authorization`.
     pub authorization: Option<&'a HeaderValue>,
+    /// What its token is used for, which the file service wants to know.
+    pub intent: Option<&'a HeaderValue>,
     /// The version of the request that names it.
     pub version: Version,
     /// Whether its URL is of HTTPS.

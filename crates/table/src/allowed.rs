@@ -39,7 +39,7 @@ pub(crate) fn check_operation(
             Some(_) => row.service_sas.granted_by(&grant.permissions),
             None => row.account_sas.granted_by(&grant.permissions),
         },
-        Caller::Bearer { role, .. } => row.role.is_some_and(|needed| *role >= needed),
+        Caller::Bearer { role, .. } => *role >= row.role,
         Caller::Anonymous => false,
     };
     if is_allowed {

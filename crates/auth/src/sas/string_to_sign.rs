@@ -152,7 +152,7 @@ mod tests {
             ("2015-04-05", "acct sp ss srt st se sip spr SV -"),
             ("2020-10-02", "acct sp ss srt st se sip spr SV -"),
             ("2020-12-06", "acct sp ss srt st se sip spr SV ses -"),
-            ("2099-01-01", "acct sp ss srt st se sip spr SV ses -"),
+            ("2059-01-01", "acct sp ss srt st se sip spr SV ses -"),
         ] {
             let string = account("acct", Version::parse(version).unwrap(), &fields(version));
             assert_eq!(string, expected(text, version), "{version}");

@@ -194,12 +194,13 @@ impl Listing<'_> {
     fn write_tier(&mut self, blob: &Blob) {
         let xml = &mut self.xml;
         let tiering = blob.tier.at(self.now);
+        let default = &self.request.account.settings.default_tier;
         match (tiering.tier, blob.kind) {
             (Some(tier), _) => {
                 xml.text("AccessTier", tier.name());
+                xml.optional("SmartAccessTier", tier.chosen(default));
             }
             (None, Kind::Block) => {
-                let default = &self.request.account.settings.default_tier;
                 xml.text("AccessTier", default).text("AccessTierInferred", true);
             }
             (None, _) => {}

@@ -5,9 +5,11 @@ use bytes::Bytes;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use lazuli_auth::sign::{self, Resource};
+use lazuli_protocol::ServiceKind;
 use lazuli_store::Mutation;
 
-use crate::support::{Reply, TestServer, start};
+use crate::support::{ACCOUNT, Reply, TestServer, key, start};
 
 /// The text of a block id, and as it stands in a query.
 fn id(name: &str) -> String {
@@ -318,6 +320,23 @@ async fn what_has_only_staged_blocks_can_be_leased_and_then_needs_the_lease() {
     let renew = format!("x-ms-lease-action: renew\n{with_id}");
     let renew = server.put("/con/b?comp=lease", &renew, "").await;
     renew.refused(409, "LeaseIdMismatchWithLeaseOperation");
+}
+
+#[tokio::test]
+async fn who_may_only_create_makes_a_blob_of_blocks_but_replaces_none() {
+    let server = start().await;
+    server.create_container("things").await;
+    let resource = Resource { service: ServiceKind::Blob, account: ACCOUNT, path: "things/b", timestamp: "" };
+    let fields = [("sv", "2022-11-02"), ("sr", "b"), ("sp", "c"), ("se", "2099-12-31T00:00:00Z")];
+    let sas = sign::service_sas(&resource, &key(), &fields);
+    let put = async |target: &str, body: &str| {
+        server.send("PUT", &format!("{target}&{sas}"), "", body.to_owned()).await
+    };
+    let list = "<BlockList><Latest>AAAA</Latest></BlockList>";
+    put("/things/b?comp=block&blockid=AAAA", "hello").await.expect(201);
+    put("/things/b?comp=blocklist", list).await.expect(201);
+    put("/things/b?comp=blocklist", list).await.refused(403, "UnauthorizedBlobOverwrite");
+    assert_eq!(server.get("/things/b", "").await.text(), "hello");
 }
 
 #[tokio::test]

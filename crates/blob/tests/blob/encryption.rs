@@ -8,7 +8,7 @@ use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::ServiceKind;
 use ring::digest::{SHA256, digest};
 
-use crate::support::{ACCOUNT, Reply, TestServer, key, start};
+use crate::support::{ACCOUNT, Reply, TestServer, allowed, key, start};
 
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 
@@ -266,7 +266,8 @@ async fn a_source_brings_its_own_key_and_so_a_key_is_changed() {
     let server = start_with_scopes().await;
     let body = random(70_000);
     server.put("/things/source", &with(BLOCK, &customer(1)), body.clone()).await.expect(201);
-    let from = format!("x-ms-copy-source: http://{}/{ACCOUNT}/things/source", server.address);
+    let source = allowed(&format!("http://{}/{ACCOUNT}/things/source", server.address));
+    let from = format!("x-ms-copy-source: {source}");
     for (way, status) in [("", 202), ("x-ms-requires-sync: true", 202), (BLOCK, 201)] {
         let (server, from) = (&server, &from);
         let copy = async |keys: &str| server.put("/things/copy", &format!("{from}\n{way}\n{keys}"), "").await;

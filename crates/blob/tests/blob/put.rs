@@ -55,8 +55,10 @@ async fn headers_and_metadata_are_kept() {
 async fn a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing() {
     let server = start().await;
     server.create_container("things").await;
-    let wrong = format!("{BLOCK}\ncontent-md5: {}", "AAAAAAAAAAAAAAAAAAAAAA==");
-    server.put("/things/b", &wrong, "hello").await.refused(400, "Md5Mismatch");
+    for name in ["content-md5", "x-ms-blob-content-md5"] {
+        let wrong = format!("{BLOCK}\n{name}: {}", "AAAAAAAAAAAAAAAAAAAAAA==");
+        server.put("/things/b", &wrong, "hello").await.refused(400, "Md5Mismatch");
+    }
     let wrong = format!("{BLOCK}\nx-ms-content-crc64: {}", "AAAAAAAAAAA=");
     server.put("/things/b", &wrong, "hello").await.refused(400, "Crc64Mismatch");
     server.get("/things/b", "").await.refused(404, "BlobNotFound");

@@ -252,6 +252,10 @@ async fn under_versioning_protection_stays_with_the_version() {
     let second = server.head("/box/b", "").await;
     let second = format!("/box/b?versionid={}", second.header("x-ms-version-id").unwrap());
     set_hold(&server, "/box/b", true).await.expect(200);
+    // These would not make another version of what is held.
+    server.delete("/box/b", "").await.refused(409, "BlobImmutableDueToLegalHold");
+    server.put("/box/b?comp=metadata", "", "").await.refused(409, "BlobImmutableDueToLegalHold");
+    server.put_block_blob("/box/b", "3").await;
     server.delete("/box/b", "").await.expect(202);
     server.delete(&second, "").await.refused(409, "BlobImmutableDueToLegalHold");
     set_hold(&server, &second, false).await.expect(200);

@@ -153,6 +153,31 @@ async fn setting_tags_needs_the_lease_and_reading_them_only_the_right_one() {
 }
 
 #[tokio::test]
+async fn tags_can_be_set_and_read_depending_on_the_blob_that_has_them() {
+    let server = start().await;
+    server.create_container("things").await;
+    let etag = server.put_tagged("/things/b", "a=1").await.etag().to_owned();
+    let (past, now) = ("Thu, 01 Jan 2026 00:00:00 GMT", "Fri, 02 Jan 2026 03:04:05 GMT");
+    for (condition, holds) in [
+        (format!("if-match: {etag}"), true),
+        ("if-match: \"0x1\"".into(), false),
+        ("if-none-match: \"0x1\"".into(), true),
+        (format!("if-none-match: {etag}"), false),
+        (format!("if-modified-since: {past}"), true),
+        (format!("if-modified-since: {now}"), false),
+        (format!("if-unmodified-since: {now}"), true),
+        (format!("if-unmodified-since: {past}"), false),
+    ] {
+        let headers = format!("x-ms-blob-{condition}");
+        let refused = (412, "ConditionNotMet");
+        let set = server.set_tags("/things/b", &headers, "a=1").await;
+        assert_eq!(set.outcome(), if holds { (204, "") } else { refused }, "{condition}");
+        let get = server.get("/things/b?comp=tags", &headers).await;
+        assert_eq!(get.outcome(), if holds { (200, "") } else { refused }, "{condition}");
+    }
+}
+
+#[tokio::test]
 async fn operations_can_depend_on_tags() {
     let server = start().await;
     server.create_container("con").await;

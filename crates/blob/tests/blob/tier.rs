@@ -38,6 +38,53 @@ async fn a_tier_is_set_without_changing_the_tag() {
 }
 
 #[tokio::test]
+async fn where_the_service_chooses_the_tier_it_says_which() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/b", "1").await;
+    set_tier(&server, "/box/b", "Archive").await.expect(200);
+    set_tier(&server, "/box/b", "Smart\nx-ms-rehydrate-priority: High").await.expect(202);
+    let head = server.head("/box/b", "").await;
+    assert_eq!(head.header("x-ms-archive-status"), Some("rehydrate-pending-to-smart"));
+    server.advance(60);
+    let newest = "x-ms-version: 2026-10-06";
+    for reply in [server.head("/box/b", "").await, server.get("/box/b", newest).await] {
+        assert_eq!(reply.header("x-ms-access-tier"), Some("Smart"));
+        assert_eq!(reply.header("x-ms-smart-access-tier"), Some("Hot"));
+        assert!(reply.header("x-ms-access-tier-change-time").is_some());
+    }
+    assert_eq!(
+        server.get("/box/b", "").await.header("x-ms-access-tier"),
+        None,
+        "older versions do not say it"
+    );
+    let list = server.get("/box?restype=container&comp=list", "").await;
+    let listed = "<AccessTier>Smart</AccessTier><SmartAccessTier>Hot</SmartAccessTier>";
+    assert!(list.text().contains(listed), "{}", list.text());
+    set_tier(&server, "/box/b", "Cool").await.expect(200);
+    assert_eq!(server.head("/box/b", "").await.header("x-ms-smart-access-tier"), None);
+}
+
+#[tokio::test]
+async fn a_delete_may_depend_on_when_the_tier_was_changed() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/b", "1").await;
+    server.advance(10);
+    set_tier(&server, "/box/b", "Cool").await.expect(200);
+    let (created, changed) = ("Fri, 02 Jan 2026 03:04:05 GMT", "Fri, 02 Jan 2026 03:04:15 GMT");
+    for (condition, outcome) in [
+        (format!("modified-since: {changed}"), (412, "ConditionNotMet")),
+        (format!("unmodified-since: {created}"), (412, "ConditionNotMet")),
+        ("modified-since: yesterday".into(), (400, "InvalidHeaderValue")),
+        (format!("modified-since: {created}"), (202, "")),
+    ] {
+        let reply = server.delete("/box/b", &format!("x-ms-access-tier-if-{condition}")).await;
+        assert_eq!(reply.outcome(), outcome, "{condition}");
+    }
+    server.put_block_blob("/box/b", "2").await;
+    server.delete("/box/b", &format!("x-ms-access-tier-if-unmodified-since: {changed}")).await.expect(202);
+}
+
+#[tokio::test]
 async fn requests_for_a_tier_that_make_no_sense_are_refused() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;

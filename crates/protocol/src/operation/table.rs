@@ -15,11 +15,9 @@ use Place::{
 };
 use When::{Header, HeaderIs, Query, QueryIs};
 
-const READER: Option<Role> = Some(Role::Reader);
-const CONTRIBUTOR: Option<Role> = Some(Role::Contributor);
-const OWNER: Option<Role> = Some(Role::Owner);
-/// OAuth is not accepted.
-const NO_ROLE: Option<Role> = None;
+const READER: Role = Role::Reader;
+const CONTRIBUTOR: Role = Role::Contributor;
+const OWNER: Role = Role::Owner;
 const READ: bool = true;
 const WRITE: bool = false;
 
@@ -89,7 +87,7 @@ macro_rules! operations {
 operations! {
     Blob {
         PreflightBlobRequest, "Preflight Blob Request", Any, [Service, Container, Object], OPTIONS, "", "", [], "*", "*", Always, READER, Nothing, READ;
-        GetAccountInformation, "Get Account Information", Any, [Service, Container, Object], GET_HEAD, "account", "properties", [], "*", "*", Never, NO_ROLE, Nothing, READ;
+        GetAccountInformation, "Get Account Information", Any, [Service, Container, Object], GET_HEAD, "account", "properties", [], "*", "*", Never, READER, Nothing, READ;
 
         GetWebContent, "Get Web Content", Object, [Website], GET, "", "", [], "*", "*", Always, READER, Nothing, READ;
         GetWebContentProperties, "Get Web Content Properties", Object, [Website], HEAD, "", "", [], "*", "*", Always, READER, Nothing, READ;
@@ -139,9 +137,9 @@ operations! {
         CopyBlobFromUrl, "Copy Blob From URL", Object, [Object], PUT, "", "", [COPY_SOURCE, REQUIRES_SYNC], "c|w", "c|w", Never, CONTRIBUTOR, Nothing, WRITE;
         CopyBlob, "Copy Blob", Object, [Object], PUT, "", "", [COPY_SOURCE], "c|w", "c|w", Never, CONTRIBUTOR, Nothing, WRITE;
         PutBlob, "Put Blob", Object, [Object], PUT, "", "", [], "c|w", "c|w", Never, CONTRIBUTOR, Stream, WRITE;
-        PutBlockFromUrl, "Put Block From URL", Object, [Object], PUT, "", "block", [COPY_SOURCE], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
-        PutBlock, "Put Block", Object, [Object], PUT, "", "block", [], "w", "w", Never, CONTRIBUTOR, Stream, WRITE;
-        PutBlockList, "Put Block List", Object, [Object], PUT, "", "blocklist", [], "w", "w", Never, CONTRIBUTOR, Large, WRITE;
+        PutBlockFromUrl, "Put Block From URL", Object, [Object], PUT, "", "block", [COPY_SOURCE], "w", "c|w", Never, CONTRIBUTOR, Nothing, WRITE;
+        PutBlock, "Put Block", Object, [Object], PUT, "", "block", [], "w", "c|w", Never, CONTRIBUTOR, Stream, WRITE;
+        PutBlockList, "Put Block List", Object, [Object], PUT, "", "blocklist", [], "w", "c|w", Never, CONTRIBUTOR, Large, WRITE;
         GetBlockList, "Get Block List", Object, [Object], GET, "", "blocklist", [], "r", "r", PublicBlob, READER, Nothing, READ;
         PutPageFromUrl, "Put Page From URL", Object, [Object], PUT, "", "page", [COPY_SOURCE], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
         PutPage, "Put Page", Object, [Object], PUT, "", "page", [], "w", "w", Never, CONTRIBUTOR, Medium, WRITE;
@@ -248,7 +246,7 @@ operations! {
 }
 
 /// A request that differs from its operation's row: its permission and role.
-pub(super) type Exception = (Operation, When, Permission, Option<Role>);
+pub(super) type Exception = (Operation, When, Permission, Role);
 
 /// Requests whose permission is not their operation's usual one, and their role. The first that fits wins.
 pub(super) static EXCEPTIONS: &[Exception] = &[

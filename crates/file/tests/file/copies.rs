@@ -98,10 +98,15 @@ async fn a_range_is_taken_from_another_file() {
     make_file(&server, "source", 10_000).await;
     write(&server, "source", 0, &[7; 10_000]).await;
     make_file(&server, "target", 10_000).await;
-    let from = format!("x-ms-copy-source: {}\nx-ms-write: update", url(&server, "source"));
-    let put = async |more: &str| {
-        server.signed("PUT", "/docs/target?comp=range", &format!("{from}\n{more}"), "").await
+    let put_from = async |source: &str, more: &str| {
+        let headers = format!("x-ms-copy-source: {source}\nx-ms-write: update\n{more}");
+        server.signed("PUT", "/docs/target?comp=range", &headers, "").await
     };
+    let bare = url(&server, "source");
+    let source = server.allowed(&bare);
+    let put = async |more: &str| put_from(&source, more).await;
+    let some = "x-ms-range: bytes=0-9\nx-ms-source-range: bytes=0-9";
+    put_from(&bare, some).await.refused(401, "CannotVerifyCopySource");
     let reply = put("x-ms-range: bytes=100-199\nx-ms-source-range: bytes=0-99").await.expect(201);
     let crc64 = reply.header("x-ms-content-crc64").unwrap().to_owned();
     let mut expected = vec![0; 10_000];

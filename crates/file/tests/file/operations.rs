@@ -14,11 +14,11 @@ fn url(server: &Server, path: &str) -> String {
     format!("http://{}/{ACCOUNT}/docs/{path}", server.address)
 }
 
-/// One operation: method, target, headers, body. `@name` stands for the URL of a file or directory.
+/// One operation: method, target, headers, body. `@name` stands for the URL of a file or directory, with a signature.
 async fn ask(server: &Server, row: &str, headers: &str, body: &str) -> Reply {
     let (method, target) = row.split_once(' ').unwrap();
     let lines = headers.lines().map(|line| match line.split_once('@') {
-        Some((name, path)) => format!("{name}{}", url(server, path)),
+        Some((name, path)) => format!("{name}{}", server.allowed(&url(server, path))),
         None => line.to_owned(),
     });
     server.signed(method, target, &lines.collect::<Vec<_>>().join("\n"), body.to_owned()).await

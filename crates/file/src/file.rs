@@ -89,8 +89,8 @@ impl FileService {
         let (node, parent) = self.file_to_read(&request, FileUse::Look, ByteRange::ALL).await?;
         let mut response = written(StatusCode::OK, &node, parent);
         properties(&mut response.headers, &node);
-        if let Some(md5) = node.file.as_ref().and_then(|file| file.headers.content_md5) {
-            put(&mut response.headers, "content-md5", base64(&md5));
+        if let Some(md5) = node.file.as_ref().and_then(|file| file.headers.content_md5.as_ref()) {
+            put(&mut response.headers, "content-md5", base64(md5));
         }
         response.headers.insert(CONTENT_LENGTH, HeaderValue::from(node.length()));
         request.caller.override_headers(&mut response.headers);
@@ -245,7 +245,7 @@ impl ContentHeaders {
             content_language: text("x-ms-content-language")?,
             content_disposition: text("x-ms-content-disposition")?,
             cache_control: text("x-ms-cache-control")?,
-            content_md5: headers.md5("x-ms-content-md5")?,
+            content_md5: headers.unchecked_md5("x-ms-content-md5")?,
         })
     }
 }

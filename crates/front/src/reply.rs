@@ -62,7 +62,8 @@ impl Reply {
         let mut response = http::Response::new(ReplyBody::new(body, length, self.exchange));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
-        if let Some(reason) = refusal.as_ref().and_then(reason_phrase) {
+        let reason = refusal.as_ref().filter(|_| self.service != ServiceKind::Table).and_then(reason_phrase);
+        if let Some(reason) = reason {
             response.extensions_mut().insert(reason);
         }
         response
@@ -138,7 +139,7 @@ fn error_format(service: ServiceKind, operation: Option<Operation>) -> ErrorForm
     }
 }
 
-/// The status line of an error repeats its message.
+/// The status line of an error repeats its message, but for tables.
 fn reason_phrase(refusal: &Refusal) -> Option<hyper::ext::ReasonPhrase> {
     refusal.text().lines().next().and_then(|line| line.as_bytes().to_vec().try_into().ok())
 }

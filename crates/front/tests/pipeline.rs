@@ -81,6 +81,7 @@ async fn tables_refuse_in_json_and_their_xml_operations_in_xml() {
     let server = start_with(Limits::default());
     let mut client = Raw::connect(server.table).await;
     let reply = client.get("/lapis/Tables?comp=nonsense").await;
+    assert_eq!(reply.reason, "Bad Request");
     assert_eq!((reply.status, reply.error_code()), (400, "InvalidQueryParameterValue"));
     assert!(
         reply.text().starts_with("{\"odata.error\":{\"code\":\"InvalidQueryParameterValue\""),

@@ -16,6 +16,9 @@ use lazuli_concurrency::{Conditions, ETagPattern, Timestamp};
 use crate::date;
 use crate::error::{ErrorCode, Refusal};
 
+/// The longest MD5 value that is kept unchecked.
+const MAX_UNCHECKED_MD5: usize = 64;
+
 /// Readers of request headers. Names are in lower case.
 pub trait Headers {
     /// The value as it is, which has to be UTF-8.
@@ -84,6 +87,15 @@ pub trait Headers {
         let refusal =
             || Refusal::new(ErrorCode::InvalidMd5).detail("HeaderName", name).detail("HeaderValue", text);
         base64(text).map(Some).ok_or_else(refusal)
+    }
+
+    /// An MD5 value that is kept for clients and compared with nothing, so that any Base64 will do.
+    fn unchecked_md5(&self, name: &str) -> Result<Option<Vec<u8>>, Refusal> {
+        let Some(text) = self.filled(name)? else { return Ok(None) };
+        let refusal =
+            || Refusal::new(ErrorCode::InvalidMd5).detail("HeaderName", name).detail("HeaderValue", text);
+        let bytes = BASE64.decode(text).ok().filter(|bytes| bytes.len() <= MAX_UNCHECKED_MD5);
+        bytes.map(Some).ok_or_else(refusal)
     }
 
     /// A CRC64 value.

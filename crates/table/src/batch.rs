@@ -17,11 +17,11 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::request::{Carried, collect, full};
-use lazuli_protocol::{ErrorCode, Headers, Operation, Query, Refusal, Request, Response, Service};
+use lazuli_protocol::{ErrorCode, Headers, Operation, Query, Refusal, Request, Response, Service, names};
 use lazuli_store::{Change, Decision, MAX_SCAN_BYTES, Reads};
 
 use crate::json::parse::invalid;
-use crate::write::{Origin, Write};
+use crate::write::{Action, Origin, Write};
 use crate::{TableService, allowed, keys};
 
 use multipart::{Contents, Sent};
@@ -196,6 +196,8 @@ fn read<'a>(
     let (operation, address) = carried.locate(&sent.head)?;
     let (caller, version) = (&request.caller, request.version);
     allowed::check_operation(caller, operation, &address.container, version)?;
+    Action::of(operation)?;
+    names::check_table(&address.container)?;
     let query = Query::parse(sent.head.uri.query().unwrap_or_default())?;
     let said = (&sent.head.headers, &query, version);
     let write = Write::parse(operation, &address.object, said, sent.body)?;

@@ -53,6 +53,19 @@ pub(crate) struct Origin<'a> {
     pub(crate) table: &'a str,
 }
 
+impl Action {
+    /// What an operation does to an entity, if it changes one.
+    pub(crate) fn of(operation: Operation) -> Result<Self, Refusal> {
+        match operation {
+            Operation::InsertEntity => Ok(Self::Insert),
+            Operation::UpdateEntity | Operation::InsertOrReplaceEntity => Ok(Self::Replace),
+            Operation::MergeEntity | Operation::InsertOrMergeEntity => Ok(Self::Merge),
+            Operation::DeleteEntity => Ok(Self::Delete),
+            _ => Err(parse::invalid("The operation does not change an entity.")),
+        }
+    }
+}
+
 impl<'a> Write<'a> {
     /// The write that an operation on a table asks for.
     pub(crate) fn parse(
@@ -61,13 +74,7 @@ impl<'a> Write<'a> {
         (headers, query, version): (&HeaderMap, &Query, Version),
         body: &'a [u8],
     ) -> Result<Self, Refusal> {
-        let action = match operation {
-            Operation::InsertEntity => Action::Insert,
-            Operation::UpdateEntity | Operation::InsertOrReplaceEntity => Action::Replace,
-            Operation::MergeEntity | Operation::InsertOrMergeEntity => Action::Merge,
-            Operation::DeleteEntity => Action::Delete,
-            _ => return Err(parse::invalid("The operation does not change an entity.")),
-        };
+        let action = Action::of(operation)?;
         let addressed = (action != Action::Insert).then(|| address::keys(object)).transpose()?;
         let condition = condition(action, headers)?;
         if action != Action::Delete {

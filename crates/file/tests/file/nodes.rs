@@ -80,6 +80,23 @@ async fn properties_that_smb_clients_see_are_set_and_kept() {
 }
 
 #[tokio::test]
+async fn the_md5_of_a_file_is_what_the_client_says() {
+    let server = start().await;
+    make_file(&server, "f", 3).await;
+    for md5 in ["TURBd01EQXdNREE9", "kAFQmDzST7DWlj99KOF/cg=="] {
+        let headers = format!("x-ms-content-md5: {md5}");
+        server.put("/docs/f?comp=properties", &headers, "").await.expect(200);
+        assert_eq!(server.get("/docs/f", "").await.expect(200).header("content-md5"), Some(md5));
+        let part = server.get("/docs/f", "x-ms-range: bytes=0-1").await.expect(206);
+        assert_eq!(part.header("x-ms-content-md5"), Some(md5));
+    }
+    let long = format!("x-ms-content-md5: {}", "AAAA".repeat(22));
+    for bad in ["x-ms-content-md5: no Base64", &long] {
+        server.put("/docs/f?comp=properties", bad, "").await.refused(400, "InvalidMd5");
+    }
+}
+
+#[tokio::test]
 async fn a_listing_has_prefix_pages_and_what_was_asked_for() {
     let server = start().await;
     for name in ["b", "a1", "a2", "C"] {

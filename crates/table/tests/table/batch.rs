@@ -283,6 +283,7 @@ async fn an_operation_that_fails_fails_the_whole_batch() {
         ("BREW /people", "", String::new(), 405, "MethodNotAllowed", ""),
         (&format!("POST {here}"), "x-http-method: GET", String::new(), 400, "XMethodIncorrectValue", ""),
         ("PUT /people('p')", "", "{}".into(), 400, "InvalidInput", ""),
+        ("PUT /a//(PartitionKey='p',RowKey='r')", "", "{}".into(), 400, "OutOfRangeInput", ""),
         ("PUT /people/x", "", "{}".into(), 405, "MethodNotAllowed", ""),
     ] {
         let first = entity("first", "");

@@ -12,7 +12,7 @@ use crate::precondition::Preconditions;
 use crate::put::{ContentHeaderForms, DEFAULT_CONTENT_TYPE, content_headers, max_put_blob, new_blob};
 use crate::record::{ContentHeaders, Kind, StagedBlock};
 use crate::source::copies_tags;
-use crate::take::{WantDigest, carry_digests};
+use crate::take::{Taken, WantDigest, carry_digests};
 use crate::tier::check_tier;
 use crate::{BlobService, reply};
 
@@ -54,7 +54,7 @@ impl BlobService {
         let blob = replaced.inspect_err(|_| self.forget(&taken))?;
         let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
         let md5 = taken.md5.or(blob.headers.content_md5);
-        reply::put_optional(&mut response.headers, "content-md5", md5.as_ref().map(reply::md5_text));
+        Taken { md5, ..taken }.write_digest(&mut response.headers, request.version);
         Ok(response)
     }
 

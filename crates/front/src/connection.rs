@@ -121,6 +121,7 @@ async fn serve_http1<H: Handler>(
         .max_header_size(limits.head_bytes)
         .max_buf_size(limits.buffer_bytes.max(limits.head_bytes))
         .header_read_timeout(None) // the watchdog's
+        .preserve_header_case(true) // for metadata
         .serve_connection(io, answer(handler, origin));
     drive(pin!(connection), peer, watchdog, stage).await;
 }

@@ -20,6 +20,7 @@ mod pipeline;
 mod reply;
 mod server;
 mod source;
+mod spelling;
 mod tls;
 
 pub use access_log::TARGET as ACCESS_LOG;

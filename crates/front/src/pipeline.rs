@@ -40,6 +40,7 @@ use crate::exchange::Exchange;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::reply::{Reply, X_MS_CLIENT_REQUEST_ID, X_MS_VERSION};
+use crate::spelling;
 
 /// The longest `x-ms-client-request-id` that is echoed and logged.
 const MAX_CLIENT_REQUEST_ID: usize = 1024;
@@ -95,8 +96,9 @@ impl Handler for Pipeline {
     ) -> Result<http::Response<ReplyBody>, Infallible> {
         let now = self.gate.clock.now();
         let request_id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
-        let (parts, incoming) = request.into_parts();
+        let (mut parts, incoming) = request.into_parts();
         let http1 = parts.version < http::Version::HTTP_2;
+        spelling::learn(&mut parts.headers, &parts.extensions).await;
         let mut exchange = Exchange::begin(
             self.kind,
             request_id,
@@ -123,7 +125,9 @@ impl Handler for Pipeline {
             let mut served = pin!(self.serve(arrival, &mut reply, &mut properties));
             poll_fn(|cx| poll_catching_panics(served.as_mut(), request_id, cx)).await
         };
-        Ok(reply.send(result, properties.as_ref().map_or(&[], |properties| &properties.cors)))
+        let mut response = reply.send(result, properties.as_ref().map_or(&[], |properties| &properties.cors));
+        spelling::apply(response.extensions_mut()).await;
+        Ok(response)
     }
 }
 

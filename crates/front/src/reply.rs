@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::body::ReplyBody;
 use crate::exchange::Exchange;
+use crate::spelling;
 
 const X_MS_REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
 pub(crate) const X_MS_VERSION: HeaderName = HeaderName::from_static("x-ms-version");
@@ -52,6 +53,7 @@ impl Reply {
             Err(refusal) => (self.render(&refusal), Some(refusal)),
         };
         self.exchange.answer(status, refusal.as_ref().map(Refusal::code));
+        let spelled = spelling::take(&mut headers).filter(|_| self.http1);
         let (body, length) = framed(self.exchange.method(), status, &mut headers, body);
         self.add_common_headers(&mut headers);
         if !rules.is_empty() {
@@ -62,6 +64,9 @@ impl Reply {
         let mut response = http::Response::new(ReplyBody::new(body, length, self.exchange));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
+        if let Some(spelled) = spelled {
+            response.extensions_mut().insert(spelled);
+        }
         let reason = refusal.as_ref().filter(|_| self.service != ServiceKind::Table).and_then(reason_phrase);
         if let Some(reason) = reason {
             response.extensions_mut().insert(reason);

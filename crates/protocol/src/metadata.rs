@@ -1,7 +1,7 @@
 //! Metadata: the name-value pairs that a client attaches to a container, blob, queue, share, directory or file.
 //!
-//! Names are C# identifiers, compared without regard to case; HTTP libraries lower-case header names, so that is how
-//! they are kept. Values are what an HTTP header may hold in ASCII.
+//! Names are C# identifiers, compared without regard to case and kept as they were spelled. A header map has no case, so
+//! [`SPELLING`] tells it between the front door and here, both ways. Values are what an HTTP header may hold in ASCII.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::{ErrorCode, Refusal};
 use crate::xml;
 
-const PREFIX: &str = "x-ms-meta-";
+/// What the names of headers that hold metadata begin with.
+pub const PREFIX: &str = "x-ms-meta-";
+/// Names of metadata that have capital letters, as they are spelled, with commas between them. It is never on the wire.
+pub const SPELLING: HeaderName = HeaderName::from_static("lazuli-metadata-spelling");
 /// All names and values together.
 const MAX_SIZE: usize = 8 << 10;
 
@@ -43,7 +46,7 @@ impl Metadata {
             Some(pair) => Err(Refusal::new(ErrorCode::InvalidMetadata)
                 .detail("HeaderName", format!("{PREFIX}{}", pair[0].0))
                 .detail("Reason", "The name appears more than once.")),
-            None => Ok(Self(pairs)),
+            None => Ok(Self(spelled(pairs, headers))),
         }
     }
 
@@ -59,6 +62,11 @@ impl Metadata {
 
     /// Adds a reply's `x-ms-meta-` headers.
     pub fn write_headers(&self, headers: &mut HeaderMap) {
+        let has_capitals = |name: &&str| name.bytes().any(|byte| byte.is_ascii_uppercase());
+        let spelled: Vec<_> = self.iter().map(|(name, _)| name).filter(has_capitals).collect();
+        if let (false, Ok(names)) = (spelled.is_empty(), HeaderValue::try_from(spelled.join(","))) {
+            headers.insert(SPELLING, names);
+        }
         for (name, value) in self.iter() {
             // Both were read from headers, so both are good for headers.
             let name = HeaderName::try_from(format!("{PREFIX}{name}"));
@@ -76,6 +84,17 @@ impl Metadata {
         }
         xml.close();
     }
+}
+
+/// Pairs with names in lower case, spelled as the headers say.
+fn spelled(mut pairs: Vec<(String, String)>, headers: &HeaderMap) -> Vec<(String, String)> {
+    let names = headers.get(SPELLING).and_then(|names| names.to_str().ok()).unwrap_or_default();
+    for (name, _) in &mut pairs {
+        if let Some(spelled) = names.split(',').find(|spelled| spelled.eq_ignore_ascii_case(name)) {
+            *name = spelled.to_owned();
+        }
+    }
+    pairs
 }
 
 /// A C# identifier, as far as a header name can be one.
@@ -119,6 +138,22 @@ mod tests {
         assert!(xml.finish().ends_with(expected));
         let stored = serde_json::to_string(&metadata).unwrap();
         assert_eq!(serde_json::from_str::<Metadata>(&stored).unwrap(), metadata);
+    }
+
+    #[test]
+    fn names_are_spelled_as_the_header_beside_them_says() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-ms-meta-filename", HeaderValue::from_static("1"));
+        headers.insert("x-ms-meta-b", HeaderValue::from_static("2"));
+        headers.insert(SPELLING, HeaderValue::from_static("Other,FileName"));
+        let metadata = Metadata::from_headers(&headers).unwrap();
+        assert_eq!(metadata.iter().collect::<Vec<_>>(), [("b", "2"), ("FileName", "1")]);
+        let mut written = HeaderMap::new();
+        metadata.write_headers(&mut written);
+        assert_eq!(
+            (&written["x-ms-meta-filename"], &written[SPELLING]),
+            (&headers["x-ms-meta-filename"], &HeaderValue::from_static("FileName"))
+        );
     }
 
     #[test]

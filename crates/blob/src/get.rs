@@ -138,7 +138,7 @@ impl RangeDigest {
 
     fn write(self, headers: &mut HeaderMap, bytes: &Bytes) {
         match self {
-            Self::Md5 => reply::put(headers, "content-md5", reply::md5_text(&Md5::digest(bytes).into())),
+            Self::Md5 => reply::put(headers, "content-md5", reply::md5_text(Md5::digest(bytes))),
             Self::Crc64 => {
                 let crc64 = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes);
                 reply::put(headers, "x-ms-content-crc64", reply::crc64_text(crc64));

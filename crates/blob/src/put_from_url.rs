@@ -12,7 +12,7 @@ use crate::precondition::Preconditions;
 use crate::put::{ContentHeaderForms, DEFAULT_CONTENT_TYPE, content_headers, max_put_blob, new_blob};
 use crate::record::{ContentHeaders, Kind, StagedBlock};
 use crate::source::copies_tags;
-use crate::take::{Taken, WantDigest, carry_digests};
+use crate::take::{WantDigest, carry_digests};
 use crate::tier::check_tier;
 use crate::{BlobService, reply};
 
@@ -43,7 +43,7 @@ impl BlobService {
             }
         }
         new.headers.content_type.get_or_insert_with(|| DEFAULT_CONTENT_TYPE.to_owned());
-        let known_md5 = source.blob.headers.content_md5.or(taken.md5);
+        let known_md5 = source.blob.headers.content_md5.clone().or(taken.md5.map(Vec::from));
         new.headers.content_md5 = new.headers.content_md5.or(known_md5);
         if copies_tags {
             new.tags = source.blob.tags.clone();
@@ -53,8 +53,9 @@ impl BlobService {
         let replaced = self.replace(&request, &target, &preconditions, Access::Write, &new).await;
         let blob = replaced.inspect_err(|_| self.forget(&taken))?;
         let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
-        let md5 = taken.md5.or(blob.headers.content_md5);
-        Taken { md5, ..taken }.write_digest(&mut response.headers, request.version);
+        let md5 = blob.headers.content_md5.as_ref().map(reply::md5_text);
+        reply::put_optional(&mut response.headers, "content-md5", md5);
+        taken.write_digest(&mut response.headers, request.version);
         Ok(response)
     }
 

@@ -97,7 +97,7 @@ pub(crate) struct ContentHeaders {
     pub(crate) content_language: Option<String>,
     pub(crate) content_disposition: Option<String>,
     pub(crate) cache_control: Option<String>,
-    pub(crate) content_md5: Option<[u8; 16]>,
+    pub(crate) content_md5: Option<Vec<u8>>,
 }
 
 /// Blob index tags, ordered by name.

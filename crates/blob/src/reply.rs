@@ -233,7 +233,7 @@ impl Tiering {
 }
 
 /// The text of an MD5.
-pub(crate) fn md5_text(md5: &[u8; 16]) -> String {
+pub(crate) fn md5_text(md5: impl AsRef<[u8]>) -> String {
     BASE64.encode(md5)
 }
 

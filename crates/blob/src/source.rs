@@ -274,7 +274,7 @@ fn describe(outside: &Outside, headers: &HeaderMap) -> Result<Blob, Refusal> {
         content_language: text(CONTENT_LANGUAGE),
         content_disposition: text(CONTENT_DISPOSITION),
         cache_control: text(CACHE_CONTROL),
-        content_md5: headers.md5("content-md5").ok().flatten(),
+        content_md5: headers.unchecked_md5("content-md5").ok().flatten(),
     };
     blob.metadata = Metadata::from_headers(headers)
         .map_err(|_| outside.unusable("The metadata of the source is not valid."))?;

@@ -108,6 +108,17 @@ async fn what_cannot_be_set_is_refused() {
 }
 
 #[tokio::test]
+async fn an_md5_that_is_set_is_kept_whatever_it_is() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_block_blob("/con/b", "hello").await;
+    server.set_properties("/con/b", "x-ms-blob-content-md5: TURBd01EQXdNREE9").await.expect(200);
+    assert_eq!(server.head("/con/b", "").await.header("content-md5"), Some("TURBd01EQXdNREE9"));
+    let part = server.get("/con/b", "range: bytes=0-1").await;
+    assert_eq!(part.header("x-ms-blob-content-md5"), Some("TURBd01EQXdNREE9"));
+}
+
+#[tokio::test]
 async fn metadata_is_replaced_as_a_whole() {
     let server = start().await;
     server.create_container("con").await;

@@ -172,7 +172,7 @@ async fn edits_change_content_and_leave_the_old_one_alone(extents: &Arc<dyn Exte
     assert_eq!(read(extents, &old).await.unwrap(), bytes);
     let mut pieces = Pieces::new(extents, &new, 0..20);
     assert!(matches!(pieces.next().await.unwrap(), Some((0, Piece::Data { len: 10, .. }))));
-    assert_eq!(pieces.next().await.unwrap(), Some((10, Piece::Hole(10))));
+    assert_eq!(pieces.next().await.unwrap(), Some((10, Piece::Cleared(10))));
     assert_eq!(pieces.next().await.unwrap(), None);
 }
 

@@ -42,6 +42,8 @@ const HEADER: usize = 8;
 pub enum Piece {
     /// That many zeros that nothing was written to.
     Hole(u64),
+    /// A hole where something was cleared, which later [changes](Diff) tell.
+    Cleared(u64),
     /// A part of an extent.
     Data {
         /// The extent.
@@ -59,7 +61,7 @@ impl Piece {
     /// The bytes it stands for. Never 0 within content.
     pub fn len(&self) -> u64 {
         match self {
-            Self::Hole(len) => *len,
+            Self::Hole(len) | Self::Cleared(len) => *len,
             Self::Data { len, .. } => u64::from(*len),
             Self::Inline(bytes) => bytes.len() as u64,
         }
@@ -75,6 +77,7 @@ impl Piece {
         debug_assert!(from <= to && to <= self.len());
         match self {
             Self::Hole(_) => Self::Hole(to - from),
+            Self::Cleared(_) => Self::Cleared(to - from),
             // Both bounds are at most `len`, a u32.
             Self::Data { extent, offset, .. } => {
                 Self::Data { extent: *extent, offset: offset + from as u32, len: (to - from) as u32 }

@@ -69,8 +69,22 @@ impl Place {
     }
 }
 
-/// What a byte is: the write that put it there and its value, or nothing. A write is known by its number.
-type Model = Vec<Option<(u32, u8)>>;
+type Model = Vec<Byte>;
+
+/// What a byte is: nothing, cleared, or the write that put it there and its value. A write is known by its number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Byte {
+    #[default]
+    Hole,
+    Cleared,
+    Written(u32, u8),
+}
+
+impl Byte {
+    fn value(self) -> Option<u8> {
+        if let Self::Written(_, value) = self { Some(value) } else { None }
+    }
+}
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -103,9 +117,9 @@ fn step() -> impl Strategy<Value = Step> {
 
 const MOST: usize = 200_000;
 
-fn overwrite(model: &mut Model, at: usize, with: &[Option<(u32, u8)>]) {
+fn overwrite(model: &mut Model, at: usize, with: &[Byte]) {
     if model.len() < at + with.len() {
-        model.resize(at + with.len(), None);
+        model.resize(at + with.len(), Byte::Hole);
     }
     model[at..at + with.len()].copy_from_slice(with);
 }
@@ -128,17 +142,17 @@ async fn apply(
                 Step::Append { .. } => edit.append(&content).await.unwrap(),
                 _ => edit.write(at as u64, &content).await.unwrap(),
             }
-            let with: Model = bytes.iter().map(|byte| Some((number, *byte))).collect();
+            let with: Model = bytes.iter().map(|byte| Byte::Written(number, *byte)).collect();
             overwrite(model, at, &with);
         }
         Step::Clear(from, to) => {
             edit.clear(*from as u64..*to as u64).await.unwrap();
             let to = (*to).min(model.len());
-            model[(*from).min(to)..to].fill(None);
+            model[(*from).min(to)..to].fill(Byte::Cleared);
         }
         Step::Resize(length) => {
             edit.resize(*length as u64).await.unwrap();
-            model.resize(*length, None);
+            model.resize(*length, Byte::Hole);
         }
         Step::Slice(from, to) => {
             edit.slice(*from as u64..*to as u64).await.unwrap();
@@ -174,7 +188,7 @@ async fn apply(
 }
 
 fn values(model: &Model) -> Vec<u8> {
-    model.iter().map(|byte| byte.map_or(0, |(_, value)| value)).collect()
+    model.iter().map(|byte| byte.value().unwrap_or(0)).collect()
 }
 
 /// The longest runs of a model of which a property holds.
@@ -193,13 +207,13 @@ fn runs<T: PartialEq>(length: usize, of: impl Fn(usize) -> Option<T>) -> Vec<(Ra
 async fn check_version(place: &Place, content: &Content, model: &Model) {
     let expected = values(model);
     assert_eq!(content.len(), expected.len() as u64);
-    assert_eq!(content.allocated(), model.iter().flatten().count() as u64);
+    assert_eq!(content.allocated(), model.iter().filter_map(|byte| byte.value()).count() as u64);
     assert!(place.bytes(content, 0..u64::MAX).await == expected, "bytes differ");
     let (from, to) = (expected.len() / 3, expected.len() / 2 + 1);
     let part = place.bytes(content, from as u64..to as u64).await;
     assert_eq!(part, expected[from..to.min(expected.len())]);
     let written: Vec<_> =
-        runs(model.len(), |at| model[at].map(|_| ())).into_iter().map(|(range, ())| range).collect();
+        runs(model.len(), |at| model[at].value().map(|_| ())).into_iter().map(|(range, ())| range).collect();
     assert_eq!(place.ranges(content, 0..u64::MAX).await, written);
     let mut stored = vec![];
     content.encode(&mut stored);
@@ -227,11 +241,13 @@ async fn check_diff(place: &Place, (older, a): &(Content, Model), (newer, b): &(
         last = Some(change);
     }
     for (at, reported) in reported.iter().enumerate() {
-        let (a, b) = (a.get(at).copied().flatten(), b.get(at).copied().flatten());
+        let is_cleared = a.get(at) == Some(&Byte::Hole) && b.get(at) == Some(&Byte::Cleared);
+        let byte = |model: &Model| model.get(at).and_then(|byte| byte.value());
+        let (a, b) = (byte(a), byte(b));
         match reported {
             Some('w') => assert!(b.is_some(), "{at}: {a:?} {b:?}"),
-            Some(_) => assert!(a.is_some() && b.is_none(), "{at}: {a:?} {b:?}"),
-            None => assert_eq!(a.map(|x| x.1), b.map(|x| x.1), "{at}"),
+            Some(_) => assert!(b.is_none() && (a.is_some() || is_cleared), "{at}: {a:?} {b:?}"),
+            None => assert!(a == b && !is_cleared, "{at}: {a:?} {b:?}"),
         }
     }
 }

@@ -16,7 +16,8 @@ use crate::extent::Error;
 pub enum Change {
     /// The newer version has bytes there that were written since, perhaps the same ones again.
     Written(Range<u64>),
-    /// The newer version has a hole there, or ends before it, where the older had bytes.
+    /// The newer version has a hole there, or ends before it, where the older had bytes; or nothing had been written
+    /// there then, and was cleared since.
     Cleared(Range<u64>),
 }
 
@@ -81,7 +82,12 @@ impl Diff {
             let (new_level, new_start, new_entry) = new;
             let to = (old_start + old_entry.len()).min(new_start + new_entry.len());
             match (old_entry.is_allocated(), new_entry.is_allocated()) {
-                (Some(false), Some(false)) => return Ok((to, None)),
+                (Some(false), Some(false)) => {
+                    if let (Entry::Piece(old), Entry::Piece(new)) = (old_entry, new_entry) {
+                        let is_cleared = matches!((old, new), (Piece::Hole(_), Piece::Cleared(_)));
+                        return Ok((to, is_cleared.then_some(Kind::Cleared)));
+                    }
+                }
                 (Some(false), Some(true)) => return Ok((to, Some(Kind::Written))),
                 (Some(true), Some(false)) => return Ok((to, Some(Kind::Cleared))),
                 _ => {}
@@ -135,7 +141,7 @@ async fn bytes_of(extents: &dyn Extents, piece: &Piece) -> Result<Bytes, Error> 
     match piece {
         Piece::Inline(bytes) => Ok(bytes.clone()),
         Piece::Data { extent, offset, len } => extents.read(extent, *offset..offset + len).await,
-        Piece::Hole(_) => Ok(Bytes::new()),
+        Piece::Hole(_) | Piece::Cleared(_) => Ok(Bytes::new()),
     }
 }
 

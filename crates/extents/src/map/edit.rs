@@ -109,7 +109,7 @@ impl Edit {
     /// Makes a hole of the part of the range that lies within the content.
     pub async fn clear(&mut self, range: Range<u64>) -> Result<(), Error> {
         let range = self.within(range);
-        let hole = Tree::leaf([Piece::Hole(range.end - range.start)]);
+        let hole = Tree::leaf([Piece::Cleared(range.end - range.start)]);
         self.replace(range, &hole).await
     }
 

@@ -1,9 +1,9 @@
 //! The stored form of map entries, and of nodes, which hold nothing else.
 //!
 //! A node is the payload of an extent: format version (1), level of its entries, their number (u16), 4 bytes of zeros,
-//! the entries. An entry is a tag and, little-endian: a hole (0) its length (u64); data (1) the extent's reference,
-//! offset and length within it (u32 each); a subtree (2) its node's reference, the length it stands for, and how much of
-//! that is not in holes (u64 each).
+//! the entries. An entry is a tag and, little-endian: a hole (0), or one that was cleared (3), its length (u64); data (1)
+//! the extent's reference, offset and length within it (u32 each); a subtree (2) its node's reference, the length it
+//! stands for, and how much of that is not in holes (u64 each).
 //! Entries of level 0 are holes and data, those of higher levels are subtrees. Decoding takes any bytes and never
 //! panics; what it accepts has no empty entry, no part outside its extent and no sum that overflows.
 
@@ -18,6 +18,7 @@ const HEADER: usize = 8;
 const HOLE: u8 = 0;
 const DATA: u8 = 1;
 const SUB: u8 = 2;
+const CLEARED: u8 = 3;
 
 /// Bytes that an entry takes at most.
 pub(crate) const MAX_ENTRY_BYTES: usize = 1 + ExtentRef::ENCODED + 8 + 8;
@@ -28,6 +29,10 @@ pub(crate) fn encode_entries(entries: &[Entry], out: &mut Vec<u8>) {
         match entry {
             Entry::Piece(Piece::Hole(len)) => {
                 out.put_u8(HOLE);
+                out.put_u64_le(*len);
+            }
+            Entry::Piece(Piece::Cleared(len)) => {
+                out.put_u8(CLEARED);
                 out.put_u64_le(*len);
             }
             Entry::Piece(Piece::Data { extent, offset, len }) => {
@@ -70,6 +75,7 @@ pub(crate) fn decode_entries(mut bytes: &[u8], level: u8, count: usize) -> Optio
 fn decode_entry(bytes: &mut &[u8], level: u8) -> Option<Entry> {
     match (bytes.try_get_u8().ok()?, level) {
         (HOLE, 0) => Some(Entry::Piece(Piece::Hole(bytes.try_get_u64_le().ok()?))),
+        (CLEARED, 0) => Some(Entry::Piece(Piece::Cleared(bytes.try_get_u64_le().ok()?))),
         (DATA, 0) => {
             let extent = decode_ref(bytes)?;
             let (offset, len) = (bytes.try_get_u32_le().ok()?, bytes.try_get_u32_le().ok()?);

@@ -161,7 +161,7 @@ impl Source {
         let step = step_bytes(&piece);
         self.piece = (step < piece.len()).then(|| piece.part(step, piece.len()));
         match piece.part(0, step) {
-            Piece::Hole(len) => Ok(Some(ZEROS.slice(..len as usize))),
+            Piece::Hole(len) | Piece::Cleared(len) => Ok(Some(ZEROS.slice(..len as usize))),
             Piece::Inline(bytes) => Ok(Some(bytes)),
             Piece::Data { extent, offset, len } => {
                 self.pieces.cursor.extents().read(&extent, offset..offset + len).await.map(Some)

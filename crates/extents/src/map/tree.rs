@@ -67,7 +67,7 @@ impl Entry {
     /// The bytes that are not in holes.
     pub(crate) fn allocated(&self) -> u64 {
         match self {
-            Self::Piece(Piece::Hole(_)) => 0,
+            Self::Piece(Piece::Hole(_) | Piece::Cleared(_)) => 0,
             Self::Piece(piece) => piece.len(),
             Self::Sub(sub) => sub.allocated,
         }
@@ -269,6 +269,7 @@ fn push(list: &mut Vec<Entry>, entry: Entry) {
 pub(crate) fn merged(a: &Piece, b: &Piece) -> Option<Piece> {
     match (a, b) {
         (Piece::Hole(a), Piece::Hole(b)) => Some(Piece::Hole(a + b)),
+        (Piece::Cleared(a), Piece::Cleared(b)) => Some(Piece::Cleared(a + b)),
         (Piece::Data { extent, offset, len }, Piece::Data { extent: e, offset: o, len: l })
             if extent == e && offset + len == *o =>
         {

@@ -68,7 +68,7 @@ impl FileService {
         while let Some((start, piece)) = pieces.next().await? {
             at = start + piece.len();
             match piece {
-                Piece::Hole(length) => zeros(length, bytes),
+                Piece::Hole(length) | Piece::Cleared(length) => zeros(length, bytes),
                 Piece::Inline(inline) => bytes.push(inline),
                 Piece::Data { extent, offset, len } => {
                     for part in steps(offset..offset + len) {

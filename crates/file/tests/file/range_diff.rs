@@ -32,6 +32,19 @@ async fn clear(server: &Server, path: &str, first: u64, last: u64) {
 }
 
 #[tokio::test]
+async fn what_was_written_and_cleared_again_since_is_told() {
+    let server = start().await;
+    make_file(&server, "f", 2048).await;
+    let empty = take(&server).await;
+    write(&server, "f", 0, &[1; 1536]).await;
+    let full = take(&server).await;
+    clear(&server, "f", 512, 1023).await;
+    let since_empty = ranges(&since(&server, "f", &empty, "").await.expect(200));
+    assert_eq!(since_empty, [('R', 0, 511), ('C', 512, 1023), ('R', 1024, 1535)]);
+    assert_eq!(ranges(&since(&server, "f", &full, "").await.expect(200)), [('C', 512, 1023)]);
+}
+
+#[tokio::test]
 async fn ranges_written_and_ranges_cleared_since_a_snapshot_are_told_apart() {
     let server = start().await;
     make_file(&server, "f", 65_536).await;

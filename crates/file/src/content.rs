@@ -65,7 +65,7 @@ impl FileService {
         let status = if part.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
         let mut response = written(status, &node, parent);
         let headers = &mut response.headers;
-        properties(headers, &node);
+        properties(headers, &node, request.version);
         put(headers, "accept-ranges", "bytes");
         let md5 = file.headers.content_md5.as_ref().map(|md5| base64(md5));
         if let Some(part) = &part {

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use lazuli_concurrency::{Access, ByteRange, FileLease, FileUse, LeaseId};
 use lazuli_extents::Content;
 use lazuli_protocol::lease::{Leased, lease_id};
-use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
+use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, Version};
 
 use crate::FileService;
 use crate::children::At;
@@ -88,7 +88,7 @@ impl FileService {
     pub(crate) async fn get_file_properties(&self, request: Request) -> Result<Response, Refusal> {
         let (node, parent) = self.file_to_read(&request, FileUse::Look, ByteRange::ALL).await?;
         let mut response = written(StatusCode::OK, &node, parent);
-        properties(&mut response.headers, &node);
+        properties(&mut response.headers, &node, request.version);
         if let Some(md5) = node.file.as_ref().and_then(|file| file.headers.content_md5.as_ref()) {
             put(&mut response.headers, "content-md5", base64(md5));
         }
@@ -251,7 +251,7 @@ impl ContentHeaders {
 }
 
 /// What Get File and Get File Properties say beside the tag, the date and the SMB properties.
-pub(crate) fn properties(headers: &mut HeaderMap, node: &Node) {
+pub(crate) fn properties(headers: &mut HeaderMap, node: &Node, version: Version) {
     let Some(file) = &node.file else { return };
     node.metadata.write_headers(headers);
     let content = &file.headers;
@@ -272,6 +272,10 @@ pub(crate) fn properties(headers: &mut HeaderMap, node: &Node) {
     }
     put(headers, "x-ms-type", "File");
     put(headers, "x-ms-server-encrypted", "true");
+    // Clients of the time before files had leases fail on what they take for a property of a blob.
+    if !version.at_least(2019, 2, 2) {
+        return;
+    }
     put(headers, "x-ms-lease-status", file.lease.status().to_string());
     put(headers, "x-ms-lease-state", file.lease.state().to_string());
     if let Some(duration) = file.lease.duration() {

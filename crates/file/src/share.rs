@@ -65,10 +65,13 @@ impl FileService {
         put(headers, "x-ms-enabled-protocols", "SMB");
         put(headers, "x-ms-has-immutability-policy", "false");
         put(headers, "x-ms-has-legal-hold", "false");
-        put(headers, "x-ms-lease-status", share.lease.status(now).to_string());
-        put(headers, "x-ms-lease-state", share.lease.state(now).to_string());
-        if let Some(duration) = share.lease.duration(now) {
-            put(headers, "x-ms-lease-duration", duration.to_string());
+        // Clients of the time before shares had leases fail on them.
+        if request.version.at_least(2020, 2, 10) {
+            put(headers, "x-ms-lease-status", share.lease.status(now).to_string());
+            put(headers, "x-ms-lease-state", share.lease.state(now).to_string());
+            if let Some(duration) = share.lease.duration(now) {
+                put(headers, "x-ms-lease-duration", duration.to_string());
+            }
         }
         Ok(response)
     }

@@ -157,6 +157,25 @@ async fn a_lease_outlives_what_its_holder_writes_and_the_server() {
 }
 
 #[tokio::test]
+async fn clients_older_than_leases_are_not_told_of_them() {
+    let server = start().await;
+    make_file(&server, "f", 1).await;
+    for (path, before, since) in
+        [("/docs/f", "2018-11-09", "2019-02-02"), ("/docs?restype=share", "2019-12-12", "2020-02-10")]
+    {
+        for (version, told) in [(before, false), (since, true)] {
+            for method in ["GET", "HEAD"] {
+                let headers = format!("x-ms-version: {version}");
+                let reply = server.call(method, path, &headers, "").await.expect(200);
+                for name in ["x-ms-lease-status", "x-ms-lease-state"] {
+                    assert_eq!(reply.header(name).is_some(), told, "{method} {path} {version} {name}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn bad_lease_requests_are_refused() {
     let server = start().await;
     make_file(&server, "f", 1).await;

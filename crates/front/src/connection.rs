@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::limits::Limits;
 use crate::pace::{Expired, Paced, Pulse, Watchdog};
 use crate::tls::H2;
+use crate::turn::Turns;
 
 /// Answers the requests of a listener.
 pub(crate) trait Handler: Send + Sync + 'static {
@@ -194,6 +195,7 @@ async fn drive(
     mut watchdog: Watchdog,
     mut stage: watch::Receiver<Stage>,
 ) {
+    let turns = Turns::new();
     let mut finishing = false;
     if *stage.borrow_and_update() != Stage::Open {
         finishing = true;
@@ -203,7 +205,7 @@ async fn drive(
         tokio::select! {
             // The watchdog judges what the connection has just done.
             biased;
-            ended = connection.as_mut() => {
+            ended = poll_fn(|cx| turns.poll(cx, |cx| connection.as_mut().poll(cx))) => {
                 if let Err(error) = ended {
                     tracing::debug!(%peer, %error, "connection ended early");
                 }

@@ -22,6 +22,7 @@ mod server;
 mod source;
 mod spelling;
 mod tls;
+mod turn;
 
 pub use access_log::TARGET as ACCESS_LOG;
 pub use console::{Console, MetricsText, Readiness};

@@ -36,7 +36,7 @@ const MAX_HEADERS: usize = 1024;
 /// How long a group waits to become as large as the last one.
 const GATHER: Duration = Duration::from_micros(80);
 /// With nothing to do for so long, the last frame's durability is noted in the log.
-const QUIET: Duration = Duration::from_millis(2);
+const QUIET: Duration = Duration::from_millis(25);
 /// With nothing to do for so long, the memtable is flushed if it has [`IDLE_FLUSH_BYTES`].
 const IDLE: Duration = Duration::from_secs(15);
 const IDLE_FLUSH_BYTES: u64 = 4 << 20;

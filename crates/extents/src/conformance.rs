@@ -137,10 +137,14 @@ async fn appends_at_the_same_time_keep_apart(extents: &Arc<dyn Extents>) {
 
 async fn a_stream_becomes_content_and_back(extents: &Arc<dyn Extents>) {
     let preferred = extents.preferred_bytes();
-    for length in [0, 1, crate::INLINE_BYTES, crate::INLINE_BYTES + 1, preferred, 3 * preferred + 12_345] {
+    let around = |length: usize| [length - 1, length, length + 1];
+    let lengths = [[0, 1, 3 * preferred + 12_345], around(crate::INLINE_BYTES), around(256 << 10)];
+    let lengths =
+        lengths.into_iter().chain([preferred / 2, preferred, 3 * preferred / 2].map(around)).flatten();
+    for (length, piece) in lengths.flat_map(|length| [30_011, 2 * preferred].map(|piece| (length, piece))) {
         let (writer, bytes) = (extents.writer(), pattern(length as u64, length));
         let mut upload = Upload::new(extents, &writer);
-        for part in bytes.chunks(30_011) {
+        for part in bytes.chunks(piece) {
             upload.push(bytes.slice_ref(part)).await.unwrap();
         }
         let content = upload.finish().await.unwrap();

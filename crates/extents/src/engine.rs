@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::extent::{Error, ExtentRef};
+use crate::gather::Gathered;
 use crate::pin::{Pin, Pins, Writer};
 use crate::sweep::{Freed, Pace};
 
@@ -24,6 +25,13 @@ pub trait Extents: Send + Sync + 'static {
     /// Stores a payload of 1 byte to [`MAX_EXTENT_BYTES`](crate::MAX_EXTENT_BYTES), given in parts. It can be read at
     /// once, by this process; it is durable after the next [`sync`](Self::sync).
     async fn append(&self, writer: &Writer, payload: Vec<Bytes>) -> Result<ExtentRef, Error>;
+
+    /// Begins an extent whose payload arrives bit by bit: so many bytes of it, [`preferred_bytes`](Self::preferred_bytes)
+    /// at most.
+    fn gather(&self, bytes: usize) -> Gathered;
+
+    /// The same as [`append`](Self::append) for a payload that was gathered.
+    async fn append_gathered(&self, writer: &Writer, payload: Gathered) -> Result<ExtentRef, Error>;
 
     /// Returns when everything that was appended before the call is durable. Calls made at the same time share the cost.
     async fn sync(&self) -> Result<(), Error>;

@@ -23,6 +23,7 @@
 
 mod engine;
 mod extent;
+mod gather;
 mod local;
 mod map;
 mod pin;
@@ -35,6 +36,7 @@ pub mod fuzz;
 
 pub use engine::{Extents, Mark, SWEEP_MIN_BYTES, Space};
 pub use extent::{Error, ExtentId, ExtentRef, MAX_EXTENT_BYTES};
+pub use gather::Gathered;
 pub use local::{
     Damage, DamageKind, LocalExtents, OpenError, Options, ScrubProgress, ScrubReport, Verifier, VerifyReport,
 };

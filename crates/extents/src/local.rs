@@ -32,10 +32,10 @@ use rustix::io::Errno;
 
 use crate::engine::{Extents, Mark, Space};
 use crate::extent::{Error, ExtentRef};
+use crate::gather::{self, Gathered, Rooms};
 use crate::pin::{Pins, Writer};
 use crate::segment::{BLOCK, MAX_SEGMENT_BYTES};
 use append::Appender;
-use direct::Rooms;
 use directory::Directory;
 use disk::Disk;
 use mark::LocalMark;
@@ -46,8 +46,6 @@ pub use scrub::{Damage, DamageKind, ScrubProgress, ScrubReport, Verifier, Verify
 
 /// Reads up to this are tried on the caller's thread first: what is in memory takes microseconds.
 const MAX_READ_IN_PLACE: u32 = 256 << 10;
-/// Extents that a stream is cut into: large enough for the disk, small enough that many uploads fit in memory.
-const PREFERRED_BYTES: usize = 1 << 20;
 
 /// How segments are laid out. The default is right; tests use less.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +108,7 @@ struct Shared {
     mode: Mode,
     directory: Directory,
     disk: Disk,
-    rooms: Rooms,
+    rooms: Arc<Rooms>,
     /// Held while the disk is at work, so only to be locked where blocking is allowed.
     appender: Mutex<Appender>,
     /// Bytes of frames that were given a place.
@@ -153,7 +151,7 @@ impl LocalExtents {
             mode,
             directory,
             disk: Disk::default(),
-            rooms: Rooms::default(),
+            rooms: Arc::default(),
             appender: Mutex::new(appender),
             appended: AtomicU64::new(0),
             sync: GroupSync::default(),
@@ -210,6 +208,15 @@ impl Extents for LocalExtents {
         blocking(move || shared.append(&writer, &payload)).await
     }
 
+    fn gather(&self, bytes: usize) -> Gathered {
+        Gathered::new(&self.0.rooms, bytes)
+    }
+
+    async fn append_gathered(&self, writer: &Writer, payload: Gathered) -> Result<ExtentRef, Error> {
+        let (shared, writer) = (self.0.clone(), writer.clone());
+        blocking(move || shared.append_gathered(&writer, payload)).await
+    }
+
     async fn sync(&self) -> Result<(), Error> {
         GroupSync::sync(&self.0).await
     }
@@ -230,7 +237,7 @@ impl Extents for LocalExtents {
     }
 
     fn preferred_bytes(&self) -> usize {
-        PREFERRED_BYTES
+        gather::CAPACITY
     }
 
     fn pins(&self) -> &Arc<Pins> {

@@ -68,12 +68,12 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// Chunks of a payload.
-pub(crate) fn chunks(length: u32) -> usize {
+pub(crate) const fn chunks(length: u32) -> usize {
     (length as usize).div_ceil(CHUNK)
 }
 
 /// Bytes of a frame before its payload. Always less than a block.
-pub(crate) fn header_bytes(length: u32) -> usize {
+pub(crate) const fn header_bytes(length: u32) -> usize {
     FRAME_HEADER + 4 * chunks(length)
 }
 
@@ -148,28 +148,52 @@ impl Checksums {
         if total == 0 || total > MAX_EXTENT_BYTES {
             return None;
         }
-        let mut table = Vec::with_capacity(total.div_ceil(CHUNK));
-        // Both from the bytes: to combine the checksums of chunks costs ten times as much as to take another.
-        let mut whole = Digest::new(Crc32Iscsi);
-        let (mut digest, mut room) = (Digest::new(Crc32Iscsi), CHUNK);
-        for part in payload {
-            whole.update(part);
-            let mut part = part.as_ref();
-            while !part.is_empty() {
-                let (now, later) = part.split_at(part.len().min(room));
-                digest.update(now);
-                part = later;
-                room -= now.len();
-                if room == 0 {
-                    table.push(digest.finalize_reset() as u32);
-                    room = CHUNK;
-                }
+        let mut sums = Summing::default();
+        payload.iter().for_each(|part| sums.update(part));
+        Some(sums.finish())
+    }
+}
+
+/// The checksums of a payload that is not complete yet.
+#[derive(Debug)]
+pub(crate) struct Summing {
+    length: u32,
+    // Both from the bytes: to combine the checksums of chunks costs ten times as much as to take another.
+    whole: Digest,
+    chunk: Digest,
+    /// Bytes missing to a whole chunk.
+    missing: usize,
+    table: Vec<u32>,
+}
+
+impl Default for Summing {
+    fn default() -> Self {
+        let digest = || Digest::new(Crc32Iscsi);
+        Self { length: 0, whole: digest(), chunk: digest(), missing: CHUNK, table: vec![] }
+    }
+}
+
+impl Summing {
+    /// Goes on with the next bytes. There are never more than an extent may have.
+    pub(crate) fn update(&mut self, mut bytes: &[u8]) {
+        self.length += bytes.len() as u32;
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(self.missing));
+            self.whole.update(now);
+            self.chunk.update(now);
+            (self.missing, bytes) = (self.missing - now.len(), later);
+            if self.missing == 0 {
+                self.table.push(self.chunk.finalize_reset() as u32);
+                self.missing = CHUNK;
             }
         }
-        if room < CHUNK {
-            table.push(digest.finalize() as u32);
+    }
+
+    pub(crate) fn finish(mut self) -> Checksums {
+        if self.missing < CHUNK {
+            self.table.push(self.chunk.finalize() as u32);
         }
-        Some(Self { length: total as u32, crc: whole.finalize() as u32, table })
+        Checksums { length: self.length, crc: self.whole.finalize() as u32, table: self.table }
     }
 }
 

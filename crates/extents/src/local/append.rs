@@ -13,6 +13,7 @@ use super::Shared;
 use super::direct;
 use super::disk::{Disk, is_full};
 use crate::extent::{Error, ExtentId, ExtentRef};
+use crate::gather::Gathered;
 use crate::pin::{Appended, Writer};
 use crate::segment::{BLOCK, Checksums, FrameHeader, SegmentHeader, frame_bytes, frame_offset};
 
@@ -50,6 +51,12 @@ struct Place {
     direct: Option<Arc<File>>,
 }
 
+impl Place {
+    fn offset(&self) -> u64 {
+        frame_offset(self.id)
+    }
+}
+
 impl Appender {
     pub(crate) fn starting_after(last_id: u64) -> Self {
         Self { last_id, ..Self::default() }
@@ -84,26 +91,54 @@ impl Shared {
     pub(crate) fn append(&self, writer: &Writer, payload: &[Bytes]) -> Result<ExtentRef, Error> {
         self.check_running()?;
         let sums = Checksums::of(payload).ok_or(Error::Size)?;
-        let Place { id, salt, file, direct } = self.reserve(sums.length, writer)?;
-        let length = sums.length;
-        let header = FrameHeader { id, salt, sums };
-        let encoded = header.encode();
-        let buffers: Vec<&[u8]> =
-            std::iter::once(encoded.as_slice()).chain(payload.iter().map(Bytes::as_ref)).collect();
-        let offset = frame_offset(id);
-        let written = match &direct {
-            _ if u64::from(length) < LARGE_BYTES => self.disk.write(&file, &buffers, offset),
-            Some(direct) => self
-                .rooms
-                .in_blocks(&buffers, |blocks, at| self.disk.write_direct(direct, &file, blocks, offset + at)),
-            None => {
-                let written = self.disk.write(&file, &buffers, offset);
-                Disk::begin_write_out(&file, offset, frame_bytes(length));
-                written
+        let is_large = u64::from(sums.length) >= LARGE_BYTES;
+        self.write_frame(writer, sums, |place, header| {
+            let buffers: Vec<&[u8]> =
+                std::iter::once(header).chain(payload.iter().map(Bytes::as_ref)).collect();
+            match &place.direct {
+                Some(direct) if is_large => {
+                    direct::in_blocks(&mut self.rooms.take(), &buffers, |blocks, at| {
+                        self.disk.write_direct(direct, &place.file, blocks, place.offset() + at)
+                    })
+                }
+                _ => self.disk.write(&place.file, &buffers, place.offset()),
             }
-        };
+        })
+    }
+
+    /// The same for one that was gathered.
+    pub(crate) fn append_gathered(&self, writer: &Writer, mut payload: Gathered) -> Result<ExtentRef, Error> {
+        self.check_running()?;
+        let sums = payload.sums().ok_or(Error::Size)?;
+        let is_large = u64::from(sums.length) >= LARGE_BYTES;
+        self.write_frame(writer, sums, |place, header| {
+            let frame = payload.frame(header);
+            match &place.direct {
+                Some(direct) if is_large => {
+                    self.disk.write_direct(direct, &place.file, frame, place.offset())
+                }
+                _ => self.disk.write(&place.file, &[frame], place.offset()),
+            }
+        })
+    }
+
+    /// Gives a frame a place, and has it written there with its header.
+    fn write_frame(
+        &self,
+        writer: &Writer,
+        sums: Checksums,
+        write: impl FnOnce(&Place, &[u8]) -> Result<(), Errno>,
+    ) -> Result<ExtentRef, Error> {
+        let length = sums.length;
+        let place = self.reserve(length, writer)?;
+        let (id, file) = (place.id, &place.file);
+        let header = FrameHeader { id, salt: place.salt, sums };
+        let written = write(&place, &header.encode());
+        if place.direct.is_none() && u64::from(length) >= LARGE_BYTES {
+            Disk::begin_write_out(file, place.offset(), frame_bytes(length));
+        }
         // Noted whatever became of it, before the frame counts as quiet: a part may have been written.
-        self.sync.wrote(id.segment(), &file);
+        self.sync.wrote(id.segment(), file);
         self.appender.lock().in_flight.remove(&id);
         match written {
             Ok(()) => Ok(header.extent()),

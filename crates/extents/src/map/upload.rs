@@ -1,15 +1,19 @@
 //! Makes content of a stream of bytes.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
 use tokio::task::JoinHandle;
 
 use super::edit::Edit;
 use super::{Content, INLINE_BYTES};
 use crate::engine::Extents;
 use crate::extent::{Error, ExtentRef};
+use crate::gather::Gathered;
 use crate::pin::Writer;
 
 /// Bytes after which those before are made durable in the background. So the disk works while the body arrives, the last
@@ -19,16 +23,22 @@ const WRITE_BEHIND: usize = 32 << 20;
 /// Extents that are being written while the next one arrives: a disk takes its time for one, and more than one at a time.
 const MAX_IN_FLIGHT: usize = 3;
 
+/// Bytes up to which a body is not worth an extent's memory.
+const LITTLE: usize = 256 << 10;
+
 /// Takes a body of any length and puts it into extents, some being written while the next one arrives: no more than those
 /// and one more are in memory. What is small in all stays inline.
 pub struct Upload {
     extents: Arc<dyn Extents>,
     writer: Writer,
     edit: Edit,
+    /// What came so far, while it is little.
     parts: Vec<Bytes>,
-    gathered: usize,
+    little: usize,
+    /// The extent that is being filled, once it is not.
+    gathered: Option<Gathered>,
     /// In the order of their bytes.
-    in_flight: VecDeque<JoinHandle<Result<ExtentRef, Error>>>,
+    in_flight: VecDeque<MaybeDone<BoxFuture<'static, Result<ExtentRef, Error>>>>,
     /// Whether there ever was one.
     sent: bool,
     unsynced: usize,
@@ -43,7 +53,8 @@ impl Upload {
             writer: writer.clone(),
             edit: Edit::new(extents, writer, &Content::empty()),
             parts: vec![],
-            gathered: 0,
+            little: 0,
+            gathered: None,
             in_flight: VecDeque::with_capacity(MAX_IN_FLIGHT),
             sent: false,
             unsynced: 0,
@@ -53,24 +64,35 @@ impl Upload {
 
     /// Takes the next bytes. Waits while the disk is behind.
     pub async fn push(&mut self, mut bytes: Bytes) -> Result<(), Error> {
-        let most = self.extents.preferred_bytes();
-        while self.gathered + bytes.len() >= most {
-            let now = bytes.split_to(most - self.gathered);
-            self.gather(now);
-            self.send().await?;
+        if self.gathered.is_none() && !self.sent && self.little + bytes.len() < LITTLE {
+            self.little += bytes.len();
+            self.parts.push(bytes);
+            return Ok(());
         }
-        self.gather(bytes);
+        while !bytes.is_empty() {
+            let gathered = self.gathered.get_or_insert_with(|| {
+                // Half of one first: the disk begins sooner, and of lengths that are usual ends sooner, too.
+                let whole = self.extents.preferred_bytes();
+                let mut gathered = self.extents.gather(if self.sent { whole } else { whole / 2 });
+                for part in self.parts.drain(..) {
+                    gathered.push(&part);
+                }
+                gathered
+            });
+            bytes.advance(gathered.push(&bytes));
+            if gathered.is_full() {
+                self.send().await?;
+            }
+        }
         Ok(())
     }
 
     /// The content. Not durable before a [`sync`](Extents::sync), unless it is inline.
     pub async fn finish(mut self) -> Result<Content, Error> {
-        if !self.sent && self.gathered <= INLINE_BYTES {
+        if !self.sent && self.gathered.is_none() && self.little <= INLINE_BYTES {
             return Ok(Content::inline(self.parts.concat()));
         }
-        if self.gathered > 0 {
-            self.send().await?;
-        }
+        self.send().await?;
         while !self.in_flight.is_empty() {
             self.land().await?;
         }
@@ -78,30 +100,30 @@ impl Upload {
         self.edit.finish().await
     }
 
-    fn gather(&mut self, bytes: Bytes) {
-        if !bytes.is_empty() {
-            self.gathered += bytes.len();
-            self.parts.push(bytes);
-        }
-    }
-
-    /// Starts to write what was gathered, once few enough are being written.
+    /// Starts to write what there is, once few enough are being written.
     async fn send(&mut self) -> Result<(), Error> {
         if self.in_flight.len() == MAX_IN_FLIGHT {
             self.land().await?;
         }
         let (extents, writer) = (self.extents.clone(), self.writer.clone());
-        let payload = std::mem::take(&mut self.parts);
-        self.gathered = 0;
-        self.in_flight.push_back(tokio::spawn(async move { extents.append(&writer, payload).await }));
+        let append = match (self.gathered.take(), std::mem::take(&mut self.parts)) {
+            (Some(payload), _) => async move { extents.append_gathered(&writer, payload).await }.boxed(),
+            (None, parts) if parts.is_empty() => return Ok(()),
+            (None, parts) => async move { extents.append(&writer, parts).await }.boxed(),
+        };
+        let mut append = maybe_done(append);
+        // It begins when it is first asked for.
+        let _ = (&mut append).now_or_never();
+        self.in_flight.push_back(append);
         self.sent = true;
         Ok(())
     }
 
     /// Waits for the first of those that are being written.
     async fn land(&mut self) -> Result<(), Error> {
-        let Some(append) = self.in_flight.pop_front() else { return Ok(()) };
-        let extent = append.await.map_err(|e| Error::Io(e.to_string()))??;
+        let Some(mut append) = self.in_flight.pop_front() else { return Ok(()) };
+        (&mut append).await;
+        let extent = Pin::new(&mut append).take_output().unwrap_or(Err(Error::Stopped))?;
         self.edit.append(&Content::extent(extent)).await?;
         self.unsynced += extent.length as usize;
         if self.unsynced >= WRITE_BEHIND {

@@ -1,0 +1,149 @@
+//! A payload that arrives bit by bit, on its way into an extent: each bit is copied to where it can be written from, and
+//! its checksums are taken, while it is still in the processor's cache. Left for later, all of that would be done at the
+//! speed of memory.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::segment::{BLOCK, Checksums, Summing, header_bytes};
+
+/// Bytes of payload that one extent gathers: large enough for the disk, small enough that many uploads fit in memory.
+pub(crate) const CAPACITY: usize = 1 << 20;
+/// What stands before a payload of [`CAPACITY`].
+const HEADER: usize = header_bytes(CAPACITY as u32);
+/// Bytes of one piece of memory from its first whole block on: a frame of that capacity fits.
+pub(crate) const ROOM: usize = CAPACITY + BLOCK as usize;
+/// Pieces that are kept while nobody needs them.
+const MOST_KEPT: usize = 8;
+
+/// Aligned memory, used again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Rooms(Mutex<Vec<Vec<u8>>>);
+
+impl Rooms {
+    pub(crate) fn take(self: &Arc<Self>) -> Room {
+        let memory = self.0.lock().pop().unwrap_or_else(|| vec![0; ROOM + BLOCK as usize]);
+        Room { aligned: memory.as_ptr().align_offset(BLOCK as usize), memory, rooms: self.clone() }
+    }
+}
+
+/// [`ROOM`] bytes that begin on a block's boundary. What they held before is still there.
+#[derive(Debug)]
+pub(crate) struct Room {
+    memory: Vec<u8>,
+    aligned: usize,
+    rooms: Arc<Rooms>,
+}
+
+impl Room {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.aligned..self.aligned + ROOM]
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let mut kept = self.rooms.0.lock();
+        if kept.len() < MOST_KEPT {
+            kept.push(std::mem::take(&mut self.memory));
+        }
+    }
+}
+
+/// A payload being gathered.
+#[derive(Debug)]
+pub struct Gathered {
+    room: Room,
+    /// Bytes that it takes.
+    capacity: usize,
+    length: usize,
+    sums: Summing,
+}
+
+impl Gathered {
+    /// Takes so many bytes; no more than [`CAPACITY`], whatever was asked for.
+    pub(crate) fn new(rooms: &Arc<Rooms>, capacity: usize) -> Self {
+        Self { room: rooms.take(), capacity: capacity.min(CAPACITY), length: 0, sums: Summing::default() }
+    }
+
+    /// Takes what it has room for, and tells how much that was.
+    pub fn push(&mut self, bytes: &[u8]) -> usize {
+        let taken = &bytes[..bytes.len().min(self.capacity - self.length)];
+        let from = HEADER + self.length;
+        self.room.bytes()[from..from + taken.len()].copy_from_slice(taken);
+        self.sums.update(taken);
+        self.length += taken.len();
+        taken.len()
+    }
+
+    /// Whether it has room for nothing more.
+    pub const fn is_full(&self) -> bool {
+        self.length == self.capacity
+    }
+
+    /// The checksums of what was gathered; `None` of nothing.
+    pub(crate) fn sums(&mut self) -> Option<Checksums> {
+        (self.length > 0).then(|| std::mem::take(&mut self.sums).finish())
+    }
+
+    /// The frame with its header, in whole blocks; what is missing to them are zeros.
+    pub(crate) fn frame(&mut self, header: &[u8]) -> &[u8] {
+        let (start, end) = (header.len(), header.len() + self.length);
+        let room = self.room.bytes();
+        if start < HEADER {
+            // Of less payload there are fewer checksums.
+            room.copy_within(HEADER..HEADER + self.length, start);
+        }
+        room[..start].copy_from_slice(header);
+        let whole = end.next_multiple_of(BLOCK as usize);
+        room[end..whole].fill(0);
+        &room[..whole]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extent::ExtentId;
+    use crate::segment::FrameHeader;
+    use bytes::Bytes;
+
+    #[test]
+    fn a_frame_is_the_same_however_its_payload_came() {
+        let rooms = Arc::new(Rooms::default());
+        for length in [1, 4000, 4096, 65_535, 65_536, 300_000, CAPACITY - 1, CAPACITY] {
+            let payload: Vec<u8> = (0..length).map(|i| (i % 251) as u8 + 1).collect();
+            for piece in [1 << 20, 70_001] {
+                let mut gathered = Gathered::new(&rooms, CAPACITY);
+                let taken: usize = payload.chunks(piece).map(|bytes| gathered.push(bytes)).sum();
+                assert_eq!((taken, gathered.is_full()), (length, length == CAPACITY));
+                let sums = gathered.sums().unwrap();
+                assert_eq!(Some(&sums), Checksums::of(&[Bytes::from(payload.clone())]).as_ref(), "{length}");
+                let header = FrameHeader { id: ExtentId::new(3, 1), salt: 4, sums }.encode();
+                let frame = gathered.frame(&header);
+                let expected = [header, payload.clone()].concat();
+                assert_eq!((frame.as_ptr().addr() as u64 % BLOCK, frame.len() as u64 % BLOCK), (0, 0));
+                assert_eq!(frame[..expected.len()], expected, "{length}");
+                assert!(frame.len() < expected.len() + BLOCK as usize);
+                assert!(
+                    frame[expected.len()..].iter().all(|b| *b == 0),
+                    "nothing of an earlier frame is left"
+                );
+            }
+        }
+        assert_eq!(rooms.0.lock().len(), 1, "the memory is used again");
+    }
+
+    #[test]
+    fn what_has_no_room_is_not_taken() {
+        for (asked, capacity) in [(CAPACITY, CAPACITY), (70_000, 70_000), (CAPACITY + 1, CAPACITY)] {
+            let mut gathered = Gathered::new(&Arc::default(), asked);
+            assert!(gathered.sums().is_none());
+            assert_eq!(gathered.push(&[1; 10]), 10);
+            assert_eq!(gathered.push(&vec![2; CAPACITY]), capacity - 10);
+            assert_eq!(gathered.push(&[3; 10]), 0);
+            assert!(gathered.is_full());
+        }
+    }
+}

@@ -19,7 +19,6 @@ use lazuli_store::{
 };
 use tokio::task::JoinSet;
 
-use super::histogram::Latency;
 use super::progress::Progress;
 use super::raw::{self, GrowingFile};
 use super::report::{Goal, Measurement, OURS, Section, Series, ratio};
@@ -125,27 +124,26 @@ async fn commits(
     scratch: &Path,
     section: &mut Section,
 ) -> Result<(), BenchError> {
-    let dir = subdirectory(scratch, "commits")?;
-    let (store, space) = open(&dir).await?;
+    let mut turns = vec![];
+    for committers in &plan.committers {
+        let dir = subdirectory(scratch, &format!("{committers} committers"))?;
+        turns.push(Turn { committers: *committers, dir, next: Arc::default() });
+    }
     let mut file = GrowingFile::create(scratch)?;
-    let next = Arc::new(AtomicU64::new(0));
-    let mut measured = vec![(vec![], vec![]); plan.committers.len()];
+    let mut measured = vec![(vec![], vec![]); turns.len()];
     for _ in 0..plan.rounds {
-        for (committers, (ours, theirs)) in plan.committers.iter().zip(&mut measured) {
+        for (turn, (ours, theirs)) in turns.iter().zip(&mut measured) {
             progress.step("store: fdatasync");
             let (raw, grown) = file.round(plan.slice).await?;
             theirs.push(raw);
             file = grown;
-            progress.step(format!("store: {committers} committers"));
-            let workers =
-                (0..*committers).map(|_| Committer { store: store.clone(), space, next: next.clone() });
-            let (round, _) = round(workers.collect(), Pace::full(Duration::ZERO, plan.slice)).await?;
-            ours.push(round);
+            progress.step(format!("store: {} committers", turn.committers));
+            ours.push(turn.round(plan.slice).await?);
         }
     }
-    store.close();
-    drop(store);
-    std::fs::remove_dir_all(&dir).map_err(BenchError::at(&dir))?;
+    for Turn { dir, .. } in turns {
+        std::fs::remove_dir_all(&dir).map_err(BenchError::at(&dir))?;
+    }
     for (committers, (ours, theirs)) in plan.committers.iter().zip(&measured) {
         let series = vec![Series::of_rounds(OURS, ours), Series::of_rounds("fdatasync", theirs)];
         let measurement = Measurement::new(format!("commits, {committers} at a time"), "commits/s", series);
@@ -155,13 +153,34 @@ async fn commits(
     Ok(())
 }
 
+/// A number of committers and their store. It is open only in their turns, so that nobody pays for what others left to be
+/// merged, and they themselves do.
+struct Turn {
+    committers: usize,
+    dir: PathBuf,
+    /// Rows so far.
+    next: Arc<AtomicU64>,
+}
+
+impl Turn {
+    async fn round(&self, slice: Duration) -> Result<Round, BenchError> {
+        let (store, space) = open(&self.dir).await?;
+        let committer = || Committer { store: store.clone(), space, next: self.next.clone() };
+        let workers = std::iter::repeat_with(committer).take(self.committers).collect();
+        let (round, workers) = round(workers, Pace::full(Duration::ZERO, slice)).await?;
+        drop(workers);
+        store.close();
+        Ok(round)
+    }
+}
+
 /// How many times as long as a sync the slowest hundredth of the commits took: of rounds that ran side by side, the median,
-/// as of rates.
+/// as of rates; and a sync takes what the raw rate says.
 fn tail(ours: &[Round], raw: &[Round]) -> Option<f64> {
-    let of = |rounds: &[Round], quantile: fn(Latency) -> f64| -> Vec<f64> {
-        rounds.iter().map(|round| round.latency.latency().map_or(0.0, quantile)).collect()
-    };
-    ratio(&of(ours, |latency| latency.p99_us), &of(raw, |latency| latency.p50_us))
+    let p99 = |round: &Round| round.latency.latency().map_or(0.0, |latency| latency.p99_us);
+    let ours: Vec<_> = ours.iter().map(p99).collect();
+    let raw: Vec<_> = raw.iter().map(|round| 1e6 / round.per_s).collect();
+    ratio(&ours, &raw)
 }
 
 fn commit_goal(committers: usize, measurement: &Measurement, tail: Option<f64>) -> Option<Goal> {

@@ -32,7 +32,8 @@ impl FileService {
     pub(crate) async fn list_directories_and_files(&self, request: Request) -> Result<Response, Refusal> {
         let page = Page::parse(ServiceKind::File, &request.query, MAX_RESULTS)?;
         let include = request.query.list("include", &INCLUDES)?;
-        let extended = request.headers.flag("x-ms-file-extended-info")?.unwrap_or_default();
+        // What it asks for is always told, and goes without saying where something is to be included.
+        request.headers.flag("x-ms-file-extended-info")?;
         let target = self.target(&request).await?;
         let Some(directory) = self.walk(target.share.space, &target.path, target.at).await? else {
             return Err(self.missing(&target).await?.into());
@@ -71,7 +72,7 @@ impl FileService {
                     break 'page Some(name);
                 }
                 if !going.contains(&node.id) {
-                    entry(&mut xml, &node, &include, extended);
+                    entry(&mut xml, &node, &include);
                     listed += 1;
                 }
             }
@@ -82,7 +83,7 @@ impl FileService {
     }
 }
 
-fn entry(xml: &mut xml::Writer, node: &Node, include: &[Include], extended: bool) {
+fn entry(xml: &mut xml::Writer, node: &Node, include: &[Include]) {
     xml.open(if node.is_directory() { "Directory" } else { "File" });
     xml.text("FileId", node.id.0);
     xml.name("Name", &node.name);
@@ -90,7 +91,7 @@ fn entry(xml: &mut xml::Writer, node: &Node, include: &[Include], extended: bool
     if !node.is_directory() {
         xml.text("Content-Length", node.length());
     }
-    let asked = |what| extended && include.contains(&what);
+    let asked = |what| include.contains(&what);
     if asked(Include::Timestamps) {
         let properties = &node.properties;
         xml.text("CreationTime", date::iso8601(properties.created));

@@ -54,7 +54,7 @@ impl FileService {
         let pin = self.extents.pins().pin();
         let touched = opens::touched(range);
         let (node, parent) = self.file_to_read(&request, FileUse::Read, touched).await?;
-        let Some(file) = &node.file else { return Err(ErrorCode::ResourceNotFound.into()) };
+        let Some(file) = &node.file else { return Err(ErrorCode::ResourceTypeMismatch.into()) };
         let held = pin.hold([&file.content]);
         let length = file.content.len();
         let part = range.map(|range| range.within(length)).transpose()?;
@@ -140,7 +140,7 @@ impl FileService {
         conditions.check_write()?;
         let id = lease_id(&request.headers)?;
         let target = self.target(request).await?;
-        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceNotFound)?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
         self.edit(&spot, FileUse::PutRange, |view, mut node| {
             let lease = admit_write(&node, id)?;
             conditions.evaluate_write(node.validators())?;
@@ -171,7 +171,7 @@ impl FileService {
         let id = lease_id(&request.headers)?;
         let target = self.target(&request).await?;
         let permission = self.permission_key(target.share.space, sent.permission.as_ref()).await?;
-        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceNotFound)?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
         let usage = if length.is_some() { FileUse::PutRange } else { FileUse::Write };
         let node = self.edit(&spot, usage, |view, mut node| {
             let lease = admit_write(&node, id)?;

@@ -19,7 +19,7 @@ use crate::record::{File, Node, NodeId, SmbProperties};
 use crate::reply::validators;
 use crate::smb_properties::{ARCHIVE, NORMAL, Permission, Purpose, SentProperties};
 use crate::source::{Place, Source};
-use crate::tree::check_replaced;
+use crate::tree::check_kind;
 
 const MODE: &str = "x-ms-file-permission-copy-mode";
 
@@ -41,7 +41,7 @@ impl FileService {
         let copied = self.change_child(&spot, FileUse::Create, |view, old| {
             let mut lease = FileLease::AVAILABLE;
             if let Some(old) = &old {
-                check_replaced(old, false)?;
+                check_kind(old, false)?;
                 lease = admit_write(old, lease_id)?;
                 if !wanted.ignores_read_only {
                     check_writable(old)?;
@@ -99,7 +99,7 @@ impl FileService {
         }
         let lease_id = lease_id(&request.headers)?;
         let target = self.target(&request).await?;
-        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceNotFound)?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
         let aborted = self.change_child(&spot, FileUse::PutRange, |view, old| {
             let mut node = existing_file(old)?;
             let lease = admit_lease(&node, lease_id)?;

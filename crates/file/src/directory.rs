@@ -13,7 +13,7 @@ use crate::opens::{Admission, FileKey};
 use crate::record::{Node, NodeId, Own};
 use crate::reply::{put, validators};
 use crate::smb_properties::{self, Purpose, SentProperties};
-use crate::tree::{Entry, Spot, Target, check_kind, check_replaced, entry};
+use crate::tree::{Entry, Spot, Target, check_kind, check_seen, entry};
 use crate::usage::Reservation;
 use crate::{FileService, INHERITED_PERMISSION, keys};
 
@@ -36,7 +36,7 @@ impl FileService {
         made.await?;
         let created = self.change_child(&spot, FileUse::Look, |view, old| {
             if let Some(old) = &old {
-                check_replaced(old, true)?;
+                check_kind(old, true)?;
                 return Err(ErrorCode::ResourceAlreadyExists.into());
             }
             let node = Node {
@@ -107,7 +107,7 @@ impl FileService {
     /// Get Directory Properties.
     pub(crate) async fn get_directory_properties(&self, request: Request) -> Result<Response, Refusal> {
         let (node, parent) = self.find(&request).await?;
-        check_kind(&node, true)?;
+        check_seen(&node, true)?;
         let mut response = written(StatusCode::OK, &node, parent);
         node.metadata.write_headers(&mut response.headers);
         put(&mut response.headers, "x-ms-server-encrypted", "true");
@@ -117,7 +117,7 @@ impl FileService {
     /// Get Directory Metadata.
     pub(crate) async fn get_directory_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let (node, _) = self.find(&request).await?;
-        check_kind(&node, true)?;
+        check_seen(&node, true)?;
         let mut response = Response::empty(StatusCode::OK);
         validators(&mut response.headers, node.validators());
         node.metadata.write_headers(&mut response.headers);

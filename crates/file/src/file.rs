@@ -19,7 +19,7 @@ use crate::pending::check_no_pending_copy;
 use crate::record::{ContentHeaders, File, Node, NodeId};
 use crate::reply::{put, validators};
 use crate::smb_properties::{Purpose, READ_ONLY, SentProperties};
-use crate::tree::{Target, check_kind, check_replaced};
+use crate::tree::{Target, check_kind, check_seen};
 
 /// The longest file: 4 TiB.
 pub(crate) const MAX_FILE_BYTES: i64 = 4 << 40;
@@ -52,7 +52,7 @@ impl FileService {
         let created = self.change_child(&spot, FileUse::Create, |view, old| {
             let mut lease = FileLease::AVAILABLE;
             if let Some(old) = &old {
-                check_replaced(old, false)?;
+                check_kind(old, false)?;
                 lease = admit_write(old, lease_id)?;
                 check_writable(old)?;
             }
@@ -113,7 +113,7 @@ impl FileService {
         conditions.check_write()?;
         let id = lease_id(&request.headers)?;
         let target = self.target(&request).await?;
-        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceNotFound)?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
         let changed = self.change_child(&spot, FileUse::Write, |view, old| {
             let mut node = existing_file(old)?;
             let lease = admit_write(&node, id)?;
@@ -136,7 +136,7 @@ impl FileService {
         conditions.check_write()?;
         let id = lease_id(&request.headers)?;
         let target = self.target(&request).await?;
-        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceNotFound)?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
         let mut released = 0;
         let deleted = self.change_child(&spot, FileUse::Delete, |_, old| {
             let node = existing_file(old)?;
@@ -175,7 +175,8 @@ impl FileService {
         let mut admission = self.opens.admission(target.patience);
         loop {
             let (node, parent) = self.find_target(target).await?;
-            check_kind(&node, false)?;
+            let check = if usage == FileUse::Look { check_seen } else { check_kind };
+            check(&node, false)?;
             if let Some(file) = &node.file {
                 let admitted = file.lease.admits(Access::Read, id);
                 admitted.map_err(|refusal| Refusal::lease(refusal, Leased::File))?;

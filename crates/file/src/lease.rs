@@ -19,7 +19,7 @@ impl FileService {
         let generated = LeaseId::from_bytes(uuid::Uuid::new_v4().into_bytes());
         let action = file_lease_action(&request.headers, generated)?;
         let target = self.target(&request).await?;
-        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceNotFound)?;
+        let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
         let mut admission = self.admission(&spot);
         let node = loop {
             let leased = self.change_row(&spot, |_, old| {

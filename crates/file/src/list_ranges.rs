@@ -35,7 +35,7 @@ impl FileService {
         let page = Page::parse(&request.query)?;
         let pin = self.extents.pins().pin();
         let (node, _) = self.file_to_read(&request, FileUse::Read, opens::touched(None)).await?;
-        let Some(file) = &node.file else { return Err(ErrorCode::ResourceNotFound.into()) };
+        let Some(file) = &node.file else { return Err(ErrorCode::ResourceTypeMismatch.into()) };
         let _held = pin.hold([&file.content]);
         let length = file.content.len();
         let previous = self.previous(&request, file).await?;

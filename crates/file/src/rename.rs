@@ -23,7 +23,7 @@ use crate::names::{self, Name};
 use crate::opens::{Admission, FileKey, PATIENCE};
 use crate::record::{Node, NodeId};
 use crate::smb_properties::{Purpose, SentProperties};
-use crate::tree::{Entry, Spot, check_kind, check_replaced, entry};
+use crate::tree::{Entry, Spot, check_kind, entry};
 use crate::usage::Reservation;
 use crate::{FileService, keys, share_gone};
 
@@ -357,7 +357,7 @@ impl Rename {
                 return Err(ErrorCode::ResourceAlreadyExists.into());
             }
             Some(there) => {
-                check_replaced(there, false)?;
+                check_kind(there, false)?;
                 admit_write(there, self.target_lease)?;
                 if !self.ignores_read_only {
                     check_writable(there)?;

@@ -86,7 +86,7 @@ impl FileService {
         let pin = self.extents.pins().pin();
         let (node, _) = self.file_at(&target, None, FileUse::Read, touched).await?;
         check_no_pending_copy(&node)?;
-        let Some(file) = &node.file else { return Err(ErrorCode::ResourceNotFound.into()) };
+        let Some(file) = &node.file else { return Err(ErrorCode::ResourceTypeMismatch.into()) };
         let held = pin.hold([&file.content]);
         Ok(Source {
             shown_url: url.shown(),

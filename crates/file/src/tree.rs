@@ -220,14 +220,14 @@ pub(crate) fn patience(query: &Query) -> Result<Duration, Refusal> {
     })
 }
 
-/// Refuses what is of the other kind than the operation is for: it does not see it.
+/// Refuses what is of the other kind than the operation is for.
 pub(crate) fn check_kind(node: &Node, is_directory: bool) -> Result<(), Refusal> {
-    if node.is_directory() == is_directory { Ok(()) } else { Err(ErrorCode::ResourceNotFound.into()) }
+    if node.is_directory() == is_directory { Ok(()) } else { Err(ErrorCode::ResourceTypeMismatch.into()) }
 }
 
-/// Refuses to put a directory or a file where there is one of the other kind.
-pub(crate) fn check_replaced(old: &Node, is_directory: bool) -> Result<(), Refusal> {
-    check_kind(old, is_directory).map_err(|_| ErrorCode::ResourceTypeMismatch.into())
+/// The same for who only looks: to him it is not there. So clients find out which of the two a path leads to.
+pub(crate) fn check_seen(node: &Node, is_directory: bool) -> Result<(), Refusal> {
+    check_kind(node, is_directory).map_err(|_| ErrorCode::ResourceNotFound.into())
 }
 
 /// The directory at the end of these, which lie in each other; the root if there are none.

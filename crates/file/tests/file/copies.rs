@@ -86,7 +86,7 @@ async fn bad_sources_are_refused_and_nothing_changes() {
         server.signed("PUT", "/docs/target", &format!("x-ms-copy-source: {source}"), "").await
     };
     copy(url(&server, "none")).await.refused(404, "ResourceNotFound");
-    copy(url(&server, "d")).await.refused(404, "ResourceNotFound");
+    copy(url(&server, "d")).await.refused(409, "ResourceTypeMismatch");
     copy("nonsense".into()).await.refused(400, "InvalidHeaderValue");
     copy(url(&server, "a:b")).await.refused(400, "InvalidFileOrDirectoryPathName");
     server.get("/docs/target", "").await.refused(404, "ResourceNotFound");

@@ -191,5 +191,5 @@ async fn bad_lease_requests_are_refused() {
     }
     act(&server, "no", &acquire(None)).await.refused(404, "ResourceNotFound");
     server.put("/docs/d?restype=directory", "", "").await.expect(201);
-    act(&server, "d", &acquire(None)).await.refused(404, "ResourceNotFound");
+    act(&server, "d", &acquire(None)).await.refused(409, "ResourceTypeMismatch");
 }

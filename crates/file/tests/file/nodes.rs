@@ -38,15 +38,16 @@ async fn directories_and_files_are_not_mistaken_for_each_other() {
     make_directory(&server, "d").await;
     make_file(&server, "f", 1).await;
     // What the Azure CLI relies on to tell which of the two a path leads to.
-    server.get("/docs/d", "").await.refused(404, "ResourceNotFound");
+    server.call("HEAD", "/docs/d", "", "").await.refused(404, "ResourceNotFound");
     server.get("/docs/f?restype=directory", "").await.refused(404, "ResourceNotFound");
     let file = "x-ms-type: file\nx-ms-content-length: 1";
     server.put("/docs/d", file, "").await.refused(409, "ResourceTypeMismatch");
     server.put("/docs/f?restype=directory", "", "").await.refused(409, "ResourceTypeMismatch");
     server.put("/docs/d?restype=directory", "", "").await.refused(409, "ResourceAlreadyExists");
-    server.put("/docs/d?comp=metadata", "", "").await.refused(404, "ResourceNotFound");
-    server.delete("/docs/d", "").await.refused(404, "ResourceNotFound");
-    server.delete("/docs/f?restype=directory", "").await.refused(404, "ResourceNotFound");
+    server.get("/docs/d", "").await.refused(409, "ResourceTypeMismatch");
+    server.put("/docs/d?comp=metadata", "", "").await.refused(409, "ResourceTypeMismatch");
+    server.delete("/docs/d", "").await.refused(409, "ResourceTypeMismatch");
+    server.delete("/docs/f?restype=directory", "").await.refused(409, "ResourceTypeMismatch");
 }
 
 #[tokio::test]

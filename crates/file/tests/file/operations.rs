@@ -135,7 +135,7 @@ async fn bad_requests_answer_with_the_documented_code() {
         ("PUT /docs/F?restype=directory", "", "", 409, "ResourceTypeMismatch"),
         ("GET /docs/none?restype=directory", "", "", 404, "ResourceNotFound"),
         ("GET /docs/f?restype=directory", "", "", 404, "ResourceNotFound"),
-        ("GET /docs/d", "", "", 404, "ResourceNotFound"),
+        ("GET /docs/d", "", "", 409, "ResourceTypeMismatch"),
         ("DELETE /docs/none?restype=directory", "", "", 404, "ResourceNotFound"),
         ("GET /docs?restype=directory&comp=list&maxresults=0", "", "", 400, "OutOfRangeQueryParameterValue"),
         ("GET /docs?restype=directory&comp=list&maxresults=x", "", "", 400, "InvalidQueryParameterValue"),

@@ -197,7 +197,7 @@ impl Model {
             Step::Delete(kind, path) => match self.kind(path) {
                 None if *kind == Kind::File && !self.has_parent(path) => (404, "ParentNotFound"),
                 None => (404, "ResourceNotFound"),
-                Some(there) if there != *kind => (404, "ResourceNotFound"),
+                Some(there) if there != *kind => (409, "ResourceTypeMismatch"),
                 Some(_) if self.below(path).next().is_some() => (409, "DirectoryNotEmpty"),
                 Some(_) => {
                     self.0.remove(path);
@@ -221,7 +221,7 @@ impl Model {
             return (409, "InvalidRenameSourcePath");
         }
         if there != kind {
-            return (404, "ResourceNotFound");
+            return (409, "ResourceTypeMismatch");
         }
         if from != to {
             match self.kind(to) {

@@ -53,7 +53,7 @@ async fn an_empty_directory_is_deleted_and_one_with_something_in_it_is_not() {
 async fn what_cannot_be_deleted_as_a_directory() {
     let server = start().await;
     make_file(&server, "f", 1).await;
-    server.delete("/docs/f?restype=directory", "").await.refused(404, "ResourceNotFound");
+    server.delete("/docs/f?restype=directory", "").await.refused(409, "ResourceTypeMismatch");
     server.delete("/docs/no/d?restype=directory", "").await.refused(404, "ResourceNotFound");
     server.delete("/docs?restype=directory", "").await.refused(409, "CannotDeleteFileOrDirectory");
     let read_only = "x-ms-file-attributes: ReadOnly";
@@ -167,8 +167,8 @@ async fn what_cannot_be_renamed() {
     rename(&server, "no", "g", "").await.refused(404, "ResourceNotFound");
     rename(&server, "no/no", "g", "").await.refused(404, "ResourceNotFound");
     rename(&server, "f", "no/g", "").await.refused(404, "ParentNotFound");
-    rename(&server, "a", "g", "").await.refused(404, "ResourceNotFound");
-    rename_directory(&server, "f", "g", "").await.refused(404, "ResourceNotFound");
+    rename(&server, "a", "g", "").await.refused(409, "ResourceTypeMismatch");
+    rename_directory(&server, "f", "g", "").await.refused(409, "ResourceTypeMismatch");
     rename(&server, "f", "a", "").await.refused(409, "ResourceAlreadyExists");
     rename(&server, "f", "a", REPLACE).await.refused(409, "ResourceTypeMismatch");
     rename_directory(&server, "a", "c", REPLACE).await.refused(409, "ResourceAlreadyExists");

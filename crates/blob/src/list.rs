@@ -29,6 +29,8 @@ const FIRST_CHUNK: usize = 16;
 const MAX_ROWS: usize = 16_384;
 /// A page ends when it is this large.
 const MAX_PAGE_BYTES: usize = 16 << 20;
+/// So many entries tell how long a page is going to be.
+const TYPICAL: usize = 512;
 /// In a marker, the place of the current state, which comes after everything else about its blob.
 const LAST: Bytes = Bytes::from_static(&[0xFF]);
 
@@ -394,6 +396,10 @@ impl<'a> Listing<'a> {
             None => self.write_blob(name, blob, shown)?,
         }
         self.written += 1;
+        if self.written == TYPICAL {
+            let rest = (self.page.limit - TYPICAL) * (self.xml.written() / TYPICAL);
+            self.xml.reserve(rest.min(MAX_PAGE_BYTES));
+        }
         Ok(true)
     }
 }

@@ -100,6 +100,11 @@ impl Writer {
         self.out.len()
     }
 
+    /// Makes room for what is going to be written, so that the text need not be moved again and again while it grows.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.out.reserve(bytes);
+    }
+
     /// The document, with everything closed that was still open.
     pub fn finish(mut self) -> String {
         while !self.open.is_empty() {
@@ -133,12 +138,17 @@ impl Writer {
     }
 }
 
+/// Whether a byte stands for itself. Without branches: so many are judged at once.
+const fn is_plain(byte: u8) -> bool {
+    (b' ' <= byte) & (byte <= b'~') & (byte != b'&') & (byte != b'<') & (byte != b'>') & (byte != b'"')
+}
+
 struct Escape<'a>(&'a mut String);
 
 impl fmt::Write for Escape<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // Almost everything that is written needs no escape.
-        if text.bytes().all(|b| matches!(b, b' '..=b'~') && !matches!(b, b'&' | b'<' | b'>' | b'"')) {
+        if text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
             self.0.push_str(text);
             return Ok(());
         }

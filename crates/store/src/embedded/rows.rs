@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lazuli_concurrency::Stamp;
 use lsm_tree::{AbstractTree, AnyTree, Guard, SeqNo};
 use xxhash_rust::xxh3::Xxh3;
@@ -29,13 +29,10 @@ impl Stored {
         bytes.freeze()
     }
 
-    fn decode(bytes: Bytes) -> Result<Self, ReadError> {
-        match bytes.first_chunk::<8>() {
-            Some(stamp) => Ok(Self {
-                token: Token(Stamp::from_ticks(u64::from_le_bytes(*stamp))),
-                value: bytes.slice(8..),
-            }),
-            None => Err(ReadError::Damaged("a row without a stamp".into())),
+    fn decode(mut bytes: Bytes) -> Result<Self, ReadError> {
+        match bytes.try_get_u64_le() {
+            Ok(stamp) => Ok(Self { token: Token(Stamp::from_ticks(stamp)), value: bytes }),
+            Err(_) => Err(ReadError::Damaged("a row without a stamp".into())),
         }
     }
 }

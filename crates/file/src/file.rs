@@ -173,20 +173,25 @@ impl FileService {
         range: ByteRange,
     ) -> Result<(Node, NodeId), Refusal> {
         let mut admission = self.opens.admission(target.patience);
+        // Of which file a row that is read from now on has everything that was written before the request came.
+        let mut admitted = None;
         loop {
+            let nobody_writes = self.opens.is_empty();
             let (node, parent) = self.find_target(target).await?;
             let check = if usage == FileUse::Look { check_seen } else { check_kind };
             check(&node, false)?;
             if let Some(file) = &node.file {
-                let admitted = file.lease.admits(Access::Read, id);
-                admitted.map_err(|refusal| Refusal::lease(refusal, Leased::File))?;
+                let leased = file.lease.admits(Access::Read, id);
+                leased.map_err(|refusal| Refusal::lease(refusal, Leased::File))?;
             }
-            if target.at != At::Now {
+            if target.at != At::Now || admitted == Some(node.id) {
                 return Ok((node, parent));
             }
             let file = FileKey::now(target.share.space, node.id);
             match admission.admit_range(file, usage, range) {
-                Ok(()) => return Ok((node, parent)),
+                Ok(()) if nobody_writes => return Ok((node, parent)),
+                // What was written may have come into the row after it was read, on behalf of somebody else.
+                Ok(()) => admitted = Some(node.id),
                 // Read again then: there may be more to see.
                 Err(refusal) if !self.again(&mut admission).await => return Err(refusal),
                 Err(_) => {}

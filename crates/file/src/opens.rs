@@ -162,7 +162,7 @@ impl OpenTable {
     }
 
     /// Whether there is nothing to know of any file.
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.known.load(Ordering::SeqCst) == 0
     }
 

@@ -50,7 +50,7 @@ async fn the_version_is_echoed_and_a_malformed_one_refused() {
         ("x-other: none", 200, "2009-09-19"),
         ("x-ms-version: 2009-01-01", 400, "2026-10-06"),
         ("x-ms-version: latest", 400, "2026-10-06"),
-        ("x-ms-version: 2099-11-05", 400, "2026-10-06"),
+        ("x-ms-version: 2099-11-05", 200, "2026-10-06"),
         ("x-ms-version: \u{e9}", 400, "2026-10-06"),
     ] {
         client.send(format!("GET /lapis/public/a HTTP/1.1\r\n{asked}\r\n\r\n")).await;

@@ -36,6 +36,9 @@ pub trait Between: Send + Sync + 'static {
         store.set_space(space, from, to).await
     }
 
+    /// Rows of a partition have been read, and are about to be given out.
+    async fn was_read(&self) {}
+
     /// A scan has given out so many rows.
     fn scanned(&self, _rows: usize) {}
 }
@@ -57,7 +60,9 @@ impl<B> Interposed<B> {
 #[async_trait]
 impl<B: Between> Store for Interposed<B> {
     async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, ReadError> {
-        self.store.read(partition, reads).await
+        let set = self.store.read(partition, reads).await;
+        self.between.was_read().await;
+        set
     }
 
     async fn scan_space(

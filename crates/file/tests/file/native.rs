@@ -1,12 +1,21 @@
 //! Files as SMB clients use them, together with requests over REST.
 
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_concurrency::{FileAccess, Timestamp};
+use lazuli_file::FileService;
 use lazuli_file::native::{
     Action, CreateRequest, Created, Disposition, Failure, Kind, NewTime, Position, PropertyChange, Removed,
     Tree,
 };
 use lazuli_file::opens::{OpenId, OpenRequest};
+use lazuli_protocol::ServiceKind;
+use lazuli_store::interposed::{Between, Interposed};
+use tokio::time::timeout;
 
 use crate::opens::request;
 use crate::support::{Server, make_directory, make_file, names, start, write};
@@ -382,6 +391,46 @@ async fn of_those_who_make_a_file_at_once_one_does() {
             server.service.close_open(id).await.unwrap();
         }
     }
+}
+
+/// Has a file made durable, once, when so many reads have come from the store and were not yet given out.
+#[derive(Clone, Default)]
+struct FlushAfter(Arc<(AtomicI64, OnceLock<(FileService, OpenId)>)>);
+
+#[async_trait]
+impl Between for FlushAfter {
+    async fn was_read(&self) {
+        let (reads, flush) = &*self.0;
+        if reads.fetch_sub(1, Ordering::SeqCst) == 1
+            && let Some((service, id)) = flush.get()
+        {
+            // Whoever reads may be making it durable himself, and is not to wait for this.
+            let _ = timeout(Duration::from_millis(200), service.flush(*id)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_written_over_smb_is_seen_over_rest_whenever_somebody_else_makes_it_durable() {
+    static BETWEEN: LazyLock<FlushAfter> = LazyLock::new(FlushAfter::default);
+    let make = |parts: lazuli_testing::Parts| {
+        let store = Interposed::new(parts.store, BETWEEN.clone());
+        FileService::new(Arc::new(store), parts.extents, parts.accounts)
+    };
+    let server = lazuli_testing::start(ServiceKind::File, make).await;
+    server.put("/docs?restype=share", "", "").await.expect(201);
+    make_file(&server, "f", 64).await;
+    let id = open(&server, "f").await;
+    let (reads, flush) = &*BETWEEN.0;
+    assert!(flush.set((server.service.clone(), id)).is_ok());
+    let mut came_between = 0;
+    for after in 1..=4u8 {
+        server.service.write_at(id, 0, Bytes::from(vec![after; 64]), false).await.unwrap();
+        reads.store(i64::from(after), Ordering::SeqCst);
+        assert_eq!(get(&server, "f").await, [after; 64], "made durable after {after} reads");
+        came_between += u8::from(reads.swap(0, Ordering::SeqCst) <= 0);
+    }
+    assert!(came_between >= 2, "a request reads the share's row and the file's");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

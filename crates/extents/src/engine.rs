@@ -24,14 +24,16 @@ use crate::sweep::{Freed, Pace};
 pub trait Extents: Send + Sync + 'static {
     /// Stores a payload of 1 byte to [`MAX_EXTENT_BYTES`](crate::MAX_EXTENT_BYTES), given in parts. It can be read at
     /// once, by this process; it is durable after the next [`sync`](Self::sync).
-    async fn append(&self, writer: &Writer, payload: Vec<Bytes>) -> Result<ExtentRef, Error>;
+    async fn append(&self, writer: &Writer, payload: Vec<Bytes>) -> Result<ExtentRef, Error> {
+        self.append_then(writer, Payload::Parts(payload), Next::Any).await
+    }
+
+    /// The same, with a word on what comes next.
+    async fn append_then(&self, writer: &Writer, payload: Payload, next: Next) -> Result<ExtentRef, Error>;
 
     /// Begins an extent whose payload arrives bit by bit: so many bytes of it, [`preferred_bytes`](Self::preferred_bytes)
     /// at most.
     fn gather(&self, bytes: usize) -> Gathered;
-
-    /// The same as [`append`](Self::append) for a payload that was gathered.
-    async fn append_gathered(&self, writer: &Writer, payload: Gathered) -> Result<ExtentRef, Error>;
 
     /// Returns when everything that was appended before the call is durable. Calls made at the same time share the cost.
     async fn sync(&self) -> Result<(), Error>;
@@ -63,6 +65,25 @@ pub trait Extents: Send + Sync + 'static {
     fn pin(&self) -> Pin {
         self.pins().pin()
     }
+}
+
+/// What an extent is made of.
+#[derive(Debug)]
+pub enum Payload {
+    /// Parts, one behind the other.
+    Parts(Vec<Bytes>),
+    /// What was gathered.
+    Gathered(Box<Gathered>),
+}
+
+/// What an append is followed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Who knows.
+    Any,
+    /// A [`sync`](Extents::sync), at once: it may as well begin when the append ends, where it ends. The call is still
+    /// needed, and finds little to do.
+    Sync,
 }
 
 /// The set of what was found to live, in the terms of an engine.

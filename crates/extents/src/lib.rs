@@ -34,7 +34,7 @@ pub mod conformance;
 #[doc(hidden)]
 pub mod fuzz;
 
-pub use engine::{Extents, Mark, SWEEP_MIN_BYTES, Space};
+pub use engine::{Extents, Mark, Next, Payload, SWEEP_MIN_BYTES, Space};
 pub use extent::{Error, ExtentId, ExtentRef, MAX_EXTENT_BYTES};
 pub use gather::Gathered;
 pub use local::{

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::engine::{Extents, Mark, Space};
+use crate::engine::{Extents, Mark, Next, Payload, Space};
 use crate::extent::{Error, ExtentRef};
 use crate::gather::{self, Gathered, Rooms};
 use crate::pin::{Pins, Writer};
@@ -52,7 +52,7 @@ const MAX_READ_IN_PLACE: u32 = 256 << 10;
 pub struct Options {
     /// Bytes in a segment at most: 16 MiB to 256 MiB.
     pub segment_bytes: u64,
-    /// Bytes set aside at a time for appending.
+    /// Bytes set aside at a time for appending; where much is stored, up to four times as many.
     pub grow_bytes: u64,
 }
 
@@ -202,19 +202,24 @@ async fn blocking<T: Send + 'static>(
 
 #[async_trait]
 impl Extents for LocalExtents {
-    async fn append(&self, writer: &Writer, payload: Vec<Bytes>) -> Result<ExtentRef, Error> {
+    async fn append_then(&self, writer: &Writer, payload: Payload, next: Next) -> Result<ExtentRef, Error> {
         // The clone keeps the writer until the write is over, even if nobody waits for it any more.
         let (shared, writer) = (self.0.clone(), writer.clone());
-        blocking(move || shared.append(&writer, &payload)).await
+        blocking(move || {
+            let extent = match payload {
+                Payload::Parts(parts) => shared.append(&writer, &parts),
+                Payload::Gathered(gathered) => shared.append_gathered(&writer, *gathered),
+            }?;
+            if next == Next::Sync {
+                GroupSync::sync_here(shared);
+            }
+            Ok(extent)
+        })
+        .await
     }
 
     fn gather(&self, bytes: usize) -> Gathered {
         Gathered::new(&self.0.rooms, bytes)
-    }
-
-    async fn append_gathered(&self, writer: &Writer, payload: Gathered) -> Result<ExtentRef, Error> {
-        let (shared, writer) = (self.0.clone(), writer.clone());
-        blocking(move || shared.append_gathered(&writer, payload)).await
     }
 
     async fn sync(&self) -> Result<(), Error> {

@@ -174,7 +174,10 @@ impl Shared {
     /// Sets room aside for one frame at least, and for more if there is enough.
     fn make_room(&self, active: &mut Active, need: u64) -> Result<(), Error> {
         let least = active.end + need;
-        let most = (active.room + self.options.grow_bytes).clamp(least, self.options.segment_bytes);
+        // To set room aside takes the file system a while, and everybody waits: where much lies, much is set aside.
+        let (_, allocated) = self.directory.totals();
+        let grow = (allocated / 8).clamp(self.options.grow_bytes, 4 * self.options.grow_bytes);
+        let most = (active.room + grow).clamp(least, self.options.segment_bytes);
         let allocate = |to| self.disk.allocate(&active.file, active.room, to).map(|()| to);
         active.room = match allocate(most) {
             Err(e) if is_full(e) => allocate(least),

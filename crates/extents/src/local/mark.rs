@@ -3,7 +3,12 @@
 //! Nothing is remembered between two sweeps. What is free is a hole; a segment that takes no more than what lives in it
 //! has nothing to free, and otherwise punching a hole twice does no harm. Torn frames and remains of a crash are freed
 //! like everything else that nobody refers to, without being looked at.
+//!
+//! All of that in small steps. A file system may take its time for what it frees, and lets those wait meanwhile who want
+//! something made durable: one that tells the disk of it at once takes 40 ms for a segment.
 
+use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +27,10 @@ use crate::sweep::{Freed, Pace};
 
 /// Bytes of its own that a file system may count for a file. Less is not worth punching.
 const SLACK: u64 = 4 * BLOCK;
+
+/// Bytes, and holes, that are freed in one step.
+const STEP_BYTES: u64 = 8 << 20;
+const STEP_HOLES: usize = 256;
 
 /// A mark over segment files.
 pub(crate) struct LocalMark {
@@ -90,9 +99,8 @@ impl Mark for LocalMark {
             if segment > self.horizon.segment() {
                 break;
             }
-            let (shared, horizon) = (self.shared.clone(), self.horizon);
             let blocks = self.live.remove(segment).unwrap_or_default();
-            let one = blocking(move || free_segment(&shared, segment, &blocks, horizon)).await?;
+            let one = self.free_segment(segment, blocks, pace).await?;
             freed.bytes += one.bytes;
             freed.segments += one.segments;
             pace.rest().await;
@@ -102,36 +110,125 @@ impl Mark for LocalMark {
     }
 }
 
-/// Frees what is dead of a segment, up to the horizon.
-fn free_segment(shared: &Shared, segment: u64, live: &Blocks, horizon: ExtentId) -> Result<Freed, Error> {
-    let Some(file) = shared.directory.file(segment)? else { return Ok(Freed::default()) };
-    let before = disk::allocated(&file)?;
-    let closed = segment < horizon.segment();
-    if closed && live.end() == 0 && segment < shared.directory.highest() {
-        // The highest stays, so that its number is not used again.
-        shared.directory.remove(segment)?;
-        return Ok(Freed { bytes: before, segments: 1, live_bytes: 0 });
-    }
-    let end = if closed {
-        // Nobody appends here any more: the end can go as a whole, what was set aside and never written included.
-        let end = live.end().max(1);
-        if u64::from(end) * BLOCK < file.metadata()?.len() {
-            ftruncate(&*file, u64::from(end) * BLOCK)?;
-        }
-        end
-    } else {
-        u32::from(horizon.block())
-    };
-    if !closed || disk::allocated(&file)? > (live.count() + 1) * BLOCK + SLACK {
-        for run in live.dead(1..end) {
-            let (offset, length) = (u64::from(run.start) * BLOCK, u64::from(run.end - run.start) * BLOCK);
-            match fallocate(&*file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length) {
-                Ok(()) | Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => break,
-                Err(e) => return Err(e.into()),
+impl LocalMark {
+    /// Frees what is dead of a segment, up to the horizon.
+    async fn free_segment(&self, segment: u64, live: Blocks, pace: Pace) -> Result<Freed, Error> {
+        let shared = self.shared.clone();
+        let Some((file, before, length)) = blocking(move || {
+            let Some(file) = shared.directory.file(segment)? else { return Ok(None) };
+            let (before, length) = (disk::allocated(&file)?, file.metadata()?.len());
+            Ok(Some((file, before, length)))
+        })
+        .await?
+        else {
+            return Ok(Freed::default());
+        };
+        let closed = segment < self.horizon.segment();
+        let end = if closed { live.end().max(1) } else { u32::from(self.horizon.block()) };
+        if closed {
+            // Nobody appends here any more: the end can go as a whole, what was set aside and never written included.
+            for length in lengths(length, u64::from(end) * BLOCK) {
+                let file = file.clone();
+                blocking(move || Ok(ftruncate(&*file, length)?)).await?;
+                pace.rest().await;
             }
         }
+        if closed && live.end() == 0 && segment < self.shared.directory.highest() {
+            // The highest stays, so that its number is not used again.
+            let shared = self.shared.clone();
+            blocking(move || Ok(shared.directory.remove(segment)?)).await?;
+            return Ok(Freed { bytes: before, segments: 1, live_bytes: 0 });
+        }
+        let allocated = disk::allocated(&file)?;
+        if !closed || allocated > (live.count() + 1) * BLOCK + SLACK {
+            let mut holes = live.dead(1..end).flat_map(pieces).peekable();
+            while holes.peek().is_some() {
+                let (step, file) = (step(&mut holes), file.clone());
+                blocking(move || Ok(punch(&file, step)?)).await?;
+                pace.rest().await;
+            }
+        }
+        let shared = self.shared.clone();
+        blocking(move || {
+            shared.directory.set_allocated(segment, &file)?;
+            Ok(Freed { bytes: before.saturating_sub(disk::allocated(&file)?), ..Freed::default() })
+        })
+        .await
     }
-    shared.directory.set_allocated(segment, &file)?;
-    Ok(Freed { bytes: before.saturating_sub(disk::allocated(&file)?), ..Freed::default() })
+}
+
+/// The lengths that a file has on its way to a lesser one.
+fn lengths(from: u64, to: u64) -> impl Iterator<Item = u64> {
+    let mut length = from;
+    std::iter::from_fn(move || {
+        length = (length > to).then(|| length.saturating_sub(STEP_BYTES).max(to))?;
+        Some(length)
+    })
+}
+
+/// A run of blocks in pieces of bytes that are no more than a step.
+fn pieces(run: Range<u32>) -> impl Iterator<Item = Range<u64>> {
+    let (start, end) = (u64::from(run.start) * BLOCK, u64::from(run.end) * BLOCK);
+    (start..end).step_by(STEP_BYTES as usize).map(move |at| at..end.min(at + STEP_BYTES))
+}
+
+/// The next few holes.
+fn step(holes: &mut impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let (mut step, mut bytes) = (vec![], 0);
+    while step.len() < STEP_HOLES
+        && bytes < STEP_BYTES
+        && let Some(hole) = holes.next()
+    {
+        bytes += hole.end - hole.start;
+        step.push(hole);
+    }
+    step
+}
+
+/// Punches holes, where the file system has any.
+fn punch(file: &File, holes: Vec<Range<u64>>) -> io::Result<()> {
+    for hole in holes {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(file, how, hole.start, hole.end - hole.start) {
+            Ok(()) | Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => break,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_cut_in_steps_to_where_it_shall_end() {
+        let cut = |from, to| lengths(from, to).collect::<Vec<_>>();
+        assert_eq!(cut(5, 5), []);
+        assert_eq!(cut(4, 5), []);
+        assert_eq!(cut(BLOCK * 2, BLOCK), [BLOCK]);
+        assert_eq!(cut(2 * STEP_BYTES + BLOCK, BLOCK), [STEP_BYTES + BLOCK, BLOCK]);
+        assert_eq!(cut(2 * STEP_BYTES, BLOCK), [STEP_BYTES, BLOCK]);
+    }
+
+    #[test]
+    fn holes_are_punched_in_steps_and_none_is_left_out() {
+        let blocks = |bytes: u64| (bytes / BLOCK) as u32;
+        let runs = [1..2, 5..5 + blocks(STEP_BYTES) + 1, 9_000..9_001];
+        let mut holes = runs.iter().cloned().flat_map(pieces).peekable();
+        let mut steps = vec![];
+        while holes.peek().is_some() {
+            steps.push(step(&mut holes));
+        }
+        assert!(
+            steps
+                .iter()
+                .all(|step| step.iter().map(|hole| hole.end - hole.start).sum::<u64>() < 2 * STEP_BYTES)
+        );
+        let bytes: u64 = steps.iter().flatten().map(|hole| hole.end - hole.start).sum();
+        assert_eq!(bytes, runs.iter().map(|run| u64::from(run.end - run.start) * BLOCK).sum::<u64>());
+        let mut many = (0..600).map(|i| i * 2 * BLOCK..(i * 2 + 1) * BLOCK);
+        assert_eq!([step(&mut many).len(), step(&mut many).len(), step(&mut many).len()], [256, 256, 88]);
+    }
 }

@@ -77,36 +77,59 @@ impl GroupSync {
             done.wait_for(|done| done.calls >= call || done.stopped).await.map_err(|_| Error::Stopped)?;
         if done.calls >= call { Ok(()) } else { Err(Error::Stopped) }
     }
+
+    /// Runs a round on this thread, unless one is running. Blocks. Whoever calls [`sync`](Self::sync) next finds that what
+    /// was noted before is durable, or is served by another round, or learns that this one failed.
+    pub(crate) fn sync_here(shared: Arc<Shared>) {
+        {
+            let mut state = shared.sync.state.lock();
+            if state.running || state.dirty.is_empty() {
+                return;
+            }
+            state.running = true;
+        }
+        if let Some(shared) = round(shared) {
+            // What this thread was asked for is done, and somebody waits for that.
+            tokio::task::spawn_blocking(move || run(shared));
+        }
+    }
 }
 
 /// Runs rounds until nobody waits.
-fn run(shared: Arc<Shared>) {
-    loop {
-        let (calls, dirty) = {
-            let mut state = shared.sync.state.lock();
-            (state.calls, std::mem::take(&mut state.dirty))
-        };
-        for (segment, file) in dirty {
-            if let Err(e) = shared.disk.sync_data(&file) {
-                // What of the segment is on disk is not known, and asking again would not tell: the kernel may have
-                // dropped the pages that it failed to write.
-                shared.stop("sync", segment, e);
-                return;
-            }
-        }
-        let last = {
-            let mut state = shared.sync.state.lock();
-            state.running = state.calls > calls;
-            !state.running
-        };
-        let done = shared.sync.done.clone();
-        if last {
-            // Let go before anybody is told, so that whoever is told may open the directory again. From here on
-            // another run may overtake this one, hence the maximum.
-            drop(shared);
-            done.send_modify(|done| done.calls = done.calls.max(calls));
-            return;
-        }
-        done.send_modify(|done| done.calls = done.calls.max(calls));
+fn run(mut shared: Arc<Shared>) {
+    while let Some(again) = round(shared) {
+        shared = again;
     }
+}
+
+/// Runs one round; there has to be another one if it gives back what it was given.
+fn round(shared: Arc<Shared>) -> Option<Arc<Shared>> {
+    let (calls, dirty) = {
+        let mut state = shared.sync.state.lock();
+        (state.calls, std::mem::take(&mut state.dirty))
+    };
+    for (segment, file) in dirty {
+        if let Err(e) = shared.disk.sync_data(&file) {
+            // What of the segment is on disk is not known, and asking again would not tell: the kernel may have
+            // dropped the pages that it failed to write.
+            shared.stop("sync", segment, e);
+            return None;
+        }
+    }
+    let last = {
+        let mut state = shared.sync.state.lock();
+        state.running = state.calls > calls;
+        !state.running
+    };
+    let done = shared.sync.done.clone();
+    // Let go before anybody is told, so that whoever is told may open the directory again. From there on another run may
+    // overtake this one, hence the maximum.
+    let again = if last {
+        drop(shared);
+        None
+    } else {
+        Some(shared)
+    };
+    done.send_modify(|done| done.calls = done.calls.max(calls));
+    again
 }

@@ -127,6 +127,49 @@ async fn those_who_wait_share_a_sync_but_never_one_that_began_before_they_asked(
 }
 
 #[tokio::test]
+async fn an_append_that_a_sync_follows_brings_it_along_unless_one_is_at_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    let syncs = || *extents.0.disk.syncs.lock();
+    let append = |next| {
+        let (extents, writer) = (extents.clone(), writer.clone());
+        let payload = Payload::Parts(vec![Bytes::from_static(b"payload")]);
+        tokio::spawn(async move { extents.append_then(&writer, payload, next).await })
+    };
+    append(Next::Any).await.unwrap().unwrap();
+    assert_eq!(syncs(), 0);
+    append(Next::Sync).await.unwrap().unwrap();
+    assert_eq!(syncs(), 1);
+    extents.sync().await.unwrap();
+    assert_eq!(syncs(), 1, "it was done");
+
+    let gate = extents.0.disk.sync_gate.lock().await;
+    let first = append(Next::Sync);
+    while syncs() < 2 {
+        tokio::task::yield_now().await;
+    }
+    // That one is at work. This one is not its business, and whoever asks now is served by another.
+    append(Next::Sync).await.unwrap().unwrap();
+    let asked = tokio::spawn({
+        let extents = extents.clone();
+        async move { extents.sync().await }
+    });
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!asked.is_finished());
+    drop(gate);
+    first.await.unwrap().unwrap();
+    asked.await.unwrap().unwrap();
+    assert_eq!(syncs(), 3);
+
+    fail(&extents, (Call::Sync, Errno::IO));
+    append(Next::Sync).await.unwrap().unwrap();
+    assert_eq!(extents.sync().await, Err(Error::Stopped), "who asks is told that it failed");
+}
+
+#[tokio::test]
 async fn a_sync_goes_on_when_the_one_who_asked_for_it_no_longer_waits() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());

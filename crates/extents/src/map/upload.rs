@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::edit::Edit;
 use super::{Content, INLINE_BYTES};
-use crate::engine::Extents;
+use crate::engine::{Extents, Next, Payload};
 use crate::extent::{Error, ExtentRef};
 use crate::gather::Gathered;
 use crate::pin::Writer;
@@ -81,7 +81,7 @@ impl Upload {
             });
             bytes.advance(gathered.push(&bytes));
             if gathered.is_full() {
-                self.send().await?;
+                self.send(Next::Any).await?;
             }
         }
         Ok(())
@@ -92,7 +92,7 @@ impl Upload {
         if !self.sent && self.gathered.is_none() && self.little <= INLINE_BYTES {
             return Ok(Content::inline(self.parts.concat()));
         }
-        self.send().await?;
+        self.send(Next::Sync).await?;
         while !self.in_flight.is_empty() {
             self.land().await?;
         }
@@ -101,17 +101,18 @@ impl Upload {
     }
 
     /// Starts to write what there is, once few enough are being written.
-    async fn send(&mut self) -> Result<(), Error> {
+    async fn send(&mut self, next: Next) -> Result<(), Error> {
         if self.in_flight.len() == MAX_IN_FLIGHT {
             self.land().await?;
         }
         let (extents, writer) = (self.extents.clone(), self.writer.clone());
-        let append = match (self.gathered.take(), std::mem::take(&mut self.parts)) {
-            (Some(payload), _) => async move { extents.append_gathered(&writer, payload).await }.boxed(),
+        let payload = match (self.gathered.take(), std::mem::take(&mut self.parts)) {
+            (Some(gathered), _) => Payload::Gathered(Box::new(gathered)),
             (None, parts) if parts.is_empty() => return Ok(()),
-            (None, parts) => async move { extents.append(&writer, parts).await }.boxed(),
+            (None, parts) => Payload::Parts(parts),
         };
-        let mut append = maybe_done(append);
+        let append = async move { extents.append_then(&writer, payload, next).await };
+        let mut append = maybe_done(append.boxed());
         // It begins when it is first asked for.
         let _ = (&mut append).now_or_never();
         self.in_flight.push_back(append);

@@ -92,6 +92,8 @@ pub(crate) enum Failure {
     Connection(String),
     /// There was none in time.
     TimedOut,
+    /// The server was not ready for a workload in time.
+    Unprepared(Duration),
     /// The request could not be made.
     Request(String),
 }
@@ -104,6 +106,7 @@ impl fmt::Display for Failure {
             Self::Wrong(what) => write!(f, "{what}"),
             Self::Connection(reason) => write!(f, "connection: {reason}"),
             Self::TimedOut => write!(f, "no answer within {} s", TIMEOUT.as_secs()),
+            Self::Unprepared(time) => write!(f, "not prepared within {} s", time.as_secs()),
             Self::Request(reason) => write!(f, "request: {reason}"),
         }
     }

@@ -3,7 +3,7 @@
 //! First it measures the store and the extents. Then it starts this very binary and the [peers](peer) that can be had
 //! here, on free ports of 127.0.0.1 and with their data on the same disk, and runs each workload on each server in
 //! turns: A B A B. It writes [a page](page) and JSON, and stops everything it started. The time is bounded: what is left
-//! of it after preparing is divided among the turns.
+//! of it is divided among the turns to come.
 
 mod beside;
 mod page;
@@ -26,6 +26,8 @@ use peer::Peer;
 const TURN: std::ops::RangeInclusive<f64> = 0.3..=5.0;
 /// The share of the time left that turns take; the rest is for cleaning up, stopping and what takes longer.
 const MEASURED: f64 = 0.85;
+/// How long a server may take to be prepared for a workload.
+const PREPARING: Duration = Duration::from_secs(180);
 /// The share of a turn that is not counted.
 const WARM_UP: f64 = 0.2;
 /// Bytes of a body.
@@ -117,6 +119,7 @@ pub(crate) async fn run(args: CompareArgs) -> Result<(), BenchError> {
     let mut services = Section::new("services");
     let peers = start(&args, azurite, scratch.path(), &mut services).await?;
     measure(&args, &peers, end, &progress, &mut services).await?;
+    services.goals.extend(beside::peers(&services));
     services.goals.extend(beside::files(&report.sections, &services));
     report.sections.push(services);
     for peer in peers {
@@ -160,7 +163,8 @@ async fn start(
     Ok(peers)
 }
 
-/// Each workload on each server that can do it, in turns.
+/// Each workload on each server that can do it, in turns: prepared, measured and cleaned up before the next one, so that no
+/// server bears what another workload needs.
 async fn measure(
     args: &CompareArgs,
     peers: &[Peer],
@@ -169,29 +173,33 @@ async fn measure(
     section: &mut Section,
 ) -> Result<(), BenchError> {
     let shape = Shape { body_bytes: BODY_BYTES };
-    let mut contests = vec![];
-    let wanted = workload::all(shape).filter(|workload| !args.quick || !workload.takes_long());
-    for name in wanted.map(|workload| workload.name()) {
-        progress.extend(1);
-        progress.step(format!("{name}: preparing"));
-        contests.extend(Contest::start(name, shape, peers, args.concurrency.into(), section).await?);
-    }
-    let turns = contests.iter().map(|contest| contest.contenders.len()).sum::<usize>() * args.rounds();
-    let left = end.saturating_duration_since(Instant::now()).mul_f64(MEASURED);
-    let turn = (left.as_secs_f64() / turns.max(1) as f64).clamp(*TURN.start(), *TURN.end());
-    let pace =
-        Pace::full(Duration::from_secs_f64(turn * WARM_UP), Duration::from_secs_f64(turn * (1.0 - WARM_UP)));
-    progress.extend(turns);
+    let workloads: Vec<_> =
+        workload::all(shape).filter(|workload| !args.quick || !workload.takes_long()).collect();
+    let turns = |workload: &Arc<dyn Workload>| {
+        peers.iter().filter(|peer| peer.can_do(&**workload)).count() * args.rounds()
+    };
+    progress.extend(workloads.iter().map(|workload| 1 + turns(workload)).sum());
     section.notes.push(format!(
-        "{} connections with one request at a time each; {} rounds in turns, {turn:.1} s a turn; \
-         bodies of {BODY_BYTES} bytes; client and servers share the machine",
+        "{} connections with one request at a time each; {} rounds in turns of up to {} s; bodies of {BODY_BYTES} bytes; \
+         client and servers share the machine",
         args.concurrency,
-        args.rounds()
+        args.rounds(),
+        TURN.end()
     ));
     section.notes.extend(peers.iter().map(|peer| format!("{}: {}", peer.name, peer.about)));
-    for mut contest in contests {
+    for (i, workload) in workloads.iter().enumerate() {
+        let name = workload.name();
+        progress.step(format!("{name}: preparing"));
+        let Some(mut contest) = Contest::start(name, shape, peers, args.concurrency.into(), section).await?
+        else {
+            continue;
+        };
+        let left = end.saturating_duration_since(Instant::now()).mul_f64(MEASURED);
+        let turns: usize = workloads[i..].iter().map(turns).sum();
+        let turn = (left.as_secs_f64() / turns.max(1) as f64).clamp(*TURN.start(), *TURN.end());
+        let part = |share: f64| Duration::from_secs_f64(turn * share);
         for _ in 0..args.rounds() {
-            contest.round(pace, progress).await?;
+            contest.round(Pace::full(part(WARM_UP), part(1.0 - WARM_UP)), progress).await?;
         }
         let measurement = contest.finish(section).await;
         section.measurements.push(measurement);
@@ -223,10 +231,7 @@ impl Contest {
         let mut contenders = vec![];
         for peer in peers {
             let workload = workload::named(name, shape)?;
-            let can = peer.target.account.endpoint(workload.service()).is_some()
-                && (!peer.plain_files || workload.reads_plain_files())
-                && (peer.name == OURS || !workload.is_ours_alone());
-            if !can {
+            if !peer.can_do(&*workload) {
                 continue;
             }
             match begin(&workload, &peer.target, concurrency).await {
@@ -245,6 +250,8 @@ impl Contest {
     async fn round(&mut self, pace: Pace, progress: &Progress) -> Result<(), BenchError> {
         for contender in &mut self.contenders {
             progress.step(format!("{}: {}", self.name, contender.who));
+            // What the one before left to the kernel to write would be written in this one's time.
+            tokio::task::spawn_blocking(rustix::fs::sync).await?;
             contender.rounds.push(contender.running.round(pace).await?);
         }
         Ok(())
@@ -268,7 +275,8 @@ async fn begin(
     target: &Target,
     concurrency: usize,
 ) -> Result<Running, Failure> {
-    let mut running = Running::start(workload, target, concurrency).await?;
+    let starting = tokio::time::timeout(PREPARING, Running::start(workload, target, concurrency));
+    let mut running = starting.await.map_err(|_| Failure::Unprepared(PREPARING))??;
     match running.try_one().await {
         Ok(()) => Ok(running),
         Err(failure) => {

@@ -1,7 +1,9 @@
-//! Files beside blobs: what the same bytes cost in either service, and large ones beside `dd`.
+//! What is to be reached beside peers; and files beside blobs: what the same bytes cost in either service, and large ones
+//! beside `dd`.
 
 use super::super::report::{Goal, Measurement, Section};
 use super::super::text::number;
+use super::peer::{AZURITE, NGINX};
 
 /// How many times as slow as blobs files may be.
 const AT_MOST: f64 = 1.5;
@@ -17,6 +19,35 @@ const PAIRS: [(&str, &str, f64); 5] = [
     ("get-file-256m", "get-blob-256m", 1.0),
     ("list-files-100k", "list-blobs-100k", 1.0),
 ];
+
+/// How many times as much as a peer we do, at least.
+const AT_LEAST: [(&str, &str, f64); 15] = [
+    ("put-blob", AZURITE, 10.0),
+    ("get-blob", AZURITE, 15.0),
+    ("get-blob", NGINX, 0.4),
+    ("get-blob-256m", NGINX, 0.7),
+    ("put-blocks-256m", AZURITE, 10.0),
+    ("list-blobs-10k", AZURITE, 30.0),
+    ("list-blobs-100k", AZURITE, 30.0),
+    ("insert-entity", AZURITE, 5.0),
+    ("get-entity", AZURITE, 10.0),
+    ("insert-batch-100", AZURITE, 10.0),
+    ("query-partition-1000", AZURITE, 10.0),
+    ("filter-scan-100k", AZURITE, 20.0),
+    ("put-message", AZURITE, 10.0),
+    ("message-cycle-1k", AZURITE, 20.0),
+    ("message-cycle-10k", AZURITE, 200.0),
+];
+
+/// How we compare with peers, as far as they were measured.
+pub(super) fn peers(services: &Section) -> Vec<Goal> {
+    let judge = |(name, peer, at_least): &(&str, &str, f64)| {
+        let ratio = measured(services, name)?.series.iter().find(|series| series.who == *peer)?.ratio?;
+        let wanted = format!("{name}: at least {} × {peer}", number(*at_least));
+        Some(Goal::judged(wanted, format!("{} ×", number(ratio)), ratio >= *at_least))
+    };
+    AT_LEAST.iter().filter_map(judge).collect()
+}
 
 /// How files compare, as far as both were measured.
 pub(super) fn files(before: &[Section], services: &Section) -> Vec<Goal> {
@@ -39,10 +70,13 @@ pub(super) fn files(before: &[Section], services: &Section) -> Vec<Goal> {
     goals
 }
 
+fn measured<'a>(services: &'a Section, name: &str) -> Option<&'a Measurement> {
+    services.measurements.iter().find(|measurement| measurement.name == name)
+}
+
 /// Requests a second of our server.
 fn rate(services: &Section, name: &str) -> Option<f64> {
-    let measured = services.measurements.iter().find(|measurement| measurement.name == name)?;
-    measured.series.first().map(|ours| ours.median).filter(|rate| *rate > 0.0)
+    measured(services, name)?.series.first().map(|ours| ours.median).filter(|rate| *rate > 0.0)
 }
 
 /// MiB a second of `dd`, where it was measured.
@@ -61,6 +95,28 @@ mod tests {
             Measurement::new(*name, "requests/s", vec![Series::of_values(*who, vec![*rate])])
         }));
         section
+    }
+
+    #[test]
+    fn only_peers_that_were_measured_are_judged_and_by_the_ratio_of_rounds() {
+        let series = |who: &str, rate| Series::of_values(who, vec![rate]);
+        let mut services = Section::new("any");
+        let ours = |rate| series(OURS, rate);
+        services.measurements.push(Measurement::new(
+            "get-blob",
+            "requests/s",
+            vec![ours(30.0), series(AZURITE, 2.0), series(NGINX, 80.0)],
+        ));
+        services.measurements.push(Measurement::new("put-blob", "requests/s", vec![ours(30.0)]));
+        let goals = peers(&services);
+        let judged: Vec<_> = goals.iter().map(|goal| (goal.wanted.as_str(), goal.met)).collect();
+        assert_eq!(
+            judged,
+            [
+                ("get-blob: at least 15.0 × azurite", Some(true)),
+                ("get-blob: at least 0.40 × nginx", Some(false))
+            ]
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@ use super::super::BenchError;
 use super::super::account::StorageAccount;
 use super::super::client::Target;
 use super::super::report::OURS;
+use super::super::workload::Workload;
 
 const HOST: &str = "127.0.0.1";
 /// How long a server may take until it accepts connections.
@@ -29,8 +30,8 @@ const START: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(10);
 /// How long installing a peer may take.
 const INSTALL: Duration = Duration::from_secs(300);
-const NGINX: &str = "nginx";
-const AZURITE: &str = "azurite";
+pub(super) const NGINX: &str = "nginx";
+pub(super) const AZURITE: &str = "azurite";
 const AZURITE_ENTRY: &str = "dist/src/azurite.js";
 const AZURITE_VERSION: &str = "azurite@3";
 
@@ -68,6 +69,15 @@ impl FromStr for Named {
             return Err("peers are compared over plain HTTP, as ours is".into());
         }
         Ok(Self { name: name.into(), account })
+    }
+}
+
+impl Peer {
+    /// Whether a workload is for this server at all.
+    pub(super) fn can_do(&self, workload: &dyn Workload) -> bool {
+        self.target.account.endpoint(workload.service()).is_some()
+            && (!self.plain_files || workload.reads_plain_files())
+            && (self.name == OURS || !workload.is_ours_alone())
     }
 }
 

@@ -20,6 +20,9 @@ pub(crate) async fn sweep(
     pace: Pace,
 ) -> Result<Freed, String> {
     let mut sweep = Sweep::begin(extents, pace).await.map_err(|error| error.to_string())?;
+    // A client that went away took its writer along, but not what it had submitted. That is in the rows now, or never will
+    // be; what is submitted later has a writer that the sweep knows of.
+    store.settled().await.map_err(|error| error.to_string())?;
     let store = Arc::clone(store);
     let (mut finds, walk) = records::walk(readers, move |visit| {
         let mut rows = 0u64;
@@ -90,6 +93,10 @@ mod tests {
     async fn change(store: &Embedded, mutation: Mutation) {
         // A new store makes its root space behind the scenes; this waits for it.
         let _ = store.set_space(SpaceId::ROOT, None, SpaceHeader { epoch: 0, open: true }).await;
+        put(store, mutation).await;
+    }
+
+    async fn put(store: &Embedded, mutation: Mutation) {
         let rule = |_: &View<'_>| Ok::<_, ()>(Decision::Write(Change::of([mutation.clone()]), ()));
         let partition = Partition::new(SpaceId::ROOT, "p");
         transact(store, &Gate::default(), &partition, Reads::default(), rule).await.unwrap();
@@ -123,5 +130,30 @@ mod tests {
         assert!(freed.bytes >= BODY as u64 && freed.live_bytes >= BODY as u64, "{freed:?}");
         assert!(extents.space().allocated_bytes < allocated);
         assert_eq!(read_all(&extents, &kept, 0..BODY as u64, BODY).await.unwrap(), vec![1; BODY]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_a_client_has_submitted_that_went_away_is_not_freed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, extents) = open(dir.path());
+        change(&store, Mutation::Delete("row".into())).await;
+        for round in 0..100u8 {
+            let writer = extents.writer();
+            let extent = extents.append(&writer, vec![vec![round; 70_000].into()]).await.unwrap();
+            extents.sync().await.unwrap();
+            let content = Content::extent(extent);
+            let mut row = Vec::new();
+            content.encode(&mut row);
+            let row = Mutation::Put("row".into(), row.into());
+            tokio::select! {
+                biased;
+                () = put(&store, row) => unreachable!("it waits for its commit"),
+                () = std::future::ready(()) => {}
+            }
+            drop(writer);
+            sweep_all(&store, &extents).await.unwrap();
+            let read = read_all(&extents, &content, 0..70_000, 70_000).await;
+            assert_eq!(read.unwrap(), vec![round; 70_000], "round {round}");
+        }
     }
 }

@@ -46,12 +46,13 @@ impl Cached {
     fn fill(&self, file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::Result<bool> {
         while !buffer.is_empty() {
             match preadv2(file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
-                Ok(0) => break,
+                Ok(0) => return Ok(false),
                 Ok(n) => {
                     buffer = &mut buffer[n..];
                     offset += n as u64;
                 }
                 Err(Errno::INTR) => {}
+                // Linux 5.9 and 5.10 say 0 for it, too; and at the end of a file whoever may block finds out.
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                     self.supported.store(false, Ordering::Relaxed);

@@ -215,6 +215,11 @@ impl Embedded {
         !self.shared.is_stopped()
     }
 
+    /// Returns when all that was submitted before is decided, also what nobody waits for any more.
+    pub async fn settled(&self) -> Result<(), CommitError> {
+        self.shared.queue.submit(Work::Republish).await
+    }
+
     /// Finishes what waits, flushes and stops. Also done when the store is dropped.
     pub fn close(&self) {
         let Some(committer) = self.committer.lock().take() else { return };

@@ -9,6 +9,7 @@ pub(crate) mod string_to_sign;
 
 use http::{HeaderName, HeaderValue, header};
 use lazuli_concurrency::Timestamp;
+use lazuli_protocol::account::Role;
 use lazuli_protocol::policy::AccessPolicy;
 use lazuli_protocol::request::{Grant, TableRange};
 use lazuli_protocol::{Operation, Query, Refusal, ServiceKind, Version, date};
@@ -205,14 +206,16 @@ impl<'a> Sas<'a> {
                 ..Target::default()
             }),
         };
+        let since = |year, month, day| self.version.at_least(year, month, day);
         match (head.operation.service(), self.field("sr")) {
             (ServiceKind::Queue, _) => Ok(of_container()),
             (ServiceKind::Table, _) => self.table(head),
             (ServiceKind::Blob, "c") | (ServiceKind::File, "s") => Ok(of_container()),
             (ServiceKind::Blob, "b") | (ServiceKind::File, "f") => of_object(""),
-            (ServiceKind::Blob, "bs") => of_object(self.mandatory("snapshot")?),
-            (ServiceKind::Blob, "bv") => of_object(self.mandatory("versionid")?),
-            (ServiceKind::Blob, "d") => self.directory(head),
+            // Older signatures do not cover `sr`: whoever has one for a blob could make it one for a directory.
+            (ServiceKind::Blob, "bs") if since(2018, 11, 9) => of_object(self.mandatory("snapshot")?),
+            (ServiceKind::Blob, "bv") if since(2019, 12, 12) => of_object(self.mandatory("versionid")?),
+            (ServiceKind::Blob, "d") if since(2020, 2, 10) => self.directory(head),
             _ => Err(authentication_failed("sr is not a resource of this service.")),
         }
     }
@@ -307,7 +310,7 @@ impl Verified<'_> {
     /// What the signature grants, if it allows the operation now. `policy` is the one that `si` names.
     pub(crate) fn grant(&self, head: &Head<'_>, policy: &AccessPolicy) -> Result<Grant, Refusal> {
         let Self { sas, target } = self;
-        let permissions = self.permissions(head, policy)?;
+        let mut permissions = self.permissions(head, policy)?;
         let start = one_place("st", sas.moment("st")?, policy.start)?;
         let expiry =
             one_place("se", sas.moment("se")?, policy.expiry)?.ok_or_else(|| mandatory_field("se"))?;
@@ -328,8 +331,10 @@ impl Verified<'_> {
             }
             Kind::Service => permission::check_service(head, &permissions, sas.version)?,
             Kind::UserDelegation => {
-                self.check_delegation(head)?;
+                let role = self.check_delegation(head)?;
                 permission::check_service(head, &permissions, sas.version)?;
+                // A letter that the services look at: nobody passes on the right to see tags without having it.
+                permissions.retain(|letter| letter != 't' || role >= Operation::GetBlobTags.row().role);
             }
         }
         Ok(Grant {
@@ -353,21 +358,23 @@ impl Verified<'_> {
         Ok(letters)
     }
 
-    /// The key has to be valid now, and for this service; its owner has to have the right that is passed on.
-    fn check_delegation(&self, head: &Head<'_>) -> Result<(), Refusal> {
+    /// The key has to be valid now, and for this service; its owner has to have the right that is passed on. Gives
+    /// the owner's role.
+    fn check_delegation(&self, head: &Head<'_>) -> Result<Role, Refusal> {
         let key = self.sas.key_claims(head)?;
         Window { start: Some(key.start), expiry: key.expiry }.check(head.now)?;
         if key.service != letter(head.operation.service()) {
             return Err(authentication_failed("sks is not the letter of this service."));
         }
-        permission::check_role(head, key.object_id).map(|_| ())
+        permission::check_role(head, key.object_id)
     }
 
     fn table_range(&self, head: &Head<'_>) -> TableRange {
         if head.operation.service() != ServiceKind::Table || self.sas.kind != Kind::Service {
             return TableRange::default();
         }
-        let key = |name| self.sas.query.get(name).map(str::to_owned);
+        // An empty bound is signed as an absent one is, so it bounds nothing: it could be left out.
+        let key = |name| Some(self.sas.field(name)).filter(|key| !key.is_empty()).map(str::to_owned);
         TableRange {
             start_partition: key("spk"),
             start_row: key("srk"),

@@ -128,6 +128,9 @@ fn tags_versions_and_permanent_deletes_take_letters_of_their_own() {
         (Operation::PutBlob, Some(("x-ms-tags", "a=b")), "", "wt", None),
         (Operation::DeleteBlob, None, "versionid=x", "d", mismatch),
         (Operation::DeleteBlob, None, "versionid=x", "x", None),
+        // An empty id is none: it is the current blob that is deleted.
+        (Operation::DeleteBlob, None, "versionid=", "x", mismatch),
+        (Operation::DeleteBlob, None, "versionid=", "d", None),
         (Operation::DeleteBlob, None, "versionid=x&deletetype=permanent", "x", mismatch),
         (Operation::DeleteBlob, None, "versionid=x&deletetype=permanent", "y", None),
     ] {

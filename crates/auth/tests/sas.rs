@@ -4,7 +4,10 @@
 
 mod common;
 
-use common::{Ask, LATER, SV, World, account_sas, changed, container_sas, detail, operation, service_sas};
+use common::{
+    ACCOUNT, Ask, LATER, SV, World, account_sas, changed, container_sas, detail, operation, service_sas,
+};
+use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::account::Role;
 use lazuli_protocol::policy::AccessPolicy;
 use lazuli_protocol::request::{Caller, TableRange};
@@ -225,6 +228,56 @@ fn what_an_era_does_not_sign_has_no_effect() {
         world.grant(&Ask::new(Operation::QueryEntities).query(&account)).table_range,
         TableRange::default()
     );
+}
+
+#[test]
+fn a_signature_that_does_not_cover_its_kind_of_resource_cannot_become_one_of_another_kind() {
+    let world = World::new();
+    for (sv, kind, code) in [
+        ("2017-11-09", "sr=d&sdd=1", Some(ErrorCode::AuthenticationFailed)),
+        ("2017-11-09", "sr=bs&snapshot=2026-05-20T11:00:00.0000000Z", Some(ErrorCode::AuthenticationFailed)),
+        ("2017-11-09", "sr=bv&versionid=2026-05-20T11:00:00.0000000Z", Some(ErrorCode::AuthenticationFailed)),
+        ("2017-11-09", "sr=b", None),
+    ] {
+        let fields = [("sv", sv), ("sr", "b"), ("sp", "r"), ("se", LATER)];
+        let blob = service_sas(ServiceKind::Blob, "c/reports", &fields);
+        let object = if kind.starts_with("sr=d") { "reports/secret" } else { "reports" };
+        let ask = Ask::new(Operation::GetBlob).at("c", object).query(blob.replace("sr=b", kind));
+        assert_eq!(world.code(&ask), code, "{sv} {kind}");
+    }
+}
+
+#[test]
+fn kinds_of_resource_are_known_from_the_version_on_that_brought_them() {
+    let world = World::new();
+    let time = "2026-05-20T11:00:00.0000000Z";
+    for (sr, name, value, before, since) in [
+        ("bs", "snapshot", time, "2018-03-28", "2018-11-09"),
+        ("bv", "versionid", time, "2019-07-07", "2019-12-12"),
+        ("d", "sdd", "1", "2019-12-12", "2020-02-10"),
+    ] {
+        for (sv, is_known) in [(before, false), (since, true)] {
+            let timestamp = if sr == "d" { "" } else { time };
+            let resource = Resource { service: ServiceKind::Blob, account: ACCOUNT, path: "c/o", timestamp };
+            let fields = [("sv", sv), ("sr", sr), (name, value), ("sp", "r"), ("se", LATER)];
+            let query = sign::service_sas(&resource, &common::key(), &fields);
+            let refusal = world.ask(&Ask::new(Operation::GetBlob).query(query)).err();
+            let expected = if is_known { "" } else { "sr is not a resource of this service." };
+            assert_eq!(refusal.as_ref().map_or("", detail), expected, "{sr} {sv}: {refusal:?}");
+        }
+    }
+}
+
+#[test]
+fn an_empty_bound_of_a_table_sas_is_none_because_it_is_signed_as_none() {
+    let world = World::new();
+    let fields = [("sv", SV), ("tn", "t"), ("sp", "r"), ("se", LATER), ("spk", "a"), ("epk", "b")];
+    let sas = service_sas(ServiceKind::Table, "t", &fields);
+    let range = |query: String| world.grant(&Ask::new(Operation::QueryEntities).query(query)).table_range;
+    assert_eq!(range(format!("{sas}&srk=&erk=")), range(sas.clone()));
+    let bounds = range(sas);
+    assert_eq!((bounds.start_partition.as_deref(), bounds.start_row), (Some("a"), None));
+    assert_eq!((bounds.end_partition.as_deref(), bounds.end_row), (Some("b"), None));
 }
 
 #[test]

@@ -84,6 +84,15 @@ fn a_user_delegation_sas_grants_what_its_owner_may_do_and_it_says() {
 }
 
 #[test]
+fn nobody_passes_on_the_right_to_see_tags_without_having_it() {
+    for (role, granted) in [(Role::Reader, "r"), (Role::Contributor, "r"), (Role::Owner, "rt")] {
+        let world = World::new().with_role(role);
+        let grant = world.grant(&Ask::new(Operation::GetBlob).query(delegated(&[("sp", "rt")])));
+        assert_eq!(grant.permissions, granted, "{role:?}");
+    }
+}
+
+#[test]
 fn a_user_delegation_sas_ends_with_its_key() {
     let world = World::new().with_role(Role::Reader);
     let query = delegated(&[("se", "2026-05-21")]);

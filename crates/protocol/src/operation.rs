@@ -102,7 +102,7 @@ pub enum When {
     Header(&'static str),
     /// The header has this value.
     HeaderIs(&'static str, &'static str),
-    /// The query parameter is there.
+    /// The query parameter has a value: an empty one counts as none, here as in the services.
     Query(&'static str),
     /// The query parameter has this value.
     QueryIs(&'static str, &'static str),
@@ -185,7 +185,7 @@ impl When {
         match self {
             Self::Header(name) => headers.contains_key(name),
             Self::HeaderIs(name, value) => header_is(name, value),
-            Self::Query(name) => query.get(name).is_some(),
+            Self::Query(name) => query.get(name).is_some_and(|v| !v.is_empty()),
             Self::QueryIs(name, value) => query.get(name).is_some_and(|v| v.eq_ignore_ascii_case(value)),
         }
     }

@@ -106,7 +106,7 @@ impl Caller {
 /// What a shared access signature grants, for the checks that only the service can make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// The letters of `sp`, or of the stored access policy.
+    /// The letters of `sp`, or of the stored access policy; those of a user delegation that its owner has the right to.
     pub permissions: String,
     /// Table SAS: the one table it is for, in lower case. A transaction's path names none, so the service compares it.
     pub table: Option<String>,

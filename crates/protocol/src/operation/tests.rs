@@ -328,6 +328,7 @@ fn some_requests_need_other_permissions_than_their_operation_usually_does() {
         ("PUT /c?restype=container&comp=lease + x-ms-lease-action: break", "w|d", ""),
         ("PUT /c?restype=container&comp=rename", "c+d|w+d", ""),
         ("DELETE /c/b", "d", "d"),
+        ("DELETE /c/b?versionid=", "d", "d"),
         ("DELETE /c/b?versionid=1", "x", "x"),
         ("DELETE /c/b?versionid=1&deletetype=permanent", "y", "y"),
         ("PUT /c/b + x-ms-tags: a=b", "c+t|w+t", "c+t|w+t"),

@@ -2,8 +2,8 @@
 //!
 //! The machine's clock may step back, and a crash forgets what was shown. So the engine keeps a *ceiling* on disk, a
 //! little ahead of the time, and shows nothing at or above it: after a restart it goes on from the ceiling. Raising
-//! the ceiling is a commit like any other, asked for before it is reached. While a ceiling cannot be raised because
-//! the disk has failed, time stands still and commits are refused anyway.
+//! the ceiling is a commit like any other, asked for before it is reached. While a ceiling cannot be raised, because the
+//! disk is slow, full or has failed, time stands still, and a commit whose stamp is not below the ceiling is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,8 +16,9 @@ use parking_lot::{Condvar, Mutex};
 const AHEAD: Span = Span::seconds(2);
 /// A new ceiling is asked for when the time is this near to it.
 const NEAR: Span = Span::seconds(1);
-/// How long a caller waits for a ceiling that is overdue.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a caller waits for a ceiling that is overdue, on whatever thread it is. Who comes after somebody has waited in
+/// vain does not wait at all.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) struct EngineClock {
     machine: Arc<dyn Clock>,
@@ -27,6 +28,8 @@ pub(crate) struct EngineClock {
     ceiling: AtomicU64,
     /// A new ceiling has been asked for and is not there yet.
     asked: AtomicBool,
+    /// Somebody has waited for it in vain.
+    overdue: AtomicBool,
     stopped: AtomicBool,
     raised: (Mutex<()>, Condvar),
 }
@@ -39,6 +42,7 @@ impl EngineClock {
             last: AtomicU64::new(ceiling.ticks()),
             ceiling: AtomicU64::new(ceiling.ticks()),
             asked: AtomicBool::new(false),
+            overdue: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             raised: Default::default(),
         }
@@ -67,7 +71,7 @@ impl EngineClock {
             let last = self.last.load(Ordering::SeqCst);
             let next = self.machine.now().ticks().max(last + 1);
             self.make_room(next, &ask);
-            // Only a stopped engine passes its ceiling, and it commits nothing.
+            // One that is not below the ceiling is good for nothing: its commit will be refused.
             let next = next.min(self.ceiling.load(Ordering::SeqCst).saturating_sub(1)).max(last + 1);
             if self.last.compare_exchange(last, next, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 return Stamp::from_ticks(next);
@@ -89,6 +93,11 @@ impl EngineClock {
         Timestamp::from_ticks(ceiling)
     }
 
+    /// Stamps below it are good: no other start gives them out again.
+    pub(crate) fn ceiling(&self) -> Timestamp {
+        Timestamp::from_ticks(self.ceiling.load(Ordering::SeqCst))
+    }
+
     /// Whether somebody waits for a new ceiling, or will soon.
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::SeqCst)
@@ -98,8 +107,14 @@ impl EngineClock {
     pub(crate) fn raise(&self, ceiling: Timestamp) {
         self.ceiling.fetch_max(ceiling.ticks(), Ordering::SeqCst);
         self.asked.store(false, Ordering::SeqCst);
+        self.overdue.store(false, Ordering::SeqCst);
         let _held = self.raised.0.lock();
         self.raised.1.notify_all();
+    }
+
+    /// A new ceiling could not be made durable. Whoever needs one next asks again.
+    pub(crate) fn refused(&self) {
+        self.asked.store(false, Ordering::SeqCst);
     }
 
     /// No ceiling will ever be raised again.
@@ -117,13 +132,14 @@ impl EngineClock {
         if !self.asked.swap(true, Ordering::SeqCst) {
             ask();
         }
-        if wanted < ceiling {
+        if wanted < ceiling || self.overdue.load(Ordering::SeqCst) {
             return;
         }
         let deadline = Instant::now() + PATIENCE;
         let mut held = self.raised.0.lock();
         while wanted >= self.ceiling.load(Ordering::SeqCst) && !self.stopped.load(Ordering::SeqCst) {
             if self.raised.1.wait_until(&mut held, deadline).timed_out() {
+                self.overdue.store(true, Ordering::SeqCst);
                 return;
             }
             // The ceiling that was raised may have been asked for a smaller time.
@@ -177,6 +193,28 @@ mod tests {
         let restarted = EngineClock::new(machine, ceiling);
         let raise = || restarted.raise(restarted.next_ceiling());
         assert!(restarted.stamp(raise) > last);
+    }
+
+    #[test]
+    fn a_ceiling_that_was_refused_is_asked_for_again_and_only_the_first_waits_for_it() {
+        let machine = Arc::new(ManualClock::new(at(100)));
+        let clock = EngineClock::new(machine.clone(), at(100));
+        let asked = std::cell::Cell::new(0);
+        let refuse = || {
+            asked.set(asked.get() + 1);
+            clock.refused();
+        };
+        let begun = Instant::now();
+        let shown: Vec<_> = (0..50).map(|_| clock.now(refuse)).collect();
+        assert!(shown.iter().all(|now| *now == at(100)), "time stands still");
+        assert_eq!(asked.get(), 50);
+        assert!(clock.stamp(refuse).timestamp() >= clock.ceiling(), "what it stamps is refused");
+        assert!(begun.elapsed() < 3 * PATIENCE, "nobody waits after one has in vain");
+        machine.advance(Span::seconds(10));
+        let shown = clock.now(|| clock.raise(clock.next_ceiling()));
+        assert!(shown >= at(100));
+        assert_eq!(clock.now(|| ()), machine.now(), "time goes on");
+        assert!(clock.stamp(|| ()).timestamp() < clock.ceiling());
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! A disk that fails: what was acknowledged stays, and nothing more is acknowledged than the disk has taken.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use lazuli_concurrency::{Clock, ManualClock, Span, Timestamp};
+use lazuli_store::{
+    Change, Decision, Embedded, Gate, Mutation, Options, Partition, Reads, SpaceId, Store, View, transact,
+};
 use lazuli_torture::child::{Child, Entry, Parent, Silence};
 use lazuli_torture::rounds::{Round, round};
 use lazuli_torture::workload::{Acknowledged, work};
@@ -134,6 +139,45 @@ fn a_full_disk_refuses_and_recovers() {
     fs.cut(Mode::Forget, 3);
     fs.boot().expect("it boots");
     run(&fs, &mut acknowledged, |_| ());
+}
+
+/// Without room for a new ceiling time stands still; with room again it goes on, in the same process.
+#[test]
+fn time_goes_on_when_a_full_disk_has_room_again() {
+    if !require() {
+        return;
+    }
+    let fs = LossyFs::mount_temporary().expect("mounted");
+    let machine = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_000_000_000)));
+    let store = Embedded::open(fs.path(), machine.clone(), Options::SMALL).expect("it opens");
+    let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime");
+    let commit = |bytes: usize| {
+        let put = Mutation::Put("row".into(), vec![7; bytes].into());
+        let rule = |_: &View<'_>| Ok::<_, ()>(Decision::Write(Change::of([put.clone()]), ()));
+        let partition = Partition::new(SpaceId::ROOT, "p");
+        runtime.block_on(transact(&store, &Gate::default(), &partition, Reads::default(), rule)).is_ok()
+    };
+    assert!(commit(1));
+    fs.set_capacity(fs.used());
+    for bytes in [100_000, 1000, 1] {
+        assert!((0..1000).any(|_| !commit(bytes)), "the disk is full");
+    }
+    let before = store.now();
+    machine.advance(Span::seconds(60));
+    for _ in 0..20 {
+        assert!(store.now() < before + Span::seconds(3), "not above what is durable");
+    }
+    assert!(!commit(1), "nothing is stamped above it either");
+
+    fs.set_capacity(8 << 30);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.now() != machine.now() {
+        assert!(Instant::now() < deadline, "time goes on: {:?}", store.now());
+        std::thread::yield_now();
+    }
+    assert!(commit(1));
+    drop(store);
+    Embedded::open(fs.path(), machine, Options::SMALL).expect("it opens again");
 }
 
 /// Bits that flip in what was acknowledged: reported before anything is served, or they hit nothing in use. The counts,

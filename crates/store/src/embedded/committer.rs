@@ -17,11 +17,11 @@ use super::Shared;
 use super::graves::Graves;
 use super::group::{Changes, Group, Merged, Operation};
 use super::lately::Lately;
-use super::queue::{Job, Taken, Work};
+use super::queue::{GROUP_BYTES, Job, Taken, Work};
 use super::rows::{self, Preview, RangeDigest, Stored};
 use super::scheduling;
 use super::snapshot::{Headers, Snapshot};
-use crate::log::{AppendError, Log};
+use crate::log::{AppendError, Log, is_full};
 use crate::{
     Commit, CommitError, Condition, MAX_RANGE_DELETE, Mutation, RangeToken, ReadError, SpaceHeader, SpaceId,
     Token, keys,
@@ -111,6 +111,7 @@ impl Committer {
         if matches!(taken, Taken::Nothing) {
             // The note itself may be lost; but a disk that fails to write is not trusted with the next frame.
             if let Err(error) = self.log.note()
+                && !is_full(&error)
                 && !self.shared.is_stopped()
             {
                 self.shared.stop("the log could not be written", &error);
@@ -130,9 +131,16 @@ impl Committer {
         }
     }
 
-    fn commit_group(&mut self, jobs: Vec<Job>, room: Result<(), CommitError>) {
-        let mut group = Group::default();
-        let judged: Vec<_> = jobs.iter().map(|job| self.judge(&mut group, &job.work, room)).collect();
+    fn commit_group(&mut self, mut jobs: Vec<Job>, room: Result<(), CommitError>) {
+        let (mut group, mut judged) = (Group::default(), Vec::with_capacity(jobs.len()));
+        for job in &jobs {
+            judged.push(self.judge(&mut group, &job.work, room));
+            if group.bytes > GROUP_BYTES {
+                // A job may come to much more than it looked like: one removes all rows of a range.
+                break;
+            }
+        }
+        self.shared.queue.put_back(jobs.drain(judged.len()..));
         let outcome = self.make_durable(&group);
         if outcome.is_ok() {
             self.apply(group);
@@ -158,11 +166,13 @@ impl Committer {
         match work {
             Work::Commit { space, prefix, commit, preview } => {
                 room?;
+                self.check_below_ceiling(group, commit.stamp)?;
                 let seen = Seen { before: preview, now: HashMap::new() };
                 self.judge_commit(group, seen, *space, prefix, commit)
             }
             Work::SetSpace { space, from, to, stamp } => {
                 room?;
+                self.check_below_ceiling(group, *stamp)?;
                 if self.header(group, *space)? != *from {
                     return Err(CommitError::Conflict);
                 }
@@ -194,6 +204,12 @@ impl Committer {
             }
             Work::Republish => Ok(()),
         }
+    }
+
+    /// A stamp that is not below the ceiling might be given out once more after a crash.
+    fn check_below_ceiling(&self, group: &Group, stamp: Stamp) -> Result<(), CommitError> {
+        let ceiling = group.ceiling.unwrap_or_else(|| self.shared.clock.ceiling());
+        if stamp.timestamp() < ceiling { Ok(()) } else { Err(CommitError::Busy) }
     }
 
     fn set_ceiling(&self, group: &mut Group, ceiling: Timestamp) {
@@ -383,7 +399,13 @@ impl Committer {
         }
         match self.log.append(&mut group.encode()) {
             Ok(()) => Ok(()),
-            Err(AppendError::Full) => Err(CommitError::Full),
+            Err(AppendError::Full) => {
+                if group.ceiling.is_some() {
+                    self.shared.clock.refused();
+                }
+                Err(CommitError::Full)
+            }
+            Err(AppendError::TooLarge) => Err(CommitError::TooLarge),
             Err(AppendError::Broken(error)) => {
                 self.shared.stop("the log could not be written", &error);
                 Err(CommitError::Unknown)
@@ -427,7 +449,7 @@ impl Committer {
         }
         if let Err(error) = self.log.rotate(0) {
             // The old segment is still in use. A full device is met again, and answered, by the next append.
-            if error.raw_os_error() != Some(rustix::io::Errno::NOSPC.raw_os_error()) {
+            if !is_full(&error) {
                 self.shared.stop("the log could not be continued", &error);
             }
             return;

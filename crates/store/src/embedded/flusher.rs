@@ -20,7 +20,7 @@ use super::Shared;
 use super::queue::Work;
 use super::scheduling;
 use crate::CommitError;
-use crate::log::Log;
+use crate::log::{self, Log};
 
 /// Commits wait while more sealed memtables than this are not flushed.
 const MAX_SEALED: usize = 2;
@@ -194,6 +194,5 @@ struct Failure {
 }
 
 fn is_full(error: &lsm_tree::Error) -> bool {
-    let full = rustix::io::Errno::NOSPC.raw_os_error();
-    matches!(error, lsm_tree::Error::Io(error) if error.raw_os_error() == Some(full))
+    matches!(error, lsm_tree::Error::Io(error) if log::is_full(error))
 }

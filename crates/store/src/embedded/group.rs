@@ -35,6 +35,8 @@ pub(crate) struct Operation {
 #[derive(Default)]
 pub(crate) struct Group {
     pub(crate) operations: Vec<Operation>,
+    /// Of the operations in the log.
+    pub(crate) bytes: usize,
     pub(crate) changes: Changes,
     pub(crate) headers: HashMap<SpaceId, Option<SpaceHeader>>,
     /// A header is written or removed, not only looked up.
@@ -47,21 +49,24 @@ impl Group {
     pub(crate) fn put(&mut self, seqno: SeqNo, key: Bytes, stamp: Stamp, value: &[u8]) {
         let encoded = Stored::encode(stamp, value);
         let stored = Stored { token: Token(stamp), value: encoded.slice(8..) };
-        self.operations.push(Operation { seqno, key: key.clone(), value: Some(encoded) });
+        self.add(Operation { seqno, key: key.clone(), value: Some(encoded) });
         self.changes.insert(key, Some(stored));
     }
 
     /// Adds a row to remove.
     pub(crate) fn remove(&mut self, seqno: SeqNo, key: Bytes) {
-        self.operations.push(Operation { seqno, key: key.clone(), value: None });
+        self.add(Operation { seqno, key: key.clone(), value: None });
         self.changes.insert(key, None);
+    }
+
+    fn add(&mut self, operation: Operation) {
+        self.bytes += 16 + operation.key.len() + operation.value.as_ref().map_or(0, Bytes::len);
+        self.operations.push(operation);
     }
 
     /// The log's payload, behind room for a frame header.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let bytes: usize =
-            self.operations.iter().map(|o| 16 + o.key.len() + o.value.as_ref().map_or(0, Bytes::len)).sum();
-        let mut buffer = Vec::with_capacity(FRAME_HEADER_BYTES + bytes + 8);
+        let mut buffer = Vec::with_capacity(FRAME_HEADER_BYTES + self.bytes + 8);
         buffer.resize(FRAME_HEADER_BYTES, 0);
         for Operation { seqno, key, value } in &self.operations {
             buffer.extend_from_slice(&seqno.to_le_bytes());

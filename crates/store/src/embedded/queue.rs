@@ -21,7 +21,7 @@ const LEAST: usize = 8 * UNIT;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A group is closed when it holds so many commits or bytes.
 const GROUP_JOBS: usize = 1024;
-const GROUP_BYTES: usize = 16 << 20;
+pub(super) const GROUP_BYTES: usize = 16 << 20;
 
 /// Something for the committer to do.
 pub(crate) enum Work {
@@ -145,6 +145,14 @@ impl Queue {
         let mut jobs = vec![];
         waiting.move_into(&mut jobs);
         Taken::Jobs(jobs)
+    }
+
+    /// The committer took more than it could do at a time: these are the first again.
+    pub(super) fn put_back(&self, jobs: impl DoubleEndedIterator<Item = Job>) {
+        let mut waiting = self.waiting.lock();
+        for job in jobs.rev() {
+            waiting.jobs.push_front(job);
+        }
     }
 
     /// Sleeps until so many jobs are there, the time is over, or there will be no more.

@@ -25,6 +25,9 @@ pub(crate) const FRAME_HEADER_BYTES: usize = 32;
 /// The version of this format.
 pub(crate) const FORMAT: u32 = 1;
 
+/// Bytes of the longest frame.
+pub(crate) const MAX_FRAME_BYTES: usize = 2 << 30;
+
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"LAZULILG");
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"LzFr");
 const ALIGN: usize = 8;
@@ -55,7 +58,7 @@ pub(crate) const fn frame_bytes(payload: usize) -> usize {
 
 /// Fills in the header of a frame whose payload stands behind [`FRAME_HEADER_BYTES`] free bytes in `buffer`, and pads it.
 pub(crate) fn seal(identity: Identity, number: u64, kind: Kind, buffer: &mut Vec<u8>) {
-    debug_assert!(buffer.len() >= FRAME_HEADER_BYTES);
+    debug_assert!((FRAME_HEADER_BYTES..=MAX_FRAME_BYTES).contains(&buffer.len()));
     let length = (buffer.len() - FRAME_HEADER_BYTES) as u32;
     buffer[0..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
     buffer[4..8].copy_from_slice(&length.to_le_bytes());

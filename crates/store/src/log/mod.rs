@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use direct::End;
 use frame::{Header, Identity, Kind, Tail};
 use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
 pub(crate) use frame::FRAME_HEADER_BYTES;
 
@@ -65,6 +66,8 @@ pub enum LogError {
 pub(crate) enum AppendError {
     /// Nothing was written, or it was durably taken back: the log goes on. The device is full.
     Full,
+    /// Nothing was written: a frame cannot be as long.
+    TooLarge,
     /// The frame may or may not be durable, and nothing more can be.
     Broken(io::Error),
 }
@@ -118,6 +121,9 @@ impl Log {
 
     /// Makes one group durable. `buffer` holds [`FRAME_HEADER_BYTES`] free bytes and then the payload.
     pub(crate) fn append(&mut self, buffer: &mut Vec<u8>) -> Result<(), AppendError> {
+        if buffer.len() > frame::MAX_FRAME_BYTES {
+            return Err(AppendError::TooLarge);
+        }
         let bytes = frame::frame_bytes(buffer.len() - FRAME_HEADER_BYTES);
         // An end frame must always fit behind.
         if self.end.at() + bytes + frame::frame_bytes(0) > self.size {
@@ -204,7 +210,7 @@ impl Log {
 
     /// A write failed. If the device is full, what it left is durably erased and the log goes on.
     fn take_back(&mut self, error: io::Error) -> AppendError {
-        if error.raw_os_error() != Some(rustix::io::Errno::NOSPC.raw_os_error()) {
+        if !is_full(&error) {
             return AppendError::Broken(error);
         }
         let erased = self.end.write(&[0; FRAME_HEADER_BYTES]);
@@ -217,11 +223,14 @@ impl Log {
 }
 
 fn full_or_broken(error: io::Error) -> AppendError {
-    match error.raw_os_error() {
-        // Creating the next segment failed; the old one ended and will be rotated again.
-        Some(code) if code == rustix::io::Errno::NOSPC.raw_os_error() => AppendError::Full,
-        _ => AppendError::Broken(error),
-    }
+    // Creating the next segment failed; the old one ended and will be rotated again.
+    if is_full(&error) { AppendError::Full } else { AppendError::Broken(error) }
+}
+
+/// Whether an error says that there is no room, and nothing else: on the device, in the quota, or by the limit on file
+/// sizes that the process was given.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG))
 }
 
 /// Walks the whole log without changing it.

@@ -32,6 +32,7 @@ use crate::put::{ContentHeaderForms, Replaced, Replacement, new_blob_with};
 use crate::record::{self, Blob, Damage, Kind, StagedBlock};
 use crate::tag_index::{Indexed, Tagging};
 use crate::target::{State, Target, not_found};
+use crate::tier::check_new_tier;
 use crate::{BlobService, XML, keys, reply};
 use assemble::Blocks;
 
@@ -83,6 +84,7 @@ impl BlobService {
     pub(crate) async fn put_block_list(&self, mut request: Request) -> Result<Response, Refusal> {
         let preconditions = Preconditions::of_write(&request.headers)?;
         let mut new = new_blob_with(&request, Kind::Block, ContentHeaderForms::Own)?;
+        check_new_tier(Kind::Block, new.tier.tier, 0)?;
         let document = self.receive_document(&mut request, MAX_DOCUMENT).await?;
         let listed = parse(&document.bytes)?;
         let target = self.write_target(&request).await?;

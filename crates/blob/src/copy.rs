@@ -20,7 +20,7 @@ use crate::sink::Stored;
 use crate::source::{Here, Place, Source, check_conditions, copies_tags};
 use crate::take::WantDigest;
 use crate::target::{State, Target, not_found};
-use crate::tier::{check_tier, is_high_priority};
+use crate::tier::{check_new_tier, is_high_priority};
 use crate::{BlobService, keys, reply};
 
 /// The largest source of Copy Blob From URL.
@@ -34,7 +34,7 @@ impl BlobService {
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
-        wanted.check_tier(&source)?;
+        wanted.check_tier(source.blob.kind, source.length)?;
         let access = Access::CopyDestination;
         let copy = Copy { request: &request, preconditions, access, wanted, seal, source };
         let blob = match &copy.source.place {
@@ -58,10 +58,10 @@ impl BlobService {
         check_no_body(&request)?;
         let preconditions = Preconditions::of_write(&request.headers)?;
         let wanted = Wanted::parse(&request)?;
+        wanted.check_tier(Kind::Block, 0)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
-        wanted.check_tier(&source)?;
         if !matches!(source.blob.kind, Kind::Block) {
             return Err(ErrorCode::InvalidSourceBlobType.into());
         }
@@ -190,9 +190,9 @@ impl Wanted {
         })
     }
 
-    /// Refuses a tier that the copy of a source cannot have.
-    fn check_tier(&self, source: &Source) -> Result<(), Refusal> {
-        self.blob.tier.tier.map_or(Ok(()), |tier| check_tier(source.blob.kind, tier, source.length))
+    /// Refuses a tier that the copy of a source of this type and length cannot have.
+    fn check_tier(&self, kind: Kind, length: u64) -> Result<(), Refusal> {
+        check_new_tier(kind, self.blob.tier.tier, length)
     }
 
     /// The tier of the copy of a source that is archived, or not.

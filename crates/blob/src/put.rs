@@ -16,7 +16,7 @@ use crate::record::{self, Blob, ContentHeaders, Kind, Tags, Tier};
 use crate::retention::protect;
 use crate::tag_index::{Indexed, Tagging};
 use crate::target::Target;
-use crate::tier::check_tier;
+use crate::tier::check_new_tier;
 use crate::{BlobService, keys, reply};
 
 const MIB: u64 = 1 << 20;
@@ -24,6 +24,8 @@ const MIB: u64 = 1 << 20;
 pub(crate) const MAX_PAGE_BLOB: u64 = 8 << 40;
 /// The type of a new blob that names none.
 pub(crate) const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
+/// The header that names a tier.
+pub(crate) const ACCESS_TIER: &str = "x-ms-access-tier";
 /// Page blobs are made of these.
 pub(crate) const PAGE: u64 = 512;
 
@@ -37,9 +39,7 @@ impl BlobService {
             Kind::Page { .. } => page_blob_length(&request.headers)?,
             Kind::Block | Kind::Append { .. } => 0,
         };
-        if let Some(tier) = new.tier.tier {
-            check_tier(kind, tier, pages)?;
-        }
+        check_new_tier(kind, new.tier.tier, pages)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         new.encryption = seal.as_ref().map(|seal| seal.encryption.clone());
@@ -237,7 +237,7 @@ pub(crate) fn new_blob_with(
 
 /// `x-ms-access-tier`, if one was sent.
 pub(crate) fn access_tier(headers: &HeaderMap) -> Result<Option<Tier>, Refusal> {
-    headers.value("x-ms-access-tier", Tier::parse)
+    headers.value(ACCESS_TIER, Tier::parse)
 }
 
 impl Tier {

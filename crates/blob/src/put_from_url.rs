@@ -13,7 +13,7 @@ use crate::put::{ContentHeaderForms, DEFAULT_CONTENT_TYPE, content_headers, max_
 use crate::record::{ContentHeaders, Kind, StagedBlock};
 use crate::source::copies_tags;
 use crate::take::{WantDigest, carry_digests};
-use crate::tier::check_tier;
+use crate::tier::check_new_tier;
 use crate::{BlobService, reply};
 
 const MIB: u64 = 1 << 20;
@@ -24,9 +24,7 @@ impl BlobService {
         check_no_body(&request)?;
         let preconditions = Preconditions::of_write(&request.headers)?;
         let mut new = new_blob(&request, Kind::Block)?;
-        if let Some(tier) = new.tier.tier {
-            check_tier(Kind::Block, tier, 0)?;
-        }
+        check_new_tier(Kind::Block, new.tier.tier, 0)?;
         // Plain content headers speak of the request's body, which is empty.
         new.headers = content_headers(&request.headers, ContentHeaderForms::Own)?;
         let copies_properties = request.headers.flag("x-ms-copy-source-blob-properties")?.unwrap_or(true);
@@ -36,15 +34,14 @@ impl BlobService {
         let source = self.source(&request).await?;
         let (whole, limit) = (0..source.length, max_put_blob(request.version));
         let taken = self.take(&mut request, &source, whole, limit, WantDigest::IfSent, seal.as_ref()).await?;
+        new.headers.content_md5 = new.headers.content_md5.or(taken.md5.map(Vec::from));
         if copies_properties {
-            new.headers = new.headers.or(&source.blob.headers);
+            new.headers = new.headers.or(source.blob.headers.clone());
             if new.metadata.is_empty() {
                 new.metadata = source.blob.metadata.clone();
             }
         }
         new.headers.content_type.get_or_insert_with(|| DEFAULT_CONTENT_TYPE.to_owned());
-        let known_md5 = source.blob.headers.content_md5.clone().or(taken.md5.map(Vec::from));
-        new.headers.content_md5 = new.headers.content_md5.or(known_md5);
         if copies_tags {
             new.tags = source.blob.tags.clone();
         }
@@ -53,8 +50,6 @@ impl BlobService {
         let replaced = self.replace(&request, &target, &preconditions, Access::Write, &new).await;
         let blob = replaced.inspect_err(|_| self.forget(&taken))?;
         let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
-        let md5 = blob.headers.content_md5.as_ref().map(reply::md5_text);
-        reply::put_optional(&mut response.headers, "content-md5", md5);
         taken.write_digest(&mut response.headers, request.version);
         Ok(response)
     }
@@ -142,16 +137,15 @@ fn max_block(version: Version) -> u64 {
 }
 
 impl ContentHeaders {
-    /// These, and the others where there is none. An MD5 is of its content, so it is not taken over.
-    fn or(self, other: &Self) -> Self {
-        let other = other.clone();
+    /// These, and the others where there is none.
+    fn or(self, other: Self) -> Self {
         Self {
             content_type: self.content_type.or(other.content_type),
             content_encoding: self.content_encoding.or(other.content_encoding),
             content_language: self.content_language.or(other.content_language),
             content_disposition: self.content_disposition.or(other.content_disposition),
             cache_control: self.cache_control.or(other.cache_control),
-            content_md5: self.content_md5,
+            content_md5: self.content_md5.or(other.content_md5),
         }
     }
 }

@@ -199,8 +199,11 @@ impl Here {
     }
 }
 
-/// Whether the tags of the source are wanted.
+/// Whether the tags of the source are wanted. Only what copies within the request can be told so.
 pub(crate) fn copies_tags(request: &Request) -> Result<bool, Refusal> {
+    if !matches!(request.operation, Operation::CopyBlobFromUrl | Operation::PutBlobFromUrl) {
+        return Ok(false);
+    }
     let options = [("REPLACE", false), ("COPY", true)];
     let copies = request.headers.one_of("x-ms-copy-source-tag-option", &options)?.unwrap_or(false);
     if copies && request.headers.filled("x-ms-tags")?.is_some() {
@@ -225,8 +228,8 @@ pub(crate) fn check_conditions(request: &Request, blob: &Blob) -> Result<(), Ref
 }
 
 /// The refusal of a request whose source is not in the version that the client wants. Operations that read the source
-/// as part of the request tell it as they tell any other refusal of the source, but for one: Put Blob From URL of a
-/// source that does not match.
+/// as part of the request tell it as they tell any other refusal of the source, with the status that a read of it has;
+/// but for one: Put Blob From URL of a source that does not match.
 fn unmet(request: &Request, refusal: ConditionRefusal) -> Refusal {
     let plainly = match request.operation {
         Operation::CopyBlob | Operation::CopyBlobFromUrl => true,
@@ -238,8 +241,8 @@ fn unmet(request: &Request, refusal: ConditionRefusal) -> Refusal {
     if plainly {
         return ErrorCode::SourceConditionNotMet.into();
     }
-    let code = ErrorCode::ConditionNotMet;
-    unverified(StatusCode::PRECONDITION_FAILED, Some(code.name()), code.message(), request.version)
+    let refusal = Refusal::from(refusal);
+    unverified(refusal.status(), Some(refusal.code().name()), refusal.text(), request.version)
 }
 
 /// What a client is told of a source in this server: Copy Blob within an account tells it as it is.

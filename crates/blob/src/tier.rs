@@ -9,7 +9,7 @@ use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response};
 
 use crate::BlobService;
 use crate::precondition::Preconditions;
-use crate::put::{access_tier, check_no_pending_copy};
+use crate::put::{ACCESS_TIER, access_tier, check_no_pending_copy};
 use crate::record::{Blob, Kind, Rehydration, Tier, Tiering};
 use crate::target::{Amended, not_found};
 
@@ -22,7 +22,7 @@ impl BlobService {
     /// Set Blob Tier.
     pub(crate) async fn set_blob_tier(&self, request: Request) -> Result<Response, Refusal> {
         let tier = access_tier(&request.headers)?;
-        let tier = tier.ok_or_else(|| Refusal::missing_header("x-ms-access-tier"))?;
+        let tier = tier.ok_or_else(|| Refusal::missing_header(ACCESS_TIER))?;
         let quick = is_high_priority(&request)?;
         let preconditions = Preconditions::of_tags(&request.headers)?;
         let target = self.target(&request).await?;
@@ -102,8 +102,20 @@ impl Rehydration {
     }
 }
 
+/// Refuses a tier in a request that makes a blob, if one of this type and length cannot have it. A premium tier is no
+/// value of the header where a block blob is made.
+pub(crate) fn check_new_tier(kind: Kind, tier: Option<Tier>, length: u64) -> Result<(), Refusal> {
+    match (kind, tier) {
+        (Kind::Block, Some(tier @ Tier::Premium(_))) => {
+            Err(Refusal::invalid_header(ACCESS_TIER, tier.name()))
+        }
+        (kind, Some(tier)) => check_tier(kind, tier, length),
+        (_, None) => Ok(()),
+    }
+}
+
 /// Refuses a tier that a blob of this type and length cannot have.
-pub(crate) fn check_tier(kind: Kind, tier: Tier, length: u64) -> Result<(), Refusal> {
+fn check_tier(kind: Kind, tier: Tier, length: u64) -> Result<(), Refusal> {
     match (kind, tier) {
         (Kind::Block, Tier::Hot | Tier::Cool | Tier::Cold | Tier::Archive | Tier::Smart) => Ok(()),
         (Kind::Page { .. }, Tier::Premium(level)) if length <= premium_limit(level) => Ok(()),
@@ -201,6 +213,9 @@ mod tests {
                 "{kind:?} {tier:?}"
             );
         }
+        let new = |kind| check_new_tier(kind, Some(Tier::Premium(4)), 0).err().map(|refusal| refusal.code());
+        assert_eq!(new(Kind::Block), Some(ErrorCode::InvalidHeaderValue));
+        assert_eq!((new(page), new(append)), (None, Some(ErrorCode::InvalidBlobTier)));
         assert!(online(Tier::Premium(10)).set(Tier::Premium(4), false, NOW).is_err());
         assert!(online(Tier::Premium(4)).set(Tier::Premium(10), false, NOW).is_ok());
     }

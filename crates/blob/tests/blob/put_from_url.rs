@@ -151,7 +151,15 @@ async fn conditions_on_the_source_and_on_the_target() {
         for (condition, outcome) in [
             (format!("x-ms-source-if-match: {etag}"), (201, "")),
             ("x-ms-source-if-match: \"0x1\"".into(), (412, "CannotVerifyCopySource")),
-            (format!("x-ms-source-if-none-match: {etag}"), (412, "CannotVerifyCopySource")),
+            (
+                "x-ms-source-if-unmodified-since: Thu, 01 Jan 2009 00:00:00 GMT".into(),
+                (412, "CannotVerifyCopySource"),
+            ),
+            (format!("x-ms-source-if-none-match: {etag}"), (304, "CannotVerifyCopySource")),
+            (
+                "x-ms-source-if-modified-since: Fri, 01 Jan 2100 00:00:00 GMT".into(),
+                (304, "CannotVerifyCopySource"),
+            ),
         ] {
             let reply = server.put_from(&server.source(), target, &format!("{headers}\n{condition}")).await;
             assert_eq!(reply.outcome(), outcome, "{target} {condition}");

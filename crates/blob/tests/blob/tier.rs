@@ -1,6 +1,6 @@
 //! Set Blob Tier, the archive, and the way out of it.
 
-use crate::support::{Reply, TestServer, start};
+use crate::support::{ACCOUNT, Reply, TestServer, allowed, start};
 
 async fn set_tier(server: &TestServer, target: &str, tier: &str) -> Reply {
     let separator = if target.contains('?') { '&' } else { '?' };
@@ -107,8 +107,36 @@ async fn requests_for_a_tier_that_make_no_sense_are_refused() {
     }
     let big = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 1099511627776\nx-ms-access-tier: P4";
     server.put("/box/q", big, "").await.refused(409, "BlobTierInadequateForContentLength");
-    let premium = "x-ms-blob-type: BlockBlob\nx-ms-access-tier: P4";
-    server.put("/box/q", premium, "").await.refused(400, "InvalidBlobTier");
+}
+
+#[tokio::test]
+async fn a_premium_tier_is_no_tier_to_make_a_block_blob_with() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/b", "1").await;
+    let page = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512";
+    server.put("/box/p", page, "").await.expect(201);
+    let url = |source: &str| {
+        format!("x-ms-copy-source: http://{}/{ACCOUNT}{}", server.address, allowed(&format!("/box/{source}")))
+    };
+    let (block, sync) = ("x-ms-blob-type: BlockBlob", "x-ms-requires-sync: true");
+    for (target, headers, body) in [
+        ("/box/q", block.to_owned(), ""),
+        ("/box/b?comp=blocklist", String::new(), "<BlockList></BlockList>"),
+        ("/box/q", url("b"), ""),
+        ("/box/q", format!("{sync}\n{}", url("b")), ""),
+        ("/box/q", format!("{block}\n{}", url("b")), ""),
+        // The source need not be there for that.
+        ("/box/q", format!("{sync}\n{}", url("none")), ""),
+        ("/box/q", format!("{block}\n{}", url("none")), ""),
+    ] {
+        let reply = server.put(target, &format!("{headers}\nx-ms-access-tier: P10"), body).await;
+        let reply = reply.refused(400, "InvalidHeaderValue");
+        assert!(reply.text().contains("<HeaderName>x-ms-access-tier</HeaderName>"), "{}", reply.text());
+    }
+    server.get("/box/q", "").await.refused(404, "BlobNotFound");
+    assert_eq!(server.head("/box/b", "").await.header("x-ms-access-tier"), Some("Hot"));
+    server.put("/box/q", &format!("{}\nx-ms-access-tier: P10", url("p")), "").await.expect(202);
+    assert_eq!(server.head("/box/q", "").await.header("x-ms-access-tier"), Some("P10"));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response,
 use lazuli_store::View;
 
 use crate::edit::{ContentEdit, Edited};
-use crate::encryption::{Seal, check_keyless_update, check_update};
+use crate::encryption::{Seal, check_update};
 use crate::intake::WantMd5;
 use crate::precondition::{Preconditions, check_changeable, check_mutable};
 use crate::put::{PAGE, check_no_body};
@@ -100,7 +100,7 @@ impl BlobService {
     ) -> Result<Blob, Refusal> {
         let rule = |view: &View<'_>, blob| {
             write.decide(view, blob, |blob| {
-                check_keyless_update(blob.encryption.as_ref(), seal)?;
+                check_update(blob.encryption.as_ref(), seal)?;
                 Ok(ContentEdit::Clear(write.range.clone()))
             })
         };

@@ -461,8 +461,9 @@ async fn pages_are_encrypted_in_place() {
             assert!(got.body == whole[first..=last], "{first}-{last}");
         }
         assert!(!server.is_on_disk(&whole[600..632]) && !server.is_on_disk(&whole[400 << 10..][..32]));
-        // To clear pages takes no key.
-        server.put(&pages, "x-ms-page-write: clear\nx-ms-range: bytes=512-1535", "").await.expect(201);
+        let clear = "x-ms-page-write: clear\nx-ms-range: bytes=512-1535";
+        server.put(&pages, clear, "").await.refused(409, "BlobUsesCustomerSpecifiedEncryption");
+        server.put(&pages, &with(clear, &headers), "").await.expect(201);
         whole[512..1536].fill(0);
         assert!(server.get(&target, &read).await.expect(200).body == whole);
         for (headers, outcome) in [

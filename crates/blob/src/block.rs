@@ -53,8 +53,13 @@ impl BlockId {
     pub(crate) fn of_query(query: &Query) -> Result<Self, Refusal> {
         const NAME: &str = "blockid";
         let text = query.required(NAME)?;
-        let reason = "It has to be the Base64 form of 1 to 64 bytes.";
-        Self::parse(text).ok_or_else(|| Refusal::invalid_query(NAME, text, reason))
+        Self::parse(text).ok_or_else(|| {
+            let reason = match BASE64.decode(text) {
+                Ok(_) => "It has to be the Base64 form of 1 to 64 bytes.",
+                Err(_) => "Not a valid base64 string.",
+            };
+            Refusal::invalid_query(NAME, text, reason)
+        })
     }
 }
 

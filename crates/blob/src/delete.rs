@@ -334,12 +334,17 @@ fn write<T>(mutations: Vec<Mutation>, valid_until: Option<Timestamp>, answer: T)
 }
 
 fn delete_snapshots(request: &Request, state: State) -> Result<Snapshots, Refusal> {
-    const NAME: &str = "x-ms-delete-snapshots";
     let words = [("include", Snapshots::Include), ("only", Snapshots::Only)];
-    match request.headers.one_of(NAME, &words)? {
-        Some(_) if state != State::Current => Err(ErrorCode::InvalidOperation.into()),
-        snapshots => Ok(snapshots.unwrap_or(Snapshots::Absent)),
-    }
+    let Some(snapshots) = request.headers.one_of("x-ms-delete-snapshots", &words)? else {
+        return Ok(Snapshots::Absent);
+    };
+    let (name, what) = match state {
+        State::Current => return Ok(snapshots),
+        State::Snapshot(_) => ("snapshot", "Snapshot"),
+        State::Version(_) => ("versionid", "Version id"),
+    };
+    let reason = format!("This operation is only allowed on the root blob. {what} should not be provided.");
+    Err(Refusal::invalid_query(name, request.query.get(name).unwrap_or_default(), reason))
 }
 
 fn delete_permanently(query: &Query) -> Result<bool, Refusal> {

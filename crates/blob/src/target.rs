@@ -37,11 +37,7 @@ impl State {
             (None, None) => Ok(Self::Current),
             (Some(snapshot), None) => Ok(Self::Snapshot(snapshot)),
             (None, Some(version)) => Ok(Self::Version(version)),
-            (Some(_), Some(_)) => Err(Refusal::invalid_query(
-                "versionid",
-                query.get("versionid").unwrap_or_default(),
-                "A request names a snapshot or a version, not both.",
-            )),
+            (Some(_), Some(_)) => Err(ErrorCode::MutuallyExclusiveQueryParameters.into()),
         }
     }
 }

@@ -40,7 +40,8 @@ const LISTED: &[(u16, &str)] = &[
         "BlockListTooLong InvalidBlobOrBlock InvalidBlobTier InvalidBlockId InvalidBlockList InvalidOperation
          InvalidVersionForPageBlobOperation CopyAcrossAccountsNotSupported PreviousSnapshotCannotBeNewer
          Crc64Mismatch EmptyTagName DuplicateTagNames InvalidTags TagsTooLarge AllBatchSubRequestsShouldBeSameApi
-         BothUserTagsAndSourceTagsCopyPresentException ExceedsMaxBatchRequestCount",
+         BothUserTagsAndSourceTagsCopyPresentException ExceedsMaxBatchRequestCount FeatureNotEnabled
+         MutuallyExclusiveQueryParameters",
     ),
     (403, "UnauthorizedBlobOverwrite OperationNotAllowedOnRootBlob"),
     (404, "WebContentNotFound BlobNotFound ContainerNotFound CannotVerifyCopySource"),

@@ -68,7 +68,7 @@ impl Listing<'_> {
         if self.include.tags && !blob.tags.0.is_empty() {
             blob.tags.write_xml(&mut self.xml, |_| true);
         }
-        if version.at_least(2019, 12, 12) && blob.kind == Kind::Block {
+        if version.at_least(2019, 12, 12) {
             self.xml.empty("OrMetadata");
         }
         self.xml.close();

@@ -153,7 +153,8 @@ async fn malformed_blocks_are_refused() {
         server.put(&format!("/con/b?comp=block{query}"), headers, body.to_owned()).await
     };
     put("", "", "x").await.refused(400, "MissingRequiredQueryParameter");
-    put("&blockid=a", "", "x").await.refused(400, "InvalidQueryParameterValue");
+    let odd = put("&blockid=a", "", "x").await.refused(400, "InvalidQueryParameterValue");
+    assert!(odd.text().contains("<Reason>Not a valid base64 string.</Reason>"), "{}", odd.text());
     put(&format!("&blockid={long}"), "", "x").await.refused(400, "InvalidQueryParameterValue");
     put("&blockid=AAAA", "", "").await.refused(400, "InvalidHeaderValue");
     let wrong = "content-md5: AAAAAAAAAAAAAAAAAAAAAA==";

@@ -266,3 +266,12 @@ async fn anybody_reads_what_is_public_and_nothing_else() {
     server.put("/new?restype=container", public, "").await.refused(409, "PublicAccessNotPermitted");
     server.set_acl("none", "", String::new()).await.expect(200);
 }
+
+#[tokio::test]
+async fn there_are_no_sessions_so_clients_keep_their_tokens() {
+    let server = start().await;
+    server.create_container("con").await;
+    let body = "<CreateSessionRequest><AuthenticationType>HMAC</AuthenticationType></CreateSessionRequest>";
+    let reply = server.signed("POST", "/con?restype=container&comp=session", "", body).await;
+    reply.refused(400, "FeatureNotEnabled");
+}

@@ -69,7 +69,17 @@ async fn snapshots_are_deleted_only_with_leave() {
     let include = "x-ms-delete-snapshots: include";
     let only = "x-ms-delete-snapshots: only";
     let one = format!("/box/b?snapshot={first}");
-    server.delete(&one, include).await.refused(400, "InvalidOperation");
+    let version = format!("/box/b?versionid={first}");
+    for (target, header, name, what) in
+        [(&one, include, "snapshot", "Snapshot"), (&version, only, "versionid", "Version id")]
+    {
+        let refused = server.delete(target, header).await.refused(400, "InvalidQueryParameterValue");
+        let expected = format!(
+            "<QueryParameterName>{name}</QueryParameterName><QueryParameterValue>{first}</QueryParameterValue>\
+             <Reason>This operation is only allowed on the root blob. {what} should not be provided.</Reason>"
+        );
+        assert!(refused.text().contains(&expected), "{}", refused.text());
+    }
     server.delete("/box/b", "x-ms-delete-snapshots: all").await.refused(400, "InvalidHeaderValue");
     server.delete(&one, "if-match: \"0x1\"").await.refused(412, "ConditionNotMet");
     server.delete(&one, "").await.expect(202);

@@ -247,6 +247,16 @@ async fn a_page_of_what_cannot_be_seen_ends_early_and_says_where_to_go_on() {
 }
 
 #[tokio::test]
+async fn entries_of_all_types_end_alike() {
+    let server = start().await;
+    server.put_all(&["b"]).await;
+    server.put("/con/a", "x-ms-blob-type: AppendBlob", "").await.expect(201);
+    server.put("/con/p", "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 0", "").await.expect(201);
+    let listed = server.get(LIST, "").await.expect(200);
+    assert_eq!(listed.text().matches("</Properties><OrMetadata /></Blob>").count(), 3, "{}", listed.text());
+}
+
+#[tokio::test]
 async fn an_entry_says_what_the_service_says() {
     let server = start().await;
     server.create_container("con").await;

@@ -36,6 +36,19 @@ async fn a_snapshot_keeps_the_state_of_its_moment() {
 }
 
 #[tokio::test]
+async fn a_request_names_a_snapshot_or_a_version_but_not_both() {
+    let server = start().await;
+    server.create_container("box").await;
+    server.put_block_blob("/box/b", "1").await;
+    let snapshot = server.snapshot("/box/b").await;
+    let both = format!("/box/b?snapshot={snapshot}&versionid={snapshot}");
+    server.get(&both, "").await.refused(400, "MutuallyExclusiveQueryParameters");
+    server.head(&both, "").await.refused(400, "MutuallyExclusiveQueryParameters");
+    server.delete(&both, "").await.refused(400, "MutuallyExclusiveQueryParameters");
+    server.get(&format!("/box/b?snapshot={snapshot}&versionid="), "").await.expect(200);
+}
+
+#[tokio::test]
 async fn for_the_lease_a_snapshot_is_a_read_and_for_conditions_a_write() {
     let server = start().await;
     server.create_container("box").await;

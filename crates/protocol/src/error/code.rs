@@ -76,6 +76,7 @@ error_codes! {
         DuplicateTagNames: "A tag name is specified more than once.",
         EmptyTagName: "The name of one of the tags is empty.",
         ExceedsMaxBatchRequestCount: "The batch operation exceeds maximum number of allowed subrequests.",
+        FeatureNotEnabled: "The feature that the operation is part of is not enabled for the account.",
         InvalidBlobOrBlock: "The specified blob or block content is invalid.",
         InvalidBlobTier: "The specified blob tier is invalid.",
         InvalidBlockId: "The specified block ID is invalid. The block ID must be Base64-encoded.",
@@ -83,6 +84,7 @@ error_codes! {
         InvalidOperation: "The operation is not valid on a snapshot.",
         InvalidTags: "The tags specified are invalid: they hold characters that are not permitted.",
         InvalidVersionForPageBlobOperation: "All operations on page blobs require at least version 2009-09-19.",
+        MutuallyExclusiveQueryParameters: "Query parameters are specified together of which a request can have one.",
         PreviousSnapshotCannotBeNewer: "The prevsnapshot query parameter value cannot be newer than the snapshot query parameter value.",
         TagsTooLarge: "The tags specified exceed the maximum permissible limit.",
         // Queue.

@@ -112,6 +112,7 @@ operations! {
         RestoreContainer, "Restore Container", Container, [Container], PUT, "container", "undelete", [], "w", "", Never, CONTRIBUTOR, Nothing, WRITE;
         RenameContainer, "Rename Container", Container, [Container], PUT, "container", "rename", [], "c+d|w+d", "", Never, CONTRIBUTOR, Nothing, WRITE;
         ContainerBatch, "Blob Batch (container)", Container, [Container], POST, "container", "batch", [], "*", "*", Never, READER, Medium, WRITE;
+        CreateSession, "Create Session", Container, [Container], POST, "container", "session", [], "", "", Never, READER, Small, READ;
         FindBlobsByTagsInContainer, "Find Blobs by Tags in Container", Object, [Container], GET, "container", "blobs", [], "f", "f", Never, OWNER, Nothing, READ;
 
         GetBlob, "Get Blob", Object, [Object], GET, "", "", [], "r", "r", PublicBlob, READER, Nothing, READ;

@@ -66,6 +66,7 @@ const EXAMPLES: &[(ServiceKind, &str, Operation)] = &[
     (Blob, "GET /c?restype=container&comp=list&prefix=p", ListBlobs),
     (Blob, "PUT /c?restype=container&comp=undelete", RestoreContainer),
     (Blob, "PUT /c?restype=container&comp=rename", RenameContainer),
+    (Blob, "POST /c?restype=container&comp=session", CreateSession),
     (Blob, "POST /c?restype=container&comp=batch", ContainerBatch),
     (Blob, "GET /c?restype=container&comp=blobs&where=x", FindBlobsByTagsInContainer),
     (Blob, "GET /c/b", GetBlob),

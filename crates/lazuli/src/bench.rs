@@ -113,6 +113,9 @@ pub(crate) enum BenchError {
     /// There is no TLS.
     #[error("TLS: {0}")]
     Tls(String),
+    /// It would not end well.
+    #[error("{}: has {} GiB free, and {} are needed", path.display(), free >> 30, needed >> 30)]
+    Space { path: PathBuf, free: u64, needed: u64 },
     /// Another program.
     #[error("{0}: {1}")]
     Program(&'static str, String),

@@ -24,6 +24,8 @@ use peer::Peer;
 
 /// The shortest and the longest turn of a server.
 const TURN: std::ops::RangeInclusive<f64> = 0.3..=5.0;
+/// Bytes that have to be free.
+const SPACE: u64 = 32 << 30;
 /// The share of the time left that turns take; the rest is for cleaning up, stopping and what takes longer.
 const MEASURED: f64 = 0.85;
 /// How long a server may take to be prepared for a workload.
@@ -102,6 +104,7 @@ impl CompareArgs {
 /// Measures everything and writes it down.
 pub(crate) async fn run(args: CompareArgs) -> Result<(), BenchError> {
     std::fs::create_dir_all(&args.out).map_err(BenchError::at(&args.out))?;
+    check_space(&args)?;
     let scratch = tempfile::Builder::new().prefix("lazuli-bench-").tempdir_in(&args.dir);
     let scratch = scratch.map_err(BenchError::at(&args.dir))?;
     let (store_plan, extents_plan) = (args.store_plan(), args.extents_plan());
@@ -132,6 +135,16 @@ pub(crate) async fn run(args: CompareArgs) -> Result<(), BenchError> {
     let path = args.out.join("index.html");
     std::fs::write(&path, page::html(&report)).map_err(BenchError::at(&path))?;
     println!("\n{} has the plots.", path.display());
+    Ok(())
+}
+
+/// Refuses to fill a disk: Azurite keeps for minutes what is overwritten, and large blobs are put as fast as it takes them.
+fn check_space(args: &CompareArgs) -> Result<(), BenchError> {
+    let disk = rustix::fs::statvfs(&args.dir).map_err(|e| BenchError::at(&args.dir)(e.into()))?;
+    let (free, needed) = (disk.f_bavail * disk.f_frsize, if args.quick { SPACE / 8 } else { SPACE });
+    if free < needed {
+        return Err(BenchError::Space { path: args.dir.clone(), free, needed });
+    }
     Ok(())
 }
 

@@ -94,6 +94,20 @@ impl Drop for Removal {
     }
 }
 
+/// An open that is emptying its file, until this is dropped.
+#[must_use]
+pub(crate) struct Emptying {
+    table: Arc<OpenTable>,
+    id: OpenId,
+}
+
+impl Drop for Emptying {
+    fn drop(&mut self) {
+        let version = self.table.number();
+        self.table.with(self.id.file, |state| state.finish(self.id.number, version));
+    }
+}
+
 impl OpenTable {
     /// An empty table, whose clients have so long to answer a break.
     pub fn new(patience: Duration) -> Arc<Self> {
@@ -342,9 +356,18 @@ impl OpenTable {
         self.with(file, |state| state.acknowledge(key, kept))
     }
 
-    /// A file has been renamed by a client that has it open.
-    pub fn renamed(&self, id: OpenId, to: Place) -> Result<(), Closed> {
-        self.with_open(id, |state| state.place = to)
+    /// A file has been moved to a place and a name by a client that has it open.
+    pub(crate) fn moved(&self, file: FileKey, to: Place, name: &str) {
+        let version = self.number();
+        self.with(file, |state| state.moved(to, name, version));
+    }
+
+    /// Whoever has the turn of an open file is about to empty it: until this is dropped nobody keeps what he reads of its row,
+    /// and writers wait.
+    pub(crate) fn emptying(self: &Arc<Self>, id: OpenId) -> Emptying {
+        let version = self.number();
+        self.with(id.file, |state| state.begin(id.number, version));
+        Emptying { table: self.clone(), id }
     }
 
     /// Where an open file is.

@@ -317,12 +317,16 @@ impl Rename {
         replaced: Option<&Node>,
         judge: impl FnOnce(&Self) -> Result<Node, Refusal>,
     ) -> Result<Node, Refusal> {
-        let files = [Some(old), replaced].into_iter().flatten().map(|node| FileKey::now(self.space, node.id));
-        for file in files.clone() {
-            admission.check(file)?;
-        }
         if self.by.is_some_and(|by| by.node != old.id) {
             return Err(ErrorCode::ResourceNotFound.into());
+        }
+        let files = [Some(old), replaced].into_iter().flatten().map(|node| FileKey::now(self.space, node.id));
+        for file in files.clone() {
+            match Some(file) == self.by {
+                // What is written to it meanwhile stays ahead of the row: only who renames it, who has its turn, could commit it.
+                true => admission.check_stays(file)?,
+                false => admission.check(file)?,
+            }
         }
         let new = judge(self)?;
         // Whoever renames what he has open was let to by those who have it open too.

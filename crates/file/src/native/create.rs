@@ -137,7 +137,10 @@ impl FileService {
         let file = FileKey::now(space, NodeId(self.store.stamp().ticks()));
         let opened = self.enter_table(request, looked, file).await?;
         let unsettled = Unsettled::new(self, opened.id);
-        let version = self.opens.with(file, |state| state.version);
+        let version = self.opens.with(file, |state| {
+            state.found(&looked.place);
+            state.version
+        });
         let sent = request.permission.clone().map(Permission::Sddl);
         let permission = self.permission_key(space, sent.as_ref()).await?;
         if is_directory {
@@ -216,8 +219,9 @@ impl FileService {
         let unsettled = Unsettled::new(self, opened.id);
         let version = self.opens.with(file, |state| state.version);
         // Only now is it sure that it stays, and what it is like.
-        let now = self.look(tree, &looked.path, looked.at).await?;
-        let Some(now) = now.found.filter(|now| now.id == node.id) else { return Ok(None) };
+        let Looked { found, place, .. } = self.look(tree, &looked.path, looked.at).await?;
+        let Some(now) = found.filter(|now| now.id == node.id) else { return Ok(None) };
+        self.opens.with(file, |state| state.found(&place));
         judge(request, looked.at, &now)?;
         let writes = request.disposition.overwrites() || !request.open.mode.fits_lease();
         if looked.at == At::Now && is_only_read(&now) && writes {
@@ -281,6 +285,7 @@ impl FileService {
     /// Empties an open file. What is not durable of it does not matter any more.
     async fn empty(&self, attributes: u32, id: OpenId) -> Result<Arc<Node>, Failure> {
         let turn = self.turn(id.file).await;
+        let emptying = self.opens.emptying(id);
         self.discard(id.file);
         let place = self.opens.place(id).ok_or(Failure::Closed)?;
         let name = super::writeback::name_of(&place)?.ok_or(Failure::Invalid)?;
@@ -301,7 +306,7 @@ impl FileService {
         });
         let node = changed.await?.ok_or(Failure::Failed)?;
         self.extents.released(released);
-        drop(turn);
+        drop((emptying, turn));
         Ok(Arc::new(node))
     }
 

@@ -51,10 +51,7 @@ impl FileService {
             let path: Vec<_> = target.iter().map(|name| name.text.clone()).collect();
             let rename = Rename::of_open(id.file, is_directory, source, target, replace);
             let (node, parent) = this.rename_admitted(&rename).await?;
-            this.opens.with(id.file, |state| {
-                state.place = Place { parent, path: path.join("/") };
-                state.newest.renamed(&node.name);
-            });
+            this.opens.moved(id.file, Place { parent, path: path.join("/") }, &node.name);
             Ok(Ok(()))
         });
         renamed.await.map_err(|refusal| refused(refusal, replace))?

@@ -14,6 +14,7 @@ use lazuli_generations::carry_through;
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{SpaceId, View};
 use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::time::timeout_at;
 
 use super::{Failure, MAX_LENGTH};
 use crate::children::At;
@@ -48,7 +49,7 @@ enum Entered {
     Load,
     /// The usage of the share has to be summed up first.
     Sum(SpaceId),
-    /// A request over REST has to end first.
+    /// A request that changes the row as a whole has to end first.
     Wait(watch::Receiver<()>),
 }
 
@@ -423,12 +424,14 @@ impl FileService {
         self.flush_some(None, |_, _| true).await;
     }
 
-    /// After a request over REST was refused by who has a file open: whether it is worth asking again.
+    /// After a request was refused by who has a file open: whether it is worth asking again.
+    ///
+    /// Two who rename each other's files have a turn each and wait for the other's here, so this has an end. What is being
+    /// made durable goes on without it.
     pub(crate) async fn again(&self, admission: &mut Admission) -> bool {
-        match admission.flush() {
-            None => admission.again().await,
-            Some(file) => self.flush_file(file, Moment::Asked).await.is_ok(),
-        }
+        let Some(file) = admission.flush() else { return admission.again().await };
+        let flushed = timeout_at(admission.deadline(), self.flush_file(file, Moment::Asked)).await;
+        flushed.is_ok_and(|flushed| flushed.is_ok())
     }
 }
 

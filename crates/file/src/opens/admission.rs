@@ -122,14 +122,20 @@ impl Admission {
     /// Refuses what is marked for deletion. Asked before anything else is judged: what SMB clients have written has to be in
     /// the row by then.
     pub fn check(&mut self, file: FileKey) -> Result<(), Refusal> {
-        let found = self.table.peek(file, |state| (state.is_delete_pending(), state.newest.is_dirty()));
-        match found {
-            Some((true, _)) => Err(ErrorCode::SMBDeletePending.into()),
-            Some((_, true)) if !self.flushed.contains(&file) => {
-                self.flush = Some(file);
-                Err(ErrorCode::ClientCacheFlushDelay.into())
-            }
-            _ => Ok(()),
+        self.check_stays(file)?;
+        let is_dirty = self.table.peek(file, |state| state.newest.is_dirty()).unwrap_or_default();
+        if is_dirty && !self.flushed.contains(&file) {
+            self.flush = Some(file);
+            return Err(ErrorCode::ClientCacheFlushDelay.into());
+        }
+        Ok(())
+    }
+
+    /// Refuses what is marked for deletion, whatever was written to it.
+    pub fn check_stays(&self, file: FileKey) -> Result<(), Refusal> {
+        match self.table.is_delete_pending(file) {
+            true => Err(ErrorCode::SMBDeletePending.into()),
+            false => Ok(()),
         }
     }
 
@@ -154,6 +160,11 @@ impl Admission {
         let file = self.flush.take()?;
         self.flushed.push(file);
         Some(file)
+    }
+
+    /// Until when clients are waited for.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
     }
 
     /// After a refusal: whether it was for a client that has meanwhile answered, so that it is worth asking again.

@@ -88,6 +88,7 @@ impl FileService {
                     return Err(OpenRefusal::SharingViolation.into());
                 }
                 _ => {
+                    self.opens.with(file, |state| state.found(&request.place));
                     unsettled.settled();
                     return Ok(opened);
                 }

@@ -78,7 +78,8 @@ struct Breaking {
     last: Caching,
 }
 
-/// A request over REST that changes the file, from its admission until its commit.
+/// A request that changes the row of the file as a whole, from its admission until its commit: one over REST, or an open that
+/// empties the file.
 #[derive(Clone, Copy, Debug)]
 struct Underway {
     number: u64,
@@ -92,9 +93,11 @@ pub(crate) struct FileState {
     file: FileKey,
     /// Where it is.
     pub(crate) place: Place,
+    /// Somebody who has it open has found it there, or moved it there: only moving it changes where it is.
+    is_placed: bool,
     /// Its content and properties, if an SMB client has it open.
     pub(crate) newest: Newest,
-    /// Another number whenever a request over REST may have changed the row.
+    /// Another number whenever a request that changes the row as a whole, or a rename, may have changed it.
     pub(crate) version: u64,
     opens: BTreeMap<u64, Open>,
     caches: Vec<Cache>,
@@ -115,6 +118,7 @@ impl FileState {
         Self {
             file,
             place: Place::default(),
+            is_placed: false,
             newest: Newest::default(),
             version,
             opens,
@@ -133,7 +137,7 @@ impl FileState {
         self.opens.is_empty() && self.underway.is_empty() && !self.going && !self.newest.is_dirty()
     }
 
-    /// Whether a request over REST is about to change it.
+    /// Whether a request is about to change its row as a whole.
     pub(crate) fn is_changing(&self) -> bool {
         !self.underway.is_empty()
     }
@@ -203,9 +207,24 @@ impl FileState {
         };
         let granted = asked.map(|(key, state)| self.grant(key, state, request.breaks.clone()));
         self.opens.insert(number, open);
-        self.place = request.place.clone();
+        if !self.is_placed {
+            self.place = request.place.clone();
+        }
         self.check();
         Ok(Step::Done(granted.unwrap_or_default()))
+    }
+
+    /// Somebody who has it open has found it there since. Somebody else may have moved it meanwhile.
+    pub(crate) fn found(&mut self, place: &Place) {
+        if !std::mem::replace(&mut self.is_placed, true) {
+            self.place = place.clone();
+        }
+    }
+
+    /// Somebody who has it open has moved it. What others have read of its row before is old.
+    pub(super) fn moved(&mut self, place: Place, name: &str, version: u64) {
+        (self.place, self.is_placed, self.version) = (place, true, version);
+        self.newest.renamed(name);
     }
 
     /// Whether an open of that mode would be in nobody's way.
@@ -370,7 +389,13 @@ impl FileState {
         }
     }
 
-    /// A request over REST has ended.
+    /// An open is about to empty it. It is in nobody's way that the open was not.
+    pub(super) fn begin(&mut self, number: u64, version: u64) {
+        self.underway.push(Underway { number, usage: FileUse::Look });
+        self.change(version);
+    }
+
+    /// A request over REST, or an open that empties it, has ended.
     pub(super) fn finish(&mut self, number: u64, version: u64) {
         self.underway.retain(|request| request.number != number);
         self.change(version);
@@ -462,6 +487,7 @@ impl FileState {
         self.delete_pending |= open.delete_on_close;
         let goes = self.opens.is_empty() && self.delete_pending;
         self.going |= goes;
+        self.is_placed &= !self.opens.is_empty();
         self.has_changed();
         self.check();
         goes.then(|| self.place.clone())

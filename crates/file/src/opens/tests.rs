@@ -510,3 +510,30 @@ async fn many_at_once_leave_nothing_behind_and_never_write_beside_who_denies_it(
     assert_eq!(table.known.load(SeqCst), 0);
     assert!(table.shards.iter().all(|shard| shard.lock().is_empty()));
 }
+
+#[tokio::test]
+async fn a_file_is_where_one_who_has_it_open_has_found_or_moved_it() {
+    let table = table();
+    let at = |path: &str| Place { parent: NodeId::ROOT, path: path.into() };
+    let open = async |path: &str| {
+        table.open(FILE, OpenRequest { place: at(path), ..request(R, ALL) }).await.unwrap().id
+    };
+    let found = |path: &str| table.with(FILE, |state| state.found(&at(path)));
+    let is_at = |id, path: &str| assert_eq!(table.place(id).map(|place| place.path).as_deref(), Some(path));
+    // One who has waited long comes in before the file is looked for where he thinks that it is.
+    let late = open("old").await;
+    let one = open("new").await;
+    found("new");
+    assert!(table.abandon(late).is_none());
+    is_at(one, "new");
+    let late = open("old").await;
+    is_at(one, "new");
+    table.moved(FILE, at("newer"), "newer");
+    // Found before that.
+    found("new");
+    is_at(late, "newer");
+    for id in [one, late] {
+        assert!(table.close(id).is_none());
+    }
+    is_at(open("anew").await, "anew");
+}

@@ -5,6 +5,7 @@ mod content;
 mod copies;
 mod copies_outside;
 mod handles;
+mod held_up;
 mod interrupted;
 mod lease;
 mod native;

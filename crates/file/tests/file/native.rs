@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lazuli_concurrency::{FileAccess, Timestamp};
+use lazuli_concurrency::{Caching, FileAccess, Timestamp};
 use lazuli_file::FileService;
 use lazuli_file::native::{
     Action, CreateRequest, Created, Disposition, Failure, Kind, NewTime, Position, PropertyChange, Removed,
     Tree,
 };
-use lazuli_file::opens::{OpenId, OpenRequest};
+use lazuli_file::opens::{CacheRequest, OpenId, OpenRequest};
 use lazuli_protocol::ServiceKind;
 use lazuli_store::interposed::{Between, Interposed};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
 
 use crate::opens::request;
@@ -25,12 +26,12 @@ const READ_ONLY: u32 = 1;
 const HIDDEN: u32 = 2;
 const ARCHIVE: u32 = 0x20;
 
-async fn connect(server: &Server) -> Tree {
+pub(crate) async fn connect(server: &Server) -> Tree {
     let account = server.accounts.get(lazuli_testing::ACCOUNT).await.unwrap().unwrap();
     server.service.connect(&account, "docs").await.unwrap()
 }
 
-fn asks(path: &str, disposition: Disposition) -> CreateRequest {
+pub(crate) fn asks(path: &str, disposition: Disposition) -> CreateRequest {
     CreateRequest {
         path: path.into(),
         disposition,
@@ -43,19 +44,19 @@ fn asks(path: &str, disposition: Disposition) -> CreateRequest {
     }
 }
 
-async fn create(server: &Server, request: CreateRequest) -> Result<Created, Failure> {
+pub(crate) async fn create(server: &Server, request: CreateRequest) -> Result<Created, Failure> {
     server.service.create(&connect(server).await, request).await
 }
 
-async fn open(server: &Server, path: &str) -> OpenId {
+pub(crate) async fn open(server: &Server, path: &str) -> OpenId {
     create(server, asks(path, Disposition::OpenIf)).await.unwrap().opened.id
 }
 
-async fn read(server: &Server, id: OpenId, range: std::ops::Range<u64>) -> Vec<u8> {
+pub(crate) async fn read(server: &Server, id: OpenId, range: std::ops::Range<u64>) -> Vec<u8> {
     server.service.read_at(id, range).await.unwrap().concat()
 }
 
-async fn get(server: &Server, path: &str) -> Vec<u8> {
+pub(crate) async fn get(server: &Server, path: &str) -> Vec<u8> {
     server.get(&format!("/docs/{path}"), "").await.expect(200).body.to_vec()
 }
 
@@ -509,6 +510,26 @@ async fn what_is_open_is_renamed_for_everybody_who_has_it_open() {
         get(&server, "other").await,
         b"There!"[..1].iter().chain(b"ere!").copied().collect::<Vec<_>>()
     );
+}
+
+#[tokio::test]
+async fn an_open_that_waited_while_the_file_was_renamed_does_not_put_it_back() {
+    let server = start().await;
+    let (breaks, mut heard) = unbounded_channel();
+    let cache = CacheRequest::Lease { client: 1, key: 2, state: Caching::R | Caching::W };
+    let leasing = OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) };
+    let asked = CreateRequest { open: leasing, ..asks("f", Disposition::OpenIf) };
+    let one = create(&server, asked).await.unwrap().opened.id;
+    let (service, tree) = (server.service.clone(), connect(&server).await);
+    let waits = tokio::spawn(async move { service.create(&tree, asks("f", Disposition::Open)).await });
+    let told = heard.recv().await.unwrap();
+    server.service.rename_open(one, "g", false).await.unwrap();
+    server.service.write_at(one, 0, Bytes::from_static(b"kept"), false).await.unwrap();
+    server.service.opens().acknowledge(told.file, told.key, Caching::R).unwrap();
+    assert_eq!(waits.await.unwrap().unwrap_err(), Failure::NotFound);
+    assert_eq!(server.service.path_of(one).as_deref(), Some("g"));
+    assert_eq!(server.service.close_open(one).await, Ok(None));
+    assert_eq!((names(&server, "").await, get(&server, "g").await), (vec!["g".to_owned()], b"kept".to_vec()));
 }
 
 #[tokio::test]

@@ -1,0 +1,209 @@
+//! What SMB clients do while somebody else is in the middle of something: the store is held up there.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use lazuli_file::FileService;
+use lazuli_file::native::{Action, Disposition, Failure};
+use lazuli_protocol::ServiceKind;
+use lazuli_store::interposed::{Between, Interposed};
+use lazuli_store::{Commit, CommitError, Partition, Store};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::native::{asks, connect, get, open, read};
+use crate::support::{Server, make_file, names, write};
+
+/// Longer than anything takes that has an end.
+const LONG: Duration = Duration::from_secs(20);
+const NEVER: usize = usize::MAX;
+
+/// Holds up what is read or committed until it is told to let it go.
+#[derive(Clone)]
+struct HoldUp(Arc<Held>);
+
+struct Held {
+    /// So many reads go through first.
+    reads: AtomicUsize,
+    /// So many commits go through first. One that is held up has not taken effect.
+    commits: AtomicUsize,
+    now: watch::Sender<Now>,
+}
+
+#[derive(Default)]
+struct Now {
+    round: usize,
+    /// What is held up in this round.
+    held: usize,
+}
+
+impl HoldUp {
+    fn new() -> Self {
+        Self(Arc::new(Held { reads: NEVER.into(), commits: NEVER.into(), now: watch::Sender::default() }))
+    }
+
+    fn hold_reads(&self, after: usize) {
+        self.0.reads.store(after, Ordering::SeqCst);
+    }
+
+    fn hold_commits(&self) {
+        self.0.commits.store(0, Ordering::SeqCst);
+    }
+
+    async fn pass(&self, left: &AtomicUsize) {
+        let is_held =
+            left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err();
+        if is_held {
+            let mut round = 0;
+            self.0.now.send_modify(|now| (round, now.held) = (now.round, now.held + 1));
+            self.0.now.subscribe().wait_for(|now| now.round > round).await.unwrap();
+        }
+    }
+
+    /// Waits until so many are held up. False: nobody comes.
+    async fn holds(&self, count: usize) -> bool {
+        let mut now = self.0.now.subscribe();
+        timeout(Duration::from_secs(2), now.wait_for(|now| now.held >= count)).await.is_ok()
+    }
+
+    /// Lets go what is held up, and whatever comes.
+    fn let_go(&self) {
+        self.0.reads.store(NEVER, Ordering::SeqCst);
+        self.0.commits.store(NEVER, Ordering::SeqCst);
+        self.0.now.send_modify(|now| *now = Now { round: now.round + 1, held: 0 });
+    }
+}
+
+#[async_trait]
+impl Between for HoldUp {
+    async fn commit(
+        &self,
+        store: &dyn Store,
+        partition: &Partition,
+        commit: Commit,
+    ) -> Result<(), CommitError> {
+        self.pass(&self.0.commits).await;
+        store.commit(partition, commit).await
+    }
+
+    async fn was_read(&self) {
+        self.pass(&self.0.reads).await;
+    }
+}
+
+/// A server whose store can be held up, and whose clients wait for each other at most so long.
+async fn start(patience: Duration) -> (Server, HoldUp) {
+    thread_local! {
+        static NEXT: RefCell<Option<(HoldUp, Duration)>> = const { RefCell::new(None) };
+    }
+    let make = |parts: lazuli_testing::Parts| {
+        let (between, patience) = NEXT.take().unwrap();
+        let store = Interposed::new(parts.store, between);
+        FileService::new(Arc::new(store), parts.extents, parts.accounts).with_patience(patience)
+    };
+    let hold_up = HoldUp::new();
+    NEXT.set(Some((hold_up.clone(), patience)));
+    let server = lazuli_testing::start(ServiceKind::File, make).await;
+    server.put("/docs?restype=share", "", "").await.expect(201);
+    (server, hold_up)
+}
+
+#[tokio::test]
+async fn a_file_is_renamed_by_its_open_while_others_write_to_it() {
+    let (server, hold_up) = start(LONG).await;
+    let mut came_between = 0;
+    for after in 0.. {
+        let (from, to) = (format!("from{after}"), format!("to{after}"));
+        make_file(&server, &from, 4).await;
+        let (one, two) = (open(&server, &from).await, open(&server, &from).await);
+        server.service.write_at(two, 0, Bytes::from_static(b"then"), true).await.unwrap();
+        hold_up.hold_reads(after);
+        let (service, path) = (server.service.clone(), to.clone());
+        let renaming = tokio::spawn(async move { service.rename_open(one, &path, false).await });
+        if !hold_up.holds(1).await {
+            break;
+        }
+        came_between += 1;
+        server.service.write_at(two, 0, Bytes::from_static(b"when"), false).await.unwrap();
+        hold_up.let_go();
+        let renamed = timeout(LONG, renaming).await.expect("it does not wait for itself");
+        assert_eq!(renamed.unwrap(), Ok(()), "written to after {after} reads");
+        assert_eq!(server.service.close_open(two).await, Ok(None));
+        assert_eq!(get(&server, &to).await, b"when", "written to after {after} reads");
+        server.service.close_open(one).await.unwrap();
+    }
+    assert!(came_between >= 1, "a rename reads the row");
+}
+
+#[tokio::test]
+async fn two_who_rename_over_each_others_files_do_not_wait_for_ever() {
+    let (server, hold_up) = start(Duration::from_millis(500)).await;
+    for path in ["a", "b"] {
+        make_file(&server, path, 4).await;
+        write(&server, path, 0, b"then").await;
+    }
+    let (a, b) = (open(&server, "a").await, open(&server, "b").await);
+    let write = async |bytes: &'static [u8]| {
+        for id in [a, b] {
+            server.service.write_at(id, 0, Bytes::from_static(bytes), false).await.unwrap();
+        }
+    };
+    write(b"this").await;
+    hold_up.hold_reads(0);
+    let renaming = [(a, "b"), (b, "a")].map(|(id, path)| {
+        let service = server.service.clone();
+        tokio::spawn(async move { service.rename_open(id, path, true).await })
+    });
+    assert!(hold_up.holds(2).await, "each has its own turn");
+    write(b"that").await;
+    hold_up.let_go();
+    for renaming in renaming {
+        let renamed = timeout(LONG, renaming).await.expect("whoever waits gives up").unwrap();
+        assert!(matches!(renamed, Err(Failure::Denied | Failure::Sharing)), "{renamed:?}");
+    }
+    for (id, path) in [(a, "a"), (b, "b")] {
+        assert_eq!(server.service.close_open(id).await, Ok(None));
+        assert_eq!(get(&server, path).await, b"that");
+    }
+    assert_eq!(names(&server, "").await, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn whoever_opens_a_file_while_it_is_emptied_does_not_bring_its_bytes_back() {
+    use Disposition::{Overwrite, OverwriteIf, Supersede};
+    let (server, hold_up) = start(LONG).await;
+    for disposition in [Overwrite, OverwriteIf, Supersede] {
+        let path = format!("{disposition:?}");
+        make_file(&server, &path, 8).await;
+        write(&server, &path, 0, b"deleted!").await;
+        let first = open(&server, &path).await;
+        server.service.write_at(first, 0, Bytes::from_static(b"D"), false).await.unwrap();
+        let (service, tree) = (server.service.clone(), connect(&server).await);
+        let asked = asks(&path, disposition);
+        hold_up.hold_commits();
+        let emptying = tokio::spawn(async move { service.create(&tree, asked).await.unwrap() });
+        assert!(hold_up.holds(1).await, "it commits");
+        let late = open(&server, &path).await;
+        let service = server.service.clone();
+        let waits =
+            tokio::spawn(async move { service.write_at(late, 1, Bytes::from_static(b"ew"), false).await });
+        tokio::task::yield_now().await;
+        hold_up.let_go();
+        let emptied = timeout(LONG, emptying).await.expect("it ends").unwrap();
+        assert_ne!(emptied.action, Action::Opened);
+        timeout(LONG, waits).await.expect("writers are told").unwrap().unwrap();
+        let ids = [first, late, emptied.opened.id];
+        for id in ids {
+            assert_eq!(read(&server, id, 0..8).await, b"\0ew", "{disposition:?}");
+        }
+        server.service.write_at(first, 0, Bytes::from_static(b"n"), false).await.unwrap();
+        for id in ids {
+            assert_eq!(server.service.close_open(id).await, Ok(None));
+        }
+        assert_eq!(get(&server, &path).await, b"new", "{disposition:?}");
+    }
+}

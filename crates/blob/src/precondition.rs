@@ -228,12 +228,10 @@ pub(crate) fn may_see_tags(caller: &Caller) -> bool {
 
 /// Refuses to replace a blob for a caller who may only create.
 pub(crate) fn check_overwrite(caller: &Caller, exists: bool) -> Result<(), Refusal> {
-    match caller {
-        Caller::Sas(grant) if exists && !grant.permissions.contains('w') => {
-            Err(ErrorCode::UnauthorizedBlobOverwrite.into())
-        }
-        _ => Ok(()),
+    if exists && !caller.may_replace() {
+        return Err(ErrorCode::UnauthorizedBlobOverwrite.into());
     }
+    Ok(())
 }
 
 /// Refuses to change or delete what a policy or a legal hold protects.

@@ -24,6 +24,8 @@ use crate::tree::{Target, check_kind, check_seen};
 /// The longest file: 4 TiB.
 pub(crate) const MAX_FILE_BYTES: i64 = 4 << 40;
 const LENGTH: &str = "x-ms-content-length";
+/// How often a file may be replaced by another one while it is being read.
+const MAX_TRIES: usize = 64;
 
 impl FileService {
     /// Create File. The first bytes of its content may come with it.
@@ -54,6 +56,9 @@ impl FileService {
             if let Some(old) = &old {
                 check_kind(old, false)?;
                 lease = admit_write(old, lease_id)?;
+                if !request.caller.may_replace() {
+                    return Err(ErrorCode::AuthorizationPermissionMismatch.into());
+                }
                 check_writable(old)?;
             }
             released = old.as_ref().map_or(0, allocated);
@@ -175,7 +180,7 @@ impl FileService {
         let mut admission = self.opens.admission(target.patience);
         // Of which file a row that is read from now on has everything that was written before the request came.
         let mut admitted = None;
-        loop {
+        for _ in 0..MAX_TRIES {
             let nobody_writes = self.opens.is_empty();
             let (node, parent) = self.find_target(target).await?;
             let check = if usage == FileUse::Look { check_seen } else { check_kind };
@@ -197,6 +202,7 @@ impl FileService {
                 Err(_) => {}
             }
         }
+        Err(ErrorCode::ServerBusy.into())
     }
 }
 

@@ -93,6 +93,14 @@ pub enum Caller {
 }
 
 impl Caller {
+    /// Whether it may replace what is there, where it may create: a shared access signature may allow only what is new.
+    pub fn may_replace(&self) -> bool {
+        match self {
+            Self::Sas(grant) => grant.permissions.contains('w'),
+            _ => true,
+        }
+    }
+
     /// Puts the headers that a shared access signature names in the place of the stored ones.
     pub fn override_headers(&self, headers: &mut HeaderMap) {
         if let Self::Sas(grant) = self {

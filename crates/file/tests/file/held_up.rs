@@ -1,8 +1,8 @@
 //! What SMB clients do while somebody else is in the middle of something: the store is held up there.
 
 use std::cell::RefCell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -206,4 +206,43 @@ async fn whoever_opens_a_file_while_it_is_emptied_does_not_bring_its_bytes_back(
         }
         assert_eq!(get(&server, &path).await, b"new", "{disposition:?}");
     }
+}
+
+/// Has a file made anew whenever somebody has read something.
+struct Replacing {
+    server: OnceLock<Weak<Server>>,
+    is_off: AtomicBool,
+}
+
+#[async_trait]
+impl Between for &'static Replacing {
+    async fn was_read(&self) {
+        if let Some(server) = self.server.get().and_then(Weak::upgrade)
+            && !self.is_off.swap(true, Ordering::SeqCst)
+        {
+            server.delete("/docs/f", "").await.expect(202);
+            make_file(&server, "f", 1).await;
+            self.is_off.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_another_one_whenever_it_is_looked_at_is_not_read_for_ever() {
+    static REPLACING: Replacing = Replacing { server: OnceLock::new(), is_off: AtomicBool::new(false) };
+    let make = |parts: lazuli_testing::Parts| {
+        let store = Interposed::new(parts.store, &REPLACING);
+        FileService::new(Arc::new(store), parts.extents, parts.accounts)
+    };
+    let server = Arc::new(lazuli_testing::start(ServiceKind::File, make).await);
+    server.put("/docs?restype=share", "", "").await.expect(201);
+    make_file(&server, "f", 1).await;
+    // As long as anything is open, a file is read again.
+    let other = open(&server, "other").await;
+    assert!(REPLACING.server.set(Arc::downgrade(&server)).is_ok());
+    let read = timeout(LONG, server.get("/docs/f", "")).await.expect("it gives up");
+    read.refused(503, "ServerBusy");
+    REPLACING.is_off.store(true, Ordering::SeqCst);
+    server.get("/docs/f", "").await.expect(200);
+    server.service.close_open(other).await.unwrap();
 }

@@ -1,7 +1,10 @@
 //! The table of operations, row by row: what each answers, what it refuses, and what it changes.
 
+use lazuli_auth::sign;
+use lazuli_auth::sign::Resource;
 use lazuli_concurrency::FileAccess;
-use lazuli_testing::{ACCOUNT, Reply};
+use lazuli_protocol::ServiceKind;
+use lazuli_testing::{ACCOUNT, Reply, key};
 
 use crate::opens::{open, request};
 use crate::support::{Server, make_directory, make_file, start, write};
@@ -343,5 +346,40 @@ async fn a_copy_reads_its_source_and_creates_its_target_as_far_as_opens_let_it()
         // What stands in the way at the source is told as it is, in the caller's own account.
         assert_eq!(reply.outcome(), expected, "{path} {share:?}");
         server.service.close(id).await.unwrap();
+    }
+}
+
+/// A signature for the share, or for the account.
+fn signature(of: &str, permissions: &str) -> String {
+    let fields = [("sv", "2022-11-02"), ("sp", permissions), ("se", "2099-12-31T00:00:00Z")];
+    match of {
+        "share" => {
+            let resource =
+                Resource { service: ServiceKind::File, account: ACCOUNT, path: "docs", timestamp: "" };
+            sign::service_sas(&resource, &key(), &[&fields[..], &[("sr", "s")]].concat())
+        }
+        _ => sign::account_sas(ACCOUNT, &key(), &[&fields[..], &[("ss", "f"), ("srt", "o")]].concat()),
+    }
+}
+
+#[tokio::test]
+async fn a_signature_that_allows_only_to_create_replaces_nothing() {
+    let server = start().await;
+    for (name, both) in [("share", "cw"), ("account", "wc")] {
+        let ask = async |permissions: &str, headers: &str| {
+            let target = format!("/docs/{name}?{}", signature(name, permissions));
+            server.send("PUT", &target, headers, "").await
+        };
+        let create = |length: u64| format!("x-ms-type: file\nx-ms-content-length: {length}");
+        ask("c", &create(1)).await.expect(201);
+        ask("c", &create(2)).await.refused(403, "AuthorizationPermissionMismatch");
+        let copy = format!("x-ms-copy-source: {}", url(&server, name));
+        ask("c", &copy).await.refused(403, "AuthorizationPermissionMismatch");
+        let length = async || server.get(&format!("/docs/{name}"), "").await.expect(200).body.len() as u64;
+        assert_eq!(length().await, 1, "{name}");
+        for (permissions, replaced) in [("w", 3), (both, 4)] {
+            ask(permissions, &create(replaced)).await.expect(201);
+            assert_eq!(length().await, replaced, "{name}");
+        }
     }
 }

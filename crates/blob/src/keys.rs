@@ -107,6 +107,17 @@ pub(crate) enum RowKind<'a> {
     Version(Stamp),
 }
 
+impl RowKind<'_> {
+    /// The time of a snapshot or version.
+    pub(crate) fn stamp(self) -> Option<Stamp> {
+        match self {
+            Self::Snapshot(stamp) | Self::DeletedSnapshot(stamp) => Some(stamp),
+            Self::Version(stamp) | Self::DeletedVersion(stamp) => Some(stamp),
+            Self::Base | Self::StagedCount | Self::Staged(_) => None,
+        }
+    }
+}
+
 /// What the key of a row says it is.
 pub(crate) fn row_kind(key: &[u8]) -> Option<RowKind<'_>> {
     let stamp = |rest: &[u8]| rest.try_into().ok().map(u64::from_be_bytes).map(Stamp::from_ticks);

@@ -2,9 +2,12 @@
 //!
 //! Names are read in order, one row of each blob unless snapshots or versions are asked for. With a delimiter, everything
 //! under a common prefix is one entry: once it is written, the scan goes on behind the prefix, whatever lies under it, so
-//! a page costs as much as it shows. [`entry`] writes the entries.
+//! a page costs as much as it shows. [`states`] sees to the order of a blob's snapshots and versions, [`entry`] writes the
+//! entries.
 
 mod entry;
+mod include;
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -13,13 +16,16 @@ use http::StatusCode;
 use lazuli_concurrency::{Stamp, Timestamp};
 use lazuli_protocol::listing::{MAX_RESULTS, Page};
 use lazuli_protocol::request::Caller;
-use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, ServiceKind, Version, xml};
-use lazuli_store::{Partition, Reads, Row, SpaceId, Which, prefix_range};
+use lazuli_protocol::{ErrorCode, Refusal, Request, Response, ServiceKind, xml};
+use lazuli_store::{Row, SpaceId, Which, prefix_range};
 
 use crate::keys::{self, RowKind};
 use crate::precondition::may_see_tags;
 use crate::record::{self, Blob};
 use crate::{BlobService, XML, reply};
+
+use include::Include;
+pub(crate) use include::known;
 
 /// Rows that are read at once.
 const CHUNK: usize = 1024;
@@ -31,7 +37,8 @@ const MAX_ROWS: usize = 16_384;
 const MAX_PAGE_BYTES: usize = 16 << 20;
 /// So many entries tell how long a page is going to be.
 const TYPICAL: usize = 512;
-/// In a marker, the place of the current state, which comes after everything else about its blob.
+/// In a marker, the place of the current state, which comes after everything else about its blob. The row of the latest
+/// version may follow, which is shown there if there is no current state.
 const LAST: Bytes = Bytes::from_static(&[0xFF]);
 
 impl BlobService {
@@ -57,17 +64,16 @@ impl BlobService {
     /// Fills a page. Returns where the next one begins.
     async fn walk(&self, space: SpaceId, listing: &mut Listing<'_>) -> Result<Option<Position>, Refusal> {
         let mut from = listing.begin();
+        let mut read = 0;
         if !from.key.is_empty() {
-            // The page begins in the midst of a blob, whose current state is yet to come.
-            let partition = Partition::new(space, from.partition.clone());
-            let set = self.store.read(&partition, &Reads::key(keys::BASE)).await;
-            let row = set.map_err(reply::unreadable)?.rows.into_iter().next().flatten();
-            listing.enter(from.partition.clone());
-            listing.group.base = record::blob(row.as_ref())?;
+            if let Some(full) = self.resume(space, listing, &from, &mut read).await? {
+                return Ok(Some(full));
+            }
+            from.key = LAST;
         }
         let which = if listing.include.every_row() { Which::All } else { Which::First };
         let end = listing.end.clone();
-        let (mut chunk, mut read) = (listing.first_chunk(), 0);
+        let mut chunk = listing.first_chunk();
         loop {
             let start = (from.partition.clone(), from.key.clone());
             let rows =
@@ -75,8 +81,13 @@ impl BlobService {
             let rows = rows.map_err(reply::unreadable)?;
             read += rows.rows.len();
             for (partition, row) in &rows.rows {
-                if let Some(full) = listing.row(partition, row)? {
-                    return Ok(Some(full));
+                let full = match listing.row(partition, row)? {
+                    Step::Next => None,
+                    Step::Full(position) => Some(position),
+                    Step::Merge => self.write_states(space, listing, Bytes::new(), &mut read).await?,
+                };
+                if full.is_some() {
+                    return Ok(full);
                 }
             }
             let Some(next) = rows.next else { return listing.leave() };
@@ -89,80 +100,10 @@ impl BlobService {
             from = listing.go_on(next.clone());
             chunk = if from == next { (chunk * 2).min(CHUNK) } else { listing.first_chunk() };
             if read >= MAX_ROWS {
-                return Ok(Some(from));
+                return Ok(Some(listing.end_early(from)));
             }
             // Others have requests too.
             tokio::task::yield_now().await;
-        }
-    }
-}
-
-/// What a page holds beside current blobs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Include {
-    pub(crate) snapshots: bool,
-    pub(crate) metadata: bool,
-    pub(crate) uncommitted: bool,
-    pub(crate) copy: bool,
-    pub(crate) deleted: bool,
-    pub(crate) tags: bool,
-    pub(crate) versions: bool,
-    pub(crate) deleted_with_versions: bool,
-    pub(crate) immutability_policy: bool,
-    pub(crate) legal_hold: bool,
-}
-
-type Set = fn(&mut Include);
-
-/// The words of `include`, what each asks for, and the version that brought it.
-const INCLUDES: [(&str, Set, Version); 11] = [
-    ("snapshots", |i| i.snapshots = true, Version::OLDEST),
-    ("metadata", |i| i.metadata = true, Version::OLDEST),
-    ("uncommittedblobs", |i| i.uncommitted = true, Version::OLDEST),
-    ("copy", |i| i.copy = true, Version::new(2012, 2, 12)),
-    ("deleted", |i| i.deleted = true, Version::new(2017, 7, 29)),
-    ("tags", |i| i.tags = true, Version::new(2019, 12, 12)),
-    ("versions", |i| i.versions = true, Version::new(2019, 12, 12)),
-    ("deletedwithversions", |i| i.deleted_with_versions = true, Version::new(2020, 10, 2)),
-    ("immutabilitypolicy", |i| i.immutability_policy = true, Version::new(2020, 6, 12)),
-    ("legalhold", |i| i.legal_hold = true, Version::new(2020, 6, 12)),
-    // Only accounts with directories have permissions to show.
-    ("permissions", |_| {}, Version::new(2020, 6, 12)),
-];
-
-/// The words that a version knows.
-pub(crate) fn known<T: Copy>(
-    words: &[(&'static str, T, Version)],
-    version: Version,
-) -> Vec<(&'static str, T)> {
-    let since = words.iter().filter(|(_, _, since)| version >= *since);
-    since.map(|(word, meaning, _)| (*word, *meaning)).collect()
-}
-
-impl Include {
-    /// What a query asks for, of what that version knows.
-    pub(crate) fn parse(query: &Query, version: Version) -> Result<Self, Refusal> {
-        let mut include = Self::default();
-        for set in query.list("include", &known(&INCLUDES, version))? {
-            set(&mut include);
-        }
-        Ok(include)
-    }
-
-    /// Whether the first row of a blob is not enough.
-    const fn every_row(self) -> bool {
-        self.snapshots || self.versions || self.deleted_with_versions
-    }
-
-    /// Whether rows of that kind are of any use.
-    const fn reads(self, kind: RowKind<'_>) -> bool {
-        match kind {
-            RowKind::Base => true,
-            RowKind::Snapshot(_) => self.snapshots,
-            RowKind::DeletedSnapshot(_) => self.snapshots && self.deleted,
-            RowKind::Version(_) => self.versions || self.deleted_with_versions,
-            RowKind::DeletedVersion(_) => (self.versions && self.deleted) || self.deleted_with_versions,
-            RowKind::StagedCount | RowKind::Staged(_) => false,
         }
     }
 }
@@ -195,6 +136,11 @@ impl Position {
         Self { partition: partition.into(), key: Bytes::new() }
     }
 
+    /// The place of a blob's current state, or of the version in that row which is shown there.
+    fn last(partition: Bytes, latest: &[u8]) -> Self {
+        Self { partition, key: [&LAST[..], latest].concat().into() }
+    }
+
     /// The name, and if it is not the blob's first row, a zero byte and the key. Names hold no zero byte.
     fn marker(self) -> Vec<u8> {
         let name = self.partition.strip_prefix(keys::BLOBS).unwrap_or_default();
@@ -222,6 +168,8 @@ struct Listing<'a> {
     end: Bytes,
     /// A directory that the caller is confined to, if the prefix alone does not see to that.
     directory: Option<&'a str>,
+    /// From this row of a blob on, its states are in the order of time as they stand.
+    in_order: Bytes,
     group: Group,
 }
 
@@ -231,8 +179,19 @@ struct Group {
     /// Empty before the first.
     partition: Bytes,
     base: Option<Blob>,
-    /// The latest version, if it has to be known.
-    latest: Option<Blob>,
+    /// The latest version and its row, if it has to be known.
+    latest: Option<(Bytes, Blob)>,
+    /// Its states are written, or written elsewhere, all but the current one.
+    is_merged: bool,
+}
+
+/// What comes of a row.
+enum Step {
+    Next,
+    /// It does not fit any more, but belongs there.
+    Full(Position),
+    /// The states of its blob have to be put in order.
+    Merge,
 }
 
 /// A state of a blob that an entry shows.
@@ -265,6 +224,7 @@ impl<'a> Listing<'a> {
             start: parameter("startfrom").map_or(all.start.clone(), |from| from.max(all.start)),
             end: parameter("endbefore").map_or(all.end.clone(), |before| before.min(all.end)),
             directory: None,
+            in_order: states::last_kind(include),
             group: Group::default(),
         };
         if let Caller::Sas(grant) = &request.caller
@@ -293,37 +253,55 @@ impl<'a> Listing<'a> {
         if self.page.delimiter.is_some() { FIRST_CHUNK } else { CHUNK.min(self.page.limit + 1) }
     }
 
-    /// Takes the next row. Returns its place if it does not fit any more.
-    fn row(&mut self, partition: &Bytes, row: &Row) -> Result<Option<Position>, Refusal> {
+    /// Takes the next row.
+    fn row(&mut self, partition: &Bytes, row: &Row) -> Result<Step, Refusal> {
         if *partition < self.start {
-            return Ok(None);
+            return Ok(Step::Next);
         }
         if *partition != self.group.partition {
             if let Some(full) = self.leave()? {
-                return Ok(Some(full));
+                return Ok(Step::Full(full));
             }
             // What was left may have been folded together with this one.
             if *partition < self.start || !self.enter(partition.clone()) {
-                return Ok(None);
+                return Ok(Step::Next);
             }
         }
-        let kind = keys::row_kind(&row.key);
-        let Some(kind) = kind.filter(|kind| self.include.reads(*kind)) else { return Ok(None) };
-        let blob = Blob::decode(&row.value)?;
-        let shown = match kind {
-            RowKind::Base => {
-                self.group.base = Some(blob);
-                return Ok(None);
+        match keys::row_kind(&row.key).filter(|kind| self.include.reads(*kind)) {
+            Some(RowKind::Base) => self.group.base = Some(Blob::decode(&row.value)?),
+            Some(_) if self.group.is_merged => {}
+            Some(_) if row.key < self.in_order => {
+                self.group.is_merged = true;
+                return Ok(Step::Merge);
             }
-            RowKind::Snapshot(stamp) | RowKind::DeletedSnapshot(stamp) => Shown::Snapshot(stamp),
+            Some(_) => return Ok(self.state(row)?.map_or(Step::Next, Step::Full)),
+            None => {}
+        }
+        Ok(Step::Next)
+    }
+
+    /// Takes the row of a snapshot or version. Returns its place if it does not fit any more.
+    fn state(&mut self, row: &Row) -> Result<Option<Position>, Refusal> {
+        let blob = Blob::decode(&row.value)?;
+        let shown = match keys::row_kind(&row.key) {
+            Some(RowKind::Snapshot(stamp) | RowKind::DeletedSnapshot(stamp)) => Shown::Snapshot(stamp),
             _ => Shown::Version,
         };
         let is_wanted = shown != Shown::Version || self.include.versions;
         let fits = !is_wanted || !self.is_visible(&blob) || self.write(&blob, shown)?;
-        if shown == Shown::Version && !blob.has_expired(self.now) {
-            self.group.latest = Some(blob);
+        if shown == Shown::Version {
+            self.see_version(&row.key, blob);
         }
-        Ok((!fits).then(|| Position { partition: partition.clone(), key: row.key.clone() }))
+        let partition = self.group.partition.clone();
+        Ok((!fits).then(|| Position { partition, key: row.key.clone() }))
+    }
+
+    /// Keeps the latest version in mind; if there are any that are not deleted, the latest of these.
+    fn see_version(&mut self, key: &Bytes, blob: Blob) {
+        let is_kept = |latest: &(Bytes, Blob)| latest.1.deleted.is_none() && blob.deleted.is_some();
+        if !blob.has_expired(self.now) && !self.group.latest.as_ref().is_some_and(is_kept) {
+            self.group.latest = Some((key.clone(), blob));
+        }
     }
 
     /// Begins a blob, unless it is one that the caller must not see.
@@ -344,21 +322,35 @@ impl<'a> Listing<'a> {
 
     /// Ends a blob: its current state comes last. Returns its place if it does not fit any more.
     fn leave(&mut self) -> Result<Option<Position>, Refusal> {
-        let Group { partition, base, latest } = std::mem::take(&mut self.group);
+        let Group { partition, base, latest, .. } = std::mem::take(&mut self.group);
         // Before the first blob, or in one that was folded into a prefix already.
         if partition.is_empty() || partition < self.start {
             return Ok(None);
         }
         let base = base.filter(|base| self.is_visible(base));
-        let (blob, shown) = match (base, latest) {
-            (Some(base), _) => (base, Shown::Current),
-            (None, Some(latest)) if self.include.deleted_with_versions => (latest, Shown::VersionsOnly),
+        let (row, blob, shown) = match (base, latest) {
+            (Some(base), _) => (Bytes::new(), base, Shown::Current),
+            (None, Some((row, latest))) if self.include.deleted_with_versions => {
+                (row, latest, Shown::VersionsOnly)
+            }
             _ => return Ok(None),
         };
         self.group.partition = partition.clone();
         let fits = self.write(&blob, shown)?;
         self.group.partition = Bytes::new();
-        Ok((!fits).then_some(Position { partition, key: LAST }))
+        Ok((!fits).then(|| Position::last(partition, &row)))
+    }
+
+    /// Where the next page begins if this one ends before that row, which was not read.
+    fn end_early(&self, next: Position) -> Position {
+        if next.partition != self.group.partition {
+            return Position::at(next.partition);
+        }
+        // The first of several kinds of rows was reached, but nothing of the blob is written.
+        if !self.group.is_merged && next.key < self.in_order {
+            return Position { key: keys::BASE, ..next };
+        }
+        next
     }
 
     /// Where to read on: there, unless what comes is known not to be wanted.
@@ -366,11 +358,15 @@ impl<'a> Listing<'a> {
         if next.partition < self.start {
             return Position::at(self.start.clone());
         }
+        if self.group.is_merged && next.partition == self.group.partition {
+            let latest = self.group.latest.as_ref().map_or(&[][..], |(row, _)| row);
+            return Position::last(next.partition, latest);
+        }
         if keys::row_kind(&next.key).is_none_or(|kind| self.include.reads(kind)) {
             return next;
         }
         // A blob can have more rows of a kind that nobody asked for than a page has entries.
-        let wanted = kinds().into_iter().filter(|(kind, _)| self.include.reads(*kind));
+        let wanted = states::kinds().into_iter().filter(|(kind, _)| self.include.reads(*kind));
         let key = wanted.map(|(_, start)| start).find(|start| *start > next.key).unwrap_or(LAST);
         Position { key, ..next }
     }
@@ -402,18 +398,6 @@ impl<'a> Listing<'a> {
         }
         Ok(true)
     }
-}
-
-/// The kinds of rows that entries are made of beside the current state, in order, each with where it begins.
-fn kinds() -> [(RowKind<'static>, Bytes); 4] {
-    const FIRST: Stamp = Stamp::from_ticks(0);
-    let (snapshots, versions) = (keys::snapshots().start, keys::versions().start);
-    [
-        (RowKind::DeletedSnapshot(FIRST), keys::deleted(&snapshots)),
-        (RowKind::DeletedVersion(FIRST), keys::deleted(&versions)),
-        (RowKind::Snapshot(FIRST), snapshots),
-        (RowKind::Version(FIRST), versions),
-    ]
 }
 
 /// Takes a marker that a client made up.

@@ -1,3 +1,6 @@
+use lazuli_concurrency::Stamp;
+use lazuli_protocol::{Query, Version};
+
 use super::*;
 
 #[test]
@@ -64,7 +67,7 @@ fn each_version_knows_the_includes_that_it_brought() {
 
 #[test]
 fn the_kinds_of_rows_are_in_the_order_of_their_keys() {
-    let kinds = kinds();
+    let kinds = states::kinds();
     assert!(kinds.is_sorted_by_key(|(_, start)| start.clone()));
     for (kind, start) in kinds {
         let first = [&start[..], &[0; 8]].concat();

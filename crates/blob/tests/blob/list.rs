@@ -44,6 +44,19 @@ impl TestServer {
         self.get(&format!("{LIST}&{query}"), "").await.expect(200).text().to_owned()
     }
 
+    /// The entries of all pages together, see [`states`].
+    async fn states(&self, query: &str, limit: usize) -> Vec<String> {
+        let (mut all, mut marker) = (vec![], String::new());
+        loop {
+            let text = self.list(&format!("{query}&maxresults={limit}&marker={marker}")).await;
+            all.extend(states(&text));
+            marker = names(&text).1;
+            if marker.is_empty() {
+                return all;
+            }
+        }
+    }
+
     /// The names of all pages together, and how many pages there were.
     async fn pages(&self, query: &str) -> (Vec<String>, usize) {
         let (mut all, mut marker, mut pages) = (vec![], String::new(), 0);
@@ -350,19 +363,87 @@ async fn snapshots_come_oldest_first_and_the_blob_after_them() {
     assert_eq!(states(&server.list("include=snapshots").await), expected);
     assert_eq!(states(&server.list("include=metadata").await), ["a", "b", "c"]);
     for limit in 1..=5 {
-        let (mut all, mut marker) = (vec![], String::new());
-        loop {
-            let text = server.list(&format!("include=snapshots&maxresults={limit}&marker={marker}")).await;
-            all.extend(states(&text));
-            marker = names(&text).1;
-            if marker.is_empty() {
-                break;
-            }
-        }
-        assert_eq!(all, expected, "{limit}");
+        assert_eq!(server.states("include=snapshots", limit).await, expected, "{limit}");
     }
     let refused = server.get(&format!("{LIST}&include=snapshots&delimiter=/"), "").await;
     refused.refused(400, "InvalidQueryParameterValue");
+}
+
+#[tokio::test]
+async fn live_and_deleted_snapshots_stand_in_the_order_of_time() {
+    let server = start().await;
+    server.put_all(&["a", "b", "c"]).await;
+    server.soft_delete(Some(3)).await;
+    let mut expected = vec!["a".to_owned()];
+    for at in 0..100 {
+        let snapshot = server.snapshot("/con/b").await;
+        // Each of the two kinds has more than are read at once, here and there in a row.
+        let is_deleted = at % 3 == 0 || (10..50).contains(&at);
+        if is_deleted {
+            server.delete(&format!("/con/b?snapshot={snapshot}"), "").await.expect(202);
+        }
+        expected.push(format!("b@{snapshot}{}", if is_deleted { "!" } else { "" }));
+    }
+    expected.extend(["b".to_owned(), "c".to_owned()]);
+    for limit in [1, 2, 31, 32, 33, 64, 102, 103, 5000] {
+        assert_eq!(server.states("include=snapshots,deleted", limit).await, expected, "{limit}");
+    }
+    let live: Vec<_> = expected.iter().filter(|state| !state.contains('!')).cloned().collect();
+    for limit in [1, 40, 5000] {
+        assert_eq!(server.states("include=snapshots", limit).await, live, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn versions_and_snapshots_live_and_deleted_stand_in_the_order_of_time_in_pages_of_any_size() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.versioning(true).await;
+    server.soft_delete(Some(3)).await;
+    let mut versions = vec![];
+    for at in 0..7 {
+        let put = server.put_block_blob("/con/a", "").await;
+        versions.push(put.header("x-ms-version-id").unwrap().to_owned());
+        if at % 2 == 0 {
+            server.snapshot("/con/a").await;
+        }
+    }
+    for at in [1, 4] {
+        server.delete(&format!("/con/a?versionid={}", versions[at]), "").await.expect(202);
+    }
+    let listed = server.states("include=versions,deleted", 5000).await;
+    let stamp = |state: &String| state.split(['@', '#', '!', '=']).nth(1).unwrap().to_owned();
+    assert!(listed.is_sorted_by_key(stamp) && listed.last().unwrap().ends_with('='), "{listed:?}");
+    assert_eq!(listed.iter().filter(|state| state.contains('!')).count(), 2);
+    assert!(listed[1].ends_with('!') || listed[2].ends_with('!'), "among those that live: {listed:?}");
+    // Nothing current: what is left are versions, deleted ones among them.
+    for name in ["d", "e"] {
+        let first = server.put_block_blob(&format!("/con/{name}"), "").await;
+        server.put_block_blob(&format!("/con/{name}"), "").await;
+        server.delete(&format!("/con/{name}"), "").await.expect(202);
+        let first = first.header("x-ms-version-id").unwrap();
+        server.delete(&format!("/con/{name}?versionid={first}"), "").await.expect(202);
+    }
+    for include in [
+        "versions",
+        "deleted",
+        "snapshots,versions",
+        "versions,deleted",
+        "snapshots,versions,deleted",
+        "deletedwithversions",
+        "versions,deletedwithversions",
+        "snapshots,versions,deleted,deletedwithversions",
+    ] {
+        let query = format!("include={include}");
+        let all = server.states(&query, 5000).await;
+        assert!(all.len() > 1 || include == "deleted", "{include}: {all:?}");
+        assert_eq!(all.contains(&"e?".to_owned()), include == "deletedwithversions", "{all:?}");
+        let earlier = |state: &&String| state.starts_with('a') && !state.contains('=');
+        assert!(all.iter().filter(earlier).is_sorted_by_key(&stamp), "{include}: {all:?}");
+        for limit in 1..=all.len() {
+            assert_eq!(server.states(&query, limit).await, all, "{include} {limit}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,171 @@
+//! The states of one blob in the order of time, though rows of several kinds hold them.
+//!
+//! What was deleted has rows of its own, and so have versions beside snapshots: in each kind the rows are in the order of
+//! time, together they are not. Here the kinds are read side by side. A place among the states is that of a row: its
+//! time, then its key; so a marker that names the row leads back to the same place.
+
+use bytes::Bytes;
+use lazuli_concurrency::Stamp;
+use lazuli_protocol::Refusal;
+use lazuli_store::{Partition, Reads, Row, Scanned, SpaceId, prefix_range};
+
+use super::{Include, LAST, Listing, MAX_ROWS, Position};
+use crate::keys::{self, RowKind};
+use crate::record::{self, Blob};
+use crate::{BlobService, reply};
+
+/// Rows of each kind that are read at once. At least two, see [`in_order`].
+const STATES_AT_ONCE: usize = 32;
+
+impl BlobService {
+    /// Begins a page in the midst of a blob: its states from that row on, the current one is yet to come. Returns where
+    /// the next page begins if that is all that fits.
+    pub(super) async fn resume(
+        &self,
+        space: SpaceId,
+        listing: &mut Listing<'_>,
+        from: &Position,
+        read: &mut usize,
+    ) -> Result<Option<Position>, Refusal> {
+        let latest = from.key.strip_prefix(&LAST[..]).map(Bytes::copy_from_slice);
+        let is_last = latest.is_some();
+        let is_version = |key: &Bytes| {
+            matches!(keys::row_kind(key), Some(RowKind::Version(_) | RowKind::DeletedVersion(_)))
+        };
+        let reads = Reads::keys([keys::BASE].into_iter().chain(latest.filter(is_version)));
+        let set = self.store.read(&Partition::new(space, from.partition.clone()), &reads).await;
+        if !listing.enter(from.partition.clone()) {
+            return Ok(None);
+        }
+        let mut rows = set.map_err(reply::unreadable)?.rows.into_iter();
+        listing.group.base = record::blob(rows.next().flatten().as_ref())?;
+        if let Some(row) = rows.next().flatten() {
+            listing.see_version(&row.key, Blob::decode(&row.value)?);
+        }
+        listing.group.is_merged = true;
+        if is_last { Ok(None) } else { self.write_states(space, listing, from.key.clone(), read).await }
+    }
+
+    /// Writes the states of the blob that is being read from that row on, but for the current one. Returns where the
+    /// next page begins if this one ends.
+    pub(super) async fn write_states(
+        &self,
+        space: SpaceId,
+        listing: &mut Listing<'_>,
+        mut from: Bytes,
+        read: &mut usize,
+    ) -> Result<Option<Position>, Refusal> {
+        let partition = listing.group.partition.clone();
+        loop {
+            let reads = reads(listing.include, &from);
+            let set = self.store.read(&Partition::new(space, partition.clone()), &reads).await;
+            let (rows, next) = in_order(set.map_err(reply::unreadable)?.ranges);
+            *read += rows.len();
+            for row in rows {
+                let full = listing.state(&row)?;
+                // It does not fit any more; or all of the blob was folded into a prefix.
+                if full.is_some() || partition < listing.start {
+                    return Ok(full);
+                }
+            }
+            let Some(next) = next else { return Ok(None) };
+            if *read >= MAX_ROWS {
+                return Ok(Some(Position { partition, key: next }));
+            }
+            from = next;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// The kinds of rows that entries are made of beside the current state, in order, each with where it begins.
+pub(super) fn kinds() -> [(RowKind<'static>, Bytes); 4] {
+    const FIRST: Stamp = Stamp::from_ticks(0);
+    let (snapshots, versions) = (keys::snapshots().start, keys::versions().start);
+    [
+        (RowKind::DeletedSnapshot(FIRST), keys::deleted(&snapshots)),
+        (RowKind::DeletedVersion(FIRST), keys::deleted(&versions)),
+        (RowKind::Snapshot(FIRST), snapshots),
+        (RowKind::Version(FIRST), versions),
+    ]
+}
+
+/// Where the last kind of rows begins that is of any use: from there on rows are in the order of time as they stand.
+pub(super) fn last_kind(include: Include) -> Bytes {
+    let wanted = kinds().into_iter().rfind(|(kind, _)| include.reads(*kind));
+    wanted.map(|(_, start)| start).unwrap_or_default()
+}
+
+/// The rows of every kind that is of any use, from the place of a row on; from the first on if it is not one of these.
+fn reads(include: Include, from: &[u8]) -> Reads {
+    let stamp = keys::row_kind(from).and_then(RowKind::stamp);
+    let wanted = kinds().into_iter().filter(|(kind, _)| include.reads(*kind));
+    wanted.fold(Reads::default(), |reads, (_, kind)| {
+        let mut range = prefix_range(&kind);
+        if let Some(stamp) = stamp {
+            let at = [&kind[..], &stamp.ticks().to_be_bytes()].concat();
+            range.start = if at[..] < *from { [&at[..], &[0]].concat().into() } else { at.into() };
+        }
+        reads.and_range(range, STATES_AT_ONCE)
+    })
+}
+
+/// The rows of all ranges in order, as far as all that come before are known; and the row to go on from. Where a range
+/// has more rows, that is its last one at most: so there is progress if it has two.
+fn in_order(ranges: Vec<Scanned>) -> (Vec<Row>, Option<Bytes>) {
+    let place = |row: &Row| (keys::row_kind(&row.key).and_then(RowKind::stamp), row.key.clone());
+    let cut_short = ranges.iter().filter(|range| range.more);
+    let end = cut_short.filter_map(|range| range.rows.last()).map(place).min();
+    let mut rows: Vec<_> = ranges.into_iter().flat_map(|range| range.rows).collect();
+    rows.retain(|row| end.as_ref().is_none_or(|end| place(row) < *end));
+    rows.sort_by_cached_key(place);
+    (rows, end.map(|(_, key)| key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lazuli_store::{RangeToken, Token};
+
+    fn scanned(keys: &[Bytes], more: bool) -> Scanned {
+        let row =
+            |key: &Bytes| Row { key: key.clone(), value: Bytes::new(), token: Token(Stamp::from_ticks(0)) };
+        let rows = keys.iter().map(row).collect();
+        Scanned { range: Bytes::new()..Bytes::new(), rows, token: RangeToken(0), more }
+    }
+
+    fn snapshot(ticks: u64) -> Bytes {
+        keys::snapshot(Stamp::from_ticks(ticks))
+    }
+
+    fn deleted(ticks: u64) -> Bytes {
+        keys::deleted(&snapshot(ticks))
+    }
+
+    #[test]
+    fn states_are_merged_as_far_as_all_before_them_are_known() {
+        let (gone, live) = ([deleted(2), deleted(4)], [snapshot(1), snapshot(2), snapshot(3), snapshot(9)]);
+        for (more, expected, next) in [
+            ([false, false], &[&live[0], &gone[0], &live[1], &live[2], &gone[1], &live[3]][..], None),
+            ([true, false], &[&live[0], &gone[0], &live[1], &live[2]], Some(&gone[1])),
+            ([false, true], &[&live[0], &gone[0], &live[1], &live[2], &gone[1]], Some(&live[3])),
+            ([true, true], &[&live[0], &gone[0], &live[1], &live[2]], Some(&gone[1])),
+        ] {
+            let (rows, from) = in_order(vec![scanned(&gone, more[0]), scanned(&live, more[1])]);
+            assert_eq!(rows.iter().map(|row| &row.key).collect::<Vec<_>>(), expected, "{more:?}");
+            assert_eq!(from.as_ref(), next, "{more:?}");
+        }
+    }
+
+    #[test]
+    fn reading_goes_on_at_the_place_of_a_row_in_every_kind() {
+        let include = Include { snapshots: true, deleted: true, ..Include::default() };
+        let starts =
+            |from: &[u8]| reads(include, from).ranges.into_iter().map(|(range, _)| range.start).collect();
+        let after = |key: Bytes| Bytes::from([&key[..], &[0]].concat());
+        let all: Vec<Bytes> = vec![keys::deleted(b"s"), Bytes::from_static(b"s")];
+        assert_eq!((starts(b""), starts(&keys::BASE), starts(b"s123")), (all.clone(), all.clone(), all));
+        assert_eq!(starts(&deleted(7)), [deleted(7), snapshot(7)]);
+        assert_eq!(starts(&snapshot(7)), [after(deleted(7)), snapshot(7)]);
+    }
+}

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::Connection;
@@ -91,6 +92,8 @@ pub(crate) struct Call {
     pub(crate) async_id: u64,
     /// Sends the interim response, once.
     pub(crate) pending: Mutex<Option<Pend>>,
+    /// Its place among the asynchronous requests of the connection, until it is answered.
+    pub(crate) place: Mutex<Option<OwnedSemaphorePermit>>,
     /// Counted for the files that it is about, until it is answered.
     pub(crate) underway: Mutex<Vec<Underway>>,
 }
@@ -98,8 +101,8 @@ pub(crate) struct Call {
 /// Sees the bytes of a response.
 pub(crate) type SeesResponse = Box<dyn FnOnce(&[u8]) + Send>;
 
-/// Sends an interim response with that number.
-pub(crate) type Pend = Box<dyn FnOnce(u64) + Send>;
+/// Sends an interim response with that number, if there is a place for another asynchronous request.
+pub(crate) type Pend = Box<dyn FnOnce(u64) -> Result<OwnedSemaphorePermit, Status> + Send>;
 
 /// What related requests of a compound hand on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -176,13 +179,15 @@ impl Call {
     }
 
     /// Tells the client that this takes time: the interim response. To be called before waiting for others to act; does
-    /// nothing the second time. Refused in the middle of a compound, where only an open may wait.
+    /// nothing the second time. Refused in the middle of a compound, where only an open may wait, and if too many wait.
     pub(crate) fn pend(&self) -> Result<(), Status> {
         if !self.is_last {
             let may_wait = self.header.command == Command::Create as u16;
             return if may_wait { Ok(()) } else { Err(Status::INTERNAL_ERROR) };
         }
-        self.pending.lock().take().into_iter().for_each(|pend| pend(self.async_id));
+        if let Some(pend) = self.pending.lock().take() {
+            *self.place.lock() = Some(pend(self.async_id)?);
+        }
         Ok(())
     }
 }

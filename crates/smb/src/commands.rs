@@ -19,7 +19,7 @@ mod tree;
 mod write;
 
 use crate::call::{Answer, Call};
-use crate::connection::is_paid_for;
+use crate::credits::is_paid_for;
 use crate::negotiated::Dialect;
 use crate::wire::header::{Command, flags};
 use crate::wire::status::Status;

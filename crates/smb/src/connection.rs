@@ -2,7 +2,8 @@
 //!
 //! One task reads, one writes. A frame's messages are begun by the reader, in the order in which frames come, and go on by
 //! themselves from the first thing that they wait for. What is under way is bounded twice: by the client's credits, and by
-//! bytes, for which the reader waits; a request that has become asynchronous counts no more.
+//! bytes, for which the reader waits. A request that has become asynchronous counts no more there: of those there are only
+//! so many, and each is small.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::{Future, poll_fn};
@@ -25,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::call::{Call, Chain, Pend, Reply};
 use crate::commands::{self, negotiate};
-use crate::credits::Window;
+use crate::credits::{self, Window};
 use crate::crypto::{Preauth, SigningKey, Transform};
 use crate::frame::{self, MAX_FIRST_FRAME, MAX_FRAME, Message, OLD, SEALED};
 use crate::handles;
@@ -33,8 +34,7 @@ use crate::negotiated::{Dialect, Negotiated};
 use crate::outgoing::{self, Frame, Response};
 use crate::server::Server;
 use crate::session::Session;
-use crate::wire::cursor::Reader;
-use crate::wire::header::{Command, HEADER, Header, UNSOLICITED, flags};
+use crate::wire::header::{Command, Header, UNSOLICITED, flags};
 use crate::wire::status::Status;
 
 /// How long a client may take to log in.
@@ -45,10 +45,10 @@ const MAX_SESSIONS: usize = 1024;
 const MAX_UNKNOWN: usize = 16;
 /// Ended sessions of a connection that are remembered.
 const MAX_ENDED: usize = 16;
-/// Bytes that one credit stands for.
-const CREDIT: usize = 64 << 10;
 /// Credits' worth of requests and responses that may be in memory for one connection.
 const ROOM: u32 = 1024;
+/// Requests of a connection that may be asynchronous.
+const MAX_PENDING: usize = 512;
 
 /// A connection.
 pub(crate) struct Connection {
@@ -70,6 +70,8 @@ pub(crate) struct Connection {
     underway: Mutex<HashMap<u64, Underway>>,
     outgoing: UnboundedSender<Frame>,
     room: Arc<Semaphore>,
+    /// Places for requests that are asynchronous.
+    pending: Arc<Semaphore>,
     closed: CancellationToken,
 }
 
@@ -105,6 +107,7 @@ pub(crate) async fn serve(
         underway: Mutex::default(),
         outgoing,
         room: Arc::new(Semaphore::new(ROOM as usize)),
+        pending: Arc::new(Semaphore::new(MAX_PENDING)),
         closed: closing.child_token(),
     });
     let closed = connection.closed.clone();
@@ -284,7 +287,8 @@ impl Connection {
             self.window.lock().take(header.message_id, header.credit_charge).map_err(|_| HangUp)?;
             charged += u32::from(header.credit_charge.max(1));
         }
-        let room = self.room.clone().acquire_many_owned(charged.min(ROOM)).await.map_err(|_| HangUp)?;
+        let held = credits::held(frame.len(), charged).min(ROOM);
+        let room = self.room.clone().acquire_many_owned(held).await.map_err(|_| HangUp)?;
         self.begin(Arc::clone(self).answer_all(server.clone(), messages, sealed_by, room)).await;
         handles::tell_now(server);
         Ok(())
@@ -377,7 +381,8 @@ impl Connection {
         self.enqueue(responses, sealed_by.as_deref(), room);
     }
 
-    /// What sends the interim response to a call: first what was answered before it, then itself.
+    /// What sends the interim response to a call: first what was answered before it, then itself. Refused if too many are
+    /// asynchronous already.
     fn pend(
         self: &Arc<Self>,
         call: &Call,
@@ -388,6 +393,8 @@ impl Connection {
         let (this, header, done) = (self.clone(), call.header, done.clone());
         let (sealed_by, pended) = (sealed_by.clone(), pended.clone());
         Box::new(move |async_id| {
+            let place = this.pending.clone().try_acquire_owned();
+            let place = place.map_err(|_| Status::INSUFFICIENT_RESOURCES)?;
             pended.store(true, Ordering::Relaxed);
             let (responses, room) = std::mem::take(&mut *done.lock());
             if !responses.is_empty() {
@@ -397,6 +404,7 @@ impl Connection {
             interim.header.flags |= flags::ASYNC;
             interim.header.async_id = async_id;
             this.enqueue(vec![interim], sealed_by.as_deref(), room);
+            Ok(place)
         })
     }
 
@@ -425,6 +433,7 @@ impl Connection {
             cancelled,
             async_id,
             pending: Mutex::default(),
+            place: Mutex::default(),
             underway: Mutex::default(),
         }
     }
@@ -501,20 +510,4 @@ fn answer(call: &Call, answered: crate::call::Answer, pended: bool) -> Response 
         signed_by = session.signing(&call.connection).filter(|_| is_set_up && call.sealed_by.is_none());
     }
     Response { header, body: reply.body, data: reply.data, signed_by, seen_by: reply.sees_response }
-}
-
-/// Whether a request is charged enough credits for what it sends and asks for.
-pub(crate) fn is_paid_for(dialect: Dialect, header: &Header, message: &[u8]) -> bool {
-    // Where lengths are, in the body of a request, of what is sent and of what is asked for.
-    let fields: &[usize] = match Command::of(header.command) {
-        Some(Command::Read | Command::Write | Command::ChangeNotify | Command::SetInfo) => &[4],
-        Some(Command::QueryInfo) => &[4, 12],
-        Some(Command::QueryDirectory) => &[28],
-        Some(Command::Ioctl) => &[28, 44],
-        _ => return true,
-    };
-    let longest = fields.iter().filter_map(|at| Reader::from(message, HEADER + at).u32().ok()).max();
-    let credits = (longest.unwrap_or_default() as usize).max(1).div_ceil(CREDIT);
-    let charged = if dialect == Dialect::Smb202 { 1 } else { usize::from(header.credit_charge.max(1)) };
-    credits <= charged
 }

@@ -5,8 +5,17 @@
 
 use std::collections::VecDeque;
 
+use crate::negotiated::Dialect;
+use crate::wire::cursor::Reader;
+use crate::wire::header::{Command, HEADER, Header};
+
 /// Credits that a client can have.
 pub(crate) const MAX_CREDITS: u16 = 8192;
+/// Bytes that one credit stands for.
+const CREDIT: usize = 64 << 10;
+/// The longest request that may have to wait for other clients, and is kept meanwhile: a name and a security descriptor have room
+/// in it.
+pub(crate) const MAX_WAITING: usize = 128 << 10;
 
 /// A message id that the client may not use, or has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +63,44 @@ impl Window {
     }
 }
 
+/// Credits' worth of memory that a frame takes: for what its requests are charged, or for what it is if that is more.
+pub(crate) fn held(frame: usize, charged: u32) -> u32 {
+    charged.max(u32::try_from(frame / CREDIT).unwrap_or(u32::MAX))
+}
+
+/// Whether a request is charged enough credits for what it sends and asks for, and is short enough to be kept if it has to
+/// wait.
+pub(crate) fn is_paid_for(dialect: Dialect, header: &Header, message: &[u8]) -> bool {
+    let command = Command::of(header.command);
+    if command.is_some_and(Command::waits) && message.len() > MAX_WAITING {
+        return false;
+    }
+    // Where lengths are, in the body of a request, of what is sent and of what is asked for.
+    let fields: &[usize] = match command {
+        Some(Command::Read | Command::Write | Command::ChangeNotify | Command::SetInfo) => &[4],
+        Some(Command::QueryInfo) => &[4, 12],
+        Some(Command::QueryDirectory) => &[28],
+        Some(Command::Ioctl) => &[28, 44],
+        _ => return true,
+    };
+    let longest = fields.iter().filter_map(|at| Reader::from(message, HEADER + at).u32().ok()).max();
+    let credits = (longest.unwrap_or_default() as usize).max(1).div_ceil(CREDIT);
+    let charged = if dialect == Dialect::Smb202 { 1 } else { usize::from(header.credit_charge.max(1)) };
+    credits <= charged
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_frame_takes_what_it_is_charged_or_what_it_is() {
+        for (frame, charged, expected) in
+            [(100, 1, 1), (100, 4, 4), (CREDIT + 100, 1, 1), ((8 << 20) + 112, 128, 128), (8 << 20, 1, 128)]
+        {
+            assert_eq!(held(frame, charged), expected, "{frame} {charged}");
+        }
+    }
 
     #[test]
     fn ids_are_used_once_in_any_order_within_the_window() {

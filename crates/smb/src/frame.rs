@@ -3,7 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use tokio::io::{self, AsyncRead, AsyncReadExt};
 
-use crate::wire::header::{HEADER, Header, MAGIC};
+use crate::credits::MAX_WAITING;
+use crate::wire::header::{Command, HEADER, Header, MAGIC};
 
 /// The longest frame of a client that has logged in: a write of 8 MiB, and what may come with it in a compound.
 pub(crate) const MAX_FRAME: usize = (8 << 20) + (64 << 10);
@@ -28,6 +29,15 @@ pub(crate) struct Message {
     pub(crate) header: Header,
     /// From its header to the next one's, what fills the space between them included.
     pub(crate) bytes: Bytes,
+}
+
+impl Message {
+    /// A message of a frame. One that may have to wait does not keep a long frame in memory.
+    fn new(header: Header, bytes: Bytes, frame: &Bytes) -> Self {
+        let waits = Command::of(header.command).is_some_and(Command::waits);
+        let is_apart = waits && bytes.len() <= MAX_WAITING && frame.len() > MAX_WAITING;
+        Self { header, bytes: if is_apart { Bytes::copy_from_slice(&bytes) } else { bytes } }
+    }
 }
 
 /// Reads a frame; none at the end of the connection.
@@ -79,14 +89,14 @@ pub(crate) fn split(frame: &Bytes) -> Result<Vec<Message>, Malformed> {
         let header = Header::parse(&rest).map_err(|_| Malformed)?;
         let next = header.next as usize;
         if next == 0 {
-            messages.push(Message { header, bytes: rest });
+            messages.push(Message::new(header, rest, frame));
             return Ok(messages);
         }
         if next < HEADER + 2 || !next.is_multiple_of(8) || next >= rest.len() {
             return Err(Malformed);
         }
         let following = rest.split_off(next);
-        messages.push(Message { header, bytes: rest });
+        messages.push(Message::new(header, rest, frame));
         rest = following;
     }
 }
@@ -97,10 +107,14 @@ mod tests {
     use crate::wire::cursor::Writer;
 
     fn message(next: u32, length: usize) -> Vec<u8> {
+        of(Command::Echo, next, length)
+    }
+
+    fn of(command: Command, next: u32, length: usize) -> Vec<u8> {
         let header = Header {
             credit_charge: 1,
             status: 0,
-            command: 13,
+            command: command as u16,
             credits: 1,
             flags: 0,
             next,
@@ -121,6 +135,23 @@ mod tests {
         let frame = Bytes::from([message(72, 72), message(0, 68)].concat());
         let messages = split(&frame).unwrap();
         assert_eq!(messages.iter().map(|message| message.bytes.len()).collect::<Vec<_>>(), [72, 68]);
+    }
+
+    #[test]
+    fn what_may_wait_keeps_nothing_of_a_long_frame_but_itself() {
+        for (command, is_apart) in [
+            (Command::Create, true),
+            (Command::Lock, true),
+            (Command::ChangeNotify, true),
+            (Command::Write, false),
+        ] {
+            let long = 1 << 20;
+            let frame = Bytes::from([of(Command::Write, long, long as usize), of(command, 0, 72)].concat());
+            let last = split(&frame).unwrap().pop().unwrap();
+            assert_eq!(last.bytes, frame[long as usize..]);
+            // Nobody else has it, so it can be had whole.
+            assert_eq!(frame.try_into_mut().is_ok(), is_apart, "{command:?}");
+        }
     }
 
     #[test]

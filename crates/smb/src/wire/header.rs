@@ -69,6 +69,11 @@ impl Command {
         Self::OplockBreak,
     ];
 
+    /// Whether it may have to wait until other clients act.
+    pub(crate) const fn waits(self) -> bool {
+        matches!(self, Self::Create | Self::Lock | Self::ChangeNotify)
+    }
+
     /// The command of that number.
     pub(crate) fn of(number: u16) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()

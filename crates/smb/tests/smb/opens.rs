@@ -272,6 +272,40 @@ async fn a_lock_keeps_others_out_and_waiting_until_it_is_given_up_or_they_do_not
     assert_eq!(write(&mut first, mine, 5, b"x").await, FILE_LOCK_CONFLICT);
 }
 
+#[tokio::test]
+async fn only_so_many_requests_of_a_connection_wait_at_once_and_none_that_is_long() {
+    const PLACES: usize = 512;
+    const EXCLUSIVE: u32 = 2;
+    let server = Server::start(Options::default()).await;
+    let (mut first, mut second) = (server.connected().await, server.connected().await);
+    let (mine, theirs) =
+        (open(&mut first, &OPEN_IF).await.unwrap(), open(&mut second, &OPEN_IF).await.unwrap());
+    assert_eq!(first.call(LOCK, &lock(mine, 0, 10, EXCLUSIVE)).await.unwrap().status, 0);
+    let wanted = lock(theirs, 5, 1, EXCLUSIVE);
+    let mut first_to_wait = second.request(LOCK, &wanted);
+    second.send(&first_to_wait).await;
+    assert_eq!(next(&mut second).await.1.status, PENDING);
+    for _ in 1..PLACES {
+        assert_eq!(second.call(LOCK, &wanted).await.unwrap().status, PENDING);
+    }
+    for _ in 0..2 {
+        assert_eq!(second.call(LOCK, &wanted).await.unwrap().status, INSUFFICIENT_RESOURCES);
+    }
+    // Whoever gives up makes room for another.
+    first_to_wait[12..14].copy_from_slice(&CANCEL.to_le_bytes());
+    second.send(&[&first_to_wait[..64], &[4, 0, 0, 0][..]].concat()).await;
+    assert_eq!(next(&mut second).await.1.status, CANCELLED);
+    assert_eq!(second.call(LOCK, &wanted).await.unwrap().status, PENDING);
+    assert_eq!(second.call(LOCK, &wanted).await.unwrap().status, INSUFFICIENT_RESOURCES);
+    // What does not wait goes on.
+    assert_eq!(read(&mut second, theirs, 20, 1).await, Err(END_OF_FILE));
+
+    let mut third = server.connected().await;
+    let theirs = open(&mut third, &OPEN_IF).await.unwrap();
+    let long = [lock(theirs, 5, 1, EXCLUSIVE), vec![0; 1 << 20]].concat();
+    assert_eq!(third.call(LOCK, &long).await.unwrap().status, INVALID_PARAMETER);
+}
+
 /// Asks for a durable handle of the first version.
 fn durable() -> Asked<'static> {
     Asked { oplock: BATCH, context: Some((b"DHnQ", vec![0; 16])), ..OPEN_IF }

@@ -1,8 +1,9 @@
 //! Delete Blob and Undelete Blob, with and without soft delete and versioning.
 
 use futures_util::future::join_all;
+use lazuli_auth::sign;
 
-use crate::support::{Reply, TestServer, start};
+use crate::support::{ACCOUNT, Reply, TestServer, key, start};
 
 const DAY: u64 = 86_400;
 
@@ -35,6 +36,21 @@ async fn a_deleted_blob_is_gone_for_good_unless_the_account_says_otherwise() {
     server.put_block_blob("/box/b", "2").await;
     undelete(&server, "/box/b").await.expect(200);
     assert_eq!(server.get("/box/b", "").await.text(), "2");
+}
+
+#[tokio::test]
+async fn who_may_delete_versions_only_cannot_delete_the_blob() {
+    let server = start_with(None, true).await;
+    let first = version(&server.put_block_blob("/box/b", "1").await);
+    server.put_block_blob("/box/b", "2").await;
+    let fields = [("sv", "2022-11-02"), ("ss", "b"), ("srt", "o"), ("sp", "x"), ("se", "2099-12-31")];
+    let sas = sign::account_sas(ACCOUNT, &key(), &fields);
+    for target in ["/box/b?", "/box/b?versionid&", "/box/b?versionid=&"] {
+        let refused = server.send("DELETE", &format!("{target}{sas}"), "", "").await;
+        refused.refused(403, "AuthorizationPermissionMismatch");
+    }
+    server.send("DELETE", &format!("/box/b?versionid={first}&{sas}"), "", "").await.expect(202);
+    assert_eq!(server.get("/box/b", "").await.expect(200).text(), "2");
 }
 
 #[tokio::test]

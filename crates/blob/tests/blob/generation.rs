@@ -175,7 +175,9 @@ async fn a_deleted_container_can_be_restored_with_all_that_it_held() {
 
     let server = server.restart().await;
     server.service.sweep_garbage(Pace::FULL).await.unwrap();
-    server.put(&target, "", "").await.refused(400, "MissingRequiredHeader");
+    for headers in ["", &TestServer::restore("", &version), &TestServer::restore("con", "")] {
+        server.put(&target, headers, "").await.refused(400, "MissingRequiredHeader");
+    }
     server.put(&target, &TestServer::restore("other", &version), "").await.refused(400, "InvalidHeaderValue");
     for wrong in ["0123456789ABCDEF", "x"] {
         let reply = server.put(&target, &TestServer::restore("con", wrong), "").await;

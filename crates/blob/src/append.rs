@@ -60,6 +60,7 @@ impl BlobService {
             let admission = append.preconditions.admit_write_to(blob.as_ref(), is_append, view.now)?;
             let mut blob = blob.ok_or_else(not_found)?;
             append.check_position(blob.content.len())?;
+            check_mutable(&blob, view.now)?;
             check_changeable(&blob, view.now)?;
             blob.lease = admission.lease;
             if let Kind::Append { sealed, .. } = &mut blob.kind {

@@ -89,6 +89,7 @@ impl BlobService {
         let limit = if snapshots == Snapshots::Absent { 1 } else { STEP };
         loop {
             let reads = Reads::key(keys::BASE).and_range(keys::snapshots(), limit);
+            let deletion = deletion.next_step();
             let step =
                 self.transact(&target.partition, reads, |view| deletion.current(view, snapshots)).await?;
             self.extents.released(step.released);
@@ -115,11 +116,11 @@ impl BlobService {
     /// Undelete Blob.
     pub(crate) async fn undelete_blob(&self, request: Request) -> Result<Response, Refusal> {
         let target = self.write_target(&request).await?;
-        let writer = self.extents.pins().writer();
         let mut left = keys::all_deleted();
         let mut found = false;
         loop {
             let reads = Reads::key(keys::BASE).and_range(left.clone(), STEP).and_range(keys::versions(), 1);
+            let writer = self.extents.pins().writer();
             let restored =
                 self.transact(&target.partition, reads, |view| self.restore(view, &writer)).await?;
             found |= restored.found;
@@ -139,8 +140,9 @@ impl BlobService {
         let [deleted, versions] = view.ranges() else { return Ok(Decision::Answer(Restored::default())) };
         let mut base = record::blob(view.row(&keys::BASE))?.filter(|base| !base.has_expired(now));
         let mut found = base.as_ref().is_some_and(|base| base.committed) || !versions.rows.is_empty();
-        let mut mutations = vec![];
-        let restore = |key, mut blob: Blob| -> Result<Mutation, Refusal> {
+        let (mut mutations, mut valid_until) = (vec![], None);
+        let mut restore = |key, mut blob: Blob| -> Result<Mutation, Refusal> {
+            valid_until = [valid_until, blob.ends_at()].into_iter().flatten().min();
             blob.deleted = None;
             writer.hold(self.pin(), blob.contents());
             Ok(Mutation::Put(key, blob.encode()?))
@@ -157,7 +159,7 @@ impl BlobService {
             mutations.push(restore(keys::BASE, base)?);
         }
         found |= !mutations.is_empty();
-        Ok(write(mutations, None, Restored { found, next }))
+        Ok(write(mutations, valid_until, Restored { found, next }))
     }
 }
 
@@ -177,10 +179,17 @@ struct Deletion<'a> {
     history: History,
     version: Version,
     service: &'a BlobService,
+    /// Keeps the content of one step.
     writer: Writer,
 }
 
 impl Deletion<'_> {
+    /// The same for another step, without what the steps before have kept.
+    fn next_step(&self) -> Self {
+        let writer = self.service.extents.pins().writer();
+        Self { tier_conditions: self.tier_conditions.clone(), writer, ..*self }
+    }
+
     /// The current state, its snapshots, or both: as much as one commit can.
     fn current(&self, view: &View<'_>, snapshots: Snapshots) -> Result<Decision<Step>, Refusal> {
         let now = view.now;
@@ -192,6 +201,9 @@ impl Deletion<'_> {
         let Some(found) = view.ranges().first() else { return Err(ErrorCode::InternalError.into()) };
         if snapshots == Snapshots::Absent && !found.rows.is_empty() {
             return Err(ErrorCode::SnapshotsPresent.into());
+        }
+        if snapshots != Snapshots::Only {
+            check_mutable(&base, now)?;
         }
         let mut step = Step {
             permanent: self.history.retention_days.is_none(),
@@ -217,7 +229,6 @@ impl Deletion<'_> {
         step: &mut Step,
         mutations: &mut Vec<Mutation>,
     ) -> Result<(), Refusal> {
-        check_mutable(base, now)?;
         let afterlife = self.history.afterlife(base, now);
         step.permanent = afterlife == Afterlife::Nothing;
         match afterlife {
@@ -274,7 +285,7 @@ impl Deletion<'_> {
         let blob = blob.ok_or_else(not_found)?;
         self.preconditions.check_conditions(&blob)?;
         let step = Step { permanent: true, released: blob.content.allocated(), ..Step::default() };
-        Ok(Decision::Write(Change::of([Mutation::Delete(deleted)]), step))
+        Ok(Decision::Write(Change::of([Mutation::Delete(deleted)]).until(blob.ends_at()), step))
     }
 
     /// Judges the preconditions. What has only staged blocks can be deleted too, but not by clients who do not know that

@@ -16,8 +16,12 @@ use crate::history::History;
 use crate::precondition::{Preconditions, check_mutable, check_overwrite};
 use crate::record::{self, Blob, BlobCopy, Kind, Tags};
 use crate::source::{Here, Place};
-use crate::target::State;
+use crate::tag_index::Indexed;
+use crate::target::{State, Target};
 use crate::{BlobService, keys, reply};
+
+/// How often the place of a backup is cleared of what others delete there meanwhile.
+const MAX_ATTEMPTS: usize = 16;
 
 impl BlobService {
     /// Incremental Copy Blob.
@@ -41,18 +45,29 @@ impl BlobService {
         let content = self.backup_content(&copy, here, &writer).await?;
         let history = self.history(&request.account).await?;
         let backup = Backup { copy: &copy, snapshot, content: &content, history };
-        let backed_up = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
-            let old = record::blob(view.row(&keys::BASE))?;
-            if let Some(old) = &old {
-                writer.hold(self.pin(), old.contents());
-            }
-            backup.decide(view, old.as_ref())
-        });
-        let blob = backed_up.await?;
+        let blob = self.back_up(&target, &backup, &writer).await?;
         let mut response = copied(&blob, &request);
         // Everywhere else this takes its time, so that is what clients expect; those who ask will find it done.
         reply::put(&mut response.headers, "x-ms-copy-status", CopyStatus::Pending.name());
         Ok(response)
+    }
+
+    /// Makes the backup, once nothing that was deleted is in its place.
+    async fn back_up(&self, target: &Target, backup: &Backup<'_>, writer: &Writer) -> Result<Blob, Refusal> {
+        for _ in 0..MAX_ATTEMPTS {
+            let step = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
+                let old = record::blob(view.row(&keys::BASE))?;
+                if let Some(old) = &old {
+                    writer.hold(self.pin(), old.contents());
+                }
+                backup.decide(view, old.as_ref())
+            });
+            match step.await? {
+                Step::Done(blob) => return Ok(*blob),
+                Step::Cleared(unindexed) => self.unindex(&target.partition, unindexed).await,
+            }
+        }
+        Err(ErrorCode::ServerBusy.into())
     }
 
     /// The content of the copy: the source's own, or the same encrypted in another way.
@@ -76,11 +91,21 @@ struct Backup<'a> {
     history: History,
 }
 
+/// What a commit came to.
+enum Step {
+    Done(Box<Blob>),
+    /// What was deleted is a snapshot now, not to be found by its tags any more, and its place is free.
+    Cleared(Indexed),
+}
+
 impl Backup<'_> {
-    fn decide(&self, view: &View<'_>, old: Option<&Blob>) -> Result<Decision<Blob>, Refusal> {
+    /// The backup; or, where a deleted blob is kept in its place, first a deleted snapshot of that. These are two commits
+    /// because each makes a snapshot, and a commit has one stamp to name it by.
+    fn decide(&self, view: &View<'_>, old: Option<&Blob>) -> Result<Decision<Step>, Refusal> {
         let (stamp, now) = (view.stamp, view.now);
+        let admission = self.copy.preconditions.admit_lease(old, self.copy.access, now)?;
         let live = old.filter(|old| old.is_live(now));
-        self.check_conditions(live)?;
+        self.check_conditions(live, admission.by_holder)?;
         check_overwrite(&self.copy.request.caller, live.is_some())?;
         let mut blob = self.copy.shared(self.content, false, now);
         blob.touch(stamp, now);
@@ -90,24 +115,31 @@ impl Backup<'_> {
         if let Some(live) = live {
             self.check_target(live)?;
             check_mutable(live, now)?;
-            (blob.created, blob.incarnation, blob.lease) = (live.created, live.incarnation, live.lease);
+            (blob.created, blob.incarnation) = (live.created, live.incarnation);
             (blob.tags, blob.tags_claim) = (live.tags.clone(), live.tags_claim);
         } else {
             (blob.created, blob.incarnation, blob.tags) = (now, stamp, Tags::default());
             if let Some(old) = old {
-                mutations.extend(self.history.keep_replaced(old, stamp, now)?);
+                let kept = self.history.keep_replaced(old, stamp, now)?;
                 mutations.extend(drop_staged());
+                if !kept.is_empty() {
+                    mutations.extend(kept);
+                    mutations.push(Mutation::Delete(keys::BASE));
+                    return Ok(Decision::Write(Change::of(mutations), Step::Cleared(Indexed::of(old))));
+                }
             }
         }
+        blob.lease = admission.lease;
         mutations.push(Mutation::Put(keys::BASE, blob.encode()?));
         mutations.push(Mutation::Put(keys::snapshot(stamp), blob.as_snapshot().encode()?));
-        Ok(Decision::Write(Change::of(mutations), blob))
+        let change = Change::of(mutations).until(admission.valid_until);
+        Ok(Decision::Write(change, Step::Done(Box::new(blob))))
     }
 
     /// Judges the conditions on the target. A tag that is not there has a code of its own here.
-    fn check_conditions(&self, live: Option<&Blob>) -> Result<(), Refusal> {
+    fn check_conditions(&self, live: Option<&Blob>, by_holder: bool) -> Result<(), Refusal> {
         let conditions = &self.copy.preconditions.conditions;
-        let judged = conditions.evaluate_create(live.map(Blob::validators), false);
+        let judged = conditions.evaluate_create(live.map(Blob::validators), by_holder);
         match judged {
             Err(ConditionRefusal::ConditionNotMet) if conditions.if_match.is_some() => {
                 Err(ErrorCode::TargetConditionNotMet.into())

@@ -23,7 +23,8 @@ impl BlobService {
         let leased = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
             let blob = record::blob(view.row(&keys::BASE))?;
             let (blob, applied) = lease(blob, &preconditions, action, view.now)?;
-            let change = Change::of([Mutation::Put(keys::BASE, blob.encode()?)]).until(applied.valid_until);
+            let change = Change::of([Mutation::Put(keys::BASE, blob.encode()?)]);
+            let change = change.until(applied.valid_until).until(blob.ends_at());
             Ok(Decision::Write(change, (blob.validators(), applied)))
         });
         let (validators, applied) = leased.await?;

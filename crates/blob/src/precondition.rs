@@ -164,7 +164,8 @@ impl Preconditions {
         Ok(admission.valid_until)
     }
 
-    /// Judges the lease alone. What does not exist has none.
+    /// Judges the lease alone. What does not exist has none. What exists may do so only for a while, and so long the
+    /// admission holds.
     pub(crate) fn admit_lease(
         &self,
         blob: Option<&Blob>,
@@ -173,7 +174,10 @@ impl Preconditions {
     ) -> Result<Admission, Refusal> {
         let there = blob.filter(|blob| blob.is_there(now));
         let lease = there.map_or(Lease::AVAILABLE, |blob| blob.lease);
-        lease.admits(access, self.lease_id, now).map_err(|refusal| Refusal::lease(refusal, Leased::Blob))
+        let admission = lease.admits(access, self.lease_id, now);
+        let admission = admission.map_err(|refusal| Refusal::lease(refusal, Leased::Blob))?;
+        let ends = [admission.valid_until, there.and_then(Blob::ends_at)];
+        Ok(Admission { valid_until: ends.into_iter().flatten().min(), ..admission })
     }
 }
 

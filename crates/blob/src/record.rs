@@ -241,6 +241,15 @@ impl Blob {
             || (!self.committed && self.staged(now).is_none())
     }
 
+    /// When it will have expired, if nothing changes before. Of what has not.
+    pub(crate) fn ends_at(&self) -> Option<Timestamp> {
+        let policy_ends = self.immutability.map(|policy| policy.until);
+        let expires = self.expires.filter(|_| !self.legal_hold);
+        let runs_out = expires.map(|expires| policy_ends.map_or(expires, |ends| ends.max(expires)));
+        let staging = self.staging.filter(|_| !self.committed).map(|staging| staging.until);
+        [runs_out, self.deleted.map(|deleted| deleted.until), staging].into_iter().flatten().min()
+    }
+
     /// Whether a legal hold or a policy keeps it as it is.
     pub(crate) fn is_protected(&self, now: Timestamp) -> bool {
         self.legal_hold || self.immutability.is_some_and(|policy| policy.until > now)

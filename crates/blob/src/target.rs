@@ -133,10 +133,11 @@ impl BlobService {
         self.transact(&target.partition, reads, |view| {
             let rows = keys.iter().filter_map(|key| view.row(key));
             let (key, blob) = target.state.choose(rows, view.now)?.unzip();
+            let ends = blob.as_ref().and_then(Blob::ends_at);
             let Amended { blob, valid_until, answer } = rule(blob, view.now)?;
             let key = key.ok_or_else(not_found)?;
             let put = Mutation::Put(key, blob.encode()?);
-            Ok(Decision::Write(Change::of([put]).until(valid_until), answer))
+            Ok(Decision::Write(Change::of([put]).until(valid_until).until(ends), answer))
         })
         .await
     }

@@ -43,6 +43,7 @@ impl BlobService {
 
 /// Conditions on when the tier of a blob was last changed: for Delete Blob, so that what was moved to another tier
 /// meanwhile is not deleted by a rule that was about the old one.
+#[derive(Clone)]
 pub(crate) struct TierConditions(Conditions);
 
 impl TierConditions {

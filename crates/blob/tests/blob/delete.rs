@@ -370,3 +370,28 @@ async fn every_overwrite_under_versioning_keeps_exactly_one_version() {
     }
     assert_eq!(server.blob_rows(), 40, "39 earlier versions and the current one");
 }
+
+#[tokio::test]
+async fn a_protected_blob_keeps_its_snapshots_when_it_is_to_be_deleted_with_them() {
+    let server = start_with(None, false).await;
+    server.put_block_blob("/box/b", "1").await;
+    // More than one commit deletes.
+    let snapshots = join_all((0..130).map(|_| server.snapshot("/box/b"))).await;
+    server.put("/box/b?comp=legalhold", "x-ms-legal-hold: true", "").await.expect(200);
+    let include = "x-ms-delete-snapshots: include";
+    server.delete("/box/b", include).await.refused(409, "BlobImmutableDueToLegalHold");
+    for snapshot in &snapshots {
+        server.head(&format!("/box/b?snapshot={snapshot}"), "").await.expect(200);
+    }
+    server.delete("/box/b", "x-ms-delete-snapshots: only").await.expect(202);
+    server.head(&format!("/box/b?snapshot={}", snapshots[0]), "").await.expect(404);
+}
+
+#[tokio::test]
+async fn nothing_is_restored_whose_days_are_over_before_the_commit() {
+    let server = start_with(Some(1), false).await;
+    server.put_block_blob("/box/b", "1").await;
+    server.delete("/box/b", "").await.expect(202);
+    server.watched.between.before_next_commit(server.time_passes(DAY));
+    undelete(&server, "/box/b").await.refused(404, "BlobNotFound");
+}

@@ -119,3 +119,52 @@ async fn what_does_not_fit_the_backup_is_refused() {
     server.put("/things/backup", PAGE, "").await.expect(201);
     server.back_up("/things/source", &third, "").await.refused(409, "IncrementalCopyBlobMismatch");
 }
+
+#[tokio::test]
+async fn a_deleted_blob_in_the_place_of_the_backup_is_restored_beside_the_snapshot_that_was_made() {
+    let server = with_page_blob().await;
+    server.soft_delete(Some(7)).await;
+    server.put_block_blob("/things/backup", "deleted before").await;
+    server.delete("/things/backup", "").await.expect(202);
+    let snapshot = server.page_snapshot("/things/source", 0, 1).await;
+    server.back_up("/things/source", &snapshot, "").await.expect(202);
+    let head = server.head("/things/backup", "").await.expect(200);
+    let made = head.header("x-ms-copy-destination-snapshot").unwrap().to_owned();
+    let made = format!("/things/backup?snapshot={made}");
+    let before = server.get(&made, "").await.expect(200);
+    server.put("/things/backup?comp=undelete", "", "").await.expect(200);
+    let after = server.get(&made, "").await.expect(200);
+    assert!((after.etag(), &after.body) == (before.etag(), &before.body));
+    let list = server.get("/things?restype=container&comp=list&include=snapshots&prefix=backup", "").await;
+    let snapshots: Vec<_> = list.text().split("<Snapshot>").skip(1).map(|rest| &rest[..28]).collect();
+    assert_eq!(snapshots.len(), 2, "{}", list.text());
+    let restored = snapshots.iter().find(|snapshot| !made.ends_with(**snapshot)).unwrap();
+    let restored = server.get(&format!("/things/backup?snapshot={restored}"), "").await.expect(200);
+    assert_eq!(restored.text(), "deleted before");
+}
+
+#[tokio::test]
+async fn the_backup_is_written_only_with_the_id_of_its_lease() {
+    let server = with_page_blob().await;
+    let first = server.page_snapshot("/things/source", 0, 1).await;
+    let id = "x-ms-lease-id: 11111111-1111-1111-1111-111111111111";
+    let none = server.back_up("/things/source", &first, id).await;
+    none.refused(412, "LeaseNotPresentWithBlobOperation");
+    server.back_up("/things/source", &first, "").await.expect(202);
+    let acquire = "x-ms-lease-action: acquire
+        x-ms-lease-duration: 15
+        x-ms-proposed-lease-id: 11111111-1111-1111-1111-111111111111";
+    server.put("/things/backup?comp=lease", acquire, "").await.expect(201);
+    let second = server.page_snapshot("/things/source", 1, 2).await;
+    server.back_up("/things/source", &second, "").await.refused(412, "LeaseIdMissing");
+    let other = "x-ms-lease-id: 22222222-2222-2222-2222-222222222222";
+    let refused = server.back_up("/things/source", &second, other).await;
+    refused.refused(412, "LeaseIdMismatchWithBlobOperation");
+    server.back_up("/things/source", &second, id).await.expect(202);
+    let head = server.head("/things/backup", "").await.expect(200);
+    assert_eq!(head.header("x-ms-lease-state"), Some("leased"));
+    let third = server.page_snapshot("/things/source", 1, 3).await;
+    // The lease runs out between the rule and the commit.
+    server.watched.between.before_next_commit(server.time_passes(16));
+    server.back_up("/things/source", &third, id).await.refused(412, "LeaseLost");
+}

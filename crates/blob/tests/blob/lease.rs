@@ -1,8 +1,6 @@
 //! Lease Blob, and the use of leased blobs: the rows of the tables of the specification, one cell after the other.
 
 use crate::support::{Reply, TestServer, start};
-use lazuli_concurrency::Span;
-use lazuli_store::Store;
 
 const A: &str = "aaaaaaaa-0000-4000-8000-00000000000a";
 const B: &str = "bbbbbbbb-0000-4000-8000-00000000000b";
@@ -62,18 +60,6 @@ impl TestServer {
             self.advance(15);
         }
         assert_eq!(self.lease_state(blob).await, state);
-    }
-
-    /// Moves the clock by more than a minute, and waits until the store shows it.
-    fn a_minute_passes(&self) -> impl FnOnce() + Send + 'static {
-        let (clock, store) = (self.clock.clone(), self.store.clone());
-        move || {
-            let until = store.now() + Span::seconds(61);
-            clock.advance(Span::seconds(62));
-            while store.now() < until {
-                std::thread::yield_now();
-            }
-        }
     }
 
     pub(crate) async fn lease_state(&self, blob: &str) -> String {
@@ -292,7 +278,7 @@ async fn a_lease_that_runs_out_before_the_commit_is_lost() {
         let blob = format!("/con/{n}");
         let put = server.put(&blob, &format!("x-ms-blob-type: {kind}"), "").await.expect(201);
         server.bring_lease_to(&blob, "leased").await;
-        server.watched.between.before_next_commit(server.a_minute_passes());
+        server.watched.between.before_next_commit(server.time_passes(62));
         let all = format!("{own}\n{}", headers("lease-id=A"));
         let reply = server.call(method, &format!("{blob}{query}"), &all, *body).await;
         assert_eq!(reply.outcome(), (412, "LeaseLost"), "{name}");
@@ -305,14 +291,14 @@ async fn a_lease_that_runs_out_before_the_commit_is_lost() {
         let name = container(&format!("con-{}", method.to_lowercase()));
         server.put(&name, "", "").await.expect(201);
         server.bring_lease_to(&name, "leased").await;
-        server.watched.between.before_next_commit(server.a_minute_passes());
+        server.watched.between.before_next_commit(server.time_passes(62));
         let reply = server.call(method, &format!("{name}{query}"), &headers("lease-id=A"), "").await;
         assert_eq!(reply.outcome(), (412, "LeaseLost"), "{method}");
     }
     server.create_container("old").await;
     server.bring_lease_to(&container("old"), "leased").await;
     // The commit that reserves the old name is the third.
-    server.watched.between.before_commit_after(2, server.a_minute_passes());
+    server.watched.between.before_commit_after(2, server.time_passes(62));
     let rename = format!("x-ms-source-container-name: old\n{}", headers("source-lease-id=A"));
     server.put("/new?restype=container&comp=rename", &rename, "").await.refused(412, "LeaseLost");
     server.head(&container("old"), "").await.expect(200);

@@ -88,8 +88,32 @@ async fn an_overwritten_expiry_and_a_snapshot_outlive_the_blob() {
     assert_eq!(server.get(&snapshot, "").await.expect(200).text(), "1");
 }
 
+#[tokio::test]
+async fn nothing_is_written_to_a_blob_that_expires_before_the_commit() {
+    let expire = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
+    let never = "x-ms-expiry-option: NeverExpire";
+    let acquire = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
+    for (method, query, headers) in [
+        ("PUT", "?comp=metadata", "x-ms-meta-a: 1"),
+        ("PUT", "?comp=expiry", never),
+        ("PUT", "?comp=snapshot", ""),
+        ("PUT", "?comp=lease", acquire),
+        ("PUT", "?comp=legalhold", "x-ms-legal-hold: true"),
+        ("PUT", "?comp=tier", "x-ms-access-tier: Cool"),
+        ("DELETE", "", ""),
+    ] {
+        let server = start_with_box().await;
+        server.put_block_blob("/box/b", "1").await;
+        server.put("/box/b?comp=expiry", expire, "").await.expect(200);
+        server.watched.between.before_next_commit(server.time_passes(61));
+        let refused = server.call(method, &format!("/box/b{query}"), headers, "").await;
+        assert_eq!(refused.outcome(), (404, "BlobNotFound"), "{method} {query}");
+        server.get("/box/b", "").await.refused(404, "BlobNotFound");
+    }
+}
+
 /// Every write that changes a blob in place or replaces it, for each type of blob.
-const WRITES: [(&str, &str, &str, &str, &str); 13] = [
+const WRITES: [(&str, &str, &str, &str, &str); 14] = [
     ("PUT", "block", "", "x-ms-blob-type: BlockBlob", "new"),
     ("PUT", "block", "?comp=blocklist", "", "<BlockList></BlockList>"),
     ("PUT", "block", "?comp=metadata", "x-ms-meta-a: 2", ""),
@@ -102,6 +126,7 @@ const WRITES: [(&str, &str, &str, &str, &str); 13] = [
     ("DELETE", "page", "", "", ""),
     ("PUT", "append", "?comp=appendblock", "", "more"),
     ("PUT", "append", "", "x-ms-blob-type: AppendBlob", ""),
+    ("PUT", "append", "?comp=seal", "", ""),
     ("DELETE", "append", "", "", ""),
 ];
 

@@ -187,6 +187,18 @@ impl TestServer {
         self.clock.advance(Span::millis(seconds * 1000 + 1));
     }
 
+    /// Something that takes so many seconds, for the store too.
+    pub(crate) fn time_passes(&self, seconds: u64) -> impl FnOnce() + Send + 'static {
+        let (clock, store) = (self.clock.clone(), self.store.clone());
+        move || {
+            let until = store.now() + Span::seconds(seconds);
+            clock.advance(Span::seconds(seconds + 1));
+            while store.now() < until {
+                std::thread::yield_now();
+            }
+        }
+    }
+
     /// Stops the server and starts it on the same data.
     pub(crate) async fn restart(mut self) -> Self {
         if let Some(server) = self.server.take() {

@@ -67,16 +67,12 @@ impl Directory {
                 sync_dir(parent).map_err(io)?;
             }
         }
-        let lock = lock(path)?;
-        match std::fs::read_to_string(path.join(FORMAT_FILE)) {
-            Ok(text) => check_format(path, &text)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                refuse_foreign(path)?;
-                write_format(path).map_err(io)?;
-            }
-            Err(error) => return Err(io(error)),
+        let lock = Lock::take(path)?;
+        if let Err(error) = claim(path) {
+            lock.give_back();
+            return Err(error);
         }
-        Ok(Self { path: path.into(), _lock: lock })
+        Ok(Self { path: path.into(), _lock: lock.keep() })
     }
 
     /// Locks a data directory that must exist already.
@@ -107,26 +103,65 @@ impl Directory {
     }
 }
 
-fn lock(path: &Path) -> Result<File, DirectoryError> {
-    let file_path = path.join(LOCK_FILE);
-    let io = |error| DirectoryError::Io { path: file_path.clone(), error };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&file_path)
-        .map_err(io)?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        let mut pid = String::new();
-        let _ = file.read_to_string(&mut pid);
-        let owner = if pid.trim().is_empty() { String::new() } else { format!(" (pid {})", pid.trim()) };
-        return Err(DirectoryError::InUse { path: path.into(), owner });
+/// The lock of a directory that may turn out not to be ours.
+struct Lock {
+    file: File,
+    path: PathBuf,
+    /// It was not there before.
+    made: bool,
+}
+
+impl Lock {
+    fn take(directory: &Path) -> Result<Self, DirectoryError> {
+        let path = directory.join(LOCK_FILE);
+        let io = |error| DirectoryError::Io { path: path.clone(), error };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let (mut file, made) = match options.clone().create_new(true).open(&path) {
+            Ok(file) => (file, true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                (options.create(true).truncate(false).open(&path).map_err(io)?, false)
+            }
+            Err(error) => return Err(io(error)),
+        };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            let owner = if pid.trim().is_empty() { String::new() } else { format!(" (pid {})", pid.trim()) };
+            return Err(DirectoryError::InUse { path: directory.into(), owner });
+        }
+        Ok(Self { file, path, made })
     }
-    // The id helps whoever finds the directory in use; nothing depends on it.
-    let _ =
-        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{}", std::process::id()));
-    Ok(file)
+
+    /// The directory is ours. The process id helps whoever finds it in use; nothing depends on it.
+    fn keep(mut self) -> File {
+        let file = &mut self.file;
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| write!(file, "{}", std::process::id()));
+        self.file
+    }
+
+    /// The directory is not ours: it stays as it was found.
+    fn give_back(self) {
+        if self.made {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes sure that a locked directory has the format of this program, or is empty and gets it.
+fn claim(path: &Path) -> Result<(), DirectoryError> {
+    let io = |error| DirectoryError::Io { path: path.into(), error };
+    match std::fs::read_to_string(path.join(FORMAT_FILE)) {
+        Ok(text) => check_format(path, &text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            refuse_foreign(path)?;
+            write_format(path).map_err(io)
+        }
+        Err(error) => Err(io(error)),
+    }
 }
 
 fn check_format(path: &Path, text: &str) -> Result<(), DirectoryError> {
@@ -145,8 +180,7 @@ fn refuse_foreign(path: &Path) -> Result<(), DirectoryError> {
     let io = |error| DirectoryError::Io { path: path.into(), error };
     for entry in std::fs::read_dir(path).map_err(io)? {
         let name = entry.map_err(io)?.file_name();
-        // A start that was cut short leaves only these.
-        if name != LOCK_FILE && name != TEMPORARY {
+        if !EMPTY.iter().any(|of_empty| name == *of_empty) {
             let why = format!("it holds {} but no {FORMAT_FILE} file", name.to_string_lossy());
             return Err(DirectoryError::Foreign { path: path.into(), why });
         }
@@ -155,6 +189,8 @@ fn refuse_foreign(path: &Path) -> Result<(), DirectoryError> {
 }
 
 const TEMPORARY: &str = "FORMAT.new";
+/// What an empty directory may hold: the leavings of a start that was cut short, and what a new file system comes with.
+const EMPTY: [&str; 3] = [LOCK_FILE, TEMPORARY, "lost+found"];
 
 fn write_format(path: &Path) -> io::Result<()> {
     let temporary = path.join(TEMPORARY);
@@ -185,6 +221,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
         assert!(matches!(Directory::open(dir.path()), Err(DirectoryError::Foreign { .. })));
+        assert!(!dir.path().join(LOCK_FILE).exists());
+        std::fs::write(dir.path().join(LOCK_FILE), "another program's").unwrap();
+        assert!(matches!(Directory::open(dir.path()), Err(DirectoryError::Foreign { .. })));
+        assert_eq!(std::fs::read_to_string(dir.path().join(LOCK_FILE)).unwrap(), "another program's");
         let data = dir.path().join("data");
         drop(Directory::open(&data).unwrap());
         std::fs::write(data.join(FORMAT_FILE), "lazuli 2\n").unwrap();
@@ -193,5 +233,13 @@ mod tests {
             Directory::open_existing(&dir.path().join("none")),
             Err(DirectoryError::Foreign { .. })
         ));
+    }
+
+    #[test]
+    fn a_new_file_system_is_an_empty_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("lost+found")).unwrap();
+        drop(Directory::open(dir.path()).unwrap());
+        Directory::open(dir.path()).unwrap();
     }
 }

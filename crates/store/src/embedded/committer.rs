@@ -405,6 +405,13 @@ impl Committer {
                 }
                 Err(CommitError::Full)
             }
+            Err(AppendError::Short(error)) => {
+                tracing::warn!(%error, "the log cannot be continued for now");
+                if group.ceiling.is_some() {
+                    self.shared.clock.refused();
+                }
+                Err(CommitError::Busy)
+            }
             Err(AppendError::TooLarge) => Err(CommitError::TooLarge),
             Err(AppendError::Broken(error)) => {
                 self.shared.stop("the log could not be written", &error);
@@ -447,12 +454,13 @@ impl Committer {
         if tree.active_memtable().size() < bytes || self.shared.is_stopped() {
             return;
         }
-        if let Err(error) = self.log.rotate(0) {
-            // The old segment is still in use. A full device is met again, and answered, by the next append.
-            if !is_full(&error) {
-                self.shared.stop("the log could not be continued", &error);
+        match self.log.rotate(0) {
+            Ok(()) => {}
+            Err(AppendError::Broken(error)) => {
+                return self.shared.stop("the log could not be continued", &error);
             }
-            return;
+            // The old segment is still in use. What was missing is met again, and answered, by the next append.
+            Err(AppendError::Full | AppendError::Short(_) | AppendError::TooLarge) => return,
         }
         tree.rotate_memtable();
         self.shared.flusher.flush_before(self.log.segment());

@@ -68,6 +68,9 @@ pub(crate) enum AppendError {
     Full,
     /// Nothing was written: a frame cannot be as long.
     TooLarge,
+    /// Nothing was written: a next segment was needed, and the process is short of file descriptors or memory. The log
+    /// goes on.
+    Short(io::Error),
     /// The frame may or may not be durable, and nothing more can be.
     Broken(io::Error),
 }
@@ -75,6 +78,8 @@ pub(crate) enum AppendError {
 /// The open log. It has one owner, the committer.
 pub(crate) struct Log {
     dir: PathBuf,
+    /// The same, opened: to make a segment's name durable takes no file descriptor that might not be had.
+    directory: File,
     identity: Identity,
     /// Where the next frame goes.
     end: End,
@@ -110,8 +115,14 @@ impl Log {
         if let Some(last) = last {
             settle_last_segment(dir, last)?;
         }
-        let next = last.unwrap_or(0) + 1;
-        Ok((Self::create(dir, next, segment_bytes, 0)?, found.segments))
+        let directory = File::open(dir)?;
+        let size = segment_size(segment_bytes, 0);
+        let (identity, file) = begin_segment(dir, &directory, last.unwrap_or(0) + 1, size)?;
+        directory.sync_all()?;
+        let end = End::new(file, &path(dir, identity.segment), frame::HEADER_BYTES);
+        let dir = dir.into();
+        let log = Self { dir, directory, identity, end, number: 0, size, segment_bytes, noted: false };
+        Ok((log, found.segments))
     }
 
     /// The segment being written.
@@ -127,7 +138,7 @@ impl Log {
         let bytes = frame::frame_bytes(buffer.len() - FRAME_HEADER_BYTES);
         // An end frame must always fit behind.
         if self.end.at() + bytes + frame::frame_bytes(0) > self.size {
-            self.rotate(bytes).map_err(full_or_broken)?;
+            self.rotate(bytes)?;
         }
         frame::seal(self.identity, self.number, Kind::Group, buffer);
         if let Err(error) = self.end.write(buffer) {
@@ -150,10 +161,21 @@ impl Log {
     }
 
     /// Ends the segment and goes on in a new one with room for a frame of `bytes`.
-    pub(crate) fn rotate(&mut self, bytes: usize) -> io::Result<()> {
-        self.write_mark(Kind::End)?;
-        self.end.sync()?;
-        *self = Self::create(&self.dir, self.identity.segment + 1, self.segment_bytes, bytes)?;
+    pub(crate) fn rotate(&mut self, bytes: usize) -> Result<(), AppendError> {
+        self.write_mark(Kind::End).and_then(|()| self.end.sync()).map_err(full_or_broken)?;
+        let size = segment_size(self.segment_bytes, bytes);
+        // Should this fail, the old segment has ended and will be rotated again.
+        let (identity, file) = begin_segment(&self.dir, &self.directory, self.identity.segment + 1, size)
+            .map_err(
+                |error| if is_short(&error) { AppendError::Short(error) } else { full_or_broken(error) },
+            )?;
+        // Now there is a next segment, or there is none: no frame may go into either.
+        self.directory.sync_all().map_err(AppendError::Broken)?;
+        self.end = End::new(file, &path(&self.dir, identity.segment), frame::HEADER_BYTES);
+        self.identity = identity;
+        self.number = 0;
+        self.size = size;
+        self.noted = false;
         Ok(())
     }
 
@@ -172,34 +194,6 @@ impl Log {
             sync_dir(dir)?;
         }
         Ok(())
-    }
-
-    /// Makes a segment with room for a frame of `bytes`.
-    fn create(dir: &Path, segment: u64, segment_bytes: usize, bytes: usize) -> io::Result<Self> {
-        let size = segment_bytes.max(frame::HEADER_BYTES + bytes + frame::frame_bytes(0));
-        let identity = Identity { segment, salt: getrandom::u64().map_err(io::Error::other)? };
-        let next = dir.join(NEXT);
-        let make = || -> io::Result<File> {
-            let file = next_file(dir, &next, size as u64)?;
-            file.write_all_at(&frame::segment_header(identity), 0)?;
-            file.sync_all()?;
-            std::fs::rename(&next, path(dir, segment))?;
-            sync_dir(dir)?;
-            Ok(file)
-        };
-        let file = make().inspect_err(|_| {
-            // It takes space, and space may be what was missing.
-            let _ = std::fs::remove_file(&next);
-        })?;
-        Ok(Self {
-            dir: dir.into(),
-            identity,
-            end: End::new(file, &path(dir, segment), frame::HEADER_BYTES),
-            number: 0,
-            size,
-            segment_bytes,
-            noted: false,
-        })
     }
 
     fn write_mark(&mut self, kind: Kind) -> io::Result<()> {
@@ -223,8 +217,12 @@ impl Log {
 }
 
 fn full_or_broken(error: io::Error) -> AppendError {
-    // Creating the next segment failed; the old one ended and will be rotated again.
     if is_full(&error) { AppendError::Full } else { AppendError::Broken(error) }
+}
+
+/// Whether an error says that the process, or the machine, has no file descriptor or no memory left for now.
+fn is_short(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
 }
 
 /// Whether an error says that there is no room, and nothing else: on the device, in the quota, or by the limit on file
@@ -281,14 +279,37 @@ fn settle_last_segment(dir: &Path, segment: u64) -> Result<(), LogError> {
     Ok(())
 }
 
+/// Bytes of a segment with room for a frame of `bytes`.
+fn segment_size(segment_bytes: usize, bytes: usize) -> usize {
+    segment_bytes.max(frame::HEADER_BYTES + bytes + frame::frame_bytes(0))
+}
+
+/// Makes a segment of `size` bytes, or nothing. Its name is still to be made durable.
+fn begin_segment(dir: &Path, directory: &File, segment: u64, size: usize) -> io::Result<(Identity, File)> {
+    let identity = Identity { segment, salt: getrandom::u64().map_err(io::Error::other)? };
+    let next = dir.join(NEXT);
+    let make = || -> io::Result<File> {
+        let file = next_file(dir, directory, &next, size as u64)?;
+        file.write_all_at(&frame::segment_header(identity), 0)?;
+        file.sync_all()?;
+        std::fs::rename(&next, path(dir, segment))?;
+        Ok(file)
+    };
+    let file = make().inspect_err(|_| {
+        // It takes space, and space may be what was missing.
+        let _ = std::fs::remove_file(&next);
+    })?;
+    Ok((identity, file))
+}
+
 /// A file of `size` bytes: the spare one, or a new one.
-fn next_file(dir: &Path, next: &Path, size: u64) -> io::Result<File> {
+fn next_file(dir: &Path, directory: &File, next: &Path, size: u64) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     match std::fs::rename(dir.join(SPARE), next) {
         Ok(()) => {
             // Its name of a segment must be gone for good before its header is.
-            sync_dir(dir)?;
+            directory.sync_all()?;
             let file = options.open(next)?;
             if file.metadata()?.len() == size {
                 return Ok(file);

@@ -19,6 +19,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::limits::Limits;
 use crate::pace::{Expired, Paced, Pulse, Watchdog};
@@ -66,6 +67,8 @@ pub(crate) enum Stage {
 /// The largest HTTP/2 window of one stream, and of all streams of a connection: what a client may send ahead of us.
 const STREAM_WINDOW: u32 = 512 * 1024;
 const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
+/// Bytes of one HTTP/2 reply that are buffered: times the streams of a connection, what a client can make us hold.
+const STREAM_BUFFER: usize = 64 * 1024;
 
 /// The number of header fields that hyper allows by itself. Any other costs it two heap buffers for each request.
 pub(crate) const FAST_HEAD_FIELDS: usize = 100;
@@ -89,8 +92,8 @@ pub(crate) async fn serve<H: Handler>(
     let socket = Paced::new(socket, pulse, &limits);
     match tls {
         None => serve_http1(TokioIo::new(socket), origin, limits, handler, stage).await,
-        Some(tls) => match tokio::time::timeout(limits.head_time, tls.accept(socket)).await {
-            Ok(Ok(stream)) => {
+        Some(tls) => match accept_tls(socket, &tls, &limits, stage.clone()).await {
+            Some(Ok(stream)) => {
                 let h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
                 let io = TokioIo::new(stream);
                 if h2 {
@@ -99,9 +102,22 @@ pub(crate) async fn serve<H: Handler>(
                     serve_http1(io, origin, limits, handler, stage).await;
                 }
             }
-            Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
-            Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
+            Some(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+            None => tracing::debug!(%peer, "TLS handshake took too long"),
         },
+    }
+}
+
+/// The handshake, unless it takes too long or the server stops, which has nothing to finish here.
+async fn accept_tls(
+    socket: Paced<TcpStream>,
+    tls: &TlsAcceptor,
+    limits: &Limits,
+    mut stage: watch::Receiver<Stage>,
+) -> Option<std::io::Result<TlsStream<Paced<TcpStream>>>> {
+    tokio::select! {
+        accepted = tokio::time::timeout(limits.head_time, tls.accept(socket)) => accepted.ok(),
+        _ = stage.wait_for(|stage| *stage != Stage::Open) => None,
     }
 }
 
@@ -141,7 +157,7 @@ async fn serve_http2<H: Handler>(
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams_per_connection)
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
-        .max_send_buf_size(limits.buffer_bytes)
+        .max_send_buf_size(STREAM_BUFFER)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .serve_connection(io, answer(handler, origin));

@@ -25,6 +25,8 @@ pub type MetricsText = Box<dyn Fn() -> String + Send + Sync>;
 
 /// Connections to the console port: a few probes and a scraper.
 const CONNECTIONS: usize = 64;
+/// How long one of them may stay without a request. Few are let in, and a probe must not wait for those who only sit.
+const IDLE_TIME: Duration = Duration::from_secs(10);
 
 /// The console port at work.
 #[derive(Debug)]
@@ -38,7 +40,12 @@ impl Console {
     pub fn start(address: SocketAddr, readiness: Readiness, metrics: MetricsText) -> io::Result<Self> {
         let listener = Listener::bind(address)?;
         let address = listener.address();
-        let limits = Limits { connections: CONNECTIONS, ..Limits::default() };
+        let limits = Limits {
+            connections: CONNECTIONS,
+            head_time: IDLE_TIME,
+            idle_time: IDLE_TIME,
+            ..Limits::default()
+        };
         let pages = Arc::new(Pages { readiness, metrics });
         let serving = listener.serve(pages, None, Arc::new(limits), Arc::new(Connections::default()));
         Ok(Self { address, serving })

@@ -42,7 +42,7 @@ pub(crate) struct Record {
     pub(crate) finished: bool,
     metrics: Arc<Metrics>,
     /// Frees the connection for the next request.
-    _under_way: UnderWay,
+    under_way: UnderWay,
 }
 
 impl Exchange {
@@ -73,7 +73,7 @@ impl Exchange {
             sent: 0,
             finished: false,
             metrics,
-            _under_way: under_way,
+            under_way,
         }))
     }
 
@@ -116,7 +116,10 @@ impl Exchange {
 
     /// The reply is known.
     pub(crate) fn answer(&mut self, status: StatusCode, error: Option<ErrorCode>) {
-        self.0.status = Some(status);
+        if self.0.status.replace(status).is_none() {
+            self.0.metrics.answered(self.0.service);
+            self.0.under_way.reply();
+        }
         self.0.error = error;
         self.0.first_byte = Some(self.0.started.elapsed());
     }
@@ -124,6 +127,7 @@ impl Exchange {
     /// Bytes of the reply's body were handed to the connection.
     pub(crate) fn sent(&mut self, bytes: u64) {
         self.0.sent += bytes;
+        self.0.under_way.replied(bytes);
     }
 
     /// They were the last.
@@ -141,6 +145,9 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        if self.status.is_none() {
+            self.metrics.answered(self.service);
+        }
         let elapsed = self.started.elapsed();
         self.metrics.end(self, elapsed);
         access_log::write(self, elapsed);

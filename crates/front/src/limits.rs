@@ -10,7 +10,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Connections served at once by one endpoint. A further one waits in the kernel's backlog.
     pub connections: usize,
-    /// Requests under way at once on one endpoint, over all its connections. A further one gets 503 `ServerBusy`.
+    /// Requests at work at once on one endpoint, over all its connections. A further one gets 503 `ServerBusy`. One whose
+    /// reply has begun is not counted: a client that does not read would keep others out.
     pub requests: usize,
     /// Requests under way at once on one HTTP/2 connection.
     pub streams_per_connection: u32,
@@ -19,7 +20,8 @@ pub struct Limits {
     /// Header fields of one request. More gets 431 and the connection ends. Any other number than the default makes
     /// every HTTP/1 request about a microsecond slower.
     pub head_fields: usize,
-    /// Bytes that one connection buffers in each direction.
+    /// Bytes that one connection buffers in each direction; on HTTP/2 beside them, of each reply, what is in
+    /// `connection.rs`.
     pub buffer_bytes: usize,
     /// From the first byte of a request (or from the connection's start) to the end of its headers, TLS included.
     pub head_time: Duration,

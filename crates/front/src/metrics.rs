@@ -40,6 +40,7 @@ pub struct Metrics {
     operations: Vec<Counters>,
     unrouted: [Counters; ServiceKind::ALL.len()],
     in_flight: [AtomicU64; ServiceKind::ALL.len()],
+    unanswered: [AtomicU64; ServiceKind::ALL.len()],
     connections: [Arc<Connections>; ServiceKind::ALL.len()],
 }
 
@@ -84,6 +85,7 @@ impl Default for Metrics {
             operations: Operation::ALL.iter().map(|_| Counters::default()).collect(),
             unrouted: Default::default(),
             in_flight: Default::default(),
+            unanswered: Default::default(),
             connections: Default::default(),
         }
     }
@@ -97,11 +99,17 @@ impl Metrics {
     /// A request has begun.
     pub(crate) fn begin(&self, service: ServiceKind) {
         self.in_flight[service as usize].fetch_add(1, Relaxed);
+        self.unanswered[service as usize].fetch_add(1, Relaxed);
     }
 
-    /// Requests under way, this one included.
-    pub(crate) fn in_flight(&self, service: ServiceKind) -> u64 {
-        self.in_flight[service as usize].load(Relaxed)
+    /// The reply to a request is known, or will never be.
+    pub(crate) fn answered(&self, service: ServiceKind) {
+        self.unanswered[service as usize].fetch_sub(1, Relaxed);
+    }
+
+    /// Requests whose reply is not known yet, this one included.
+    pub(crate) fn unanswered(&self, service: ServiceKind) -> u64 {
+        self.unanswered[service as usize].load(Relaxed)
     }
 
     /// A request has ended.

@@ -37,6 +37,11 @@ pub(crate) struct Pulse {
     serving: AtomicU32,
     /// Requests that have ended.
     served: AtomicU64,
+    /// Requests whose reply has begun and not ended.
+    replying: AtomicU32,
+    /// Bytes of replies handed to the protocol. What a client can bring about without taking any, such as the answer to a
+    /// ping, is not among them.
+    replied: AtomicU64,
     /// Several requests may share the connection, and frames come outside of requests.
     multiplexed: AtomicBool,
     /// A request's body was given up unread.
@@ -54,13 +59,15 @@ enum Waiting {
     Service,
     /// The client, to read.
     Reader,
+    /// The client, to open the window of a reply: on a multiplexed connection that does not show on the socket.
+    Window,
 }
 
 impl Pulse {
     /// A request begins; it ends when the guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
         self.serving.fetch_add(1, Relaxed);
-        UnderWay(Arc::clone(self))
+        UnderWay { pulse: Arc::clone(self), replying: false }
     }
 
     /// The connection carries several requests at once.
@@ -74,7 +81,9 @@ impl Pulse {
     }
 
     fn waiting(&self) -> Waiting {
-        if self.blocked.load(Relaxed) {
+        if self.multiplexed.load(Relaxed) && self.replying.load(Relaxed) > 0 {
+            Waiting::Window
+        } else if self.blocked.load(Relaxed) {
             Waiting::Reader
         } else if self.serving.load(Relaxed) > 0 {
             Waiting::Service
@@ -97,13 +106,35 @@ impl Pulse {
 
 /// One request under way on a connection.
 #[derive(Debug)]
-pub(crate) struct UnderWay(Arc<Pulse>);
+pub(crate) struct UnderWay {
+    pulse: Arc<Pulse>,
+    /// Its reply has begun.
+    replying: bool,
+}
+
+impl UnderWay {
+    /// Its reply begins.
+    pub(crate) fn reply(&mut self) {
+        if !std::mem::replace(&mut self.replying, true) {
+            self.pulse.replying.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Bytes of its reply were handed to the protocol.
+    pub(crate) fn replied(&self, bytes: u64) {
+        self.pulse.replied.fetch_add(bytes, Relaxed);
+    }
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.received_at_rest.store(self.0.received.load(Relaxed), Relaxed);
-        self.0.served.fetch_add(1, Relaxed);
-        self.0.serving.fetch_sub(1, Relaxed);
+        let pulse = &self.pulse;
+        pulse.received_at_rest.store(pulse.received.load(Relaxed), Relaxed);
+        pulse.served.fetch_add(1, Relaxed);
+        if self.replying {
+            pulse.replying.fetch_sub(1, Relaxed);
+        }
+        pulse.serving.fetch_sub(1, Relaxed);
     }
 }
 
@@ -142,7 +173,11 @@ impl Watchdog {
             // Bytes that trickle in are no excuse: the whole head has one deadline.
             Waiting::Head | Waiting::Request => self.pulse.served.load(Relaxed),
             Waiting::Reader => self.pulse.sent.load(Relaxed) / self.limits.progress_bytes.max(1),
-            Waiting::Service => self.pulse.sent.load(Relaxed).wrapping_add(self.pulse.received.load(Relaxed)),
+            Waiting::Window => {
+                let replied = self.pulse.replied.load(Relaxed) / self.limits.progress_bytes.max(1);
+                replied.wrapping_add(self.pulse.served.load(Relaxed))
+            }
+            Waiting::Service => 0,
         };
         (waiting, mark)
     }
@@ -153,8 +188,8 @@ impl Watchdog {
             Waiting::Head => Some(self.limits.head_time),
             Waiting::Request => Some(self.limits.idle_time),
             Waiting::Reader => Some(self.limits.progress_time),
-            // A stream whose window the client keeps shut does not show on the socket.
-            Waiting::Service => self.pulse.multiplexed.load(Relaxed).then_some(self.limits.idle_time),
+            Waiting::Window => Some(self.limits.idle_time),
+            Waiting::Service => None,
         }
     }
 
@@ -369,7 +404,16 @@ mod tests {
         let pulse = Arc::new(Pulse::default());
         pulse.set_multiplexed();
         let mut watchdog = Watchdog::new(Arc::clone(&pulse), limits());
-        let _request = pulse.begin();
+        let mut request = pulse.begin();
+        assert_eq!(patience(&mut watchdog).await, None, "a service may take its time here too");
+        request.reply();
+        assert!(poll_fn(|cx| Poll::Ready(watchdog.poll_expired(cx))).await.is_pending());
+        tokio::time::advance(Duration::from_secs(60)).await;
+        // A ping and its answer are nothing that the client has taken of the reply.
+        pulse.received.fetch_add(5000, Relaxed);
+        pulse.sent.fetch_add(5000, Relaxed);
+        assert_eq!(patience(&mut watchdog).await, Some((40, Expired::Stalled)));
+        request.replied(1000);
         assert_eq!(patience(&mut watchdog).await, Some((100, Expired::Stalled)));
     }
 

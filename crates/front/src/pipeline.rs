@@ -139,7 +139,7 @@ impl Pipeline {
         reply: &mut Reply,
         properties: &mut Option<Arc<ServiceProperties>>,
     ) -> Result<Response, Refusal> {
-        if self.metrics.in_flight(self.kind) > self.limits.requests as u64 {
+        if self.metrics.unanswered(self.kind) > self.limits.requests as u64 {
             return Err(Refusal::new(ErrorCode::ServerBusy));
         }
         let target = self.locate(&arrival, reply, properties).await?;

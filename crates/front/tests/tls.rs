@@ -125,6 +125,38 @@ async fn a_handshake_that_never_happens_is_given_up() {
 }
 
 #[tokio::test]
+async fn shutdown_does_not_wait_for_a_handshake() {
+    let (server, directory) = start_tls(Limits::default());
+    let mut silent = server.connect().await;
+    // Connections are accepted in order: this one is behind the silent one.
+    drop(connect(server.address, &directory, &[]).await);
+    assert!(tokio::time::timeout(PATIENCE, server.server.shutdown(2 * PATIENCE)).await.unwrap());
+    silent.assert_closed().await;
+}
+
+#[tokio::test]
+async fn replies_that_a_client_does_not_take_keep_nobody_out() {
+    let (server, directory) = start_tls(Limits { requests: 2, ..Limits::default() });
+    let stream = connect(server.address, &directory, &["h2"]).await;
+    let (mut client, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(0)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let mut untaken = vec![];
+    for _ in 0..5 {
+        untaken.push(client.send_request(request("GET", "/lapis/public/blob", "")).await.unwrap());
+    }
+    let mut other = Raw::new(connect(server.address, &directory, &[]).await);
+    assert_eq!(other.get("/lapis/public/blob").await.status, 200);
+    assert!(untaken.iter().all(|reply| reply.status() == 200));
+    let metrics = server.metrics.render();
+    let in_flight = metrics.lines().find(|line| line.contains("in_flight") && line.contains("blob")).unwrap();
+    assert!(in_flight.ends_with(" 5") || in_flight.ends_with(" 6"), "{in_flight}");
+}
+
+#[tokio::test]
 async fn shutdown_finishes_http_2_requests() {
     let (server, directory) = start_tls(Limits::default());
     let stream = connect(server.address, &directory, &["h2"]).await;

@@ -43,8 +43,9 @@ enum Action {
         /// 3 to 24 lower-case letters and digits
         name: String,
         /// A key in Base64, given once or twice [default: two new keys]
-        #[arg(long = "key", value_name = "KEY", value_parser = parse_key)]
-        keys: Vec<Key>,
+        #[arg(long = "key", value_name = "KEY")]
+        // Parsed later: a refusal of clap's would repeat the key.
+        keys: Vec<String>,
     },
     /// List accounts
     List {
@@ -97,7 +98,10 @@ fn command(action: Action) -> Result<Command, Failure> {
         Action::Add { name, keys } if keys.is_empty() => {
             Command::Add { name, keys: vec![new_key()?, new_key()?] }
         }
-        Action::Add { name, keys } => Command::Add { name, keys },
+        Action::Add { name, keys } => {
+            let keys = keys.iter().map(|key| parse_key(key)).collect::<Result<_, _>>()?;
+            Command::Add { name, keys }
+        }
         Action::List { .. } => Command::List,
         Action::Set { name, settings } => Command::Set { name, changes: settings.into_changes() },
         Action::RotateKey { name, key: slot } => Command::RotateKey { name, slot, key: new_key()? },
@@ -128,8 +132,8 @@ fn new_key() -> Result<Key, Failure> {
     random_key().map_err(Failure::failed)
 }
 
-fn parse_key(text: &str) -> Result<Key, String> {
-    Key::from_base64(text).ok_or_else(|| "not Base64".into())
+fn parse_key(text: &str) -> Result<Key, Failure> {
+    Key::from_base64(text).ok_or_else(|| Failure::Usage("--key: not Base64".into()))
 }
 
 fn parse_slot(text: &str) -> Result<KeySlot, String> {

@@ -15,7 +15,7 @@ use lazuli_outbound::Allow;
 use lazuli_protocol::ServiceKind;
 use serde::Deserialize;
 
-pub(crate) use value::{AllowedSource, ByteSize, ConfiguredAccount, Host, LogFormat, Port};
+pub(crate) use value::{AllowedSource, ByteSize, ConfiguredAccount, GivenAccount, Host, LogFormat, Port};
 
 /// The option that only the command line and the environment have: it says where the file is.
 const CONFIG_VARIABLE: &str = "LAZULI_CONFIG";
@@ -28,9 +28,9 @@ pub(crate) enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     Unreadable { path: PathBuf, error: std::io::Error },
-    /// The file is not TOML, or holds what nobody knows.
-    #[error("{}: {error}", path.display())]
-    File { path: PathBuf, error: Box<toml::de::Error> },
+    /// The file is not TOML, or holds what nobody knows. Its text is not repeated: it may hold keys.
+    #[error("{}:{line}:{column}: {reason}", path.display())]
+    File { path: PathBuf, line: usize, column: usize, reason: String },
     /// A variable cannot be understood.
     #[error("{0}")]
     Environment(String),
@@ -78,7 +78,8 @@ pub(crate) struct Layer {
     pub(crate) console_port: Option<Port>,
     /// An account and its keys; may be given more than once [default: the development account, if there is no other]
     #[arg(long, value_name = "NAME:KEY1[:KEY2]", value_delimiter = ';')]
-    pub(crate) account: Option<Vec<ConfiguredAccount>>,
+    #[serde(deserialize_with = "value::accounts_from_toml")]
+    pub(crate) account: Option<Vec<GivenAccount>>,
     /// A host name whose first label is an account: with example.com, http://ACCOUNT.example.com/
     #[arg(long, value_name = "NAME", value_delimiter = ';')]
     pub(crate) host_suffix: Option<Vec<String>>,
@@ -211,7 +212,8 @@ impl Config {
             None if audiences.is_empty() => None,
             None => return contradiction("--oidc-audience needs --oidc-issuer"),
         };
-        let accounts = layer.account.unwrap_or_default();
+        let accounts = understood(layer.account.unwrap_or_default())
+            .map_err(|reason| ConfigError::Contradiction(format!("--account: {reason}")))?;
         if let Some(twice) = repeated(&accounts) {
             return contradiction(format!("account {twice} is configured twice"));
         }
@@ -282,7 +284,10 @@ impl Layer {
             let Some(value) = set(&name) else { continue };
             let argument = format!("--{option}={value}");
             // One at a time, so that the refusal can name the variable.
-            OnlyOptions::try_parse_from(["lazuli", &argument]).map_err(|error| environment(&name, &error))?;
+            let one = OnlyOptions::try_parse_from(["lazuli", &argument])
+                .map_err(|error| environment(&name, &error))?;
+            understood(one.layer.account.unwrap_or_default())
+                .map_err(|reason| ConfigError::Environment(format!("{name}: {reason}")))?;
             arguments.push(argument);
         }
         let parsed =
@@ -292,9 +297,10 @@ impl Layer {
             && let Some(accounts) = set(AZURITE_ACCOUNTS)
         {
             let accounts = accounts.split(';').map(str::trim).filter(|account| !account.is_empty());
-            let accounts = accounts.map(str::parse).collect::<Result<_, _>>();
-            let refused = |reason| ConfigError::Environment(format!("{AZURITE_ACCOUNTS}: {reason}"));
-            layer.account = Some(accounts.map_err(refused)?);
+            let accounts = accounts.map(|account| GivenAccount(account.parse())).collect::<Vec<_>>();
+            understood(accounts.clone())
+                .map_err(|reason| ConfigError::Environment(format!("{AZURITE_ACCOUNTS}: {reason}")))?;
+            layer.account = Some(accounts);
         }
         Ok(layer)
     }
@@ -302,7 +308,17 @@ impl Layer {
     fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::Unreadable { path: path.into(), error })?;
-        toml::from_str(&text).map_err(|error| ConfigError::File { path: path.into(), error: Box::new(error) })
+        toml::from_str(&text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let before = text.get(..at).unwrap_or(&text);
+            let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+            ConfigError::File {
+                path: path.into(),
+                line: before.matches('\n').count() + 1,
+                column: before[line_start..].chars().count() + 1,
+                reason: error.message().to_owned(),
+            }
+        })
     }
 }
 
@@ -332,6 +348,11 @@ fn tls(cert: Option<PathBuf>, key: Option<PathBuf>, self_signed: bool) -> Result
         (_, _, true) => contradiction("--tls-self-signed goes without --tls-cert and --tls-key"),
         _ => contradiction("--tls-cert and --tls-key go together"),
     }
+}
+
+/// The accounts that were given, if all are understood.
+fn understood(accounts: Vec<GivenAccount>) -> Result<Vec<ConfiguredAccount>, String> {
+    accounts.into_iter().map(|account| account.0).collect()
 }
 
 fn repeated(accounts: &[ConfiguredAccount]) -> Option<&str> {

@@ -37,27 +37,32 @@ const DRAIN_TIME: Duration = Duration::from_secs(30);
 /// The same for the console, which stays to the end to say that the server is draining.
 const CONSOLE_DRAIN_TIME: Duration = Duration::from_secs(1);
 
+/// File descriptors that are not for connections: those of the store, of content, and of copies from elsewhere.
+const FILES_RESERVED: u64 = 512;
+/// Connections of an endpoint that are let in even where there are fewer.
+const FEWEST_CONNECTIONS: u64 = 16;
+
 /// Serves until a signal says to stop.
 pub(crate) fn run(config: Config) -> Result<(), Failure> {
     let _logs = logging::init(config.log, &config.log_level)?;
-    raise_file_limit();
+    let limits = limits(raise_file_limit(), &config);
     let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
-    runtime.block_on(serve(config))
+    runtime.block_on(serve(config, limits))
 }
 
-async fn serve(config: Config) -> Result<(), Failure> {
+async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     let directory = Directory::open(&config.data).map_err(Failure::failed)?;
     let data = Data::open(directory, config.cache_bytes)?;
     let accounts = AccountDirectory::open(data.store.clone()).await.map_err(Failure::failed)?;
-    provision::provision(&accounts, &config.accounts).await.map_err(Failure::failed)?;
-    let development_key = provision::check_development_key(&accounts, &config).await?;
+    let development_key = provision::provision(&accounts, &config).await?;
 
     let metrics = Arc::new(Metrics::default());
     let gate = gate(&config, &data, &accounts)?;
     let services = Services::new(&data, &accounts, copy_sources(&config, &gate));
-    let server = start_services(&config, &data, &services, &accounts, gate, &metrics)?;
+    let connections = limits.connections;
+    let server = start_services(&config, limits, &data, &services, &accounts, gate, &metrics)?;
     services.neighbours.listen_on(server.addresses().map(|(kind, address)| (kind, address.port())));
-    let smb = Smb::start(&config, &services, &accounts).await?;
+    let smb = Smb::start(&config, connections, &services, &accounts).await?;
     let draining = Arc::new(AtomicBool::new(false));
     let console = start_console(&config, &data, &metrics, &draining)?;
     let control = Control::start(data.directory.path(), accounts.clone(), development_key)
@@ -78,11 +83,14 @@ async fn serve(config: Config) -> Result<(), Failure> {
         std::process::exit(1);
     });
     drop(control);
-    if !server.shutdown(DRAIN_TIME).await {
+    let smb_stopped = async {
+        if let Some(smb) = smb {
+            smb.stop().await;
+        }
+    };
+    let (finished, ()) = tokio::join!(server.shutdown(DRAIN_TIME), smb_stopped);
+    if !finished {
         tracing::warn!("requests were still under way after {DRAIN_TIME:?}");
-    }
-    if let Some(smb) = smb {
-        smb.stop().await;
     }
     services.file.flush_all().await;
     background.stop().await;
@@ -145,6 +153,7 @@ async fn close(data: Data) -> Result<(), Failure> {
 
 fn start_services(
     config: &Config,
+    limits: Limits,
     data: &Data,
     services: &Services,
     accounts: &AccountDirectory,
@@ -158,7 +167,7 @@ fn start_services(
         Endpoint { kind, address: SocketAddr::new(config.host, port), service }
     };
     let endpoints = config.services.iter().copied().map(endpoint).collect();
-    Server::start(endpoints, gate, tls.as_ref(), Limits::default(), metrics).map_err(Failure::failed)
+    Server::start(endpoints, gate, tls.as_ref(), limits, metrics).map_err(Failure::failed)
 }
 
 /// Who is let in.
@@ -275,11 +284,51 @@ impl Signals {
     }
 }
 
-/// Thousands of connections need thousands of file descriptors. What cannot be had is left as it is.
-fn raise_file_limit() {
+/// Thousands of connections need thousands of file descriptors. What cannot be had is left as it is. Returns how many
+/// there may be.
+fn raise_file_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+    let current = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(error) => {
+            tracing::warn!(%error, "cannot raise the limit of open files");
+            limit.current
+        }
+    };
+    current.unwrap_or(u64::MAX)
+}
+
+/// The bounds of the endpoints, where the process may have so many open files.
+fn limits(files: u64, config: &Config) -> Limits {
+    let endpoints = config.services.len() + usize::from(config.smb_port.is_some());
+    let usual = Limits::default();
+    let connections = connections(files, endpoints as u64).min(usual.connections);
+    if connections < usual.connections {
+        tracing::warn!(
+            "with at most {files} open files, an endpoint serves {connections} connections at once, not {}",
+            usual.connections
+        );
+    }
+    Limits { connections, ..usual }
+}
+
+/// How many connections each of some endpoints can have without taking the files of the store.
+fn connections(files: u64, endpoints: u64) -> usize {
+    let each = files.saturating_sub(FILES_RESERVED) / endpoints.max(1);
+    usize::try_from(each.max(FEWEST_CONNECTIONS)).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_the_store_its_files() {
+        for (files, endpoints, expected) in
+            [(1 << 20, 5, 209_612), (100_000, 5, 19_897), (4096, 4, 896), (1024, 5, 102), (256, 5, 16)]
+        {
+            assert_eq!(connections(files, endpoints), expected, "{files} {endpoints}");
+        }
     }
 }

@@ -23,6 +23,7 @@ impl Smb {
     /// Starts it, if it is to be served.
     pub(crate) async fn start(
         config: &Config,
+        connections: usize,
         services: &Services,
         accounts: &AccountDirectory,
     ) -> Result<Option<Self>, Failure> {
@@ -34,6 +35,7 @@ impl Smb {
         let options = Options {
             require_encryption: !config.smb_unencrypted,
             enforce_permissions: config.smb_enforce_permissions,
+            connections: Some(connections),
             ..Options::default()
         };
         let server = SmbServer::new(services.file.clone(), accounts.clone(), options);

@@ -184,17 +184,29 @@ fn the_development_key_is_not_served_to_other_machines_unless_somebody_insists()
     let everywhere = ["serve", "--data", path(dir.path()), "--host", "0.0.0.0", "--blob-port=0"];
     let said = fail(&everywhere, 1);
     assert!(said.contains("well-known development key") && said.contains("--insecure-dev-key"), "{said}");
-    let server = Server::start_with(dir.path(), &["--host", "0.0.0.0", "--insecure-dev-key"], &[]);
-    assert_eq!(server.call(ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
-    server.stop();
 
-    // With an account of its own there is nothing to insist on.
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::start_with(dir.path(), &["--host", "0.0.0.0", "--account", "mine:c2VjcmV0"], &[]);
+    // What was refused has left no account behind: with one of its own there is nothing to insist on.
+    let mine = ["--host", "0.0.0.0", "--account", "mine:c2VjcmV0"];
+    let server = Server::start_with(dir.path(), &mine, &[]);
     assert_eq!(server.call_as("mine", "c2VjcmV0", ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
     assert!(!server.ready["connect"].contains("c2VjcmV0"), "a log is no place for a key");
     let said = fail(&["account", "add", "open", "--key", DEVELOPMENT_KEY, "--data", path(dir.path())], 1);
     assert!(said.contains("well-known development key"), "{said}");
+    server.stop();
+    let known = format!("mine:{DEVELOPMENT_KEY}");
+    assert!(fail(&[&everywhere[..], &["--account", &known]].concat(), 1).contains("account mine has"));
+
+    // Where the account is stored already, the way out is named, and it is one.
+    let dir = tempfile::tempdir().unwrap();
+    Server::start(dir.path()).stop();
+    let everywhere = ["serve", "--data", path(dir.path()), "--host", "0.0.0.0", "--account", "mine:c2VjcmV0"];
+    let said = fail(&everywhere, 1);
+    assert!(said.contains("lazuli account remove devstoreaccount1"), "{said}");
+    let server = Server::start_with(dir.path(), &["--host", "0.0.0.0", "--insecure-dev-key"], &[]);
+    assert_eq!(server.call(ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
+    server.stop();
+    support::succeed(&["account", "remove", DEVELOPMENT_ACCOUNT, "--data", path(dir.path())]);
+    Server::start_with(dir.path(), &mine, &[]).stop();
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::handles::{self, Handles};
 use crate::session::Session;
 use crate::throttle::Throttle;
 
-/// Connections at once.
+/// Connections at once, and there may be fewer.
 const MAX_CONNECTIONS: usize = 4096;
 
 /// How the endpoint behaves.
@@ -36,6 +36,8 @@ pub struct Options {
     pub require_signing: bool,
     /// Whether the holder of a key is held to access lists, too. Else the key opens everything.
     pub enforce_permissions: bool,
+    /// How many connections at once, if that is fewer than there could be.
+    pub connections: Option<usize>,
 }
 
 /// The endpoint. Clones are the same endpoint.
@@ -98,6 +100,7 @@ impl Server {
 impl SmbServer {
     /// An endpoint for the shares of these accounts.
     pub fn new(files: FileService, accounts: AccountDirectory, options: Options) -> Self {
+        let connections = options.connections.map_or(MAX_CONNECTIONS, |most| most.min(MAX_CONNECTIONS));
         Self(Arc::new(Server {
             files,
             accounts,
@@ -109,7 +112,7 @@ impl SmbServer {
             clock: Arc::new(SystemClock),
             throttle: Throttle::default(),
             numbers: AtomicU64::new(1),
-            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            connections: Arc::new(Semaphore::new(connections)),
         }))
     }
 

@@ -135,7 +135,7 @@ fn azurites_accounts_count_like_a_variable_of_ours_but_after_it() {
 #[test]
 fn a_refusal_names_the_source_and_the_option() {
     for (flags, variables, file, expected) in [
-        (&[][..], &[][..], Some("blob-prot = 1"), "unknown field `blob-prot`"),
+        (&[][..], &[][..], Some("blob-prot = 1"), "lazuli.toml:1:1: unknown field `blob-prot`"),
         (&[], &[], Some("config = 'x'"), "unknown field `config`"),
         (&[], &[], Some("blob-port = 70000"), "neither a port nor off"),
         (&[], &[], Some("log = 'xml'"), "unknown variant `xml`"),
@@ -156,4 +156,33 @@ fn a_refusal_names_the_source_and_the_option() {
     assert!(missing.to_string().starts_with("/no/such.toml: "), "{missing}");
     let missing = |name: &str| (name == "LAZULI_CONFIG").then(|| "/no/such.toml".to_owned());
     assert!(Config::load(Layer::default(), None, missing).is_err());
+}
+
+#[test]
+fn no_refusal_repeats_a_key() {
+    const KEY: &str = "c2VjcmV0a2V5";
+    for account in ["Photos:KEY", "photos:KEY:KEY:KEY", "photos:KEY*", "KEY", "photos=KEY", "photos:k:KEY"] {
+        let account = account.replace("KEY", KEY);
+        let flags = ["--account", &account];
+        let variables = [("LAZULI_ACCOUNT", account.as_str())];
+        let azurite = [("AZURITE_ACCOUNTS", account.as_str())];
+        let files = ["account = ['ACCOUNT']", "log = 'text'\naccount = 'ACCOUNT'", "account = ACCOUNT"]
+            .map(|text| text.replace("ACCOUNT", &account));
+        let mut refusals = vec![
+            load(&flags, &[], None).unwrap_err(),
+            load(&[], &variables, None).unwrap_err(),
+            load(&[], &azurite, None).unwrap_err(),
+        ];
+        refusals.extend(files.iter().map(|file| load(&[], &[], Some(file)).unwrap_err()));
+        for (source, refusal) in
+            ["--account", "LAZULI_", "AZURITE_", ".toml:1:1", ".toml:2:1", ".toml:1:1"].iter().zip(&refusals)
+        {
+            assert!(refusal.contains(source) && !refusal.contains(KEY), "{refusal}");
+        }
+    }
+    for misplaced in ["account = { photos = 'KEY' }", "account = ['photos:KEY'", "account = [['photos:KEY']]"]
+    {
+        let refusal = load(&[], &[], Some(&misplaced.replace("KEY", KEY))).unwrap_err();
+        assert!(!refusal.contains(KEY), "{refusal}");
+    }
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use lazuli_outbound::Allow;
 use lazuli_protocol::{Key, names};
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
 /// A port to listen on, or not to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,11 @@ pub(crate) struct ConfiguredAccount {
     /// One or two keys.
     pub(crate) keys: Vec<Key>,
 }
+
+/// An account as it was given, understood or not. Clap shows the value that it could not parse, and this one holds a
+/// key: so clap gets no refusal, and whoever asks for the account gets one of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GivenAccount(pub(crate) Result<ConfiguredAccount, String>);
 
 /// An entry of the list of where copies may come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +120,10 @@ impl FromStr for ConfiguredAccount {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default().to_owned();
         if !names::is_account(&name) {
-            return Err(format!("{name:?} is no name of an account: 3 to 24 lower-case letters and digits"));
+            // Which may be a key in the wrong place.
+            return Err(
+                "an account begins with its name and a colon: 3 to 24 lower-case letters and digits".into()
+            );
         }
         let keys: Option<Vec<_>> = parts.map(Key::from_base64).collect();
         match keys {
@@ -125,6 +133,45 @@ impl FromStr for ConfiguredAccount {
             None => Err(format!("a key of account {name} is not Base64")),
         }
     }
+}
+
+impl FromStr for GivenAccount {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.parse()))
+    }
+}
+
+/// Reads accounts from TOML: a list, or one. A text where only a list is expected would be repeated in the refusal.
+pub(crate) fn accounts_from_toml<'de, D>(deserializer: D) -> Result<Option<Vec<GivenAccount>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct Accounts;
+
+    impl<'de> Visitor<'de> for Accounts {
+        type Value = Vec<GivenAccount>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of accounts")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+            let account = text.parse().map_err(E::custom)?;
+            Ok(vec![GivenAccount(Ok(account))])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut accounts = vec![];
+            while let Some(account) = list.next_element()? {
+                accounts.push(GivenAccount(Ok(account)));
+            }
+            Ok(accounts)
+        }
+    }
+
+    deserializer.deserialize_any(Accounts).map(Some)
 }
 
 /// Reads a value from TOML: as text, or as a number where the text form is one.

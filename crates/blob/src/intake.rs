@@ -11,7 +11,7 @@ use lazuli_extents::{Content, Upload, Writer};
 use lazuli_protocol::digest::SentDigests;
 use lazuli_protocol::{ErrorCode, Refusal, Request, Version};
 use md5::{Digest as _, Md5};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::cipher::Nonce;
@@ -149,6 +149,11 @@ impl BlobService {
     }
 }
 
+/// Bodies whose digests are taken aside at a time. Each has a thread that waits for its client, and whoever stores what has
+/// arrived needs threads of the same kind.
+const MAX_ASIDE: usize = 32;
+static ASIDE: Semaphore = Semaphore::const_new(MAX_ASIDE);
+
 /// The digests of a body, taken where they do not hold it up.
 enum Digest {
     Here(Box<Sums>),
@@ -180,14 +185,14 @@ impl Sums {
 impl Digest {
     fn new(md5: bool, length: u64) -> Self {
         let mut sums = Sums::new(md5);
-        if !md5 || length <= DIGEST_ASIDE {
-            return Self::Here(Box::new(sums));
-        }
+        let permit = if md5 && length > DIGEST_ASIDE { ASIDE.try_acquire().ok() } else { None };
+        let Some(permit) = permit else { return Self::Here(Box::new(sums)) };
         let (sender, mut receiver) = mpsc::channel::<Bytes>(WAITING);
         let task = tokio::task::spawn_blocking(move || {
             while let Some(bytes) = receiver.blocking_recv() {
                 sums.update(&bytes);
             }
+            drop(permit);
             sums
         });
         Self::Aside(sender, task)

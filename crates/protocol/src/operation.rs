@@ -183,7 +183,8 @@ impl When {
                 .is_some_and(|h| h.as_bytes().trim_ascii().eq_ignore_ascii_case(value.as_bytes()))
         };
         match self {
-            Self::Header(name) => headers.contains_key(name),
+            // Nobody who reads a header makes anything of a blank one, so neither does what it asks for.
+            Self::Header(name) => headers.get(name).is_some_and(|h| !h.as_bytes().trim_ascii().is_empty()),
             Self::HeaderIs(name, value) => header_is(name, value),
             Self::Query(name) => query.get(name).is_some_and(|v| !v.is_empty()),
             Self::QueryIs(name, value) => query.get(name).is_some_and(|v| v.eq_ignore_ascii_case(value)),

@@ -4,7 +4,7 @@
 //! cost every put and every delete a row. Instead it is remembered, for each queue, before when nothing in it expires; a
 //! queue is walked when that time has come, and as a whole walks take a small part of the time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use lazuli_concurrency::{Span, Timestamp};
@@ -50,14 +50,9 @@ impl ExpiryWatch {
     /// A message of that queue expires then.
     pub(crate) fn expect(&self, queue: SpaceId, expires: Timestamp) {
         let mut watched = self.0.lock();
-        // What an unknown queue holds is not known from one message.
-        let next = match watched.all_known {
-            true => watched.next.entry(queue).or_insert(expires),
-            false => match watched.next.get_mut(&queue) {
-                Some(next) => next,
-                None => return,
-            },
-        };
+        // What an unknown queue holds is not known from one message: it is walked, if not by this walk, by the next.
+        let unknown = if watched.all_known { expires } else { Timestamp::default() };
+        let next = watched.next.entry(queue).or_insert(unknown);
         *next = expires.min(*next);
     }
 
@@ -74,6 +69,12 @@ impl ExpiryWatch {
     fn is_queue_due(&self, queue: SpaceId, now: Timestamp) -> bool {
         let watched = self.0.lock();
         watched.next.get(&queue).map_or(!watched.all_known, |next| *next <= now)
+    }
+
+    /// The queues that are due.
+    fn due(&self, now: Timestamp) -> HashSet<SpaceId> {
+        let watched = self.0.lock();
+        watched.next.iter().filter(|(_, next)| **next <= now).map(|(queue, _)| *queue).collect()
     }
 
     /// A walk over a queue begins. What is put from now on counts.
@@ -115,6 +116,8 @@ impl QueueService {
     pub async fn expire(&self, pace: Pace) -> Result<u64, Refusal> {
         let began = self.store.now();
         let mut removed = 0;
+        // Those that are due and not found: somebody put into them, or walked them, while they were cleared or deleted.
+        let mut gone = self.expiry.due(began);
         let all = prefix_range(&directory::kind(Queue::KIND));
         let mut from = (all.start, Bytes::new());
         loop {
@@ -128,6 +131,7 @@ impl QueueService {
             let page = page.await.map_err(unreadable)?;
             for (partition, row) in &page.rows {
                 let Some(space) = named_space::<Queue>(partition, row)? else { continue };
+                gone.remove(&space);
                 if self.expiry.is_queue_due(space, self.store.now()) {
                     removed += self.expire_in(space, pace).await?;
                 }
@@ -136,6 +140,7 @@ impl QueueService {
             from = next;
             pace.rest().await;
         }
+        gone.into_iter().for_each(|queue| self.expiry.forget(queue));
         self.expiry.end(began, self.store.now());
         Ok(removed)
     }
@@ -233,6 +238,18 @@ mod tests {
         watch.end(after(60), after(61));
         assert!(!watch.is_queue_due(QUEUE, after(499)) && watch.is_queue_due(QUEUE, after(500)));
         assert!(!watch.is_queue_due(SpaceId(2), after(500)));
+    }
+
+    #[test]
+    fn a_queue_that_was_made_during_the_first_walk_is_walked_by_the_next() {
+        let watch = ExpiryWatch::new(NOW);
+        let mut walk = watch.begin(QUEUE);
+        walk.next = Timestamp::MAX;
+        watch.expect(SpaceId(2), after(70));
+        drop(walk);
+        watch.end(after(60), after(61));
+        assert!(watch.is_queue_due(SpaceId(2), after(61)) && !watch.is_queue_due(QUEUE, after(70)));
+        assert_eq!(watch.due(after(70)), HashSet::from([SpaceId(2)]));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use lazuli_protocol::{Query, Refusal, Request, Response, Version, names};
 use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId, View};
 
 use crate::document::{self, Shown};
-use crate::line::{Line, floor_value};
+use crate::line::{Line, MAX_READY, floor_value};
 use crate::put::SEVEN_DAYS;
 use crate::record::Message;
 use crate::slot::Slot;
@@ -21,8 +21,9 @@ const MAX_MESSAGES: i64 = 32;
 const DEFAULT_TIMEOUT: i64 = 30;
 /// The longest time that it could be before 2011-08-18.
 const TWO_HOURS: i64 = 2 * 60 * 60;
-/// How often more candidates are looked for when some of those that were found are gone.
-const MAX_ROUNDS: usize = 64;
+/// How often more candidates are looked for when some of those that were found are gone. Each time one at least is out of
+/// the way for good, and there are never more of them.
+const MAX_ROUNDS: usize = MAX_READY;
 
 /// Messages that were got or seen, each with its slot.
 type Messages = Vec<(Slot, Message<'static>)>;

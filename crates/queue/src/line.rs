@@ -31,7 +31,7 @@ const READ_AHEAD: usize = 64;
 /// How often rows are read for one consumer. Only messages that have expired keep it from being satisfied sooner.
 const MAX_READS: usize = 256;
 /// Candidates that are remembered. If there are more, the last are read again when it is their turn.
-const MAX_READY: usize = 1 << 13;
+pub(crate) const MAX_READY: usize = 1 << 13;
 /// Lines that are remembered. If there are more, those that nobody uses are forgotten.
 const MAX_LINES: usize = 1 << 14;
 /// Messages that are handed out between two writes of the floor.

@@ -103,10 +103,12 @@ impl QueueService {
             let put = Mutation::Put(keys::message(slot), message.encode()?);
             let change = Change::of([Mutation::Delete(key.clone()), put]);
             let until = message.expires().min(view.now + LATENESS);
-            Ok(Decision::Write(change.until(Some(until)), slot))
+            Ok(Decision::Write(change.until(Some(until)), (slot, message.expires())))
         });
-        let slot = moved.await?;
+        let (slot, expires) = moved.await?;
         line.written([slot]);
+        // It may have gone from before somebody who looks for what expires to behind.
+        self.expiry.expect(space, expires);
         Ok(slot)
     }
 

@@ -75,3 +75,27 @@ async fn removals_that_come_to_more_than_a_group_holds_are_all_done_in_order() {
         assert_eq!(rows.iter().map(|row| row.key.clone()).collect::<Vec<_>>(), [key(ROWS)]);
     }
 }
+
+#[tokio::test]
+async fn no_row_has_a_key_that_is_longer_than_any_row_can_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
+    let space = store.new_space().await.unwrap();
+    store.set_space(space, None, SpaceHeader { epoch: 1, open: true }).await.unwrap();
+    let partition = Partition::new(space, "p");
+    let mutations = ["a", "b"].map(|key| Mutation::Put(key.into(), Bytes::new())).to_vec();
+    let (stamp, conditions) = (store.stamp(), vec![]);
+    let commit = Commit { stamp, epoch: 1, conditions, mutations, valid_until: None, bulk: false };
+    store.commit(&partition, commit).await.unwrap();
+    let long = |first: &str| Bytes::from([first.as_bytes(), &[b'x'; 200_000]].concat());
+    let found = async |from: Bytes, to: Bytes| {
+        let reads = Reads { keys: vec![long("a")], ranges: vec![(from..to, 10)] };
+        let set = store.read(&partition, &reads).await.unwrap();
+        assert_eq!(set.rows, [None]);
+        set.ranges[0].rows.iter().map(|row| row.key.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(found("a".into(), long("b")).await, ["a", "b"]);
+    assert_eq!(found(long("a"), long("b")).await, ["b"]);
+    assert_eq!(found(long("a"), long("ax")).await, [""; 0]);
+    assert_eq!(found(long("b"), long("a")).await, [""; 0]);
+}

@@ -85,12 +85,13 @@ struct Page<'a> {
     /// How many more rows, and bytes of them, are read for it.
     rows: usize,
     bytes: usize,
+    /// As long as what is read at most: rows from memory hardly count as read.
     body: Vec<u8>,
 }
 
 impl Page<'_> {
     fn is_done(&self) -> bool {
-        self.room == 0 || self.rows == 0 || self.bytes == 0
+        self.room == 0 || self.rows == 0 || self.bytes == 0 || self.body.len() >= MAX_SCAN_BYTES
     }
 
     fn spend(&mut self, (rows, bytes): (usize, usize)) {
@@ -133,7 +134,7 @@ impl Page<'_> {
         let others = (rows.start.max(end)..rows.end).map(|row| (row, filter));
         for (row, filter) in judged.chain(others) {
             self.add((run.partition(row), run.key(row)), run.value(row), run.token(row), filter)?;
-            if self.room == 0 {
+            if self.room == 0 || self.body.len() >= MAX_SCAN_BYTES {
                 return Ok(ControlFlow::Break(row + 1));
             }
         }

@@ -96,6 +96,22 @@ async fn many_expired_messages_at_the_front_do_not_hide_those_behind() {
 }
 
 #[tokio::test]
+async fn candidates_that_expire_or_are_deleted_before_they_are_got_do_not_hide_those_behind() {
+    let server = start().await;
+    let mut doomed = vec![];
+    for n in 0..200 {
+        doomed.push(put(&server, "x", if n % 2 == 0 { "?messagettl=2" } else { "" }).await);
+    }
+    put(&server, "alive", "").await;
+    assert_eq!(visible(&server).await.len(), 32, "they are known to be there");
+    for message in doomed.iter().skip(1).step_by(2) {
+        delete(&server, message).await.expect(204);
+    }
+    server.advance(2);
+    assert_eq!(get_one(&server, "").await.text.as_deref(), Some("alive"));
+}
+
+#[tokio::test]
 async fn what_was_deleted_or_cleared_gives_its_rows_back() {
     let server = start().await;
     for n in 0..50 {

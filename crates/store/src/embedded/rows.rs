@@ -64,8 +64,14 @@ pub(crate) fn preview(tree: &AnyTree, prefix: &Bytes, commit: &Commit, seqno: Se
     Preview { seqno, rows }
 }
 
+/// Bytes that the tree takes for a key. No row has one as long.
+const MAX_TREE_KEY: usize = u16::MAX as usize;
+
 /// Reads one row as of `seqno`.
 pub(crate) fn get(tree: &AnyTree, key: &[u8], seqno: SeqNo) -> Result<Option<Stored>, ReadError> {
+    if key.len() > MAX_TREE_KEY {
+        return Ok(None);
+    }
     tree.get(key, seqno).map_err(read_error)?.map(|v| Stored::decode(v.into())).transpose()
 }
 
@@ -75,6 +81,9 @@ pub(crate) fn range(
     range: Range<Bytes>,
     seqno: SeqNo,
 ) -> impl Iterator<Item = Result<(Bytes, Stored), ReadError>> + use<> {
+    // Cut so, a bound lies between the same rows: theirs are shorter.
+    let bound = |key: Bytes| key.slice(..key.len().min(MAX_TREE_KEY));
+    let range = bound(range.start)..bound(range.end);
     // The tree takes an inverted range for a mistake.
     let range = if range.start < range.end { range } else { range.start.clone()..range.start };
     tree.range(range, seqno, None).map(|guard| {

@@ -25,6 +25,8 @@ const ANNOTATION: &str = "@odata.type";
 const TIMESTAMP: &str = "Timestamp";
 /// The first moment that a DateTime can hold: 1601-01-01.
 pub(crate) const FIRST_DATE_TIME: Timestamp = Timestamp::from_filetime(0);
+/// Decimals of a second that it can tell.
+const TICK_DIGITS: usize = 7;
 
 /// The body of a write.
 #[derive(Debug, Default, PartialEq)]
@@ -108,6 +110,9 @@ fn value(raw: Raw<'_>, edm: Option<EdmType>) -> Result<Option<Value<'_>>, Refusa
         (EdmType::Double, Raw::Integer(number)) => Some(Value::Double(number as f64)),
         (EdmType::Double, Raw::Float(number)) => Some(Value::Double(number)),
         (EdmType::Double, Raw::String(text)) => double(&text).map(Value::Double),
+        (EdmType::DateTime, Raw::String(text)) if moment(&text).is_some_and(|it| it < FIRST_DATE_TIME) => {
+            return Err(ErrorCode::OutOfRangeInput.into());
+        }
         (EdmType::DateTime, Raw::String(text)) => date_time(&text).map(Value::DateTime),
         (EdmType::Guid, Raw::String(text)) => guid(&text).map(Value::Guid),
         (EdmType::Binary, Raw::String(text)) => {
@@ -136,8 +141,14 @@ pub(crate) fn date_time(text: &str) -> Option<u64> {
     moment(text).filter(|moment| *moment >= FIRST_DATE_TIME).map(Timestamp::ticks)
 }
 
-/// A moment, which need not be one that a DateTime can hold.
+/// A moment, which need not be one that a DateTime can hold. What is smaller than a tick is left out.
 pub(crate) fn moment(text: &str) -> Option<Timestamp> {
+    let is_digit = |c: char| c.is_ascii_digit();
+    let ticks = text.split_once('.').and_then(|(whole, rest)| {
+        let end = rest.find(|c| !is_digit(c)).unwrap_or(rest.len());
+        (end > TICK_DIGITS).then(|| format!("{whole}.{}{}", &rest[..TICK_DIGITS], &rest[end..]))
+    });
+    let text = ticks.as_deref().unwrap_or(text);
     date::parse_iso8601(text).or_else(|| date::parse_iso8601(&format!("{text}Z")))
 }
 
@@ -309,6 +320,9 @@ mod tests {
             (r#"{"P":"1601-01-01T00:00:00.0000001Z","P@odata.type":"Edm.DateTime"}"#, {
                 Value::DateTime(FIRST_DATE_TIME.ticks() + 1)
             }),
+            (r#"{"P":"1601-01-01T00:00:00.000000199Z","P@odata.type":"Edm.DateTime"}"#, {
+                Value::DateTime(FIRST_DATE_TIME.ticks() + 1)
+            }),
             (r#"{"P":"1601-01-01T02:00:00+02:00","P@odata.type":"Edm.DateTime"}"#, {
                 Value::DateTime(FIRST_DATE_TIME.ticks())
             }),
@@ -339,7 +353,8 @@ mod tests {
     #[test]
     fn what_is_no_entity_is_refused() {
         use ErrorCode::{
-            DuplicatePropertiesSpecified, InvalidInput, PropertyNameInvalid, PropertyValueTooLarge,
+            DuplicatePropertiesSpecified, InvalidInput, OutOfRangeInput, PropertyNameInvalid,
+            PropertyValueTooLarge,
         };
         let long = format!(r#"{{"P":"{}"}}"#, "x".repeat((32 << 10) + 1));
         for (json, code) in [
@@ -352,7 +367,9 @@ mod tests {
             (r#"{"P":{}}"#, InvalidInput),
             (r#"{"P":"x","P@odata.type":"Edm.Int32"}"#, InvalidInput),
             (r#"{"P":"9223372036854775808","P@odata.type":"Edm.Int64"}"#, InvalidInput),
-            (r#"{"P":"1600-12-31T23:59:59Z","P@odata.type":"Edm.DateTime"}"#, InvalidInput),
+            (r#"{"P":"1600-12-31T23:59:59Z","P@odata.type":"Edm.DateTime"}"#, OutOfRangeInput),
+            (r#"{"P":"0001-01-01T00:00:00Z","P@odata.type":"Edm.DateTime"}"#, OutOfRangeInput),
+            (r#"{"P":"2024-05-01T10:11:12.Z","P@odata.type":"Edm.DateTime"}"#, InvalidInput),
             (r#"{"P":"x","P@odata.type":"Edm.Guid"}"#, InvalidInput),
             (r#"{"P":"x!","P@odata.type":"Edm.Binary"}"#, InvalidInput),
             (r#"{"P":5,"P@odata.type":"Edm.Stream"}"#, InvalidInput),

@@ -282,11 +282,10 @@ impl FileService {
         })
     }
 
-    /// Empties an open file. What is not durable of it does not matter any more.
+    /// Empties an open file. What is not durable of it does not matter any more, once it is empty.
     async fn empty(&self, attributes: u32, id: OpenId) -> Result<Arc<Node>, Failure> {
         let turn = self.turn(id.file).await;
         let emptying = self.opens.emptying(id);
-        self.discard(id.file);
         let place = self.opens.place(id).ok_or(Failure::Closed)?;
         let name = super::writeback::name_of(&place)?.ok_or(Failure::Invalid)?;
         let (space, parent) = (id.file.space, place.parent);
@@ -306,6 +305,7 @@ impl FileService {
         });
         let node = changed.await?.ok_or(Failure::Failed)?;
         self.extents.released(released);
+        self.discard(id.file);
         drop((emptying, turn));
         Ok(Arc::new(node))
     }

@@ -208,6 +208,41 @@ async fn whoever_opens_a_file_while_it_is_emptied_does_not_bring_its_bytes_back(
     }
 }
 
+#[tokio::test]
+async fn who_gives_up_emptying_a_file_does_not_take_away_what_others_write() {
+    let (server, hold_up) = start(LONG).await;
+    let id = open(&server, "f").await;
+    server.service.write_at(id, 0, Bytes::from_static(b"then"), false).await.unwrap();
+    hold_up.hold_commits();
+    let service = server.service.clone();
+    let flushing = tokio::spawn(async move { service.flush(id).await });
+    assert!(hold_up.holds(1).await, "it has the turn");
+    server.service.write_at(id, 0, Bytes::from_static(b"when"), false).await.unwrap();
+    let handles = || server.service.opens().handles(id.file.space, 0, 10, |_, _| true).len();
+    let (service, tree) = (server.service.clone(), connect(&server).await);
+    let emptying =
+        tokio::spawn(async move { service.create(&tree, asks("f", Disposition::Overwrite)).await });
+    for (count, gives_up) in [(2, false), (1, true)] {
+        if gives_up {
+            emptying.abort();
+        }
+        let comes = async {
+            while handles() != count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            // On to where it waits for the turn.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        timeout(LONG, comes).await.expect("it opens and closes");
+    }
+    hold_up.let_go();
+    assert_eq!(timeout(LONG, flushing).await.unwrap().unwrap(), Ok(()));
+    assert_eq!(server.service.flush(id).await, Ok(()));
+    assert_eq!(read(&server, id, 0..8).await, b"when");
+    assert_eq!(server.service.close_open(id).await, Ok(None));
+    assert_eq!(get(&server, "f").await, b"when");
+}
+
 /// Has a file made anew whenever somebody has read something.
 struct Replacing {
     server: OnceLock<Weak<Server>>,

@@ -32,10 +32,17 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// A message of a frame. One that may have to wait does not keep a long frame in memory.
+    /// A message of a frame. One that may have to wait does not keep a long frame in memory, nor does what is written and is
+    /// the smaller part of it.
     fn new(header: Header, bytes: Bytes, frame: &Bytes) -> Self {
-        let waits = Command::of(header.command).is_some_and(Command::waits);
-        let is_apart = waits && bytes.len() <= MAX_WAITING && frame.len() > MAX_WAITING;
+        let command = Command::of(header.command);
+        let is_apart = match command {
+            Some(Command::Write) => bytes.len() < frame.len() / 2,
+            _ => {
+                let waits = command.is_some_and(Command::waits);
+                waits && bytes.len() <= MAX_WAITING && frame.len() > MAX_WAITING
+            }
+        };
         Self { header, bytes: if is_apart { Bytes::copy_from_slice(&bytes) } else { bytes } }
     }
 }
@@ -143,7 +150,8 @@ mod tests {
             (Command::Create, true),
             (Command::Lock, true),
             (Command::ChangeNotify, true),
-            (Command::Write, false),
+            (Command::Write, true),
+            (Command::Read, false),
         ] {
             let long = 1 << 20;
             let frame = Bytes::from([of(Command::Write, long, long as usize), of(command, 0, 72)].concat());

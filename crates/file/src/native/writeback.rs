@@ -106,14 +106,14 @@ impl FileService {
         })?
     }
 
-    /// Stores what was written if it is much; waits for that if it is too much.
+    /// Stores what was written if it is much; waits for that if it is too much, be it of many files that have little each.
     async fn relieve(&self, file: FileKey, buffered: usize) -> Result<(), Failure> {
-        if buffered < SPILL {
-            return Ok(());
-        }
         if buffered > MAX_BUFFERED || self.opens.buffered() > MAX_BUFFERED_TOTAL {
             let turn = self.turn(file).await;
             return self.spill(&turn).await;
+        }
+        if buffered < SPILL {
+            return Ok(());
         }
         let begins = self.opens.with(file, |state| !std::mem::replace(&mut state.newest.spilling, true));
         if begins {

@@ -1,7 +1,8 @@
 //! Bytes that were written to a file and lie over what is stored of it.
 //!
 //! Pieces never overlap; what is written last wins. Nothing is copied but small writes, which would else keep the message
-//! alive that they came in.
+//! alive that they came in, and what is left of a write once less than half of it is: what pieces keep in memory is never
+//! more than twice what they are.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,8 +15,37 @@ const SMALL: usize = 16 << 10;
 /// Pieces of a file, by where they begin.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlay {
-    pieces: BTreeMap<u64, Bytes>,
+    pieces: BTreeMap<u64, Piece>,
     bytes: usize,
+}
+
+/// What was written at once, or a part of it.
+#[derive(Clone, Debug)]
+struct Piece {
+    bytes: Bytes,
+    /// Bytes that it keeps in memory.
+    keeps: usize,
+}
+
+impl Piece {
+    fn new(bytes: Bytes) -> Self {
+        let keeps = bytes.len();
+        Self { bytes: if keeps <= SMALL { Bytes::copy_from_slice(&bytes) } else { bytes }, keeps }
+    }
+
+    fn slice(&self, range: Range<usize>) -> Self {
+        match self.bytes.slice(range) {
+            bytes if bytes.len() < self.keeps / 2 => {
+                Self { keeps: bytes.len(), bytes: Bytes::copy_from_slice(&bytes) }
+            }
+            bytes => Self { bytes, keeps: self.keeps },
+        }
+    }
+
+    /// Where it ends that starts there.
+    fn end(&self, start: u64) -> u64 {
+        start + self.bytes.len() as u64
+    }
 }
 
 /// A part of a file as it is to be read.
@@ -39,7 +69,7 @@ impl Overlay {
 
     /// Where its last byte ends.
     pub(crate) fn end(&self) -> u64 {
-        self.pieces.last_key_value().map_or(0, |(start, bytes)| end(*start, bytes))
+        self.pieces.last_key_value().map_or(0, |(start, piece)| piece.end(*start))
     }
 
     /// Puts bytes over all that is there.
@@ -47,19 +77,20 @@ impl Overlay {
         if bytes.is_empty() {
             return;
         }
-        self.carve(offset..end(offset, &bytes));
-        self.bytes += bytes.len();
-        let bytes = if bytes.len() <= SMALL { Bytes::copy_from_slice(&bytes) } else { bytes };
-        self.pieces.insert(offset, bytes);
+        self.put(offset, Piece::new(bytes));
     }
 
     /// Puts another one over this.
     pub(crate) fn cover(&mut self, newer: Self) {
-        for (offset, bytes) in newer.pieces {
-            self.carve(offset..end(offset, &bytes));
-            self.bytes += bytes.len();
-            self.pieces.insert(offset, bytes);
+        for (offset, piece) in newer.pieces {
+            self.put(offset, piece);
         }
+    }
+
+    fn put(&mut self, offset: u64, piece: Piece) {
+        self.carve(offset..piece.end(offset));
+        self.bytes += piece.bytes.len();
+        self.pieces.insert(offset, piece);
     }
 
     /// Takes out what lies in a range.
@@ -68,13 +99,13 @@ impl Overlay {
         let from = first.unwrap_or(range.start);
         let touched: Vec<u64> = self.pieces.range(from..range.end).map(|(start, _)| *start).collect();
         for start in touched {
-            let Some(bytes) = self.pieces.remove(&start) else { continue };
-            let stop = end(start, &bytes);
-            self.bytes -= bytes.len();
+            let Some(piece) = self.pieces.remove(&start) else { continue };
+            let stop = piece.end(start);
+            self.bytes -= piece.bytes.len();
             let mut keep = |part: Range<u64>| {
                 if part.start < part.end {
-                    let kept = bytes.slice((part.start - start) as usize..(part.end - start) as usize);
-                    self.bytes += kept.len();
+                    let kept = piece.slice((part.start - start) as usize..(part.end - start) as usize);
+                    self.bytes += kept.bytes.len();
                     self.pieces.insert(part.start, kept);
                 }
             };
@@ -87,10 +118,10 @@ impl Overlay {
     fn within(&self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
         let first = self.pieces.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         let mut found = vec![];
-        for (start, bytes) in self.pieces.range(first..range.end) {
-            let (from, to) = (range.start.max(*start), range.end.min(end(*start, bytes)));
+        for (start, piece) in self.pieces.range(first..range.end) {
+            let (from, to) = (range.start.max(*start), range.end.min(piece.end(*start)));
             if from < to {
-                found.push((from, bytes.slice((from - start) as usize..(to - start) as usize)));
+                found.push((from, piece.bytes.slice((from - start) as usize..(to - start) as usize)));
             }
         }
         found
@@ -103,7 +134,7 @@ impl Overlay {
             if at < start {
                 segments.push(Segment::Below(at..start));
             }
-            at = end(start, &bytes);
+            at = start + bytes.len() as u64;
             segments.push(Segment::Written(bytes));
         }
         if at < range.end {
@@ -115,19 +146,15 @@ impl Overlay {
     pub(crate) fn runs(&self) -> Vec<(u64, Vec<Bytes>)> {
         let mut runs: Vec<(u64, Vec<Bytes>)> = vec![];
         let mut stop = None;
-        for (start, bytes) in &self.pieces {
+        for (start, piece) in &self.pieces {
             match runs.last_mut() {
-                Some((_, parts)) if stop == Some(*start) => parts.push(bytes.clone()),
-                _ => runs.push((*start, vec![bytes.clone()])),
+                Some((_, parts)) if stop == Some(*start) => parts.push(piece.bytes.clone()),
+                _ => runs.push((*start, vec![piece.bytes.clone()])),
             }
-            stop = Some(end(*start, bytes));
+            stop = Some(piece.end(*start));
         }
         runs
     }
-}
-
-fn end(start: u64, bytes: &Bytes) -> u64 {
-    start + bytes.len() as u64
 }
 
 /// What a range of a file consists of, where one overlay lies over another.
@@ -160,6 +187,23 @@ mod tests {
             }
         }
         bytes
+    }
+
+    #[test]
+    fn what_is_left_of_a_write_does_not_keep_all_of_it_in_memory() {
+        const LENGTH: usize = 1 << 20;
+        for (left, is_let_go) in [(LENGTH / 2 + 1, false), (LENGTH / 3, true)] {
+            let mut overlay = Overlay::default();
+            let message = Bytes::from(vec![1; LENGTH]);
+            overlay.write(0, message.clone());
+            // Bit by bit, so that each time much is left of what there was.
+            for end in (left..LENGTH).rev().step_by(SMALL).chain([left]) {
+                overlay.write(end as u64, vec![2; LENGTH - end].into());
+            }
+            assert_eq!(overlay.bytes(), LENGTH);
+            // Nobody else has it, so it can be had whole.
+            assert_eq!(message.try_into_mut().is_ok(), is_let_go, "{left}");
+        }
     }
 
     fn writes() -> impl Strategy<Value = Vec<(usize, usize, u8)>> {

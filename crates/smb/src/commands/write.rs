@@ -1,5 +1,6 @@
 //! Write.
 
+use bytes::Bytes;
 use lazuli_file::native::Failure;
 
 use super::read::{MAX_LENGTH, MAX_OFFSET};
@@ -34,7 +35,8 @@ pub(crate) async fn write(call: &Call) -> Answer {
     end.ok_or(Status::INVALID_PARAMETER)?;
     let through = request.through || open.options & options::WRITE_THROUGH != 0;
     if length > 0 {
-        let written = call.server.files.write_at(file, request.offset, request.data, through).await;
+        let data = apart(request.data, &call.message);
+        let written = call.server.files.write_at(file, request.offset, data, through).await;
         written.map_err(|failure| match failure {
             // No disk has room for such a file.
             Failure::OutOfBounds => Status::DISK_FULL,
@@ -43,4 +45,25 @@ pub(crate) async fn write(call: &Call) -> Answer {
         call.server.changes.modified_open(&call.server.files, file, filter::LAST_WRITE | filter::SIZE);
     }
     Ok(Reply::new(write_response(length)))
+}
+
+/// What is written, without the message that it came in if that is much longer: files keep it until it is stored.
+fn apart(data: Bytes, message: &Bytes) -> Bytes {
+    if data.len() < message.len() / 2 { Bytes::copy_from_slice(&data) } else { data }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_data_does_not_keep_a_long_message() {
+        for (length, is_apart) in [(100, false), (50, false), (49, true), (0, true)] {
+            let message = Bytes::from(vec![7; 100]);
+            let data = apart(message.slice(..length), &message);
+            assert_eq!(data, message[..length]);
+            // Nobody else has it, so it can be had whole.
+            assert_eq!(message.try_into_mut().is_ok(), is_apart, "{length}");
+        }
+    }
 }

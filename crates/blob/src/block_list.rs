@@ -92,6 +92,7 @@ impl BlobService {
         new.encryption = seal.as_ref().map(|seal| seal.encryption.clone());
         let list = NewList { listed: &listed, seal: seal.as_ref() };
         let mut indexed = Indexed::default();
+        let _protecting = self.protecting_if_asked(&request, &target).await?;
         let Replaced { blob, released } = loop {
             let committed = self.commit_blocks(&request, &target, &preconditions, list, &new, &indexed).await;
             match self.settle_index(&target.partition, indexed, committed).await? {

@@ -50,6 +50,7 @@ impl BlobService {
             lease: Lease::AVAILABLE,
             default_encryption_scope: scope.clone(),
             deny_encryption_scope_override: deny,
+            protects: false,
             deleted: None,
         });
         match created.await? {

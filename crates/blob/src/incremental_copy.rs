@@ -45,6 +45,7 @@ impl BlobService {
         let content = self.backup_content(&copy, here, &writer).await?;
         let history = self.history(&request.account).await?;
         let backup = Backup { copy: &copy, snapshot, content: &content, history };
+        let _protecting = self.protecting_if_asked(&request, &target).await?;
         let blob = self.back_up(&target, &backup, &writer).await?;
         let mut response = copied(&blob, &request);
         // Everywhere else this takes its time, so that is what clients expect; those who ask will find it done.

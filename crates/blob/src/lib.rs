@@ -34,6 +34,7 @@ mod page_ranges;
 mod pending;
 mod precondition;
 mod properties;
+mod protection;
 mod put;
 mod put_from_url;
 mod record;
@@ -67,6 +68,7 @@ use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, trans
 
 use expiry::ExpiryWatch;
 use precondition::check_tag_permission;
+use protection::Turns;
 use record::Container;
 
 pub use expiry::Expired;
@@ -86,6 +88,7 @@ pub struct BlobService {
     gate: Arc<Gate>,
     expiry: Arc<ExpiryWatch>,
     copies: Arc<Copies>,
+    turns: Arc<Turns>,
 }
 
 impl BlobService {
@@ -94,7 +97,8 @@ impl BlobService {
         let copies = Arc::new(Copies::new(store.clone(), keys::COPIES, None));
         let expiry = Arc::new(ExpiryWatch::new(store.now()));
         let containers = Generations::new(store.clone(), accounts.clone());
-        Self { store, extents, accounts, containers, gate: Arc::default(), expiry, copies }
+        let (gate, turns) = Default::default();
+        Self { store, extents, accounts, containers, gate, expiry, copies, turns }
     }
 
     /// The same service, which may copy from these sources. Without any it does not copy.

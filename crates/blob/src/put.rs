@@ -102,6 +102,7 @@ impl BlobService {
         make: impl Fn(Option<&Blob>, Timestamp) -> Result<Blob, Refusal>,
     ) -> Result<Blob, Refusal> {
         let history = self.history(&request.account).await?;
+        let _protecting = self.protecting_if_asked(request, target).await?;
         // The replaced content may move to another row.
         let writer = self.extents.pins().writer();
         let mut pin = Some(self.pin());

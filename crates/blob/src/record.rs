@@ -350,6 +350,8 @@ pub(crate) struct Container {
     pub(crate) default_encryption_scope: Option<String>,
     /// Whether blobs must not name another.
     pub(crate) deny_encryption_scope_override: bool,
+    /// Whether a policy or a hold has ever been set in it, see [`crate::protection`].
+    pub(crate) protects: bool,
     pub(crate) deleted: Option<Deleted>,
 }
 

@@ -49,6 +49,7 @@ impl BlobService {
         let asked = asked.ok_or_else(|| Refusal::missing_header(UNTIL))?;
         let unmodified = unmodified_since(&request.headers)?;
         let target = self.target(&request).await?;
+        let _protecting = self.protecting(&request, &target).await?;
         let amended = self.amend(&target, |blob, _| {
             let mut blob = blob.ok_or_else(not_found)?;
             unmodified.check_conditions(&blob)?;
@@ -84,6 +85,7 @@ impl BlobService {
     pub(crate) async fn set_blob_legal_hold(&self, request: Request) -> Result<Response, Refusal> {
         let hold = request.headers.flag(HOLD)?.ok_or_else(|| Refusal::missing_header(HOLD))?;
         let target = self.target(&request).await?;
+        let _protecting = self.protecting_if_asked(&request, &target).await?;
         let amended = self.amend(&target, |blob, _| {
             let mut blob = blob.ok_or_else(not_found)?;
             blob.legal_hold = hold;
@@ -101,6 +103,11 @@ pub(crate) fn protect(blob: &mut Blob, headers: &HeaderMap, now: Timestamp) -> R
     blob.immutability = immutability(headers, now)?;
     blob.legal_hold = headers.flag(HOLD)?.unwrap_or(false);
     Ok(())
+}
+
+/// Whether a request wants a blob to be protected.
+pub(crate) fn asks_for_protection(headers: &HeaderMap) -> Result<bool, Refusal> {
+    Ok(headers.date(UNTIL)?.is_some() || headers.flag(HOLD)?.unwrap_or(false))
 }
 
 /// The policy that a request names, if it names one.

@@ -9,7 +9,7 @@
 //! Whoever moves a row makes the header follow before it answers, raising the epoch even if the
 //! header is right already: somebody whose move came earlier may be about to change it on the strength of what it saw. A
 //! header is always read before the row, and replaced only as it was read, so the last one to change it has seen the last
-//! move. A crash between the two leaves a header that lags; [`Generations::sweep`] finds it when the server starts.
+//! move. A crash or a failure between the two leaves a header that lags; [`Generations::sweep`] finds it.
 //!
 //! [`keys`] names the rows, [`record`] frames their values, [`sweep`] removes what was deleted.
 
@@ -301,8 +301,19 @@ impl<G: Generation> Generations<G> {
     }
 
     /// Opens a space if the current row of a partition names it, and closes it if it was moved aside to that other row. If
-    /// neither, somebody has moved it on, and settles it.
+    /// neither, somebody has moved it on, and settles it. Where that does not come about, the next sweep does it.
     async fn settle(
+        &self,
+        partition: &Partition,
+        space: SpaceId,
+        aside: &Bytes,
+        why: Settle,
+    ) -> Result<(), Refusal> {
+        let settled = self.try_settle(partition, space, aside, why).await;
+        settled.inspect_err(|_| self.garbage.arises(None))
+    }
+
+    async fn try_settle(
         &self,
         partition: &Partition,
         space: SpaceId,

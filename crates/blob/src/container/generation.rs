@@ -16,8 +16,10 @@ impl BlobService {
         names::check_container(&request.container)?;
         let preconditions = Preconditions::of_write(&request.headers)?;
         let days = request.account.settings.container_delete_retention_days;
+        let unprotected = self.unprotected(&request.account, &request.container).await?;
         let removed = self.containers.remove(request.account, &request.container, move |container, view| {
             let valid_until = preconditions.admit_container(container, Access::Manage, view.now)?;
+            unprotected.check(container)?;
             if let Some(days) = days {
                 container.lease = Lease::AVAILABLE;
                 container.deleted = Some(Deleted::keep(days, view.now));

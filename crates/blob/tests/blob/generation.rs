@@ -394,3 +394,27 @@ async fn deletes_and_restores_that_race_leave_the_space_as_the_row_says() {
     let read = server.get("/con/b", "").await;
     assert_eq!(read.status.as_u16(), if exists { 200 } else { 404 });
 }
+
+#[tokio::test]
+async fn a_space_that_could_not_follow_its_row_is_put_right_by_the_next_sweep() {
+    let server = start().await;
+    server.set(Setting::ContainerSoftDelete(Some(7))).await;
+    server.create_container("con").await;
+    server.put_block_blob("/con/b", "x").await;
+    let space = server.space_of("b");
+    server.service.sweep_garbage(Pace::FULL).await.unwrap();
+
+    server.watched.between.refuse_next();
+    server.delete(CON, "").await.refused(503, "ServerBusy");
+    assert!(server.service.garbage_due());
+    server.service.sweep_garbage(Pace::FULL).await.unwrap();
+    assert!(!server.store.space(space).await.unwrap().unwrap().open);
+    assert!(!server.service.garbage_due());
+
+    let restore = TestServer::restore("con", &server.deleted_version().await);
+    server.watched.between.refuse_next();
+    server.put(&format!("{CON}&comp=undelete"), &restore, "").await.refused(503, "ServerBusy");
+    assert!(server.service.garbage_due());
+    server.service.sweep_garbage(Pace::FULL).await.unwrap();
+    assert_eq!(server.get("/con/b", "").await.expect(200).text(), "x");
+}

@@ -1,6 +1,7 @@
 //! Expiry, immutability policies and legal holds.
 
-use crate::support::{NOW, Reply, TestServer, start};
+use crate::support::{ACCOUNT, NOW, Reply, TestServer, start};
+use lazuli_account::Setting;
 use lazuli_concurrency::Span;
 use lazuli_protocol::date;
 
@@ -300,4 +301,88 @@ async fn a_protected_blob_does_not_expire() {
     server.get("/box/b", "").await.expect(200);
     set_hold(&server, "/box/b", false).await.expect(200);
     server.get("/box/b", "").await.refused(404, "BlobNotFound");
+}
+
+#[tokio::test]
+async fn a_container_is_not_deleted_while_anything_in_it_is_protected() {
+    const CON: &str = "/box?restype=container";
+    let policy = format!("{BLOCK}\nx-ms-immutability-policy-until-date: {}", in_days(1));
+    let list = format!("x-ms-immutability-policy-until-date: {}", in_days(1));
+    for (way, code) in [
+        ("hold", "BlobImmutableDueToLegalHold"),
+        ("policy", "BlobImmutableDueToPolicy"),
+        ("born", "BlobImmutableDueToPolicy"),
+        ("list", "BlobImmutableDueToPolicy"),
+        ("copy", "BlobImmutableDueToPolicy"),
+        ("version", "BlobImmutableDueToLegalHold"),
+    ] {
+        let server = start_with_box().await;
+        server.set(Setting::ContainerSoftDelete((way == "policy").then_some(7))).await;
+        server.versioning(way == "version").await;
+        // Some other blobs, more than are searched at once.
+        for n in 0..300 {
+            server.put_block_blob(&format!("/box/a{n}"), "1").await;
+        }
+        let put = server.put_block_blob("/box/b", "1").await;
+        let mut held = "/box/b".to_owned();
+        match way {
+            "hold" => set_hold(&server, &held, true).await.expect(200),
+            "policy" => set_policy(&server, &held, 1, "Unlocked").await.expect(200),
+            "born" => server.put("/box/c", &policy, "1").await.expect(201),
+            "list" => server.put("/box/c?comp=blocklist", &list, "<BlockList></BlockList>").await.expect(201),
+            "copy" => {
+                let source = format!("x-ms-copy-source: http://{}/{ACCOUNT}/box/b", server.address);
+                server.put("/box/c", &format!("{source}\n{list}"), "").await.expect(202)
+            }
+            _ => {
+                held = format!("/box/b?versionid={}", put.header("x-ms-version-id").unwrap());
+                set_hold(&server, &held, true).await.expect(200);
+                server.put_block_blob("/box/b", "2").await
+            }
+        };
+        let etag = server.head(CON, "").await.expect(200).etag().to_owned();
+        assert_eq!(server.delete(CON, "").await.outcome(), (409, code), "{way}");
+        let server = server.restart().await;
+        assert_eq!(server.delete(CON, "").await.outcome(), (409, code), "{way}");
+        assert_eq!(server.head(CON, "").await.expect(200).etag(), etag);
+        server.get(&held, "").await.expect(200);
+        if code == "BlobImmutableDueToLegalHold" {
+            set_hold(&server, &held, false).await.expect(200);
+        } else {
+            server.advance(DAY);
+        }
+        server.delete(CON, "").await.expect(202);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn either_a_hold_is_set_or_the_container_is_deleted() {
+    let server = start_with_box().await;
+    let (mut held, mut deleted) = (0, 0);
+    for round in 0..60 {
+        let name = format!("con{round}");
+        server.create_container(&name).await;
+        let blob = format!("/{name}/b");
+        server.put_block_blob(&blob, "1").await;
+        if round % 2 == 0 {
+            // It has protected something before.
+            set_hold(&server, &blob, true).await.expect(200);
+            set_hold(&server, &blob, false).await.expect(200);
+        }
+        let target = format!("/{name}?restype=container");
+        let late = async {
+            tokio::time::sleep(std::time::Duration::from_micros(50 * (round % 10))).await;
+            server.delete(&target, "").await
+        };
+        let (hold, delete) = tokio::join!(set_hold(&server, &blob, true), late);
+        match (hold.outcome(), delete.outcome()) {
+            ((200, _), (409, "BlobImmutableDueToLegalHold")) => {
+                server.get(&blob, "").await.expect(200);
+                held += 1;
+            }
+            ((404, "ContainerNotFound"), (202, _)) => deleted += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(held > 0, "{held} {deleted}");
 }

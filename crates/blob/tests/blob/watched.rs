@@ -2,7 +2,7 @@
 //! listing may cost, and can hold up the opening or closing of a space, so that a test can say what happens meanwhile;
 //! and can let the process die at a write.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -15,6 +15,7 @@ pub(crate) struct Watch {
     rows: AtomicUsize,
     held: Mutex<Option<Arc<Hold>>>,
     dying: Mutex<Option<Arc<Dying>>>,
+    busy: AtomicBool,
     before_commit: Mutex<Option<(usize, Act)>>,
 }
 
@@ -33,6 +34,11 @@ impl Watch {
         let hold = Arc::new(Hold::default());
         *self.held.lock().unwrap() = Some(hold.clone());
         hold
+    }
+
+    /// Refuses the next change of a space's header, and only that one.
+    pub(crate) fn refuse_next(&self) {
+        self.busy.store(true, Ordering::SeqCst);
     }
 
     /// Does something between the next rule and its commit.
@@ -84,6 +90,9 @@ impl Between for Watch {
         if let Some(hold) = held {
             hold.reached.notify_one();
             hold.go_on.notified().await;
+        }
+        if self.busy.swap(false, Ordering::SeqCst) {
+            return Err(CommitError::Busy);
         }
         let dying = self.dying.lock().unwrap().clone();
         match dying {

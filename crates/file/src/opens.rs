@@ -104,7 +104,7 @@ pub(crate) struct Emptying {
 impl Drop for Emptying {
     fn drop(&mut self) {
         let version = self.table.number();
-        self.table.with(self.id.file, |state| state.finish(self.id.number, version));
+        self.table.with(self.id.file, |state| state.emptied(self.id.number, version));
     }
 }
 
@@ -368,6 +368,13 @@ impl OpenTable {
         let version = self.number();
         self.with(id.file, |state| state.begin(id.number, version));
         Emptying { table: self.clone(), id }
+    }
+
+    /// The bytes of a file have changed, and no open has changed them.
+    pub(crate) fn outdate(&self, file: FileKey) {
+        if !self.is_empty() {
+            self.with(file, FileState::outdate);
+        }
     }
 
     /// Where an open file is.

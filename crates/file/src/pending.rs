@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::content::unreadable;
 use crate::names::Name;
-use crate::opens::PATIENCE;
+use crate::opens::{FileKey, PATIENCE};
 use crate::record::{File, Node, NodeId};
 use crate::tree::Spot;
 use crate::{FileService, children};
@@ -52,13 +52,13 @@ impl FileService {
         self.copies.stop().await;
     }
 
-    /// Changes the target of a copy, if it still waits for it. Whether it does.
+    /// Changes the target of a copy, if it still waits for it. What it is then, if it does.
     async fn change_waiting(
         &self,
         space: SpaceId,
         copy: &PendingCopy<CopyTarget>,
         mut change: impl FnMut(&mut File, &View<'_>),
-    ) -> Result<bool, Refusal> {
+    ) -> Result<Option<Node>, Refusal> {
         let spot = copy.target.spot(space);
         let changed = self.change_row(&spot, |view, old| {
             let mut node = old.ok_or(ErrorCode::NoPendingCopyOperation)?;
@@ -68,8 +68,8 @@ impl FileService {
             Ok(Some(node))
         });
         match changed.await {
-            Err(refusal) if refusal.code() == ErrorCode::NoPendingCopyOperation => Ok(false),
-            changed => changed.map(|_| true),
+            Err(refusal) if refusal.code() == ErrorCode::NoPendingCopyOperation => Ok(None),
+            changed => changed,
         }
     }
 
@@ -133,7 +133,7 @@ impl Destination for FileService {
                 state.copied = copied;
             }
         });
-        noted.await
+        Ok(noted.await?.is_some())
     }
 
     async fn end(
@@ -159,9 +159,11 @@ impl Destination for FileService {
                 }
             }
         });
-        let stored = ended.await?;
-        if let (false, Ok(content)) = (stored, &outcome) {
-            self.extents.released(content.allocated());
+        match (ended.await?, &outcome) {
+            // Whoever has it open has read what was there until now.
+            (Some(node), _) => self.opens.outdate(FileKey::now(space, node.id)),
+            (None, Ok(content)) => self.extents.released(content.allocated()),
+            (None, Err(_)) => {}
         }
         Ok(())
     }

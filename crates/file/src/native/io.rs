@@ -112,7 +112,7 @@ impl FileService {
         let nothing = ByteRange { offset: 0, length: 0 };
         let (turn, node) = self.turn_to_write(id, nothing, length).await?;
         let content = node.file.as_ref().map(|file| file.content.clone()).unwrap_or_default();
-        self.edit_content(&turn, &content, ContentEdit::Resize(length)).await?;
+        self.edit_content(&turn, id, &content, ContentEdit::Resize(length)).await?;
         self.dated(&turn);
         Ok(())
     }
@@ -138,7 +138,7 @@ impl FileService {
         let content = node.file.as_ref().map(|file| file.content.clone()).unwrap_or_default();
         let range = within(&range, content.len());
         if range.start < range.end {
-            self.edit_content(&turn, &content, ContentEdit::Clear(range)).await?;
+            self.edit_content(&turn, id, &content, ContentEdit::Clear(range)).await?;
         }
         Ok(())
     }
@@ -192,7 +192,11 @@ impl FileService {
         let mut edit = Edit::new(&self.extents, &writer, &target);
         edit.write(offset, &part).await?;
         let content = edit.finish().await?;
-        self.opens.with(turn.file, |state| state.newest.replace(content));
+        self.opens.with(turn.file, |state| {
+            state.newest.replace(content);
+            // Once more: whoever came after the beginning may have read what was there.
+            state.contend(to.number);
+        });
         Ok(())
     }
 
@@ -209,10 +213,11 @@ impl FileService {
         node.file.as_ref().map(|file| file.content.clone()).ok_or(Failure::IsDirectory)
     }
 
-    /// Changes content ahead of the row.
+    /// Changes content ahead of the row, by an open.
     async fn edit_content(
         &self,
         turn: &FileTurn,
+        id: OpenId,
         content: &Content,
         edit: ContentEdit,
     ) -> Result<(), Failure> {
@@ -221,6 +226,8 @@ impl FileService {
         let content = self.changed(&writer, content, edit).await?;
         self.opens.with(turn.file, |state| {
             state.newest.replace(content);
+            // Once more: whoever came after the beginning may have read what was there.
+            state.contend(id.number);
             // What it does not need any more is free for others.
             state.newest.repromise(|more| self.usages.promise(turn.file.space, more, u64::MAX));
         });

@@ -271,7 +271,8 @@ impl FileState {
         waits
     }
 
-    /// Gives a cache to an open that is about to stand here.
+    /// Gives a cache to an open that is about to stand here: none while the row is about to change, for nobody would break it
+    /// then.
     fn grant(
         &mut self,
         key: CacheKey,
@@ -289,7 +290,7 @@ impl FileState {
                 .any(|cache| cache.key.kind() == CacheKind::Lease && cache.state.contains(Caching::H)),
             locks: !self.locks.is_empty(),
         };
-        let granted = beside.grants(key.kind(), asked);
+        let granted = if self.is_changing() { Caching::NONE } else { beside.grants(key.kind(), asked) };
         let Some(cache) = self.caches.iter_mut().find(|cache| cache.key == key) else {
             let epoch = u16::from(granted != Caching::NONE);
             self.caches.push(Cache { key, state: granted, breaking: None, epoch, breaks });
@@ -395,7 +396,7 @@ impl FileState {
         self.change(version);
     }
 
-    /// A request over REST, or an open that empties it, has ended.
+    /// A request that changes the row as a whole has ended.
     pub(super) fn finish(&mut self, number: u64, version: u64) {
         self.underway.retain(|request| request.number != number);
         self.change(version);
@@ -428,6 +429,18 @@ impl FileState {
 
     pub(crate) fn locks(&self) -> &RangeLocks<u64> {
         &self.locks
+    }
+
+    /// An open that empties it has ended. Whoever has opened it after that open, and before it began to, may have read what was
+    /// there.
+    pub(super) fn emptied(&mut self, number: u64, version: u64) {
+        self.finish(number, version);
+        self.contend(number);
+    }
+
+    /// Tells all that its bytes have changed by themselves.
+    pub(super) fn outdate(&mut self) {
+        self.demand(None, |_, held| CacheBreak::by_change(held));
     }
 
     /// Tells others that an open changes bytes.

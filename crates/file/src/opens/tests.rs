@@ -191,6 +191,36 @@ async fn what_more_is_needed_while_a_break_is_under_way_is_asked_for_after_it() 
 }
 
 #[tokio::test]
+async fn nothing_is_cached_that_a_request_is_about_to_change() {
+    let table = table();
+    let (first, mut heard) = leasing(1, Caching::RWH);
+    let mut write = table.admission(PATIENCE);
+    assert!(write.admit(FILE, FileUse::Write).is_ok());
+    let opened = table.open(FILE, first.clone()).await.unwrap();
+    assert_eq!((opened.caching, opened.epoch), (Caching::NONE, 0));
+    drop(write);
+    assert_eq!(table.open(FILE, first).await.unwrap().caching, Caching::RWH);
+    assert!(heard.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn who_has_read_what_another_open_empties_is_told_when_it_has() {
+    let table = table();
+    let empties = table.open(FILE, leasing(1, Caching::R).0).await.unwrap();
+    let (early, mut heard) = leasing(2, Caching::R);
+    assert_eq!(table.open(FILE, early).await.unwrap().caching, Caching::R);
+    let emptying = table.emptying(empties.id);
+    assert_eq!(table.open(FILE, leasing(3, Caching::R).0).await.unwrap().caching, Caching::NONE);
+    assert!(heard.try_recv().is_err());
+    drop(emptying);
+    assert_eq!(heard.try_recv().map(|told| told.to), Ok(Caching::NONE));
+    assert_eq!(table.opened(empties.id).unwrap().caching, Caching::R);
+    // What changes by itself is everybody's to read again.
+    table.outdate(FILE);
+    assert_eq!(table.opened(empties.id).unwrap().caching, Caching::NONE);
+}
+
+#[tokio::test]
 async fn who_has_waited_waits_until_no_break_follows() {
     let table = table();
     let (first, mut heard) = leasing(1, Caching::RWH);

@@ -113,6 +113,14 @@ impl<O: Copy + PartialEq> RangeLocks<O> {
         Ok(())
     }
 
+    /// Takes back a lock that was taken before: one of exactly that range and kind.
+    pub fn take_back(&mut self, owner: O, range: ByteRange, kind: LockKind) -> Result<(), NotLocked> {
+        let it = Lock { owner, range, kind };
+        let found = self.locks.iter().rposition(|held| *held == it).ok_or(NotLocked)?;
+        self.locks.remove(found);
+        Ok(())
+    }
+
     /// Gives up all locks of an open. Whether there was any.
     pub fn release(&mut self, owner: O) -> bool {
         let before = self.locks.len();
@@ -207,6 +215,17 @@ mod tests {
             assert_eq!(locks.admits_read(who, at), reads, "{who:?} {at:?}");
             assert_eq!(locks.admits_write(who, at), writes, "{who:?} {at:?}");
         }
+    }
+
+    #[test]
+    fn a_lock_that_is_taken_back_leaves_the_others_on_its_range() {
+        let mut locks = RangeLocks::default();
+        locks.lock(1, range(0, 10), Exclusive).unwrap();
+        locks.lock(1, range(0, 10), Shared).unwrap();
+        assert_eq!(locks.take_back(1, range(0, 10), Shared), Ok(()));
+        assert_eq!(locks.take_back(1, range(0, 10), Shared), Err(NotLocked));
+        assert!(!locks.admits_read(Some(2), range(0, 10)), "the exclusive one stays");
+        assert!(locks.admits_write(Some(1), range(0, 10)), "and the shared one is gone");
     }
 
     #[test]

@@ -309,6 +309,11 @@ impl OpenTable {
         self.with(id.file, |state| state.unlock(id.number, range))
     }
 
+    /// Takes back a byte-range lock that was taken, as if it had not been: others on the same range stay.
+    pub fn take_back(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), NotLocked> {
+        self.with(id.file, |state| state.take_back(id.number, range, kind))
+    }
+
     /// Whether an open may read bytes that others may have locked.
     pub fn check_read(&self, id: OpenId, range: ByteRange) -> Result<(), RangeRefusal> {
         let admits = self.with_open(id, |state| state.locks().admits_read(Some(id.number), range))?;

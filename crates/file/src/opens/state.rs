@@ -427,6 +427,17 @@ impl FileState {
         Ok(())
     }
 
+    pub(super) fn take_back(
+        &mut self,
+        number: u64,
+        range: ByteRange,
+        kind: LockKind,
+    ) -> Result<(), NotLocked> {
+        self.locks.take_back(number, range, kind)?;
+        self.has_changed();
+        Ok(())
+    }
+
     pub(crate) fn locks(&self) -> &RangeLocks<u64> {
         &self.locks
     }

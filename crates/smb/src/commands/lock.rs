@@ -67,8 +67,8 @@ async fn lock_all(table: &OpenTable, file: OpenId, elements: &[Element]) -> Resu
     }
     for (index, (range, kind)) in wanted.iter().enumerate() {
         if let Err(status) = try_lock(table, file, *range, *kind).await {
-            for (range, _) in wanted[..index].iter().rev() {
-                let _ = table.unlock(file, *range);
+            for (range, kind) in wanted[..index].iter().rev() {
+                let _ = table.take_back(file, *range, *kind);
             }
             return Err(status);
         }

@@ -70,9 +70,9 @@ impl Timestamp {
         self.0.saturating_sub(FILETIME_EPOCH_TICKS)
     }
 
-    /// The moment of a Windows file time.
+    /// The moment of a Windows file time, at most [`Timestamp::MAX`].
     pub const fn from_filetime(filetime: u64) -> Self {
-        Self(FILETIME_EPOCH_TICKS + filetime)
+        Self(FILETIME_EPOCH_TICKS).saturating_add(Span(filetime))
     }
 
     /// The same moment without its fraction of a second: the resolution of HTTP dates.
@@ -212,6 +212,13 @@ impl Clock for ManualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_time_that_is_too_late_is_the_last_moment() {
+        assert_eq!(Timestamp::from_filetime(u64::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::from_filetime(Timestamp::MAX.filetime()), Timestamp::MAX);
+        assert_eq!(Timestamp::from_filetime(7).filetime(), 7);
+    }
 
     #[test]
     fn a_known_date_has_the_known_number_of_ticks() {

@@ -12,7 +12,7 @@ use lazuli_generations::carry_through;
 use lazuli_protocol::{ErrorCode, Metadata};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
-use super::{Action, CreateRequest, Created, Disposition, Failure, Info, Kind, Removed, Tree};
+use super::{Action, CreateRequest, Created, Disposition, Failure, Info, Kind, MAX_LENGTH, Removed, Tree};
 use crate::children::At;
 use crate::file::allocated;
 use crate::names::{self, Name};
@@ -55,6 +55,9 @@ impl Disposition {
 impl FileService {
     /// Opens, makes, empties or replaces a file or directory.
     pub async fn create(&self, tree: &Tree, request: CreateRequest) -> Result<Created, Failure> {
+        if request.allocation > MAX_LENGTH {
+            return Err(Failure::Full);
+        }
         let at = match request.snapshot {
             None => At::Now,
             Some(time) => At::Epoch(self.snapshot_epoch(tree, time).await?),

@@ -61,6 +61,17 @@ pub(crate) async fn get(server: &Server, path: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
+async fn bytes_that_no_file_can_have_are_not_set_aside() {
+    let server = start().await;
+    for allocation in [u64::MAX, u64::MAX - 4095, (4 << 40) + 1] {
+        let asked = CreateRequest { allocation, ..asks("f", Disposition::OpenIf) };
+        assert_eq!(create(&server, asked).await.err(), Some(Failure::Full), "{allocation}");
+    }
+    let most = CreateRequest { allocation: 4 << 40, ..asks("f", Disposition::OpenIf) };
+    assert_eq!(create(&server, most).await.unwrap().info.allocated, 4 << 40);
+}
+
+#[tokio::test]
 async fn dispositions_do_what_they_say() {
     use Disposition::{Create, Open, OpenIf, Overwrite, OverwriteIf, Supersede};
     let server = start().await;

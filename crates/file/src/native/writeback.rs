@@ -30,6 +30,8 @@ use crate::{FileService, children, keys};
 
 /// After so long what was written is made durable.
 const AGE: Duration = Duration::from_secs(1);
+/// What could not be made durable is tried again after twice as long each time, but at least so often.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// Bytes of one file in memory from which on they are put into extents.
 const SPILL: usize = 4 << 20;
 /// Bytes of one file in memory from which on writers wait.
@@ -68,7 +70,7 @@ impl FileService {
             match self.try_enter(id, offset, &bytes)? {
                 Entered::Done { is_first, buffered } => {
                     if is_first {
-                        self.flush_in_time(id.file);
+                        self.flush_after(id.file, AGE);
                     }
                     return self.relieve(id.file, buffered).await;
                 }
@@ -129,14 +131,20 @@ impl FileService {
         Ok(())
     }
 
-    /// Makes a file durable when what was written has become old.
-    fn flush_in_time(&self, file: FileKey) {
+    /// Makes a file durable when what was written has become old. If it cannot be, later.
+    fn flush_after(&self, file: FileKey, pause: Duration) {
         let this = self.clone();
         let timer = tokio::spawn(async move {
-            tokio::time::sleep(AGE).await;
+            tokio::time::sleep(pause).await;
             this.opens.with(file, |state| (state.newest.timed, state.newest.timer) = (false, None));
             if let Err(failure) = this.flush_file(file, Moment::Timer).await {
-                this.opens.with(file, |state| state.newest.failed = Some(failure));
+                let is_left = this.opens.with(file, |state| {
+                    state.newest.failed = Some(failure);
+                    state.newest.is_dirty() && !std::mem::replace(&mut state.newest.timed, true)
+                });
+                if is_left {
+                    this.flush_after(file, MAX_PAUSE.min(pause * 2));
+                }
             }
         });
         self.opens.with(file, |state| state.newest.timer = Some(timer.abort_handle()));
@@ -196,7 +204,7 @@ impl FileService {
             match begun? {
                 Entered::Done { is_first, .. } => {
                     if is_first {
-                        self.flush_in_time(id.file);
+                        self.flush_after(id.file, AGE);
                     }
                     self.spill(&turn).await?;
                     let node = self.opens.with(id.file, |state| state.newest.node().cloned());

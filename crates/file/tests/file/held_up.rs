@@ -243,6 +243,56 @@ async fn who_gives_up_emptying_a_file_does_not_take_away_what_others_write() {
     assert_eq!(get(&server, "f").await, b"when");
 }
 
+/// Refuses so many commits, and counts the others.
+struct Refusing {
+    left: AtomicUsize,
+    done: AtomicUsize,
+}
+
+#[async_trait]
+impl Between for &'static Refusing {
+    async fn commit(
+        &self,
+        store: &dyn Store,
+        partition: &Partition,
+        commit: Commit,
+    ) -> Result<(), CommitError> {
+        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if left.is_ok() {
+            return Err(CommitError::Full);
+        }
+        store.commit(partition, commit).await?;
+        self.done.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_was_written_is_made_durable_once_the_store_can() {
+    static REFUSING: Refusing = Refusing { left: AtomicUsize::new(0), done: AtomicUsize::new(0) };
+    let make = |parts: lazuli_testing::Parts| {
+        let store = Interposed::new(parts.store, &REFUSING);
+        FileService::new(Arc::new(store), parts.extents, parts.accounts)
+    };
+    let server = lazuli_testing::start(ServiceKind::File, make).await;
+    server.put("/docs?restype=share", "", "").await.expect(201);
+    let id = open(&server, "f").await;
+    let done = || REFUSING.done.load(Ordering::SeqCst);
+    let before = done();
+    REFUSING.left.store(1, Ordering::SeqCst);
+    server.service.write_at(id, 0, Bytes::from_static(b"then"), false).await.unwrap();
+    let durable = async {
+        // Nobody asks for it.
+        while done() == before {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(LONG, durable).await.expect("it is tried again");
+    assert_eq!(REFUSING.left.load(Ordering::SeqCst), 0, "it was refused once");
+    assert_eq!(server.service.close_open(id).await, Ok(None));
+    assert_eq!(get(&server, "f").await, b"then");
+}
+
 /// Has a file made anew whenever somebody has read something.
 struct Replacing {
     server: OnceLock<Weak<Server>>,

@@ -140,6 +140,7 @@ impl OpenTable {
             after => self.buffered.fetch_sub(before - after, Ordering::Relaxed),
         };
         if state.is_idle() {
+            debug_assert!(state.newest.is_settled(), "{state:?}");
             shard.remove(&file);
             self.known.fetch_sub(1, Ordering::SeqCst);
         }

@@ -323,16 +323,14 @@ impl FileService {
         });
         let Some((due, place, share)) = due else { return Ok(None) };
         let committed = self.commit_row(file, &due, &place, share.as_deref(), &mut change).await;
-        self.opens.with(file, |state| match &committed {
-            Ok(node) => {
+        self.opens.with(file, |state| {
+            if let Ok(node) = &committed {
                 state.newest.committed(&due, moment, node.clone());
                 // The row changed, if only by us.
                 state.newest.failed = None;
             }
-            Err(_) => {
-                let quota = u64::MAX;
-                state.newest.repromise(|more| self.usages.promise(file.space, more, quota));
-            }
+            // What was promised and is not needed, or was taken up and is needed still.
+            state.newest.repromise(|more| self.usages.promise(file.space, more, u64::MAX));
         });
         committed.map(Some)
     }
@@ -368,7 +366,8 @@ impl FileService {
         let mut reserved = None;
         if due.promised > 0 {
             let mut reservation: Reservation = self.reserve(file.space).await?;
-            reservation.redeem(due.promised);
+            // Not before: what is not taken up stays promised.
+            self.opens.with(file, |state| reservation.redeem(state.newest.redeem(due)));
             reserved = Some(reservation);
         }
         let (space, parent) = (file.space, place.parent);

@@ -34,7 +34,7 @@ pub(crate) struct Newest {
     pending: Overlay,
     /// What somebody is putting into the content.
     taken: Overlay,
-    /// Bytes of the quota that are set aside for what was written.
+    /// Bytes of the quota that are set aside for what was written. None if nothing is ahead of the row.
     promised: u64,
     /// Keeps what was stored of it until it is committed.
     writer: Option<Writer>,
@@ -106,6 +106,11 @@ impl Newest {
     /// Whether a flush has nothing to do, not even to set the time of the last write.
     pub(crate) fn is_clean(&self) -> bool {
         !self.is_dirty() && (!self.wrote || self.is_frozen)
+    }
+
+    /// Whether nothing is lost with it: what was written, or what was promised to that.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.is_dirty() && self.promised == 0
     }
 
     /// Bytes that only memory has.
@@ -228,11 +233,17 @@ impl Newest {
         let is_undated = self.wrote && !self.is_frozen && moment == Moment::Asked;
         let node = self.node.clone().filter(|_| self.ahead || is_undated || always)?;
         let promised = node.length().saturating_sub(self.committed).min(self.promised);
-        self.promised -= promised;
         let is_first = moment == Moment::Asked || !self.is_stamped;
         let stamps = self.wrote && !self.is_frozen && is_first;
         let (keeps_change, wrote) = (self.keeps_change, self.ahead);
         Some(Due { node, promised, stamps, keeps_change, wrote, _writer: self.writer.clone() })
+    }
+
+    /// What was promised to it is taken up by its commit: so many bytes, if it was not discarded meanwhile.
+    pub(crate) fn redeem(&mut self, due: &Due) -> u64 {
+        let promised = due.promised.min(self.promised);
+        self.promised -= promised;
+        promised
     }
 
     /// It was committed, as this.
@@ -256,7 +267,7 @@ impl Newest {
         }
     }
 
-    /// Has as much promised as it needs, after a commit that failed or a change that made it shorter.
+    /// Has as much promised as it needs, after a commit, whether or not it failed, or a change that made it shorter.
     pub(crate) fn repromise(&mut self, ask: impl FnOnce(i64) -> Promise) {
         let length = self.node.as_ref().map_or(0, |node| self.length(node));
         // It had been promised before.

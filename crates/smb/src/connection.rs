@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::io::AsyncRead;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, UnboundedSender};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +31,7 @@ use crate::crypto::{Preauth, SigningKey, Transform};
 use crate::frame::{self, MAX_FIRST_FRAME, MAX_FRAME, Message, OLD, SEALED};
 use crate::handles;
 use crate::negotiated::{Dialect, Negotiated};
-use crate::outgoing::{self, Frame, Response};
+use crate::outgoing::{self, Frame, Held, Response};
 use crate::server::Server;
 use crate::session::Session;
 use crate::wire::header::{Command, Header, UNSOLICITED, flags};
@@ -47,6 +47,9 @@ const MAX_UNKNOWN: usize = 16;
 const MAX_ENDED: usize = 16;
 /// Credits' worth of requests and responses that may be in memory for one connection.
 const ROOM: u32 = 1024;
+/// The longest frame that responses are put into together: one read of 8 MiB, and what may come with it. Far below what a frame
+/// can be.
+const MAX_TOGETHER: usize = MAX_FRAME;
 /// Requests of a connection that may be asynchronous.
 const MAX_PENDING: usize = 512;
 
@@ -73,6 +76,13 @@ pub(crate) struct Connection {
     /// Places for requests that are asynchronous.
     pending: Arc<Semaphore>,
     closed: CancellationToken,
+}
+
+/// What was answered of a frame and is not sent yet, and the room that it takes.
+#[derive(Default)]
+struct Done {
+    responses: Vec<Response>,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Clone, Debug)]
@@ -224,7 +234,7 @@ impl Connection {
         };
         let response = Response { header, body, data: vec![], signed_by: None, seen_by: None };
         let is_encrypted = session.login().is_some_and(|login| login.must_encrypt);
-        self.enqueue(vec![response], is_encrypted.then_some(session), None);
+        self.enqueue(vec![response], is_encrypted.then_some(session), Held::Nothing);
     }
 
     async fn read_all(
@@ -312,7 +322,7 @@ impl Connection {
         };
         let call = self.call(server, Message { header, bytes }, None, None, false);
         let reply = negotiate::old(&call).await.map_err(|_| HangUp)?;
-        self.enqueue(vec![answer(&call, Ok(reply), false)], None, None);
+        self.enqueue(vec![answer(&call, Ok(reply), false)], None, Held::Nothing);
         Ok(())
     }
 
@@ -332,7 +342,7 @@ impl Connection {
         sealed_by: Option<Arc<Session>>,
         room: OwnedSemaphorePermit,
     ) {
-        let done = Arc::new(Mutex::new((vec![], Some(room))));
+        let done = Arc::new(Mutex::new(Done { responses: vec![], room: Some(room) }));
         let chain = Arc::<Mutex<Chain>>::default();
         let count = messages.len();
         let mut before: Option<Header> = None;
@@ -375,10 +385,28 @@ impl Connection {
                 [Status::USER_SESSION_DELETED, Status::NETWORK_NAME_DELETED].contains(&refused.status)
             });
             before = (!is_astray && !is_nobodys).then_some(head);
-            done.lock().0.push(answer(&call, answered, pended.load(Ordering::Relaxed)));
+            let response = answer(&call, answered, pended.load(Ordering::Relaxed));
+            self.make_room(&done, response.length(), sealed_by.as_deref()).await;
+            done.lock().responses.push(response);
         }
-        let (responses, room) = std::mem::take(&mut *done.lock());
-        self.enqueue(responses, sealed_by.as_deref(), room);
+        let Done { responses, room } = std::mem::take(&mut *done.lock());
+        self.enqueue(responses, sealed_by.as_deref(), room.map_or(Held::Nothing, Held::Room));
+    }
+
+    /// Sends what was answered in a frame of its own if it would become too long with so many bytes more, and waits for that: a
+    /// compound can ask for far more than is to be in memory.
+    async fn make_room(&self, done: &Mutex<Done>, next: usize, sealed_by: Option<&Session>) {
+        let responses = {
+            let responses = &mut done.lock().responses;
+            let together = responses.iter().map(Response::length).sum::<usize>() + next;
+            if responses.is_empty() || together <= MAX_TOGETHER {
+                return;
+            }
+            std::mem::take(responses)
+        };
+        let (rest, sent) = oneshot::channel();
+        self.enqueue(responses, sealed_by, Held::Rest(rest));
+        let _ = sent.await;
     }
 
     /// What sends the interim response to a call: first what was answered before it, then itself. Refused if too many are
@@ -386,7 +414,7 @@ impl Connection {
     fn pend(
         self: &Arc<Self>,
         call: &Call,
-        done: &Arc<Mutex<(Vec<Response>, Option<OwnedSemaphorePermit>)>>,
+        done: &Arc<Mutex<Done>>,
         sealed_by: &Option<Arc<Session>>,
         pended: &Arc<AtomicBool>,
     ) -> Pend {
@@ -396,14 +424,14 @@ impl Connection {
             let place = this.pending.clone().try_acquire_owned();
             let place = place.map_err(|_| Status::INSUFFICIENT_RESOURCES)?;
             pended.store(true, Ordering::Relaxed);
-            let (responses, room) = std::mem::take(&mut *done.lock());
+            let Done { responses, room } = std::mem::take(&mut *done.lock());
             if !responses.is_empty() {
-                this.enqueue(responses, sealed_by.as_deref(), None);
+                this.enqueue(responses, sealed_by.as_deref(), Held::Nothing);
             }
             let mut interim = outgoing::refusal(&header, Status::PENDING, &[]);
             interim.header.flags |= flags::ASYNC;
             interim.header.async_id = async_id;
-            this.enqueue(vec![interim], sealed_by.as_deref(), room);
+            this.enqueue(vec![interim], sealed_by.as_deref(), room.map_or(Held::Nothing, Held::Room));
             Ok(place)
         })
     }
@@ -451,12 +479,7 @@ impl Connection {
     }
 
     /// Grants credits for responses, and has them sent.
-    fn enqueue(
-        &self,
-        mut responses: Vec<Response>,
-        sealed_by: Option<&Session>,
-        room: Option<OwnedSemaphorePermit>,
-    ) {
+    fn enqueue(&self, mut responses: Vec<Response>, sealed_by: Option<&Session>, held: Held) {
         let mut granted = 0u16;
         for Response { header, .. } in &mut responses {
             let is_final_of_async = header.flags & flags::ASYNC != 0 && header.status != Status::PENDING.0;
@@ -476,7 +499,7 @@ impl Connection {
         }
         let pieces = outgoing::pack(responses, sealed_by);
         // If nobody sends any more, nobody is there to read it.
-        let _ = self.outgoing.send(Frame { pieces, room });
+        let _ = self.outgoing.send(Frame { pieces, held });
     }
 }
 

@@ -81,6 +81,7 @@ pub(crate) async fn read(
 
 /// What goes before a frame.
 pub(crate) fn prefix(length: usize) -> [u8; PREFIX] {
+    debug_assert!(length < 1 << 24, "no frame is so long");
     let [.., a, b, c] = (length as u32).to_be_bytes();
     [0, a, b, c]
 }

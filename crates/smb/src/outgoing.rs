@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::call::SeesResponse;
 use crate::crypto::{SigningKey, TRANSFORM_HEADER};
@@ -16,12 +16,22 @@ use crate::wire::cursor::Writer;
 use crate::wire::header::{HEADER, Header};
 use crate::wire::status::Status;
 
-/// A frame that is ready to be sent, and what makes room for others when it was.
+/// A frame that is ready to be sent, and what is dropped when it was.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) pieces: Vec<Bytes>,
     #[expect(dead_code, reason = "it is given back when it is dropped")]
-    pub(crate) room: Option<OwnedSemaphorePermit>,
+    pub(crate) held: Held,
+}
+
+/// What somebody waits for until a frame is sent, or nobody is there to read it.
+#[derive(Debug)]
+pub(crate) enum Held {
+    Nothing,
+    /// It makes room for other requests.
+    Room(#[expect(dead_code, reason = "it is given back when it is dropped")] OwnedSemaphorePermit),
+    /// The rest of a compound comes after it.
+    Rest(#[expect(dead_code, reason = "that it is dropped says all")] oneshot::Sender<()>),
 }
 
 /// Frames that are sent with one system call.
@@ -35,6 +45,13 @@ pub(crate) struct Response {
     /// What it is signed with.
     pub(crate) signed_by: Option<Arc<SigningKey>>,
     pub(crate) seen_by: Option<SeesResponse>,
+}
+
+impl Response {
+    /// Bytes that it takes in a frame, with what may fill the space behind it.
+    pub(crate) fn length(&self) -> usize {
+        HEADER + self.body.len() + 8 + self.data.iter().map(Bytes::len).sum::<usize>()
+    }
 }
 
 /// The body of an error response.

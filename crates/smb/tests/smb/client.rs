@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A connection.
 pub(crate) struct Client {
     stream: TcpStream,
-    next: u64,
+    pub(crate) next: u64,
     pub(crate) session: u64,
     pub(crate) tree: u32,
 }

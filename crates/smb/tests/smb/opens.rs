@@ -168,6 +168,47 @@ async fn what_is_written_is_read_by_all_and_over_rest() {
 }
 
 #[tokio::test]
+async fn a_compound_that_reads_more_than_a_frame_can_hold_is_answered_in_several() {
+    const LENGTH: u32 = 8 << 20;
+    const CHARGE: u16 = 128;
+    let server = Server::start(Options::default()).await;
+    let headers = format!("x-ms-type: file\nx-ms-content-length: {LENGTH}");
+    server.rest.put("/docs/f", &headers, "").await.expect(201);
+    let mut client = server.connected().await;
+    let file = open(&mut client, &OPEN_IF).await.unwrap();
+    // Each time there are more credits.
+    for _ in 0..10 {
+        assert_eq!(read(&mut client, file, 0, 1).await, Ok(vec![0]));
+    }
+    let mut frame = vec![];
+    for is_last in [false, false, true] {
+        let body = [&[49, 0, 80, 0], &LENGTH.to_le_bytes()[..], &[0; 8], &file.id, &[0; 16], &[0]].concat();
+        let mut request = client.request(READ, &body);
+        request[6..8].copy_from_slice(&CHARGE.to_le_bytes());
+        client.next += u64::from(CHARGE) - 1;
+        request.resize(120, 0);
+        request[20] = if is_last { 0 } else { 120 };
+        frame.extend(request);
+    }
+    assert!(client.send(&frame).await);
+    let mut answered = 0;
+    while answered < 3 {
+        let frame = client.receive().await.unwrap();
+        let mut rest = &frame[..];
+        loop {
+            let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
+            assert_eq!((&rest[..4], number(8), number(68)), (&b"\xfeSMB"[..], 0, LENGTH));
+            answered += 1;
+            match number(20) as usize {
+                0 => break,
+                next => rest = &rest[next..],
+            }
+        }
+    }
+    assert_eq!(read(&mut client, file, 0, 1).await, Ok(vec![0]));
+}
+
+#[tokio::test]
 async fn an_open_is_refused_for_what_it_asks_and_for_what_others_have() {
     let server = Server::start(Options::default()).await;
     let mut client = server.connected().await;

@@ -362,6 +362,11 @@ impl OpenTable {
         self.with(file, |state| state.acknowledge(key, kept))
     }
 
+    /// Whether a break is neither answered nor taken as answered.
+    pub fn is_breaking(&self, told: &Break) -> bool {
+        self.peek(told.file, |state| state.is_breaking(told)).unwrap_or_default()
+    }
+
     /// A file has been moved to a place and a name by a client that has it open.
     pub(crate) fn moved(&self, file: FileKey, to: Place, name: &str) {
         let version = self.number();

@@ -25,9 +25,9 @@ use crate::wire::create::oplock;
 use crate::wire::header::Command;
 use crate::wire::oplock::{self as message, LeaseBreak};
 
-/// How often it is looked whether an open that is being broken is known by now, and how long that takes at most.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
-const MAX_LOOKS: usize = 400;
+/// After how long it is looked whether an open that is being broken is known by now, at first and at last.
+const LOOK_SOON: Duration = Duration::from_millis(5);
+const LOOK_LATER: Duration = Duration::from_millis(100);
 
 /// All opens.
 pub(crate) struct Handles {
@@ -320,9 +320,10 @@ pub(crate) fn tell_now(server: &Arc<Server>) {
     }
 }
 
-/// Tells of a break, or does so in a moment, when the open that was granted is known.
+/// Tells of a break, or does so in a moment, when the open that was granted is known. What needs no answer is told by the
+/// answer to that open.
 fn tell_soon(server: &Arc<Server>, told: Break) {
-    if !tell(server, &told) {
+    if !tell(server, &told) && told.acknowledge {
         tokio::spawn(tell_later(server.clone(), told));
     }
 }
@@ -334,13 +335,15 @@ pub(crate) async fn close_lost(server: &Arc<Server>) {
     }
 }
 
-/// Tells of a break to an open that was granted and is not known yet, but will be in a moment.
+/// Tells of a break to an open that was granted and is not known yet, but will be, as long as others wait for it.
 async fn tell_later(server: Arc<Server>, told: Break) {
-    for _ in 0..MAX_LOOKS {
-        tokio::time::sleep(LOOK_EVERY).await;
+    let mut pause = LOOK_SOON;
+    while server.files.opens().is_breaking(&told) {
+        tokio::time::sleep(pause).await;
         if tell(&server, &told) {
             return;
         }
+        pause = LOOK_LATER.min(pause * 2);
     }
 }
 

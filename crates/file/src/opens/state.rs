@@ -330,6 +330,12 @@ impl FileState {
         Some(cache.map(|cache| (cache.state, cache.epoch, cache.breaking.is_some())).unwrap_or_default())
     }
 
+    /// Whether a break is neither answered nor taken as answered.
+    pub(super) fn is_breaking(&self, told: &Break) -> bool {
+        let cache = self.caches.iter().find(|cache| cache.key == told.key && cache.epoch == told.epoch);
+        cache.is_some_and(|cache| cache.breaking.is_some())
+    }
+
     /// How many breaks have begun so far.
     pub(super) fn breaks(&self) -> u64 {
         self.breaks

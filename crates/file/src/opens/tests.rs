@@ -80,8 +80,10 @@ async fn a_cache_that_writes_is_broken_before_another_opens() {
     assert_eq!((told.from, told.to, told.acknowledge), (Caching::RWH, Caching::RH, true));
     let too_much = table.acknowledge(FILE, lease(1), Caching::RWH);
     assert_eq!(too_much, Err(AcknowledgeRefusal::KeepsTooMuch));
+    assert!(table.is_breaking(&told));
     assert!(waits(&mut second).await);
     assert!(table.acknowledge(FILE, lease(1), Caching::RH).is_ok());
+    assert!(!table.is_breaking(&told));
     assert_eq!(second.await.unwrap().caching, Caching::RH);
     assert_eq!(table.acknowledge(FILE, lease(1), Caching::RH), Err(AcknowledgeRefusal::NotBreaking));
     assert!(heard.try_recv().is_err());

@@ -192,10 +192,10 @@ fn finish(
     let Created { opened, action, info } = created;
     let server = &call.server;
     let key = key.filter(|_| !info.is_directory);
-    let lease = match (key, asked.lease) {
-        (Some(key), Some(lease)) => Some(join(call, key, &lease, &opened)?),
-        _ => None,
-    };
+    let leases = key.zip(asked.lease);
+    if let Some((key, lease)) = leases {
+        join(call, key, &lease, &opened)?;
+    }
     let durable = asked.durable.filter(|_| opened.caching.contains(Caching::H) && !info.is_directory);
     let open = Arc::new(Open {
         file: Some(opened.id),
@@ -216,6 +216,9 @@ fn finish(
         ..Open::new(call, server.handles.persistent(opened.id))?
     });
     add(call, &open)?;
+    // What was broken before it could be told to anybody is told here.
+    let opened = server.files.opens().opened(opened.id).unwrap_or(opened);
+    let lease = leases.and_then(|(key, lease)| join(call, key, &lease, &opened).ok());
     let space = opened.id.file.space;
     match action {
         Action::Created => server.changes.created(space, &info.path, info.is_directory),

@@ -89,11 +89,12 @@ impl FileService {
         name: &str,
         metadata: &Metadata,
     ) -> Result<(Stamp, Share), Refusal> {
-        // One at a time: whose row does not count is nobody's but a crash's.
-        let _turn = self.snapshots.lock().await;
-        // What SMB clients have written by now is in it.
+        // What SMB clients have written by now is in it. Whoever renames a file may have this wait for other clients, so nobody
+        // else waits for it.
         let space = self.shares.get(account, name).await?.space;
         self.flush_some(Some(space), |_, _| true).await;
+        // One at a time: whose row does not count is nobody's but a crash's.
+        let _turn = self.snapshots.lock().await;
         for _ in 0..MAX_ATTEMPTS {
             let share = self.shares.get(account, name).await?;
             let header = self.store.space(share.space).await.map_err(unreadable)?;

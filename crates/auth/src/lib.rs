@@ -28,7 +28,7 @@ use lazuli_protocol::{
     Account, Accounts, ErrorCode, Operation, Query, Refusal, Service, ServiceKind, Version,
 };
 
-use bearer::{Issuer, Subject};
+use bearer::{Issuer, Subject, TokenError};
 use refusal::{authentication_failed, invalid_token, malformed_authorization};
 use sas::Sas;
 use shared_key::{Credential, Scheme};
@@ -153,10 +153,13 @@ impl Authenticator {
         let Some(issuer) = &self.issuer else {
             return Err(self.challenge(invalid_token("No issuer of bearer tokens is configured.")));
         };
-        issuer
-            .verify(token, head.account, head.operation.service(), head.now)
-            .await
-            .map_err(|error| self.challenge(invalid_token(error.to_string())))
+        issuer.verify(token, head.account, head.operation.service(), head.now).await.map_err(|error| {
+            match error {
+                // Nothing is known against the token: the client is to try again.
+                TokenError::Keys => Refusal::new(ErrorCode::ServerBusy),
+                error => self.challenge(invalid_token(error.to_string())),
+            }
+        })
     }
 
     async fn sas(&self, head: &Head<'_>, service: &dyn Service) -> Result<Grant, Refusal> {

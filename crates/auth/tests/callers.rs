@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use common::{Ask, SUBJECT, TOKENS, World, block_on, detail, secret};
 use http::Method;
+use lazuli_auth::bearer::{FileKeys, Issuer};
 use lazuli_auth::Authenticator;
 use lazuli_protocol::account::Role;
 use lazuli_protocol::error::ErrorFormat;
@@ -212,6 +213,19 @@ fn tokens_need_an_issuer_tls_and_a_version_that_knows_them() {
     let refusal = world.ask(&bearer(Operation::GetBlob)).unwrap_err();
     assert_eq!((refusal.status().as_u16(), refusal.code()), (401, ErrorCode::InvalidAuthenticationInfo));
     assert!(challenge(&refusal).unwrap().ends_with(" resource_id=https://storage.azure.com"));
+}
+
+#[test]
+fn a_token_that_cannot_be_judged_is_to_be_sent_again() {
+    let mut world = World::new().with_role(Role::Owner);
+    let issuer = Issuer {
+        name: "https://issuer.example".into(),
+        audiences: vec![],
+        authorization_uri: "https://issuer.example".into(),
+        keys: Arc::new(FileKeys::new("/nowhere/jwks.json")),
+    };
+    world.authenticator = Authenticator::new(secret(), Some(issuer));
+    assert_eq!(world.code(&bearer(Operation::GetBlob)), Some(ErrorCode::ServerBusy));
 }
 
 #[test]

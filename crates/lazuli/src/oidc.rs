@@ -7,13 +7,13 @@
 mod fetch;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use http::Uri;
 use lazuli_auth::bearer::{Discovery, FileKeys, Issuer, KeySet, KeySource, KeySourceError};
-use tokio::sync::Mutex;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::Failure;
@@ -23,6 +23,8 @@ use crate::config::Oidc;
 const FRESH: Duration = Duration::from_secs(3600);
 /// The issuer is not asked more often than this, whatever tokens come in.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a token waits for the issuer's answer, if its key is not among those held.
+const WAIT: Duration = Duration::from_secs(3);
 
 /// The issuer that the configuration names.
 pub(crate) fn issuer(oidc: &Oidc) -> Result<Issuer, Failure> {
@@ -65,10 +67,15 @@ enum Source {
     Keys(Uri),
 }
 
-/// Keys that are fetched and kept for a while.
-struct WebKeys {
+/// Keys that are fetched and kept for a while. They are fetched by a task of its own: whoever has a token of a key that
+/// is held does not wait for an issuer that does not answer.
+struct WebKeys(Arc<Shared>);
+
+struct Shared {
     source: Source,
     held: Mutex<Held>,
+    /// Changes when the issuer has answered, or will not.
+    fetched: watch::Sender<()>,
 }
 
 #[derive(Default)]
@@ -76,17 +83,53 @@ struct Held {
     keys: Option<(Instant, Arc<KeySet>)>,
     /// When the issuer was asked last.
     asked: Option<Instant>,
+    /// It has not answered yet.
+    fetching: bool,
 }
 
 impl WebKeys {
     fn new(source: Source) -> Self {
-        Self { source, held: Mutex::default() }
+        Self(Arc::new(Shared { source, held: Mutex::default(), fetched: watch::Sender::default() }))
     }
 
+    /// Sees to it that the issuer is asked if that is due. Returns whether an answer is awaited that matters here.
+    fn ask(&self, refresh: bool) -> bool {
+        let mut held = self.0.held();
+        let fresh = held.keys.as_ref().is_some_and(|(fetched, _)| fetched.elapsed() < FRESH);
+        let asked_just_now = held.asked.is_some_and(|asked| asked.elapsed() < PATIENCE);
+        if (!fresh || refresh) && !asked_just_now && !held.fetching {
+            held.asked = Some(Instant::now());
+            held.fetching = true;
+            tokio::spawn(Arc::clone(&self.0).fetch());
+        }
+        held.fetching && (refresh || held.keys.is_none())
+    }
+}
+
+impl Shared {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn fetch(self: Arc<Self>) {
+        let fetched = self.source.fetch().await;
+        let mut held = self.held();
+        held.fetching = false;
+        match fetched {
+            Ok(keys) => held.keys = Some((Instant::now(), Arc::new(keys))),
+            // Keys that were good an hour ago are better than none.
+            Err(error) => tracing::warn!(%error, "the keys of the issuer of bearer tokens cannot be had"),
+        }
+        drop(held);
+        self.fetched.send_replace(());
+    }
+}
+
+impl Source {
     async fn fetch(&self) -> Result<KeySet, KeySourceError> {
-        let at = match &self.source {
-            Source::Keys(at) => at.clone(),
-            Source::Discovery { document, issuer } => {
+        let at = match self {
+            Self::Keys(at) => at.clone(),
+            Self::Discovery { document, issuer } => {
                 let discovery = Discovery::parse(&fetch::get(document).await?)?;
                 if discovery.issuer != *issuer {
                     tracing::error!(
@@ -106,18 +149,12 @@ impl WebKeys {
 #[async_trait]
 impl KeySource for WebKeys {
     async fn keys(&self, refresh: bool) -> Result<Arc<KeySet>, KeySourceError> {
-        let mut held = self.held.lock().await;
-        let fresh = held.keys.as_ref().is_some_and(|(fetched, _)| fetched.elapsed() < FRESH);
-        let asked_just_now = held.asked.is_some_and(|asked| asked.elapsed() < PATIENCE);
-        if (!fresh || refresh) && !asked_just_now {
-            held.asked = Some(Instant::now());
-            match self.fetch().await {
-                Ok(keys) => held.keys = Some((Instant::now(), Arc::new(keys))),
-                // Keys that were good an hour ago are better than none.
-                Err(error) => tracing::warn!(%error, "the keys of the issuer of bearer tokens cannot be had"),
-            }
+        // Before it is asked, so that no answer is missed.
+        let mut fetched = self.0.fetched.subscribe();
+        if self.ask(refresh) {
+            let _ = tokio::time::timeout(WAIT, fetched.changed()).await;
         }
-        match &held.keys {
+        match &self.0.held().keys {
             Some((_, keys)) => Ok(keys.clone()),
             None => Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into()),
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use base64::Engine;
@@ -166,31 +166,67 @@ impl KeySource for StaticKeys {
     }
 }
 
-/// Keys in a local file, read again when a key is missed and the file has changed.
+/// A key file is looked at no more often than this, unless a key is missed.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Keys in a local file, read again when the file has changed.
 #[derive(Debug)]
 pub struct FileKeys {
     path: PathBuf,
-    cached: Mutex<Option<(SystemTime, Arc<KeySet>)>>,
+    /// See [`LOOK`].
+    look: Duration,
+    cached: Mutex<Option<Cached>>,
+}
+
+#[derive(Clone, Debug)]
+struct Cached {
+    /// When the file was looked at last.
+    looked: Instant,
+    /// When it was written, as it said.
+    modified: SystemTime,
+    keys: Arc<KeySet>,
 }
 
 impl FileKeys {
     /// The key set in that file. It is read when it is first needed.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), cached: Mutex::new(None) }
+        Self { path: path.into(), look: LOOK, cached: Mutex::new(None) }
+    }
+
+    /// The same, looked at whenever keys are asked for.
+    #[cfg(test)]
+    pub(super) fn watched(path: impl Into<PathBuf>) -> Self {
+        Self { look: Duration::ZERO, ..Self::new(path) }
     }
 
     fn read(&self, refresh: bool) -> Result<Arc<KeySet>, KeySourceError> {
         let mut cached = self.cached.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some((_, keys)) = cached.as_ref().filter(|_| !refresh) {
-            return Ok(keys.clone());
+        if let Some(cached) = cached.as_ref().filter(|cached| !refresh && cached.looked.elapsed() < self.look)
+        {
+            return Ok(cached.keys.clone());
         }
-        let modified = std::fs::metadata(&self.path)?.modified()?;
-        if let Some((_, keys)) = cached.as_ref().filter(|(seen, _)| *seen == modified) {
-            return Ok(keys.clone());
-        }
-        let keys = Arc::new(KeySet::parse(&std::fs::read(&self.path)?)?);
-        *cached = Some((modified, keys.clone()));
+        let looked = Instant::now();
+        let found = self.look(cached.as_ref());
+        let (modified, keys) = match (found, &*cached) {
+            (Ok(found), _) => found,
+            // It may be in the middle of being written: what was read before stays good.
+            (Err(error), Some(cached)) => {
+                tracing::warn!(%error, path = %self.path.display(), "the key file cannot be used");
+                (cached.modified, cached.keys.clone())
+            }
+            (Err(error), None) => return Err(error),
+        };
+        *cached = Some(Cached { looked, modified, keys: keys.clone() });
         Ok(keys)
+    }
+
+    /// The keys, read from the file unless it is the one that was read before.
+    fn look(&self, before: Option<&Cached>) -> Result<(SystemTime, Arc<KeySet>), KeySourceError> {
+        let modified = std::fs::metadata(&self.path)?.modified()?;
+        if let Some(before) = before.filter(|before| before.modified == modified) {
+            return Ok((modified, before.keys.clone()));
+        }
+        Ok((modified, Arc::new(KeySet::parse(&std::fs::read(&self.path)?)?)))
     }
 }
 

@@ -77,6 +77,25 @@ fn a_key_file_is_read_again_when_a_key_is_missed() {
 }
 
 #[test]
+fn a_key_that_is_taken_out_of_the_file_is_good_no_more() {
+    let vectors = vectors();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let now = std::time::SystemTime::now();
+    let write = |text: &str, age| {
+        std::fs::write(file.path(), text).unwrap();
+        file.as_file().set_modified(now - std::time::Duration::from_secs(age)).unwrap();
+    };
+    write(&vectors.jwks.to_string(), 60);
+    let issuer = issuer(FileKeys::watched(file.path()));
+    let token = &vectors.tokens[0].token;
+    assert!(verify(&issuer, token).is_ok());
+    write("half a file", 50);
+    assert!(verify(&issuer, token).is_ok());
+    write("{\"keys\":[]}", 40);
+    assert_eq!(verify(&issuer, token), Err(TokenError::UnknownKey));
+}
+
+#[test]
 fn keys_that_cannot_be_had_are_not_a_reason_to_accept() {
     let missing = issuer(FileKeys::new("/nowhere/jwks.json"));
     assert_eq!(verify(&missing, &vectors().tokens[0].token), Err(TokenError::Keys));

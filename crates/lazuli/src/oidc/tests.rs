@@ -61,6 +61,13 @@ async fn a_missed_key_and_the_passing_of_time_are_reasons_to_ask_again() {
         tokio::time::advance(wait).await;
         tokio::time::resume();
         issuer.keys.keys(refresh).await.unwrap();
+        // Keys that are held do not wait for newer ones.
+        let all = async {
+            while requests.load(Ordering::SeqCst) < asked {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), all).await.unwrap();
         assert_eq!(requests.load(Ordering::SeqCst), asked, "{wait:?} {refresh}");
     }
 }
@@ -74,6 +81,25 @@ async fn an_issuer_that_fails_or_is_another_has_no_keys() {
         assert!(issuer.keys.keys(true).await.is_err(), "{status}");
         assert_eq!(requests.load(Ordering::SeqCst), 1, "it is not asked again at once");
     }
+}
+
+#[tokio::test]
+async fn an_issuer_that_does_not_answer_keeps_nobody_whose_key_is_held() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/keys", silent.local_addr().unwrap());
+    let source = WebKeys::new(Source::Keys(url.parse().unwrap()));
+
+    let begun = Instant::now();
+    let nobody = tokio::join!(source.keys(false), source.keys(false));
+    assert!(nobody.0.is_err() && nobody.1.is_err());
+    assert!(begun.elapsed() < 2 * WAIT, "one does not wait behind the other");
+
+    let long_ago = Instant::now().checked_sub(FRESH).unwrap();
+    let keys = KeySet::parse(KEYS.as_bytes()).unwrap();
+    source.0.held().keys = Some((long_ago, Arc::new(keys)));
+    let begun = Instant::now();
+    assert!(source.keys(false).await.is_ok());
+    assert!(begun.elapsed() < WAIT / 2);
 }
 
 #[tokio::test]

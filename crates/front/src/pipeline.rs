@@ -212,7 +212,7 @@ impl Pipeline {
         reply: &mut Reply,
         properties: &mut Option<Arc<ServiceProperties>>,
     ) -> Result<Target, Refusal> {
-        let host = self.host_of(&parts.uri, &parts.headers);
+        let host = self.naming_host(&parts.uri, &parts.headers).await?;
         let query = match address::is_website(self.kind, host) {
             true => Query::default(),
             false => Query::parse(parts.uri.query().unwrap_or_default())?,
@@ -236,6 +236,15 @@ impl Pipeline {
         };
         reply.exchange.set_operation(operation);
         Ok(Target { address, query, account, version, operation })
+    }
+
+    /// The host, if it may name an account: one that does not exist makes it a host like any other.
+    async fn naming_host<'a>(&'a self, uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str, Refusal> {
+        let host = self.host_of(uri, headers);
+        match address::account_of_host(self.kind, host, &self.gate.host_suffixes) {
+            Some(account) if self.gate.accounts.account(&account).await?.is_none() => Ok(""),
+            _ => Ok(host),
+        }
     }
 
     /// The door for requests that this one carries.

@@ -41,6 +41,24 @@ async fn every_reply_carries_the_common_headers() {
 }
 
 #[tokio::test]
+async fn a_host_names_an_account_only_if_there_is_one() {
+    let server = start_with(Limits::default());
+    let mut client = server.connect().await;
+    for (host, target) in [
+        ("lapis.blob.localhost", "/public/a"),
+        ("Lapis.Blob.localhost.", "/public/a"),
+        ("lazuli.blob.svc.cluster.local:10000", "/lapis/public/a"),
+        ("lazuli.web.svc.cluster.local:10000", "/lapis/public/a"),
+    ] {
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        let reply = client.reply().await;
+        assert_eq!((reply.status, reply.text()), (200, "a"), "{host}");
+    }
+    client.send("GET /public/a HTTP/1.1\r\nHost: nobody.blob.localhost\r\n\r\n").await;
+    assert_eq!(client.reply().await.error_code(), "AuthenticationFailed");
+}
+
+#[tokio::test]
 async fn the_version_is_echoed_and_a_malformed_one_refused() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;

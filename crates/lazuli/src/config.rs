@@ -230,7 +230,7 @@ impl Config {
             smb_enforce_permissions: layer.smb_enforce_permissions.unwrap_or_default(),
             console_port: layer.console_port.unwrap_or(Port::On(10_080)).number(),
             accounts,
-            host_suffixes: layer.host_suffix.unwrap_or_default(),
+            host_suffixes: layer.host_suffix.unwrap_or_default().iter().map(|name| host_name(name)).collect(),
             tls,
             oidc,
             copy_source_allow: match layer.copy_source_allow {
@@ -348,6 +348,11 @@ fn tls(cert: Option<PathBuf>, key: Option<PathBuf>, self_signed: bool) -> Result
         (_, _, true) => contradiction("--tls-self-signed goes without --tls-cert and --tls-key"),
         _ => contradiction("--tls-cert and --tls-key go together"),
     }
+}
+
+/// A host name as names of hosts are compared.
+fn host_name(name: &str) -> String {
+    name.trim_matches('.').to_ascii_lowercase()
 }
 
 /// The accounts that were given, if all are understood.

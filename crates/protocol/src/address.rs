@@ -142,9 +142,17 @@ fn decode(text: &str) -> Result<String, Refusal> {
     query::decode(text).ok_or_else(|| Refusal::new(ErrorCode::RequestUrlFailedToParse))
 }
 
+/// The account that a host names if it names one, in its website too. Whether there is such an account only the caller
+/// knows: if there is none, the host is just the name of a machine, `lazuli.web.svc.cluster.local`, and says nothing;
+/// [`Address::parse`] is to be given an empty one.
+pub fn account_of_host(service: ServiceKind, host: &str, suffixes: &[String]) -> Option<String> {
+    let account = website_in_host(service, host).or_else(|| account_in_host(service, host, suffixes))?;
+    Some(account.strip_suffix(SECONDARY).unwrap_or(&account).to_owned())
+}
+
 /// The account that a host names, perhaps with `-secondary`.
 fn account_in_host(service: ServiceKind, host: &str, suffixes: &[String]) -> Option<String> {
-    let name = without_port(host).to_ascii_lowercase();
+    let name = host_name(host);
     if name.starts_with('[') || name.parse::<IpAddr>().is_ok() {
         return None;
     }
@@ -164,7 +172,7 @@ fn account_in_host(service: ServiceKind, host: &str, suffixes: &[String]) -> Opt
 
 /// The account whose static website a host is.
 fn website_in_host(service: ServiceKind, host: &str) -> Option<String> {
-    let name = without_port(host).to_ascii_lowercase();
+    let name = host_name(host);
     let mut labels = name.split('.');
     let account = labels.next()?;
     let label = labels.next()?;
@@ -181,11 +189,13 @@ pub fn is_website(service: ServiceKind, host: &str) -> bool {
     website_in_host(service, host).is_some()
 }
 
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
+/// The name in a host: in lower case, without a port, and without the dot that makes it absolute.
+fn host_name(host: &str) -> String {
+    let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
         _ => host,
-    }
+    };
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
 #[cfg(test)]
@@ -214,6 +224,7 @@ mod tests {
             (Blob, "DEV1.Blob.Core.Windows.NET", "/c/b", "dev1", Host, false),
             (Blob, "dev1-secondary.blob.core.windows.net", "/c/b", "dev1", Host, true),
             (Blob, "dev1.blob.example.com", "/c/b", "dev1", Host, false),
+            (Blob, "dev1.Store.example.com.:10000", "/c/b", "dev1", Host, false),
             (Blob, "dev1.store.example.com", "/c/b", "dev1", Host, false),
             (Blob, "dev1.blob.store.example.com", "/c/b", "dev1", Host, false),
             (Queue, "dev1.queue.localhost", "/c/b", "dev1", Host, false),
@@ -254,6 +265,24 @@ mod tests {
                 let named = (address.account.as_str(), address.container.as_str(), address.object.as_str());
                 assert_eq!(named, ("dev1", "$web", object), "{host}");
             }
+        }
+    }
+
+    #[test]
+    fn a_host_may_name_an_account() {
+        let suffixes = ["store.example.com".to_owned()];
+        for (host, account) in [
+            ("dev1.blob.localhost:10000", Some("dev1")),
+            ("dev1-secondary.blob.localhost", Some("dev1")),
+            ("dev1-secondary.z1.web.localhost.", Some("dev1")),
+            ("lazuli.web.svc.cluster.local", Some("lazuli")),
+            ("dev1.store.example.com", Some("dev1")),
+            ("dev1.queue.localhost", None),
+            ("127.0.0.1:10000", None),
+            ("localhost", None),
+            ("", None),
+        ] {
+            assert_eq!(account_of_host(Blob, host, &suffixes).as_deref(), account, "{host}");
         }
     }
 

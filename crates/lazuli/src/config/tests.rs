@@ -159,6 +159,12 @@ fn a_refusal_names_the_source_and_the_option() {
 }
 
 #[test]
+fn a_host_suffix_is_a_name_in_lower_case_without_dots_around_it() {
+    let config = load(&["--host-suffix", ".Store.Example.com.;b.example"], &[], None).unwrap();
+    assert_eq!(config.host_suffixes, ["store.example.com", "b.example"]);
+}
+
+#[test]
 fn no_refusal_repeats_a_key() {
     const KEY: &str = "c2VjcmV0a2V5";
     for account in ["Photos:KEY", "photos:KEY:KEY:KEY", "photos:KEY*", "KEY", "photos=KEY", "photos:k:KEY"] {

@@ -117,6 +117,8 @@ fn reply(status: StatusCode, content_type: &'static str, text: impl Into<Bytes>)
 mod tests {
     use super::*;
     use http_body_util::BodyExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     async fn ask(ready: bool, method: Method, path: &str) -> (u16, String) {
         let pages = Pages {
@@ -144,5 +146,26 @@ mod tests {
         ] {
             assert_eq!(ask(ready, method.clone(), path).await, (status, body.to_owned()), "{method} {path}");
         }
+    }
+
+    /// Asks over a connection that is kept open.
+    async fn probe(address: SocketAddr) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut reply = [0; 12];
+        stream.read_exact(&mut reply).await.unwrap();
+        assert_eq!(&reply, b"HTTP/1.1 200");
+        stream
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_only_sit_there_make_room_for_a_probe() {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let console = Console::start(address, Box::new(|| Ok(())), Box::new(String::new)).unwrap();
+        let mut sitting = vec![];
+        for _ in 0..CONNECTIONS {
+            sitting.push(probe(console.address()).await);
+        }
+        tokio::time::timeout(2 * IDLE_TIME, probe(console.address())).await.unwrap();
     }
 }

@@ -1,18 +1,23 @@
 //! TLS: a certificate from PEM files, or one that signs itself, made once and kept in the data directory.
 //!
+//! A certificate from files can be read again while it is served, since certificates run out sooner than servers are
+//! restarted.
+//!
 //! An endpoint with TLS speaks nothing else on its port. Versions and cipher suites are rustls' own choice (1.2 and
 //! 1.3); ALPN offers HTTP/2 and HTTP/1.1.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use lazuli_concurrency::{Span, Timestamp};
 use rustls::ServerConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, ring};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::TlsAcceptor;
@@ -58,10 +63,21 @@ pub enum TlsError {
     Generate(#[from] rcgen::Error),
 }
 
-/// What an endpoint needs to speak TLS.
+/// What an endpoint needs to speak TLS. Clones are the same.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ServerConfig>,
+    served: Arc<Served>,
+}
+
+/// The certificate that new connections get.
+#[derive(Debug)]
+struct Served(RwLock<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Served {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+    }
 }
 
 impl std::fmt::Debug for Tls {
@@ -73,11 +89,20 @@ impl std::fmt::Debug for Tls {
 impl Tls {
     /// A certificate chain and its private key from PEM files; both may be in the same one.
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
-        let chain = read_chain(certificate)?;
-        let pem = read(key)?;
-        let key = PrivateKeyDer::from_pem_slice(&pem)
-            .map_err(|source| TlsError::Pem { path: key.to_owned(), source })?;
-        Self::new(chain, key)
+        let served = Arc::new(Served(RwLock::new(read_pair(certificate, key)?)));
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(&served) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
+        Ok(Self { config: Arc::new(config), served })
+    }
+
+    /// Reads the files once more, for new connections. If they cannot be used, everything stays as it was.
+    pub fn reload(&self, certificate: &Path, key: &Path) -> Result<(), TlsError> {
+        let pair = read_pair(certificate, key)?;
+        *self.served.0.write().unwrap_or_else(PoisonError::into_inner) = pair;
+        Ok(())
     }
 
     /// The self-signed certificate in `directory`, made anew if there is none, or if it does not name all of
@@ -98,15 +123,6 @@ impl Tls {
         (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE))
     }
 
-    fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Self, TlsError> {
-        let mut config = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(chain, key)?;
-        config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
-        Ok(Self { config: Arc::new(config) })
-    }
-
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.config))
     }
@@ -118,6 +134,15 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(path).map_err(|source| TlsError::File { path: path.to_owned(), source })
+}
+
+/// A certificate chain and its key, which fit together.
+fn read_pair(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsError> {
+    let chain = read_chain(certificate)?;
+    let pem = read(key)?;
+    let key = PrivateKeyDer::from_pem_slice(&pem)
+        .map_err(|source| TlsError::Pem { path: key.to_owned(), source })?;
+    Ok(Arc::new(CertifiedKey::from_der(chain, key, &provider())?))
 }
 
 fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -125,6 +125,28 @@ async fn a_handshake_that_never_happens_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_certificate_can_be_replaced_while_it_is_served() {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tls = Tls::self_signed(old.path(), &["localhost".into()], NOW).unwrap();
+    Tls::self_signed(new.path(), &["localhost".into()], NOW).unwrap();
+    let server = start(Options { tls: Some(tls.clone()), ..Options::default() });
+    let mut before = Raw::new(connect(server.address, &old, &[]).await);
+
+    let (certificate, key) = Tls::self_signed_files(new.path());
+    let (old_certificate, _) = Tls::self_signed_files(old.path());
+    assert!(tls.reload(&old_certificate, &key).is_err(), "a key of another certificate");
+    connect(server.address, &old, &[]).await;
+    tls.reload(&certificate, &key).unwrap();
+    let mut after = Raw::new(connect(server.address, &new, &[]).await);
+    assert_eq!(after.get("/lapis/public/a").await.status, 200);
+    assert_eq!(
+        before.get("/lapis/public/a").await.status,
+        200,
+        "a connection goes on with what it began with"
+    );
+}
+
+#[tokio::test]
 async fn shutdown_does_not_wait_for_a_handshake() {
     let (server, directory) = start_tls(Limits::default());
     let mut silent = server.connect().await;

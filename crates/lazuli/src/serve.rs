@@ -60,7 +60,8 @@ async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     let gate = gate(&config, &data, &accounts)?;
     let services = Services::new(&data, &accounts, copy_sources(&config, &gate));
     let connections = limits.connections;
-    let server = start_services(&config, limits, &data, &services, &accounts, gate, &metrics)?;
+    let tls = tls(&config, data.directory.path(), gate.clock.now())?;
+    let server = start_services(&config, limits, tls.as_ref(), &services, &accounts, gate, &metrics)?;
     services.neighbours.listen_on(server.addresses().map(|(kind, address)| (kind, address.port())));
     let smb = Smb::start(&config, connections, &services, &accounts).await?;
     let draining = Arc::new(AtomicBool::new(false));
@@ -75,11 +76,13 @@ async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     let mut signals = Signals::new().map_err(Failure::failed)?;
     let smb_address = smb.as_ref().map(Smb::address);
     announce(&config, &data, &accounts, &server, smb_address, console.as_ref()).await?;
-    signals.next().await;
+    while signals.next().await == Asked::Reload {
+        reload(&config.tls, tls.as_ref());
+    }
     tracing::info!("draining; another signal exits at once");
     draining.store(true, Ordering::Relaxed);
     tokio::spawn(async move {
-        signals.next().await;
+        while signals.next().await == Asked::Reload {}
         std::process::exit(1);
     });
     drop(control);
@@ -154,20 +157,19 @@ async fn close(data: Data) -> Result<(), Failure> {
 fn start_services(
     config: &Config,
     limits: Limits,
-    data: &Data,
+    tls: Option<&Tls>,
     services: &Services,
     accounts: &AccountDirectory,
     gate: Arc<Gate>,
     metrics: &Arc<Metrics>,
 ) -> Result<Server, Failure> {
-    let tls = tls(config, data.directory.path(), gate.clock.now())?;
     let endpoint = |(kind, port)| {
         let service = services::behind(kind, services);
         let service = Arc::new(ServiceLevel::new(kind, accounts.clone(), service));
         Endpoint { kind, address: SocketAddr::new(config.host, port), service }
     };
     let endpoints = config.services.iter().copied().map(endpoint).collect();
-    Server::start(endpoints, gate, tls.as_ref(), limits, metrics).map_err(Failure::failed)
+    Server::start(endpoints, gate, tls, limits, metrics).map_err(Failure::failed)
 }
 
 /// Who is let in.
@@ -228,6 +230,17 @@ fn tls(config: &Config, directory: &Path, now: Timestamp) -> Result<Option<Tls>,
     .map_err(Failure::failed)
 }
 
+/// Reads the files of the certificate again. What cannot be used is said, and the server goes on with what it has.
+fn reload(source: &TlsSource, tls: Option<&Tls>) {
+    let (TlsSource::Files { certificate, key }, Some(tls)) = (source, tls) else {
+        return tracing::info!("there is no certificate to read again");
+    };
+    match tls.reload(certificate, key) {
+        Ok(()) => tracing::info!("the certificate was read again"),
+        Err(error) => tracing::error!(%error, "the certificate stays as it was"),
+    }
+}
+
 /// Says where everything is. A key is shown if everybody knows it anyway, or if only a person reads it.
 async fn announce(
     config: &Config,
@@ -265,21 +278,36 @@ impl Clock for StoreClock {
     }
 }
 
-/// The signals that ask the server to stop.
+/// The signals that ask something of the server.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
+}
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// To stop.
+    Stop,
+    /// To read the certificate again.
+    Reload,
 }
 
 impl Signals {
     fn new() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
     }
 
-    async fn next(&mut self) {
+    async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.hang_up.recv() => Asked::Reload,
         }
     }
 }

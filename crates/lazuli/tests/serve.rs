@@ -108,6 +108,16 @@ fn a_signal_stops_it_in_an_orderly_way() {
     }
 }
 
+#[test]
+fn a_hang_up_stops_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    server.signal(Signal::HUP);
+    assert_eq!(server.call(ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
+    let log = server.stop();
+    assert!(log.contains("no certificate to read again"), "{log}");
+}
+
 /// A request that has begun and whose body is still to come.
 fn half_a_request(server: &Server) -> TcpStream {
     let target = format!("/{DEVELOPMENT_ACCOUNT}{PROPERTIES}");

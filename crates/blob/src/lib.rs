@@ -165,7 +165,7 @@ impl Service for BlobService {
             Operation::AppendBlock => self.append_block(request).await,
             Operation::SealAppendBlob => self.seal_append_blob(request).await,
             Operation::CopyBlob => self.copy_blob(request).await,
-            Operation::CopyBlobFromUrl => self.copy_blob_from_url(request).await,
+            Operation::CopyBlobFromUrl => Box::pin(self.copy_blob_from_url(request)).await,
             Operation::IncrementalCopyBlob => self.incremental_copy_blob(request).await,
             Operation::AbortCopyBlob => self.abort_copy_blob(request).await,
             Operation::PutBlobFromUrl => self.put_blob_from_url(request).await,

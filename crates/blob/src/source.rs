@@ -81,7 +81,7 @@ impl BlobService {
         url: &SourceUrl,
         sources: &CopySources,
     ) -> Result<Source, Refusal> {
-        let address = url.address(ServiceKind::Blob, &sources.host_suffixes)?;
+        let address = sources.address(ServiceKind::Blob, url).await?;
         let is_own = address.account == request.account.name;
         let key = encryption::source_key(&request.headers)?;
         let (blob, here) = self

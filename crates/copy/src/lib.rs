@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lazuli_outbound::Outbound;
-use lazuli_protocol::address::Address;
+use lazuli_protocol::address::{self, Address};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{
     Account, ErrorCode, Headers, Operation, Refusal, Request, Service, ServiceKind, SourceAccess, SourceRead,
@@ -56,6 +56,14 @@ impl CopySources {
     /// The service of this server that a source is of, if it is; the request came to `own`.
     pub fn service(&self, request: &Request, url: &SourceUrl, own: ServiceKind) -> Option<ServiceKind> {
         url.service(own, &request.endpoint, &self.host_suffixes, |port| self.neighbours.at(port))
+    }
+
+    /// What a source in this server addresses. As at the front door, its host names an account only if there is one.
+    pub async fn address(&self, kind: ServiceKind, url: &SourceUrl) -> Result<Address, Refusal> {
+        match address::account_of_host(kind, url.host(), &self.host_suffixes) {
+            Some(account) if self.access.account(&account).await.is_err() => url.address_in_path(kind),
+            _ => url.address(kind, &self.host_suffixes),
+        }
     }
 
     /// The account of a source in this server, if the caller may do that with it. An asynchronous copy within an account
@@ -105,7 +113,7 @@ impl CopySources {
             let via = Via::Web(self.outbound.clone());
             return Outside::open(via, uri, authorization, conditions, version).await;
         };
-        let neighbour = self.neighbour(kind, url)?;
+        let neighbour = self.neighbour(kind, url).await?;
         // Nobody's key speaks for another service.
         let read = by_url(request, url, &neighbour.address, neighbour.operation);
         let admitted = self.access.admit(&read, &*neighbour.service).await;
@@ -114,22 +122,22 @@ impl CopySources {
     }
 
     /// The source of a copy that was begun.
-    fn again<T>(&self, copy: &PendingCopy<T>) -> Result<Outside, Refusal> {
+    async fn again<T>(&self, copy: &PendingCopy<T>) -> Result<Outside, Refusal> {
         let url = SourceUrl::parse(&copy.url, "", copy.version)?;
         let via = match copy.service {
             None => Via::Web(self.outbound.clone()),
-            Some(kind) => Via::Here(Box::new(self.neighbour(kind, &url)?)),
+            Some(kind) => Via::Here(Box::new(self.neighbour(kind, &url).await?)),
         };
         let (version, seen) = (copy.version, copy.seen.clone());
         Ok(Outside { via, uri: url.uri, authorization: None, version, seen })
     }
 
-    fn neighbour(&self, kind: ServiceKind, url: &SourceUrl) -> Result<Neighbour, Refusal> {
+    async fn neighbour(&self, kind: ServiceKind, url: &SourceUrl) -> Result<Neighbour, Refusal> {
         let (service, operation) = self.neighbours.get(kind).ok_or_else(|| {
             let refusal = Refusal::new(ErrorCode::CannotVerifyCopySource);
             refusal.with_status(StatusCode::BAD_REQUEST).message("The source must be a blob or a file.")
         })?;
-        let address = url.address(kind, &self.host_suffixes)?;
+        let address = self.address(kind, url).await?;
         let (access, url) = (self.access.clone(), url.clone());
         Ok(Neighbour { kind, service, operation, access, url, address })
     }

@@ -291,7 +291,7 @@ async fn fetch<D: Destination>(
 ) -> Result<Option<D::Sink>, Refusal> {
     let copies = destination.copies();
     let Some(mut sink) = destination.open(space, copy).await? else { return Ok(None) };
-    let outside = copies.sources()?.again(copy)?;
+    let outside = copies.sources()?.again(copy).await?;
     let mut body = outside.body(0..outside.length());
     let (mut copied, mut noted) = (0, 0);
     loop {

@@ -83,10 +83,19 @@ impl SourceUrl {
         Some(named.unwrap_or(service))
     }
 
-    /// What it addresses in that service of this server.
+    /// What it addresses in that service of this server, if the account that its host may name exists.
     pub fn address(&self, service: ServiceKind, suffixes: &[String]) -> Result<Address, Refusal> {
-        let host = self.uri.authority().map_or("", |authority| authority.as_str());
-        Address::parse(service, host, self.uri.path(), &self.query, suffixes)
+        Address::parse(service, self.host(), self.uri.path(), &self.query, suffixes)
+    }
+
+    /// What it addresses otherwise: the path names the account.
+    pub(crate) fn address_in_path(&self, service: ServiceKind) -> Result<Address, Refusal> {
+        Address::parse(service, "", self.uri.path(), &self.query, &[])
+    }
+
+    /// Its host, with the port.
+    pub(crate) fn host(&self) -> &str {
+        self.uri.authority().map_or("", |authority| authority.as_str())
     }
 
     /// The URL as everybody may see it: without what lets its holder read.

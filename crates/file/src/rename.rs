@@ -403,11 +403,20 @@ fn rows(
 pub(crate) fn source_in(text: &str, endpoint: &str, account: &str, share: &str) -> Option<(Address, Query)> {
     let uri: Uri = text.parse().ok()?;
     let query = Query::parse(uri.query().unwrap_or_default()).ok()?;
+    // A host by which the client reached us in path style names no account.
     let host = uri.authority()?.as_str();
+    let host = if is_path_style(endpoint, host) { "" } else { host };
     let suffix = own_suffix(endpoint);
     let address = Address::parse(ServiceKind::File, host, uri.path(), &query, suffix.as_slice()).ok()?;
     let is_here = address.account == account && address.container == share;
     (is_here && !query.contains("sharesnapshot")).then_some((address, query))
+}
+
+/// Whether the client reached us at that host with the account in the path.
+fn is_path_style(endpoint: &str, host: &str) -> bool {
+    endpoint.parse::<Uri>().is_ok_and(|endpoint| {
+        endpoint.path() != "/" && endpoint.authority().is_some_and(|own| own.as_str() == host)
+    })
 }
 
 /// What comes after the account in the host name that the client reached us by, if it names the account there.
@@ -426,11 +435,13 @@ mod tests {
     #[test]
     fn a_source_is_a_url_of_the_share_in_any_style() {
         const PATH: &str = "http://127.0.0.1:10004/lapis";
+        const CLUSTER: &str = "http://lazuli.file.svc.cluster.local:10004/lapis";
         const HOST: &str = "https://lapis.file.example.org";
         const OWN: &str = "https://lapis.mine.example";
         for (endpoint, text, object) in [
             (PATH, "http://127.0.0.1:10004/lapis/docs/a/b%20c", Some("a/b c")),
             (PATH, "http://lapis.file.localhost:10004/docs/%C3%A9?sv=1&sig=x", Some("é")),
+            (CLUSTER, "http://lazuli.file.svc.cluster.local:10004/lapis/docs/a", Some("a")),
             (HOST, "https://lapis.file.example.org/docs/a", Some("a")),
             (OWN, "https://lapis.mine.example/docs/a", Some("a")),
             (PATH, "http://127.0.0.1:10004/lapis/docs", Some("")),

@@ -71,7 +71,7 @@ impl FileService {
         sources: &CopySources,
         touched: ByteRange,
     ) -> Result<Source, Refusal> {
-        let address = url.address(ServiceKind::File, &sources.host_suffixes)?;
+        let address = sources.address(ServiceKind::File, url).await?;
         shares::check_share(&address.container)?;
         let keep_dots = request.headers.flag("x-ms-source-allow-trailing-dot")?.unwrap_or_default();
         let path = names::existing_path(&address.object, keep_dots)?;

@@ -5,10 +5,13 @@
 
 mod support;
 
+use std::io::Write;
+use std::net::TcpStream;
+
 use lazuli_account::DEVELOPMENT_KEY;
 use lazuli_auth::sign;
 use lazuli_protocol::{Key, ServiceKind};
-use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, http};
+use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, http, read_reply};
 
 /// More than one step of a copy.
 const LENGTH: usize = 40 << 20;
@@ -111,6 +114,26 @@ fn blobs_and_files_are_copied_to_each_other() {
         send(&server, blob, "PUT", "/things/d", &format!("{from}\nx-ms-source-if-match: \"x\""), b"");
     let outcome = (refused.status, header(&refused, "x-ms-error-code"));
     assert_eq!(outcome, (400, Some("ConditionHeadersNotSupported")));
+}
+
+#[test]
+fn a_source_at_a_host_that_only_looks_like_an_accounts_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let blob = ServiceKind::Blob;
+    assert_eq!(send(&server, blob, "PUT", "/things?restype=container", "", b"").status, 201);
+    assert_eq!(send(&server, blob, "PUT", "/things/source", "x-ms-blob-type: BlockBlob", b"x").status, 201);
+    for host in ["lazuli.web.svc.cluster.local:10000", "lazuli.blob.svc.cluster.local:10000"] {
+        let head = format!(
+            "PUT /{ACCOUNT}/things/copy?{} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: 0\r\n\
+             x-ms-version: 2021-12-02\r\nx-ms-copy-source: http://{host}/{ACCOUNT}/things/source\r\n\r\n",
+            sas()
+        );
+        let mut stream = TcpStream::connect(server.address("blob")).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        let reply = read_reply(stream);
+        assert_eq!(reply.status, 202, "{host}: {}", reply.text());
+    }
 }
 
 #[test]

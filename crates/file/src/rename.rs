@@ -91,7 +91,7 @@ impl FileService {
     }
 
     /// Renames, once those who have something open let it. What was renamed, as it is now, and the directory it is in.
-    pub(crate) async fn rename_admitted(&self, rename: &Rename) -> Result<(Node, NodeId), Refusal> {
+    async fn rename_admitted(&self, rename: &Rename) -> Result<(Node, NodeId), Refusal> {
         let mut admission = self.opens.admission(rename.patience);
         loop {
             let renamed = self.carry_out(rename, &mut admission).await;
@@ -128,7 +128,12 @@ impl FileService {
         names::existing_path(&address.object, keeps_dots)
     }
 
-    async fn carry_out(&self, rename: &Rename, admission: &mut Admission) -> Result<(Node, NodeId), Refusal> {
+    /// Renames, if those who have something open let it now.
+    pub(crate) async fn carry_out(
+        &self,
+        rename: &Rename,
+        admission: &mut Admission,
+    ) -> Result<(Node, NodeId), Refusal> {
         let (space, is_directory) = (rename.space, rename.is_directory);
         let _turn = if is_directory { Some(self.turns.take(space).await) } else { None };
         let (source, sources) = rename.source.split_last().ok_or(ErrorCode::ResourceNotFound)?;

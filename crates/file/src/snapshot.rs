@@ -89,8 +89,7 @@ impl FileService {
         name: &str,
         metadata: &Metadata,
     ) -> Result<(Stamp, Share), Refusal> {
-        // What SMB clients have written by now is in it. Whoever renames a file may have this wait for other clients, so nobody
-        // else waits for it.
+        // What SMB clients have written by now is in it. That may take a while, so nobody else waits for it.
         let space = self.shares.get(account, name).await?.space;
         self.flush_some(Some(space), |_, _| true).await;
         // One at a time: whose row does not count is nobody's but a crash's.

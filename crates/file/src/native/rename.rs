@@ -13,7 +13,7 @@ use crate::FileService;
 use crate::children::At;
 use crate::names::{self, Name};
 use crate::opens::newest::Moment;
-use crate::opens::{FileKey, OpenId, Place};
+use crate::opens::{Admission, FileKey, OpenId, PATIENCE, Place};
 use crate::record::Node;
 use crate::rename::Rename;
 
@@ -29,32 +29,50 @@ impl FileService {
         let this = self.clone();
         // To its end: where the file is has to be known.
         let renamed = carry_through(async move {
-            let turn = this.turn(id.file).await;
-            let flushed = this.commit(&turn, Moment::Timer, None::<fn(&mut Node, &View<'_>)>).await;
-            let place = this.opens.place(id);
-            let (Ok(_), Some(place)) = (flushed, place) else { return Ok(Err(Failure::Closed)) };
-            let source = names::path(&place.path, true)?;
-            if source.is_empty() || target.is_empty() {
-                return Ok(Err(Failure::Denied));
+            let mut admission = this.opens.admission(PATIENCE);
+            loop {
+                let renamed = this.rename_in_turn(id, is_directory, &target, replace, &mut admission).await;
+                // Without the turn: whoever is waited for has nobody else wait.
+                if renamed.is_ok() || !this.again(&mut admission).await {
+                    return renamed;
+                }
             }
-            let parents = |path: &[Name]| path.split_last().map(|(_, parents)| parents.to_vec());
-            let parent = match (parents(&source), parents(&target)) {
-                (from, to) if from == to => Some(place.parent),
-                (_, to) => this.walk(id.file.space, &to.unwrap_or_default(), At::Now).await?,
-            };
-            // To put a name into a directory is to write to it, while nobody is about to delete it.
-            let file = parent.map(|node| FileKey { node, ..id.file });
-            let writes = ShareMode { access: FileAccess::WRITE, share: FileAccess::READ | FileAccess::WRITE };
-            if file.is_some_and(|file| !this.opens.fits(file, writes)) {
-                return Ok(Err(Failure::Sharing));
-            }
-            let path: Vec<_> = target.iter().map(|name| name.text.clone()).collect();
-            let rename = Rename::of_open(id.file, is_directory, source, target, replace);
-            let (node, parent) = this.rename_admitted(&rename).await?;
-            this.opens.moved(id.file, Place { parent, path: path.join("/") }, &node.name);
-            Ok(Ok(()))
         });
         renamed.await.map_err(|refusal| refused(refusal, replace))?
+    }
+
+    async fn rename_in_turn(
+        &self,
+        id: OpenId,
+        is_directory: bool,
+        target: &[Name],
+        replace: bool,
+        admission: &mut Admission,
+    ) -> Result<Result<(), Failure>, Refusal> {
+        let turn = self.turn(id.file).await;
+        let flushed = self.commit(&turn, Moment::Timer, None::<fn(&mut Node, &View<'_>)>).await;
+        let place = self.opens.place(id);
+        let (Ok(_), Some(place)) = (flushed, place) else { return Ok(Err(Failure::Closed)) };
+        let source = names::path(&place.path, true)?;
+        if source.is_empty() || target.is_empty() {
+            return Ok(Err(Failure::Denied));
+        }
+        let parents = |path: &[Name]| path.split_last().map(|(_, parents)| parents.to_vec());
+        let parent = match (parents(&source), parents(target)) {
+            (from, to) if from == to => Some(place.parent),
+            (_, to) => self.walk(id.file.space, &to.unwrap_or_default(), At::Now).await?,
+        };
+        // To put a name into a directory is to write to it, while nobody is about to delete it.
+        let file = parent.map(|node| FileKey { node, ..id.file });
+        let writes = ShareMode { access: FileAccess::WRITE, share: FileAccess::READ | FileAccess::WRITE };
+        if file.is_some_and(|file| !self.opens.fits(file, writes)) {
+            return Ok(Err(Failure::Sharing));
+        }
+        let path: Vec<_> = target.iter().map(|name| name.text.clone()).collect();
+        let rename = Rename::of_open(id.file, is_directory, source, target.to_vec(), replace);
+        let (node, parent) = self.carry_out(&rename, admission).await?;
+        self.opens.moved(id.file, Place { parent, path: path.join("/") }, &node.name);
+        Ok(Ok(()))
     }
 }
 

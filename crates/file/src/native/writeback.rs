@@ -433,8 +433,7 @@ impl FileService {
 
     /// After a request was refused by who has a file open: whether it is worth asking again.
     ///
-    /// Two who rename each other's files have a turn each and wait for the other's here, so this has an end. What is being
-    /// made durable goes on without it.
+    /// What is being made durable goes on without it if that takes too long.
     pub(crate) async fn again(&self, admission: &mut Admission) -> bool {
         let Some(file) = admission.flush() else { return admission.again().await };
         let flushed = timeout_at(admission.deadline(), self.flush_file(file, Moment::Asked)).await;

@@ -7,15 +7,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lazuli_concurrency::Caching;
 use lazuli_file::FileService;
 use lazuli_file::native::{Action, Disposition, Failure};
+use lazuli_file::opens::{CacheKey, CacheRequest};
 use lazuli_protocol::ServiceKind;
 use lazuli_store::interposed::{Between, Interposed};
 use lazuli_store::{Commit, CommitError, Partition, Store};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::native::{asks, connect, get, open, read};
+use crate::native::{asks, connect, create, get, open, read};
 use crate::support::{Server, make_file, names, write};
 
 /// Longer than anything takes that has an end.
@@ -137,6 +140,34 @@ async fn a_file_is_renamed_by_its_open_while_others_write_to_it() {
         server.service.close_open(one).await.unwrap();
     }
     assert!(came_between >= 1, "a rename reads the row");
+}
+
+#[tokio::test]
+async fn a_rename_that_waits_for_a_client_does_not_keep_others_from_the_file() {
+    let (server, _) = start(LONG).await;
+    make_file(&server, "to", 4).await;
+    let (one, two) = (open(&server, "from").await, open(&server, "from").await);
+    let (breaks, mut heard) = unbounded_channel();
+    let mut keeps = asks("to", Disposition::Open);
+    keeps.open.cache = CacheRequest::Lease { client: 1, key: 2, state: Caching::RWH };
+    keeps.open.breaks = Some(breaks);
+    let kept = create(&server, keeps).await.unwrap().opened;
+    assert_eq!(kept.caching, Caching::RWH);
+    let service = server.service.clone();
+    let renaming = tokio::spawn(async move { service.rename_open(one, "to", true).await });
+    let told = timeout(LONG, heard.recv()).await.unwrap().expect("it is in the way");
+    let written = server.service.write_at(two, 0, Bytes::from_static(b"then"), true);
+    assert_eq!(timeout(LONG / 4, written).await.expect("it has its turn"), Ok(()));
+    assert!(!renaming.is_finished());
+    // The client closes what it only kept.
+    assert_eq!(server.service.close_open(kept.id).await, Ok(None));
+    assert_eq!(told.key, CacheKey::Lease { client: 1, key: 2 });
+    assert_eq!(timeout(LONG, renaming).await.unwrap().unwrap(), Ok(()));
+    for id in [one, two] {
+        assert_eq!(server.service.close_open(id).await, Ok(None));
+    }
+    assert_eq!(get(&server, "to").await, b"then");
+    assert_eq!(names(&server, "").await, ["to"]);
 }
 
 #[tokio::test]

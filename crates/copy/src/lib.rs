@@ -61,7 +61,9 @@ impl CopySources {
     /// What a source in this server addresses. As at the front door, its host names an account only if there is one.
     pub async fn address(&self, kind: ServiceKind, url: &SourceUrl) -> Result<Address, Refusal> {
         match address::account_of_host(kind, url.host(), &self.host_suffixes) {
-            Some(account) if self.access.account(&account).await.is_err() => url.address_in_path(kind),
+            Some(account) if self.access.account(&account).await.is_err() => {
+                url.address_in_path(kind).or_else(|_| url.address(kind, &self.host_suffixes))
+            }
             _ => url.address(kind, &self.host_suffixes),
         }
     }

@@ -238,13 +238,19 @@ impl Pipeline {
         Ok(Target { address, query, account, version, operation })
     }
 
-    /// The host, if it may name an account: one that does not exist makes it a host like any other.
+    /// The host, unless it names an account that does not exist, and the path one that does: then it is a host like any
+    /// other, and says nothing.
     async fn naming_host<'a>(&'a self, uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str, Refusal> {
+        let accounts = &self.gate.accounts;
         let host = self.host_of(uri, headers);
-        match address::account_of_host(self.kind, host, &self.gate.host_suffixes) {
-            Some(account) if self.gate.accounts.account(&account).await?.is_none() => Ok(""),
-            _ => Ok(host),
+        let Some(named) = address::account_of_host(self.kind, host, &self.gate.host_suffixes) else {
+            return Ok(host);
+        };
+        if accounts.account(&named).await?.is_some() {
+            return Ok(host);
         }
+        let Some(named) = address::account_of_path(uri.path()) else { return Ok(host) };
+        Ok(if accounts.account(&named).await?.is_some() { "" } else { host })
     }
 
     /// The door for requests that this one carries.

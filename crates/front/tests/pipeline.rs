@@ -54,8 +54,10 @@ async fn a_host_names_an_account_only_if_there_is_one() {
         let reply = client.reply().await;
         assert_eq!((reply.status, reply.text()), (200, "a"), "{host}");
     }
-    client.send("GET /public/a HTTP/1.1\r\nHost: nobody.blob.localhost\r\n\r\n").await;
-    assert_eq!(client.reply().await.error_code(), "AuthenticationFailed");
+    for target in ["/public/a", "/"] {
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: nobody.blob.localhost\r\n\r\n")).await;
+        assert_eq!(client.reply().await.error_code(), "AuthenticationFailed");
+    }
 }
 
 #[tokio::test]

@@ -143,11 +143,19 @@ fn decode(text: &str) -> Result<String, Refusal> {
 }
 
 /// The account that a host names if it names one, in its website too. Whether there is such an account only the caller
-/// knows: if there is none, the host is just the name of a machine, `lazuli.web.svc.cluster.local`, and says nothing;
-/// [`Address::parse`] is to be given an empty one.
+/// knows: if there is none, but [one in the path](account_of_path), the host is just the name of a machine,
+/// `lazuli.web.svc.cluster.local`, and says nothing; [`Address::parse`] is to be given an empty one.
 pub fn account_of_host(service: ServiceKind, host: &str, suffixes: &[String]) -> Option<String> {
     let account = website_in_host(service, host).or_else(|| account_in_host(service, host, suffixes))?;
     Some(account.strip_suffix(SECONDARY).unwrap_or(&account).to_owned())
+}
+
+/// The account that a path names if the host names none.
+pub fn account_of_path(path: &str) -> Option<String> {
+    let first = path.strip_prefix('/')?.split('/').next()?;
+    let account = query::decode(first)?;
+    let account = account.strip_suffix(SECONDARY).unwrap_or(&account);
+    names::is_account(account).then(|| account.to_owned())
 }
 
 /// The account that a host names, perhaps with `-secondary`.
@@ -283,6 +291,21 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(account_of_host(Blob, host, &suffixes).as_deref(), account, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_path_may_name_an_account() {
+        for (path, account) in [
+            ("/dev1", Some("dev1")),
+            ("/dev1/c/b", Some("dev1")),
+            ("/d%65v1-secondary/c", Some("dev1")),
+            ("/index.html", None),
+            ("/%zz/c", None),
+            ("/", None),
+            ("", None),
+        ] {
+            assert_eq!(account_of_path(path).as_deref(), account, "{path}");
         }
     }
 

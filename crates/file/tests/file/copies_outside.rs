@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use lazuli_concurrency::FileAccess;
+use lazuli_concurrency::{Caching, FileAccess};
+use lazuli_file::opens::CacheRequest;
 use lazuli_testing::Reply;
 use lazuli_testing::web::{Page, Web};
+use tokio::sync::mpsc::unbounded_channel;
 
 use crate::opens::{open, request};
 use crate::support::{Server, make_file, start};
@@ -128,6 +130,24 @@ async fn nothing_else_is_done_to_the_target_of_a_pending_copy() {
     assert_eq!(copied(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
     server.put(&abort("copy", &begun), ABORT, "").await.refused(409, "NoPendingCopyOperation");
     server.delete("/docs/copy", "").await.expect(202);
+}
+
+#[tokio::test]
+async fn who_has_read_the_target_of_a_pending_copy_is_told_when_it_is_done() {
+    let (web, server) = served(stalling(1000)).await;
+    copy(&server, &web, "copy", "").await.expect(202);
+    let (breaks, mut heard) = unbounded_channel();
+    let mut reads = request(FileAccess::READ, FileAccess::ALL);
+    reads.cache = CacheRequest::Lease { client: 1, key: 2, state: Caching::R };
+    reads.breaks = Some(breaks);
+    let reads = open(&server, "copy", reads).await.unwrap();
+    assert_eq!(server.service.opens().opened(reads).unwrap().caching, Caching::R);
+    assert!(heard.try_recv().is_err());
+    web.release().await;
+    let told = tokio::time::timeout(Duration::from_secs(20), heard.recv()).await.expect("it is told");
+    assert_eq!(told.map(|told| told.to), Some(Caching::NONE));
+    assert_eq!(head(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
+    server.service.close(reads).await.unwrap();
 }
 
 #[tokio::test]

@@ -107,8 +107,8 @@ impl EngineClock {
     pub(crate) fn raise(&self, ceiling: Timestamp) {
         self.ceiling.fetch_max(ceiling.ticks(), Ordering::SeqCst);
         self.asked.store(false, Ordering::SeqCst);
-        self.overdue.store(false, Ordering::SeqCst);
         let _held = self.raised.0.lock();
+        self.overdue.store(false, Ordering::SeqCst);
         self.raised.1.notify_all();
     }
 
@@ -139,7 +139,9 @@ impl EngineClock {
         let mut held = self.raised.0.lock();
         while wanted >= self.ceiling.load(Ordering::SeqCst) && !self.stopped.load(Ordering::SeqCst) {
             if self.raised.1.wait_until(&mut held, deadline).timed_out() {
-                self.overdue.store(true, Ordering::SeqCst);
+                // Unless it came in the last moment.
+                let is_overdue = wanted >= self.ceiling.load(Ordering::SeqCst);
+                self.overdue.store(is_overdue, Ordering::SeqCst);
                 return;
             }
             // The ceiling that was raised may have been asked for a smaller time.

@@ -76,6 +76,11 @@ impl Appender {
         self.in_flight.first().copied().unwrap_or_else(|| self.next())
     }
 
+    /// Whether a frame is being written.
+    pub(crate) fn is_writing(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
     /// Gives back the room that is left, when the process ends.
     pub(crate) fn trim(&self) {
         if let Some(active) = &self.active

@@ -78,9 +78,13 @@ impl GroupSync {
         if done.calls >= call { Ok(()) } else { Err(Error::Stopped) }
     }
 
-    /// Runs a round on this thread, unless one is running. Blocks. Whoever calls [`sync`](Self::sync) next finds that what
+    /// Runs a round on this thread, unless one is running or others are about to need one: who is first would wait for
+    /// theirs, too. Blocks. Whoever calls [`sync`](Self::sync) next finds that what
     /// was noted before is durable, or is served by another round, or learns that this one failed.
     pub(crate) fn sync_here(shared: Arc<Shared>) {
+        if shared.appender.lock().is_writing() {
+            return;
+        }
         {
             let mut state = shared.sync.state.lock();
             if state.running || state.dirty.is_empty() {

@@ -145,11 +145,14 @@ impl Committer {
         if outcome.is_ok() {
             self.apply(group);
         }
-        for (Job { answer, .. }, judged) in jobs.into_iter().zip(judged) {
+        let is_decided = !matches!(outcome, Err(CommitError::Unknown | CommitError::Stopped));
+        for (Job { work, answer, .. }, judged) in jobs.into_iter().zip(judged) {
             if let Some(answer) = answer {
-                // A refusal was judged beside commits that did not become durable: it is as void as they are.
+                // A refusal was judged beside commits that did not become durable: it is as void as they are. But who
+                // only waits for them to be decided has what he wants.
+                let only_waits = matches!(work, Work::Republish) && is_decided;
                 // Whoever waited may have gone away.
-                let _ = answer.send(outcome.and(judged));
+                let _ = answer.send(if only_waits { judged } else { outcome.and(judged) });
             }
         }
     }
@@ -397,22 +400,18 @@ impl Committer {
         if group.operations.is_empty() {
             return Ok(());
         }
-        match self.log.append(&mut group.encode()) {
+        let appended = self.log.append(&mut group.encode());
+        if appended.is_err() && group.ceiling.is_some() {
+            self.shared.clock.refused();
+        }
+        match appended {
             Ok(()) => Ok(()),
-            Err(AppendError::Full) => {
-                if group.ceiling.is_some() {
-                    self.shared.clock.refused();
-                }
-                Err(CommitError::Full)
-            }
+            Err(AppendError::Full) => Err(CommitError::Full),
+            Err(AppendError::TooLarge) => Err(CommitError::TooLarge),
             Err(AppendError::Short(error)) => {
                 tracing::warn!(%error, "the log cannot be continued for now");
-                if group.ceiling.is_some() {
-                    self.shared.clock.refused();
-                }
                 Err(CommitError::Busy)
             }
-            Err(AppendError::TooLarge) => Err(CommitError::TooLarge),
             Err(AppendError::Broken(error)) => {
                 self.shared.stop("the log could not be written", &error);
                 Err(CommitError::Unknown)

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use rustix::io::Errno;
+
 /// Bytes in one extent at most.
 pub const MAX_EXTENT_BYTES: usize = 8 << 20;
 
@@ -100,20 +102,28 @@ pub enum Error {
     /// The system refused a read, or to make or extend a file. Nothing is in doubt.
     #[error("I/O: {0}")]
     Io(String),
-    /// A sweep could not start or finish because of others at work. Nothing was freed; try again later.
+    /// A sweep could not start or finish because of others at work, or there was no file descriptor or memory left for
+    /// whatever it was. Nothing was freed or stored; try again later.
     #[error("busy: {0}")]
     Busy(&'static str),
 }
 
 impl From<std::io::Error> for Error {
     fn from(e: std::io::Error) -> Self {
-        Self::Io(e.to_string())
+        match Errno::from_io_error(&e) {
+            Some(errno) => errno.into(),
+            None => Self::Io(e.to_string()),
+        }
     }
 }
 
-impl From<rustix::io::Errno> for Error {
-    fn from(e: rustix::io::Errno) -> Self {
-        Self::Io(e.to_string())
+impl From<Errno> for Error {
+    fn from(e: Errno) -> Self {
+        match e {
+            Errno::MFILE | Errno::NFILE => Self::Busy("too many open files"),
+            Errno::NOMEM => Self::Busy("no memory left"),
+            e => Self::Io(e.to_string()),
+        }
     }
 }
 
@@ -143,5 +153,14 @@ mod tests {
             let extent = ExtentRef { id: ExtentId::new(1, 1), length, crc: 0 };
             assert_eq!(ExtentRef::decode(&extent.encode()), None);
         }
+    }
+
+    #[test]
+    fn what_the_process_is_short_of_for_now_is_no_failure_of_the_disk() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            assert!(matches!(Error::from(errno), Error::Busy(_)), "{errno}");
+            assert!(matches!(Error::from(std::io::Error::from(errno)), Error::Busy(_)), "{errno}");
+        }
+        assert!(matches!(Error::from(Errno::IO), Error::Io(_)));
     }
 }

@@ -379,6 +379,7 @@ pub(crate) fn unreadable(error: lazuli_extents::Error) -> Refusal {
         lazuli_extents::Error::Full => {
             Refusal::new(ErrorCode::ServerBusy).message("There is no space left on the server.")
         }
+        lazuli_extents::Error::Busy(_) => ErrorCode::ServerBusy.into(),
         _ => ErrorCode::InternalError.into(),
     }
 }

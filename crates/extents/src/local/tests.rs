@@ -220,10 +220,9 @@ async fn a_file_that_cannot_be_made_or_extended_is_no_reason_to_stop() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
-    for round in 0..2 {
-        fail(&extents, (Call::Allocate, Errno::NOMEM));
-        let refused = put(&extents, &writer, 1, 5 << 20).await;
-        assert!(matches!(refused, Err(Error::Io(_))), "{refused:?}");
+    for (round, errno) in [(0, Errno::NOMEM), (1, Errno::PERM)] {
+        fail(&extents, (Call::Allocate, errno));
+        assert_eq!(put(&extents, &writer, 1, 5 << 20).await, Err(errno.into()));
         fail(&extents, None);
         let extent = put(&extents, &writer, round, 5 << 20).await.unwrap();
         extents.sync().await.unwrap();

@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
-use lazuli_copy::{Copies, Destination, Outside, PendingCopy};
+use lazuli_copy::{Copies, Destination, Outside, PendingCopy, persist};
 use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{Accounts, ErrorCode, Refusal};
 use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId};
@@ -122,6 +122,12 @@ impl Destination for BlobService {
         Ok(Some(Fetched { sink, _writer: writer }))
     }
 
+    async fn is_wanted(&self, space: SpaceId, copy: &PendingCopy<CopyTarget>) -> Result<bool, Refusal> {
+        let set = self.read(&keys::blob(space, &copy.target.blob), &Reads::key(keys::BASE)).await?;
+        let blob = record::blob(set.rows.first().and_then(Option::as_ref))?;
+        Ok(waiting(blob, copy.id).is_some())
+    }
+
     async fn push(&self, fetched: &mut Fetched, bytes: Bytes) -> Result<(), Refusal> {
         fetched.sink.push(bytes).await
     }
@@ -147,14 +153,16 @@ impl Destination for BlobService {
             Err(refusal) => (Err(refusal), None),
         };
         let partition = keys::blob(space, &copy.target.blob);
-        let ended = self.transact(&partition, Reads::key(keys::BASE), |view| {
-            let Some(mut blob) = waiting(record::blob(view.row(&keys::BASE))?, copy.id) else {
-                return Ok(Decision::Answer(false));
-            };
-            end(&mut blob, &outcome, view.now);
-            blob.touch(view.stamp, view.now);
-            let put = Mutation::Put(keys::BASE, blob.encode()?);
-            Ok(Decision::Write(Change::of([put]), true))
+        let ended = persist(Self::GONE, || {
+            self.transact(&partition, Reads::key(keys::BASE), |view| {
+                let Some(mut blob) = waiting(record::blob(view.row(&keys::BASE))?, copy.id) else {
+                    return Ok(Decision::Answer(false));
+                };
+                end(&mut blob, &outcome, view.now);
+                blob.touch(view.stamp, view.now);
+                let put = Mutation::Put(keys::BASE, blob.encode()?);
+                Ok(Decision::Write(Change::of([put]), true))
+            })
         });
         let stored = ended.await?;
         if let (false, Ok(stored)) = (stored, &outcome) {

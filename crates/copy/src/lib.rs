@@ -10,6 +10,7 @@
 mod neighbour;
 mod outside;
 mod pending;
+mod running;
 mod sparse;
 mod state;
 mod url;
@@ -31,6 +32,7 @@ use outside::Via;
 pub use neighbour::Neighbours;
 pub use outside::{Feed, Outside, Seen, feed};
 pub use pending::{Copies, Destination, PendingCopy};
+pub use running::persist;
 pub use sparse::{Encrypt, Sparse};
 pub use state::{CopyState, CopyStatus};
 pub use url::SourceUrl;

@@ -3,13 +3,14 @@
 //! The target says that its copy is pending, and a task fetches the source and puts it there in one commit. A row of the
 //! target's space says that a copy may be under way; it is written before the target changes and removed after the copy
 //! has ended, so that a restart finds every copy that is pending and goes on with it. Bytes fetched before the restart
-//! are fetched again: nothing referred to them.
+//! are fetched again: nothing referred to them. So does the restoring of a space that was closed meanwhile.
 //!
 //! A task that finds its target no longer waiting for it (aborted, deleted) ends without a trace. What a target is, and
 //! how it is changed, is known to the service that it is of: its [`Destination`].
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -26,11 +27,19 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 
+use crate::running::{Claim, FIRST_PAUSE, Running, persist};
 use crate::{CopySources, Outside, Seen};
 
 /// Copies that fetch at the same time; others wait.
 const AT_ONCE: usize = 16;
+/// Copies that fetch beside these because hardly anything comes: they cost little, and must not keep the others waiting.
+const SLOW_AT_ONCE: usize = 256;
+/// Fewer bytes than this between two looks is hardly anything.
+const SLOW: u64 = 1 << 20;
+/// How often a copy looks whether it is still wanted, and in time.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Copies that are pending at the same time.
 const MAX_PENDING: usize = 10_000;
 /// How long a copy may be pending.
@@ -64,6 +73,9 @@ pub trait Destination: Clone + Send + Sync + 'static {
         copy: &PendingCopy<Self::Target>,
     ) -> Result<Option<Self::Sink>, Refusal>;
 
+    /// Whether the target still waits for the copy.
+    async fn is_wanted(&self, space: SpaceId, copy: &PendingCopy<Self::Target>) -> Result<bool, Refusal>;
+
     /// Takes the next bytes.
     async fn push(&self, sink: &mut Self::Sink, bytes: Bytes) -> Result<(), Refusal>;
 
@@ -75,7 +87,7 @@ pub trait Destination: Clone + Send + Sync + 'static {
         copied: u64,
     ) -> Result<bool, Refusal>;
 
-    /// Stores the end of a copy, if the target still waits for it.
+    /// Stores the end of a copy, if the target still waits for it. Tries again, see [`persist`].
     async fn end(
         &self,
         space: SpaceId,
@@ -112,23 +124,24 @@ pub struct Copies {
     sources: Option<CopySources>,
     pending: Arc<Semaphore>,
     slots: Semaphore,
+    slow: Semaphore,
     tasks: Mutex<JoinSet<()>>,
-    /// When this came to be: what is older was begun by another.
-    since: Timestamp,
+    running: Arc<Running>,
 }
 
 impl Copies {
     /// No copy yet. Their rows are in the partition `rows` of the space that each goes to.
     pub fn new(store: Arc<dyn Store>, rows: &'static [u8], sources: Option<CopySources>) -> Self {
         Self {
-            since: store.now(),
             store,
             gate: Gate::default(),
             rows,
             sources,
             pending: Arc::new(Semaphore::new(MAX_PENDING)),
             slots: Semaphore::new(AT_ONCE),
+            slow: Semaphore::new(SLOW_AT_ONCE),
             tasks: Mutex::default(),
+            running: Arc::default(),
         }
     }
 
@@ -158,16 +171,25 @@ impl Copies {
             version: outside.version,
             started: self.store.now(),
         };
+        // Before the row is there, or somebody else may find it and go on with what has not begun.
+        let claim = self.running.claim(space, id).ok_or(ErrorCode::ServerBusy)?;
         let row = Mutation::Put(Bytes::copy_from_slice(&id), record::encode(&copy)?);
         self.write::<D>(space, row).await?;
         let runtime = Handle::current();
-        let _task = Begun { destination, runtime, task: Some((space, copy, permit)) };
+        let _task = Begun { destination, runtime, task: Some((space, copy, claim, permit)) };
         replace.await
     }
 
     /// Goes on with the copies that were pending when the server stopped. To be called once, after the start.
     pub async fn resume<D: Destination>(&self, destination: &D) {
         if let Err(refusal) = self.try_resume(destination).await {
+            tracing::error!(%refusal, "pending copies cannot be found");
+        }
+    }
+
+    /// Goes on with the copies to one space that nobody looks after. To be called when it was opened again.
+    pub async fn resume_in<D: Destination>(&self, destination: &D, space: SpaceId) {
+        if let Err(refusal) = self.try_resume_in(destination, space).await {
             tracing::error!(%refusal, "pending copies cannot be found");
         }
     }
@@ -196,13 +218,14 @@ impl Copies {
         destination: &D,
         space: SpaceId,
         copy: PendingCopy<D::Target>,
+        claim: Claim,
         permit: Option<OwnedSemaphorePermit>,
     ) {
         let destination = destination.clone();
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         let task = async move {
-            run(&destination, space, &copy).await;
+            run(&destination, space, &copy, claim).await;
             drop(permit);
         };
         tasks.spawn_on(task, runtime);
@@ -213,7 +236,7 @@ impl Copies {
         loop {
             let (spaces, next) = destination.spaces(from).await?;
             for space in spaces {
-                self.resume_in(destination, space).await?;
+                self.try_resume_in(destination, space).await?;
             }
             if next.is_none() {
                 return Ok(());
@@ -222,18 +245,20 @@ impl Copies {
         }
     }
 
-    /// Goes on with the copies to one space.
-    async fn resume_in<D: Destination>(&self, destination: &D, space: SpaceId) -> Result<(), Refusal> {
+    async fn try_resume_in<D: Destination>(&self, destination: &D, space: SpaceId) -> Result<(), Refusal> {
         let partition = self.rows(space);
         let mut range = prefix_range(&[]);
         loop {
             let reads = Reads::default().and_range(range.clone(), SCAN_ROWS);
             let set = self.store.read(&partition, &reads).await.map_err(unreadable)?;
+            if set.space.is_none_or(|space| !space.open) {
+                return Ok(());
+            }
             let Some(scanned) = set.ranges.into_iter().next() else { return Ok(()) };
             for row in &scanned.rows {
                 let copy: PendingCopy<D::Target> = record::decode(&row.value)?;
-                if copy.started < self.since {
-                    self.spawn(&Handle::current(), destination, space, copy, None);
+                if let Some(claim) = self.running.claim(space, copy.id) {
+                    self.spawn(&Handle::current(), destination, space, copy, claim, None);
                 }
             }
             if !scanned.more {
@@ -249,65 +274,114 @@ impl Copies {
 struct Begun<'a, D: Destination> {
     destination: &'a D,
     runtime: Handle,
-    task: Option<(SpaceId, PendingCopy<D::Target>, OwnedSemaphorePermit)>,
+    task: Option<(SpaceId, PendingCopy<D::Target>, Claim, OwnedSemaphorePermit)>,
 }
 
 impl<D: Destination> Drop for Begun<'_, D> {
     fn drop(&mut self) {
-        if let Some((space, copy, permit)) = self.task.take() {
+        if let Some((space, copy, claim, permit)) = self.task.take() {
             let copies = self.destination.copies();
-            copies.spawn(&self.runtime, self.destination, space, copy, Some(permit));
+            copies.spawn(&self.runtime, self.destination, space, copy, claim, Some(permit));
         }
     }
 }
 
 /// Carries out a copy to its end, whichever it is.
-async fn run<D: Destination>(destination: &D, space: SpaceId, copy: &PendingCopy<D::Target>) {
-    let copies = destination.copies();
-    // Never closed, so always there in the end.
-    let _slot = copies.slots.acquire().await;
-    let ended = match fetch(destination, space, copy).await {
-        Ok(None) => Ok(()),
-        Ok(Some(sink)) => destination.end(space, copy, Ok(sink)).await,
-        Err(refusal) => destination.end(space, copy, Err(refusal)).await,
-    };
-    let forgotten = match ended {
-        Ok(()) => copies.write::<D>(space, Mutation::Delete(Bytes::copy_from_slice(&copy.id))).await,
-        Err(refusal) => Err(refusal),
-    };
-    match forgotten {
-        Err(refusal) if refusal.code() != D::GONE => {
+async fn run<D: Destination>(destination: &D, space: SpaceId, copy: &PendingCopy<D::Target>, claim: Claim) {
+    let ended = carry_out(destination, space, copy).await;
+    drop(claim);
+    match ended {
+        Ok(()) => {}
+        Err(refusal) if refusal.code() == D::GONE => {
+            // If the space was restored just now, whoever did so took it that the copy was still looked after.
+            tokio::time::sleep(FIRST_PAUSE).await;
+            destination.copies().resume_in(destination, space).await;
+        }
+        Err(refusal) => {
             tracing::warn!(%refusal, "the end of a copy is not stored; the next start goes on with it");
         }
-        _ => {}
     }
 }
 
-/// Fetches the source. None if the target does not wait for it any more.
+async fn carry_out<D: Destination>(
+    destination: &D,
+    space: SpaceId,
+    copy: &PendingCopy<D::Target>,
+) -> Result<(), Refusal> {
+    let copies = destination.copies();
+    match fetch(destination, space, copy).await {
+        Ok(sink) => destination.end(space, copy, Ok(sink)).await?,
+        Err(Stopped::Unwanted) => {}
+        Err(Stopped::Gone) => return Err(D::GONE.into()),
+        Err(Stopped::Failed(refusal)) => destination.end(space, copy, Err(refusal)).await?,
+    }
+    let row = Mutation::Delete(Bytes::copy_from_slice(&copy.id));
+    persist(D::GONE, || copies.write::<D>(space, row.clone())).await
+}
+
+/// Why not all of a source came.
+enum Stopped {
+    /// The target does not wait for it any more.
+    Unwanted,
+    /// The space of the target is closed. It may be opened again.
+    Gone,
+    Failed(Refusal),
+}
+
+impl From<Refusal> for Stopped {
+    fn from(refusal: Refusal) -> Self {
+        Self::Failed(refusal)
+    }
+}
+
+impl Stopped {
+    /// What a refusal of the destination means.
+    fn by<D: Destination>(refusal: Refusal) -> Self {
+        if refusal.code() == D::GONE { Self::Gone } else { Self::Failed(refusal) }
+    }
+}
+
+/// Fetches the source.
 async fn fetch<D: Destination>(
     destination: &D,
     space: SpaceId,
     copy: &PendingCopy<D::Target>,
-) -> Result<Option<D::Sink>, Refusal> {
+) -> Result<D::Sink, Stopped> {
     let copies = destination.copies();
-    let Some(mut sink) = destination.open(space, copy).await? else { return Ok(None) };
+    // Never closed, so always there in the end.
+    let mut _slot = copies.slots.acquire().await;
+    let opened = destination.open(space, copy).await.map_err(Stopped::by::<D>)?;
+    let mut sink = opened.ok_or(Stopped::Unwanted)?;
     let outside = copies.sources()?.again(copy).await?;
     let mut body = outside.body(0..outside.length());
     let (mut copied, mut noted) = (0, 0);
     loop {
         if copies.store.now() > copy.started.saturating_add(MAX_TIME) {
             let refusal = Refusal::new(ErrorCode::OperationTimedOut);
-            return Err(refusal.message("The copy took longer than two weeks."));
+            return Err(refusal.message("The copy took longer than two weeks.").into());
         }
+        let (before, look_up) = (copied, Instant::now() + LOOK_EVERY);
         while copied - noted < PROGRESS {
-            let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await else { return Ok(Some(sink)) };
+            let frame = timeout_at(look_up, poll_fn(|cx| body.as_mut().poll_frame(cx)));
+            let Ok(frame) = frame.await else { break };
+            let Some(frame) = frame else { return Ok(sink) };
             let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() else { continue };
             copied += bytes.len() as u64;
-            destination.push(&mut sink, bytes).await?;
+            destination.push(&mut sink, bytes).await.map_err(Stopped::by::<D>)?;
         }
-        if !destination.note(space, copy, copied).await? {
-            return Ok(None);
+        let is_wanted = if copied - noted < PROGRESS {
+            if copied - before < SLOW
+                && let Ok(slow) = copies.slow.try_acquire()
+            {
+                _slot = Ok(slow);
+            }
+            destination.is_wanted(space, copy).await
+        } else {
+            noted = copied;
+            destination.note(space, copy, copied).await
+        };
+        if !is_wanted.map_err(Stopped::by::<D>)? {
+            return Err(Stopped::Unwanted);
         }
-        noted = copied;
     }
 }

@@ -4,7 +4,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lazuli_copy::{Copies, Destination, PendingCopy, Sparse};
+use lazuli_copy::{Copies, Destination, PendingCopy, Sparse, persist};
 use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{Change, Decision, SpaceId, View};
@@ -98,6 +98,15 @@ impl Destination for FileService {
     }
 
     async fn open(&self, space: SpaceId, copy: &PendingCopy<CopyTarget>) -> Result<Option<Fetched>, Refusal> {
+        if !self.is_wanted(space, copy).await? {
+            return Ok(None);
+        }
+        let writer = self.extents.pins().writer();
+        let content = Sparse::new(&self.extents, &writer, copy.seen.length, None);
+        Ok(Some(Fetched { content, _writer: writer }))
+    }
+
+    async fn is_wanted(&self, space: SpaceId, copy: &PendingCopy<CopyTarget>) -> Result<bool, Refusal> {
         let spot = copy.target.spot(space);
         let (partition, reads) = (spot.partition(), children::reads_to_change(&spot.name));
         let is_waiting = self.transact(&partition, reads, |view| {
@@ -109,12 +118,7 @@ impl Destination for FileService {
                 None => Decision::Write(Change::default(), false),
             })
         });
-        if !is_waiting.await? {
-            return Ok(None);
-        }
-        let writer = self.extents.pins().writer();
-        let content = Sparse::new(&self.extents, &writer, copy.seen.length, None);
-        Ok(Some(Fetched { content, _writer: writer }))
+        is_waiting.await
     }
 
     async fn push(&self, fetched: &mut Fetched, bytes: Bytes) -> Result<(), Refusal> {
@@ -146,18 +150,20 @@ impl Destination for FileService {
             Ok(Fetched { content, _writer }) => (self.fetched(content).await, Some(_writer)),
             Err(refusal) => (Err(refusal), None),
         };
-        let ended = self.change_waiting(space, copy, |file, view| {
-            let Some(state) = &mut file.copy else { return };
-            match &outcome {
-                Ok(content) => {
-                    state.succeed(view.now);
-                    file.content = content.clone();
+        let ended = persist(Self::GONE, || {
+            self.change_waiting(space, copy, |file, view| {
+                let Some(state) = &mut file.copy else { return };
+                match &outcome {
+                    Ok(content) => {
+                        state.succeed(view.now);
+                        file.content = content.clone();
+                    }
+                    Err(refusal) => {
+                        state.fail(refusal, view.now);
+                        file.content = Content::empty();
+                    }
                 }
-                Err(refusal) => {
-                    state.fail(refusal, view.now);
-                    file.content = Content::empty();
-                }
-            }
+            })
         });
         match (ended.await?, &outcome) {
             // Whoever has it open has read what was there until now.

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Lease, LeaseId, Stamp};
-use lazuli_generations::Removal;
+use lazuli_generations::{Removal, carry_through};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, names};
 
 use super::check_new_name;
@@ -41,14 +41,23 @@ impl BlobService {
                 .message("A container is restored under the name that it had."));
         }
         let deleted = parse_version(version).ok_or_else(nothing_to_restore)?;
-        let restored = self.containers.restore(request.account, &request.container, deleted, |kept, view| {
-            let mut container: Container = kept.ok_or_else(nothing_to_restore)?;
-            match container.deleted.take() {
-                Some(deleted) if deleted.until > view.now => Ok(container),
-                _ => Err(nothing_to_restore()),
+        let this = self.clone();
+        let restored = async move {
+            let (account, name) = (request.account, &request.container);
+            let restored = this.containers.restore(account.clone(), name, deleted, |kept, view| {
+                let mut container: Container = kept.ok_or_else(nothing_to_restore)?;
+                match container.deleted.take() {
+                    Some(deleted) if deleted.until > view.now => Ok(container),
+                    _ => Err(nothing_to_restore()),
+                }
+            });
+            restored.await?;
+            if let Ok(Some(container)) = this.containers.find(&account, name).await {
+                this.copies.resume_in(&this, container.space).await;
             }
-        });
-        restored.await?;
+            Ok(())
+        };
+        carry_through(restored).await?;
         Ok(Response::empty(StatusCode::CREATED))
     }
 

@@ -402,3 +402,71 @@ async fn a_client_that_goes_away_leaves_no_copy_that_nobody_looks_after() {
     }
     assert!(begun > 0);
 }
+
+#[tokio::test]
+async fn a_copy_to_a_container_that_is_deleted_meanwhile_goes_on_when_it_is_restored() {
+    // What the copy meets: a container that is deleted for a moment; until the copy was to end; over a restart.
+    for (round, (ends_while_deleted, restarts)) in
+        [(false, false), (true, false), (false, true)].into_iter().enumerate()
+    {
+        let mut page = Page::new(bytes(200_000));
+        page.stalls = true;
+        let (web, mut server) = served(page).await;
+        server.set(Setting::ContainerSoftDelete(Some(7))).await;
+        server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
+        while web.requests.lock().await.len() < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        server.delete("/things?restype=container", "").await.expect(202);
+        if ends_while_deleted {
+            web.release().await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        if restarts {
+            server = server.restart().await;
+        }
+        let restore = TestServer::restore("things", &server.deleted_version().await);
+        server.put("/things?restype=container&comp=undelete", &restore, "").await.expect(201);
+        web.release().await;
+        let head = server.copied("/things/copy").await;
+        assert_eq!(head.header("x-ms-copy-status"), Some("success"), "{round}");
+        assert!(server.get("/things/copy", "").await.body == bytes(200_000));
+    }
+}
+
+#[tokio::test]
+async fn a_copy_whose_end_the_store_is_too_busy_for_ends_later() {
+    let mut page = Page::new(bytes(200_000));
+    page.stalls = true;
+    let (web, server) = served(page).await;
+    server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
+    while web.requests.lock().await.len() < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    server.watched.between.refuse_commits(2);
+    web.release().await;
+    assert_eq!(server.copied("/things/copy").await.header("x-ms-copy-status"), Some("success"));
+    assert!(server.get("/things/copy", "").await.body == bytes(200_000));
+}
+
+#[tokio::test]
+async fn slow_sources_keep_no_other_copy_waiting_and_end_when_their_time_is_over() {
+    let mut page = Page::new("hello");
+    page.stalls = true;
+    let (slow, fast) = (Web::serve(page).await, Web::serve(Page::new("world")).await);
+    let server = start_allowing(&[&slow.allowed(), &fast.allowed()]).await;
+    server.create_container("things").await;
+    // As many as fetch at once.
+    for n in 0..16 {
+        server.copy_from(&slow.url(), &format!("/things/slow{n}"), "").await.expect(202);
+    }
+    server.copy_from(&fast.url(), "/things/fast", "").await.expect(202);
+    assert_eq!(server.copied("/things/fast").await.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(server.get("/things/fast", "").await.text(), "world");
+    let head = server.head("/things/slow0", "").await;
+    assert_eq!(head.header("x-ms-copy-status"), Some("pending"));
+    server.advance(14 * 86_400 + 1);
+    let head = server.copied("/things/slow0").await;
+    assert_eq!(head.header("x-ms-copy-status"), Some("failed"));
+    assert!(head.header("x-ms-copy-status-description").unwrap().contains("OperationTimedOut"));
+}

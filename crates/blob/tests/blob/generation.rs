@@ -45,13 +45,13 @@ impl TestServer {
     }
 
     /// The version of the only deleted container.
-    async fn deleted_version(&self) -> String {
+    pub(crate) async fn deleted_version(&self) -> String {
         let list = self.get("/?comp=list&include=deleted", "").await.expect(200);
         let (_, rest) = list.text().split_once("<Version>").unwrap();
         rest.split_once('<').unwrap().0.to_owned()
     }
 
-    fn restore(name: &str, version: &str) -> String {
+    pub(crate) fn restore(name: &str, version: &str) -> String {
         format!("x-ms-deleted-container-name: {name}\nx-ms-deleted-container-version: {version}")
     }
 }

@@ -16,6 +16,7 @@ pub(crate) struct Watch {
     held: Mutex<Option<Arc<Hold>>>,
     dying: Mutex<Option<Arc<Dying>>>,
     busy: AtomicBool,
+    busy_commits: AtomicUsize,
     before_commit: Mutex<Option<(usize, Act)>>,
 }
 
@@ -39,6 +40,11 @@ impl Watch {
     /// Refuses the next change of a space's header, and only that one.
     pub(crate) fn refuse_next(&self) {
         self.busy.store(true, Ordering::SeqCst);
+    }
+
+    /// Refuses so many of the next commits to blobs.
+    pub(crate) fn refuse_commits(&self, commits: usize) {
+        self.busy_commits.store(commits, Ordering::SeqCst);
     }
 
     /// Does something between the next rule and its commit.
@@ -109,6 +115,11 @@ impl Between for Watch {
     ) -> Result<(), CommitError> {
         if let Some(act) = self.act() {
             act();
+        }
+        let take = |left: usize| left.checked_sub(1);
+        let is_blob = partition.space != SpaceId::ROOT && partition.key.starts_with(b"b");
+        if is_blob && self.busy_commits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+            return Err(CommitError::Busy);
         }
         let dying = self.dying.lock().unwrap().clone();
         match dying {

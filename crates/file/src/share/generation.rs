@@ -5,7 +5,7 @@
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Lease, LeaseId, LeaseStatus, Stamp, Timestamp};
-use lazuli_generations::{Removal, keys};
+use lazuli_generations::{Removal, carry_through, keys};
 use lazuli_protocol::lease::{Leased, lease_id};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, ServiceKind, names};
 use lazuli_store::{Reads, View};
@@ -77,16 +77,22 @@ impl FileService {
             return Err(refusal.message("A share is restored under the name that it had."));
         }
         let deleted = parse_version(version).ok_or(ErrorCode::ShareNotFound)?;
-        let restored = self.shares.restore(request.account.clone(), name, deleted, |kept, view| {
-            let mut share: Share = kept.ok_or(ErrorCode::ShareNotFound)?;
-            match share.deleted.take() {
-                Some(deleted) if deleted.until > view.now => Ok(share),
-                _ => Err(ErrorCode::ShareNotFound.into()),
-            }
-        });
-        restored.await?;
-        self.kept.arises(None);
-        let share = self.share(&request.account, &request.container).await?;
+        let (this, account, name) = (self.clone(), request.account.clone(), name.to_owned());
+        let restored = async move {
+            let restored = this.shares.restore(account.clone(), &name, deleted, |kept, view| {
+                let mut share: Share = kept.ok_or(ErrorCode::ShareNotFound)?;
+                match share.deleted.take() {
+                    Some(deleted) if deleted.until > view.now => Ok(share),
+                    _ => Err(ErrorCode::ShareNotFound.into()),
+                }
+            });
+            restored.await?;
+            this.kept.arises(None);
+            let share = this.share(&account, &name).await?;
+            this.copies.resume_in(&this, share.space).await;
+            Ok(share)
+        };
+        let share = carry_through(restored).await?;
         Ok(written(StatusCode::CREATED, &share))
     }
 }

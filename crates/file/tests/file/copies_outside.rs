@@ -9,6 +9,7 @@ use lazuli_testing::web::{Page, Web};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::opens::{open, request};
+use crate::shares::{deleted_version, keep_deleted};
 use crate::support::{Server, make_file, start};
 
 const ABORT: &str = "x-ms-copy-action: abort";
@@ -286,4 +287,23 @@ async fn pages_of_zeros_are_not_stored() {
     assert!(server.get("/docs/copy", "").await.body == body);
     let ranges = server.get("/docs/copy?comp=rangelist", "").await.expect(200);
     assert!(ranges.text().contains("<Start>2097152</Start>"), "{}", ranges.text());
+}
+
+#[tokio::test]
+async fn a_copy_to_a_share_that_is_deleted_meanwhile_goes_on_when_it_is_restored() {
+    let (web, server) = served(stalling(200_000)).await;
+    keep_deleted(&server, 7).await;
+    copy(&server, &web, "copy", "").await.expect(202);
+    while web.requests.lock().await.len() < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    server.delete("/docs?restype=share", "").await.expect(202);
+    web.release().await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let listed = server.get("/?comp=list&include=deleted", "").await.expect(200);
+    let version = deleted_version(listed.text());
+    let restore = format!("x-ms-deleted-share-name: docs\nx-ms-deleted-share-version: {version}");
+    server.put("/docs?restype=share&comp=undelete", &restore, "").await.expect(201);
+    assert_eq!(copied(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
+    assert!(server.get("/docs/copy", "").await.expect(200).body == bytes(200_000));
 }

@@ -98,7 +98,7 @@ async fn a_permission_is_also_taken_and_given_as_bytes() {
 }
 
 /// Deleted shares are kept for so many days.
-async fn keep_deleted(server: &crate::support::Server, days: u16) {
+pub(crate) async fn keep_deleted(server: &crate::support::Server, days: u16) {
     let body = format!(
         "<StorageServiceProperties><ShareDeleteRetentionPolicy><Enabled>true</Enabled><Days>{days}</Days>\
          </ShareDeleteRetentionPolicy></StorageServiceProperties>"
@@ -106,7 +106,7 @@ async fn keep_deleted(server: &crate::support::Server, days: u16) {
     server.put("/?restype=service&comp=properties", "", body).await.expect(202);
 }
 
-fn deleted_version(text: &str) -> String {
+pub(crate) fn deleted_version(text: &str) -> String {
     text.split("<Version>").nth(1).unwrap().split('<').next().unwrap().to_owned()
 }
 

@@ -168,6 +168,25 @@ async fn what_is_written_is_read_by_all_and_over_rest() {
 }
 
 #[tokio::test]
+async fn locks_that_are_refused_together_leave_what_was_locked_before() {
+    const SHARED: u32 = 0x11;
+    const EXCLUSIVE: u32 = 0x12;
+    let server = Server::start(Options::default()).await;
+    let (mut first, mut second) = (server.connected().await, server.connected().await);
+    let file = open(&mut first, &OPEN_IF).await.unwrap();
+    let same = open(&mut second, &OPEN_IF).await.unwrap();
+    assert_eq!(write(&mut first, file, 0, &[7; 200]).await, 0);
+    assert_eq!(first.call(LOCK, &lock(file, 0, 10, EXCLUSIVE)).await.unwrap().status, 0);
+    assert_eq!(second.call(LOCK, &lock(same, 100, 1, EXCLUSIVE)).await.unwrap().status, 0);
+    let (mut both, taken) = (lock(file, 0, 10, SHARED), lock(file, 100, 1, SHARED));
+    both[2] = 2;
+    both.extend(&taken[24..]);
+    assert_eq!(first.call(LOCK, &both).await.unwrap().status, LOCK_NOT_GRANTED);
+    assert_eq!(read(&mut second, same, 0, 1).await, Err(FILE_LOCK_CONFLICT));
+    assert_eq!(write(&mut first, file, 0, &[8]).await, 0);
+}
+
+#[tokio::test]
 async fn a_compound_that_reads_more_than_a_frame_can_hold_is_answered_in_several() {
     const LENGTH: u32 = 8 << 20;
     const CHARGE: u16 = 128;

@@ -452,7 +452,9 @@ impl FileState {
     /// there.
     pub(super) fn emptied(&mut self, number: u64, version: u64) {
         self.finish(number, version);
-        self.contend(number);
+        // Its own client has read nothing yet, and is told what it may cache after this.
+        let own = self.opens.get(&number).and_then(|open| open.cache);
+        self.demand(own, |_, held| CacheBreak::by_change(held));
     }
 
     /// Tells all that its bytes have changed by themselves.

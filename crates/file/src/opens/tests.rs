@@ -207,19 +207,23 @@ async fn nothing_is_cached_that_a_request_is_about_to_change() {
 
 #[tokio::test]
 async fn who_has_read_what_another_open_empties_is_told_when_it_has() {
-    let table = table();
-    let empties = table.open(FILE, leasing(1, Caching::R).0).await.unwrap();
-    let (early, mut heard) = leasing(2, Caching::R);
-    assert_eq!(table.open(FILE, early).await.unwrap().caching, Caching::R);
-    let emptying = table.emptying(empties.id);
-    assert_eq!(table.open(FILE, leasing(3, Caching::R).0).await.unwrap().caching, Caching::NONE);
-    assert!(heard.try_recv().is_err());
-    drop(emptying);
-    assert_eq!(heard.try_recv().map(|told| told.to), Ok(Caching::NONE));
-    assert_eq!(table.opened(empties.id).unwrap().caching, Caching::R);
-    // What changes by itself is everybody's to read again.
-    table.outdate(FILE);
-    assert_eq!(table.opened(empties.id).unwrap().caching, Caching::NONE);
+    for own in
+        [CacheRequest::Lease { client: 1, key: 1, state: Caching::R }, CacheRequest::Oplock(Caching::R)]
+    {
+        let table = table();
+        let empties = table.open(FILE, caching(own).0).await.unwrap();
+        let (early, mut heard) = leasing(2, Caching::R);
+        assert_eq!(table.open(FILE, early).await.unwrap().caching, Caching::R);
+        let emptying = table.emptying(empties.id);
+        assert_eq!(table.open(FILE, leasing(3, Caching::R).0).await.unwrap().caching, Caching::NONE);
+        assert!(heard.try_recv().is_err());
+        drop(emptying);
+        assert_eq!(heard.try_recv().map(|told| told.to), Ok(Caching::NONE));
+        assert_eq!(table.opened(empties.id).unwrap().caching, Caching::R);
+        // What changes by itself is everybody's to read again.
+        table.outdate(FILE);
+        assert_eq!(table.opened(empties.id).unwrap().caching, Caching::NONE);
+    }
 }
 
 #[tokio::test]

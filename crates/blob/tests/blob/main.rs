@@ -17,6 +17,7 @@ mod isolation;
 mod lease;
 mod list;
 mod list_containers;
+mod list_states;
 mod page;
 mod properties;
 mod put;

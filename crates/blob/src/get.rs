@@ -22,7 +22,7 @@ const MAX_DIGESTED_RANGE: u64 = 4 << 20;
 impl BlobService {
     /// Get Blob.
     pub(crate) async fn get_blob(&self, request: Request) -> Result<Response, Refusal> {
-        let range = ByteRange::of_read(&request.headers)?;
+        let range = ByteRange::of_read(&request.headers);
         let digest = RangeDigest::parse(&request.headers, range)?;
         let Found { blob, is_current, held, now } = self.find_to_read(&request).await?;
         if blob.tier.is_archived(now) {

@@ -31,7 +31,7 @@ const PIECE: usize = 32 << 10;
 impl BlobService {
     /// Get Page Ranges, and those that differ from an earlier snapshot.
     pub(crate) async fn get_page_ranges(&self, request: Request) -> Result<Response, Refusal> {
-        let range = ByteRange::of_read(&request.headers)?;
+        let range = ByteRange::of_read(&request.headers);
         let page = Page::parse(&request)?;
         let previous = previous_snapshot(&request)?;
         let found = self.find_to_read_of(&request, |kind| matches!(kind, Kind::Page { .. })).await?;

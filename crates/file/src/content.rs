@@ -49,7 +49,7 @@ pub(crate) enum ContentEdit {
 impl FileService {
     /// Get File.
     pub(crate) async fn get_file(&self, request: Request) -> Result<Response, Refusal> {
-        let range = ByteRange::of_read(&request.headers)?;
+        let range = ByteRange::of_file_read(&request.headers)?;
         let wants_md5 = request.headers.flag("x-ms-range-get-content-md5")?.unwrap_or_default();
         let pin = self.extents.pins().pin();
         let touched = opens::touched(range);

@@ -31,7 +31,7 @@ const SUPPORT_RENAME: &str = "x-ms-file-support-rename";
 impl FileService {
     /// List Ranges.
     pub(crate) async fn list_ranges(&self, request: Request) -> Result<Response, Refusal> {
-        let range = ByteRange::of_read(&request.headers)?;
+        let range = ByteRange::of_file_read(&request.headers)?;
         let page = Page::parse(&request.query)?;
         let pin = self.extents.pins().pin();
         let (node, _) = self.file_to_read(&request, FileUse::Read, opens::touched(None)).await?;

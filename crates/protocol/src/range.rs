@@ -1,8 +1,8 @@
 //! Byte ranges: `Range`, `x-ms-range`, `x-ms-source-range`.
 //!
-//! The protocol has `bytes=first-` and `bytes=first-last`, one range at a time. `x-ms-range` wins over `Range`. A
-//! `Range` on a read that is anything else (a suffix, several ranges, another unit) is ignored, as HTTP has it, and
-//! the whole is sent; in the protocol's own headers and on writes it is refused.
+//! The protocol has `bytes=first-` and `bytes=first-last`, one range at a time. `x-ms-range` wins over `Range`. What is
+//! anything else (a suffix, several ranges, another unit) is ignored on a read, as HTTP has it, and the whole is sent; on
+//! writes it is refused, and so it is in the `x-ms-range` of a read of a file.
 
 use std::ops::Range;
 
@@ -37,9 +37,15 @@ impl ByteRange {
     }
 
     /// The range that a read asks for; none = everything.
-    pub fn of_read(headers: &HeaderMap) -> Result<Option<Self>, Refusal> {
-        let own = headers.value(X_MS_RANGE, Self::parse)?;
-        Ok(own.or_else(|| headers.get(RANGE)?.to_str().ok().and_then(Self::parse)))
+    pub fn of_read(headers: &HeaderMap) -> Option<Self> {
+        let own = headers.get(X_MS_RANGE).filter(|own| !own.is_empty());
+        Self::parse(own.or_else(|| headers.get(RANGE))?.to_str().ok()?)
+    }
+
+    /// The range that a read of a file asks for; none = everything.
+    pub fn of_file_read(headers: &HeaderMap) -> Result<Option<Self>, Refusal> {
+        headers.value(X_MS_RANGE, Self::parse)?;
+        Ok(Self::of_read(headers))
     }
 
     /// The range that a write goes to, which has to have an end.
@@ -109,18 +115,24 @@ mod tests {
     }
 
     #[test]
-    fn on_reads_x_ms_range_wins_and_a_strange_range_is_ignored() {
-        for (range, own, expected) in [
-            (None, None, Ok(None)),
-            (Some("bytes=1-"), None, Ok(Some(1))),
-            (Some("bytes=1-"), Some("bytes=2-"), Ok(Some(2))),
-            (Some("bytes=-5"), None, Ok(None)),
-            (Some("bytes=0-1,4-5"), None, Ok(None)),
-            (Some("bytes=-5"), Some("bytes=2-"), Ok(Some(2))),
-            (Some("bytes=1-"), Some("bytes=-5"), Err(ErrorCode::InvalidHeaderValue)),
+    fn on_reads_x_ms_range_wins_and_a_strange_range_is_ignored_but_for_files() {
+        let strange = Err(ErrorCode::InvalidHeaderValue);
+        for (range, own, expected, of_file) in [
+            (None, None, None, Ok(None)),
+            (Some("bytes=1-"), None, Some(1), Ok(Some(1))),
+            (Some("bytes=1-"), Some(""), Some(1), Ok(Some(1))),
+            (Some("bytes=1-"), Some("bytes=2-"), Some(2), Ok(Some(2))),
+            (Some("bytes=-5"), None, None, Ok(None)),
+            (Some("bytes=0-1,4-5"), None, None, Ok(None)),
+            (Some("bytes=-5"), Some("bytes=2-"), Some(2), Ok(Some(2))),
+            (Some("bytes=1-"), Some("bytes=-1-"), None, strange),
+            (None, Some("bytes=-2-497"), None, strange),
         ] {
-            let read = ByteRange::of_read(&headers(range, own)).map_err(|refusal| refusal.code());
-            assert_eq!(read.map(|range| range.map(|range| range.first)), expected, "{range:?} {own:?}");
+            let headers = headers(range, own);
+            let first = |range: Option<ByteRange>| range.map(|range| range.first);
+            assert_eq!(first(ByteRange::of_read(&headers)), expected, "{range:?} {own:?}");
+            let read = ByteRange::of_file_read(&headers).map_err(|refusal| refusal.code());
+            assert_eq!(read.map(first), of_file, "{range:?} {own:?}");
         }
     }
 

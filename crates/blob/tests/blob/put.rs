@@ -21,6 +21,8 @@ async fn small_and_large_bodies_come_back_byte_for_byte() {
     let part = server.get("/things/b", "x-ms-range: bytes=8190-8200").await.expect(206);
     assert_eq!(part.body.len(), 11);
     assert_eq!(part.header("content-range"), Some("bytes 8190-8200/5242880"));
+    let all = server.get("/things/b", "x-ms-range: bytes=-1-").await.expect(200);
+    assert_eq!(all.body.len(), 5 << 20, "what is no range is ignored");
 }
 
 #[tokio::test]

@@ -180,6 +180,7 @@ impl BlobService {
     /// Find Blobs by Tags, in the account.
     pub(crate) async fn find_blobs_by_tags(&self, request: Request) -> Result<Response, Refusal> {
         let query = tag_query(&request, true)?;
+        check_include(&request)?;
         let page = Page::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
         let mut search = Search::new(self, &query, &page);
         let next = match query.containers.as_slice() {
@@ -199,6 +200,7 @@ impl BlobService {
         request: Request,
     ) -> Result<Response, Refusal> {
         let query = tag_query(&request, false)?;
+        check_include(&request)?;
         let page = Page::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
         let container = self.container(&request.account, &request.container).await?;
         let mut search = Search::new(self, &query, &page);
@@ -221,6 +223,16 @@ fn entries(blob: &Partition, indexed: &Indexed) -> impl Iterator<Item = (Partiti
 fn tag_query(request: &Request, may_name_container: bool) -> Result<TagQuery, Refusal> {
     let text = request.query.required("where")?;
     TagQuery::parse(text, may_name_container).map_err(|reason| Refusal::invalid_query("where", text, reason))
+}
+
+/// Refuses to look for what the index does not have: the tags of earlier versions.
+fn check_include(request: &Request) -> Result<(), Refusal> {
+    let include = request.query.list("include", &[("none", false), ("versions", true)])?;
+    if include.contains(&true) {
+        let message = "Earlier versions are not found by their tags.";
+        return Err(Refusal::new(ErrorCode::NotImplemented).message(message));
+    }
+    Ok(())
 }
 
 /// A page of what a query finds.

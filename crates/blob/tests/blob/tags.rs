@@ -316,6 +316,13 @@ async fn only_the_current_version_is_found() {
     assert_eq!(server.find("a>''").await, ["con/b a=4"]);
     server.put("/con/b?comp=metadata", "x-ms-meta-a: 1", "").await.expect(200);
     assert_eq!(server.find("a>''").await, ["con/b a=4"]);
+    for scope in ["/?", "/con?restype=container&"] {
+        let query = format!("{scope}comp=blobs&where={}", encoded("a>''"));
+        server.get(&format!("{query}&include=none"), "").await.expect(200);
+        server.get(&format!("{query}&include=none,versions"), "").await.refused(501, "NotImplemented");
+        let unknown = server.get(&format!("{query}&include=everything"), "").await;
+        unknown.refused(400, "InvalidQueryParameterValue");
+    }
     server.delete("/con/b", "").await.expect(202);
     assert_eq!(server.find("a>''").await, Vec::<String>::new());
 }

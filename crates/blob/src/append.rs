@@ -142,7 +142,6 @@ impl Append {
         }
         blob.touch(stamp, now);
         blob.lease = admission.lease;
-        blob.copy = None;
         let run = block.nonce.map(|nonce| block_list::encode_run(block.content.len(), nonce));
         let content = ContentEdit::Append { content: block.content.clone(), run };
         Ok(Edited { blob, content, valid_until: admission.valid_until })

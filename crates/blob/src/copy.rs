@@ -66,7 +66,7 @@ impl BlobService {
             return Err(ErrorCode::InvalidSourceBlobType.into());
         }
         let (whole, limit) = (0..source.length, MAX_SYNCHRONOUS);
-        let taken = self.take(&mut request, &source, whole, limit, WantDigest::IfSent, seal.as_ref()).await?;
+        let taken = self.take(&mut request, &source, whole, limit, WantDigest::Always, seal.as_ref()).await?;
         let access = Access::Write;
         let copy = Copy { request: &request, preconditions, access, wanted, seal, source };
         let blob = match &copy.source.place {

@@ -78,7 +78,7 @@ fn set_metadata(
     check_mutable(&old, view.now)?;
     check_changeable(&old, view.now)?;
     let mut mutations = history.keep_version(&old)?;
-    let mut new = Blob { metadata, lease: admission.lease, copy: None, ..old };
+    let mut new = Blob { metadata, lease: admission.lease, ..old };
     if !mutations.is_empty() {
         // These protect the version that they were set on.
         (new.immutability, new.legal_hold) = (None, false);

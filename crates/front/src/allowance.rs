@@ -42,8 +42,8 @@ pub(crate) fn time_limit(
 fn ceiling(operation: Operation, content_length: Option<u64>) -> Duration {
     use Operation::{
         AppendBlock, AppendBlockFromUrl, BlobBatch, ContainerBatch, CopyBlob, CopyBlobFromUrl, CreateFile,
-        GetBlob, GetFile, PutBlob, PutBlobFromUrl, PutBlock, PutBlockFromUrl, PutBlockList, PutPage,
-        PutPageFromUrl, PutRange, PutRangeFromUrl, QueryBlobContents,
+        GetBlob, GetFile, IncrementalCopyBlob, PutBlob, PutBlobFromUrl, PutBlock, PutBlockFromUrl,
+        PutBlockList, PutPage, PutPageFromUrl, PutRange, PutRangeFromUrl, QueryBlobContents,
     };
     match operation {
         PutBlockList => BLOCK_LIST_TIME,
@@ -52,8 +52,8 @@ fn ceiling(operation: Operation, content_length: Option<u64>) -> Duration {
         PutBlob | PutBlock | AppendBlock | PutPage | PutRange => write_time(content_length),
         CreateFile if content_length.is_some_and(|length| length > 0) => write_time(content_length),
         // The length is the source's, which nobody knows yet.
-        PutBlobFromUrl | CopyBlob | CopyBlobFromUrl | PutBlockFromUrl | AppendBlockFromUrl
-        | PutPageFromUrl | PutRangeFromUrl => write_time(None),
+        PutBlobFromUrl | CopyBlob | CopyBlobFromUrl | IncrementalCopyBlob | PutBlockFromUrl
+        | AppendBlockFromUrl | PutPageFromUrl | PutRangeFromUrl => write_time(None),
         _ => USUAL_TIME,
     }
 }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_timeout_counts_up_to_the_ceiling_of_its_operation() {
-        use Operation::{BlobBatch, GetBlob, ListBlobs, PutBlob, PutBlockList};
+        use Operation::{BlobBatch, GetBlob, IncrementalCopyBlob, ListBlobs, PutBlob, PutBlockList};
         for (operation, length, query, expected) in [
             (ListBlobs, None, "", Ok(30)),
             (ListBlobs, None, "timeout=5", Ok(5)),
@@ -92,6 +92,7 @@ mod tests {
             (PutBlob, Some(MIB + 1), "", Ok(1200)),
             (PutBlob, Some(u64::MAX), "timeout=7", Ok(7)),
             (PutBlob, None, "", Ok(5000 * 600)),
+            (IncrementalCopyBlob, Some(0), "", Ok(5000 * 600)),
         ] {
             assert_eq!(seconds(operation, length, query), expected, "{operation:?} {length:?} {query}");
         }

@@ -79,6 +79,50 @@ async fn the_copy_says_where_it_came_from() {
 }
 
 #[tokio::test]
+async fn copy_blob_from_url_tells_the_crc64_and_the_md5_only_if_that_was_sent() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/source", "hello").await;
+    let read = |digest: &str| format!("x-ms-range: bytes=0-4\nx-ms-range-get-content-{digest}: true");
+    let crc64 = server.get("/things/source", &read("crc64")).await.expect(206);
+    let md5 = server.get("/things/source", &read("md5")).await.expect(206);
+    let (crc64, md5) = (crc64.header("x-ms-content-crc64"), md5.header("content-md5"));
+    for (sent, expected) in
+        [(String::new(), None), (format!("x-ms-source-content-md5: {}", md5.unwrap()), md5)]
+    {
+        let copied =
+            server.copy("/things/source", "/things/copy", &format!("{SYNC}\n{sent}")).await.expect(202);
+        assert_eq!((copied.header("x-ms-content-crc64"), copied.header("content-md5")), (crc64, expected));
+    }
+}
+
+#[tokio::test]
+async fn a_copy_is_told_until_the_blob_is_replaced_or_its_properties_are_set() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/block", "hello").await;
+    server.put("/things/append", "x-ms-blob-type: AppendBlob", "").await.expect(201);
+    let page = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512";
+    server.put("/things/page", page, "").await.expect(201);
+    let write = "x-ms-page-write: update\nx-ms-range: bytes=0-511";
+    for (source, query, headers, body, is_told) in [
+        ("block", "?comp=metadata", "x-ms-meta-a: 1", String::new(), true),
+        ("append", "?comp=appendblock", "", "more".into(), true),
+        ("page", "?comp=page", write, "x".repeat(512), true),
+        ("block", "?comp=properties", "x-ms-blob-content-type: a/b", String::new(), false),
+        ("block", "?comp=blocklist", "", "<BlockList></BlockList>".into(), false),
+        ("block", "", BLOCK, String::new(), false),
+    ] {
+        let target = format!("/things/copy-of-{source}");
+        let copied = server.copy(&format!("/things/{source}"), &target, "").await.expect(202);
+        let changed = server.put(&format!("{target}{query}"), headers, body).await;
+        assert!(changed.status.is_success(), "{query} {}", changed.text());
+        let head = server.head(&target, "").await.expect(200);
+        assert_eq!(head.header("x-ms-copy-id"), copied.header("x-ms-copy-id").filter(|_| is_told), "{query}");
+    }
+}
+
+#[tokio::test]
 async fn metadata_of_the_request_replaces_that_of_the_source() {
     let server = start().await;
     server.create_container("things").await;

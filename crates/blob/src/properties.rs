@@ -11,6 +11,7 @@ use crate::precondition::{Preconditions, check_changeable, check_mutable};
 use crate::put::{ContentHeaderForms, content_headers, page_blob_length};
 use crate::record::{self, Blob, ContentHeaders, Kind};
 use crate::target::not_found;
+use crate::tier::check_length_in_tier;
 use crate::{BlobService, keys, reply};
 
 const CONTENT_HEADERS: [&str; 6] = [
@@ -132,6 +133,9 @@ impl NewProperties {
         check_keyless_update(blob.encryption.as_ref(), seal)?;
         check_mutable(&blob, view.now)?;
         check_changeable(&blob, view.now)?;
+        if let Some(length) = self.length {
+            check_length_in_tier(blob.tier.tier, length)?;
+        }
         self.apply(&mut blob)?;
         blob.touch(view.stamp, view.now);
         blob.lease = admission.lease;

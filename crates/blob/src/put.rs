@@ -161,7 +161,8 @@ impl Replacement<'_> {
                 }
             }
             new.created = live.created;
-            if new.tier.tier.is_none() && live.kind.is_like(new.kind) {
+            // A page blob may be too long for the tier of the one before it.
+            if new.tier.tier.is_none() && matches!((live.kind, new.kind), (Kind::Block, Kind::Block)) {
                 new.tier = live.tier.at(now);
             }
         } else {

@@ -125,6 +125,16 @@ fn check_tier(kind: Kind, tier: Tier, length: u64) -> Result<(), Refusal> {
     }
 }
 
+/// Refuses a new length that a blob of this tier cannot have.
+pub(crate) fn check_length_in_tier(tier: Option<Tier>, length: u64) -> Result<(), Refusal> {
+    match tier {
+        Some(Tier::Premium(level)) if length > premium_limit(level) => {
+            Err(ErrorCode::ContentLengthLargerThanTierLimit.into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The longest blob of a premium tier.
 fn premium_limit(level: u8) -> u64 {
     const GIB: u64 = 1 << 30;

@@ -110,6 +110,25 @@ async fn requests_for_a_tier_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
+async fn a_page_blob_does_not_outgrow_its_tier() {
+    let server = start_with_box().await;
+    let page = |length: u64| format!("x-ms-blob-type: PageBlob\nx-ms-blob-content-length: {length}");
+    let limit = 32 << 30;
+    server.put("/box/p", &format!("{}\nx-ms-access-tier: P4", page(512)), "").await.expect(201);
+    let resize = async |length: u64| {
+        server.put("/box/p?comp=properties", &format!("x-ms-blob-content-length: {length}"), "").await
+    };
+    resize(limit).await.expect(200);
+    resize(limit + 512).await.refused(409, "ContentLengthLargerThanTierLimit");
+    set_tier(&server, "/box/p", "P6").await.expect(200);
+    resize(limit + 512).await.expect(200);
+    // A blob in its place does not take over the tier.
+    server.put("/box/p", &page(1 << 40), "").await.expect(201);
+    assert_eq!(server.head("/box/p", "").await.header("x-ms-access-tier"), None);
+    resize(2 << 40).await.expect(200);
+}
+
+#[tokio::test]
 async fn a_premium_tier_is_no_tier_to_make_a_block_blob_with() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;

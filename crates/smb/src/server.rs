@@ -6,11 +6,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use lazuli_account::AccountDirectory;
 use lazuli_concurrency::{Clock, SystemClock};
 use lazuli_file::FileService;
 use parking_lot::Mutex;
+use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +26,10 @@ use crate::throttle::Throttle;
 
 /// Connections at once, and there may be fewer.
 const MAX_CONNECTIONS: usize = 4096;
+/// After how long without a word a client is asked whether it is still there, how often, and how many times.
+const SILENCE: Duration = Duration::from_secs(60);
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+const PROBES: u32 = 5;
 
 /// How the endpoint behaves.
 #[derive(Clone, Debug, Default)]
@@ -139,7 +145,7 @@ impl SmbServer {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             }
         }
@@ -151,9 +157,42 @@ impl SmbServer {
     }
 }
 
-/// Answers are sent at once.
+/// Answers are sent at once, and a client that has vanished is noticed although nothing is said: else what it has open and
+/// locked would be in the way of others for ever.
 fn prepare(stream: &TcpStream) {
-    if let Err(error) = stream.set_nodelay(true) {
+    if let Err(error) = stream.set_nodelay(true).and_then(|()| Ok(watch(stream)?)) {
         tracing::debug!(%error, "a connection could not be set up");
+    }
+}
+
+/// Has the kernel ask whether the client is there, and end the connection if it does not answer, or takes nothing.
+fn watch(stream: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, SILENCE)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    sockopt::set_tcp_user_timeout(stream, (SILENCE + PROBE_INTERVAL * PROBES).as_millis() as u32)?;
+    sockopt::set_socket_keepalive(stream, true)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_vanishes_is_noticed_within_two_minutes() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (_client, (stream, _)) = (client.unwrap(), accepted.unwrap());
+        prepare(&stream);
+        assert!(stream.nodelay().unwrap());
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        let (idle, interval) =
+            (sockopt::tcp_keepidle(&stream).unwrap(), sockopt::tcp_keepintvl(&stream).unwrap());
+        let noticed = idle + interval * sockopt::tcp_keepcnt(&stream).unwrap();
+        assert!(noticed < Duration::from_secs(120));
+        let unread = Duration::from_millis(sockopt::tcp_user_timeout(&stream).unwrap().into());
+        assert_eq!(unread, noticed, "while it is sent something as while it is not");
     }
 }

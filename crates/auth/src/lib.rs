@@ -62,7 +62,7 @@ pub struct Head<'a> {
     pub secure: bool,
     /// The client's address.
     pub peer: IpAddr,
-    /// The time.
+    /// The machine's time.
     pub now: Timestamp,
 }
 

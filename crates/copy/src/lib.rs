@@ -163,7 +163,6 @@ fn by_url<'a>(
         version: request.version,
         secure: url.is_secure(),
         peer: request.peer,
-        now: request.now,
     }
 }
 

@@ -121,7 +121,6 @@ impl FileService {
                 version: request.version,
                 secure: request.secure,
                 peer: request.peer,
-                now: request.now,
             };
             self.copies.sources()?.access.admit(&read, self).await?;
         }

@@ -158,6 +158,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         accounts: Arc::new(OneAccount(Arc::new(account), Arc::default())),
         authenticator: Authenticator::new(MasterSecret::new([1; 32]), None),
         clock: Arc::new(SystemClock),
+        machine: Arc::new(SystemClock),
         host_suffixes: vec![],
     };
     let endpoint =

@@ -60,7 +60,7 @@ impl Carried for Inner {
             version: self.version,
             secure: self.secure,
             peer: self.peer,
-            now: self.now,
+            now: self.gate.machine.now(),
         };
         let caller = self.gate.authenticator.authenticate(&authenticated, &*self.service).await?;
         Ok(Request {

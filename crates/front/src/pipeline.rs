@@ -51,8 +51,11 @@ pub struct Gate {
     pub accounts: Arc<dyn Accounts>,
     /// Who calls, and may they.
     pub authenticator: Authenticator,
-    /// The store's clock.
+    /// The store's clock, which the rules go by.
     pub clock: Arc<dyn Clock>,
+    /// The machine's clock, which credentials are judged by: their dates are from clocks of the world, and the store's may
+    /// stand still or run ahead.
+    pub machine: Arc<dyn Clock>,
     /// Host names whose first label is an account, beside those of the form `account.blob.anything`.
     pub host_suffixes: Vec<String>,
 }
@@ -159,7 +162,7 @@ impl Pipeline {
             version: target.version,
             secure: origin.secure,
             peer: origin.peer.ip(),
-            now,
+            now: self.gate.machine.now(),
         };
         let caller = self.gate.authenticator.authenticate(&head, &*self.service).await?;
         if target.address.secondary && !target.operation.row().read {

@@ -32,7 +32,7 @@ impl SourceAccess for Gate {
             version: read.version,
             secure: read.secure,
             peer: read.peer,
-            now: read.now,
+            now: self.machine.now(),
         };
         self.authenticator.authenticate(&head, service).await?;
         Ok(account)

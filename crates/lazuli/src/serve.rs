@@ -11,7 +11,7 @@ use lazuli_account::{AccountDirectory, ServiceLevel, development_key};
 use lazuli_auth::Authenticator;
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_blob::BlobService;
-use lazuli_concurrency::{Clock, Timestamp};
+use lazuli_concurrency::{Clock, SystemClock, Timestamp};
 use lazuli_copy::{CopySources, Neighbours};
 use lazuli_extents::Extents;
 use lazuli_file::FileService;
@@ -60,7 +60,7 @@ async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     let gate = gate(&config, &data, &accounts)?;
     let services = Services::new(&data, &accounts, copy_sources(&config, &gate));
     let connections = limits.connections;
-    let tls = tls(&config, data.directory.path(), gate.clock.now())?;
+    let tls = tls(&config, data.directory.path(), gate.machine.now())?;
     let server = start_services(&config, limits, tls.as_ref(), &services, &accounts, gate, &metrics)?;
     services.neighbours.listen_on(server.addresses().map(|(kind, address)| (kind, address.port())));
     let smb = Smb::start(&config, connections, &services, &accounts).await?;
@@ -179,6 +179,7 @@ fn gate(config: &Config, data: &Data, accounts: &AccountDirectory) -> Result<Arc
         accounts: Arc::new(accounts.clone()),
         authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), issuer),
         clock: Arc::new(StoreClock(data.store.clone())),
+        machine: Arc::new(SystemClock),
         host_suffixes: config.host_suffixes.clone(),
     }))
 }

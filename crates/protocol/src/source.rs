@@ -34,8 +34,6 @@ pub struct SourceRead<'a> {
     pub secure: bool,
     /// The client that names it.
     pub peer: IpAddr,
-    /// When.
-    pub now: Timestamp,
 }
 
 /// Judges such a read as the front door would judge the request.
@@ -48,6 +46,6 @@ pub trait SourceAccess: Send + Sync {
     /// The account of a source that was let in before.
     async fn account(&self, name: &str) -> Result<Arc<Account>, Refusal>;
 
-    /// The time that reads are judged by.
+    /// The store's time, for a read of a source that was let in before.
     fn now(&self) -> Timestamp;
 }

@@ -158,6 +158,7 @@ async fn open<S: Service + Clone + 'static>(
         accounts: Arc::new(accounts.clone()),
         authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), None),
         clock: Arc::new(StoreClock(store.clone())),
+        machine: clock.clone(),
         host_suffixes: vec![],
     });
     let parts = Parts { store: store.clone(), extents, accounts: accounts.clone(), gate: gate.clone() };

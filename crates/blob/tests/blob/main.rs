@@ -4,6 +4,7 @@
 mod append;
 mod batch;
 mod block;
+mod clock;
 mod condition;
 mod container;
 mod copy;

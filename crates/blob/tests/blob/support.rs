@@ -162,6 +162,7 @@ async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>, allow: Vec<Allow
         accounts: Arc::new(accounts.clone()),
         authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), None),
         clock: Arc::new(StoreClock(store.clone())),
+        machine: clock.clone(),
         host_suffixes: vec![],
     });
     let outbound = Outbound::new(allow.clone());
@@ -335,7 +336,7 @@ impl TestServer {
     ) -> Reply {
         let body: Bytes = body.into();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let now = lazuli_protocol::date::rfc1123(self.store.now());
+        let now = lazuli_protocol::date::rfc1123(self.clock.now());
         let lines = format!("{headers}\nx-ms-date: {now}\nx-ms-version: {VERSION}");
         let lines = lines.lines().filter_map(|line| line.trim().split_once(':'));
         let mut signed: http::HeaderMap = lines

@@ -187,6 +187,7 @@ pub(crate) fn start(options: Options) -> TestServer {
         accounts: Arc::new(OneAccount { account: Arc::new(account), properties: Arc::new(properties) }),
         authenticator: Authenticator::new(MasterSecret::new([1; 32]), None),
         clock: Arc::new(ManualClock::new(NOW)),
+        machine: Arc::new(ManualClock::new(NOW)),
         host_suffixes: vec![],
     };
     let service = Arc::new(Obedient::default());

@@ -1,0 +1,62 @@
+//! Two clocks: the rules go by the store's, which never runs backwards; credentials are judged by the machine's.
+
+use lazuli_auth::sign;
+use lazuli_concurrency::Span;
+use lazuli_protocol::date;
+use lazuli_store::Store;
+
+use crate::support::{ACCOUNT, NOW, TestServer, key, start};
+
+const HOUR: Span = Span::seconds(3600);
+const YEAR: Span = Span::seconds(365 * 24 * 3600);
+
+/// The target with a signature that holds for an hour.
+fn signed_for_an_hour(target: &str) -> String {
+    let expiry = date::iso8601_seconds(NOW + HOUR);
+    let fields = [("sv", "2022-11-02"), ("ss", "b"), ("srt", "sco"), ("sp", "rwd"), ("se", &expiry)];
+    let separator = if target.contains('?') { '&' } else { '?' };
+    format!("{target}{separator}{}", sign::account_sas(ACCOUNT, &key(), &fields))
+}
+
+/// A server whose machine once was a year ahead, which the store never forgets.
+async fn start_a_year_ahead() -> TestServer {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/one", "x").await;
+    server.clock.set(NOW + YEAR);
+    server.put_block_blob("/things/two", "x").await;
+    server.clock.set(NOW);
+    let server = server.restart().await;
+    assert!(server.store.now() > NOW + YEAR - HOUR);
+    server
+}
+
+#[tokio::test]
+async fn a_store_that_is_ahead_of_the_machine_lets_in_what_is_signed_today() {
+    let server = start_a_year_ahead().await;
+    server.signed("GET", "/things/one", "", "").await.expect(200);
+    server.send("GET", &signed_for_an_hour("/things/one"), "", "").await.expect(200);
+
+    let source = format!("http://{}/{ACCOUNT}/things/one", server.address);
+    let source = format!("x-ms-copy-source: {}", signed_for_an_hour(&source));
+    let block = signed_for_an_hour("/things/three?comp=block&blockid=AAAA");
+    server.send("PUT", &block, &source, "").await.expect(201);
+
+    let part = format!("DELETE {} HTTP/1.1", signed_for_an_hour("/lapis/things/one"));
+    let mime = "Content-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: 0";
+    let body = format!("--b\r\n{mime}\r\n\r\n{part}\r\n\r\n--b--\r\n");
+    let batch = server
+        .signed("POST", "/?comp=batch", "content-type: multipart/mixed; boundary=b", body)
+        .await
+        .expect(202);
+    assert!(batch.text().contains("HTTP/1.1 202 "), "{}", batch.text());
+}
+
+#[tokio::test]
+async fn a_signature_ends_by_the_machine_even_if_the_store_stands_still() {
+    let server = start_a_year_ahead().await;
+    let target = signed_for_an_hour("/things/one");
+    server.send("GET", &target, "", "").await.expect(200);
+    server.clock.advance(HOUR);
+    server.send("GET", &target, "", "").await.refused(403, "AuthenticationFailed");
+}

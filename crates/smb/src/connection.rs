@@ -16,6 +16,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use lazuli_file::opens::Break;
 use parking_lot::Mutex;
 use tokio::io::AsyncRead;
 use tokio::net::TcpStream;
@@ -69,6 +70,8 @@ pub(crate) struct Connection {
     /// What signed messages of sessions that have ended: clients that insist on signatures want to be told so signed.
     ended: Mutex<VecDeque<(u64, Arc<SigningKey>)>>,
     window: Mutex<Window>,
+    /// Breaks that were told here, and may not be answered yet.
+    told: Mutex<Vec<Break>>,
     /// What is under way, by message id.
     underway: Mutex<HashMap<u64, Underway>>,
     outgoing: UnboundedSender<Frame>,
@@ -105,21 +108,8 @@ pub(crate) async fn serve(
     let local = stream.local_addr().ok();
     let (mut reader, mut writer) = stream.into_split();
     let (outgoing, mut queue) = mpsc::unbounded_channel();
-    let connection = Arc::new(Connection {
-        number: server.number(),
-        peer,
-        local,
-        negotiated: OnceLock::new(),
-        preauth: Mutex::default(),
-        sessions: Mutex::default(),
-        ended: Mutex::default(),
-        window: Mutex::new(Window::new()),
-        underway: Mutex::default(),
-        outgoing,
-        room: Arc::new(Semaphore::new(ROOM as usize)),
-        pending: Arc::new(Semaphore::new(MAX_PENDING)),
-        closed: closing.child_token(),
-    });
+    let connection =
+        Arc::new(Connection::new(server.number(), (peer, local), outgoing, closing.child_token()));
     let closed = connection.closed.clone();
     let writing = tokio::spawn(async move {
         let sent = tokio::select! {
@@ -136,17 +126,52 @@ pub(crate) async fn serve(
     if let Err(error) = read {
         tracing::debug!(%peer, %error, "an SMB connection is closed");
     }
-    connection.closed.cancel();
-    let sessions: Vec<_> = connection.sessions.lock().drain().collect();
-    for session in sessions.into_iter().filter_map(|id| server.sessions.get(id)) {
-        if session.leave(&connection) {
-            session.end(&server, true).await;
-        }
-    }
+    connection.end(&server).await;
     let _ = writing.await;
 }
 
 impl Connection {
+    /// A connection on which nothing was said yet.
+    pub(crate) fn new(
+        number: u64,
+        (peer, local): (SocketAddr, Option<SocketAddr>),
+        outgoing: UnboundedSender<Frame>,
+        closed: CancellationToken,
+    ) -> Self {
+        Self {
+            number,
+            peer,
+            local,
+            negotiated: OnceLock::new(),
+            preauth: Mutex::default(),
+            sessions: Mutex::default(),
+            ended: Mutex::default(),
+            window: Mutex::new(Window::new()),
+            told: Mutex::default(),
+            underway: Mutex::default(),
+            outgoing,
+            room: Arc::new(Semaphore::new(ROOM as usize)),
+            pending: Arc::new(Semaphore::new(MAX_PENDING)),
+            closed,
+        }
+    }
+
+    /// It is lost: sessions that are nowhere else end, and what was told here and perhaps not heard is told elsewhere.
+    pub(crate) async fn end(&self, server: &Arc<Server>) {
+        self.closed.cancel();
+        let sessions: Vec<_> = self.sessions.lock().drain().collect();
+        let sessions = sessions.into_iter().filter_map(|id| server.sessions.get(id));
+        let last: Vec<_> = sessions.filter(|session| session.leave(self)).collect();
+        // What others wait for does not wait for what is being closed.
+        let told = std::mem::take(&mut *self.told.lock());
+        for told in told.iter().filter(|told| server.files.opens().is_breaking(told)) {
+            handles::tell(server, told);
+        }
+        for session in last {
+            session.end(server, true).await;
+        }
+    }
+
     /// What was agreed on. Before that only Negotiate gets here.
     pub(crate) fn dialect(&self) -> Dialect {
         self.negotiated.get().map_or(Dialect::Smb202, |negotiated| negotiated.dialect)
@@ -174,13 +199,20 @@ impl Connection {
         Ok(())
     }
 
-    /// A session of another connection is used on this one, too. Refused if it has too many.
-    pub(crate) fn join_session(&self, id: u64) -> Result<(), Status> {
+    /// A session of another connection is used on this one, too, and signs here with that. Refused if either has too many of
+    /// the other.
+    pub(crate) fn join_session(
+        self: &Arc<Self>,
+        session: &Session,
+        signing: Arc<SigningKey>,
+    ) -> Result<(), Status> {
         let mut sessions = self.sessions.lock();
-        if sessions.len() >= MAX_SESSIONS {
+        // The session would wait for a connection to end that has ended.
+        if sessions.len() >= MAX_SESSIONS || self.is_closed() {
             return Err(Status::INSUFFICIENT_RESOURCES);
         }
-        sessions.insert(id);
+        session.join(self, signing)?;
+        sessions.insert(session.id);
         Ok(())
     }
 
@@ -217,8 +249,22 @@ impl Connection {
         self.closed.cancel();
     }
 
+    /// Tells of a break that has to be answered, or has not. False: it is lost, and nobody has heard of it.
+    pub(crate) fn tell(&self, server: &Server, told: &Break, session: &Session, body: Vec<u8>) -> bool {
+        if told.acknowledge {
+            let mut all = self.told.lock();
+            if all.len() == all.capacity() {
+                all.retain(|told| server.files.opens().is_breaking(told));
+            }
+            all.push(*told);
+        }
+        self.notify(Command::OplockBreak, session, body);
+        // From then on nobody looks at what was told here.
+        !self.is_closed()
+    }
+
     /// Sends what the client has not asked for: the body of an oplock break, encrypted if its session is.
-    pub(crate) fn notify(&self, command: Command, session: &Session, body: Vec<u8>) {
+    fn notify(&self, command: Command, session: &Session, body: Vec<u8>) {
         let header = Header {
             credit_charge: 0,
             status: 0,

@@ -12,6 +12,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use lazuli_concurrency::Caching;
+use lazuli_file::native::Failure;
 use lazuli_file::opens::{Break, CacheKey, FileKey, OpenId};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -22,7 +23,6 @@ use crate::open::{LeaseKey, Open};
 use crate::server::Server;
 use crate::session::Session;
 use crate::wire::create::oplock;
-use crate::wire::header::Command;
 use crate::wire::oplock::{self as message, LeaseBreak};
 
 /// After how long it is looked whether an open that is being broken is known by now, at first and at last.
@@ -128,11 +128,7 @@ impl Handles {
         asked: Option<u16>,
     ) -> Option<Joined> {
         let mut known = self.known.lock();
-        let sessions = known.clients.entry(key.client).or_default();
-        sessions.retain(|known| known.strong_count() > 0);
-        if !sessions.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(session))) {
-            sessions.push(Arc::downgrade(session));
-        }
+        known.meet(key.client, session);
         let lease = known.leases.entry(key).or_insert_with(|| Lease {
             file: file.file,
             is_second: asked.is_some(),
@@ -153,6 +149,20 @@ impl Handles {
         let known = self.known.lock();
         let lease = known.leases.get(&key)?;
         Some(OpenId { file: lease.file, number: *lease.opens.first()? })
+    }
+
+    /// A session has ended: its client is not told of breaks there any more.
+    pub(crate) fn end(&self, session: &Session) {
+        self.known.lock().clients.retain(|_, sessions| {
+            sessions.retain(|known| !std::ptr::eq(known.as_ptr(), session));
+            !sessions.is_empty()
+        });
+    }
+
+    /// How many clients are known.
+    #[cfg(test)]
+    pub(crate) fn clients(&self) -> usize {
+        self.known.lock().clients.len()
     }
 
     /// Takes an open away.
@@ -238,11 +248,11 @@ impl Handles {
         (!found.is_empty()).then_some(found)
     }
 
-    /// The oldest session of a client that is still there.
+    /// The oldest session of a client that it can be reached in.
     fn oldest(&self, server: &Server, client: u128) -> Option<Arc<Session>> {
         let known = self.known.lock();
         let mut sessions = known.clients.get(&client)?.iter().filter_map(Weak::upgrade);
-        sessions.find(|session| server.sessions.get(session.id).is_some())
+        sessions.find(|session| server.sessions.get(session.id).is_some() && session.connection().is_some())
     }
 
     /// The epoch of a lease as its client counts; 0 for the first version.
@@ -254,17 +264,24 @@ impl Handles {
 }
 
 impl Known {
+    /// A client has a lease in a session.
+    fn meet(&mut self, client: u128, session: &Arc<Session>) {
+        // Nobody would take it away again.
+        if session.ended.is_cancelled() {
+            return;
+        }
+        let sessions = self.clients.entry(client).or_default();
+        if !sessions.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(session))) {
+            sessions.push(Arc::downgrade(session));
+        }
+    }
+
     fn leave(&mut self, key: LeaseKey, number: u64) {
         if let Some(lease) = self.leases.get_mut(&key) {
             lease.opens.retain(|other| *other != number);
             if lease.opens.is_empty() {
                 self.leases.remove(&key);
             }
-        }
-        let is_used =
-            |sessions: &mut Vec<Weak<Session>>| sessions.iter().any(|known| known.strong_count() > 0);
-        if self.clients.get_mut(&key.client).is_some_and(|sessions| !is_used(sessions)) {
-            self.clients.remove(&key.client);
         }
     }
 
@@ -348,7 +365,7 @@ async fn tell_later(server: Arc<Server>, told: Break) {
 }
 
 /// Tells a client, or closes what nobody is there to be told for. False: it is not known who has it.
-fn tell(server: &Arc<Server>, told: &Break) -> bool {
+pub(crate) fn tell(server: &Arc<Server>, told: &Break) -> bool {
     let Some(opens) = server.handles.addressees(told) else { return false };
     let connected = opens.iter().find_map(|(open, is_lost)| {
         let session = open.session.upgrade().filter(|_| !is_lost)?;
@@ -384,8 +401,11 @@ fn send(server: &Server, told: &Break, open: &Open, session: &Session) {
         }
         .write(),
     };
-    if let Some(connection) = session.connection() {
-        connection.notify(Command::OplockBreak, session, body);
+    // One that is lost just now is not found again.
+    while let Some(connection) = session.connection() {
+        if connection.tell(server, told, session, body.clone()) {
+            return;
+        }
     }
 }
 
@@ -400,7 +420,7 @@ pub(crate) fn level(caching: Caching) -> u8 {
 }
 
 /// Keeps an open whose client is gone, if it is durable and can be. False: it is to be closed.
-pub(crate) async fn keep(server: &Arc<Server>, open: &Arc<Open>) -> bool {
+pub(crate) fn keep(server: &Arc<Server>, open: &Arc<Open>) -> bool {
     let (Some(durable), Some(file)) = (open.durable, open.file) else { return false };
     let is_cached = || {
         let opened = server.files.opens().opened(file);
@@ -411,13 +431,10 @@ pub(crate) async fn keep(server: &Arc<Server>, open: &Arc<Open>) -> bool {
     }
     let Some(loss) = server.handles.lose(file) else { return false };
     // Nobody has heard of a break that began meanwhile.
-    if !is_cached() {
-        server.handles.give_up(open);
+    if !is_cached() && server.handles.expire(file, loss).is_some() {
         return false;
     }
-    if let Err(failure) = server.files.flush(file).await {
-        tracing::warn!(%failure, "what a lost client has written could not be made durable");
-    }
+    open.closed.cancel();
     let server: Weak<Server> = Arc::downgrade(server);
     tokio::spawn(async move {
         tokio::time::sleep(durable.timeout).await;
@@ -427,4 +444,14 @@ pub(crate) async fn keep(server: &Arc<Server>, open: &Arc<Open>) -> bool {
         }
     });
     true
+}
+
+/// Makes durable what a client that is gone has written to what it may come back for.
+pub(crate) async fn flush(server: &Server, open: &Open) {
+    let Some(file) = open.file else { return };
+    match server.files.flush(file).await {
+        // Somebody has closed it meanwhile, which is as good.
+        Ok(()) | Err(Failure::Closed) => {}
+        Err(failure) => tracing::warn!(%failure, "what a lost client has written could not be made durable"),
+    }
 }

@@ -128,10 +128,17 @@ pub(crate) struct Durable {
 impl Open {
     /// An open of nothing yet, for who asks.
     pub(crate) fn new(call: &Call, persistent: u64) -> Result<Self, Status> {
-        Ok(Self {
-            id: FileId { persistent, volatile: call.server.number() },
-            tree: call.tree()?.clone(),
-            session: Arc::downgrade(call.session()?),
+        let id = FileId { persistent, volatile: call.server.number() };
+        let sequence = Sequence::new(call.header.channel_sequence());
+        Ok(Self { sequence, ..Self::blank(id, call.tree()?.clone(), call.session()?) })
+    }
+
+    /// An open of nothing yet, in a session.
+    pub(crate) fn blank(id: FileId, tree: Arc<TreeConnect>, session: &Arc<Session>) -> Self {
+        Self {
+            id,
+            tree,
+            session: Arc::downgrade(session),
             file: None,
             pipe: None,
             is_directory: false,
@@ -144,14 +151,14 @@ impl Open {
             durable: None,
             named: None,
             is_used: AtomicBool::new(false),
-            sequence: Sequence::new(call.header.channel_sequence()),
+            sequence: Sequence::new(0),
             lock_sequence: Mutex::new([None; LOCK_SEQUENCES]),
             position: AtomicU64::new(0),
             mode: AtomicU32::new(0),
             listing: tokio::sync::Mutex::default(),
             watch: OnceLock::new(),
             closed: CancellationToken::new(),
-        })
+        }
     }
 
     /// The file; pipes have none.

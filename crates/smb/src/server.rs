@@ -66,24 +66,50 @@ pub(crate) struct Server {
     connections: Arc<Semaphore>,
 }
 
-/// All sessions.
+/// All sessions, by number.
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<HashMap<u64, Arc<Session>>>);
+pub(crate) struct Sessions {
+    live: Mutex<HashMap<u64, Arc<Session>>>,
+    /// Those whose opens are being closed. Nobody can use them any more.
+    ending: Mutex<HashMap<u64, Arc<Session>>>,
+}
 
 impl Sessions {
     /// The session of that number.
     pub(crate) fn get(&self, id: u64) -> Option<Arc<Session>> {
-        self.0.lock().get(&id).cloned()
+        self.live.lock().get(&id).cloned()
+    }
+
+    /// The same, even if it is ending.
+    pub(crate) fn get_even_ending(&self, id: u64) -> Option<Arc<Session>> {
+        self.get(id).or_else(|| self.ending.lock().get(&id).cloned())
     }
 
     /// Adds a session.
     pub(crate) fn add(&self, session: Arc<Session>) {
-        self.0.lock().insert(session.id, session);
+        self.live.lock().insert(session.id, session);
     }
 
-    /// Takes a session away.
-    pub(crate) fn remove(&self, id: u64) -> Option<Arc<Session>> {
-        self.0.lock().remove(&id)
+    /// Takes a session away that ends. None: it was ending already.
+    pub(crate) fn end(&self, id: u64) -> Option<Ending<'_>> {
+        let mut live = self.live.lock();
+        let session = live.remove(&id)?;
+        // Before anybody can miss it.
+        self.ending.lock().insert(id, session.clone());
+        Some(Ending { sessions: self, session })
+    }
+}
+
+/// A session ends. When this is dropped it has.
+pub(crate) struct Ending<'a> {
+    sessions: &'a Sessions,
+    session: Arc<Session>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.sessions.ending.lock().remove(&self.session.id);
+        self.session.ended.cancel();
     }
 }
 
@@ -176,23 +202,4 @@ fn watch(stream: &TcpStream) -> rustix::io::Result<()> {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_client_that_vanishes_is_noticed_within_two_minutes() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (_client, (stream, _)) = (client.unwrap(), accepted.unwrap());
-        prepare(&stream);
-        assert!(stream.nodelay().unwrap());
-        assert!(sockopt::socket_keepalive(&stream).unwrap());
-        let (idle, interval) =
-            (sockopt::tcp_keepidle(&stream).unwrap(), sockopt::tcp_keepintvl(&stream).unwrap());
-        let noticed = idle + interval * sockopt::tcp_keepcnt(&stream).unwrap();
-        assert!(noticed < Duration::from_secs(120));
-        let unread = Duration::from_millis(sockopt::tcp_user_timeout(&stream).unwrap().into());
-        assert_eq!(unread, noticed, "while it is sent something as while it is not");
-    }
-}
+mod tests;

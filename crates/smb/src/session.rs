@@ -7,9 +7,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use lazuli_file::native::Tree;
 use lazuli_protocol::Account;
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
+use crate::commands::close;
 use crate::connection::Connection;
 use crate::crypto::{Preauth, SessionKeys, SigningKey};
+use crate::handles;
 use crate::negotiated::Negotiated;
 use crate::open::{FileId, Open};
 use crate::server::Server;
@@ -38,6 +41,8 @@ pub(crate) struct Session {
     trees: Mutex<HashMap<u32, Arc<TreeConnect>>>,
     opens: Mutex<HashMap<u64, Arc<Open>>>,
     next_tree: AtomicU32,
+    /// Cancelled when it has ended, and nothing of it is open any more but what waits for its client.
+    pub(crate) ended: CancellationToken,
 }
 
 /// A connection that a session is used on.
@@ -94,6 +99,7 @@ impl Session {
             trees: Mutex::default(),
             opens: Mutex::default(),
             next_tree: AtomicU32::new(1),
+            ended: CancellationToken::new(),
         }
     }
 
@@ -119,7 +125,9 @@ impl Session {
 
     /// A connection on which its client can be reached.
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
-        self.channels.lock().iter().find_map(|channel| channel.connection.upgrade())
+        let channels = self.channels.lock();
+        let mut connections = channels.iter().filter_map(|channel| channel.connection.upgrade());
+        connections.find(|connection| !connection.is_closed())
     }
 
     /// What signs its messages on a connection, once it has logged in.
@@ -206,16 +214,25 @@ impl Session {
         self.opens.lock().remove(&id.volatile)
     }
 
-    /// Ends it: everything that is open is closed. `lost`: because its connection is gone, so what is durable stays.
+    /// Ends it: everything that is open is closed. `lost`: because its connection is gone, so what is durable stays. If it is
+    /// ending already, waits for that.
     pub(crate) async fn end(&self, server: &Arc<Server>, lost: bool) {
-        server.sessions.remove(self.id);
+        let Some(ending) = server.sessions.end(self.id) else { return self.ended.cancelled().await };
         let connections: Vec<_> =
             self.channels.lock().iter().filter_map(|channel| channel.connection.upgrade()).collect();
         for connection in connections {
             connection.forget_session(self.id, self.signing(&connection));
         }
-        for open in self.clear() {
-            crate::commands::close::end(server, open, lost).await;
+        // Before anything is waited for: a client that is back soon gets all that is durable.
+        let (kept, closed): (Vec<_>, Vec<_>) =
+            self.clear().into_iter().partition(|open| lost && handles::keep(server, open));
+        for open in closed {
+            close::discard(server, &open).await;
         }
+        for open in kept {
+            handles::flush(server, &open).await;
+        }
+        drop(ending);
+        server.handles.end(self);
     }
 }

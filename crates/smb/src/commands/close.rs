@@ -6,7 +6,6 @@ use lazuli_concurrency::Timestamp;
 use lazuli_file::native::Failure;
 
 use crate::call::{Answer, Call, Reply};
-use crate::handles;
 use crate::open::Open;
 use crate::server::Server;
 use crate::wire::close::{CloseRequest, CloseResponse, response};
@@ -54,16 +53,7 @@ pub(crate) async fn close(server: &Arc<Server>, open: &Arc<Open>) -> Result<(), 
     Ok(())
 }
 
-/// Ends an open without being asked: its tree, session or connection is gone. `lost`: the connection; what is durable stays.
-pub(crate) async fn end(server: &Arc<Server>, open: Arc<Open>, lost: bool) {
-    if lost && handles::keep(server, &open).await {
-        open.closed.cancel();
-        return;
-    }
-    discard(server, &open).await;
-}
-
-/// Closes an open that nobody waits for.
+/// Closes an open without being asked: its tree, session or connection is gone.
 pub(crate) async fn discard(server: &Arc<Server>, open: &Arc<Open>) {
     if let Err(failure) = close(server, open).await {
         tracing::warn!(%failure, "a file could not be closed");

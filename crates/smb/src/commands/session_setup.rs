@@ -106,8 +106,7 @@ async fn leg(call: &Call, session: &Arc<Session>, request: &Request<'_>, aim: Ai
             let flags = check_same(session, &account)?;
             let negotiated = negotiated(call)?;
             let key = signing_key(&accepted.key, key_context(negotiated, &preauth), negotiated.signing);
-            session.join(&call.connection, Arc::new(key))?;
-            call.connection.join_session(session.id)?;
+            call.connection.join_session(session, Arc::new(key))?;
             flags
         }
     };
@@ -233,12 +232,13 @@ fn check_same(session: &Session, account: &Account) -> Result<u16, Status> {
     }
 }
 
-/// The session that this one replaces ends as if its connection had been lost, if it is of the same account.
+/// The session that this one replaces ends as if its connection had been lost, if it is of the same account. When the client
+/// is answered, nothing of it is in the way any more.
 async fn replace(call: &Call, session: &Session, previous: u64) {
     if previous == 0 || previous == session.id {
         return;
     }
-    let Some(replaced) = call.server.sessions.get(previous) else { return };
+    let Some(replaced) = call.server.sessions.get_even_ending(previous) else { return };
     let accounts = [session.login(), replaced.login()].map(|login| login.map(|login| &login.account.name));
     if accounts[0].is_some() && accounts[0] == accounts[1] {
         replaced.end(&call.server, true).await;

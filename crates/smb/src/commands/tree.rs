@@ -56,7 +56,7 @@ pub(crate) async fn connect(call: &Call) -> Answer {
 pub(crate) async fn disconnect(call: &Call) -> Answer {
     check_empty(call)?;
     for open in call.session()?.disconnect(call.tree()?.id) {
-        super::close::end(&call.server, open, false).await;
+        super::close::discard(&call.server, &open).await;
     }
     Ok(empty())
 }

@@ -1,0 +1,199 @@
+//! Connections and sessions that end, seen from inside: what a client cannot see, or not in time.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use lazuli_concurrency::{Caching, FileAccess, ShareMode, Timestamp};
+use lazuli_file::native::{CreateRequest, Disposition, Kind};
+use lazuli_file::opens::{CacheRequest, Client, OpenRequest, Place};
+use lazuli_protocol::ServiceKind;
+use lazuli_testing::TestServer;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::*;
+use crate::connection::Connection;
+use crate::crypto::{SigningAlgorithm, SigningKey};
+use crate::open::{Durable, FileId, LeaseKey, Open};
+use crate::outgoing::Frame;
+
+/// A server without a port, and a share.
+struct World {
+    server: Arc<Server>,
+    rest: TestServer<FileService>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let make =
+            |parts: lazuli_testing::Parts| FileService::new(parts.store, parts.extents, parts.accounts);
+        let rest = lazuli_testing::start(ServiceKind::File, make).await;
+        rest.put("/docs?restype=share", "", "").await.expect(201);
+        let SmbServer(server) =
+            SmbServer::new(rest.service.clone(), rest.accounts.clone(), Options::default());
+        Self { server, rest }
+    }
+
+    /// A connection, and what is sent on it.
+    fn connection(&self) -> (Arc<Connection>, UnboundedReceiver<Frame>) {
+        let (outgoing, sent) = unbounded_channel();
+        let peer = ([127, 0, 0, 1], 1).into();
+        let connection =
+            Connection::new(self.server.number(), (peer, None), outgoing, CancellationToken::new());
+        (Arc::new(connection), sent)
+    }
+
+    fn session(&self, connection: &Arc<Connection>) -> Arc<Session> {
+        let session = Arc::new(Session::new(self.server.number(), connection));
+        assert_eq!(connection.add_session(&self.server, session.clone()), Ok(()));
+        session
+    }
+
+    /// A durable open of a file that is made if it is not there.
+    async fn open(&self, session: &Arc<Session>, path: &str, cache: CacheRequest) -> Arc<Open> {
+        let account = self.rest.accounts.get(lazuli_testing::ACCOUNT).await.unwrap().unwrap();
+        let tree = self.server.files.connect(&account, "docs").await.unwrap();
+        let client = Client { session: session.id, ip: [127, 0, 0, 1].into(), name: String::new() };
+        let all = FileAccess::READ | FileAccess::WRITE;
+        let open = OpenRequest {
+            mode: ShareMode { access: all, share: all },
+            looks: Default::default(),
+            overwrites: false,
+            delete_on_close: false,
+            cache,
+            client,
+            place: Place::default(),
+            at: Timestamp::default(),
+            breaks: Some(self.server.handles.breaks.clone()),
+            waits: None,
+        };
+        let create = CreateRequest {
+            path: path.into(),
+            disposition: Disposition::OpenIf,
+            kind: Kind::File,
+            attributes: 0,
+            allocation: 0,
+            permission: None,
+            snapshot: None,
+            open,
+        };
+        let opened = self.server.files.create(&tree, create).await.unwrap().opened;
+        let lease = match cache {
+            CacheRequest::Lease { client, key, .. } => Some(LeaseKey { client, key }),
+            _ => None,
+        };
+        if let Some(key) = lease {
+            self.server.handles.join(session, key, opened.id, opened.epoch, None).unwrap();
+        }
+        let id =
+            FileId { persistent: self.server.handles.persistent(opened.id), volatile: self.server.number() };
+        let durable = Durable { timeout: Duration::from_secs(60), create_guid: None, client: 0 };
+        let open = Arc::new(Open {
+            file: Some(opened.id),
+            lease,
+            durable: Some(durable),
+            ..Open::blank(id, session.connect(Some(tree)).unwrap(), session)
+        });
+        self.server.handles.add(&open);
+        session.add(open.clone());
+        open
+    }
+}
+
+/// Waits until something was sent on a connection.
+async fn heard(world: &World, sent: &mut UnboundedReceiver<Frame>) {
+    while sent.try_recv().is_err() {
+        handles::tell_now(&world.server);
+        tokio::task::yield_now().await;
+    }
+}
+
+const BATCH: CacheRequest = CacheRequest::Oplock(Caching::RWH);
+
+fn is_ready(future: std::pin::Pin<&mut impl Future>) -> bool {
+    future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+#[tokio::test]
+async fn a_client_that_vanishes_is_noticed_within_two_minutes() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+    let (_client, (stream, _)) = (client.unwrap(), accepted.unwrap());
+    prepare(&stream);
+    assert!(stream.nodelay().unwrap());
+    assert!(sockopt::socket_keepalive(&stream).unwrap());
+    let idle = sockopt::tcp_keepidle(&stream).unwrap();
+    let probing = sockopt::tcp_keepintvl(&stream).unwrap() * sockopt::tcp_keepcnt(&stream).unwrap();
+    assert!(idle + probing < Duration::from_secs(120));
+    let unread = Duration::from_millis(sockopt::tcp_user_timeout(&stream).unwrap().into());
+    assert_eq!(unread, idle + probing, "while it is sent something as while it is not");
+}
+
+#[tokio::test]
+async fn all_durable_opens_of_a_lost_session_can_be_had_back_while_it_is_being_ended() {
+    let world = World::new().await;
+    let (connection, _sent) = world.connection();
+    let session = world.session(&connection);
+    let mut opens = vec![];
+    for path in ["a", "b", "c"] {
+        let open = world.open(&session, path, BATCH).await;
+        world.server.files.write_at(open.file.unwrap(), 0, "dirty".into(), false).await.unwrap();
+        opens.push(open);
+    }
+    let (mut first, mut second) =
+        (pin!(connection.end(&world.server)), pin!(session.end(&world.server, true)));
+    assert!(!is_ready(first.as_mut()), "it has to make them durable");
+    for open in &opens {
+        assert!(world.server.handles.find_lost(open.id.persistent).is_some());
+    }
+    assert!(world.server.sessions.get(session.id).is_none());
+    assert!(world.server.sessions.get_even_ending(session.id).is_some());
+    assert!(!is_ready(second.as_mut()), "who replaces it waits until it has ended");
+    first.await;
+    second.await;
+    assert!(world.server.sessions.get_even_ending(session.id).is_none());
+}
+
+#[tokio::test]
+async fn a_client_whose_sessions_have_ended_is_forgotten() {
+    let world = World::new().await;
+    let (connection, _sent) = world.connection();
+    let lease = CacheRequest::Lease { client: 7, key: 8, state: Caching::RWH };
+    let (first, second) = (world.session(&connection), world.session(&connection));
+    let open = world.open(&first, "a", lease).await;
+    world.open(&second, "a", lease).await;
+    for (session, left) in [(&first, 1), (&second, 0)] {
+        session.end(&world.server, false).await;
+        assert_eq!(world.server.handles.clients(), left);
+    }
+    // An open that was under way when its session ended.
+    world.server.handles.join(&first, open.lease.unwrap(), open.file.unwrap(), 0, None).unwrap();
+    assert_eq!(world.server.handles.clients(), 0);
+}
+
+#[tokio::test]
+async fn a_break_that_may_not_have_been_heard_on_a_lost_connection_is_told_on_another() {
+    let world = World::new().await;
+    for cache in [BATCH, CacheRequest::Lease { client: 7, key: 8, state: Caching::RWH }] {
+        let ((first, mut on_first), (second, mut on_second)) = (world.connection(), world.connection());
+        let session = world.session(&first);
+        let key = SigningKey::new(SigningAlgorithm::AesCmac, &[0; 16]);
+        second.join_session(&session, Arc::new(key)).unwrap();
+        let open = world.open(&session, "a", cache).await;
+        let (elsewhere, _sent) = world.connection();
+        let other = world.session(&elsewhere);
+        let mut opening = pin!(world.open(&other, "a", CacheRequest::None));
+        tokio::select! {
+            _ = opening.as_mut() => panic!("it does not wait"),
+            () = heard(&world, &mut on_first) => {}
+        }
+        assert!(on_second.try_recv().is_err(), "it is told once");
+        first.end(&world.server).await;
+        assert!(on_second.try_recv().is_ok(), "{cache:?}");
+        world.server.files.opens().close(open.file.unwrap());
+        opening.await;
+        session.end(&world.server, false).await;
+        other.end(&world.server, false).await;
+    }
+}

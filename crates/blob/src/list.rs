@@ -37,8 +37,7 @@ const MAX_ROWS: usize = 16_384;
 const MAX_PAGE_BYTES: usize = 16 << 20;
 /// So many entries tell how long a page is going to be.
 const TYPICAL: usize = 512;
-/// In a marker, the place of the current state, which comes after everything else about its blob. The row of the latest
-/// version may follow, which is shown there if there is no current state.
+/// In a marker, the place of the current state, which comes after everything else about its blob.
 const LAST: Bytes = Bytes::from_static(&[0xFF]);
 
 impl BlobService {
@@ -91,7 +90,7 @@ impl BlobService {
                 }
             }
             let Some(next) = rows.next else { return listing.leave() };
-            let next = Position { partition: next.0, key: next.1 };
+            let next = Position { partition: next.0, key: next.1, latest: Bytes::new() };
             if next.partition != listing.group.partition
                 && let Some(full) = listing.leave()?
             {
@@ -129,28 +128,32 @@ fn check_parameters(request: &Request, page: &Page<'_>, include: Include) -> Res
 struct Position {
     partition: Bytes,
     key: Bytes,
+    /// The row of the latest version before that place, which may have to be shown after it. Empty if there is none.
+    latest: Bytes,
 }
 
 impl Position {
     fn at(partition: impl Into<Bytes>) -> Self {
-        Self { partition: partition.into(), key: Bytes::new() }
+        Self { partition: partition.into(), ..Self::default() }
     }
 
-    /// The place of a blob's current state, or of the version in that row which is shown there.
-    fn last(partition: Bytes, latest: &[u8]) -> Self {
-        Self { partition, key: [&LAST[..], latest].concat().into() }
-    }
-
-    /// The name, and if it is not the blob's first row, a zero byte and the key. Names hold no zero byte.
+    /// The name, and if it is not the blob's first row, a zero byte, the latest version's row after its length, and the
+    /// key. Names hold no zero byte.
     fn marker(self) -> Vec<u8> {
         let name = self.partition.strip_prefix(keys::BLOBS).unwrap_or_default();
-        if self.key.is_empty() { name.to_vec() } else { [name, &[0], &self.key].concat() }
+        if self.key.is_empty() {
+            return name.to_vec();
+        }
+        [name, &[0, self.latest.len() as u8], &self.latest, &self.key].concat()
     }
 
     fn parse(marker: &[u8]) -> Self {
         let mut parts = marker.splitn(2, |byte| *byte == 0);
-        let (name, key) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        Self { partition: [keys::BLOBS, name].concat().into(), key: Bytes::copy_from_slice(key) }
+        let (name, place) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let (length, rows) = place.split_first().unwrap_or((&0, &[]));
+        let (latest, key) = rows.split_at_checked((*length).into()).unwrap_or_default();
+        let [latest, key] = [latest, key].map(Bytes::copy_from_slice);
+        Self { partition: [keys::BLOBS, name].concat().into(), key, latest }
     }
 }
 
@@ -292,8 +295,14 @@ impl<'a> Listing<'a> {
         if shown == Shown::Version {
             self.see_version(&row.key, blob);
         }
-        let partition = self.group.partition.clone();
-        Ok((!fits).then(|| Position { partition, key: row.key.clone() }))
+        Ok((!fits).then(|| self.place(row.key.clone())))
+    }
+
+    /// The place of a row of the blob that is being read.
+    fn place(&self, key: Bytes) -> Position {
+        let Group { partition, latest, .. } = &self.group;
+        let latest = latest.as_ref().map(|(row, _)| row.clone()).unwrap_or_default();
+        Position { partition: partition.clone(), key, latest }
     }
 
     /// Keeps the latest version in mind; if there are any that are not deleted, the latest of these.
@@ -338,7 +347,7 @@ impl<'a> Listing<'a> {
         self.group.partition = partition.clone();
         let fits = self.write(&blob, shown)?;
         self.group.partition = Bytes::new();
-        Ok((!fits).then(|| Position::last(partition, &row)))
+        Ok((!fits).then_some(Position { partition, key: LAST, latest: row }))
     }
 
     /// Where the next page begins if this one ends before that row, which was not read.
@@ -348,9 +357,9 @@ impl<'a> Listing<'a> {
         }
         // The first of several kinds of rows was reached, but nothing of the blob is written.
         if !self.group.is_merged && next.key < self.in_order {
-            return Position { key: keys::BASE, ..next };
+            return self.place(keys::BASE);
         }
-        next
+        self.place(next.key)
     }
 
     /// Where to read on: there, unless what comes is known not to be wanted.
@@ -359,8 +368,7 @@ impl<'a> Listing<'a> {
             return Position::at(self.start.clone());
         }
         if self.group.is_merged && next.partition == self.group.partition {
-            let latest = self.group.latest.as_ref().map_or(&[][..], |(row, _)| row);
-            return Position::last(next.partition, latest);
+            return self.place(LAST);
         }
         if keys::row_kind(&next.key).is_none_or(|kind| self.include.reads(kind)) {
             return next;

@@ -27,12 +27,10 @@ impl BlobService {
         from: &Position,
         read: &mut usize,
     ) -> Result<Option<Position>, Refusal> {
-        let latest = from.key.strip_prefix(&LAST[..]).map(Bytes::copy_from_slice);
-        let is_last = latest.is_some();
-        let is_version = |key: &Bytes| {
-            matches!(keys::row_kind(key), Some(RowKind::Version(_) | RowKind::DeletedVersion(_)))
-        };
-        let reads = Reads::keys([keys::BASE].into_iter().chain(latest.filter(is_version)));
+        let is_version =
+            matches!(keys::row_kind(&from.latest), Some(RowKind::Version(_) | RowKind::DeletedVersion(_)));
+        let latest = is_version.then(|| from.latest.clone());
+        let reads = Reads::keys([keys::BASE].into_iter().chain(latest));
         let set = self.store.read(&Partition::new(space, from.partition.clone()), &reads).await;
         if !listing.enter(from.partition.clone()) {
             return Ok(None);
@@ -43,7 +41,11 @@ impl BlobService {
             listing.see_version(&row.key, Blob::decode(&row.value)?);
         }
         listing.group.is_merged = true;
-        if is_last { Ok(None) } else { self.write_states(space, listing, from.key.clone(), read).await }
+        if from.key == LAST {
+            Ok(None)
+        } else {
+            self.write_states(space, listing, from.key.clone(), read).await
+        }
     }
 
     /// Writes the states of the blob that is being read from that row on, but for the current one. Returns where the
@@ -70,7 +72,7 @@ impl BlobService {
             }
             let Some(next) = next else { return Ok(None) };
             if *read >= MAX_ROWS {
-                return Ok(Some(Position { partition, key: next }));
+                return Ok(Some(listing.place(next)));
             }
             from = next;
             tokio::task::yield_now().await;

@@ -6,15 +6,22 @@ use super::*;
 #[test]
 fn a_marker_leads_back_to_where_it_was_made() {
     let partition = Bytes::from_static(b"bname/\xff");
-    for key in [Bytes::new(), keys::snapshot(Stamp::from_ticks(0)), LAST] {
-        let position = Position { partition: partition.clone(), key };
+    let version = keys::version(Stamp::from_ticks(0));
+    for (key, latest) in [
+        (Bytes::new(), Bytes::new()),
+        (keys::snapshot(Stamp::from_ticks(0)), Bytes::new()),
+        (keys::snapshot(Stamp::from_ticks(0)), version.clone()),
+        (LAST, Bytes::new()),
+        (LAST, keys::deleted(&version)),
+    ] {
+        let position = Position { partition: partition.clone(), key, latest };
         assert_eq!(Position::parse(&position.clone().marker()), position);
     }
-    assert_eq!(Position::parse(b""), Position::at(keys::BLOBS));
-    assert_eq!(
-        Position::parse(b"\0\0"),
-        Position { key: Bytes::from_static(b"\0"), ..Position::at(keys::BLOBS) }
-    );
+    for none in [&b""[..], b"\0", b"\0\0", b"\0\x02v"] {
+        assert_eq!(Position::parse(none), Position::at(keys::BLOBS));
+    }
+    let key = Position { key: Bytes::from_static(b"\0"), ..Position::at(keys::BLOBS) };
+    assert_eq!(Position::parse(b"\0\0\0"), key);
 }
 
 #[test]

@@ -135,6 +135,48 @@ async fn versions_and_snapshots_live_and_deleted_stand_in_the_order_of_time_in_p
 }
 
 #[tokio::test]
+async fn pages_of_any_size_hold_what_one_page_holds_whatever_is_included() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.versioning(true).await;
+    server.soft_delete(Some(3)).await;
+    // A letter is a step: put, snapshot, delete the earlier version, delete the latest, delete the current state.
+    let blobs = ["ps", "pspsp", "px", "ppx", "ppex", "psse", "pssx", "ppxl", "ppsxl", "pspexl", "psexl"];
+    for name in blobs {
+        let blob = format!("/con/{name}");
+        let mut versions = vec![];
+        for step in name.chars() {
+            let reply = match step {
+                'p' => server.put_block_blob(&blob, "").await,
+                's' => server.put(&format!("{blob}?comp=snapshot"), "", "").await.expect(201),
+                'x' => server.delete(&blob, "x-ms-delete-snapshots: include").await.expect(202),
+                _ => {
+                    let nth = versions.len() - if step == 'l' { 1 } else { 2 };
+                    server.delete(&format!("{blob}?versionid={}", versions[nth]), "").await.expect(202)
+                }
+            };
+            versions.extend(reply.header("x-ms-version-id").map(str::to_owned));
+        }
+    }
+    let gone = blobs.iter().filter(|name| name.contains('x')).count();
+    for set in 0..16 {
+        let words = ["snapshots", "versions", "deleted", "deletedwithversions"];
+        let include: Vec<_> = (0..4).filter(|at| set >> at & 1 == 1).map(|at| words[at]).collect();
+        let query = format!("include={}", include.join(","));
+        let all = server.states(&query, 5000).await;
+        let only_versions = all.iter().filter(|state| state.ends_with('?')).count();
+        assert_eq!(
+            only_versions,
+            if include.contains(&"deletedwithversions") { gone } else { 0 },
+            "{query} {all:?}"
+        );
+        for limit in 1..=all.len() {
+            assert_eq!(server.states(&query, limit).await, all, "{query} {limit}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_is_deleted_is_listed_if_it_is_asked_for_and_can_be_restored() {
     let server = start().await;
     server.put_all(&["a", "b", "c/1"]).await;

@@ -136,6 +136,9 @@ impl<'a> Sas<'a> {
         if !sas.field("ses").is_empty() && !version.at_least(2020, 12, 6) {
             return Err(authentication_failed("ses is not a field of this version."));
         }
+        if kind == Kind::Service && service == ServiceKind::Table {
+            sas.check_bounds()?;
+        }
         if kind == Kind::UserDelegation && !sas.field("si").is_empty() {
             return Err(authentication_failed("A user delegation SAS cannot name a stored access policy."));
         }
@@ -145,6 +148,18 @@ impl<'a> Sas<'a> {
     /// The value of a field, empty if absent.
     pub(crate) fn field(&self, name: &str) -> &'a str {
         self.query.get(name).unwrap_or_default()
+    }
+
+    /// Where a partition key is left out and a row key is not, the row key would bound nothing.
+    fn check_bounds(&self) -> Result<(), Refusal> {
+        for (partition, row) in [("spk", "srk"), ("epk", "erk")] {
+            if self.query.contains(row) && !self.query.contains(partition) {
+                return Err(authentication_failed(format!(
+                    "{partition} is required when {row} is provided."
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Checks the signature.
@@ -373,14 +388,16 @@ impl Verified<'_> {
         if head.operation.service() != ServiceKind::Table || self.sas.kind != Kind::Service {
             return TableRange::default();
         }
-        // An empty bound is signed as an absent one is, so it bounds nothing: it could be left out.
-        let key = |name| Some(self.sas.field(name)).filter(|key| !key.is_empty()).map(str::to_owned);
-        TableRange {
-            start_partition: key("spk"),
-            start_row: key("srk"),
-            end_partition: key("epk"),
-            end_row: key("erk"),
-        }
+        // An empty bound is signed as an absent one is, so it bounds nothing: it could be left out. But the partition key
+        // of a row key could not.
+        let bound = |partition, row| {
+            let row = Some(self.sas.field(row)).filter(|key| !key.is_empty());
+            let partition = Some(self.sas.field(partition)).filter(|key| !key.is_empty() || row.is_some());
+            (partition.map(str::to_owned), row.map(str::to_owned))
+        };
+        let (start_partition, start_row) = bound("spk", "srk");
+        let (end_partition, end_row) = bound("epk", "erk");
+        TableRange { start_partition, start_row, end_partition, end_row }
     }
 
     fn encryption_scope(&self, head: &Head<'_>) -> Result<Option<String>, Refusal> {

@@ -281,6 +281,33 @@ fn an_empty_bound_of_a_table_sas_is_none_because_it_is_signed_as_none() {
 }
 
 #[test]
+fn a_row_key_of_a_table_sas_bounds_in_the_partition_with_the_empty_key_too() {
+    let world = World::new();
+    let range = |partition, row| {
+        let fields = [("sv", SV), ("tn", "t"), ("sp", "r"), ("se", LATER), (partition, ""), (row, "5")];
+        let query = service_sas(ServiceKind::Table, "t", &fields);
+        world.grant(&Ask::new(Operation::QueryEntities).query(query)).table_range
+    };
+    let key = |key: &str| Some(key.to_owned());
+    let from = TableRange { start_partition: key(""), start_row: key("5"), ..TableRange::default() };
+    assert_eq!(range("spk", "srk"), from);
+    let to = TableRange { end_partition: key(""), end_row: key("5"), ..TableRange::default() };
+    assert_eq!(range("epk", "erk"), to);
+}
+
+#[test]
+fn a_row_key_of_a_table_sas_needs_its_partition_key() {
+    let world = World::new();
+    for (row, partition) in [("srk", "spk"), ("erk", "epk")] {
+        let fields = [("sv", SV), ("tn", "t"), ("sp", "r"), ("se", LATER), (row, "5")];
+        let query = service_sas(ServiceKind::Table, "t", &fields);
+        let refusal = world.ask(&Ask::new(Operation::QueryEntities).query(query)).unwrap_err();
+        assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
+        assert_eq!(detail(&refusal), format!("{partition} is required when {row} is provided."));
+    }
+}
+
+#[test]
 fn signatures_reach_only_the_resource_that_they_are_for() {
     let world = World::new();
     let fields = |sr| [("sv", SV), ("sr", sr), ("sp", "rwl"), ("se", LATER)];

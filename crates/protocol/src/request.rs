@@ -128,7 +128,7 @@ pub struct Grant {
     pub directory: Option<String>,
 }
 
-/// The keys that a table SAS reaches.
+/// The keys that a table SAS reaches. A row key comes with its partition key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableRange {
     /// First partition key.

@@ -150,6 +150,9 @@ mod tests {
         let whole = TableRange { start_partition: some("b"), end_partition: some("b"), ..Default::default() };
         assert!(reaches(&whole, "b", "") && !reaches(&whole, "a", "") && !reaches(&whole, "ba", ""));
         assert!(reads(&whole, "b", "") && !reads(&whole, "a", "") && !reads(&whole, "ba", ""));
+        let unnamed = TableRange { end_partition: some(""), end_row: some("5"), ..Default::default() };
+        assert!(reaches(&unnamed, "", "5") && !reaches(&unnamed, "", "6") && !reaches(&unnamed, "a", "1"));
+        assert!(reads(&unnamed, "", "5") && !reads(&unnamed, "", "6") && !reads(&unnamed, "a", "1"));
         assert!(reaches(&TableRange::default(), "", "") && reads(&TableRange::default(), "", ""));
     }
 }

@@ -20,7 +20,8 @@ const TABLE_LETTERS: &str = "raud";
 /// Those of an account SAS, which may stand in any order: clients write several.
 const ACCOUNT_LETTERS: &str = "rwdxylacupfti";
 
-/// Refuses the `sp` of a service or user delegation SAS that has letters unknown, repeated or out of order.
+/// Refuses the `sp` of a service or user delegation SAS that has letters unknown, repeated or out of order. The letters
+/// of a stored access policy may stand as they like.
 pub(crate) fn check_service_letters(service: ServiceKind, letters: &str) -> Result<(), Refusal> {
     let known = match service {
         ServiceKind::Blob => BLOB_LETTERS,
@@ -28,6 +29,8 @@ pub(crate) fn check_service_letters(service: ServiceKind, letters: &str) -> Resu
         ServiceKind::Queue => QUEUE_LETTERS,
         ServiceKind::Table => TABLE_LETTERS,
     };
+    // Clients write these two either way.
+    let letters = letters.replace("wc", "cw");
     let mut rest = known.chars();
     let in_order = letters.chars().all(|letter| rest.any(|known| known == letter));
     in_order
@@ -135,6 +138,9 @@ mod tests {
             (Blob, "racwdxltfmeopi", true),
             (Blob, "racwdxyltmeopi", true),
             (Blob, "rl", true),
+            (Blob, "rwcd", true),
+            (Blob, "rwcwd", false),
+            (Blob, "rwca", false),
             (Blob, "lr", false),
             (Blob, "wr", false),
             (Blob, "rr", false),
@@ -142,6 +148,7 @@ mod tests {
             (Blob, "R", false),
             (Blob, "r w", false),
             (File, "rcwdl", true),
+            (File, "rwcdl", true),
             (File, "ra", false),
             (Queue, "raup", true),
             (Queue, "rpu", false),

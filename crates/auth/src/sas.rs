@@ -363,14 +363,15 @@ impl Verified<'_> {
     }
 
     fn permissions(&self, head: &Head<'_>, policy: &AccessPolicy) -> Result<String, Refusal> {
-        let sp = Some(self.sas.field("sp").to_owned()).filter(|sp| !sp.is_empty());
-        let letters =
-            one_place("sp", sp, policy.permissions.clone())?.ok_or_else(|| mandatory_field("sp"))?;
-        match self.sas.kind {
-            Kind::Account => permission::check_account_letters(&letters)?,
-            _ => permission::check_service_letters(head.operation.service(), &letters)?,
+        let sp = Some(self.sas.field("sp")).filter(|sp| !sp.is_empty());
+        if let Some(letters) = sp {
+            match self.sas.kind {
+                Kind::Account => permission::check_account_letters(letters)?,
+                _ => permission::check_service_letters(head.operation.service(), letters)?,
+            }
         }
-        Ok(letters)
+        let letters = one_place("sp", sp, policy.permissions.as_deref())?;
+        letters.map(str::to_owned).ok_or_else(|| mandatory_field("sp"))
     }
 
     /// The key has to be valid now, and for this service; its owner has to have the right that is passed on. Gives

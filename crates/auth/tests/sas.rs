@@ -386,6 +386,7 @@ fn each_term_is_in_the_signature_or_in_the_policy_never_in_both() {
         (&[("sp", ""), ("se", "")][..], policy(None, future, Some("r")), None),
         (&[("sp", ""), ("se", "")], policy(past, future, Some("r")), None),
         (&[("sp", "")], policy(None, None, Some("r")), None),
+        (&[("sp", "")], policy(None, None, Some("lwr")), None),
         (&[("se", "")], policy(past, future, None), None),
         (&[], AccessPolicy::default(), None),
         (&[("se", "")], policy(None, future, Some("r")), Some(InvalidQueryParameterValue)),

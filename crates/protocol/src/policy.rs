@@ -10,6 +10,8 @@ use crate::{date, xml};
 const MAX_POLICIES: usize = 5;
 /// The longest id of a policy, in characters.
 const MAX_ID_CHARS: usize = 64;
+/// The letters of permissions, of all services: a policy may have those that its own does not know.
+const LETTERS: &str = "racwdxyltfmeopiu";
 
 /// What a shared access signature that names the policy may do, and when. What is absent has to be in the signature.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,7 +113,7 @@ fn parse_policy(xml: &mut xml::Reader<'_>) -> Result<AccessPolicy, Refusal> {
     // An empty element says the same as none: clients write both.
     let moment = |text: &str| if text.is_empty() { Some(None) } else { date::parse_iso8601(text).map(Some) };
     let letters = |text: &str| {
-        let letters = text.bytes().all(|b| b.is_ascii_lowercase()).then(|| text.to_owned());
+        let letters = text.chars().all(|letter| LETTERS.contains(letter)).then(|| text.to_owned());
         letters.map(|letters| Some(letters).filter(|letters| !letters.is_empty()))
     };
     let mut policy = AccessPolicy::default();
@@ -244,6 +246,8 @@ mod tests {
                 document(&identifier("a", "<Permission>R W</Permission>")),
                 Some(ErrorCode::InvalidXmlNodeValue),
             ),
+            (document(&identifier("a", "<Permission>lwr</Permission>")), None),
+            (document(&identifier("a", "<Permission>rz</Permission>")), Some(ErrorCode::InvalidXmlNodeValue)),
             (document(&identifier("a", "<Colour/>")), Some(ErrorCode::UnsupportedXmlNode)),
             (document("<Id>a</Id>"), Some(ErrorCode::UnsupportedXmlNode)),
             ("<Other/>".to_owned(), Some(ErrorCode::InvalidXmlDocument)),

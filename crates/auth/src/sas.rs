@@ -166,11 +166,12 @@ impl<'a> Sas<'a> {
     pub(crate) fn verify(self, head: &Head<'_>, secret: &MasterSecret) -> Result<Verified<'a>, Refusal> {
         let target = self.target(head)?;
         let strings = self.strings_to_sign(head, &target);
+        let signature = mac::decode(self.signature).unwrap_or_default();
         let valid = if self.kind == Kind::UserDelegation {
             let key = secret.derive(&self.key_claims(head)?);
-            mac::matches_any(self.signature, [&key[..]].into_iter(), &strings)
+            mac::matches_any(&signature, [&key[..]].into_iter(), &strings)
         } else {
-            mac::matches_any(self.signature, shared_key::keys(head.account), &strings)
+            mac::matches_any(&signature, shared_key::keys(head.account), &strings)
         };
         if valid {
             return Ok(Verified { sas: self, target });

@@ -104,6 +104,7 @@ pub(crate) fn verify(head: &Head<'_>, scheme: Scheme, credential: Credential<'_>
         return Err(authentication_failed("The account that signed is not the account that is addressed."));
     }
     check_date(head)?;
+    let signature = mac::decode(credential.signature).ok_or_else(malformed_authorization)?;
     let message = Message {
         scheme,
         service: head.operation.service(),
@@ -115,7 +116,7 @@ pub(crate) fn verify(head: &Head<'_>, scheme: Scheme, credential: Credential<'_>
         version: head.version,
     };
     let accepted = message.accepted_strings()?;
-    if mac::matches_any(credential.signature, keys(head.account), &accepted) {
+    if mac::matches_any(&signature, keys(head.account), &accepted) {
         return Ok(());
     }
     let signed = accepted.first().map(|s| String::from_utf8_lossy(s)).unwrap_or_default();

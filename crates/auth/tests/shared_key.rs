@@ -188,7 +188,7 @@ fn headers_that_cannot_be_read_are_malformed_and_accounts_have_to_agree() {
         ("SharedKey devstoreaccount1:", InvalidAuthenticationInfo),
         ("Basic dXNlcjpwYXNz", InvalidAuthenticationInfo),
         ("AWS4-HMAC-SHA256 Credential=x", InvalidAuthenticationInfo),
-        ("SharedKey devstoreaccount1:not base64", AuthenticationFailed),
+        ("SharedKey devstoreaccount1:not base64", InvalidAuthenticationInfo),
         ("SharedKey devstoreaccount1:c2ln", AuthenticationFailed),
         ("SharedKey other:c2ln", AuthenticationFailed),
     ] {

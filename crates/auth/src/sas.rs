@@ -327,9 +327,9 @@ impl Verified<'_> {
     pub(crate) fn grant(&self, head: &Head<'_>, policy: &AccessPolicy) -> Result<Grant, Refusal> {
         let Self { sas, target } = self;
         let mut permissions = self.permissions(head, policy)?;
-        let start = one_place("st", sas.moment("st")?, policy.start)?;
+        let start = one_place(sas.moment("st")?, policy.start)?;
         let expiry =
-            one_place("se", sas.moment("se")?, policy.expiry)?.ok_or_else(|| mandatory_field("se"))?;
+            one_place(sas.moment("se")?, policy.expiry)?.ok_or_else(|| mandatory_field("se"))?;
         Window { start, expiry }.check(head.now)?;
         if sas.version.at_least(2015, 4, 5) {
             limits::check_source(sas.field("sip"), head.peer, head.version)?;
@@ -371,7 +371,7 @@ impl Verified<'_> {
                 _ => permission::check_service_letters(head.operation.service(), letters)?,
             }
         }
-        let letters = one_place("sp", sp, policy.permissions.as_deref())?;
+        let letters = one_place(sp, policy.permissions.as_deref())?;
         letters.map(str::to_owned).ok_or_else(|| mandatory_field("sp"))
     }
 
@@ -445,12 +445,10 @@ fn mandatory_field(name: &str) -> Refusal {
 }
 
 /// A term of the signature is in the signature or in the stored access policy, never in both.
-fn one_place<T>(name: &str, sas: Option<T>, policy: Option<T>) -> Result<Option<T>, Refusal> {
+fn one_place<T>(sas: Option<T>, policy: Option<T>) -> Result<Option<T>, Refusal> {
     match (sas, policy) {
-        (Some(_), Some(_)) => Err(Refusal::invalid_query(
-            name,
-            "",
-            "The stored access policy of the signature has this field already.",
+        (Some(_), Some(_)) => Err(authentication_failed(
+            "Access policy fields can be associated with signature or SAS identifier but not both",
         )),
         (sas, policy) => Ok(sas.or(policy)),
     }

@@ -120,7 +120,9 @@ impl<'a> Sas<'a> {
             (Kind::Account, Version::new(2015, 4, 5), &["sp", "se", "ss", "srt"])
         } else {
             match service {
-                ServiceKind::Blob => (Kind::Service, Version::OLDEST, &["sr"]),
+                // The first ones did not say their version.
+                ServiceKind::Blob if !query.contains("sv") => (Kind::Service, Version::OLDEST, &["sr"]),
+                ServiceKind::Blob => (Kind::Service, Version::new(2012, 2, 12), &["sr"]),
                 ServiceKind::File => (Kind::Service, Version::new(2015, 2, 21), &["sr"]),
                 ServiceKind::Queue => (Kind::Service, Version::new(2012, 2, 12), &[]),
                 ServiceKind::Table => (Kind::Service, Version::new(2012, 2, 12), &["tn"]),
@@ -328,9 +330,12 @@ impl Verified<'_> {
         let Self { sas, target } = self;
         let mut permissions = self.permissions(head, policy)?;
         let start = one_place(sas.moment("st")?, policy.start)?;
-        let expiry =
-            one_place(sas.moment("se")?, policy.expiry)?.ok_or_else(|| mandatory_field("se"))?;
-        Window { start, expiry }.check(head.now)?;
+        let expiry = one_place(sas.moment("se")?, policy.expiry)?.ok_or_else(|| mandatory_field("se"))?;
+        let window = Window { start, expiry };
+        window.check(head.now)?;
+        if !sas.query.contains("sv") && sas.field("si").is_empty() {
+            window.check_length(head.now)?;
+        }
         if sas.version.at_least(2015, 4, 5) {
             limits::check_source(sas.field("sip"), head.peer, head.version)?;
             limits::check_protocol(sas.field("spr"), head.secure, head.version)?;

@@ -2,10 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use lazuli_concurrency::Timestamp;
+use lazuli_concurrency::{Span, Timestamp};
 use lazuli_protocol::{ErrorCode, Refusal, Version, date};
 
 use crate::refusal::authentication_failed;
+
+/// How long a signature without a version and without a stored access policy may hold.
+const MAX_UNVERSIONED: Span = Span::seconds(3600);
 
 /// The time in which a signature holds: from its start, if it has one, until before its expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,19 @@ impl Window {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses a signature of the first era that nobody can revoke and that holds for longer than was allowed then.
+    pub(super) fn check_length(self, now: Timestamp) -> Result<(), Refusal> {
+        let start = self.start.unwrap_or(now);
+        if self.expiry.since(start) <= MAX_UNVERSIONED {
+            return Ok(());
+        }
+        let [start, expiry] = [start, self.expiry].map(date::rfc1123);
+        Err(authentication_failed(format!(
+            "Access without signed identifier cannot have time window more than 1 hour: Start [{start}] - \
+             Expiry [{expiry}]"
+        )))
     }
 }
 

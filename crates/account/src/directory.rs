@@ -16,6 +16,7 @@ use lazuli_store::{
     Store, TransactError, View, Which, transact,
 };
 use parking_lot::RwLock;
+use tokio::sync::watch;
 
 use crate::record::{self, RecordError};
 use crate::settings::{self, KeySlot, Rejection, Setting};
@@ -72,6 +73,8 @@ struct Shared {
     accounts: RwLock<BTreeMap<String, Known>>,
     /// Held from before a commit until the memory shows it.
     changing: tokio::sync::Mutex<()>,
+    /// How many changes memory shows.
+    changes: watch::Sender<u64>,
     master_secret: [u8; 32],
 }
 
@@ -96,8 +99,14 @@ impl AccountDirectory {
         open_root(&*store).await?;
         let gate = Gate::default();
         let master_secret = master_secret(&*store, &gate).await?;
-        let shared =
-            Shared { store, gate, accounts: RwLock::default(), changing: Default::default(), master_secret };
+        let shared = Shared {
+            store,
+            gate,
+            accounts: RwLock::default(),
+            changing: Default::default(),
+            changes: watch::Sender::default(),
+            master_secret,
+        };
         let mut from = (Bytes::from_static(record::ACCOUNTS), Bytes::new());
         loop {
             let end = Some((Bytes::from_static(record::AFTER_ACCOUNTS), Bytes::new()));
@@ -137,6 +146,11 @@ impl AccountDirectory {
         let entry = self.shared.entry(account).await?;
         let entry = entry.ok_or_else(|| AccountError::NotFound(account.into()))?;
         Ok(entry.properties[service as usize].clone())
+    }
+
+    /// Counts changes, each before it is acknowledged: who goes on relying on an account has to look again when this has moved on.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.shared.changes.subscribe()
     }
 
     /// 32 random bytes that are this data directory's own, for keys that are derived instead of stored.
@@ -255,6 +269,7 @@ impl AccountDirectory {
                 tracing::error!(%error, account = name, "a changed account cannot be read back");
                 shared.accounts.write().insert(name, Known::Stale);
             }
+            shared.changes.send_modify(|changes| *changes += 1);
             committed
         });
         changed.await.map_err(|_| AccountError::Stopping)?.map_err(not_changed)

@@ -36,6 +36,7 @@ pub(crate) async fn answer(call: &mut Call) -> Answer {
         return Err(Status::INVALID_PARAMETER.into());
     }
     call.session = call.connection.session(&call.server, call.header.session_id);
+    check_welcome(call).await?;
     match command {
         Command::Negotiate => return negotiate::negotiate(call).await,
         Command::SessionSetup => {
@@ -91,6 +92,22 @@ pub(crate) async fn answer(call: &mut Call) -> Answer {
 /// Whether it shows that the client has the session's key: in 3.1.1 that nobody changed what was said before there was one.
 fn is_protected(call: &Call) -> bool {
     call.sealed_by.is_some() || call.header.flags & flags::SIGNED != 0
+}
+
+/// Ends the session of who could not log in any more.
+async fn check_welcome(call: &Call) -> Result<(), Status> {
+    let Some(session) = &call.session else { return Ok(()) };
+    match session.is_welcome(&call.server).await {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            session.end(&call.server, false).await;
+            Err(Status::USER_SESSION_DELETED)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "an account could not be read");
+            Err(Status::INSUFFICIENT_RESOURCES)
+        }
+    }
 }
 
 /// Refuses who has not logged in, and what should have been encrypted.

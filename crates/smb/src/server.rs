@@ -14,7 +14,7 @@ use lazuli_file::FileService;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -54,6 +54,7 @@ pub struct SmbServer(Arc<Server>);
 pub(crate) struct Server {
     pub(crate) files: FileService,
     pub(crate) accounts: AccountDirectory,
+    pub(crate) account_changes: watch::Receiver<u64>,
     pub(crate) options: Options,
     pub(crate) changes: Arc<Changes>,
     /// Names the server to clients, as long as it runs.
@@ -83,6 +84,10 @@ impl Sessions {
     /// The same, even if it is ending.
     pub(crate) fn get_even_ending(&self, id: u64) -> Option<Arc<Session>> {
         self.get(id).or_else(|| self.ending.lock().get(&id).cloned())
+    }
+
+    fn all(&self) -> Vec<Arc<Session>> {
+        self.live.lock().values().cloned().collect()
     }
 
     /// Adds a session.
@@ -135,6 +140,7 @@ impl SmbServer {
         let connections = options.connections.map_or(MAX_CONNECTIONS, |most| most.min(MAX_CONNECTIONS));
         Self(Arc::new(Server {
             files,
+            account_changes: accounts.changes(),
             accounts,
             options,
             changes: Arc::default(),
@@ -152,6 +158,7 @@ impl SmbServer {
     pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>) -> io::Result<()> {
         let (closing, tasks) = (CancellationToken::new(), tokio_util::task::TaskTracker::new());
         tasks.spawn(handles::tell_all(self.0.clone(), closing.clone()));
+        tasks.spawn(end_unwelcome(self.0.clone(), closing.clone()));
         let mut stop = std::pin::pin!(stop);
         loop {
             let accepted = tokio::select! {
@@ -180,6 +187,25 @@ impl SmbServer {
         tasks.wait().await;
         handles::close_lost(&self.0).await;
         Ok(())
+    }
+}
+
+/// Ends sessions whose accounts let them in no more, until the server stops: they may be in the way of others without ever asking
+/// for anything again.
+async fn end_unwelcome(server: Arc<Server>, closing: CancellationToken) {
+    let mut changes = server.account_changes.clone();
+    loop {
+        tokio::select! {
+            Ok(()) = changes.changed() => {}
+            () = closing.cancelled() => return,
+            else => return,
+        }
+        for session in server.sessions.all() {
+            // If that cannot be told, its next request is refused.
+            if matches!(session.is_welcome(&server).await, Ok(false)) {
+                session.end(&server, false).await;
+            }
+        }
     }
 }
 

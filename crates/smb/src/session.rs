@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use lazuli_account::AccountError;
 use lazuli_file::native::Tree;
-use lazuli_protocol::Account;
+use lazuli_protocol::{Account, Key};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +35,7 @@ pub(crate) struct Session {
     channels: Mutex<Vec<Channel>>,
     /// Once it has logged in. Logging in again changes nothing of it.
     login: OnceLock<Login>,
+    proof: Mutex<Proof>,
     /// While it is being set up, set up again, or bound to a connection: by the connection.
     pub(crate) setups: Mutex<HashMap<u64, Setup>>,
     /// Whether it has logged in again without a name. Then it can use what it has, and have nothing new.
@@ -43,6 +45,14 @@ pub(crate) struct Session {
     next_tree: AtomicU32,
     /// Cancelled when it has ended, and nothing of it is open any more but what waits for its client.
     pub(crate) ended: CancellationToken,
+}
+
+/// The key of the account that a session has logged in with, the last time.
+#[derive(Default)]
+struct Proof {
+    key: Option<Key>,
+    /// How many changes of accounts there had been when it was looked whether the key still counts.
+    checked: Option<u64>,
 }
 
 /// A connection that a session is used on.
@@ -94,6 +104,7 @@ impl Session {
                 signing: None,
             }]),
             login: OnceLock::new(),
+            proof: Mutex::default(),
             setups: Mutex::default(),
             is_anonymous: AtomicBool::new(false),
             trees: Mutex::default(),
@@ -108,14 +119,41 @@ impl Session {
         self.login.get()
     }
 
-    /// Somebody has logged in. False if somebody had already.
-    pub(crate) fn log_in(&self, login: Login) -> bool {
-        self.login.set(login).is_ok()
+    /// Somebody has logged in with a key. False if somebody had already.
+    pub(crate) fn log_in(&self, login: Login, key: Key) -> bool {
+        let mut proof = self.proof.lock();
+        let is_first = self.login.set(login).is_ok();
+        if is_first {
+            *proof = Proof { key: Some(key), checked: None };
+        }
+        is_first
     }
 
-    /// Logged in again, with a name or without.
-    pub(crate) fn log_in_again(&self, is_anonymous: bool) {
-        self.is_anonymous.store(is_anonymous, Ordering::Relaxed);
+    /// Logged in again, with a key, or without a name.
+    pub(crate) fn log_in_again(&self, key: Option<Key>) {
+        self.is_anonymous.store(key.is_none(), Ordering::Relaxed);
+        if key.is_some() {
+            *self.proof.lock() = Proof { key, checked: None };
+        }
+    }
+
+    /// Whether who has logged in still could: the account is there, is enabled and has that key.
+    pub(crate) async fn is_welcome(&self, server: &Server) -> Result<bool, AccountError> {
+        let Some(login) = self.login() else { return Ok(true) };
+        let changes = *server.account_changes.borrow();
+        if self.proof.lock().checked == Some(changes) {
+            return Ok(true);
+        }
+        let account = server.accounts.get(&login.account.name).await?;
+        let account = account
+            .filter(|account| account.generation == login.account.generation && !account.settings.disabled);
+        let mut proof = self.proof.lock();
+        let is_welcome =
+            account.zip(proof.key.as_ref()).is_some_and(|(account, key)| account.keys.contains(key));
+        if is_welcome {
+            proof.checked = Some(changes);
+        }
+        Ok(is_welcome)
     }
 
     /// Whether it has logged in again without a name.

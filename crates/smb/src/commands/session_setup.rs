@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lazuli_concurrency::Span;
-use lazuli_protocol::Account;
+use lazuli_protocol::{Account, Key};
 
 use super::negotiate::random;
 use crate::call::{Answer, Call, Refused, Reply};
@@ -88,25 +88,25 @@ async fn leg(call: &Call, session: &Arc<Session>, request: &Request<'_>, aim: Ai
         Step::Answered(answered) => answered,
     };
     if aim == Aim::Again && answered.answer.is_anonymous() {
-        session.log_in_again(true);
+        session.log_in_again(None);
         return Ok(Reply {
             session: Some(session.clone()),
             ..Reply::new(response(session_flags::IS_NULL, &answered.anonymous_token()))
         });
     }
-    let (account, accepted, token) = authenticate(call, &answered).await?;
+    let Proven { account, key, accepted, token } = authenticate(call, &answered).await?;
     let flags = match aim {
-        Aim::New => log_in(call, session, request, &answered, account, &accepted, &preauth)?,
+        Aim::New => log_in(call, session, request, &answered, (account, key), &accepted, &preauth)?,
         Aim::Again => {
             let flags = check_same(session, &account)?;
-            session.log_in_again(false);
+            session.log_in_again(Some(key));
             flags
         }
         Aim::Bind => {
             let flags = check_same(session, &account)?;
             let negotiated = negotiated(call)?;
-            let key = signing_key(&accepted.key, key_context(negotiated, &preauth), negotiated.signing);
-            call.connection.join_session(session, Arc::new(key))?;
+            let signing = signing_key(&accepted.key, key_context(negotiated, &preauth), negotiated.signing);
+            call.connection.join_session(session, Arc::new(signing))?;
             flags
         }
     };
@@ -146,8 +146,16 @@ fn step(call: &Call, session: &Session, token: &[u8]) -> Result<(Step, Preauth),
     Ok((step, preauth))
 }
 
+/// Whose key an answer was made with, and what comes of it.
+struct Proven {
+    account: Arc<Account>,
+    key: Key,
+    accepted: Accepted,
+    token: Vec<u8>,
+}
+
 /// Whose key the answer was made with. Wrong ones cost time.
-async fn authenticate(call: &Call, answered: &Answered) -> Result<(Arc<Account>, Accepted, Vec<u8>), Status> {
+async fn authenticate(call: &Call, answered: &Answered) -> Result<Proven, Status> {
     if answered.answer.is_anonymous() {
         return Err(Status::ACCESS_DENIED);
     }
@@ -159,13 +167,13 @@ async fn authenticate(call: &Call, answered: &Answered) -> Result<(Arc<Account>,
         Status::INSUFFICIENT_RESOURCES
     })?;
     let keys = account.iter().flat_map(|account| &account.keys);
-    let accepted = keys.map(|key| answered.check(&key.to_base64())).find_map(|accepted| accepted);
-    match (account, accepted) {
-        (Some(account), Some((accepted, token))) => {
+    let mut accepted = keys.filter_map(|key| Some((key.clone(), answered.check(&key.to_base64())?)));
+    match (&account, accepted.next()) {
+        (Some(account), Some((key, (accepted, token)))) => {
             call.server.throttle.succeeded(&attempt);
             match account.settings.disabled {
                 true => Err(Status::ACCOUNT_DISABLED),
-                false => Ok((account, accepted, token)),
+                false => Ok(Proven { account: account.clone(), key, accepted, token }),
             }
         }
         _ => {
@@ -191,7 +199,7 @@ fn log_in(
     session: &Session,
     request: &Request<'_>,
     answered: &Answered,
-    account: Arc<Account>,
+    (account, key): (Arc<Account>, Key),
     accepted: &Accepted,
     preauth: &Preauth,
 ) -> Result<u16, Status> {
@@ -209,7 +217,7 @@ fn log_in(
         must_sign: request.must_sign || negotiated.must_sign(),
         must_encrypt,
     };
-    if !session.log_in(login) {
+    if !session.log_in(login, key) {
         return Err(Status::REQUEST_NOT_ACCEPTED);
     }
     Ok(if must_encrypt { session_flags::ENCRYPT_DATA } else { 0 })

@@ -8,12 +8,15 @@ mod opens;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use client::*;
+use lazuli_account::Setting;
 use lazuli_file::FileService;
-use lazuli_protocol::ServiceKind;
+use lazuli_protocol::{Account, Key, ServiceKind};
 use lazuli_smb::{Options, SmbServer};
 use lazuli_testing::TestServer;
+use opens::{Asked, OPEN_IF, SHARING_VIOLATION, open};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::net::TcpListener;
@@ -126,6 +129,50 @@ async fn who_has_the_key_is_the_user_and_nobody_else() {
         let status = if status == 0 { 0 } else { USER_SESSION_DELETED };
         assert_eq!(client.connect_tree("docs").await, status);
     }
+}
+
+#[tokio::test]
+async fn a_session_ends_when_its_key_or_its_account_is_taken_away() {
+    let server = Server::start(Options::default()).await;
+    let (account, accounts) = (lazuli_testing::ACCOUNT, &server.rest.accounts);
+    let [stays, goes] = [lazuli_testing::key(), Key::from_bytes(b"another key".to_vec())];
+    accounts.set_keys(account, vec![stays.clone(), goes.clone()]).await.unwrap();
+    let log_in = async |key: &Key| {
+        let mut client = server.client().await;
+        client.negotiate(&[0x0210]).await.unwrap();
+        assert_eq!(client.log_in(account, &key.to_base64()).await, 0);
+        assert_eq!(client.connect_tree("docs").await, 0);
+        client
+    };
+    let (mut first, mut second, mut silent) =
+        (log_in(&stays).await, log_in(&goes).await, log_in(&goes).await);
+    let mut again = log_in(&goes).await;
+    assert_eq!(again.log_in(account, &stays.to_base64()).await, 0);
+    let alone = Asked { share: 0, ..OPEN_IF };
+    open(&mut silent, &alone).await.unwrap();
+    assert_eq!(open(&mut first, &alone).await.unwrap_err(), SHARING_VIOLATION);
+
+    accounts.set_keys(account, vec![stays.clone()]).await.unwrap();
+    assert_eq!(second.connect_tree("docs").await, USER_SESSION_DELETED);
+    assert_eq!(again.connect_tree("docs").await, 0, "the key of the last login counts");
+    let mut tries = 0;
+    while open(&mut first, &alone).await.is_err() {
+        tries += 1;
+        assert!(tries < 500, "what a session has open is closed although its client asks for nothing");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    accounts.set(account, vec![Setting::BlobVersioning(true)]).await.unwrap();
+    assert_eq!(first.connect_tree("docs").await, 0);
+    accounts.set(account, vec![Setting::Disabled(true)]).await.unwrap();
+    assert_eq!(first.connect_tree("docs").await, USER_SESSION_DELETED);
+    accounts.set(account, vec![Setting::Disabled(false)]).await.unwrap();
+    assert_eq!(first.connect_tree("docs").await, USER_SESSION_DELETED, "it does not come back");
+
+    let (mut first, known) = (log_in(&stays).await, accounts.get(account).await.unwrap().unwrap());
+    accounts.remove(account).await.unwrap();
+    accounts.add(Account::clone(&known)).await.unwrap();
+    assert_eq!(first.connect_tree("docs").await, USER_SESSION_DELETED, "it is another account");
 }
 
 #[tokio::test]

@@ -13,15 +13,18 @@ pub struct Limits {
     /// Requests at work at once on one endpoint, over all its connections. A further one gets 503 `ServerBusy`. One whose
     /// reply has begun is not counted: a client that does not read would keep others out.
     pub requests: usize,
-    /// Requests under way at once on one HTTP/2 connection.
+    /// Requests under way at once on one HTTP/2 connection, until their replies are taken. Of a reply that is not taken two pieces
+    /// are in memory, of content 256 KiB each: with the default a client that reads nothing holds 16 MiB with a connection, unless
+    /// it asks for listings, each of which is one piece.
+    /// Clients have others wait, or open another connection.
     pub streams_per_connection: u32,
     /// Bytes of a request line with its headers. More gets 431 and the connection ends.
     pub head_bytes: usize,
     /// Header fields of one request. More gets 431 and the connection ends. Any other number than the default makes
     /// every HTTP/1 request about a microsecond slower.
     pub head_fields: usize,
-    /// Bytes that one connection buffers in each direction; on HTTP/2 beside them, of each reply, what is in
-    /// `connection.rs`.
+    /// Bytes that one connection buffers in each direction; on HTTP/2 beside them, what is said at
+    /// [`Limits::streams_per_connection`].
     pub buffer_bytes: usize,
     /// From the first byte of a request (or from the connection's start) to the end of its headers, TLS included.
     pub head_time: Duration,
@@ -45,7 +48,7 @@ impl Default for Limits {
         Self {
             connections: 4096,
             requests: 16_384,
-            streams_per_connection: 128,
+            streams_per_connection: 32,
             head_bytes: 64 * 1024,
             head_fields: crate::connection::FAST_HEAD_FIELDS,
             buffer_bytes: 256 * 1024,

@@ -179,6 +179,32 @@ async fn replies_that_a_client_does_not_take_keep_nobody_out() {
 }
 
 #[tokio::test]
+async fn what_a_client_does_not_read_is_bounded_for_all_its_http_2_replies_together() {
+    const PIECE: u64 = 64 * 1024;
+    let (server, directory) = start_tls(Limits::default());
+    let stream = connect(server.address, &directory, &["h2"]).await;
+    let (client, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    for _ in 0..200 {
+        let mut client = client.clone();
+        tokio::spawn(async move {
+            let _untaken = client.send_request(request("GET", "/lapis/public/endless", "")).await;
+            std::future::pending::<()>().await;
+        });
+    }
+    let pulled = |server: &TestServer| server.service.pulled.load(std::sync::atomic::Ordering::SeqCst);
+    let most = u64::from(Limits::default().streams_per_connection) * 2 * PIECE;
+    server.until("all that can be begun is", |server| pulled(server) >= most).await;
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert_eq!(pulled(&server), most);
+    assert!(most <= 4 << 20, "with pieces as small as these");
+}
+
+#[tokio::test]
 async fn shutdown_finishes_http_2_requests() {
     let (server, directory) = start_tls(Limits::default());
     let stream = connect(server.address, &directory, &["h2"]).await;

@@ -181,6 +181,11 @@ impl OpenTable {
         self.known.load(Ordering::SeqCst) == 0
     }
 
+    /// Until when a client waits for others that begins to now.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.patience
+    }
+
     fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
@@ -209,7 +214,7 @@ impl OpenTable {
         mut attempt: impl FnMut() -> Result<Result<T, (Wait, FileKey)>, E>,
     ) -> Result<Option<T>, E> {
         for _ in 0..MAX_ROUNDS {
-            let deadline = Instant::now() + self.patience;
+            let deadline = self.deadline();
             let mut overdue = None;
             loop {
                 let (mut wait, file) = match attempt()? {

@@ -17,7 +17,9 @@ use crate::children::At;
 use crate::file::allocated;
 use crate::names::{self, Name};
 use crate::opens::newest::Moment;
-use crate::opens::{FileKey, FileState, OpenId, Opened, PATIENCE, Place, Unsettled, is_only_read};
+use crate::opens::{
+    CacheRequest, FileKey, FileState, OpenId, Opened, PATIENCE, Place, Unsettled, is_only_read,
+};
 use crate::record::{ContentHeaders, File, Node, NodeId, Own, SmbProperties};
 use crate::smb_properties::{ARCHIVE, DIRECTORY, NORMAL, Permission, READ_ONLY, normal};
 use crate::tree::Spot;
@@ -258,6 +260,11 @@ impl FileService {
         open.place = looked.place.clone();
         open.at = self.store.now();
         open.overwrites = request.disposition.overwrites() && looked.found.is_some();
+        let is_directory = looked.found.as_ref().map_or(request.kind == Kind::Directory, Node::is_directory);
+        if is_directory {
+            // Nothing of a directory is cached, and nobody would answer a break.
+            open.cache = CacheRequest::None;
+        }
         Ok(self.opens.open(file, open).await?)
     }
 
@@ -296,6 +303,10 @@ impl FileService {
         let mut released = 0;
         let changed = self.change_row(&spot, |view, old| {
             let mut node = old.filter(|old| old.id == id.file.node).ok_or(ErrorCode::ResourceNotFound)?;
+            // Since it was opened.
+            if is_only_read(&node) {
+                return Err(ErrorCode::SharingViolation.into());
+            }
             released = allocated(&node);
             let lease = node.file.as_ref().map_or(FileLease::AVAILABLE, |file| file.lease);
             let headers = node.file.take().map(|file| file.headers).unwrap_or_default();

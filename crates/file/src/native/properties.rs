@@ -4,6 +4,7 @@ use lazuli_concurrency::Timestamp;
 use lazuli_store::{Reads, View};
 
 use super::create::SETTABLE;
+use super::writeback::{check_takes_writes, still_time};
 use super::{Failure, NewTime, PropertyChange, Tree};
 use crate::opens::OpenId;
 use crate::opens::newest::Moment;
@@ -74,20 +75,31 @@ impl FileService {
     }
 
     /// Changes the row of an open file, and commits what was written with it.
-    async fn change_open(&self, id: OpenId, change: impl FnMut(&mut Node, &View<'_>)) -> Result<(), Failure> {
+    async fn change_open(
+        &self,
+        id: OpenId,
+        mut change: impl FnMut(&mut Node, &View<'_>),
+    ) -> Result<(), Failure> {
         if id.file.epoch.is_some() {
             return Err(Failure::Denied);
         }
-        if !self.opens.is_open(id) {
-            return Err(Failure::Closed);
+        let deadline = self.opens.deadline();
+        while self.opens.is_open(id) {
+            let turn = self.turn(id.file).await;
+            let node = self.load_in_turn(&turn).await?;
+            if node.is_directory() {
+                return self.commit_directory(&turn, change).await.map(drop);
+            }
+            check_takes_writes(&node)?;
+            if self.commit(&turn, Moment::Asked, Some(&mut change)).await?.is_some() {
+                return Ok(());
+            }
+            drop(turn);
+            // A request over REST was about to change it as a whole.
+            let wait = self.opens.with_open(id, |state| state.is_changing().then(|| state.subscribe()))?;
+            still_time(deadline, wait).await?;
         }
-        let turn = self.turn(id.file).await;
-        let changed = match self.load_in_turn(&turn).await?.is_directory() {
-            true => self.commit_directory(&turn, change).await,
-            false => self.commit(&turn, Moment::Asked, Some(change)).await,
-        };
-        // None: a request over REST, or a copy, is about to change it as a whole.
-        changed?.map(drop).ok_or(Failure::Sharing)
+        Err(Failure::Closed)
     }
 
     /// Marks for deletion at the last close, or takes the mark away.

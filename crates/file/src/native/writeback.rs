@@ -14,7 +14,7 @@ use lazuli_generations::carry_through;
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{SpaceId, View};
 use tokio::sync::{OwnedMutexGuard, watch};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Failure, MAX_LENGTH};
 use crate::children::At;
@@ -22,6 +22,7 @@ use crate::file::allocated;
 use crate::names::{self, Name};
 use crate::opens::newest::{Due, Moment};
 use crate::opens::{Admission, FileKey, FileState, OpenId, PATIENCE, Place};
+use crate::pending::check_no_pending_copy;
 use crate::record::{Node, NodeId, Share};
 use crate::smb_properties::{ARCHIVE, NORMAL};
 use crate::tree::Spot;
@@ -40,8 +41,6 @@ const MAX_BUFFERED: usize = 32 << 20;
 const MAX_BUFFERED_TOTAL: usize = 256 << 20;
 /// Runs shorter than this share an extent.
 const SMALL_RUN: usize = 64 << 10;
-/// How often something begins again because a request over REST came in between.
-const MAX_ATTEMPTS: usize = 64;
 
 /// What came of entering something that is written.
 enum Entered {
@@ -66,20 +65,23 @@ impl FileService {
     pub(super) async fn enter(&self, id: OpenId, offset: u64, bytes: Bytes) -> Result<(), Failure> {
         let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= MAX_LENGTH);
         end.ok_or(Failure::OutOfBounds)?;
-        for _ in 0..MAX_ATTEMPTS {
+        let deadline = self.opens.deadline();
+        let buffered = loop {
+            let mut wait = None;
             match self.try_enter(id, offset, &bytes)? {
                 Entered::Done { is_first, buffered } => {
                     if is_first {
                         self.flush_after(id.file, AGE);
                     }
-                    return self.relieve(id.file, buffered).await;
+                    break buffered;
                 }
-                Entered::Load => drop(self.load(id.file).await?),
+                Entered::Load => check_takes_writes(&*self.load(id.file).await?)?,
                 Entered::Sum(space) => drop(self.reserve(space).await?),
-                Entered::Wait(mut wait) => drop(wait.changed().await),
+                Entered::Wait(changed) => wait = Some(changed),
             }
-        }
-        Err(Failure::Busy)
+            still_time(deadline, wait).await?;
+        };
+        self.relieve(id.file, buffered).await
     }
 
     fn try_enter(&self, id: OpenId, offset: u64, bytes: &Bytes) -> Result<Entered, Failure> {
@@ -176,12 +178,10 @@ impl FileService {
         range: ByteRange,
         grows_to: u64,
     ) -> Result<(FileTurn, Arc<Node>), Failure> {
-        for _ in 0..MAX_ATTEMPTS {
+        let deadline = self.opens.deadline();
+        loop {
             let turn = self.turn(id.file).await;
-            let node = self.load_in_turn(&turn).await?;
-            if node.is_directory() {
-                return Err(Failure::IsDirectory);
-            }
+            check_takes_writes(&*self.load_in_turn(&turn).await?)?;
             let begun = self.opens.with_open(id, |state| {
                 if let Some(wait) = begin(state, id, range)? {
                     return Ok(Entered::Wait(wait));
@@ -201,6 +201,7 @@ impl FileService {
                 state.contend(id.number);
                 Ok(Entered::Done { is_first, buffered: 0 })
             })?;
+            let mut wait = None;
             match begun? {
                 Entered::Done { is_first, .. } => {
                     if is_first {
@@ -215,13 +216,13 @@ impl FileService {
                     drop(turn);
                     drop(self.reserve(space).await?);
                 }
-                Entered::Wait(mut wait) => {
+                Entered::Wait(changed) => {
                     drop(turn);
-                    let _ = wait.changed().await;
+                    wait = Some(changed);
                 }
             }
+            still_time(deadline, wait).await?;
         }
-        Err(Failure::Busy)
     }
 
     /// What is stored of an open file, read if need be.
@@ -461,6 +462,23 @@ impl Due {
         }
         node
     }
+}
+
+/// Whether there is time to try something again that a request over REST came between: after the next change, if that is
+/// to be waited for.
+pub(super) async fn still_time(deadline: Instant, wait: Option<watch::Receiver<()>>) -> Result<(), Failure> {
+    if let Some(mut wait) = wait {
+        let _ = timeout_at(deadline, wait.changed()).await;
+    }
+    if Instant::now() < deadline { Ok(()) } else { Err(Failure::Busy) }
+}
+
+/// Whether what SMB clients write can be ahead of the row: not of a directory, nor of what a copy is under way to.
+pub(super) fn check_takes_writes(node: &Node) -> Result<(), Failure> {
+    if node.is_directory() {
+        return Err(Failure::IsDirectory);
+    }
+    check_no_pending_copy(node).map_err(|_| Failure::Sharing)
 }
 
 /// Whether bytes of an open file may be changed now. What to wait for first, if there is something.

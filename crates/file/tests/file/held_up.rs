@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lazuli_concurrency::Caching;
+use lazuli_concurrency::{Caching, FileAccess};
 use lazuli_file::FileService;
-use lazuli_file::native::{Action, Disposition, Failure};
+use lazuli_file::native::{Action, CreateRequest, Disposition, Failure, PropertyChange};
 use lazuli_file::opens::{CacheKey, CacheRequest};
 use lazuli_protocol::ServiceKind;
 use lazuli_store::interposed::{Between, Interposed};
@@ -19,11 +19,14 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::native::{asks, connect, create, get, open, read};
+use crate::opens::request;
 use crate::support::{Server, make_file, names, write};
 
 /// Longer than anything takes that has an end.
 const LONG: Duration = Duration::from_secs(20);
 const NEVER: usize = usize::MAX;
+const HIDDEN: u32 = 2;
+const SPARSE: u32 = 0x200;
 
 /// Holds up what is read or committed until it is told to let it go.
 #[derive(Clone)]
@@ -57,6 +60,12 @@ impl HoldUp {
         self.0.commits.store(0, Ordering::SeqCst);
     }
 
+    /// Holds up nothing more than what is held up.
+    fn hold_no_more(&self) {
+        self.0.reads.store(NEVER, Ordering::SeqCst);
+        self.0.commits.store(NEVER, Ordering::SeqCst);
+    }
+
     async fn pass(&self, left: &AtomicUsize) {
         let is_held =
             left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err();
@@ -75,8 +84,7 @@ impl HoldUp {
 
     /// Lets go what is held up, and whatever comes.
     fn let_go(&self) {
-        self.0.reads.store(NEVER, Ordering::SeqCst);
-        self.0.commits.store(NEVER, Ordering::SeqCst);
+        self.hold_no_more();
         self.0.now.send_modify(|now| *now = Now { round: now.round + 1, held: 0 });
     }
 }
@@ -240,6 +248,37 @@ async fn whoever_opens_a_file_while_it_is_emptied_does_not_bring_its_bytes_back(
 }
 
 #[tokio::test]
+async fn a_file_that_is_leased_over_rest_while_it_is_opened_is_not_emptied() {
+    let (server, hold_up) = start(LONG).await;
+    let tree = connect(&server).await;
+    let mut came_between = 0;
+    for after in 0.. {
+        let path = format!("f{after}");
+        make_file(&server, &path, 4).await;
+        write(&server, &path, 0, b"kept").await;
+        let asked = CreateRequest {
+            open: request(FileAccess::READ, FileAccess::ALL),
+            ..asks(&path, Disposition::Overwrite)
+        };
+        hold_up.hold_reads(after);
+        let (service, tree) = (server.service.clone(), tree.clone());
+        let emptying = tokio::spawn(async move { service.create(&tree, asked).await });
+        if !hold_up.holds(1).await {
+            break;
+        }
+        came_between += 1;
+        hold_up.hold_no_more();
+        let lease = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
+        server.put(&format!("/docs/{path}?comp=lease"), lease, "").await.expect(201);
+        hold_up.let_go();
+        let emptied = timeout(LONG, emptying).await.expect("it ends").unwrap();
+        assert_eq!(emptied.unwrap_err(), Failure::Sharing, "leased after {after} reads");
+        assert_eq!(get(&server, &path).await, b"kept", "leased after {after} reads");
+    }
+    assert!(came_between >= 3, "the row is read before the open, after it and to be changed");
+}
+
+#[tokio::test]
 async fn who_gives_up_emptying_a_file_does_not_take_away_what_others_write() {
     let (server, hold_up) = start(LONG).await;
     let id = open(&server, "f").await;
@@ -272,6 +311,41 @@ async fn who_gives_up_emptying_a_file_does_not_take_away_what_others_write() {
     assert_eq!(read(&server, id, 0..8).await, b"when");
     assert_eq!(server.service.close_open(id).await, Ok(None));
     assert_eq!(get(&server, "f").await, b"when");
+}
+
+#[tokio::test]
+async fn what_smb_clients_change_waits_for_a_request_over_rest_whatever_else_happens_to_the_file() {
+    let (server, hold_up) = start(LONG).await;
+    let server = Arc::new(server);
+    make_file(&server, "f", 4).await;
+    let id = open(&server, "f").await;
+    hold_up.hold_commits();
+    let rest = server.clone();
+    let rest = tokio::spawn(async move { write(&rest, "f", 0, b"rest").await });
+    assert!(hold_up.holds(1).await, "it commits");
+    let (one, two, three, four) =
+        (server.service.clone(), server.service.clone(), server.service.clone(), server.service.clone());
+    let hide = PropertyChange { attributes: Some(HIDDEN), ..PropertyChange::default() };
+    let changes = [
+        tokio::spawn(async move { one.write_at(id, 0, Bytes::from_static(b"b"), false).await }),
+        tokio::spawn(async move { two.set_length(id, 3).await }),
+        tokio::spawn(async move { three.set_properties(id, hide).await }),
+        tokio::spawn(async move { four.set_sparse(id, true).await }),
+    ];
+    for _ in 0..100 {
+        // Whoever waits is told that something has changed.
+        let other = open(&server, "f").await;
+        assert_eq!(server.service.close_open(other).await, Ok(None));
+    }
+    assert!(changes.iter().all(|change| !change.is_finished()));
+    hold_up.let_go();
+    rest.await.unwrap();
+    for (number, change) in changes.into_iter().enumerate() {
+        assert_eq!(timeout(LONG, change).await.unwrap().unwrap(), Ok(()), "the change number {number}");
+    }
+    assert_eq!(server.service.info(id).await.unwrap().attributes & (HIDDEN | SPARSE), HIDDEN | SPARSE);
+    assert_eq!(server.service.close_open(id).await, Ok(None));
+    assert_eq!(get(&server, "f").await, b"bes");
 }
 
 /// Refuses so many commits, and counts the others.

@@ -524,6 +524,35 @@ async fn what_is_open_is_renamed_for_everybody_who_has_it_open() {
 }
 
 #[tokio::test]
+async fn nothing_of_a_directory_is_cached_whether_or_not_it_was_opened_as_one() {
+    let server = start().await;
+    make_directory(&server, "d").await;
+    for (path, disposition, kind) in [
+        ("d", Disposition::Open, Kind::Any),
+        ("d", Disposition::Open, Kind::Directory),
+        ("e", Disposition::Create, Kind::Directory),
+    ] {
+        for cache in [
+            CacheRequest::Lease { client: 1, key: 2, state: Caching::RWH },
+            CacheRequest::Oplock(Caching::RWH),
+        ] {
+            let (breaks, mut heard) = unbounded_channel();
+            let open = OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) };
+            let first =
+                create(&server, CreateRequest { kind, open, ..asks(path, disposition) }).await.unwrap();
+            assert_eq!(first.opened.caching, Caching::NONE, "{path} {cache:?}");
+            let second = create(&server, asks(path, Disposition::Open));
+            let second = timeout(Duration::from_secs(5), second).await.expect("it waits for nobody").unwrap();
+            assert!(heard.try_recv().is_err(), "{path} {cache:?}");
+            server.service.set_delete(first.opened.id, disposition == Disposition::Create).await.unwrap();
+            for id in [first.opened.id, second.opened.id] {
+                server.service.close_open(id).await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_open_that_waited_while_the_file_was_renamed_does_not_put_it_back() {
     let server = start().await;
     let (breaks, mut heard) = unbounded_channel();

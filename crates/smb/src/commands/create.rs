@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use lazuli_concurrency::{Caching, ShareMode, Timestamp};
-use lazuli_file::native::{Action, CreateRequest as Request, Created, Failure, Info, Kind, Tree};
+use lazuli_file::native::{Action, CreateRequest as Request, Created, Failure, Info, Tree};
 use lazuli_file::opens::{CacheRequest, Client, OpenRequest, Opened, Place};
 use lazuli_file::{INHERITED_SDDL, fold_name};
 use lazuli_security::Descriptor;
@@ -81,7 +81,7 @@ async fn open_file(call: &Call, tree: &Tree, request: &CreateRequest, asked: &As
         looks: rights::looks(granted),
         overwrites: rights::replaces(disposition),
         delete_on_close: request.options & options::DELETE_ON_CLOSE != 0,
-        cache: cache(request, asked, key, kind),
+        cache: cache(request, asked, key),
         client: Client {
             session: call.session()?.id,
             ip: call.connection.peer.ip(),
@@ -311,9 +311,8 @@ async fn check_key(call: &Call, key: Option<LeaseKey>, path: &str) -> Result<(),
 }
 
 /// What the client wants to cache.
-fn cache(request: &CreateRequest, asked: &Asked, key: Option<LeaseKey>, kind: Kind) -> CacheRequest {
+fn cache(request: &CreateRequest, asked: &Asked, key: Option<LeaseKey>) -> CacheRequest {
     match (request.oplock_level, key, asked.lease) {
-        _ if kind == Kind::Directory => CacheRequest::None,
         (oplock::II, ..) => CacheRequest::Oplock(Caching::R),
         (oplock::EXCLUSIVE, ..) => CacheRequest::Oplock(Caching::RW),
         (oplock::BATCH, ..) => CacheRequest::Oplock(Caching::RWH),

@@ -67,8 +67,12 @@ impl FileService {
             node.touch(view.stamp, view.now);
             Ok(Some(node))
         });
+        let no_longer_waits = |code| {
+            // A directory goes only after all that was in it.
+            matches!(code, ErrorCode::NoPendingCopyOperation | ErrorCode::ParentNotFound)
+        };
         match changed.await {
-            Err(refusal) if refusal.code() == ErrorCode::NoPendingCopyOperation => Ok(None),
+            Err(refusal) if no_longer_waits(refusal.code()) => Ok(None),
             changed => changed,
         }
     }

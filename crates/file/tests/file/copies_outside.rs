@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use lazuli_concurrency::{Caching, FileAccess};
 use lazuli_file::opens::CacheRequest;
+use lazuli_store::Row;
 use lazuli_testing::Reply;
 use lazuli_testing::web::{Page, Web};
 use tokio::sync::mpsc::unbounded_channel;
@@ -48,6 +50,17 @@ async fn copied(server: &Server, path: &str) -> Reply {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("the copy to {path} does not end")
+}
+
+/// How many rows say that a copy is under way.
+fn pending_copies(server: &Server) -> usize {
+    let mut rows = 0;
+    let visit = |_, partition: &Bytes, _: &Row| {
+        rows += usize::from(&partition[..] == b"c");
+        Ok(())
+    };
+    server.store.for_each_row(visit).unwrap();
+    rows
 }
 
 async fn restarted(server: Server) -> Server {
@@ -176,6 +189,27 @@ async fn a_pending_copy_can_be_aborted_by_its_id() {
     assert_eq!(head(&server, "copy").await.etag(), aborted.etag(), "it stays so");
     let stats = server.get("/docs?restype=share&comp=stats", "").await.expect(200);
     assert!(stats.text().contains("<ShareUsageBytes>0<"), "{}", stats.text());
+}
+
+#[tokio::test]
+async fn a_copy_whose_directory_is_gone_ends_without_a_trace() {
+    let (web, server) = served(stalling(100_000)).await;
+    server.put("/docs/d?restype=directory", "", "").await.expect(201);
+    let begun = copy(&server, &web, "d/copy", "").await.expect(202);
+    while web.requests.lock().await.len() < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(pending_copies(&server), 1);
+    server.put(&abort("d/copy", &begun), ABORT, "").await.expect(204);
+    server.delete("/docs/d/copy", "").await.expect(202);
+    server.delete("/docs/d?restype=directory", "").await.expect(202);
+    web.release().await;
+    let ended = async {
+        while pending_copies(&server) > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it is still under way");
 }
 
 #[tokio::test]

@@ -16,7 +16,11 @@ impl BlobService {
     /// Removes what deleted containers have left behind, and puts right what a crash has left half done. May be dropped at
     /// any point.
     pub async fn sweep_garbage(&self, pace: Pace) -> Result<Swept, Refusal> {
-        self.containers.sweep(pace, &ContentOf(&*self.extents)).await
+        let swept = self.containers.sweep(pace, &ContentOf(&*self.extents)).await;
+        if self.containers.take_reopened() {
+            self.resume_copies().await;
+        }
+        swept
     }
 }
 

@@ -3,7 +3,8 @@
 //! The target says that its copy is pending, and a task fetches the source and puts it there in one commit. A row of the
 //! target's space says that a copy may be under way; it is written before the target changes and removed after the copy
 //! has ended, so that a restart finds every copy that is pending and goes on with it. Bytes fetched before the restart
-//! are fetched again: nothing referred to them. So does the restoring of a space that was closed meanwhile.
+//! are fetched again: nothing referred to them. So does the restoring of a space that was closed meanwhile, and the sweep
+//! that opens it where the restoring did not come to that.
 //!
 //! A task that finds its target no longer waiting for it (aborted, deleted) ends without a trace. What a target is, and
 //! how it is changed, is known to the service that it is of: its [`Destination`].
@@ -180,7 +181,8 @@ impl Copies {
         replace.await
     }
 
-    /// Goes on with the copies that were pending when the server stopped. To be called once, after the start.
+    /// Goes on with the copies that were pending when the server stopped. To be called after the start, and when spaces
+    /// were opened again.
     pub async fn resume<D: Destination>(&self, destination: &D) {
         if let Err(refusal) = self.try_resume(destination).await {
             tracing::error!(%refusal, "pending copies cannot be found");

@@ -133,7 +133,11 @@ impl FileService {
     pub async fn sweep(&self, pace: Pace) -> Result<Swept, Refusal> {
         let mut swept = Swept::default();
         if self.shares.sweep_due() {
-            swept = self.shares.sweep(pace, &rows::Contents(&*self.extents)).await?;
+            let result = self.shares.sweep(pace, &rows::Contents(&*self.extents)).await;
+            if self.shares.take_reopened() {
+                self.resume_copies().await;
+            }
+            swept = result?;
         }
         if self.kept.is_due(self.store.now()) {
             swept.bytes += self.sweep_kept(pace).await?;

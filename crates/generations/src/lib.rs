@@ -24,6 +24,7 @@ pub mod sweep;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use lazuli_account::AccountDirectory;
@@ -74,6 +75,8 @@ pub struct Generations<G> {
     accounts: AccountDirectory,
     gate: Arc<Gate>,
     garbage: Arc<GarbageWatch>,
+    /// A sweep has opened a space.
+    reopened: Arc<AtomicBool>,
     /// Renames take turns.
     renames: Arc<tokio::sync::Mutex<()>>,
     kind: PhantomData<fn() -> G>,
@@ -86,6 +89,7 @@ impl<G> Clone for Generations<G> {
             accounts: self.accounts.clone(),
             gate: self.gate.clone(),
             garbage: self.garbage.clone(),
+            reopened: self.reopened.clone(),
             renames: self.renames.clone(),
             kind: PhantomData,
         }
@@ -122,8 +126,8 @@ enum Settle {
 impl<G: Generation> Generations<G> {
     /// Those of a store.
     pub fn new(store: Arc<dyn Store>, accounts: AccountDirectory) -> Self {
-        let (gate, garbage, renames) = Default::default();
-        Self { store, accounts, gate, garbage, renames, kind: PhantomData }
+        let (gate, garbage, reopened, renames) = Default::default();
+        Self { store, accounts, gate, garbage, reopened, renames, kind: PhantomData }
     }
 
     /// The one of that name, if there is one.
@@ -338,7 +342,11 @@ impl<G: Generation> Generations<G> {
             let to = SpaceHeader { epoch: header.epoch + 1, open };
             match self.store.set_space(space, Some(header), to).await {
                 Err(CommitError::Conflict) => {}
-                settled => return settled.map_err(not_settled),
+                Ok(()) => {
+                    self.reopened.fetch_or(open && why == Settle::Repair, Ordering::AcqRel);
+                    return Ok(());
+                }
+                Err(error) => return Err(not_settled(error)),
             }
         }
         Err(ErrorCode::ServerBusy.into())

@@ -101,6 +101,12 @@ impl<G: Generation> Generations<G> {
         swept
     }
 
+    /// Whether a sweep has opened a space, since somebody last asked: the row that was restored was ahead of its header.
+    /// What had stopped when the space was closed can go on.
+    pub fn take_reopened(&self) -> bool {
+        self.reopened.swap(false, Ordering::AcqRel)
+    }
+
     async fn sweep_all(&self, pace: Pace, referred: &dyn Referred) -> Result<Swept, Refusal> {
         let mut swept = Swept::default();
         let all = prefix_range(&keys::kind(G::KIND));

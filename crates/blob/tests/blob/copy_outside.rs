@@ -5,6 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use lazuli_account::Setting;
 use lazuli_auth::sign;
+use lazuli_extents::Pace;
+use lazuli_store::{SpaceHeader, Store};
 use lazuli_testing::web::{Page, Web};
 
 use crate::support::{ACCOUNT, Reply, TestServer, allowed, key, start, start_allowing};
@@ -432,6 +434,26 @@ async fn a_copy_to_a_container_that_is_deleted_meanwhile_goes_on_when_it_is_rest
         assert_eq!(head.header("x-ms-copy-status"), Some("success"), "{round}");
         assert!(server.get("/things/copy", "").await.body == bytes(200_000));
     }
+}
+
+#[tokio::test]
+async fn a_copy_to_a_container_that_a_sweep_opens_goes_on() {
+    let mut page = Page::new(bytes(200_000));
+    page.stalls = true;
+    let (web, server) = served(page).await;
+    server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
+    server.service.stop_copies().await;
+    // As a crash leaves it between the row of a container that is restored and the header of its space.
+    let space = server.only_space().await;
+    let header = server.store.space(space).await.unwrap().unwrap();
+    let closed = SpaceHeader { epoch: header.epoch + 1, open: false };
+    server.store.set_space(space, Some(header), closed).await.unwrap();
+    let server = server.restart().await;
+    server.head("/things/copy", "").await.expect(404);
+    server.service.sweep_garbage(Pace::FULL).await.unwrap();
+    web.release().await;
+    let head = server.copied("/things/copy").await;
+    assert_eq!(head.header("x-ms-copy-status"), Some("success"));
 }
 
 #[tokio::test]

@@ -8,7 +8,8 @@ use std::time::Duration;
 /// The bounds of one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections served at once by one endpoint. A further one waits in the kernel's backlog.
+    /// Connections served at once by one endpoint. A further one waits in the kernel's backlog. Who has three quarters of them, and is
+    /// not on this machine, gets no more.
     pub connections: usize,
     /// Requests at work at once on one endpoint, over all its connections. A further one gets 503 `ServerBusy`. One whose
     /// reply has begun is not counted: a client that does not read would keep others out.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazuli_protocol::peers::Peers;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
@@ -54,7 +55,8 @@ impl Listener {
         let total = u32::try_from(limits.connections).unwrap_or(u32::MAX).max(1);
         let slots = Arc::new(Semaphore::new(total as usize));
         let (stage, changes) = watch::channel(Stage::Open);
-        let endpoint = Endpoint { handler, tls, limits, slots: Arc::clone(&slots), connections };
+        let peers = Peers::new(total as usize);
+        let endpoint = Endpoint { handler, tls, limits, slots: Arc::clone(&slots), peers, connections };
         tokio::spawn(accept(self.socket, endpoint, changes));
         Serving { stage, slots, total }
     }
@@ -91,6 +93,7 @@ struct Endpoint<H> {
     tls: Option<TlsAcceptor>,
     limits: Arc<Limits>,
     slots: Arc<Semaphore>,
+    peers: Arc<Peers>,
     connections: Arc<Connections>,
 }
 
@@ -107,12 +110,17 @@ async fn accept<H: Handler>(socket: TcpListener, endpoint: Endpoint<H>, mut stag
                 }
             },
         };
+        // Who has enough is hung up on: if it waited its turn, everybody would.
+        let Some(connected) = endpoint.peers.connect(peer.ip()) else {
+            tracing::debug!(%peer, "a peer has too many connections");
+            continue;
+        };
         let open = endpoint.connections.open();
         let (handler, tls) = (Arc::clone(&endpoint.handler), endpoint.tls.clone());
         let (limits, stage) = (Arc::clone(&endpoint.limits), stage.clone());
         tokio::spawn(async move {
             connection::serve(client, peer, tls, limits, handler, stage).await;
-            drop((open, slot));
+            drop((open, connected, slot));
         });
     }
 }

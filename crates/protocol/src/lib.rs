@@ -1,5 +1,5 @@
 //! The vocabulary that the REST services, the front door and authentication share: versions, operations, errors,
-//! dates, XML. Values and pure functions only; nothing here does I/O.
+//! dates, XML. Values and pure functions only, but for the counter in [`peers`]; nothing here does I/O.
 
 pub mod account;
 pub mod address;
@@ -16,6 +16,7 @@ pub mod metadata;
 pub mod multipart;
 pub mod names;
 pub mod operation;
+pub mod peers;
 pub mod policy;
 pub mod properties;
 pub mod query;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use lazuli_account::AccountDirectory;
 use lazuli_concurrency::{Clock, SystemClock};
 use lazuli_file::FileService;
+use lazuli_protocol::peers::Peers;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
@@ -65,6 +66,7 @@ pub(crate) struct Server {
     pub(crate) handles: Handles,
     numbers: AtomicU64,
     connections: Arc<Semaphore>,
+    peers: Arc<Peers>,
 }
 
 /// All sessions, by number.
@@ -151,6 +153,7 @@ impl SmbServer {
             throttle: Throttle::default(),
             numbers: AtomicU64::new(1),
             connections: Arc::new(Semaphore::new(connections)),
+            peers: Peers::new(connections),
         }))
     }
 
@@ -167,13 +170,14 @@ impl SmbServer {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    // Who is one too many is hung up on.
+                    // Who is one too many is hung up on, and who has enough.
                     let Ok(room) = self.0.connections.clone().try_acquire_owned() else { continue };
+                    let Some(connected) = self.0.peers.connect(peer.ip()) else { continue };
                     let (server, closing) = (self.0.clone(), closing.clone());
                     tasks.spawn(async move {
                         prepare(&stream);
                         connection::serve(server, stream, peer, closing).await;
-                        drop(room);
+                        drop((room, connected));
                     });
                 }
                 Err(error) => {

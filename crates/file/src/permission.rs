@@ -14,8 +14,10 @@ use crate::reply::put;
 use crate::smb_properties::Permission;
 use crate::{FileService, INHERITED_PERMISSION, INHERITED_SDDL, keys};
 
-/// The longest permission.
-const MAX_PERMISSION_BYTES: usize = 8 << 10;
+/// The longest permission in a header. Create Permission takes longer ones.
+pub(crate) const MAX_IN_HEADER: usize = 8 << 10;
+/// The longest permission: two lists of 64 KiB each take about three times as much as text.
+const MAX_PERMISSION_BYTES: usize = 512 << 10;
 const KEY: &str = "x-ms-file-permission-key";
 const FORMAT: &str = "x-ms-file-permission-format";
 
@@ -85,6 +87,7 @@ impl FileService {
     /// Get Permission.
     pub(crate) async fn get_permission(&self, request: Request) -> Result<Response, Refusal> {
         let key = request.headers.required(KEY)?;
+        check_key(key)?;
         let format = Format::parse(&request.headers)?;
         let share = self.share(&request.account, &request.container).await?;
         let permission = self.permission(share.space, key).await?;
@@ -155,12 +158,24 @@ fn last(digest: &[u8; 16]) -> [u8; 8] {
     std::array::from_fn(|i| digest[i + 8])
 }
 
-/// Refuses what has not the form of a security descriptor with owner, group and access list.
+/// Refuses what is no key.
+pub(crate) fn check_key(text: &str) -> Result<(), Refusal> {
+    let is_number = |text: &str| text.parse::<u64>().is_ok();
+    match text.split_once('*') {
+        Some((high, low)) if is_number(high) && is_number(low) => Ok(()),
+        _ => Err(Refusal::invalid_header(KEY, text)),
+    }
+}
+
+/// Refuses what is no security descriptor with owner, group and access list.
 fn check(sddl: &str) -> Result<(), Refusal> {
-    let has_parts = ["O:", "G:", "D:"].iter().all(|part| sddl.contains(part));
     let is_text =
         sddl.len() <= MAX_PERMISSION_BYTES && sddl.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
-    if has_parts && is_text { Ok(()) } else { Err(ErrorCode::FileInvalidPermission.into()) }
+    let descriptor = if is_text { Descriptor::check_sddl(sddl).ok() } else { None };
+    match descriptor {
+        Some(Descriptor { owner: Some(_), group: Some(_), dacl: Some(_), .. }) => Ok(()),
+        _ => Err(ErrorCode::FileInvalidPermission.into()),
+    }
 }
 
 #[cfg(test)]
@@ -185,9 +200,22 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_two_numbers() {
+        assert!(check_key(INHERITED_PERMISSION).is_ok() && check_key(&key("")).is_ok());
+        for text in ["invalidPermission", "", "*", "1*", "1*x", "1*2*3", "18446744073709551616*0"] {
+            let code = check_key(text).map_err(|refusal| refusal.code());
+            assert_eq!(code, Err(ErrorCode::InvalidHeaderValue), "{text}");
+        }
+    }
+
+    #[test]
     fn a_permission_has_an_owner_a_group_and_an_access_list() {
         assert!(check(INHERITED_SDDL).is_ok());
-        for sddl in ["", "O:SYG:SY", "nonsense", "O:SYG:SYD:\u{1}"] {
+        assert!(check(r#"O:SYG:SYD:(XA;;FX;;;WD;(@User.Title=="PM"))"#).is_ok());
+        let long = format!("O:SYG:SYD:P{}", " ".repeat(MAX_PERMISSION_BYTES));
+        for sddl in
+            ["", "O:SYG:SY", "nonsense", "O:SYG:SYD:\u{1}", "xO:SYG:SYD:", "O:G:D:", "O:SYG:SYD:(A)", &long]
+        {
             assert_eq!(check(sddl).map_err(|r| r.code()), Err(ErrorCode::FileInvalidPermission), "{sddl:?}");
         }
         assert_ne!(key("O:SYG:SYD:(A;;FA;;;SY)"), key("O:SYG:SYD:(A;;FA;;;BA)"));

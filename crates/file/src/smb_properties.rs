@@ -5,9 +5,9 @@
 
 use http::HeaderMap;
 use lazuli_concurrency::Timestamp;
-use lazuli_protocol::{Headers, Refusal, Version, date};
+use lazuli_protocol::{ErrorCode, Headers, Refusal, Version, date};
 
-use crate::permission::Format;
+use crate::permission::{Format, MAX_IN_HEADER, check_key};
 use crate::record::{Node, NodeId, SmbProperties};
 use crate::reply::put;
 
@@ -133,8 +133,14 @@ impl SentProperties {
             (None, None) if is_required => return Err(Refusal::missing_header("x-ms-file-permission")),
             (None, None) => None,
             (Some(text), None) if text.eq_ignore_ascii_case(unset) => None,
+            (Some(text), None) if text.len() > MAX_IN_HEADER => {
+                return Err(ErrorCode::FileInvalidPermission.into());
+            }
             (Some(text), None) => Some(Permission::Sddl(format.read(text)?)),
-            (None, Some(key)) => Some(Permission::Key(key.to_owned())),
+            (None, Some(key)) => {
+                check_key(key)?;
+                Some(Permission::Key(key.to_owned()))
+            }
         };
         Ok(Self { attributes, copies_attributes, created, last_write, change, permission })
     }

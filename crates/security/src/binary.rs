@@ -106,7 +106,7 @@ fn read_entry(reader: &mut Reader<'_>) -> Result<Ace, Malformed> {
 
 fn write_list(writer: &mut Writer, entries: &[Ace]) {
     let has_objects = entries.iter().any(|ace| ace.object.is_some());
-    let total = 8 + entries.iter().map(size).sum::<usize>();
+    let total = list_size(entries);
     writer.u8(if has_objects { REVISION_OF_OBJECTS } else { REVISION }).u8(0);
     writer.u16(total as u16).u16(entries.len() as u16).u16(0);
     for ace in entries {
@@ -120,6 +120,11 @@ fn write_list(writer: &mut Writer, entries: &[Ace]) {
         }
         ace.sid.write(writer);
     }
+}
+
+/// Bytes that a list takes.
+pub(super) fn list_size(entries: &[Ace]) -> usize {
+    8 + entries.iter().map(size).sum::<usize>()
 }
 
 fn size(ace: &Ace) -> usize {

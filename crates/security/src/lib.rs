@@ -1,7 +1,8 @@
 //! Security descriptors: the bytes that clients of SMB send and receive, and the SDDL that the file service keeps.
 //!
 //! A [`Descriptor`] is what both say. [`binary`] reads and writes the bytes, in the self-relative form; [`sddl`] the text.
-//! Conditional entries and resource attributes, whose text is a language of its own, are not understood and refused.
+//! Conditional entries and resource attributes have an expression, which is a language of its own and not understood:
+//! their bytes are refused, and their text is, but by [`Descriptor::check_sddl`].
 
 mod binary;
 pub mod cursor;
@@ -98,9 +99,9 @@ pub struct Object {
 mod kind {
     pub(super) const LABEL: u8 = 0x11;
     /// Kinds that are about parts of an object.
-    pub(super) const OF_OBJECTS: std::ops::RangeInclusive<u8> = 0x05..=0x08;
+    pub(super) const OF_OBJECTS: [u8; 5] = [0x05, 0x06, 0x07, 0x08, 0x0b];
     /// By number, with the letters that SDDL has for them.
-    pub(super) const NAMES: [(u8, &str); 10] = [
+    pub(super) const NAMES: [(u8, &str); 11] = [
         (0x00, "A"),
         (0x01, "D"),
         (0x02, "AU"),
@@ -111,7 +112,11 @@ mod kind {
         (0x08, "OL"),
         (LABEL, "ML"),
         (0x13, "SP"),
+        (0x14, "TL"),
     ];
+    /// Those that have an expression.
+    pub(super) const WITH_EXPRESSION: [(u8, &str); 6] =
+        [(0x09, "XA"), (0x0a, "XD"), (0x0b, "ZA"), (0x0d, "XU"), (0x12, "RA"), (0x15, "FL")];
 }
 
 impl Descriptor {

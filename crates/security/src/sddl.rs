@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Ace, Acl, Descriptor, MAX_ENTRIES, Malformed, Object, Sid, kind};
+use super::{Ace, Acl, Descriptor, MAX_ENTRIES, Malformed, Object, Sid, binary, kind};
 
 /// A list that is there and is none.
 const NO_LIST: &str = "NO_ACCESS_CONTROL";
@@ -51,9 +51,25 @@ const RIGHTS: [(&str, u32); 28] = [
 /// How many of them are written.
 const WRITTEN_RIGHTS: usize = 8;
 
+/// What becomes of entries with an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expressions {
+    Refused,
+    LeftOut,
+}
+
 impl Descriptor {
-    /// Reads text.
+    /// Reads text. Entries with an expression are refused.
     pub fn from_sddl(text: &str) -> Result<Self, Malformed> {
+        Self::read_sddl(text, Expressions::Refused)
+    }
+
+    /// Reads text that nobody has to understand all of: entries with an expression are left out, if they have their form.
+    pub fn check_sddl(text: &str) -> Result<Self, Malformed> {
+        Self::read_sddl(text, Expressions::LeftOut)
+    }
+
+    fn read_sddl(text: &str, expressions: Expressions) -> Result<Self, Malformed> {
         let mut descriptor = Self::default();
         let mut rest = text.trim();
         while !rest.is_empty() {
@@ -64,8 +80,8 @@ impl Descriptor {
             match part {
                 "O:" if descriptor.owner.is_none() => descriptor.owner = Some(Sid::parse(value)?),
                 "G:" if descriptor.group.is_none() => descriptor.group = Some(Sid::parse(value)?),
-                "D:" if descriptor.dacl.is_none() => descriptor.dacl = Some(read_list(value)?),
-                "S:" if descriptor.sacl.is_none() => descriptor.sacl = Some(read_list(value)?),
+                "D:" if descriptor.dacl.is_none() => descriptor.dacl = Some(read_list(value, expressions)?),
+                "S:" if descriptor.sacl.is_none() => descriptor.sacl = Some(read_list(value, expressions)?),
                 _ => return Err(Malformed),
             }
             rest = next;
@@ -91,14 +107,29 @@ impl Descriptor {
     }
 }
 
-/// Where the value of a part ends: before the next part. Colons are only in what names parts.
+/// Where the value of a part ends: before the next part. Outside of entries, colons are only in what names parts.
 fn value_end(value: &str) -> usize {
-    value.find(':').map_or(value.len(), |colon| {
+    let colon = depths(value).find(|(_, character, depth)| (*character, *depth) == (':', 0));
+    colon.map_or(value.len(), |(colon, ..)| {
         value[..colon].char_indices().next_back().map_or(0, |(before, _)| before)
     })
 }
 
-fn read_list(value: &str) -> Result<Acl, Malformed> {
+/// The characters of a text, each with the number of parentheses that are open after it. Those in quotes do not count.
+fn depths(text: &str) -> impl Iterator<Item = (usize, char, usize)> {
+    let (mut depth, mut is_quoted) = (0_usize, false);
+    text.char_indices().map(move |(at, character)| {
+        match character {
+            '"' => is_quoted = !is_quoted,
+            '(' if !is_quoted => depth += 1,
+            ')' if !is_quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        (at, character, depth)
+    })
+}
+
+fn read_list(value: &str, expressions: Expressions) -> Result<Acl, Malformed> {
     let (mut flags, entries) = value.split_at(value.find('(').unwrap_or(value.len()));
     flags = flags.trim();
     let mut acl = Acl::default();
@@ -115,44 +146,61 @@ fn read_list(value: &str) -> Result<Acl, Malformed> {
         (*flag, flags) = (true, rest);
     }
     if is_list {
-        acl.entries = Some(read_entries(entries)?);
+        acl.entries = Some(read_entries(entries, expressions)?);
     } else if !entries.is_empty() {
         return Err(Malformed);
     }
     Ok(acl)
 }
 
-fn read_entries(mut text: &str) -> Result<Vec<Ace>, Malformed> {
-    let mut entries = vec![];
-    while !text.trim_start().is_empty() {
-        let inner = text.trim_start().strip_prefix('(').ok_or(Malformed)?;
-        let (entry, rest) = inner.split_once(')').ok_or(Malformed)?;
+fn read_entries(text: &str, expressions: Expressions) -> Result<Vec<Ace>, Malformed> {
+    let (mut text, mut entries) = (text.trim_start(), vec![]);
+    while !text.is_empty() {
+        let inner = text.strip_prefix('(').ok_or(Malformed)?;
+        let (end, ..) = depths(text).find(|(_, _, depth)| *depth == 0).ok_or(Malformed)?;
         if entries.len() == MAX_ENTRIES {
             return Err(Malformed);
         }
-        entries.push(read_entry(entry)?);
-        text = rest;
+        entries.extend(read_entry(&inner[..end - 1], expressions)?);
+        text = inner[end..].trim_start();
     }
-    Ok(entries)
+    if binary::list_size(&entries) > usize::from(u16::MAX) { Err(Malformed) } else { Ok(entries) }
 }
 
-fn read_entry(entry: &str) -> Result<Ace, Malformed> {
-    let fields: Vec<&str> = entry.split(';').map(str::trim).collect();
+/// An entry; none if it is one that is left out.
+fn read_entry(entry: &str, expressions: Expressions) -> Result<Option<Ace>, Malformed> {
+    let mut fields: Vec<&str> = entry.splitn(7, ';').map(str::trim).collect();
+    let expression = fields.get(6).copied();
+    fields.truncate(6);
     let [name, flags, rights, object, inherited, sid] = fields[..] else { return Err(Malformed) };
-    let (number, _) =
-        kind::NAMES.iter().find(|(_, known)| known.eq_ignore_ascii_case(name)).ok_or(Malformed)?;
+    let is_name = |(_, known): &&(u8, &str)| known.eq_ignore_ascii_case(name);
+    let number = match (kind::NAMES.iter().find(is_name), kind::WITH_EXPRESSION.iter().find(is_name)) {
+        (Some((number, _)), _) if expression.is_none() => number,
+        (None, Some((number, _))) if expression.is_some_and(is_expression) => number,
+        _ => return Err(Malformed),
+    };
     let has_object = kind::OF_OBJECTS.contains(number);
     let object = Object { kind: read_guid(object)?, inherited_kind: read_guid(inherited)? };
     if !has_object && object != Object::default() {
         return Err(Malformed);
     }
-    Ok(Ace {
+    let ace = Ace {
         kind: *number,
         flags: letters(flags, &FLAGS)?,
         mask: read_rights(rights)?,
         object: has_object.then_some(object),
         sid: Sid::parse(sid)?,
-    })
+    };
+    match (expression, expressions) {
+        (None, _) => Ok(Some(ace)),
+        (Some(_), Expressions::LeftOut) => Ok(None),
+        (Some(_), Expressions::Refused) => Err(Malformed),
+    }
+}
+
+/// Whether a text is in parentheses, and something is in them.
+fn is_expression(text: &str) -> bool {
+    text.len() > 2 && text.starts_with('(') && text.ends_with(')')
 }
 
 fn read_rights(text: &str) -> Result<u32, Malformed> {
@@ -260,6 +308,43 @@ mod tests {
         ] {
             assert_eq!(Descriptor::from_sddl(text), Err(Malformed), "{text}");
         }
+    }
+
+    #[test]
+    fn an_expression_is_checked_for_its_form_and_its_entry_left_out() {
+        for entry in [
+            r#"(XA;;FX;;;WD;(@User.Title=="PM" && (@User.Division=="Finance:)" || Member_of {SID(BA)})))"#,
+            "(XD;OICI;FR;;;S-1-5-21-1-2-3-4;(Exists WIFISTATE))",
+            "(ZA;;FA;bf967a86-0de6-11d0-a285-00aa003049e2;;WD;(a==1))",
+        ] {
+            let text = format!("O:SYG:SYD:P(A;;FA;;;BA){entry}(A;;FR;;;WD)");
+            let checked = Descriptor::check_sddl(&text).map(|descriptor| descriptor.to_sddl());
+            assert_eq!(checked.as_deref(), Ok("O:SYG:SYD:P(A;;FA;;;BA)(A;;FR;;;WD)"), "{entry}");
+            assert_eq!(Descriptor::from_sddl(&text), Err(Malformed), "{entry}");
+        }
+        let audit = r#"S:(RA;;;;;WD;("Project",TS,0,"Windows","SQL"))(XU;;FX;;;WD;(a))(ML;;NW;;;HI)"#;
+        let checked = Descriptor::check_sddl(audit).map(|descriptor| descriptor.to_sddl());
+        assert_eq!(checked.as_deref(), Ok("S:(ML;;0x1;;;HI)"));
+        for text in [
+            "D:(XA;;FA;;;WD)",
+            "D:(XA;;FA;;;WD;)",
+            "D:(XA;;FA;;;WD;())",
+            "D:(XA;;FA;;;WD;a==1)",
+            "D:(XA;;FA;;;WD;(a==1)",
+            "D:(XA;;FA;;;WD;(a==\")))",
+            "D:(XA;;FA;;;XX;(a==1))",
+            "D:(A;;FA;;;WD;(a==1))",
+        ] {
+            assert_eq!(Descriptor::check_sddl(text), Err(Malformed), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_no_longer_than_its_bytes_can_be() {
+        let list = |entries: usize| format!("D:{}", "(A;;FA;;;S-1-5-21-1-2-3-4)".repeat(entries));
+        // 36 bytes each, after eight.
+        assert!(Descriptor::from_sddl(&list(1820)).is_ok());
+        assert_eq!(Descriptor::from_sddl(&list(1821)), Err(Malformed));
     }
 
     #[test]

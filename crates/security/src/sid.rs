@@ -8,7 +8,7 @@ use crate::cursor::{Reader, Writer};
 /// Numbers behind the authority.
 const MAX_SUB_AUTHORITIES: usize = 15;
 /// What SDDL has two letters for.
-const ALIASES: [(&str, &str); 42] = [
+const ALIASES: [(&str, &str); 49] = [
     ("WD", "S-1-1-0"),
     ("CO", "S-1-3-0"),
     ("CG", "S-1-3-1"),
@@ -42,18 +42,26 @@ const ALIASES: [(&str, &str); 42] = [
     ("CY", "S-1-5-32-569"),
     ("ER", "S-1-5-32-573"),
     ("CD", "S-1-5-32-574"),
+    ("RA", "S-1-5-32-575"),
+    ("ES", "S-1-5-32-576"),
+    ("MS", "S-1-5-32-577"),
+    ("HA", "S-1-5-32-578"),
     ("AA", "S-1-5-32-579"),
     ("RM", "S-1-5-32-580"),
     ("WR", "S-1-5-33"),
+    ("UD", "S-1-5-84-0-0-0-0-0"),
     ("AC", "S-1-15-2-1"),
     ("LW", "S-1-16-4096"),
     ("ME", "S-1-16-8192"),
     ("MP", "S-1-16-8448"),
     ("HI", "S-1-16-12288"),
     ("SI", "S-1-16-16384"),
+    ("AS", "S-1-18-1"),
+    ("SS", "S-1-18-2"),
 ];
 /// What SDDL has two letters for in every domain. There is none here: they are taken to be of a domain of zeros.
-const IN_DOMAIN: [(&str, u32); 15] = [
+const IN_DOMAIN: [(&str, u32); 17] = [
+    ("RO", 498),
     ("LA", 500),
     ("LG", 501),
     ("DA", 512),
@@ -65,6 +73,7 @@ const IN_DOMAIN: [(&str, u32); 15] = [
     ("SA", 518),
     ("EA", 519),
     ("PA", 520),
+    ("CN", 522),
     ("RS", 553),
     ("AP", 525),
     ("KA", 526),

@@ -59,6 +59,7 @@ pub fn request(data: &[u8]) {
 
 /// A security descriptor, as bytes and as text: what is understood is understood again.
 pub fn security(data: &[u8]) {
+    let _ = str::from_utf8(data).map(Descriptor::check_sddl);
     let text = str::from_utf8(data).ok().and_then(|text| Descriptor::from_sddl(text).ok());
     for descriptor in [Descriptor::from_bytes(data).ok(), text].into_iter().flatten() {
         assert_eq!(Descriptor::from_bytes(&descriptor.to_bytes()).as_ref(), Ok(&descriptor));

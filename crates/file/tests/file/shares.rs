@@ -67,9 +67,36 @@ async fn a_permission_is_kept_under_a_key() {
     let unknown = "x-ms-file-permission-key: 1*2";
     let found = server.get("/docs?restype=share&comp=filepermission", unknown).await;
     found.refused(400, "FileInvalidPermissionKey");
-    for bad in [r#"{"permission":"nonsense"}"#, r#"{"permission":"O:SYG:SYD:","format":"binary"}"#] {
+    let malformed = "x-ms-file-permission-key: invalidPermission";
+    let found = server.get("/docs?restype=share&comp=filepermission", malformed).await;
+    found.refused(400, "InvalidHeaderValue");
+    for bad in [
+        r#"{"permission":"nonsense"}"#,
+        r#"{"permission":"O:SYG:SYD:","format":"binary"}"#,
+        r#"{"permission":"O:SYG:SYD:(A;;FA;;;XX)"}"#,
+    ] {
         let refused = server.put("/docs?restype=share&comp=filepermission", "", bad).await;
         refused.refused(400, "FileInvalidPermission");
+    }
+}
+
+#[tokio::test]
+async fn a_permission_that_is_too_long_for_a_header_is_set_by_its_key() {
+    let server = start().await;
+    let entries = "(A;;FA;;;S-1-5-21-2127521184-1604012920-1887927527-1001)".repeat(1500);
+    let sddl = format!("O:SYG:SYD:{entries}");
+    let place = "/docs?restype=share&comp=filepermission";
+    let created = server.put(place, "", format!(r#"{{"permission":"{sddl}"}}"#)).await.expect(201);
+    let key = format!("x-ms-file-permission-key: {}", created.header("x-ms-file-permission-key").unwrap());
+    let file = "x-ms-type: file\nx-ms-content-length: 0";
+    let put = server.put("/docs/f", &format!("{file}\n{key}"), "").await.expect(201);
+    assert_eq!(put.header("x-ms-file-permission-key"), created.header("x-ms-file-permission-key"));
+    let found = server.get(place, &key).await.expect(200);
+    assert_eq!(found.text(), format!(r#"{{"permission":"{sddl}"}}"#));
+    for (length, outcome) in [(8 << 10, (201, "")), ((8 << 10) + 1, (400, "FileInvalidPermission"))] {
+        let permission = format!("x-ms-file-permission: O:SYG:SYD:P{}(A;;FA;;;SY)", " ".repeat(length - 23));
+        let put = server.put("/docs/g", &format!("{file}\n{permission}"), "").await;
+        assert_eq!(put.outcome(), outcome, "{length}");
     }
 }
 

@@ -18,6 +18,8 @@ const MAX_CLOSED: usize = 1000;
 struct Scope {
     space: SpaceId,
     node: NodeId,
+    /// That of a snapshot. None: of the share itself.
+    epoch: Option<u64>,
     /// All at or below this path, folded. None: only those of the node.
     below: Option<String>,
 }
@@ -88,16 +90,18 @@ impl FileService {
         }
         let path: Vec<_> = target.path.iter().map(|name| name.text.as_str()).collect();
         let below = is_recursive.then(|| fold(&path.join("/")));
-        Ok(Scope { space: target.share.space, node: node.id, below })
+        let epoch = target.share.snapshot.map(|snapshot| snapshot.epoch);
+        Ok(Scope { space: target.share.space, node: node.id, epoch, below })
     }
 }
 
 impl Scope {
     fn contains(&self, file: FileKey, place: &Place) -> bool {
-        match &self.below {
+        let is_at = match &self.below {
             None => file.node == self.node,
             Some(below) => is_below(&fold(&place.path), below),
-        }
+        };
+        is_at && file.epoch == self.epoch
     }
 }
 

@@ -12,7 +12,9 @@ mod sweep;
 use http::StatusCode;
 use lazuli_concurrency::{Lease, LeaseId, Stamp, Timestamp};
 use lazuli_generations::{Generation, carry_through, keys, unreadable};
-use lazuli_protocol::{Account, ErrorCode, Metadata, Query, Refusal, Request, Response, date, names};
+use lazuli_protocol::{
+    Account, ErrorCode, Metadata, Operation, Query, Refusal, Request, Response, date, names,
+};
 use lazuli_store::{
     Change, CommitError, Decision, Mutation, Reads, SpaceHeader, SpaceId, TransactError, View,
 };
@@ -174,10 +176,10 @@ impl FileService {
         completed.await
     }
 
-    /// The share that a request addresses, or its snapshot, which can only be read.
+    /// The share that a request addresses, or its snapshot, which can only be read. To close a handle changes nothing.
     pub(crate) async fn addressed_share(&self, request: &Request) -> Result<Share, Refusal> {
         let id = named(&request.query)?;
-        if !request.operation.row().read {
+        if !request.operation.row().read && request.operation != Operation::ForceCloseHandles {
             check_not_named(&request.query)?;
         }
         let share = self.share(&request.account, &request.container).await?;

@@ -1,7 +1,9 @@
 //! List Handles and Force Close Handles.
 
 use lazuli_concurrency::FileAccess;
+use lazuli_file::native::{CreateRequest, Disposition};
 
+use crate::native::{asks, connect, create};
 use crate::opens::{open, request};
 use crate::support::{Server, make_directory, make_file, start};
 
@@ -103,6 +105,35 @@ async fn handles_are_closed_by_force_one_or_all() {
     server.get("/docs/d/f", "").await.refused(404, "ResourceNotFound");
     server.put(of_directory, "", "").await.refused(400, "MissingRequiredHeader");
     server.put(of_directory, "x-ms-handle-id: abc", "").await.refused(400, "InvalidHeaderValue");
+}
+
+#[tokio::test]
+async fn the_handles_of_a_snapshot_are_its_own() {
+    let server = start().await;
+    make_directory(&server, "d").await;
+    make_file(&server, "d/f", 1).await;
+    let taken = server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
+    let snapshot = taken.header("x-ms-snapshot").unwrap();
+    let then = server.service.snapshots_of(&connect(&server).await).await.unwrap()[0];
+    let now = open(&server, "d/f", request(R, FileAccess::ALL)).await.unwrap();
+    let old = CreateRequest {
+        snapshot: Some(then),
+        open: request(R, FileAccess::ALL),
+        ..asks("d/f", Disposition::Open)
+    };
+    let old = create(&server, old).await.unwrap().opened.id;
+    for (target, headers) in [("/docs/d/f?comp=", ""), ("/docs/d?comp=", "x-ms-recursive: true")] {
+        for (of, expected) in [(String::new(), now), (format!("&sharesnapshot={snapshot}"), old)] {
+            let ids = listed(&server, &format!("{target}listhandles{of}"), headers).await.0;
+            assert_eq!(ids, [expected.number], "{target}{of}");
+        }
+    }
+    let close = format!("/docs/d/f?comp=forceclosehandles&sharesnapshot={snapshot}");
+    let closed = server.put(&close, "x-ms-handle-id: *", "").await.expect(200);
+    assert_eq!(closed.header("x-ms-number-of-handles-closed"), Some("1"));
+    assert!(server.service.opens().is_open(now) && !server.service.opens().is_open(old));
+    let unknown = "/docs/d/f?comp=forceclosehandles&sharesnapshot=2020-01-01T00:00:00.0000000Z";
+    server.put(unknown, "x-ms-handle-id: *", "").await.refused(404, "ShareSnapshotNotFound");
 }
 
 #[tokio::test]

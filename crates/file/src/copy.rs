@@ -12,14 +12,14 @@ use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
 
 use crate::FileService;
 use crate::file::{
-    MAX_FILE_BYTES, admit_lease, admit_write, allocated, check_writable, existing_file, with_lease,
+    MAX_FILE_BYTES, admit_lease, admit_replace, allocated, check_create, check_writable, existing_file,
+    with_lease,
 };
 use crate::pending::CopyTarget;
 use crate::record::{File, Node, NodeId, SmbProperties};
 use crate::reply::validators;
 use crate::smb_properties::{ARCHIVE, NORMAL, Permission, Purpose, SentProperties};
 use crate::source::{Place, Source};
-use crate::tree::check_kind;
 
 const MODE: &str = "x-ms-file-permission-copy-mode";
 
@@ -41,13 +41,12 @@ impl FileService {
         let copied = self.change_child(&spot, FileUse::Create, |view, old| {
             let mut lease = FileLease::AVAILABLE;
             if let Some(old) = &old {
-                check_kind(old, false)?;
-                lease = admit_write(old, lease_id)?;
+                lease = admit_replace(old, lease_id, &request.caller)?;
                 if !wanted.ignores_read_only {
                     check_writable(old)?;
                 }
             }
-            conditions.evaluate_create(old.as_ref().map(Node::validators), lease_id.is_some())?;
+            check_create(&conditions, old.as_ref(), lease_id.is_some())?;
             released = old.as_ref().map_or(0, allocated);
             let state = CopyState::done(wanted.id, source.shown_url.clone(), source.length, view.now);
             let (state, content) = match &source.place {

@@ -86,7 +86,7 @@ impl FileService {
             return Err(refusal.message("The root directory of a share cannot be deleted."));
         };
         for _ in 0..MAX_ATTEMPTS {
-            let parent = self.walk(space, parents, At::Now).await?.ok_or(ErrorCode::ResourceNotFound)?;
+            let parent = self.walk(space, parents, At::Now).await?.ok_or(ErrorCode::ParentNotFound)?;
             let node = self.child(space, parent, name, At::Now).await?;
             let node = node.ok_or(ErrorCode::ResourceNotFound)?;
             check_kind(&node, true)?;

@@ -4,9 +4,10 @@ use http::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
-use lazuli_concurrency::{Access, ByteRange, FileLease, FileUse, LeaseId};
+use lazuli_concurrency::{Access, ByteRange, ConditionRefusal, Conditions, FileLease, FileUse, LeaseId};
 use lazuli_extents::Content;
 use lazuli_protocol::lease::{Leased, lease_id};
+use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, Version};
 
 use crate::FileService;
@@ -37,6 +38,8 @@ impl FileService {
         let sent = SentProperties::parse(&request.headers, request.version, Purpose::Create)?;
         let headers = ContentHeaders::parse(&request.headers)?;
         let metadata = Metadata::from_headers(&request.headers)?;
+        let conditions = request.headers.conditions()?;
+        conditions.check_write()?;
         let lease_id = lease_id(&request.headers)?;
         let has_data = request.content_length.is_none_or(|length| length > 0);
         let data = if has_data { Some(Checked::read(&mut request).await?) } else { None };
@@ -54,13 +57,10 @@ impl FileService {
         let created = self.change_child(&spot, FileUse::Create, |view, old| {
             let mut lease = FileLease::AVAILABLE;
             if let Some(old) = &old {
-                check_kind(old, false)?;
-                lease = admit_write(old, lease_id)?;
-                if !request.caller.may_replace() {
-                    return Err(ErrorCode::AuthorizationPermissionMismatch.into());
-                }
+                lease = admit_replace(old, lease_id, &request.caller)?;
                 check_writable(old)?;
             }
+            check_create(&conditions, old.as_ref(), lease_id.is_some())?;
             released = old.as_ref().map_or(0, allocated);
             Ok(Some(Node {
                 epoch: 0,
@@ -218,6 +218,26 @@ pub(crate) fn admit_write(node: &Node, id: Option<LeaseId>) -> Result<FileLease,
     let lease = admit_lease(node, id)?;
     check_no_pending_copy(node)?;
     Ok(lease)
+}
+
+/// Judges whether what is there may be replaced by a file. The lease to store.
+pub(crate) fn admit_replace(old: &Node, id: Option<LeaseId>, caller: &Caller) -> Result<FileLease, Refusal> {
+    check_kind(old, false)?;
+    let lease = admit_write(old, id)?;
+    if caller.may_replace() { Ok(lease) } else { Err(ErrorCode::AuthorizationPermissionMismatch.into()) }
+}
+
+/// Judges the conditions on a file that is to be made or replaced.
+pub(crate) fn check_create(
+    conditions: &Conditions,
+    old: Option<&Node>,
+    by_holder: bool,
+) -> Result<(), Refusal> {
+    let judged = conditions.evaluate_create(old.map(Node::validators), by_holder);
+    judged.map_err(|refusal| match refusal {
+        ConditionRefusal::AlreadyExists => ErrorCode::ResourceAlreadyExists.into(),
+        refusal => refusal.into(),
+    })
 }
 
 /// Judges the lease of a file that is to be changed. The lease to store.

@@ -148,7 +148,7 @@ impl Refusal {
     }
 }
 
-/// The answer to a condition header that does not hold. Only blobs are created under conditions.
+/// The answer to a condition header that does not hold. What exists already is a blob: files say that for themselves.
 impl From<ConditionRefusal> for Refusal {
     fn from(refusal: ConditionRefusal) -> Self {
         match refusal {

@@ -140,6 +140,7 @@ async fn bad_requests_answer_with_the_documented_code() {
         ("GET /docs/f?restype=directory", "", "", 404, "ResourceNotFound"),
         ("GET /docs/d", "", "", 409, "ResourceTypeMismatch"),
         ("DELETE /docs/none?restype=directory", "", "", 404, "ResourceNotFound"),
+        ("DELETE /docs/none/d?restype=directory", "", "", 404, "ParentNotFound"),
         ("GET /docs?restype=directory&comp=list&maxresults=0", "", "", 400, "OutOfRangeQueryParameterValue"),
         ("GET /docs?restype=directory&comp=list&maxresults=x", "", "", 400, "InvalidQueryParameterValue"),
         ("GET /docs?restype=directory&comp=list&include=all", "", "", 400, "InvalidQueryParameterValue"),
@@ -301,6 +302,26 @@ async fn conditions_are_judged_as_for_writes_of_blobs() {
 }
 
 #[tokio::test]
+async fn a_file_is_made_or_replaced_only_if_the_conditions_hold() {
+    let server = start().await;
+    make_file(&server, "source", 10).await;
+    for (name, headers, status) in [("made", FILE, 201), ("copied", "x-ms-copy-source: @source", 202)] {
+        let row = format!("PUT /docs/{name}");
+        let make = async |condition: &str| ask(&server, &row, &format!("{headers}\n{condition}"), "").await;
+        make("if-match: *").await.refused(412, "ConditionNotMet");
+        let first = make("if-none-match: *").await.expect(status);
+        make("if-none-match: *").await.refused(409, "ResourceAlreadyExists");
+        make("if-match: \"0x1\"").await.refused(412, "ConditionNotMet");
+        make(&format!("if-none-match: {}", first.header("etag").unwrap()))
+            .await
+            .refused(412, "ConditionNotMet");
+        make(&format!("if-match: {}", first.header("etag").unwrap())).await.expect(status);
+        let both = make("if-match: *\nif-none-match: *").await;
+        both.refused(400, "MultipleConditionHeadersNotSupported");
+    }
+}
+
+#[tokio::test]
 async fn smb_headers_are_required_in_the_versions_that_know_no_defaults() {
     let server = start().await;
     let all = [
@@ -373,8 +394,16 @@ async fn a_signature_that_allows_only_to_create_replaces_nothing() {
         let create = |length: u64| format!("x-ms-type: file\nx-ms-content-length: {length}");
         ask("c", &create(1)).await.expect(201);
         ask("c", &create(2)).await.refused(403, "AuthorizationPermissionMismatch");
-        let copy = format!("x-ms-copy-source: {}", url(&server, name));
+        let copy = format!("x-ms-copy-source: {}", server.allowed(&url(&server, name)));
         ask("c", &copy).await.refused(403, "AuthorizationPermissionMismatch");
+        // Those for an account have no word for it.
+        let target = format!("/docs/copy?{}", signature(name, "c"));
+        let copied = server.send("PUT", &target, &copy, "").await;
+        assert_eq!(copied.status.is_success(), name == "share", "{name} {:?}", copied.outcome());
+        if name == "share" {
+            let again = server.send("PUT", &target, &copy, "").await;
+            again.refused(403, "AuthorizationPermissionMismatch");
+        }
         let length = async || server.get(&format!("/docs/{name}"), "").await.expect(200).body.len() as u64;
         assert_eq!(length().await, 1, "{name}");
         for (permissions, replaced) in [("w", 3), (both, 4)] {

@@ -195,7 +195,7 @@ impl Model {
                 (201, "")
             }
             Step::Delete(kind, path) => match self.kind(path) {
-                None if *kind == Kind::File && !self.has_parent(path) => (404, "ParentNotFound"),
+                None if !self.has_parent(path) => (404, "ParentNotFound"),
                 None => (404, "ResourceNotFound"),
                 Some(there) if there != *kind => (409, "ResourceTypeMismatch"),
                 Some(_) if self.below(path).next().is_some() => (409, "DirectoryNotEmpty"),

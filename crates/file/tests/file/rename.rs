@@ -54,7 +54,7 @@ async fn what_cannot_be_deleted_as_a_directory() {
     let server = start().await;
     make_file(&server, "f", 1).await;
     server.delete("/docs/f?restype=directory", "").await.refused(409, "ResourceTypeMismatch");
-    server.delete("/docs/no/d?restype=directory", "").await.refused(404, "ResourceNotFound");
+    server.delete("/docs/no/d?restype=directory", "").await.refused(404, "ParentNotFound");
     server.delete("/docs?restype=directory", "").await.refused(409, "CannotDeleteFileOrDirectory");
     let read_only = "x-ms-file-attributes: ReadOnly";
     server.put("/docs/d?restype=directory", read_only, "").await.expect(201);

@@ -237,7 +237,7 @@ operations! {
         PutRangeFromUrl, "Put Range from URL", Object, [Object], PUT, "", "range", [COPY_SOURCE], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
         PutRange, "Put Range", Object, [Object], PUT, "", "range", [], "w", "w", Never, CONTRIBUTOR, Medium, WRITE;
         ListRanges, "List Ranges", Object, [Object], GET, "", "rangelist", [], "r", "r", Never, READER, Nothing, READ;
-        CopyFile, "Copy File", Object, [Object], PUT, "", "", [COPY_SOURCE], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
+        CopyFile, "Copy File", Object, [Object], PUT, "", "", [COPY_SOURCE], "w", "c|w", Never, CONTRIBUTOR, Nothing, WRITE;
         CreateFile, "Create File", Object, [Object], PUT, "", "", [], "c|w", "c|w", Never, CONTRIBUTOR, Optional, WRITE;
         AbortCopyFile, "Abort Copy File", Object, [Object], PUT, "", "copy", [], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
         DeleteFile, "Delete File", Object, [Object], DELETE, "", "", [], "d", "d", Never, CONTRIBUTOR, Nothing, WRITE;

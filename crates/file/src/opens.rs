@@ -456,6 +456,20 @@ impl OpenTable {
         found.into_values().collect()
     }
 
+    /// What is open of a share at or below a folded path. What a snapshot shows stays where it was.
+    fn open_below(&self, space: SpaceId, path: &str) -> Vec<FileKey> {
+        let mut found = vec![];
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let open = shard
+                .iter()
+                .filter(|(file, state)| file.space == space && file.epoch.is_none() && state.has_opens());
+            let below = open.filter(|(_, state)| is_below(&crate::names::fold(&state.place.path), path));
+            found.extend(below.map(|(file, _)| *file));
+        }
+        found
+    }
+
     /// A move of a directory above or at a path, if one is under way.
     fn move_above(&self, space: SpaceId, path: &str) -> Option<Wait> {
         let moves = self.moves.lock();

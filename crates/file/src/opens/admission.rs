@@ -22,8 +22,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::state::{Admitted, Denied, FileState};
-use super::{FileKey, Move, OpenTable, Wait, is_below};
+use super::state::{Admitted, Denied, FileState, Step};
+use super::{FileKey, Move, OpenTable, Wait};
 use crate::names;
 
 /// What a request over REST has been granted.
@@ -140,7 +140,7 @@ impl Admission {
     }
 
     /// Asks to move a directory: nothing at or below its path may be open, but for the open that moves it over SMB, nor is
-    /// opened until this is dropped.
+    /// opened until this is dropped. Handles that only caches keep are given up first, if that can help.
     pub fn admit_move(&mut self, space: SpaceId, path: &str, by: Option<FileKey>) -> Result<(), Refusal> {
         let path = names::fold(path);
         if !self.moves.contains(&path) {
@@ -149,10 +149,26 @@ impl Admission {
             self.table.moves.lock().push(Move { number, space, path, done });
         }
         // Announced first: an open was there before and is found, or looks after and waits.
-        let open = self.table.handles(space, 0, 1, |file, place| {
-            Some(file) != by && is_below(&names::fold(&place.path), &path)
-        });
-        if open.is_empty() { Ok(()) } else { Err(ErrorCode::SharingViolation.into()) }
+        let mut open = self.table.open_below(space, &path);
+        open.retain(|file| Some(*file) != by);
+        if !open.iter().all(|file| self.table.with(*file, |state| state.is_only_cached())) {
+            return Err(ErrorCode::SharingViolation.into());
+        }
+        let mut wait = None;
+        for file in open {
+            let cleared = self.table.with(file, |state| Some((state.clear()?, state.subscribe())));
+            match cleared {
+                None => return Err(ErrorCode::SharingViolation.into()),
+                Some((Step::Done(()), _)) => {}
+                Some((Step::Wait, changed)) => wait = Some(changed),
+            }
+        }
+        if wait.is_none() {
+            return Ok(());
+        }
+        // All are told by now. One is waited for, then those that are left.
+        self.wait = wait;
+        Err(ErrorCode::ClientCacheFlushDelay.into())
     }
 
     /// After a refusal: what SMB clients have written to this file has to be made durable before it is asked again.

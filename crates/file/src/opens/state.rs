@@ -239,11 +239,7 @@ impl FileState {
         if keys.is_empty() {
             return Some(Step::Done(()));
         }
-        let is_cached = |key: &Option<CacheKey>| {
-            let cache = self.caches.iter().find(|cache| Some(cache.key) == *key);
-            *key != own && cache.is_some_and(|cache| CacheBreak::by_conflict(cache.state).is_some())
-        };
-        if !keys.iter().all(is_cached) {
+        if !keys.iter().all(|key| *key != own && self.is_cached(*key)) {
             return None;
         }
         let mut is_answered = true;
@@ -252,6 +248,22 @@ impl FileState {
             is_answered &= cache.breaking.is_some();
         }
         is_answered.then_some(Step::Wait)
+    }
+
+    /// Whether a cache has the handles of its opens, so that perhaps only it keeps them.
+    fn is_cached(&self, key: Option<CacheKey>) -> bool {
+        let cache = self.caches.iter().find(|cache| Some(cache.key) == key);
+        cache.is_some_and(|cache| CacheBreak::by_conflict(cache.state).is_some())
+    }
+
+    /// Whether perhaps only caches keep it open.
+    pub(super) fn is_only_cached(&self) -> bool {
+        self.opens.values().all(|open| self.is_cached(open.cache))
+    }
+
+    /// Asks all who have it open to give up handles that only their caches keep. `None`: some are in use.
+    pub(super) fn clear(&mut self) -> Option<Step<()>> {
+        self.make_way(None, |_| true)
     }
 
     /// Breaks the caches of others as a rule says. Whether to wait for them.

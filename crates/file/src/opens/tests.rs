@@ -423,6 +423,62 @@ async fn nothing_is_opened_below_a_directory_that_is_being_moved() {
     assert!(below.await.is_ok());
 }
 
+#[tokio::test]
+async fn a_directory_is_moved_once_those_who_only_cache_handles_below_it_have_closed_them() {
+    let table = table();
+    let files = [7, 8].map(|node| FileKey { node: NodeId(node), ..FILE });
+    let mut cached = vec![];
+    for (key, file) in (1..).zip(files) {
+        let (request, heard) = leasing(key, Caching::RH);
+        cached.push((table.open(file, request).await.unwrap().id, heard));
+    }
+    // What a snapshot shows is not moved.
+    let shown = FileKey { node: NodeId(9), epoch: Some(1), ..FILE };
+    let shown = table.open(shown, request(R, ALL)).await.unwrap().id;
+    let in_use = FileKey { node: NodeId(10), ..FILE };
+    let in_use = table.open(in_use, request(R, ALL)).await.unwrap().id;
+    let mut moves = table.admission(PATIENCE);
+    assert_eq!(code(moves.admit_move(FILE.space, "d", None)), Some(ErrorCode::SharingViolation));
+    assert!(cached.iter_mut().all(|(_, heard)| heard.try_recv().is_err()), "it would not help");
+    table.close(in_use);
+    let mut moves = table.admission(PATIENCE);
+    assert_eq!(code(moves.admit_move(FILE.space, "d", None)), Some(ErrorCode::ClientCacheFlushDelay));
+    for (id, heard) in &mut cached {
+        let told = heard.try_recv().unwrap();
+        assert_eq!((told.file, told.to), (id.file, Caching::R));
+    }
+    let mut answered = 0;
+    let moved = async {
+        while moves.admit_move(FILE.space, "d", None).is_err() {
+            assert!(moves.again().await);
+            answered += 1;
+        }
+    };
+    let close = async {
+        for (id, _) in &cached {
+            tokio::task::yield_now().await;
+            assert!(table.close(*id).is_none());
+        }
+    };
+    tokio::join!(moved, close);
+    assert!(answered >= 1);
+    drop(moves);
+    table.close(shown);
+    assert!(table.is_empty());
+}
+
+#[tokio::test]
+async fn a_directory_is_not_moved_if_a_handle_below_it_is_kept_open() {
+    let table = table();
+    let (request, mut heard) = leasing(1, Caching::RH);
+    table.open(FILE, request).await.unwrap();
+    let mut moves = table.admission(PATIENCE);
+    assert_eq!(code(moves.admit_move(FILE.space, "d", None)), Some(ErrorCode::ClientCacheFlushDelay));
+    let told = heard.try_recv().unwrap();
+    table.acknowledge(FILE, told.key, told.to).unwrap();
+    assert_eq!(code(moves.admit_move(FILE.space, "d", None)), Some(ErrorCode::SharingViolation));
+}
+
 /// A server with a share `docs` and a file `f` in it, open with a lease that writes; and where the file is.
 async fn served() -> (lazuli_testing::TestServer<FileService>, Opened, UnboundedReceiver<Break>, Spot) {
     let make = |parts: lazuli_testing::Parts| FileService::new(parts.store, parts.extents, parts.accounts);

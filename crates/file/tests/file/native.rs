@@ -581,7 +581,17 @@ async fn an_open_directory_is_renamed_unless_something_below_it_is_open() {
     let file = open(&server, "d/f").await;
     assert_eq!(server.service.rename_open(directory, "e", false).await, Err(Failure::Denied));
     server.service.close_open(file).await.unwrap();
-    server.service.rename_open(directory, "e", false).await.unwrap();
+    // A client that only keeps it open closes it.
+    let (breaks, mut heard) = unbounded_channel();
+    let cache = CacheRequest::Lease { client: 1, key: 2, state: Caching::RWH };
+    let kept = OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) };
+    let kept = create(&server, CreateRequest { open: kept, ..asks("d/f", Disposition::Open) }).await.unwrap();
+    let close = async {
+        assert_eq!(heard.recv().await.unwrap().file, kept.opened.id.file);
+        server.service.close_open(kept.opened.id).await.unwrap();
+    };
+    let (renamed, ()) = tokio::join!(server.service.rename_open(directory, "e", false), close);
+    renamed.unwrap();
     assert_eq!(server.service.info(directory).await.unwrap().path, "e");
     let file = open(&server, "e/f").await;
     assert_eq!(server.service.info(file).await.unwrap().length, 1);

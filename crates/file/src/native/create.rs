@@ -280,7 +280,7 @@ impl FileService {
         self.opens.with(id.file, |state| {
             let is_still_so = state.version == version && !state.is_changing();
             let newest = &mut state.newest;
-            newest.share = Some(tree.share.clone());
+            newest.tree = Some(tree.clone());
             if request.allocation > 0 {
                 newest.allocation = request.allocation;
             }

@@ -20,7 +20,7 @@ use super::{Failure, MAX_LENGTH};
 use crate::children::At;
 use crate::file::allocated;
 use crate::names::{self, Name};
-use crate::opens::newest::{Due, Moment};
+use crate::opens::newest::{Due, Moment, Newest};
 use crate::opens::{Admission, FileKey, FileState, OpenId, PATIENCE, Place};
 use crate::pending::check_no_pending_copy;
 use crate::record::{Node, NodeId, Share};
@@ -50,6 +50,8 @@ enum Entered {
     Load,
     /// The usage of the share has to be summed up first.
     Sum(SpaceId),
+    /// The share is full, unless it may hold more by now than was known.
+    Full,
     /// A request that changes the row as a whole has to end first.
     Wait(watch::Receiver<()>),
 }
@@ -77,6 +79,7 @@ impl FileService {
                 }
                 Entered::Load => check_takes_writes(&*self.load(id.file).await?)?,
                 Entered::Sum(space) => drop(self.reserve(space).await?),
+                Entered::Full => self.check_holds_more(id.file).await?,
                 Entered::Wait(changed) => wait = Some(changed),
             }
             still_time(deadline, wait).await?;
@@ -96,11 +99,8 @@ impl FileService {
                 return Err(Failure::IsDirectory);
             }
             let length = newest.length(&node).max(offset + range.length);
-            let (space, quota) = (id.file.space, quota(newest.share.as_deref()));
-            match newest.promise(length, |more| self.usages.promise(space, more, quota)) {
-                Promise::Kept => {}
-                Promise::Full => return Err(Failure::Full),
-                Promise::Unknown => return Ok(Entered::Sum(space)),
+            if let Some(first) = self.set_aside(newest, id.file.space, length) {
+                return Ok(first);
             }
             newest.enter(offset, bytes.clone());
             let is_first = !std::mem::replace(&mut newest.timed, true);
@@ -108,6 +108,16 @@ impl FileService {
             state.contend(id.number);
             Ok(Entered::Done { is_first, buffered })
         })?
+    }
+
+    /// Sets bytes of the quota aside for a file that becomes so long. What has to be known first, if anything.
+    fn set_aside(&self, newest: &mut Newest, space: SpaceId, length: u64) -> Option<Entered> {
+        let quota = newest.share().map_or(u64::MAX, |share| share.quota_bytes());
+        match newest.promise(length, |more| self.usages.promise(space, more, quota)) {
+            Promise::Kept => None,
+            Promise::Full => Some(Entered::Full),
+            Promise::Unknown => Some(Entered::Sum(space)),
+        }
     }
 
     /// Stores what was written if it is much; waits for that if it is too much, be it of many files that have little each.
@@ -182,18 +192,15 @@ impl FileService {
         loop {
             let turn = self.turn(id.file).await;
             check_takes_writes(&*self.load_in_turn(&turn).await?)?;
-            let begun = self.opens.with_open(id, |state| {
+            let begun = self.opens.with_open(id, |state| -> Result<_, Failure> {
                 if let Some(wait) = begin(state, id, range)? {
                     return Ok(Entered::Wait(wait));
                 }
                 let newest = &mut state.newest;
                 let Some(node) = newest.node().cloned() else { return Ok(Entered::Load) };
-                let (space, quota) = (id.file.space, quota(newest.share.as_deref()));
                 let length = newest.length(&node).max(grows_to);
-                match newest.promise(length, |more| self.usages.promise(space, more, quota)) {
-                    Promise::Kept => {}
-                    Promise::Full => return Err(Failure::Full),
-                    Promise::Unknown => return Ok(Entered::Sum(space)),
+                if let Some(first) = self.set_aside(newest, id.file.space, length) {
+                    return Ok(first);
                 }
                 // From now on a request over REST has it made durable first, which takes the turn.
                 newest.change(|_| {});
@@ -215,6 +222,10 @@ impl FileService {
                 Entered::Sum(space) => {
                     drop(turn);
                     drop(self.reserve(space).await?);
+                }
+                Entered::Full => {
+                    drop(turn);
+                    self.check_holds_more(id.file).await?;
                 }
                 Entered::Wait(changed) => {
                     drop(turn);
@@ -238,7 +249,7 @@ impl FileService {
         let file = turn.file;
         let (known, version, place, share) = self.opens.with(file, |state| {
             let newest = &state.newest;
-            (newest.node().cloned(), state.version, state.place.clone(), newest.share.clone())
+            (newest.node().cloned(), state.version, state.place.clone(), newest.share().cloned())
         });
         if let Some(node) = known {
             return Ok(node);
@@ -248,7 +259,7 @@ impl FileService {
         self.opens.with(file, |state| {
             // Else a request over REST may have changed the row since it was read.
             let is_still_so = state.version == version && !state.is_changing();
-            if is_still_so && !state.newest.is_dirty() && state.newest.share.is_some() {
+            if is_still_so && !state.newest.is_dirty() && state.newest.tree.is_some() {
                 state.newest.know(node.clone());
             }
         });
@@ -320,7 +331,7 @@ impl FileService {
         self.spill(turn).await?;
         let due = self.opens.with(file, |state| {
             let due = state.newest.due(moment, change.is_some())?;
-            Some((due, state.place.clone(), state.newest.share.clone()))
+            Some((due, state.place.clone(), state.newest.share().cloned()))
         });
         let Some((due, place, share)) = due else { return Ok(None) };
         let committed = self.commit_row(file, &due, &place, share.as_deref(), &mut change).await;
@@ -344,7 +355,7 @@ impl FileService {
     ) -> Result<Option<Arc<Node>>, Failure> {
         let node = self.load_in_turn(turn).await?;
         let (place, share) =
-            self.opens.with(turn.file, |state| (state.place.clone(), state.newest.share.clone()));
+            self.opens.with(turn.file, |state| (state.place.clone(), state.newest.share().cloned()));
         let due = Due::nothing(node);
         self.commit_row(turn.file, &due, &place, share.as_deref(), &mut Some(change)).await.map(Some)
     }
@@ -499,10 +510,6 @@ fn begin(
 /// The name of what is at a place; none of the root.
 pub(super) fn name_of(place: &Place) -> Result<Option<Name>, Failure> {
     Ok(names::path(&place.path, true)?.pop())
-}
-
-fn quota(share: Option<&Share>) -> u64 {
-    share.map_or(u64::MAX, Share::quota_bytes)
 }
 
 /// Parts put together to payloads of extents, as few as can be.

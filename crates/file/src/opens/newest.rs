@@ -12,7 +12,7 @@ use lazuli_extents::{Content, Writer};
 use tokio::task::AbortHandle;
 
 use super::overlay::{Overlay, Segment, compose};
-use crate::native::Failure;
+use crate::native::{Failure, Tree};
 use crate::pending::check_no_pending_copy;
 use crate::record::{Node, Share};
 use crate::usage::Promise;
@@ -23,7 +23,7 @@ pub(crate) struct Newest {
     /// Whose turn it is to put what was written into the content, to commit it, or to change anything else of the row.
     pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
     /// The share that it is in.
-    pub(crate) share: Option<Arc<Share>>,
+    pub(crate) tree: Option<Tree>,
     /// What is stored, perhaps ahead of the row. None: it has to be read.
     node: Option<Arc<Node>>,
     /// The content or the times of `node` are not in the row yet.
@@ -111,6 +111,11 @@ impl Newest {
     /// Whether nothing is lost with it: what was written, or what was promised to that.
     pub(crate) fn is_settled(&self) -> bool {
         !self.is_dirty() && self.promised == 0
+    }
+
+    /// The share that it is in, as it was when it was looked at last.
+    pub(crate) fn share(&self) -> Option<&Arc<Share>> {
+        self.tree.as_ref().map(|tree| &tree.share)
     }
 
     /// Bytes that only memory has.

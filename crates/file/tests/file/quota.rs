@@ -1,7 +1,10 @@
 //! The quota of a share, and its statistics.
 
+use bytes::Bytes;
+use lazuli_file::native::Failure;
 use lazuli_testing::ACCOUNT;
 
+use crate::native;
 use crate::support::{Server, make_directory, make_file, start, write};
 
 const GIB: u64 = 1 << 30;
@@ -103,4 +106,23 @@ async fn requests_at_once_do_not_exceed_the_quota_together() {
     assert_eq!(usage(&server).await, GIB);
     let server = server.restart().await;
     assert_eq!(usage(&server).await, GIB);
+}
+
+#[tokio::test]
+async fn a_quota_that_is_raised_counts_for_files_that_are_open() {
+    let server = start().await;
+    set_quota(&server, 1).await;
+    let id = native::open(&server, "f").await;
+    let write = async |offset| server.service.write_at(id, offset, Bytes::from_static(b"x"), false).await;
+    assert_eq!(write(GIB - 1).await, Ok(()));
+    assert_eq!(write(GIB).await, Err(Failure::Full));
+    assert_eq!(server.service.set_length(id, GIB + 1).await, Err(Failure::Full));
+    set_quota(&server, 2).await;
+    assert_eq!(write(GIB).await, Ok(()));
+    assert_eq!(write(2 * GIB).await, Err(Failure::Full));
+    set_quota(&server, 3).await;
+    assert_eq!(server.service.set_length(id, 3 * GIB).await, Ok(()));
+    assert_eq!(server.service.set_length(id, 3 * GIB + 1).await, Err(Failure::Full));
+    server.service.close_open(id).await.unwrap();
+    assert_eq!(usage(&server).await, 3 * GIB);
 }

@@ -265,6 +265,19 @@ impl OpenTable {
         self.close(id)
     }
 
+    /// Closes all that is open of a share as far as a rule picks it, and says which files that were: what was written to them
+    /// is left to the caller.
+    pub(crate) fn close_some(&self, space: SpaceId, picks: impl Fn(FileKey) -> bool) -> Vec<FileKey> {
+        let mut files = vec![];
+        for shard in &self.shards {
+            files.extend(shard.lock().keys().filter(|file| file.space == space && picks(**file)).copied());
+        }
+        for file in &files {
+            self.with(*file, FileState::close_all);
+        }
+        files
+    }
+
     /// Takes a byte-range lock, or says that it conflicts.
     pub async fn lock(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), RangeRefusal> {
         while let Some(mut wait) = self.try_lock(id, range, kind)? {

@@ -228,9 +228,10 @@ impl FileService {
     ) -> Result<(), Refusal> {
         let deleted = self.decide_snapshot(request, id, |snapshot, key, view| {
             let until = admit_manage(&snapshot, lease, view.now)?;
-            Ok(Decision::Write(Change::of([Mutation::Delete(key.clone())]).until(until), ()))
+            Ok(Decision::Write(Change::of([Mutation::Delete(key.clone())]).until(until), snapshot))
         });
-        deleted.await?;
+        let deleted = deleted.await?;
+        self.close_deleted(deleted.space, deleted.snapshot.map(|shown| shown.epoch));
         self.kept.arises(None);
         Ok(())
     }

@@ -227,6 +227,11 @@ impl FileService {
         let Looked { found, place, .. } = self.look(tree, &looked.path, looked.at).await?;
         let Some(now) = found.filter(|now| now.id == node.id) else { return Ok(None) };
         self.opens.with(file, |state| state.found(&place));
+        if let Some(time) = request.snapshot
+            && self.snapshot_epoch(tree, time).await.ok() != epoch
+        {
+            return Err(Failure::NotFound);
+        }
         judge(request, looked.at, &now)?;
         let writes = request.disposition.overwrites() || !request.open.mode.fits_lease();
         if looked.at == At::Now && is_only_read(&now) && writes {

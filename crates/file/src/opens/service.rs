@@ -8,6 +8,7 @@ use std::sync::Arc;
 use lazuli_concurrency::LeaseState;
 use lazuli_generations::carry_through;
 use lazuli_protocol::{Account, ErrorCode, Refusal};
+use lazuli_store::SpaceId;
 use tokio::runtime::Handle;
 
 use super::{
@@ -105,6 +106,14 @@ impl FileService {
                 tracing::warn!(%failure, "what was closed may have lost something");
                 Err(ErrorCode::InternalError.into())
             }
+        }
+    }
+
+    /// Closes what is open of a share that was deleted, or of a snapshot of it: what it showed at the end of that epoch. What was
+    /// written is lost with it.
+    pub(crate) fn close_deleted(&self, space: SpaceId, snapshot: Option<u64>) {
+        for file in self.opens.close_some(space, |file| snapshot.is_none() || file.epoch == snapshot) {
+            self.discard(file);
         }
     }
 

@@ -537,6 +537,15 @@ impl FileState {
         goes.then(|| self.place.clone())
     }
 
+    /// Closes all opens. The file goes another way, or has gone.
+    pub(super) fn close_all(&mut self) {
+        self.opens.clear();
+        self.caches.clear();
+        self.locks = RangeLocks::default();
+        (self.delete_pending, self.is_placed) = (false, false);
+        self.has_changed();
+    }
+
     /// The file that had to go is gone, or could not be deleted.
     pub(super) fn gone(&mut self) {
         (self.going, self.delete_pending) = (false, false);

@@ -41,7 +41,9 @@ impl FileService {
             if let Some(value) = request.headers.filled(DELETE_SNAPSHOTS)? {
                 return Err(Refusal::invalid_header(DELETE_SNAPSHOTS, value));
             }
-            self.delete_snapshot(&request, stamp, id).await?;
+            let this = self.clone();
+            let deleted = async move { this.delete_snapshot(&request, stamp, id).await };
+            carry_through(deleted).await?;
             return Ok(Response::empty(StatusCode::ACCEPTED));
         }
         let snapshots = snapshots.unwrap_or(Snapshots::Keep);
@@ -61,9 +63,14 @@ impl FileService {
             Ok(Removal { keep: days.is_some(), valid_until })
         };
         let reads = Reads::default().and_range(keys::snapshots(space), snapshot::MAX_ROWS);
-        self.shares.remove_reading(request.account, &request.container, reads, rule).await?;
-        self.usages.forget(space);
-        Ok(Response::empty(StatusCode::ACCEPTED))
+        let this = self.clone();
+        let deleted = async move {
+            this.shares.remove_reading(request.account, &request.container, reads, rule).await?;
+            this.close_deleted(space, None);
+            this.usages.forget(space);
+            Ok(Response::empty(StatusCode::ACCEPTED))
+        };
+        carry_through(deleted).await
     }
 
     /// Restore Share.

@@ -279,6 +279,53 @@ async fn a_file_that_is_leased_over_rest_while_it_is_opened_is_not_emptied() {
 }
 
 #[tokio::test]
+async fn what_is_opened_while_its_share_or_snapshot_is_deleted_does_not_stay_open() {
+    let (server, hold_up) = start(LONG).await;
+    for of_snapshot in [false, true] {
+        let mut came_between = 0;
+        for after in 0.. {
+            make_file(&server, "f", 4).await;
+            let taken = server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
+            let tree = connect(&server).await;
+            let snapshot = server.service.snapshots_of(&tree).await.unwrap()[0];
+            let asked = CreateRequest {
+                snapshot: of_snapshot.then_some(snapshot),
+                open: request(FileAccess::READ, FileAccess::ALL),
+                ..asks("f", Disposition::Open)
+            };
+            hold_up.hold_reads(after);
+            let (service, space) = (server.service.clone(), tree.space());
+            let opening = tokio::spawn(async move { service.create(&tree, asked).await });
+            let is_held = hold_up.holds(1).await;
+            hold_up.hold_no_more();
+            match of_snapshot {
+                true => {
+                    let id = taken.header("x-ms-snapshot").unwrap();
+                    server.delete(&format!("/docs?restype=share&sharesnapshot={id}"), "").await.expect(202);
+                }
+                false => {
+                    let all = "x-ms-delete-snapshots: include";
+                    server.delete("/docs?restype=share", all).await.expect(202);
+                    server.put("/docs?restype=share", "", "").await.expect(201);
+                }
+            }
+            hold_up.let_go();
+            if let Ok(opened) = timeout(LONG, opening).await.expect("it ends").unwrap() {
+                let read = server.service.read_at(opened.opened.id, 0..4).await;
+                assert_eq!(read, Err(Failure::Closed), "after {after} reads");
+            }
+            let open = server.service.opens().handles(space, 0, 10, |_, _| true);
+            assert!(open.is_empty(), "after {after} reads: {open:?}");
+            if !is_held {
+                break;
+            }
+            came_between += 1;
+        }
+        assert!(came_between >= 3, "the share's row is read, and the file's before and after the open");
+    }
+}
+
+#[tokio::test]
 async fn who_gives_up_emptying_a_file_does_not_take_away_what_others_write() {
     let (server, hold_up) = start(LONG).await;
     let id = open(&server, "f").await;

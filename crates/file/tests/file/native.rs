@@ -381,6 +381,42 @@ async fn snapshots_hold_what_was_written_before_and_are_only_read() {
     assert_eq!(get(&server, "f").await, b"behind");
 }
 
+#[tokio::test]
+async fn what_is_open_is_closed_when_its_share_or_snapshot_is_deleted() {
+    let server = start().await;
+    let id = open(&server, "f").await;
+    server.service.write_at(id, 0, Bytes::from_static(b"before"), true).await.unwrap();
+    let mut shown = vec![];
+    for _ in 0..2 {
+        let taken = server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
+        let snapshot = taken.header("x-ms-snapshot").unwrap().to_owned();
+        server.clock.advance(lazuli_concurrency::Span::seconds(2));
+        let newest = server.service.snapshots_of(&connect(&server).await).await.unwrap()[0];
+        let asked = CreateRequest {
+            snapshot: Some(newest),
+            open: request(FileAccess::READ, ALL),
+            ..asks("f", Disposition::Open)
+        };
+        shown.push((snapshot, create(&server, asked).await.unwrap().opened.id));
+    }
+    let (snapshot, one) = &shown[0];
+    server.delete(&format!("/docs?restype=share&sharesnapshot={snapshot}"), "").await.expect(202);
+    assert_eq!(server.service.read_at(*one, 0..10).await, Err(Failure::Closed));
+    assert_eq!(read(&server, shown[1].1, 0..10).await, b"before");
+    server.service.write_at(id, 0, Bytes::from_static(b"behind"), false).await.unwrap();
+    server.service.set_delete(id, true).await.unwrap();
+    server.delete("/docs?restype=share", "x-ms-delete-snapshots: include").await.expect(202);
+    for id in [id, shown[1].1] {
+        assert_eq!(server.service.read_at(id, 0..10).await, Err(Failure::Closed));
+        assert_eq!(server.service.close_open(id).await, Err(Failure::Closed));
+    }
+    let write = server.service.write_at(id, 0, Bytes::from_static(b"x"), true).await;
+    assert_eq!(write, Err(Failure::Closed));
+    assert!(server.service.opens().handles(id.file.space, 0, 10, |_, _| true).is_empty());
+    server.put("/docs?restype=share", "", "").await.expect(201);
+    assert_eq!(create(&server, asks("f", Disposition::Open)).await.unwrap_err(), Failure::NotFound);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_those_who_make_a_file_at_once_one_does() {
     let server = std::sync::Arc::new(start().await);

@@ -2,8 +2,9 @@
 //! a new format.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use lazuli_extents::Content;
 use lazuli_protocol::{ErrorCode, Refusal};
 use serde::de::{DeserializeOwned, DeserializeSeed};
@@ -95,31 +96,36 @@ fn put_part(
 
 /// What such a row holds, and so many contents.
 pub fn decode_with<T: DeserializeOwned, const N: usize>(value: &Bytes) -> Result<(T, [Content; N]), Damage> {
-    let mut rest = value.clone();
-    match rest.first() {
-        Some(&FORMAT) => rest.advance(1),
+    match value.first() {
+        Some(&FORMAT) => {}
         Some(format) => return Err(Damage::Format(*format)),
         None => return Err(Damage::Undecodable),
     }
-    let head = take_part(&mut rest)?;
-    let head = postcard::from_bytes(&head).map_err(|_| Damage::Undecodable)?;
+    let mut at = 1;
+    let head = &value[take_part(value, &mut at)?];
+    let head = postcard::from_bytes(head).map_err(|_| Damage::Undecodable)?;
     let mut contents = [const { None }; N];
     for content in &mut contents {
-        *content = Some(Content::decode(take_part(&mut rest)?).ok_or(Damage::Undecodable)?);
+        let part = value.slice(take_part(value, &mut at)?);
+        *content = Some(Content::decode(part).ok_or(Damage::Undecodable)?);
     }
-    if rest.is_empty() {
+    if at == value.len() {
         Ok((head, contents.map(Option::unwrap_or_default)))
     } else {
         Err(Damage::Undecodable)
     }
 }
 
-fn take_part(rest: &mut Bytes) -> Result<Bytes, Damage> {
-    if rest.len() < 4 {
+/// Where the part that begins there lies, behind its length. Moves on behind it.
+fn take_part(value: &[u8], at: &mut usize) -> Result<Range<usize>, Damage> {
+    let (length, rest) = value[*at..].split_first_chunk::<4>().ok_or(Damage::Undecodable)?;
+    let length = u32::from_le_bytes(*length) as usize;
+    if rest.len() < length {
         return Err(Damage::Undecodable);
     }
-    let length = rest.get_u32_le() as usize;
-    if rest.len() < length { Err(Damage::Undecodable) } else { Ok(rest.split_to(length)) }
+    let start = *at + 4;
+    *at = start + length;
+    Ok(start..*at)
 }
 
 /// For `#[serde(with = …)]`: a moment by its ticks.

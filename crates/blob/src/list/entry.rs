@@ -79,7 +79,7 @@ impl Listing<'_> {
         if self.request.version.at_least(2021, 2, 12) {
             self.xml.name("Name", name);
         } else {
-            self.xml.text("Name", name);
+            self.xml.string("Name", name);
         }
     }
 
@@ -131,7 +131,7 @@ impl Listing<'_> {
         if let Kind::Page { sequence_number } = blob.kind {
             xml.text("x-ms-blob-sequence-number", sequence_number);
         }
-        xml.text("BlobType", blob.kind.name());
+        xml.string("BlobType", blob.kind.name());
         if version.at_least(2017, 4, 17) {
             self.write_tier(blob);
         }
@@ -148,7 +148,7 @@ impl Listing<'_> {
         }
         let xml = &mut self.xml;
         if version.at_least(2015, 12, 11) {
-            xml.text("ServerEncrypted", true);
+            xml.string("ServerEncrypted", "true");
         }
         match &blob.encryption {
             Some(Encryption::Customer { key_sha256 }) if version.at_least(2019, 2, 2) => {
@@ -173,10 +173,10 @@ impl Listing<'_> {
         let version = self.request.version;
         let (xml, headers) = (&mut self.xml, &blob.headers);
         if version.at_least(2017, 11, 9) {
-            xml.text("Creation-Time", date::rfc1123(blob.created));
+            xml.string("Creation-Time", &date::rfc1123(blob.created));
         }
-        xml.text("Last-Modified", date::rfc1123(blob.modified));
-        xml.text("Etag", blob.etag.unquoted());
+        xml.string("Last-Modified", &date::rfc1123(blob.modified));
+        xml.string("Etag", &blob.etag.unquoted());
         xml.text("Content-Length", blob.content.len());
         write_header(xml, "Content-Type", headers.content_type.as_deref());
         write_header(xml, "Content-Encoding", headers.content_encoding.as_deref());
@@ -201,7 +201,7 @@ impl Listing<'_> {
                 xml.optional("SmartAccessTier", tier.chosen(default));
             }
             (None, Kind::Block) => {
-                xml.text("AccessTier", default).text("AccessTierInferred", true);
+                xml.string("AccessTier", default).string("AccessTierInferred", "true");
             }
             (None, _) => {}
         }
@@ -248,9 +248,10 @@ impl Listing<'_> {
 }
 
 /// Writes an element that is there even if it has nothing to say.
+#[inline]
 fn write_header(xml: &mut xml::Writer, name: &str, value: Option<&str>) {
     match value {
-        Some(value) => xml.text(name, value),
+        Some(value) => xml.string(name, value),
         None => xml.empty(name),
     };
 }

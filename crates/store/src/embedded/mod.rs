@@ -332,25 +332,25 @@ impl Embedded {
         let mut visited = Visited { space: self.header(&snapshot, space)?, next: None };
         let mut bytes = 0;
         let mut remaining = seek(keys::space_from(space, &from.0, &from.1));
-        // The prefix of the partition whose first row was shown, and its rows stepped over since.
-        let (mut done, mut steps) = (Bytes::new(), 0);
+        // The row that was shown last, how much of its key is its partition, and rows of that stepped over since.
+        let (mut shown, mut prefix, mut steps) = (Bytes::new(), 0, 0);
         while let Some(row) = remaining.next() {
             let (full, stored) = row?;
-            if which == Which::First && !done.is_empty() && full.starts_with(&done) {
+            if which == Which::First && prefix > 0 && full.starts_with(&shown[..prefix]) {
                 steps += 1;
                 if steps == STEPS_BEFORE_SEEK {
-                    remaining = seek(keys::after_partition(&done));
+                    remaining = seek(keys::after_partition(&shown[..prefix]));
                 }
                 continue;
             }
-            let Some((prefix, partition, key)) = keys::split(&full) else {
+            let Some((length, partition, key)) = keys::split(&full) else {
                 return Err(ReadError::Damaged("a row with a malformed key".into()));
             };
-            (done, steps) = (full.slice(..prefix), 0);
-            let size = full.len() + stored.value.len();
-            let row = Row { key: key.clone(), value: stored.value, token: stored.token };
-            if bytes >= MAX_SCAN_BYTES || visitor(partition.clone(), row).is_break() {
-                visited.next = Some((partition, key));
+            (shown, prefix, steps) = (full, length, 0);
+            let size = shown.len() + stored.value.len();
+            let row = Row { key, value: stored.value, token: stored.token };
+            if bytes >= MAX_SCAN_BYTES || visitor(partition, row).is_break() {
+                visited.next = keys::split(&shown).map(|(_, partition, key)| (partition, key));
                 break;
             }
             bytes += size;

@@ -329,8 +329,9 @@ impl Verified<'_> {
     pub(crate) fn grant(&self, head: &Head<'_>, policy: &AccessPolicy) -> Result<Grant, Refusal> {
         let Self { sas, target } = self;
         let mut permissions = self.permissions(head, policy)?;
-        let start = one_place(sas.moment("st")?, policy.start)?;
-        let expiry = one_place(sas.moment("se")?, policy.expiry)?.ok_or_else(|| mandatory_field("se"))?;
+        let start = one_place("st", sas.moment("st")?, policy.start)?;
+        let expiry =
+            one_place("se", sas.moment("se")?, policy.expiry)?.ok_or_else(|| mandatory_field("se"))?;
         let window = Window { start, expiry };
         window.check(head.now)?;
         if !sas.query.contains("sv") && sas.field("si").is_empty() {
@@ -376,7 +377,7 @@ impl Verified<'_> {
                 _ => permission::check_service_letters(head.operation.service(), letters)?,
             }
         }
-        let letters = one_place(sp, policy.permissions.as_deref())?;
+        let letters = one_place("sp", sp, policy.permissions.as_deref())?;
         letters.map(str::to_owned).ok_or_else(|| mandatory_field("sp"))
     }
 
@@ -450,10 +451,12 @@ fn mandatory_field(name: &str) -> Refusal {
 }
 
 /// A term of the signature is in the signature or in the stored access policy, never in both.
-fn one_place<T>(sas: Option<T>, policy: Option<T>) -> Result<Option<T>, Refusal> {
+fn one_place<T>(name: &str, sas: Option<T>, policy: Option<T>) -> Result<Option<T>, Refusal> {
     match (sas, policy) {
-        (Some(_), Some(_)) => Err(authentication_failed(
-            "Access policy fields can be associated with signature or SAS identifier but not both",
+        (Some(_), Some(_)) => Err(Refusal::invalid_query(
+            name,
+            "",
+            "The stored access policy of the signature has this field already.",
         )),
         (sas, policy) => Ok(sas.or(policy)),
     }

@@ -1,27 +1,32 @@
 //! Incremental Copy Blob: keeps a page blob, its backup, in step with the snapshots of another one.
 //!
 //! Each request copies a snapshot of the source and leaves a snapshot of the target. Snapshots share what they have in
-//! common, so only what differs takes space; here not even that is moved, for the target shares it with the source.
+//! common, so only what differs takes space; here not even that is moved, for the target shares it with the source. Where
+//! the target is encrypted in another way, what differs is read and written.
 //! Nobody else writes to the target or reads its current state: what counts are its snapshots.
 
 use lazuli_concurrency::{Access, ConditionRefusal, Stamp};
 use lazuli_copy::CopyStatus;
-use lazuli_extents::Writer;
+use lazuli_extents::{Change as PageChange, Content, Diff, Edit, Writer};
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, date};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
 use crate::block::drop_staged;
 use crate::copy::{Copy, Wanted, copied};
 use crate::history::History;
+use crate::page_ranges::{Changes, Source};
 use crate::precondition::{Preconditions, check_mutable, check_overwrite};
-use crate::record::{self, Blob, BlobCopy, Kind, Tags};
+use crate::record::{self, Blob, BlobCopy, Damage, Kind, Tags};
+use crate::sink::Stored;
 use crate::source::{Here, Place};
 use crate::tag_index::Indexed;
-use crate::target::{State, Target};
+use crate::target::{Found, State, Target};
 use crate::{BlobService, keys, reply};
 
 /// How often the place of a backup is cleared of what others delete there meanwhile.
 const MAX_ATTEMPTS: usize = 16;
+/// Bytes that are encrypted at once. Whole pages.
+const PIECE: u64 = 1 << 20;
 
 impl BlobService {
     /// Incremental Copy Blob.
@@ -42,7 +47,7 @@ impl BlobService {
             return Err(ErrorCode::InvalidSourceBlobType.into());
         }
         let writer = self.extents.writer();
-        let content = self.backup_content(&copy, here, &writer).await?;
+        let content = self.backup_content(&copy, here, &target, &writer).await?;
         let history = self.history(&request.account).await?;
         let backup = Backup { copy: &copy, snapshot, content: &content, history };
         let _protecting = self.protecting_if_asked(&request, &target).await?;
@@ -72,14 +77,89 @@ impl BlobService {
     }
 
     /// The content of the copy: the source's own, or the same encrypted in another way.
-    async fn backup_content(&self, copy: &Copy<'_>, here: &Here, writer: &Writer) -> Result<Blob, Refusal> {
-        if copy.shares(&copy.source.blob) {
-            return Ok(copy.source.blob.clone());
-        }
+    async fn backup_content(
+        &self,
+        copy: &Copy<'_>,
+        here: &Here,
+        target: &Target,
+        writer: &Writer,
+    ) -> Result<Blob, Refusal> {
         let mut blob = copy.source.blob.clone();
-        self.store_again(copy, here, writer).await?.put_into(&mut blob);
+        if !copy.shares(&blob) {
+            let stored = match self.last_backup(copy, here, target, writer).await? {
+                Some(last) => self.store_since(copy, here, &last, writer).await?,
+                None => self.store_again(copy, here, writer).await?,
+            };
+            stored.put_into(&mut blob);
+        }
         Ok(blob)
     }
+
+    /// What the last copy made and what it made it of, if both are there and encrypted as now. The writer keeps it.
+    async fn last_backup(
+        &self,
+        copy: &Copy<'_>,
+        here: &Here,
+        target: &Target,
+        writer: &Writer,
+    ) -> Result<Option<LastBackup>, Refusal> {
+        let Some(Found { blob, held: _held, .. }) = self.find(target).await? else { return Ok(None) };
+        writer.hold(self.pin(), blob.contents());
+        let encryption = copy.seal.as_ref().map(|seal| &seal.encryption);
+        let last = blob.copy.as_ref().filter(|last| last.incremental);
+        let Some((url, Some(snapshot))) = last.map(|last| parts(&last.state.source)) else { return Ok(None) };
+        if url != parts(&copy.source.shown_url).0 || blob.encryption.as_ref() != encryption {
+            return Ok(None);
+        }
+        let source = self.find_state(&here.partition, State::Snapshot(snapshot)).await?;
+        let newer = &copy.source.blob;
+        let is_older = |older: &Blob| (older.incarnation, older.nonce) == (newer.incarnation, newer.nonce);
+        Ok(source.filter(|source| is_older(&source.blob)).map(|source| LastBackup { blob, source }))
+    }
+
+    /// Stores what differs between two snapshots of the source. Pages keep their place, and with it the last copy's salt.
+    async fn store_since(
+        &self,
+        copy: &Copy<'_>,
+        here: &Here,
+        last: &LastBackup,
+        writer: &Writer,
+    ) -> Result<Stored, Refusal> {
+        let (source, length, salt) = (&copy.source.blob, copy.source.length, last.blob.nonce);
+        let sealed = copy.seal.as_ref().map(|seal| salt.ok_or(Damage::Undecodable).map(|salt| (seal, salt)));
+        let cipher = sealed.transpose()?.map(|(seal, salt)| seal.key.pages(&salt)).transpose()?;
+        let mut edit = Edit::new(&self.extents, writer, &last.blob.content);
+        edit.resize(length).await.map_err(reply::extents)?;
+        let diff = Diff::new(&self.extents, &last.source.blob.content, &source.content, 0..length);
+        let mut changes = Changes::new(Source::Since(diff));
+        while let Some(change) = changes.next().await.map_err(reply::extents)? {
+            let range = match change {
+                PageChange::Written(range) => range,
+                PageChange::Cleared(range) => {
+                    edit.clear(range).await.map_err(reply::extents)?;
+                    continue;
+                }
+            };
+            for start in range.clone().step_by(PIECE as usize) {
+                let piece = start..range.end.min(start + PIECE);
+                let mut pages = self.plain_bytes(source, here.seal.as_ref(), piece).await?.to_vec();
+                if let Some(cipher) = &cipher {
+                    cipher.encrypt(start, &mut pages);
+                }
+                edit.write(start, &Content::inline(pages)).await.map_err(reply::extents)?;
+            }
+        }
+        let content = edit.finish().await.map_err(reply::extents)?;
+        self.sync(&content).await?;
+        Ok(Stored::run(content, salt))
+    }
+}
+
+/// What the last copy came to.
+struct LastBackup {
+    blob: Blob,
+    /// The snapshot that it was made of.
+    source: Found,
 }
 
 /// A snapshot on its way to its backup.

@@ -54,7 +54,7 @@ impl BlobService {
                 (Source::Since(diff), vec![found.held, older.held])
             }
         };
-        let changes = Changes { source, open: None };
+        let changes = Changes::new(source);
         let list = PageList { changes, limit: page.limit, begun: false, _held: held };
         response.body = Box::pin(StreamBody::new(stream::unfold(Some(list), |list| async {
             let mut list = list?;
@@ -132,7 +132,7 @@ pub(crate) fn snapshot_in_url(url: &str, container: &str, blob: &str) -> Option<
 }
 
 /// Where ranges come from.
-enum Source {
+pub(crate) enum Source {
     /// Everything that was written.
     All(Ranges),
     /// What changed since an older state.
@@ -150,14 +150,19 @@ impl Source {
 
 /// Ranges of whole pages. Bytes that lie in a row are compared one by one, so what differs may be less than a page, and
 /// more than once in one.
-struct Changes {
+pub(crate) struct Changes {
     source: Source,
     /// One that may go on.
     open: Option<Change>,
 }
 
 impl Changes {
-    async fn next(&mut self) -> Result<Option<Change>, Error> {
+    pub(crate) const fn new(source: Source) -> Self {
+        Self { source, open: None }
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) -> Result<Option<Change>, Error> {
         loop {
             let next = self.source.next().await?.map(whole_pages);
             match (&mut self.open, next) {

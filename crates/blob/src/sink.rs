@@ -33,7 +33,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// The content of a block blob that starts from a nonce, if it is encrypted.
+    /// The content of a block or page blob that starts from a nonce, if it is encrypted.
     pub(crate) fn run(content: Content, nonce: Option<Nonce>) -> Self {
         Self { content, block_list: Content::empty(), nonce }
     }

@@ -111,10 +111,19 @@ impl BlobService {
 
     /// Reads the state that a request addresses, if it is there to be read.
     pub(crate) async fn find(&self, target: &Target) -> Result<Option<Found>, Refusal> {
+        self.find_state(&target.partition, target.state).await
+    }
+
+    /// Reads a state of the blob in a partition, if it is there to be read.
+    pub(crate) async fn find_state(
+        &self,
+        partition: &Partition,
+        state: State,
+    ) -> Result<Option<Found>, Refusal> {
         let pin = self.pin();
-        let set = self.read(&target.partition, &target.state.reads()).await?;
+        let set = self.read(partition, &state.reads()).await?;
         let now = self.store.now();
-        let found = target.state.choose(set.rows.iter().flatten(), now)?;
+        let found = state.choose(set.rows.iter().flatten(), now)?;
         Ok(found.map(|(key, blob)| {
             let held = pin.hold(blob.contents());
             Found { blob, is_current: key == keys::BASE, held, now }

@@ -1,5 +1,7 @@
 //! Incremental Copy Blob.
 
+use lazuli_account::Setting;
+
 use crate::support::{ACCOUNT, Reply, TestServer, start};
 
 const PAGE: &str = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 4096";
@@ -54,6 +56,66 @@ async fn each_snapshot_of_the_source_becomes_one_of_the_backup() {
         }
         last = Some(taken);
     }
+}
+
+#[tokio::test]
+async fn a_backup_that_is_encrypted_in_another_way_differs_only_where_its_source_does() {
+    let server = start().await;
+    server.create_container("things").await;
+    for scope in ["first", "second"] {
+        server.set(Setting::AddEncryptionScope(scope.into())).await;
+    }
+    let page = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 1048576";
+    server.put("/things/source", page, "").await.expect(201);
+    let fill = "x-ms-page-write: update\nx-ms-range: bytes=0-262143";
+    server.put("/things/source?comp=page", fill, vec![9; 256 << 10]).await.expect(201);
+    let clear = "x-ms-page-write: clear\nx-ms-range: bytes=1024-1535";
+    let resize = "x-ms-blob-content-length: 131072";
+    let again = format!("x-ms-blob-content-length: 65536|{resize}");
+    let (mut last_source, mut last): (Option<String>, Option<String>) = (None, None);
+    // What is done to the source, which page of it is written then, the scope of the backup, and what differs there.
+    for (query, headers, page, scope, expected) in [
+        ("", "", 1, "first", ""),
+        ("", "", 2, "first", "PageRange 1024-1535"),
+        ("?comp=page", clear, 600, "first", "ClearRange 1024-1535 PageRange 307200-307711"),
+        ("?comp=properties", resize, 5, "first", "PageRange 2560-3071"),
+        ("", "", 4, "second", "PageRange 0-1023 PageRange 1536-131071"),
+        ("", "", 3, "second", "PageRange 1536-2047"),
+        ("?comp=properties", &again, 6, "second", "PageRange 3072-3583 ClearRange 65536-131071"),
+        ("snapshot", "", 3, "second", "PageRange 0-1023 PageRange 1536-65535"),
+    ] {
+        for headers in headers.split('|').filter(|headers| !headers.is_empty()) {
+            let done = server.put(&format!("/things/source{query}"), headers, "").await;
+            assert!(done.status.is_success(), "{query} {}", done.text());
+        }
+        let snapshot = server.page_snapshot("/things/source", page, page as u8).await;
+        if let Some(last) = last_source.filter(|_| query == "snapshot") {
+            // Nobody knows any more what has changed since.
+            server.delete(&format!("/things/source?snapshot={last}"), "").await.expect(202);
+        }
+        let scope = format!("x-ms-encryption-scope: {scope}");
+        server.back_up("/things/source", &snapshot, &scope).await.expect(202);
+        let head = server.head("/things/backup", "").await.expect(200);
+        let taken = head.header("x-ms-copy-destination-snapshot").unwrap().to_owned();
+        let source = server.get(&format!("/things/source?snapshot={snapshot}"), "").await.expect(200);
+        let backup = server.get(&format!("/things/backup?snapshot={taken}"), "").await.expect(200);
+        assert!(backup.body == source.body && backup.header("x-ms-encryption-scope").is_some(), "{page}");
+        if let Some(last) = last {
+            let diff = format!("/things/backup?comp=pagelist&snapshot={taken}&prevsnapshot={last}");
+            assert_eq!(ranges(server.get(&diff, "").await.expect(200).text()), expected, "{page}");
+        }
+        (last_source, last) = (Some(snapshot), Some(taken));
+    }
+}
+
+/// The ranges of a list, each with what it is called.
+fn ranges(list: &str) -> String {
+    let entries = list.split("<Start>").skip(1).map(|entry| {
+        let (start, rest) = entry.split_once("</Start><End>").unwrap();
+        let (end, rest) = rest.split_once("</End></").unwrap();
+        format!("{} {start}-{end}", rest.split_once('>').unwrap().0)
+    });
+    entries.collect::<Vec<_>>().join(" ")
 }
 
 #[tokio::test]

@@ -72,13 +72,19 @@ impl SourceUrl {
         let has_suffix = suffixes.iter().any(|suffix| {
             host.strip_suffix(suffix.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         });
-        let is_our_host = bare(&host) == bare(&own_host) || is_this_machine(bare(&host));
+        // Where the path names the account, the host is the name of a machine, even if it looks as if it named one too.
+        let is_machine = endpoint.path() != "/";
+        let own_zone = if is_machine { &own_host } else { bare(&own_host) };
+        let is_our_host = host == own_host || bare(&host) == own_zone || is_this_machine(bare(&host));
         let service = match port(&self.uri) {
             _ if has_suffix => own,
             port if is_our_host && port == self::port(&endpoint) => own,
             port if is_our_host => at_port(port)?,
             _ => return None,
         };
+        if is_machine && host == own_host {
+            return Some(service);
+        }
         let named = ServiceKind::ALL.into_iter().find(|kind| without_account(&host, *kind).is_some());
         Some(named.unwrap_or(service))
     }
@@ -168,6 +174,7 @@ mod tests {
         let path = "http://127.0.0.1:10000/dev1";
         let named = "https://store.example/dev1";
         let host_style = "https://dev1.blob.store.example";
+        let machine = "http://dev2.blob.svc.cluster.local:10000/dev1";
         for (endpoint, source, service) in [
             (path, "http://127.0.0.1:10000/dev2/c/b", Some(Blob)),
             (path, "http://localhost:10000/dev2/c/b", Some(Blob)),
@@ -195,6 +202,14 @@ mod tests {
             (host_style, "https://dev2.mine.example/c/b", Some(Blob)),
             (host_style, "http://dev2.mine.example:8080/c/b", Some(Blob)),
             (host_style, "https://notmine.example/c/b", None),
+            (host_style, "https://dev2.other.example/c/b", None),
+            (host_style, "https://dev2.blob.store.example.net/c/b", None),
+            (host_style, "https://dev2.blob.other.store.example/c/b", None),
+            (named, "https://dev2.store.example/c/b", None),
+            (machine, "http://dev2.blob.svc.cluster.local:10000/dev2/c/b", Some(Blob)),
+            (machine, "http://dev2.blob.svc.cluster.local:10003/dev2/c/b", Some(File)),
+            (machine, "http://dev1.blob.svc.cluster.local:10000/dev1/c/b", None),
+            (machine, "http://svc.cluster.local:10000/dev1/c/b", None),
         ] {
             let ports = |port| [(10_001, Queue), (10_003, File)].into_iter().find(|at| at.0 == port);
             let suffixes = ["mine.example".to_owned()];

@@ -31,7 +31,7 @@ use outside::Via;
 
 pub use neighbour::Neighbours;
 pub use outside::{Feed, Outside, Seen, feed};
-pub use pending::{Copies, Destination, PendingCopy};
+pub use pending::{Copies, Destination, MAX_CONNECTIONS, PendingCopy};
 pub use running::persist;
 pub use sparse::{Encrypt, Sparse};
 pub use state::{CopyState, CopyStatus};

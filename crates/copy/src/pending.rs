@@ -36,7 +36,9 @@ use crate::{CopySources, Outside, Seen};
 /// Copies that fetch at the same time; others wait.
 const AT_ONCE: usize = 16;
 /// Copies that fetch beside these because hardly anything comes: they cost little, and must not keep the others waiting.
-const SLOW_AT_ONCE: usize = 256;
+const SLOW_AT_ONCE: usize = 64;
+/// Connections that the copies to one service may have.
+pub const MAX_CONNECTIONS: usize = AT_ONCE + SLOW_AT_ONCE;
 /// Fewer bytes than this between two looks is hardly anything.
 const SLOW: u64 = 1 << 20;
 /// How often a copy looks whether it is still wanted, and in time.

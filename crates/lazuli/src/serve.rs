@@ -37,8 +37,11 @@ const DRAIN_TIME: Duration = Duration::from_secs(30);
 /// The same for the console, which stays to the end to say that the server is draining.
 const CONSOLE_DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// File descriptors that are not for connections: those of the store, of content, and of copies from elsewhere.
-const FILES_RESERVED: u64 = 512;
+/// File descriptors of the store and of content, of which each keeps up to 256 files open, and of all else that there are
+/// few of: the log, what is being written, listeners, the console.
+const FILES_OF_DATA: u64 = 2 * 256 + 128;
+/// File descriptors that are not for clients. Copies from elsewhere go to blobs and to files.
+const FILES_RESERVED: u64 = FILES_OF_DATA + 2 * lazuli_copy::MAX_CONNECTIONS as u64;
 /// Connections of an endpoint that are let in even where there are fewer.
 const FEWEST_CONNECTIONS: u64 = 16;
 
@@ -342,7 +345,8 @@ fn limits(files: u64, config: &Config) -> Limits {
     Limits { connections, ..usual }
 }
 
-/// How many connections each of some endpoints can have without taking the files of the store.
+/// How many connections each of some endpoints can have without taking the files of the store. All have the same share, so
+/// that none can take another's.
 fn connections(files: u64, endpoints: u64) -> usize {
     let each = files.saturating_sub(FILES_RESERVED) / endpoints.max(1);
     usize::try_from(each.max(FEWEST_CONNECTIONS)).unwrap_or(usize::MAX)
@@ -355,7 +359,7 @@ mod tests {
     #[test]
     fn connections_leave_the_store_its_files() {
         for (files, endpoints, expected) in
-            [(1 << 20, 5, 209_612), (100_000, 5, 19_897), (4096, 4, 896), (1024, 5, 102), (256, 5, 16)]
+            [(1 << 20, 5, 209_555), (100_000, 5, 19_840), (4096, 4, 824), (1024, 5, 44), (256, 5, 16)]
         {
             assert_eq!(connections(files, endpoints), expected, "{files} {endpoints}");
         }

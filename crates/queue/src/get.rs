@@ -24,6 +24,8 @@ const TWO_HOURS: i64 = 2 * 60 * 60;
 /// How often more candidates are looked for when some of those that were found are gone. Each time one at least is out of
 /// the way for good, and there are never more of them.
 const MAX_ROUNDS: usize = MAX_READY;
+/// After so many, others have their turn: rows that are in memory are read without waiting for anything.
+const ROUNDS_A_TURN: usize = 64;
 
 /// Messages that were got or seen, each with its slot.
 type Messages = Vec<(Slot, Message<'static>)>;
@@ -44,7 +46,10 @@ impl QueueService {
     async fn get(&self, space: SpaceId, wanted: usize, timeout: Span) -> Result<Response, Refusal> {
         let line = self.lines.of(space);
         let mut got: Messages = vec![];
-        for _ in 0..MAX_ROUNDS {
+        for round in 1..=MAX_ROUNDS {
+            if round % ROUNDS_A_TURN == 0 {
+                tokio::task::yield_now().await;
+            }
             match self.get_more(space, &line, wanted - got.len(), timeout).await {
                 Ok((more, complete)) => {
                     got.extend(more);
@@ -92,7 +97,10 @@ impl QueueService {
     async fn peek(&self, space: SpaceId, wanted: usize) -> Result<Response, Refusal> {
         let (partition, line) = (keys::messages(space), self.lines.of(space));
         let mut seen = vec![];
-        for _ in 0..MAX_ROUNDS {
+        for round in 1..=MAX_ROUNDS {
+            if round % ROUNDS_A_TURN == 0 {
+                tokio::task::yield_now().await;
+            }
             let slots = line.look(&*self.store, wanted).await?;
             let reads = Reads::keys(slots.iter().copied().map(keys::message));
             let set = self.store.read(&partition, &reads).await.map_err(unreadable)?;

@@ -30,6 +30,8 @@ use crate::{LATENESS, keys, queue_gone};
 const READ_AHEAD: usize = 64;
 /// How often rows are read for one consumer. Only messages that have expired keep it from being satisfied sooner.
 const MAX_READS: usize = 256;
+/// After so many, others have their turn: rows that are in memory are read without waiting for anything.
+const READS_A_TURN: usize = 16;
 /// Candidates that are remembered. If there are more, the last are read again when it is their turn.
 pub(crate) const MAX_READY: usize = 1 << 13;
 /// Lines that are remembered. If there are more, those that nobody uses are forgotten.
@@ -94,7 +96,10 @@ impl Line {
         taken.more(wanted);
         if taken.slots.len() < wanted {
             let _turn = self.turn.lock().await;
-            for _ in 0..MAX_READS {
+            for read in 1..=MAX_READS {
+                if read % READS_A_TURN == 0 {
+                    tokio::task::yield_now().await;
+                }
                 taken.more(wanted);
                 if taken.slots.len() == wanted || !self.read_on(store).await? {
                     break;
@@ -109,7 +114,10 @@ impl Line {
     pub(crate) async fn look(&self, store: &dyn Store, wanted: usize) -> Result<Vec<Slot>, Refusal> {
         if self.state.lock().ready.len() < wanted {
             let _turn = self.turn.lock().await;
-            for _ in 0..MAX_READS {
+            for read in 1..=MAX_READS {
+                if read % READS_A_TURN == 0 {
+                    tokio::task::yield_now().await;
+                }
                 if self.state.lock().ready.len() >= wanted || !self.read_on(store).await? {
                     break;
                 }

@@ -1,9 +1,16 @@
 //! Messages whose time is over: gone for everybody at once, and from the disk a little later.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
+use http::HeaderMap;
 use lazuli_extents::Pace;
+use lazuli_protocol::request::{Caller, full};
+use lazuli_protocol::{Operation, Query, Request, Service, Version};
 use lazuli_queue::QueueRows;
-use lazuli_store::{Row, SpaceId};
+use lazuli_store::{Commit, MAX_MUTATIONS, Mutation, Partition, Row, SpaceId, Store};
+use lazuli_testing::ACCOUNT;
 
 use crate::support::{Server, count, delete, get, get_one, put, start, update, visible};
 
@@ -38,6 +45,79 @@ async fn an_expired_message_is_gone_from_every_view_at_once() {
     server.advance(8 * 24 * 60 * 60);
     let got = get_one(&server, "?numofmessages=32").await;
     assert_eq!((got.id, got.text.as_deref()), (ever.id, Some("ever")));
+}
+
+#[tokio::test]
+async fn who_meets_many_expired_messages_lets_others_have_their_turn() {
+    for operation in [Operation::GetMessages, Operation::PeekMessages] {
+        let server = start().await;
+        put(&server, "short", "?messagettl=1").await;
+        multiply(&server, 8000).await;
+        server.advance(1);
+        let turns = Arc::new(AtomicUsize::new(0));
+        let counting = turns.clone();
+        let others = tokio::spawn(async move {
+            loop {
+                counting.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        server.service.call(request(&server, operation).await).await.unwrap();
+        let turns = turns.load(Ordering::Relaxed);
+        others.abort();
+        assert!(turns > 5, "{operation:?}: {turns}");
+    }
+}
+
+/// Adds to the only message that many others that are like it, in the slots behind.
+async fn multiply(server: &Server, times: u64) {
+    let mut found = None;
+    let visit = |space, partition: &Bytes, row: &Row| {
+        if space != SpaceId::ROOT && row.key.starts_with(b"m") {
+            found = Some((Partition::new(space, partition.clone()), row.clone()));
+        }
+        Ok(())
+    };
+    server.store.for_each_row(visit).unwrap();
+    let (partition, message) = found.unwrap();
+    let epoch = server.store.space(partition.space).await.unwrap().unwrap().epoch;
+    let (before, stamp) = message.key.split_at(message.key.len() - 9);
+    let first = stamp[..8].iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
+    let copies: Vec<_> = (1..=times).map(|n| [before, &(first + n).to_be_bytes(), &[0]].concat()).collect();
+    for some in copies.chunks(MAX_MUTATIONS) {
+        let put = |key: &Vec<u8>| Mutation::Put(key.clone().into(), message.value.clone());
+        let commit = Commit {
+            stamp: server.store.stamp(),
+            epoch,
+            conditions: vec![],
+            mutations: some.iter().map(put).collect(),
+            valid_until: None,
+            bulk: false,
+        };
+        server.store.commit(&partition, commit).await.unwrap();
+    }
+}
+
+/// A request as it comes from the front door.
+async fn request(server: &Server, operation: Operation) -> Request {
+    Request {
+        operation,
+        account: server.accounts.get(ACCOUNT).await.unwrap().unwrap(),
+        container: "jobs".into(),
+        object: "messages".into(),
+        query: Query::default(),
+        headers: HeaderMap::default(),
+        version: Version::NEWEST,
+        caller: Caller::Key,
+        body: full(""),
+        content_length: None,
+        now: server.store.now(),
+        request_id: uuid::Uuid::nil(),
+        endpoint: String::new(),
+        secure: false,
+        peer: server.address.ip(),
+        carried: None,
+    }
 }
 
 #[tokio::test]

@@ -156,9 +156,7 @@ impl<'a> Sas<'a> {
     fn check_bounds(&self) -> Result<(), Refusal> {
         for (partition, row) in [("spk", "srk"), ("epk", "erk")] {
             if self.query.contains(row) && !self.query.contains(partition) {
-                return Err(authentication_failed(format!(
-                    "{partition} is required when {row} is provided."
-                )));
+                return Err(authentication_failed(format!("{row} is given without {partition}.")));
             }
         }
         Ok(())

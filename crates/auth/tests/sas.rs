@@ -323,7 +323,7 @@ fn a_row_key_of_a_table_sas_needs_its_partition_key() {
         let query = service_sas(ServiceKind::Table, "t", &fields);
         let refusal = world.ask(&Ask::new(Operation::QueryEntities).query(query)).unwrap_err();
         assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
-        assert_eq!(detail(&refusal), format!("{partition} is required when {row} is provided."));
+        assert_eq!(detail(&refusal), format!("{row} is given without {partition}."));
     }
 }
 

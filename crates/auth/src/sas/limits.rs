@@ -41,8 +41,7 @@ impl Window {
         }
         let [start, expiry] = [start, self.expiry].map(date::rfc1123);
         Err(authentication_failed(format!(
-            "Access without signed identifier cannot have time window more than 1 hour: Start [{start}] - \
-             Expiry [{expiry}]"
+            "A signature without sv and si holds for an hour at most: Start [{start}] - Expiry [{expiry}]"
         )))
     }
 }

@@ -14,7 +14,7 @@ mod writeback;
 
 use std::sync::Arc;
 
-use lazuli_concurrency::Timestamp;
+use lazuli_concurrency::{FileAccess, Timestamp};
 use lazuli_protocol::{Account, ErrorCode, Refusal};
 
 use crate::file::MAX_FILE_BYTES;
@@ -94,6 +94,8 @@ pub struct CreateRequest {
     pub permission: Option<String>,
     /// As it was in the snapshot of the share of that time; read only.
     pub snapshot: Option<Timestamp>,
+    /// What it does with a file that is read-only, if it asks for all that it may do.
+    pub if_read_only: Option<FileAccess>,
     /// For the table of opens.
     pub open: OpenRequest,
 }
@@ -107,6 +109,8 @@ pub struct Created {
     pub action: Action,
     /// What it is.
     pub info: Info,
+    /// It was read-only, and is opened as was asked for that case.
+    pub is_only_read: bool,
 }
 
 /// What there is to know of a file or directory.

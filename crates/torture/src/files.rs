@@ -185,6 +185,7 @@ impl Files {
             allocation: 0,
             permission: None,
             snapshot: None,
+            if_read_only: None,
             open,
         };
         Ok(self.service.create(tree, request).await?.opened.id)

@@ -193,7 +193,7 @@ impl FileService {
         };
         let info = self.settle(tree, request, opened.id, version, Arc::new(node));
         unsettled.settled();
-        Ok(Some(Created { opened, action: Action::Created, info }))
+        Ok(Some(Created { opened, action: Action::Created, info, is_only_read: false }))
     }
 
     /// The partition of a new directory: nobody can know of it before the parent names it.
@@ -214,6 +214,8 @@ impl FileService {
         looked: &Looked,
         node: &Node,
     ) -> Result<Option<Created>, Failure> {
+        let spared = request.sparing(node);
+        let request = spared.as_ref().unwrap_or(request);
         judge(request, looked.at, node)?;
         let epoch = match looked.at {
             At::Now => None,
@@ -252,7 +254,7 @@ impl FileService {
         };
         let info = self.settle(tree, request, opened.id, version, node);
         unsettled.settled();
-        Ok(Some(Created { opened, action, info }))
+        Ok(Some(Created { opened, action, info, is_only_read: spared.is_some() }))
     }
 
     async fn enter_table(
@@ -423,6 +425,17 @@ fn new_file(incarnation: u64) -> File {
         incarnation,
         copy: None,
         content: Content::empty(),
+    }
+}
+
+impl CreateRequest {
+    /// What is asked for of a file that is read-only, if that is something else.
+    fn sparing(&self, node: &Node) -> Option<Self> {
+        let is_read_only = !node.is_directory() && node.properties.attributes & READ_ONLY != 0;
+        let access = self.if_read_only.filter(|_| is_read_only)?;
+        let mut spared = self.clone();
+        spared.open.mode.access = access;
+        Some(spared)
     }
 }
 

@@ -14,8 +14,6 @@ use crate::opens::OpenId;
 use crate::opens::newest::Moment;
 use crate::opens::overlay::Segment;
 
-/// Ranges that are told of at once.
-const MAX_RANGES: usize = 8192;
 /// Bytes of an extent that are read at once.
 const STEP: u32 = 256 << 10;
 /// What is not there reads as these.
@@ -143,17 +141,21 @@ impl FileService {
         Ok(())
     }
 
-    /// The ranges that hold bytes, within a range.
-    pub async fn allocated_ranges(&self, id: OpenId, range: Range<u64>) -> Result<Vec<Range<u64>>, Failure> {
+    /// The first ranges that hold bytes, within a range: at most so many.
+    pub async fn allocated_ranges(
+        &self,
+        id: OpenId,
+        range: Range<u64>,
+        limit: usize,
+    ) -> Result<Vec<Range<u64>>, Failure> {
         let pin = self.extents.pin();
         let content = self.spilled(id).await?;
         let _held = pin.hold([&content]);
         let mut ranges = Ranges::new(&self.extents, &content, within(&range, content.len()));
         let mut found = vec![];
-        while let Some(range) = ranges.next().await? {
-            if found.len() == MAX_RANGES {
-                return Err(Failure::TooMany);
-            }
+        while found.len() < limit
+            && let Some(range) = ranges.next().await?
+        {
             found.push(range);
         }
         Ok(found)

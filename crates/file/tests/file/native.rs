@@ -40,6 +40,7 @@ pub(crate) fn asks(path: &str, disposition: Disposition) -> CreateRequest {
         allocation: 0,
         permission: None,
         snapshot: None,
+        if_read_only: None,
         open: request(ALL, ALL),
     }
 }
@@ -158,6 +159,7 @@ async fn attributes_say_what_may_be_opened_and_emptied() {
         (with("r", Disposition::Open, 0, read), None),
         (with("r", Disposition::Open, 0, write), Some(Failure::Denied)),
         (with("r", Disposition::Overwrite, READ_ONLY, read), Some(Failure::Denied)),
+        (CreateRequest { if_read_only: Some(read), ..with("r", Disposition::Open, 0, write) }, None),
         (with("h", Disposition::Overwrite, 0, write), Some(Failure::Denied)),
         (with("h", Disposition::Overwrite, HIDDEN, write), None),
     ] {
@@ -229,8 +231,9 @@ async fn long_files_are_stored_while_they_come() {
     server.service.zero(id, 1000..(1 << 20) + 1000).await.unwrap();
     expected[1000..(1 << 20) + 1000].fill(0);
     assert!(read(&server, id, 0..30 << 20).await == expected);
-    let ranges = server.service.allocated_ranges(id, 0..1 << 40).await.unwrap();
+    let ranges = server.service.allocated_ranges(id, 0..1 << 40, 1000).await.unwrap();
     assert_eq!(ranges.first().map(|range| range.start), Some(0));
+    assert_eq!(server.service.allocated_ranges(id, 0..1 << 40, 1).await.unwrap(), ranges[..1]);
     assert!(ranges.iter().all(|range| !range.contains(&500_000)), "{ranges:?}");
     let copy = open(&server, "copy").await;
     server.service.write_at(copy, 0, Bytes::from_static(b"abc"), false).await.unwrap();

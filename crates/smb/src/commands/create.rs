@@ -74,6 +74,7 @@ async fn open_file(call: &Call, tree: &Tree, request: &CreateRequest, asked: &As
     }
     let key = asked.lease.map(|lease| LeaseKey { client: call.connection.client(), key: lease.key });
     check_key(call, key, &path.path).await?;
+    let if_read_only = rights::if_read_only(request.access, granted);
     let waits = Arc::new(Notify::new());
     let login = call.session()?.login().ok_or(Status::USER_SESSION_DELETED)?;
     let open = OpenRequest {
@@ -100,12 +101,14 @@ async fn open_file(call: &Call, tree: &Tree, request: &CreateRequest, asked: &As
         allocation: asked.allocation,
         permission: permission(asked)?,
         snapshot,
+        if_read_only: if_read_only.map(rights::uses),
         open,
     };
     // In a box of its own: few requests open something.
     let create = Box::pin(call.server.files.create(tree, create));
     let created = wait_for(call, create, &waits).await?;
     let file = created.opened.id;
+    let granted = if_read_only.filter(|_| created.is_only_read).unwrap_or(granted);
     match finish(call, request, asked, (granted, may), snapshot.is_some(), key, created) {
         Ok((open, reply)) => settle(call, &open).await.map(|()| reply).map_err(Into::into),
         Err(status) => {
@@ -189,7 +192,7 @@ fn finish(
     key: Option<LeaseKey>,
     created: Created,
 ) -> Result<(Arc<Open>, Reply), Status> {
-    let Created { opened, action, info } = created;
+    let Created { opened, action, info, .. } = created;
     let server = &call.server;
     let key = key.filter(|_| !info.is_directory);
     let leases = key.zip(asked.lease);

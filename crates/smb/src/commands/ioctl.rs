@@ -61,7 +61,7 @@ pub(crate) async fn ioctl(call: &Call) -> Answer {
         code::SRV_ENUMERATE_SNAPSHOTS => snapshots::enumerate(call, room).await?,
         code::SET_SPARSE => sparse::set_sparse(call, &open, request.input).await?,
         code::SET_ZERO_DATA => sparse::zero(call, &open, request.input).await?,
-        code::QUERY_ALLOCATED_RANGES => sparse::allocated(call, &open, request.input, room).await?,
+        code::QUERY_ALLOCATED_RANGES => return sparse::allocated(call, &open, &request).await,
         code::GET_COMPRESSION if room < 2 => return Err(Status::INVALID_USER_BUFFER.into()),
         code::GET_COMPRESSION => UNCOMPRESSED.to_le_bytes().to_vec(),
         code::SET_COMPRESSION => {

@@ -75,6 +75,7 @@ impl World {
             allocation: 0,
             permission: None,
             snapshot: None,
+            if_read_only: None,
             open,
         };
         let opened = self.server.files.create(&tree, create).await.unwrap().opened;

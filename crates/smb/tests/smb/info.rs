@@ -349,3 +349,49 @@ async fn pieces_are_copied_on_the_server_and_failures_say_how_far_they_got() {
     assert_eq!(limits, (INVALID_PARAMETER, result(256, 1 << 20, 16 << 20)));
     assert_eq!(control(&mut client, to, 0x0009_beef, &[], 12).await.0, INVALID_DEVICE_REQUEST);
 }
+
+#[tokio::test]
+async fn as_many_ranges_of_a_sparse_file_are_told_as_there_is_room_for() {
+    const SET_SPARSE: u32 = 0x0009_00c4;
+    const ALLOCATED_RANGES: u32 = 0x0009_40cf;
+    let (_server, mut client) = start().await;
+    let open = open(&mut client, &file("f")).await.unwrap();
+    assert_eq!(control(&mut client, open, SET_SPARSE, &[], 0).await.0, 0);
+    let mut whole = vec![];
+    for offset in [0u64, 1 << 20, 2 << 20] {
+        write(&mut client, open, offset, &[1; 64 << 10]).await;
+        whole.extend([offset, 64 << 10].map(u64::to_le_bytes).concat());
+    }
+    let asked = [0, 4u64 << 20].map(u64::to_le_bytes).concat();
+    for (room, expected) in [
+        (100, (0, &whole[..])),
+        (48, (0, &whole[..])),
+        (47, (BUFFER_OVERFLOW, &whole[..32])),
+        (16, (BUFFER_OVERFLOW, &whole[..16])),
+    ] {
+        let (status, told) = control(&mut client, open, ALLOCATED_RANGES, &asked, room).await;
+        assert_eq!((status, &told[..]), expected, "room for {room}");
+    }
+    assert_eq!(control(&mut client, open, ALLOCATED_RANGES, &asked, 15).await.0, BUFFER_TOO_SMALL);
+}
+
+#[tokio::test]
+async fn all_that_is_allowed_of_a_read_only_file_is_everything_but_writing() {
+    const MAXIMUM_ALLOWED: u32 = 0x0200_0000;
+    let (_server, mut client) = start().await;
+    let made = open(&mut client, &file("f")).await.unwrap();
+    let read_only = [&[0; 32][..], &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
+    assert_eq!(set(&mut client, made, FILE, 4, 0, &read_only).await, 0);
+    close(&mut client, made).await;
+    for access in [ALL, MAXIMUM_ALLOWED | 2, MAXIMUM_ALLOWED | 0x4000_0000] {
+        let named = Asked { access, ..file("f") };
+        assert_eq!(open(&mut client, &named).await.unwrap_err(), ACCESS_DENIED, "{access:x}");
+    }
+    let most = Asked { access: MAXIMUM_ALLOWED, ..file("f") };
+    let most = open(&mut client, &most).await.unwrap();
+    assert_eq!(query(&mut client, most, FILE, 8, 0, 4).await, (0, 0x001f_01b9_u32.to_le_bytes().to_vec()));
+    assert_eq!(write(&mut client, most, 0, b"x").await, ACCESS_DENIED);
+    // It is in the way of nobody who denies writing.
+    let reads = Asked { access: 1, share: 5, ..file("f") };
+    assert!(open(&mut client, &reads).await.is_ok());
+}

@@ -52,6 +52,13 @@ pub(crate) fn granted_of(asked: u32, granted: u32, may: u32) -> Result<u32, Stat
     if named & !may == 0 { Ok(granted & may) } else { Err(Status::ACCESS_DENIED) }
 }
 
+/// The access that a mask which asks for all that there is gets to a read-only file, as long as it names nothing that
+/// changes it.
+pub(crate) fn if_read_only(asked: u32, granted: u32) -> Option<u32> {
+    const TAKEN: u32 = access::WRITE_DATA | access::APPEND_DATA | access::DELETE_CHILD;
+    (asked & access::MAXIMUM_ALLOWED != 0).then_some(granted & !(TAKEN & !generic(asked)))
+}
+
 /// A mask with what its generic rights stand for.
 pub(crate) fn generic(mask: u32) -> u32 {
     let stands_for = GENERIC.iter().filter(|(bit, _)| mask & bit != 0).map(|(_, stands_for)| stands_for);
@@ -170,6 +177,19 @@ mod tests {
             assert_eq!(granted(asked, false), Ok(expected), "{asked:x}");
         }
         assert_eq!(granted(access::MAXIMUM_ALLOWED, true), Ok(READ_ONLY));
+    }
+
+    #[test]
+    fn all_that_is_allowed_is_less_of_a_read_only_file() {
+        for (asked, expected) in [
+            (access::ALL, None),
+            (access::MAXIMUM_ALLOWED, Some(0x1f_01b9)),
+            (access::MAXIMUM_ALLOWED | access::DELETE, Some(0x1f_01b9)),
+            (access::MAXIMUM_ALLOWED | access::WRITE_DATA, Some(0x1f_01bb)),
+            (access::MAXIMUM_ALLOWED | 0x4000_0000, Some(0x1f_01bf)),
+        ] {
+            assert_eq!(if_read_only(asked, access::ALL), expected, "{asked:x}");
+        }
     }
 
     #[test]

@@ -20,11 +20,12 @@ use lazuli_concurrency::{Span, Stamp, Timestamp};
 use lazuli_extents::Pace;
 use lazuli_protocol::listing::{MAX_RESULTS, Page};
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response, ServiceKind, xml};
-use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceId, View, Which, prefix_range};
+use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row, SpaceId, View, Which, prefix_range};
 
+use crate::keys::{self, RowKind};
 use crate::record::{self, Blob, Tags};
 use crate::tag_query::TagQuery;
-use crate::{BlobService, XML, keys, reply};
+use crate::{BlobService, XML, reply};
 
 /// How often a write may find that the tags to be indexed have changed.
 const MAX_ROUNDS: usize = 16;
@@ -180,9 +181,8 @@ impl BlobService {
     /// Find Blobs by Tags, in the account.
     pub(crate) async fn find_blobs_by_tags(&self, request: Request) -> Result<Response, Refusal> {
         let query = tag_query(&request, true)?;
-        check_include(&request)?;
         let page = Page::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
-        let mut search = Search::new(self, &query, &page);
+        let mut search = Search::new(self, &query, &page, includes_versions(&request)?);
         let next = match query.containers.as_slice() {
             [] => search.account(&request).await?,
             [name] => match self.containers.find(&request.account, name).await? {
@@ -200,10 +200,10 @@ impl BlobService {
         request: Request,
     ) -> Result<Response, Refusal> {
         let query = tag_query(&request, false)?;
-        check_include(&request)?;
         let page = Page::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
+        let versions = includes_versions(&request)?;
         let container = self.container(&request.account, &request.container).await?;
-        let mut search = Search::new(self, &query, &page);
+        let mut search = Search::new(self, &query, &page, versions);
         let next = search.container(&request.container, container.space).await?;
         Ok(search.reply(&request, next))
     }
@@ -225,14 +225,10 @@ fn tag_query(request: &Request, may_name_container: bool) -> Result<TagQuery, Re
     TagQuery::parse(text, may_name_container).map_err(|reason| Refusal::invalid_query("where", text, reason))
 }
 
-/// Refuses to look for what the index does not have: the tags of earlier versions.
-fn check_include(request: &Request) -> Result<(), Refusal> {
+/// Whether earlier versions are looked for, too.
+fn includes_versions(request: &Request) -> Result<bool, Refusal> {
     let include = request.query.list("include", &[("none", false), ("versions", true)])?;
-    if include.contains(&true) {
-        let message = "Earlier versions are not found by their tags.";
-        return Err(Refusal::new(ErrorCode::NotImplemented).message(message));
-    }
-    Ok(())
+    Ok(include.contains(&true))
 }
 
 /// A page of what a query finds.
@@ -240,6 +236,8 @@ struct Search<'a> {
     service: &'a BlobService,
     query: &'a TagQuery,
     page: &'a Page<'a>,
+    /// Earlier versions are looked for, too.
+    versions: bool,
     found: Vec<Match>,
     looked_at: usize,
 }
@@ -248,14 +246,16 @@ struct Match {
     container: String,
     name: String,
     tags: Tags,
+    /// If versions are looked for and it is one, which, and whether it is the current one.
+    version: Option<(Stamp, bool)>,
 }
 
-/// Where the next page begins: a container, and a row of its index.
+/// Where the next page begins: a container, and a row of its index, or of its blobs if versions are looked for.
 type Next = Option<(String, Bytes)>;
 
 impl<'a> Search<'a> {
-    fn new(service: &'a BlobService, query: &'a TagQuery, page: &'a Page<'a>) -> Self {
-        Self { service, query, page, found: vec![], looked_at: 0 }
+    fn new(service: &'a BlobService, query: &'a TagQuery, page: &'a Page<'a>, versions: bool) -> Self {
+        Self { service, query, page, versions, found: vec![], looked_at: 0 }
     }
 
     /// The container and the row at which the page begins.
@@ -299,6 +299,11 @@ impl<'a> Search<'a> {
 
     /// Looks through one container.
     async fn container(&mut self, name: &str, space: SpaceId) -> Result<Next, Refusal> {
+        if self.versions { self.states(name, space).await } else { self.indexed(name, space).await }
+    }
+
+    /// Looks through the index of a container: there are its blobs as they are now.
+    async fn indexed(&mut self, name: &str, space: SpaceId) -> Result<Next, Refusal> {
         let index = keys::tag(space, self.query.tag());
         let mut rows = self.query.rows();
         let (first, row) = self.start();
@@ -320,7 +325,8 @@ impl<'a> Search<'a> {
                 if let Some((blob, claim)) = keys::blob_of_tag_entry(&row.key)
                     && let Some(tags) = self.verify(&keys::blob(space, blob), claim).await?
                 {
-                    self.found.push(Match { container: name.to_owned(), name: blob.to_owned(), tags });
+                    let (container, name) = (name.to_owned(), blob.to_owned());
+                    self.found.push(Match { container, name, tags, version: None });
                 }
             }
             if !scanned.more {
@@ -329,6 +335,51 @@ impl<'a> Search<'a> {
             rows.start = scanned.range.end;
         }
         Ok(None)
+    }
+
+    /// Looks through all blobs of a container and their versions, which are not in the index.
+    async fn states(&mut self, name: &str, space: SpaceId) -> Result<Next, Refusal> {
+        let (first, place) = self.start();
+        let mut from = parse_place(if first == name { place } else { &[] });
+        let end = (prefix_range(keys::BLOBS).end, Bytes::new());
+        loop {
+            if self.is_full() {
+                return Ok(Some((name.to_owned(), place_of(&from))));
+            }
+            let scan =
+                self.service.store.scan_space(space, from, Some(end.clone()), Which::All, READ_AT_ONCE);
+            let page = scan.await.map_err(reply::unreadable)?;
+            if !page.space.is_some_and(|space| space.open) {
+                return Ok(None);
+            }
+            for (partition, row) in page.rows {
+                if self.is_full() {
+                    return Ok(Some((name.to_owned(), place_of(&(partition, row.key)))));
+                }
+                self.looked_at += 1;
+                if let Some(found) = self.state(name, &partition, &row)? {
+                    self.found.push(found);
+                }
+            }
+            let Some(next) = page.next else { return Ok(None) };
+            from = next;
+        }
+    }
+
+    /// What a row of a blob shows, if it is a state that is looked for.
+    fn state(&self, container: &str, partition: &Bytes, row: &Row) -> Result<Option<Match>, Refusal> {
+        let is_current = match keys::row_kind(&row.key) {
+            Some(RowKind::Base) => true,
+            Some(RowKind::Version(_)) => false,
+            _ => return Ok(None),
+        };
+        let blob = Blob::decode(&row.value)?;
+        if !blob.is_live(self.service.store.now()) || !self.query.matches(&blob.tags) {
+            return Ok(None);
+        }
+        let name = keys::blob_name(partition).ok_or(record::Damage::Undecodable)?.to_owned();
+        let version = blob.version.map(|version| (version, is_current));
+        Ok(Some(Match { container: container.to_owned(), name, tags: blob.tags, version }))
     }
 
     /// The tags of a blob, if they are indexed under this claim and are what the query looks for.
@@ -351,12 +402,16 @@ impl<'a> Search<'a> {
         document.open_with("EnumerationResults", &[("ServiceEndpoint", &endpoint)]);
         document.text("Where", request.query.get("where").unwrap_or_default());
         document.open("Blobs");
-        for Match { container, name, tags } in &self.found {
+        for Match { container, name, tags, version } in &self.found {
             document.open("Blob").name("Name", name).text("ContainerName", container);
             if request.version.at_least(2020, 4, 8) {
                 tags.write_xml(&mut document, |tag| self.query.names(tag));
             } else {
                 document.optional("TagValue", tags.get(self.query.tag()));
+            }
+            if let Some((version, is_current)) = version {
+                document.text("VersionId", reply::stamp_text(*version));
+                document.optional("IsCurrentVersion", is_current.then_some(true));
             }
             document.close();
         }
@@ -365,4 +420,18 @@ impl<'a> Search<'a> {
         Page::write_next(&mut document, next.as_deref());
         Response::with_body(StatusCode::OK, XML, document.finish())
     }
+}
+
+/// A row of a blob in a marker: the name, a zero byte, the key. Names hold no zero byte.
+fn place_of((partition, key): &(Bytes, Bytes)) -> Bytes {
+    let name = partition.strip_prefix(keys::BLOBS).unwrap_or_default();
+    [name, &[0], key].concat().into()
+}
+
+/// The row that such a text names; the first one if it names none.
+fn parse_place(place: &[u8]) -> (Bytes, Bytes) {
+    let mut parts = place.splitn(2, |byte| *byte == 0);
+    let name = parts.next().unwrap_or_default();
+    let key = Bytes::copy_from_slice(parts.next().unwrap_or_default());
+    ([keys::BLOBS, name].concat().into(), key)
 }

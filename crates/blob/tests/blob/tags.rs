@@ -319,12 +319,52 @@ async fn only_the_current_version_is_found() {
     for scope in ["/?", "/con?restype=container&"] {
         let query = format!("{scope}comp=blobs&where={}", encoded("a>''"));
         server.get(&format!("{query}&include=none"), "").await.expect(200);
-        server.get(&format!("{query}&include=none,versions"), "").await.refused(501, "NotImplemented");
         let unknown = server.get(&format!("{query}&include=everything"), "").await;
         unknown.refused(400, "InvalidQueryParameterValue");
     }
     server.delete("/con/b", "").await.expect(202);
     assert_eq!(server.find("a>''").await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn versions_are_found_where_they_are_asked_for() {
+    let server = start().await;
+    for container in ["con-a", "con-b"] {
+        server.create_container(container).await;
+    }
+    server.put_tagged("/con-a/unversioned", "a=0").await;
+    server.set(Setting::BlobVersioning(true)).await;
+    for tags in ["a=1", "b=1", "a=2"] {
+        server.put_tagged("/con-a/b", tags).await;
+        server.put_tagged("/con-b/b", tags).await;
+    }
+    server.put_tagged("/con-b/gone", "a=4").await;
+    server.delete("/con-b/gone", "").await.expect(202);
+    // Makes the current version an earlier one, too.
+    server.put("/con-b/b?comp=snapshot", "", "").await.expect(201);
+
+    let expected = ["con-a/b a=2", "con-a/b a=1", "con-a/unversioned a=0"];
+    let expected = [&expected[..], &["con-b/b a=2", "con-b/b a=1", "con-b/b a=2", "con-b/gone a=4"]].concat();
+    for limit in 1..=8 {
+        let (mut found, mut marker) = (vec![], String::new());
+        loop {
+            let more = format!("&include=versions&maxresults={limit}&marker={marker}");
+            let (page, next) = server.find_page("/?", "a>''", &more).await;
+            assert!(page.len() <= limit);
+            found.extend(page);
+            if next.is_empty() {
+                break;
+            }
+            marker = next;
+        }
+        assert_eq!(found, expected, "{limit}");
+    }
+    let scope = "/con-b?restype=container&";
+    assert_eq!(server.find_page(scope, "a>''", "&include=versions").await.0, expected[3..]);
+    let one = server.get(&format!("{scope}comp=blobs&where={}&include=versions", encoded("a='2'")), "").await;
+    assert!(one.text().contains("<VersionId>2") && one.text().contains("<IsCurrentVersion>true<"));
+    let one = server.get(&format!("{scope}comp=blobs&where={}&include=versions", encoded("a='1'")), "").await;
+    assert!(one.text().contains("<VersionId>2") && !one.text().contains("<IsCurrentVersion>"));
 }
 
 #[tokio::test]

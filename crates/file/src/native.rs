@@ -4,6 +4,7 @@
 //! Everything is addressed by an [`OpenId`](crate::opens::OpenId). What is read is the newest there is, whoever wrote it and whether or not it is
 //! durable yet; what happens between a write and its commit is in its own module.
 
+mod commit;
 mod create;
 mod directory;
 mod io;

@@ -24,6 +24,7 @@ const LOCK_NOT_GRANTED: u32 = 0xc000_0055;
 const RANGE_NOT_LOCKED: u32 = 0xc000_007e;
 const BAD_IMPERSONATION_LEVEL: u32 = 0xc000_00a5;
 const INVALID_OPLOCK_PROTOCOL: u32 = 0xc000_00e3;
+const NETWORK_NAME_DELETED: u32 = 0xc000_00c9;
 pub(crate) const CANCELLED: u32 = 0xc000_0120;
 const FILE_CLOSED: u32 = 0xc000_0128;
 
@@ -429,4 +430,31 @@ async fn a_durable_handle_whose_client_is_gone_is_in_nobodys_way() {
         }
         assert_eq!(open(&mut other, &back(held)).await.unwrap_err(), OBJECT_NAME_NOT_FOUND);
     }
+}
+
+#[tokio::test]
+async fn a_directory_is_renamed_although_a_durable_handle_below_it_waits_for_its_client() {
+    let server = Server::start(Options::default()).await;
+    server.rest.put("/docs/d?restype=directory", "", "").await.expect(201);
+    let mut client = server.connected().await;
+    let held = open(&mut client, &Asked { name: r"d\f", ..durable() }).await.unwrap();
+    drop(client);
+    let source = format!("http://{}/{}/docs/d", server.rest.address, lazuli_testing::ACCOUNT);
+    let source = format!("x-ms-file-rename-source: {source}");
+    server.rest.put("/docs/e?restype=directory&comp=rename", &source, "").await.expect(200);
+    let mut other = server.connected().await;
+    assert_eq!(open(&mut other, &back(held)).await.unwrap_err(), OBJECT_NAME_NOT_FOUND);
+    assert!(open(&mut other, &Asked { name: r"e\f", disposition: 1, ..OPEN_IF }).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_is_open_of_a_share_is_closed_when_the_share_is_deleted() {
+    let server = Server::start(Options::default()).await;
+    let mut client = server.connected().await;
+    let held = open(&mut client, &OPEN_IF).await.unwrap();
+    assert_eq!(write(&mut client, held, 0, b"lost").await, 0);
+    server.rest.delete("/docs?restype=share", "").await.expect(202);
+    assert_eq!(write(&mut client, held, 0, b"late").await, FILE_CLOSED);
+    assert_eq!(read(&mut client, held, 0, 9).await, Err(FILE_CLOSED));
+    assert_eq!(open(&mut client, &OPEN_IF).await.unwrap_err(), NETWORK_NAME_DELETED);
 }

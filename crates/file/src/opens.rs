@@ -9,6 +9,7 @@
 //! lock is held across an `await`.
 
 mod admission;
+mod cache;
 pub(crate) mod newest;
 pub(crate) mod overlay;
 mod service;

@@ -10,6 +10,7 @@ use lazuli_concurrency::{
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
+use super::cache::Cache;
 use super::newest::Newest;
 use super::types::{
     AcknowledgeRefusal, Break, CacheKey, Client, FileKey, Looks, OpenRefusal, OpenRequest, Place,
@@ -55,27 +56,6 @@ pub(super) struct Open {
     looks: Looks,
     delete_on_close: bool,
     cache: Option<CacheKey>,
-}
-
-/// What one client caches.
-#[derive(Debug)]
-struct Cache {
-    key: CacheKey,
-    state: Caching,
-    breaking: Option<Breaking>,
-    epoch: u16,
-    breaks: Option<UnboundedSender<Break>>,
-}
-
-/// A break that the client has not answered yet.
-#[derive(Clone, Copy, Debug)]
-struct Breaking {
-    /// The how manieth of the file.
-    number: u64,
-    /// What the client may keep.
-    to: Caching,
-    /// What it may keep in the end.
-    last: Caching,
 }
 
 /// A request that changes the row of the file as a whole, from its admission until its commit: one over REST, or an open that
@@ -565,57 +545,5 @@ impl FileState {
             }
             debug_assert!(self.locks.owners().all(|owner| self.opens.contains_key(&owner)), "{self:?}");
         }
-    }
-}
-
-impl Cache {
-    /// Has it shrink: tells the client, and waits for its answer if there has to be one.
-    fn shrink(&mut self, file: FileKey, breaks: &mut u64, to: Caching) {
-        let kind = self.key.kind();
-        if let Some(breaking) = &mut self.breaking {
-            // One break at a time. What more is needed is asked for when this one is answered.
-            breaking.last = breaking.last & to;
-            return;
-        }
-        let to = kind.broken_to(self.state, to);
-        if to == self.state {
-            return;
-        }
-        self.epoch = self.epoch.wrapping_add(1);
-        self.tell(file, breaks, to, to);
-    }
-
-    /// Tells the client what it has to give up now, and remembers what it has to in the end.
-    fn tell(&mut self, file: FileKey, breaks: &mut u64, to: Caching, last: Caching) {
-        let acknowledge = self.key.kind().acknowledges(self.state) && self.breaks.is_some();
-        let told = Break { file, key: self.key, from: self.state, to, acknowledge, epoch: self.epoch };
-        let heard = self.breaks.as_ref().is_some_and(|breaks| breaks.send(told).is_ok());
-        if acknowledge && heard {
-            *breaks += 1;
-            self.breaking = Some(Breaking { number: *breaks, to, last });
-        } else {
-            // Nobody is there to answer, or nothing to be answered for.
-            self.state = last;
-        }
-    }
-
-    fn acknowledge(
-        &mut self,
-        file: FileKey,
-        breaks: &mut u64,
-        kept: Caching,
-    ) -> Result<(), AcknowledgeRefusal> {
-        let Breaking { to, last, .. } = self.breaking.ok_or(AcknowledgeRefusal::NotBreaking)?;
-        if !to.contains(kept) {
-            return Err(AcknowledgeRefusal::KeepsTooMuch);
-        }
-        (self.breaking, self.state) = (None, kept);
-        if !last.contains(kept) {
-            // Handles first, if only they are cached besides reads, then the rest: as one break that goes on.
-            let next = if kept.contains(Caching::H) { last | Caching::R } else { last };
-            let kind = self.key.kind();
-            self.tell(file, breaks, kind.broken_to(kept, next), kind.broken_to(kept, last));
-        }
-        Ok(())
     }
 }

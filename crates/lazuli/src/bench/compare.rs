@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::client::{Failure, Target};
 use super::load::Running;
 use super::progress::Progress;
-use super::report::{Measurement, OURS, Report, Section, Series};
+use super::report::{Goal, Measurement, OURS, Report, Section, Series};
 use super::round::{Pace, Round};
 use super::workload::{self, Shape, Workload};
 use super::{BenchError, extents, seconds, store};
@@ -34,6 +34,9 @@ const PREPARING: Duration = Duration::from_secs(180);
 const WARM_UP: f64 = 0.2;
 /// Bytes of a body.
 const BODY_BYTES: usize = 4096;
+/// What leaves many blobs behind until it is finished, and the memory that ours may have then, after all that came before.
+const FILLED: &str = "list-blobs-100k";
+const MOST_MB: u64 = 200;
 /// Numbers of committers.
 const COMMITTERS: [usize; 4] = [1, 16, 64, 256];
 
@@ -123,6 +126,7 @@ pub(crate) async fn run(args: CompareArgs) -> Result<(), BenchError> {
     let peers = start(&args, azurite, scratch.path(), &mut services).await?;
     measure(&args, &peers, end, &progress, &mut services).await?;
     services.goals.extend(beside::peers(&services));
+    services.goals.extend(beside::blobs(&report.sections, &services));
     services.goals.extend(beside::files(&report.sections, &services));
     report.sections.push(services);
     for peer in peers {
@@ -213,6 +217,12 @@ async fn measure(
         let part = |share: f64| Duration::from_secs_f64(turn * share);
         for _ in 0..args.rounds() {
             contest.round(Pace::full(part(WARM_UP), part(1.0 - WARM_UP)), progress).await?;
+        }
+        if name == FILLED {
+            section.goals.extend(peers.first().and_then(Peer::resident_mb).map(|mb| {
+                let wanted = format!("memory of ours with 100,000 blobs more: below {MOST_MB} MB");
+                Goal::judged(wanted, format!("{mb} MB"), mb < MOST_MB)
+            }));
         }
         let measurement = contest.finish(section).await;
         section.measurements.push(measurement);

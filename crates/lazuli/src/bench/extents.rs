@@ -22,6 +22,10 @@ const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 const READERS: u64 = 2;
 
+/// The names of what we are measured by.
+pub(crate) const DD: &str = "dd";
+pub(crate) const MD5SUM: &str = "md5sum";
+
 /// Options of `lazuli bench extents`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ExtentsArgs {
@@ -62,13 +66,16 @@ impl Plan {
 
 /// Measures.
 pub(crate) async fn measure(plan: &Plan, progress: &Progress) -> Result<Section, BenchError> {
-    let (mut appends, mut dds, mut reads, mut pages) = (vec![], vec![], vec![], vec![]);
+    let (mut appends, mut dds, mut md5sums) = (vec![], vec![], vec![]);
+    let (mut reads, mut pages) = (vec![], vec![]);
     let rate = |took: Duration| plan.mib as f64 / took.as_secs_f64().max(1e-9);
     for _ in 0..plan.rounds {
         let scratch = tempfile::Builder::new().prefix("lazuli-bench-").tempdir_in(&plan.dir);
         let scratch = scratch.map_err(BenchError::at(&plan.dir))?;
-        progress.step("extents: dd");
-        dds.push(rate(raw::dd(scratch.path(), plan.mib).await?));
+        progress.step("extents: dd, md5sum");
+        let (dd, md5sum) = raw::dd_and_md5sum(scratch.path(), plan.mib).await?;
+        dds.push(rate(dd));
+        md5sums.push(rate(md5sum));
         progress.step("extents: append");
         let extents: Arc<dyn Extents> = Arc::new(LocalExtents::open(scratch.path(), Options::default())?);
         let start = Instant::now();
@@ -85,7 +92,7 @@ pub(crate) async fn measure(plan: &Plan, progress: &Progress) -> Result<Section,
             round((0..READERS).map(reader).collect(), Pace::full(Duration::ZERO, plan.slice)).await?;
         pages.push(round);
     }
-    let series = vec![Series::of_values(OURS, appends), Series::of_values("dd", dds)];
+    let series = vec![Series::of_values(OURS, appends), Series::of_values(DD, dds)];
     let appended = Measurement::new(format!("append {} MiB and sync", plan.mib), "MiB/s", series);
     let mut section = Section::new("extents");
     section
@@ -100,6 +107,8 @@ pub(crate) async fn measure(plan: &Plan, progress: &Progress) -> Result<Section,
     }));
     section.measurements.extend([
         appended,
+        // What an answer with an MD5 costs at least.
+        Measurement::new("digest", "MiB/s", vec![Series::of_values(MD5SUM, md5sums)]),
         Measurement::new("sequential read", "MiB/s", vec![Series::of_values(OURS, reads)]),
         Measurement::new(
             "random reads of 4 KiB, 2 at a time",
@@ -158,7 +167,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let plan = Plan { dir: dir.path().into(), mib: 2, rounds: 2, slice: Duration::from_millis(10) };
         let section = measure(&plan, &Progress::new(plan.steps())).await.unwrap();
-        assert_eq!(section.measurements.len(), 3);
+        assert_eq!(section.measurements.len(), 4);
         for series in section.measurements.iter().flat_map(|measurement| &measurement.series) {
             assert!(series.median > 0.0 && series.errors.is_empty(), "{series:?}");
         }

@@ -1,4 +1,4 @@
-//! What the disk gives without us: appends that are each followed by `fdatasync`, and `dd`.
+//! What the machine gives without us: appends that are each followed by `fdatasync`, `dd`, and `md5sum`.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -61,21 +61,27 @@ impl GrowingFile {
     }
 }
 
-/// How long `dd` takes to write so many MiB of zeros to a new file and sync it.
-pub(crate) async fn dd(dir: &Path, mib: u64) -> Result<Duration, BenchError> {
+/// How long `dd` takes to write so many MiB of zeros to a new file and sync it, and `md5sum` to read them from there.
+pub(crate) async fn dd_and_md5sum(dir: &Path, mib: u64) -> Result<(Duration, Duration), BenchError> {
     let path = dir.join("dd");
-    let mut command = tokio::process::Command::new("dd");
-    command.args(["if=/dev/zero", "bs=1M", "conv=fdatasync", "status=none"]);
-    command.arg(format!("of={}", path.display())).arg(format!("count={mib}"));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-    let start = Instant::now();
-    let output = command.output().await.map_err(|error| BenchError::Program("dd", error.to_string()))?;
-    let took = start.elapsed();
-    if !output.status.success() {
-        return Err(BenchError::Program("dd", String::from_utf8_lossy(&output.stderr).trim().into()));
-    }
+    let (to, count) = (format!("of={}", path.display()), format!("count={mib}"));
+    let dd = time("dd", &["if=/dev/zero", "bs=1M", "conv=fdatasync", "status=none", &to, &count]).await?;
+    let md5sum = time("md5sum", &[&path.to_string_lossy()]).await?;
     std::fs::remove_file(&path).map_err(BenchError::at(&path))?;
-    Ok(took)
+    Ok((dd, md5sum))
+}
+
+/// How long a program takes.
+async fn time(program: &'static str, args: &[&str]) -> Result<Duration, BenchError> {
+    let failed = |reason: String| BenchError::Program(program, reason);
+    let mut command = tokio::process::Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let start = Instant::now();
+    let output = command.output().await.map_err(|error| failed(error.to_string()))?;
+    match output.status.success() {
+        true => Ok(start.elapsed()),
+        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().into())),
+    }
 }
 
 /// A warning if the directory lies in memory, where syncing costs nothing.
@@ -103,9 +109,10 @@ mod tests {
     #[tokio::test]
     async fn dd_leaves_nothing_behind_and_its_failure_is_told() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(dd(dir.path(), 1).await.unwrap() > Duration::ZERO);
+        let (dd, md5sum) = dd_and_md5sum(dir.path(), 1).await.unwrap();
+        assert!(dd > Duration::ZERO && md5sum > Duration::ZERO);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-        let failure = dd(&dir.path().join("nowhere"), 1).await.unwrap_err();
+        let failure = dd_and_md5sum(&dir.path().join("nowhere"), 1).await.unwrap_err();
         assert!(failure.to_string().starts_with("dd: "), "{failure}");
     }
 }

@@ -117,6 +117,7 @@ const WORKLOADS: &[Make] = &[
     |_| Arc::new(blob::Pages::get()),
     |_| Arc::new(blob::ListBlobs::of_ten_thousand()),
     |_| Arc::new(blob::ListBlobs::of_a_hundred_thousand()),
+    |_| Arc::new(blob::ListDirectory::of_a_million()),
     |_| Arc::new(file::Small::put()),
     |_| Arc::new(file::Small::get()),
     |_| Arc::new(file::Large::put()),

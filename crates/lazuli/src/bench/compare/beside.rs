@@ -1,8 +1,9 @@
-//! What is to be reached beside peers; and files beside blobs: what the same bytes cost in either service, and large ones
-//! beside `dd`.
+//! What is to be reached: beside peers; by blobs alone, beside `dd` and `md5sum` where they are large; and by files beside
+//! blobs, which is what the same bytes cost in either service.
 
+use super::super::extents::{DD, MD5SUM};
 use super::super::report::{Goal, Measurement, Section};
-use super::super::text::number;
+use super::super::text::{micros, number};
 use super::peer::{AZURITE, NGINX};
 
 /// How many times as slow as blobs files may be.
@@ -49,6 +50,29 @@ pub(super) fn peers(services: &Section) -> Vec<Goal> {
     AT_LEAST.iter().filter_map(judge).collect()
 }
 
+/// What 99 of 100 requests take at most, in µs.
+const P99_BELOW: [(&str, f64); 2] = [("put-blob", 10_000.0), ("list-directory-1m", 20_000.0)];
+
+/// How many times the slower of `dd` and `md5sum` a large blob is put in one request, at least: it is synced, and answered
+/// with its MD5.
+const LARGE_AT_LEAST: f64 = 0.7;
+
+/// How blobs do by themselves, as far as they were measured.
+pub(super) fn blobs(before: &[Section], services: &Section) -> Vec<Goal> {
+    let quick = P99_BELOW.iter().filter_map(|(name, below)| {
+        let p99 = measured(services, name)?.series.first()?.latency.as_ref()?.p99_us;
+        Some(Goal::judged(format!("{name}: p99 below {}", micros(*below)), micros(p99), p99 < *below))
+    });
+    let large = || {
+        let slower = raw(before, DD)?.min(raw(before, MD5SUM)?);
+        let ratio = rate(services, "put-blob-256m")? * LARGE_MIB / slower;
+        let wanted =
+            format!("put-blob-256m: at least {} × the slower of dd and md5sum", number(LARGE_AT_LEAST));
+        Some(Goal::judged(wanted, format!("{} ×", number(ratio)), ratio >= LARGE_AT_LEAST))
+    };
+    quick.chain(large()).collect()
+}
+
 /// How files compare, as far as both were measured.
 pub(super) fn files(before: &[Section], services: &Section) -> Vec<Goal> {
     let mut goals = vec![];
@@ -59,7 +83,7 @@ pub(super) fn files(before: &[Section], services: &Section) -> Vec<Goal> {
             goals.push(Goal::judged(wanted, format!("{} ×", number(slower)), slower <= AT_MOST));
         }
     }
-    let dd = before.iter().flat_map(|section| &section.measurements).find_map(dd);
+    let dd = raw(before, DD);
     for file in ["put-file-256m", "get-file-256m"] {
         if let (Some(files), Some(dd)) = (rate(services, file), dd) {
             let mib = files * LARGE_MIB;
@@ -79,14 +103,18 @@ fn rate(services: &Section, name: &str) -> Option<f64> {
     measured(services, name)?.series.first().map(|ours| ours.median).filter(|rate| *rate > 0.0)
 }
 
-/// MiB a second of `dd`, where it was measured.
-fn dd(measurement: &Measurement) -> Option<f64> {
-    measurement.series.iter().find(|series| series.who == "dd").map(|series| series.median)
+/// MiB a second of a program, where it was measured.
+fn raw(before: &[Section], program: &str) -> Option<f64> {
+    let mut series = before.iter().flat_map(|section| &section.measurements).flat_map(|m| &m.series);
+    series.find(|series| series.who == program).map(|series| series.median)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::super::report::{OURS, Series};
+    use super::super::super::round::Round;
     use super::*;
 
     fn section(measured: &[(&str, &str, f64)]) -> Section {
@@ -117,6 +145,24 @@ mod tests {
                 ("get-blob: at least 0.40 × nginx", Some(false))
             ]
         );
+    }
+
+    #[test]
+    fn blobs_are_judged_by_their_p99_and_large_ones_by_the_slower_program() {
+        let mut services = section(&[("put-blob-256m", OURS, 2.0)]);
+        for (name, took) in [("put-blob", 9), ("list-directory-1m", 21)] {
+            let mut round = Round::default();
+            round.note(Duration::from_millis(took), Ok(()));
+            let series = vec![Series::of_rounds(OURS, &[round])];
+            services.measurements.push(Measurement::new(name, "requests/s", series));
+        }
+        let met = |dd, md5sum| {
+            let before = section(&[("append", DD, dd), ("digest", MD5SUM, md5sum)]);
+            blobs(&[before], &services).iter().map(|goal| goal.met).collect::<Vec<_>>()
+        };
+        assert_eq!(met(1000.0, 700.0), [Some(true), Some(false), Some(true)]);
+        assert_eq!(met(1000.0, 800.0), [Some(true), Some(false), Some(false)]);
+        assert_eq!(blobs(&[], &services).len(), 2, "what was not measured is not judged");
     }
 
     #[test]

@@ -95,6 +95,15 @@ impl From<Named> for Peer {
 }
 
 impl Peer {
+    /// The memory that it has now, in MB, if it is ours to look at.
+    pub(super) fn resident_mb(&self) -> Option<u64> {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.process.as_ref()?.id()?)).ok()?;
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = kib.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024 / 1_000_000)
+    }
+
     /// Asks it to stop and waits until it has; kills it if that takes too long.
     pub(super) async fn stop(mut self) {
         let Some(mut process) = self.process.take() else { return };

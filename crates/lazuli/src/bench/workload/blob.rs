@@ -25,6 +25,8 @@ const PAGE_BLOB: &str = "67108864";
 const PAGE_SPREAD: usize = 64 << 20;
 /// Blobs that are listed.
 const LISTED: u64 = 10_000;
+/// Blobs below the one directory that is listed.
+const IN_DIRECTORY: u64 = 1_000_000;
 
 /// A container of our own, and the content of its blobs.
 #[derive(Clone)]
@@ -55,6 +57,20 @@ impl Container {
             .header("content-type", "application/octet-stream")
             .body(self.content.clone());
         client.send(call).await?.expect(StatusCode::CREATED).map(drop)
+    }
+
+    /// Puts so many blobs below one directory.
+    async fn put_many(&self, client: &Client, blobs: u64) -> Result<(), Failure> {
+        fill(client, blobs, |mut client, numbers| {
+            let container = self.clone();
+            async move {
+                for blob in numbers {
+                    container.put(&mut client, &format!("directory/{blob:08}")).await?;
+                }
+                Ok(())
+            }
+        })
+        .await
     }
 
     async fn get(&self, client: &mut Client, blob: &str) -> Result<(), Failure> {
@@ -388,16 +404,7 @@ impl Workload for ListBlobs {
 
     async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
         self.0.create(client).await?;
-        fill(client, self.1, |mut client, numbers| {
-            let container = self.0.clone();
-            async move {
-                for blob in numbers {
-                    container.put(&mut client, &format!("directory/{blob:08}")).await?;
-                }
-                Ok(())
-            }
-        })
-        .await
+        self.0.put_many(client, self.1).await
     }
 
     async fn run_one(&self, client: &mut Client, _worker: usize, _i: u64) -> Result<(), Failure> {
@@ -415,6 +422,59 @@ impl Workload for ListBlobs {
             marker = format!("&marker={}", encode(next));
         }
         Err(Failure::Wrong("a listing without end"))
+    }
+
+    async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {
+        self.0.delete(client).await
+    }
+}
+
+/// List Blobs with a delimiter over one directory: how many blobs lie below it is not to matter.
+pub(super) struct ListDirectory(Container);
+
+impl ListDirectory {
+    pub(super) fn of_a_million() -> Self {
+        Self(Container::new(Shape { body_bytes: 0 }))
+    }
+}
+
+#[async_trait]
+impl Workload for ListDirectory {
+    fn name(&self) -> &'static str {
+        "list-directory-1m"
+    }
+
+    fn service(&self) -> ServiceKind {
+        ServiceKind::Blob
+    }
+
+    fn about(&self) -> String {
+        format!("list by directory, with {IN_DIRECTORY} blobs below the only one")
+    }
+
+    fn connections(&self) -> Option<usize> {
+        Some(1)
+    }
+
+    fn is_ours_alone(&self) -> bool {
+        true
+    }
+
+    fn takes_long(&self) -> bool {
+        true
+    }
+
+    async fn prepare(&self, client: &mut Client) -> Result<(), Failure> {
+        self.0.create(client).await?;
+        self.0.put_many(client, IN_DIRECTORY).await
+    }
+
+    async fn run_one(&self, client: &mut Client, _worker: usize, _i: u64) -> Result<(), Failure> {
+        let call = Call::new(Method::GET, &self.0.path, "restype=container&comp=list&delimiter=%2F");
+        let reply = client.send(call).await?.expect(StatusCode::OK)?;
+        let text = String::from_utf8_lossy(&reply.body);
+        let found = text.contains("<BlobPrefix><Name>directory/</Name>");
+        if found { Ok(()) } else { Err(Failure::Wrong("a listing without the directory")) }
     }
 
     async fn cleanup(&self, client: &mut Client) -> Result<(), Failure> {

@@ -49,7 +49,8 @@ impl FileService {
         let committed = self.commit_row(file, &due, &place, share.as_deref(), &mut change).await;
         self.opens.with(file, |state| {
             if let Ok(node) = &committed {
-                state.newest.committed(&due, moment, node.clone());
+                let is_changing = state.is_changing();
+                state.newest.committed(&due, moment, node.clone(), is_changing);
                 // The row changed, if only by us.
                 state.newest.failed = None;
             }

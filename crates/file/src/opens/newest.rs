@@ -251,8 +251,13 @@ impl Newest {
         promised
     }
 
-    /// It was committed, as this.
-    pub(crate) fn committed(&mut self, due: &Due, moment: Moment, node: Arc<Node>) {
+    /// It was committed, as this. `is_changing`: a request is about to change the row as a whole.
+    pub(crate) fn committed(&mut self, due: &Due, moment: Moment, node: Arc<Node>, is_changing: bool) {
+        if !self.node.as_ref().is_some_and(|known| Arc::ptr_eq(known, &due.node)) {
+            // Nothing was ahead of the row, and it was forgotten: a request over REST has changed the row since, or may have.
+            // What is known by now, if anything, was read after that.
+            return;
+        }
         self.committed = node.length();
         self.node = Some(node);
         (self.ahead, self.unsynced, self.writer) = (false, 0, None);
@@ -262,6 +267,9 @@ impl Newest {
             self.is_stamped |= moment == Moment::Timer;
         }
         self.stop_timer();
+        if is_changing && !self.is_dirty() {
+            self.forget();
+        }
     }
 
     /// Nothing is left to become old.

@@ -37,6 +37,8 @@ struct Held {
     reads: AtomicUsize,
     /// So many commits go through first. One that is held up has not taken effect.
     commits: AtomicUsize,
+    /// So many commits are answered first. One whose answer is held up has taken effect.
+    answers: AtomicUsize,
     now: watch::Sender<Now>,
 }
 
@@ -49,7 +51,8 @@ struct Now {
 
 impl HoldUp {
     fn new() -> Self {
-        Self(Arc::new(Held { reads: NEVER.into(), commits: NEVER.into(), now: watch::Sender::default() }))
+        let [reads, commits, answers] = [NEVER, NEVER, NEVER].map(AtomicUsize::new);
+        Self(Arc::new(Held { reads, commits, answers, now: watch::Sender::default() }))
     }
 
     fn hold_reads(&self, after: usize) {
@@ -60,10 +63,15 @@ impl HoldUp {
         self.0.commits.store(0, Ordering::SeqCst);
     }
 
+    fn hold_answers(&self) {
+        self.0.answers.store(0, Ordering::SeqCst);
+    }
+
     /// Holds up nothing more than what is held up.
     fn hold_no_more(&self) {
-        self.0.reads.store(NEVER, Ordering::SeqCst);
-        self.0.commits.store(NEVER, Ordering::SeqCst);
+        for left in [&self.0.reads, &self.0.commits, &self.0.answers] {
+            left.store(NEVER, Ordering::SeqCst);
+        }
     }
 
     async fn pass(&self, left: &AtomicUsize) {
@@ -98,7 +106,9 @@ impl Between for HoldUp {
         commit: Commit,
     ) -> Result<(), CommitError> {
         self.pass(&self.0.commits).await;
-        store.commit(partition, commit).await
+        let committed = store.commit(partition, commit).await;
+        self.pass(&self.0.answers).await;
+        committed
     }
 
     async fn was_read(&self) {
@@ -393,6 +403,37 @@ async fn what_smb_clients_change_waits_for_a_request_over_rest_whatever_else_hap
     assert_eq!(server.service.info(id).await.unwrap().attributes & (HIDDEN | SPARSE), HIDDEN | SPARSE);
     assert_eq!(server.service.close_open(id).await, Ok(None));
     assert_eq!(get(&server, "f").await, b"bes");
+}
+
+#[tokio::test]
+async fn what_a_request_over_rest_writes_is_not_lost_to_a_change_over_smb_that_was_committed_before() {
+    let (server, hold_up) = start(LONG).await;
+    make_file(&server, "f", 4).await;
+    write(&server, "f", 0, b"then").await;
+    for is_opened_again in [false, true] {
+        let id = open(&server, "f").await;
+        let hide = PropertyChange { attributes: Some(HIDDEN), ..PropertyChange::default() };
+        hold_up.hold_answers();
+        let service = server.service.clone();
+        let changing = tokio::spawn(async move { service.set_properties(id, hide).await });
+        assert!(hold_up.holds(1).await, "it commits");
+        hold_up.hold_no_more();
+        write(&server, "f", 0, b"rest").await;
+        let other = if is_opened_again { Some(open(&server, "f").await) } else { None };
+        if let Some(other) = other {
+            server.service.write_at(other, 1, Bytes::from_static(b"u"), false).await.unwrap();
+        }
+        hold_up.let_go();
+        assert_eq!(timeout(LONG, changing).await.expect("it ends").unwrap(), Ok(()));
+        let expected: &[u8] = if is_opened_again { b"rust" } else { b"rest" };
+        assert_eq!(read(&server, id, 0..4).await, expected, "opened again: {is_opened_again}");
+        server.service.write_at(id, 0, Bytes::from_static(b"b"), false).await.unwrap();
+        for id in other.into_iter().chain([id]) {
+            assert_eq!(server.service.close_open(id).await, Ok(None));
+        }
+        let expected: &[u8] = if is_opened_again { b"bust" } else { b"best" };
+        assert_eq!(get(&server, "f").await, expected, "opened again: {is_opened_again}");
+    }
 }
 
 /// Refuses so many commits, and counts the others.

@@ -172,11 +172,15 @@ impl Connection {
         self.sessions.lock().contains(&id).then(|| server.sessions.get(id))?
     }
 
-    /// A session has begun on this connection. Refused if it has too many.
+    /// A session has begun on this connection. Refused if it has too many, or is lost.
     pub(crate) fn add_session(&self, server: &Server, session: Arc<Session>) -> Result<(), Status> {
         let mut sessions = self.sessions.lock();
         let is_unknown = |id: &&u64| server.sessions.get(**id).is_some_and(|known| known.login().is_none());
-        if sessions.len() >= MAX_SESSIONS || sessions.iter().filter(is_unknown).count() >= MAX_UNKNOWN {
+        // Nobody would end the session if the connection has ended.
+        if self.is_closed()
+            || sessions.len() >= MAX_SESSIONS
+            || sessions.iter().filter(is_unknown).count() >= MAX_UNKNOWN
+        {
             return Err(Status::INSUFFICIENT_RESOURCES);
         }
         sessions.insert(session.id);

@@ -16,6 +16,7 @@ use crate::connection::Connection;
 use crate::crypto::{SigningAlgorithm, SigningKey};
 use crate::open::{Durable, FileId, LeaseKey, Open};
 use crate::outgoing::Frame;
+use crate::wire::status::Status;
 
 /// A server without a port, and a share.
 struct World {
@@ -154,6 +155,17 @@ async fn all_durable_opens_of_a_lost_session_can_be_had_back_while_it_is_being_e
     first.await;
     second.await;
     assert!(world.server.sessions.get_even_ending(session.id).is_none());
+}
+
+#[tokio::test]
+async fn no_session_begins_on_a_connection_that_is_lost() {
+    let world = World::new().await;
+    let (connection, _sent) = world.connection();
+    connection.end(&world.server).await;
+    let late = Arc::new(Session::new(world.server.number(), &connection));
+    let begun = connection.add_session(&world.server, late.clone());
+    assert_eq!(begun, Err(Status::INSUFFICIENT_RESOURCES));
+    assert!(world.server.sessions.get(late.id).is_none(), "nobody would ever end it");
 }
 
 #[tokio::test]

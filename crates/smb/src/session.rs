@@ -140,20 +140,28 @@ impl Session {
     /// Whether who has logged in still could: the account is there, is enabled and has that key.
     pub(crate) async fn is_welcome(&self, server: &Server) -> Result<bool, AccountError> {
         let Some(login) = self.login() else { return Ok(true) };
-        let changes = *server.account_changes.borrow();
-        if self.proof.lock().checked == Some(changes) {
-            return Ok(true);
+        loop {
+            let changes = *server.account_changes.borrow();
+            let key = match &*self.proof.lock() {
+                Proof { checked, .. } if *checked == Some(changes) => return Ok(true),
+                Proof { key, .. } => key.clone(),
+            };
+            let account = server.accounts.get(&login.account.name).await?;
+            let account = account.filter(|account| {
+                account.generation == login.account.generation && !account.settings.disabled
+            });
+            let is_welcome =
+                account.zip(key.as_ref()).is_some_and(|(account, key)| account.keys.contains(key));
+            let mut proof = self.proof.lock();
+            // A key that the session has logged in with meanwhile may be newer than what was read of the account.
+            if proof.key != key || (!is_welcome && *server.account_changes.borrow() != changes) {
+                continue;
+            }
+            if is_welcome {
+                proof.checked = Some(changes);
+            }
+            return Ok(is_welcome);
         }
-        let account = server.accounts.get(&login.account.name).await?;
-        let account = account
-            .filter(|account| account.generation == login.account.generation && !account.settings.disabled);
-        let mut proof = self.proof.lock();
-        let is_welcome =
-            account.zip(proof.key.as_ref()).is_some_and(|(account, key)| account.keys.contains(key));
-        if is_welcome {
-            proof.checked = Some(changes);
-        }
-        Ok(is_welcome)
     }
 
     /// Whether it has logged in again without a name.

@@ -423,6 +423,14 @@ impl OpenTable {
         !self.is_empty() && self.with(id.file, |state| state.contains(id.number))
     }
 
+    /// Waits until an open is not there any more, whoever has closed it.
+    pub async fn closed(&self, id: OpenId) {
+        while let Ok(mut wait) = self.with_open(id, FileState::subscribe) {
+            // Nobody is left to say so if nothing is known of the file any more.
+            let _ = wait.changed().await;
+        }
+    }
+
     /// Whether a file is marked for deletion.
     pub fn is_delete_pending(&self, file: FileKey) -> bool {
         !self.is_empty() && self.shard(file).lock().get(&file).is_some_and(FileState::is_delete_pending)

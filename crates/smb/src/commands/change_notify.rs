@@ -33,6 +33,8 @@ pub(crate) async fn change_notify(call: &Call) -> Answer {
         biased;
         outcome = &mut outcome => answer(outcome.unwrap_or(Outcome::Overflow)),
         () = open.closed.cancelled() => Ok(nothing(Status::NOTIFY_CLEANUP)),
+        // By force, or with its share.
+        () = call.server.files.opens().closed(file) => Ok(nothing(Status::NOTIFY_CLEANUP)),
         () = call.cancelled.cancelled() => Err(Status::CANCELLED.into()),
     }
 }

@@ -55,7 +55,9 @@ pub(crate) async fn close(server: &Arc<Server>, open: &Arc<Open>) -> Result<(), 
 
 /// Closes an open without being asked: its tree, session or connection is gone.
 pub(crate) async fn discard(server: &Arc<Server>, open: &Arc<Open>) {
-    if let Err(failure) = close(server, open).await {
-        tracing::warn!(%failure, "a file could not be closed");
+    match close(server, open).await {
+        // It was closed by force, which is as good.
+        Ok(()) | Err(Failure::Closed) => {}
+        Err(failure) => tracing::warn!(%failure, "a file could not be closed"),
     }
 }

@@ -244,6 +244,23 @@ async fn a_watched_directory_that_is_to_be_deleted_says_so() {
 }
 
 #[tokio::test]
+async fn who_waits_for_changes_is_told_that_the_handle_was_closed_by_force_or_with_its_share() {
+    let (server, mut client) = start().await;
+    for with_share in [false, true] {
+        let watched = open(&mut client, &directory("d")).await.unwrap();
+        assert_eq!(client.call(CHANGE_NOTIFY, &notify(watched, 1000, NAMES)).await.unwrap().status, PENDING);
+        if with_share {
+            server.rest.delete("/docs?restype=share", "").await.expect(202);
+        } else {
+            let forced = server.rest.put("/docs/d?comp=forceclosehandles", "x-ms-handle-id: *", "").await;
+            assert_eq!(forced.expect(200).header("x-ms-number-of-handles-closed"), Some("1"));
+        }
+        let (command, told) = next(&mut client).await;
+        assert_eq!((command, told.status), (CHANGE_NOTIFY, NOTIFY_CLEANUP), "with its share: {with_share}");
+    }
+}
+
+#[tokio::test]
 async fn times_and_attributes_that_are_set_are_what_rest_shows() {
     let (server, mut client) = start().await;
     let file = open(&mut client, &file("f")).await.unwrap();

@@ -214,8 +214,9 @@ impl FileService {
         looked: &Looked,
         node: &Node,
     ) -> Result<Option<Created>, Failure> {
-        let spared = request.sparing(node);
-        let request = spared.as_ref().unwrap_or(request);
+        let asked = request;
+        let spared = asked.sparing(node);
+        let request = spared.as_ref().unwrap_or(asked);
         judge(request, looked.at, node)?;
         let epoch = match looked.at {
             At::Now => None,
@@ -228,9 +229,13 @@ impl FileService {
         // Only now is it sure that it stays, and what it is like.
         let Looked { found, place, .. } = self.look(tree, &looked.path, looked.at).await?;
         let Some(now) = found.filter(|now| now.id == node.id) else { return Ok(None) };
+        if asked.sparing(&now).is_some() != spared.is_some() {
+            // It has become read-only since, or is so no more: what is asked for is something else.
+            return Ok(None);
+        }
         self.opens.with(file, |state| state.found(&place));
         if let Some(time) = request.snapshot
-            && self.snapshot_epoch(tree, time).await.ok() != epoch
+            && Some(self.snapshot_epoch(tree, time).await?) != epoch
         {
             return Err(Failure::NotFound);
         }

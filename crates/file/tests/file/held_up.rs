@@ -25,6 +25,7 @@ use crate::support::{Server, make_file, names, write};
 /// Longer than anything takes that has an end.
 const LONG: Duration = Duration::from_secs(20);
 const NEVER: usize = usize::MAX;
+const READ_ONLY: u32 = 1;
 const HIDDEN: u32 = 2;
 const SPARSE: u32 = 0x200;
 
@@ -433,6 +434,46 @@ async fn what_a_request_over_rest_writes_is_not_lost_to_a_change_over_smb_that_w
         }
         let expected: &[u8] = if is_opened_again { b"bust" } else { b"best" };
         assert_eq!(get(&server, "f").await, expected, "opened again: {is_opened_again}");
+    }
+}
+
+#[tokio::test]
+async fn all_that_is_allowed_of_a_file_is_judged_by_what_it_is_like_when_it_is_open() {
+    let (server, hold_up) = start(LONG).await;
+    let tree = connect(&server).await;
+    for was_read_only in [false, true] {
+        let mut came_between = 0;
+        for after in 0.. {
+            let path = format!("{was_read_only}{after}");
+            make_file(&server, &path, 4).await;
+            let set = async |read_only: bool| {
+                let attributes = if read_only { "ReadOnly" } else { "None" };
+                let headers = format!("x-ms-file-attributes: {attributes}");
+                server.put(&format!("/docs/{path}?comp=properties"), &headers, "").await.expect(200);
+            };
+            set(was_read_only).await;
+            let asked =
+                CreateRequest { if_read_only: Some(FileAccess::READ), ..asks(&path, Disposition::Open) };
+            hold_up.hold_reads(after);
+            let (service, space, tree) = (server.service.clone(), tree.space(), tree.clone());
+            let opening = tokio::spawn(async move { service.create(&tree, asked).await });
+            if !hold_up.holds(1).await {
+                hold_up.let_go();
+                break;
+            }
+            hold_up.hold_no_more();
+            // Whoever has it open to write is in the way of that for ever, and is not held up.
+            if server.service.opens().handles(space, 0, 10, |_, place| place.path == path).is_empty() {
+                came_between += 1;
+                set(!was_read_only).await;
+            }
+            hold_up.let_go();
+            let opened = timeout(LONG, opening).await.expect("it ends").unwrap().unwrap();
+            let is_read_only = opened.info.attributes & READ_ONLY != 0;
+            assert_eq!(opened.is_only_read, is_read_only, "{was_read_only}, after {after} reads");
+            server.service.close_open(opened.opened.id).await.unwrap();
+        }
+        assert!(came_between >= 2, "the share's row is read, and the file's before the open");
     }
 }
 

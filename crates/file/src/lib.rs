@@ -82,6 +82,9 @@ pub struct FileService {
     opens: Arc<OpenTable>,
     /// Share snapshots are taken one at a time.
     snapshots: Arc<tokio::sync::Mutex<()>>,
+    /// Shared by those who delete shares, held alone by whoever restores one: what was open of it is closed by then, and
+    /// what is opened from then on stays.
+    deletions: Arc<tokio::sync::RwLock<()>>,
     /// Whether something may be kept that no snapshot can show.
     kept: Arc<GarbageWatch>,
     usages: Arc<Usages>,
@@ -93,7 +96,7 @@ impl FileService {
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
         let shares = Generations::new(store.clone(), accounts.clone());
         let opens = OpenTable::new(CLIENT_PATIENCE);
-        let (gate, turns, writers, snapshots, kept, usages) = Default::default();
+        let (gate, turns, writers, snapshots, deletions, kept, usages) = Default::default();
         let copies = Arc::new(Copies::new(store.clone(), keys::COPIES, None));
         Self {
             store,
@@ -105,6 +108,7 @@ impl FileService {
             writers,
             opens,
             snapshots,
+            deletions,
             kept,
             usages,
             copies,
@@ -139,6 +143,8 @@ impl FileService {
             }
             swept = result?;
         }
+        // If that fails, it is due again.
+        self.close_gone().await.inspect_err(|_| self.kept.arises(None))?;
         if self.kept.is_due(self.store.now()) {
             swept.bytes += self.sweep_kept(pace).await?;
         }

@@ -177,6 +177,15 @@ impl OpenTable {
         found
     }
 
+    /// The shares that there is anything to know of a file of.
+    pub(crate) fn spaces(&self) -> HashSet<SpaceId> {
+        let mut found = HashSet::new();
+        for shard in &self.shards {
+            found.extend(shard.lock().keys().map(|file| file.space));
+        }
+        found
+    }
+
     /// Whether there is nothing to know of any file.
     pub(crate) fn is_empty(&self) -> bool {
         self.known.load(Ordering::SeqCst) == 0

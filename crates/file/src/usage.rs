@@ -4,7 +4,7 @@
 //! made when it is first needed, and anew when the outcome of a commit is not known. Whoever changes a length reserves the
 //! difference first, so requests at once cannot exceed the quota together; while the sum is made, they wait.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -58,6 +58,11 @@ impl Usages {
         }
         sums.promised += more;
         Promise::Kept
+    }
+
+    /// The shares that something is known of.
+    pub(crate) fn spaces(&self) -> HashSet<SpaceId> {
+        self.0.lock().keys().copied().collect()
     }
 
     /// The share is deleted.

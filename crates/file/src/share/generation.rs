@@ -5,10 +5,10 @@
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Lease, LeaseId, LeaseStatus, Stamp, Timestamp};
-use lazuli_generations::{Removal, carry_through, keys};
+use lazuli_generations::{Removal, carry_through, keys, unreadable};
 use lazuli_protocol::lease::{Leased, lease_id};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, ServiceKind, names};
-use lazuli_store::{Reads, View};
+use lazuli_store::{Reads, SpaceId, View};
 
 use super::written;
 use crate::record::{Deleted, Share};
@@ -65,12 +65,36 @@ impl FileService {
         let reads = Reads::default().and_range(keys::snapshots(space), snapshot::MAX_ROWS);
         let this = self.clone();
         let deleted = async move {
-            this.shares.remove_reading(request.account, &request.container, reads, rule).await?;
-            this.close_deleted(space, None);
-            this.usages.forget(space);
+            let _deleting = this.deletions.read().await;
+            let (account, name) = (request.account, &request.container);
+            let removed = this.shares.remove_reading(account.clone(), name, reads, rule).await;
+            // The row may have gone although this failed: then its space is closed by the sweep.
+            let is_other = |found: Option<Share>| found.is_none_or(|share| share.space != space);
+            if removed.is_ok() || this.shares.find(&account, name).await.is_ok_and(is_other) {
+                this.close_share(space);
+            }
+            removed?;
             Ok(Response::empty(StatusCode::ACCEPTED))
         };
         carry_through(deleted).await
+    }
+
+    /// Closes what is open of shares that are gone, as far as their deletion did not come to that. May be dropped at any point.
+    pub(crate) async fn close_gone(&self) -> Result<(), Refusal> {
+        // None is restored meanwhile.
+        let _deleting = self.deletions.read().await;
+        for space in self.opens.spaces().union(&self.usages.spaces()) {
+            let header = self.store.space(*space).await.map_err(unreadable)?;
+            if header.is_none_or(|header| !header.open) {
+                self.close_share(*space);
+            }
+        }
+        Ok(())
+    }
+
+    fn close_share(&self, space: SpaceId) {
+        self.close_deleted(space, None);
+        self.usages.forget(space);
     }
 
     /// Restore Share.
@@ -86,6 +110,7 @@ impl FileService {
         let deleted = parse_version(version).ok_or(ErrorCode::ShareNotFound)?;
         let (this, account, name) = (self.clone(), request.account.clone(), name.to_owned());
         let restored = async move {
+            let alone = this.deletions.write().await;
             let restored = this.shares.restore(account.clone(), &name, deleted, |kept, view| {
                 let mut share: Share = kept.ok_or(ErrorCode::ShareNotFound)?;
                 match share.deleted.take() {
@@ -94,6 +119,7 @@ impl FileService {
                 }
             });
             restored.await?;
+            drop(alone);
             this.kept.arises(None);
             let share = this.share(&account, &name).await?;
             this.copies.resume_in(&this, share.space).await;

@@ -8,18 +8,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_concurrency::{Caching, FileAccess};
+use lazuli_extents::Pace;
 use lazuli_file::FileService;
 use lazuli_file::native::{Action, CreateRequest, Disposition, Failure, PropertyChange};
 use lazuli_file::opens::{CacheKey, CacheRequest};
 use lazuli_protocol::ServiceKind;
 use lazuli_store::interposed::{Between, Interposed};
-use lazuli_store::{Commit, CommitError, Partition, Store};
+use lazuli_store::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::native::{asks, connect, create, get, open, read};
 use crate::opens::request;
+use crate::shares::{deleted_version, keep_deleted};
 use crate::support::{Server, make_file, names, write};
 
 /// Longer than anything takes that has an end.
@@ -38,8 +40,10 @@ struct Held {
     reads: AtomicUsize,
     /// So many commits go through first. One that is held up has not taken effect.
     commits: AtomicUsize,
-    /// So many commits are answered first. One whose answer is held up has taken effect.
+    /// So many commits, of spaces too, are answered first. One whose answer is held up has taken effect.
     answers: AtomicUsize,
+    /// The next space is not closed.
+    refuses: AtomicBool,
     now: watch::Sender<Now>,
 }
 
@@ -53,7 +57,7 @@ struct Now {
 impl HoldUp {
     fn new() -> Self {
         let [reads, commits, answers] = [NEVER, NEVER, NEVER].map(AtomicUsize::new);
-        Self(Arc::new(Held { reads, commits, answers, now: watch::Sender::default() }))
+        Self(Arc::new(Held { reads, commits, answers, refuses: false.into(), now: watch::Sender::default() }))
     }
 
     fn hold_reads(&self, after: usize) {
@@ -64,8 +68,13 @@ impl HoldUp {
         self.0.commits.store(0, Ordering::SeqCst);
     }
 
-    fn hold_answers(&self) {
-        self.0.answers.store(0, Ordering::SeqCst);
+    fn hold_answers(&self, after: usize) {
+        self.0.answers.store(after, Ordering::SeqCst);
+    }
+
+    /// Refuses to close a space, once.
+    fn refuse_to_close(&self) {
+        self.0.refuses.store(true, Ordering::SeqCst);
     }
 
     /// Holds up nothing more than what is held up.
@@ -110,6 +119,21 @@ impl Between for HoldUp {
         let committed = store.commit(partition, commit).await;
         self.pass(&self.0.answers).await;
         committed
+    }
+
+    async fn set_space(
+        &self,
+        store: &dyn Store,
+        space: SpaceId,
+        from: Option<SpaceHeader>,
+        to: SpaceHeader,
+    ) -> Result<(), CommitError> {
+        if !to.open && self.0.refuses.swap(false, Ordering::SeqCst) {
+            return Err(CommitError::Full);
+        }
+        let set = store.set_space(space, from, to).await;
+        self.pass(&self.0.answers).await;
+        set
     }
 
     async fn was_read(&self) {
@@ -337,6 +361,75 @@ async fn what_is_opened_while_its_share_or_snapshot_is_deleted_does_not_stay_ope
 }
 
 #[tokio::test]
+async fn what_is_open_of_a_share_whose_deletion_was_broken_off_is_closed_all_the_same() {
+    let (server, hold_up) = start(LONG).await;
+    let mut came_between = 0;
+    for after in 0.. {
+        make_file(&server, "f", 4).await;
+        let (tree, early) = (connect(&server).await, open(&server, "f").await);
+        hold_up.hold_reads(after);
+        let (service, space) = (server.service.clone(), tree.space());
+        let opening = tokio::spawn(async move { service.create(&tree, asks("f", Disposition::Open)).await });
+        let is_held = hold_up.holds(1).await;
+        hold_up.hold_no_more();
+        hold_up.refuse_to_close();
+        let deleted = server.delete("/docs?restype=share", "").await;
+        assert!(deleted.status.is_server_error(), "{deleted:?}");
+        assert_eq!(server.service.read_at(early, 0..4).await, Err(Failure::Closed), "after {after} reads");
+        server.get("/docs?restype=share", "").await.refused(404, "ShareNotFound");
+        server.put("/docs?restype=share", "", "").await.expect(201);
+        hold_up.let_go();
+        // It may have found the space open, which it is until the sweep.
+        let _ = timeout(LONG, opening).await.expect("it ends").unwrap();
+        assert!(server.service.sweep_due());
+        assert_eq!(server.service.sweep(Pace::FULL).await.unwrap().spaces, 1);
+        let open = server.service.opens().handles(space, 0, 10, |_, _| true);
+        assert!(open.is_empty(), "after {after} reads: {open:?}");
+        if !is_held {
+            break;
+        }
+        came_between += 1;
+    }
+    assert!(came_between >= 3, "the share's row is read, and the file's before and after the open");
+}
+
+#[tokio::test]
+async fn what_is_open_of_a_share_that_was_restored_at_once_is_not_closed_by_its_deletion() {
+    let (server, hold_up) = start(LONG).await;
+    let server = Arc::new(server);
+    keep_deleted(&server, 7).await;
+    make_file(&server, "f", 4).await;
+    let early = open(&server, "f").await;
+    // The row has moved by then.
+    hold_up.hold_answers(1);
+    let rest = server.clone();
+    let deleting = tokio::spawn(async move { rest.delete("/docs?restype=share", "").await.expect(202) });
+    assert!(hold_up.holds(1).await, "it closes the space");
+    hold_up.hold_no_more();
+    let rest = server.clone();
+    let mut restoring = tokio::spawn(async move {
+        let listed = rest.get("/?comp=list&include=deleted", "").await.expect(200);
+        let version = deleted_version(listed.text());
+        let restore = format!("x-ms-deleted-share-name: docs\nx-ms-deleted-share-version: {version}");
+        rest.put("/docs?restype=share&comp=undelete", &restore, "").await.expect(201);
+        let late = open(&rest, "f").await;
+        rest.service.write_at(late, 0, Bytes::from_static(b"late"), false).await.unwrap();
+        late
+    });
+    // Whether it waits for the deletion to end, or not.
+    let at_once = timeout(Duration::from_millis(500), &mut restoring).await;
+    hold_up.let_go();
+    timeout(LONG, deleting).await.expect("it ends").unwrap();
+    let late = match at_once {
+        Ok(late) => late.unwrap(),
+        Err(_) => timeout(LONG, restoring).await.expect("it ends").unwrap(),
+    };
+    assert_eq!(server.service.read_at(early, 0..4).await, Err(Failure::Closed));
+    assert_eq!(server.service.close_open(late).await, Ok(None));
+    assert_eq!(get(&server, "f").await, b"late");
+}
+
+#[tokio::test]
 async fn who_gives_up_emptying_a_file_does_not_take_away_what_others_write() {
     let (server, hold_up) = start(LONG).await;
     let id = open(&server, "f").await;
@@ -414,7 +507,7 @@ async fn what_a_request_over_rest_writes_is_not_lost_to_a_change_over_smb_that_w
     for is_opened_again in [false, true] {
         let id = open(&server, "f").await;
         let hide = PropertyChange { attributes: Some(HIDDEN), ..PropertyChange::default() };
-        hold_up.hold_answers();
+        hold_up.hold_answers(0);
         let service = server.service.clone();
         let changing = tokio::spawn(async move { service.set_properties(id, hide).await });
         assert!(hold_up.holds(1).await, "it commits");

@@ -8,7 +8,7 @@ mod list;
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Lease, Timestamp};
-use lazuli_generations::Created;
+use lazuli_generations::{Created, carry_through};
 use lazuli_protocol::lease::{Leased, lease_id};
 use lazuli_protocol::policy::SignedIdentifiers;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, date, names, xml};
@@ -87,14 +87,19 @@ impl FileService {
     /// Set Share Properties.
     pub(crate) async fn set_share_properties(&self, request: Request) -> Result<Response, Refusal> {
         let sent = SentProperties::parse(&request)?;
-        let share = self.change_share(&request, |share, view| {
-            share.quota_gib = sent.quota_gib.unwrap_or(share.quota_gib);
-            if let Some(tier) = sent.tier.filter(|tier| *tier != share.tier) {
-                share.tier = tier;
-                share.tier_changed = Some(view.now);
-            }
+        let this = self.clone();
+        // To its end: the quota has to be known to those who write.
+        let changed = carry_through(async move {
+            let changed = this.change_share(&request, |share, view| {
+                share.quota_gib = sent.quota_gib.unwrap_or(share.quota_gib);
+                if let Some(tier) = sent.tier.filter(|tier| *tier != share.tier) {
+                    share.tier = tier;
+                    share.tier_changed = Some(view.now);
+                }
+            });
+            changed.await.inspect(|share| this.usages.limit(share))
         });
-        Ok(written(StatusCode::OK, &share.await?))
+        Ok(written(StatusCode::OK, &changed.await?))
     }
 
     /// Set Share Metadata.

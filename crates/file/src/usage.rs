@@ -1,4 +1,5 @@
-//! How many bytes the files of a share amount to, for its quota and its statistics.
+//! How many bytes the files of a share amount to, for its quota and its statistics; and that quota, for those who write without
+//! reading the share's row.
 //!
 //! Each directory counts the lengths of its files in a row, in the commit that changes them. The sum is kept in memory: it is
 //! made when it is first needed, and anew when the outcome of a commit is not known. Whoever changes a length reserves the
@@ -9,12 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use lazuli_concurrency::Stamp;
 use lazuli_generations::unreadable;
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{Partition, Reads, SpaceId, Which, prefix_range};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
+use crate::record::Share;
 use crate::{FileService, keys};
 
 /// Directories that are read at once.
@@ -45,19 +48,36 @@ impl Usages {
     }
 
     /// Sets bytes of the quota aside for what was written and is not committed, or gives them back.
-    pub(crate) fn promise(&self, space: SpaceId, more: i64, quota: u64) -> Promise {
+    pub(crate) fn promise(&self, space: SpaceId, more: i64) -> Promise {
         let usage = self.of(space);
         let mut sums = usage.sums.lock();
         if more > 0 {
             if !usage.is_known.load(Ordering::Acquire) {
                 return Promise::Unknown;
             }
-            if !sums.fits(more, quota) {
+            if !sums.fits(more, sums.quota.map_or(u64::MAX, |(_, quota)| quota)) {
                 return Promise::Full;
             }
         }
         sums.promised += more;
         Promise::Kept
+    }
+
+    /// Sets aside what had been before, or gives back what is not needed, whatever the quota is by now.
+    pub(crate) fn promise_again(&self, space: SpaceId, more: i64) -> Promise {
+        self.of(space).sums.lock().promised += more;
+        Promise::Kept
+    }
+
+    /// What a share's row says of its quota, unless a newer one is known. Whoever opens a file of it says so, and whoever has
+    /// changed it.
+    pub(crate) fn limit(&self, share: &Share) {
+        let (stamp, quota) = (share.etag.stamp(), share.quota_bytes());
+        let usage = self.of(share.space);
+        let mut sums = usage.sums.lock();
+        if sums.quota.is_none_or(|(known, _)| known < stamp) {
+            sums.quota = Some((stamp, quota));
+        }
     }
 
     /// The shares that something is known of.
@@ -85,6 +105,8 @@ struct Sums {
     bytes: i64,
     /// What was promised to writes that are not committed.
     promised: i64,
+    /// The quota, and the stamp of the share's row that says so. None: nobody has read it yet.
+    quota: Option<(Stamp, u64)>,
 }
 
 impl Sums {

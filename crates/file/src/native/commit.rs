@@ -55,7 +55,7 @@ impl FileService {
                 state.newest.failed = None;
             }
             // What was promised and is not needed, or was taken up and is needed still.
-            state.newest.repromise(|more| self.usages.promise(file.space, more, u64::MAX));
+            state.newest.repromise(|more| self.usages.promise_again(file.space, more));
         });
         committed.map(Some)
     }

@@ -70,6 +70,7 @@ impl FileService {
             // Another share has this name by now.
             return Err(Failure::NoShare);
         }
+        self.usages.limit(&share);
         let tree = &Tree { share: Arc::new(share), ..tree.clone() };
         for _ in 0..MAX_TRIES {
             let looked = self.look(tree, &path, at).await?;

@@ -231,7 +231,7 @@ impl FileService {
             // Once more: whoever came after the beginning may have read what was there.
             state.contend(id.number);
             // What it does not need any more is free for others.
-            state.newest.repromise(|more| self.usages.promise(turn.file.space, more, u64::MAX));
+            state.newest.repromise(|more| self.usages.promise_again(turn.file.space, more));
         });
         Ok(())
     }

@@ -11,7 +11,6 @@ use lazuli_store::SpaceId;
 
 use super::{Failure, Tree};
 use crate::FileService;
-use crate::opens::FileKey;
 use crate::record::Share;
 
 /// Shares that are listed.
@@ -80,18 +79,6 @@ impl FileService {
         });
         listed.await?;
         Ok(found)
-    }
-
-    /// Refuses what does not fit the share of an open file, unless that may hold more by now than was known.
-    pub(super) async fn check_holds_more(&self, file: FileKey) -> Result<(), Failure> {
-        let tree = self.opens.with(file, |state| state.newest.tree.clone()).ok_or(Failure::Closed)?;
-        let share = self.shares.get(&tree.account, &tree.name).await?;
-        if share.space != file.space || share.quota_bytes() <= tree.share.quota_bytes() {
-            return Err(Failure::Full);
-        }
-        let tree = Tree { share: Arc::new(share), ..tree };
-        self.opens.with(file, |state| state.newest.tree = Some(tree));
-        Ok(())
     }
 
     /// Bytes that a share may hold, and that it holds.

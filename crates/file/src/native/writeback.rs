@@ -45,8 +45,6 @@ enum Entered {
     Load,
     /// The usage of the share has to be summed up first.
     Sum(SpaceId),
-    /// The share is full, unless it may hold more by now than was known.
-    Full,
     /// A request that changes the row as a whole has to end first.
     Wait(watch::Receiver<()>),
 }
@@ -74,7 +72,6 @@ impl FileService {
                 }
                 Entered::Load => check_takes_writes(&*self.load(id.file).await?)?,
                 Entered::Sum(space) => drop(self.reserve(space).await?),
-                Entered::Full => self.check_holds_more(id.file).await?,
                 Entered::Wait(changed) => wait = Some(changed),
             }
             still_time(deadline, wait).await?;
@@ -94,7 +91,7 @@ impl FileService {
                 return Err(Failure::IsDirectory);
             }
             let length = newest.length(&node).max(offset + range.length);
-            if let Some(first) = self.set_aside(newest, id.file.space, length) {
+            if let Some(first) = self.set_aside(newest, id.file.space, length)? {
                 return Ok(first);
             }
             newest.enter(offset, bytes.clone());
@@ -106,12 +103,16 @@ impl FileService {
     }
 
     /// Sets bytes of the quota aside for a file that becomes so long. What has to be known first, if anything.
-    fn set_aside(&self, newest: &mut Newest, space: SpaceId, length: u64) -> Option<Entered> {
-        let quota = newest.share().map_or(u64::MAX, |share| share.quota_bytes());
-        match newest.promise(length, |more| self.usages.promise(space, more, quota)) {
-            Promise::Kept => None,
-            Promise::Full => Some(Entered::Full),
-            Promise::Unknown => Some(Entered::Sum(space)),
+    fn set_aside(
+        &self,
+        newest: &mut Newest,
+        space: SpaceId,
+        length: u64,
+    ) -> Result<Option<Entered>, Failure> {
+        match newest.promise(length, |more| self.usages.promise(space, more)) {
+            Promise::Kept => Ok(None),
+            Promise::Full => Err(Failure::Full),
+            Promise::Unknown => Ok(Some(Entered::Sum(space))),
         }
     }
 
@@ -194,7 +195,7 @@ impl FileService {
                 let newest = &mut state.newest;
                 let Some(node) = newest.node().cloned() else { return Ok(Entered::Load) };
                 let length = newest.length(&node).max(grows_to);
-                if let Some(first) = self.set_aside(newest, id.file.space, length) {
+                if let Some(first) = self.set_aside(newest, id.file.space, length)? {
                     return Ok(first);
                 }
                 // From now on a request over REST has it made durable first, which takes the turn.
@@ -217,10 +218,6 @@ impl FileService {
                 Entered::Sum(space) => {
                     drop(turn);
                     drop(self.reserve(space).await?);
-                }
-                Entered::Full => {
-                    drop(turn);
-                    self.check_holds_more(id.file).await?;
                 }
                 Entered::Wait(changed) => {
                     drop(turn);
@@ -305,7 +302,7 @@ impl FileService {
     pub(crate) fn discard(&self, file: FileKey) {
         self.opens.with(file, |state| {
             let promised = state.newest.discard();
-            let _ = self.usages.promise(file.space, -(promised as i64), u64::MAX);
+            let _ = self.usages.promise_again(file.space, -(promised as i64));
         });
     }
 

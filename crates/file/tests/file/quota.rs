@@ -126,3 +126,21 @@ async fn a_quota_that_is_raised_counts_for_files_that_are_open() {
     server.service.close_open(id).await.unwrap();
     assert_eq!(usage(&server).await, 3 * GIB);
 }
+
+#[tokio::test]
+async fn a_quota_that_is_lowered_counts_for_files_that_are_open() {
+    let server = start().await;
+    set_quota(&server, 3).await;
+    let id = native::open(&server, "f").await;
+    let write = async |offset| server.service.write_at(id, offset, Bytes::from_static(b"x"), false).await;
+    assert_eq!(write(GIB).await, Ok(()));
+    set_quota(&server, 2).await;
+    assert_eq!(write(2 * GIB).await, Err(Failure::Full));
+    assert_eq!(server.service.set_length(id, 2 * GIB + 1).await, Err(Failure::Full));
+    set_quota(&server, 1).await;
+    // What is there stays, and what does not grow is free.
+    assert_eq!(write(0).await, Ok(()));
+    assert_eq!(write(GIB + 1).await, Err(Failure::Full));
+    server.service.close_open(id).await.unwrap();
+    assert_eq!(usage(&server).await, GIB + 1);
+}

@@ -390,9 +390,10 @@ impl OpenTable {
         self.with(file, |state| state.acknowledge(key, kept))
     }
 
-    /// Whether a break is neither answered nor taken as answered.
-    pub fn is_breaking(&self, told: &Break) -> bool {
-        self.peek(told.file, |state| state.is_breaking(told)).unwrap_or_default()
+    /// Whether a break is what its client has to know: it is neither answered nor taken as answered, or, if it needs no answer,
+    /// nothing has become of the cache since.
+    pub fn is_current(&self, told: &Break) -> bool {
+        self.peek(told.file, |state| state.is_current(told)).unwrap_or_default()
     }
 
     /// A file has been moved to a place and a name by a client that has it open.

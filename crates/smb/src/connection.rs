@@ -6,6 +6,7 @@
 //! so many, and each is small.
 
 mod answering;
+mod told;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -32,6 +33,7 @@ use crate::server::Server;
 use crate::session::Session;
 use crate::wire::header::{Command, Header, UNSOLICITED, flags};
 use crate::wire::status::Status;
+use told::Told;
 
 /// How long a client may take to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -62,8 +64,8 @@ pub(crate) struct Connection {
     /// What signed messages of sessions that have ended: clients that insist on signatures want to be told so signed.
     ended: Mutex<VecDeque<(u64, Arc<SigningKey>)>>,
     window: Mutex<Window>,
-    /// Breaks that were told here, and may not be answered yet.
-    told: Mutex<Vec<Break>>,
+    /// Breaks that were told here, and may not have been heard.
+    told: Mutex<Told>,
     /// What is under way, by message id.
     underway: Mutex<HashMap<u64, Underway>>,
     outgoing: UnboundedSender<Frame>,
@@ -148,9 +150,9 @@ impl Connection {
         let sessions = sessions.into_iter().filter_map(|id| server.sessions.get(id));
         let last: Vec<_> = sessions.filter(|session| session.leave(self)).collect();
         // What others wait for does not wait for what is being closed.
-        let told = std::mem::take(&mut *self.told.lock());
-        for told in told.iter().filter(|told| server.files.opens().is_breaking(told)) {
-            handles::tell(server, told);
+        let told = self.told.lock().end();
+        for told in told.into_iter().filter(|told| server.files.opens().is_current(told)) {
+            handles::tell_soon(server, told);
         }
         for session in last {
             session.end(server, true).await;
@@ -238,18 +240,14 @@ impl Connection {
         self.closed.cancel();
     }
 
-    /// Tells of a break that has to be answered, or has not. False: it is lost, and nobody has heard of it.
+    /// Tells of a break. If the connection is lost before it was heard, it is told elsewhere. False: it is lost already, and
+    /// nobody does that any more.
     pub(crate) fn tell(&self, server: &Server, told: &Break, session: &Session, body: Vec<u8>) -> bool {
-        if told.acknowledge {
-            let mut all = self.told.lock();
-            if all.len() == all.capacity() {
-                all.retain(|told| server.files.opens().is_breaking(told));
-            }
-            all.push(*told);
+        let is_told = self.told.lock().remember(told, |told| server.files.opens().is_current(told));
+        if is_told {
+            self.notify(Command::OplockBreak, session, body);
         }
-        self.notify(Command::OplockBreak, session, body);
-        // From then on nobody looks at what was told here.
-        !self.is_closed()
+        is_told
     }
 
     /// Sends what the client has not asked for: the body of an oplock break, encrypted if its session is.

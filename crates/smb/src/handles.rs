@@ -248,11 +248,11 @@ impl Handles {
         (!found.is_empty()).then_some(found)
     }
 
-    /// The oldest session of a client that it can be reached in.
-    fn oldest(&self, server: &Server, client: u128) -> Option<Arc<Session>> {
+    /// The sessions of a client, the oldest first.
+    fn sessions_of(&self, server: &Server, client: u128) -> Vec<Arc<Session>> {
         let known = self.known.lock();
-        let mut sessions = known.clients.get(&client)?.iter().filter_map(Weak::upgrade);
-        sessions.find(|session| server.sessions.get(session.id).is_some() && session.connection().is_some())
+        let sessions = known.clients.get(&client).into_iter().flatten().filter_map(Weak::upgrade);
+        sessions.filter(|session| server.sessions.get(session.id).is_some()).collect()
     }
 
     /// The epoch of a lease as its client counts; 0 for the first version.
@@ -337,9 +337,9 @@ pub(crate) fn tell_now(server: &Arc<Server>) {
     }
 }
 
-/// Tells of a break, or does so in a moment, when the open that was granted is known. What needs no answer is told by the
-/// answer to that open.
-fn tell_soon(server: &Arc<Server>, told: Break) {
+/// Tells of a break, or does so in a moment, when the open that was granted is known, or its client can be reached. What
+/// needs no answer is told by the answer to that open.
+pub(crate) fn tell_soon(server: &Arc<Server>, told: Break) {
     if !tell(server, &told) && told.acknowledge {
         tokio::spawn(tell_later(server.clone(), told));
     }
@@ -355,7 +355,7 @@ pub(crate) async fn close_lost(server: &Arc<Server>) {
 /// Tells of a break to an open that was granted and is not known yet, but will be, as long as others wait for it.
 async fn tell_later(server: Arc<Server>, told: Break) {
     let mut pause = LOOK_SOON;
-    while server.files.opens().is_breaking(&told) {
+    while server.files.opens().is_current(&told) {
         tokio::time::sleep(pause).await;
         if tell(&server, &told) {
             return;
@@ -364,49 +364,48 @@ async fn tell_later(server: Arc<Server>, told: Break) {
     }
 }
 
-/// Tells a client, or closes what nobody is there to be told for. False: it is not known who has it.
-pub(crate) fn tell(server: &Arc<Server>, told: &Break) -> bool {
+/// Tells a client, or closes what nobody is there to be told for. False: it is not known who has it, or nobody can be reached
+/// just now.
+fn tell(server: &Arc<Server>, told: &Break) -> bool {
     let Some(opens) = server.handles.addressees(told) else { return false };
-    let connected = opens.iter().find_map(|(open, is_lost)| {
+    let connected = |(open, is_lost): &(Arc<Open>, bool)| {
         let session = open.session.upgrade().filter(|_| !is_lost)?;
-        Some((open, session))
-    });
-    match connected {
-        Some((open, session)) => {
-            let oldest = match told.key {
-                CacheKey::Lease { client, .. } => server.handles.oldest(server, client),
-                CacheKey::Oplock(_) => None,
+        Some((open.id, session))
+    };
+    let connected: Vec<_> = opens.iter().filter_map(connected).collect();
+    let Some((open, _)) = connected.first() else {
+        for open in opens.iter().filter_map(|(open, _)| server.handles.give_up(open)) {
+            let server = server.clone();
+            tokio::spawn(async move { close::discard(&server, &open).await });
+        }
+        return true;
+    };
+    let (body, oldest) = match told.key {
+        CacheKey::Oplock(_) => (message::oplock(level(told.to), *open), vec![]),
+        CacheKey::Lease { client, key } => {
+            let body = LeaseBreak {
+                epoch: server.handles.epoch(LeaseKey { client, key }, told.epoch),
+                acknowledge: told.acknowledge,
+                key,
+                from: told.from.bits(),
+                to: told.to.bits(),
             };
-            send(server, told, open, &oldest.unwrap_or(session));
+            (body.write(), server.handles.sessions_of(server, client))
         }
-        None => {
-            for open in opens.iter().filter_map(|(open, _)| server.handles.give_up(open)) {
-                let server = server.clone();
-                tokio::spawn(async move { close::discard(&server, &open).await });
-            }
-        }
-    }
-    true
+    };
+    let mut sessions = oldest.iter().chain(connected.iter().map(|(_, session)| session));
+    sessions.any(|session| send(server, told, session, &body))
 }
 
-fn send(server: &Server, told: &Break, open: &Open, session: &Session) {
-    let body = match told.key {
-        CacheKey::Oplock(_) => message::oplock(level(told.to), open.id),
-        CacheKey::Lease { client, key } => LeaseBreak {
-            epoch: server.handles.epoch(LeaseKey { client, key }, told.epoch),
-            acknowledge: told.acknowledge,
-            key,
-            from: told.from.bits(),
-            to: told.to.bits(),
-        }
-        .write(),
-    };
+/// Tells a client in one of its sessions. False: that is on no connection any more.
+fn send(server: &Server, told: &Break, session: &Session, body: &[u8]) -> bool {
     // One that is lost just now is not found again.
     while let Some(connection) = session.connection() {
-        if connection.tell(server, told, session, body.clone()) {
-            return;
+        if connection.tell(server, told, session, body.to_vec()) {
+            return true;
         }
     }
+    false
 }
 
 /// The level of an oplock.

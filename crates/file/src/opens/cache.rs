@@ -57,6 +57,16 @@ impl Cache {
         }
     }
 
+    /// Whether that is what its client was told last, and has not answered if it has to. A break that goes on has several steps
+    /// of one epoch.
+    pub(super) fn is_told(&self, told: &Break) -> bool {
+        let is_step = match &self.breaking {
+            Some(breaking) => told.acknowledge && (self.state, breaking.to) == (told.from, told.to),
+            None => !told.acknowledge && self.state == told.to,
+        };
+        is_step && (self.key, self.epoch) == (told.key, told.epoch)
+    }
+
     pub(super) fn acknowledge(
         &mut self,
         file: FileKey,

@@ -322,10 +322,9 @@ impl FileState {
         Some(cache.map(|cache| (cache.state, cache.epoch, cache.breaking.is_some())).unwrap_or_default())
     }
 
-    /// Whether a break is neither answered nor taken as answered.
-    pub(super) fn is_breaking(&self, told: &Break) -> bool {
-        let cache = self.caches.iter().find(|cache| cache.key == told.key && cache.epoch == told.epoch);
-        cache.is_some_and(|cache| cache.breaking.is_some())
+    /// Whether a break is what its client has to know.
+    pub(super) fn is_current(&self, told: &Break) -> bool {
+        self.caches.iter().any(|cache| cache.is_told(told))
     }
 
     /// How many breaks have begun so far.

@@ -80,13 +80,48 @@ async fn a_cache_that_writes_is_broken_before_another_opens() {
     assert_eq!((told.from, told.to, told.acknowledge), (Caching::RWH, Caching::RH, true));
     let too_much = table.acknowledge(FILE, lease(1), Caching::RWH);
     assert_eq!(too_much, Err(AcknowledgeRefusal::KeepsTooMuch));
-    assert!(table.is_breaking(&told));
+    assert!(table.is_current(&told));
     assert!(waits(&mut second).await);
     assert!(table.acknowledge(FILE, lease(1), Caching::RH).is_ok());
-    assert!(!table.is_breaking(&told));
+    assert!(!table.is_current(&told));
     assert_eq!(second.await.unwrap().caching, Caching::RH);
     assert_eq!(table.acknowledge(FILE, lease(1), Caching::RH), Err(AcknowledgeRefusal::NotBreaking));
     assert!(heard.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn of_a_break_that_goes_on_only_the_last_step_is_current_until_the_cache_is_another() {
+    let table = table();
+    let (first, mut heard) = leasing(1, Caching::RWH);
+    let first = table.open(FILE, first).await.unwrap();
+    let mut second = pin!(table.open(FILE, request(ALL, ALL)));
+    assert!(waits(&mut second).await);
+    let mut admission = table.admission(PATIENCE);
+    assert!(admission.admit(FILE, FileUse::Write).is_err());
+    let mut steps = vec![heard.try_recv().unwrap()];
+    while let Some(told) = steps.last().copied().filter(|told| told.acknowledge) {
+        assert!(table.is_current(&told), "{told:?}");
+        assert!(table.acknowledge(FILE, lease(1), told.to).is_ok());
+        assert!(!table.is_current(&told), "{told:?}");
+        steps.extend(heard.try_recv());
+    }
+    let states: Vec<_> = steps.iter().map(|told| (told.from, told.to, told.acknowledge)).collect();
+    let expected = [
+        (Caching::RWH, Caching::RH, true),
+        (Caching::RH, Caching::R, true),
+        (Caching::R, Caching::NONE, false),
+    ];
+    assert_eq!(states, expected);
+    let current: Vec<_> = steps.iter().map(|told| table.is_current(told)).collect();
+    assert_eq!(current, [false, false, true], "all of one epoch");
+    drop(admission);
+    let second = second.await.unwrap();
+    assert!(table.is_current(&steps[2]));
+    // It has another one by now.
+    table.close(second.id);
+    assert_eq!(table.open(FILE, leasing(1, Caching::R).0).await.unwrap().caching, Caching::R);
+    assert!(!table.is_current(&steps[2]));
+    table.close(first.id);
 }
 
 #[tokio::test]

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use lazuli_concurrency::{Caching, FileAccess, ShareMode, Timestamp};
+use lazuli_concurrency::{Caching, FileAccess, FileUse, ShareMode, Timestamp};
 use lazuli_file::native::{CreateRequest, Disposition, Kind};
-use lazuli_file::opens::{CacheRequest, Client, OpenRequest, Place};
+use lazuli_file::opens::{CacheKey, CacheRequest, Client, OpenRequest, Place};
 use lazuli_protocol::ServiceKind;
 use lazuli_testing::TestServer;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -209,4 +209,67 @@ async fn a_break_that_may_not_have_been_heard_on_a_lost_connection_is_told_on_an
         session.end(&world.server, false).await;
         other.end(&world.server, false).await;
     }
+}
+
+#[tokio::test]
+async fn what_needs_no_answer_is_told_on_another_connection_too_unless_the_cache_is_another_by_then() {
+    let world = World::new().await;
+    for cache in
+        [CacheRequest::Oplock(Caching::R), CacheRequest::Lease { client: 7, key: 8, state: Caching::R }]
+    {
+        for is_renewed in [false, true] {
+            let ((first, mut on_first), (second, mut on_second)) = (world.connection(), world.connection());
+            let session = world.session(&first);
+            let key = SigningKey::new(SigningAlgorithm::AesCmac, &[0; 16]);
+            second.join_session(&session, Arc::new(key)).unwrap();
+            let open = world.open(&session, "a", cache).await;
+            let (elsewhere, _sent) = world.connection();
+            let other = world.session(&elsewhere);
+            let writer = world.open(&other, "a", CacheRequest::None).await;
+            world.server.files.write_at(writer.file.unwrap(), 0, "new".into(), false).await.unwrap();
+            heard(&world, &mut on_first).await;
+            if is_renewed {
+                // Under the same key, for a lease; of an oplock nothing is left without its open.
+                world.server.files.close_open(writer.file.unwrap()).await.unwrap();
+                world.open(&session, "a", cache).await;
+                if let CacheRequest::Oplock(_) = cache {
+                    world.server.files.close_open(open.file.unwrap()).await.unwrap();
+                }
+            }
+            first.end(&world.server).await;
+            assert_eq!(on_second.try_recv().is_err(), is_renewed, "{cache:?}");
+            assert!(on_second.try_recv().is_err(), "it is told once");
+            session.end(&world.server, false).await;
+            other.end(&world.server, false).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_a_break_that_goes_on_only_the_last_step_is_told_on_another_connection() {
+    let world = World::new().await;
+    let ((first, mut on_first), (second, mut on_second)) = (world.connection(), world.connection());
+    let session = world.session(&first);
+    let key = SigningKey::new(SigningAlgorithm::AesCmac, &[0; 16]);
+    second.join_session(&session, Arc::new(key)).unwrap();
+    let lease = CacheRequest::Lease { client: 7, key: 8, state: Caching::RWH };
+    let open = world.open(&session, "a", lease).await.file.unwrap();
+    let (elsewhere, _sent) = world.connection();
+    let other = world.session(&elsewhere);
+    let mut opening = pin!(world.open(&other, "a", CacheRequest::None));
+    tokio::select! {
+        _ = opening.as_mut() => panic!("it does not wait"),
+        () = heard(&world, &mut on_first) => {}
+    }
+    // More is wanted meanwhile.
+    let table = world.server.files.opens();
+    let mut admission = table.admission(Duration::from_secs(29));
+    assert!(admission.admit(open.file, FileUse::Write).is_err());
+    table.acknowledge(open.file, CacheKey::Lease { client: 7, key: 8 }, Caching::RH).unwrap();
+    heard(&world, &mut on_first).await;
+    first.end(&world.server).await;
+    assert!(on_second.try_recv().is_ok());
+    assert!(on_second.try_recv().is_err(), "the first step was answered");
+    table.close(open);
+    opening.await;
 }

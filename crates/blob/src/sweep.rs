@@ -17,8 +17,10 @@ impl BlobService {
     /// any point.
     pub async fn sweep_garbage(&self, pace: Pace) -> Result<Swept, Refusal> {
         let swept = self.containers.sweep(pace, &ContentOf(&*self.extents)).await;
-        if self.containers.take_reopened() {
-            self.resume_copies().await;
+        if let Some(reopened) = self.containers.take_reopened()
+            && self.resume_copies().await
+        {
+            reopened.done();
         }
         swept
     }

@@ -184,11 +184,13 @@ impl Copies {
     }
 
     /// Goes on with the copies that were pending when the server stopped. To be called after the start, and when spaces
-    /// were opened again.
-    pub async fn resume<D: Destination>(&self, destination: &D) {
-        if let Err(refusal) = self.try_resume(destination).await {
+    /// were opened again. False: not all were found.
+    pub async fn resume<D: Destination>(&self, destination: &D) -> bool {
+        let resumed = self.try_resume(destination).await;
+        if let Err(refusal) = &resumed {
             tracing::error!(%refusal, "pending copies cannot be found");
         }
+        resumed.is_ok()
     }
 
     /// Goes on with the copies to one space that nobody looks after. To be called when it was opened again.
@@ -260,7 +262,14 @@ impl Copies {
             }
             let Some(scanned) = set.ranges.into_iter().next() else { return Ok(()) };
             for row in &scanned.rows {
-                let copy: PendingCopy<D::Target> = record::decode(&row.value)?;
+                let copy: PendingCopy<D::Target> = match record::decode(&row.value) {
+                    Ok(copy) => copy,
+                    Err(damage) => {
+                        // It must not keep the others from going on.
+                        tracing::error!(%damage, ?space, "a pending copy cannot be read");
+                        continue;
+                    }
+                };
                 if let Some(claim) = self.running.claim(space, copy.id) {
                     self.spawn(&Handle::current(), destination, space, copy, claim, None);
                 }

@@ -138,8 +138,10 @@ impl FileService {
         let mut swept = Swept::default();
         if self.shares.sweep_due() {
             let result = self.shares.sweep(pace, &rows::Contents(&*self.extents)).await;
-            if self.shares.take_reopened() {
-                self.resume_copies().await;
+            if let Some(reopened) = self.shares.take_reopened()
+                && self.resume_copies().await
+            {
+                reopened.done();
             }
             swept = result?;
         }

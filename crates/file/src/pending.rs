@@ -42,9 +42,10 @@ impl CopyTarget {
 }
 
 impl FileService {
-    /// Goes on with the copies that were pending when the server stopped. To be called once, after the start.
-    pub async fn resume_copies(&self) {
-        self.copies.resume(self).await;
+    /// Goes on with the copies that were pending when the server stopped, or when what they go to was deleted. To be called after
+    /// the start, and when a sweep has opened a space. False: not all were found.
+    pub async fn resume_copies(&self) -> bool {
+        self.copies.resume(self).await
     }
 
     /// Stops the copies that are under way. The next start goes on with them.

@@ -38,7 +38,7 @@ use lazuli_store::{
 pub use list::{Beside, Entry};
 pub use record::Damage;
 pub use slot::named_space;
-pub use sweep::{GarbageWatch, Referred, Swept};
+pub use sweep::{GarbageWatch, Referred, Reopened, Swept};
 
 use slot::{Renaming, Slot};
 

@@ -67,6 +67,31 @@ pub struct Swept {
     pub bytes: u64,
 }
 
+/// A sweep has opened a space, and somebody sees to what had stopped there. Dropped before that is [done](Reopened::done), it
+/// is for whoever sweeps next, which is due then.
+#[must_use]
+pub struct Reopened<'a> {
+    reopened: &'a AtomicBool,
+    garbage: &'a GarbageWatch,
+    is_done: bool,
+}
+
+impl Reopened<'_> {
+    /// It goes on.
+    pub fn done(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Reopened<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.reopened.store(true, Ordering::Release);
+            self.garbage.arises(None);
+        }
+    }
+}
+
 /// Knows what rows refer to, outside of the store.
 pub trait Referred: Send + Sync {
     /// The bytes that a row refers to.
@@ -101,10 +126,11 @@ impl<G: Generation> Generations<G> {
         swept
     }
 
-    /// Whether a sweep has opened a space, since somebody last asked: the row that was restored was ahead of its header.
+    /// Whether a sweep has opened a space, since somebody last saw to that: the row that was restored was ahead of its header.
     /// What had stopped when the space was closed can go on.
-    pub fn take_reopened(&self) -> bool {
-        self.reopened.swap(false, Ordering::AcqRel)
+    pub fn take_reopened(&self) -> Option<Reopened<'_>> {
+        let is_reopened = self.reopened.swap(false, Ordering::AcqRel);
+        is_reopened.then(|| Reopened { reopened: &self.reopened, garbage: &self.garbage, is_done: false })
     }
 
     async fn sweep_all(&self, pace: Pace, referred: &dyn Referred) -> Result<Swept, Refusal> {
@@ -233,5 +259,22 @@ impl<G: Generation> Generations<G> {
         });
         forgotten.await?;
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_opened_and_not_seen_to_is_for_the_next_sweep() {
+        let (reopened, garbage) = (AtomicBool::new(false), GarbageWatch::default());
+        garbage.begin();
+        let taken = || Reopened { reopened: &reopened, garbage: &garbage, is_done: false };
+        let is_left = || (reopened.load(Ordering::Acquire), garbage.is_due(Timestamp::default()));
+        taken().done();
+        assert_eq!(is_left(), (false, false));
+        drop(taken());
+        assert_eq!(is_left(), (true, true));
     }
 }

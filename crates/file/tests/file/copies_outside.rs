@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lazuli_concurrency::{Caching, FileAccess};
 use lazuli_extents::Pace;
 use lazuli_file::opens::CacheRequest;
-use lazuli_store::{Row, SpaceHeader, SpaceId, Store};
+use lazuli_store::{Commit, Mutation, Partition, Row, SpaceHeader, SpaceId, Store};
 use lazuli_testing::Reply;
 use lazuli_testing::web::{Page, Web};
 use tokio::sync::mpsc::unbounded_channel;
@@ -357,6 +357,27 @@ async fn a_copy_to_a_share_that_a_sweep_opens_goes_on() {
     server.store.set_space(space, Some(header), closed).await.unwrap();
     let server = restarted(server).await;
     server.service.sweep(Pace::FULL).await.unwrap();
+    web.release().await;
+    assert_eq!(copied(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_read_does_not_keep_other_copies_from_going_on() {
+    let (web, server) = served(stalling(200_000)).await;
+    copy(&server, &web, "copy", "").await.expect(202);
+    let space = pending_copies(&server)[0];
+    let header = server.store.space(space).await.unwrap().unwrap();
+    let commit = Commit {
+        stamp: server.store.stamp(),
+        epoch: header.epoch,
+        conditions: vec![],
+        // Before all others.
+        mutations: vec![Mutation::Put(Bytes::from_static(b"\0"), Bytes::from_static(b"damaged"))],
+        valid_until: None,
+        bulk: false,
+    };
+    server.store.commit(&Partition::new(space, &b"c"[..]), commit).await.unwrap();
+    let server = restarted(server).await;
     web.release().await;
     assert_eq!(copied(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
 }

@@ -1,6 +1,5 @@
 //! What SMB clients do while somebody else is in the middle of something: the store is held up there.
 
-use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -14,11 +13,11 @@ use lazuli_file::native::{Action, CreateRequest, Disposition, Failure, PropertyC
 use lazuli_file::opens::{CacheKey, CacheRequest};
 use lazuli_protocol::ServiceKind;
 use lazuli_store::interposed::{Between, Interposed};
-use lazuli_store::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
+use lazuli_store::{Commit, CommitError, Partition, Store};
 use tokio::sync::mpsc::unbounded_channel;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::hold_up::start;
 use crate::native::{asks, connect, create, get, open, read};
 use crate::opens::request;
 use crate::shares::{deleted_version, keep_deleted};
@@ -26,137 +25,9 @@ use crate::support::{Server, make_file, names, write};
 
 /// Longer than anything takes that has an end.
 const LONG: Duration = Duration::from_secs(20);
-const NEVER: usize = usize::MAX;
 const READ_ONLY: u32 = 1;
 const HIDDEN: u32 = 2;
 const SPARSE: u32 = 0x200;
-
-/// Holds up what is read or committed until it is told to let it go.
-#[derive(Clone)]
-struct HoldUp(Arc<Held>);
-
-struct Held {
-    /// So many reads go through first.
-    reads: AtomicUsize,
-    /// So many commits go through first. One that is held up has not taken effect.
-    commits: AtomicUsize,
-    /// So many commits, of spaces too, are answered first. One whose answer is held up has taken effect.
-    answers: AtomicUsize,
-    /// The next space is not closed.
-    refuses: AtomicBool,
-    now: watch::Sender<Now>,
-}
-
-#[derive(Default)]
-struct Now {
-    round: usize,
-    /// What is held up in this round.
-    held: usize,
-}
-
-impl HoldUp {
-    fn new() -> Self {
-        let [reads, commits, answers] = [NEVER, NEVER, NEVER].map(AtomicUsize::new);
-        Self(Arc::new(Held { reads, commits, answers, refuses: false.into(), now: watch::Sender::default() }))
-    }
-
-    fn hold_reads(&self, after: usize) {
-        self.0.reads.store(after, Ordering::SeqCst);
-    }
-
-    fn hold_commits(&self) {
-        self.0.commits.store(0, Ordering::SeqCst);
-    }
-
-    fn hold_answers(&self, after: usize) {
-        self.0.answers.store(after, Ordering::SeqCst);
-    }
-
-    /// Refuses to close a space, once.
-    fn refuse_to_close(&self) {
-        self.0.refuses.store(true, Ordering::SeqCst);
-    }
-
-    /// Holds up nothing more than what is held up.
-    fn hold_no_more(&self) {
-        for left in [&self.0.reads, &self.0.commits, &self.0.answers] {
-            left.store(NEVER, Ordering::SeqCst);
-        }
-    }
-
-    async fn pass(&self, left: &AtomicUsize) {
-        let is_held =
-            left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err();
-        if is_held {
-            let mut round = 0;
-            self.0.now.send_modify(|now| (round, now.held) = (now.round, now.held + 1));
-            self.0.now.subscribe().wait_for(|now| now.round > round).await.unwrap();
-        }
-    }
-
-    /// Waits until so many are held up. False: nobody comes.
-    async fn holds(&self, count: usize) -> bool {
-        let mut now = self.0.now.subscribe();
-        timeout(Duration::from_secs(2), now.wait_for(|now| now.held >= count)).await.is_ok()
-    }
-
-    /// Lets go what is held up, and whatever comes.
-    fn let_go(&self) {
-        self.hold_no_more();
-        self.0.now.send_modify(|now| *now = Now { round: now.round + 1, held: 0 });
-    }
-}
-
-#[async_trait]
-impl Between for HoldUp {
-    async fn commit(
-        &self,
-        store: &dyn Store,
-        partition: &Partition,
-        commit: Commit,
-    ) -> Result<(), CommitError> {
-        self.pass(&self.0.commits).await;
-        let committed = store.commit(partition, commit).await;
-        self.pass(&self.0.answers).await;
-        committed
-    }
-
-    async fn set_space(
-        &self,
-        store: &dyn Store,
-        space: SpaceId,
-        from: Option<SpaceHeader>,
-        to: SpaceHeader,
-    ) -> Result<(), CommitError> {
-        if !to.open && self.0.refuses.swap(false, Ordering::SeqCst) {
-            return Err(CommitError::Full);
-        }
-        let set = store.set_space(space, from, to).await;
-        self.pass(&self.0.answers).await;
-        set
-    }
-
-    async fn was_read(&self) {
-        self.pass(&self.0.reads).await;
-    }
-}
-
-/// A server whose store can be held up, and whose clients wait for each other at most so long.
-async fn start(patience: Duration) -> (Server, HoldUp) {
-    thread_local! {
-        static NEXT: RefCell<Option<(HoldUp, Duration)>> = const { RefCell::new(None) };
-    }
-    let make = |parts: lazuli_testing::Parts| {
-        let (between, patience) = NEXT.take().unwrap();
-        let store = Interposed::new(parts.store, between);
-        FileService::new(Arc::new(store), parts.extents, parts.accounts).with_patience(patience)
-    };
-    let hold_up = HoldUp::new();
-    NEXT.set(Some((hold_up.clone(), patience)));
-    let server = lazuli_testing::start(ServiceKind::File, make).await;
-    server.put("/docs?restype=share", "", "").await.expect(201);
-    (server, hold_up)
-}
 
 #[tokio::test]
 async fn a_file_is_renamed_by_its_open_while_others_write_to_it() {

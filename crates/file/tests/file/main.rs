@@ -6,6 +6,7 @@ mod copies;
 mod copies_outside;
 mod handles;
 mod held_up;
+mod hold_up;
 mod interrupted;
 mod lease;
 mod native;

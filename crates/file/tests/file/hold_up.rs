@@ -1,0 +1,145 @@
+//! A store that is held up where a test wants it to be.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lazuli_file::FileService;
+use lazuli_protocol::ServiceKind;
+use lazuli_store::interposed::{Between, Interposed};
+use lazuli_store::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::support::Server;
+
+const NEVER: usize = usize::MAX;
+
+/// Holds up what is read or committed until it is told to let it go.
+#[derive(Clone)]
+pub(crate) struct HoldUp(Arc<Held>);
+
+struct Held {
+    /// So many reads go through first.
+    reads: AtomicUsize,
+    /// So many commits go through first. One that is held up has not taken effect.
+    commits: AtomicUsize,
+    /// So many commits, of spaces too, are answered first. One whose answer is held up has taken effect.
+    answers: AtomicUsize,
+    /// The next space is not closed.
+    refuses: AtomicBool,
+    now: watch::Sender<Now>,
+}
+
+#[derive(Default)]
+struct Now {
+    round: usize,
+    /// What is held up in this round.
+    held: usize,
+}
+
+impl HoldUp {
+    fn new() -> Self {
+        let [reads, commits, answers] = [NEVER, NEVER, NEVER].map(AtomicUsize::new);
+        Self(Arc::new(Held { reads, commits, answers, refuses: false.into(), now: watch::Sender::default() }))
+    }
+
+    pub(crate) fn hold_reads(&self, after: usize) {
+        self.0.reads.store(after, Ordering::SeqCst);
+    }
+
+    pub(crate) fn hold_commits(&self) {
+        self.0.commits.store(0, Ordering::SeqCst);
+    }
+
+    pub(crate) fn hold_answers(&self, after: usize) {
+        self.0.answers.store(after, Ordering::SeqCst);
+    }
+
+    /// Refuses to close a space, once.
+    pub(crate) fn refuse_to_close(&self) {
+        self.0.refuses.store(true, Ordering::SeqCst);
+    }
+
+    /// Holds up nothing more than what is held up.
+    pub(crate) fn hold_no_more(&self) {
+        for left in [&self.0.reads, &self.0.commits, &self.0.answers] {
+            left.store(NEVER, Ordering::SeqCst);
+        }
+    }
+
+    async fn pass(&self, left: &AtomicUsize) {
+        let is_held =
+            left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err();
+        if is_held {
+            let mut round = 0;
+            self.0.now.send_modify(|now| (round, now.held) = (now.round, now.held + 1));
+            self.0.now.subscribe().wait_for(|now| now.round > round).await.unwrap();
+        }
+    }
+
+    /// Waits until so many are held up. False: nobody comes.
+    pub(crate) async fn holds(&self, count: usize) -> bool {
+        let mut now = self.0.now.subscribe();
+        timeout(Duration::from_secs(2), now.wait_for(|now| now.held >= count)).await.is_ok()
+    }
+
+    /// Lets go what is held up, and whatever comes.
+    pub(crate) fn let_go(&self) {
+        self.hold_no_more();
+        self.0.now.send_modify(|now| *now = Now { round: now.round + 1, held: 0 });
+    }
+}
+
+#[async_trait]
+impl Between for HoldUp {
+    async fn commit(
+        &self,
+        store: &dyn Store,
+        partition: &Partition,
+        commit: Commit,
+    ) -> Result<(), CommitError> {
+        self.pass(&self.0.commits).await;
+        let committed = store.commit(partition, commit).await;
+        self.pass(&self.0.answers).await;
+        committed
+    }
+
+    async fn set_space(
+        &self,
+        store: &dyn Store,
+        space: SpaceId,
+        from: Option<SpaceHeader>,
+        to: SpaceHeader,
+    ) -> Result<(), CommitError> {
+        if !to.open && self.0.refuses.swap(false, Ordering::SeqCst) {
+            return Err(CommitError::Full);
+        }
+        let set = store.set_space(space, from, to).await;
+        self.pass(&self.0.answers).await;
+        set
+    }
+
+    async fn was_read(&self) {
+        self.pass(&self.0.reads).await;
+    }
+}
+
+/// A server whose store can be held up, and whose clients wait for each other at most so long.
+pub(crate) async fn start(patience: Duration) -> (Server, HoldUp) {
+    thread_local! {
+        static NEXT: RefCell<Option<(HoldUp, Duration)>> = const { RefCell::new(None) };
+    }
+    let make = |parts: lazuli_testing::Parts| {
+        let (between, patience) = NEXT.take().unwrap();
+        let store = Interposed::new(parts.store, between);
+        FileService::new(Arc::new(store), parts.extents, parts.accounts).with_patience(patience)
+    };
+    let hold_up = HoldUp::new();
+    NEXT.set(Some((hold_up.clone(), patience)));
+    let server = lazuli_testing::start(ServiceKind::File, make).await;
+    server.put("/docs?restype=share", "", "").await.expect(201);
+    (server, hold_up)
+}

@@ -1,0 +1,346 @@
+//! Delimited text: how it is laid out, where its records end, and what their fields are.
+//!
+//! A quote begins a field or is part of it. Within quotes a doubled one stands for itself and separators are text. An
+//! escape character makes the next one text, within quotes and without. Where records end in a line feed, a carriage
+//! return before it belongs to it. Records without a single byte are passed over.
+//!
+//! The reader decides at every byte with all the bytes at hand that the decision can depend on, or waits for more, so how
+//! its input is cut into pieces does not matter. It remembers where it was and looks at no byte twice.
+
+use std::borrow::Cow;
+
+/// The longest separator.
+const MAX_SEPARATOR: usize = 8;
+/// A decision depends on no more bytes than this: a separator, two quotes, or an escape and what it escapes.
+const LOOKAHEAD: usize = 8;
+
+/// How delimited text is laid out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delimited {
+    pub(crate) column_separator: String,
+    pub(crate) record_separator: String,
+    pub(crate) quote: Option<char>,
+    pub(crate) escape: Option<char>,
+    pub(crate) has_headers: bool,
+}
+
+impl Default for Delimited {
+    fn default() -> Self {
+        Self {
+            column_separator: ",".to_owned(),
+            record_separator: "\n".to_owned(),
+            quote: Some('"'),
+            escape: None,
+            has_headers: false,
+        }
+    }
+}
+
+impl Delimited {
+    /// With these separators, which are the usual ones where they are empty. `None` if one is too long.
+    pub fn separated(column: &str, record: &str) -> Option<Self> {
+        let or = |given: &str, usual: &str| if given.is_empty() { usual } else { given }.to_owned();
+        let (column_separator, record_separator) = (or(column, ","), or(record, "\n"));
+        let fits = column_separator.len().max(record_separator.len()) <= MAX_SEPARATOR;
+        fits.then(|| Self { column_separator, record_separator, ..Self::default() })
+    }
+
+    /// With this character around fields that hold separators, or none.
+    #[must_use]
+    pub fn quoted(self, quote: Option<char>) -> Self {
+        Self { quote, ..self }
+    }
+
+    /// With this character before one that is text, or none.
+    #[must_use]
+    pub fn escaped(self, escape: Option<char>) -> Self {
+        Self { escape, ..self }
+    }
+
+    /// With the names of columns in its first record, or without.
+    #[must_use]
+    pub fn with_headers(self, has_headers: bool) -> Self {
+        Self { has_headers, ..self }
+    }
+}
+
+/// Where a field lies in its record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    start: usize,
+    end: usize,
+    /// Whether it begins with a quote.
+    quoted: bool,
+    /// Whether it is not simply what stands there, or between the quotes.
+    marked: bool,
+}
+
+impl Span {
+    pub(crate) fn is_blank(self) -> bool {
+        self.start == self.end
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    FieldStart,
+    Plain,
+    Quoted,
+}
+
+/// Finds the ends of records and fields.
+#[derive(Debug)]
+pub(crate) struct DelimitedReader {
+    dialect: Delimited,
+    quote: String,
+    escape: String,
+    /// Bytes that something begins with.
+    special: [bool; 256],
+    place: Place,
+    /// How far the record has been looked at.
+    at: usize,
+    field: Span,
+    spans: Vec<Span>,
+}
+
+impl DelimitedReader {
+    pub(crate) fn new(dialect: Delimited) -> Self {
+        let text = |character: Option<char>| character.map(String::from).unwrap_or_default();
+        let (quote, escape) = (text(dialect.quote), text(dialect.escape));
+        let mut special = [false; 256];
+        for mark in [&dialect.column_separator, &dialect.record_separator, &quote, &escape] {
+            if let Some(first) = mark.bytes().next() {
+                special[usize::from(first)] = true;
+            }
+        }
+        let (place, field) = (Place::FieldStart, Span::default());
+        Self { dialect, quote, escape, special, place, at: 0, field, spans: vec![] }
+    }
+
+    pub(crate) fn dialect(&self) -> &Delimited {
+        &self.dialect
+    }
+
+    /// The fields of the record that was found last.
+    pub(crate) fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// How long the record is at least that is being looked for.
+    pub(crate) fn looked_at(&self) -> usize {
+        self.at
+    }
+
+    /// How long the record is, its separator included, that `buffer` begins with; `None` if more is needed to tell, or
+    /// there is none. `buffer` begins where it did before until a record is found, which the caller then takes away.
+    pub(crate) fn next(&mut self, buffer: &[u8], last: bool) -> Option<usize> {
+        if self.at == 0 {
+            self.spans.clear();
+            self.place = Place::FieldStart;
+            self.field = Span::default();
+        }
+        loop {
+            if self.place != Place::FieldStart {
+                let plain = buffer[self.at..].iter().position(|byte| self.special[usize::from(*byte)]);
+                self.at = plain.map_or(buffer.len(), |plain| self.at + plain);
+            }
+            let rest = &buffer[self.at..];
+            if rest.is_empty() && last {
+                return self.end_of_input();
+            }
+            if rest.is_empty() || (!last && rest.len() < LOOKAHEAD) {
+                return None;
+            }
+            if self.is_end_of_record(rest) {
+                self.end_field(buffer, self.dialect.record_separator == "\n");
+                let length = self.at + self.dialect.record_separator.len();
+                self.at = 0;
+                return Some(length);
+            }
+            self.pass(buffer);
+        }
+    }
+
+    fn is_end_of_record(&self, rest: &[u8]) -> bool {
+        self.place != Place::Quoted && rest.starts_with(self.dialect.record_separator.as_bytes())
+    }
+
+    fn end_of_input(&mut self) -> Option<usize> {
+        let length = self.at;
+        if length == 0 {
+            return None;
+        }
+        self.field.end = length;
+        self.spans.push(self.field);
+        self.at = 0;
+        Some(length)
+    }
+
+    fn end_field(&mut self, buffer: &[u8], strip: bool) {
+        let strip = strip && self.at > self.field.start && buffer.get(self.at - 1) == Some(&b'\r');
+        self.field.end = self.at - usize::from(strip);
+        self.spans.push(self.field);
+    }
+
+    /// Goes past what stands next, which does not end the record.
+    fn pass(&mut self, buffer: &[u8]) {
+        let rest = &buffer[self.at..];
+        let (quote, escape) = (self.quote.as_bytes(), self.escape.as_bytes());
+        let is_quote = !quote.is_empty() && rest.starts_with(quote);
+        let is_escape = !escape.is_empty() && escape != quote && rest.starts_with(escape);
+        match self.place {
+            Place::FieldStart if is_quote => {
+                self.field.quoted = true;
+                self.place = Place::Quoted;
+                self.at += quote.len();
+            }
+            Place::Quoted if is_quote && rest[quote.len()..].starts_with(quote) => {
+                self.field.marked = true;
+                self.at += 2 * quote.len();
+            }
+            Place::Quoted if is_quote => {
+                self.place = Place::Plain;
+                self.at += quote.len();
+            }
+            _ if is_escape => {
+                self.field.marked = true;
+                self.at = (self.at + escape.len() + 1).min(buffer.len());
+                if self.place == Place::FieldStart {
+                    self.place = Place::Plain;
+                }
+            }
+            Place::Quoted => self.at += 1,
+            Place::FieldStart | Place::Plain
+                if rest.starts_with(self.dialect.column_separator.as_bytes()) =>
+            {
+                self.end_field(buffer, false);
+                self.at += self.dialect.column_separator.len();
+                self.field = Span { start: self.at, ..Span::default() };
+                self.place = Place::FieldStart;
+            }
+            Place::FieldStart => self.place = Place::Plain,
+            Place::Plain => self.at += 1,
+        }
+    }
+}
+
+/// The fields of a record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields<'a> {
+    pub(crate) record: &'a str,
+    pub(crate) spans: &'a [Span],
+    pub(crate) dialect: &'a Delimited,
+    /// What the columns are called.
+    pub(crate) header: Option<&'a [String]>,
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// A field, counted from zero.
+    pub(crate) fn get(&self, index: usize) -> Option<Cow<'a, str>> {
+        let span = self.spans.get(index)?;
+        let raw = self.record.get(span.start..span.end)?;
+        if !span.quoted && !span.marked {
+            return Some(Cow::Borrowed(raw));
+        }
+        let inner = self.dialect.quote.filter(|_| span.quoted && !span.marked).and_then(|quote| {
+            let inner = raw.strip_prefix(quote)?.strip_suffix(quote)?;
+            (!inner.contains(quote)).then_some(inner)
+        });
+        Some(inner.map_or_else(|| Cow::Owned(self.unmarked(raw, span.quoted)), Cow::Borrowed))
+    }
+
+    /// What a field means that has quotes or escapes in it.
+    fn unmarked(&self, raw: &str, quoted: bool) -> String {
+        let (quote, escape) =
+            (self.dialect.quote, self.dialect.escape.filter(|_| self.dialect.escape != self.dialect.quote));
+        let mut text = String::with_capacity(raw.len());
+        let mut characters = raw.chars().peekable();
+        let mut within = quoted;
+        if quoted {
+            characters.next();
+        }
+        while let Some(character) = characters.next() {
+            if Some(character) == escape {
+                text.extend(characters.next());
+            } else if within && Some(character) == quote {
+                if characters.next_if_eq(&character).is_some() {
+                    text.push(character);
+                } else {
+                    within = false;
+                }
+            } else {
+                text.push(character);
+            }
+        }
+        text
+    }
+
+    /// What a column is called.
+    pub(crate) fn name(&self, index: usize) -> Option<&'a str> {
+        self.header?.get(index).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The records of a text, fed in pieces of that size.
+    fn read(dialect: &Delimited, text: &str, piece: usize) -> Vec<Vec<String>> {
+        let mut reader = DelimitedReader::new(dialect.clone());
+        let (mut buffer, mut records) = (vec![], vec![]);
+        let pieces: Vec<&[u8]> = text.as_bytes().chunks(piece).collect();
+        for at in 0..=pieces.len() {
+            buffer.extend_from_slice(pieces.get(at).copied().unwrap_or_default());
+            while let Some(length) = reader.next(&buffer, at == pieces.len()) {
+                let record = std::str::from_utf8(&buffer[..length]).unwrap();
+                let fields = Fields { record, spans: reader.spans(), dialect, header: None };
+                records.push((0..fields.len()).map(|at| fields.get(at).unwrap().into_owned()).collect());
+                buffer.drain(..length);
+            }
+        }
+        assert!(buffer.is_empty());
+        records
+    }
+
+    #[test]
+    fn records_are_split_into_fields() {
+        let usual = Delimited::default();
+        let tabs = Delimited::separated("\t", "\r\n").unwrap().quoted(None);
+        let escaped = Delimited::separated("::", "!").unwrap().quoted(Some('\'')).escaped(Some('\\'));
+        let rows: [(&Delimited, &str, &[&[&str]]); 16] = [
+            (&usual, "", &[]),
+            (&usual, "a", &[&["a"]]),
+            (&usual, "a,b\nc,d\n", &[&["a", "b"], &["c", "d"]]),
+            (&usual, "a,b\r\nc\r\n", &[&["a", "b"], &["c"]]),
+            (&usual, ",\n,,\n", &[&["", ""], &["", "", ""]]),
+            (&usual, "\"a,b\",\"c\nd\"\n", &[&["a,b", "c\nd"]]),
+            (&usual, "\"say \"\"hi\"\"\",\"\"\n", &[&["say \"hi\"", ""]]),
+            (&usual, "a\"b,\"c\"d\n", &[&["a\"b", "cd"]]),
+            (&usual, "\"open\n", &[&["open\n"]]),
+            (&usual, "\"a\"\r\n", &[&["a"]]),
+            (&usual, "ä,\u{1f600}\n", &[&["ä", "\u{1f600}"]]),
+            (&tabs, "a\tb\r\n\"c\nd\t\r", &[&["a", "b"], &["\"c\nd", "\r"]]),
+            (&escaped, "a::b!c", &[&["a", "b"], &["c"]]),
+            (&escaped, "'a!::b'::c\\!d!", &[&["a!::b", "c!d"]]),
+            (&escaped, "'it\\'s'::'it''s'!", &[&["it's", "it's"]]),
+            (&escaped, "a:b::\\", &[&["a:b", ""]]),
+        ];
+        for (dialect, text, expected) in rows {
+            for piece in [1, 2, 3, 7, 1000] {
+                assert_eq!(read(dialect, text, piece), expected, "{text:?} in pieces of {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn separators_have_a_length() {
+        assert!(Delimited::separated("", "").is_some_and(|dialect| dialect == Delimited::default()));
+        assert!(Delimited::separated("123456789", "\n").is_none());
+        assert!(Delimited::separated(",", "123456789").is_none());
+    }
+}

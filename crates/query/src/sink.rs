@@ -1,0 +1,186 @@
+//! What a statement makes of rows: the other half of a [`Scan`](crate::Scan), behind the readers.
+
+use time::OffsetDateTime;
+
+use crate::aggregate::Accumulator;
+use crate::delimited::Fields;
+use crate::evaluate::{Context, Fuel};
+use crate::report::Failure;
+use crate::row::Row;
+use crate::statement::Query;
+use crate::syntax::Projection;
+use crate::value::Value;
+use crate::write::Writer;
+
+pub(crate) struct Sink {
+    pub(crate) query: Query,
+    writer: Writer,
+    now: OffsetDateTime,
+    accumulators: Vec<Accumulator>,
+    /// Rows written so far.
+    rows: u64,
+    has_header: bool,
+    /// The bytes of the batch that `sys.split` is at.
+    batch: u64,
+    pub(crate) output: Vec<u8>,
+}
+
+impl Sink {
+    pub(crate) fn new(query: Query, writer: Writer, now: OffsetDateTime) -> Self {
+        let accumulators = match &query.select.projection {
+            Projection::Aggregates(aggregates) => aggregates.iter().map(|_| Accumulator::default()).collect(),
+            _ => vec![],
+        };
+        Self { query, writer, now, accumulators, rows: 0, has_header: false, batch: 0, output: vec![] }
+    }
+
+    /// Whether no row can change the result any more.
+    pub(crate) fn is_full(&self) -> bool {
+        let is_aggregate = matches!(self.query.select.projection, Projection::Aggregates(_));
+        self.query.select.limit.is_some_and(|limit| self.rows >= limit && (!is_aggregate || limit == 0))
+    }
+
+    /// Takes a row. One that fails leaves nothing behind.
+    pub(crate) fn take(&mut self, row: Row<'_>, fuel: &Fuel) -> Result<(), Failure> {
+        let context = Context { row, now: self.now, fuel };
+        if let Some(predicate) = &self.query.select.predicate
+            && context.truth(predicate)? != Some(true)
+        {
+            return Ok(());
+        }
+        match &self.query.select.projection {
+            Projection::Split(_) => Ok(()),
+            Projection::Aggregates(aggregates) => {
+                let value = |aggregate| context.value(aggregate);
+                let values: Result<Vec<_>, Failure> = aggregates
+                    .iter()
+                    .map(|(aggregate, _)| aggregate.of.as_ref().map(value).transpose())
+                    .collect();
+                for ((value, accumulator), (aggregate, _)) in
+                    values?.into_iter().zip(&mut self.accumulators).zip(aggregates)
+                {
+                    match value {
+                        Some(value) => accumulator.add(aggregate.kind, value)?,
+                        None => accumulator.count(),
+                    }
+                }
+                Ok(())
+            }
+            Projection::All | Projection::Columns(_) => {
+                self.write_header(Some(row));
+                let begin = self.output.len();
+                let written = self.write_row(row, &context);
+                match written {
+                    Ok(()) => self.rows += 1,
+                    Err(_) => self.output.truncate(begin),
+                }
+                written
+            }
+        }
+    }
+
+    fn write_row<'a>(&mut self, row: Row<'a>, context: &Context<'a>) -> Result<(), Failure> {
+        let Self { query, writer, output, now, .. } = self;
+        let context = Context { row, now: *now, fuel: context.fuel };
+        writer.begin_row(output);
+        let mut field = |name: Option<&str>, value: Value<'_>| {
+            let before = output.len();
+            writer.field(output, name, value);
+            context.fuel.spend(1 + output.len() - before)
+        };
+        match &query.select.projection {
+            Projection::Columns(columns) => {
+                for column in columns {
+                    field(column.name.as_deref(), context.value(&column.expression)?)?;
+                }
+            }
+            _ => row.for_each_field(&mut field)?,
+        }
+        writer.end_row(output);
+        context.fuel.spend(1)
+    }
+
+    /// Writes the names of columns before the first row, if they are asked for.
+    fn write_header(&mut self, row: Option<Row<'_>>) {
+        if self.has_header || !self.writer.has_headers() {
+            return;
+        }
+        self.has_header = true;
+        let mut names: Vec<Option<String>> = vec![];
+        match (&self.query.select.projection, row) {
+            (Projection::Columns(columns), _) => {
+                names.extend(columns.iter().map(|column| column.name.clone()));
+            }
+            (Projection::Aggregates(aggregates), _) => {
+                names.extend(aggregates.iter().map(|(_, name)| name.clone()));
+            }
+            (_, Some(Row::Delimited(Fields { header: Some(header), .. }))) => {
+                names.extend(header.iter().cloned().map(Some));
+            }
+            (_, Some(row)) => {
+                // Names alone cost nothing that could fail.
+                let _ = row.for_each_field(|name, _| {
+                    names.push(name.map(str::to_owned));
+                    Ok(())
+                });
+            }
+            (_, None) => return,
+        }
+        self.writer.begin_row(&mut self.output);
+        for (index, name) in names.into_iter().enumerate() {
+            let name = name.unwrap_or_else(|| format!("_{}", index + 1));
+            self.writer.field(&mut self.output, None, Value::Text(name.into()));
+        }
+        self.writer.end_row(&mut self.output);
+    }
+
+    /// The size of batches, if that is what is asked for.
+    pub(crate) fn split(&self) -> Option<u64> {
+        match self.query.select.projection {
+            Projection::Split(size) => Some(size),
+            _ => None,
+        }
+    }
+
+    /// Takes so many bytes, which a record ends with, into the batch.
+    pub(crate) fn take_into_batch(&mut self, bytes: u64, size: u64) {
+        self.batch += bytes;
+        if self.batch >= size {
+            self.write_batch();
+        }
+    }
+
+    fn write_batch(&mut self) {
+        let batch = i64::try_from(std::mem::take(&mut self.batch)).unwrap_or(i64::MAX);
+        self.write_values([(None, Value::Int(batch))]);
+    }
+
+    fn write_values<'a>(&mut self, values: impl IntoIterator<Item = (Option<&'a str>, Value<'a>)>) {
+        self.writer.begin_row(&mut self.output);
+        for (name, value) in values {
+            self.writer.field(&mut self.output, name, value);
+        }
+        self.writer.end_row(&mut self.output);
+        self.rows += 1;
+    }
+
+    /// There are no more rows.
+    pub(crate) fn end(&mut self) {
+        if self.split().is_some() {
+            if self.batch > 0 {
+                self.write_batch();
+            }
+            return;
+        }
+        self.write_header(None);
+        let accumulators = std::mem::take(&mut self.accumulators);
+        if let (Projection::Aggregates(aggregates), false) = (&self.query.select.projection, self.is_full()) {
+            let aggregates = aggregates.clone();
+            let results = accumulators.into_iter().zip(&aggregates);
+            let results = results.map(|(accumulator, (aggregate, name))| {
+                (name.as_deref(), accumulator.result(aggregate.kind))
+            });
+            self.write_values(results);
+        }
+    }
+}

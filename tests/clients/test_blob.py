@@ -29,6 +29,8 @@ from azure.storage.blob import (
     ContainerClient,
     ContainerSasPermissions,
     ContentSettings,
+    DelimitedJsonDialect,
+    DelimitedTextDialect,
     PublicAccess,
     ResourceTypes,
     StandardBlobTier,
@@ -481,3 +483,28 @@ def test_public_containers_are_read_by_anybody(container, server):
     assert [b.name for b in anybody.list_blobs()] == ["b"]
     assert anybody.download_blob("b").readall() == b"public"
     refused(401, "NoAuthenticationInformation", anybody.upload_blob, "c", b"x")
+
+
+def test_contents_are_queried(container):
+    blob = container.get_blob_client("stock.csv")
+    blob.upload_blob(b"name,price\r\nmouse,12.5\r\nkeyboard\r\nscreen,80\r\n")
+    errors = []
+    reader = blob.query_blob(
+        "SELECT name, price FROM BlobStorage WHERE price > 20",
+        blob_format=DelimitedTextDialect(has_header=True),
+        output_format=DelimitedJsonDialect(),
+        on_error=errors.append,
+    )
+    assert reader.readall() == b'{"name":"screen","price":"80"}\n'
+    assert [(error.error, error.is_fatal, error.position) for error in errors] == [("InvalidColumnOrdinal", False, 24)]
+    assert blob.query_blob("SELECT COUNT(*) FROM BlobStorage").readall() == b"4\n"
+    refused(400, "InvalidInput", blob.query_blob, "SELECT everything")
+
+
+def test_queries_of_large_blobs_stream(container):
+    blob = container.get_blob_client("large.csv")
+    line = b"100,200,300,400\n150,250,350,450\n"
+    blob.upload_blob(line * (9 * MIB // len(line)))
+    reader = blob.query_blob("SELECT _2 FROM BlobStorage WHERE _1 > 120")
+    assert reader.readall() == b"250\n" * (9 * MIB // len(line))
+    assert len(reader) == 9 * MIB

@@ -32,6 +32,11 @@ pub fn tags(data: &[u8]) {
     }
 }
 
+/// The body of a Query Blob Contents.
+pub fn query_request(data: &[u8]) {
+    let _ = crate::query::parse(data);
+}
+
 /// Conditions on tags, and queries for them.
 pub fn tag_query(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
@@ -103,6 +108,21 @@ mod tests {
         let pieces: [&[u8]; 8] =
             [b"a = 'b'", b" AND ", b" OR ", b"(", b")", b"\"a b\" <= ''", b"@container", b"<>"];
         throw(super::tag_query, &pieces);
+    }
+
+    #[test]
+    fn no_query_request_makes_the_parser_panic() {
+        throw(
+            super::query_request,
+            &[
+                b"<QueryRequest><QueryType>SQL</QueryType><Expression>",
+                b"</Expression>",
+                b"<InputSerialization><Format><Type>json</Type>",
+                b"<DelimitedTextConfiguration><FieldQuote>x</FieldQuote></DelimitedTextConfiguration>",
+                b"</Format></InputSerialization>",
+                b"</QueryRequest>",
+            ],
+        );
     }
 
     #[test]

@@ -37,6 +37,7 @@ mod properties;
 mod protection;
 mod put;
 mod put_from_url;
+mod query;
 mod record;
 mod reply;
 mod retention;
@@ -169,6 +170,7 @@ impl Service for BlobService {
             Operation::IncrementalCopyBlob => self.incremental_copy_blob(request).await,
             Operation::AbortCopyBlob => self.abort_copy_blob(request).await,
             Operation::PutBlobFromUrl => self.put_blob_from_url(request).await,
+            Operation::QueryBlobContents => self.query_blob_contents(request).await,
             Operation::GetBlobTags => self.get_blob_tags(request).await,
             Operation::SetBlobTags => self.set_blob_tags(request).await,
             Operation::FindBlobsByTags => self.find_blobs_by_tags(request).await,

@@ -38,11 +38,11 @@ impl Default for Delimited {
 
 impl Delimited {
     /// With these separators, which are the usual ones where they are empty. `None` if one is too long.
-    pub fn separated(column: &str, record: &str) -> Option<Self> {
+    pub fn separated_by(self, column: &str, record: &str) -> Option<Self> {
         let or = |given: &str, usual: &str| if given.is_empty() { usual } else { given }.to_owned();
         let (column_separator, record_separator) = (or(column, ","), or(record, "\n"));
         let fits = column_separator.len().max(record_separator.len()) <= MAX_SEPARATOR;
-        fits.then(|| Self { column_separator, record_separator, ..Self::default() })
+        fits.then(|| Self { column_separator, record_separator, ..self })
     }
 
     /// With this character around fields that hold separators, or none.
@@ -310,8 +310,9 @@ mod tests {
     #[test]
     fn records_are_split_into_fields() {
         let usual = Delimited::default();
-        let tabs = Delimited::separated("\t", "\r\n").unwrap().quoted(None);
-        let escaped = Delimited::separated("::", "!").unwrap().quoted(Some('\'')).escaped(Some('\\'));
+        let tabs = Delimited::default().separated_by("\t", "\r\n").unwrap().quoted(None);
+        let escaped =
+            Delimited::default().separated_by("::", "!").unwrap().quoted(Some('\'')).escaped(Some('\\'));
         let rows: [(&Delimited, &str, &[&[&str]]); 16] = [
             (&usual, "", &[]),
             (&usual, "a", &[&["a"]]),
@@ -339,8 +340,10 @@ mod tests {
 
     #[test]
     fn separators_have_a_length() {
-        assert!(Delimited::separated("", "").is_some_and(|dialect| dialect == Delimited::default()));
-        assert!(Delimited::separated("123456789", "\n").is_none());
-        assert!(Delimited::separated(",", "123456789").is_none());
+        assert!(
+            Delimited::default().separated_by("", "").is_some_and(|dialect| dialect == Delimited::default())
+        );
+        assert!(Delimited::default().separated_by("123456789", "\n").is_none());
+        assert!(Delimited::default().separated_by(",", "123456789").is_none());
     }
 }

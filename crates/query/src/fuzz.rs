@@ -21,7 +21,8 @@ pub fn statement(data: &[u8]) {
 /// The bytes of a blob, for readers of all formats. The first byte says in what pieces they come.
 pub fn blob(data: &[u8]) {
     let Some((piece, blob)) = data.split_first() else { return };
-    let odd = Delimited::separated("::", "!").map(|odd| odd.quoted(Some('\'')).escaped(Some('\\')));
+    let odd =
+        Delimited::default().separated_by("::", "!").map(|odd| odd.quoted(Some('\'')).escaped(Some('\\')));
     let json = Format::Json { record_separator: "--".to_owned() };
     for input in [Format::default(), Format::Delimited(odd.unwrap_or_default()), json.clone()] {
         for output in [Format::default(), json.clone()] {

@@ -135,8 +135,9 @@ mod tests {
     #[test]
     fn fields_are_quoted_where_they_have_to_be() {
         let usual = Delimited::default();
-        let other = Delimited::separated(";", ".").unwrap().quoted(Some('\'')).escaped(Some('\\'));
-        let bare = Delimited::separated(";", ".").unwrap().quoted(None).escaped(Some('\\'));
+        let other =
+            Delimited::default().separated_by(";", ".").unwrap().quoted(Some('\'')).escaped(Some('\\'));
+        let bare = Delimited::default().separated_by(";", ".").unwrap().quoted(None).escaped(Some('\\'));
         for (dialect, text, expected) in [
             (&usual, "", ""),
             (&usual, "plain text", "plain text"),

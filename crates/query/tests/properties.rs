@@ -44,8 +44,8 @@ fn blob() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn formats() -> impl Strategy<Value = Format> {
-    let odd = Delimited::separated("::", "!").unwrap().quoted(Some('\'')).escaped(Some('\\'));
-    let bare = Delimited::separated("é", "\r\n").unwrap().quoted(None);
+    let odd = Delimited::default().separated_by("::", "!").unwrap().quoted(Some('\'')).escaped(Some('\\'));
+    let bare = Delimited::default().separated_by("é", "\r\n").unwrap().quoted(None);
     prop::sample::select(vec![
         csv(),
         with_headers(),
@@ -83,7 +83,7 @@ proptest! {
         let rows: Vec<_> = rows.into_iter().filter(|row| row.len() > 1 || !row[0].is_empty()).collect();
         let records: Vec<String> = rows.iter().map(|row| serde_json::to_string(row).unwrap()).collect();
         let blob = format!("[{}]", records.join(","));
-        let dialect = Delimited::separated("::", "!").unwrap().quoted(Some('\'')).escaped(escaped.then_some('\\'));
+        let dialect = Delimited::default().separated_by("::", "!").unwrap().quoted(Some('\'')).escaped(escaped.then_some('\\'));
         for dialect in [Delimited::default(), dialect] {
             let format = Format::Delimited(dialect);
             let all = "SELECT * FROM BlobStorage";

@@ -173,9 +173,10 @@ fn formats_become_each_other() {
         &[(all, "a,b\n1,2\n"), ("SELECT _2, b AS c FROM BlobStorage", "_1,c\n2,2\n")],
     );
     check(named, named, "a,b\n", &[("SELECT a FROM BlobStorage", "a\n")]);
-    let dots = Format::Delimited(Delimited::separated(".", "!").unwrap().quoted(None));
-    let dots_named =
-        Format::Delimited(Delimited::separated(".", "!").unwrap().quoted(None).with_headers(true));
+    let dots = Format::Delimited(Delimited::default().separated_by(".", "!").unwrap().quoted(None));
+    let dots_named = Format::Delimited(
+        Delimited::default().separated_by(".", "!").unwrap().quoted(None).with_headers(true),
+    );
     check(&dots_named, &dots, "100.200!150.250!180.280!", &[("select _1 from BlobStorage", "150!180!")]);
 }
 

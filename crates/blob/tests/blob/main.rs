@@ -23,6 +23,7 @@ mod page;
 mod properties;
 mod put;
 mod put_from_url;
+mod query;
 mod race;
 mod rename;
 mod retention;

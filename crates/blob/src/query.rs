@@ -1,0 +1,86 @@
+//! Query Blob Contents.
+//!
+//! The language, the formats and the form of the reply are those of [`lazuli_query`]; here is what makes it an operation
+//! on a blob. As with Get Blob, one state of the blob is read to its end whatever happens to it meanwhile, and nothing is
+//! read that the client does not wait for.
+
+mod document;
+
+use futures_util::stream;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use lazuli_protocol::request::{Body, BodyError};
+use lazuli_protocol::{ErrorCode, Refusal, Request, Response};
+use lazuli_query::{Answer, Next, Query};
+use time::OffsetDateTime;
+
+use crate::record::Kind;
+use crate::sealed::PlainReader;
+use crate::target::Found;
+use crate::{BlobService, reply};
+use document::QueryRequest;
+
+pub(crate) use document::parse;
+
+/// The longest document that asks for something: an expression has at most half of that.
+const MAX_DOCUMENT: usize = 512 << 10;
+
+impl BlobService {
+    /// Query Blob Contents.
+    pub(crate) async fn query_blob_contents(&self, mut request: Request) -> Result<Response, Refusal> {
+        let document = self.receive_document(&mut request, MAX_DOCUMENT).await?;
+        let QueryRequest { expression, input, output } = parse(&document.bytes)?;
+        let query = Query::parse(&expression, &input).map_err(|malformed| {
+            Refusal::new(ErrorCode::InvalidInput)
+                .message(malformed.to_string())
+                .detail("Reason", malformed.reason)
+        })?;
+        let found = self.find_to_read_of(&request, |kind| matches!(kind, Kind::Block)).await?;
+        let Found { blob, is_current, held, now } = found;
+        if blob.tier.is_archived(now) {
+            return Err(ErrorCode::BlobArchived.into());
+        }
+        let seal = self.unseal(&request, &blob)?;
+        let mut response = Response::empty(StatusCode::OK);
+        let headers = &mut response.headers;
+        reply::properties(headers, &blob, is_current, request.version, now);
+        // What these say is true of the blob, not of the reply.
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("avro/binary"));
+        headers.remove(CONTENT_ENCODING);
+        let md5 = blob.headers.content_md5.as_ref().map(reply::md5_text);
+        reply::put_optional(headers, "x-ms-blob-content-md5", md5);
+        let length = blob.content.len();
+        let reader = self.plain(&blob, seal.as_ref(), 0..length, held).await?;
+        let moment = OffsetDateTime::from_unix_timestamp_nanos(now.unix_nanos());
+        let moment = moment.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        let mut sync = [0; 16];
+        getrandom::fill(&mut sync).map_err(|_| ErrorCode::InternalError)?;
+        response.body = body(Answer::new(query, (input, output), length, moment, sync), reader);
+        Ok(response)
+    }
+}
+
+/// Reads the blob as the reply is sent.
+fn body(answer: Answer, reader: PlainReader) -> Body {
+    let frames = stream::unfold(Some((answer, reader)), |state| async {
+        let (mut answer, mut reader) = state?;
+        loop {
+            match answer.step() {
+                Next::Send(bytes) => return Some((Ok(Frame::data(bytes)), Some((answer, reader)))),
+                Next::Done => return None,
+                Next::Pause => tokio::task::yield_now().await,
+                Next::Feed => match reader.next().await {
+                    Ok(Some(bytes)) => answer.feed(bytes),
+                    Ok(None) => answer.finish(),
+                    Err(error) => {
+                        tracing::error!(%error, "content cannot be read");
+                        return Some((Err(BodyError::from(error)), None));
+                    }
+                },
+            }
+        }
+    });
+    Box::pin(StreamBody::new(frames))
+}

@@ -8,6 +8,9 @@
 //! its input is cut into pieces does not matter. It remembers where it was and looks at no byte twice.
 
 use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::scan::MAX_RECORD;
 
 /// The longest separator.
 const MAX_SEPARATOR: usize = 8;
@@ -64,11 +67,11 @@ impl Delimited {
     }
 }
 
-/// Where a field lies in its record.
+/// Where a field lies in its record, which is not longer than [`MAX_RECORD`] by more than a few bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
-    start: usize,
-    end: usize,
+    start: u32,
+    end: u32,
     /// Whether it begins with a quote.
     quoted: bool,
     /// Whether it is not simply what stands there, or between the quotes.
@@ -76,6 +79,14 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    fn from(start: usize) -> Self {
+        Self { start: start as u32, ..Self::default() }
+    }
+
+    fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
     pub(crate) fn is_blank(self) -> bool {
         self.start == self.end
     }
@@ -139,7 +150,8 @@ impl DelimitedReader {
             self.place = Place::FieldStart;
             self.field = Span::default();
         }
-        loop {
+        // What is longer is no record; looking at all of it would fill the memory with fields.
+        while self.at <= MAX_RECORD {
             if self.place != Place::FieldStart {
                 let plain = buffer[self.at..].iter().position(|byte| self.special[usize::from(*byte)]);
                 self.at = plain.map_or(buffer.len(), |plain| self.at + plain);
@@ -159,6 +171,7 @@ impl DelimitedReader {
             }
             self.pass(buffer);
         }
+        None
     }
 
     fn is_end_of_record(&self, rest: &[u8]) -> bool {
@@ -170,15 +183,15 @@ impl DelimitedReader {
         if length == 0 {
             return None;
         }
-        self.field.end = length;
+        self.field.end = length as u32;
         self.spans.push(self.field);
         self.at = 0;
         Some(length)
     }
 
     fn end_field(&mut self, buffer: &[u8], strip: bool) {
-        let strip = strip && self.at > self.field.start && buffer.get(self.at - 1) == Some(&b'\r');
-        self.field.end = self.at - usize::from(strip);
+        let strip = strip && self.at > self.field.start as usize && buffer.get(self.at - 1) == Some(&b'\r');
+        self.field.end = (self.at - usize::from(strip)) as u32;
         self.spans.push(self.field);
     }
 
@@ -215,7 +228,7 @@ impl DelimitedReader {
             {
                 self.end_field(buffer, false);
                 self.at += self.dialect.column_separator.len();
-                self.field = Span { start: self.at, ..Span::default() };
+                self.field = Span::from(self.at);
                 self.place = Place::FieldStart;
             }
             Place::FieldStart => self.place = Place::Plain,
@@ -242,7 +255,7 @@ impl<'a> Fields<'a> {
     /// A field, counted from zero.
     pub(crate) fn get(&self, index: usize) -> Option<Cow<'a, str>> {
         let span = self.spans.get(index)?;
-        let raw = self.record.get(span.start..span.end)?;
+        let raw = self.record.get(span.range())?;
         if !span.quoted && !span.marked {
             return Some(Cow::Borrowed(raw));
         }

@@ -51,7 +51,7 @@ impl<'a> Context<'a> {
         self.fuel.spend(1)?;
         Ok(match expression {
             Expression::Literal(literal) => literal.into(),
-            Expression::Column(column) => self.row.field(column)?,
+            Expression::Column(column) => self.row.field(column, self.fuel)?,
             Expression::All(parts) => from_truth(self.all(parts, false)?),
             Expression::Any(parts) => from_truth(self.all(parts, true)?),
             Expression::Not(inner) => from_truth(self.truth(inner)?.map(|truth| !truth)),
@@ -82,7 +82,7 @@ impl<'a> Context<'a> {
             Expression::In(value, list) => from_truth(self.is_in(&self.value(value)?, list)?),
             Expression::Like(value, pattern, escape) => {
                 let (value, pattern) = (self.value(value)?, self.value(pattern)?);
-                match (value.into_text(), pattern.into_text()) {
+                match (text_of(value, self.fuel)?, text_of(pattern, self.fuel)?) {
                     (Some(value), Some(pattern)) => {
                         Value::Boolean(is_like(&value, &pattern, *escape, self.fuel)?)
                     }
@@ -97,9 +97,9 @@ impl<'a> Context<'a> {
                 })
             }
             Expression::Cast(value, to) => {
-                let value = self.value(value)?;
+                let value = self.value(value)?.cast(*to)?;
                 self.fuel.spend(value.weight())?;
-                value.cast(*to)?
+                value
             }
             Expression::Call(function, arguments) => call(self, *function, arguments)?,
         })
@@ -208,8 +208,9 @@ fn reckon(left: Number, operator: Arithmetic, right: Number) -> Result<Number, F
     if result.is_finite() { Ok(Number::Float(result)) } else { Err(Failure::ArithmeticOverflow) }
 }
 
-/// Text of a value that takes so much to look at.
+/// The text of a value, which is paid for.
 pub(crate) fn text_of<'a>(value: Value<'a>, fuel: &Fuel) -> Result<Option<Cow<'a, str>>, Failure> {
-    fuel.spend(value.weight())?;
-    Ok(value.into_text())
+    let text = value.into_text();
+    fuel.spend(text.as_ref().map_or(0, |text| text.len() / 4))?;
+    Ok(text)
 }

@@ -44,6 +44,11 @@ impl ValueReader {
         Self { separator, at: 0, value: None, in_text: false, in_array: false }
     }
 
+    /// Where the value begins that is being looked at.
+    pub(crate) fn begun_at(&self) -> Option<usize> {
+        self.value.map(|(start, _)| start)
+    }
+
     /// How long the value is at least that is being looked at.
     pub(crate) fn looked_at(&self) -> usize {
         self.value.map_or(0, |(start, _)| self.at - start)

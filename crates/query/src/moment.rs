@@ -168,7 +168,8 @@ pub(crate) fn difference(part: Part, from: OffsetDateTime, to: OffsetDateTime) -
     if let Some(seconds) = part.seconds() {
         return (to - from).whole_seconds() / seconds;
     }
-    let to = to.to_offset(from.offset());
+    // At the very end of the calendar there may be no such time.
+    let to = to.checked_to_offset(from.offset()).unwrap_or(to);
     let months = |moment: OffsetDateTime| i64::from(moment.year()) * 12 + i64::from(u8::from(moment.month()));
     let within = |moment: OffsetDateTime| (moment.day(), moment.time());
     let mut elapsed = months(to) - months(from);
@@ -310,6 +311,8 @@ mod tests {
             (Part::Year, "2010-06T", "2011-05T", 0),
             (Part::Year, "2011-05T", "2009-05T", -2),
             (Part::Month, "2010-03-15T", "2010-02-16T", 0),
+            (Part::Year, "0000-01-01T00:00+12:00", "9999-12-31T23:59:59-12:00", 9999),
+            (Part::Second, "9999-12-31T23:59:59-12:00", "9999-12-31T23:59:59+12:00", -86_400),
         ] {
             assert_eq!(difference(part, at(from), at(to)), expected, "{from} {to}");
         }

@@ -1,6 +1,7 @@
 //! A row: what a statement sees of a record.
 
 use crate::delimited::Fields;
+use crate::evaluate::Fuel;
 use crate::report::Failure;
 use crate::syntax::{Column, TableStep};
 use crate::tree::Tree;
@@ -18,19 +19,24 @@ pub(crate) enum Row<'a> {
 
 impl<'a> Row<'a> {
     /// The field that a column refers to.
-    pub(crate) fn field(&self, column: &Column) -> Result<Value<'a>, Failure> {
-        match self {
+    pub(crate) fn field(&self, column: &Column, fuel: &Fuel) -> Result<Value<'a>, Failure> {
+        let value = match self {
             Self::Delimited(fields) => {
                 let index = column.ordinal.and_then(|ordinal| ordinal.checked_sub(1));
                 let field = index.and_then(|index| fields.get(index));
-                field.map(Value::Text).ok_or(Failure::InvalidColumnOrdinal)
+                field.map(Value::Text).ok_or(Failure::InvalidColumnOrdinal)?
             }
             Self::Json { tree, .. } => {
-                let tree: &'a Tree<'a> = tree;
-                let found = column.steps.iter().try_fold(tree, |tree, step| tree.step(step));
-                Ok(found.map_or(Value::Missing, Value::from))
+                let mut found: Option<&'a Tree<'a>> = Some(tree);
+                for step in &column.steps {
+                    fuel.spend(found.map_or(0, Tree::width))?;
+                    found = found.and_then(|tree| tree.step(step));
+                }
+                found.map_or(Value::Missing, Value::from)
             }
-        }
+        };
+        fuel.spend(value.weight())?;
+        Ok(value)
     }
 
     /// All fields in order, with their names where they have some. A value that is a record by itself has none.

@@ -142,7 +142,7 @@ impl Scan {
     }
 
     fn end(&mut self) {
-        self.sink.end();
+        self.sink.end(self.header.as_deref());
         self.is_over = true;
     }
 
@@ -222,7 +222,9 @@ impl Scan {
                 self.pass(passed);
                 return Ok(None);
             }
-            Found::More { .. } => return Err(record_too_large(*position)),
+            Found::More { .. } => {
+                return Err(record_too_large(*position + reader.begun_at().unwrap_or(0) as u64));
+            }
             Found::Value { at, .. } if at.len() > MAX_RECORD => {
                 return Err(record_too_large(*position + at.start as u64));
             }
@@ -234,7 +236,10 @@ impl Scan {
                     format!("Unexpected token '{token}' at [byte: {byte}]. Expecting tokens '{{', or '['. ");
                 return Err(parse_error(*record, description));
             }
-            Found::Cut => return Err(parse_error(*record, "The blob ends within a value.")),
+            Found::Cut => {
+                let begun = reader.begun_at().map_or(*record, |at| *position + at as u64);
+                return Err(parse_error(begun, "The blob ends within a value."));
+            }
         };
         *record = *position + at.start as u64;
         let fuel = Fuel::new(WORK_PER_RECORD);

@@ -67,7 +67,7 @@ impl Sink {
                 Ok(())
             }
             Projection::All | Projection::Columns(_) => {
-                self.write_header(Some(row));
+                self.write_header(Some(row), None);
                 let begin = self.output.len();
                 let written = self.write_row(row, &context);
                 match written {
@@ -101,7 +101,7 @@ impl Sink {
     }
 
     /// Writes the names of columns before the first row, if they are asked for.
-    fn write_header(&mut self, row: Option<Row<'_>>) {
+    fn write_header(&mut self, row: Option<Row<'_>>, header: Option<&[String]>) {
         if self.has_header || !self.writer.has_headers() {
             return;
         }
@@ -124,7 +124,10 @@ impl Sink {
                     Ok(())
                 });
             }
-            (_, None) => return,
+            (_, None) => match header {
+                Some(header) => names.extend(header.iter().cloned().map(Some)),
+                None => return,
+            },
         }
         self.writer.begin_row(&mut self.output);
         for (index, name) in names.into_iter().enumerate() {
@@ -164,15 +167,15 @@ impl Sink {
         self.rows += 1;
     }
 
-    /// There are no more rows.
-    pub(crate) fn end(&mut self) {
+    /// There are no more rows. Without any the names of columns are those of the header.
+    pub(crate) fn end(&mut self, header: Option<&[String]>) {
         if self.split().is_some() {
             if self.batch > 0 {
                 self.write_batch();
             }
             return;
         }
-        self.write_header(None);
+        self.write_header(None, header);
         let accumulators = std::mem::take(&mut self.accumulators);
         if let (Projection::Aggregates(aggregates), false) = (&self.query.select.projection, self.is_full()) {
             let aggregates = aggregates.clone();

@@ -39,6 +39,14 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// How much there is to look at for a step.
+    pub(crate) fn width(&self) -> usize {
+        match self {
+            Self::Object(fields) => fields.len(),
+            _ => 0,
+        }
+    }
+
     pub(crate) fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }

@@ -86,7 +86,7 @@ impl<'a> Value<'a> {
     /// How much it holds, as a measure of what it costs to look at.
     pub(crate) fn weight(&self) -> usize {
         match self {
-            Self::Text(text) => text.len() / 16,
+            Self::Text(text) => text.len() / 4,
             _ => 0,
         }
     }

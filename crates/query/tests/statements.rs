@@ -172,7 +172,7 @@ fn formats_become_each_other() {
         "a,b\n1,2\n",
         &[(all, "a,b\n1,2\n"), ("SELECT _2, b AS c FROM BlobStorage", "_1,c\n2,2\n")],
     );
-    check(named, named, "a,b\n", &[("SELECT a FROM BlobStorage", "a\n")]);
+    check(named, named, "a,b\n", &[("SELECT a FROM BlobStorage", "a\n"), (all, "a,b\n")]);
     let dots = Format::Delimited(Delimited::default().separated_by(".", "!").unwrap().quoted(None));
     let dots_named = Format::Delimited(
         Delimited::default().separated_by(".", "!").unwrap().quoted(None).with_headers(true),
@@ -236,10 +236,10 @@ fn what_cannot_be_read_ends_the_query() {
     for (input, blob, statement, data, position, name) in [
         (json("\n"), "100,200\n".to_owned(), all, "\n", 0, "ParseError"),
         (json("\n"), "{\"a\":1}\n{name: owner}\n{\"a\":2}".to_owned(), all, "1\n", 8, "ParseError"),
-        (json("\n"), "{\"a\":1}\n{\"a\":".to_owned(), all, "1\n", 0, "ParseError"),
+        (json("\n"), "{\"a\":1}\n{\"a\":".to_owned(), all, "1\n", 8, "ParseError"),
         (csv(), format!("a\n{long}"), all, "a\n", 2, "RecordTooLarge"),
         (csv(), format!("a\n\"{long}\"\nb"), all, "a\n", 2, "RecordTooLarge"),
-        (json("\n"), format!("{{\"a\":\"{long}\"}}"), all, "", 0, "RecordTooLarge"),
+        (json("\n"), format!(" \n{{\"a\":\"{long}\"}}"), all, "", 2, "RecordTooLarge"),
         (with_headers(), "a,b\n1,2\n".to_owned(), "SELECT c FROM BlobStorage", "", 0, "InvalidColumnName"),
     ] {
         for piece in [1000, 1 << 22] {
@@ -279,6 +279,11 @@ fn a_record_takes_a_bounded_amount_of_work() {
             ("", "QueryTooComplex", true)
         );
     }
+    // A field that has to be unquoted each time it is looked at.
+    let quoted = format!("\"{}\"", "\"\"".repeat(400_000));
+    let statement = format!("SELECT * FROM BlobStorage WHERE {}", vec!["_1 = 'a'"; 10_000].join(" OR "));
+    let outcome = run(&statement, &csv(), &csv(), quoted.as_bytes(), 1 << 20).unwrap();
+    assert_eq!(outcome.errors[0].name, "QueryTooComplex");
     let items = format!("{{\"a\":[{}]}}", vec!["0"; 400_000].join(","));
     let statement = format!("SELECT '{}' FROM BlobStorage[*].a[*]", "x".repeat(100_000));
     let outcome = run(&statement, &json("\n"), &csv(), items.as_bytes(), 1 << 20).unwrap();

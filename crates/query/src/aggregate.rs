@@ -17,42 +17,49 @@ pub(crate) struct Accumulator {
     extreme: Option<Value<'static>>,
 }
 
+/// What a row adds to an aggregate.
+pub(crate) enum Addend {
+    /// Nothing: there is no value.
+    Nothing,
+    /// One more to count.
+    One,
+    Number(Number),
+    /// A value beyond all so far.
+    Extreme(Value<'static>),
+}
+
 impl Accumulator {
-    /// Takes the value of one more row into account. Absent ones do not count.
-    pub(crate) fn add(&mut self, kind: AggregateKind, value: Value<'_>) -> Result<(), Failure> {
+    /// What a row with that value adds.
+    pub(crate) fn judge(&self, kind: AggregateKind, value: Value<'_>) -> Result<Addend, Failure> {
         if value.is_absent() {
-            return Ok(());
+            return Ok(Addend::Nothing);
         }
-        match kind {
-            AggregateKind::Count => {}
-            AggregateKind::Sum | AggregateKind::Average => match value.number()? {
-                Number::Int(int) => self.ints += i128::from(int),
-                Number::Float(float) => {
-                    self.floats += float;
-                    self.has_floats = true;
-                }
-            },
-            AggregateKind::Min => self.replace_if(value, Ordering::Less)?,
-            AggregateKind::Max => self.replace_if(value, Ordering::Greater)?,
-        }
-        self.count += 1;
-        Ok(())
-    }
-
-    /// One more row for `COUNT(*)`.
-    pub(crate) fn count(&mut self) {
-        self.count += 1;
-    }
-
-    fn replace_if(&mut self, value: Value<'_>, wanted: Ordering) -> Result<(), Failure> {
-        let replaces = match &self.extreme {
-            Some(extreme) => value.compare(extreme)? == Some(wanted),
+        let beyond = match kind {
+            AggregateKind::Count => return Ok(Addend::One),
+            AggregateKind::Sum | AggregateKind::Average => return value.number().map(Addend::Number),
+            AggregateKind::Min => Ordering::Less,
+            AggregateKind::Max => Ordering::Greater,
+        };
+        let is_beyond = match &self.extreme {
+            Some(extreme) => value.compare(extreme)? == Some(beyond),
             None => true,
         };
-        if replaces {
-            self.extreme = Some(value.into_owned()?);
+        Ok(if is_beyond { Addend::Extreme(value.into_owned()?) } else { Addend::One })
+    }
+
+    /// Adds that.
+    pub(crate) fn add(&mut self, addend: Addend) {
+        match addend {
+            Addend::Nothing => return,
+            Addend::One => {}
+            Addend::Number(Number::Int(int)) => self.ints += i128::from(int),
+            Addend::Number(Number::Float(float)) => {
+                self.floats += float;
+                self.has_floats = true;
+            }
+            Addend::Extreme(value) => self.extreme = Some(value),
         }
-        Ok(())
+        self.count += 1;
     }
 
     /// The result. Without any value there is a count, and nothing else.

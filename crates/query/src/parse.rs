@@ -245,11 +245,13 @@ impl Parser {
 
     /// Whether `first.second(` comes next.
     fn is_call_of(&self, first: &str, second: &str) -> bool {
-        let is_second = matches!(self.tokens.get(self.at + 2), Some((Token::Word(found), _)) if found.eq_ignore_ascii_case(second));
-        self.is_word(first)
-            && self.is_symbol_at(self.at + 1, ".")
-            && is_second
-            && self.is_symbol_at(self.at + 3, "(")
+        use Token::{Symbol, Word};
+        match self.tokens.get(self.at..self.at + 4) {
+            Some([(Word(a), _), (Symbol("."), _), (Word(b), _), (Symbol("("), _)]) => {
+                a.eq_ignore_ascii_case(first) && b.eq_ignore_ascii_case(second)
+            }
+            _ => false,
+        }
     }
 
     fn is_symbol_at(&self, at: usize, symbol: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use time::OffsetDateTime;
 
-use crate::aggregate::Accumulator;
+use crate::aggregate::{Accumulator, Addend};
 use crate::delimited::Fields;
 use crate::evaluate::{Context, Fuel};
 use crate::report::Failure;
@@ -51,25 +51,24 @@ impl Sink {
         match &self.query.select.projection {
             Projection::Split(_) => Ok(()),
             Projection::Aggregates(aggregates) => {
-                let value = |aggregate| context.value(aggregate);
-                let values: Result<Vec<_>, Failure> = aggregates
-                    .iter()
-                    .map(|(aggregate, _)| aggregate.of.as_ref().map(value).transpose())
-                    .collect();
-                for ((value, accumulator), (aggregate, _)) in
-                    values?.into_iter().zip(&mut self.accumulators).zip(aggregates)
-                {
-                    match value {
-                        Some(value) => accumulator.add(aggregate.kind, value)?,
-                        None => accumulator.count(),
-                    }
+                let accumulators = &mut self.accumulators;
+                let judged =
+                    aggregates.iter().zip(&*accumulators).map(
+                        |((aggregate, _), accumulator)| match &aggregate.of {
+                            Some(of) => accumulator.judge(aggregate.kind, context.value(of)?),
+                            None => Ok(Addend::One),
+                        },
+                    );
+                let addends: Vec<_> = judged.collect::<Result<_, Failure>>()?;
+                for (accumulator, addend) in accumulators.iter_mut().zip(addends) {
+                    accumulator.add(addend);
                 }
                 Ok(())
             }
             Projection::All | Projection::Columns(_) => {
                 self.write_header(Some(row), None);
                 let begin = self.output.len();
-                let written = self.write_row(row, &context);
+                let written = self.write_row(row, fuel);
                 match written {
                     Ok(()) => self.rows += 1,
                     Err(_) => self.output.truncate(begin),
@@ -79,14 +78,14 @@ impl Sink {
         }
     }
 
-    fn write_row<'a>(&mut self, row: Row<'a>, context: &Context<'a>) -> Result<(), Failure> {
+    fn write_row(&mut self, row: Row<'_>, fuel: &Fuel) -> Result<(), Failure> {
         let Self { query, writer, output, now, .. } = self;
-        let context = Context { row, now: *now, fuel: context.fuel };
+        let context = Context { row, now: *now, fuel };
         writer.begin_row(output);
         let mut field = |name: Option<&str>, value: Value<'_>| {
             let before = output.len();
             writer.field(output, name, value);
-            context.fuel.spend(1 + output.len() - before)
+            fuel.spend(1 + output.len() - before)
         };
         match &query.select.projection {
             Projection::Columns(columns) => {
@@ -97,7 +96,7 @@ impl Sink {
             _ => row.for_each_field(&mut field)?,
         }
         writer.end_row(output);
-        context.fuel.spend(1)
+        fuel.spend(1)
     }
 
     /// Writes the names of columns before the first row, if they are asked for.

@@ -204,6 +204,13 @@ fn a_row_that_fails_is_reported_and_left_out() {
             "",
             vec![(0, "InvalidColumnOrdinal"), (4, "InvalidColumnOrdinal")],
         ),
+        (
+            csv(),
+            "1,1\n2,x\n",
+            "SELECT SUM(_1), SUM(_2), COUNT(*) FROM BlobStorage",
+            "1,1,1\n",
+            vec![(4, "InvalidTypeConversion")],
+        ),
         (csv(), "0\n2\n", "SELECT 6 / _1 FROM BlobStorage", "3\n", vec![(0, "DivideByZero")]),
         (
             csv(),

@@ -45,7 +45,7 @@ impl Delimited {
         let or = |given: &str, usual: &str| if given.is_empty() { usual } else { given }.to_owned();
         let (column_separator, record_separator) = (or(column, ","), or(record, "\n"));
         let fits = column_separator.len().max(record_separator.len()) <= MAX_SEPARATOR;
-        fits.then(|| Self { column_separator, record_separator, ..self })
+        fits.then_some(Self { column_separator, record_separator, ..self })
     }
 
     /// With this character around fields that hold separators, or none.

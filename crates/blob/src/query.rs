@@ -70,7 +70,7 @@ fn body(answer: Answer, reader: PlainReader) -> Body {
             match answer.step() {
                 Next::Send(bytes) => return Some((Ok(Frame::data(bytes)), Some((answer, reader)))),
                 Next::Done => return None,
-                Next::Pause => tokio::task::yield_now().await,
+                Next::Pause => {}
                 Next::Feed => match reader.next().await {
                     Ok(Some(bytes)) => answer.feed(bytes),
                     Ok(None) => answer.finish(),
@@ -80,6 +80,8 @@ fn body(answer: Answer, reader: PlainReader) -> Body {
                     }
                 },
             }
+            // Content may be at hand for long, and nothing to be sent.
+            tokio::task::yield_now().await;
         }
     });
     Box::pin(StreamBody::new(frames))

@@ -59,7 +59,7 @@ fn serialization(xml: &mut xml::Reader<'_>, other: &str) -> Result<Format, Refus
         "delimited" => Ok(Format::Delimited(delimited)),
         "json" => Ok(Format::Json { record_separator: json_separator.unwrap_or_else(|| "\n".to_owned()) }),
         kind if kind == other.to_ascii_lowercase() => {
-            Err(Refusal::not_implemented(&format!("Query Blob Contents with {other}")))
+            Err(Refusal::not_implemented(format!("Query Blob Contents with {other}")))
         }
         _ => Err(invalid("Type", &kind)),
     }

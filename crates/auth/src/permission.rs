@@ -12,18 +12,25 @@ use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, ServiceKind, Versi
 use crate::refusal::authentication_failed;
 use crate::{Head, letter};
 
-/// The letters of a signature for blobs, containers and directories, in the order in which they have to stand.
-const BLOB_LETTERS: &str = "racwdxyltfmeopi";
-const FILE_LETTERS: &str = "rcwdl";
-const QUEUE_LETTERS: &str = "raup";
-const TABLE_LETTERS: &str = "raud";
+/// The letters of a signature for blobs, containers and directories, in the orders in which they may stand: the one that
+/// is documented, and those of clients that write another.
+const BLOB_LETTERS: &[&str] = &[
+    "racwdxyltfmeopi",
+    // JavaScript, and Java as it was.
+    "racwdxltmeiyf",
+    // Rust, and Java.
+    "racwdxytlmeopi",
+];
+const FILE_LETTERS: &[&str] = &["rcwdl"];
+const QUEUE_LETTERS: &[&str] = &["raup"];
+const TABLE_LETTERS: &[&str] = &["raud"];
 /// Those of an account SAS, which may stand in any order: clients write several.
 const ACCOUNT_LETTERS: &str = "rwdxylacupfti";
 
 /// Refuses the `sp` of a service or user delegation SAS that has letters unknown, repeated or out of order. The letters
 /// of a stored access policy may stand as they like.
 pub(crate) fn check_service_letters(service: ServiceKind, letters: &str) -> Result<(), Refusal> {
-    let known = match service {
+    let orders = match service {
         ServiceKind::Blob => BLOB_LETTERS,
         ServiceKind::File => FILE_LETTERS,
         ServiceKind::Queue => QUEUE_LETTERS,
@@ -31,9 +38,13 @@ pub(crate) fn check_service_letters(service: ServiceKind, letters: &str) -> Resu
     };
     // Clients write these two either way.
     let letters = letters.replace("wc", "cw");
-    let mut rest = known.chars();
-    let in_order = letters.chars().all(|letter| rest.any(|known| known == letter));
-    in_order
+    let in_order = |order: &&str| {
+        let mut rest = order.chars();
+        letters.chars().all(|letter| rest.any(|known| known == letter))
+    };
+    orders
+        .iter()
+        .any(in_order)
         .then_some(())
         .ok_or_else(|| authentication_failed("sp has letters that are unknown or out of order."))
 }
@@ -139,6 +150,15 @@ mod tests {
             (Blob, "racwdxyltmeopi", true),
             (Blob, "rl", true),
             (Blob, "rwcd", true),
+            (Blob, "racwdxltmeiyf", true),
+            (Blob, "racwdxtmeiy", true),
+            (Blob, "racwdxty", true),
+            (Blob, "racwdxytlmei", true),
+            (Blob, "racwdtl", true),
+            (Blob, "rtlf", false),
+            (Blob, "rtly", false),
+            (Blob, "ryy", false),
+            (Blob, "rit", false),
             (Blob, "rwcwd", false),
             (Blob, "rwca", false),
             (Blob, "lr", false),

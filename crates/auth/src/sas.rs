@@ -141,8 +141,8 @@ impl<'a> Sas<'a> {
         if kind == Kind::Service && service == ServiceKind::Table {
             sas.check_bounds()?;
         }
-        if kind == Kind::UserDelegation && !sas.field("si").is_empty() {
-            return Err(authentication_failed("A user delegation SAS cannot name a stored access policy."));
+        if kind == Kind::UserDelegation {
+            sas.check_delegated()?;
         }
         Ok(sas)
     }
@@ -158,6 +158,21 @@ impl<'a> Sas<'a> {
             if self.query.contains(row) && !self.query.contains(partition) {
                 return Err(authentication_failed(format!("{row} is given without {partition}.")));
             }
+        }
+        Ok(())
+    }
+
+    /// What only a user delegation SAS has, or must not have.
+    fn check_delegated(&self) -> Result<(), Refusal> {
+        if !self.field("si").is_empty() {
+            return Err(authentication_failed("A user delegation SAS cannot name a stored access policy."));
+        }
+        // A key that was asked for in favour of another tenant is of use to a user there, whom the signature names.
+        if !self.field("skdutid").is_empty() {
+            if !self.version.at_least(2025, 7, 5) {
+                return Err(authentication_failed("skdutid is not a field of this version."));
+            }
+            self.mandatory("sduoid")?;
         }
         Ok(())
     }

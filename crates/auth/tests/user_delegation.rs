@@ -128,3 +128,25 @@ fn a_user_delegation_sas_that_is_bound_to_a_user_needs_that_users_token() {
     assert_eq!(world.code(&bound(&[("skdutid", TENANT)]).header("authorization", &owner)), None);
     assert_eq!(world.code(&bound(&[("skdutid", "another")]).header("authorization", &owner)), refused);
 }
+
+#[test]
+fn a_key_for_the_users_of_a_tenant_signs_only_for_one_of_them() {
+    let world = World::new().with_role(Role::Reader);
+    let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
+    let owner = format!("Bearer {}", tokens["tokens"][0]["token"].as_str().unwrap());
+    let user = ("sduoid", common::SUBJECT);
+    for (sv, user, expected) in [
+        ("2025-07-05", Some(user), None),
+        ("2025-07-05", None, Some("sduoid is mandatory. Cannot be empty")),
+        // Older signatures do not cover the user: whoever has one could name himself.
+        (SV, Some(user), Some("skdutid is not a field of this version.")),
+    ] {
+        let changes: Vec<_> = [("sv", sv), ("skdutid", TENANT)].into_iter().chain(user).collect();
+        let ask = Ask::new(Operation::GetBlob).query(delegated(&changes));
+        let ask = if user.is_some() { ask.header("authorization", &owner) } else { ask };
+        let refusal = world.ask(&ask).err();
+        assert_eq!(refusal.as_ref().map(common::detail), expected, "{sv} {user:?}");
+        let code = refusal.map(|refusal| refusal.code());
+        assert_eq!(code, expected.map(|_| ErrorCode::AuthenticationFailed), "{sv} {user:?}");
+    }
+}

@@ -272,7 +272,7 @@ impl<'a> Sas<'a> {
         };
         let segments: Vec<_> = path.split('/').take(depth).collect();
         if segments.len() < depth {
-            return Err(QueryParameterSddInvalid.into());
+            return Err(authentication_failed("The path is not as deep as sdd says."));
         }
         let directory = segments.join("/");
         let path = [&[head.container][..], &segments].concat().join("/");

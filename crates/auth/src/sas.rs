@@ -13,6 +13,7 @@ use lazuli_protocol::account::Role;
 use lazuli_protocol::policy::AccessPolicy;
 use lazuli_protocol::request::{Grant, TableRange};
 use lazuli_protocol::{Operation, Query, Refusal, ServiceKind, Version, date};
+use uuid::Uuid;
 
 use crate::refusal::authentication_failed;
 use crate::user_delegation::{KeyClaims, MasterSecret};
@@ -166,6 +167,11 @@ impl<'a> Sas<'a> {
     fn check_delegated(&self) -> Result<(), Refusal> {
         if !self.field("si").is_empty() {
             return Err(authentication_failed("A user delegation SAS cannot name a stored access policy."));
+        }
+        let agents: &[_] = if self.version.at_least(2020, 2, 10) { &["saoid", "suoid", "scid"] } else { &[] };
+        let is_guid = |value: &str| value.is_empty() || Uuid::try_parse(value).is_ok();
+        if let Some(name) = agents.iter().find(|name| !is_guid(self.field(name))) {
+            return Err(authentication_failed(format!("{name} is not a GUID.")));
         }
         // A key that was asked for in favour of another tenant is of use to a user there, whom the signature names.
         if !self.field("skdutid").is_empty() {

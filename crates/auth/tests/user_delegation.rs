@@ -150,3 +150,16 @@ fn a_key_for_the_users_of_a_tenant_signs_only_for_one_of_them() {
         assert_eq!(code, expected.map(|_| ErrorCode::AuthenticationFailed), "{sv} {user:?}");
     }
 }
+
+#[test]
+fn the_agents_and_the_correlation_id_of_a_user_delegation_sas_are_guids() {
+    let world = World::new().with_role(Role::Reader);
+    for name in ["saoid", "suoid", "scid"] {
+        let ask = |sv, value| Ask::new(Operation::GetBlob).query(delegated(&[("sv", sv), (name, value)]));
+        assert_eq!(world.code(&ask(SV, common::SUBJECT)), None, "{name}");
+        let refusal = world.ask(&ask(SV, "somebody")).unwrap_err();
+        assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
+        assert_eq!(common::detail(&refusal), format!("{name} is not a GUID."));
+        assert_eq!(world.code(&ask("2019-12-12", "somebody")), None, "{name} is not a field of that version");
+    }
+}

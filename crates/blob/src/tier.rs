@@ -4,7 +4,7 @@
 //! written until it is rehydrated, which takes a time that is known when it begins; nothing has to happen at its end.
 
 use http::{HeaderMap, StatusCode};
-use lazuli_concurrency::{Access, Conditions, Span, Timestamp, Validators};
+use lazuli_concurrency::{Access, ConditionRefusal, Conditions, Span, Timestamp, Validators};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response};
 
 use crate::BlobService;
@@ -60,7 +60,12 @@ impl TierConditions {
     /// A blob whose tier was never changed has had it since it was made.
     pub(crate) fn check(&self, blob: &Blob, now: Timestamp) -> Result<(), Refusal> {
         let last_modified = blob.tier.at(now).changed.unwrap_or(blob.created);
-        Ok(self.0.evaluate_write(Validators { last_modified, ..blob.validators() })?)
+        match self.0.evaluate_write(Validators { last_modified, ..blob.validators() }) {
+            Err(ConditionRefusal::ConditionNotMet) => {
+                Err(ErrorCode::AccessTierChangeTimeConditionNotMet.into())
+            }
+            judged => Ok(judged?),
+        }
     }
 }
 

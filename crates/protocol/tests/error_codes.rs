@@ -64,10 +64,10 @@ const LISTED: &[(u16, &str)] = &[
     ),
     (
         412,
-        "AppendPositionConditionNotMet InfiniteLeaseDurationRequired LeaseIdMissing LeaseIdMismatchWithBlobOperation
-         LeaseIdMismatchWithContainerOperation LeaseNotPresentWithBlobOperation LeaseNotPresentWithContainerOperation
-         LeaseLost MaxBlobSizeConditionNotMet SequenceNumberConditionNotMet SourceConditionNotMet
-         TargetConditionNotMet",
+        "AccessTierChangeTimeConditionNotMet AppendPositionConditionNotMet InfiniteLeaseDurationRequired LeaseIdMissing
+         LeaseIdMismatchWithBlobOperation LeaseIdMismatchWithContainerOperation LeaseNotPresentWithBlobOperation
+         LeaseNotPresentWithContainerOperation LeaseLost MaxBlobSizeConditionNotMet SequenceNumberConditionNotMet
+         SourceConditionNotMet TargetConditionNotMet",
     ),
     (416, "InvalidPageRange"),
     // Queue.

@@ -72,8 +72,8 @@ async fn a_delete_may_depend_on_when_the_tier_was_changed() {
     set_tier(&server, "/box/b", "Cool").await.expect(200);
     let (created, changed) = ("Fri, 02 Jan 2026 03:04:05 GMT", "Fri, 02 Jan 2026 03:04:15 GMT");
     for (condition, outcome) in [
-        (format!("modified-since: {changed}"), (412, "ConditionNotMet")),
-        (format!("unmodified-since: {created}"), (412, "ConditionNotMet")),
+        (format!("modified-since: {changed}"), (412, "AccessTierChangeTimeConditionNotMet")),
+        (format!("unmodified-since: {created}"), (412, "AccessTierChangeTimeConditionNotMet")),
         ("modified-since: yesterday".into(), (400, "InvalidHeaderValue")),
         (format!("modified-since: {created}"), (202, "")),
     ] {

@@ -282,6 +282,7 @@ error_codes! {
         LeaseNotPresentWithContainerOperation: "There is currently no lease on the container.",
         LeaseNotPresentWithFileOperation: "There is currently no lease on the file.",
         // Blob.
+        AccessTierChangeTimeConditionNotMet: "The condition specified on the time of the last access tier change is not met.",
         AppendPositionConditionNotMet: "The append position condition specified was not met.",
         MaxBlobSizeConditionNotMet: "The max blob size condition specified was not met.",
         SequenceNumberConditionNotMet: "The sequence number condition specified was not met.",

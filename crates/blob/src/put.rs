@@ -229,7 +229,7 @@ pub(crate) fn new_blob_with(
     blob.headers.content_type.get_or_insert_with(|| DEFAULT_CONTENT_TYPE.to_owned());
     blob.metadata = Metadata::from_headers(headers)?;
     blob.tags = Tags::from_headers(headers)?;
-    blob.tier.tier = access_tier(headers)?;
+    blob.tier.tier = access_tier(request)?;
     if blob.tier.tier.is_some() {
         blob.tier.changed = Some(request.now);
     }
@@ -237,9 +237,10 @@ pub(crate) fn new_blob_with(
     Ok(blob)
 }
 
-/// `x-ms-access-tier`, if one was sent.
-pub(crate) fn access_tier(headers: &HeaderMap) -> Result<Option<Tier>, Refusal> {
-    headers.value(ACCESS_TIER, Tier::parse)
+/// `x-ms-access-tier`, if one was sent. Older versions do not know the newest tiers.
+pub(crate) fn access_tier(request: &Request) -> Result<Option<Tier>, Refusal> {
+    let is_known = |tier: &Tier| *tier != Tier::Cold || request.version.at_least(2021, 12, 2);
+    request.headers.value(ACCESS_TIER, |text| Tier::parse(text).filter(is_known))
 }
 
 impl Tier {

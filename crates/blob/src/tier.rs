@@ -21,7 +21,7 @@ const QUICK_REHYDRATION: Span = Span::seconds(60);
 impl BlobService {
     /// Set Blob Tier.
     pub(crate) async fn set_blob_tier(&self, request: Request) -> Result<Response, Refusal> {
-        let tier = access_tier(&request.headers)?;
+        let tier = access_tier(&request)?;
         let tier = tier.ok_or_else(|| Refusal::missing_header(ACCESS_TIER))?;
         let quick = is_high_priority(&request)?;
         let preconditions = Preconditions::of_tags(&request.headers)?;

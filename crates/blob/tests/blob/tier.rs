@@ -110,6 +110,27 @@ async fn requests_for_a_tier_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
+async fn the_cold_tier_is_known_from_the_version_on_that_brought_it() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/b", "1").await;
+    let copy = format!("x-ms-copy-source: http://{}/{ACCOUNT}/box/b", server.address);
+    let list = "<BlockList></BlockList>";
+    for (target, headers, body, status) in [
+        ("/box/b?comp=tier", "", "", 200),
+        ("/box/put", "x-ms-blob-type: BlockBlob", "1", 201),
+        ("/box/list?comp=blocklist", "", list, 201),
+        ("/box/copy", copy.as_str(), "", 202),
+    ] {
+        let cold = |version: &str| format!("{headers}\nx-ms-access-tier: Cold\nx-ms-version: {version}");
+        let refused = server.put(target, cold("2021-10-04").trim_start(), body).await;
+        assert_eq!(refused.outcome(), (400, "InvalidHeaderValue"), "{target}");
+        server.put(target, cold("2021-12-02").trim_start(), body).await.expect(status);
+    }
+    let cool = "x-ms-access-tier: Cool\nx-ms-version: 2021-10-04";
+    server.put("/box/b?comp=tier", cool, "").await.expect(200);
+}
+
+#[tokio::test]
 async fn a_page_blob_does_not_outgrow_its_tier() {
     let server = start_with_box().await;
     let page = |length: u64| format!("x-ms-blob-type: PageBlob\nx-ms-blob-content-length: {length}");

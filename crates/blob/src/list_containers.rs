@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use http::StatusCode;
-use lazuli_concurrency::Timestamp;
+use lazuli_concurrency::{LeaseState, Timestamp};
 use lazuli_generations::Entry;
 use lazuli_protocol::listing::{MAX_RESULTS, Page};
 use lazuli_protocol::{Refusal, Request, Response, ServiceKind, Version, date, xml};
@@ -107,7 +107,9 @@ impl Listing<'_> {
         xml.text("Etag", container.etag);
         xml.text("LeaseStatus", container.lease.status(self.now));
         if version.at_least(2012, 2, 12) {
-            xml.text("LeaseState", container.lease.state(self.now));
+            // Whatever lease a container had, it is over when that is deleted.
+            let state = container.lease.state(self.now);
+            xml.text("LeaseState", if deleted_at.is_some() { LeaseState::Expired } else { state });
             xml.optional("LeaseDuration", container.lease.duration(self.now));
         }
         if version.at_least(2016, 5, 31) {

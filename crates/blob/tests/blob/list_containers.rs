@@ -101,6 +101,9 @@ async fn deleted_containers_are_listed_with_their_versions_until_their_days_are_
     }
     let text = server.list_containers("include=deleted").await;
     assert_eq!(text.matches("<Version>").count(), 2);
+    let expired = "<LeaseStatus>unlocked</LeaseStatus><LeaseState>expired</LeaseState>";
+    assert_eq!(text.matches(expired).count(), 2, "{text}");
+    assert_eq!(text.matches("<LeaseState>available</LeaseState>").count(), 2);
     assert_eq!(text.matches("<RemainingRetentionDays>1</RemainingRetentionDays>").count(), 2);
     assert!(text.contains("<DeletedTime>Fri, 02 Jan 2026 03:04:05 GMT</DeletedTime>"), "{text}");
     server.advance(2 * 86_400 - 3600);

@@ -31,12 +31,13 @@ const PIECE: u64 = 1 << 20;
 impl BlobService {
     /// Incremental Copy Blob.
     pub(crate) async fn incremental_copy_blob(&self, request: Request) -> Result<Response, Refusal> {
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        // The operation has no header for a lease id, so it asks for none.
+        let preconditions = Preconditions { lease_id: None, ..Preconditions::of_write(&request.headers)? };
         let wanted = Wanted::parse(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
-        let copy = Copy { request: &request, preconditions, access: Access::Write, wanted, seal, source };
+        let copy = Copy { request: &request, preconditions, access: Access::Read, wanted, seal, source };
         let Place::Here(here) = &copy.source.place else {
             return Err(ErrorCode::InvalidSourceBlobUrl.into());
         };

@@ -240,8 +240,9 @@ impl Deletion<'_> {
                 step.unindexed = Indexed::of(base);
             }
             Afterlife::Deleted(deleted) => {
-                let kept = Blob { deleted: Some(deleted), ..base.detached() }.encode()?;
-                mutations.push(Mutation::Put(keys::BASE, kept));
+                // What is restored in time expires as it would have, and so does what is not.
+                let kept = Blob { deleted: Some(deleted), expires: base.expires, ..base.detached() };
+                mutations.push(Mutation::Put(keys::BASE, kept.encode()?));
             }
             Afterlife::Nothing => {
                 step.released += base.content.allocated();

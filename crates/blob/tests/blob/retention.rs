@@ -90,6 +90,25 @@ async fn an_overwritten_expiry_and_a_snapshot_outlive_the_blob() {
 }
 
 #[tokio::test]
+async fn a_blob_that_is_restored_expires_as_it_would_have() {
+    let server = start_with_box().await;
+    server.soft_delete(Some(3)).await;
+    let expire = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
+    for blob in ["/box/restored", "/box/late"] {
+        server.put_block_blob(blob, "1").await;
+        server.put(&format!("{blob}?comp=expiry"), expire, "").await.expect(200);
+        server.delete(blob, "").await.expect(202);
+    }
+    server.advance(30);
+    server.put("/box/restored?comp=undelete", "", "").await.expect(200);
+    let head = server.head("/box/restored", "").await.expect(200);
+    assert_eq!(head.header("x-ms-expiry-time"), Some(date::rfc1123(NOW + Span::seconds(60)).as_str()));
+    server.advance(30);
+    server.get("/box/restored", "").await.refused(404, "BlobNotFound");
+    server.put("/box/late?comp=undelete", "", "").await.refused(404, "BlobNotFound");
+}
+
+#[tokio::test]
 async fn nothing_is_written_to_a_blob_that_expires_before_the_commit() {
     let expire = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
     let never = "x-ms-expiry-option: NeverExpire";

@@ -240,7 +240,7 @@ pub(crate) fn check_overwrite(caller: &Caller, exists: bool) -> Result<(), Refus
 
 /// Refuses to change or delete what a policy or a legal hold protects.
 pub(crate) fn check_mutable(blob: &Blob, now: Timestamp) -> Result<(), Refusal> {
-    if blob.legal_hold {
+    if blob.legal_hold.is_held() {
         return Err(ErrorCode::BlobImmutableDueToLegalHold.into());
     }
     match blob.immutability {

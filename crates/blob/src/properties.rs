@@ -9,7 +9,7 @@ use crate::encryption::{Seal, check_keyless_update, check_update};
 use crate::history::History;
 use crate::precondition::{Preconditions, check_changeable, check_mutable};
 use crate::put::{ContentHeaderForms, content_headers, page_blob_length};
-use crate::record::{self, Blob, ContentHeaders, Kind};
+use crate::record::{self, Blob, ContentHeaders, Kind, LegalHold};
 use crate::target::not_found;
 use crate::tier::check_length_in_tier;
 use crate::{BlobService, keys, reply};
@@ -82,7 +82,7 @@ fn set_metadata(
     let mut new = Blob { metadata, lease: admission.lease, ..old };
     if !mutations.is_empty() {
         // These protect the version that they were set on.
-        (new.immutability, new.legal_hold) = (None, false);
+        (new.immutability, new.legal_hold) = (None, LegalHold::Never);
     }
     new.touch(view.stamp, view.now);
     new.version = history.new_version(view.stamp);

@@ -55,7 +55,7 @@ pub(crate) struct Blob {
     #[serde(with = "optional_ticks")]
     pub(crate) expires: Option<Timestamp>,
     pub(crate) immutability: Option<Immutability>,
-    pub(crate) legal_hold: bool,
+    pub(crate) legal_hold: LegalHold,
     /// Only in the current state, while blocks are staged. Their time may be up, see [`Self::staged`].
     pub(crate) staging: Option<Staging>,
     /// Committed blocks in order, see [`crate::block_list`]. Empty where no list was committed.
@@ -182,6 +182,37 @@ pub(crate) struct Immutability {
     pub(crate) locked: bool,
 }
 
+/// Whether a legal hold keeps the blob as it is. In a row the first two are what a boolean is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum LegalHold {
+    /// It was never said.
+    Never,
+    Held,
+    /// It does not, and that was said.
+    Lifted,
+}
+
+impl LegalHold {
+    pub(crate) fn is_held(self) -> bool {
+        self == Self::Held
+    }
+
+    /// What was last said.
+    pub(crate) fn said(self) -> Option<bool> {
+        (self != Self::Never).then(|| self.is_held())
+    }
+}
+
+impl From<Option<bool>> for LegalHold {
+    fn from(said: Option<bool>) -> Self {
+        match said {
+            None => Self::Never,
+            Some(true) => Self::Held,
+            Some(false) => Self::Lifted,
+        }
+    }
+}
+
 impl Blob {
     /// A new blob of no bytes, as a commit with that stamp makes it.
     pub(crate) fn new(kind: Kind, stamp: Stamp, now: Timestamp) -> Self {
@@ -205,7 +236,7 @@ impl Blob {
             deleted: None,
             expires: None,
             immutability: None,
-            legal_hold: false,
+            legal_hold: LegalHold::Never,
             staging: None,
             block_list: Content::empty(),
             content: Content::empty(),
@@ -244,7 +275,7 @@ impl Blob {
     /// When it will have expired, if nothing changes before. Of what has not.
     pub(crate) fn ends_at(&self) -> Option<Timestamp> {
         let policy_ends = self.immutability.map(|policy| policy.until);
-        let expires = self.expires.filter(|_| !self.legal_hold);
+        let expires = self.expires.filter(|_| !self.legal_hold.is_held());
         let runs_out = expires.map(|expires| policy_ends.map_or(expires, |ends| ends.max(expires)));
         let staging = self.staging.filter(|_| !self.committed).map(|staging| staging.until);
         [runs_out, self.deleted.map(|deleted| deleted.until), staging].into_iter().flatten().min()
@@ -252,7 +283,7 @@ impl Blob {
 
     /// Whether a legal hold or a policy keeps it as it is.
     pub(crate) fn is_protected(&self, now: Timestamp) -> bool {
-        self.legal_hold || self.immutability.is_some_and(|policy| policy.until > now)
+        self.legal_hold.is_held() || self.immutability.is_some_and(|policy| policy.until > now)
     }
 
     /// The blocks that are staged at a moment, if their time is not up.
@@ -412,6 +443,16 @@ mod tests {
     fn a_record_is_read_back_as_it_was_written() {
         let blob = blob();
         assert_eq!(Blob::decode(&blob.encode().unwrap()), Ok(blob));
+    }
+
+    #[test]
+    fn a_legal_hold_is_stored_as_when_it_was_a_boolean() {
+        for (hold, stored) in [(LegalHold::Never, false), (LegalHold::Held, true)] {
+            assert_eq!(record::encode(&hold).unwrap(), record::encode(&stored).unwrap());
+        }
+        for said in [None, Some(true), Some(false)] {
+            assert_eq!(LegalHold::from(said).said(), said);
+        }
     }
 
     #[test]

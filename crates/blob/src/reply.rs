@@ -126,9 +126,7 @@ pub(crate) fn properties(
         put(headers, "x-ms-immutability-policy-until-date", date::rfc1123(policy.until));
         put(headers, "x-ms-immutability-policy-mode", policy.mode());
     }
-    if blob.legal_hold {
-        put(headers, "x-ms-legal-hold", "true");
-    }
+    put_optional(headers, "x-ms-legal-hold", blob.legal_hold.said().map(|held| held.to_string()));
 }
 
 /// The tier, which Get Blob Properties says, and Get Blob in newer versions.

@@ -88,7 +88,7 @@ impl BlobService {
         let _protecting = self.protecting_if_asked(&request, &target).await?;
         let amended = self.amend(&target, |blob, _| {
             let mut blob = blob.ok_or_else(not_found)?;
-            blob.legal_hold = hold;
+            blob.legal_hold = Some(hold).into();
             Ok(Amended { blob, valid_until: None, answer: () })
         });
         amended.await?;
@@ -101,7 +101,7 @@ impl BlobService {
 /// Gives a new blob the policy and the hold that the request wants for it.
 pub(crate) fn protect(blob: &mut Blob, headers: &HeaderMap, now: Timestamp) -> Result<(), Refusal> {
     blob.immutability = immutability(headers, now)?;
-    blob.legal_hold = headers.flag(HOLD)?.unwrap_or(false);
+    blob.legal_hold = headers.flag(HOLD)?.into();
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use lazuli_store::{Change, Decision, Mutation, Reads, View};
 use crate::encryption::check_update;
 use crate::history::History;
 use crate::precondition::{Preconditions, check_changeable};
-use crate::record::{self, Blob};
+use crate::record::{self, Blob, LegalHold};
 use crate::target::not_found;
 use crate::{BlobService, keys, reply};
 
@@ -90,6 +90,6 @@ fn take(
 impl Blob {
     /// The same as a snapshot. It is neither a version nor protected as the blob is.
     pub(crate) fn as_snapshot(&self) -> Self {
-        Self { version: None, immutability: None, legal_hold: false, ..self.detached() }
+        Self { version: None, immutability: None, legal_hold: LegalHold::Never, ..self.detached() }
     }
 }

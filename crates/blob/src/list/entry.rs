@@ -242,7 +242,7 @@ impl Listing<'_> {
             xml.text("ImmutabilityPolicyMode", policy.mode());
         }
         if include.legal_hold {
-            xml.text("LegalHold", blob.legal_hold);
+            xml.text("LegalHold", blob.legal_hold.is_held());
         }
     }
 }

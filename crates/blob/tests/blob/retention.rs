@@ -201,6 +201,7 @@ async fn a_legal_hold_refuses_every_write_until_it_is_lifted() {
     put_one_of_each(&server).await;
     for blob in BLOBS {
         let before = server.head(blob, "").await;
+        assert_eq!(before.header("x-ms-legal-hold"), None);
         let set = set_hold(&server, blob, true).await.expect(200);
         assert_eq!(set.header("x-ms-legal-hold"), Some("true"));
         let head = server.head(blob, "").await.expect(200);
@@ -211,6 +212,7 @@ async fn a_legal_hold_refuses_every_write_until_it_is_lifted() {
     assert_all_refused(&server, "BlobImmutableDueToLegalHold").await;
     for blob in BLOBS {
         set_hold(&server, blob, false).await.expect(200);
+        assert_eq!(server.head(blob, "").await.header("x-ms-legal-hold"), Some("false"));
         server.delete(blob, "").await.expect(202);
     }
 }

@@ -101,6 +101,13 @@ test("listings", async () => {
   assert.deepEqual(kinds.sort(), ["blob l/a", "blob l/c", "prefix l/b/"]);
 });
 
+test("batches of the account", async () => {
+  const blob = container.getBlockBlobClient("alone");
+  await blob.upload("x", 1);
+  const deleted = await service.getBlobBatchClient().deleteBlobs([blob]);
+  assert.deepEqual([deleted.subResponsesSucceededCount, deleted.subResponsesFailedCount], [1, 0]);
+});
+
 test("batches", async () => {
   const blobs = Array.from({ length: 5 }, (_, i) => container.getBlockBlobClient(`batch${i}`));
   for (const blob of blobs) await blob.upload("x", 1);

@@ -26,9 +26,13 @@ pub fn route(
     if method == Method::OPTIONS {
         return Ok(preflight(service));
     }
-    let restype = query.get("restype").unwrap_or_default();
     let comp = query.get("comp").unwrap_or_default();
     let place = place(service, container, object)?;
+    // The JavaScript library takes an account in the path for a container, and a batch of the account for one of that.
+    let of_account = place == Place::Service && comp.eq_ignore_ascii_case("batch");
+    let restype =
+        query.get("restype").filter(|restype| !(of_account && restype.eq_ignore_ascii_case("container")));
+    let restype = restype.unwrap_or_default();
     let verb = match service {
         ServiceKind::Table => tunnelled(method, headers)?,
         _ => method.as_str(),

@@ -51,6 +51,7 @@ const EXAMPLES: &[(ServiceKind, &str, Operation)] = &[
     (Queue, "POST /?restype=service&comp=userdelegationkey", GetQueueUserDelegationKey),
     (File, "POST /?restype=service&comp=userdelegationkey", GetFileUserDelegationKey),
     (Blob, "POST /?comp=batch", BlobBatch),
+    (Blob, "POST /?restype=container&comp=batch", BlobBatch),
     (Blob, "GET /?comp=blobs&where=a%3D'b'", FindBlobsByTags),
     (Blob, "PUT /c?restype=container", CreateContainer),
     (Blob, "GET /c?restype=container", GetContainerProperties),
@@ -266,6 +267,8 @@ fn combinations_that_no_operation_has_are_refused_as_documented() {
     for (service, request, code) in [
         (Blob, "GET /", InvalidQueryParameterValue),
         (Blob, "PUT /?restype=container", InvalidQueryParameterValue),
+        (Blob, "GET /?restype=container&comp=batch", UnsupportedHttpVerb),
+        (Blob, "POST /?restype=share&comp=batch", InvalidQueryParameterValue),
         (Blob, "GET /c?comp=list", InvalidQueryParameterValue),
         (Blob, "GET /c/b?comp=nonsense", InvalidQueryParameterValue),
         (Blob, "GET /c/b?restype=container", InvalidQueryParameterValue),

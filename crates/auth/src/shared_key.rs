@@ -14,8 +14,9 @@ use lazuli_protocol::{Account, Query, Refusal, ServiceKind, Version, date};
 use crate::refusal::{authentication_failed, malformed_authorization};
 use crate::{Head, mac};
 
-/// How old a signed request may be. One that is ahead of us is not refused, however far.
-const MAX_AGE: Span = Span::seconds(15 * 60);
+/// How far the date of a signed request may be from ours, either way: a request that somebody recorded is good for so long,
+/// and no longer.
+const MAX_SKEW: Span = Span::seconds(15 * 60);
 
 const SECONDARY: &str = "-secondary";
 const X_MS_DATE: &str = "x-ms-date";
@@ -144,10 +145,13 @@ fn check_date(head: &Head<'_>) -> Result<(), Refusal> {
         .and_then(|text| date::parse_http(text.trim()))
         .ok_or_else(|| authentication_failed("Request date header is not a date."))?;
     let shown = String::from_utf8_lossy(text.as_bytes());
-    if head.now.since(date) > MAX_AGE {
-        return Err(authentication_failed(format!("Request date header too old: '{shown}'.")));
+    if head.now.since(date) > MAX_SKEW {
+        Err(authentication_failed(format!("Request date header too old: '{shown}'.")))
+    } else if date.since(head.now) > MAX_SKEW {
+        Err(authentication_failed(format!("Request date header too far in the future: '{shown}'.")))
+    } else {
+        Ok(())
     }
-    Ok(())
 }
 
 fn without_secondary(account: &str) -> &str {

@@ -69,8 +69,10 @@ impl SourceUrl {
     ) -> Option<ServiceKind> {
         let endpoint: Uri = endpoint.parse().ok()?;
         let (host, own_host) = (host(&self.uri)?, host(&endpoint)?);
+        // The suffix by itself names no account. It is a host like any other, at one of whose ports we may be.
         let has_suffix = suffixes.iter().any(|suffix| {
-            host.strip_suffix(suffix.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+            let account = host.strip_suffix(suffix.as_str()).and_then(|before| before.strip_suffix('.'));
+            account.is_some_and(|account| !account.is_empty())
         });
         // Where the path names the account, the host is the name of a machine, even if it looks as if it named one too.
         let is_machine = endpoint.path() != "/";
@@ -174,6 +176,7 @@ mod tests {
         let path = "http://127.0.0.1:10000/dev1";
         let named = "https://store.example/dev1";
         let host_style = "https://dev1.blob.store.example";
+        let suffix = "http://mine.example:10000/dev1";
         let machine = "http://dev2.blob.svc.cluster.local:10000/dev1";
         for (endpoint, source, service) in [
             (path, "http://127.0.0.1:10000/dev2/c/b", Some(Blob)),
@@ -202,6 +205,11 @@ mod tests {
             (host_style, "https://dev2.mine.example/c/b", Some(Blob)),
             (host_style, "http://dev2.mine.example:8080/c/b", Some(Blob)),
             (host_style, "https://notmine.example/c/b", None),
+            (host_style, "https://mine.example/dev2/c/b", None),
+            (suffix, "http://mine.example:10000/dev2/c/b", Some(Blob)),
+            (suffix, "http://mine.example:10003/dev2/c/b", Some(File)),
+            (suffix, "http://mine.example:8080/dev2/c/b", None),
+            (suffix, "http://dev2.mine.example:8080/c/b", Some(Blob)),
             (host_style, "https://dev2.other.example/c/b", None),
             (host_style, "https://dev2.blob.store.example.net/c/b", None),
             (host_style, "https://dev2.blob.other.store.example/c/b", None),

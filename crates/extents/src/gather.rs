@@ -15,7 +15,7 @@ pub(crate) const CAPACITY: usize = 1 << 20;
 const HEADER: usize = header_bytes(CAPACITY as u32);
 /// Bytes of one piece of memory from its first whole block on: a frame of that capacity fits.
 pub(crate) const ROOM: usize = CAPACITY + BLOCK as usize;
-/// Pieces that are kept while nobody needs them.
+/// Pieces of either kind that are kept while nobody needs them.
 const MOST_KEPT: usize = 8;
 /// What the system may back with one page instead of 512. A write past the page cache from such a page takes half the time:
 /// it is one run of memory to the disk, not hundreds.
@@ -27,15 +27,17 @@ pub(crate) struct Rooms(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    idle: Vec<MmapMut>,
+    /// Huge pages that are idle.
+    huge: Vec<MmapMut>,
     /// Huge pages in all, idle or in use: no more than [`MOST_KEPT`], for each is twice what a room needs.
     made: usize,
+    /// Ordinary memory that is idle. To have it from the system each time would be to have it cleared each time.
+    plain: Vec<Vec<u8>>,
 }
 
 impl Rooms {
     pub(crate) fn take(self: &Arc<Self>) -> Room {
-        let huge = self.huge();
-        let mut memory = huge.map_or_else(|| Memory::Plain(vec![0; ROOM + BLOCK as usize]), Memory::Huge);
+        let mut memory = self.huge().map_or_else(|| Memory::Plain(self.plain()), Memory::Huge);
         let aligned = memory.bytes().as_ptr().align_offset(memory.alignment());
         Room { aligned, memory, rooms: self.clone() }
     }
@@ -43,7 +45,7 @@ impl Rooms {
     /// A huge page, if one is idle or may still be made.
     fn huge(&self) -> Option<MmapMut> {
         let mut kept = self.0.lock();
-        if let Some(memory) = kept.idle.pop() {
+        if let Some(memory) = kept.huge.pop() {
             return Some(memory);
         }
         if kept.made == MOST_KEPT {
@@ -55,6 +57,21 @@ impl Rooms {
         let _ = memory.advise(Advice::HugePage);
         kept.made += 1;
         Some(memory)
+    }
+
+    fn plain(&self) -> Vec<u8> {
+        let idle = self.0.lock().plain.pop();
+        idle.unwrap_or_else(|| vec![0; ROOM + BLOCK as usize])
+    }
+
+    /// Keeps what is idle now, if that is not too much.
+    fn put_back(&self, memory: Memory) {
+        let mut kept = self.0.lock();
+        match memory {
+            Memory::Huge(memory) => kept.huge.push(memory),
+            Memory::Plain(memory) if kept.plain.len() < MOST_KEPT => kept.plain.push(memory),
+            Memory::Plain(_) => {}
+        }
     }
 }
 
@@ -97,9 +114,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if let Memory::Huge(memory) = std::mem::replace(&mut self.memory, Memory::Plain(vec![])) {
-            self.rooms.0.lock().idle.push(memory);
-        }
+        self.rooms.put_back(std::mem::replace(&mut self.memory, Memory::Plain(vec![])));
     }
 }
 
@@ -164,7 +179,7 @@ mod tests {
     /// Huge pages that are idle, and that there are.
     fn counts(rooms: &Rooms) -> (usize, usize) {
         let kept = rooms.0.lock();
-        (kept.idle.len(), kept.made)
+        (kept.huge.len(), kept.made)
     }
 
     #[test]
@@ -219,5 +234,23 @@ mod tests {
             drop(taken);
             assert_eq!(counts(&rooms), (MOST_KEPT, MOST_KEPT));
         }
+    }
+
+    #[test]
+    fn ordinary_memory_is_used_again_and_no_more_is_kept_than_huge_pages() {
+        let rooms = Arc::new(Rooms::default());
+        let _huge: Vec<Room> = (0..MOST_KEPT).map(|_| rooms.take()).collect();
+        let mut room = rooms.take();
+        room.bytes()[7] = 1;
+        drop(room);
+        let mut taken: Vec<Room> = (0..2 * MOST_KEPT).map(|_| rooms.take()).collect();
+        assert!(taken.iter().all(|room| matches!(room.memory, Memory::Plain(_))));
+        assert_eq!(taken[0].bytes()[7], 1, "the first is the one that was there");
+        assert_eq!(taken[1].bytes()[7], 0);
+        drop(taken);
+        assert_eq!(rooms.0.lock().plain.len(), MOST_KEPT);
+        let mut again = rooms.take();
+        let alignment = again.memory.alignment();
+        assert_eq!((again.bytes().as_ptr().addr() % alignment, again.bytes().len()), (0, ROOM));
     }
 }

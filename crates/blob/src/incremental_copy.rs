@@ -16,11 +16,13 @@ use crate::copy::{Copy, Wanted, copied};
 use crate::history::History;
 use crate::page_ranges::{Changes, Source};
 use crate::precondition::{Preconditions, check_mutable, check_overwrite};
+use crate::put::ACCESS_TIER;
 use crate::record::{self, Blob, BlobCopy, Damage, Kind, Tags};
 use crate::sink::Stored;
 use crate::source::{Here, Place};
 use crate::tag_index::Indexed;
 use crate::target::{Found, State, Target};
+use crate::tier::check_length_in_tier;
 use crate::{BlobService, keys, reply};
 
 /// How often the place of a backup is cleared of what others delete there meanwhile.
@@ -30,8 +32,10 @@ const PIECE: u64 = 1 << 20;
 
 impl BlobService {
     /// Incremental Copy Blob.
-    pub(crate) async fn incremental_copy_blob(&self, request: Request) -> Result<Response, Refusal> {
-        // The operation has no header for a lease id, so it asks for none.
+    pub(crate) async fn incremental_copy_blob(&self, mut request: Request) -> Result<Response, Refusal> {
+        // No header of this operation: the tier of a backup is its own.
+        request.headers.remove(ACCESS_TIER);
+        // Nor is there one for a lease id, so it asks for none.
         let preconditions = Preconditions { lease_id: None, ..Preconditions::of_write(&request.headers)? };
         let wanted = Wanted::parse(&request)?;
         let target = self.write_target(&request).await?;
@@ -199,6 +203,8 @@ impl Backup<'_> {
             check_mutable(live, now)?;
             (blob.created, blob.incarnation) = (live.created, live.incarnation);
             (blob.tags, blob.tags_claim) = (live.tags.clone(), live.tags_claim);
+            check_length_in_tier(live.tier.tier, blob.content.len())?;
+            blob.tier = live.tier;
         } else {
             (blob.created, blob.incarnation, blob.tags) = (now, stamp, Tags::default());
             if let Some(old) = old {

@@ -108,6 +108,23 @@ async fn a_backup_that_is_encrypted_in_another_way_differs_only_where_its_source
     }
 }
 
+#[tokio::test]
+async fn the_tier_of_the_backup_is_its_own() {
+    let server = with_page_blob().await;
+    let first = server.page_snapshot("/things/source", 0, 1).await;
+    server.back_up("/things/source", &first, "x-ms-access-tier: Archive").await.expect(202);
+    let head = server.head("/things/backup", "").await.expect(200);
+    assert_eq!(head.header("x-ms-archive-status"), None);
+    assert_ne!(head.header("x-ms-access-tier"), Some("Archive"));
+    server.put("/things/backup?comp=tier", "x-ms-access-tier: P10", "").await.expect(200);
+    for (round, header) in ["", "x-ms-access-tier: P20", "x-ms-access-tier: none"].into_iter().enumerate() {
+        let snapshot = server.page_snapshot("/things/source", round, 2).await;
+        server.back_up("/things/source", &snapshot, header).await.expect(202);
+        let head = server.head("/things/backup", "").await.expect(200);
+        assert_eq!(head.header("x-ms-access-tier"), Some("P10"), "{header}");
+    }
+}
+
 /// The ranges of a list, each with what it is called.
 fn ranges(list: &str) -> String {
     let entries = list.split("<Start>").skip(1).map(|entry| {

@@ -1,8 +1,9 @@
 //! Copy Blob, Copy Blob From URL, Abort Copy Blob.
 //!
 //! A source in this server is copied by sharing its content: no byte moves, and the copy is done when the request is. So
-//! it is where the copy has to be encrypted in another way, only that its bytes are read and written. A source elsewhere
-//! is fetched: within the request by Copy Blob From URL, after it by Copy Blob, see [`crate::pending`].
+//! it is where the copy has to be encrypted in another way, only that its bytes are read and written. Copy Blob From URL
+//! reads them all the same for the digest that it tells, or was told. A source elsewhere is fetched: within the request by
+//! Copy Blob From URL, after it by Copy Blob, see [`crate::pending`].
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Timestamp};
@@ -38,7 +39,9 @@ impl BlobService {
         let access = Access::CopyDestination;
         let copy = Copy { request: &request, preconditions, access, wanted, seal, source };
         let blob = match &copy.source.place {
-            Place::Here(here) if copy.shares(&copy.source.blob) => self.share(&copy, here, &target).await?,
+            Place::Here(here) if copy.shares(&copy.source.blob) => {
+                self.share(&copy, here, &target, false).await?
+            }
             Place::Here(here) => {
                 copy.check_source(here.is_archived, here)?;
                 let writer = self.extents.writer();
@@ -70,7 +73,10 @@ impl BlobService {
         let access = Access::Write;
         let copy = Copy { request: &request, preconditions, access, wanted, seal, source };
         let blob = match &copy.source.place {
-            Place::Here(here) if taken.is_shared => self.share(&copy, here, &target).await?,
+            Place::Here(here) if taken.is_shared => {
+                let was_read = taken.crc64.is_some();
+                self.share(&copy, here, &target, was_read).await?
+            }
             _ => {
                 let stored = Stored::run(taken.content.clone(), taken.nonce);
                 let put = self.put_copy(&copy, &target, &stored).await;
@@ -108,8 +114,15 @@ impl BlobService {
         Ok(Response::empty(StatusCode::NO_CONTENT))
     }
 
-    /// Puts the content of a source in this server at the target too.
-    async fn share(&self, copy: &Copy<'_>, here: &Here, target: &Target) -> Result<Blob, Refusal> {
+    /// Puts the content of a source in this server at the target too. If it was read, the client is told its digest, so
+    /// that it can be no other.
+    async fn share(
+        &self,
+        copy: &Copy<'_>,
+        here: &Here,
+        target: &Target,
+        was_read: bool,
+    ) -> Result<Blob, Refusal> {
         let over_itself = here.partition == target.partition && here.state == State::Current;
         self.replace_by(copy.request, target, &copy.preconditions, copy.access, |old, now| {
             copy.check_target(old, now)?;
@@ -120,7 +133,8 @@ impl BlobService {
             // What is there now, which may be newer than what was found before.
             let current = old.filter(|old| old.is_live(now)).ok_or_else(not_found)?;
             check_conditions(copy.request, current)?;
-            if !copy.shares(current) {
+            let is_other = was_read && current.content != copy.source.blob.content;
+            if is_other || !copy.shares(current) {
                 return Err(ErrorCode::SourceConditionNotMet.into());
             }
             let is_archived = current.tier.is_archived(now);
@@ -246,17 +260,20 @@ impl Copy<'_> {
             nonce: source.nonce,
             block_list: source.block_list.clone(),
             content: source.content.clone(),
-            ..self.of(source, now)
+            ..self.of(source, source.content.len(), now)
         }
     }
 
     /// The copy of the source, still without content.
     pub(crate) fn unshared(&self, now: Timestamp) -> Blob {
         let is_archived = matches!(&self.source.place, Place::Here(here) if here.is_archived);
-        Blob { tier: self.wanted.tiering(is_archived, now), ..self.of(&self.source.blob, now) }
+        Blob {
+            tier: self.wanted.tiering(is_archived, now),
+            ..self.of(&self.source.blob, self.source.length, now)
+        }
     }
 
-    fn of(&self, source: &Blob, now: Timestamp) -> Blob {
+    fn of(&self, source: &Blob, length: u64, now: Timestamp) -> Blob {
         let wanted = &self.wanted;
         let kind = match (source.kind, wanted.seals) {
             (Kind::Append { blocks, .. }, Some(sealed)) => Kind::Append { blocks, sealed },
@@ -270,14 +287,14 @@ impl Copy<'_> {
             metadata: metadata.clone(),
             tags: tags.clone(),
             encryption: self.seal.as_ref().map(|seal| seal.encryption.clone()),
-            copy: Some(self.done(now)),
+            copy: Some(self.done(length, now)),
             ..wanted.blob.clone()
         }
     }
 
-    fn done(&self, now: Timestamp) -> BlobCopy {
+    fn done(&self, length: u64, now: Timestamp) -> BlobCopy {
         let source = self.source.shown_url.clone();
-        let state = CopyState::done(self.wanted.id, source, self.source.length, now);
+        let state = CopyState::done(self.wanted.id, source, length, now);
         BlobCopy { state, incremental: false, destination_snapshot: None }
     }
 }

@@ -604,6 +604,27 @@ async fn a_copy_over_itself_never_brings_back_what_was_replaced() {
     clients.join_all().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_copy_over_itself_has_the_bytes_whose_digest_it_tells() {
+    let server = std::sync::Arc::new(start().await);
+    server.create_container("things").await;
+    for (way, outcome) in [("", (202, "")), (SYNC, (412, "SourceConditionNotMet"))] {
+        server.put_block_blob("/things/b", "read").await;
+        let other = server.clone();
+        server.watched.between.before_next_commit(move || {
+            let overwrite = other.put_block_blob("/things/b", "written meanwhile");
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(overwrite));
+        });
+        let copied = server.copy("/things/b", "/things/b", way).await;
+        assert_eq!(copied.outcome(), outcome, "{way}");
+        let got = server.get("/things/b", "").await.expect(200);
+        assert_eq!(got.text(), "written meanwhile");
+        let progress = (copied.status.as_u16() == 202).then_some("17/17");
+        assert_eq!(got.header("x-ms-copy-progress"), progress, "{way}");
+    }
+    server.copy("/things/b", "/things/b", SYNC).await.expect(202);
+}
+
 #[tokio::test]
 async fn a_copy_is_encrypted_as_its_container_and_its_request_say() {
     let server = start().await;

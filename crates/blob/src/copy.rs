@@ -2,8 +2,8 @@
 //!
 //! A source in this server is copied by sharing its content: no byte moves, and the copy is done when the request is. So
 //! it is where the copy has to be encrypted in another way, only that its bytes are read and written. Copy Blob From URL
-//! reads them all the same for the digest that it tells, or was told. A source elsewhere is fetched: within the request by
-//! Copy Blob From URL, after it by Copy Blob, see [`crate::pending`].
+//! reads them all the same if it tells their CRC64, or was told a digest. A source elsewhere is fetched: within the request
+//! by Copy Blob From URL, after it by Copy Blob, see [`crate::pending`].
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Timestamp};
@@ -69,7 +69,7 @@ impl BlobService {
             return Err(ErrorCode::InvalidSourceBlobType.into());
         }
         let (whole, limit) = (0..source.length, MAX_SYNCHRONOUS);
-        let taken = self.take(&mut request, &source, whole, limit, WantDigest::Always, seal.as_ref()).await?;
+        let taken = self.take(&mut request, &source, whole, limit, WantDigest::Crc64, seal.as_ref()).await?;
         let access = Access::Write;
         let copy = Copy { request: &request, preconditions, access, wanted, seal, source };
         let blob = match &copy.source.place {

@@ -62,7 +62,7 @@ impl BlobService {
         let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
         let (part, limit) = (source.part(&request)?, max_block(request.version));
-        let taken = self.take(&mut request, &source, part, limit, WantDigest::Always, seal.as_ref()).await?;
+        let taken = self.take(&mut request, &source, part, limit, WantDigest::OfBlock, seal.as_ref()).await?;
         let encryption = seal.map(|seal| seal.encryption);
         let block = StagedBlock { encryption, nonce: taken.nonce, content: taken.content.clone() };
         self.stage_block(&request, &target, &id, &block).await?;
@@ -81,7 +81,7 @@ impl BlobService {
         let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
         let (part, limit) = (source.part(&request)?, max_append(request.version));
-        let taken = self.take(&mut request, &source, part, limit, WantDigest::Always, seal.as_ref()).await?;
+        let taken = self.take(&mut request, &source, part, limit, WantDigest::OfBlock, seal.as_ref()).await?;
         let block = NewBlock { content: &taken.content, seal: seal.as_ref(), nonce: taken.nonce };
         let blob = self.append(&target, &append, block, &taken.writer).await?;
         let mut response = appended(&blob, taken.content.len(), request.version);
@@ -101,7 +101,7 @@ impl BlobService {
         check_length(Some(part.end - part.start), &write.range)?;
         let (blob, md5, crc64) = match seal {
             None => {
-                let (limit, want) = (MAX_PAGE_WRITE, WantDigest::Always);
+                let (limit, want) = (MAX_PAGE_WRITE, WantDigest::OfBlock);
                 let taken = self.take(&mut request, &source, part, limit, want, None).await?;
                 let blob = self.write_pages(&target, &write, &taken.content, &taken.writer).await?;
                 (blob, taken.md5, taken.crc64)

@@ -50,9 +50,14 @@ pub(crate) fn written(status: StatusCode, blob: &Blob, version: Version) -> Resp
 /// The digests of a body that became a block: the MD5 where one was sent or the version knows no other, and the CRC64.
 pub(crate) fn digests(headers: &mut HeaderMap, md5: Option<[u8; 16]>, crc64: u64, version: Version) {
     put_optional(headers, "content-md5", md5.as_ref().map(md5_text));
-    if version.at_least(2019, 2, 2) {
+    if tells_crc64(version) {
         put(headers, "x-ms-content-crc64", crc64_text(crc64));
     }
+}
+
+/// Whether the version knows the CRC64.
+pub(crate) fn tells_crc64(version: Version) -> bool {
+    version.at_least(2019, 2, 2)
 }
 
 /// Which key the content is encrypted with, if it is not the server's own.

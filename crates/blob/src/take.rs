@@ -39,10 +39,23 @@ pub(crate) struct Taken {
 /// Whether the digest of a source is wanted though the client sends none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WantDigest {
-    /// The reply has to tell one.
-    Always,
+    /// The reply has to tell one, as the reply to a block does: see [`WantMd5::of_block`].
+    OfBlock,
+    /// The reply tells the CRC64, in the versions that know it.
+    Crc64,
     /// Not if the bytes would have to be read for it.
     IfSent,
+}
+
+impl WantDigest {
+    /// Whether bytes that are at hand are read for their digests, and for which.
+    fn of_shared(self, was_sent: bool, version: Version) -> Option<WantMd5> {
+        match self {
+            Self::OfBlock => Some(WantMd5::of_block(version)),
+            Self::Crc64 => (was_sent || reply::tells_crc64(version)).then_some(WantMd5::IfSent),
+            Self::IfSent => was_sent.then_some(WantMd5::IfSent),
+        }
+    }
 }
 
 impl BlobService {
@@ -65,9 +78,9 @@ impl BlobService {
         match &source.place {
             Place::Here(here) if here.seal.is_none() && seal.is_none() => {
                 let (mut md5, mut crc64) = (None, None);
-                if was_sent || want == WantDigest::Always {
+                if let Some(want) = want.of_shared(was_sent, request.version) {
                     self.carry(request, source, part.clone()).await?;
-                    let digests = self.digest(request, WantMd5::of_block(request.version)).await?;
+                    let digests = self.digest(request, want).await?;
                     (md5, crc64) = (digests.0, Some(digests.1));
                 }
                 let writer = self.extents.writer();

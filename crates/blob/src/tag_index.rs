@@ -29,10 +29,14 @@ use crate::{BlobService, XML, reply};
 
 /// How often a write may find that the tags to be indexed have changed.
 const MAX_ROUNDS: usize = 16;
-/// Rows of the index, and containers, that are read at once.
+/// Rows, and containers, that are read at once, and after which others have their turn.
 const READ_AT_ONCE: usize = 256;
-/// Rows of the index and containers that are looked at for one page.
+/// Rows of the index, containers, and where versions are looked for rows of blobs, that are looked at for one page.
 const MAX_LOOKED_AT: usize = 20_000;
+/// A page ends when so many bytes of names and tags were found.
+const MAX_FOUND_BYTES: usize = 4 << 20;
+/// What is written of a match beside its names and tags, at least.
+const MATCH_BYTES: usize = 128;
 
 /// How long after it was drawn a claim can be committed. Far longer than any request takes from there.
 const CLAIM_LASTS: Span = Span::seconds(3600);
@@ -239,7 +243,11 @@ struct Search<'a> {
     /// Earlier versions are looked for, too.
     versions: bool,
     found: Vec<Match>,
+    found_bytes: usize,
     looked_at: usize,
+    /// The blob whose versions are being looked through, and the version that is, or will be, its current state as that was
+    /// read. What has this version or a later one was made since: it was the current state, or is no older than that.
+    current: Option<(Bytes, Stamp)>,
 }
 
 struct Match {
@@ -255,7 +263,8 @@ type Next = Option<(String, Bytes)>;
 
 impl<'a> Search<'a> {
     fn new(service: &'a BlobService, query: &'a TagQuery, page: &'a Page<'a>, versions: bool) -> Self {
-        Self { service, query, page, versions, found: vec![], looked_at: 0 }
+        let found = vec![];
+        Self { service, query, page, versions, found, found_bytes: 0, looked_at: 0, current: None }
     }
 
     /// The container and the row at which the page begins.
@@ -266,7 +275,24 @@ impl<'a> Search<'a> {
     }
 
     fn is_full(&self) -> bool {
-        self.found.len() >= self.page.limit || self.looked_at >= MAX_LOOKED_AT
+        self.found.len() >= self.page.limit
+            || self.looked_at >= MAX_LOOKED_AT
+            || self.found_bytes >= MAX_FOUND_BYTES
+    }
+
+    /// One more row, or container, is looked at.
+    async fn look(&mut self) {
+        self.looked_at += 1;
+        if self.looked_at.is_multiple_of(READ_AT_ONCE) {
+            // Others have requests too.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn find(&mut self, found: Match) {
+        let tags = found.tags.0.iter().map(|(tag, value)| tag.len() + value.len()).sum::<usize>();
+        self.found_bytes += MATCH_BYTES + found.container.len() + found.name.len() + tags;
+        self.found.push(found);
     }
 
     /// Looks through all containers of an account, by name.
@@ -286,7 +312,7 @@ impl<'a> Search<'a> {
                 if self.is_full() {
                     return Ok(Some((name, Bytes::new())));
                 }
-                self.looked_at += 1;
+                self.look().await;
                 if let Some(next) = self.container(&name, space).await? {
                     return Ok(Some(next));
                 }
@@ -321,12 +347,12 @@ impl<'a> Search<'a> {
                 if self.is_full() {
                     return Ok(Some((name.to_owned(), row.key)));
                 }
-                self.looked_at += 1;
+                self.look().await;
                 if let Some((blob, claim)) = keys::blob_of_tag_entry(&row.key)
                     && let Some(tags) = self.verify(&keys::blob(space, blob), claim).await?
                 {
                     let (container, name) = (name.to_owned(), blob.to_owned());
-                    self.found.push(Match { container, name, tags, version: None });
+                    self.find(Match { container, name, tags, version: None });
                 }
             }
             if !scanned.more {
@@ -340,11 +366,12 @@ impl<'a> Search<'a> {
     /// Looks through all blobs of a container and their versions, which are not in the index.
     async fn states(&mut self, name: &str, space: SpaceId) -> Result<Next, Refusal> {
         let (first, place) = self.start();
-        let mut from = parse_place(if first == name { place } else { &[] });
+        let mut from;
+        (from, self.current) = parse_place(if first == name { place } else { &[] });
         let end = (prefix_range(keys::BLOBS).end, Bytes::new());
         loop {
             if self.is_full() {
-                return Ok(Some((name.to_owned(), place_of(&from))));
+                return Ok(Some((name.to_owned(), self.place(&from))));
             }
             let scan =
                 self.service.store.scan_space(space, from, Some(end.clone()), Which::All, READ_AT_ONCE);
@@ -354,11 +381,11 @@ impl<'a> Search<'a> {
             }
             for (partition, row) in page.rows {
                 if self.is_full() {
-                    return Ok(Some((name.to_owned(), place_of(&(partition, row.key)))));
+                    return Ok(Some((name.to_owned(), self.place(&(partition, row.key)))));
                 }
-                self.looked_at += 1;
+                self.look().await;
                 if let Some(found) = self.state(name, &partition, &row)? {
-                    self.found.push(found);
+                    self.find(found);
                 }
             }
             let Some(next) = page.next else { return Ok(None) };
@@ -366,20 +393,43 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What a row of a blob shows, if it is a state that is looked for.
-    fn state(&self, container: &str, partition: &Bytes, row: &Row) -> Result<Option<Match>, Refusal> {
+    /// What a row of a blob shows, if it is a state that is looked for. Rows of one blob may be read one after the other: what
+    /// was made between is not shown, for its current state may have been, as the current one.
+    fn state(&mut self, container: &str, partition: &Bytes, row: &Row) -> Result<Option<Match>, Refusal> {
         let is_current = match keys::row_kind(&row.key) {
             Some(RowKind::Base) => true,
+            Some(RowKind::Version(version)) if self.is_later(partition, version) => return Ok(None),
             Some(RowKind::Version(_)) => false,
             _ => return Ok(None),
         };
         let blob = Blob::decode(&row.value)?;
-        if !blob.is_live(self.service.store.now()) || !self.query.matches(&blob.tags) {
+        if !blob.is_live(self.service.store.now()) {
+            return Ok(None);
+        }
+        if is_current {
+            // The version that it is, or becomes.
+            self.current = Some((partition.clone(), blob.version.unwrap_or_else(|| blob.etag.stamp())));
+        }
+        if !self.query.matches(&blob.tags) {
             return Ok(None);
         }
         let name = keys::blob_name(partition).ok_or(record::Damage::Undecodable)?.to_owned();
         let version = blob.version.map(|version| (version, is_current));
         Ok(Some(Match { container: container.to_owned(), name, tags: blob.tags, version }))
+    }
+
+    /// Whether a version was made since the current state of its blob was read.
+    fn is_later(&self, partition: &Bytes, version: Stamp) -> bool {
+        self.current.as_ref().is_some_and(|(of, current)| of == partition && version >= *current)
+    }
+
+    /// A row of a blob in a marker: the name, a zero byte, the version of its current state if that was read, else zeros, the
+    /// key. Names hold no zero byte.
+    fn place(&self, (partition, key): &(Bytes, Bytes)) -> Bytes {
+        let name = partition.strip_prefix(keys::BLOBS).unwrap_or_default();
+        let current = self.current.as_ref().filter(|(of, _)| of == partition);
+        let version = current.map_or(0, |(_, version)| version.ticks());
+        [name, &[0], &version.to_be_bytes(), key].concat().into()
     }
 
     /// The tags of a blob, if they are indexed under this claim and are what the query looks for.
@@ -422,16 +472,15 @@ impl<'a> Search<'a> {
     }
 }
 
-/// A row of a blob in a marker: the name, a zero byte, the key. Names hold no zero byte.
-fn place_of((partition, key): &(Bytes, Bytes)) -> Bytes {
-    let name = partition.strip_prefix(keys::BLOBS).unwrap_or_default();
-    [name, &[0], key].concat().into()
-}
-
-/// The row that such a text names; the first one if it names none.
-fn parse_place(place: &[u8]) -> (Bytes, Bytes) {
+/// The row that such a text names, the first one if it names none; and the version of the current state.
+fn parse_place(place: &[u8]) -> ((Bytes, Bytes), Option<(Bytes, Stamp)>) {
     let mut parts = place.splitn(2, |byte| *byte == 0);
     let name = parts.next().unwrap_or_default();
-    let key = Bytes::copy_from_slice(parts.next().unwrap_or_default());
-    ([keys::BLOBS, name].concat().into(), key)
+    let partition = Bytes::from([keys::BLOBS, name].concat());
+    let Some((version, key)) = parts.next().and_then(<[u8]>::split_first_chunk) else {
+        return ((partition, Bytes::new()), None);
+    };
+    let version = Some(u64::from_be_bytes(*version)).filter(|version| *version > 0);
+    let current = version.map(|version| (partition.clone(), Stamp::from_ticks(version)));
+    ((partition, Bytes::copy_from_slice(key)), current)
 }

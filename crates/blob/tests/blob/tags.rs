@@ -367,6 +367,48 @@ async fn versions_are_found_where_they_are_asked_for() {
     assert!(one.text().contains("<VersionId>2") && !one.text().contains("<IsCurrentVersion>"));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_version_is_found_once_although_its_blob_is_overwritten_meanwhile() {
+    let server = std::sync::Arc::new(start().await);
+    server.create_container("con").await;
+    server.set(Setting::BlobVersioning(true)).await;
+    // Too many to be read at once.
+    for version in 0..300 {
+        server.put_tagged("/con/b", &format!("a={version:03}")).await;
+    }
+    let other = server.clone();
+    server.watched.between.after_next_scan(move || {
+        let overwrite = async {
+            other.put_tagged("/con/b", "a=300").await;
+            other.put_tagged("/con/b", "a=301").await;
+        };
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(overwrite));
+    });
+    let (found, _) = server.find_page("/con?restype=container&", "a>''", "&include=versions").await;
+    let earlier = (0..299).map(|version| format!("con/b a={version:03}"));
+    assert_eq!(found, ["con/b a=299".to_owned()].into_iter().chain(earlier).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_version_is_found_on_one_page_although_its_blob_is_overwritten_between_two() {
+    let server = start().await;
+    server.create_container("con").await;
+    let page = async |more: &str| {
+        let more = format!("&include=versions{more}");
+        server.find_page("/con?restype=container&", "a>''", &more).await
+    };
+    // It becomes a version when it is overwritten. Its other row is there for the first page to end before it.
+    server.put_tagged("/con/b", "a=1").await;
+    server.put("/con/b?comp=snapshot", "", "").await.expect(201);
+    server.set(Setting::BlobVersioning(true)).await;
+    for (current, next, rest) in [("1", "2", vec![]), ("2", "3", vec!["con/b a=1"])] {
+        let (first, marker) = page("&maxresults=1").await;
+        assert_eq!(first, [format!("con/b a={current}")]);
+        server.put_tagged("/con/b", &format!("a={next}")).await;
+        assert_eq!(page(&format!("&marker={marker}")).await.0, rest, "{current}");
+    }
+}
+
 #[tokio::test]
 async fn what_a_crash_left_in_the_index_is_not_believed_and_goes_when_it_is_old() {
     let server = start().await;

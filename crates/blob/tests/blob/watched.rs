@@ -18,6 +18,7 @@ pub(crate) struct Watch {
     busy: AtomicBool,
     busy_commits: AtomicUsize,
     before_commit: Mutex<Option<(usize, Act)>>,
+    after_scan: Mutex<Option<Act>>,
 }
 
 type Act = Box<dyn FnOnce() + Send>;
@@ -57,6 +58,11 @@ impl Watch {
         *self.before_commit.lock().unwrap() = Some((commits, Box::new(act)));
     }
 
+    /// Does something after the next scan.
+    pub(crate) fn after_next_scan(&self, act: impl FnOnce() + Send + 'static) {
+        *self.after_scan.lock().unwrap() = Some(Box::new(act));
+    }
+
     fn act(&self) -> Option<Act> {
         let mut waiting = self.before_commit.lock().unwrap();
         match waiting.as_mut() {
@@ -83,6 +89,10 @@ impl Watch {
 impl Between for Watch {
     fn scanned(&self, rows: usize) {
         self.rows.fetch_add(rows, Ordering::SeqCst);
+        let act = self.after_scan.lock().unwrap().take();
+        if let Some(act) = act {
+            act();
+        }
     }
 
     async fn set_space(

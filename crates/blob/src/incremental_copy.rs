@@ -29,6 +29,8 @@ use crate::{BlobService, keys, reply};
 const MAX_ATTEMPTS: usize = 16;
 /// Bytes that are encrypted at once. Whole pages.
 const PIECE: u64 = 1 << 20;
+/// Changes after which others have their turn.
+const CHANGES_AT_ONCE: usize = 64;
 
 impl BlobService {
     /// Incremental Copy Blob.
@@ -137,7 +139,12 @@ impl BlobService {
         edit.resize(length).await.map_err(reply::extents)?;
         let diff = Diff::new(&self.extents, &last.source.blob.content, &source.content, 0..length);
         let mut changes = Changes::new(Source::Since(diff));
+        let mut count = 0_usize;
         while let Some(change) = changes.next().await.map_err(reply::extents)? {
+            count += 1;
+            if count.is_multiple_of(CHANGES_AT_ONCE) {
+                tokio::task::yield_now().await;
+            }
             let range = match change {
                 PageChange::Written(range) => range,
                 PageChange::Cleared(range) => {

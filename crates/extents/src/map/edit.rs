@@ -19,6 +19,9 @@ use crate::pin::Writer;
 /// Inline bytes and entries that an edit gathers in memory before it stores them.
 const MAX_PENDING_BYTES: usize = 4 << 20;
 const MAX_PENDING_ENTRIES: usize = 16 << 10;
+/// Nodes that an edit has read, or made, before it stores those that it made, and forgets the others: each is 5 KiB, however
+/// little of it was changed. What was made is counted after as many changes only, each of which makes a few at most.
+const MAX_NODES: usize = 1 << 10;
 
 /// Content that is being changed.
 ///
@@ -33,6 +36,7 @@ pub struct Edit {
     tail: BytesMut,
     pending_bytes: usize,
     pending_entries: usize,
+    changes: usize,
 }
 
 impl Edit {
@@ -46,6 +50,7 @@ impl Edit {
             tail: BytesMut::from(content.tail().as_ref()),
             pending_bytes: 0,
             pending_entries: 0,
+            changes: 0,
         }
     }
 
@@ -213,10 +218,14 @@ impl Edit {
 
     /// Stores what has gathered in memory when it has become much.
     async fn relieve(&mut self) -> Result<(), Error> {
-        if self.pending_bytes > MAX_PENDING_BYTES || self.pending_entries > MAX_PENDING_ENTRIES {
+        self.changes += 1;
+        let is_large = self.pending_entries > MAX_PENDING_ENTRIES
+            || self.nodes.len() > MAX_NODES
+            || (self.changes.is_multiple_of(MAX_NODES) && count_fresh(&self.tree.list) > MAX_NODES);
+        if is_large || self.pending_bytes > MAX_PENDING_BYTES {
             self.spill().await?;
         }
-        if self.pending_entries > MAX_PENDING_ENTRIES {
+        if is_large {
             self.store().await?;
             self.nodes = Nodes::default();
         }
@@ -309,6 +318,15 @@ fn replace_inline(list: &mut List, spilled: &mut impl Iterator<Item = Piece>) {
     }
 }
 
+/// The fresh nodes below a list.
+fn count_fresh(list: &[Entry]) -> usize {
+    let inner = |entry: &Entry| match entry {
+        Entry::Sub(Sub { link: Link::Fresh(list), .. }) => 1 + count_fresh(list),
+        _ => 0,
+    };
+    list.iter().map(inner).sum()
+}
+
 /// The fresh nodes whose parent entries are of level `want`, below a list of `level`.
 fn fresh_nodes<'a>(list: &'a mut List, level: u8, want: u8, out: &mut Vec<&'a mut Sub>) {
     for entry in Arc::make_mut(list) {
@@ -317,6 +335,53 @@ fn fresh_nodes<'a>(list: &'a mut List, level: u8, want: u8, out: &mut Vec<&'a mu
             out.push(sub);
         } else if let Link::Fresh(list) = &mut sub.link {
             fresh_nodes(list, level - 1, want, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::pattern;
+    use crate::{LocalExtents, Options, read_all};
+
+    #[tokio::test]
+    async fn an_edit_that_changes_a_little_everywhere_keeps_a_bounded_number_of_nodes() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options { segment_bytes: 64 << 20, grow_bytes: 1 << 20 };
+        let extents: Arc<dyn Extents> = Arc::new(LocalExtents::open(directory.path(), options).unwrap());
+        let writer = extents.writer();
+        let byte = Content::extent(extents.append(&writer, vec![pattern(1, 1)]).await.unwrap());
+        // Every other byte is a hole, so that no two pieces are one: 2^18 pieces, in more than 2000 leaves.
+        let mut content = byte.clone();
+        for round in 0..18 {
+            let mut edit = Edit::new(&extents, &writer, &content);
+            edit.resize(content.len() + u64::from(round == 0)).await.unwrap();
+            if round > 0 {
+                edit.append(&content).await.unwrap();
+            }
+            content = edit.finish().await.unwrap();
+        }
+        let length = content.len();
+        assert_eq!(length, 1 << 18);
+        // At first all of it is the same few nodes, from which the first edit makes thousands, for the second one to read.
+        for expected in [0..16, MAX_NODES / 2..MAX_NODES + 1] {
+            let mut edit = Edit::new(&extents, &writer, &content);
+            let (mut read, mut made) = (0, 0);
+            for (step, at) in (0..length).step_by(96).enumerate() {
+                edit.write(at, &byte).await.unwrap();
+                edit.clear(at + 1..at + 2).await.unwrap();
+                read = read.max(edit.nodes.len());
+                if step % 32 == 0 {
+                    made = made.max(count_fresh(&edit.tree.list));
+                }
+            }
+            assert!(expected.contains(&read) && made <= 2 * MAX_NODES, "{read} {made}");
+            let edited = edit.finish().await.unwrap();
+            let [before, after] =
+                [&content, &edited].map(|content| read_all(&extents, content, 0..length, 1 << 20));
+            assert!(before.await.unwrap() == after.await.unwrap());
+            content = edited;
         }
     }
 }

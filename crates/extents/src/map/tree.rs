@@ -135,6 +135,10 @@ impl Nodes {
         self.0.insert(node.id, list);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The entries of an entry of `level`.
     fn children(&self, entry: &Entry, level: u8) -> Result<List, Absent> {
         match entry {

@@ -9,6 +9,9 @@
 //! A task that finds its target no longer waiting for it (aborted, deleted) ends without a trace. What a target is, and
 //! how it is changed, is known to the service that it is of: its [`Destination`].
 
+#[cfg(test)]
+mod tests;
+
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +38,11 @@ use crate::{CopySources, Outside, Seen};
 
 /// Copies that fetch at the same time; others wait.
 const AT_ONCE: usize = 16;
-/// Copies that fetch beside these because hardly anything comes: they cost little, and must not keep the others waiting.
+/// Copies that fetch beside these because hardly anything comes: they cost little, and must not keep the others waiting. Where
+/// there are more of that kind, they take turns with the others.
 const SLOW_AT_ONCE: usize = 64;
+/// Copies that keep what they have while they wait for their next turn. Further ones begin again.
+const MAX_PARKED: usize = 64;
 /// Connections that the copies to one service may have.
 pub const MAX_CONNECTIONS: usize = AT_ONCE + SLOW_AT_ONCE;
 /// Fewer bytes than this between two looks is hardly anything.
@@ -128,6 +134,7 @@ pub struct Copies {
     pending: Arc<Semaphore>,
     slots: Semaphore,
     slow: Semaphore,
+    parked: Semaphore,
     tasks: Mutex<JoinSet<()>>,
     running: Arc<Running>,
 }
@@ -143,6 +150,7 @@ impl Copies {
             pending: Arc::new(Semaphore::new(MAX_PENDING)),
             slots: Semaphore::new(AT_ONCE),
             slow: Semaphore::new(SLOW_AT_ONCE),
+            parked: Semaphore::new(MAX_PARKED),
             tasks: Mutex::default(),
             running: Arc::default(),
         }
@@ -322,9 +330,15 @@ async fn carry_out<D: Destination>(
     copy: &PendingCopy<D::Target>,
 ) -> Result<(), Refusal> {
     let copies = destination.copies();
-    match fetch(destination, space, copy).await {
+    let fetched = loop {
+        match fetch(destination, space, copy).await {
+            Err(Stopped::Later) => continue,
+            ended => break ended,
+        }
+    };
+    match fetched {
         Ok(sink) => destination.end(space, copy, Ok(sink)).await?,
-        Err(Stopped::Unwanted) => {}
+        Err(Stopped::Unwanted | Stopped::Later) => {}
         Err(Stopped::Gone) => return Err(D::GONE.into()),
         Err(Stopped::Failed(refusal)) => destination.end(space, copy, Err(refusal)).await?,
     }
@@ -338,6 +352,8 @@ enum Stopped {
     Unwanted,
     /// The space of the target is closed. It may be opened again.
     Gone,
+    /// Hardly anything came, and others wait: it has to begin again, behind them.
+    Later,
     Failed(Refusal),
 }
 
@@ -367,7 +383,7 @@ async fn fetch<D: Destination>(
     let mut sink = opened.ok_or(Stopped::Unwanted)?;
     let outside = copies.sources()?.again(copy).await?;
     let mut body = outside.body(0..outside.length());
-    let (mut copied, mut noted) = (0, 0);
+    let (mut copied, mut noted, mut is_aside) = (0, 0, false);
     loop {
         if copies.store.now() > copy.started.saturating_add(MAX_TIME) {
             let refusal = Refusal::new(ErrorCode::OperationTimedOut);
@@ -383,10 +399,16 @@ async fn fetch<D: Destination>(
             destination.push(&mut sink, bytes).await.map_err(Stopped::by::<D>)?;
         }
         let is_wanted = if copied - noted < PROGRESS {
-            if copied - before < SLOW
-                && let Ok(slow) = copies.slow.try_acquire()
-            {
-                _slot = Ok(slow);
+            if copied - before < SLOW && !is_aside {
+                if let Ok(slow) = copies.slow.try_acquire() {
+                    (_slot, is_aside) = (Ok(slow), true);
+                } else {
+                    // Behind all that wait, and on from here when its turn comes.
+                    let _parked = copies.parked.try_acquire().map_err(|_| Stopped::Later)?;
+                    drop((body, _slot));
+                    _slot = copies.slots.acquire().await;
+                    body = outside.body(copied..outside.length());
+                }
             }
             destination.is_wanted(space, copy).await
         } else {

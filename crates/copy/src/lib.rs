@@ -125,11 +125,11 @@ impl CopySources {
         Outside::open(Via::Here(Box::new(neighbour)), uri, None, conditions, version).await
     }
 
-    /// The source of a copy that was begun.
+    /// The source of a copy that was begun, of which there are [`MAX_CONNECTIONS`] at most.
     async fn again<T>(&self, copy: &PendingCopy<T>) -> Result<Outside, Refusal> {
         let url = SourceUrl::parse(&copy.url, "", copy.version)?;
         let via = match copy.service {
-            None => Via::Web(self.outbound.clone()),
+            None => Via::Web(self.outbound.counted_elsewhere()),
             Some(kind) => Via::Here(Box::new(self.neighbour(kind, &url).await?)),
         };
         let (version, seen) = (copy.version, copy.seen.clone());

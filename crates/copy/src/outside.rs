@@ -282,10 +282,13 @@ impl Outside {
     }
 
     fn unreachable(&self, error: &Error) -> Refusal {
+        if matches!(error, Error::Busy) {
+            return ErrorCode::ServerBusy.into();
+        }
         let status = match error {
             Error::Url => StatusCode::BAD_REQUEST,
             Error::NotAllowed => StatusCode::FORBIDDEN,
-            Error::TimedOut => StatusCode::INTERNAL_SERVER_ERROR,
+            Error::TimedOut | Error::Busy => StatusCode::INTERNAL_SERVER_ERROR,
             Error::Unreachable(_) | Error::Broken(_) | Error::TooLarge => StatusCode::NOT_FOUND,
         };
         // What the network said may tell of places that the client cannot see.

@@ -40,8 +40,11 @@ const CONSOLE_DRAIN_TIME: Duration = Duration::from_secs(1);
 /// File descriptors of the store and of content, of which each keeps up to 256 files open, and of all else that there are
 /// few of: the log, what is being written, listeners, the console.
 const FILES_OF_DATA: u64 = 2 * 256 + 128;
-/// File descriptors that are not for clients. Copies from elsewhere go to blobs and to files.
-const FILES_RESERVED: u64 = FILES_OF_DATA + 2 * lazuli_copy::MAX_CONNECTIONS as u64;
+/// Connections to sources of copies: of those that go on after their requests, to blobs and to files, and of requests that wait
+/// for theirs.
+const COPY_CONNECTIONS: usize = 2 * lazuli_copy::MAX_CONNECTIONS + lazuli_outbound::MAX_CONNECTIONS;
+/// File descriptors that are not for clients.
+const FILES_RESERVED: u64 = FILES_OF_DATA + COPY_CONNECTIONS as u64;
 /// Connections of an endpoint that are let in even where there are fewer.
 const FEWEST_CONNECTIONS: u64 = 16;
 
@@ -359,7 +362,7 @@ mod tests {
     #[test]
     fn connections_leave_the_store_its_files() {
         for (files, endpoints, expected) in
-            [(1 << 20, 5, 209_555), (100_000, 5, 19_840), (4096, 4, 824), (1024, 5, 44), (256, 5, 16)]
+            [(1 << 20, 5, 209_542), (100_000, 5, 19_827), (4096, 4, 808), (1024, 5, 32), (256, 5, 16)]
         {
             assert_eq!(connections(files, endpoints), expected, "{files} {endpoints}");
         }

@@ -15,11 +15,16 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 
 use crate::Allow;
 
+/// Connections that one [`Outbound`] has at once, but for those that are counted elsewhere.
+pub const MAX_CONNECTIONS: usize = 64;
+/// How long a request waits for one of these.
+const TURN_TIME: Duration = Duration::from_secs(2);
 /// How long resolving, connecting and TLS may take together.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// How long a reply may take to begin.
@@ -32,6 +37,9 @@ const MAX_ADDRESSES: usize = 8;
 /// Why there is no reply, or not all of it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// There are as many connections as there may be.
+    #[error("the server makes too many requests")]
+    Busy,
     /// It is not HTTP, or names no host.
     #[error("the URL cannot be requested")]
     Url,
@@ -52,20 +60,42 @@ pub enum Error {
     TooLarge,
 }
 
-/// Makes requests of those that a list allows.
+/// Makes requests of those that a list allows. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Outbound {
     allow: Arc<[Allow]>,
+    /// None: somebody else bounds how many there are.
+    room: Option<Arc<Semaphore>>,
 }
 
 impl Outbound {
-    /// Goes where any of the entries allows.
+    /// Goes where any of the entries allows, with up to [`MAX_CONNECTIONS`].
     pub fn new(allow: impl Into<Arc<[Allow]>>) -> Self {
-        Self { allow: allow.into() }
+        Self { allow: allow.into(), room: Some(Arc::new(Semaphore::new(MAX_CONNECTIONS))) }
+    }
+
+    /// Goes to the same places, for one whose connections are counted elsewhere.
+    #[must_use]
+    pub fn counted_elsewhere(&self) -> Self {
+        Self { allow: self.allow.clone(), room: None }
     }
 
     /// The reply to a GET, its body still to be read.
     pub async fn get(&self, uri: &Uri, headers: HeaderMap) -> Result<Reply, Error> {
+        let turn = self.turn().await?;
+        let reply = self.fetch(uri, headers).await?;
+        Ok(Reply { _turn: turn, ..reply })
+    }
+
+    /// Leave to have one more connection.
+    async fn turn(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
+        let Some(room) = &self.room else { return Ok(None) };
+        let turn = tokio::time::timeout(TURN_TIME, room.clone().acquire_owned()).await;
+        // Never closed, so it is only late.
+        turn.map_err(|_| Error::Busy)?.map(Some).map_err(|_| Error::Busy)
+    }
+
+    async fn fetch(&self, uri: &Uri, headers: HeaderMap) -> Result<Reply, Error> {
         let secure = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
@@ -119,6 +149,7 @@ pub struct Reply {
     pub headers: HeaderMap,
     body: Incoming,
     _connection: Connection,
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Reply {
@@ -164,7 +195,8 @@ async fn exchange(
     let host = HeaderValue::try_from(host).map_err(|_| Error::Url)?;
     request.headers_mut().insert(header::HOST, host);
     let (head, body) = sender.send_request(request).await?.into_parts();
-    Ok(Reply { status: head.status, headers: head.headers, body, _connection: connection })
+    let (status, headers) = (head.status, head.headers);
+    Ok(Reply { status, headers, body, _connection: connection, _turn: None })
 }
 
 /// The task that drives a connection, as long as somebody wants it.
@@ -191,4 +223,48 @@ fn tls() -> io::Result<Arc<ClientConfig>> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(TLS.get_or_init(|| Arc::new(config)).clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    /// Somewhere that begins every reply, and ends none.
+    async fn endless() -> Uri {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let head = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n";
+                    stream.write_all(head).await.unwrap();
+                    while stream.read_u8().await.is_ok() {}
+                });
+            }
+        });
+        format!("http://{address}/").parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn connections_are_bounded_until_their_replies_are_dropped() {
+        let uri = endless().await;
+        let outbound = Outbound::new([Allow::Everything]);
+        let get = |outbound: Outbound| {
+            let uri = uri.clone();
+            async move { outbound.get(&uri, HeaderMap::new()).await }
+        };
+        let mut replies = vec![];
+        for _ in 0..MAX_CONNECTIONS {
+            replies.push(get(outbound.clone()).await.unwrap());
+        }
+        // Nothing else is waited for, so that the time passes at once.
+        tokio::time::pause();
+        assert!(matches!(get(outbound.clone()).await, Err(Error::Busy)));
+        tokio::time::resume();
+        replies.push(get(outbound.counted_elsewhere()).await.unwrap());
+        drop(replies.swap_remove(0));
+        replies.push(get(outbound).await.unwrap());
+    }
 }

@@ -8,4 +8,4 @@ mod allow;
 mod client;
 
 pub use allow::Allow;
-pub use client::{Error, Outbound, Reply};
+pub use client::{Error, MAX_CONNECTIONS, Outbound, Reply};

@@ -5,6 +5,7 @@
 //! part that has no `Content-ID` and holds the refusal. Parts of the reply stand in the order of the request's, since
 //! some clients go by that instead of by the id.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,8 +14,8 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use lazuli_protocol::error::ErrorFormat;
-use lazuli_protocol::request::{Carried, collect, full};
-use lazuli_protocol::{ErrorCode, Headers, Operation, Refusal, Request, Response, Service, multipart};
+use lazuli_protocol::request::{Carried, collect};
+use lazuli_protocol::{Body, ErrorCode, Headers, Operation, Refusal, Request, Response, Service, multipart};
 use uuid::Uuid;
 
 use crate::{BlobService, reply};
@@ -60,7 +61,7 @@ impl BlobService {
         let boundary = format!("batchresponse_{}", Uuid::new_v4());
         let mut response = Response::empty(StatusCode::ACCEPTED);
         reply::put(&mut response.headers, "content-type", format!("multipart/mixed; boundary={boundary}"));
-        response.body = full(multipart::join(&boundary, &replies));
+        response.body = Body::whole(multipart::join(&boundary, &replies));
         Ok(response)
     }
 
@@ -74,7 +75,7 @@ impl BlobService {
         let outcome = async {
             let request = carried.admit(part.head, envelope.request_id).await?;
             let Response { status, headers, mut body } = self.call(request).await?;
-            Ok((status, headers, collect(body.as_mut(), MAX_REPLY).await?))
+            Ok((status, headers, collect(Pin::new(&mut body), MAX_REPLY).await?))
         };
         let outcome = outcome.await;
         envelope.reply(batch, outcome)

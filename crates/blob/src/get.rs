@@ -7,8 +7,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use lazuli_protocol::range::content_range;
-use lazuli_protocol::request::full;
-use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response};
+use lazuli_protocol::{Body, ByteRange, ErrorCode, Headers, Refusal, Request, Response};
 use md5::{Digest, Md5};
 
 use crate::precondition::Preconditions;
@@ -57,7 +56,7 @@ impl BlobService {
             Some(digest) => {
                 let bytes = self.plain_bytes(&blob, seal.as_ref(), part).await?;
                 digest.write(&mut response.headers, &bytes);
-                full(bytes)
+                Body::Whole(bytes)
             }
         };
         Ok(response)

@@ -15,7 +15,7 @@ use http_body_util::StreamBody;
 use lazuli_concurrency::Stamp;
 use lazuli_extents::{Change, Diff, Error, Held, Ranges};
 use lazuli_protocol::request::BodyError;
-use lazuli_protocol::{ByteRange, ErrorCode, Headers, Query, Refusal, Request, Response, date};
+use lazuli_protocol::{Body, ByteRange, ErrorCode, Headers, Query, Refusal, Request, Response, date};
 use percent_encoding::percent_decode_str;
 
 use crate::put::{MAX_PAGE_BLOB, PAGE};
@@ -56,7 +56,7 @@ impl BlobService {
         };
         let changes = Changes::new(source);
         let list = PageList { changes, limit: page.limit, begun: false, _held: held };
-        response.body = Box::pin(StreamBody::new(stream::unfold(Some(list), |list| async {
+        response.body = Body::stream(StreamBody::new(stream::unfold(Some(list), |list| async {
             let mut list = list?;
             match list.piece().await {
                 Ok((piece, more)) => Some((Ok(Frame::data(piece)), more.then_some(list))),

@@ -84,5 +84,5 @@ fn body(answer: Answer, reader: PlainReader) -> Body {
             tokio::task::yield_now().await;
         }
     });
-    Box::pin(StreamBody::new(frames))
+    Body::stream(StreamBody::new(frames))
 }

@@ -10,7 +10,7 @@ use futures_util::stream;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use lazuli_extents::{Error, Held, Ranges, Reader};
-use lazuli_protocol::request::{BodyError, full};
+use lazuli_protocol::request::BodyError;
 use lazuli_protocol::{Body, Refusal};
 
 use crate::cipher::{Nonce, PageCipher, RunCipher, new_nonce};
@@ -51,7 +51,7 @@ impl BlobService {
         held: Held,
     ) -> Result<Body, Refusal> {
         if let (Some(bytes), None) = (blob.content.as_inline(), seal) {
-            return Ok(full(bytes.slice(part.start as usize..part.end as usize)));
+            return Ok(Body::Whole(bytes.slice(part.start as usize..part.end as usize)));
         }
         let reader = self.plain(blob, seal, part, held).await?;
         let frames = stream::unfold(Some(reader), |reader| async {
@@ -65,7 +65,7 @@ impl BlobService {
                 }
             }
         });
-        Ok(Box::pin(StreamBody::new(frames)))
+        Ok(Body::stream(StreamBody::new(frames)))
     }
 
     /// Reads a part of a blob. `seal` is the blob's. Without `held`, somebody else must hold the content.

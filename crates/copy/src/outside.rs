@@ -16,7 +16,7 @@ use http::header::{
     LAST_MODIFIED, RANGE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
-use http_body::Frame;
+use http_body::{Body as _, Frame};
 use lazuli_outbound::{Error, Outbound, Reply};
 use lazuli_protocol::request::{Body, BodyError, RequestBody};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, ServiceKind, Version};
@@ -175,7 +175,7 @@ impl Outside {
             Rest::Here(body) => body,
         };
         loop {
-            match poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+            match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(self.told(&Refusal::from_body_error(error))),
                 Some(Ok(frame)) => match frame.into_data() {

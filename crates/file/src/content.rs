@@ -15,7 +15,7 @@ use lazuli_concurrency::FileUse;
 use lazuli_extents::{Content, Edit, Reader, Writer};
 use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::range::content_range;
-use lazuli_protocol::request::{Body, BodyError, full};
+use lazuli_protocol::request::{Body, BodyError};
 use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response, date};
 use lazuli_store::{Attempts, Change, TransactError, View};
 use md5::{Digest as _, Md5};
@@ -86,7 +86,7 @@ impl FileService {
                 bytes.extend_from_slice(&more);
             }
             put(&mut response.headers, "content-md5", base64(&Md5::digest(&bytes)));
-            response.body = full(bytes);
+            response.body = Body::whole(bytes);
         } else {
             response.body = body(reader);
         }
@@ -364,7 +364,7 @@ fn body(reader: Reader) -> Body {
             }
         }
     });
-    Box::pin(StreamBody::new(frames))
+    Body::stream(StreamBody::new(frames))
 }
 
 pub(crate) fn base64(digest: &[u8]) -> String {

@@ -306,7 +306,7 @@ impl http_body::Body for ReplyBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let Some(body) = &mut this.body else { return Poll::Ready(None) };
-        let Ok(polled) = catch_unwind(AssertUnwindSafe(|| body.as_mut().poll_frame(cx))) else {
+        let Ok(polled) = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut *body).poll_frame(cx))) else {
             tracing::error!(request_id = %this.exchange.request_id(), "a reply's body panicked");
             this.body = None;
             return Poll::Ready(Some(Err("the service failed".into())));

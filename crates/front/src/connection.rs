@@ -68,7 +68,8 @@ pub(crate) enum Stage {
 const STREAM_WINDOW: u32 = 512 * 1024;
 const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
 /// Bytes of one HTTP/2 reply that are buffered before the service is held back. Its pieces are taken whole, and one more is held
-/// ready: what a client can make us hold is two pieces for each stream, see [`Limits::streams_per_connection`].
+/// ready: what a client can make us hold is two pieces for each stream, see [`Limits::streams_per_connection`]. A document is one
+/// piece, however large: see [`crate::documents`].
 const STREAM_BUFFER: usize = 64 * 1024;
 
 /// The number of header fields that hyper allows by itself. Any other costs it two heap buffers for each request.

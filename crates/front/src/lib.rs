@@ -11,6 +11,7 @@ mod body;
 mod carried;
 mod connection;
 mod console;
+mod documents;
 mod exchange;
 mod limits;
 mod listener;

@@ -15,10 +15,15 @@ pub struct Limits {
     /// reply has begun is not counted: a client that does not read would keep others out.
     pub requests: usize,
     /// Requests under way at once on one HTTP/2 connection, until their replies are taken. Of a reply that is not taken two pieces
-    /// are in memory, of content 256 KiB each: with the default a client that reads nothing holds 16 MiB with a connection, unless
-    /// it asks for listings, each of which is one piece.
+    /// are in memory, of up to 256 KiB each: with the default a client that reads nothing holds 16 MiB with a connection, beside
+    /// what is counted by [`Limits::document_bytes`].
     /// Clients have others wait, or open another connection.
     pub streams_per_connection: u32,
+    /// Bytes of replies that are one piece, such as listings, and are larger than the pieces of others, which one endpoint holds
+    /// until their clients have taken them, over all its connections. A further one gets 503 `ServerBusy`; so does one to a peer
+    /// that has three quarters of them, and is not on this machine. Listings that are still being made are bounded by
+    /// [`Limits::requests`], and by what a page may hold.
+    pub document_bytes: u32,
     /// Bytes of a request line with its headers. More gets 431 and the connection ends.
     pub head_bytes: usize,
     /// Header fields of one request. More gets 431 and the connection ends. Any other number than the default makes
@@ -50,6 +55,7 @@ impl Default for Limits {
             connections: 4096,
             requests: 16_384,
             streams_per_connection: 32,
+            document_bytes: 256 << 20,
             head_bytes: 64 * 1024,
             head_fields: crate::connection::FAST_HEAD_FIELDS,
             buffer_bytes: 256 * 1024,

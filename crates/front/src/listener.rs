@@ -111,7 +111,7 @@ async fn accept<H: Handler>(socket: TcpListener, endpoint: Endpoint<H>, mut stag
             },
         };
         // Who has enough is hung up on: if it waited its turn, everybody would.
-        let Some(connected) = endpoint.peers.connect(peer.ip()) else {
+        let Some(connected) = endpoint.peers.take(peer.ip(), 1) else {
             tracing::debug!(%peer, "a peer has too many connections");
             continue;
         };

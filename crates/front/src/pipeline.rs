@@ -36,6 +36,7 @@ use crate::allowance;
 use crate::body::{ReplyBody, RequestBody};
 use crate::carried::Inner;
 use crate::connection::{Handler, Origin};
+use crate::documents::Documents;
 use crate::exchange::Exchange;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -67,6 +68,7 @@ pub(crate) struct Pipeline {
     pub(crate) gate: Arc<Gate>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) documents: Documents,
     /// The host of requests that name none.
     pub(crate) host: String,
 }
@@ -123,11 +125,13 @@ impl Handler for Pipeline {
         let mut reply =
             Reply { exchange, service: self.kind, version: Version::NEWEST, now, origin: browser, http1 };
         let mut properties = None;
+        let peer = origin.peer.ip();
         let arrival = Arrival { parts, body, origin, now, request_id };
         let result = {
             let mut served = pin!(self.serve(arrival, &mut reply, &mut properties));
             poll_fn(|cx| poll_catching_panics(served.as_mut(), request_id, cx)).await
         };
+        let result = result.and_then(|response| self.documents.admit(response, peer));
         let mut response = reply.send(result, properties.as_ref().map_or(&[], |properties| &properties.cors));
         spelling::apply(response.extensions_mut()).await;
         Ok(response)

@@ -8,7 +8,7 @@ use http_body::Body as _;
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::cors::{self, CorsRule};
 use lazuli_protocol::error::{ErrorFormat, Refusal};
-use lazuli_protocol::request::{Body, Response, full};
+use lazuli_protocol::request::{Body, Response};
 use lazuli_protocol::service::ServiceKind;
 use lazuli_protocol::version::Version;
 use lazuli_protocol::{date, operation::Operation};
@@ -78,7 +78,7 @@ impl Reply {
         let format = error_format(self.service, self.exchange.operation());
         let (status, headers, body) =
             refusal.render(format, self.exchange.method(), self.exchange.request_id(), self.now);
-        Response { status, headers, body: full(body) }
+        Response { status, headers, body: Body::whole(body) }
     }
 
     fn add_common_headers(&self, headers: &mut HeaderMap) {

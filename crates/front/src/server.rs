@@ -8,6 +8,7 @@ use std::time::Duration;
 use lazuli_protocol::service::{Service, ServiceKind};
 use tokio::time::Instant;
 
+use crate::documents::Documents;
 use crate::limits::Limits;
 use crate::listener::{Listener, Serving};
 use crate::metrics::Metrics;
@@ -67,6 +68,7 @@ impl Server {
                 gate: Arc::clone(&gate),
                 limits: Arc::clone(&limits),
                 metrics: Arc::clone(metrics),
+                documents: Documents::new(limits.document_bytes),
                 host: address.to_string(),
             };
             let serving = listener.serve(

@@ -205,6 +205,36 @@ async fn what_a_client_does_not_read_is_bounded_for_all_its_http_2_replies_toget
 }
 
 #[tokio::test]
+async fn documents_that_clients_do_not_take_are_bounded_for_all_connections_together() {
+    let (server, directory) = start_tls(Limits { document_bytes: 5 << 20, ..Limits::default() });
+    let mut untaken = vec![];
+    for expected in [[200, 200, 200], [200, 200, 503]] {
+        let stream = connect(server.address, &directory, &["h2"]).await;
+        let (mut client, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(1)
+            .handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        for status in expected {
+            let reply = client.send_request(request("GET", "/lapis/public/document", "")).await.unwrap();
+            assert_eq!(reply.status(), status);
+            untaken.push((client.clone(), reply));
+        }
+    }
+    let mut other = Raw::new(connect(server.address, &directory, &[]).await);
+    assert_eq!(other.get("/lapis/public/document").await.status, 503);
+    assert_eq!(other.get("/lapis/public/blob").await.status, 200, "what is small is not counted");
+    // They go away.
+    drop(untaken);
+    let again = async { while other.get("/lapis/public/document").await.status != 200 {} };
+    tokio::time::timeout(PATIENCE, again).await.unwrap();
+    for _ in 0..10 {
+        assert_eq!(other.get("/lapis/public/document").await.body.len(), 1 << 20);
+    }
+}
+
+#[tokio::test]
 async fn shutdown_finishes_http_2_requests() {
     let (server, directory) = start_tls(Limits::default());
     let stream = connect(server.address, &directory, &["h2"]).await;

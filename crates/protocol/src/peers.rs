@@ -1,4 +1,4 @@
-//! How many connections each peer has to an endpoint, so that no single one has them all.
+//! How much each peer has of what an endpoint has so much of, such as connections, so that no single one has it all.
 //!
 //! A peer is an address, for IPv6 the 64 bits of its network, which is what one customer has. This machine is not counted: what
 //! is in front of a server, and speaks for many, is mostly there.
@@ -10,46 +10,47 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The peers of one endpoint.
 #[derive(Debug)]
 pub struct Peers {
-    /// Connections that one of them can have.
+    /// How much one of them can have.
     most: usize,
     held: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// A connection of a peer, until it is dropped.
+/// What a peer has, until it is dropped.
 #[derive(Debug)]
-pub struct Connected {
+pub struct Share {
     peers: Arc<Peers>,
     /// None: it is not counted.
     peer: Option<IpAddr>,
+    amount: usize,
 }
 
 impl Peers {
-    /// For an endpoint that has so many connections at once. A peer can have three quarters of them.
-    pub fn new(connections: usize) -> Arc<Self> {
-        Arc::new(Self { most: connections - connections / 4, held: Mutex::default() })
+    /// For an endpoint that has so much of it. A peer can have three quarters.
+    pub fn new(total: usize) -> Arc<Self> {
+        Arc::new(Self { most: total - total / 4, held: Mutex::default() })
     }
 
-    /// A peer has connected. None: it has enough.
-    pub fn connect(self: &Arc<Self>, address: IpAddr) -> Option<Connected> {
-        let peer = peer(address);
+    /// A peer takes so much. None: it has enough. Who has nothing gets even what is more than a peer can have.
+    pub fn take(self: &Arc<Self>, address: IpAddr, amount: usize) -> Option<Share> {
+        let (peer, amount) = (peer(address), amount.min(self.most));
         if let Some(peer) = peer {
             let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-            let held = all.entry(peer).or_default();
-            if *held >= self.most {
+            let held = all.get(&peer).copied().unwrap_or(0) + amount;
+            if held > self.most {
                 return None;
             }
-            *held += 1;
+            all.insert(peer, held);
         }
-        Some(Connected { peers: self.clone(), peer })
+        Some(Share { peers: self.clone(), peer, amount })
     }
 }
 
-impl Drop for Connected {
+impl Drop for Share {
     fn drop(&mut self) {
         let Some(peer) = self.peer else { return };
         let mut all = self.peers.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(held) = all.get_mut(&peer) {
-            *held -= 1;
+            *held -= self.amount;
             if *held == 0 {
                 all.remove(&peer);
             }
@@ -71,8 +72,8 @@ fn peer(address: IpAddr) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    fn connect(peers: &Arc<Peers>, address: &str) -> Option<Connected> {
-        peers.connect(address.parse().unwrap())
+    fn connect(peers: &Arc<Peers>, address: &str) -> Option<Share> {
+        peers.take(address.parse().unwrap(), 1)
     }
 
     #[test]
@@ -87,6 +88,20 @@ mod tests {
         assert!(connect(&peers, "192.0.2.1").is_none());
         drop(held);
         assert!(peers.held.lock().unwrap().is_empty(), "nobody is remembered who is gone");
+    }
+
+    #[test]
+    fn a_peer_gets_no_more_than_fits_but_something_if_it_has_nothing() {
+        let peers = Peers::new(100);
+        let take = |amount| peers.take([192, 0, 2, 1].into(), amount);
+        let held = take(70);
+        assert!(held.is_some() && take(6).is_none());
+        drop((take(5), take(5)));
+        drop(held);
+        let held = take(1000);
+        assert!(held.is_some() && take(1).is_none());
+        drop(held);
+        assert!(take(75).is_some());
     }
 
     #[test]

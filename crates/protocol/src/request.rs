@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use http_body::Body as _;
+use http_body::{Body as _, Frame, SizeHint};
 
 use crate::account::Account;
 use crate::address::Address;
@@ -20,8 +21,13 @@ use lazuli_concurrency::Timestamp;
 /// An error while a body streams: the client went away, sent too much, or was too slow.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A streaming body of a reply. Back-pressure is the stream's own: nothing is read until it is polled.
-pub type Body = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send>>;
+/// The body of a reply.
+pub enum Body {
+    /// All of it is at hand.
+    Whole(Bytes),
+    /// It is made as it is sent. Back-pressure is the stream's own: nothing is read until it is polled.
+    Stream(Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send>>),
+}
 
 /// A streaming body of a request. `Sync` only so that a request can be shared while something else is waited for.
 pub type RequestBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send + Sync>>;
@@ -154,24 +160,70 @@ pub struct Response {
 impl Response {
     /// A reply without a body.
     pub fn empty(status: StatusCode) -> Self {
-        Self { status, headers: HeaderMap::new(), body: Box::pin(Full(None)) }
+        Self { status, headers: HeaderMap::new(), body: Body::Whole(Bytes::new()) }
     }
 
     /// A reply with a body at hand.
     pub fn with_body(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Self {
         let mut headers = HeaderMap::new();
         headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
-        Self { status, headers, body: Box::pin(Full(Some(body.into()))) }
+        Self { status, headers, body: Body::whole(body) }
     }
 }
 
-/// A body that is at hand, in one piece or empty.
-pub fn full(bytes: impl Into<Bytes>) -> RequestBody {
-    let bytes = bytes.into();
-    Box::pin(Full((!bytes.is_empty()).then_some(bytes)))
+impl Body {
+    /// One that is at hand.
+    pub fn whole(bytes: impl Into<Bytes>) -> Self {
+        Self::Whole(bytes.into())
+    }
+
+    /// One that is made as it is sent.
+    pub fn stream(body: impl http_body::Body<Data = Bytes, Error = BodyError> + Send + 'static) -> Self {
+        Self::Stream(Box::pin(body))
+    }
 }
 
-struct Full(Option<Bytes>);
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) => Poll::Ready(take(bytes).map(Ok)),
+            Self::Stream(body) => body.as_mut().poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Stream(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Stream(body) => body.size_hint(),
+        }
+    }
+}
+
+/// All there is; nothing the next time.
+fn take(bytes: &mut Bytes) -> Option<Frame<Bytes>> {
+    let bytes = std::mem::take(bytes);
+    (!bytes.is_empty()).then(|| Frame::data(bytes))
+}
+
+/// A request's body that is at hand, in one piece or empty.
+pub fn full(bytes: impl Into<Bytes>) -> RequestBody {
+    Box::pin(Full(bytes.into()))
+}
+
+struct Full(Bytes);
 
 impl http_body::Body for Full {
     type Data = Bytes;
@@ -179,17 +231,17 @@ impl http_body::Body for Full {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>> {
-        std::task::Poll::Ready(self.0.take().filter(|b| !b.is_empty()).map(|b| Ok(http_body::Frame::data(b))))
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Poll::Ready(take(&mut self.0).map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_none()
+        self.0.is_empty()
     }
 
-    fn size_hint(&self) -> http_body::SizeHint {
-        http_body::SizeHint::with_exact(self.0.as_ref().map_or(0, |b| b.len() as u64))
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.len() as u64)
     }
 }
 
@@ -201,10 +253,10 @@ impl Request {
 }
 
 /// Reads a whole body into memory, refusing one of more than `limit` bytes as soon as that is known.
-pub async fn collect(
-    mut body: Pin<&mut (dyn http_body::Body<Data = Bytes, Error = BodyError> + Send)>,
-    limit: usize,
-) -> Result<Bytes, Refusal> {
+pub async fn collect<B>(mut body: Pin<&mut B>, limit: usize) -> Result<Bytes, Refusal>
+where
+    B: http_body::Body<Data = Bytes, Error = BodyError> + ?Sized,
+{
     use crate::error::ErrorCode;
     let mut collected = bytes::BytesMut::new();
     if body.size_hint().lower() > limit as u64 {

@@ -24,7 +24,7 @@ use http_body::{Frame, SizeHint};
 use crate::error::{ErrorCode, Refusal};
 use crate::header::Headers;
 use crate::operation::Operation;
-use crate::request::{BodyError, Request, Response, full};
+use crate::request::{Body, BodyError, Request, Response, full};
 
 const BODY: HeaderName = HeaderName::from_static("x-ms-structured-body");
 const BODY_LENGTH: HeaderName = HeaderName::from_static("x-ms-structured-content-length");
@@ -84,7 +84,7 @@ impl Structured {
             let Some(length) = length else { return response };
             let encoder = Encoder::new(length);
             let message = encoder.message_length();
-            response.body = Box::pin(Through::new(response.body, encoder, message));
+            response.body = Body::stream(Through::new(response.body, encoder, message));
             response.headers.insert(CONTENT_LENGTH, message.into());
             response.headers.insert(BODY_LENGTH, length.into());
         }

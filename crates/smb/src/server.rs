@@ -172,7 +172,7 @@ impl SmbServer {
                 Ok((stream, peer)) => {
                     // Who is one too many is hung up on, and who has enough.
                     let Ok(room) = self.0.connections.clone().try_acquire_owned() else { continue };
-                    let Some(connected) = self.0.peers.connect(peer.ip()) else { continue };
+                    let Some(connected) = self.0.peers.take(peer.ip(), 1) else { continue };
                     let (server, closing) = (self.0.clone(), closing.clone());
                     tasks.spawn(async move {
                         prepare(&stream);

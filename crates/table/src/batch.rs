@@ -12,6 +12,7 @@ pub(crate) mod multipart;
 mod reply;
 
 use std::collections::HashSet;
+use std::pin::Pin;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -207,7 +208,7 @@ fn read<'a>(
 
 /// One part of the reply.
 async fn part(sent: &Sent<'_>, mut response: Response) -> Result<Bytes, Refusal> {
-    let body = collect(response.body.as_mut(), MAX_REPLY).await?;
+    let body = collect(Pin::new(&mut response.body), MAX_REPLY).await?;
     Ok(reply::part(&sent.ids, response.status, &response.headers, &body))
 }
 

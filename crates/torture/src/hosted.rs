@@ -1,6 +1,7 @@
 //! A service in a process that may die: the store of a directory, its account, and calls without a socket in between.
 
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -148,7 +149,7 @@ impl Host {
         };
         let refused = |refusal: Refusal| (refusal.status(), refusal.to_string());
         let Response { headers, mut body, .. } = service.call(request).await.map_err(refused)?;
-        let body = collect(body.as_mut(), MOST).await.map_err(refused)?;
+        let body = collect(Pin::new(&mut body), MOST).await.map_err(refused)?;
         Ok((headers, body))
     }
 }

@@ -20,7 +20,9 @@ use lazuli_protocol::cors::CorsRule;
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
 use lazuli_protocol::properties::ServiceProperties;
 use lazuli_protocol::request::BodyError;
-use lazuli_protocol::{Account, Accounts, ErrorCode, Key, Refusal, Request, Response, Service, ServiceKind};
+use lazuli_protocol::{
+    Account, Accounts, Body, ErrorCode, Key, Refusal, Request, Response, Service, ServiceKind,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -66,7 +68,7 @@ impl Service for Obedient {
             let mut response = Response::empty(StatusCode::OK);
             response.headers.insert("content-length", HeaderValue::from_static(length));
             let pulled = Arc::clone(&self.pulled);
-            response.body = Box::pin(Stream { chunk: Bytes::from_static(chunk), pulled, panics_after });
+            response.body = Body::stream(Stream { chunk: Bytes::from_static(chunk), pulled, panics_after });
             Ok(response)
         };
         match request.object.as_str() {
@@ -88,6 +90,7 @@ impl Service for Obedient {
             "panic" => panic!("as you wish"),
             "panic-later" => streaming(b"x", "1000", 3),
             "endless" => streaming(&[7; 64 * 1024], "1099511627776", u64::MAX),
+            "document" => Ok(Response::with_body(StatusCode::OK, "text/plain", vec![7; 1 << 20])),
             "refuse" => Err(Refusal::new(ErrorCode::BlobNotFound)),
             "not-modified" => Err(Refusal::not_modified()),
             "describe" => {

@@ -6,8 +6,7 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_O
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::error::ErrorFormat;
-use lazuli_protocol::request::full;
-use lazuli_protocol::{Refusal, Response, multipart};
+use lazuli_protocol::{Body, Refusal, Response, multipart};
 use uuid::Uuid;
 
 use super::multipart::Ids;
@@ -42,7 +41,7 @@ pub(super) fn batch(part: Bytes) -> Response {
     put(headers, CONTENT_TYPE.as_str(), &format!("multipart/mixed; boundary={boundary}"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    response.body = full(body);
+    response.body = Body::whole(body);
     response
 }
 

@@ -13,6 +13,8 @@ use lazuli_protocol::peers::{Peers, Share};
 use lazuli_protocol::{Body, ErrorCode, Refusal, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::limits::Limits;
+
 /// The largest document that is not counted: as large as a piece of content, of which a connection holds some anyway.
 const UNCOUNTED: usize = 256 * 1024;
 
@@ -25,9 +27,11 @@ pub(crate) struct Documents {
 }
 
 impl Documents {
-    /// So many bytes at once.
-    pub(crate) fn new(most: u32) -> Self {
-        Self { left: Arc::new(Semaphore::new(most as usize)), most, peers: Peers::new(most as usize) }
+    /// As many bytes at once as the limits say.
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let most = limits.document_bytes;
+        let peers = Peers::new(most as usize, limits.counts_this_machine);
+        Self { left: Arc::new(Semaphore::new(most as usize)), most, peers }
     }
 
     /// A reply that is about to be sent to a peer, if there is room for it.
@@ -68,6 +72,10 @@ mod tests {
     use super::*;
     use http::StatusCode;
 
+    fn documents() -> Documents {
+        Documents::new(&Limits { document_bytes: 1 << 20, ..Limits::default() })
+    }
+
     fn admit(documents: &Documents, length: usize) -> Option<Bytes> {
         admit_to(documents, length, [127, 0, 0, 1])
     }
@@ -86,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_document_is_counted_until_the_last_of_its_bytes_is_gone() {
-        let documents = Documents::new(1 << 20);
+        let documents = documents();
         let mut first = admit(&documents, 600_000).unwrap();
         assert!(first.len() == 600_000 && first.iter().all(|byte| *byte == 7));
         assert!(admit(&documents, 600_000).is_none());
@@ -101,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_is_small_is_not_counted_and_what_is_larger_than_all_is_let_in_alone() {
-        let documents = Documents::new(1 << 20);
+        let documents = documents();
         let large = admit(&documents, 3 << 20);
         assert!(large.is_some() && admit(&documents, UNCOUNTED + 1).is_none());
         assert!(admit(&documents, UNCOUNTED).is_some());
@@ -111,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_peer_leaves_room_for_others() {
-        let documents = Documents::new(1 << 20);
+        let documents = documents();
         let (one, other) = ([192, 0, 2, 1], [192, 0, 2, 2]);
         let held = [400_000, 300_000].map(|length| admit_to(&documents, length, one));
         assert!(held.iter().all(Option::is_some) && admit_to(&documents, 300_000, one).is_none());

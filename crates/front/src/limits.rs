@@ -11,6 +11,8 @@ pub struct Limits {
     /// Connections served at once by one endpoint. A further one waits in the kernel's backlog. Who has three quarters of them, and is
     /// not on this machine, gets no more.
     pub connections: usize,
+    /// Whether who is on this machine gets no more than others, too.
+    pub counts_this_machine: bool,
     /// Requests at work at once on one endpoint, over all its connections. A further one gets 503 `ServerBusy`. One whose
     /// reply has begun is not counted: a client that does not read would keep others out.
     pub requests: usize,
@@ -53,6 +55,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 4096,
+            counts_this_machine: false,
             requests: 16_384,
             streams_per_connection: 32,
             document_bytes: 256 << 20,

@@ -55,7 +55,7 @@ impl Listener {
         let total = u32::try_from(limits.connections).unwrap_or(u32::MAX).max(1);
         let slots = Arc::new(Semaphore::new(total as usize));
         let (stage, changes) = watch::channel(Stage::Open);
-        let peers = Peers::new(total as usize);
+        let peers = Peers::new(total as usize, limits.counts_this_machine);
         let endpoint = Endpoint { handler, tls, limits, slots: Arc::clone(&slots), peers, connections };
         tokio::spawn(accept(self.socket, endpoint, changes));
         Serving { stage, slots, total }
@@ -111,7 +111,7 @@ async fn accept<H: Handler>(socket: TcpListener, endpoint: Endpoint<H>, mut stag
             },
         };
         // Who has enough is hung up on: if it waited its turn, everybody would.
-        let Some(connected) = endpoint.peers.take(peer.ip(), 1) else {
+        let Some(share) = endpoint.peers.take(peer.ip(), 1) else {
             tracing::debug!(%peer, "a peer has too many connections");
             continue;
         };
@@ -120,7 +120,7 @@ async fn accept<H: Handler>(socket: TcpListener, endpoint: Endpoint<H>, mut stag
         let (limits, stage) = (Arc::clone(&endpoint.limits), stage.clone());
         tokio::spawn(async move {
             connection::serve(client, peer, tls, limits, handler, stage).await;
-            drop((open, connected, slot));
+            drop((share, slot, open));
         });
     }
 }

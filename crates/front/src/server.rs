@@ -68,7 +68,7 @@ impl Server {
                 gate: Arc::clone(&gate),
                 limits: Arc::clone(&limits),
                 metrics: Arc::clone(metrics),
-                documents: Documents::new(limits.document_bytes),
+                documents: Documents::new(&limits),
                 host: address.to_string(),
             };
             let serving = listener.serve(

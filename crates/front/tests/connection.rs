@@ -253,6 +253,28 @@ async fn connections_beyond_the_limit_wait_their_turn() {
 }
 
 #[tokio::test]
+async fn a_peer_with_too_many_connections_is_hung_up_on_until_it_closes_one() {
+    let server = start_with(Limits { connections: 4, counts_this_machine: true, ..Limits::default() });
+    let mut clients = vec![];
+    for _ in 0..3 {
+        let mut client = server.connect().await;
+        assert_eq!(client.get("/lapis/public/a").await.status, 200);
+        clients.push(client);
+    }
+    // More often than there is room: who is hung up on takes none.
+    for _ in 0..5 {
+        server.connect().await.assert_closed().await;
+    }
+    clients.pop();
+    let open = "lazuli_connections_open{service=\"blob\"} 2\n";
+    server.until("one is closed", |server| server.metrics.render().contains(open)).await;
+    server.assert_alive().await;
+    for client in &mut clients {
+        assert_eq!(client.get("/lapis/public/a").await.status, 200);
+    }
+}
+
+#[tokio::test]
 async fn requests_beyond_the_limit_are_told_to_come_back() {
     let server = start_with(Limits { requests: 1, ..Limits::default() });
     let mut first = server.connect().await;

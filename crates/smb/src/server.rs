@@ -45,6 +45,8 @@ pub struct Options {
     pub enforce_permissions: bool,
     /// How many connections at once, if that is fewer than there could be.
     pub connections: Option<usize>,
+    /// Whether who is on this machine gets no more of them than others, too.
+    pub counts_this_machine: bool,
 }
 
 /// The endpoint. Clones are the same endpoint.
@@ -144,6 +146,7 @@ impl SmbServer {
             files,
             account_changes: accounts.changes(),
             accounts,
+            peers: Peers::new(connections, options.counts_this_machine),
             options,
             changes: Arc::default(),
             guid: Uuid::new_v4(),
@@ -153,7 +156,6 @@ impl SmbServer {
             throttle: Throttle::default(),
             numbers: AtomicU64::new(1),
             connections: Arc::new(Semaphore::new(connections)),
-            peers: Peers::new(connections),
         }))
     }
 
@@ -172,12 +174,12 @@ impl SmbServer {
                 Ok((stream, peer)) => {
                     // Who is one too many is hung up on, and who has enough.
                     let Ok(room) = self.0.connections.clone().try_acquire_owned() else { continue };
-                    let Some(connected) = self.0.peers.take(peer.ip(), 1) else { continue };
+                    let Some(share) = self.0.peers.take(peer.ip(), 1) else { continue };
                     let (server, closing) = (self.0.clone(), closing.clone());
                     tasks.spawn(async move {
                         prepare(&stream);
                         connection::serve(server, stream, peer, closing).await;
-                        drop((room, connected));
+                        drop((room, share));
                     });
                 }
                 Err(error) => {

@@ -176,6 +176,25 @@ async fn a_session_ends_when_its_key_or_its_account_is_taken_away() {
 }
 
 #[tokio::test]
+async fn a_peer_with_too_many_connections_is_hung_up_on_until_it_closes_one() {
+    let options = Options { connections: Some(4), counts_this_machine: true, ..Options::default() };
+    let server = Server::start(options).await;
+    let mut clients = vec![];
+    for _ in 0..3 {
+        let mut client = server.client().await;
+        client.negotiate(&[0x0210]).await.unwrap();
+        clients.push(client);
+    }
+    // More often than there is room: who is hung up on takes none.
+    for _ in 0..5 {
+        assert!(server.client().await.receive().await.is_none(), "hung up");
+    }
+    clients.pop();
+    let let_in = async { while server.client().await.negotiate(&[0x0210]).await.is_none() {} };
+    tokio::time::timeout(std::time::Duration::from_secs(20), let_in).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_server_that_insists_on_encryption_or_signatures_has_them() {
     let server = Server::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
     let mut client = server.client().await;

@@ -148,8 +148,8 @@ impl BlobService {
             let new = Blob { content, block_list, ..new.clone() };
             match replacement.decide(&attempt.view(), old.as_ref(), new, indexed)? {
                 Decision::Answer(tagging) => return Ok(tagging),
-                // It has to know more only about another type in this place, which was refused above.
-                Decision::Read(_) => return Err(ErrorCode::InvalidBlobType.into()),
+                // The row of the blob is all that it has to know.
+                Decision::Read(_) => return Err(ErrorCode::InternalError.into()),
                 Decision::Write(change, tagging) => {
                     if attempts.commit(attempt, change).await.map_err(refusal)? {
                         return Ok(tagging);

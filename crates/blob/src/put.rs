@@ -136,8 +136,8 @@ pub(crate) struct Replaced {
 }
 
 impl Replacement<'_> {
-    /// Puts `new` in the place of what is there. Asks for the snapshots if it has to know of them, and for its tags to be
-    /// indexed if they are not.
+    /// Puts `new` in the place of what is there, which has to be of the same type: a type is for as long as a blob is there.
+    /// Asks for its tags to be indexed if they are not.
     pub(crate) fn decide(
         &self,
         view: &View<'_>,
@@ -146,23 +146,14 @@ impl Replacement<'_> {
         indexed: &Indexed,
     ) -> Result<Decision<Tagging<Replaced>>, Refusal> {
         let (stamp, now) = (view.stamp, view.now);
-        let admission = self.preconditions.admit_create(old, self.access, now)?;
+        let admission = self.preconditions.admit_create_of(old, new.kind, self.access, now)?;
         let live = old.filter(|old| old.is_live(now));
         check_overwrite(self.caller, live.is_some())?;
         if let Some(live) = live {
             check_replaceable(live, self.history, now)?;
-            if !live.kind.is_like(new.kind) {
-                match view.ranges().first() {
-                    None => return Ok(Decision::Read(Reads::default().and_range(keys::snapshots(), 1))),
-                    Some(snapshots) if !snapshots.rows.is_empty() => {
-                        return Err(ErrorCode::SnapshotsPresent.into());
-                    }
-                    Some(_) => {}
-                }
-            }
             new.created = live.created;
             // A page blob may be too long for the tier of the one before it.
-            if new.tier.tier.is_none() && matches!((live.kind, new.kind), (Kind::Block, Kind::Block)) {
+            if new.tier.tier.is_none() && new.kind == Kind::Block {
                 new.tier = live.tier.at(now);
             }
         } else {

@@ -195,6 +195,7 @@ async fn what_does_not_fit_the_backup_is_refused() {
     server.delete("/things/backup", "x-ms-delete-snapshots: include").await.expect(202);
     server.put_block_blob("/things/backup", "hello").await;
     server.back_up("/things/source", &third, "").await.refused(409, "InvalidBlobType");
+    server.delete("/things/backup", "").await.expect(202);
     server.put("/things/backup", PAGE, "").await.expect(201);
     server.back_up("/things/source", &third, "").await.refused(409, "IncrementalCopyBlobMismatch");
 }

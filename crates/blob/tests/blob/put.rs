@@ -1,6 +1,6 @@
 //! Put Blob and the reads of what it stored.
 
-use crate::support::start;
+use crate::support::{ACCOUNT, allowed, start};
 use bytes::Bytes;
 
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
@@ -79,4 +79,34 @@ async fn conditions_decide_about_replacing() {
     server.put("/things/b", &fresh, "2").await.expect(201);
     server.put("/things/b", &fresh, "3").await.refused(412, "ConditionNotMet");
     assert_eq!(server.get("/things/b", "").await.text(), "2");
+}
+
+#[tokio::test]
+async fn a_blob_is_replaced_only_by_one_of_its_type() {
+    let server = start().await;
+    server.create_container("things").await;
+    let page = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512";
+    let types = [("block", BLOCK), ("page", page), ("append", "x-ms-blob-type: AppendBlob")];
+    server.put_block_blob("/things/source", "").await;
+    let source = allowed(&format!("http://{}/{ACCOUNT}/things/source", server.address));
+    let from_url = format!("{BLOCK}\nx-ms-copy-source: {source}");
+    for (name, made) in types {
+        let target = format!("/things/{name}");
+        let etag = server.put(&target, made, "").await.expect(201).etag().to_owned();
+        for (other, headers) in types.into_iter().chain([("block", from_url.as_str())]) {
+            let put = server.put(&target, headers, "").await;
+            if other == name {
+                put.expect(201);
+                continue;
+            }
+            put.refused(409, "InvalidBlobType");
+            let with = format!("{headers}\nif-match: {etag}");
+            server.put(&target, &with, "").await.refused(409, "InvalidBlobType");
+        }
+        server.delete(&target, "").await.expect(202);
+    }
+    server.put("/things/block", page, "").await.expect(201);
+    server.put("/things/staged?comp=block&blockid=AAAA", "", "x").await.expect(201);
+    server.put("/things/staged", page, "").await.refused(409, "InvalidBlobType");
+    server.put_block_blob("/things/staged", "").await;
 }

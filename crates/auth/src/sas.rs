@@ -10,6 +10,7 @@ pub(crate) mod string_to_sign;
 use http::{HeaderName, HeaderValue, header};
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::account::Role;
+use lazuli_protocol::address::name_as_sent;
 use lazuli_protocol::policy::AccessPolicy;
 use lazuli_protocol::request::{Grant, TableRange};
 use lazuli_protocol::{Operation, Query, Refusal, ServiceKind, Version, date};
@@ -238,7 +239,7 @@ impl<'a> Sas<'a> {
         let of_object = |timestamp: &str| match object {
             "" => Err(authentication_failed("sr is for an object, but the request addresses none.")),
             _ => Ok(Target {
-                paths: vec![format!("{container}/{object}")],
+                paths: both_names(head, object).map(|name| format!("{container}/{name}")).collect(),
                 timestamp: timestamp.to_owned(),
                 ..Target::default()
             }),
@@ -281,9 +282,13 @@ impl<'a> Sas<'a> {
             return Err(authentication_failed("The path is not as deep as sdd says."));
         }
         let directory = segments.join("/");
-        let path = [&[head.container][..], &segments].concat().join("/");
+        let container = head.container;
+        let signed = both_names(head, path).filter_map(|name| {
+            let directory = name.get(..directory.len())?;
+            Some(if depth == 0 { container.to_owned() } else { format!("{container}/{directory}") })
+        });
         // Some clients sign the path of a directory with its closing slash.
-        let paths = vec![path.clone(), format!("{path}/")];
+        let paths = signed.flat_map(|path| [format!("{path}/"), path]).collect();
         Ok(Target { paths, directory: Some(directory), ..Target::default() })
     }
 
@@ -463,6 +468,11 @@ impl Verified<'_> {
         };
         overrides.into_iter().filter_map(given).collect()
     }
+}
+
+/// A name, and what the path of the request has in its place: whoever signed may have had the one or the other.
+fn both_names(head: &Head<'_>, name: &str) -> impl Iterator<Item = String> + use<> {
+    std::iter::once(name.to_owned()).chain(name_as_sent(head.path, name))
 }
 
 fn mandatory_field(name: &str) -> Refusal {

@@ -125,7 +125,7 @@ fn previous_snapshot(request: &Request) -> Result<Option<Stamp>, Refusal> {
 /// The id of the snapshot that a URL names, if it is one of that blob.
 pub(crate) fn snapshot_in_url(url: &str, container: &str, blob: &str) -> Option<String> {
     let (path, query) = url.split_once('?')?;
-    let path = percent_decode_str(path).decode_utf8().ok()?;
+    let path = percent_decode_str(path).decode_utf8().ok()?.replace('\\', "/");
     let own = path.strip_suffix(blob)?.strip_suffix('/')?.strip_suffix(container)?;
     own.ends_with('/').then_some(())?;
     Some(Query::parse(query).ok()?.get("snapshot")?.to_owned())

@@ -2,7 +2,7 @@
 //!
 //! Path style is `http://host:port/account/container/object`, host style `http://account.blob.host/container/object`.
 //! Names are percent-decoded and otherwise left alone: `a//b` and `./x` are names of blobs, so a path is never
-//! normalised. Whether a name is allowed is decided in [`names`].
+//! normalised, but for a backslash in the name of a blob, which is a slash. Whether a name is allowed is decided in [`names`].
 //!
 //! A static website is at `http://account.web.host/path`, or `http://account.z1.web.host/path` as the cloud service has
 //! it, on the port of the blob service. Browsers and curl take `account.web.localhost` for this machine without asking
@@ -62,7 +62,7 @@ impl Address {
         let rest = path.strip_prefix('/').ok_or(ErrorCode::InvalidUri)?;
         if let Some(account) = website_in_host(service, host) {
             let account = account.strip_suffix(SECONDARY).unwrap_or(&account).to_owned();
-            let (container, object) = (names::WEB_CONTAINER.to_owned(), decode(rest)?);
+            let (container, object) = (names::WEB_CONTAINER.to_owned(), blob_name(decode(rest)?));
             let (style, raw_path) = (Style::Host, path.to_owned());
             return Ok(Self { account, container, object, style, secondary: false, website: true, raw_path });
         }
@@ -110,6 +110,9 @@ impl Address {
         if in_root && !container.is_empty() {
             object = std::mem::replace(&mut container, names::ROOT_CONTAINER.to_owned());
         }
+        if service == ServiceKind::Blob {
+            object = blob_name(object);
+        }
         Ok(Self { container, object, ..self })
     }
 
@@ -136,6 +139,21 @@ fn split(service: ServiceKind, rest: &str) -> Result<(String, String), Refusal> 
     }
     let (container, object) = rest.split_once('/').unwrap_or((rest, ""));
     Ok((decode(container)?, decode(object)?))
+}
+
+/// The name of the blob that is addressed with that one.
+fn blob_name(sent: String) -> String {
+    if sent.contains('\\') { sent.replace('\\', "/") } else { sent }
+}
+
+/// The name of a blob as it stands at the end of a path, decoded, where that is not its name: clients may have signed it.
+pub fn name_as_sent(path: &str, name: &str) -> Option<String> {
+    if !path.contains('\\') && !path.contains("%5") {
+        return None;
+    }
+    let mut path = query::decode(path)?;
+    let sent = path.split_off(path.len().checked_sub(name.len()).filter(|at| path.is_char_boundary(*at))?);
+    (sent != name && sent.replace('\\', "/") == name).then_some(sent)
 }
 
 fn decode(text: &str) -> Result<String, Refusal> {
@@ -340,6 +358,31 @@ mod tests {
                 (container, object),
                 "{target}"
             );
+        }
+    }
+
+    #[test]
+    fn a_backslash_in_the_name_of_a_blob_is_a_slash() {
+        for (service, host, target, object) in [
+            (Blob, "localhost", "/dev1/c/a%5Cb%5cd", "a/b/d"),
+            (Blob, "localhost", "/dev1/c/a\\b/é", "a/b/é"),
+            (Blob, "localhost", "/dev1/a%5Cb", "a/b"),
+            (Blob, "dev1.web.localhost", "/a%5Cb", "a/b"),
+            (File, "localhost", "/dev1/c/a%5Cb", "a\\b"),
+            (Queue, "localhost", "/dev1/c/a%5Cb", "a\\b"),
+        ] {
+            let address = address(service, host, target).unwrap();
+            assert_eq!((address.object.as_str(), address.raw_path.as_str()), (object, target));
+        }
+        for (path, name, sent) in [
+            ("/dev1/c/a%5Cb/é", "a/b/é", Some("a\\b/é")),
+            ("/dev1/c/a/b", "a/b", None),
+            ("/a\\b", "a/b", Some("a\\b")),
+            ("/c/xé", "\u{1}", None),
+            ("/c", "longer/than/that", None),
+            ("/%zz", "a", None),
+        ] {
+            assert_eq!(name_as_sent(path, name).as_deref(), sent, "{path}");
         }
     }
 

@@ -99,11 +99,11 @@ async fn each_request_is_answered_in_its_order_with_its_id_and_its_own_outcome()
     let server = start().await;
     server.create_container("aaa").await;
     server.create_container("bbb").await;
-    for target in ["/aaa/one", "/aaa/two", "/bbb/three ä"] {
+    for target in ["/aaa/one", "/aaa/two", "/bbb/three/ä b"] {
         server.put_block_blob(&target.replace(' ', "%20").replace('ä', "%C3%A4"), "x").await;
     }
-    let requests =
-        ["/lapis/aaa/one", "/lapis/aaa/none", "/lapis/none/none", "/lapis/bbb/three%20%C3%A4"].map(delete);
+    let requests = ["/lapis/aaa/one", "/lapis/aaa/none", "/lapis/none/none", "/lapis/bbb/three%5C%C3%A4%20b"]
+        .map(delete);
     let parts = server.batch("/?comp=batch", &requests).await;
     let outcomes: Vec<_> = parts.iter().map(|part| (part.id, part.outcome())).collect();
     assert_eq!(

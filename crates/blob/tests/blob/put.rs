@@ -1,7 +1,10 @@
 //! Put Blob and the reads of what it stored.
 
-use crate::support::{ACCOUNT, allowed, start};
 use bytes::Bytes;
+use lazuli_auth::sign::{self, Resource};
+use lazuli_protocol::ServiceKind;
+
+use crate::support::{ACCOUNT, allowed, key, start};
 
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 
@@ -109,4 +112,41 @@ async fn a_blob_is_replaced_only_by_one_of_its_type() {
     server.put("/things/staged?comp=block&blockid=AAAA", "", "x").await.expect(201);
     server.put("/things/staged", page, "").await.refused(409, "InvalidBlobType");
     server.put_block_blob("/things/staged", "").await;
+}
+
+#[tokio::test]
+async fn a_backslash_in_a_name_is_a_slash() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put("/con/a%5Cb%5Cd", BLOCK, "one").await.expect(201);
+    server.signed("GET", "/con/a%5Cb/d", "", "").await.expect(200);
+    for target in ["/con/a/b/d", "/con/a%5Cb%5Cd", "/con/a\\b/d"] {
+        assert_eq!(server.get(target, "").await.expect(200).text(), "one", "{target}");
+    }
+    let list = server.get("/con?restype=container&comp=list", "").await.expect(200);
+    assert!(list.text().contains("<Name>a/b/d</Name>"), "{}", list.text());
+    let list = server.get("/con?restype=container&comp=list&prefix=a%5C", "").await.expect(200);
+    assert!(!list.text().contains("<Name>"), "a prefix is taken as it is: {}", list.text());
+
+    let source = allowed(&format!("http://{}/{ACCOUNT}/con/a%5Cb/d", server.address));
+    server.put("/con/copy%5C1", &format!("x-ms-copy-source: {source}"), "").await.expect(202);
+    assert_eq!(server.get("/con/copy/1", "").await.expect(200).text(), "one");
+
+    let sas = |path: &str, fields: &[(&str, &str)]| {
+        let resource = Resource { service: ServiceKind::Blob, account: ACCOUNT, path, timestamp: "" };
+        let common = [("sv", "2022-11-02"), ("sp", "r"), ("se", "2099-12-31T00:00:00Z")];
+        sign::service_sas(&resource, &key(), &[&common, fields].concat())
+    };
+    let directory = &[("sr", "d"), ("sdd", "2")][..];
+    for (target, signed, fields, status) in [
+        ("/con/a%5Cb/d", "con/a/b/d", &[("sr", "b")][..], 200),
+        ("/con/a%5Cb/d", "con/a\\b/d", &[("sr", "b")], 200),
+        ("/con/a%5Cb/d", "con/a\\b\\d", &[("sr", "b")], 403),
+        ("/con/a%5Cb%5Cd", "con/a/b", directory, 200),
+        ("/con/a%5Cb%5Cd", "con/a\\b", directory, 200),
+        ("/con/a%5Cb%5Cd", "con/a\\x", directory, 403),
+    ] {
+        let reply = server.send("GET", &format!("{target}?{}", sas(signed, fields)), "", "").await;
+        assert_eq!(reply.status, status, "{target} {signed}");
+    }
 }

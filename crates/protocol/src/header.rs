@@ -103,9 +103,20 @@ pub trait Headers {
         self.value(name, base64)
     }
 
+    /// A date that HTTP itself defines: what is none is as if it were not there. More than one is refused.
+    fn lenient_date(&self, name: &str) -> Result<Option<Timestamp>, Refusal> {
+        let Some(text) = self.filled(name)? else { return Ok(None) };
+        let is_first = |(end, _)| text.get(..end).and_then(date::parse_http).is_some();
+        if text.match_indices(',').any(is_first) {
+            return Err(Refusal::invalid_header(name, text));
+        }
+        Ok(date::parse_http(text))
+    }
+
     /// The condition headers of the addressed object.
     fn conditions(&self) -> Result<Conditions, Refusal> {
-        conditions(self, ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"])
+        let names = ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"];
+        conditions(self, names, Self::lenient_date)
     }
 
     /// The condition headers of the blob whose tags are addressed, which are not those of the tags.
@@ -118,6 +129,7 @@ pub trait Headers {
                 "x-ms-blob-if-modified-since",
                 "x-ms-blob-if-unmodified-since",
             ],
+            Self::date,
         )
     }
 
@@ -131,6 +143,7 @@ pub trait Headers {
                 "x-ms-source-if-modified-since",
                 "x-ms-source-if-unmodified-since",
             ],
+            Self::date,
         )
     }
 
@@ -159,15 +172,16 @@ impl Headers for HeaderMap {
     }
 }
 
-fn conditions(
-    headers: &(impl Headers + ?Sized),
+fn conditions<H: Headers + ?Sized>(
+    headers: &H,
     [if_match, if_none_match, if_modified_since, if_unmodified_since]: [&str; 4],
+    date: impl Fn(&H, &str) -> Result<Option<Timestamp>, Refusal>,
 ) -> Result<Conditions, Refusal> {
     Ok(Conditions {
         if_match: headers.joined(if_match)?.as_deref().map(ETagPattern::parse),
         if_none_match: headers.joined(if_none_match)?.as_deref().map(ETagPattern::parse),
-        if_modified_since: headers.date(if_modified_since)?,
-        if_unmodified_since: headers.date(if_unmodified_since)?,
+        if_modified_since: date(headers, if_modified_since)?,
+        if_unmodified_since: date(headers, if_unmodified_since)?,
     })
 }
 
@@ -281,7 +295,11 @@ mod tests {
         let date: &[u8] = b"Sun, 06 Nov 1994 08:49:37 GMT";
         let twice = headers(&[("if-modified-since", date), ("if-modified-since", date)]);
         assert_eq!(twice.conditions().unwrap_err().code(), ErrorCode::InvalidHeaderValue);
-        let bad = headers(&[("if-modified-since", b"yesterday")]);
-        assert_eq!(bad.conditions().unwrap_err().code(), ErrorCode::InvalidHeaderValue);
+        let list = headers(&[("if-modified-since", &[date, b", ", date].concat())]);
+        assert_eq!(list.conditions().unwrap_err().code(), ErrorCode::InvalidHeaderValue);
+        let none = headers(&[("if-modified-since", b"yesterday"), ("if-unmodified-since", b"0, 1")]);
+        assert_eq!(none.conditions(), Ok(Conditions::default()), "as HTTP has it");
+        let own = headers(&[("x-ms-source-if-modified-since", b"yesterday")]);
+        assert_eq!(own.source_conditions().unwrap_err().code(), ErrorCode::InvalidHeaderValue);
     }
 }

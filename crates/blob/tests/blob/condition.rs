@@ -155,6 +155,13 @@ async fn a_read_combines_its_conditions_as_in_the_table() {
     }
     server.get("/con/b", "if-none-match: *").await.refused(400, "UnsatisfiableCondition");
     server.get("/con/none", "if-match: *").await.refused(404, "BlobNotFound");
+    for name in ["if-modified-since", "if-unmodified-since"] {
+        server.get("/con/b", &format!("{name}: yesterday")).await.expect(200);
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        for two in [format!("{name}: {date}, {date}"), format!("{name}: {date}\n{name}: {date}")] {
+            server.get("/con/b", &two).await.refused(400, "InvalidHeaderValue");
+        }
+    }
 }
 
 #[tokio::test]

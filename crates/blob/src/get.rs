@@ -122,17 +122,13 @@ impl RangeDigest {
         ];
         let mut wanted = None;
         for (name, digest) in NAMES {
-            if headers.flag(name)? != Some(true) {
-                continue;
+            if headers.flag(name)? == Some(true) && wanted.replace((name, digest)).is_some() {
+                return Err(ErrorCode::BothCrc64AndMd5RangeHeaderPresent.into());
             }
-            let short =
-                range.and_then(|range| range.last.map(|last| last - range.first < MAX_DIGESTED_RANGE));
-            if wanted.is_some() || short != Some(true) {
-                return Err(Refusal::invalid_header(name, "true"));
-            }
-            wanted = Some(digest);
         }
-        Ok(wanted)
+        let Some((name, digest)) = wanted else { return Ok(None) };
+        let short = range.and_then(|range| range.last.map(|last| last - range.first < MAX_DIGESTED_RANGE));
+        if short == Some(true) { Ok(Some(digest)) } else { Err(Refusal::invalid_header(name, "true")) }
     }
 
     fn write(self, headers: &mut HeaderMap, bytes: &Bytes) {

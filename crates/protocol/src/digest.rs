@@ -20,8 +20,7 @@ impl SentDigests {
         let md5 = headers.md5("content-md5")?;
         let crc64 = headers.crc64("x-ms-content-crc64")?.map(u64::from_le_bytes);
         if md5.is_some() && crc64.is_some() {
-            return Err(Refusal::new(ErrorCode::InvalidInput)
-                .message("A body is verified with Content-MD5 or x-ms-content-crc64, not with both."));
+            return Err(ErrorCode::BothCrc64AndMd5HeaderPresent.into());
         }
         Ok(Self { md5, crc64 })
     }

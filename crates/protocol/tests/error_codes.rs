@@ -41,7 +41,7 @@ const LISTED: &[(u16, &str)] = &[
          InvalidVersionForPageBlobOperation CopyAcrossAccountsNotSupported PreviousSnapshotCannotBeNewer
          Crc64Mismatch EmptyTagName DuplicateTagNames InvalidTags TagsTooLarge AllBatchSubRequestsShouldBeSameApi
          BothUserTagsAndSourceTagsCopyPresentException ExceedsMaxBatchRequestCount FeatureNotEnabled
-         MutuallyExclusiveQueryParameters",
+         MutuallyExclusiveQueryParameters BothCrc64AndMd5HeaderPresent BothCrc64AndMd5RangeHeaderPresent",
     ),
     (403, "UnauthorizedBlobOverwrite OperationNotAllowedOnRootBlob"),
     (404, "WebContentNotFound BlobNotFound ContainerNotFound CannotVerifyCopySource"),

@@ -160,7 +160,7 @@ async fn malformed_blocks_are_refused() {
     let wrong = "content-md5: AAAAAAAAAAAAAAAAAAAAAA==";
     put("&blockid=AAAA", wrong, "x").await.refused(400, "Md5Mismatch");
     let both = "content-md5: AAAAAAAAAAAAAAAAAAAAAA==\nx-ms-content-crc64: AAAAAAAAAAA=";
-    put("&blockid=AAAA", both, "x").await.refused(400, "InvalidInput");
+    put("&blockid=AAAA", both, "x").await.refused(400, "BothCrc64AndMd5HeaderPresent");
     let snapshot = "&blockid=AAAA&snapshot=2026-01-02T03:04:05.0000000Z";
     put(snapshot, "", "x").await.refused(400, "InvalidQueryParameterValue");
     let nowhere = server.put("/nothing/b?comp=block&blockid=AAAA", "", "x").await;

@@ -26,6 +26,11 @@ async fn small_and_large_bodies_come_back_byte_for_byte() {
     assert_eq!(part.header("content-range"), Some("bytes 8190-8200/5242880"));
     let all = server.get("/things/b", "x-ms-range: bytes=-1-").await.expect(200);
     assert_eq!(all.body.len(), 5 << 20, "what is no range is ignored");
+    let both = "x-ms-range-get-content-md5: true\nx-ms-range-get-content-crc64: true";
+    for range in ["", "x-ms-range: bytes=0-9"] {
+        let refused = server.get("/things/b", &format!("{range}\n{both}")).await;
+        refused.refused(400, "BothCrc64AndMd5RangeHeaderPresent");
+    }
 }
 
 #[tokio::test]

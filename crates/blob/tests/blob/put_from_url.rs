@@ -139,7 +139,7 @@ async fn digests_of_the_source_are_verified_and_told() {
         put("x-ms-source-content-md5: AAAAAAAAAAAAAAAAAAAAAA==".into()).await.refused(400, "Md5Mismatch");
         put("x-ms-source-content-crc64: AAAAAAAAAAA=".into()).await.refused(400, "Crc64Mismatch");
         let both = format!("x-ms-source-content-md5: {md5}\nx-ms-source-content-crc64: {crc64}");
-        put(both).await.refused(400, "InvalidInput");
+        put(both).await.refused(400, "BothCrc64AndMd5HeaderPresent");
     }
 }
 

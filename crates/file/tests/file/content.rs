@@ -140,7 +140,7 @@ async fn bad_ranges_are_refused_and_nothing_changes() {
     put(wrong, "abc").await.refused(400, "Crc64Mismatch");
     let both = "x-ms-write: update\nx-ms-range: bytes=0-2\nx-ms-content-crc64: AAAAAAAAAAA=\n\
         content-md5: kAFQmDzST7DWlj99KOF/cg==";
-    put(both, "abc").await.refused(400, "InvalidInput");
+    put(both, "abc").await.refused(400, "BothCrc64AndMd5HeaderPresent");
     let large = "x-ms-write: update\nx-ms-range: bytes=0-4194304";
     put(large, "abc").await.refused(413, "RequestBodyTooLarge");
     assert_eq!(server.get("/docs/f", "").await.expect(200).body, vec![0; 10]);

@@ -70,6 +70,8 @@ error_codes! {
         // Blob.
         AllBatchSubRequestsShouldBeSameApi: "All subrequests of a batch must be of the same kind.",
         BlockListTooLong: "The block list may not contain more than 50,000 blocks.",
+        BothCrc64AndMd5HeaderPresent: "Both x-ms-content-crc64 header and Content-MD5 header are present.",
+        BothCrc64AndMd5RangeHeaderPresent: "Both x-ms-range-get-content-crc64 header and x-ms-range-get-content-md5 header are present.",
         BothUserTagsAndSourceTagsCopyPresentException: "Tags may be given or copied from the source, not both.",
         CopyAcrossAccountsNotSupported: "The copy source account and destination account must be the same.",
         Crc64Mismatch: "The CRC64 value specified in the request did not match with the CRC64 value calculated by the server.",

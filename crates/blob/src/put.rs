@@ -45,6 +45,8 @@ impl BlobService {
         new.encryption = seal.as_ref().map(|seal| seal.encryption.clone());
         let (content, received) = match kind {
             Kind::Block => {
+                // Of this type it has to be that of the body.
+                request.headers.md5("x-ms-blob-content-md5")?;
                 let limit = max_put_blob(request.version);
                 let received = self.receive(&mut request, limit, WantMd5::Always, seal.as_ref()).await?;
                 match (&new.headers.content_md5, received.md5) {

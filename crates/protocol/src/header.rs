@@ -98,9 +98,15 @@ pub trait Headers {
         bytes.map(Some).ok_or_else(refusal)
     }
 
-    /// A CRC64 value.
+    /// A CRC64 value. What is too long for one is the CRC of nothing.
     fn crc64(&self, name: &str) -> Result<Option<[u8; 8]>, Refusal> {
-        self.value(name, base64)
+        let Some(text) = self.filled(name)? else { return Ok(None) };
+        let bytes = BASE64.decode(text).unwrap_or_default();
+        match <[u8; 8]>::try_from(bytes.as_slice()) {
+            Ok(crc64) => Ok(Some(crc64)),
+            Err(_) if bytes.len() > 8 => Err(ErrorCode::Crc64Mismatch.into()),
+            Err(_) => Err(Refusal::invalid_header(name, text)),
+        }
     }
 
     /// A date that HTTP itself defines: what is none is as if it were not there. More than one is refused.
@@ -271,7 +277,8 @@ mod tests {
         assert_eq!(map.date("bad").unwrap_err().code(), ErrorCode::InvalidHeaderValue);
         assert_eq!(map.md5("bad").unwrap_err().code(), ErrorCode::InvalidMd5);
         assert_eq!(map.md5("crc").unwrap_err().code(), ErrorCode::InvalidMd5);
-        assert_eq!(map.crc64("md5").unwrap_err().code(), ErrorCode::InvalidHeaderValue);
+        assert_eq!(map.crc64("md5").unwrap_err().code(), ErrorCode::Crc64Mismatch);
+        assert_eq!(map.crc64("bad").unwrap_err().code(), ErrorCode::InvalidHeaderValue);
         assert_eq!(
             map.required_parsed::<LeaseId>("gone").unwrap_err().code(),
             ErrorCode::MissingRequiredHeader

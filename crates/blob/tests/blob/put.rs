@@ -71,6 +71,14 @@ async fn a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing()
     }
     let wrong = format!("{BLOCK}\nx-ms-content-crc64: {}", "AAAAAAAAAAA=");
     server.put("/things/b", &wrong, "hello").await.refused(400, "Crc64Mismatch");
+    for (header, code) in [
+        ("content-md5: AAAA", "InvalidMd5"),
+        ("x-ms-blob-content-md5: AAAA", "InvalidMd5"),
+        ("x-ms-content-crc64: AAAA", "InvalidHeaderValue"),
+        ("x-ms-content-crc64: AAAAAAAAAAAA", "Crc64Mismatch"),
+    ] {
+        server.put("/things/b", &format!("{BLOCK}\n{header}"), "hello").await.refused(400, code);
+    }
     server.get("/things/b", "").await.refused(404, "BlobNotFound");
 }
 

@@ -3,6 +3,7 @@
 use http::{HeaderMap, StatusCode};
 use lazuli_concurrency::{Access, Timestamp};
 use lazuli_extents::Content;
+use lazuli_protocol::digest::SentDigests;
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, Version};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
@@ -46,16 +47,12 @@ impl BlobService {
         let (content, received) = match kind {
             Kind::Block => {
                 // Of this type it has to be that of the body.
-                request.headers.md5("x-ms-blob-content-md5")?;
+                let said = SentDigests { md5: request.headers.md5("x-ms-blob-content-md5")?, crc64: None };
                 let limit = max_put_blob(request.version);
                 let received = self.receive(&mut request, limit, WantMd5::Always, seal.as_ref()).await?;
-                match (&new.headers.content_md5, received.md5) {
-                    (Some(said), Some(is)) if *said != is => {
-                        self.extents.released(received.content.allocated());
-                        return Err(ErrorCode::Md5Mismatch.into());
-                    }
-                    _ => new.headers.content_md5 = received.md5.map(Vec::from),
-                }
+                said.check_md5(received.md5)
+                    .inspect_err(|_| self.extents.released(received.content.allocated()))?;
+                new.headers.content_md5 = received.md5.map(Vec::from);
                 new.nonce = received.nonce;
                 (received.content.clone(), Some(received))
             }

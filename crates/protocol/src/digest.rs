@@ -1,5 +1,7 @@
 //! What a client says that the digest of its body is.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use http::HeaderMap;
 
 use crate::error::{ErrorCode, Refusal};
@@ -33,19 +35,21 @@ impl SentDigests {
 
     /// The same, by its MD5 alone.
     pub fn check_md5(&self, md5: Option<[u8; 16]>) -> Result<(), Refusal> {
-        if self.md5.is_some_and(|sent| md5 != Some(sent)) {
-            Err(ErrorCode::Md5Mismatch.into())
-        } else {
-            Ok(())
+        match self.md5 {
+            Some(sent) if md5 != Some(sent) => Err(Refusal::new(ErrorCode::Md5Mismatch)
+                .detail("UserSpecifiedMd5", BASE64.encode(sent))
+                .detail("ServerCalculatedMd5", md5.map(|md5| BASE64.encode(md5)).unwrap_or_default())),
+            _ => Ok(()),
         }
     }
 
     /// The same, by its CRC alone.
     pub fn check_crc64(&self, crc64: u64) -> Result<(), Refusal> {
-        if self.crc64.is_some_and(|sent| sent != crc64) {
-            Err(ErrorCode::Crc64Mismatch.into())
-        } else {
-            Ok(())
+        match self.crc64 {
+            Some(sent) if sent != crc64 => Err(Refusal::new(ErrorCode::Crc64Mismatch)
+                .detail("UserSpecifiedCrc", BASE64.encode(sent.to_le_bytes()))
+                .detail("ServerCalculatedCrc", BASE64.encode(crc64.to_le_bytes()))),
+            _ => Ok(()),
         }
     }
 }

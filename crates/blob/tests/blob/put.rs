@@ -67,10 +67,15 @@ async fn a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing()
     server.create_container("things").await;
     for name in ["content-md5", "x-ms-blob-content-md5"] {
         let wrong = format!("{BLOCK}\n{name}: {}", "AAAAAAAAAAAAAAAAAAAAAA==");
-        server.put("/things/b", &wrong, "hello").await.refused(400, "Md5Mismatch");
+        let refused = server.put("/things/b", &wrong, "hello").await.refused(400, "Md5Mismatch");
+        let told = "<UserSpecifiedMd5>AAAAAAAAAAAAAAAAAAAAAA==</UserSpecifiedMd5>\
+                    <ServerCalculatedMd5>XUFAKrxLKna5cZ2REBfFkg==</ServerCalculatedMd5>";
+        assert!(refused.text().contains(told), "{}", refused.text());
     }
     let wrong = format!("{BLOCK}\nx-ms-content-crc64: {}", "AAAAAAAAAAA=");
-    server.put("/things/b", &wrong, "hello").await.refused(400, "Crc64Mismatch");
+    let refused = server.put("/things/b", &wrong, "hello").await.refused(400, "Crc64Mismatch");
+    let told = "<UserSpecifiedCrc>AAAAAAAAAAA=</UserSpecifiedCrc><ServerCalculatedCrc>";
+    assert!(refused.text().contains(told), "{}", refused.text());
     for (header, code) in [
         ("content-md5: AAAA", "InvalidMd5"),
         ("x-ms-blob-content-md5: AAAA", "InvalidMd5"),

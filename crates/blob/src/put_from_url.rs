@@ -4,6 +4,7 @@
 use http::StatusCode;
 use lazuli_concurrency::Access;
 use lazuli_protocol::{Headers, Refusal, Request, Response, Version};
+use md5::{Digest as _, Md5};
 
 use crate::append::{Append, NewBlock, appended, max_append};
 use crate::block::BlockId;
@@ -12,7 +13,7 @@ use crate::precondition::Preconditions;
 use crate::put::{ContentHeaderForms, DEFAULT_CONTENT_TYPE, content_headers, max_put_blob, new_blob};
 use crate::record::{ContentHeaders, Kind, StagedBlock};
 use crate::source::copies_tags;
-use crate::take::{WantDigest, carry_digests};
+use crate::take::{WantDigest, carry_digests, write_digests};
 use crate::tier::check_new_tier;
 use crate::{BlobService, reply};
 
@@ -81,7 +82,7 @@ impl BlobService {
         let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
         let (part, limit) = (source.part(&request)?, max_append(request.version));
-        let taken = self.take(&mut request, &source, part, limit, WantDigest::OfBlock, seal.as_ref()).await?;
+        let taken = self.take(&mut request, &source, part, limit, WantDigest::Md5, seal.as_ref()).await?;
         let block = NewBlock { content: &taken.content, seal: seal.as_ref(), nonce: taken.nonce };
         let blob = self.append(&target, &append, block, &taken.writer).await?;
         let mut response = appended(&blob, taken.content.len(), request.version);
@@ -101,24 +102,25 @@ impl BlobService {
         check_length(Some(part.end - part.start), &write.range)?;
         let (blob, md5, crc64) = match seal {
             None => {
-                let (limit, want) = (MAX_PAGE_WRITE, WantDigest::OfBlock);
+                let (limit, want) = (MAX_PAGE_WRITE, WantDigest::Md5);
                 let taken = self.take(&mut request, &source, part, limit, want, None).await?;
                 let blob = self.write_pages(&target, &write, &taken.content, &taken.writer).await?;
                 (blob, taken.md5, taken.crc64)
             }
             Some(seal) => {
                 source.check_online(&request)?;
-                carry_digests(&mut request.headers);
+                let was_sent = carry_digests(&mut request.headers);
                 self.carry(&mut request, &source, part).await?;
                 let received = self.receive_document(&mut request, MAX_PAGE_WRITE as usize).await?;
                 let blob = self.write_sealed_pages(&target, &write, &seal, &received.bytes).await?;
-                (blob, received.md5, Some(received.crc64))
+                match was_sent {
+                    true => (blob, received.md5, Some(received.crc64)),
+                    false => (blob, Some(Md5::digest(&received.bytes).into()), None),
+                }
             }
         };
         let mut response = pages_written(&blob, request.version);
-        if let Some(crc64) = crc64 {
-            reply::digests(&mut response.headers, md5, crc64, request.version);
-        }
+        write_digests(&mut response.headers, md5, crc64, request.version);
         Ok(response)
     }
 }

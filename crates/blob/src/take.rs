@@ -24,7 +24,7 @@ const DIGESTS: [(&str, &str); 2] =
 /// that refers to it is decided.
 pub(crate) struct Taken {
     pub(crate) content: Content,
-    /// If it was sent.
+    /// If it was sent, or wanted.
     pub(crate) md5: Option<[u8; 16]>,
     /// If it was sent, wanted, or cost nothing.
     pub(crate) crc64: Option<u64>,
@@ -41,6 +41,8 @@ pub(crate) struct Taken {
 pub(crate) enum WantDigest {
     /// The reply has to tell one, as the reply to a block does: see [`WantMd5::of_block`].
     OfBlock,
+    /// The reply has to tell its MD5, and that alone.
+    Md5,
     /// The reply tells the CRC64, in the versions that know it.
     Crc64,
     /// Not if the bytes would have to be read for it.
@@ -50,11 +52,24 @@ pub(crate) enum WantDigest {
 impl WantDigest {
     /// Whether bytes that are at hand are read for their digests, and for which.
     fn of_shared(self, was_sent: bool, version: Version) -> Option<WantMd5> {
+        let reads = match self {
+            Self::OfBlock | Self::Md5 => true,
+            Self::Crc64 => was_sent || reply::tells_crc64(version),
+            Self::IfSent => was_sent,
+        };
+        reads.then(|| self.md5(was_sent, version))
+    }
+
+    fn md5(self, was_sent: bool, version: Version) -> WantMd5 {
         match self {
-            Self::OfBlock => Some(WantMd5::of_block(version)),
-            Self::Crc64 => (was_sent || reply::tells_crc64(version)).then_some(WantMd5::IfSent),
-            Self::IfSent => was_sent.then_some(WantMd5::IfSent),
+            Self::Md5 if !was_sent => WantMd5::Always,
+            Self::OfBlock | Self::Md5 => WantMd5::of_block(version),
+            Self::Crc64 | Self::IfSent => WantMd5::IfSent,
         }
+    }
+
+    fn tells_crc64(self, was_sent: bool) -> bool {
+        self != Self::Md5 || was_sent
     }
 }
 
@@ -78,10 +93,10 @@ impl BlobService {
         match &source.place {
             Place::Here(here) if here.seal.is_none() && seal.is_none() => {
                 let (mut md5, mut crc64) = (None, None);
-                if let Some(want) = want.of_shared(was_sent, request.version) {
+                if let Some(want_md5) = want.of_shared(was_sent, request.version) {
                     self.carry(request, source, part.clone()).await?;
-                    let digests = self.digest(request, want).await?;
-                    (md5, crc64) = (digests.0, Some(digests.1));
+                    let digests = self.digest(request, want_md5).await?;
+                    (md5, crc64) = (digests.0, want.tells_crc64(was_sent).then_some(digests.1));
                 }
                 let writer = self.extents.writer();
                 let content = self.slice(&writer, &source.blob.content, part).await?;
@@ -89,9 +104,11 @@ impl BlobService {
             }
             _ => {
                 self.carry(request, source, part).await?;
-                let received = self.receive(request, limit, WantMd5::IfSent, seal).await?;
+                let want_md5 = want.md5(was_sent, request.version);
+                let received = self.receive(request, limit, want_md5, seal).await?;
                 let Received { content, nonce, md5, crc64, writer, .. } = received;
-                Ok(Taken { content, md5, crc64: Some(crc64), nonce, is_shared: false, writer })
+                let crc64 = want.tells_crc64(was_sent).then_some(crc64);
+                Ok(Taken { content, md5, crc64, nonce, is_shared: false, writer })
             }
         }
     }
@@ -131,10 +148,20 @@ impl BlobService {
 impl Taken {
     /// Tells the client the digests, as far as they are known.
     pub(crate) fn write_digest(&self, headers: &mut HeaderMap, version: Version) {
-        match self.crc64 {
-            Some(crc64) => reply::digests(headers, self.md5, crc64, version),
-            None => reply::put_optional(headers, "content-md5", self.md5.as_ref().map(reply::md5_text)),
-        }
+        write_digests(headers, self.md5, self.crc64, version);
+    }
+}
+
+/// Tells the client these digests of a source.
+pub(crate) fn write_digests(
+    headers: &mut HeaderMap,
+    md5: Option<[u8; 16]>,
+    crc64: Option<u64>,
+    version: Version,
+) {
+    match crc64 {
+        Some(crc64) => reply::digests(headers, md5, crc64, version),
+        None => reply::put_optional(headers, "content-md5", md5.as_ref().map(reply::md5_text)),
     }
 }
 

@@ -109,7 +109,7 @@ impl BlobService {
             }
             Some(seal) => {
                 source.check_online(&request)?;
-                let was_sent = carry_digests(&mut request.headers);
+                let was_sent = carry_digests(&mut request.headers)?;
                 self.carry(&mut request, &source, part).await?;
                 let received = self.receive_document(&mut request, MAX_PAGE_WRITE as usize).await?;
                 let blob = self.write_sealed_pages(&target, &write, &seal, &received.bytes).await?;

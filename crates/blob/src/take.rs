@@ -8,6 +8,7 @@ use std::ops::Range;
 use http::{HeaderMap, HeaderName};
 use lazuli_copy::{too_large, unverified};
 use lazuli_extents::{Content, Edit, Writer};
+use lazuli_protocol::digest::SentDigests;
 use lazuli_protocol::{ByteRange, Headers, Refusal, Request, Version};
 
 use crate::cipher::Nonce;
@@ -89,7 +90,7 @@ impl BlobService {
             return Err(too_large(limit));
         }
         source.check_online(request)?;
-        let was_sent = carry_digests(&mut request.headers);
+        let was_sent = carry_digests(&mut request.headers)?;
         match &source.place {
             Place::Here(here) if here.seal.is_none() && seal.is_none() => {
                 let (mut md5, mut crc64) = (None, None);
@@ -180,8 +181,10 @@ impl Source {
     }
 }
 
-/// Makes the digests of the source those of the body. Says whether there is one.
-pub(crate) fn carry_digests(headers: &mut HeaderMap) -> bool {
+/// Makes the digests of the source those of the body. Says whether there is one. What is none is refused by the name that it
+/// was sent with.
+pub(crate) fn carry_digests(headers: &mut HeaderMap) -> Result<bool, Refusal> {
+    SentDigests::parse_of_source(headers)?;
     let mut was_sent = false;
     for (of_source, of_body) in DIGESTS {
         let of_body = HeaderName::from_static(of_body);
@@ -191,5 +194,5 @@ pub(crate) fn carry_digests(headers: &mut HeaderMap) -> bool {
             was_sent = true;
         }
     }
-    was_sent
+    Ok(was_sent)
 }

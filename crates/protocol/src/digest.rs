@@ -19,8 +19,17 @@ pub struct SentDigests {
 impl SentDigests {
     /// What the headers of a request say.
     pub fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
-        let md5 = headers.md5("content-md5")?;
-        let crc64 = headers.crc64("x-ms-content-crc64")?.map(u64::from_le_bytes);
+        Self::parse_named(headers, "content-md5", "x-ms-content-crc64")
+    }
+
+    /// The same of the source of a copy.
+    pub fn parse_of_source(headers: &HeaderMap) -> Result<Self, Refusal> {
+        Self::parse_named(headers, "x-ms-source-content-md5", "x-ms-source-content-crc64")
+    }
+
+    fn parse_named(headers: &HeaderMap, md5: &str, crc64: &str) -> Result<Self, Refusal> {
+        let md5 = headers.md5(md5)?;
+        let crc64 = headers.crc64(crc64)?.map(u64::from_le_bytes);
         if md5.is_some() && crc64.is_some() {
             return Err(ErrorCode::BothCrc64AndMd5HeaderPresent.into());
         }

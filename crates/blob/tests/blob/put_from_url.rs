@@ -153,6 +153,12 @@ async fn digests_of_the_source_are_verified_and_told() {
         assert_eq!(told, if target == WAYS[0].0 { (None, Some(crc64)) } else { (Some(md5), None) });
         put("x-ms-source-content-md5: AAAAAAAAAAAAAAAAAAAAAA==".into()).await.refused(400, "Md5Mismatch");
         put("x-ms-source-content-crc64: AAAAAAAAAAA=".into()).await.refused(400, "Crc64Mismatch");
+        for (name, code) in
+            [("x-ms-source-content-md5", "InvalidMd5"), ("x-ms-source-content-crc64", "InvalidHeaderValue")]
+        {
+            let refused = put(format!("{name}: AAAA")).await.refused(400, code);
+            assert!(refused.text().contains(&format!("<HeaderName>{name}</HeaderName>")), "{name}");
+        }
         let both = format!("x-ms-source-content-md5: {md5}\nx-ms-source-content-crc64: {crc64}");
         put(both).await.refused(400, "BothCrc64AndMd5HeaderPresent");
     }

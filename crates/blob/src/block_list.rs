@@ -180,8 +180,8 @@ impl BlobService {
         let mut response = Response::with_body(StatusCode::OK, XML, document.finish());
         if blob.committed {
             reply::validators(&mut response.headers, blob.validators(), request.version);
+            reply::put(&mut response.headers, "x-ms-blob-content-length", blob.content.len().to_string());
         }
-        reply::put(&mut response.headers, "x-ms-blob-content-length", blob.content.len().to_string());
         Ok(response)
     }
 

@@ -338,6 +338,16 @@ async fn who_may_only_create_makes_a_blob_of_blocks_but_replaces_none() {
     put("/things/b?comp=blocklist", list).await.expect(201);
     put("/things/b?comp=blocklist", list).await.refused(403, "UnauthorizedBlobOverwrite");
     assert_eq!(server.get("/things/b", "").await.text(), "hello");
+
+    let fields = [("sv", "2022-11-02"), ("sr", "c"), ("sp", "ct"), ("se", "2099-12-31T00:00:00Z")];
+    let sas = sign::service_sas(&Resource { path: "things", ..resource }, &key(), &fields);
+    let tagged = async |target: &str, body: &str| {
+        server.send("PUT", &format!("{target}&{sas}"), "x-ms-tags: a=1", body.to_owned()).await
+    };
+    server.put_block("/things/new", "a", "hello").await.expect(201);
+    let list = "<BlockList><Latest>YQ==</Latest></BlockList>";
+    tagged("/things/new?comp=blocklist", list).await.expect(201);
+    tagged("/things/new?comp=blocklist", list).await.refused(403, "UnauthorizedBlobOverwrite");
 }
 
 #[tokio::test]

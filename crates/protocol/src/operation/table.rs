@@ -259,7 +259,7 @@ pub(super) static EXCEPTIONS: &[Exception] = &[
     (Operation::DeleteBlob, VERSION_ID, Permission("x"), OWNER),
     (Operation::PutBlob, TAGS, Permission("c+t|w+t"), OWNER),
     (Operation::PutBlobFromUrl, TAGS, Permission("c+t|w+t"), OWNER),
-    (Operation::PutBlockList, TAGS, Permission("w+t"), OWNER),
+    (Operation::PutBlockList, TAGS, Permission("c+t|w+t"), OWNER),
     (Operation::CopyBlob, TAGS, Permission("c+t|w+t"), OWNER),
     (Operation::CopyBlobFromUrl, TAGS, Permission("c+t|w+t"), OWNER),
 ];

@@ -11,6 +11,7 @@ use lazuli_concurrency::{
 use crate::error::{ErrorCode, Refusal};
 use crate::header::Headers;
 use crate::request::Response;
+use crate::version::Version;
 
 const ACTION: &str = "x-ms-lease-action";
 const ID: &str = "x-ms-lease-id";
@@ -53,13 +54,18 @@ pub fn lease_id(headers: &HeaderMap) -> Result<Option<LeaseId>, Refusal> {
 
 /// The action that a Lease Blob, Lease Container or Lease Share request asks for. `generated` is a fresh random id,
 /// for an acquire that proposes none.
-pub fn lease_action(headers: &HeaderMap, generated: LeaseId) -> Result<LeaseAction, Refusal> {
+pub fn lease_action(
+    headers: &HeaderMap,
+    version: Version,
+    generated: LeaseId,
+) -> Result<LeaseAction, Refusal> {
     Ok(match verb(headers)? {
         Verb::Acquire => LeaseAction::Acquire {
             proposed: headers.parsed(PROPOSED)?,
             generated,
             duration: headers
                 .value(DURATION, |text| LeaseDuration::from_seconds(text.parse().ok()?))?
+                .or_else(|| only_duration(version))
                 .ok_or_else(|| Refusal::missing_header(DURATION))?,
         },
         Verb::Renew => LeaseAction::Renew { id: headers.required_parsed(ID)? },
@@ -72,6 +78,11 @@ pub fn lease_action(headers: &HeaderMap, generated: LeaseId) -> Result<LeaseActi
             period: headers.value(BREAK_PERIOD, |text| BreakPeriod::from_seconds(text.parse().ok()?))?,
         },
     })
+}
+
+/// The duration that all leases had before there was a choice.
+fn only_duration(version: Version) -> Option<LeaseDuration> {
+    if version.at_least(2012, 2, 12) { None } else { LeaseDuration::from_seconds(60) }
 }
 
 /// The id of a lease for whose id the client has no wish.
@@ -220,9 +231,12 @@ mod tests {
             ("lease-action=steal", Err(Invalid)),
             ("", Err(Missing)),
         ] {
-            let action = lease_action(&headers(words), GENERATED).map_err(|refusal| refusal.code());
-            assert_eq!(action, expected, "{words}");
+            let action = lease_action(&headers(words), Version::NEWEST, GENERATED);
+            assert_eq!(action.map_err(|refusal| refusal.code()), expected, "{words}");
         }
+        let old = Version::parse("2011-08-18").unwrap();
+        let action = lease_action(&headers("lease-action=acquire"), old, GENERATED);
+        assert_eq!(action, Ok(acquire(None, 60)), "there was no other");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::precondition::Preconditions;
 impl BlobService {
     /// Lease Container.
     pub(crate) async fn lease_container(&self, request: Request) -> Result<Response, Refusal> {
-        let action = lease_action(&request.headers, fresh_lease_id())?;
+        let action = lease_action(&request.headers, request.version, fresh_lease_id())?;
         let conditions = Preconditions::of_write(&request.headers)?.conditions;
         let changed = self.change_container(&request, |container, view| {
             conditions.evaluate_write(container.validators())?;

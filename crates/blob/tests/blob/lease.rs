@@ -404,3 +404,18 @@ async fn a_lease_survives_replacement_and_restart() {
     server.advance(60);
     assert_eq!(server.lease_state("/con/b").await, "expired");
 }
+
+#[tokio::test]
+async fn before_leases_had_a_duration_they_had_a_minute() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.put_block_blob("/con/b", "").await;
+    let acquire = |version: &str| format!("x-ms-version: {version}\nx-ms-lease-action: acquire");
+    let put = async |version: &str| server.put("/con/b?comp=lease", &acquire(version), "").await;
+    put("2012-02-12").await.refused(400, "MissingRequiredHeader");
+    put("2011-08-18").await.expect(201);
+    server.advance(58);
+    server.put("/con/b", "x-ms-blob-type: BlockBlob", "").await.refused(412, "LeaseIdMissing");
+    server.advance(2);
+    server.put_block_blob("/con/b", "").await;
+}

@@ -11,7 +11,7 @@ impl FileService {
     /// Lease Share.
     pub(crate) async fn lease_share(&self, request: Request) -> Result<Response, Refusal> {
         names::check_share(&request.container)?;
-        let action = lease_action(&request.headers, fresh_lease_id())?;
+        let action = lease_action(&request.headers, request.version, fresh_lease_id())?;
         let conditions = request.headers.conditions()?;
         conditions.check_write()?;
         let mut rule = |share: &mut crate::record::Share, view: &lazuli_store::View<'_>| {

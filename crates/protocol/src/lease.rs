@@ -133,9 +133,9 @@ fn verb(headers: &HeaderMap) -> Result<Verb, Refusal> {
 
 impl Refusal {
     /// The refusal of a lease action, or of the use of what is leased.
-    pub const fn lease(refusal: LeaseRefusal, leased: Leased) -> Self {
+    pub fn lease(refusal: LeaseRefusal, leased: Leased) -> Self {
         use LeaseRefusal as R;
-        Self::new(match (refusal, leased) {
+        let code = match (refusal, leased) {
             (R::AlreadyPresent, _) => ErrorCode::LeaseAlreadyPresent,
             (R::IsBreakingAndCannotBeAcquired, _) => ErrorCode::LeaseIsBreakingAndCannotBeAcquired,
             (R::IsBreakingAndCannotBeChanged, _) => ErrorCode::LeaseIsBreakingAndCannotBeChanged,
@@ -155,7 +155,13 @@ impl Refusal {
             (R::NotPresentWithOperation, Leased::File) => ErrorCode::LeaseNotPresentWithFileOperation,
             (R::Lost, _) => ErrorCode::LeaseLost,
             (R::InfiniteDurationRequired, _) => ErrorCode::InfiniteLeaseDurationRequired,
-        })
+        };
+        let of = |what| Self::new(code).message(code.message().replace("the blob", what));
+        match leased {
+            Leased::Blob => Self::new(code),
+            Leased::Container => of("the container"),
+            Leased::File => of("the file"),
+        }
     }
 }
 
@@ -275,6 +281,18 @@ mod tests {
         ] {
             let refusal = Refusal::lease(refusal, leased);
             assert_eq!((refusal.status().as_u16(), refusal.code().name()), (status, code));
+        }
+        for (refusal, leased, text) in [
+            (R::IdMissing, Leased::Blob, "There is currently a lease on the blob and no lease ID"),
+            (R::IdMissing, Leased::File, "There is currently a lease on the file and no lease ID"),
+            (
+                R::IdMismatchWithLeaseOperation,
+                Leased::Container,
+                "did not match the lease ID for the container.",
+            ),
+            (R::IdMismatchWithOperation, Leased::Container, "did not match the lease ID for the container."),
+        ] {
+            assert!(Refusal::lease(refusal, leased).text().contains(text), "{text}");
         }
         for (refusal, status) in [
             (ConditionRefusal::NotModified, 304),

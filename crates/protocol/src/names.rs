@@ -53,7 +53,7 @@ pub fn check_blob(container: &str, name: &str) -> Result<(), Refusal> {
     // The protocol counts characters as UTF-16 does.
     let length = name.encode_utf16().take(MAX_BLOB_NAME + 1).count();
     if length == 0 || length > MAX_BLOB_NAME {
-        return Err(bad_length());
+        return Err(Refusal::new(ErrorCode::OutOfRangeInput));
     }
     let bad_segments = name.split('/').take(MAX_BLOB_SEGMENTS + 1).count() > MAX_BLOB_SEGMENTS
         || (container == ROOT_CONTAINER && name.contains('/'));

@@ -419,3 +419,22 @@ async fn before_leases_had_a_duration_they_had_a_minute() {
     server.advance(2);
     server.put_block_blob("/con/b", "").await;
 }
+
+#[tokio::test]
+async fn refusals_name_what_is_leased() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.blob_in_state("/con/b", "leased").await;
+    server.bring_lease_to(&container("con"), "leased").await;
+    let put = server.put("/con/b", "x-ms-blob-type: BlockBlob", "").await.refused(412, "LeaseIdMissing");
+    let missing = "There is currently a lease on the blob and no lease ID was specified in the request.";
+    assert!(put.text().contains(missing), "{}", put.text());
+    let delete = server.delete(&container("con"), "").await.refused(412, "LeaseIdMissing");
+    assert!(delete.text().contains("There is currently a lease on the container and"), "{}", delete.text());
+    for (leased, text) in [("/con/b".to_owned(), "for the blob."), (container("con"), "for the container.")] {
+        let release = server.lease(&leased, "lease-action=release lease-id=B").await;
+        let release = release.refused(409, "LeaseIdMismatchWithLeaseOperation");
+        let text = format!("The lease ID specified did not match the lease ID {text}");
+        assert!(release.text().contains(&text), "{}", release.text());
+    }
+}

@@ -56,6 +56,13 @@ async fn headers_and_metadata_are_kept() {
     ] {
         assert_eq!(head.header(name), Some(value), "{name}");
     }
+    let bad = server.put("/things/b", &format!("{BLOCK}\nx-ms-meta-a-b: 1"), "").await;
+    let bad = bad.refused(400, "InvalidMetadata");
+    let text = "The metadata specified is invalid. It has characters that are not permitted.";
+    assert!(bad.text().contains(text), "{}", bad.text());
+    let long = server.put(&format!("/things/{}", "x".repeat(1025)), BLOCK, "").await;
+    let long = long.refused(400, "OutOfRangeInput");
+    assert!(long.text().contains("One of the request inputs is out of range."), "{}", long.text());
     server.head("/things/none", "").await.expect(404);
     server.get("/nothing/none", "").await.refused(404, "ContainerNotFound");
     server.get("/things/none", "").await.refused(404, "BlobNotFound");

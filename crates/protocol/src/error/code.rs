@@ -37,7 +37,8 @@ macro_rules! error_codes {
 }
 
 // Some clients compare the text of `InvalidResourceName`, `OutOfRangeInput` and a few others, so these keep the words
-// that the cloud service is known to send, a misspelling included.
+// that the cloud service is known to send, a misspelling included. Those about leases are of blobs; of what else can be leased
+// they say so (`Refusal::lease`).
 error_codes! {
     BAD_REQUEST {
         // Common.
@@ -46,8 +47,8 @@ error_codes! {
         InvalidHeaderValue: "The value for one of the HTTP headers is not in the correct format.",
         InvalidHttpVerb: "The HTTP verb is not recognised.",
         InvalidInput: "One of the request inputs is not valid.",
-        InvalidMd5: "The MD5 value is not valid: it must be 128 bits, Base64 encoded.",
-        InvalidMetadata: "The metadata is not valid: it holds characters that are not permitted, or a name twice.",
+        InvalidMd5: "The MD5 value specified in the request is invalid. MD5 value must be 128 bits and base64 encoded.",
+        InvalidMetadata: "The metadata specified is invalid. It has characters that are not permitted.",
         InvalidQueryParameterValue: "Value for one of the query parameters specified in the request URI is invalid.",
         InvalidResourceName: "The specifed resource name contains invalid characters.",
         InvalidUri: "The requested URI does not represent any resource on the server.",
@@ -178,13 +179,13 @@ error_codes! {
         // Leases.
         LeaseAlreadyBroken: "The lease has already been broken and cannot be broken again.",
         LeaseAlreadyPresent: "There is already a lease present.",
-        LeaseIdMismatchWithLeaseOperation: "The lease ID specified did not match the lease ID for the resource.",
+        LeaseIdMismatchWithLeaseOperation: "The lease ID specified did not match the lease ID for the blob.",
         LeaseIsAlreadyBroken: "The lease has already been broken and cannot be broken again.",
         LeaseIsBreakingAndCannotBeAcquired: "The lease ID matched, but the lease is currently in breaking state and cannot be acquired until it is broken.",
         LeaseIsBreakingAndCannotBeChanged: "The lease ID matched, but the lease is currently in breaking state and cannot be changed.",
         LeaseIsBrokenAndCannotBeRenewed: "The lease ID matched, but the lease has been broken explicitly and cannot be renewed.",
         LeaseNameMismatch: "The lease name specified did not match the existing lease name.",
-        LeaseNotPresentWithLeaseOperation: "There is currently no lease on the resource.",
+        LeaseNotPresentWithLeaseOperation: "There is currently no lease on the blob.",
         // Blob.
         BlobAlreadyExists: "The specified blob already exists.",
         BlobArchived: "This operation is not permitted on an archived blob.",
@@ -277,8 +278,8 @@ error_codes! {
         LeaseIdMismatchWithBlobOperation: "The lease ID specified did not match the lease ID for the blob.",
         LeaseIdMismatchWithContainerOperation: "The lease ID specified did not match the lease ID for the container.",
         LeaseIdMismatchWithFileOperation: "The lease ID specified did not match the lease ID for the file.",
-        LeaseIdMissing: "There is currently a lease on the resource and no lease ID was specified in the request.",
-        LeaseLost: "A lease ID was specified, but the lease for the resource has expired.",
+        LeaseIdMissing: "There is currently a lease on the blob and no lease ID was specified in the request.",
+        LeaseLost: "A lease ID was specified, but the lease for the blob has expired.",
         LeaseNotPresent: "There is currently no lease on the resource.",
         LeaseNotPresentWithBlobOperation: "There is currently no lease on the blob.",
         LeaseNotPresentWithContainerOperation: "There is currently no lease on the container.",

@@ -72,9 +72,6 @@ const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
 /// piece, however large: see [`crate::documents`].
 const STREAM_BUFFER: usize = 64 * 1024;
 
-/// The number of header fields that hyper allows by itself. Any other costs it two heap buffers for each request.
-pub(crate) const FAST_HEAD_FIELDS: usize = 100;
-
 /// Serves one accepted socket until it closes.
 pub(crate) async fn serve<H: Handler>(
     socket: TcpStream,
@@ -132,11 +129,8 @@ async fn serve_http1<H: Handler>(
 ) {
     let watchdog = Watchdog::new(Arc::clone(&origin.pulse), Arc::clone(&limits));
     let peer = origin.peer;
-    let mut protocol = http1::Builder::new();
-    if limits.head_fields != FAST_HEAD_FIELDS {
-        protocol.max_headers(limits.head_fields);
-    }
-    let connection = protocol
+    let connection = http1::Builder::new()
+        .max_headers(limits.head_fields)
         .max_header_size(limits.head_bytes)
         .max_buf_size(limits.buffer_bytes.max(limits.head_bytes))
         .header_read_timeout(None) // the watchdog's

@@ -71,12 +71,14 @@ async fn exchange(head: &[u8], response: Response<Empty<Bytes>>) -> (Extensions,
         }
         ready(Ok::<_, Infallible>(response.clone()))
     });
+    let lines = head.iter().filter(|byte| **byte == b'\n').count();
     let memory = TokioIo::new(tokio::io::join(head, Vec::new()));
     let mut protocol = http1::Builder::new();
     let connection = protocol
         .half_close(true)
         .keep_alive(false)
         .preserve_header_case(true)
+        .max_headers(lines)
         .serve_connection(memory, service);
     let written = connection.without_shutdown().await.map(|parts| parts.io.into_inner().into_inner().1);
     (read.into_inner().unwrap_or_default(), written.unwrap_or_default())

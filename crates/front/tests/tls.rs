@@ -157,6 +157,25 @@ async fn shutdown_does_not_wait_for_a_handshake() {
 }
 
 #[tokio::test]
+async fn two_hundred_headers_are_taken_over_either_protocol() {
+    let (server, directory) = start_tls(Limits::default());
+    let mut request = request("GET", "/lapis/public/blob", "");
+    for n in 0..200 {
+        let name = http::HeaderName::try_from(format!("x-ms-meta-n{n}")).unwrap();
+        request.headers_mut().insert(name, http::HeaderValue::from_static("v"));
+    }
+    let stream = connect(server.address, &directory, &["h2"]).await;
+    let (mut client, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    assert_eq!(client.send_request(request.clone()).await.unwrap().status(), 200);
+    let stream = connect(server.address, &directory, &["http/1.1"]).await;
+    let (mut client, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    assert_eq!(client.send_request(request).await.unwrap().status(), 200);
+}
+
+#[tokio::test]
 async fn replies_that_a_client_does_not_take_keep_nobody_out() {
     let (server, directory) = start_tls(Limits { requests: 2, ..Limits::default() });
     let stream = connect(server.address, &directory, &["h2"]).await;

@@ -175,6 +175,18 @@ async fn metadata_comes_back_as_it_was_spelled() {
 }
 
 #[tokio::test]
+async fn many_short_pairs_of_metadata_are_kept_with_their_spelling() {
+    let server = start().await;
+    server.create_container("con").await;
+    let pairs: Vec<_> = (0..200).map(|n| format!("x-ms-meta-Name{n}: value {n}\r\n")).collect();
+    let headers = format!("x-ms-blob-type: BlockBlob\r\n{}", pairs.concat());
+    let put = bytes(&server, "PUT", "/con/b", &headers).await;
+    assert!(put.starts_with("HTTP/1.1 201 Created\r\n"), "{put}");
+    let got = bytes(&server, "HEAD", "/con/b", "").await;
+    assert!(pairs.iter().all(|pair| got.contains(pair)), "{got}");
+}
+
+#[tokio::test]
 async fn setting_metadata_makes_a_version_and_setting_properties_does_not() {
     let server = start().await;
     server.create_container("con").await;

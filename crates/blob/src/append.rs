@@ -1,6 +1,6 @@
 //! Append Block and Append Blob Seal.
 
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use lazuli_concurrency::{Stamp, Timestamp};
 use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, Version};
@@ -25,7 +25,7 @@ const MAX_SIZE: &str = "x-ms-blob-condition-maxsize";
 impl BlobService {
     /// Append Block.
     pub(crate) async fn append_block(&self, mut request: Request) -> Result<Response, Refusal> {
-        let append = Append::parse(&request.headers)?;
+        let append = Append::parse(&request)?;
         check_body(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
@@ -53,7 +53,7 @@ impl BlobService {
 
     /// Append Blob Seal. It changes neither tag nor date.
     pub(crate) async fn seal_append_blob(&self, request: Request) -> Result<Response, Refusal> {
-        let append = Append::parse(&request.headers)?;
+        let append = Append::parse(&request)?;
         let target = self.write_target(&request).await?;
         let sealed = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
             let blob = record::blob(view.row(&keys::BASE))?;
@@ -109,10 +109,11 @@ pub(crate) struct Append {
 
 impl Append {
     /// What a request asks for.
-    pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
-        let number = |name| Ok::<_, Refusal>(headers.number(name, 0..=i64::MAX)?.map(i64::unsigned_abs));
+    pub(crate) fn parse(request: &Request) -> Result<Self, Refusal> {
+        let number =
+            |name| Ok::<_, Refusal>(request.headers.number(name, 0..=i64::MAX)?.map(i64::unsigned_abs));
         Ok(Self {
-            preconditions: Preconditions::of_write(headers)?,
+            preconditions: Preconditions::of_write(request)?,
             position: number(POSITION)?,
             max_size: number(MAX_SIZE)?,
         })

@@ -96,7 +96,7 @@ impl BlobService {
         id: &BlockId,
         block: &StagedBlock,
     ) -> Result<(), Refusal> {
-        let preconditions = Preconditions::of_lease_only(&request.headers)?;
+        let preconditions = Preconditions::of_lease_only(request)?;
         let staged = keys::staged(&id.0);
         let put = Mutation::Put(staged.clone(), block.encode()?);
         let count = self.staged_count(target).await?;

@@ -82,7 +82,7 @@ enum From {
 impl BlobService {
     /// Put Block List.
     pub(crate) async fn put_block_list(&self, mut request: Request) -> Result<Response, Refusal> {
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let mut new = new_blob_with(&request, Kind::Block, ContentHeaderForms::Own)?;
         check_new_tier(Kind::Block, new.tier.tier, 0)?;
         let document = self.receive_document(&mut request, MAX_DOCUMENT).await?;
@@ -162,7 +162,7 @@ impl BlobService {
     /// Get Block List.
     pub(crate) async fn get_block_list(&self, request: Request) -> Result<Response, Refusal> {
         let (shows_committed, shows_uncommitted) = list_type(&request.query)?;
-        let preconditions = Preconditions::of_tags(&request.headers)?;
+        let preconditions = Preconditions::of_tags(&request)?;
         let target = self.target(&request).await?;
         let shows_uncommitted = shows_uncommitted && request.caller != Caller::Anonymous;
         let BlockLists { blob, committed, mut uncommitted } =

@@ -80,7 +80,7 @@ impl BlobService {
     /// Set Container Metadata.
     pub(crate) async fn set_container_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let metadata = Metadata::from_headers(&request.headers)?;
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let changed = self.change_container(&request, |container, view| {
             let until = preconditions.admit_container(container, Access::Read, view.now)?;
             container.metadata = metadata.clone();
@@ -105,7 +105,7 @@ impl BlobService {
     pub(crate) async fn set_container_acl(&self, mut request: Request) -> Result<Response, Refusal> {
         names::check_container(&request.container)?;
         let public_access = public_access(&request)?;
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let limit = request.operation.row().body.limit().unwrap_or_default();
         let policies = SignedIdentifiers::parse(&request.read_body(limit).await?)?;
         let changed = self.change_container(&request, |container, view| {

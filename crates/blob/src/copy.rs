@@ -30,7 +30,7 @@ const MAX_SYNCHRONOUS: u64 = 256 << 20;
 impl BlobService {
     /// Copy Blob.
     pub(crate) async fn copy_blob(&self, request: Request) -> Result<Response, Refusal> {
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let wanted = Wanted::parse(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
@@ -59,7 +59,7 @@ impl BlobService {
     /// Copy Blob From URL.
     pub(crate) async fn copy_blob_from_url(&self, mut request: Request) -> Result<Response, Refusal> {
         check_no_body(&request)?;
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let wanted = Wanted::parse(&request)?;
         wanted.check_tier(Kind::Block, 0)?;
         let target = self.write_target(&request).await?;
@@ -90,7 +90,7 @@ impl BlobService {
 
     /// Abort Copy Blob.
     pub(crate) async fn abort_copy_blob(&self, request: Request) -> Result<Response, Refusal> {
-        let preconditions = Preconditions::of_lease_only(&request.headers)?;
+        let preconditions = Preconditions::of_lease_only(&request)?;
         let text = request.query.required("copyid")?;
         let id = uuid::Uuid::try_parse(text)
             .map_err(|_| Refusal::invalid_query("copyid", text, "The value is not the id of a copy."))?;

@@ -52,7 +52,7 @@ impl BlobService {
         let state = State::parse(&request.query)?;
         let snapshots = delete_snapshots(&request, state)?;
         let permanently = delete_permanently(&request.query)?;
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let target = self.target(&request).await?;
         let deletion = Deletion {
             preconditions: &preconditions,

@@ -97,7 +97,7 @@ impl BlobService {
         request: &Request,
         fits: impl FnOnce(Kind) -> bool,
     ) -> Result<Found, Refusal> {
-        let preconditions = Preconditions::of_read(&request.headers)?;
+        let preconditions = Preconditions::of_read(request)?;
         let target = self.target(request).await?;
         let found = self.find(&target).await?;
         let now = found.as_ref().map_or(request.now, |found| found.now);

@@ -38,7 +38,7 @@ impl BlobService {
         // No header of this operation: the tier of a backup is its own.
         request.headers.remove(ACCESS_TIER);
         // Nor is there one for a lease id, so it asks for none.
-        let preconditions = Preconditions { lease_id: None, ..Preconditions::of_write(&request.headers)? };
+        let preconditions = Preconditions { lease_id: None, ..Preconditions::of_write(&request)? };
         let wanted = Wanted::parse(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;

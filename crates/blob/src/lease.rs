@@ -18,7 +18,7 @@ impl BlobService {
     /// Lease Blob.
     pub(crate) async fn lease_blob(&self, request: Request) -> Result<Response, Refusal> {
         let action = lease_action(&request.headers, request.version, fresh_lease_id())?;
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let target = self.write_target(&request).await?;
         let leased = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
             let blob = record::blob(view.row(&keys::BASE))?;

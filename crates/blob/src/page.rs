@@ -24,7 +24,7 @@ pub(crate) const MAX_PAGE_WRITE: u64 = 4 << 20;
 impl BlobService {
     /// Put Page.
     pub(crate) async fn put_page(&self, mut request: Request) -> Result<Response, Refusal> {
-        let write = PageWrite::parse(&request.headers)?;
+        let write = PageWrite::parse(&request)?;
         let clear = request.headers.one_of("x-ms-page-write", &[("update", false), ("clear", true)])?;
         if clear.ok_or_else(|| Refusal::missing_header("x-ms-page-write"))? {
             check_no_body(&request)?;
@@ -118,15 +118,11 @@ pub(crate) struct PageWrite {
 
 impl PageWrite {
     /// What the headers of a request say: `Range` or `x-ms-range`, and the conditions.
-    pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
-        let range = ByteRange::of_write(headers)?;
-        if !range.start.is_multiple_of(PAGE) || !range.end.is_multiple_of(PAGE) {
-            return Err(ErrorCode::InvalidPageRange.into());
-        }
+    pub(crate) fn parse(request: &Request) -> Result<Self, Refusal> {
         Ok(Self {
-            range,
-            preconditions: Preconditions::of_write(headers)?,
-            sequence_number: SequenceConditions::parse(headers)?,
+            range: whole_pages(&request.headers)?,
+            preconditions: Preconditions::of_write(request)?,
+            sequence_number: SequenceConditions::parse(&request.headers)?,
         })
     }
 
@@ -153,6 +149,15 @@ impl PageWrite {
         blob.lease = admission.lease;
         Ok(Edited { blob, content, valid_until: admission.valid_until })
     }
+}
+
+/// The range that a request writes to.
+fn whole_pages(headers: &HeaderMap) -> Result<Range<u64>, Refusal> {
+    let range = ByteRange::of_write(headers)?;
+    if !range.start.is_multiple_of(PAGE) || !range.end.is_multiple_of(PAGE) {
+        return Err(ErrorCode::InvalidPageRange.into());
+    }
+    Ok(range)
 }
 
 /// Conditions on the sequence number of a page blob.
@@ -232,8 +237,8 @@ mod tests {
             ("bytes=0-512", Err(ErrorCode::InvalidPageRange)),
             ("bytes=0-", Err(ErrorCode::InvalidHeaderValue)),
         ] {
-            let write = PageWrite::parse(&headers(&[("x-ms-range", range)]));
-            assert_eq!(write.map(|write| write.range).map_err(|refusal| refusal.code()), expected, "{range}");
+            let read = whole_pages(&headers(&[("x-ms-range", range)]));
+            assert_eq!(read.map_err(|refusal| refusal.code()), expected, "{range}");
         }
     }
 

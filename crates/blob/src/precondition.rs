@@ -2,7 +2,6 @@
 //!
 //! The lease is judged first, then whether the blob exists, then the conditions.
 
-use http::HeaderMap;
 use lazuli_concurrency::{Access, Admission, Conditions, Lease, LeaseId, ReadRules, Timestamp};
 use lazuli_protocol::account::Role;
 use lazuli_protocol::lease::{Leased, lease_id};
@@ -21,41 +20,47 @@ const IF_TAGS: &str = "x-ms-if-tags";
 pub(crate) struct Preconditions {
     pub(crate) conditions: Conditions,
     pub(crate) lease_id: Option<LeaseId>,
+    /// Whether the id says nothing of a blob that is not there.
+    pub(crate) ignores_id_of_none: bool,
     pub(crate) if_tags: Option<TagCondition>,
 }
 
 impl Preconditions {
     /// Of a read.
-    pub(crate) fn of_read(headers: &HeaderMap) -> Result<Self, Refusal> {
-        Ok(Self { conditions: headers.conditions()?, ..Self::of_tags(headers)? })
+    pub(crate) fn of_read(request: &Request) -> Result<Self, Refusal> {
+        Ok(Self { conditions: request.headers.conditions()?, ..Self::of_tags(request)? })
     }
 
     /// Of a write, which has one condition.
-    pub(crate) fn of_write(headers: &HeaderMap) -> Result<Self, Refusal> {
-        let this = Self::of_read(headers)?;
+    pub(crate) fn of_write(request: &Request) -> Result<Self, Refusal> {
+        let this = Self::of_read(request)?;
         this.conditions.check_write()?;
         Ok(this)
     }
 
     /// Of an operation that takes no conditions but those on tags.
-    pub(crate) fn of_tags(headers: &HeaderMap) -> Result<Self, Refusal> {
-        let if_tags = headers.filled(IF_TAGS)?.map(|text| {
+    pub(crate) fn of_tags(request: &Request) -> Result<Self, Refusal> {
+        let if_tags = request.headers.filled(IF_TAGS)?.map(|text| {
             TagCondition::parse(text)
                 .map_err(|reason| Refusal::invalid_header(IF_TAGS, text).detail("Reason", reason))
         });
-        Ok(Self { if_tags: if_tags.transpose()?, ..Self::of_lease_only(headers)? })
+        Ok(Self { if_tags: if_tags.transpose()?, ..Self::of_lease_only(request)? })
     }
 
     /// Of an operation on the tags of a blob, with conditions on both.
-    pub(crate) fn of_tags_and_blob(headers: &HeaderMap) -> Result<Self, Refusal> {
-        let this = Self { conditions: headers.blob_conditions()?, ..Self::of_tags(headers)? };
+    pub(crate) fn of_tags_and_blob(request: &Request) -> Result<Self, Refusal> {
+        let this = Self { conditions: request.headers.blob_conditions()?, ..Self::of_tags(request)? };
         this.conditions.check_write()?;
         Ok(this)
     }
 
     /// Of a write that takes no conditions.
-    pub(crate) fn of_lease_only(headers: &HeaderMap) -> Result<Self, Refusal> {
-        Ok(Self { lease_id: lease_id(headers)?, ..Self::default() })
+    pub(crate) fn of_lease_only(request: &Request) -> Result<Self, Refusal> {
+        Ok(Self {
+            lease_id: lease_id(&request.headers)?,
+            ignores_id_of_none: !request.version.at_least(2013, 8, 15),
+            ..Self::default()
+        })
     }
 
     /// Judges a read of what has to be of a type that the operation is for.
@@ -174,7 +179,8 @@ impl Preconditions {
     ) -> Result<Admission, Refusal> {
         let there = blob.filter(|blob| blob.is_there(now));
         let lease = there.map_or(Lease::AVAILABLE, |blob| blob.lease);
-        let admission = lease.admits(access, self.lease_id, now);
+        let id = self.lease_id.filter(|_| there.is_some() || !self.ignores_id_of_none);
+        let admission = lease.admits(access, id, now);
         let admission = admission.map_err(|refusal| Refusal::lease(refusal, Leased::Blob))?;
         let ends = [admission.valid_until, there.and_then(Blob::ends_at)];
         Ok(Admission { valid_until: ends.into_iter().flatten().min(), ..admission })

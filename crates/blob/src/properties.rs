@@ -30,7 +30,7 @@ impl BlobService {
     /// Set Blob Properties.
     pub(crate) async fn set_blob_properties(&self, request: Request) -> Result<Response, Refusal> {
         let new = NewProperties::parse(&request.headers)?;
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let writer = self.extents.writer();
@@ -47,7 +47,7 @@ impl BlobService {
     /// Set Blob Metadata.
     pub(crate) async fn set_blob_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let metadata = Metadata::from_headers(&request.headers)?;
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let history = self.history(&request.account).await?;

@@ -34,7 +34,7 @@ impl BlobService {
     /// Put Blob, of any type.
     pub(crate) async fn put_blob(&self, mut request: Request) -> Result<Response, Refusal> {
         let kind = blob_type(&request)?;
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let mut new = new_blob(&request, kind)?;
         let pages = match kind {
             Kind::Page { .. } => page_blob_length(&request.headers)?,

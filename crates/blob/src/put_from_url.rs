@@ -23,7 +23,7 @@ impl BlobService {
     /// Put Blob From URL.
     pub(crate) async fn put_blob_from_url(&self, mut request: Request) -> Result<Response, Refusal> {
         check_no_body(&request)?;
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let mut new = new_blob(&request, Kind::Block)?;
         check_new_tier(Kind::Block, new.tier.tier, 0)?;
         // Plain content headers speak of the request's body, which is empty.
@@ -77,7 +77,7 @@ impl BlobService {
     /// Append Block From URL.
     pub(crate) async fn append_block_from_url(&self, mut request: Request) -> Result<Response, Refusal> {
         check_no_body(&request)?;
-        let append = Append::parse(&request.headers)?;
+        let append = Append::parse(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
@@ -93,7 +93,7 @@ impl BlobService {
     /// Put Page From URL.
     pub(crate) async fn put_page_from_url(&self, mut request: Request) -> Result<Response, Refusal> {
         check_no_body(&request)?;
-        let write = PageWrite::parse(&request.headers)?;
+        let write = PageWrite::parse(&request)?;
         request.headers.required("x-ms-source-range")?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;

@@ -24,7 +24,7 @@ impl BlobService {
     /// Set Blob Expiry.
     pub(crate) async fn set_blob_expiry(&self, request: Request) -> Result<Response, Refusal> {
         let expiry = Expiry::parse(&request.headers)?;
-        let preconditions = Preconditions::of_lease_only(&request.headers)?;
+        let preconditions = Preconditions::of_lease_only(&request)?;
         let target = self.write_target(&request).await?;
         let changed = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
             let blob = record::blob(view.row(&keys::BASE))?;

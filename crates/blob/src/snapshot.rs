@@ -19,7 +19,7 @@ impl BlobService {
     pub(crate) async fn snapshot_blob(&self, request: Request) -> Result<Response, Refusal> {
         let metadata = Metadata::from_headers(&request.headers)?;
         let has_metadata = !metadata.is_empty();
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let history = self.history(&request.account).await?;

@@ -26,7 +26,7 @@ const MAX_VALUE: usize = 256;
 impl BlobService {
     /// Get Blob Tags.
     pub(crate) async fn get_blob_tags(&self, request: Request) -> Result<Response, Refusal> {
-        let preconditions = Preconditions::of_tags_and_blob(&request.headers)?;
+        let preconditions = Preconditions::of_tags_and_blob(&request)?;
         let target = self.target(&request).await?;
         let found = self.find(&target).await?;
         let now = found.as_ref().map_or(request.now, |found| found.now);
@@ -41,7 +41,7 @@ impl BlobService {
 
     /// Set Blob Tags. It changes neither tag nor date.
     pub(crate) async fn set_blob_tags(&self, mut request: Request) -> Result<Response, Refusal> {
-        let preconditions = Preconditions::of_tags_and_blob(&request.headers)?;
+        let preconditions = Preconditions::of_tags_and_blob(&request)?;
         if let Some(snapshot) = request.query.get("snapshot").filter(|snapshot| !snapshot.is_empty()) {
             return Err(Refusal::invalid_query("snapshot", snapshot, "Snapshots cannot be written."));
         }

@@ -24,7 +24,7 @@ impl BlobService {
         let tier = access_tier(&request)?;
         let tier = tier.ok_or_else(|| Refusal::missing_header(ACCESS_TIER))?;
         let quick = is_high_priority(&request)?;
-        let preconditions = Preconditions::of_tags(&request.headers)?;
+        let preconditions = Preconditions::of_tags(&request)?;
         let target = self.target(&request).await?;
         let amended = self.amend(&target, |blob, now| {
             let valid_until = preconditions.admit_lease(blob.as_ref(), Access::Read, now)?.valid_until;

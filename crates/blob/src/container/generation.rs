@@ -14,7 +14,7 @@ impl BlobService {
     /// Delete Container.
     pub(crate) async fn delete_container(&self, request: Request) -> Result<Response, Refusal> {
         names::check_container(&request.container)?;
-        let preconditions = Preconditions::of_write(&request.headers)?;
+        let preconditions = Preconditions::of_write(&request)?;
         let days = request.account.settings.container_delete_retention_days;
         let unprotected = self.unprotected(&request.account, &request.container).await?;
         let removed = self.containers.remove(request.account, &request.container, move |container, view| {

@@ -11,7 +11,7 @@ impl BlobService {
     /// Lease Container.
     pub(crate) async fn lease_container(&self, request: Request) -> Result<Response, Refusal> {
         let action = lease_action(&request.headers, request.version, fresh_lease_id())?;
-        let conditions = Preconditions::of_write(&request.headers)?.conditions;
+        let conditions = Preconditions::of_write(&request)?.conditions;
         let changed = self.change_container(&request, |container, view| {
             conditions.evaluate_write(container.validators())?;
             let applied = container.lease.apply(action, view.now);

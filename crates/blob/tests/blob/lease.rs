@@ -438,3 +438,20 @@ async fn refusals_name_what_is_leased() {
         assert!(release.text().contains(&text), "{}", release.text());
     }
 }
+
+#[tokio::test]
+async fn an_id_for_a_blob_that_is_not_there_was_once_ignored() {
+    let server = start().await;
+    server.create_container("con").await;
+    let with = |version: &str| headers(&format!("version={version} lease-id=A blob-type=BlockBlob"));
+    for (version, read, write) in [
+        ("2012-02-12", (404, "BlobNotFound"), (201, "")),
+        ("2013-08-15", (412, "LeaseNotPresentWithBlobOperation"), (412, "LeaseNotPresentWithBlobOperation")),
+    ] {
+        let blob = format!("/con/{version}");
+        assert_eq!(server.get(&blob, &with(version)).await.outcome(), read, "{version}");
+        assert_eq!(server.put(&blob, &with(version), "").await.outcome(), write, "{version}");
+    }
+    let there = server.put("/con/2012-02-12", &with("2012-02-12"), "").await;
+    there.refused(412, "LeaseNotPresentWithBlobOperation");
+}

@@ -22,14 +22,13 @@ const PAIRS: [(&str, &str, f64); 5] = [
 ];
 
 /// How many times as much as a peer we do, at least.
-const AT_LEAST: [(&str, &str, f64); 15] = [
+const AT_LEAST: [(&str, &str, f64); 14] = [
     ("put-blob", AZURITE, 10.0),
     ("get-blob", AZURITE, 15.0),
     ("get-blob", NGINX, 0.4),
     ("get-blob-256m", NGINX, 0.7),
     ("put-blocks-256m", AZURITE, 10.0),
     ("list-blobs-10k", AZURITE, 30.0),
-    ("list-blobs-100k", AZURITE, 30.0),
     ("insert-entity", AZURITE, 5.0),
     ("get-entity", AZURITE, 10.0),
     ("insert-batch-100", AZURITE, 10.0),

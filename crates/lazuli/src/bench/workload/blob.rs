@@ -394,6 +394,10 @@ impl Workload for ListBlobs {
         format!("list {} blobs, page by page", self.1)
     }
 
+    fn is_ours_alone(&self) -> bool {
+        self.1 > LISTED
+    }
+
     fn connections(&self) -> Option<usize> {
         Some(1)
     }

@@ -179,10 +179,7 @@ impl Shared {
     /// Sets room aside for one frame at least, and for more if there is enough.
     fn make_room(&self, active: &mut Active, need: u64) -> Result<(), Error> {
         let least = active.end + need;
-        // To set room aside takes the file system a while, and everybody waits: where much lies, much is set aside.
-        let (_, allocated) = self.directory.totals();
-        let grow = (allocated / 8).clamp(self.options.grow_bytes, 4 * self.options.grow_bytes);
-        let most = (active.room + grow).clamp(least, self.options.segment_bytes);
+        let most = (active.room + self.room_ahead()).clamp(least, self.options.segment_bytes);
         let allocate = |to| self.disk.allocate(&active.file, active.room, to).map(|()| to);
         active.room = match allocate(most) {
             Err(e) if is_full(e) => allocate(least),
@@ -191,6 +188,27 @@ impl Shared {
         .map_err(|e| self.refused(e))?;
         self.directory.set_allocated(active.header.id, &active.file)?;
         Ok(())
+    }
+
+    /// Bytes to set aside at a time. That takes the file system a while, and everybody waits: where much lies, much is set aside.
+    fn room_ahead(&self) -> u64 {
+        let (_, allocated) = self.directory.totals();
+        (allocated / 8).clamp(self.options.grow_bytes, 4 * self.options.grow_bytes)
+    }
+
+    /// Gives back room that was set aside while more lay there, `step` bytes of it at most. Whether there may be more. Blocks.
+    pub(crate) fn give_back_room(&self, step: u64) -> Result<bool, Error> {
+        let mut appender = self.appender.lock();
+        let Some(active) = &mut appender.active else { return Ok(false) };
+        let enough = active.end + self.room_ahead();
+        if active.room <= enough {
+            return Ok(false);
+        }
+        let room = enough.max(active.room.saturating_sub(step));
+        ftruncate(&active.file, room)?;
+        active.room = room;
+        self.directory.set_allocated(active.header.id, &active.file)?;
+        Ok(true)
     }
 
     /// What to answer when a file could not be made or extended: nothing was written, so nothing is in doubt.

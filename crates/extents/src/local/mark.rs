@@ -105,12 +105,24 @@ impl Mark for LocalMark {
             freed.segments += one.segments;
             pace.rest().await;
         }
+        self.give_back_room(pace).await?;
         self.settle(freed.live_bytes);
         Ok(freed)
     }
 }
 
 impl LocalMark {
+    /// With less on disk, less is to be set aside.
+    async fn give_back_room(&self, pace: Pace) -> Result<(), Error> {
+        loop {
+            let shared = self.shared.clone();
+            if !blocking(move || shared.give_back_room(STEP_BYTES)).await? {
+                return Ok(());
+            }
+            pace.rest().await;
+        }
+    }
+
     /// Frees what is dead of a segment, up to the horizon.
     async fn free_segment(&self, segment: u64, live: Blocks, pace: Pace) -> Result<Freed, Error> {
         let shared = self.shared.clone();

@@ -313,6 +313,26 @@ async fn room_at_the_end_is_given_back_after_a_crash_and_at_the_end() {
 }
 
 #[tokio::test]
+async fn room_that_was_set_aside_while_much_lay_there_is_given_back_when_that_is_freed() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents: Arc<dyn Extents> = Arc::new(open(dir.path()));
+    let writer = extents.writer();
+    for seed in 0..65 {
+        extents.append(&writer, vec![pattern(seed, 1 << 20)]).await.unwrap();
+    }
+    drop(writer);
+    let before = extents.space().allocated_bytes;
+    assert!(before > 67 << 20, "much is set aside: {before}");
+    let freed = Sweep::begin(&extents, Pace::FULL).await.unwrap().finish().await.unwrap();
+    assert_eq!(freed.live_bytes, 0);
+    let left = extents.space().allocated_bytes;
+    assert!(left <= SMALL.grow_bytes + (64 << 10), "{left}");
+    let writer = extents.writer();
+    let next = extents.append(&writer, vec![pattern(1, 3 << 20)]).await.unwrap();
+    assert_eq!(extents.read(&next, 0..next.length).await.unwrap(), pattern(1, 3 << 20));
+}
+
+#[tokio::test]
 async fn a_torn_tail_is_damaged_for_whoever_asks_and_harms_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());

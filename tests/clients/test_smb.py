@@ -136,8 +136,9 @@ def test_smbclient_with_a_wrong_password_or_name_is_refused(target, share, user,
     assert done.returncode == 1 and "NT_STATUS_LOGON_FAILURE" in done.stdout, done.stdout
 
 
-def test_smbclient_asks_for_a_share_that_is_not_there(target):
-    done = smbclient_unchecked(target, f"//{HOST}/not-there", "-c", "ls", user=f"{ACCOUNT}%{KEY}")
+@pytest.mark.parametrize("name", ["not-there", "s", "x" * 70, "no_name"])
+def test_smbclient_asks_for_a_share_that_is_not_there(target, name):
+    done = smbclient_unchecked(target, f"//{HOST}/{name}", "-c", "ls", user=f"{ACCOUNT}%{KEY}")
     assert done.returncode == 1 and "NT_STATUS_BAD_NETWORK_NAME" in done.stdout, done.stdout
 
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lazuli_concurrency::time::TICKS_PER_SECOND;
 use lazuli_concurrency::{Stamp, Timestamp};
 use lazuli_generations::Beside;
-use lazuli_protocol::Account;
+use lazuli_protocol::{Account, ErrorCode};
 use lazuli_store::SpaceId;
 
 use super::{Failure, Tree};
@@ -26,7 +26,11 @@ impl Tree {
 impl FileService {
     /// The share of that name.
     pub async fn connect(&self, account: &Account, share: &str) -> Result<Tree, Failure> {
-        let found = self.share(account, share).await?;
+        let found = self.share(account, share).await.map_err(|refusal| match refusal.code() {
+            // No share has a name of such a length.
+            ErrorCode::OutOfRangeInput => Failure::NoShare,
+            _ => refusal.into(),
+        })?;
         Ok(Tree { account: Arc::new(account.clone()), share: Arc::new(found), name: share.to_owned() })
     }
 

@@ -1,7 +1,8 @@
 //! Shared Key and Shared Key Lite: the strings that a request is signed over, and the check of a signature.
 //!
 //! A [`Message`] is what is signed, on either side: the server verifies with it, [`crate::sign`] signs with it. Where
-//! clients are known to disagree (the order of headers, the path at a secondary endpoint) every form is accepted.
+//! clients are known to disagree (the order of headers, the path at a secondary endpoint, a query parameter without `=`)
+//! every form is accepted. Each form covers all that the documented one covers.
 
 mod order;
 
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 
 use http::{HeaderMap, header};
 use lazuli_concurrency::Span;
+use lazuli_protocol::query::Parameter;
 use lazuli_protocol::{Account, Query, Refusal, ServiceKind, Version, date};
 
 use crate::refusal::{authentication_failed, malformed_authorization};
@@ -57,6 +59,15 @@ impl Scheme {
             Self::SharedKeyLite => "SharedKeyLite",
         }
     }
+}
+
+/// How a query parameter without `=` is signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bare {
+    /// As a name without a value: `update:`.
+    Name,
+    /// As a value without a name: `:update`, as .NET parses a query string.
+    Value,
 }
 
 /// The parts of a request that are signed.
@@ -161,11 +172,12 @@ fn without_secondary(account: &str) -> &str {
 impl Message<'_> {
     /// The string that a client signs.
     pub fn string_to_sign(&self) -> Result<Vec<u8>, Refusal> {
-        Ok(self.assemble(&self.signed_headers()?, self.path))
+        Ok(self.assemble(&self.signed_headers()?, self.path, Bare::Name))
     }
 
     /// Every string that a client may have signed, the documented one first.
     fn accepted_strings(&self) -> Result<Vec<Vec<u8>>, Refusal> {
+        self.check_unambiguous()?;
         let ordinal = self.signed_headers()?;
         let mut weighted = ordinal.clone();
         weighted.sort_by(|(a, _), (b, _)| order::weighted(a, b));
@@ -174,15 +186,41 @@ impl Message<'_> {
 
         let mut strings = Vec::with_capacity(2);
         for path in [Some(self.path), primary.as_deref()].into_iter().flatten() {
-            strings.push(self.assemble(&ordinal, path));
-            if weighted != ordinal {
-                strings.push(self.assemble(&weighted, path));
+            for bare in self.bare_forms() {
+                strings.push(self.assemble(&ordinal, path, *bare));
+                if weighted != ordinal {
+                    strings.push(self.assemble(&weighted, path, *bare));
+                }
             }
         }
         Ok(strings)
     }
 
-    fn assemble(&self, ms_headers: &[(&str, &[u8])], path: &str) -> Vec<u8> {
+    /// Refuses a query whose string to sign is that of another query too: `?snapshot:1=2` would be signed like
+    /// `?snapshot=1:2`, and `?a=1%0Acomp:x` like `?a=1&comp=x`. No client names a parameter so, or sends such a value.
+    fn check_unambiguous(&self) -> Result<(), Refusal> {
+        let of_another = |parameter: &Parameter| {
+            let further = parameter.value.split_once('\n').is_some_and(|(_, rest)| rest.contains(':'));
+            further || parameter.name.is_empty() || parameter.name.contains([':', '\n'])
+        };
+        match self.signs_parameters() && self.query.parameters().iter().any(of_another) {
+            true => Err(authentication_failed("A query parameter cannot be signed without ambiguity.")),
+            false => Ok(()),
+        }
+    }
+
+    /// The forms in which parameters without `=` may be signed. As a value, one has to be a plain word: with a line feed
+    /// in it, it would stand for further parameters, and the signature of another request would cover this one.
+    fn bare_forms(&self) -> &'static [Bare] {
+        let is_word = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        let mut bare = self.query.parameters().iter().filter_map(|p| p.bare.as_deref()).peekable();
+        match bare.peek().is_some() && bare.all(is_word) {
+            true => &[Bare::Name, Bare::Value],
+            false => &[Bare::Name],
+        }
+    }
+
+    fn assemble(&self, ms_headers: &[(&str, &[u8])], path: &str, bare: Bare) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         let mut line = |value: &[u8]| {
             out.extend_from_slice(value);
@@ -197,12 +235,17 @@ impl Message<'_> {
         for (name, value) in ms_headers {
             line(&[name.as_bytes(), b":", value].concat());
         }
-        out.extend_from_slice(self.resource(path).as_bytes());
+        out.extend_from_slice(self.resource(path, bare).as_bytes());
         out
     }
 
     fn is_table(&self) -> bool {
         self.service == ServiceKind::Table
+    }
+
+    /// Whether every query parameter is signed, rather than `comp` alone.
+    fn signs_parameters(&self) -> bool {
+        !self.is_table() && self.scheme == Scheme::SharedKey
     }
 
     /// The headers that have a line of their own.
@@ -252,9 +295,9 @@ impl Message<'_> {
         Ok(signed)
     }
 
-    fn resource(&self, path: &str) -> String {
+    fn resource(&self, path: &str, bare: Bare) -> String {
         let mut resource = format!("/{}{}", self.account, if path.is_empty() { "/" } else { path });
-        if self.is_table() || self.scheme == Scheme::SharedKeyLite {
+        if !self.signs_parameters() {
             if let Some(comp) = self.query.get("comp") {
                 resource.push_str("?comp=");
                 resource.push_str(comp);
@@ -262,7 +305,11 @@ impl Message<'_> {
             return resource;
         }
         let mut parameters = BTreeMap::<&str, Vec<&str>>::new();
-        for (name, value) in self.query.iter() {
+        for parameter in self.query.parameters() {
+            let (name, value) = match (bare, &parameter.bare) {
+                (Bare::Value, Some(text)) => ("", text.as_str()),
+                _ => (parameter.name.as_str(), parameter.value.as_str()),
+            };
             parameters.entry(name).or_default().push(value);
         }
         for (name, mut values) in parameters {

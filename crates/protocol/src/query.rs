@@ -21,7 +21,18 @@ const PLUS_IS_PLUS: [&str; 10] =
 /// Decoded query parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
-    parameters: Vec<(String, String)>,
+    parameters: Vec<Parameter>,
+}
+
+/// One decoded parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// The name in lower case.
+    pub name: String,
+    /// The value; empty if none was sent.
+    pub value: String,
+    /// For a parameter that was sent without `=`: its text, in the case it was sent in.
+    pub bare: Option<String>,
 }
 
 impl Query {
@@ -34,8 +45,9 @@ impl Query {
                     Refusal::new(ErrorCode::InvalidUri).message("The URI has too many query parameters.")
                 );
             }
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let name = decode(name).ok_or(ErrorCode::InvalidUri)?.to_lowercase();
+            let (sent, value) = part.split_once('=').unwrap_or((part, ""));
+            let sent = decode(sent).ok_or(ErrorCode::InvalidUri)?;
+            let name = sent.to_lowercase();
             let spaced = match value.contains('+') && !PLUS_IS_PLUS.contains(&name.as_str()) {
                 true => Cow::Owned(value.replace('+', " ")),
                 false => Cow::Borrowed(value),
@@ -43,7 +55,8 @@ impl Query {
             let value = decode(&spaced).ok_or_else(|| {
                 Refusal::invalid_query(&name, value, "The value is not percent-encoded UTF-8.")
             })?;
-            parameters.push((name, value));
+            let bare = (!part.contains('=')).then_some(sent);
+            parameters.push(Parameter { name, value, bare });
         }
         Ok(Self { parameters })
     }
@@ -55,8 +68,8 @@ impl Query {
 
     /// Every value of a parameter, in the order sent.
     pub fn get_all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
-        let named = move |(sent, _): &&(String, String)| sent.eq_ignore_ascii_case(name);
-        self.parameters.iter().filter(named).map(|(_, value)| value.as_str())
+        let named = move |parameter: &&Parameter| parameter.name.eq_ignore_ascii_case(name);
+        self.parameters.iter().filter(named).map(|parameter| parameter.value.as_str())
     }
 
     /// Whether the parameter was sent, with a value or without.
@@ -66,7 +79,12 @@ impl Query {
 
     /// All parameters as sent: names in lower case, values decoded.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.parameters.iter().map(|parameter| (parameter.name.as_str(), parameter.value.as_str()))
+    }
+
+    /// All parameters as sent, with those that have no `=` marked.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
     }
 
     /// The value of a parameter that has to be there and not empty.
@@ -152,6 +170,8 @@ mod tests {
         assert_eq!(query.get_all("include").collect::<Vec<_>>(), ["snapshots", "metadata,copy"]);
         let names: Vec<_> = query.iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["comp", "include", "include", "prefix", "blockid", "x"]);
+        let bare = |raw| Query::parse(raw).unwrap().parameters()[0].bare.clone();
+        assert_eq!((bare("X%41&y"), bare("x="), bare("=x")), (Some("XA".into()), None, None));
         assert_eq!(Query::parse("a=b=c").unwrap().get("a"), Some("b=c"));
         assert_eq!(Query::parse("").unwrap(), Query::default());
     }

@@ -1,7 +1,7 @@
 //! Update Message and Delete Message: what the holder of a message's current pop receipt may do.
 //!
 //! An id that this queue never gave out, a message that is gone, and a receipt that somebody else's get or update has
-//! overtaken are all 404. A receipt of another message is 400, and so is what is no receipt at all.
+//! overtaken are all 404. A receipt of another message is 400, and so is what is no receipt at all, whatever the id.
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use lazuli_concurrency::Span;
@@ -36,10 +36,10 @@ impl Held {
 
     /// The slot that it is in, if the receipt is right.
     fn slot(&self, queue: SpaceId) -> Result<(MessageId, Slot), Refusal> {
-        let id = MessageId::parse(&self.id, queue).ok_or(ErrorCode::MessageNotFound)?;
         let PopReceipt(slot) = self.receipt.parse().map_err(|_| {
             Refusal::invalid_query(POP_RECEIPT, &*self.receipt, "Invalid pop receipt format.")
         })?;
+        let id = MessageId::parse(&self.id, queue).ok_or(ErrorCode::MessageNotFound)?;
         Ok((id, slot))
     }
 }

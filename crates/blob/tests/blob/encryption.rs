@@ -190,6 +190,24 @@ async fn headers_that_make_no_key_are_refused() {
     server.get("/things/b", "").await.refused(404, "BlobNotFound");
 }
 
+#[tokio::test]
+async fn an_algorithm_without_a_key_says_nothing() {
+    let server = start_with_scopes().await;
+    let alone = "x-ms-encryption-algorithm: AES256\nx-ms-source-encryption-algorithm: AES256";
+    let put = server.put("/things/b", &with(BLOCK, alone), "x").await.expect(201);
+    assert_eq!(put.header("x-ms-encryption-key-sha256"), None);
+    for (method, target) in [("GET", "/things/b"), ("HEAD", "/things/b"), ("PUT", "/things/b?comp=metadata")]
+    {
+        server.call(method, target, alone, "").await.expect(200);
+    }
+    server.put("/things/b?comp=block&blockid=AAAA", alone, "x").await.expect(201);
+    let scoped = with(&with(BLOCK, &scope("first")), alone);
+    let put = server.put("/things/scoped", &scoped, "x").await.expect(201);
+    assert_eq!(put.header("x-ms-encryption-scope"), Some("first"));
+    server.put("/things/key", &with(BLOCK, &customer(1)), "x").await.expect(201);
+    server.get("/things/key", alone).await.refused(409, "BlobUsesCustomerSpecifiedEncryption");
+}
+
 /// The scope that a blob put with these headers has.
 async fn scope_of(server: &TestServer, target: &str, headers: &str) -> Reply {
     server.put(target, &with(BLOCK, headers), "x").await

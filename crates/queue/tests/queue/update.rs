@@ -86,8 +86,9 @@ async fn what_does_not_fit_together_is_refused() {
         (id, "AAAAAAAAAAAAAAAAAAAAAAA", 404, "MessageNotFound"),
         (&format!("{id}Random"), receipt, 404, "MessageNotFound"),
         (elsewhere, receipt, 404, "MessageNotFound"),
-        (elsewhere, "x", 404, "MessageNotFound"),
-        ("x", "x", 404, "MessageNotFound"),
+        // What is no receipt is refused before the id is looked at.
+        (elsewhere, "x", 400, "InvalidQueryParameterValue"),
+        ("x", "x", 400, "InvalidQueryParameterValue"),
         (id, "", 400, "MissingRequiredQueryParameter"),
     ] {
         let target = format!("/jobs/messages/{id}?popreceipt={receipt}");

@@ -1,4 +1,4 @@
-//! `lazuli check`: verifies a data directory that nobody serves, and changes no data in it.
+//! `lazuli check`: verifies a data directory that no server has open, and changes nothing in it.
 //!
 //! Every log frame and every block of every table on the way to the rows, every row by whoever wrote it, every byte of
 //! content that a row refers to, and every other byte of content that is there. Damage is listed on stdout; the exit
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use lazuli_extents::{DamageKind, LocalExtents, Verifier};
-use lazuli_store::embedded;
+use lazuli_store::{OpenError, embedded};
 
 use crate::data::{self, STORE};
 use crate::records::{self, Found};
@@ -53,7 +53,7 @@ pub(crate) fn run(dir: &Path) -> Result<(), Failure> {
 }
 
 async fn check(dir: &Path) -> Result<Findings, Failure> {
-    let directory = data::lock_stopped(dir)?;
+    let directory = data::lock_to_read(dir)?;
     let mut findings = Findings::default();
     let store = directory.path().join(STORE);
     if !store.is_dir() {
@@ -61,13 +61,45 @@ async fn check(dir: &Path) -> Result<Findings, Failure> {
         return Ok(findings);
     }
     let extents = LocalExtents::open_read_only(directory.path()).map_err(Failure::failed)?;
-    check_rows(&store, extents.verifier(), &mut findings).await?;
+    let tables = check_tables(&store, &mut findings).await?;
+    check_rows(&store, tables, extents.verifier(), &mut findings).await?;
     check_content(&extents, &mut findings).await?;
     Ok(findings)
 }
 
+/// Whether the tables of rows are sound.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tables {
+    Sound,
+    Damaged,
+}
+
+/// Every byte of every table.
+async fn check_tables(store: &Path, findings: &mut Findings) -> Result<Tables, Failure> {
+    let progress = spinner("tables");
+    let store = store.to_owned();
+    let checked = tokio::task::spawn_blocking(move || embedded::damaged_tables(&store)).await;
+    progress.finish_and_clear();
+    let tables = match checked.map_err(Failure::failed)? {
+        Ok(tables) => tables,
+        // A manifest that cannot be read: the rows cannot be read either, and will say so.
+        Err(OpenError::Damaged { .. }) => vec![],
+        Err(error) => return Err(Failure::failed(error)),
+    };
+    let found = if tables.is_empty() { Tables::Sound } else { Tables::Damaged };
+    for (table, what) in tables {
+        findings.add(format!("rows: {}: {what}", table.display()));
+    }
+    Ok(found)
+}
+
 /// Rows, and the content that they refer to.
-async fn check_rows(store: &Path, mut verifier: Verifier, findings: &mut Findings) -> Result<(), Failure> {
+async fn check_rows(
+    store: &Path,
+    tables: Tables,
+    mut verifier: Verifier,
+    findings: &mut Findings,
+) -> Result<(), Failure> {
     let progress = spinner("rows");
     let rows = Arc::new(AtomicU64::new(0));
     let (store, counter, bar) = (store.to_owned(), rows.clone(), progress.clone());
@@ -89,8 +121,12 @@ async fn check_rows(store: &Path, mut verifier: Verifier, findings: &mut Finding
     }
     let walked = walk.await.map_err(Failure::failed)?;
     progress.finish_and_clear();
-    if let Err(error) = walked {
-        findings.add(format!("rows: {error}"));
+    match walked {
+        // The damaged table is on the list already.
+        Err(OpenError::Damaged { .. } | OpenError::Tree(_) | OpenError::Read(_))
+            if tables == Tables::Damaged => {}
+        Err(error) => findings.add(format!("rows: {error}")),
+        Ok(()) => {}
     }
     let verified = verifier.finish();
     println!("rows: {} read", HumanCount(rows.load(Ordering::Relaxed)));

@@ -39,8 +39,17 @@ impl Data {
 
 /// Locks a data directory that must be there, for work that needs it stopped.
 pub(crate) fn lock_stopped(path: &Path) -> Result<Directory, Failure> {
-    Directory::open_existing(path).map_err(|error| match error {
+    Directory::open_existing(path).map_err(stop_first)
+}
+
+/// The same for work that only reads: nothing in the directory changes, and it may be read-only.
+pub(crate) fn lock_to_read(path: &Path) -> Result<Directory, Failure> {
+    Directory::open_read_only(path).map_err(stop_first)
+}
+
+fn stop_first(error: DirectoryError) -> Failure {
+    match error {
         DirectoryError::InUse { .. } => Failure::Failed(format!("{error}. Stop the server first.")),
         error => Failure::failed(error),
-    })
+    }
 }

@@ -4,8 +4,11 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use rustix::mount::{MountFlags, UnmountFlags};
 use support::{Server, fail, run, succeed, text};
 
 fn served(data: &Path) {
@@ -22,29 +25,85 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    // The lock tells who had it last. Opening the tree removes manifests that it has replaced (v0, v1, …); the one
-    // that counts is named in `current`.
-    let old =
-        |path: &PathBuf| path.parent().is_some_and(|dir| dir.ends_with("tree")) && !path.ends_with("current");
-    let data = files(dir).into_iter().filter(|path| !path.ends_with("LOCK") && !old(path));
-    data.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+/// Every file and folder with its time of modification, and every file with its bytes.
+fn everything(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, Vec<u8>)> {
+    let folders =
+        |path: &Path| std::iter::successors(Some(path.to_owned()), |path| path.parent().map(Path::to_owned));
+    let paths = files(dir).into_iter().flat_map(|path| folders(&path).collect::<Vec<_>>());
+    let paths = paths.filter(|path| path.starts_with(dir));
+    let state = |path: &Path| {
+        let bytes = if path.is_file() { std::fs::read(path).unwrap() } else { vec![] };
+        (path.symlink_metadata().unwrap().modified().unwrap(), bytes)
+    };
+    paths.map(|path| (path.clone(), state(&path))).collect()
 }
 
 #[test]
-fn a_sound_directory_passes_and_stays_as_it_is() {
+fn a_sound_directory_passes_and_nothing_in_it_changes() {
     let dir = tempfile::tempdir().unwrap();
     served(dir.path());
-    let before = contents(dir.path());
+    // Opening the tree would remove both.
+    std::fs::write(dir.path().join("store/tree/v0"), b"a manifest that was replaced").unwrap();
+    std::fs::write(dir.path().join("store/tree/tables/999"), b"a table that a crash left").unwrap();
+    let before = everything(dir.path());
     let said = succeed(&["check", dir.path().to_str().unwrap()]);
     assert!(said.contains("no damage found"), "{said}");
     assert!(!said.contains("rows: 0 read"), "{said}");
-    let after = contents(dir.path());
-    let names = |files: &[(PathBuf, Vec<u8>)]| files.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>();
-    assert_eq!(names(&after), names(&before));
-    for (before, after) in before.iter().zip(&after) {
-        assert!(before == after, "{} has changed", before.0.display());
+    let after = everything(dir.path());
+    assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
+    for (path, state) in &before {
+        assert!(&after[path] == state, "{} has changed", path.display());
     }
+}
+
+#[test]
+fn a_check_works_on_a_read_only_mount() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, mounted) = (dir.path().join("data"), dir.path().join("mounted"));
+    served(&data);
+    std::fs::create_dir(&mounted).unwrap();
+    if let Err(error) = rustix::mount::mount_bind(&data, &mounted) {
+        println!("skipped: only root may mount ({error})");
+        return;
+    }
+    let mounted = Mounted(mounted);
+    rustix::mount::mount_remount(&mounted.0, MountFlags::BIND | MountFlags::RDONLY, c"").unwrap();
+    assert!(std::fs::write(mounted.0.join("file"), b"").is_err(), "it is read-only");
+    let path = mounted.0.to_str().unwrap();
+    assert!(succeed(&["check", path]).contains("no damage found"));
+    // A server that was never started on a copy has left no lock.
+    std::fs::remove_file(data.join("LOCK")).unwrap();
+    assert!(succeed(&["check", path]).contains("no damage found"));
+}
+
+/// A mount that ends with the test.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_damaged_manifest_is_named_by_check_and_refused_by_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    served(dir.path());
+    let tree = dir.path().join("store/tree");
+    let current = std::fs::read(tree.join("current")).unwrap();
+    let manifest = tree.join(format!("v{}", u64::from_le_bytes(*current.first_chunk().unwrap())));
+    let mut bytes = std::fs::read(&manifest).unwrap();
+    bytes[40] ^= 1;
+    std::fs::write(&manifest, bytes).unwrap();
+    let before = everything(dir.path());
+    let output = run(&["check", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let named = manifest.to_str().unwrap();
+    assert!(text(&output.stdout).contains(&format!("rows: {named}: damaged")), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("is damaged in 1 places"), "{}", text(&output.stderr));
+    assert!(everything(dir.path()) == before, "the check changed something");
+    let said = fail(&["serve", "--data", dir.path().to_str().unwrap()], 1);
+    assert!(said.contains(named) && said.contains("damaged"), "{said}");
 }
 
 #[test]

@@ -78,12 +78,29 @@ impl Directory {
     /// Locks a data directory that must exist already.
     pub fn open_existing(path: &Path) -> Result<Self, DirectoryError> {
         if !path.join(FORMAT_FILE).exists() {
-            return Err(DirectoryError::Foreign {
-                path: path.into(),
-                why: format!("no {FORMAT_FILE} file in it"),
-            });
+            return Err(no_format(path));
         }
         Self::open(path)
+    }
+
+    /// Locks a data directory that must exist already, to look at it: changes nothing in it, so it may be read-only.
+    /// Others may look at it at the same time.
+    pub fn open_read_only(path: &Path) -> Result<Self, DirectoryError> {
+        let io = |error| DirectoryError::Io { path: path.into(), error };
+        let text = match std::fs::read_to_string(path.join(FORMAT_FILE)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(no_format(path)),
+            Err(error) => return Err(io(error)),
+        };
+        let lock = match File::open(path.join(LOCK_FILE)) {
+            Ok(lock) => lock,
+            // A copy without the file: no process has ever opened it. The directory itself can be locked as well.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(path).map_err(io)?,
+            Err(error) => return Err(io(error)),
+        };
+        lock_file(&lock, path, FlockOperation::NonBlockingLockShared)?;
+        check_format(path, &text)?;
+        Ok(Self { path: path.into(), _lock: lock })
     }
 
     /// Where it is.
@@ -117,19 +134,14 @@ impl Lock {
         let io = |error| DirectoryError::Io { path: path.clone(), error };
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        let (mut file, made) = match options.clone().create_new(true).open(&path) {
+        let (file, made) = match options.clone().create_new(true).open(&path) {
             Ok(file) => (file, true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 (options.create(true).truncate(false).open(&path).map_err(io)?, false)
             }
             Err(error) => return Err(io(error)),
         };
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
-            let owner = if pid.trim().is_empty() { String::new() } else { format!(" (pid {})", pid.trim()) };
-            return Err(DirectoryError::InUse { path: directory.into(), owner });
-        }
+        lock_file(&file, directory, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Self { file, path, made })
     }
 
@@ -149,6 +161,23 @@ impl Lock {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+fn lock_file(mut file: &File, directory: &Path, how: FlockOperation) -> Result<(), DirectoryError> {
+    if flock(file, how).is_ok() {
+        return Ok(());
+    }
+    let mut pid = String::new();
+    let _ = file.read_to_string(&mut pid);
+    let pid = pid.trim();
+    // A process that only looks leaves the id of an earlier one there.
+    let runs = !pid.is_empty() && Path::new("/proc").join(pid).exists();
+    let owner = if runs { format!(" (pid {pid})") } else { String::new() };
+    Err(DirectoryError::InUse { path: directory.into(), owner })
+}
+
+fn no_format(path: &Path) -> DirectoryError {
+    DirectoryError::Foreign { path: path.into(), why: format!("no {FORMAT_FILE} file in it") }
 }
 
 /// Makes sure that a locked directory has the format of this program, or is empty and gets it.

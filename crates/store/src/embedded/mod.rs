@@ -15,6 +15,7 @@ mod graves;
 mod group;
 mod headers;
 mod lately;
+mod manifest;
 mod queue;
 mod rows;
 mod runs;
@@ -45,6 +46,7 @@ use crate::{
 use committer::Committer;
 use flusher::Flusher;
 use headers::HeaderCache;
+use manifest::Manifest;
 use queue::{Queue, Work};
 use rows::RangeDigest;
 use runs::Runs;
@@ -64,6 +66,14 @@ pub enum OpenError {
     /// The tree.
     #[error("tree: {0}")]
     Tree(String),
+    /// A file of the tree is not as it was written. Nothing was changed.
+    #[error("{path}: damaged: {what}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A row.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -159,7 +169,8 @@ impl Embedded {
         // A process that was killed may have named a new manifest without syncing the name. What follows from it must not
         // outlive it.
         log::sync_dir(&tree_dir)?;
-        let tree = open_tree(&tree_dir, &seqno, options.cache_bytes)?;
+        let manifest = Manifest::read(&tree_dir, &log_dir)?;
+        let tree = open_tree(&tree_dir, manifest.as_ref(), &seqno, options.cache_bytes)?;
         let flushed = tree.get_highest_persisted_seqno();
         let (log, old) =
             Log::open(&log_dir, options.log_segment_bytes, |payload| replay(&tree, payload, flushed))?;
@@ -513,17 +524,32 @@ impl Store for Embedded {
     }
 }
 
-/// Verifies a store that nobody has open: every log frame, and every block of every table on the way to the rows,
-/// which are handed to `visit`. The log is replayed in memory only; nothing is written.
+/// Verifies a store that no process has open: every log frame, and every block of every table on the way to the rows,
+/// which are handed to `visit`. Changes nothing in `dir`, which may be read-only: the tree, which tidies up when it is
+/// opened, is opened on a view of its files in the system's temporary folder.
 pub fn check(
     dir: &Path,
     visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
 ) -> Result<(), OpenError> {
-    let tree = open_tree(&dir.join("tree"), &SequenceNumberCounter::default(), 16 << 20)?;
+    let (tree_dir, log_dir) = (dir.join("tree"), dir.join("log"));
+    let manifest = Manifest::read(&tree_dir, &log_dir)?;
+    let view = manifest.as_ref().map_or_else(manifest::empty_view, Manifest::view)?;
+    let tree = open_tree(view.path(), manifest.as_ref(), &SequenceNumberCounter::default(), 16 << 20)?;
     let flushed = tree.get_highest_persisted_seqno();
-    log::read(&dir.join("log"), |payload| replay(&tree, payload, flushed))?;
+    if log_dir.is_dir() {
+        log::read(&log_dir, |payload| replay(&tree, payload, flushed))?;
+    }
     let latest = tree.get_highest_seqno().map_or(1, |highest| highest + 1);
     Ok(for_each_row(&tree, latest, visit)?)
+}
+
+/// Reads every byte of every table, also those that no row needs. Returns the damaged files, each with what is wrong with
+/// it. Changes nothing.
+pub fn damaged_tables(dir: &Path) -> Result<Vec<(PathBuf, &'static str)>, OpenError> {
+    match Manifest::read(&dir.join("tree"), &dir.join("log"))? {
+        Some(manifest) => Ok(manifest.damaged_tables()?),
+        None => Ok(vec![]),
+    }
 }
 
 fn for_each_row(
@@ -557,7 +583,16 @@ fn check_limits(partition: &Partition, commit: &Commit) -> Result<(), CommitErro
     if fits { Ok(()) } else { Err(CommitError::TooLarge) }
 }
 
-fn open_tree(path: &Path, seqno: &SequenceNumberCounter, cache_bytes: u64) -> Result<AnyTree, OpenError> {
+/// Opens a tree whose manifest was verified, or makes one where there is none.
+fn open_tree(
+    path: &Path,
+    manifest: Option<&Manifest>,
+    seqno: &SequenceNumberCounter,
+    cache_bytes: u64,
+) -> Result<AnyTree, OpenError> {
+    if let Some(manifest) = manifest {
+        manifest.verify_contents()?;
+    }
     // The tree's own idea of what is visible is not used: readers go by published snapshots.
     let visible = SequenceNumberCounter::default();
     lsm_tree::Config::new(path, seqno.clone(), visible)
@@ -565,7 +600,10 @@ fn open_tree(path: &Path, seqno: &SequenceNumberCounter, cache_bytes: u64) -> Re
         .data_block_size_policy(BlockSizePolicy::all(4096))
         .filter_block_pinning_policy(PinningPolicy::new([true, true, false]))
         .open()
-        .map_err(|error| OpenError::Tree(error.to_string()))
+        .map_err(|error| match manifest {
+            Some(manifest) => manifest.explain(error.to_string()),
+            None => OpenError::Tree(error.to_string()),
+        })
 }
 
 fn replay(tree: &AnyTree, payload: &[u8], flushed: Option<u64>) {

@@ -132,7 +132,12 @@ impl RangeDigest {
 }
 
 pub(crate) fn read_error(error: lsm_tree::Error) -> ReadError {
+    use std::io::ErrorKind::{InvalidData, UnexpectedEof};
     match error {
+        // A file that was cut short.
+        lsm_tree::Error::Io(error) if matches!(error.kind(), UnexpectedEof | InvalidData) => {
+            ReadError::Damaged(error.to_string())
+        }
         lsm_tree::Error::Io(error) => ReadError::Io(error.to_string()),
         other => ReadError::Damaged(other.to_string()),
     }

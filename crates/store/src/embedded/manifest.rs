@@ -1,0 +1,289 @@
+//! Verifies the tree's files before the tree opens them.
+//!
+//! The tree trusts its manifest: with a flipped bit in it, it opens with other rows, removes tables that it takes for
+//! orphans, or asks for as much memory as a damaged length says. Its blocks have checksums that it verifies itself.
+//! So everything that the tree reads without a checksum is verified here first:
+//!
+//! ```text
+//! current    id:u64  xxh3-128 of v<id>:u128  0:u8
+//! v<id>      an archive; its section `tables` holds  levels:u8 { runs:u8 { tables:u32 { id:u64  0:u8  xxh3-128:u128  seqno:u64 } } }
+//! tables/<id>  an archive of blocks
+//! archive    sections  contents  SFA!  1:u8  0:u8  xxh3-128 of contents:u128  start of contents:u64  length of contents:u64
+//! contents   TOC!  entries:u32 { start:u64  length:u64  name length:u16  name }
+//! ```
+//!
+//! Opening verifies the contents of every table file, which takes two short reads each. [`Manifest::damaged_tables`]
+//! verifies every byte of them.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use bytes::Buf;
+use tempfile::TempDir;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use super::OpenError;
+
+const CURRENT: &str = "current";
+const TABLES: &str = "tables";
+/// Bytes of `current`.
+const CURRENT_BYTES: usize = 25;
+/// What the tree writes for "XXH3".
+const XXH3: u8 = 0;
+/// Bytes of an archive behind its contents.
+const TRAILER_BYTES: usize = 38;
+const TRAILER_MAGIC: &[u8] = b"SFA!\x01\x00";
+const CONTENTS_MAGIC: &[u8] = b"TOC!";
+/// Maximum length of an archive's contents. A manifest and a table have fewer than 10 sections each.
+const MAX_CONTENTS_BYTES: u64 = 64 << 10;
+/// Maximum length of a manifest: 8 million tables, 500 TiB.
+const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+/// Bytes read at a time to verify a whole table.
+const READ_BYTES: usize = 1 << 20;
+
+/// A manifest whose checksum is right.
+#[derive(Debug)]
+pub(crate) struct Manifest {
+    tree: PathBuf,
+    name: String,
+    tables: Vec<Table>,
+}
+
+/// A table that the manifest names.
+#[derive(Debug, PartialEq, Eq)]
+struct Table {
+    id: u64,
+    /// Over the whole file.
+    checksum: u128,
+}
+
+impl Manifest {
+    /// Reads and verifies the manifest in `tree`. Returns none if no tree was ever made there, which is so only if
+    /// `log` has no segments either.
+    pub(crate) fn read(tree: &Path, log: &Path) -> Result<Option<Self>, OpenError> {
+        let path = tree.join(CURRENT);
+        let current = match std::fs::read(&path) {
+            Ok(current) => current,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return if was_made(tree, log)? { Err(damaged(&path, "it is missing")) } else { Ok(None) };
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut fields = &current[..];
+        if current.len() != CURRENT_BYTES || current.last() != Some(&XXH3) {
+            return Err(damaged(&path, "it does not name a manifest"));
+        }
+        let (name, checksum) = (format!("v{}", fields.get_u64_le()), fields.get_u128_le());
+        let path = tree.join(&name);
+        let bytes = match read_bounded(&path, MAX_MANIFEST_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(damaged(&path, "it is missing, but `current` names it"));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if xxh3_128(&bytes) != checksum {
+            return Err(damaged(&path, "its checksum is not the one in `current`"));
+        }
+        let tables = tables(&bytes).ok_or_else(|| damaged(&path, "its list of tables cannot be read"))?;
+        Ok(Some(Self { tree: tree.into(), name, tables }))
+    }
+
+    /// Verifies what the tree reads of its tables without a checksum of its own, and that all of them are there.
+    pub(crate) fn verify_contents(&self) -> Result<(), OpenError> {
+        for table in &self.tables {
+            let path = self.path_of(table);
+            match verify_contents(&path) {
+                Ok(None) => {}
+                Ok(Some(what)) => return Err(damaged(&path, what)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(damaged(&path, "it is missing"));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // The tree panics at a folder among its tables.
+        for entry in read_dir_if_there(&self.tree.join(TABLES))? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let is_table =
+                name.to_str().is_some_and(|name| name.starts_with('.') || name.parse::<u64>().is_ok());
+            if entry.file_type()?.is_dir() || !is_table {
+                return Err(damaged(&entry.path(), "it is not a table"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every table. Returns those that are missing or changed, each with what is wrong with it.
+    pub(crate) fn damaged_tables(&self) -> io::Result<Vec<(PathBuf, &'static str)>> {
+        let mut found = vec![];
+        for table in &self.tables {
+            let path = self.path_of(table);
+            match checksum(&path) {
+                Ok(checksum) if checksum == table.checksum => {}
+                Ok(_) => found.push((path, "its checksum is wrong")),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => found.push((path, "it is missing")),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Names the damaged table, if there is one, as the reason why the tree could not be opened.
+    pub(crate) fn explain(&self, error: String) -> OpenError {
+        match self.damaged_tables() {
+            Ok(tables) if !tables.is_empty() => damaged(&tables[0].0, error),
+            _ => OpenError::Tree(error),
+        }
+    }
+
+    /// Makes a folder elsewhere that the tree can open without changing anything here: a copy of the manifest, and
+    /// links to the tables that it names.
+    pub(crate) fn view(&self) -> io::Result<TempDir> {
+        let view = empty_view()?;
+        let tree = self.tree.canonicalize()?;
+        for name in [CURRENT, &self.name] {
+            std::fs::copy(tree.join(name), view.path().join(name))?;
+        }
+        let tables = view.path().join(TABLES);
+        std::fs::create_dir(&tables)?;
+        for Table { id, .. } in &self.tables {
+            let name = id.to_string();
+            std::os::unix::fs::symlink(tree.join(TABLES).join(&name), tables.join(name))?;
+        }
+        Ok(view)
+    }
+
+    fn path_of(&self, table: &Table) -> PathBuf {
+        self.tree.join(TABLES).join(table.id.to_string())
+    }
+}
+
+/// Makes a folder for a view of a tree that was never made.
+pub(crate) fn empty_view() -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix("lazuli-check").tempdir().map_err(|error| {
+        let place = std::env::temp_dir();
+        let what = format!("no temporary folder in {} (TMPDIR names another): {error}", place.display());
+        io::Error::new(error.kind(), what)
+    })
+}
+
+fn damaged(path: &Path, what: impl Into<String>) -> OpenError {
+    OpenError::Damaged { path: path.into(), what: what.into() }
+}
+
+/// Whether a tree was made here once. The first manifest, v0, is durable before the first segment of the log is made.
+fn was_made(tree: &Path, log: &Path) -> io::Result<bool> {
+    let has = |dir: &Path, is_sign: fn(&str) -> bool| -> io::Result<bool> {
+        for entry in read_dir_if_there(dir)? {
+            if entry?.file_name().to_str().is_some_and(is_sign) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    let is_later =
+        |name: &str| name != "v0" && name.strip_prefix('v').is_some_and(|id| id.parse::<u64>().is_ok());
+    Ok(has(tree, is_later)? || has(&tree.join(TABLES), |_| true)? || has(log, |name| name.ends_with(".log"))?)
+}
+
+fn read_dir_if_there(dir: &Path) -> io::Result<impl Iterator<Item = io::Result<std::fs::DirEntry>>> {
+    match std::fs::read_dir(dir) {
+        Ok(entries) => Ok(Some(entries).into_iter().flatten()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None.into_iter().flatten()),
+        Err(error) => Err(error),
+    }
+}
+
+fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn checksum(path: &Path) -> io::Result<u128> {
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; READ_BYTES];
+    let mut hash = Xxh3::new();
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hash.digest128()),
+            length => hash.update(&buffer[..length]),
+        }
+    }
+}
+
+/// Verifies the contents of an archive. Returns what is wrong with them.
+fn verify_contents(path: &Path) -> io::Result<Option<&'static str>> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let Some(end) = length.checked_sub(TRAILER_BYTES as u64) else { return Ok(Some("it is too short")) };
+    let mut trailer = [0; TRAILER_BYTES];
+    file.read_exact_at(&mut trailer, end)?;
+    let Some((checksum, start)) = parse_trailer(&trailer, end) else {
+        return Ok(Some("its trailer cannot be read"));
+    };
+    let mut contents = vec![0; (end - start) as usize];
+    file.read_exact_at(&mut contents, start)?;
+    if xxh3_128(&contents) != checksum {
+        return Ok(Some("the checksum of its contents is wrong"));
+    }
+    let Some(sections) = sections(&contents) else { return Ok(Some("its contents cannot be read")) };
+    let within =
+        |section: &Section<'_>| section.start.checked_add(section.length).is_some_and(|end| end <= start);
+    Ok((!sections.iter().all(within)).then_some("its contents name places outside of it"))
+}
+
+/// Returns the checksum and the start of the contents that end where the trailer stands.
+fn parse_trailer(trailer: &[u8], end: u64) -> Option<(u128, u64)> {
+    let mut fields = trailer.strip_prefix(TRAILER_MAGIC)?;
+    let (checksum, start, length) =
+        (fields.try_get_u128_le().ok()?, fields.try_get_u64_le().ok()?, fields.try_get_u64_le().ok()?);
+    (length <= MAX_CONTENTS_BYTES && start.checked_add(length)? == end).then_some((checksum, start))
+}
+
+/// A section of an archive.
+struct Section<'a> {
+    name: &'a [u8],
+    start: u64,
+    length: u64,
+}
+
+fn sections(contents: &[u8]) -> Option<Vec<Section<'_>>> {
+    let mut rest = contents.strip_prefix(CONTENTS_MAGIC)?;
+    let mut sections = vec![];
+    for _ in 0..rest.try_get_u32_le().ok()? {
+        let (start, length) = (rest.try_get_u64_le().ok()?, rest.try_get_u64_le().ok()?);
+        let name_length = rest.try_get_u16_le().ok()?;
+        let (name, behind) = rest.split_at_checked(name_length.into())?;
+        sections.push(Section { name, start, length });
+        rest = behind;
+    }
+    rest.is_empty().then_some(sections)
+}
+
+/// Reads the list of tables in a manifest.
+fn tables(manifest: &[u8]) -> Option<Vec<Table>> {
+    let (rest, trailer) = manifest.split_at_checked(manifest.len().checked_sub(TRAILER_BYTES)?)?;
+    let (_, start) = parse_trailer(trailer, rest.len() as u64)?;
+    let sections = sections(rest.get(start as usize..)?)?;
+    let list = sections.iter().find(|section| section.name == b"tables")?;
+    let mut list = rest.get(list.start as usize..)?.get(..list.length as usize)?;
+    let mut tables = vec![];
+    for _ in 0..list.try_get_u8().ok()? {
+        for _ in 0..list.try_get_u8().ok()? {
+            for _ in 0..list.try_get_u32_le().ok()? {
+                let (id, kind) = (list.try_get_u64_le().ok()?, list.try_get_u8().ok()?);
+                let (checksum, _seqno) = (list.try_get_u128_le().ok()?, list.try_get_u64_le().ok()?);
+                if kind != XXH3 {
+                    return None;
+                }
+                tables.push(Table { id, checksum });
+            }
+        }
+    }
+    list.is_empty().then_some(tables)
+}

@@ -2,17 +2,20 @@
 //!
 //! - [`store`] and [`extents`] measure the layers that write to disk, without a server, beside what the disk gives;
 //! - [`load`] sends requests to any server that speaks the protocol, ours or another;
-//! - [`compare`] does all of it in one run, starts the servers itself, and draws a page.
+//! - [`compare`] does all of it in one run, starts the servers itself, and draws a page;
+//! - [`ab`] tells what a change costs: two binaries in turns.
 //!
 //! Whatever is compared runs in turns on the same machine, so that noise hits all alike. What fails is counted by its
 //! reason and shown, and never counts as throughput.
 
+mod ab;
 mod account;
 mod client;
 mod compare;
 mod extents;
 mod histogram;
 mod load;
+mod process;
 mod progress;
 mod raw;
 mod report;
@@ -45,6 +48,8 @@ enum Command {
     Load(load::LoadArgs),
     /// Everything, beside the servers that can be had here; writes a page with plots
     Compare(compare::CompareArgs),
+    /// Two binaries in turns on the hot paths; fails if the new one is worse
+    Ab(ab::AbArgs),
     /// What `store` starts to look at its rows
     #[command(hide = true)]
     Reopen(store::reopen::ReopenArgs),
@@ -128,6 +133,9 @@ pub(crate) enum BenchError {
     /// A task of ours.
     #[error("a task failed: {0}")]
     Task(#[from] tokio::task::JoinError),
+    /// A goal that the command is there to judge.
+    #[error("missed: {0}")]
+    Missed(String),
     /// Somebody pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
@@ -179,6 +187,7 @@ async fn dispatch(command: Command) -> Result<(), BenchError> {
             }
         }
         Command::Compare(args) => compare::run(args).await,
+        Command::Ab(args) => ab::run(args).await,
         Command::Reopen(args) => store::reopen::child(args).await,
     }
 }

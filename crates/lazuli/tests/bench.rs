@@ -54,6 +54,24 @@ fn comparing_starts_a_server_asks_it_and_draws_a_page() {
 }
 
 #[test]
+fn two_binaries_are_compared_and_one_that_does_not_start_is_reported() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let ours = env!("CARGO_BIN_EXE_lazuli");
+    let options = ["--pairs", "1", "--slice", "0.05", "--workload", "put-blob", "--json", "results.json"];
+    let output = bench(&[&["ab", ours, ours][..], &options].concat(), dir.path());
+    assert!(output.status.success(), "{output:?}");
+    let results = results(&dir.path().join("results.json"));
+    assert_eq!(measured(&results["sections"][0]), ["put-blob: throughput", "put-blob: CPU"]);
+    let goals = results["sections"][0]["goals"].as_array().expect("goals");
+    assert!(goals.iter().all(|goal| goal["met"].is_null()), "one pair is too few to judge: {goals:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).expect("a listing").count(), 1, "only the results are left");
+
+    let output = bench(&["ab", ours, "/bin/false", "--pairs", "1"], dir.path());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("lazuli serve: exit status: 1"), "{output:?}");
+}
+
+#[test]
 fn an_endpoint_that_does_not_answer_is_shown_as_errors() {
     let dir = tempfile::tempdir().expect("a directory");
     let closed =

@@ -3,8 +3,6 @@
 //! Both write to the same disk and log no requests; otherwise they run as they do by default. What Azurite
 //! acknowledges is not on disk yet, what we acknowledge is: ratios of writes have to be read with that in mind.
 
-use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::str::FromStr;
@@ -12,22 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazuli_protocol::ServiceKind;
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::net::TcpStream;
-use tokio::process::{Child, Command};
-use tokio::time::{sleep, timeout};
+use tokio::process::Command;
+use tokio::time::timeout;
 
 use super::super::BenchError;
 use super::super::account::StorageAccount;
 use super::super::client::Target;
+use super::super::process::{self, HOST, Process, tail};
 use super::super::report::OURS;
 use super::super::workload::Workload;
 
-const HOST: &str = "127.0.0.1";
-/// How long a server may take until it accepts connections.
-const START: Duration = Duration::from_secs(30);
-/// How long it may take to stop before it is killed.
-const STOP: Duration = Duration::from_secs(10);
 /// How long installing a peer may take.
 const INSTALL: Duration = Duration::from_secs(300);
 pub(super) const NGINX: &str = "nginx";
@@ -44,7 +36,7 @@ pub(super) struct Peer {
     /// It has files and knows nothing of the protocol.
     pub(super) plain_files: bool,
     /// The process, if it is ours to stop.
-    process: Option<Child>,
+    process: Option<Process>,
 }
 
 /// A server that somebody else runs.
@@ -97,22 +89,13 @@ impl From<Named> for Peer {
 impl Peer {
     /// The memory that it has now, in MB, if it is ours to look at.
     pub(super) fn resident_mb(&self) -> Option<u64> {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.process.as_ref()?.id()?)).ok()?;
-        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        let kib: u64 = kib.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib * 1024 / 1_000_000)
+        Some(self.process.as_ref()?.usage().ok()?.resident / 1_000_000)
     }
 
-    /// Asks it to stop and waits until it has; kills it if that takes too long.
-    pub(super) async fn stop(mut self) {
-        let Some(mut process) = self.process.take() else { return };
-        if let Some(pid) = process.id().and_then(|id| Pid::from_raw(id as i32)) {
-            // It may be gone already.
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        if timeout(STOP, process.wait()).await.is_err() {
-            let _ = process.kill().await;
+    /// Stops it if it is ours.
+    pub(super) async fn stop(self) {
+        if let Some(process) = self.process {
+            process.stop().await;
         }
     }
 }
@@ -122,29 +105,8 @@ pub(super) async fn lazuli(scratch: &Path) -> Result<Peer, BenchError> {
     let failed = |error: std::io::Error| BenchError::Program("lazuli serve", error.to_string());
     let program = std::env::current_exe().map_err(failed)?;
     let ports = free_ports(ServiceKind::ALL).map_err(failed)?;
-    let mut command = Command::new(program);
-    // Variables that a user has set for a server of their own must not change this one.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("LAZULI_") || name == "AZURITE_ACCOUNTS" {
-            command.env_remove(name);
-        }
-    }
-    command.args([
-        "serve",
-        "--host",
-        HOST,
-        "--smb-port",
-        "off",
-        "--console-port",
-        "off",
-        "--log-level",
-        "warn",
-        "--data",
-    ]);
-    command.arg(scratch.join("lazuli"));
-    for (service, port) in &ports {
-        command.arg(format!("--{}-port", service.name())).arg(port.to_string());
-    }
+    let mut command = process::serve(&program, &scratch.join("lazuli"), &ports);
+    command.args(["--smb-port", "off", "--console-port", "off"]);
     let about = format!("{}, this binary", env!("CARGO_PKG_VERSION"));
     start(OURS, about, command, ports, scratch).await
 }
@@ -249,64 +211,27 @@ async fn install(prefix: &Path) -> Result<(), BenchError> {
 async fn start(
     name: &'static str,
     about: String,
-    mut command: Command,
+    command: Command,
     ports: Vec<(ServiceKind, u16)>,
     scratch: &Path,
 ) -> Result<Peer, BenchError> {
-    let failed = |reason: String| BenchError::Program(name, reason);
-    let log = scratch.join(format!("{name}.log"));
-    let output = || File::create(&log).map_err(BenchError::at(&log));
-    let file = output()?;
-    let same = file.try_clone().map_err(BenchError::at(&log))?;
-    command.stdin(Stdio::null()).stdout(file).stderr(same).kill_on_drop(true);
-    let mut process = command.spawn().map_err(|error| failed(error.to_string()))?;
-    let said = |log: &PathBuf| tail(&std::fs::read_to_string(log).unwrap_or_default());
-    let ready = async {
-        for (_, port) in &ports {
-            while TcpStream::connect((HOST, *port)).await.is_err() {
-                sleep(Duration::from_millis(50)).await;
-            }
-        }
-    };
-    tokio::select! {
-        ready = timeout(START, ready) => {
-            ready.map_err(|_| failed(format!("not ready after {} s: {}", START.as_secs(), said(&log))))?;
-        }
-        ended = process.wait() => {
-            let ended = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-            return Err(failed(format!("{ended}: {}", said(&log))));
-        }
-    }
+    let listening: Vec<u16> = ports.iter().map(|(_, port)| *port).collect();
+    let process = Process::start(name, command, &listening, &scratch.join(format!("{name}.log"))).await?;
     let account = Arc::new(StorageAccount::development_on(HOST, ports));
     let target = Target { account, tls: None };
     Ok(Peer { name: name.into(), about, target, plain_files: name == NGINX, process: Some(process) })
 }
 
-/// Ports that were free a moment ago, each a different one.
+/// Free ports, one for each service.
 fn free_ports(services: impl IntoIterator<Item = ServiceKind>) -> std::io::Result<Vec<(ServiceKind, u16)>> {
-    let bind = |service| Ok((service, TcpListener::bind((HOST, 0))?));
-    let listeners = services.into_iter().map(bind).collect::<std::io::Result<Vec<_>>>()?;
-    listeners.iter().map(|(service, listener)| Ok((*service, listener.local_addr()?.port()))).collect()
-}
-
-/// The last lines that a program wrote.
-fn tail(text: &str) -> String {
-    let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(3)..].join(" / ")
+    let services: Vec<_> = services.into_iter().collect();
+    let ports = process::free_ports(services.len())?;
+    Ok(services.into_iter().zip(ports).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn free_ports_differ() {
-        let ports = free_ports(ServiceKind::ALL).unwrap();
-        let mut numbers: Vec<_> = ports.iter().map(|(_, port)| *port).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        assert_eq!(numbers.len(), 4);
-    }
 
     #[test]
     fn a_named_peer_is_a_name_and_a_connection_string() {
@@ -319,21 +244,5 @@ mod tests {
         }
         let cloud = "cloud=AccountName=a;AccountKey=AAAA".parse::<Named>();
         assert!(cloud.unwrap_err().contains("plain HTTP"));
-    }
-
-    #[test]
-    fn the_tail_is_the_last_three_lines_with_something_in_them() {
-        assert_eq!(tail("a\nb\n\nc\nd\n"), "b / c / d");
-        assert_eq!(tail(""), "");
-    }
-
-    #[tokio::test]
-    async fn a_server_that_ends_at_once_is_reported_with_what_it_said() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo no such option; exit 3"]);
-        let ports = free_ports([ServiceKind::Blob]).unwrap();
-        let error = start("sh", String::new(), command, ports, dir.path()).await.err().unwrap();
-        assert_eq!(error.to_string(), "sh: exit status: 3: no such option");
     }
 }

@@ -3,7 +3,8 @@
 //! - [`store`] and [`extents`] measure the layers that write to disk, without a server, beside what the disk gives;
 //! - [`load`] sends requests to any server that speaks the protocol, ours or another;
 //! - [`compare`] does all of it in one run, starts the servers itself, and draws a page;
-//! - [`ab`] tells what a change costs: two binaries in turns.
+//! - [`ab`] tells what a change costs: two binaries in turns;
+//! - [`soak`] tells what grows although the work stays the same, [`steady`] how long requests wait at worst.
 //!
 //! Whatever is compared runs in turns on the same machine, so that noise hits all alike. What fails is counted by its
 //! reason and shown, and never counts as throughput.
@@ -21,6 +22,8 @@ mod raw;
 mod report;
 mod round;
 mod rows;
+mod soak;
+mod steady;
 mod store;
 mod text;
 mod workload;
@@ -50,6 +53,10 @@ enum Command {
     Compare(compare::CompareArgs),
     /// Two binaries in turns on the hot paths; fails if the new one is worse
     Ab(ab::AbArgs),
+    /// All services at a constant rate for minutes; fails if memory or disk grows or a byte is wrong
+    Soak(soak::SoakArgs),
+    /// The longest that a request waits at half the rate, beside a raw writer
+    Steady(steady::SteadyArgs),
     /// What `store` starts to look at its rows
     #[command(hide = true)]
     Reopen(store::reopen::ReopenArgs),
@@ -188,6 +195,8 @@ async fn dispatch(command: Command) -> Result<(), BenchError> {
         }
         Command::Compare(args) => compare::run(args).await,
         Command::Ab(args) => ab::run(args).await,
+        Command::Soak(args) => soak::run(args).await,
+        Command::Steady(args) => steady::run(args).await,
         Command::Reopen(args) => store::reopen::child(args).await,
     }
 }

@@ -72,6 +72,27 @@ fn two_binaries_are_compared_and_one_that_does_not_start_is_reported() {
 }
 
 #[test]
+fn a_short_soak_uses_every_service_and_finds_no_wrong_byte() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = bench(&["soak", "1", "--minute", "2", "--rate", "50"], dir.path());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 minutes are too few") && text.contains("every byte is right"), "{text}");
+    assert_eq!(std::fs::read_dir(dir.path()).expect("a listing").count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_steady_load_is_measured_beside_a_raw_writer() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = ["--minutes", "1", "--minute", "0.3", "--calibrate", "0.2", "--json", "results.json"];
+    let output = bench(&[&["steady"][..], &options].concat(), dir.path());
+    // Whether the goals are met depends on the machine; that they are judged does not.
+    let results = results(&dir.path().join("results.json"));
+    assert_eq!(measured(&results["sections"][0]), ["puts", "hot reads", "raw writer"], "{output:?}");
+    assert_eq!(results["sections"][0]["goals"].as_array().expect("goals").len(), 2);
+}
+
+#[test]
 fn an_endpoint_that_does_not_answer_is_shown_as_errors() {
     let dir = tempfile::tempdir().expect("a directory");
     let closed =

@@ -63,7 +63,7 @@ impl Round {
     }
 
     /// Adds what another worker did at the same time.
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.per_s += other.per_s;
         self.latency.add(&other.latency);
         for (reason, count) in &other.errors {

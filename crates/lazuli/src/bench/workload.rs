@@ -15,12 +15,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use http::{HeaderName, HeaderValue};
 use lazuli_concurrency::{Clock, SystemClock};
 use lazuli_protocol::ServiceKind;
 use tokio::task::JoinSet;
 
 use super::BenchError;
-use super::client::{Client, Failure};
+use super::client::{Call, Client, Failure};
 
 /// One kind of operation.
 #[async_trait]
@@ -149,13 +150,21 @@ pub(crate) fn named(name: &str, shape: Shape) -> Result<Arc<dyn Workload>, Bench
 }
 
 /// A name that nothing else has, on this server or another.
-fn fresh_name() -> String {
+pub(crate) fn fresh_name() -> String {
     format!("bench-{:x}-{:x}", SystemClock.now().ticks(), std::process::id())
 }
 
 /// Text for a query.
-fn encode(text: &str) -> percent_encoding::PercentEncode<'_> {
+pub(crate) fn encode(text: &str) -> percent_encoding::PercentEncode<'_> {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC)
+}
+
+/// The request with a header whose value is made.
+pub(crate) fn with(mut call: Call, name: &'static str, value: String) -> Call {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        call.headers.insert(HeaderName::from_static(name), value);
+    }
+    call
 }
 
 #[cfg(test)]

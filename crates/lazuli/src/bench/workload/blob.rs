@@ -191,7 +191,7 @@ impl Pages {
     async fn write(&self, client: &mut Client, blob: &str, at: usize, bytes: Bytes) -> Result<(), Failure> {
         let range = range(at, bytes.len());
         let call = Call::new(Method::PUT, self.path(blob), "comp=page").header("x-ms-page-write", "update");
-        let call = super::file::with(call, "x-ms-range", range).body(bytes);
+        let call = super::with(call, "x-ms-range", range).body(bytes);
         client.send(call).await?.expect(StatusCode::CREATED).map(drop)
     }
 }
@@ -230,7 +230,7 @@ impl Workload for Pages {
         let bytes = self.container.content.slice(from..from + PAGES);
         if self.reads {
             let call = Call::new(Method::GET, self.path("p"), "");
-            let call = super::file::with(call, "x-ms-range", range(at, PAGES));
+            let call = super::with(call, "x-ms-range", range(at, PAGES));
             let reply = client.send(call).await?.expect(StatusCode::PARTIAL_CONTENT)?;
             let whole = reply.length == PAGES as u64 && bytes.starts_with(&reply.body);
             return if whole { Ok(()) } else { Err(Failure::Wrong("other bytes than were put")) };

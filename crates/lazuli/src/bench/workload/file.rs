@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{Method, StatusCode};
 use lazuli_protocol::ServiceKind;
 
 use super::super::client::{Call, Client, Failure};
 use super::super::rows::scatter;
-use super::{Workload, encode, fill, fresh_name};
+use super::{Workload, encode, fill, fresh_name, with};
 
 /// Bytes of a small range.
 const SMALL: usize = 4 << 10;
@@ -99,13 +99,6 @@ impl Share {
         }
         Ok(())
     }
-}
-
-pub(super) fn with(mut call: Call, name: &'static str, value: String) -> Call {
-    if let Ok(value) = HeaderValue::try_from(value) {
-        call.headers.insert(HeaderName::from_static(name), value);
-    }
-    call
 }
 
 pub(super) fn range(at: usize, length: usize) -> String {

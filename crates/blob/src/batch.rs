@@ -120,8 +120,12 @@ impl Envelope {
         for (name, value) in &headers {
             line(format!("{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes())));
         }
-        line("\r\n".into());
-        part.extend_from_slice(&body);
+        // Live ends a part without a body with one empty line, which is the line end before the delimiter. Clients
+        // take a second one for a body.
+        if !body.is_empty() {
+            line("\r\n".into());
+            part.extend_from_slice(&body);
+        }
         part.into()
     }
 }

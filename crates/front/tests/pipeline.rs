@@ -164,10 +164,8 @@ async fn the_service_sees_what_was_asked_by_whom_and_where() {
     }
 }
 
-#[tokio::test]
-async fn a_request_signed_with_the_account_key_is_let_in() {
-    let server = start_with(Limits::default());
-    let mut client = server.connect().await;
+/// The header lines of a PUT of `hello` that are signed with the account's key for that path.
+fn signed_for(path: &str) -> String {
     let mut headers = HeaderMap::new();
     headers.insert("x-ms-version", "2021-12-02".parse().unwrap());
     headers.insert("x-ms-date", "Fri, 02 Jan 2026 03:04:00 GMT".parse().unwrap());
@@ -177,22 +175,64 @@ async fn a_request_signed_with_the_account_key_is_let_in() {
         service: ServiceKind::Blob,
         account: ACCOUNT,
         method: "PUT",
-        path: "/lapis/c/describe",
+        path,
         query: &Query::default(),
         headers: &headers,
         version: Version::new(2021, 12, 2),
     };
     let authorization = sign::authorization(&message, &key()).unwrap();
     headers.insert("authorization", authorization);
+    headers.iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap())).collect()
+}
+
+#[tokio::test]
+async fn a_request_signed_with_the_account_key_is_let_in() {
+    let server = start_with(Limits::default());
+    let mut client = server.connect().await;
+    let lines = signed_for("/lapis/c/describe");
     for (path, status) in [("describe", 200), ("other", 403)] {
-        let lines: String =
-            headers.iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap())).collect();
         client.send(format!("PUT /lapis/c/{path} HTTP/1.1\r\n{lines}\r\nhello")).await;
         let reply = client.reply().await;
         assert_eq!(reply.status, status);
         if status == 200 {
             assert!(reply.text().ends_with(" Key"), "{}", reply.text());
         }
+    }
+}
+
+#[tokio::test]
+async fn empty_segments_in_front_are_signed_as_sent_and_name_nothing() {
+    let server = start_with(Limits::default());
+    let mut client = server.connect().await;
+    let (path_style, host_style) = ("localhost:10000", "lapis.blob.localhost:10000");
+    for (host, path, signed, status) in [
+        (host_style, "//c/describe", "//c/describe", 200),
+        (path_style, "/lapis//c/describe", "/lapis//c/describe", 200),
+        (path_style, "//lapis/c/describe", "//lapis/c/describe", 200),
+        // One that was made for another path is no good for this one, whatever they name.
+        (host_style, "//c/describe", "/c/describe", 403),
+        (host_style, "/c/describe", "//c/describe", 403),
+        (path_style, "/lapis//c/describe", "/lapis/c/describe", 403),
+    ] {
+        let lines = signed_for(signed);
+        client.send(format!("PUT {path} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\nhello")).await;
+        let reply = client.reply().await;
+        assert_eq!(reply.status, status, "{host} {path} {signed}");
+        if status == 200 {
+            assert!(reply.text().starts_with("PutBlob lapis c "), "{}", reply.text());
+            assert!(reply.text().ends_with(" Key"), "{}", reply.text());
+        }
+    }
+    for (host, path, status) in [
+        (host_style, format!("//c/describe?{}", sas()), 200),
+        (host_style, "//public/describe".into(), 200),
+        (path_style, "/lapis//public/describe".into(), 200),
+        // Not public, and not there for who may not see it.
+        (host_style, "//c/describe".into(), 404),
+        (path_style, "/lapis//c/describe".into(), 404),
+    ] {
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        assert_eq!(client.reply().await.status, status, "{host} {path}");
     }
 }
 

@@ -3,6 +3,9 @@
 //! Path style is `http://host:port/account/container/object`, host style `http://account.blob.host/container/object`.
 //! Names are percent-decoded and otherwise left alone: `a//b` and `./x` are names of blobs, so a path is never
 //! normalised, but for a backslash in the name of a blob, which is a slash. Whether a name is allowed is decided in [`names`].
+//! Accounts and containers cannot be empty, so empty segments in front of them are skipped: clients build
+//! `//container/object` for an endpoint that ends with a slash, and Java for any host with a port. They sign the path as
+//! they send it.
 //!
 //! A static website is at `http://account.web.host/path`, or `http://account.z1.web.host/path` as the cloud service has
 //! it, on the port of the blob service. Browsers and curl take `account.web.localhost` for this machine without asking
@@ -69,6 +72,7 @@ impl Address {
         let (style, account, rest) = match account_in_host(service, host, suffixes) {
             Some(account) => (Style::Host, account, rest),
             None => {
+                let rest = skip_empty_segments(rest);
                 let (account, rest) = rest.split_once('/').unwrap_or((rest, ""));
                 (Style::Path, decode(account)?, rest)
             }
@@ -87,7 +91,7 @@ impl Address {
     /// Clients of path style disagree on whether the account stands in front.
     pub fn carried(&self, service: ServiceKind, path: &str, query: &Query) -> Result<Self, Refusal> {
         let rest = path.strip_prefix('/').ok_or(ErrorCode::InvalidUri)?;
-        let after_account = rest.split_once('/').filter(|(first, _)| {
+        let after_account = skip_empty_segments(rest).split_once('/').filter(|(first, _)| {
             let name = first.strip_suffix(SECONDARY).unwrap_or(first);
             self.style == Style::Path && name == self.account
         });
@@ -100,8 +104,9 @@ impl Address {
 
     /// The address that the rest of the path after the account names.
     fn below(self, service: ServiceKind, rest: &str, query: &Query) -> Result<Self, Refusal> {
-        let (mut container, mut object) = split(service, rest)?;
-        if self.account.is_empty() || (container.is_empty() && !object.is_empty()) {
+        let (mut container, mut object) = split(service, skip_empty_segments(rest))?;
+        let unnamed = container.is_empty() && !object.is_empty(); // a key of a table without a name
+        if self.account.is_empty() || unnamed {
             return Err(Refusal::new(ErrorCode::InvalidUri));
         }
         let in_root = service == ServiceKind::Blob
@@ -126,6 +131,11 @@ impl Address {
             }
         }
     }
+}
+
+/// The rest of a path, without empty segments in front.
+fn skip_empty_segments(rest: &str) -> &str {
+    rest.trim_start_matches('/')
 }
 
 /// Container and object of a path after the account.
@@ -170,7 +180,7 @@ pub fn account_of_host(service: ServiceKind, host: &str, suffixes: &[String]) ->
 
 /// The account that a path names if the host names none.
 pub fn account_of_path(path: &str) -> Option<String> {
-    let first = path.strip_prefix('/')?.split('/').next()?;
+    let first = skip_empty_segments(path.strip_prefix('/')?).split('/').next()?;
     let account = query::decode(first)?;
     let account = account.strip_suffix(SECONDARY).unwrap_or(&account);
     names::is_account(account).then(|| account.to_owned())
@@ -406,13 +416,49 @@ mod tests {
     }
 
     #[test]
+    fn empty_segments_before_the_account_and_the_container_are_skipped() {
+        let hosts = ["localhost", "dev1.blob.localhost:1", "dev1.queue.localhost:1", "dev1.file.localhost:1"];
+        for (service, host, target, container, object) in [
+            (Blob, hosts[1], "//c/b", "c", "b"),
+            (Blob, hosts[1], "///c//b/", "c", "/b/"),
+            (Blob, hosts[1], "//c?restype=container", "c", ""),
+            (Blob, hosts[1], "//b", "$root", "b"),
+            (Blob, hosts[1], "//?comp=list", "", ""),
+            (Blob, hosts[0], "/dev1//c/b", "c", "b"),
+            (Blob, hosts[0], "//dev1/c/b", "c", "b"),
+            (Blob, hosts[0], "//dev1//c//b", "c", "/b"),
+            (Blob, hosts[0], "//dev1-secondary//?comp=list", "", ""),
+            (Queue, hosts[2], "//q/messages", "q", "messages"),
+            (Queue, hosts[0], "/dev1//q/messages/m", "q", "messages/m"),
+            (File, hosts[3], "//s/d/f", "s", "d/f"),
+            (File, hosts[0], "/dev1//s/d//f", "s", "d//f"),
+            (Table, "dev1.table.localhost:1", "//Tables('t')", "Tables", "('t')"),
+            (Table, hosts[0], "/dev1//t(PartitionKey='/',RowKey='')", "t", "(PartitionKey='/',RowKey='')"),
+        ] {
+            let address = address(service, host, target).unwrap();
+            let named = (address.account.as_str(), address.container.as_str(), address.object.as_str());
+            assert_eq!(named, ("dev1", container, object), "{host} {target}");
+            assert_eq!(address.raw_path, target.split('?').next().unwrap(), "Shared Key signs what was sent");
+        }
+        assert_eq!(
+            address(Table, "dev1.table.localhost", "//(PartitionKey='p')"),
+            Err(ErrorCode::InvalidUri)
+        );
+        assert_eq!(account_of_path("//dev1/c").as_deref(), Some("dev1"));
+        let outer = address(Blob, "localhost", "/dev1?comp=batch").unwrap();
+        for path in ["//dev1//c/b", "/dev1//c/b", "//c/b"] {
+            let carried = outer.carried(Blob, path, &Query::default()).unwrap();
+            assert_eq!((carried.container.as_str(), carried.object.as_str()), ("c", "b"), "{path}");
+        }
+    }
+
+    #[test]
     fn what_is_no_address_is_refused() {
         for (target, expected) in [
             ("", ErrorCode::InvalidUri),
             ("*", ErrorCode::InvalidUri),
             ("/", ErrorCode::InvalidUri),
-            ("//c/b", ErrorCode::InvalidUri),
-            ("/dev1//b", ErrorCode::InvalidUri),
+            ("//", ErrorCode::InvalidUri),
             ("/dev1/c/%", ErrorCode::RequestUrlFailedToParse),
             ("/dev1/c/%zz", ErrorCode::RequestUrlFailedToParse),
             ("/dev1/c/%ff", ErrorCode::RequestUrlFailedToParse),

@@ -17,7 +17,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::HttpService;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -72,12 +72,12 @@ const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
 /// piece, however large: see [`crate::documents`].
 const STREAM_BUFFER: usize = 64 * 1024;
 
-/// Serves one accepted socket until it closes.
+/// Serves one accepted socket until it closes. `farewells` is the endpoint's, see [`Limits::farewells`].
 pub(crate) async fn serve<H: Handler>(
     socket: TcpStream,
     peer: SocketAddr,
     tls: Option<TlsAcceptor>,
-    limits: Arc<Limits>,
+    (limits, farewells): (Arc<Limits>, Arc<Semaphore>),
     handler: Arc<H>,
     stage: watch::Receiver<Stage>,
 ) {
@@ -88,7 +88,7 @@ pub(crate) async fn serve<H: Handler>(
     }
     let pulse = Arc::new(Pulse::default());
     let origin = Origin { peer, secure: tls.is_some(), pulse: Arc::clone(&pulse) };
-    let socket = Paced::new(socket, pulse, &limits);
+    let socket = Paced::new(socket, pulse, Arc::clone(&limits), farewells);
     match tls {
         None => serve_http1(TokioIo::new(socket), origin, limits, handler, stage).await,
         Some(tls) => match accept_tls(socket, &tls, &limits, stage.clone()).await {

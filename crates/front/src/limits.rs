@@ -48,8 +48,18 @@ pub struct Limits {
     /// Unread bytes of a refused request's body that are read and thrown away to keep the connection.
     /// With more to come the connection ends after the reply.
     pub drain_bytes: u64,
-    /// How long to wait for the rest of a refused request's body, or for the client to close.
+    /// How long to wait for that rest. After the last reply of a connection, how long the client may send nothing and
+    /// not close it either.
     pub drain_time: Duration,
+    /// Bytes that are read and thrown away after the last reply of a connection. Many clients read no reply before they
+    /// have sent their whole request, and closing a socket with unread input would take the reply away from them. Enough
+    /// for the largest body of the versions before 2019-12-12, 256 MiB, one byte too long, with its framing.
+    pub farewell_bytes: u64,
+    /// How long that reading may take altogether. No longer than a connection may stay open without any request.
+    pub farewell_time: Duration,
+    /// Connections of one endpoint at once that get [`Limits::farewell_bytes`] and [`Limits::farewell_time`]. A further one
+    /// gets [`Limits::drain_bytes`] and [`Limits::drain_time`].
+    pub farewells: usize,
 }
 
 impl Default for Limits {
@@ -69,6 +79,9 @@ impl Default for Limits {
             progress_bytes: 1024,
             drain_bytes: 256 * 1024,
             drain_time: Duration::from_secs(2),
+            farewell_bytes: 272 << 20,
+            farewell_time: Duration::from_secs(30),
+            farewells: 256,
         }
     }
 }

@@ -56,7 +56,10 @@ impl Listener {
         let slots = Arc::new(Semaphore::new(total as usize));
         let (stage, changes) = watch::channel(Stage::Open);
         let peers = Peers::new(total as usize, limits.counts_this_machine);
-        let endpoint = Endpoint { handler, tls, limits, slots: Arc::clone(&slots), peers, connections };
+        let farewells = Arc::new(Semaphore::new(limits.farewells.min(Semaphore::MAX_PERMITS)));
+        let slots_of_endpoint = Arc::clone(&slots);
+        let endpoint =
+            Endpoint { handler, tls, limits, farewells, slots: slots_of_endpoint, peers, connections };
         tokio::spawn(accept(self.socket, endpoint, changes));
         Serving { stage, slots, total }
     }
@@ -92,6 +95,7 @@ struct Endpoint<H> {
     handler: Arc<H>,
     tls: Option<TlsAcceptor>,
     limits: Arc<Limits>,
+    farewells: Arc<Semaphore>,
     slots: Arc<Semaphore>,
     peers: Arc<Peers>,
     connections: Arc<Connections>,
@@ -117,9 +121,10 @@ async fn accept<H: Handler>(socket: TcpListener, endpoint: Endpoint<H>, mut stag
         };
         let open = endpoint.connections.open();
         let (handler, tls) = (Arc::clone(&endpoint.handler), endpoint.tls.clone());
-        let (limits, stage) = (Arc::clone(&endpoint.limits), stage.clone());
+        let bounds = (Arc::clone(&endpoint.limits), Arc::clone(&endpoint.farewells));
+        let stage = stage.clone();
         tokio::spawn(async move {
-            connection::serve(client, peer, tls, limits, handler, stage).await;
+            connection::serve(client, peer, tls, bounds, handler, stage).await;
             drop((share, slot, open));
         });
     }

@@ -6,11 +6,12 @@
 //! connection, and costs nobody else anything.
 //!
 //! [`Paced`] also closes politely: when the client may still be sending (its request was refused half way), it says
-//! goodbye first and reads on for a moment, because closing a socket with unread input would reset the connection
-//! and could take the reply away before the client has read it.
+//! goodbye first and reads on for a while, because closing a socket with unread input would reset the connection and
+//! could take the reply away before the client has read it. What it reads is below TLS, so it costs no decryption.
 
 use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -18,6 +19,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
 use crate::limits::Limits;
@@ -230,31 +232,75 @@ impl Watchdog {
 pub(crate) struct Paced<S> {
     socket: S,
     pulse: Arc<Pulse>,
-    drain_bytes: u64,
-    drain_time: Duration,
+    limits: Arc<Limits>,
+    /// The endpoint's, one permit for each connection that may have a long farewell.
+    farewells: Arc<Semaphore>,
     farewell: Option<Farewell>,
 }
 
-/// Reading on after the last word.
-#[derive(Debug)]
-struct Farewell {
-    until: Pin<Box<Sleep>>,
-    bytes_left: u64,
+impl<S> Paced<S> {
+    pub(crate) fn new(socket: S, pulse: Arc<Pulse>, limits: Arc<Limits>, farewells: Arc<Semaphore>) -> Self {
+        Self { socket, pulse, limits, farewells, farewell: None }
+    }
 }
 
 /// Read buffer of a farewell.
-const FAREWELL_CHUNK: usize = 8 * 1024;
+const FAREWELL_CHUNK: usize = 64 * 1024;
 
-impl<S> Paced<S> {
-    pub(crate) fn new(socket: S, pulse: Arc<Pulse>, limits: &Limits) -> Self {
-        Self {
-            socket,
-            pulse,
-            // Some clients read nothing before they have sent everything, and over TLS take an end before that for a
-            // broken connection.
-            drain_bytes: limits.drain_bytes.saturating_mul(256),
-            drain_time: limits.drain_time,
-            farewell: None,
+/// Reading on after the last reply, within bounds.
+#[derive(Debug)]
+struct Farewell {
+    bytes_left: u64,
+    ends: Instant,
+    /// When the client last sent something.
+    heard: Instant,
+    patience: Duration,
+    /// Set for the earlier of both ends, or before it.
+    alarm: Pin<Box<Sleep>>,
+    _slot: Option<OwnedSemaphorePermit>,
+}
+
+impl Farewell {
+    fn begin(limits: &Limits, farewells: &Arc<Semaphore>) -> Self {
+        let slot = Arc::clone(farewells).try_acquire_owned().ok();
+        let (bytes_left, time) = match slot {
+            Some(_) => (limits.farewell_bytes, limits.farewell_time),
+            None => (limits.drain_bytes, limits.drain_time),
+        };
+        let now = Instant::now();
+        let patience = limits.drain_time;
+        let alarm = Box::pin(tokio::time::sleep(patience.min(time)));
+        Self { bytes_left, ends: now + time, heard: now, patience, alarm, _slot: slot }
+    }
+
+    /// Discards what the client sends. Ready when it has closed, has sent enough or has had enough time.
+    fn poll(&mut self, socket: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
+        let mut discarded = [MaybeUninit::uninit(); FAREWELL_CHUNK];
+        loop {
+            let mut buf = ReadBuf::uninit(&mut discarded);
+            match Pin::new(&mut *socket).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
+                    self.bytes_left = self.bytes_left.saturating_sub(buf.filled().len() as u64);
+                    self.heard = Instant::now();
+                    if self.bytes_left == 0 || self.heard >= self.ends {
+                        return Poll::Ready(());
+                    }
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return self.poll_over(cx),
+            }
+        }
+    }
+
+    /// Ready when the client has had enough time.
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = self.ends.min(self.heard + self.patience);
+        loop {
+            ready!(self.alarm.as_mut().poll(cx));
+            if Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            self.alarm.as_mut().reset(deadline);
         }
     }
 }
@@ -316,37 +362,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.farewell.is_none() {
-            ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
-            if !self.pulse.has_unread_input() {
-                return Poll::Ready(Ok(()));
-            }
-            let until = Box::pin(tokio::time::sleep(self.drain_time));
-            self.farewell = Some(Farewell { until, bytes_left: self.drain_bytes });
-        }
         let this = &mut *self;
-        let Some(farewell) = &mut this.farewell else { return Poll::Ready(Ok(())) };
-        let mut discarded = [0; FAREWELL_CHUNK];
-        loop {
-            if farewell.until.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Ok(()));
-            }
-            let mut buf = ReadBuf::new(&mut discarded);
-            // A connection that fails now has nothing left to lose.
-            let ended = ready!(Pin::new(&mut this.socket).poll_read(cx, &mut buf)).is_err();
-            let count = buf.filled().len() as u64;
-            farewell.bytes_left = farewell.bytes_left.saturating_sub(count);
-            if ended || count == 0 || farewell.bytes_left == 0 {
+        if this.farewell.is_none() {
+            ready!(Pin::new(&mut this.socket).poll_shutdown(cx))?;
+            if !this.pulse.has_unread_input() {
                 return Poll::Ready(Ok(()));
             }
         }
+        let farewell = this.farewell.get_or_insert_with(|| Farewell::begin(&this.limits, &this.farewells));
+        farewell.poll(&mut this.socket, cx).map(Ok)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use std::future::poll_fn;
+    use tokio::io::AsyncWriteExt;
 
     fn limits() -> Arc<Limits> {
         Arc::new(Limits {
@@ -430,5 +463,54 @@ mod tests {
         tokio::time::advance(Duration::from_secs(15)).await;
         pulse.sent.fetch_add(10, Relaxed);
         assert_eq!(patience(&mut watchdog).await, Some((5, Expired::Stalled)));
+    }
+
+    /// How a farewell ends to which a client sends `chunk` every `pause`: bytes that it read, and seconds.
+    async fn farewell(limits: Limits, chunk: usize, pause: Duration, long: bool) -> (u64, u64) {
+        let (client, server) = tokio::io::duplex(1 << 20);
+        let pulse = Arc::new(Pulse::default());
+        pulse.abandon_body();
+        let farewells = Arc::new(Semaphore::new(usize::from(long)));
+        let mut paced = Paced::new(server, pulse, Arc::new(limits), Arc::clone(&farewells));
+        let start = Instant::now();
+        let (_unread, mut client) = tokio::io::split(client);
+        let sending = tokio::spawn(async move {
+            let mut sent = 0;
+            while client.write_all(&vec![0; chunk]).await.is_ok() {
+                sent += chunk as u64;
+                tokio::time::sleep(pause).await;
+            }
+            sent
+        });
+        paced.shutdown().await.unwrap();
+        let seconds = start.elapsed().as_secs();
+        drop(paced);
+        assert_eq!(farewells.available_permits(), usize::from(long), "the slot is free again");
+        (sending.await.unwrap(), seconds)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_farewell_is_bounded_in_bytes_time_silence_and_number() {
+        let limits = Limits {
+            drain_bytes: 2000,
+            drain_time: Duration::from_secs(2),
+            farewell_bytes: 10_000,
+            farewell_time: Duration::from_secs(30),
+            ..Limits::default()
+        };
+        let [second, long] = [1, 3].map(Duration::from_secs);
+        for (chunk, pause, slot, expected) in [
+            (5000, second, true, (10_000, 1)),
+            (1, second, true, (30, 30)),
+            (1, long, true, (1, 2)),
+            (1000, second, false, (2000, 1)),
+            (1, second, false, (2, 2)),
+        ] {
+            let (sent, seconds) = farewell(limits.clone(), chunk, pause, slot).await;
+            let (bytes, time) = expected;
+            // The client finds the end when it sends the next time.
+            assert!(sent.abs_diff(bytes) <= chunk as u64, "{chunk} {pause:?} {slot}: {sent}");
+            assert_eq!(seconds, time, "{chunk} {pause:?} {slot}");
+        }
     }
 }

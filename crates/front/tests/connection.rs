@@ -111,6 +111,15 @@ async fn a_client_that_is_still_sending_gets_to_read_its_refusal() {
 }
 
 #[tokio::test]
+async fn a_client_that_sends_everything_before_it_reads_gets_its_refusal() {
+    let server = start_with(support::in_no_hurry());
+    for refused in support::refused_uploads() {
+        refused.send_everything_then_read(server.connect().await).await;
+    }
+    server.until_quiet().await;
+}
+
+#[tokio::test]
 async fn an_unread_body_that_never_comes_ends_the_connection() {
     let server = start_with(Limits { drain_time: SHORT, ..Limits::default() });
     let mut client = server.connect().await;

@@ -100,6 +100,15 @@ async fn a_client_that_does_not_gets_http_1_1() {
 }
 
 #[tokio::test]
+async fn a_client_that_sends_everything_before_it_reads_gets_its_refusal() {
+    let (server, directory) = start_tls(support::in_no_hurry());
+    for refused in support::refused_uploads() {
+        let client = Raw::new(connect(server.address, &directory, &["http/1.1"]).await);
+        refused.send_everything_then_read(client).await;
+    }
+}
+
+#[tokio::test]
 async fn plain_text_on_a_tls_port_gets_no_http() {
     let (server, directory) = start_tls(Limits::default());
     let mut client = server.connect().await;

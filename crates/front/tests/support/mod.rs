@@ -354,6 +354,66 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Raw<S> {
     }
 }
 
+/// The usual bounds on bytes, and more time than any machine needs for them.
+pub(crate) fn in_no_hurry() -> Limits {
+    let time = Duration::from_secs(600);
+    Limits { head_time: time, drain_time: time, farewell_time: time, ..Limits::default() }
+}
+
+/// An upload of 100 MiB and one byte that is refused before its body has been read.
+pub(crate) struct RefusedUpload {
+    line: String,
+    chunked: bool,
+    status: u16,
+}
+
+/// Uploads without leave, to nowhere, and beyond the limit of their operation; with a length and in chunks.
+pub(crate) fn refused_uploads() -> Vec<RefusedUpload> {
+    let query = sas();
+    let lines = [
+        (format!("/lapis/c/refuse?{query}"), 404),
+        (format!("/lapis/c/count?comp=page&{query}"), 413),
+        (format!("/lapis/c/count?{query}0"), 403),
+    ];
+    let upload = |chunked| {
+        move |(target, status): (String, u16)| RefusedUpload {
+            line: format!("PUT {target} HTTP/1.1\r\nHost: localhost"),
+            chunked,
+            status,
+        }
+    };
+    lines.clone().into_iter().map(upload(false)).chain(lines.into_iter().map(upload(true))).collect()
+}
+
+impl RefusedUpload {
+    /// Sends it the way of clients that take no look at what comes back before they are done.
+    pub(crate) async fn send_everything_then_read<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        mut client: Raw<S>,
+    ) {
+        let mebibyte = vec![0; 1 << 20];
+        if self.chunked {
+            client.send(format!("{}\r\nTransfer-Encoding: chunked\r\n\r\n", self.line)).await;
+            for _ in 0..100 {
+                client.send("100000\r\n").await;
+                client.send(&mebibyte).await;
+                client.send("\r\n").await;
+            }
+            client.send("1\r\nx\r\n0\r\n\r\n").await;
+        } else {
+            client.send(format!("{}\r\nContent-Length: {}\r\n\r\nx", self.line, (100 << 20) + 1)).await;
+            for _ in 0..100 {
+                client.send(&mebibyte).await;
+            }
+        }
+        client.stream.flush().await.unwrap();
+        // As if the rest of the reply were still on its way: a reset would take what has come already.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(client.reply().await.status, self.status, "{} chunked: {}", self.line, self.chunked);
+        client.assert_closed().await;
+    }
+}
+
 /// The head of a signed PUT.
 pub(crate) fn put_head(object: &str, headers: &str) -> String {
     let sas = sas();

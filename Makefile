@@ -5,11 +5,12 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PYTHON ?= python3
 VENV := target/clients
+JAVA := $(abspath target/clients-java)
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Cargo's target folder may lie elsewhere; the binary is where cargo says.
 BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
 
-.PHONY: help serve test test-core test-clients test-smb lint deny bench bench-smb fuzz clean
+.PHONY: help serve test test-core test-build test-rust test-clients test-java test-go test-smb lint deny bench bench-smb fuzz clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -17,21 +18,50 @@ help: ## List the commands
 serve: ## Build and run on the embedded default: data in ./lazuli-data, ports 10000 to 10003, SMB on 10445
 	$(CARGO) run --release --bin lazuli -- serve
 
-test: test-core test-clients test-smb ## Install what the tests need, then lint and test everything
+# The parts of `make test`, in order, and what they are called in its summary.
+PARTS := 'test-build=build and lint' 'test-rust=Rust tests' 'test-clients=Python and Node clients' \
+  'test-java=Java clients' 'test-go=Go clients' 'test-smb=smbtorture'
 
-test-core: fuse ## Format, lints, and all Rust tests
+test: ## Install what the tests need, then lint and test everything; prints the seconds of each part
+	@$(PYTHON) tests/parts.py $(MAKE) $(PARTS)
+
+test-core: test-build test-rust ## Format, lints, and all Rust tests
+
+test-build: ## Format, lints, and a build of everything that the tests run
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test --workspace --no-run
+
+test-rust: fuse ## All Rust tests
 	$(CARGO) test --workspace --no-fail-fast
 
-test-clients: $(VENV)/installed ## Unmodified client libraries and tools against a real server
-	$(CARGO) build --bin lazuli
+test-clients: $(VENV)/installed binary ## Unmodified client libraries and tools against a real server
 	LAZULI=$(BIN)/debug/lazuli RCLONE=$(abspath $(VENV))/bin/rclone NODE_MODULES=$(abspath $(VENV))/node_modules \
 	  AZCOPY=$(abspath $(VENV))/azcopy $(VENV)/bin/python -m pytest -q tests/clients
 
-test-smb: $(VENV)/installed ## The tests of Samba's smbtorture that must not be lost
-	$(CARGO) build --bin lazuli
+test-java: $(VENV)/installed binary ## Every operation by the Java clients, if a JDK of 17 or later and Maven are installed
+	@if ! command -v javac >/dev/null; then echo "Left out the Java clients: no JDK is installed"; \
+	elif ! command -v mvn >/dev/null; then echo "Left out the Java clients: Maven is not installed"; \
+	elif ! javac --release 17 -version >/dev/null 2>&1; then echo "Left out the Java clients: the JDK is older than 17"; \
+	else mvn -q -B -Dstyle.color=never -f tests/clients/java compile dependency:build-classpath -Dmdep.outputFile=$(JAVA)/classpath; \
+	  LAZULI=$(BIN)/debug/lazuli $(VENV)/bin/python tests/clients/run_with_server.py \
+	    java -cp "$(JAVA)/classes:$$(cat $(JAVA)/classpath)" lazuli.clients.Run; fi
+
+test-go: $(VENV)/installed binary ## Every operation by the Go clients, if Go 1.25 or later is installed
+	@if ! command -v go >/dev/null; then echo "Left out the Go clients: Go is not installed"; \
+	elif [ "$$(printf 'go1.25\n%s\n' "$$(go env GOVERSION)" | sort -V | head -n 1)" != go1.25 ]; then \
+	  echo "Left out the Go clients: $$(go env GOVERSION) is older than 1.25"; \
+	else LAZULI=$(BIN)/debug/lazuli $(VENV)/bin/python tests/clients/run_with_server.py \
+	    go test -C tests/clients/go -count=1 -v ./...; fi
+
+test-smb: $(VENV)/installed binary ## The tests of Samba's smbtorture that must not be lost
 	$(PYTHON) tests/smb/torture.py --lazuli $(BIN)/debug/lazuli --passing
+
+# The debug binary with the features that `cargo test --workspace` gives it, so that one build serves all tests. One
+# test of the workspace is enough to get it; `cargo build` would choose other features and build it again.
+.PHONY: binary
+binary:
+	$(CARGO) test --workspace --no-run --test serve
 
 lint: ## Format, clippy with warnings denied, and cargo-deny if it is installed
 	$(CARGO) fmt --all --check

@@ -6,9 +6,12 @@ import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+import requests
+from azure.storage.fileshare import AccountSasPermissions, ResourceTypes, generate_account_sas
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -46,6 +49,18 @@ def start(data: Path, *options: str) -> Server:
     assert "connect" in said, f"the server did not become ready: {said}"
     endpoints = {service: said[service] for service in SERVICES}
     return Server(endpoints, int(said["smb"].rpartition(":")[2]), said["console"], said["connect"], data, process)
+
+
+def keep_deleted_shares(server: Server, verify=True):
+    """Turns soft delete of shares on. Not every library has a name for this property."""
+    everything = AccountSasPermissions(read=True, write=True)
+    expiry = datetime.now(timezone.utc) + timedelta(hours=1)
+    sas = generate_account_sas(ACCOUNT, KEY, ResourceTypes(service=True), everything, expiry=expiry)
+    policy = "<ShareDeleteRetentionPolicy><Enabled>true</Enabled><Days>7</Days></ShareDeleteRetentionPolicy>"
+    body = f"<StorageServiceProperties>{policy}</StorageServiceProperties>"
+    target = f"{server.endpoints['file']}/?restype=service&comp=properties&{sas}"
+    answer = requests.put(target, data=body, headers={"x-ms-version": "2023-11-03"}, verify=verify)
+    assert answer.status_code == 202, answer.text
 
 
 @pytest.fixture(scope="session")

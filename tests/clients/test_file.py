@@ -8,7 +8,6 @@ from datetime import datetime, timedelta, timezone
 from io import BytesIO
 
 import pytest
-import requests
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobServiceClient, generate_blob_sas
 from azure.storage.fileshare import (
@@ -28,7 +27,7 @@ from azure.storage.fileshare import (
     generate_share_sas,
 )
 
-from conftest import ACCOUNT, KEY, start
+from conftest import ACCOUNT, KEY, keep_deleted_shares, start
 
 SDDL = "O:S-1-5-21-2127521184-1604012920-1887927527-21560751G:S-1-5-21-2127521184-1604012920-1887927527-513D:AI(A;;FA;;;SY)(A;;FA;;;BA)"
 
@@ -357,14 +356,7 @@ def test_what_changed_since_a_snapshot(share):
 def test_soft_delete_and_restore(tmp_path):
     running = start(tmp_path / "data")
     service = ShareServiceClient.from_connection_string(running.connection_string, retry_total=0)
-    # The library has no word for this property.
-    sas = generate_account_sas(
-        ACCOUNT, KEY, ResourceTypes(service=True), AccountSasPermissions(read=True, write=True), expiry=soon()
-    )
-    policy = "<ShareDeleteRetentionPolicy><Enabled>true</Enabled><Days>7</Days></ShareDeleteRetentionPolicy>"
-    body = f"<StorageServiceProperties>{policy}</StorageServiceProperties>"
-    target = f"{running.endpoints['file']}/?restype=service&comp=properties&{sas}"
-    assert requests.put(target, data=body, headers={"x-ms-version": "2023-11-03"}).status_code == 202
+    keep_deleted_shares(running)
     share = service.create_share(fresh())
     upload(share, "f", b"kept")
     share.delete_share()

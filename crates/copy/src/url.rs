@@ -93,12 +93,12 @@ impl SourceUrl {
 
     /// What it addresses in that service of this server, if the account that its host may name exists.
     pub fn address(&self, service: ServiceKind, suffixes: &[String]) -> Result<Address, Refusal> {
-        Address::parse(service, self.host(), self.uri.path(), &self.query, suffixes)
+        Address::of_source(service, self.host(), self.uri.path(), &self.query, suffixes)
     }
 
     /// What it addresses otherwise: the path names the account.
     pub(crate) fn address_in_path(&self, service: ServiceKind) -> Result<Address, Refusal> {
-        Address::parse(service, "", self.uri.path(), &self.query, &[])
+        Address::of_source(service, "", self.uri.path(), &self.query, &[])
     }
 
     /// Its host, with the port.
@@ -251,6 +251,25 @@ mod tests {
     fn names_may_be_encoded_or_not() {
         for source in ["http://127.0.0.1:10000/dev1/c/a%20%C3%A9", "http://127.0.0.1:10000/dev1/c/a é"] {
             assert_eq!(parse(source).unwrap().address(ServiceKind::Blob, &[]).unwrap().object, "a é");
+        }
+    }
+
+    #[test]
+    fn encoded_slashes_separate_names_and_nothing_is_decoded_twice() {
+        for (path, container, object) in [
+            ("dev1/docs%2Fd%20%C3%A4%2Ff.txt", "docs", "d ä/f.txt"),
+            ("dev1%2fdocs%2fd/f", "docs", "d/f"),
+            ("dev1/docs%252Fd", "$root", "docs%2Fd"),
+            ("dev1/docs/d%252F..%252Ff", "docs", "d%2F..%2Ff"),
+            ("dev1/docs%2F%2E%2E%2Fother%2Ff", "docs", "../other/f"),
+            ("dev1/docs/%2Ff", "docs", "/f"),
+        ] {
+            let url = parse(&format!("http://127.0.0.1:10000/{path}")).unwrap();
+            for address in [url.address(ServiceKind::Blob, &[]), url.address_in_path(ServiceKind::Blob)] {
+                let address = address.unwrap();
+                let found = (&*address.account, &*address.container, &*address.object);
+                assert_eq!(found, ("dev1", container, object), "{path}");
+            }
         }
     }
 

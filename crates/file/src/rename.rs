@@ -411,7 +411,7 @@ pub(crate) fn source_in(text: &str, endpoint: &str, account: &str, share: &str) 
     let host = uri.authority()?.as_str();
     let host = if is_path_style(endpoint, host) { "" } else { host };
     let suffix = own_suffix(endpoint);
-    let address = Address::parse(ServiceKind::File, host, uri.path(), &query, suffix.as_slice()).ok()?;
+    let address = Address::of_source(ServiceKind::File, host, uri.path(), &query, suffix.as_slice()).ok()?;
     let is_here = address.account == account && address.container == share;
     (is_here && !query.contains("sharesnapshot")).then_some((address, query))
 }
@@ -445,6 +445,11 @@ mod tests {
         for (endpoint, text, object) in [
             (PATH, "http://127.0.0.1:10004/lapis/docs/a/b%20c", Some("a/b c")),
             (PATH, "http://lapis.file.localhost:10004/docs/%C3%A9?sv=1&sig=x", Some("é")),
+            (PATH, "http://127.0.0.1:10004/lapis/docs%2Fa%20b%2Fc", Some("a b/c")),
+            (HOST, "https://lapis.file.example.org/docs%2fd%2F%C3%A4", Some("d/ä")),
+            (HOST, "https://lapis.file.example.org/docs/a%252Fb", Some("a%2Fb")),
+            (HOST, "https://lapis.file.example.org/other%2Fdocs%2Fa", None),
+            (HOST, "https://lapis.file.example.org/docs%2F..%2Fother%2Fa", Some("../other/a")),
             (CLUSTER, "http://lazuli.file.svc.cluster.local:10004/lapis/docs/a", Some("a")),
             (HOST, "https://lapis.file.example.org/docs/a", Some("a")),
             (OWN, "https://lapis.mine.example/docs/a", Some("a")),

@@ -87,6 +87,18 @@ impl Address {
         whole.below(service, rest, query)
     }
 
+    /// Reads the address of a source: the URL of a blob or file that a header names. Some clients write every slash of
+    /// its path as `%2F`, so those separate names too. Everything else is decoded once, as in [`Address::parse`].
+    pub fn of_source(
+        service: ServiceKind,
+        host: &str,
+        path: &str,
+        query: &Query,
+        suffixes: &[String],
+    ) -> Result<Self, Refusal> {
+        Self::parse(service, host, &path.replace("%2F", "/").replace("%2f", "/"), query, suffixes)
+    }
+
     /// The address of a request that is carried in the body of one with this address, so has no host of its own.
     /// Clients of path style disagree on whether the account stands in front.
     pub fn carried(&self, service: ServiceKind, path: &str, query: &Query) -> Result<Self, Refusal> {

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use lazuli_account::Setting;
 use lazuli_auth::sign;
+use lazuli_protocol::ServiceKind;
 
 use crate::support::{ACCOUNT, OTHER_ACCOUNT, Reply, TestServer, allowed, key, start};
 
@@ -57,6 +58,28 @@ async fn a_copy_has_the_bytes_the_headers_and_the_metadata_of_its_source() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_source_may_have_encoded_slashes() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put("/things/d%20%C3%A4/source", BLOCK, "abc").await.expect(201);
+    for (way, status) in WAYS {
+        for source in ["/things%2Fd%20%C3%A4%2Fsource", "/things/d%20%C3%A4%2fsource"] {
+            server.copy(source, "/things/copy", way).await.expect(status);
+            assert_eq!(server.get("/things/copy", "").await.expect(200).body, "abc", "{way} {source}");
+        }
+    }
+    let source = server.url(ACCOUNT, "/things%2Fd%20%C3%A4%2Fsource");
+    let sas = |path: &str| {
+        let resource = sign::Resource { service: ServiceKind::Blob, account: ACCOUNT, path, timestamp: "" };
+        let fields = [("sv", "2022-11-02"), ("sr", "b"), ("sp", "r"), ("se", "2099-12-31T00:00:00Z")];
+        sign::service_sas(&resource, &key(), &fields)
+    };
+    server.copy(&format!("{source}?{}", sas("things/d ä/source")), "/things/copy", SYNC).await.expect(202);
+    let refused = server.copy(&format!("{source}?{}", sas("things/other")), "/things/copy", SYNC).await;
+    refused.refused(403, "CannotVerifyCopySource");
 }
 
 #[tokio::test]

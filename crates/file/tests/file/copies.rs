@@ -1,9 +1,13 @@
 //! Copy File, Abort Copy File, Put Range from URL, with sources in this server.
 
+use lazuli_auth::sign::{self, Resource};
+use lazuli_protocol::ServiceKind;
+use lazuli_testing::{ACCOUNT, key};
+
 use crate::support::{Server, make_directory, make_file, start, write};
 
 fn url(server: &Server, path: &str) -> String {
-    format!("http://{}/{}/docs/{path}", server.address, lazuli_testing::ACCOUNT)
+    format!("http://{}/{ACCOUNT}/docs/{path}", server.address)
 }
 
 #[tokio::test]
@@ -90,6 +94,47 @@ async fn bad_sources_are_refused_and_nothing_changes() {
     copy("nonsense".into()).await.refused(400, "InvalidHeaderValue");
     copy(url(&server, "a:b")).await.refused(400, "InvalidFileOrDirectoryPathName");
     server.get("/docs/target", "").await.refused(404, "ResourceNotFound");
+}
+
+#[tokio::test]
+async fn a_source_may_have_encoded_slashes_and_is_judged_by_the_file_that_is_read() {
+    let server = start().await;
+    make_directory(&server, "d%20%C3%A4").await;
+    make_file(&server, "d%20%C3%A4/f.txt", 3).await;
+    write(&server, "d%20%C3%A4/f.txt", 0, b"abc").await;
+    make_file(&server, "secret", 3).await;
+    make_file(&server, "target", 3).await;
+    let root = format!("http://{}/{ACCOUNT}", server.address);
+    // As the Java client of 2025 sends it.
+    let source = format!("{root}/docs%2Fd%20%C3%A4%2Ff.txt");
+    server.signed("PUT", "/docs/copy", &format!("x-ms-copy-source: {source}"), "").await.expect(202);
+    assert_eq!(server.get("/docs/copy", "").await.expect(200).text(), "abc");
+    let host_style = format!("http://{ACCOUNT}.file.localhost:{}/docs%2fcopy", server.address.port());
+    server.signed("PUT", "/docs/more", &format!("x-ms-copy-source: {host_style}"), "").await.expect(202);
+
+    let sign = |path: &str| {
+        let resource = Resource { service: ServiceKind::File, account: ACCOUNT, path, timestamp: "" };
+        let fields = [("sv", "2022-11-02"), ("sr", "f"), ("sp", "r"), ("se", "2099-12-31T00:00:00Z")];
+        sign::service_sas(&resource, &key(), &fields)
+    };
+    let put_range = async |path: &str, signed_for: &str| {
+        let headers = format!(
+            "x-ms-copy-source: {root}/{path}?{}\nx-ms-write: update\nx-ms-range: bytes=0-2\n\
+             x-ms-source-range: bytes=0-2",
+            sign(signed_for)
+        );
+        server.put("/docs/target?comp=range", &headers, "").await
+    };
+    put_range("docs%2Fd%20%C3%A4%2Ff.txt", "docs/d ä/f.txt").await.expect(201);
+    assert_eq!(server.get("/docs/target", "").await.expect(200).text(), "abc");
+    put_range("docs%2Fsecret", "docs/d ä/f.txt").await.refused(403, "CannotVerifyCopySource");
+    for path in
+        ["docs%2Fd%20%C3%A4%2F%2E%2E%2Fsecret", "docs%252Fsecret", "docs%2Fd%20%C3%A4%252F..%252Fsecret"]
+    {
+        let refused = put_range(path, "docs/secret").await;
+        assert_eq!(refused.outcome().1, "CannotVerifyCopySource", "{path}");
+    }
+    assert_eq!(server.get("/docs/target", "").await.expect(200).text(), "abc");
 }
 
 #[tokio::test]

@@ -206,6 +206,24 @@ async fn a_source_is_a_url_of_the_same_share() {
 }
 
 #[tokio::test]
+async fn the_source_of_a_rename_may_have_encoded_slashes() {
+    let server = start().await;
+    make_directory(&server, "d%20%C3%A4").await;
+    make_directory(&server, "d%20%C3%A4/e").await;
+    make_file(&server, "d%20%C3%A4/f", 1).await;
+    let ask = async |source: &str, target: &str| {
+        let source = format!("http://{}/{ACCOUNT}/{source}", server.address);
+        server.put(target, &format!("x-ms-file-rename-source: {source}"), "").await
+    };
+    ask("docs%2Fd%20%C3%A4%2Ff", "/docs/f?comp=rename").await.expect(200);
+    ask("docs%2Fd%20%C3%A4%2Fe", "/docs/e?restype=directory&comp=rename").await.expect(200);
+    assert_eq!(names(&server, "").await, ["d ä", "e", "f"]);
+    ask("docs%2Fe%2F%2E%2E%2Ff", "/docs/g?comp=rename").await.refused(400, INVALID_PATH);
+    ask("docs%252Ff", "/docs/g?comp=rename").await.refused(400, "InvalidHeaderValue");
+    ask("other%2Fdocs%2Ff", "/docs/g?comp=rename").await.refused(400, "InvalidHeaderValue");
+}
+
+#[tokio::test]
 async fn a_renamed_directory_takes_along_what_is_in_it() {
     let server = start().await;
     for directory in ["a", "a/b", "c"] {

@@ -5,7 +5,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::{HeaderMap, StatusCode};
-use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response};
+use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, Version};
 use lazuli_security::Descriptor;
 use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId};
 use serde::{Deserialize, Serialize};
@@ -19,10 +19,12 @@ pub(crate) const MAX_IN_HEADER: usize = 8 << 10;
 /// The longest permission: two lists of 64 KiB each take about three times as much as text.
 const MAX_PERMISSION_BYTES: usize = 512 << 10;
 const KEY: &str = "x-ms-file-permission-key";
+/// Since when Get Permission always says which format it answers in.
+const FORMATS: Version = Version::new(2024, 11, 4);
 const FORMAT: &str = "x-ms-file-permission-format";
 
 /// How a permission is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
     #[default]
@@ -30,18 +32,34 @@ pub(crate) enum Format {
     Binary,
 }
 
-/// The body of Create Permission and of the reply to Get Permission.
-#[derive(Serialize, Deserialize)]
+/// The body of the reply to Get Permission.
+#[derive(Serialize)]
 struct Document {
     permission: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     format: Option<Format>,
 }
 
+/// The body of Create Permission. Clients of 2020 and .NET begin names and formats with a capital.
+#[derive(Deserialize)]
+struct SentDocument {
+    #[serde(alias = "Permission")]
+    permission: String,
+    #[serde(default, alias = "Format")]
+    format: Option<String>,
+}
+
 impl Format {
+    const NAMES: [(&'static str, Self); 2] = [("sddl", Self::Sddl), ("binary", Self::Binary)];
+
     /// What the headers of a request say.
     pub(crate) fn parse(headers: &HeaderMap) -> Result<Option<Self>, Refusal> {
-        headers.one_of(FORMAT, &[("sddl", Self::Sddl), ("binary", Self::Binary)])
+        headers.one_of(FORMAT, &Self::NAMES)
+    }
+
+    /// The format of that name, in any case.
+    fn named(name: &str) -> Option<Self> {
+        Self::NAMES.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, format)| format)
     }
 
     /// The SDDL of a permission that is written so.
@@ -75,9 +93,13 @@ impl FileService {
     pub(crate) async fn create_permission(&self, mut request: Request) -> Result<Response, Refusal> {
         let limit = request.operation.row().body.limit().unwrap_or_default();
         let body = request.read_body(limit).await?;
-        let document: Document = serde_json::from_slice(&body).map_err(|_| ErrorCode::InvalidInput)?;
+        let document: SentDocument = serde_json::from_slice(&body).map_err(|_| ErrorCode::InvalidInput)?;
+        let format = match &document.format {
+            None => Format::default(),
+            Some(name) => Format::named(name).ok_or(ErrorCode::InvalidInput)?,
+        };
         let share = self.share(&request.account, &request.container).await?;
-        let sddl = document.format.unwrap_or_default().read(&document.permission)?;
+        let sddl = format.read(&document.permission)?;
         let key = self.keep_permission(share.space, &sddl).await?;
         let mut response = Response::empty(StatusCode::CREATED);
         put(&mut response.headers, KEY, key);
@@ -88,7 +110,10 @@ impl FileService {
     pub(crate) async fn get_permission(&self, request: Request) -> Result<Response, Refusal> {
         let key = request.headers.required(KEY)?;
         check_key(key)?;
-        let format = Format::parse(&request.headers)?;
+        let mut format = Format::parse(&request.headers)?;
+        if request.version >= FORMATS {
+            format.get_or_insert_default();
+        }
         let share = self.share(&request.account, &request.container).await?;
         let permission = self.permission(share.space, key).await?;
         let sddl = permission.ok_or(ErrorCode::FileInvalidPermissionKey)?;

@@ -1,6 +1,7 @@
 //! The file service over a real port, one module for each family of operations.
 #![allow(clippy::unwrap_used)]
 
+mod clients;
 mod content;
 mod copies;
 mod copies_outside;

@@ -63,7 +63,7 @@ async fn a_permission_is_kept_under_a_key() {
     let key = created.header("x-ms-file-permission-key").unwrap().to_owned();
     let headers = format!("x-ms-file-permission-key: {key}");
     let found = server.get("/docs?restype=share&comp=filepermission", &headers).await.expect(200);
-    assert_eq!(found.text(), format!(r#"{{"permission":"{sddl}"}}"#));
+    assert_eq!(found.text(), format!(r#"{{"permission":"{sddl}","format":"sddl"}}"#));
     let unknown = "x-ms-file-permission-key: 1*2";
     let found = server.get("/docs?restype=share&comp=filepermission", unknown).await;
     found.refused(400, "FileInvalidPermissionKey");
@@ -92,7 +92,7 @@ async fn a_permission_that_is_too_long_for_a_header_is_set_by_its_key() {
     let put = server.put("/docs/f", &format!("{file}\n{key}"), "").await.expect(201);
     assert_eq!(put.header("x-ms-file-permission-key"), created.header("x-ms-file-permission-key"));
     let found = server.get(place, &key).await.expect(200);
-    assert_eq!(found.text(), format!(r#"{{"permission":"{sddl}"}}"#));
+    assert_eq!(found.text(), format!(r#"{{"permission":"{sddl}","format":"sddl"}}"#));
     for (length, outcome) in [(8 << 10, (201, "")), ((8 << 10) + 1, (400, "FileInvalidPermission"))] {
         let permission = format!("x-ms-file-permission: O:SYG:SYD:P{}(A;;FA;;;SY)", " ".repeat(length - 23));
         let put = server.put("/docs/g", &format!("{file}\n{permission}"), "").await;

@@ -91,11 +91,7 @@ impl FileService {
         }
         let target = self.target(request).await?;
         let share = self.share(&request.account, &request.container).await?;
-        let found = self.snapshot_of(&request.account, &request.container, &share, id).await;
-        let share = found.map_err(|refusal| match refusal.code() {
-            ErrorCode::ShareSnapshotNotFound => ErrorCode::PreviousSnapshotNotFound.into(),
-            _ => refusal,
-        })?;
+        let share = self.snapshot_of(&request.account, &request.container, &share, id).await?;
         let at = share.snapshot.map_or(At::Now, |snapshot| At::Epoch(snapshot.epoch));
         let pin = self.extents.pins().pin();
         let is_same = |node: &Node| node.file.as_ref().is_some_and(|it| it.incarnation == newer.incarnation);

@@ -64,7 +64,7 @@ pub(crate) fn taken(view: &View<'_>) -> Result<Vec<Share>, Refusal> {
     let mut taken = vec![];
     for row in view.ranges().iter().flat_map(|range| &range.rows) {
         let share = Share::decode(&row.value)?;
-        if share.snapshot.is_some_and(|snapshot| snapshot.taken) {
+        if is_taken(&share) {
             taken.push(share);
         }
     }
@@ -201,7 +201,8 @@ impl FileService {
         let reads = Reads::key(keys::snapshot(share.space, id));
         let set = self.store.read(&partition, &reads).await.map_err(unreadable)?;
         let row = set.rows.into_iter().next().flatten();
-        counted(row.map(|row| Share::decode(&row.value)).transpose()?)
+        let snapshot = row.map(|row| Share::decode(&row.value)).transpose()?.filter(is_taken);
+        snapshot.ok_or_else(|| ErrorCode::ShareNotFound.into())
     }
 
     /// Changes a snapshot of a share; as [`lazuli_generations::Generations::change`].
@@ -211,7 +212,7 @@ impl FileService {
         id: Stamp,
         mut rule: impl FnMut(&mut Share, &View<'_>) -> Result<(T, Option<Timestamp>), Refusal>,
     ) -> Result<(Share, T), Refusal> {
-        self.decide_snapshot(request, id, |mut snapshot, key, view| {
+        self.decide_snapshot(request, id, ErrorCode::ShareNotFound, |mut snapshot, key, view| {
             let (answer, until) = rule(&mut snapshot, view)?;
             let change = Change::of([Mutation::Put(key.clone(), snapshot.encode()?)]).until(until);
             Ok(Decision::Write(change, (snapshot, answer)))
@@ -226,7 +227,9 @@ impl FileService {
         id: Stamp,
         lease: Option<LeaseId>,
     ) -> Result<(), Refusal> {
-        let deleted = self.decide_snapshot(request, id, |snapshot, key, view| {
+        // Only Delete Share tells a snapshot that is not there from a share that is not there.
+        let missing = ErrorCode::ShareSnapshotNotFound;
+        let deleted = self.decide_snapshot(request, id, missing, |snapshot, key, view| {
             let until = admit_manage(&snapshot, lease, view.now)?;
             Ok(Decision::Write(Change::of([Mutation::Delete(key.clone())]).until(until), snapshot))
         });
@@ -240,6 +243,7 @@ impl FileService {
         &self,
         request: &Request,
         id: Stamp,
+        missing: ErrorCode,
         mut rule: impl FnMut(Share, &bytes::Bytes, &View<'_>) -> Result<Decision<T>, Refusal>,
     ) -> Result<T, Refusal> {
         let (account, name) = (&request.account, &request.container);
@@ -249,16 +253,15 @@ impl FileService {
             // A share that was deleted meanwhile and can be restored keeps its snapshots.
             current.filter(|current| current.space == space).ok_or_else(share_gone)?;
             let snapshot = view.row(&key).map(|row| Share::decode(&row.value)).transpose()?;
-            rule(counted(snapshot)?, &key, view)
+            rule(snapshot.filter(is_taken).ok_or(missing)?, &key, view)
         });
         decided.await
     }
 }
 
-/// A snapshot that counts.
-fn counted(snapshot: Option<Share>) -> Result<Share, Refusal> {
-    let is_taken = |share: &Share| share.snapshot.is_some_and(|snapshot| snapshot.taken);
-    snapshot.filter(is_taken).ok_or_else(|| ErrorCode::ShareSnapshotNotFound.into())
+/// Whether a share is a snapshot that counts.
+fn is_taken(share: &Share) -> bool {
+    share.snapshot.is_some_and(|snapshot| snapshot.taken)
 }
 
 /// Drops rows of snapshots that were begun and never came to count. Only for whoever has the turn.

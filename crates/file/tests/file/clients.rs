@@ -1,6 +1,6 @@
 //! Requests as shipped clients send them, which once failed. What decided each answer: docs/decisions/0019.
 
-use crate::support::start;
+use crate::support::{make_directory, make_file, start};
 
 const PERMISSION: &str = "/docs?restype=share&comp=filepermission";
 const SDDL: &str = "O:SYG:SYD:(A;;FA;;;BA)";
@@ -38,4 +38,35 @@ async fn a_permission_may_be_sent_with_capitals() {
     ] {
         server.put(PERMISSION, "", bad).await.refused(400, "InvalidInput");
     }
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_not_there_is_a_missing_share_to_all_but_delete_share() {
+    let server = start().await;
+    make_directory(&server, "d").await;
+    make_file(&server, "f", 1).await;
+    let unknown = "sharesnapshot=2025-02-04T10%3A17%3A47.0000000Z";
+    for (method, target, headers) in [
+        ("GET", "/docs?restype=share&", ""),
+        ("HEAD", "/docs?restype=share&", ""),
+        ("GET", "/docs?restype=share&comp=metadata&", ""),
+        ("GET", "/docs?restype=share&comp=stats&", ""),
+        ("PUT", "/docs?restype=share&comp=lease&", "x-ms-lease-action: acquire\nx-ms-lease-duration: -1"),
+        ("GET", "/docs?restype=directory&comp=list&", ""),
+        ("GET", "/docs/d?restype=directory&", ""),
+        ("GET", "/docs/d?restype=directory&comp=metadata&", ""),
+        ("GET", "/docs/d?comp=listhandles&", ""),
+        ("GET", "/docs/f?", ""),
+        ("HEAD", "/docs/f?", ""),
+        ("GET", "/docs/f?comp=rangelist&", ""),
+        ("PUT", "/docs/f?comp=forceclosehandles&", "x-ms-handle-id: *"),
+    ] {
+        let reply = server.call(method, &format!("{target}{unknown}"), headers, "").await;
+        assert_eq!(reply.status, 404, "{method} {target}");
+        assert_eq!(reply.header("x-ms-error-code"), Some("ShareNotFound"), "{method} {target}");
+    }
+    server.get(&format!("/docs/f?comp=rangelist&prev{unknown}"), "").await.refused(404, "ShareNotFound");
+    let target = format!("/docs?restype=share&{unknown}");
+    server.delete(&target, "").await.refused(404, "ShareSnapshotNotFound");
+    server.delete(&target.replace("docs", "none"), "").await.refused(404, "ShareNotFound");
 }

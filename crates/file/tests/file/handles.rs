@@ -133,7 +133,7 @@ async fn the_handles_of_a_snapshot_are_its_own() {
     assert_eq!(closed.header("x-ms-number-of-handles-closed"), Some("1"));
     assert!(server.service.opens().is_open(now) && !server.service.opens().is_open(old));
     let unknown = "/docs/d/f?comp=forceclosehandles&sharesnapshot=2020-01-01T00:00:00.0000000Z";
-    server.put(unknown, "x-ms-handle-id: *", "").await.refused(404, "ShareSnapshotNotFound");
+    server.put(unknown, "x-ms-handle-id: *", "").await.refused(404, "ShareNotFound");
 }
 
 #[tokio::test]

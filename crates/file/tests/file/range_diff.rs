@@ -81,7 +81,7 @@ async fn only_states_of_one_file_are_compared() {
     let target = format!("/docs/f?comp=rangelist&sharesnapshot={first}&prevsharesnapshot={second}");
     server.get(&target, "").await.refused(400, "PreviousSnapshotCannotBeNewer");
     let none = "2020-01-01T00:00:00.0000000Z";
-    since(&server, "f", none, "").await.refused(409, "PreviousSnapshotNotFound");
+    since(&server, "f", none, "").await.refused(404, "ShareNotFound");
     since(&server, "f", "nonsense", "").await.refused(400, "InvalidQueryParameterValue");
     make_file(&server, "g", 1024).await;
     since(&server, "g", &first, "").await.refused(409, "FileGenerationMismatch");

@@ -217,7 +217,7 @@ async fn bad_lease_requests_are_refused() {
     let acquire = "lease-action=acquire lease-duration=15";
     lease(&server, "/none?restype=share", acquire).await.refused(404, "ShareNotFound");
     let unknown = "/docs?restype=share&sharesnapshot=2026-01-01T00:00:00.0000000Z";
-    lease(&server, unknown, acquire).await.refused(404, "ShareSnapshotNotFound");
+    lease(&server, unknown, acquire).await.refused(404, "ShareNotFound");
     let stale = format!("{}if-match: \"0x1\"", headers(acquire));
     server.put("/docs?restype=share&comp=lease", &stale, "").await.refused(412, "ConditionNotMet");
     assert_eq!(lease_state(&server, "/docs?restype=share").await, "available");

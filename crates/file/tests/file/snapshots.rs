@@ -201,7 +201,7 @@ async fn each_of_several_snapshots_shows_its_own_moment_until_it_is_deleted_and_
         server.delete(&target, "").await.expect(202);
         server.delete(&target, "").await.refused(404, "ShareSnapshotNotFound");
         let reply = server.get(&format!("/docs/f?sharesnapshot={}", ids[round]), "").await;
-        reply.refused(404, "ShareSnapshotNotFound");
+        reply.refused(404, "ShareNotFound");
         assert!(server.service.sweep_due());
         server.service.sweep(Pace::FULL).await.unwrap();
         assert_eq!(kept_rows(&server, space).await, 2 * left.len());
@@ -321,7 +321,7 @@ async fn a_snapshot_cannot_be_written_and_one_that_is_not_there_is_not_found() {
         "/docs?restype=share&comp=metadata&",
     ] {
         let reply = server.get(&format!("{target}sharesnapshot={unknown}"), "").await;
-        reply.refused(404, "ShareSnapshotNotFound");
+        reply.refused(404, "ShareNotFound");
         let reply = server.get(&format!("{target}sharesnapshot=yesterday"), "").await;
         reply.refused(400, "InvalidQueryParameterValue");
     }
@@ -349,7 +349,7 @@ async fn a_share_is_deleted_with_its_snapshots_only_if_the_request_says_so() {
 
     // A share of that name has no snapshots, and what the old one left behind is swept.
     server.put("/docs?restype=share", "", "").await.expect(201);
-    server.get(&snapshot, "").await.refused(404, "ShareSnapshotNotFound");
+    server.get(&snapshot, "").await.refused(404, "ShareNotFound");
     assert_eq!(server.service.sweep(Pace::FULL).await.unwrap().spaces, 1);
     assert_eq!(snapshot_rows(&server).await, []);
     let id = take(&server).await;
@@ -516,7 +516,7 @@ async fn a_snapshot_that_a_crash_broke_off_is_not_there_and_its_row_is_removed()
         commit(&server, &Partition::new(SpaceId::ROOT, partition), vec![put]).await;
         let server = server.restart().await;
         let reply = server.get(&format!("/docs/f?sharesnapshot={id}"), "").await;
-        reply.refused(404, "ShareSnapshotNotFound");
+        reply.refused(404, "ShareNotFound");
         let listed = server.get("/?comp=list&include=snapshots", "").await.expect(200);
         assert!(!listed.text().contains("<Snapshot>"));
         let left = match by_sweep {

@@ -13,6 +13,9 @@ use lazuli_protocol::{ErrorCode, Metadata, Refusal};
 use lazuli_store::SpaceId;
 use serde::{Deserialize, Serialize};
 
+/// How long a change of a share's access tier is shown as pending. Nothing moves meanwhile.
+const TIER_TRANSITION: Span = Span::seconds(60);
+
 /// Names a directory or file in its share for as long as it exists, whatever it is called: the stamp of the commit that
 /// made it. Clients see it as the file id, and the table of open files is keyed by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -36,7 +39,8 @@ pub(crate) struct Share {
     #[serde(with = "etag")]
     pub(crate) etag: ETag,
     pub(crate) quota_gib: u32,
-    pub(crate) tier: AccessTier,
+    pub(crate) tier: ShareTier,
+    /// None: not since the share was created.
     #[serde(with = "optional_ticks")]
     pub(crate) tier_changed: Option<Timestamp>,
     pub(crate) metadata: Metadata,
@@ -77,6 +81,36 @@ impl AccessTier {
     }
 }
 
+/// The access tier of a share and the one it had before. In a row it is one number, which for a tier that never changed
+/// is the tier's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "u32", try_from = "u32")]
+pub(crate) struct ShareTier {
+    pub(crate) current: AccessTier,
+    pub(crate) previous: Option<AccessTier>,
+}
+
+impl From<ShareTier> for u32 {
+    fn from(tier: ShareTier) -> Self {
+        let previous = tier.previous.map_or(0, |previous| previous as Self + 1);
+        tier.current as Self + previous * AccessTier::NAMES.len() as Self
+    }
+}
+
+impl TryFrom<u32> for ShareTier {
+    type Error = &'static str;
+
+    fn try_from(number: u32) -> Result<Self, Self::Error> {
+        let tiers = AccessTier::NAMES.map(|(_, tier)| tier);
+        let (current, previous) = (number as usize % tiers.len(), number as usize / tiers.len());
+        let previous = match previous.checked_sub(1) {
+            None => None,
+            Some(previous) => Some(*tiers.get(previous).ok_or("no tier has this number")?),
+        };
+        Ok(Self { current: tiers[current], previous })
+    }
+}
+
 /// That something was deleted, and until when it can be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Deleted {
@@ -103,6 +137,21 @@ impl Share {
     pub(crate) fn touch(&mut self, stamp: Stamp, now: Timestamp) {
         self.etag = stamp.into();
         self.modified = now;
+    }
+
+    /// When it got its access tier.
+    pub(crate) fn tier_changed(&self) -> Timestamp {
+        self.tier_changed.unwrap_or(self.created)
+    }
+
+    /// The transition between access tiers that is under way, as clients see it.
+    pub(crate) fn tier_transition(&self, now: Timestamp) -> Option<&'static str> {
+        let previous = self.tier.previous.filter(|_| now < self.tier_changed() + TIER_TRANSITION)?;
+        Some(match previous {
+            AccessTier::TransactionOptimized => "pending-from-transactionOptimized",
+            AccessTier::Hot => "pending-from-hot",
+            AccessTier::Cool => "pending-from-cool",
+        })
     }
 
     /// What may be in it at most.
@@ -175,6 +224,7 @@ pub(crate) struct File {
 /// The content headers that a file is stored and served with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ContentHeaders {
+    /// None: never set. Empty: removed by Set File Properties.
     pub(crate) content_type: Option<String>,
     pub(crate) content_encoding: Option<String>,
     pub(crate) content_language: Option<String>,
@@ -285,5 +335,34 @@ mod file_lease {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<FileLease, D::Error> {
         FileLease::decode(&Vec::<u8>::deserialize(d)?).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_that_never_changed_is_stored_as_before_and_a_changed_one_keeps_both() {
+        let mut seen = vec![];
+        for (_, current) in AccessTier::NAMES {
+            let stored = record::encode(&current).unwrap();
+            let unchanged = ShareTier { current, previous: None };
+            assert_eq!(record::encode(&unchanged).unwrap(), stored);
+            assert_eq!(record::decode::<ShareTier>(&stored), Ok(unchanged));
+            for (_, previous) in AccessTier::NAMES {
+                let tier = ShareTier { current, previous: Some(previous) };
+                let stored = record::encode(&tier).unwrap();
+                assert_eq!(record::decode::<ShareTier>(&stored), Ok(tier));
+                assert!(!seen.contains(&stored));
+                seen.push(stored);
+            }
+        }
+        for unknown in [12_u32, 13, u32::MAX] {
+            assert_eq!(
+                record::decode::<ShareTier>(&record::encode(&unknown).unwrap()),
+                Err(Damage::Undecodable)
+            );
+        }
     }
 }

@@ -14,7 +14,7 @@ use lazuli_protocol::policy::SignedIdentifiers;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, date, names, xml};
 use lazuli_store::View;
 
-use crate::record::{AccessTier, Share};
+use crate::record::{AccessTier, Share, ShareTier};
 use crate::reply::{put, validators};
 use crate::{FileService, XML, snapshot};
 
@@ -37,7 +37,7 @@ impl FileService {
             modified: view.now,
             etag: view.stamp.into(),
             quota_gib: sent.quota_gib.unwrap_or(DEFAULT_QUOTA_GIB),
-            tier: sent.tier.unwrap_or_default(),
+            tier: ShareTier { current: sent.tier.unwrap_or_default(), previous: None },
             tier_changed: None,
             metadata: metadata.clone(),
             policies: SignedIdentifiers::default(),
@@ -58,9 +58,10 @@ impl FileService {
         let headers = &mut response.headers;
         share.metadata.write_headers(headers);
         put(headers, "x-ms-share-quota", share.quota_gib.to_string());
-        put(headers, "x-ms-access-tier", share.tier.name());
-        if let Some(changed) = share.tier_changed {
-            put(headers, "x-ms-access-tier-change-time", date::rfc1123(changed));
+        put(headers, "x-ms-access-tier", share.tier.current.name());
+        put(headers, "x-ms-access-tier-change-time", date::rfc1123(share.tier_changed()));
+        if let Some(state) = share.tier_transition(now) {
+            put(headers, "x-ms-access-tier-transition-state", state);
         }
         put(headers, "x-ms-enabled-protocols", "SMB");
         put(headers, "x-ms-has-immutability-policy", "false");
@@ -92,8 +93,8 @@ impl FileService {
         let changed = carry_through(async move {
             let changed = this.change_share(&request, |share, view| {
                 share.quota_gib = sent.quota_gib.unwrap_or(share.quota_gib);
-                if let Some(tier) = sent.tier.filter(|tier| *tier != share.tier) {
-                    share.tier = tier;
+                if let Some(tier) = sent.tier.filter(|tier| *tier != share.tier.current) {
+                    share.tier = ShareTier { current: tier, previous: Some(share.tier.current) };
                     share.tier_changed = Some(view.now);
                 }
             });

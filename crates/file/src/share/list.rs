@@ -77,8 +77,9 @@ fn write(xml: &mut xml::Writer, entry: &Entry<'_, Share>, with_metadata: bool, n
     xml.text("Last-Modified", date::rfc1123(share.modified));
     xml.text("Etag", share.etag);
     xml.text("Quota", share.quota_gib);
-    xml.text("AccessTier", share.tier.name());
-    xml.optional("AccessTierChangeTime", share.tier_changed.map(date::rfc1123));
+    xml.text("AccessTier", share.tier.current.name());
+    xml.text("AccessTierChangeTime", date::rfc1123(share.tier_changed()));
+    xml.optional("AccessTierTransitionState", share.tier_transition(now));
     xml.text("LeaseStatus", share.lease.status(now)).text("LeaseState", share.lease.state(now));
     xml.optional("LeaseDuration", share.lease.duration(now));
     xml.text("EnabledProtocols", "SMB");

@@ -1,5 +1,8 @@
 //! Requests as shipped clients send them, which once failed. What decided each answer: docs/decisions/0019.
 
+use lazuli_protocol::date;
+use lazuli_store::Store as _;
+
 use crate::support::{make_directory, make_file, start};
 
 const PERMISSION: &str = "/docs?restype=share&comp=filepermission";
@@ -69,4 +72,55 @@ async fn a_snapshot_that_is_not_there_is_a_missing_share_to_all_but_delete_share
     let target = format!("/docs?restype=share&{unknown}");
     server.delete(&target, "").await.refused(404, "ShareSnapshotNotFound");
     server.delete(&target.replace("docs", "none"), "").await.refused(404, "ShareNotFound");
+}
+
+#[tokio::test]
+async fn a_share_tells_when_its_tier_changed_and_what_it_was_before() {
+    let server = start().await;
+    let at = |moment| Some(date::rfc1123(moment));
+    let found = async |name: &str| {
+        let reply = server.get(&format!("/{name}?restype=share"), "").await.expect(200);
+        let header = |name: &str| reply.header(name).map(str::to_owned);
+        let headers = (
+            header("x-ms-access-tier"),
+            header("x-ms-access-tier-change-time"),
+            header("x-ms-access-tier-transition-state"),
+        );
+        let list = server.get(&format!("/?comp=list&prefix={name}"), "").await.expect(200).text().to_owned();
+        let element = |name: &str| {
+            let rest = list.split_once(&format!("<{name}>"))?.1;
+            Some(rest.split('<').next()?.to_owned())
+        };
+        let listed =
+            (element("AccessTier"), element("AccessTierChangeTime"), element("AccessTierTransitionState"));
+        assert_eq!(headers, listed);
+        let (tier, changed, state) = headers;
+        (tier.unwrap(), changed, state)
+    };
+    let start = at(server.store.now());
+    assert_eq!(found("docs").await, ("TransactionOptimized".into(), start.clone(), None));
+    server.put("/more?restype=share", "x-ms-access-tier: Hot", "").await.expect(201);
+    assert_eq!(found("more").await, ("Hot".into(), start.clone(), None));
+
+    server.advance(100);
+    let set = async |tier: &str| {
+        let headers = format!("x-ms-access-tier: {tier}\nx-ms-share-quota: 5");
+        server.put("/docs?restype=share&comp=properties", &headers, "").await.expect(200);
+        at(server.store.now())
+    };
+    set("TransactionOptimized").await;
+    assert_eq!(found("docs").await, ("TransactionOptimized".into(), start, None));
+    let changed = set("Hot").await;
+    let pending = Some("pending-from-transactionOptimized".to_owned());
+    assert_eq!(found("docs").await, ("Hot".into(), changed.clone(), pending.clone()));
+    server.advance(58);
+    set("Hot").await;
+    assert_eq!(found("docs").await, ("Hot".into(), changed.clone(), pending));
+    server.advance(2);
+    assert_eq!(found("docs").await, ("Hot".into(), changed, None));
+    let changed = set("Cool").await;
+    assert_eq!(found("docs").await, ("Cool".into(), changed, Some("pending-from-hot".into())));
+    let changed = set("TransactionOptimized").await;
+    let pending = Some("pending-from-cool".into());
+    assert_eq!(found("docs").await, ("TransactionOptimized".into(), changed, pending));
 }

@@ -161,7 +161,8 @@ impl FileService {
         const LENGTH: &str = "x-ms-content-length";
         let sent = SentProperties::parse(&request.headers, request.version, Purpose::Set)?;
         let names_headers = CONTENT_HEADERS.iter().any(|name| request.headers.contains_key(*name));
-        let headers = ContentHeaders::parse(&request.headers)?;
+        let mut headers = ContentHeaders::parse(&request.headers)?;
+        headers.content_type.get_or_insert_default();
         let length = match request.headers.number(LENGTH, i64::MIN..=MAX_FILE_BYTES)? {
             Some(..0) => return Err(ErrorCode::OutOfRangeInput.into()),
             length => length.map(i64::unsigned_abs),

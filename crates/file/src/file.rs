@@ -288,7 +288,9 @@ pub(crate) fn properties(headers: &mut HeaderMap, node: &Node, version: Version)
     node.metadata.write_headers(headers);
     let content = &file.headers;
     let content_type = content.content_type.as_deref().unwrap_or("application/octet-stream");
-    put(headers, CONTENT_TYPE.as_str(), content_type);
+    if !content_type.is_empty() {
+        put(headers, CONTENT_TYPE.as_str(), content_type);
+    }
     for (name, value) in [
         (CONTENT_ENCODING, &content.content_encoding),
         (CONTENT_LANGUAGE, &content.content_language),

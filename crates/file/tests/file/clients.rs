@@ -124,3 +124,42 @@ async fn a_share_tells_when_its_tier_changed_and_what_it_was_before() {
     let pending = Some("pending-from-cool".into());
     assert_eq!(found("docs").await, ("TransactionOptimized".into(), changed, pending));
 }
+
+#[tokio::test]
+async fn a_file_has_a_content_type_until_set_file_properties_leaves_it_out() {
+    let server = start().await;
+    for version in ["2014-02-14", "2018-03-28", "2021-10-04", "2025-05-05"] {
+        let version = format!("x-ms-version: {version}");
+        let create = format!("{version}\nx-ms-type: file\nx-ms-content-length: 4");
+        server.put("/docs/f", &create, "").await.expect(201);
+        let check = async |content_type: Option<&str>| {
+            for method in ["HEAD", "GET"] {
+                let found = server.call(method, "/docs/f", &version, "").await.expect(200);
+                assert_eq!(found.header("content-type"), content_type, "{method} {version}");
+            }
+        };
+        let set = async |headers: &str| {
+            let headers = format!("{version}\n{headers}");
+            server.put("/docs/f?comp=properties", &headers, "").await.expect(200);
+        };
+        check(Some("application/octet-stream")).await;
+        set("x-ms-content-length: 5").await;
+        check(Some("application/octet-stream")).await;
+        server.put("/docs/f?comp=metadata", &format!("{version}\nx-ms-meta-a: 1"), "").await.expect(200);
+        check(Some("application/octet-stream")).await;
+        set("").await;
+        check(None).await;
+        set("x-ms-content-length: 6").await;
+        check(None).await;
+        let source = format!("http://{}/{}/docs/f", server.address, lazuli_testing::ACCOUNT);
+        server.signed("PUT", "/docs/copy", &format!("x-ms-copy-source: {source}"), "").await.expect(202);
+        let copy = server.get("/docs/copy", "").await.expect(200);
+        assert_eq!(copy.header("content-type"), None);
+        set("x-ms-content-type: text/plain").await;
+        check(Some("text/plain")).await;
+        set("x-ms-cache-control: no-cache").await;
+        check(None).await;
+        server.put("/docs/f", &create, "").await.expect(201);
+        check(Some("application/octet-stream")).await;
+    }
+}

@@ -31,6 +31,7 @@ const NAMES: [(&str, u32); 9] = [
     ("NotContentIndexed", 0x2000),
     ("NoScrubData", 0x2_0000),
 ];
+const SEMANTICS: &str = "x-ms-file-property-semantics";
 /// Since when the headers may be left out.
 const OPTIONAL: Version = Version::new(2021, 6, 8);
 /// Since when they must be there, until then.
@@ -42,6 +43,8 @@ pub(crate) struct SentProperties {
     attributes: Option<u32>,
     /// A copy has those of its source.
     copies_attributes: bool,
+    /// A file is marked for archiving, beside what else it is.
+    adds_archive: bool,
     created: Option<Time>,
     last_write: Option<Time>,
     change: Option<Time>,
@@ -84,7 +87,8 @@ impl SentProperties {
     /// Everything stays as it is.
     pub(crate) fn preserving() -> Self {
         let (created, last_write, change, permission) = (None, None, None, None);
-        Self { attributes: None, copies_attributes: false, created, last_write, change, permission }
+        let (copies_attributes, adds_archive) = (false, false);
+        Self { attributes: None, copies_attributes, adds_archive, created, last_write, change, permission }
     }
 
     /// What the headers of a request say.
@@ -142,7 +146,14 @@ impl SentProperties {
                 Some(Permission::Key(key.to_owned()))
             }
         };
-        Ok(Self { attributes, copies_attributes, created, last_write, change, permission })
+        // A file is restored as it was only together with its permission.
+        let restores = headers.one_of(SEMANTICS, &[("New", false), ("Restore", true)])?.unwrap_or_default();
+        let adds_archive = match purpose {
+            Purpose::Create => !(restores && permission.is_some()),
+            Purpose::Copy => attributes_text.is_none(),
+            Purpose::Set | Purpose::Rename => false,
+        };
+        Ok(Self { attributes, copies_attributes, adds_archive, created, last_write, change, permission })
     }
 
     /// The properties of something new. `permission` is the key of what was sent.
@@ -156,8 +167,9 @@ impl SentProperties {
             Some(Time::At(moment)) => moment,
             Some(Time::Now | Time::OfSource) | None => now,
         };
+        let archive = if self.adds_archive && !is_directory { ARCHIVE } else { 0 };
         SmbProperties {
-            attributes: normal(self.attributes.unwrap_or_default(), is_directory),
+            attributes: normal(self.attributes.unwrap_or_default() | archive, is_directory),
             created: time(self.created),
             last_write: time(self.last_write),
             change: time(self.change),
@@ -296,6 +308,36 @@ mod tests {
     }
 
     #[test]
+    fn a_new_file_is_to_be_archived_unless_it_is_restored_with_its_permission() {
+        const RESTORE: (&str, &str) = (SEMANTICS, "Restore");
+        const PERMISSION: (&str, &str) = ("x-ms-file-permission", "O:SYG:SYD:(A;;FA;;;SY)");
+        const READ_ONLY: (&str, &str) = ("x-ms-file-attributes", "ReadOnly");
+        const NONE: (&str, &str) = ("x-ms-file-attributes", "None");
+        use Purpose::{Copy, Create};
+        for (purpose, sent, file) in [
+            (Create, &[][..], "Archive"),
+            (Create, &[NONE], "Archive"),
+            (Create, &[READ_ONLY], "ReadOnly | Archive"),
+            (Create, &[READ_ONLY, (SEMANTICS, "New")], "ReadOnly | Archive"),
+            (Create, &[READ_ONLY, RESTORE], "ReadOnly | Archive"),
+            (Create, &[READ_ONLY, RESTORE, PERMISSION], "ReadOnly"),
+            (Create, &[NONE, RESTORE, ("x-ms-file-permission-key", "1*2")], "None"),
+            (Create, &[NONE, RESTORE, ("x-ms-file-permission", "inherit")], "Archive"),
+            (Copy, &[], "Archive"),
+            (Copy, &[NONE], "None"),
+            (Copy, &[READ_ONLY], "ReadOnly"),
+        ] {
+            let sent = headers(sent);
+            let parsed = SentProperties::parse(&sent, NEW, purpose).unwrap();
+            assert_eq!(attributes_text(parsed.create(false, None, NOW).attributes), file, "{sent:?}");
+            let directory = attributes_text(parsed.create(true, None, NOW).attributes);
+            assert!(!directory.contains("Archive"), "{sent:?}");
+        }
+        let refused = SentProperties::parse(&headers(&[(SEMANTICS, "Old")]), NEW, Create).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::InvalidHeaderValue);
+    }
+
+    #[test]
     fn headers_are_required_between_two_versions() {
         let parse = |version| SentProperties::parse(&HeaderMap::new(), version, Purpose::Create);
         assert!(parse(NEW).is_ok() && parse(Version::new(2018, 11, 9)).is_ok());
@@ -307,7 +349,7 @@ mod tests {
     fn what_is_not_named_is_now_when_created_and_stays_when_set() {
         let sent = SentProperties::parse(&HeaderMap::new(), NEW, Purpose::Create).unwrap();
         let mut properties = sent.create(false, None, NOW);
-        assert_eq!((properties.attributes, properties.created, properties.last_write), (NORMAL, NOW, NOW));
+        assert_eq!((properties.attributes, properties.created, properties.last_write), (ARCHIVE, NOW, NOW));
         let later = Timestamp::from_unix_seconds(1_800_000_000);
         let set = headers(&[
             ("x-ms-file-attributes", "preserve"),

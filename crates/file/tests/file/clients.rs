@@ -163,3 +163,29 @@ async fn a_file_has_a_content_type_until_set_file_properties_leaves_it_out() {
         check(Some("application/octet-stream")).await;
     }
 }
+
+#[tokio::test]
+async fn a_new_file_is_marked_for_archiving_and_a_directory_is_not() {
+    let server = start().await;
+    let file = "x-ms-type: file\nx-ms-content-length: 0";
+    let permission = format!("x-ms-file-permission: {SDDL}");
+    let restore = "x-ms-file-property-semantics: Restore";
+    for (headers, attributes) in [
+        (String::new(), "Archive"),
+        ("x-ms-file-attributes: None".into(), "Archive"),
+        ("x-ms-file-property-semantics: New".into(), "Archive"),
+        ("x-ms-file-attributes: Hidden".into(), "Hidden | Archive"),
+        (format!("x-ms-file-attributes: None\n{restore}\n{permission}"), "None"),
+        (format!("x-ms-file-attributes: Hidden\n{restore}\n{permission}"), "Hidden"),
+        ("x-ms-file-attributes: ReadOnly".into(), "ReadOnly | Archive"),
+    ] {
+        let made = server.put("/docs/f", &format!("{file}\n{headers}"), "").await.expect(201);
+        assert_eq!(made.header("x-ms-file-attributes"), Some(attributes), "{headers}");
+        let found = server.call("HEAD", "/docs/f", "", "").await.expect(200);
+        assert_eq!(found.header("x-ms-file-attributes"), Some(attributes), "{headers}");
+    }
+    for (n, headers) in ["", "x-ms-file-attributes: None", restore].into_iter().enumerate() {
+        let made = server.put(&format!("/docs/d{n}?restype=directory"), headers, "").await.expect(201);
+        assert_eq!(made.header("x-ms-file-attributes"), Some("Directory"), "{headers}");
+    }
+}

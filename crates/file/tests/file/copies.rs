@@ -59,7 +59,7 @@ async fn a_copy_is_as_the_request_says_where_it_says_something() {
 
     copy("").await.expect(202);
     let target = server.get("/docs/target", "").await.expect(200);
-    assert_eq!(target.header("x-ms-file-attributes"), Some("None"));
+    assert_eq!(target.header("x-ms-file-attributes"), Some("Archive"));
     assert_ne!(target.header("x-ms-file-permission-key"), Some(permission));
 
     let as_source = "x-ms-file-attributes: source\nx-ms-file-creation-time: source\n\

@@ -59,7 +59,7 @@ async fn properties_that_smb_clients_see_are_set_and_kept() {
     let created = server.put("/docs/f", headers, "").await.expect(201);
     let found = server.call("HEAD", "/docs/f", "", "").await.expect(200);
     for (name, value) in [
-        ("x-ms-file-attributes", "ReadOnly | Hidden"),
+        ("x-ms-file-attributes", "ReadOnly | Hidden | Archive"),
         ("x-ms-file-creation-time", "2020-01-02T03:04:05.1234567Z"),
         ("x-ms-file-parent-id", "0"),
         ("content-type", "text/plain"),
@@ -115,7 +115,7 @@ async fn a_listing_has_prefix_pages_and_what_was_asked_for() {
     let target = "/docs?restype=directory&comp=list&include=Timestamps,Etag,Attributes,PermissionKey";
     for headers in ["", "x-ms-file-extended-info: true"] {
         let full = server.get(target, headers).await.expect(200);
-        for element in ["<CreationTime>", "<Etag>", "<Attributes>None</Attributes>", "<PermissionKey>"] {
+        for element in ["<CreationTime>", "<Etag>", "<Attributes>Archive</Attributes>", "<PermissionKey>"] {
             assert!(full.text().contains(element), "{element} {}", full.text());
         }
     }

@@ -130,8 +130,7 @@ impl Authenticator {
     async fn bearer(&self, head: &Head<'_>, token: &str) -> Result<Caller, Refusal> {
         let subject = self.subject(head, token).await?;
         const INTENT: &str = "x-ms-file-request-intent";
-        if head.operation.service() == ServiceKind::File
-            && !head.operation.is_user_delegation_key()
+        if head.operation.needs_file_request_intent()
             && head.headers.get(INTENT).is_none_or(|v| v != "backup")
         {
             return Err(Refusal::missing_header(INTENT));

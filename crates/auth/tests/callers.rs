@@ -235,6 +235,35 @@ fn files_want_to_know_that_a_token_means_to_pass_over_file_permissions() {
     assert_eq!(world.code(&bearer(Operation::GetFile).header("x-ms-file-request-intent", "backup")), None);
 }
 
+#[test]
+fn operations_on_the_file_service_and_on_shares_need_no_intent() {
+    use Operation::*;
+    let world = World::new().with_role(Role::Owner);
+    let free = [
+        PreflightFileRequest,
+        ListShares,
+        GetFileServiceProperties,
+        SetFileServiceProperties,
+        GetFileUserDelegationKey,
+        CreateShare,
+        GetShareProperties,
+        GetShareMetadata,
+        SetShareProperties,
+        SetShareMetadata,
+        GetShareAcl,
+        SetShareAcl,
+        GetShareStats,
+        SnapshotShare,
+        DeleteShare,
+        RestoreShare,
+        LeaseShare,
+    ];
+    for operation in ALL.iter().filter(|operation| operation.service() == ServiceKind::File) {
+        let expected = if free.contains(operation) { None } else { Some(ErrorCode::MissingRequiredHeader) };
+        assert_eq!(world.code(&bearer(*operation)), expected, "{operation:?}");
+    }
+}
+
 struct Directory(Vec<Account>);
 
 #[async_trait]

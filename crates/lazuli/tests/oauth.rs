@@ -57,7 +57,8 @@ struct Client {
 }
 
 impl Client {
-    fn new(server: &Server, data: &Path) -> Self {
+    /// For a service of the server.
+    fn new(server: &Server, service: &str, data: &Path) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(data.join("tls/self-signed.crt")).unwrap()).unwrap();
         let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -65,7 +66,7 @@ impl Client {
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
-        Self { address: server.address("blob").into(), tls: Arc::new(tls) }
+        Self { address: server.address(service).into(), tls: Arc::new(tls) }
     }
 
     fn call(&self, method: &str, target: &str, token: Option<&str>, body: &str) -> Reply {
@@ -111,7 +112,7 @@ fn a_subject_with_a_role_is_let_in_and_gets_a_user_delegation_key_that_lasts() {
     ];
     let server = Server::start_with(&data, &options, &[]);
     assert!(server.ready["blob"].starts_with("https://127.0.0.1:"), "{}", server.ready["blob"]);
-    let client = Client::new(&server, &data);
+    let client = Client::new(&server, "blob", &data);
     let path = data.to_str().unwrap();
     succeed(&["account", "set", DEVELOPMENT_ACCOUNT, "--role", "me=blob:reader", "--data", path]);
 
@@ -145,4 +146,36 @@ fn a_subject_with_a_role_is_let_in_and_gets_a_user_delegation_key_that_lasts() {
     let again = Client { address: server.address("blob").into(), tls: client.tls };
     let second = again.call("POST", target, Some(&issuer.token("me", storage)), &info);
     assert_eq!(second.text(), first.text());
+}
+
+/// The .NET client sends no `x-ms-file-request-intent` here.
+#[test]
+fn shares_are_listed_made_and_deleted_by_token_without_an_intent() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let issuer = TokenIssuer::new(dir.path());
+    let document = dir.path().join("issuer.json");
+    let options = ["--tls-self-signed", "--oidc-issuer", document.to_str().unwrap()];
+    let server = Server::start_with(&data, &options, &[]);
+    let client = Client::new(&server, "file", &data);
+    let path = data.to_str().unwrap();
+    succeed(&["account", "set", DEVELOPMENT_ACCOUNT, "--role", "me=file:owner", "--data", path]);
+    let token = issuer.token("me", "https://storage.azure.com");
+    let properties = "<StorageServiceProperties><ShareDeleteRetentionPolicy><Enabled>true</Enabled><Days>3</Days>\
+        </ShareDeleteRetentionPolicy></StorageServiceProperties>";
+    for (method, target, body, status, code) in [
+        ("PUT", "/docs?restype=share", "", 201, ""),
+        ("GET", "/?comp=list", "", 200, "<Name>docs</Name>"),
+        ("GET", "/?restype=service&comp=properties", "", 200, "<StorageServiceProperties>"),
+        ("PUT", "/?restype=service&comp=properties", properties, 202, ""),
+        ("GET", "/docs?restype=share", "", 200, ""),
+        ("PUT", "/docs/d?restype=directory", "", 400, "x-ms-file-request-intent"),
+        ("GET", "/docs?restype=directory&comp=list", "", 400, "x-ms-file-request-intent"),
+        ("DELETE", "/docs?restype=share", "", 202, ""),
+        ("DELETE", "/none?restype=share", "", 404, "ShareNotFound"),
+    ] {
+        let reply = client.call(method, target, Some(&token), body);
+        assert_eq!(reply.status, status, "{method} {target}: {}", reply.text());
+        assert!(reply.text().contains(code), "{method} {target}: {}", reply.text());
+    }
 }

@@ -211,6 +211,15 @@ impl Operation {
         )
     }
 
+    /// Whether a bearer token has to come with `x-ms-file-request-intent`, since it passes over the permissions of
+    /// files: for files, directories and their permissions, but not for the service and for shares.
+    pub fn needs_file_request_intent(self) -> bool {
+        let row = self.row();
+        let is_below_share = row.places.contains(&Place::Object);
+        row.service == ServiceKind::File
+            && (is_below_share || matches!(self, Self::CreatePermission | Self::GetPermission))
+    }
+
     /// The service that has it.
     pub fn service(self) -> ServiceKind {
         self.row().service

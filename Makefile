@@ -10,7 +10,7 @@ APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Cargo's target folder may lie elsewhere; the binary is where cargo says.
 BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
 
-.PHONY: help serve test test-core test-build test-rust test-clients test-java test-go test-smb lint deny bench bench-smb fuzz clean
+.PHONY: help serve test test-core test-build test-rust test-clients test-java test-go test-smb test-flips lint deny bench bench-smb fuzz clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ test-go: $(VENV)/installed binary ## Every operation by the Go clients, if Go 1.
 
 test-smb: $(VENV)/installed binary ## The tests of Samba's smbtorture that must not be lost
 	$(PYTHON) tests/smb/torture.py --lazuli $(BIN)/debug/lazuli --passing
+
+test-flips: ## Flip every bit of a small data directory, one at a time: half an hour
+	$(CARGO) test -p lazuli-torture --test flips -- --all
 
 # The debug binary with the features that `cargo test --workspace` gives it, so that one build serves all tests. One
 # test of the workspace is enough to get it; `cargo build` would choose other features and build it again.

@@ -3,6 +3,7 @@
 //! - [`LossyFs`] is a FUSE file system on a disk that forgets, tears, lies and fails on demand. A program
 //!   under test uses it through ordinary system calls; the tester holds the switches.
 //! - [`child`] runs a worker in a process of its own, collects what it acknowledged, and kills it.
+//! - [`flips`] flips single bits of a data directory and sees that each is reported or harmless.
 //! - [`Seed`] makes what was random repeatable, and prints it when a test fails.
 //!
 //! The idea of every test built on these: run a workload, let it acknowledge, cut the power or kill it at
@@ -14,6 +15,7 @@ mod content;
 mod disk;
 mod fault;
 pub mod files;
+pub mod flips;
 mod fuse;
 mod hosted;
 mod lossy;

@@ -9,14 +9,11 @@
 //! A restart replays the log over the tree. See [`crate::log`] for what survives a crash and how damage is told from
 //! it, and decision 0002 for why this tree and why a log of our own.
 
-mod attempts;
 mod committer;
-mod failures;
 mod flusher;
 mod graves;
 mod group;
 mod headers;
-mod health;
 mod lately;
 mod manifest;
 mod queue;
@@ -24,7 +21,6 @@ mod rows;
 mod runs;
 mod scheduling;
 mod snapshot;
-mod threads;
 mod visit;
 
 use std::ops::ControlFlow;
@@ -48,18 +44,13 @@ use crate::{
     RunVisitor, Scanned, SpaceHeader, SpaceId, SpacePage, Store, Visited, Visitor, Which, keys,
 };
 use committer::Committer;
-use failures::TaskError;
-use flusher::{Directories, Flusher};
+use flusher::Flusher;
 use headers::HeaderCache;
 use manifest::Manifest;
 use queue::{Queue, Work};
 use rows::RangeDigest;
 use runs::Runs;
 use snapshot::{Snapshot, Snapshots};
-use threads::{CloseOnDrop, spawn, spawn_watched};
-
-pub use failures::{Backoff, FailureListener, log_failure};
-pub use health::{Cause, ClockJump, DamagedTable, Health, RowPlace, Task, TaskFailure};
 
 /// Rows of one partition that a scan for first rows steps over before it seeks.
 const STEPS_BEFORE_SEEK: usize = 8;
@@ -102,8 +93,6 @@ pub struct Options {
     pub memtable_bytes: u64,
     /// The size of a log segment, unless one group needs more.
     pub log_segment_bytes: usize,
-    /// How long failed background work waits for its next attempt.
-    pub backoff: Backoff,
 }
 
 impl Options {
@@ -113,7 +102,6 @@ impl Options {
         run_bytes: 1 << 20,
         memtable_bytes: 256 << 10,
         log_segment_bytes: 1 << 20,
-        backoff: Backoff::USUAL,
     };
 }
 
@@ -130,7 +118,6 @@ impl Default for Options {
             run_bytes: (memory / 64).clamp(16 << 20, 256 << 20) as usize,
             memtable_bytes: 32 << 20,
             log_segment_bytes: 64 << 20,
-            backoff: Backoff::USUAL,
         }
     }
 }
@@ -154,15 +141,12 @@ pub(crate) struct Shared {
     queue: Queue,
     flusher: Flusher,
     stopped: AtomicBool,
-    /// Why it has stopped.
-    stop_reason: Mutex<Option<String>>,
 }
 
 impl Shared {
-    /// The disk has failed, or a thread has died: what holds is no longer known, so nothing more is acknowledged.
+    /// The disk has failed: what it holds is no longer known, so nothing more is acknowledged.
     fn stop(&self, what: &str, error: &std::io::Error) {
         tracing::error!(%error, "{what}; the store stops acknowledging writes");
-        self.stop_reason.lock().get_or_insert_with(|| format!("{what}: {error}"));
         self.stopped.store(true, Ordering::SeqCst);
         self.clock.stop();
     }
@@ -188,6 +172,7 @@ impl Embedded {
         let manifest = Manifest::read(&tree_dir, &log_dir)?;
         let tree = open_tree(&tree_dir, manifest.as_ref(), &seqno, options.cache_bytes)?;
         let flushed = tree.get_highest_persisted_seqno();
+        read_first_rows(&tree, manifest.as_ref())?;
         let (log, old) =
             Log::open(&log_dir, options.log_segment_bytes, |payload| replay(&tree, payload, flushed))?;
         seqno.fetch_max(tree.get_highest_seqno().map_or(1, |highest| highest + 1));
@@ -205,14 +190,8 @@ impl Embedded {
             runs: Runs::new(options.run_bytes),
             clock: EngineClock::new(clock, ceiling),
             queue: Queue::new(),
-            flusher: Flusher::new(
-                Directories { log: log_dir, tree: tree_dir },
-                old,
-                log.segment(),
-                options.backoff,
-            ),
+            flusher: Flusher::new(log_dir, old, log.segment()),
             stopped: AtomicBool::new(false),
-            stop_reason: Mutex::default(),
             tree,
             seqno,
         });
@@ -228,8 +207,14 @@ impl Embedded {
                 }
             })?)),
             threads: Mutex::new(vec![
-                spawn_watched("lazuli-flush", &shared, |shared| shared.flusher.run_flush(shared))?,
-                spawn_watched("lazuli-compact", &shared, |shared| shared.flusher.run_compaction(shared))?,
+                spawn("lazuli-flush", {
+                    let shared = shared.clone();
+                    move || shared.flusher.run_flush(&shared)
+                })?,
+                spawn("lazuli-compact", {
+                    let shared = shared.clone();
+                    move || shared.flusher.run_compaction(&shared)
+                })?,
             ]),
             shared,
         };
@@ -240,26 +225,6 @@ impl Embedded {
     /// Whether the store acknowledges writes. Once it has stopped, only a restart helps.
     pub fn is_healthy(&self) -> bool {
         !self.shared.is_stopped()
-    }
-
-    /// What is wrong, if anything is.
-    pub fn health(&self) -> Health {
-        Health {
-            stopped: self.shared.stop_reason.lock().clone(),
-            failing: self.shared.flusher.failures.failing(),
-            clock: None,
-            full: self.shared.flusher.failures.is_full(),
-        }
-    }
-
-    /// Failed attempts of a background task since the store was opened.
-    pub fn failed_attempts(&self, task: Task) -> u64 {
-        self.shared.flusher.failures.total(task)
-    }
-
-    /// Hands failures that are due for the log to `listener`, which logs them in place of the store.
-    pub fn on_failure(&self, listener: FailureListener) {
-        self.shared.flusher.failures.listen(listener);
     }
 
     /// Returns when all that was submitted before is decided, also what nobody waits for any more.
@@ -280,10 +245,8 @@ impl Embedded {
 
     /// Rewrites all tables into one sorted level, dropping what was removed.
     pub fn compact(&self) -> Result<(), ReadError> {
-        self.shared.flusher.compact_all(&self.shared, 64 << 20).map_err(|error| match error {
-            TaskError::Tree(error) => rows::read_error(error),
-            error => ReadError::Io(error.to_string()),
-        })
+        let tree = &self.shared.tree;
+        tree.major_compact(64 << 20, self.shared.snapshots.oldest()).map_err(rows::read_error)
     }
 
     /// Bytes of its tables on disk.
@@ -405,6 +368,18 @@ impl Embedded {
             bytes += size;
         }
         Ok(visited)
+    }
+}
+
+/// Closes the queue for good when the committer's thread ends, and lets go of what waits in it.
+struct CloseOnDrop(Arc<Shared>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop("the committer died", &std::io::Error::other("panic"));
+        }
+        self.0.queue.abandon();
     }
 }
 
@@ -648,6 +623,18 @@ fn replay(tree: &AnyTree, payload: &[u8], flushed: Option<u64>) {
     }
 }
 
+/// Reads the rows that every start needs, as the tables have them. Damage to their blocks is found so before anything is
+/// written, and the store is refused as it is.
+fn read_first_rows(tree: &AnyTree, manifest: Option<&Manifest>) -> Result<(), OpenError> {
+    let seqno = tree.get_highest_persisted_seqno().map_or(1, |highest| highest + 1);
+    let read = rows::get(tree, keys::CLOCK, seqno).and_then(|_| rows::header(tree, SpaceId::ROOT, seqno));
+    match (read, manifest) {
+        (Ok(_), _) => Ok(()),
+        (Err(error), Some(manifest)) => Err(manifest.explain(error.to_string())),
+        (Err(error), None) => Err(error.into()),
+    }
+}
+
 fn read_ceiling(tree: &AnyTree, seqno: u64) -> Result<Timestamp, OpenError> {
     let stored = rows::get(tree, keys::CLOCK, seqno)?;
     let ticks = stored.and_then(|s| s.value.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)));
@@ -661,4 +648,8 @@ fn subdirectory(dir: &Path, name: &str) -> std::io::Result<PathBuf> {
     }
     log::sync_dir(dir)?;
     Ok(path)
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(run)
 }

@@ -1,0 +1,152 @@
+//! Which bits of a data directory are in use, and for what.
+//!
+//! Logs and segments are set aside in advance. A block of theirs is in use up to its last byte that is not zero; of the
+//! zeros behind it one bit is flipped. Of all other files every bit is in use.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Buf;
+
+/// The unit of zeros of which one bit is flipped.
+const BLOCK: usize = 4096;
+/// Everything in a log is aligned to this.
+const ALIGN: usize = 8;
+
+/// What a bit is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// The file that names the format.
+    Format,
+    /// The lock.
+    Lock,
+    /// The pointer to the tree's manifest.
+    Current,
+    /// The tree's manifest.
+    Manifest,
+    /// Rows in a table.
+    TableData,
+    /// The index of a table.
+    TableIndex,
+    /// The filter of a table.
+    TableFilter,
+    /// The metadata of a table.
+    TableMetadata,
+    /// The list of a table's sections, and the trailer.
+    TableTrailer,
+    /// A log segment.
+    Log,
+    /// The header of a segment of extents.
+    SegmentHeader,
+    /// Extents.
+    Extent,
+    /// Zeros set aside.
+    Zeros,
+}
+
+/// One bit of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bit {
+    /// The file, within the directory.
+    pub file: PathBuf,
+    /// The byte.
+    pub byte: usize,
+    /// The bit of the byte.
+    pub bit: u8,
+    /// What it is used for.
+    pub kind: Kind,
+}
+
+/// A file and its bytes.
+pub type Files = Vec<(PathBuf, Vec<u8>)>;
+
+/// Reads all files of a directory, in order of their names.
+pub fn files(dir: &Path) -> Files {
+    let (mut found, mut folders) = (vec![], vec![dir.to_path_buf()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("listed") {
+            let path = entry.expect("listed").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let bytes = std::fs::read(&path).expect("read");
+                found.push((path.strip_prefix(dir).expect("within it").to_path_buf(), bytes));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Returns the bits to flip.
+pub fn bits(files: &Files) -> Vec<Bit> {
+    let mut bits = vec![];
+    for (file, bytes) in files {
+        for (byte, kind) in used(file, bytes) {
+            // Of zeros any bit is as good as another.
+            let flipped =
+                if kind == Kind::Zeros { (byte / BLOCK % 8) as u8..=(byte / BLOCK % 8) as u8 } else { 0..=7 };
+            bits.extend(flipped.map(|bit| Bit { file: file.clone(), byte, bit, kind }));
+        }
+    }
+    bits
+}
+
+/// Returns every byte in use, and one byte of each block of zeros.
+fn used(file: &Path, bytes: &[u8]) -> Vec<(usize, Kind)> {
+    let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
+    let folder = file.parent().and_then(|folder| folder.to_str()).expect("a folder");
+    let all = |kind| (0..bytes.len()).map(|byte| (byte, kind)).collect();
+    match (folder, name) {
+        ("", "FORMAT") => all(Kind::Format),
+        ("", "LOCK") => all(Kind::Lock),
+        ("store/tree", "current") => all(Kind::Current),
+        ("store/tree", name) if name.starts_with('v') => all(Kind::Manifest),
+        ("store/tree/tables", _) => {
+            let sections = sections(bytes);
+            let kind = |byte| sections.iter().rev().find(|(start, _)| *start <= byte).map(|(_, kind)| *kind);
+            (0..bytes.len()).map(|byte| (byte, kind(byte).expect("the first starts at 0"))).collect()
+        }
+        ("store/log", _) => in_blocks(bytes, |_| Kind::Log),
+        ("segments", _) => {
+            in_blocks(bytes, |block| if block == 0 { Kind::SegmentHeader } else { Kind::Extent })
+        }
+        _ => panic!("{} is of no known kind", file.display()),
+    }
+}
+
+fn in_blocks(bytes: &[u8], kind: impl Fn(usize) -> Kind) -> Vec<(usize, Kind)> {
+    let mut used = vec![];
+    for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
+        let end =
+            bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| (last + 1).next_multiple_of(ALIGN));
+        let end = end.min(bytes.len());
+        used.extend((0..end).map(|byte| (block * BLOCK + byte, kind(block))));
+        if end < bytes.len() {
+            used.push((block * BLOCK + (end + bytes.len()) / 2, Kind::Zeros));
+        }
+    }
+    used
+}
+
+/// Where the sections of a table start.
+fn sections(table: &[u8]) -> Vec<(usize, Kind)> {
+    let contents = table.windows(4).rposition(|window| window == b"TOC!").expect("a list of sections");
+    let mut list = &table[contents + 4..];
+    let mut sections = vec![(contents, Kind::TableTrailer)];
+    for _ in 0..list.get_u32_le() {
+        let (start, _) = (list.get_u64_le() as usize, list.get_u64_le());
+        let length = list.get_u16_le().into();
+        let kind = match &list[..length] {
+            b"data" | b"" => Kind::TableData,
+            b"tli" | b"index" => Kind::TableIndex,
+            b"filter" | b"filter_tli" => Kind::TableFilter,
+            b"meta" | b"table_version" => Kind::TableMetadata,
+            other => panic!("an unknown section {:?}", String::from_utf8_lossy(other)),
+        };
+        sections.push((start, kind));
+        list.advance(length);
+    }
+    sections.sort_unstable();
+    assert_eq!(sections[0].0, 0, "the first section starts at 0");
+    sections
+}

@@ -1,0 +1,110 @@
+//! A data directory with all kinds of files, as a crash leaves it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lazuli_concurrency::SystemClock;
+use lazuli_extents::{Content, Extents, LocalExtents};
+use lazuli_store::{Commit, Directory, Embedded, Mutation, Options, Partition, SpaceHeader, SpaceId, Store};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Rows whose keys start so refer to content.
+pub const CONTENT: &[u8] = b"content/";
+/// Where the rows are.
+pub const STORE: &str = "store";
+/// The epoch of the template's space.
+const EPOCH: u64 = 1;
+/// The last frame of the log is noted as durable after this long without a commit, by far.
+const UNTIL_NOTED: Duration = Duration::from_millis(500);
+
+/// Memory and disk for a store of a few rows.
+pub const OPTIONS: Options = Options {
+    cache_bytes: 1 << 20,
+    run_bytes: 64 << 10,
+    memtable_bytes: 256 << 10,
+    log_segment_bytes: 32 << 10,
+};
+/// Segments that grow in small steps.
+pub const EXTENTS: lazuli_extents::Options =
+    lazuli_extents::Options { segment_bytes: 16 << 20, grow_bytes: 32 << 10 };
+
+/// Makes the template in `dir`, an empty directory, with a scratch directory beside it.
+pub async fn make(dir: &Path, scratch: &Path) {
+    let mut random = StdRng::seed_from_u64(20);
+    let space = first_tables(scratch, &mut random).await;
+    // A crash: what is open is copied as it is, so the log holds rows that no table has.
+    let (store, extents) = open(scratch);
+    commit(&store, space, "logged", random_rows(&mut random, 10)).await;
+    commit(&store, space, "logged", contents(&extents, &mut random).await).await;
+    let delete = vec![Mutation::Delete("row 01".into())];
+    commit(&store, space, "level 6", delete).await;
+    std::thread::sleep(UNTIL_NOTED);
+    copy(scratch, dir, |_| true);
+    drop((store, extents));
+    std::fs::remove_dir_all(scratch).expect("removed");
+}
+
+/// A table in the last level, and one in the first.
+async fn first_tables(dir: &Path, random: &mut StdRng) -> SpaceId {
+    drop(Directory::open(dir).expect("a data directory"));
+    std::fs::create_dir(dir.join(STORE)).expect("made");
+    let (store, _) = open(dir);
+    let space = store.new_space().await.expect("a space");
+    store.set_space(space, None, SpaceHeader { epoch: EPOCH, open: true }).await.expect("opened");
+    commit(&store, space, "level 6", random_rows(random, 24)).await;
+    drop(store);
+    let (store, _) = open(dir);
+    store.compact().expect("compacted");
+    drop(store);
+    let (store, extents) = open(dir);
+    commit(&store, space, "level 0", random_rows(random, 12)).await;
+    commit(&store, space, "level 0", contents(&extents, random).await).await;
+    drop((store, extents));
+    space
+}
+
+fn open(dir: &Path) -> (Embedded, LocalExtents) {
+    let store = Embedded::open(&dir.join(STORE), Arc::new(SystemClock), OPTIONS).expect("it opens");
+    (store, LocalExtents::open(dir, EXTENTS).expect("it opens"))
+}
+
+fn random_rows(random: &mut StdRng, rows: usize) -> Vec<Mutation> {
+    let row = |i| Mutation::Put(format!("row {i:02}").into(), random.random::<[u8; 24]>().to_vec().into());
+    (0..rows).map(row).collect()
+}
+
+async fn contents(extents: &LocalExtents, random: &mut StdRng) -> Vec<Mutation> {
+    let writer = extents.writer();
+    let mut rows = vec![];
+    for bytes in [200, 700] {
+        let payload = Bytes::from((0..bytes).map(|_| random.random()).collect::<Vec<u8>>());
+        let extent = extents.append(&writer, vec![payload]).await.expect("appended");
+        let mut value = vec![];
+        Content::extent(extent).encode(&mut value);
+        rows.push(Mutation::Put([CONTENT, bytes.to_string().as_bytes()].concat().into(), value.into()));
+    }
+    extents.sync().await.expect("synced");
+    rows
+}
+
+async fn commit(store: &Embedded, space: SpaceId, partition: &'static str, mutations: Vec<Mutation>) {
+    let (stamp, conditions) = (store.stamp(), vec![]);
+    let commit = Commit { stamp, epoch: EPOCH, conditions, mutations, valid_until: None, bulk: false };
+    store.commit(&Partition::new(space, partition), commit).await.expect("committed");
+}
+
+/// Copies the files of a directory for which `wanted` says so, and all of its folders.
+pub fn copy(from: &Path, to: &Path, wanted: fn(&Path) -> bool) {
+    std::fs::create_dir_all(to).expect("made");
+    for entry in std::fs::read_dir(from).expect("listed") {
+        let (path, to) = entry.map(|entry| (entry.path(), to.join(entry.file_name()))).expect("listed");
+        if path.is_dir() {
+            copy(&path, &to, wanted);
+        } else if wanted(&path) {
+            std::fs::write(to, std::fs::read(&path).expect("read")).expect("written");
+        }
+    }
+}

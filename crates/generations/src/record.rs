@@ -1,5 +1,8 @@
 //! How the value of a row is framed: a byte that names its format, then the fields in order (postcard), so a new field is
 //! a new format.
+//!
+//! A record whose fields change becomes a [`Versioned`] one: it is written in its new format and read in the one before,
+//! too. Decision 0021 has the rules.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -10,14 +13,22 @@ use lazuli_protocol::{ErrorCode, Refusal};
 use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde::{Deserialize, Serialize};
 
-/// The format of the values that this program writes.
+/// The format of the values of records that have never changed.
 pub const FORMAT: u8 = 1;
+
+/// A record whose fields have changed.
+pub trait Versioned: Serialize + DeserializeOwned {
+    /// The format that is written: 2 or more.
+    const FORMAT: u8;
+    /// The record as it is in the format before, which is still read.
+    type Previous: DeserializeOwned + Into<Self>;
+}
 
 /// A row that is not what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     /// It was written by a program that knows more.
-    #[error("it has format {0}; this program reads format {FORMAT}")]
+    #[error("it has format {0}, which this program does not read")]
     Format(u8),
     /// Its bytes make no sense.
     #[error("it cannot be decoded")]
@@ -33,13 +44,24 @@ impl From<Damage> for Refusal {
 
 /// The value of a row that holds this.
 pub fn encode(record: &impl Serialize) -> Result<Bytes, Refusal> {
+    encode_as(FORMAT, record)
+}
+
+/// The same for a record whose fields have changed.
+pub fn encode_versioned<R: Versioned>(record: &R) -> Result<Bytes, Refusal> {
+    encode_as(R::FORMAT, record)
+}
+
+fn encode_as(format: u8, record: &impl Serialize) -> Result<Bytes, Refusal> {
     let mut value = BytesMut::with_capacity(256).writer();
-    value.get_mut().put_u8(FORMAT);
-    postcard::to_io(record, &mut value).map_err(|error| {
-        tracing::error!(%error, "a record cannot be encoded");
-        Refusal::new(ErrorCode::InternalError)
-    })?;
+    value.get_mut().put_u8(format);
+    postcard::to_io(record, &mut value).map_err(unencodable)?;
     Ok(value.into_inner().freeze())
+}
+
+fn unencodable(error: postcard::Error) -> Refusal {
+    tracing::error!(%error, "a record cannot be encoded");
+    Refusal::new(ErrorCode::InternalError)
 }
 
 /// What a row holds, all of its value.
@@ -47,29 +69,52 @@ pub fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, Damage> {
     decode_seed(PhantomData, value)
 }
 
+/// The same for a record whose fields have changed, in its format or the one before.
+pub fn decode_versioned<R: Versioned>(value: &[u8]) -> Result<R, Damage> {
+    let (format, fields) = value.split_first().ok_or(Damage::Undecodable)?;
+    decode_format(*format, fields)
+}
+
+fn decode_format<R: Versioned>(format: u8, fields: &[u8]) -> Result<R, Damage> {
+    if format == R::FORMAT {
+        decode_fields(PhantomData, fields)
+    } else if R::FORMAT.checked_sub(1) == Some(format) {
+        decode_fields(PhantomData::<R::Previous>, fields).map(Into::into)
+    } else {
+        Err(Damage::Format(format))
+    }
+}
+
 /// The same for somebody who takes out of it what it needs, and makes no record of the rest.
 pub fn decode_seed<'a, S: DeserializeSeed<'a>>(seed: S, value: &'a [u8]) -> Result<S::Value, Damage> {
     match value {
-        [FORMAT, fields @ ..] => {
-            let mut fields = postcard::Deserializer::from_bytes(fields);
-            let record = seed.deserialize(&mut fields).map_err(|_| Damage::Undecodable)?;
-            if matches!(fields.finalize(), Ok([])) { Ok(record) } else { Err(Damage::Undecodable) }
-        }
+        [FORMAT, fields @ ..] => decode_fields(seed, fields),
         [format, ..] => Err(Damage::Format(*format)),
         [] => Err(Damage::Undecodable),
     }
 }
 
+fn decode_fields<'a, S: DeserializeSeed<'a>>(seed: S, fields: &'a [u8]) -> Result<S::Value, Damage> {
+    let mut fields = postcard::Deserializer::from_bytes(fields);
+    let record = seed.deserialize(&mut fields).map_err(|_| Damage::Undecodable)?;
+    if matches!(fields.finalize(), Ok([])) { Ok(record) } else { Err(Damage::Undecodable) }
+}
+
 /// The value of a row that holds this and then content, which is not copied when the row is read.
 pub fn encode_with(head: &impl Serialize, contents: &[&Content]) -> Result<Bytes, Refusal> {
+    encode_parts(FORMAT, head, contents)
+}
+
+/// The same for a record whose fields have changed.
+pub fn encode_versioned_with<R: Versioned>(head: &R, contents: &[&Content]) -> Result<Bytes, Refusal> {
+    encode_parts(R::FORMAT, head, contents)
+}
+
+fn encode_parts(format: u8, head: &impl Serialize, contents: &[&Content]) -> Result<Bytes, Refusal> {
     let mut value = Vec::with_capacity(512);
-    value.put_u8(FORMAT);
+    value.put_u8(format);
     put_part(&mut value, |value| {
-        let head = postcard::to_extend(head, std::mem::take(value)).map_err(|error| {
-            tracing::error!(%error, "a record cannot be encoded");
-            Refusal::new(ErrorCode::InternalError)
-        })?;
-        *value = head;
+        *value = postcard::to_extend(head, std::mem::take(value)).map_err(unencodable)?;
         Ok(())
     })?;
     for content in contents {
@@ -96,14 +141,31 @@ fn put_part(
 
 /// What such a row holds, and so many contents.
 pub fn decode_with<T: DeserializeOwned, const N: usize>(value: &Bytes) -> Result<(T, [Content; N]), Damage> {
-    match value.first() {
-        Some(&FORMAT) => {}
-        Some(format) => return Err(Damage::Format(*format)),
-        None => return Err(Damage::Undecodable),
-    }
+    decode_parts(value, |format, head| match format {
+        FORMAT => decode_fields(PhantomData, head),
+        format => Err(Damage::Format(format)),
+    })
+}
+
+/// The same for a record whose fields have changed, in its format or the one before.
+pub fn decode_versioned_with<R: Versioned, const N: usize>(
+    value: &Bytes,
+) -> Result<(R, [Content; N]), Damage> {
+    decode_parts(value, decode_format)
+}
+
+fn decode_parts<T, const N: usize>(
+    value: &Bytes,
+    decode_head: impl FnOnce(u8, &[u8]) -> Result<T, Damage>,
+) -> Result<(T, [Content; N]), Damage> {
+    let format = *value.first().ok_or(Damage::Undecodable)?;
     let mut at = 1;
-    let head = &value[take_part(value, &mut at)?];
-    let head = postcard::from_bytes(head).map_err(|_| Damage::Undecodable)?;
+    // A format that is not known may look different from here on.
+    let head = take_part(value, &mut at).map(|head| &value[head]);
+    let head = decode_head(format, head.unwrap_or_default())?;
+    if at == 1 {
+        return Err(Damage::Undecodable);
+    }
     let mut contents = [const { None }; N];
     for content in &mut contents {
         let part = value.slice(take_part(value, &mut at)?);
@@ -255,6 +317,75 @@ mod tests {
         assert_eq!(decode::<(String, u64)>(&[&value[..], b"x"].concat()), Err(Damage::Undecodable));
         let newer = [&[FORMAT + 1], &value[1..]].concat();
         assert_eq!(decode::<(String, u64)>(&newer), Err(Damage::Format(FORMAT + 1)));
+        Ok(())
+    }
+
+    /// A queue as version 0.1.0 wrote it: a row of the data directory in `crates/lazuli/tests/fixtures`.
+    const QUEUE: &[u8] = b"\x01\xa6\xa1\x9b\x8e\xaa\xa5\xd1\xef\x08\x02\x05color\x04blue\x04size\x0242\x00";
+
+    /// The fields that it has.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Queue {
+        space: u64,
+        metadata: Vec<(String, String)>,
+        policies: Vec<()>,
+    }
+
+    /// A later record with one field more.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct LimitedQueue {
+        queue: Queue,
+        limit: Option<u64>,
+    }
+
+    impl From<Queue> for LimitedQueue {
+        fn from(queue: Queue) -> Self {
+            Self { queue, limit: None }
+        }
+    }
+
+    impl Versioned for LimitedQueue {
+        const FORMAT: u8 = 2;
+        type Previous = Queue;
+    }
+
+    #[test]
+    fn a_record_of_the_format_before_is_read_and_one_that_is_neither_is_not() -> Result<(), Refusal> {
+        let old: LimitedQueue = decode_versioned(QUEUE)?;
+        assert_eq!(old.limit, None);
+        assert_eq!(
+            old.queue.metadata,
+            [("color".to_owned(), "blue".to_owned()), ("size".into(), "42".into())]
+        );
+        let new = LimitedQueue { limit: Some(7), ..old };
+        let value = encode_versioned(&new)?;
+        assert_eq!(value[0], 2);
+        assert_eq!(decode_versioned(&value), Ok(new));
+        assert_eq!(
+            decode::<Queue>(&value),
+            Err(Damage::Format(2)),
+            "an older program says that it does not know it"
+        );
+        for format in [0, 3, 255] {
+            let other = [&[format], &value[1..]].concat();
+            assert_eq!(decode_versioned::<LimitedQueue>(&other), Err(Damage::Format(format)));
+        }
+        // What is a format 1 by its first byte has no field more.
+        let mixed = [&[1], &value[1..]].concat();
+        assert_eq!(decode_versioned::<LimitedQueue>(&mixed), Err(Damage::Undecodable));
+        Ok(())
+    }
+
+    #[test]
+    fn a_record_with_content_is_read_in_the_format_before() -> Result<(), Refusal> {
+        let content = Content::inline(Bytes::from_static(b"bytes"));
+        let queue: Queue = decode(QUEUE)?;
+        let old = encode_with(&queue, &[&content])?;
+        let (head, [read]) = decode_versioned_with::<LimitedQueue, 1>(&old)?;
+        assert_eq!((&head.queue, head.limit, &read), (&queue, None, &content));
+        let new = encode_versioned_with(&head, &[&content])?;
+        assert_eq!(decode_versioned_with::<LimitedQueue, 1>(&new), Ok((head, [content])));
+        assert_eq!(decode_with::<Queue, 1>(&new), Err(Damage::Format(2)));
         Ok(())
     }
 }

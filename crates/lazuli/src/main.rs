@@ -12,7 +12,6 @@ mod compact;
 mod config;
 mod control;
 mod data;
-mod health;
 mod logging;
 mod oidc;
 mod provision;

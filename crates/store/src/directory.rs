@@ -2,14 +2,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
 use crate::log::sync_dir;
 
-/// The format of data directories that this program writes.
+/// The format of data directories that this program writes. Decision 0021 says when to raise it.
 const FORMAT: u32 = 1;
+/// The oldest format that this program reads.
+const OLDEST: u32 = 1;
 const FORMAT_FILE: &str = "FORMAT";
 const LOCK_FILE: &str = "LOCK";
 
@@ -68,7 +71,7 @@ impl Directory {
             }
         }
         let lock = Lock::take(path)?;
-        if let Err(error) = claim(path) {
+        if let Err(error) = claim(path, OLDEST..=FORMAT) {
             lock.give_back();
             return Err(error);
         }
@@ -99,7 +102,7 @@ impl Directory {
             Err(error) => return Err(io(error)),
         };
         lock_file(&lock, path, FlockOperation::NonBlockingLockShared)?;
-        check_format(path, &text)?;
+        check_format(path, &text, &(OLDEST..=FORMAT))?;
         Ok(Self { path: path.into(), _lock: lock })
     }
 
@@ -180,29 +183,38 @@ fn no_format(path: &Path) -> DirectoryError {
     DirectoryError::Foreign { path: path.into(), why: format!("no {FORMAT_FILE} file in it") }
 }
 
-/// Makes sure that a locked directory has the format of this program, or is empty and gets it.
-fn claim(path: &Path) -> Result<(), DirectoryError> {
+/// Makes sure that a locked directory has the newest of these formats: a directory with an older one of them is given it
+/// now, before anything is written that an older program does not know; an empty directory becomes a new one.
+fn claim(path: &Path, formats: RangeInclusive<u32>) -> Result<(), DirectoryError> {
     let io = |error| DirectoryError::Io { path: path.into(), error };
     match std::fs::read_to_string(path.join(FORMAT_FILE)) {
-        Ok(text) => check_format(path, &text),
+        Ok(text) => {
+            let found = check_format(path, &text, &formats)?;
+            if found < *formats.end() { write_format(path, *formats.end()).map_err(io) } else { Ok(()) }
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             refuse_foreign(path)?;
-            write_format(path).map_err(io)
+            write_format(path, *formats.end()).map_err(io)
         }
         Err(error) => Err(io(error)),
     }
 }
 
-fn check_format(path: &Path, text: &str) -> Result<(), DirectoryError> {
-    let found = text.strip_prefix("lazuli ").and_then(|v| v.trim().parse::<u32>().ok());
-    match found {
-        Some(FORMAT) => Ok(()),
-        Some(found) if found > FORMAT => Err(DirectoryError::Newer { path: path.into(), found }),
+/// Returns the format that a file of formats names. It holds exactly what was written there, or it is damaged.
+fn check_format(path: &Path, text: &str, formats: &RangeInclusive<u32>) -> Result<u32, DirectoryError> {
+    let number = text.strip_prefix("lazuli ").and_then(|rest| rest.strip_suffix('\n')?.parse::<u32>().ok());
+    match number.filter(|number| text == format_text(*number)) {
+        Some(found) if formats.contains(&found) => Ok(found),
+        Some(found) if found > *formats.end() => Err(DirectoryError::Newer { path: path.into(), found }),
         _ => Err(DirectoryError::Foreign {
             path: path.into(),
-            why: format!("{FORMAT_FILE} says {:?}", text.trim()),
+            why: format!("{FORMAT_FILE} says {:?}, so it is another program's or damaged", text.trim()),
         }),
     }
+}
+
+fn format_text(format: u32) -> String {
+    format!("lazuli {format}\n")
 }
 
 fn refuse_foreign(path: &Path) -> Result<(), DirectoryError> {
@@ -221,10 +233,10 @@ const TEMPORARY: &str = "FORMAT.new";
 /// What an empty directory may hold: the leavings of a start that was cut short, and what a new file system comes with.
 const EMPTY: [&str; 3] = [LOCK_FILE, TEMPORARY, "lost+found"];
 
-fn write_format(path: &Path) -> io::Result<()> {
+fn write_format(path: &Path, format: u32) -> io::Result<()> {
     let temporary = path.join(TEMPORARY);
     let mut file = File::create(&temporary)?;
-    writeln!(file, "lazuli {FORMAT}")?;
+    file.write_all(format_text(format).as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&temporary, path.join(FORMAT_FILE))?;
     sync_dir(path)
@@ -262,6 +274,66 @@ mod tests {
             Directory::open_existing(&dir.path().join("none")),
             Err(DirectoryError::Foreign { .. })
         ));
+    }
+
+    #[test]
+    fn a_directory_of_an_older_format_is_read_and_raised_only_by_a_writer() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Directory::open(dir.path()).unwrap());
+        let said = || std::fs::read_to_string(dir.path().join(FORMAT_FILE)).unwrap();
+        // A program of the next format.
+        let next = || OLDEST..=FORMAT + 1;
+        assert_eq!(check_format(dir.path(), &said(), &next()).unwrap(), FORMAT);
+        assert_eq!(said(), format_text(FORMAT), "to look at it does not raise it");
+        claim(dir.path(), next()).unwrap();
+        assert_eq!(said(), format_text(FORMAT + 1));
+        for opened in [Directory::open(dir.path()), Directory::open_read_only(dir.path())] {
+            let found = FORMAT + 1;
+            assert!(
+                matches!(opened, Err(DirectoryError::Newer { found: f, .. }) if f == found),
+                "{opened:?}"
+            );
+        }
+        // A program that no longer reads it.
+        assert!(matches!(claim(dir.path(), FORMAT + 2..=FORMAT + 3), Err(DirectoryError::Foreign { .. })));
+        assert_eq!(said(), format_text(FORMAT + 1));
+    }
+
+    #[test]
+    fn a_format_file_that_is_not_exactly_what_was_written_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Directory::open(dir.path()).unwrap());
+        for text in [
+            "lazuli 1",
+            "lazuli 1\u{b}",
+            "lazuli 01\n",
+            "lazuli +1\n",
+            "lazuli 1 \n",
+            "lazuli 1\n\n",
+            "Lazuli 1\n",
+            "",
+        ] {
+            std::fs::write(dir.path().join(FORMAT_FILE), text).unwrap();
+            assert!(matches!(Directory::open(dir.path()), Err(DirectoryError::Foreign { .. })), "{text:?}");
+            assert!(
+                matches!(Directory::open_read_only(dir.path()), Err(DirectoryError::Foreign { .. })),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn readers_share_a_directory_and_keep_its_owner_out() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(Directory::open_read_only(dir.path()), Err(DirectoryError::Foreign { .. })));
+        let owner = Directory::open(dir.path()).unwrap();
+        assert!(matches!(Directory::open_read_only(dir.path()), Err(DirectoryError::InUse { .. })));
+        drop(owner);
+        let readers =
+            [Directory::open_read_only(dir.path()).unwrap(), Directory::open_read_only(dir.path()).unwrap()];
+        assert!(matches!(Directory::open(dir.path()), Err(DirectoryError::InUse { .. })));
+        drop(readers);
+        Directory::open(dir.path()).unwrap();
     }
 
     #[test]

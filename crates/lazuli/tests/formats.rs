@@ -1,0 +1,102 @@
+//! Every version reads what an earlier one wrote: data directories of earlier versions, with objects of all services, and
+//! what a client read of them then. `fixtures/make.py` made them with the binary of their time.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lazuli_account::DEVELOPMENT_KEY;
+use lazuli_protocol::ServiceKind;
+use serde_json::Value;
+use support::{DEVELOPMENT_ACCOUNT, Reply, Server, http, signed_head, succeed, text};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// Unpacks a data directory.
+fn unpacked(name: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let archive = fixture(name);
+    let status = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(dir.path()).status().unwrap();
+    assert!(status.success());
+    dir
+}
+
+fn get(server: &Server, service: ServiceKind, target: &str) -> Reply {
+    let target = format!("/{DEVELOPMENT_ACCOUNT}{target}");
+    let mut head = signed_head(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, service, "GET", &target, 0);
+    if service == ServiceKind::Table {
+        head += "accept: application/json;odata=fullmetadata\r\n";
+    }
+    // Of this version a reply is never cut into chunks.
+    let head = head.replacen("HTTP/1.1", "HTTP/1.0", 1);
+    http(server.address(service.name()), &head, b"")
+}
+
+fn header<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
+    let lines = reply.head.lines().filter_map(|line| line.split_once(':'));
+    lines.into_iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The texts of all `<Name>` elements.
+fn names(xml: &str) -> Vec<&str> {
+    xml.split("<Name>").skip(1).filter_map(|rest| rest.split("</Name>").next()).collect()
+}
+
+/// Compares every object with what was read of it when it was written.
+fn compare(server: &Server, recorded: &str) {
+    let recorded: Vec<Value> = serde_json::from_slice(&std::fs::read(fixture(recorded)).unwrap()).unwrap();
+    assert!(recorded.len() > 40);
+    for object in &recorded {
+        let field = |name: &str| object[name].as_str().unwrap();
+        let service = match field("service") {
+            "blob" => ServiceKind::Blob,
+            "queue" => ServiceKind::Queue,
+            "table" => ServiceKind::Table,
+            _ => ServiceKind::File,
+        };
+        let what = format!("{} {}", service.name(), field("target"));
+        let reply = get(server, service, field("target"));
+        let said = text(&reply.body).replace(server.address(service.name()), "HOST");
+        assert_eq!(u64::from(reply.status), object["status"].as_u64().unwrap(), "{what}: {said}");
+        for (name, value) in object["headers"].as_object().unwrap() {
+            // A list may say more about each object than it did then.
+            if object["compare"] == "exact" || name != "content-length" {
+                assert_eq!(header(&reply, name), value.as_str(), "{what}: {name}");
+            }
+        }
+        if object["compare"] == "names" {
+            let then: Vec<&str> =
+                object["names"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            assert_eq!(names(&said), then, "{what}");
+        } else if let Some(then) = object["body"].as_str() {
+            assert_eq!(said, then, "{what}");
+        } else {
+            let body = if service == ServiceKind::Table { said.as_bytes() } else { &reply.body };
+            assert_eq!(sha256(body), field("sha256"), "{what}");
+        }
+    }
+}
+
+#[test]
+fn every_object_of_a_directory_of_format_1_is_read_as_it_was_written() {
+    let dir = unpacked("format-1.tar.gz");
+    assert!(succeed(&["check", dir.path().to_str().unwrap()]).contains("no damage found"));
+    let server = Server::start(dir.path());
+    compare(&server, "format-1.json");
+    // Once more, when this version has written its own tables and log.
+    server.stop();
+    let server = Server::start(dir.path());
+    compare(&server, "format-1.json");
+    server.stop();
+    assert!(succeed(&["check", dir.path().to_str().unwrap()]).contains("no damage found"));
+}

@@ -29,7 +29,7 @@ pub fn authorization_header(bytes: &[u8]) {
     }
     for operation in [Operation::GetBlob, Operation::QueryEntities] {
         with_head(operation, &Query::default(), &headers, |head| {
-            if let Ok(Credentials::SharedKey(scheme, credential)) = Credentials::of(head) {
+            if let Ok(Some(Credentials::SharedKey(scheme, credential))) = Credentials::of(head) {
                 let _ = shared_key::verify(head, scheme, credential);
             }
         });

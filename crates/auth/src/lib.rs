@@ -73,12 +73,10 @@ pub struct Authenticator {
     issuer: Option<Issuer>,
 }
 
-/// What a request brings to prove who sent it.
+/// What the Authorization header of a request brings.
 enum Credentials<'a> {
     SharedKey(Scheme, Credential<'a>),
     Bearer(&'a str),
-    Sas,
-    None,
 }
 
 /// The account of that name, if it may be used.
@@ -97,11 +95,26 @@ impl Authenticator {
     }
 
     /// Who calls, if they may. `service` is the one that is addressed.
+    ///
+    /// Every credential that the request carries has to hold and to allow the operation. Where a header and a signature
+    /// in the query do, the signature is the caller, for it is the narrower one.
     pub async fn authenticate(&self, head: &Head<'_>, service: &dyn Service) -> Result<Caller, Refusal> {
         if head.operation.row().anonymous == Anonymous::Always {
             return Ok(Caller::Anonymous);
         }
-        match Credentials::of(head)? {
+        let header = Credentials::of(head)?;
+        if head.query.contains("sig") {
+            return Ok(Caller::Sas(self.sas(head, header, service).await?));
+        }
+        match header {
+            Some(credentials) => self.authorized(head, credentials).await,
+            None => self.anonymous(head, service).await,
+        }
+    }
+
+    /// The caller that the Authorization header names, if they may.
+    async fn authorized(&self, head: &Head<'_>, credentials: Credentials<'_>) -> Result<Caller, Refusal> {
+        match credentials {
             Credentials::SharedKey(scheme, credential) => {
                 shared_key::verify(head, scheme, credential)?;
                 if head.operation.is_user_delegation_key() {
@@ -110,14 +123,12 @@ impl Authenticator {
                 Ok(Caller::Key)
             }
             Credentials::Bearer(token) => self.bearer(head, token).await,
-            Credentials::Sas => Ok(Caller::Sas(self.sas(head, service).await?)),
-            Credentials::None => self.anonymous(head, service).await,
         }
     }
 
     /// Carries out Get User Delegation Key: the reply's body. The request was authenticated before.
     pub async fn user_delegation_key(&self, head: &Head<'_>, body: &[u8]) -> Result<String, Refusal> {
-        let Credentials::Bearer(token) = Credentials::of(head)? else {
+        let Some(Credentials::Bearer(token)) = Credentials::of(head)? else {
             return Err(authentication_failed("Only authentication scheme Bearer is supported"));
         };
         let subject = self.subject(head, token).await?;
@@ -161,9 +172,19 @@ impl Authenticator {
         })
     }
 
-    async fn sas(&self, head: &Head<'_>, service: &dyn Service) -> Result<Grant, Refusal> {
+    /// What the signature in the query grants, given what the Authorization header brings beside it.
+    async fn sas(
+        &self,
+        head: &Head<'_>,
+        header: Option<Credentials<'_>>,
+        service: &dyn Service,
+    ) -> Result<Grant, Refusal> {
         let sas = Sas::parse(head.operation.service(), head.query)?;
-        self.check_bound_user(head, &sas).await?;
+        match (sas.field("sduoid"), header) {
+            ("", None) => {}
+            ("", Some(credentials)) => drop(self.authorized(head, credentials).await?),
+            (user, header) => self.check_bound_user(head, &sas, user, header).await?,
+        }
         let verified = sas.verify(head, &self.secret)?;
         let policy = match verified.policy(head) {
             None => AccessPolicy::default(),
@@ -179,13 +200,15 @@ impl Authenticator {
         verified.grant(head, &policy)
     }
 
-    /// A user delegation SAS may be of use to one user only, who then brings a token too.
-    async fn check_bound_user(&self, head: &Head<'_>, sas: &Sas<'_>) -> Result<(), Refusal> {
-        let user = sas.field("sduoid");
-        if user.is_empty() {
-            return Ok(());
-        }
-        let Some(Credentials::Bearer(token)) = Credentials::in_header(head)? else {
+    /// A user delegation SAS may be of use to one user only, who then brings a token too. That user needs no role.
+    async fn check_bound_user(
+        &self,
+        head: &Head<'_>,
+        sas: &Sas<'_>,
+        user: &str,
+        header: Option<Credentials<'_>>,
+    ) -> Result<(), Refusal> {
+        let Some(Credentials::Bearer(token)) = header else {
             return Err(authentication_failed("The signature is of use with its user's bearer token only."));
         };
         let subject = self.subject(head, token).await?;
@@ -242,20 +265,7 @@ impl Authenticator {
 }
 
 impl<'a> Credentials<'a> {
-    /// An Authorization header counts before a signature in the query, unless that is bound to the header's user.
-    fn of(head: &Head<'a>) -> Result<Self, Refusal> {
-        let signed = head.query.contains("sig");
-        if signed && head.query.contains("sduoid") {
-            return Ok(Self::Sas);
-        }
-        Ok(match Self::in_header(head)? {
-            Some(credentials) => credentials,
-            None if signed => Self::Sas,
-            None => Self::None,
-        })
-    }
-
-    fn in_header(head: &Head<'a>) -> Result<Option<Self>, Refusal> {
+    fn of(head: &Head<'a>) -> Result<Option<Self>, Refusal> {
         let mut values = head.headers.get_all(header::AUTHORIZATION).iter();
         let value = match (values.next(), values.next()) {
             (None, _) => return Ok(None),

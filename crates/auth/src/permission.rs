@@ -2,7 +2,7 @@
 //!
 //! The table of operations says what each needs. One rule cannot be judged before the data is read and is left to the
 //! services, which find the letters in `Grant.permissions`: with `c` and without `w`, nothing that exists may be
-//! overwritten (403 `UnauthorizedBlobOverwrite`). So is the permission of each operation in an entity group
+//! overwritten (403 `UnauthorizedBlobOverwrite`), a staged block included. So is the permission of each operation in an entity group
 //! transaction, which any letters may open.
 
 use lazuli_protocol::account::Role;
@@ -89,9 +89,19 @@ pub(crate) fn check_account(
     check_letters(head, needed, letters, sv)
 }
 
-/// Whether the letters of a service or user delegation SAS allow the operation.
+/// Whether the letters of a service SAS allow the operation.
 pub(crate) fn check_service(head: &Head<'_>, letters: &str, sv: Version) -> Result<(), Refusal> {
-    let needed = head.operation.service_permission(head.query, head.headers);
+    check_resource(head, head.operation.service_permission(head.query, head.headers), letters, sv)
+}
+
+/// Whether the letters of a user delegation SAS allow the operation.
+pub(crate) fn check_delegated(head: &Head<'_>, letters: &str, sv: Version) -> Result<(), Refusal> {
+    let version = sv.min(head.version);
+    let needed = head.operation.delegated_permission(head.query, head.headers, version);
+    check_resource(head, needed, letters, sv)
+}
+
+fn check_resource(head: &Head<'_>, needed: Permission, letters: &str, sv: Version) -> Result<(), Refusal> {
     if needed == Permission::NEVER {
         return Err(Refusal::not_authorized(ErrorCode::AuthorizationFailure, head.version));
     }

@@ -378,7 +378,7 @@ impl Verified<'_> {
             Kind::Service => permission::check_service(head, &permissions, sas.version)?,
             Kind::UserDelegation => {
                 let role = self.check_delegation(head)?;
-                permission::check_service(head, &permissions, sas.version)?;
+                permission::check_delegated(head, &permissions, sas.version)?;
                 // A letter that the services look at: nobody passes on the right to see tags without having it.
                 permissions.retain(|letter| letter != 't' || role >= Operation::GetBlobTags.row().role);
             }

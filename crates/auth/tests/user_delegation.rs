@@ -4,52 +4,13 @@
 
 mod common;
 
-use common::{ACCOUNT, Ask, LATER, SV, World, changed};
-use lazuli_auth::sign::{self, Resource};
+use common::{Ask, SV, TENANT, World};
 use lazuli_protocol::account::Role;
-use lazuli_protocol::{ErrorCode, Key, Operation, ServiceKind, date};
+use lazuli_protocol::{ErrorCode, Operation, ServiceKind, date};
 
-const START: &str = "2026-05-20T11:00:00Z";
-const END: &str = "2026-05-20T14:00:00Z";
-const TENANT: &str = "66666666-7777-8888-9999-000000000000";
-
-/// A user delegation SAS for container `c`, signed with a key that the server gave out.
+/// A user delegation SAS for container `c`.
 fn delegated(changes: &[(&str, &str)]) -> String {
-    let usual = [
-        ("sv", SV),
-        ("sr", "c"),
-        ("sp", "rwl"),
-        ("se", LATER),
-        ("skoid", common::SUBJECT),
-        ("sktid", TENANT),
-        ("skt", START),
-        ("ske", END),
-        ("sks", "b"),
-        ("skv", SV),
-    ];
-    let resource = Resource { service: ServiceKind::Blob, account: ACCOUNT, path: "c", timestamp: "" };
-    let user_tenant = changes.iter().find(|(name, _)| *name == "skdutid").map_or("", |(_, tenant)| tenant);
-    sign::user_delegation_sas(&resource, &user_delegation_key(user_tenant), &changed(&usual, changes))
-}
-
-/// Asks the server for a user delegation key, as a client does.
-fn user_delegation_key(user_tenant: &str) -> Key {
-    let world = World::new();
-    let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
-    let token = tokens["tokens"][0]["token"].as_str().unwrap();
-    let ask = Ask::new(Operation::GetUserDelegationKey)
-        .at("", "")
-        .header("authorization", &format!("Bearer {token}"))
-        .version(SV);
-    let body = format!(
-        "<KeyInfo><Start>{START}</Start><Expiry>{END}</Expiry><DelegatedUserTid>{user_tenant}</DelegatedUserTid></KeyInfo>"
-    );
-    let reply = ask.with_head(&world.account, |head| {
-        common::block_on(world.authenticator.user_delegation_key(head, body.as_bytes()))
-    });
-    let reply = reply.unwrap();
-    let value = reply.split("<Value>").nth(1).and_then(|rest| rest.split("</Value>").next()).unwrap();
-    Key::from_base64(value).unwrap()
+    common::delegated(ServiceKind::Blob, changes)
 }
 
 #[test]

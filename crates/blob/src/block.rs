@@ -11,13 +11,14 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use http::StatusCode;
-use lazuli_concurrency::Access;
+use lazuli_concurrency::{Access, Timestamp};
+use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, Version};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
 use crate::history::History;
 use crate::intake::WantMd5;
-use crate::precondition::Preconditions;
+use crate::precondition::{Preconditions, check_overwrite};
 use crate::put::check_no_pending_copy;
 use crate::record::{self, Blob, Kind, StagedBlock, Staging};
 use crate::tag_index::Indexed;
@@ -104,6 +105,7 @@ impl BlobService {
             let base = record::blob(view.row(&keys::BASE))?;
             let replaced = view.row(&staged).map(|row| StagedBlock::decode(&row.value)).transpose()?;
             let replaced = replaced.map(|block| block.content.allocated());
+            check_create_only(&request.caller, base.as_ref(), replaced.is_some(), view.now)?;
             stage(view, base.as_ref(), replaced, &preconditions, id, count, put.clone())
         });
         let result = result.await.inspect_err(|_| self.extents.released(block.content.allocated()));
@@ -183,12 +185,24 @@ fn stage(
     Ok(Decision::Write(Change::of(mutations).until(admission.valid_until), result))
 }
 
+/// Refuses to stage a block for a caller who may only create, if the blob exists or the id of the block is taken. Blocks
+/// that nobody committed in time are as good as gone.
+fn check_create_only(
+    caller: &Caller,
+    base: Option<&Blob>,
+    taken: bool,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    let taken = taken && base.is_some_and(|blob| blob.is_there(now) && blob.staged(now).is_some());
+    check_overwrite(caller, taken || base.is_some_and(|blob| blob.is_live(now)))
+}
+
 /// Removes everything that is staged.
 pub(crate) fn drop_staged() -> [Mutation; 2] {
     [Mutation::DeleteRange(keys::all_staged()), Mutation::Delete(keys::STAGED_COUNT)]
 }
 
-fn check_stageable(blob: &Blob, now: lazuli_concurrency::Timestamp) -> Result<(), Refusal> {
+fn check_stageable(blob: &Blob, now: Timestamp) -> Result<(), Refusal> {
     if blob.kind != Kind::Block {
         return Err(ErrorCode::InvalidBlobType.into());
     }

@@ -15,6 +15,7 @@ use http::HeaderMap;
 use crate::account::Role;
 use crate::query::Query;
 use crate::service::ServiceKind;
+use crate::version::Version;
 
 pub use route::{route, route_website};
 pub use table::Operation;
@@ -42,8 +43,8 @@ pub struct Row {
     pub when: &'static [When],
     /// What an account SAS must grant, as a rule; [`Operation::account_permission`] knows the exceptions.
     pub account_sas: Permission,
-    /// What a service or user delegation SAS must grant, as a rule; [`Operation::service_permission`] knows the
-    /// exceptions.
+    /// What a service or user delegation SAS must grant, as a rule; [`Operation::service_permission`] and
+    /// [`Operation::delegated_permission`] know the exceptions.
     pub service_sas: Permission,
     /// Who may call it without credentials.
     pub anonymous: Anonymous,
@@ -230,7 +231,19 @@ impl Operation {
         self.exception(query, headers).map_or(self.row().account_sas, |(permission, _)| permission)
     }
 
-    /// What a service or user delegation SAS must grant for this request.
+    /// What a user delegation SAS must grant for this request. Since 2026-04-06 the right to create suffices for blocks;
+    /// `version` is the older one of the request's and the signature's.
+    pub fn delegated_permission(self, query: &Query, headers: &HeaderMap, version: Version) -> Permission {
+        let usual = self.service_permission(query, headers);
+        let of_blocks = matches!(self, Self::PutBlock | Self::PutBlockFromUrl | Self::PutBlockList);
+        match usual.0 {
+            "w" if of_blocks && version.at_least(2026, 4, 6) => Permission("c|w"),
+            "w+t" if of_blocks && version.at_least(2026, 4, 6) => Permission("c+t|w+t"),
+            _ => usual,
+        }
+    }
+
+    /// What a service SAS must grant for this request.
     pub fn service_permission(self, query: &Query, headers: &HeaderMap) -> Permission {
         let usual = self.row().service_sas;
         if usual == Permission::NEVER {

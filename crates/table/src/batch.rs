@@ -5,6 +5,7 @@
 //! All entities that it writes carry the same stamp. A batch may instead hold a single query of entities.
 //!
 //! Who sends the batch was found out by its own credentials; what each operation needs is checked here. An operation that
+//! brings credentials itself has to be allowed by those, too. An operation that
 //! fails is answered as the live service does it: 202, with that operation's refusal as the only part, its index in front
 //! of the message. A batch that cannot be read at all gets a plain refusal.
 
@@ -15,7 +16,7 @@ use std::collections::HashSet;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::request::{Carried, collect, full};
 use lazuli_protocol::{ErrorCode, Headers, Operation, Query, Refusal, Request, Response, Service, names};
@@ -72,7 +73,8 @@ impl TableService {
         carried: &dyn Carried,
         operations: &[Sent<'_>],
     ) -> Result<Response, Refusal> {
-        let group = match group(request, carried, operations) {
+        let admitted = admit(request, carried, operations).await;
+        let group = match admitted.and_then(|()| group(request, carried, operations)) {
             Ok(group) => group,
             Err(failure) => return Ok(failed(request, operations, failure)),
         };
@@ -133,6 +135,7 @@ impl TableService {
         }
         let (request_id, now) = (request.request_id, request.now);
         let asked = async {
+            admit(&request, carried, std::slice::from_ref(sent)).await.map_err(|failure| failure.refusal)?;
             allowed::check_operation(&request.caller, operation, &address.container, request.version)?;
             let query = Query::parse(sent.head.uri.query().unwrap_or_default())?;
             let inner = Request {
@@ -152,6 +155,18 @@ impl TableService {
             Err(refusal) => reply::refused(&sent.ids, 0, &refusal, (request_id, now)),
         }))
     }
+}
+
+/// Refuses the first operation that brings credentials of its own which do not allow it. Most bring none; some clients
+/// repeat the signature of the batch.
+async fn admit(request: &Request, carried: &dyn Carried, operations: &[Sent<'_>]) -> Result<(), Failure> {
+    for (index, Sent { head, .. }) in operations.iter().take(MAX_OPERATIONS).enumerate() {
+        let query = Query::parse(head.uri.query().unwrap_or_default()).map_err(Failure::at(index))?;
+        if query.contains("sig") || head.headers.contains_key(AUTHORIZATION) {
+            carried.admit(head.clone(), request.request_id).await.map_err(Failure::at(index))?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads the operations of a change set, in order, and refuses the first that its caller may not do or that cannot be in

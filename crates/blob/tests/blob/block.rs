@@ -324,30 +324,21 @@ async fn what_has_only_staged_blocks_can_be_leased_and_then_needs_the_lease() {
 }
 
 #[tokio::test]
-async fn who_may_only_create_makes_a_blob_of_blocks_but_replaces_none() {
+async fn blocks_take_a_signature_that_may_write() {
     let server = start().await;
     server.create_container("things").await;
     let resource = Resource { service: ServiceKind::Blob, account: ACCOUNT, path: "things/b", timestamp: "" };
-    let fields = [("sv", "2022-11-02"), ("sr", "b"), ("sp", "c"), ("se", "2099-12-31T00:00:00Z")];
-    let sas = sign::service_sas(&resource, &key(), &fields);
-    let put = async |target: &str, body: &str| {
-        server.send("PUT", &format!("{target}&{sas}"), "", body.to_owned()).await
-    };
     let list = "<BlockList><Latest>AAAA</Latest></BlockList>";
-    put("/things/b?comp=block&blockid=AAAA", "hello").await.expect(201);
-    put("/things/b?comp=blocklist", list).await.expect(201);
-    put("/things/b?comp=blocklist", list).await.refused(403, "UnauthorizedBlobOverwrite");
-    assert_eq!(server.get("/things/b", "").await.text(), "hello");
-
-    let fields = [("sv", "2022-11-02"), ("sr", "c"), ("sp", "ct"), ("se", "2099-12-31T00:00:00Z")];
-    let sas = sign::service_sas(&Resource { path: "things", ..resource }, &key(), &fields);
-    let tagged = async |target: &str, body: &str| {
-        server.send("PUT", &format!("{target}&{sas}"), "x-ms-tags: a=1", body.to_owned()).await
-    };
-    server.put_block("/things/new", "a", "hello").await.expect(201);
-    let list = "<BlockList><Latest>YQ==</Latest></BlockList>";
-    tagged("/things/new?comp=blocklist", list).await.expect(201);
-    tagged("/things/new?comp=blocklist", list).await.refused(403, "UnauthorizedBlobOverwrite");
+    for (sp, outcome) in [("c", (403, "AuthorizationPermissionMismatch")), ("w", (201, ""))] {
+        let fields = [("sv", "2022-11-02"), ("sr", "b"), ("sp", sp), ("se", "2099-12-31T00:00:00Z")];
+        let sas = sign::service_sas(&resource, &key(), &fields);
+        for (target, body) in
+            [("/things/b?comp=block&blockid=AAAA", "hello"), ("/things/b?comp=blocklist", list)]
+        {
+            let reply = server.send("PUT", &format!("{target}&{sas}"), "", body.to_owned()).await;
+            assert_eq!(reply.outcome(), outcome, "{target} {sp}");
+        }
+    }
 }
 
 #[tokio::test]

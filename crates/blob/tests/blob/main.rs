@@ -9,6 +9,7 @@ mod condition;
 mod container;
 mod copy;
 mod copy_outside;
+mod create_only;
 mod delete;
 mod encryption;
 mod expiry;

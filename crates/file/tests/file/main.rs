@@ -5,6 +5,7 @@ mod clients;
 mod content;
 mod copies;
 mod copies_outside;
+mod create_only;
 mod handles;
 mod held_up;
 mod hold_up;

@@ -138,9 +138,9 @@ operations! {
         CopyBlobFromUrl, "Copy Blob From URL", Object, [Object], PUT, "", "", [COPY_SOURCE, REQUIRES_SYNC], "c|w", "c|w", Never, CONTRIBUTOR, Nothing, WRITE;
         CopyBlob, "Copy Blob", Object, [Object], PUT, "", "", [COPY_SOURCE], "c|w", "c|w", Never, CONTRIBUTOR, Nothing, WRITE;
         PutBlob, "Put Blob", Object, [Object], PUT, "", "", [], "c|w", "c|w", Never, CONTRIBUTOR, Stream, WRITE;
-        PutBlockFromUrl, "Put Block From URL", Object, [Object], PUT, "", "block", [COPY_SOURCE], "w", "c|w", Never, CONTRIBUTOR, Nothing, WRITE;
-        PutBlock, "Put Block", Object, [Object], PUT, "", "block", [], "w", "c|w", Never, CONTRIBUTOR, Stream, WRITE;
-        PutBlockList, "Put Block List", Object, [Object], PUT, "", "blocklist", [], "w", "c|w", Never, CONTRIBUTOR, Large, WRITE;
+        PutBlockFromUrl, "Put Block From URL", Object, [Object], PUT, "", "block", [COPY_SOURCE], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
+        PutBlock, "Put Block", Object, [Object], PUT, "", "block", [], "w", "w", Never, CONTRIBUTOR, Stream, WRITE;
+        PutBlockList, "Put Block List", Object, [Object], PUT, "", "blocklist", [], "w", "w", Never, CONTRIBUTOR, Large, WRITE;
         GetBlockList, "Get Block List", Object, [Object], GET, "", "blocklist", [], "r", "r", PublicBlob, READER, Nothing, READ;
         PutPageFromUrl, "Put Page From URL", Object, [Object], PUT, "", "page", [COPY_SOURCE], "w", "w", Never, CONTRIBUTOR, Nothing, WRITE;
         PutPage, "Put Page", Object, [Object], PUT, "", "page", [], "w", "w", Never, CONTRIBUTOR, Medium, WRITE;
@@ -259,7 +259,7 @@ pub(super) static EXCEPTIONS: &[Exception] = &[
     (Operation::DeleteBlob, VERSION_ID, Permission("x"), OWNER),
     (Operation::PutBlob, TAGS, Permission("c+t|w+t"), OWNER),
     (Operation::PutBlobFromUrl, TAGS, Permission("c+t|w+t"), OWNER),
-    (Operation::PutBlockList, TAGS, Permission("c+t|w+t"), OWNER),
+    (Operation::PutBlockList, TAGS, Permission("w+t"), OWNER),
     (Operation::CopyBlob, TAGS, Permission("c+t|w+t"), OWNER),
     (Operation::CopyBlobFromUrl, TAGS, Permission("c+t|w+t"), OWNER),
 ];

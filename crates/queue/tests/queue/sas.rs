@@ -90,3 +90,31 @@ async fn nobody_gets_in_without_credentials() {
     let server = start().await;
     server.send("GET", "/jobs/messages", "", "").await.refused(401, "NoAuthenticationInformation");
 }
+
+/// Operations on queues that some signature lets through with `c` alone.
+#[tokio::test]
+async fn no_operation_on_queues_changes_what_exists_for_a_caller_who_may_only_create() {
+    use lazuli_protocol::Operation;
+    let server = start().await;
+    server.put("/jobs?comp=metadata", "x-ms-meta-a: 1", "").await.expect(204);
+    let fields =
+        [("sv", "2022-11-02"), ("ss", "q"), ("srt", "sco"), ("sp", "c"), ("se", "2099-12-31T00:00:00Z")];
+    let sas = sign::account_sas(ACCOUNT, &key(), &fields);
+    for operation in Operation::ALL.iter().filter(|operation| operation.service() == ServiceKind::Queue) {
+        let row = operation.row();
+        if ![row.account_sas, row.service_sas].iter().any(|needed| needed.granted_by("c")) {
+            continue;
+        }
+        match operation {
+            Operation::PreflightQueueRequest => {}
+            Operation::CreateQueue => {
+                let again = server.send("PUT", &format!("/jobs?{sas}"), "x-ms-meta-a: 2", "").await;
+                again.refused(409, "QueueAlreadyExists");
+                server.send("PUT", &format!("/jobs?{sas}"), "x-ms-meta-a: 1", "").await.expect(204);
+            }
+            other => panic!("{other:?} has no row here"),
+        }
+        let found = server.get("/jobs?comp=metadata", "").await.expect(200);
+        assert_eq!(found.header("x-ms-meta-a"), Some("1"), "{operation:?}");
+    }
+}

@@ -194,13 +194,17 @@ async fn batches_are_read_as_each_client_writes_them() {
          dataserviceversion: 3.0\r\nprefer: return-no-content\r\n\r\n\r\n{{\"PartitionKey\":\"p\",\"RowKey\":\"r\"}}\r\n\
          --changeset_1--\r\n--batch_1\r\n"
     );
-    let dotnet = "--batch_1\r\nContent-Type: multipart/mixed; boundary=\"changeset_1\"\r\n\r\n--changeset_1\r\n\
+    // Its parts repeat the signature of the batch.
+    let signed = server.allowed("/people");
+    let dotnet = format!(
+        "--batch_1\r\nContent-Type: multipart/mixed; boundary=\"changeset_1\"\r\n\r\n--changeset_1\r\n\
                   Content-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n\r\n\
-                  POST https://lapis.table.core.windows.net/people?sv=2019-02-02&sig=x HTTP/1.1\r\n\
+                  POST https://lapis.table.core.windows.net{signed} HTTP/1.1\r\n\
                   Host: lapis.table.core.windows.net\r\nx-ms-version: 2019-02-02\r\nDataServiceVersion: 3.0\r\n\
                   Prefer: return-no-content\r\nAccept: application/json; odata=minimalmetadata\r\n\
                   Content-Type: application/json; odata=nometadata\r\n\r\n\
-                  {\"PartitionKey\":\"p\",\"RowKey\":\"r\"}\r\n--changeset_1--\r\n\r\n--batch_1--\r\n";
+                  {{\"PartitionKey\":\"p\",\"RowKey\":\"r\"}}\r\n--changeset_1--\r\n\r\n--batch_1--\r\n"
+    );
     let odata_lib = format!(
         "--batch_1\r\nContent-Type: multipart/mixed; boundary=changeset_1\r\n\r\n--changeset_1\r\nContent-Type: \
          application/http\r\nContent-Transfer-Encoding: binary\r\n\r\nPOST {host}/people() HTTP/1.1\r\nContent-ID: 0\r\n\
@@ -214,7 +218,7 @@ async fn batches_are_read_as_each_client_writes_them() {
     for (client, body) in [
         ("azure-data-tables for Python", python.as_str()),
         ("@azure/data-tables for JavaScript", &javascript),
-        ("Azure.Data.Tables for .NET", dotnet),
+        ("Azure.Data.Tables for .NET", &dotnet),
         ("Microsoft.Azure.Cosmos.Table for .NET", &odata_lib),
         ("a script", line_feeds),
     ] {

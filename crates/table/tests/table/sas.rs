@@ -232,3 +232,72 @@ async fn a_batch_whose_sender_is_nobody_is_refused_as_a_whole() {
     let parts = parts(server.signed("POST", "/$batch", BATCH, body).await);
     assert_eq!(parts[0].status, 201);
 }
+
+#[tokio::test]
+async fn credentials_of_an_operation_in_a_batch_are_not_ignored() {
+    let server = start().await;
+    let sas = letters("ra");
+    let body = |row: &str| format!(r#"{{"PartitionKey":"p","RowKey":"{row}"}}"#);
+    for (row, part, headers, expected) in [
+        ("same", sas.clone(), "", (201, "")),
+        ("wrong", sas.replace("sig=", "sig=AAAA"), "", (403, "AuthenticationFailed")),
+        ("other", table_sas("other", &[("se", LATER), ("sp", "ra")]), "", (403, "AuthenticationFailed")),
+        ("less", letters("r"), "", (403, "AuthorizationPermissionMismatch")),
+        ("header", String::new(), "authorization: SharedKey lapis:c2ln", (403, "AuthenticationFailed")),
+        ("scheme", String::new(), "authorization: Basic YTpi", (400, "InvalidAuthenticationInfo")),
+    ] {
+        let line = format!("POST /people?{part}");
+        let headers = format!("{JSON}\n{headers}");
+        let replies = batch(&server, &sas, &[(&line, headers.as_str(), &body(row))]).await;
+        let (status, code) = replies[0].outcome();
+        assert_eq!((status, code.as_str()), expected, "{row}");
+        let found = if expected.0 == 201 { 200 } else { 404 };
+        server.get(&at("p", row), JSON).await.expect(found);
+    }
+    let (status, code) = batched_get(&server, &sas, &format!("/people?{}", letters("a"))).await;
+    assert_eq!((status, code.as_str()), (403, "AuthorizationPermissionMismatch"));
+    assert_eq!(batched_get(&server, &sas, &format!("/people?{sas}")).await.0, 200);
+}
+
+/// Operations on tables that some signature lets through with `c` alone.
+#[tokio::test]
+async fn no_operation_on_tables_changes_what_exists_for_a_caller_who_may_only_create() {
+    use lazuli_protocol::Operation;
+    let server = start().await;
+    insert(&server, "p", "here", r#""A":1"#).await;
+    let sas = account_sas("sco", "c");
+    let before = server.get(&at("p", "here"), JSON).await.expect(200).body;
+    for operation in Operation::ALL.iter().filter(|operation| operation.service() == ServiceKind::Table) {
+        let row = operation.row();
+        if ![row.account_sas, row.service_sas].iter().any(|needed| needed.granted_by("c")) {
+            continue;
+        }
+        match operation {
+            Operation::PreflightTableRequest => {}
+            Operation::CreateTable => {
+                let again = ("POST /Tables", JSON, r#"{"TableName":"people"}"#);
+                let reply = alone(&server, &sas, again).await.expect(409);
+                assert!(reply.text().contains("TableAlreadyExists"), "{}", reply.text());
+            }
+            Operation::EntityGroupTransaction => {
+                let here = at("p", "here");
+                let new = r#"{"PartitionKey":"p","RowKey":"new"}"#;
+                for (line, headers, body) in [
+                    ("POST /people".to_owned(), "", new),
+                    (format!("PUT {here}"), "", r#"{"A":2}"#),
+                    (format!("PUT {here}"), "if-match: *", r#"{"A":2}"#),
+                    (format!("MERGE {here}"), "", r#"{"A":2}"#),
+                    (format!("DELETE {here}"), "if-match: *", ""),
+                ] {
+                    let headers = format!("{JSON}\n{headers}");
+                    let replies = batch(&server, &sas, &[(&line, headers.as_str(), body)]).await;
+                    let refused = (403, "AuthorizationPermissionMismatch".to_owned());
+                    assert_eq!(replies[0].outcome(), refused, "{line}");
+                }
+                server.get(&at("p", "new"), JSON).await.expect(404);
+            }
+            other => panic!("{other:?} has no row here"),
+        }
+        assert_eq!(server.get(&at("p", "here"), JSON).await.expect(200).body, before, "{operation:?}");
+    }
+}

@@ -1,0 +1,241 @@
+//! Two rules for every operation: no credential of a request is ignored, and the right to create reaches only operations
+//! that leave alone what exists.
+//!
+//! Both tests go through the table of operations, so a new operation has to find its place here.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{ACCOUNT, Ask, SV, World, account_sas, bearer, delegated, key, now, service_sas, signed};
+use lazuli_protocol::account::Role;
+use lazuli_protocol::operation::{Anonymous, Permission};
+use lazuli_protocol::request::Caller;
+use lazuli_protocol::{ErrorCode, Key, Operation, ServiceKind, date};
+
+fn ask(operation: Operation, query: &str) -> Ask {
+    Ask::new(operation)
+        .query(query)
+        .header("x-ms-date", &date::rfc1123(now()))
+        .header("x-ms-file-request-intent", "backup")
+}
+
+type Header = (&'static str, fn(Ask) -> Ask);
+
+/// Every way to fill the Authorization header, right and wrong.
+const HEADERS: [Header; 7] = [
+    ("Shared Key", |ask| signed(ask, ACCOUNT, &key())),
+    ("Shared Key, signed with another key", |ask| signed(ask, ACCOUNT, &Key::from_bytes(vec![1; 64]))),
+    ("Shared Key, unreadable", |ask| ask.header("authorization", "SharedKey x")),
+    ("Shared Key Lite, signed wrongly", |ask| {
+        ask.header("authorization", &format!("SharedKeyLite {ACCOUNT}:c2ln"))
+    }),
+    ("bearer token", |ask| ask.header("authorization", &bearer())),
+    ("bearer token, not ours", |ask| ask.header("authorization", "Bearer abc.def.ghi")),
+    ("another scheme", |ask| ask.header("authorization", "Basic YTpi")),
+];
+
+#[test]
+fn no_operation_ignores_a_second_credential() {
+    let world = World::new().with_role(Role::Owner);
+    for operation in Operation::ALL {
+        // Preflight requests and websites look at no credential.
+        if operation.row().anonymous == Anonymous::Always {
+            let ask = ask(*operation, "sig=x").header("authorization", "Basic YTpi");
+            assert_eq!(world.ask(&ask), Ok(Caller::Anonymous), "{operation:?}");
+            continue;
+        }
+        let needed = operation.row().account_sas;
+        let too_little = "rwdxylacupfti".chars().map(String::from).find(|letter| !needed.granted_by(letter));
+        let too_little = too_little.unwrap_or_else(|| "r".into());
+        let signatures = [
+            ("good", account_sas(&[])),
+            ("expired", account_sas(&[("se", "2026-05-20T11:00:00Z")])),
+            ("without the permission", account_sas(&[("sp", &too_little)])),
+            ("signed wrongly", account_sas(&[]).replace("sig=", "sig=AAAA")),
+            ("incomplete", "sig=c2ln".to_owned()),
+        ];
+        for (name, query) in &signatures {
+            let alone = world.ask(&ask(*operation, query));
+            let holds = match *name {
+                "good" => needed != Permission::NEVER,
+                "without the permission" => needed == Permission::ANY,
+                _ => false,
+            };
+            assert_eq!(alone.is_ok(), holds, "{operation:?} {name}");
+            for (header, add) in HEADERS {
+                let of_header = world.ask(&add(ask(*operation, "")));
+                let both = world.ask(&add(ask(*operation, query)));
+                let what = format!("{operation:?}, {header}, SAS {name}");
+                match (&of_header, &alone) {
+                    (Ok(_), Ok(_)) => assert_eq!(both, alone, "{what}"),
+                    (Ok(_), Err(refusal)) => {
+                        assert_eq!(both.unwrap_err().code(), refusal.code(), "{what}");
+                    }
+                    (Err(refusal), Ok(_)) => assert_eq!(both.unwrap_err().code(), refusal.code(), "{what}"),
+                    (Err(_), Err(_)) => assert!(both.is_err(), "{what}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_token_next_to_a_signature_that_does_not_hold_fails_authentication() {
+    let world = World::new().with_role(Role::Owner);
+    for (service, operation) in [
+        (ServiceKind::Blob, Operation::GetBlob),
+        (ServiceKind::Queue, Operation::GetQueueMetadata),
+        (ServiceKind::File, Operation::CreateDirectory),
+    ] {
+        // The tests of the .NET clients: a key for a tenant's users, and a signature that names none of them.
+        let unbound = [("sv", "2025-07-05"), ("sp", "r"), ("skdutid", common::TENANT)];
+        let expired = [("se", "2026-05-20T11:30:00Z")];
+        for query in [
+            delegated(service, &unbound),
+            delegated(service, &expired),
+            delegated(service, &[]).replace("sig=", "sig=AAAA"),
+        ] {
+            let ask = ask(operation, &query).header("authorization", &bearer());
+            assert_eq!(world.code(&ask), Some(ErrorCode::AuthenticationFailed), "{service:?} {query}");
+        }
+    }
+}
+
+#[test]
+fn a_token_without_a_role_is_of_use_only_to_the_user_that_a_signature_is_bound_to() {
+    // The owner of the key has a role, the caller has none.
+    let owner = common::SUBJECT;
+    let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
+    let other = format!("Bearer {}", tokens["by_sub"].as_str().unwrap());
+    let world = World::new().with_role(Role::Owner);
+    let get = |changes: &[(&str, &str)], token: &str| {
+        let query = delegated(ServiceKind::Blob, &[&[("sv", "2025-07-05")], changes].concat());
+        world.code(&ask(Operation::GetBlob, &query).header("authorization", token))
+    };
+    assert_eq!(get(&[], &bearer()), None);
+    assert_eq!(get(&[], &other), Some(ErrorCode::AuthorizationPermissionMismatch));
+    assert_eq!(get(&[("sduoid", owner)], &other), Some(ErrorCode::AuthenticationFailed));
+    assert_eq!(get(&[("sduoid", owner)], &bearer()), None);
+    assert_eq!(get(&[("sduoid", "subject")], &other), None);
+}
+
+/// The kinds of SAS that let an operation through with `c` alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CreateOnly {
+    account: bool,
+    service: bool,
+    delegated: bool,
+}
+
+const NONE: CreateOnly = CreateOnly { account: false, service: false, delegated: false };
+const ACCOUNT_ONLY: CreateOnly = CreateOnly { account: true, ..NONE };
+const DELEGATED_ONLY: CreateOnly = CreateOnly { delegated: true, ..NONE };
+const RESOURCE: CreateOnly = CreateOnly { service: true, delegated: true, ..NONE };
+const EVERY: CreateOnly = CreateOnly { account: true, service: true, delegated: true };
+
+/// What `c` alone lets through. What it does to something that exists, each service tests for itself: see
+/// `create_only.rs` there.
+#[rustfmt::skip]
+fn create_only(operation: Operation) -> CreateOnly {
+    use Operation::*;
+    match operation {
+        // Any SAS will do: they read, or carry requests that are judged one by one.
+        PreflightBlobRequest | PreflightQueueRequest | PreflightTableRequest | PreflightFileRequest
+        | GetWebContent | GetWebContentProperties | GetAccountInformation | ContainerBatch => EVERY,
+        BlobBatch => ACCOUNT_ONLY,
+        // A table SAS has no letter c.
+        EntityGroupTransaction => ACCOUNT_ONLY,
+
+        CreateContainer | CreateQueue | CreateTable | CreateShare | SnapshotShare => ACCOUNT_ONLY,
+        PutBlob | PutBlobFromUrl | CopyBlob | CopyBlobFromUrl | IncrementalCopyBlob | SnapshotBlob
+        | CreateDirectory | CreateFile | CreatePermission => EVERY,
+        CopyFile => RESOURCE,
+        PutBlock | PutBlockFromUrl | PutBlockList => DELEGATED_ONLY,
+
+        ListContainers | GetBlobServiceProperties | SetBlobServiceProperties | GetBlobServiceStats | GetUserDelegationKey
+        | FindBlobsByTags | GetContainerProperties | GetContainerMetadata | SetContainerMetadata | GetContainerAcl
+        | SetContainerAcl | DeleteContainer | LeaseContainer | ListBlobs | RestoreContainer | RenameContainer
+        | CreateSession | FindBlobsByTagsInContainer | GetBlob | GetBlobProperties | GetBlobMetadata | SetBlobProperties
+        | SetBlobMetadata | DeleteBlob | UndeleteBlob | LeaseBlob | AbortCopyBlob | SetBlobTier | GetBlobTags
+        | SetBlobTags | QueryBlobContents | SetBlobExpiry | SetBlobImmutabilityPolicy | DeleteBlobImmutabilityPolicy
+        | SetBlobLegalHold | GetBlockList | PutPageFromUrl | PutPage | GetPageRanges | AppendBlockFromUrl | AppendBlock
+        | SealAppendBlob => NONE,
+        ListQueues | GetQueueServiceProperties | SetQueueServiceProperties | GetQueueServiceStats
+        | GetQueueUserDelegationKey | DeleteQueue | GetQueueMetadata | SetQueueMetadata | GetQueueAcl | SetQueueAcl
+        | PutMessage | PeekMessages | GetMessages | ClearMessages | UpdateMessage | DeleteMessage => NONE,
+        GetTableServiceProperties | SetTableServiceProperties | GetTableServiceStats | QueryTables | DeleteTable
+        | GetTableAcl | SetTableAcl | QueryEntities | InsertEntity | UpdateEntity | InsertOrReplaceEntity | MergeEntity
+        | InsertOrMergeEntity | DeleteEntity => NONE,
+        ListShares | GetFileServiceProperties | SetFileServiceProperties | GetFileUserDelegationKey | GetShareProperties
+        | GetShareMetadata | SetShareProperties | SetShareMetadata | GetShareAcl | SetShareAcl | GetShareStats
+        | DeleteShare | RestoreShare | LeaseShare | GetPermission | GetDirectoryProperties | GetDirectoryMetadata
+        | SetDirectoryProperties | SetDirectoryMetadata | DeleteDirectory | ListDirectoriesAndFiles | RenameDirectory
+        | ListHandles | ForceCloseHandles | GetFile | GetFileProperties | GetFileMetadata | SetFileProperties
+        | SetFileMetadata | PutRangeFromUrl | PutRange | ListRanges | AbortCopyFile | DeleteFile | RenameFile
+        | LeaseFile => NONE,
+    }
+}
+
+/// A service SAS for the resource of [`Ask::new`].
+fn of_resource(service: ServiceKind, sp: &str) -> String {
+    let (path, more) = match service {
+        ServiceKind::Blob => ("c", ("sr", "c")),
+        ServiceKind::File => ("c", ("sr", "s")),
+        ServiceKind::Queue => ("q", ("spr", "https")),
+        ServiceKind::Table => ("t", ("tn", "t")),
+    };
+    service_sas(service, path, &[("sv", SV), ("sp", sp), ("se", common::LATER), more])
+}
+
+#[test]
+fn the_right_to_create_lets_through_only_what_this_table_says() {
+    let world = World::new().with_role(Role::Owner);
+    let new = "2026-04-06";
+    for operation in Operation::ALL {
+        let service = operation.service();
+        let lets_through = |query: &str| world.ask(&Ask::new(*operation).query(query)).is_ok();
+        let found = CreateOnly {
+            account: lets_through(&account_sas(&[("sp", "c")])),
+            service: lets_through(&of_resource(service, "c")),
+            delegated: lets_through(&delegated(service, &[("sv", new), ("sp", "c")])),
+        };
+        assert_eq!(found, create_only(*operation), "{operation:?}");
+    }
+}
+
+#[test]
+fn blocks_take_write_but_since_2026_a_user_delegation_may_create() {
+    use Operation::{PutBlock, PutBlockFromUrl, PutBlockList};
+    let world = World::new().with_role(Role::Owner);
+    let mismatch = Some(ErrorCode::AuthorizationPermissionMismatch);
+    let (old, new) = ("2026-02-06", "2026-04-06");
+    for operation in [PutBlock, PutBlockFromUrl, PutBlockList] {
+        let code = |version, query: &str| world.code(&Ask::new(operation).query(query).version(version));
+        for (version, sv, expected) in
+            [(old, old, mismatch), (old, new, mismatch), (new, old, mismatch), (new, new, None)]
+        {
+            let query = delegated(ServiceKind::Blob, &[("sv", sv), ("sp", "c")]);
+            assert_eq!(code(version, &query), expected, "{operation:?} {version} {sv}");
+            let query = delegated(ServiceKind::Blob, &[("sv", sv), ("sp", "w")]);
+            assert_eq!(code(version, &query), None, "{operation:?} {version} {sv}");
+        }
+        for letters in ["c", "rc", "rac"] {
+            assert_eq!(code(new, &of_resource(ServiceKind::Blob, letters)), mismatch, "{operation:?}");
+            assert_eq!(code(new, &account_sas(&[("sp", letters)])), mismatch, "{operation:?}");
+        }
+        assert_eq!(code(new, &of_resource(ServiceKind::Blob, "w")), None, "{operation:?}");
+        assert_eq!(code(new, &account_sas(&[("sp", "w")])), None, "{operation:?}");
+    }
+    // Tags do not make up for it.
+    for (query, expected) in [
+        (account_sas(&[("sp", "ct")]), mismatch),
+        (of_resource(ServiceKind::Blob, "ct"), mismatch),
+        (of_resource(ServiceKind::Blob, "wt"), None),
+        (delegated(ServiceKind::Blob, &[("sv", new), ("sp", "ct")]), None),
+        (delegated(ServiceKind::Blob, &[("sv", new), ("sp", "c")]), mismatch),
+    ] {
+        let ask = Ask::new(PutBlockList).query(&query).header("x-ms-tags", "a=b").version(new);
+        assert_eq!(world.code(&ask), expected, "{query}");
+    }
+}

@@ -16,6 +16,11 @@ pub struct BlobRows {
 }
 
 impl BlobRows {
+    /// The space of the container that a row of the directory names, if it is such a row and can be read.
+    pub fn named_space(partition: &[u8], row: &Row) -> Option<SpaceId> {
+        lazuli_generations::named_space::<Container>(partition, row).ok().flatten()
+    }
+
     /// The content that a row refers to; none for a row of somebody else, or of a container that is gone.
     pub fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Vec<Content>, Damage> {
         if space == SpaceId::ROOT {

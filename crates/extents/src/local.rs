@@ -143,6 +143,11 @@ impl LocalExtents {
         Self::open_as(data, Options::default(), Mode::ReadOnly)
     }
 
+    /// Whether a failed write or sync has stopped it: nothing is stored until the next start.
+    pub fn is_stopped(&self) -> bool {
+        self.0.stopped.load(Ordering::Acquire)
+    }
+
     fn open_as(data: &Path, options: Options, mode: Mode) -> Result<Self, OpenError> {
         let directory = Directory::open(data, mode)?;
         let appender = Appender::starting_after(directory.highest());

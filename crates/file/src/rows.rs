@@ -17,6 +17,11 @@ pub struct FileRows {
 }
 
 impl FileRows {
+    /// The space of the share that a row of the directory names, if it is such a row and can be read.
+    pub fn named_space(partition: &[u8], row: &Row) -> Option<SpaceId> {
+        lazuli_generations::named_space::<Share>(partition, row).ok().flatten()
+    }
+
     /// The content that a row refers to; none for a row of somebody else, or of a share that is gone.
     pub fn contents(
         &mut self,

@@ -18,8 +18,19 @@ use crate::limits::Limits;
 use crate::listener::{Listener, Serving};
 use crate::metrics::Connections;
 
-/// Says whether requests can be served, and if not, why.
-pub type Readiness = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// Whether requests can be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Yes.
+    Ready,
+    /// Yes, but an operator has to do something about these.
+    Degraded(Vec<String>),
+    /// No, and why.
+    NotReady(String),
+}
+
+/// Says whether requests can be served.
+pub type ReadinessCheck = Box<dyn Fn() -> Readiness + Send + Sync>;
 /// The Prometheus text of everything that counts.
 pub type MetricsText = Box<dyn Fn() -> String + Send + Sync>;
 
@@ -37,7 +48,7 @@ pub struct Console {
 
 impl Console {
     /// Starts answering on `address`; port 0 takes any free port. Has to be called within a tokio runtime.
-    pub fn start(address: SocketAddr, readiness: Readiness, metrics: MetricsText) -> io::Result<Self> {
+    pub fn start(address: SocketAddr, readiness: ReadinessCheck, metrics: MetricsText) -> io::Result<Self> {
         let listener = Listener::bind(address)?;
         let address = listener.address();
         let limits = Limits {
@@ -65,7 +76,7 @@ impl Console {
 }
 
 struct Pages {
-    readiness: Readiness,
+    readiness: ReadinessCheck,
     metrics: MetricsText,
 }
 
@@ -97,8 +108,16 @@ impl Pages {
         match path {
             "/metrics" => reply(StatusCode::OK, PROMETHEUS, (self.metrics)()),
             "/readyz" => match (self.readiness)() {
-                Ok(()) => reply(StatusCode::OK, TEXT, "ready\n"),
-                Err(reason) => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("not ready: {reason}\n")),
+                Readiness::Ready => reply(StatusCode::OK, TEXT, "ready\n"),
+                // It serves: to take the only server out of service would help no client.
+                Readiness::Degraded(reasons) => {
+                    let lines: String =
+                        reasons.iter().map(|reason| format!("degraded: {reason}\n")).collect();
+                    reply(StatusCode::OK, TEXT, lines)
+                }
+                Readiness::NotReady(reason) => {
+                    reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("not ready: {reason}\n"))
+                }
             },
             _ => reply(StatusCode::OK, TEXT, "ok\n"),
         }
@@ -121,8 +140,13 @@ mod tests {
     use tokio::net::TcpStream;
 
     async fn ask(ready: bool, method: Method, path: &str) -> (u16, String) {
+        let readiness = if ready { Readiness::Ready } else { Readiness::NotReady("draining".into()) };
+        ask_while(readiness, method, path).await
+    }
+
+    async fn ask_while(readiness: Readiness, method: Method, path: &str) -> (u16, String) {
         let pages = Pages {
-            readiness: Box::new(move || if ready { Ok(()) } else { Err("draining".into()) }),
+            readiness: Box::new(move || readiness.clone()),
             metrics: Box::new(|| "lazuli_up 1\n".into()),
         };
         let reply = pages.page(&method, path);
@@ -148,6 +172,13 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_degraded_server_is_ready_and_says_what_is_wrong() {
+        let degraded = Readiness::Degraded(vec!["compaction fails".into(), "the clock jumped".into()]);
+        let expected = (200, "degraded: compaction fails\ndegraded: the clock jumped\n".to_owned());
+        assert_eq!(ask_while(degraded, Method::GET, "/readyz").await, expected);
+    }
+
     /// Asks over a connection that is kept open.
     async fn probe(address: SocketAddr) -> TcpStream {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -161,7 +192,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connections_that_only_sit_there_make_room_for_a_probe() {
         let address = "127.0.0.1:0".parse().unwrap();
-        let console = Console::start(address, Box::new(|| Ok(())), Box::new(String::new)).unwrap();
+        let console = Console::start(address, Box::new(|| Readiness::Ready), Box::new(String::new)).unwrap();
         let mut sitting = vec![];
         for _ in 0..CONNECTIONS {
             sitting.push(probe(console.address()).await);

@@ -26,7 +26,7 @@ mod tls;
 mod turn;
 
 pub use access_log::TARGET as ACCESS_LOG;
-pub use console::{Console, MetricsText, Readiness};
+pub use console::{Console, MetricsText, Readiness, ReadinessCheck};
 pub use limits::Limits;
 pub use metrics::Metrics;
 pub use pipeline::Gate;

@@ -343,8 +343,12 @@ async fn a_port_can_be_taken_again_at_once_and_a_taken_one_is_refused() {
     let taken = std::net::TcpListener::bind(server.address);
     assert!(taken.is_err());
     server.server.shutdown(PATIENCE).await;
-    let again =
-        lazuli_front::Console::start(server.address, Box::new(|| Ok(())), Box::new(String::new)).unwrap();
+    let again = lazuli_front::Console::start(
+        server.address,
+        Box::new(|| lazuli_front::Readiness::Ready),
+        Box::new(String::new),
+    )
+    .unwrap();
     assert_eq!(again.address(), server.address);
     let reply = Raw::connect(again.address()).await.get("/healthz").await;
     assert_eq!((reply.status, reply.text()), (200, "ok\n"));

@@ -12,6 +12,7 @@ mod compact;
 mod config;
 mod control;
 mod data;
+mod health;
 mod logging;
 mod oidc;
 mod provision;

@@ -30,7 +30,7 @@ use crate::data::Data;
 use crate::ready::Ready;
 use crate::services::Services;
 use crate::smb::Smb;
-use crate::{Failure, logging, oidc, provision, services};
+use crate::{Failure, health, logging, oidc, provision, services};
 
 /// How long requests under way may take to finish when the server stops.
 const DRAIN_TIME: Duration = Duration::from_secs(30);
@@ -62,6 +62,7 @@ async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     let accounts = AccountDirectory::open(data.store.clone()).await.map_err(Failure::failed)?;
     let development_key = provision::provision(&accounts, &config).await?;
 
+    health::log_failures(&data.store);
     let metrics = Arc::new(Metrics::default());
     let gate = gate(&config, &data, &accounts)?;
     let services = Services::new(&data, &accounts, copy_sources(&config, &gate));
@@ -208,14 +209,14 @@ fn start_console(
 ) -> Result<Option<Console>, Failure> {
     let Some(port) = config.console_port else { return Ok(None) };
     let address = SocketAddr::new(config.host, port);
-    let (store, draining) = (data.store.clone(), draining.clone());
-    let readiness = move || match (draining.load(Ordering::Relaxed), store.is_healthy()) {
-        (true, _) => Err("draining".to_owned()),
-        (false, false) => Err("the store has stopped after a disk failure".to_owned()),
-        (false, true) => Ok(()),
+    let (store, extents, draining) = (data.store.clone(), data.extents.clone(), draining.clone());
+    let readiness = move || {
+        let draining = draining.load(Ordering::Relaxed);
+        health::readiness(draining, extents.is_stopped(), &store.health())
     };
-    let metrics = metrics.clone();
-    let console = Console::start(address, Box::new(readiness), Box::new(move || metrics.render()));
+    let (store, extents, metrics) = (data.store.clone(), data.extents.clone(), metrics.clone());
+    let text = move || metrics.render() + &health::metrics(&store, extents.is_stopped());
+    let console = Console::start(address, Box::new(readiness), Box::new(text));
     console
         .map(Some)
         .map_err(|error| Failure::Failed(format!("cannot listen on {address} for the console: {error}")))

@@ -54,6 +54,13 @@ impl Services {
     }
 }
 
+/// The space that a row of the directory names, whichever service it is of.
+pub(crate) fn space_named_by(partition: &[u8], row: &Row) -> Option<SpaceId> {
+    [BlobRows::named_space, QueueRows::named_space, TableRows::named_space, FileRows::named_space]
+        .iter()
+        .find_map(|named_space| named_space(partition, row))
+}
+
 /// Everybody who can read rows, fresh for one walk over all of them.
 pub(crate) fn readers() -> Vec<Box<dyn RecordReader>> {
     vec![

@@ -16,6 +16,11 @@ pub struct QueueRows {
 }
 
 impl QueueRows {
+    /// The space of the queue that a row of the directory names, if it is such a row and can be read.
+    pub fn named_space(partition: &[u8], row: &Row) -> Option<SpaceId> {
+        lazuli_generations::named_space::<Queue>(partition, row).ok().flatten()
+    }
+
     /// Fails if a row is damaged. A row of somebody else, or of a queue that is gone, is not looked at.
     pub fn check(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<(), Damage> {
         if space == SpaceId::ROOT {

@@ -16,6 +16,11 @@ pub struct TableRows {
 }
 
 impl TableRows {
+    /// The space of the table that a row of the directory names, if it is such a row and can be read.
+    pub fn named_space(partition: &[u8], row: &Row) -> Option<SpaceId> {
+        lazuli_generations::named_space::<Table>(partition, row).ok().flatten()
+    }
+
     /// Whether a row can be read, if it is one of this service.
     pub fn check(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<(), Damage> {
         if space == SpaceId::ROOT {

@@ -88,13 +88,57 @@ fn a_failing_flush_is_tried_again_and_loses_nothing() {
         run(&fs, &mut acknowledged, |child| {
             commits(child, 40);
             let when = When::Calls { skip: 0, times: 3 };
-            fault = Some(fs.fault(Fault { kind, on: On::Any("/store/tree".into()), when }));
+            fault = Some(fs.fault(Fault { kind, on: On::Any("/store/tree/tables".into()), when }));
             commits(child, 1500);
         });
         assert_eq!(fs.struck(fault.expect("switched on")), 3, "{kind:?} struck");
         fs.cut(Mode::Tear, 2);
         fs.boot().expect("it boots");
         run(&fs, &mut acknowledged, |child| commits(child, 20));
+    }
+}
+
+/// The name of a new manifest may be on disk although the call that wrote it failed. To write it again would truncate what
+/// a restart needs, and to remove its tables would lose their rows.
+#[test]
+fn a_manifest_in_doubt_stops_the_store_and_a_restart_finds_every_row() {
+    if !require() {
+        return;
+    }
+    for (seed, mode) in [(1, Mode::Forget), (2, Mode::Tear), (3, Mode::Forget)] {
+        let fs = LossyFs::mount_temporary().expect("mounted");
+        let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_000_000_000)));
+        let open = || Embedded::open(fs.path(), clock.clone(), Options::SMALL).expect("it opens");
+        let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime");
+        let partition = Partition::new(SpaceId::ROOT, "p");
+        let store = open();
+        let put = |row: usize| {
+            let put = Mutation::Put(format!("{row}").into(), vec![7; 10_000].into());
+            let rule = |_: &View<'_>| Ok::<_, ()>(Decision::Write(Change::of([put.clone()]), ()));
+            runtime.block_on(transact(&store, &Gate::default(), &partition, Reads::default(), rule)).is_ok()
+        };
+        assert!(put(0));
+        // The name `current` has moved to the new manifest when this strikes.
+        let fault = fs.fault(Fault::always(FaultKind::SyncError, On::Exactly("/tree/current".into())));
+        let mut acknowledged = 1;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while store.is_healthy() {
+            assert!(Instant::now() < deadline, "the store stops: {:?}", store.health());
+            acknowledged += usize::from(put(acknowledged));
+        }
+        assert_eq!(fs.struck(fault), 1, "the manifest is not written again");
+        let why = store.health().stopped.expect("it says why");
+        assert!(why.contains("manifest"), "{why}");
+        drop(store);
+        fs.heal_all();
+        fs.cut(mode, seed);
+        fs.boot().expect("it boots");
+        let store = open();
+        for row in 0..acknowledged {
+            let read =
+                runtime.block_on(store.read(&partition, &Reads::key(format!("{row}")))).expect("readable");
+            assert!(read.rows[0].is_some(), "row {row} of {acknowledged}");
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //! durable, five syncs long, so on a busy machine a thread that steps back would hold up every commit and every read.
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,21 +18,24 @@ use lsm_tree::{AbstractTree, AnyTree};
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
+use super::attempts::{Attempts, Refused};
+use super::failures::{self, Backoff, Failures, TaskError};
+use super::health::Task;
 use super::queue::Work;
 use super::scheduling;
 use crate::CommitError;
-use crate::log::{self, Log};
+use crate::log::Log;
 
 /// Commits wait while more sealed memtables than this are not flushed.
 const MAX_SEALED: usize = 2;
 /// Commits wait while the tree's first level has more runs than this.
 const MAX_RUNS: usize = 24;
-/// After a failure, the next try.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// The flusher's orders.
 pub(crate) struct Flusher {
     log_dir: PathBuf,
+    attempts: Attempts,
+    pub(super) failures: Failures,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -47,16 +51,28 @@ struct State {
     /// Compact, a flush has added a table.
     compact: bool,
     closing: bool,
-    /// The last flush failed, for want of space or otherwise.
-    failing: Option<CommitError>,
+    /// No attempt may be made any more.
+    halted: bool,
+}
+
+/// Where the flusher works.
+pub(crate) struct Directories {
+    pub(crate) log: PathBuf,
+    pub(crate) tree: PathBuf,
 }
 
 impl Flusher {
     /// `segments`: those that recovery found and that the memtable still needs. `in_use`: the one written to.
-    pub(crate) fn new(log_dir: PathBuf, segments: Vec<u64>, in_use: u64) -> Self {
+    pub(crate) fn new(dirs: Directories, segments: Vec<u64>, in_use: u64, backoff: Backoff) -> Self {
         let state =
             State { segments: segments.into(), next_segment: in_use, compact: true, ..State::default() };
-        Self { log_dir, state: Mutex::new(state), changed: Condvar::new() }
+        Self {
+            log_dir: dirs.log,
+            attempts: Attempts::new(dirs.tree),
+            failures: Failures::new(backoff),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
     }
 
     /// The memtable was sealed; segments before `in_use` hold its commits.
@@ -83,7 +99,7 @@ impl Flusher {
         }
         let mut state = self.state.lock();
         while behind() {
-            if state.failing == Some(CommitError::Full) {
+            if self.failures.is_full() {
                 return Err(CommitError::Full);
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
@@ -97,24 +113,16 @@ impl Flusher {
     pub(crate) fn run_flush(&self, shared: &Shared) {
         scheduling::patient();
         while let Some(up_to) = self.next_flush() {
-            match self.flush(shared, up_to) {
-                Ok(()) => {
-                    let mut state = self.state.lock();
-                    state.failing = None;
-                    state.compact = true;
-                    if state.up_to == Some(up_to) {
-                        state.up_to = None;
-                    }
+            if self.attempt(shared, Task::Flush, || self.flush(shared, up_to)).is_err() {
+                if self.state.lock().closing {
+                    return;
                 }
-                Err(Failure { error, what }) => {
-                    tracing::error!(%error, "{what}; the commits stay in the log and it is tried again");
-                    let mut state = self.state.lock();
-                    state.failing = Some(error);
-                    if state.closing {
-                        return;
-                    }
-                    self.changed.wait_for(&mut state, RETRY);
-                }
+                continue;
+            }
+            let mut state = self.state.lock();
+            state.compact = true;
+            if state.up_to == Some(up_to) {
+                state.up_to = None;
             }
             self.changed.notify_all();
         }
@@ -127,11 +135,9 @@ impl Flusher {
         while self.next_compaction() {
             loop {
                 let before = shared.tree.current_version().id();
-                if let Err(error) = shared.tree.compact(strategy.clone(), shared.snapshots.oldest()) {
-                    tracing::error!(%error, "compaction failed; it is tried again");
-                    let mut state = self.state.lock();
-                    state.compact = true;
-                    self.changed.wait_for(&mut state, RETRY);
+                let compact = || Ok(shared.tree.compact(strategy.clone(), shared.snapshots.oldest())?);
+                if self.attempt(shared, Task::Compaction, compact).is_err() {
+                    self.state.lock().compact = true;
                     break;
                 }
                 if shared.tree.current_version().id() == before || self.state.lock().closing {
@@ -143,10 +149,76 @@ impl Flusher {
         }
     }
 
+    /// Rewrites all tables into one sorted level.
+    pub(crate) fn compact_all(&self, shared: &Shared, table_bytes: u64) -> Result<(), TaskError> {
+        let compact = || Ok(shared.tree.major_compact(table_bytes, shared.snapshots.oldest())?);
+        self.try_once(shared, Task::Compaction, compact)
+    }
+
+    /// Makes one attempt. After a failure it returns when the next one is due, or when the store closes.
+    fn attempt(
+        &self,
+        shared: &Shared,
+        task: Task,
+        run: impl FnOnce() -> Result<(), TaskError>,
+    ) -> Result<(), ()> {
+        let Err(error) = self.try_once(shared, task, run) else {
+            self.failures.succeeded(task);
+            return Ok(());
+        };
+        let at = (shared.shown(), Instant::now());
+        let locate = || failures::locate(&shared.tree, || self.state.lock().closing);
+        let delay = self.failures.failed(task, &error, at, locate);
+        self.changed.notify_all();
+        self.pause(delay);
+        Err(())
+    }
+
+    /// Makes one attempt and removes what it left if it failed.
+    fn try_once(
+        &self,
+        shared: &Shared,
+        task: Task,
+        run: impl FnOnce() -> Result<(), TaskError>,
+    ) -> Result<(), TaskError> {
+        let attempt =
+            self.attempts.begin(&shared.tree, task).map_err(|refused| self.refused(shared, refused))?;
+        match run() {
+            Ok(()) => {
+                attempt.succeed();
+                Ok(())
+            }
+            Err(error) => match attempt.fail() {
+                Err(refused @ Refused::ManifestInDoubt) => Err(self.refused(shared, refused)),
+                Ok(()) | Err(Refused::Unreadable(_)) => Err(error),
+            },
+        }
+    }
+
+    fn refused(&self, shared: &Shared, refused: Refused) -> TaskError {
+        match refused {
+            Refused::Unreadable(error) => TaskError::Tree(error.into()),
+            Refused::ManifestInDoubt => {
+                let error = io::Error::other("the manifest on disk is not the one in memory");
+                self.state.lock().halted = true;
+                shared.stop("the manifest could not be written", &error);
+                TaskError::Tree(error.into())
+            }
+        }
+    }
+
+    /// Waits for the time, or until the store closes.
+    fn pause(&self, delay: Duration) {
+        let deadline = Instant::now() + delay;
+        let mut state = self.state.lock();
+        while !state.closing && !self.changed.wait_until(&mut state, deadline).timed_out() {}
+    }
+
     fn next_flush(&self) -> Option<u64> {
         let mut state = self.state.lock();
         loop {
             match state.up_to {
+                _ if state.halted => return None,
                 Some(up_to) => return Some(up_to),
                 None if state.closing => return None,
                 None => self.changed.wait(&mut state),
@@ -157,7 +229,7 @@ impl Flusher {
     fn next_compaction(&self) -> bool {
         let mut state = self.state.lock();
         loop {
-            if state.closing {
+            if state.closing || state.halted {
                 return false;
             }
             if std::mem::take(&mut state.compact) {
@@ -167,32 +239,50 @@ impl Flusher {
         }
     }
 
-    fn flush(&self, shared: &Shared, up_to: u64) -> Result<(), Failure> {
+    fn flush(&self, shared: &Shared, up_to: u64) -> Result<(), TaskError> {
         let tree = &shared.tree;
-        tree.flush(&tree.get_flush_lock(), shared.snapshots.oldest()).map_err(|error| Failure {
-            error: if is_full(&error) { CommitError::Full } else { CommitError::Busy },
-            what: format!("a memtable could not be flushed: {error}"),
-        })?;
+        tree.flush(&tree.get_flush_lock(), shared.snapshots.oldest())?;
         shared.queue.post(Work::Republish);
         // The table and the manifest that names it are durable: the log's copy is not needed any more. Oldest first, and
         // one that cannot be retired is tried again before any younger one, so that no gap arises.
         let oldest = || self.state.lock().segments.front().copied().filter(|s| *s <= up_to);
         while let Some(oldest) = oldest() {
-            Log::retire(&self.log_dir, [oldest]).map_err(|error| Failure {
-                error: CommitError::Busy,
-                what: format!("a log segment could not be retired: {error}"),
-            })?;
+            Log::retire(&self.log_dir, [oldest]).map_err(TaskError::Retire)?;
             self.state.lock().segments.pop_front();
         }
         Ok(())
     }
 }
 
-struct Failure {
-    error: CommitError,
-    what: String,
-}
+#[cfg(test)]
+mod tests {
+    use lsm_tree::SequenceNumberCounter;
 
-fn is_full(error: &lsm_tree::Error) -> bool {
-    matches!(error, lsm_tree::Error::Io(error) if log::is_full(error))
+    use super::*;
+    use lazuli_concurrency::Timestamp;
+
+    /// A tree whose first level has more runs than commits may add to.
+    fn unsorted_tree(dir: &std::path::Path) -> AnyTree {
+        let seqno = SequenceNumberCounter::default();
+        let tree = super::super::open_tree(dir, None, &seqno, 1 << 20).unwrap();
+        for _ in 0..=MAX_RUNS {
+            tree.insert("key", "value", seqno.next());
+            tree.flush_active_memtable(0).unwrap();
+        }
+        tree
+    }
+
+    #[test]
+    fn commits_that_wait_for_a_failing_compaction_hear_full_if_the_device_is_full_and_else_busy() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = unsorted_tree(dir.path());
+        let at = (Timestamp::from_unix_seconds(0), Instant::now());
+        for (errno, expected) in [(libc::ENOSPC, CommitError::Full), (libc::EIO, CommitError::Busy)] {
+            let dirs = Directories { log: dir.path().into(), tree: dir.path().into() };
+            let flusher = Flusher::new(dirs, vec![], 1, Backoff::USUAL);
+            let error = TaskError::Tree(io::Error::from_raw_os_error(errno).into());
+            flusher.failures.failed(Task::Compaction, &error, at, || None);
+            assert_eq!(flusher.wait_while_behind(&tree, Instant::now()), Err(expected));
+        }
+    }
 }

@@ -9,11 +9,14 @@
 //! A restart replays the log over the tree. See [`crate::log`] for what survives a crash and how damage is told from
 //! it, and decision 0002 for why this tree and why a log of our own.
 
+mod attempts;
 mod committer;
+mod failures;
 mod flusher;
 mod graves;
 mod group;
 mod headers;
+mod health;
 mod lately;
 mod manifest;
 mod queue;
@@ -21,6 +24,7 @@ mod rows;
 mod runs;
 mod scheduling;
 mod snapshot;
+mod threads;
 mod visit;
 
 use std::ops::ControlFlow;
@@ -44,13 +48,18 @@ use crate::{
     RunVisitor, Scanned, SpaceHeader, SpaceId, SpacePage, Store, Visited, Visitor, Which, keys,
 };
 use committer::Committer;
-use flusher::Flusher;
+use failures::TaskError;
+use flusher::{Directories, Flusher};
 use headers::HeaderCache;
 use manifest::Manifest;
 use queue::{Queue, Work};
 use rows::RangeDigest;
 use runs::Runs;
 use snapshot::{Snapshot, Snapshots};
+use threads::{CloseOnDrop, spawn, spawn_watched};
+
+pub use failures::{Backoff, FailureListener, log_failure};
+pub use health::{Cause, ClockJump, DamagedTable, Health, RowPlace, Task, TaskFailure};
 
 /// Rows of one partition that a scan for first rows steps over before it seeks.
 const STEPS_BEFORE_SEEK: usize = 8;
@@ -93,6 +102,8 @@ pub struct Options {
     pub memtable_bytes: u64,
     /// The size of a log segment, unless one group needs more.
     pub log_segment_bytes: usize,
+    /// How long failed background work waits for its next attempt.
+    pub backoff: Backoff,
 }
 
 impl Options {
@@ -102,6 +113,7 @@ impl Options {
         run_bytes: 1 << 20,
         memtable_bytes: 256 << 10,
         log_segment_bytes: 1 << 20,
+        backoff: Backoff::USUAL,
     };
 }
 
@@ -118,6 +130,7 @@ impl Default for Options {
             run_bytes: (memory / 64).clamp(16 << 20, 256 << 20) as usize,
             memtable_bytes: 32 << 20,
             log_segment_bytes: 64 << 20,
+            backoff: Backoff::USUAL,
         }
     }
 }
@@ -141,12 +154,15 @@ pub(crate) struct Shared {
     queue: Queue,
     flusher: Flusher,
     stopped: AtomicBool,
+    /// Why it has stopped.
+    stop_reason: Mutex<Option<String>>,
 }
 
 impl Shared {
-    /// The disk has failed: what it holds is no longer known, so nothing more is acknowledged.
+    /// The disk has failed, or a thread has died: what holds is no longer known, so nothing more is acknowledged.
     fn stop(&self, what: &str, error: &std::io::Error) {
         tracing::error!(%error, "{what}; the store stops acknowledging writes");
+        self.stop_reason.lock().get_or_insert_with(|| format!("{what}: {error}"));
         self.stopped.store(true, Ordering::SeqCst);
         self.clock.stop();
     }
@@ -190,8 +206,14 @@ impl Embedded {
             runs: Runs::new(options.run_bytes),
             clock: EngineClock::new(clock, ceiling),
             queue: Queue::new(),
-            flusher: Flusher::new(log_dir, old, log.segment()),
+            flusher: Flusher::new(
+                Directories { log: log_dir, tree: tree_dir },
+                old,
+                log.segment(),
+                options.backoff,
+            ),
             stopped: AtomicBool::new(false),
+            stop_reason: Mutex::default(),
             tree,
             seqno,
         });
@@ -207,14 +229,8 @@ impl Embedded {
                 }
             })?)),
             threads: Mutex::new(vec![
-                spawn("lazuli-flush", {
-                    let shared = shared.clone();
-                    move || shared.flusher.run_flush(&shared)
-                })?,
-                spawn("lazuli-compact", {
-                    let shared = shared.clone();
-                    move || shared.flusher.run_compaction(&shared)
-                })?,
+                spawn_watched("lazuli-flush", &shared, |shared| shared.flusher.run_flush(shared))?,
+                spawn_watched("lazuli-compact", &shared, |shared| shared.flusher.run_compaction(shared))?,
             ]),
             shared,
         };
@@ -225,6 +241,26 @@ impl Embedded {
     /// Whether the store acknowledges writes. Once it has stopped, only a restart helps.
     pub fn is_healthy(&self) -> bool {
         !self.shared.is_stopped()
+    }
+
+    /// What is wrong, if anything is.
+    pub fn health(&self) -> Health {
+        Health {
+            stopped: self.shared.stop_reason.lock().clone(),
+            failing: self.shared.flusher.failures.failing(),
+            clock: None,
+            full: self.shared.flusher.failures.is_full(),
+        }
+    }
+
+    /// Failed attempts of a background task since the store was opened.
+    pub fn failed_attempts(&self, task: Task) -> u64 {
+        self.shared.flusher.failures.total(task)
+    }
+
+    /// Hands failures that are due for the log to `listener`, which logs them in place of the store.
+    pub fn on_failure(&self, listener: FailureListener) {
+        self.shared.flusher.failures.listen(listener);
     }
 
     /// Returns when all that was submitted before is decided, also what nobody waits for any more.
@@ -245,8 +281,10 @@ impl Embedded {
 
     /// Rewrites all tables into one sorted level, dropping what was removed.
     pub fn compact(&self) -> Result<(), ReadError> {
-        let tree = &self.shared.tree;
-        tree.major_compact(64 << 20, self.shared.snapshots.oldest()).map_err(rows::read_error)
+        self.shared.flusher.compact_all(&self.shared, 64 << 20).map_err(|error| match error {
+            TaskError::Tree(error) => rows::read_error(error),
+            error => ReadError::Io(error.to_string()),
+        })
     }
 
     /// Bytes of its tables on disk.
@@ -368,18 +406,6 @@ impl Embedded {
             bytes += size;
         }
         Ok(visited)
-    }
-}
-
-/// Closes the queue for good when the committer's thread ends, and lets go of what waits in it.
-struct CloseOnDrop(Arc<Shared>);
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.stop("the committer died", &std::io::Error::other("panic"));
-        }
-        self.0.queue.abandon();
     }
 }
 
@@ -648,8 +674,4 @@ fn subdirectory(dir: &Path, name: &str) -> std::io::Result<PathBuf> {
     }
     log::sync_dir(dir)?;
     Ok(path)
-}
-
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.into()).spawn(run)
 }

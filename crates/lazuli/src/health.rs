@@ -1,0 +1,193 @@
+//! The health of the data as operators see it: on `/readyz`, in metrics and in the log.
+//!
+//! `/readyz` and metrics need no credentials, so only the log names objects.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lazuli_front::Readiness;
+use lazuli_store::embedded::{DamagedTable, Health, RowPlace, Task, TaskFailure, log_failure};
+use lazuli_store::{Embedded, SpaceId, Store};
+use tokio::runtime::Handle;
+
+/// Pages of the directory of accounts that are read to name a space.
+const MAX_PAGES: usize = 64;
+/// Rows in one of them.
+const PAGE_ROWS: usize = 1024;
+
+/// What `/readyz` says.
+pub(crate) fn readiness(draining: bool, extents_stopped: bool, health: &Health) -> Readiness {
+    if draining {
+        return Readiness::NotReady("draining".into());
+    }
+    if let Some(why) = &health.stopped {
+        return Readiness::NotReady(format!("the store has stopped: {why}"));
+    }
+    if extents_stopped {
+        return Readiness::NotReady("content cannot be stored after a disk failure".into());
+    }
+    let mut reasons: Vec<_> = health.failing.iter().map(TaskFailure::to_string).collect();
+    if health.full && reasons.is_empty() {
+        reasons.push("no space left on the device: only deletes are accepted".into());
+    }
+    if let Some(jump) = &health.clock {
+        let seconds = jump.ahead.ticks() / 10_000_000;
+        reasons.push(format!("the machine's clock jumped ahead by {seconds} s and is not followed"));
+    }
+    if reasons.is_empty() { Readiness::Ready } else { Readiness::Degraded(reasons) }
+}
+
+/// Metrics of failures, in the text format of Prometheus.
+pub(crate) fn metrics(store: &Embedded, extents_stopped: bool) -> String {
+    let health = store.health();
+    let mut text = String::new();
+    let mut gauge = |name: &str, help: &str, kind: &str, values: &[(String, u64)]| {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in values {
+            let _ = writeln!(text, "{name}{labels} {value}");
+        }
+    };
+    let one = |value: bool| vec![(String::new(), u64::from(value))];
+    let by_task = |value: &dyn Fn(Task) -> u64| -> Vec<_> {
+        Task::ALL.map(|task| (format!("{{task=\"{}\"}}", task.name()), value(task))).to_vec()
+    };
+    let is_failing = |task| u64::from(health.failing.iter().any(|failure| failure.task == task));
+    gauge("lazuli_store_stopped", "1 if the store has stopped.", "gauge", &one(health.stopped.is_some()));
+    gauge("lazuli_content_stopped", "1 if content cannot be stored.", "gauge", &one(extents_stopped));
+    gauge("lazuli_store_full", "1 if only deletes are accepted.", "gauge", &one(health.full));
+    gauge(
+        "lazuli_clock_jumped",
+        "1 if the machine's clock is not followed.",
+        "gauge",
+        &one(health.clock.is_some()),
+    );
+    gauge("lazuli_background_failing", "1 if the last attempt failed.", "gauge", &by_task(&is_failing));
+    let total = |task| store.failed_attempts(task);
+    gauge("lazuli_background_failures_total", "Failed attempts.", "counter", &by_task(&total));
+    text
+}
+
+/// Logs failures of the store's background tasks with the names of the objects. Has to be called within a runtime.
+pub(crate) fn log_failures(store: &Arc<Embedded>) {
+    let (runtime, weak) = (Handle::current(), Arc::downgrade(store));
+    store.on_failure(Arc::new(move |failure| {
+        let (failure, store) = (failure.clone(), weak.clone());
+        runtime.spawn(async move {
+            let objects = match (&failure.table, store.upgrade()) {
+                (Some(table), Some(store)) => describe(&*store, table).await,
+                _ => String::new(),
+            };
+            log_failure(&failure, &objects);
+        });
+    }));
+}
+
+/// Names what a damaged table holds: the rows around the damage, and every container, table, queue or share.
+async fn describe(store: &dyn Store, table: &DamagedTable) -> String {
+    let names = names(store).await;
+    let name = |space: SpaceId| match names.get(&space) {
+        Some(name) => name.clone(),
+        None if space == SpaceId::ROOT => "the directory of accounts".to_owned(),
+        None => format!("space {:016x}", space.0),
+    };
+    let row = |row: &RowPlace| format!("{} {}", name(row.space), row.partition.escape_ascii());
+    let around = match (&table.before, &table.after) {
+        (Some(before), Some(after)) => format!("damage from {} to {}", row(before), row(after)),
+        (Some(before), None) => format!("damage after {}", row(before)),
+        (None, Some(after)) => format!("damage before {}", row(after)),
+        (None, None) => "damage throughout".to_owned(),
+    };
+    let spaces: Vec<_> = table.spaces.iter().map(|space| name(*space)).collect();
+    let more = if table.more_spaces { ", and more" } else { "" };
+    format!("{around}; the table holds rows of {}{more}", spaces.join(", "))
+}
+
+/// The names of spaces: `KIND ACCOUNT/NAME`. Best effort: rows that cannot be read are skipped.
+async fn names(store: &dyn Store) -> BTreeMap<SpaceId, String> {
+    let mut names = BTreeMap::new();
+    let mut from = (Bytes::new(), Bytes::new());
+    for _ in 0..MAX_PAGES {
+        let which = lazuli_store::Which::All;
+        let Ok(page) = store.scan_space(SpaceId::ROOT, from, None, which, PAGE_ROWS).await else { break };
+        for (partition, row) in &page.rows {
+            if let Some(space) = crate::services::space_named_by(partition, row)
+                && let Some(name) = object_name(partition)
+            {
+                names.insert(space, name);
+            }
+        }
+        match page.next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    names
+}
+
+/// `blob/ACCOUNT/GENERATION/NAME` as people write it.
+fn object_name(partition: &[u8]) -> Option<String> {
+    let mut parts = std::str::from_utf8(partition).ok()?.splitn(4, '/');
+    let (kind, account, _, name) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    Some(format!("{kind} {account}/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use lazuli_concurrency::{Span, Timestamp};
+    use lazuli_store::embedded::{Cause, ClockJump};
+
+    use super::*;
+
+    fn failing(cause: Cause) -> TaskFailure {
+        let since = Timestamp::from_unix_seconds(0);
+        let table = DamagedTable {
+            path: "/data/store/tree/tables/17".into(),
+            before: None,
+            after: None,
+            spaces: vec![],
+            more_spaces: false,
+        };
+        let table = (cause == Cause::Damaged).then_some(table);
+        TaskFailure { task: Task::Compaction, cause, error: "EIO".into(), since, attempts: 3, table }
+    }
+
+    #[test]
+    fn readiness_says_what_is_wrong_and_only_what_prevents_service_makes_it_not_ready() {
+        let not_ready = |reason: &str| Readiness::NotReady(reason.into());
+        let degraded = |reason: &str| Readiness::Degraded(vec![reason.into()]);
+        let stopped = Health { stopped: Some("a background thread died: x".into()), ..Health::default() };
+        let task = |cause| Health { failing: vec![failing(cause)], ..Health::default() };
+        let jumped = Health { clock: Some(ClockJump { ahead: Span::seconds(7200) }), ..Health::default() };
+        let full = Health { full: true, ..Health::default() };
+        for (draining, extents_stopped, health, expected) in [
+            (false, false, Health::default(), Readiness::Ready),
+            (true, false, Health::default(), not_ready("draining")),
+            (false, false, stopped, not_ready("the store has stopped: a background thread died: x")),
+            (false, true, Health::default(), not_ready("content cannot be stored after a disk failure")),
+            (false, false, task(Cause::Io), degraded("compaction fails (3 attempts): EIO")),
+            (
+                false,
+                false,
+                task(Cause::Damaged),
+                degraded("compaction fails (3 attempts): table 17 is damaged"),
+            ),
+            (
+                false,
+                false,
+                task(Cause::Full),
+                degraded("compaction fails (3 attempts): no space left on the device"),
+            ),
+            (false, false, full, degraded("no space left on the device: only deletes are accepted")),
+            (
+                false,
+                false,
+                jumped,
+                degraded("the machine's clock jumped ahead by 7200 s and is not followed"),
+            ),
+        ] {
+            assert_eq!(readiness(draining, extents_stopped, &health), expected, "{health:?}");
+        }
+    }
+}

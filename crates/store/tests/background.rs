@@ -1,0 +1,137 @@
+//! Background work that fails: it leaves nothing behind, is visible, and does not harm commits and reads.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashSet;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lazuli_concurrency::SystemClock;
+use lazuli_store::embedded::{Backoff, Cause, Task};
+use lazuli_store::{
+    Commit, CommitError, Embedded, Mutation, Options, Partition, Reads, SpaceHeader, SpaceId, Store,
+};
+
+const SPACE: SpaceId = SpaceId(7);
+const QUICK: Duration = Duration::from_millis(1);
+
+fn options() -> Options {
+    Options { backoff: Backoff { first: QUICK, most: QUICK, most_if_full: QUICK }, ..Options::SMALL }
+}
+
+async fn open(dir: &Path) -> Embedded {
+    let store = Embedded::open(dir, Arc::new(SystemClock), options()).unwrap();
+    if store.space(SPACE).await.unwrap().is_none() {
+        store.set_space(SPACE, None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
+    }
+    store
+}
+
+/// Bytes that do not compress.
+fn noise(seed: u64) -> Bytes {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let word = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    std::iter::repeat_with(word).take(128).flatten().collect()
+}
+
+fn key(n: u64) -> Bytes {
+    format!("k{:016x}", n.wrapping_mul(0x9E37_79B9_7F4A_7C15)).into()
+}
+
+async fn put(store: &Embedded, n: u64) -> Result<(), CommitError> {
+    put_all(store, n..n + 1).await
+}
+
+async fn put_all(store: &Embedded, rows: std::ops::Range<u64>) -> Result<(), CommitError> {
+    let mutations = rows.map(|n| Mutation::Put(key(n), noise(n))).collect();
+    let stamp = store.stamp();
+    let commit = Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+    store.commit(&Partition::new(SPACE, "blobs"), commit).await
+}
+
+fn files(dir: &Path) -> HashSet<(PathBuf, u64)> {
+    let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+    entries.map(|entry| (entry.path(), entry.metadata().unwrap().len())).collect()
+}
+
+/// Changes one byte in the middle of the largest table.
+fn damage(tables: &Path) -> PathBuf {
+    let (path, length) = files(tables).into_iter().max_by_key(|(_, length)| *length).unwrap();
+    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, length / 2).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], length / 2).unwrap();
+    path
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compaction_that_fails_on_a_damaged_table_leaves_no_files_and_names_the_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let tables = dir.path().join("tree/tables");
+    let store = open(dir.path()).await;
+    for n in 0..30 {
+        put_all(&store, 100 * n..100 * (n + 1)).await.unwrap();
+    }
+    let store = tokio::task::spawn_blocking(move || {
+        store.compact().unwrap();
+        store.close();
+        drop(store);
+    });
+    store.await.unwrap();
+    let damaged = damage(&tables);
+
+    let store = open(dir.path()).await;
+    let logged = Arc::new(AtomicU64::new(0));
+    store.on_failure(Arc::new({
+        let logged = logged.clone();
+        move |failure| {
+            assert_eq!((failure.task, failure.cause), (Task::Compaction, Cause::Damaged));
+            logged.fetch_add(1, Ordering::SeqCst);
+        }
+    }));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut written = 3000;
+    while store.failed_attempts(Task::Compaction) < 20 {
+        assert!(Instant::now() < deadline, "compaction reaches the damaged table: {:?}", store.health());
+        if store.failed_attempts(Task::Compaction) == 0 {
+            put_all(&store, written..written + 100).await.unwrap();
+            written += 100;
+        } else {
+            tokio::time::sleep(QUICK).await;
+        }
+    }
+    let health = store.health();
+    assert!(store.is_healthy() && health.stopped.is_none() && !health.full);
+    let [failure] = &health.failing[..] else { panic!("{health:?}") };
+    let table = failure.table.as_ref().unwrap();
+    assert_eq!(table.path, damaged);
+    assert_eq!((&table.spaces[..], table.more_spaces), (&[SPACE][..], false));
+    let (before, after) = (table.before.as_ref().unwrap(), table.after.as_ref().unwrap());
+    assert_eq!((before.space, &before.partition[..]), (SPACE, &b"blobs"[..]));
+    assert!(before.key < after.key, "{before} {after}");
+    let name = damaged.file_name().unwrap().to_str().unwrap();
+    assert!(failure.to_string().contains(&format!("table {name} is damaged")), "{failure}");
+    assert_eq!(logged.load(Ordering::SeqCst), 1, "one log line for many attempts");
+
+    put(&store, 1 << 40).await.unwrap();
+    let reads = Reads::key(key(written - 1));
+    assert!(store.read(&Partition::new(SPACE, "blobs"), &reads).await.unwrap().rows[0].is_some());
+    tokio::task::spawn_blocking(move || {
+        store.close();
+        let on_disk: u64 = files(&tables).iter().map(|(_, length)| length).sum();
+        // The tree does not count the ends of the files.
+        let in_manifest = store.disk_bytes() / 100 * 105;
+        assert!(on_disk <= in_manifest, "{on_disk} above {in_manifest}: {:?}", files(&tables));
+    })
+    .await
+    .unwrap();
+}

@@ -75,7 +75,6 @@ impl FileService {
     /// Snapshot Share.
     pub(crate) async fn snapshot_share(&self, request: Request) -> Result<Response, Refusal> {
         names::check_share(&request.container)?;
-        check_not_named(&request.query)?;
         let metadata = Metadata::from_headers(&request.headers)?;
         let (this, account, name) = (self.clone(), request.account, request.container);
         let taken = carry_through(async move { this.take_snapshot(&account, &name, &metadata).await });

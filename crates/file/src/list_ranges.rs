@@ -101,6 +101,9 @@ impl FileService {
             Err(refusal) if refusal.status() == StatusCode::NOT_FOUND => None,
             Err(refusal) => return Err(refusal),
         };
+        if found.is_none() && !follows {
+            return Err(ErrorCode::PreviousSnapshotNotFound.into());
+        }
         let node = match found.filter(is_same) {
             None if follows => self.search(space, at, is_same).await?,
             found => found,

@@ -84,7 +84,7 @@ async fn only_states_of_one_file_are_compared() {
     since(&server, "f", none, "").await.refused(404, "ShareNotFound");
     since(&server, "f", "nonsense", "").await.refused(400, "InvalidQueryParameterValue");
     make_file(&server, "g", 1024).await;
-    since(&server, "g", &first, "").await.refused(409, "FileGenerationMismatch");
+    since(&server, "g", &first, "").await.refused(409, "PreviousSnapshotNotFound");
     // Created again: another file.
     make_file(&server, "f", 1024).await;
     since(&server, "f", &first, "").await.refused(409, "FileGenerationMismatch");
@@ -111,7 +111,7 @@ async fn a_file_that_was_moved_since_is_found_if_that_is_asked_for() {
     server.delete("/docs/a?restype=directory", "").await.expect(202);
     write(&server, "c/g", 1024, &[2; 512]).await;
     for header in ["", "x-ms-file-support-rename: false"] {
-        since(&server, "c/g", &snapshot, header).await.refused(409, "FileGenerationMismatch");
+        since(&server, "c/g", &snapshot, header).await.refused(409, "PreviousSnapshotNotFound");
     }
     let found = since(&server, "c/g", &snapshot, "x-ms-file-support-rename: true").await.expect(200);
     assert_eq!(ranges(&found), [('R', 1024, 1535)]);

@@ -58,7 +58,10 @@ impl FileService {
         let held = pin.hold([&file.content]);
         let length = file.content.len();
         let part = range.map(|range| range.within(length)).transpose()?;
-        let too_long = part.as_ref().is_none_or(|part| part.end - part.start > MAX_RANGE_WRITE);
+        // The range that was asked for counts, or if it has no end, what there is of it.
+        let asked = range.and_then(|range| range.last.map(|last| last - range.first));
+        let too_long = asked.is_some_and(|asked| asked >= MAX_RANGE_WRITE)
+            || part.as_ref().is_none_or(|part| part.end - part.start > MAX_RANGE_WRITE);
         if wants_md5 && too_long {
             return Err(Refusal::invalid_header("x-ms-range-get-content-md5", "true"));
         }

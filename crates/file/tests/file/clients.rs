@@ -189,3 +189,18 @@ async fn a_new_file_is_marked_for_archiving_and_a_directory_is_not() {
         assert_eq!(made.header("x-ms-file-attributes"), Some("Directory"), "{headers}");
     }
 }
+
+#[tokio::test]
+async fn an_md5_is_for_a_range_of_4_mib_at_most_however_short_the_file_is() {
+    let server = start().await;
+    make_file(&server, "f", 1024).await;
+    for (range, outcome) in [
+        ("x-ms-range: bytes=0-4194303", (206, "")),
+        ("x-ms-range: bytes=0-4194304", (400, "InvalidHeaderValue")),
+        ("x-ms-range: bytes=0-", (206, "")),
+        ("", (400, "InvalidHeaderValue")),
+    ] {
+        let headers = format!("{range}\nx-ms-range-get-content-md5: true");
+        assert_eq!(server.get("/docs/f", &headers).await.outcome(), outcome, "{range}");
+    }
+}

@@ -57,7 +57,7 @@ test-go: $(VENV)/installed binary ## Every operation by the Go clients, if Go 1.
 test-smb: $(VENV)/installed binary ## The tests of Samba's smbtorture that must not be lost
 	$(PYTHON) tests/smb/torture.py --lazuli $(BIN)/debug/lazuli --passing
 
-test-flips: ## Flip every bit of a small data directory, one at a time: half an hour
+test-flips: ## Flip every bit of a small data directory, one at a time: a quarter of an hour
 	$(CARGO) test -p lazuli-torture --test flips -- --all
 
 # The debug binary with the features that `cargo test --workspace` gives it, so that one build serves all tests. One

@@ -108,7 +108,7 @@ pub(crate) struct Layer {
     /// What to log: a level, or directives such as info,access=off [default: info]
     #[arg(long, value_name = "FILTER")]
     pub(crate) log_level: Option<String>,
-    /// Memory for rows read from disk [default: an eighth of the machine's, 64 MiB to 4 GiB]
+    /// Memory for all caches [default: an eighth of the machine's or the cgroup's, 16 MiB to 4 GiB]
     #[arg(long, value_name = "BYTES")]
     pub(crate) cache_bytes: Option<ByteSize>,
     /// Serve the well-known development key to other machines too

@@ -28,8 +28,7 @@ pub(crate) struct Data {
 impl Data {
     /// Opens what a locked directory holds, and makes what it does not hold yet.
     pub(crate) fn open(directory: Directory, cache_bytes: Option<u64>) -> Result<Self, Failure> {
-        let defaults = Options::default();
-        let options = Options { cache_bytes: cache_bytes.unwrap_or(defaults.cache_bytes), ..defaults };
+        let options = cache_bytes.map_or_else(Options::default, Options::with_cache);
         let path = directory.subdirectory(STORE).map_err(Failure::failed)?;
         let store = Embedded::open(&path, Arc::new(SystemClock), options).map_err(Failure::failed)?;
         let extents = LocalExtents::open(directory.path(), Default::default()).map_err(Failure::failed)?;

@@ -20,6 +20,7 @@ pub mod intent;
 pub mod interposed;
 mod keys;
 mod log;
+mod memory;
 mod run;
 mod transact;
 mod types;

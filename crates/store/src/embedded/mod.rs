@@ -19,6 +19,7 @@ mod headers;
 mod health;
 mod lately;
 mod manifest;
+mod options;
 mod queue;
 mod rows;
 mod runs;
@@ -60,6 +61,7 @@ use threads::{CloseOnDrop, spawn, spawn_watched};
 
 pub use failures::{Backoff, FailureListener, log_failure};
 pub use health::{Cause, ClockJump, DamagedTable, Health, RowPlace, Task, TaskFailure};
+pub use options::Options;
 
 /// Rows of one partition that a scan for first rows steps over before it seeks.
 const STEPS_BEFORE_SEEK: usize = 8;
@@ -89,50 +91,6 @@ pub enum OpenError {
     /// The file system refused.
     #[error("store: {0}")]
     Io(#[from] std::io::Error),
-}
-
-/// What can be chosen when a store is opened.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Bytes of table blocks kept in memory.
-    pub cache_bytes: u64,
-    /// Bytes of rows kept in memory for those who visit them by the run.
-    pub run_bytes: usize,
-    /// A memtable of this size is sealed and flushed.
-    pub memtable_bytes: u64,
-    /// The size of a log segment, unless one group needs more.
-    pub log_segment_bytes: usize,
-    /// How long failed background work waits for its next attempt.
-    pub backoff: Backoff,
-}
-
-impl Options {
-    /// As little memory and disk as it works with: for tests, and for looking at a store.
-    pub const SMALL: Self = Self {
-        cache_bytes: 8 << 20,
-        run_bytes: 1 << 20,
-        memtable_bytes: 256 << 10,
-        log_segment_bytes: 1 << 20,
-        backoff: Backoff::USUAL,
-    };
-}
-
-impl Default for Options {
-    /// A block cache of an eighth of the machine's memory, from 64 MiB to 4 GiB, and runs of a 64th, from 16 to 256 MiB.
-    /// Both fill with use.
-    fn default() -> Self {
-        let memory = std::fs::read_to_string("/proc/meminfo")
-            .ok()
-            .and_then(|text| text.lines().next()?.split_whitespace().nth(1)?.parse::<u64>().ok())
-            .map_or(1 << 30, |kib| kib << 10);
-        Self {
-            cache_bytes: (memory / 8).clamp(64 << 20, 4 << 30),
-            run_bytes: (memory / 64).clamp(16 << 20, 256 << 20) as usize,
-            memtable_bytes: 32 << 20,
-            log_segment_bytes: 64 << 20,
-            backoff: Backoff::USUAL,
-        }
-    }
 }
 
 /// The embedded engine, open on one directory.

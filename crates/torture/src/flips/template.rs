@@ -26,6 +26,7 @@ pub const OPTIONS: Options = Options {
     run_bytes: 64 << 10,
     memtable_bytes: 256 << 10,
     log_segment_bytes: 32 << 10,
+    ..Options::SMALL
 };
 /// Segments that grow in small steps.
 pub const EXTENTS: lazuli_extents::Options =

@@ -330,7 +330,7 @@ def test_snapshots_of_shares(service, share):
     assert [s.snapshot for s in listed] == [snapshot, None] or [s.snapshot for s in listed] == [None, snapshot]
     refused(409, "ShareHasSnapshots", lambda: share.delete_share())
     then.delete_share()
-    refused(404, "ShareSnapshotNotFound", then.get_share_properties)
+    refused(404, "ShareNotFound", then.get_share_properties)
 
 
 def test_what_changed_since_a_snapshot(share):

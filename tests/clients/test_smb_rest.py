@@ -261,8 +261,11 @@ def test_attributes_and_times_are_the_same_for_both(smb, share):
     )
     handle = smb.open("file", "r", disposition=CreateDisposition.FILE_OPEN)
     basic = handle.query(FileBasicInformation)
+    # Create File over REST adds the archive attribute.
     assert basic["file_attributes"].get_value() == (
-        FileAttributes.FILE_ATTRIBUTE_HIDDEN | FileAttributes.FILE_ATTRIBUTE_SYSTEM
+        FileAttributes.FILE_ATTRIBUTE_HIDDEN
+        | FileAttributes.FILE_ATTRIBUTE_SYSTEM
+        | FileAttributes.FILE_ATTRIBUTE_ARCHIVE
     )
     for time_ in ("creation_time", "last_write_time"):
         since_1601 = timedelta(microseconds=basic[time_].get_value() // 10)

@@ -74,7 +74,7 @@ use record::Container;
 
 pub use expiry::Expired;
 pub use lazuli_generations::{Damage, Swept};
-pub use rows::BlobRows;
+pub use rows::{BlobRows, content_of_row};
 
 /// The type of bodies that are documents.
 pub(crate) const XML: &str = "application/xml";

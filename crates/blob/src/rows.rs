@@ -31,6 +31,11 @@ impl BlobRows {
     }
 }
 
+/// Returns the content that a row refers to, whatever has become of its container; none for a row of another service.
+pub fn content_of_row(space: SpaceId, partition: &[u8], row: &Row) -> Result<Vec<Content>, Damage> {
+    if space == SpaceId::ROOT { Ok(vec![]) } else { contents(partition, row) }
+}
+
 /// The content that a row in a container's space refers to.
 pub(crate) fn contents(partition: &[u8], row: &Row) -> Result<Vec<Content>, Damage> {
     if keys::blob_name(partition).is_none() {

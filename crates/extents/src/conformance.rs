@@ -26,6 +26,41 @@ pub async fn run(extents: Arc<dyn Extents>) {
     a_sweep_keeps_what_is_being_read(&extents).await;
     content_that_moves_during_a_sweep_is_kept(&extents).await;
     a_sweep_that_is_given_up_frees_nothing(&extents).await;
+    a_damaged_node_keeps_everything_older_and_nothing_newer(&extents).await;
+    content_below_a_kept_id_stays(&extents).await;
+}
+
+async fn a_damaged_node_keeps_everything_older_and_nothing_newer(extents: &Arc<dyn Extents>) {
+    let writer = extents.writer();
+    let (older, expected) = large(extents, &writer, 8).await;
+    let (broken, _) = large(extents, &writer, 9).await;
+    let (newer, _) = large(extents, &writer, 10).await;
+    drop(writer);
+    // Freeing content that a record refers to is what damages it here.
+    sweep(extents, &[&older, &newer]).await;
+    assert!(damaged(read(extents, &broken).await));
+    let mut sweep = Sweep::begin(extents, Pace::FULL).await.unwrap();
+    sweep.live(&broken).await.unwrap();
+    let freed = sweep.finish().await.unwrap();
+    assert!(freed.damaged_nodes > 0);
+    assert_eq!(read(extents, &older).await.unwrap(), expected, "the damaged node may refer to it");
+    assert!(damaged(read(extents, &newer).await), "the damaged node cannot refer to it");
+    self::sweep(extents, &[]).await;
+}
+
+async fn content_below_a_kept_id_stays(extents: &Arc<dyn Extents>) {
+    let writer = extents.writer();
+    let (older, expected) = large(extents, &writer, 11).await;
+    let horizon = Sweep::begin(extents, Pace::FULL).await.unwrap().horizon();
+    let (newer, _) = large(extents, &writer, 12).await;
+    drop(writer);
+    let mut sweep = Sweep::begin(extents, Pace::FULL).await.unwrap();
+    sweep.keep_below(horizon);
+    sweep.finish().await.unwrap();
+    assert_eq!(read(extents, &older).await.unwrap(), expected);
+    assert!(damaged(read(extents, &newer).await));
+    self::sweep(extents, &[]).await;
+    assert!(damaged(read(extents, &older).await));
 }
 
 /// Bytes that differ from place to place and from seed to seed.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::extent::{Error, ExtentRef};
+use crate::extent::{Error, ExtentId, ExtentRef};
 use crate::gather::Gathered;
 use crate::pin::{Pin, Pins, Writer};
 use crate::sweep::{Freed, Pace};
@@ -92,7 +92,13 @@ pub trait Mark: Send {
     /// Notes that a part of an extent is referred to. False if the extent's beginning was noted before.
     fn live(&mut self, extent: &ExtentRef, range: Range<u32>) -> bool;
 
-    /// Frees what was neither noted nor appended since the mark began.
+    /// The first id that had not been given out when the mark began. Ids grow in the order of appending.
+    fn horizon(&self) -> ExtentId;
+
+    /// Keeps every extent below an id, whether it was noted or not: something that cannot be read may refer to it.
+    fn keep_below(&mut self, id: ExtentId);
+
+    /// Frees what was neither noted nor kept nor appended since the mark began.
     async fn free(self: Box<Self>, pace: Pace) -> Result<Freed, Error>;
 }
 

@@ -9,13 +9,16 @@
 //! ```
 //!
 //! Writers and readers go on meanwhile; [`pin`](crate::pin) says why that is safe. A sweep that is dropped or fails
-//! before `finish` has freed nothing. A node that cannot be read fails it: what that node refers to is not known.
+//! before `finish` has freed nothing.
+//!
+//! A map node that is damaged may refer to any extent that is older than itself: a node is appended after everything that
+//! it refers to, and ids grow in that order. So the sweep keeps every older extent and goes on.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::{Extents, Mark};
-use crate::extent::Error;
+use crate::extent::{Error, ExtentId};
 use crate::map::cursor::load;
 use crate::map::tree::{Entry, Link, Tree};
 use crate::map::{Content, Piece};
@@ -56,6 +59,8 @@ pub struct Freed {
     pub segments: u64,
     /// Bytes taken by what was found to live.
     pub live_bytes: u64,
+    /// Map nodes that could not be read. Nothing older than they are was freed.
+    pub damaged_nodes: u64,
 }
 
 /// A sweep that is looking for what lives.
@@ -65,6 +70,7 @@ pub struct Sweep {
     marking: Marking,
     pace: Pace,
     steps: u64,
+    damaged_nodes: u64,
 }
 
 impl Sweep {
@@ -72,7 +78,7 @@ impl Sweep {
     pub async fn begin(extents: &Arc<dyn Extents>, pace: Pace) -> Result<Self, Error> {
         let marking = extents.pins().begin_marking()?;
         let mark = extents.begin_mark().await?;
-        Ok(Self { extents: extents.clone(), mark, marking, pace, steps: 0 })
+        Ok(Self { extents: extents.clone(), mark, marking, pace, steps: 0, damaged_nodes: 0 })
     }
 
     /// Counts the content of a record as alive, with all that it shares with others.
@@ -81,13 +87,24 @@ impl Sweep {
         self.held().await
     }
 
+    /// Every extent that was appended before the sweep began has an id below this.
+    pub fn horizon(&self) -> ExtentId {
+        self.mark.horizon()
+    }
+
+    /// Keeps every extent below an id: a record that cannot be read may refer to any of them.
+    pub fn keep_below(&mut self, id: ExtentId) {
+        self.mark.keep_below(id);
+    }
+
     /// Frees what is not alive. All records must have been told.
     pub async fn finish(mut self) -> Result<Freed, Error> {
         self.held().await?;
         self.marking.settled(PATIENCE).await?;
         self.held().await?;
         drop(self.marking);
-        self.mark.free(self.pace).await
+        let freed = self.mark.free(self.pace).await?;
+        Ok(Freed { damaged_nodes: self.damaged_nodes, ..freed })
     }
 
     async fn held(&mut self) -> Result<(), Error> {
@@ -95,6 +112,14 @@ impl Sweep {
             self.walk(&content).await?;
         }
         Ok(())
+    }
+
+    fn keep_older(&mut self, node: ExtentId, damage: &str) {
+        if self.damaged_nodes == 0 {
+            tracing::error!(?node, damage, "a sweep cannot read a map node and keeps all older content");
+        }
+        self.damaged_nodes += 1;
+        self.mark.keep_below(node);
     }
 
     async fn walk(&mut self, content: &Content) -> Result<(), Error> {
@@ -110,8 +135,11 @@ impl Sweep {
                         if let Link::Stored(node) = &sub.link
                             && self.mark.live(node, 0..node.length)
                         {
-                            let list = load(&*self.extents, node, sub.expected(level)).await?;
-                            lists.push(Tree { level: level - 1, list });
+                            match load(&*self.extents, node, sub.expected(level)).await {
+                                Ok(list) => lists.push(Tree { level: level - 1, list }),
+                                Err(Error::Damaged(damage)) => self.keep_older(node.id, &damage),
+                                Err(error) => return Err(error),
+                            }
                             self.steps += 1;
                             if self.steps.is_multiple_of(STRIDE) {
                                 self.pace.rest().await;

@@ -327,7 +327,7 @@ async fn a_slow_upload_does_not_keep_others_garbage() {
 }
 
 #[tokio::test]
-async fn a_node_that_cannot_be_read_stops_the_sweep_and_nothing_is_freed() {
+async fn a_damaged_node_keeps_all_older_content_and_newer_garbage_is_freed() {
     let dir = tempfile::tempdir().unwrap();
     let extents: Arc<dyn Extents> = Arc::new(LocalExtents::open(dir.path(), SMALL).unwrap());
     let (writer, other) = (extents.writer(), extents.writer());
@@ -346,8 +346,11 @@ async fn a_node_that_cannot_be_read_stops_the_sweep_and_nothing_is_freed() {
     let last = written.iter().rposition(|byte| *byte != 0).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[!written[last]], last as u64).unwrap();
+    let newer = extents.append(&extents.writer(), vec![pattern(3, 100_000)]).await.unwrap();
     let mut sweep = Sweep::begin(&extents, Pace::FULL).await.unwrap();
-    assert!(matches!(sweep.live(&content).await, Err(Error::Damaged(_))));
-    drop(sweep);
+    sweep.live(&content).await.unwrap();
+    assert_eq!(sweep.finish().await.unwrap().damaged_nodes, 1);
     assert_eq!(extents.read(&dead, 0..100_000).await.unwrap(), pattern(1, 100_000));
+    let read = extents.read(&newer, 0..100_000).await;
+    assert!(matches!(read, Err(Error::Damaged(_))), "{read:?}");
 }

@@ -54,7 +54,7 @@ use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, trans
 pub use lazuli_store::SpaceId;
 pub use names::fold as fold_name;
 pub use record::NodeId;
-pub use rows::FileRows;
+pub use rows::{FileRows, content_of_row};
 
 use moves::Turns;
 use opens::{CLIENT_PATIENCE, OpenTable};

@@ -40,6 +40,11 @@ impl FileRows {
     }
 }
 
+/// Returns the content that a row refers to, whatever has become of its share; none for a row of another service.
+pub fn content_of_row(space: SpaceId, partition: &[u8], row: &Row) -> Result<Vec<Content>, Damage> {
+    if space == SpaceId::ROOT { Ok(vec![]) } else { Ok(content(partition, row)?.into_iter().collect()) }
+}
+
 /// The content that a row in a share's space refers to.
 fn content(partition: &[u8], row: &Row) -> Result<Option<Content>, Damage> {
     if keys::directory_id(partition).is_none() {

@@ -13,6 +13,7 @@
 //!
 //! [`keys`] names the rows, [`record`] frames their values, [`sweep`] removes what was deleted.
 
+pub mod content;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod keys;

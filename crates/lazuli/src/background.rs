@@ -7,15 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazuli_blob::{BlobService, Swept};
 use lazuli_extents::{Extents, Pace, Space};
+use lazuli_generations::content::ContentSweeper;
 use lazuli_protocol::Refusal;
 use lazuli_queue::QueueService;
-use lazuli_store::Embedded;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-
-use crate::{services, sweep};
 
 /// How often a chore is looked at, unless it says otherwise.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -108,7 +106,7 @@ const LEFT_BYTES: u64 = 8 << 20;
 
 /// Sweeps content once enough of it may be garbage.
 pub(crate) struct ContentSweep {
-    store: Arc<Embedded>,
+    sweeper: Arc<ContentSweeper>,
     extents: Arc<dyn Extents>,
     /// What was last seen to change, and when.
     seen: Mutex<(Changed, Instant)>,
@@ -118,8 +116,8 @@ pub(crate) struct ContentSweep {
 type Changed = (u64, u64);
 
 impl ContentSweep {
-    pub(crate) fn new(store: Arc<Embedded>, extents: Arc<dyn Extents>) -> Self {
-        Self { store, extents, seen: Mutex::new(((0, 0), Instant::now())) }
+    pub(crate) fn new(sweeper: Arc<ContentSweeper>, extents: Arc<dyn Extents>) -> Self {
+        Self { sweeper, extents, seen: Mutex::new(((0, 0), Instant::now())) }
     }
 
     /// Whether nothing has changed for a while.
@@ -149,7 +147,7 @@ impl Chore for ContentSweep {
     }
 
     async fn run(&self, pace: Pace) -> Result<(), String> {
-        let freed = sweep::sweep(&self.store, &self.extents, services::readers(), pace).await?;
+        let freed = self.sweeper.sweep(pace).await.map_err(|error| error.to_string())?;
         tracing::debug!(freed = freed.bytes, live = freed.live_bytes, "swept content");
         Ok(())
     }
@@ -240,9 +238,10 @@ mod tests {
 
     use lazuli_concurrency::SystemClock;
     use lazuli_extents::LocalExtents;
-    use lazuli_store::Options;
+    use lazuli_store::{Embedded, Options};
 
     use super::*;
+    use crate::services;
 
     struct Count {
         due: bool,
@@ -318,7 +317,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
         let extents = Arc::new(LocalExtents::open(dir.path(), Default::default()).unwrap());
-        let chore = ContentSweep::new(Arc::new(store), extents.clone());
+        let readers = services::content_readers();
+        let sweeper =
+            ContentSweeper::new(Arc::new(store), extents.clone(), readers, dir.path().join("sweep"));
+        let chore = ContentSweep::new(Arc::new(sweeper), extents.clone());
         tokio::time::pause();
         chore.run(Pace::FULL).await.unwrap();
         extents.released(LEFT_BYTES + 1);

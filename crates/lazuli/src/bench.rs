@@ -26,6 +26,7 @@ mod soak;
 mod steady;
 mod store;
 mod text;
+mod walks;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -57,6 +58,11 @@ enum Command {
     Soak(soak::SoakArgs),
     /// The longest that a request waits at half the rate, beside a raw writer
     Steady(steady::SteadyArgs),
+    /// Memory and disk that walks over all rows cost while rows are overwritten; fails if they cost too much
+    Walks(walks::WalksArgs),
+    /// What `walks` starts to measure one run
+    #[command(hide = true)]
+    WalksChild(walks::WalksChildArgs),
     /// What `store` starts to look at its rows
     #[command(hide = true)]
     Reopen(store::reopen::ReopenArgs),
@@ -197,6 +203,8 @@ async fn dispatch(command: Command) -> Result<(), BenchError> {
         Command::Ab(args) => ab::run(args).await,
         Command::Soak(args) => soak::run(args).await,
         Command::Steady(args) => steady::run(args).await,
+        Command::Walks(args) => walks::run(args).await,
+        Command::WalksChild(args) => walks::child(args).await,
         Command::Reopen(args) => store::reopen::child(args).await,
     }
 }

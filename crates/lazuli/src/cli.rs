@@ -31,7 +31,7 @@ pub(crate) enum Command {
     /// Verify a data directory that nobody serves; exit with 1 if it is damaged
     Check(DirectoryArgs),
     /// Give back space in a data directory that nobody serves
-    Compact(DirectoryArgs),
+    Compact(CompactArgs),
     /// Measure Lazuli beside what it has to hold up against
     Bench(BenchArgs),
 }
@@ -50,6 +50,18 @@ pub(crate) struct DirectoryArgs {
     /// The data directory
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct CompactArgs {
+    #[command(flatten)]
+    pub(crate) directory: DirectoryArgs,
+    /// Free the content of rows that were lost, too
+    ///
+    /// Sweeps refuse to free content when rows are missing that no commit removed. Use this only if the rows cannot be
+    /// brought back: what they referred to is then gone for good.
+    #[arg(long)]
+    pub(crate) accept_missing_rows: bool,
 }
 
 #[cfg(test)]

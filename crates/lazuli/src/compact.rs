@@ -6,17 +6,17 @@ use std::sync::Arc;
 use indicatif::HumanBytes;
 use lazuli_extents::{Extents, Pace};
 
+use crate::Failure;
 use crate::check::spinner;
 use crate::data::{self, Data};
-use crate::{Failure, services, sweep};
 
 /// Rewrites the rows without what was removed, and frees content that no row refers to.
-pub(crate) fn run(dir: &Path) -> Result<(), Failure> {
+pub(crate) fn run(dir: &Path, accept_missing_rows: bool) -> Result<(), Failure> {
     let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
-    runtime.block_on(compact(dir))
+    runtime.block_on(compact(dir, accept_missing_rows))
 }
 
-async fn compact(dir: &Path) -> Result<(), Failure> {
+async fn compact(dir: &Path, accept_missing_rows: bool) -> Result<(), Failure> {
     let data = Data::open(data::lock_stopped(dir)?, None)?;
     let extents: Arc<dyn Extents> = Arc::new(data.extents.clone());
     let progress = spinner("rows");
@@ -31,9 +31,11 @@ async fn compact(dir: &Path) -> Result<(), Failure> {
 
     let progress = spinner("content");
     let before = extents.space().allocated_bytes;
-    let freed = sweep::sweep(&data.store, &extents, services::readers(), Pace::FULL)
-        .await
-        .map_err(Failure::Failed)?;
+    let sweeper = data.sweeper();
+    if accept_missing_rows {
+        sweeper.accept_missing_rows().await.map_err(Failure::failed)?;
+    }
+    let freed = sweeper.sweep(Pace::FULL).await.map_err(Failure::failed)?;
     progress.finish_and_clear();
     let now = extents.space().allocated_bytes;
     println!(

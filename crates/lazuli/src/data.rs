@@ -3,7 +3,7 @@
 //! ```text
 //! FORMAT  LOCK    whose it is and which format it has      store/      rows
 //! control.sock    where `lazuli account` finds the server  segments/   bytes
-//! tls/            a self-signed certificate, if there is one
+//! tls/            a self-signed certificate, if there is one   sweep   what content sweeps remember
 //! ```
 
 use std::path::Path;
@@ -11,12 +11,15 @@ use std::sync::Arc;
 
 use lazuli_concurrency::SystemClock;
 use lazuli_extents::LocalExtents;
+use lazuli_generations::content::ContentSweeper;
 use lazuli_store::{Directory, DirectoryError, Embedded, Options};
 
-use crate::Failure;
+use crate::{Failure, services};
 
 /// Where the rows are.
 pub(crate) const STORE: &str = "store";
+/// What content sweeps remember.
+const SWEEP_LEDGER: &str = "sweep";
 
 /// A data directory that this process alone works on. The lock goes last.
 pub(crate) struct Data {
@@ -33,6 +36,13 @@ impl Data {
         let store = Embedded::open(&path, Arc::new(SystemClock), options).map_err(Failure::failed)?;
         let extents = LocalExtents::open(directory.path(), Default::default()).map_err(Failure::failed)?;
         Ok(Self { store: Arc::new(store), extents, directory })
+    }
+
+    /// Frees content that no row refers to.
+    pub(crate) fn sweeper(&self) -> ContentSweeper {
+        let ledger = self.directory.path().join(SWEEP_LEDGER);
+        let extents = Arc::new(self.extents.clone());
+        ContentSweeper::new(self.store.clone(), extents, services::content_readers(), ledger)
     }
 }
 

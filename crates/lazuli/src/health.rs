@@ -39,6 +39,18 @@ pub(crate) fn readiness(draining: bool, extents_stopped: bool, health: &Health) 
     if reasons.is_empty() { Readiness::Ready } else { Readiness::Degraded(reasons) }
 }
 
+/// The same with what a content sweep reports, if anything.
+pub(crate) fn with_alarm(readiness: Readiness, alarm: Option<String>) -> Readiness {
+    match (readiness, alarm) {
+        (Readiness::Ready, Some(alarm)) => Readiness::Degraded(vec![alarm]),
+        (Readiness::Degraded(mut reasons), Some(alarm)) => {
+            reasons.push(alarm);
+            Readiness::Degraded(reasons)
+        }
+        (readiness, _) => readiness,
+    }
+}
+
 /// Metrics of failures, in the text format of Prometheus.
 pub(crate) fn metrics(store: &Embedded, extents_stopped: bool) -> String {
     let health = store.health();

@@ -21,7 +21,6 @@ mod records;
 mod serve;
 mod services;
 mod smb;
-mod sweep;
 
 use std::process::ExitCode;
 
@@ -68,7 +67,7 @@ fn main() -> ExitCode {
             .and_then(serve::run),
         Command::Account(args) => account::run(args, variable),
         Command::Check(args) => check::run(&args.dir),
-        Command::Compact(args) => compact::run(&args.dir),
+        Command::Compact(args) => compact::run(&args.directory.dir, args.accept_missing_rows),
         Command::Bench(args) => bench::run(args).map_err(Failure::failed),
     };
     match done {

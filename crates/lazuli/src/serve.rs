@@ -16,6 +16,7 @@ use lazuli_copy::{CopySources, Neighbours};
 use lazuli_extents::Extents;
 use lazuli_file::FileService;
 use lazuli_front::{Console, Endpoint, Gate, Limits, Metrics, Server, Tls};
+use lazuli_generations::content::ContentSweeper;
 use lazuli_outbound::Outbound;
 use lazuli_queue::QueueService;
 use lazuli_store::{Directory, Embedded, Store};
@@ -72,12 +73,13 @@ async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     services.neighbours.listen_on(server.addresses().map(|(kind, address)| (kind, address.port())));
     let smb = Smb::start(&config, connections, &services, &accounts).await?;
     let draining = Arc::new(AtomicBool::new(false));
-    let console = start_console(&config, &data, &metrics, &draining)?;
+    let sweeper = Arc::new(data.sweeper());
+    let console = start_console(&config, &data, &metrics, &draining, &sweeper)?;
     let control = Control::start(data.directory.path(), accounts.clone(), development_key)
         .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
     let (blob, file) = (services.blob.clone(), services.file.clone());
     tokio::spawn(async move { tokio::join!(blob.resume_copies(), file.resume_copies()) });
-    let background = Background::start(chores(&data, &services));
+    let background = Background::start(chores(&data, &services, sweeper));
 
     // Before this a signal simply ends the process, which is no worse than a crash, and those are prepared for.
     let mut signals = Signals::new().map_err(Failure::failed)?;
@@ -113,7 +115,7 @@ async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
 }
 
 /// What the server does on its own.
-fn chores(data: &Data, services: &Services) -> Vec<Box<dyn Chore>> {
+fn chores(data: &Data, services: &Services, sweeper: Arc<ContentSweeper>) -> Vec<Box<dyn Chore>> {
     let extents: Arc<dyn Extents> = Arc::new(data.extents.clone());
     vec![
         Box::new(GarbageSweep {
@@ -142,7 +144,7 @@ fn chores(data: &Data, services: &Services) -> Vec<Box<dyn Chore>> {
             sweep: |queue, pace| Box::pin(queue.sweep_garbage(pace)),
         }),
         Box::new(MessageExpiry { queue: services.queue.clone() }),
-        Box::new(ContentSweep::new(data.store.clone(), extents)),
+        Box::new(ContentSweep::new(sweeper, extents)),
     ]
 }
 
@@ -206,13 +208,16 @@ fn start_console(
     data: &Data,
     metrics: &Arc<Metrics>,
     draining: &Arc<AtomicBool>,
+    sweeper: &Arc<ContentSweeper>,
 ) -> Result<Option<Console>, Failure> {
     let Some(port) = config.console_port else { return Ok(None) };
     let address = SocketAddr::new(config.host, port);
     let (store, extents, draining) = (data.store.clone(), data.extents.clone(), draining.clone());
+    let sweeper = sweeper.clone();
     let readiness = move || {
         let draining = draining.load(Ordering::Relaxed);
-        health::readiness(draining, extents.is_stopped(), &store.health())
+        let readiness = health::readiness(draining, extents.is_stopped(), &store.health());
+        health::with_alarm(readiness, sweeper.alarm())
     };
     let (store, extents, metrics) = (data.store.clone(), data.extents.clone(), metrics.clone());
     let text = move || metrics.render() + &health::metrics(&store, extents.is_stopped());

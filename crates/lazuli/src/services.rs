@@ -1,5 +1,5 @@
-//! Which services this program has. One line each in [`behind`] and in [`readers`], and the two go together: content
-//! that no reader knows of would be freed by the next sweep.
+//! Which services this program has. One line each in [`behind`] and in [`readers`], and those whose rows refer to content in
+//! [`content_readers`]: content that no reader knows of would be freed by the next sweep.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use lazuli_account::AccountDirectory;
 use lazuli_blob::{BlobRows, BlobService};
 use lazuli_copy::{CopySources, Neighbours};
 use lazuli_file::{FileRows, FileService};
+use lazuli_generations::content::ContentReader;
 use lazuli_protocol::{Service, ServiceKind};
 use lazuli_queue::{QueueRows, QueueService};
 use lazuli_store::{Row, SpaceId};
@@ -59,6 +60,12 @@ pub(crate) fn space_named_by(partition: &[u8], row: &Row) -> Option<SpaceId> {
     [BlobRows::named_space, QueueRows::named_space, TableRows::named_space, FileRows::named_space]
         .iter()
         .find_map(|named_space| named_space(partition, row))
+}
+
+/// Readers of the rows that refer to content. Rows outside the directory say by the first byte of their partition key whose
+/// they are, and no two services share one.
+pub(crate) const fn content_readers() -> [ContentReader; 2] {
+    [lazuli_blob::content_of_row, lazuli_file::content_of_row]
 }
 
 /// Everybody who can read rows, fresh for one walk over all of them.

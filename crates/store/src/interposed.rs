@@ -8,8 +8,8 @@ use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
 
 use crate::{
-    Commit, CommitError, Partition, ReadError, ReadSet, Reads, RunVisitor, SpaceHeader, SpaceId, SpacePage,
-    Store, Stretch, Visited, Visitor, Which,
+    AllVisitor, Commit, CommitError, Partition, ReadError, ReadSet, Reads, RowCounts, RowPosition,
+    RunVisitor, SpaceHeader, SpaceId, SpacePage, Store, Stretch, Visited, Visitor, Which,
 };
 
 /// Who stands between a store and its callers. What is not overridden goes through.
@@ -38,6 +38,9 @@ pub trait Between: Send + Sync + 'static {
 
     /// Rows of a partition have been read, and are about to be given out.
     async fn was_read(&self) {}
+
+    /// A page of a walk over all rows has been shown.
+    async fn page_visited(&self, _store: &dyn Store) {}
 
     /// A scan has given out so many rows.
     fn scanned(&self, _rows: usize) {}
@@ -110,6 +113,24 @@ impl<B: Between> Store for Interposed<B> {
         let visited = self.store.visit_runs(space, from, end, &mut counting).await?;
         self.between.scanned(rows);
         Ok(visited)
+    }
+
+    async fn visit_all(
+        &self,
+        from: Option<RowPosition>,
+        visitor: &mut AllVisitor<'_>,
+    ) -> Result<Option<RowPosition>, ReadError> {
+        let next = self.store.visit_all(from, visitor).await?;
+        self.between.page_visited(&*self.store).await;
+        Ok(next)
+    }
+
+    async fn settled(&self) -> Result<(), CommitError> {
+        self.store.settled().await
+    }
+
+    fn row_counts(&self) -> Option<RowCounts> {
+        self.store.row_counts()
     }
 
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError> {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 00 "clock"                                   the clock's ceiling
+//! 00 "rows"                                    how many rows were added and removed
 //! 01 space:u64                                 a space's header
 //! 02 space:u64 escaped(partition) row-key      a row
 //! ```
@@ -17,6 +18,9 @@ use crate::{Partition, SpaceId};
 
 /// Names the row that holds the clock's ceiling.
 pub(crate) const CLOCK: &[u8] = b"\x00clock";
+
+/// Names the row that counts rows.
+pub(crate) const COUNTS: &[u8] = b"\x00rows";
 
 const HEADER: u8 = 1;
 const ROW: u8 = 2;

@@ -246,6 +246,31 @@ pub struct Visited {
 /// Is given rows, each with its partition key, and breaks off before one that it does not take.
 pub type Visitor<'a> = dyn FnMut(Bytes, Row) -> ControlFlow<()> + Send + 'a;
 
+/// A row's place among all rows of a store.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RowPosition {
+    /// The space.
+    pub space: SpaceId,
+    /// The partition key.
+    pub partition: Bytes,
+    /// The row key.
+    pub key: Bytes,
+}
+
+/// Receives rows of all spaces, each with its space and partition key, and breaks off before one that it does not take.
+pub type AllVisitor<'a> = dyn FnMut(SpaceId, Bytes, Row) -> ControlFlow<()> + Send + 'a;
+
+/// How many rows a store has added and removed in its life. Both only grow, and are durable with the commits they count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowCounts {
+    /// Rows that were written where none was.
+    pub added: u64,
+    /// Rows that were removed.
+    pub removed: u64,
+    /// Whether every row was counted. False for a store that an earlier version made, which did not count.
+    pub complete: bool,
+}
+
 /// An engine: rows in partitions, committed atomically.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
@@ -284,6 +309,22 @@ pub trait Store: Send + Sync + 'static {
         end: Option<(Bytes, Bytes)>,
         visitor: &mut RunVisitor<'_>,
     ) -> Result<Visited, ReadError>;
+
+    /// Shows one page of all rows of all spaces, in order of space, partition and key, from a place on: at most
+    /// [`MAX_SCAN_ROWS`] rows and about [`MAX_SCAN_BYTES`]. Returns the place of the first row that was not taken, if any
+    /// remains. Every page shows the state of its own moment, so a row that changes place during a walk of many pages may
+    /// be shown twice or not at all. A row that stays in its place is shown exactly once.
+    async fn visit_all(
+        &self,
+        from: Option<RowPosition>,
+        visitor: &mut AllVisitor<'_>,
+    ) -> Result<Option<RowPosition>, ReadError>;
+
+    /// Returns when every commit that was submitted before is decided, including those whose callers have gone away.
+    async fn settled(&self) -> Result<(), CommitError>;
+
+    /// Rows added and removed so far, as of the last acknowledged commit; `None` if the engine does not count them.
+    fn row_counts(&self) -> Option<RowCounts>;
 
     /// Commits. When it returns `Ok` the change is durable and visible to every later read.
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError>;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,7 +10,9 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use lazuli_concurrency::{ManualClock, SystemClock};
 use lazuli_store::conformance::{self, Harness};
-use lazuli_store::{Commit, Embedded, Mutation, Options, Partition, Reads, SpaceHeader, Store};
+use lazuli_store::{
+    Commit, Embedded, Mutation, Options, Partition, Reads, Row, RowPosition, SpaceHeader, Store,
+};
 
 struct InDirectory(PathBuf);
 
@@ -98,4 +101,109 @@ async fn no_row_has_a_key_that_is_longer_than_any_row_can_have() {
     assert_eq!(found(long("a"), long("b")).await, ["b"]);
     assert_eq!(found(long("a"), long("ax")).await, [""; 0]);
     assert_eq!(found(long("b"), long("a")).await, [""; 0]);
+}
+
+/// Whatever is committed, removed, swept, repeated or dropped: the counts say how many rows there are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_of_rows_agree_with_a_walk_over_all_rows_also_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
+    let mut store = open();
+    let (mut state, mut spaces) = (7u64, vec![]);
+    let mut random = move |below: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % below
+    };
+    for round in 0..400 {
+        while spaces.len() < 3 {
+            let space = store.new_space().await.unwrap();
+            store.set_space(space, None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
+            spaces.push(space);
+        }
+        let space = spaces[random(3) as usize];
+        let key = |n: u64| Bytes::from(format!("k{n:02}"));
+        let mut mutations = vec![];
+        for _ in 0..1 + random(4) {
+            mutations.push(match random(5) {
+                0 | 1 => Mutation::Put(key(random(40)), Bytes::from_static(b"8 bytes.")),
+                2 => Mutation::Delete(key(random(40))),
+                3 => Mutation::Add(key(random(40)), 1),
+                _ => Mutation::DeleteRange(key(random(40))..key(random(40))),
+            });
+        }
+        let commit = Commit {
+            stamp: store.stamp(),
+            epoch: 0,
+            conditions: vec![],
+            mutations,
+            valid_until: None,
+            bulk: false,
+        };
+        store.commit(&Partition::new(space, "p"), commit).await.unwrap();
+        if round % 50 == 49 {
+            let space = spaces.swap_remove(0);
+            let (open, closed) =
+                (SpaceHeader { epoch: 0, open: true }, SpaceHeader { epoch: 1, open: false });
+            store.set_space(space, Some(open), closed).await.unwrap();
+            let start = || (Bytes::new(), Bytes::new());
+            // Two sweeps of the same rows, as when one was dropped and its commit is still queued.
+            let (one, two) =
+                tokio::join!(store.sweep_space(space, start(), 30), store.sweep_space(space, start(), 30));
+            assert!(one.is_ok() && two.is_ok());
+            while store.sweep_space(space, start(), 30).await.unwrap().is_some() {}
+        }
+        if round % 20 == 0 {
+            let counts = store.row_counts().unwrap();
+            assert!(counts.complete);
+            assert_eq!(counts.added - counts.removed, walk(&store, 7).await.len() as u64, "round {round}");
+        }
+        if round % 70 == 69 {
+            drop(store);
+            store = open();
+        }
+    }
+}
+
+/// All rows, in pages of so many.
+async fn walk(store: &Embedded, page: usize) -> Vec<RowPosition> {
+    let (mut all, mut from) = (vec![], None);
+    loop {
+        let mut left = page;
+        let mut visitor = |space, partition, row: Row| {
+            if left == 0 {
+                return ControlFlow::Break(());
+            }
+            left -= 1;
+            all.push(RowPosition { space, partition, key: row.key });
+            ControlFlow::Continue(())
+        };
+        from = store.visit_all(from, &mut visitor).await.unwrap();
+        if from.is_none() {
+            return all;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_walk_in_pages_shows_every_row_that_stays_exactly_once_and_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
+    let mut expected = vec![];
+    for _ in 0..3 {
+        let space = store.new_space().await.unwrap();
+        store.set_space(space, None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
+        for partition in ["", "a", "a\0", "b"] {
+            let keys = ["", "\0", "k", "k\0", "l"];
+            let mutations = keys.iter().map(|key| Mutation::Put((*key).into(), Bytes::new())).collect();
+            let (stamp, conditions) = (store.stamp(), vec![]);
+            let commit = Commit { stamp, epoch: 0, conditions, mutations, valid_until: None, bulk: false };
+            store.commit(&Partition::new(space, partition), commit).await.unwrap();
+            let place =
+                |key: &&'static str| RowPosition { space, partition: partition.into(), key: (*key).into() };
+            expected.extend(keys.iter().map(place));
+        }
+    }
+    for page in [1, 2, 3, 7, 1000] {
+        assert_eq!(walk(&store, page).await, expected, "pages of {page}");
+    }
 }

@@ -38,6 +38,8 @@ pub(crate) struct LocalMark {
     live: Live,
     /// Everything from here on was appended after the mark began, and stays.
     horizon: ExtentId,
+    /// Everything below this stays.
+    kept_below: ExtentId,
     /// What those who were writing then had appended before.
     appended: Vec<Appended>,
     appended_bytes: u64,
@@ -62,6 +64,7 @@ impl LocalMark {
             shared: shared.clone(),
             live: Live::default(),
             horizon,
+            kept_below: ExtentId::from_raw(0),
             appended,
             appended_bytes,
             released,
@@ -89,6 +92,14 @@ impl Mark for LocalMark {
         self.live.insert(extent, range)
     }
 
+    fn horizon(&self) -> ExtentId {
+        self.horizon
+    }
+
+    fn keep_below(&mut self, id: ExtentId) {
+        self.kept_below = self.kept_below.max(id);
+    }
+
     async fn free(mut self: Box<Self>, pace: Pace) -> Result<Freed, Error> {
         // Only now: an extent that was noted counts as walked, and these have not been.
         for Appended { id, length } in std::mem::take(&mut self.appended) {
@@ -100,6 +111,9 @@ impl Mark for LocalMark {
                 break;
             }
             let blocks = self.live.remove(segment).unwrap_or_default();
+            if segment < self.kept_below.segment() {
+                continue;
+            }
             let one = self.free_segment(segment, blocks, pace).await?;
             freed.bytes += one.bytes;
             freed.segments += one.segments;
@@ -136,7 +150,9 @@ impl LocalMark {
             return Ok(Freed::default());
         };
         let closed = segment < self.horizon.segment();
-        let end = if closed { live.end().max(1) } else { u32::from(self.horizon.block()) };
+        let kept = segment == self.kept_below.segment();
+        let first = if kept { u32::from(self.kept_below.block()).max(1) } else { 1 };
+        let end = if closed { live.end().max(first) } else { u32::from(self.horizon.block()) };
         if closed {
             // Nobody appends here any more: the end can go as a whole, what was set aside and never written included.
             for length in lengths(length, u64::from(end) * BLOCK) {
@@ -145,15 +161,15 @@ impl LocalMark {
                 pace.rest().await;
             }
         }
-        if closed && live.end() == 0 && segment < self.shared.directory.highest() {
+        if closed && end == 1 && segment < self.shared.directory.highest() {
             // The highest stays, so that its number is not used again.
             let shared = self.shared.clone();
             blocking(move || Ok(shared.directory.remove(segment)?)).await?;
-            return Ok(Freed { bytes: before, segments: 1, live_bytes: 0 });
+            return Ok(Freed { bytes: before, segments: 1, ..Freed::default() });
         }
         let allocated = disk::allocated(&file)?;
         if !closed || allocated > (live.count() + 1) * BLOCK + SLACK {
-            let mut holes = live.dead(1..end).flat_map(pieces).peekable();
+            let mut holes = live.dead(first..end).flat_map(pieces).peekable();
             while holes.peek().is_some() {
                 let (step, file) = (step(&mut holes), file.clone());
                 blocking(move || Ok(punch(&file, step)?)).await?;

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
-use lsm_tree::AbstractTree;
+use lsm_tree::{AbstractTree, SeqNo};
 
 use super::Shared;
+use super::everything::{CountChange, encode_counts};
 use super::graves::Graves;
 use super::group::{Changes, Group, Merged, Operation};
 use super::lately::Lately;
@@ -23,8 +24,8 @@ use super::scheduling;
 use super::snapshot::{Headers, Snapshot};
 use crate::log::{AppendError, Log, is_full};
 use crate::{
-    Commit, CommitError, Condition, MAX_RANGE_DELETE, Mutation, RangeToken, ReadError, SpaceHeader, SpaceId,
-    Token, keys,
+    Commit, CommitError, Condition, MAX_RANGE_DELETE, Mutation, RangeToken, ReadError, RowCounts,
+    SpaceHeader, SpaceId, Token, keys,
 };
 
 /// Removals remembered, see [`Graves`].
@@ -62,6 +63,7 @@ pub(crate) struct Committer {
     headers: Arc<Headers>,
     graves: Graves,
     lately: Lately,
+    counts: RowCounts,
     /// Jobs in the last group: as many are expected in the next one.
     last_group: usize,
 }
@@ -70,9 +72,11 @@ impl Committer {
     /// `floor`: no stamp up to it will be used again.
     pub(crate) fn new(shared: Arc<Shared>, log: Log, memtable_bytes: u64, floor: Stamp) -> Self {
         let lately = Lately::new(MAX_CHANGES, shared.seqno.get());
+        let counts = shared.snapshots.current().counts;
         Self {
             shared,
             log,
+            counts,
             memtable_bytes,
             headers: Arc::default(),
             graves: Graves::new(MAX_GRAVES, floor),
@@ -141,6 +145,7 @@ impl Committer {
             }
         }
         self.shared.queue.put_back(jobs.drain(judged.len()..));
+        self.add_counts(&mut group);
         let outcome = self.make_durable(&group);
         if outcome.is_ok() {
             self.apply(group);
@@ -185,13 +190,21 @@ impl Committer {
                 group.changes_headers = true;
                 Ok(())
             }
-            Work::Sweep { space, keys, last } => {
+            Work::Sweep { space, keys, seen, last } => {
                 room?;
                 if self.header(group, *space)?.is_some_and(|h| h.open) {
                     return Err(CommitError::Gone);
                 }
+                // A sweep that was dropped may have removed some of them already.
+                let present: Vec<_> = keys
+                    .iter()
+                    .filter_map(|key| {
+                        self.is_present(group, key, *seen).map(|is| is.then_some(key)).transpose()
+                    })
+                    .collect::<Result<_, _>>()?;
                 let seqno = self.shared.seqno.next();
-                for key in keys {
+                group.count_change.removed += present.len() as u64;
+                for key in present {
                     group.remove(seqno, key.clone());
                 }
                 if *last {
@@ -250,7 +263,8 @@ impl Committer {
                 return Err(CommitError::Conflict);
             }
         }
-        let changes = self.changes(group, &mut seen, prefix, commit)?;
+        let (changes, count_change) = self.changes(group, &mut seen, prefix, commit)?;
+        group.count_change.add(count_change);
         let seqno = self.shared.seqno.next();
         for (key, change) in changes {
             match change {
@@ -271,19 +285,21 @@ impl Committer {
         seen: &mut Seen<'_>,
         prefix: &Bytes,
         commit: &Commit,
-    ) -> Result<Changes, CommitError> {
-        let mut changes = Changes::new();
+    ) -> Result<(Changes, CountChange), CommitError> {
+        let (mut changes, mut counted) = (Changes::new(), CountChange::default());
         let stamp = commit.stamp;
         for mutation in &commit.mutations {
             match mutation {
                 Mutation::Put(key, value) => {
                     let key = keys::row(prefix, key);
-                    self.check_stamp(group, seen, &changes, &key, stamp)?;
+                    let is_present = self.check_stamp(group, seen, &changes, &key, stamp)?;
+                    counted.added += u64::from(!is_present);
                     changes.insert(key, Some(Stored { token: Token(stamp), value: value.clone() }));
                 }
                 Mutation::Delete(key) => {
                     let key = keys::row(prefix, key);
                     if self.check_stamp(group, seen, &changes, &key, stamp)? {
+                        counted.removed += 1;
                         changes.insert(key, None);
                     }
                 }
@@ -300,6 +316,7 @@ impl Committer {
                             return Err(CommitError::TooLarge);
                         }
                     }
+                    counted.removed += removed.len() as u64;
                     changes.extend(removed.into_iter().map(|key| (key, None)));
                 }
                 Mutation::Add(key, amount) => {
@@ -314,6 +331,7 @@ impl Committer {
                             row
                         }
                     };
+                    counted.added += u64::from(counter.is_none());
                     // Additions never conflict with each other, so a late stamp is moved up instead.
                     let token = match &counter {
                         Some(row) => stamp.max(Stamp::from_ticks(row.token.0.ticks() + 1)),
@@ -325,7 +343,28 @@ impl Committer {
                 }
             }
         }
-        Ok(changes)
+        Ok((changes, counted))
+    }
+
+    /// Whether a row that was there below a sequence number still is.
+    fn is_present(&self, group: &Group, key: &Bytes, seen: SeqNo) -> Result<bool, CommitError> {
+        if let Some(changed) = group.changes.get(key) {
+            return Ok(changed.is_some());
+        }
+        if !self.lately.may_differ(key, seen) {
+            return Ok(true);
+        }
+        let row = rows::get(&self.shared.tree, key, self.shared.seqno.get()).map_err(unreadable)?;
+        Ok(row.is_some())
+    }
+
+    /// Makes the new counts of rows part of a group that changes them.
+    fn add_counts(&self, group: &mut Group) {
+        if !group.count_change.is_empty() {
+            let value = encode_counts(group.count_change.applied_to(self.counts));
+            let seqno = self.shared.seqno.next();
+            group.put(seqno, Bytes::from_static(keys::COUNTS), Stamp::from_ticks(0), &value);
+        }
     }
 
     /// Whether the row is there; a conflict if the stamp is not above its last one.
@@ -435,13 +474,14 @@ impl Committer {
             }
             headers.extend(group.headers);
         }
+        self.counts = group.count_change.applied_to(self.counts);
         // Every operation below the counter is in the tree: this thread alone adds them.
         let seqno = self.shared.seqno.get();
         if group.changes_headers {
             self.shared.header_cache.changed_before(seqno);
         }
         self.shared.runs.changing(group.changes.keys(), seqno);
-        self.shared.snapshots.publish(Snapshot { seqno, headers: self.headers.clone() });
+        self.shared.snapshots.publish(Snapshot { seqno, headers: self.headers.clone(), counts: self.counts });
         if let Some(ceiling) = group.ceiling {
             self.shared.clock.raise(ceiling);
         }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
 use lsm_tree::SeqNo;
 
+use super::everything::CountChange;
 use super::rows::Stored;
 use crate::log::FRAME_HEADER_BYTES;
 use crate::{ReadError, SpaceHeader, SpaceId, Token};
@@ -42,6 +43,8 @@ pub(crate) struct Group {
     /// A header is written or removed, not only looked up.
     pub(crate) changes_headers: bool,
     pub(crate) ceiling: Option<Timestamp>,
+    /// Rows that the group adds and removes.
+    pub(super) count_change: CountChange,
 }
 
 impl Group {

@@ -11,6 +11,7 @@
 
 mod attempts;
 mod committer;
+mod everything;
 mod failures;
 mod flusher;
 mod graves;
@@ -44,9 +45,10 @@ use parking_lot::Mutex;
 use crate::clock::EngineClock;
 use crate::log::{self, Log, LogError};
 use crate::{
-    Commit, CommitError, MAX_BULK_COMMIT_BYTES, MAX_COMMIT_BYTES, MAX_KEY_BYTES, MAX_MUTATIONS,
+    AllVisitor, Commit, CommitError, MAX_BULK_COMMIT_BYTES, MAX_COMMIT_BYTES, MAX_KEY_BYTES, MAX_MUTATIONS,
     MAX_SCAN_BYTES, MAX_SCAN_ROWS, MAX_VALUE_BYTES, Mutation, Partition, ReadError, ReadSet, Reads, Row,
-    RunVisitor, Scanned, SpaceHeader, SpaceId, SpacePage, Store, Visited, Visitor, Which, keys,
+    RowCounts, RowPosition, RunVisitor, Scanned, SpaceHeader, SpaceId, SpacePage, Store, Visited, Visitor,
+    Which, keys,
 };
 use committer::Committer;
 use failures::TaskError;
@@ -158,8 +160,9 @@ impl Embedded {
             old
         };
         let ceiling = read_ceiling(&tree, seqno.get())?;
+        let counts = everything::stored_counts(&tree, seqno.get())?;
         let shared = Arc::new(Shared {
-            snapshots: Snapshots::new(Snapshot { seqno: seqno.get(), headers: Arc::default() }),
+            snapshots: Snapshots::new(Snapshot { seqno: seqno.get(), headers: Arc::default(), counts }),
             header_cache: HeaderCache::default(),
             runs: Runs::new(options.run_bytes),
             clock: EngineClock::new(clock, ceiling),
@@ -219,11 +222,6 @@ impl Embedded {
     /// Hands failures that are due for the log to `listener`, which logs them in place of the store.
     pub fn on_failure(&self, listener: FailureListener) {
         self.shared.flusher.failures.listen(listener);
-    }
-
-    /// Returns when all that was submitted before is decided, also what nobody waits for any more.
-    pub async fn settled(&self) -> Result<(), CommitError> {
-        self.shared.queue.submit(Work::Republish).await
     }
 
     /// Finishes what waits, flushes and stops. Also done when the store is dropped.
@@ -440,6 +438,22 @@ impl Store for Embedded {
         self.walk_runs(space, &from, end.as_ref(), visitor)
     }
 
+    async fn visit_all(
+        &self,
+        from: Option<RowPosition>,
+        visitor: &mut AllVisitor<'_>,
+    ) -> Result<Option<RowPosition>, ReadError> {
+        everything::visit_page(&self.shared, from, visitor)
+    }
+
+    async fn settled(&self) -> Result<(), CommitError> {
+        self.shared.queue.submit(Work::Republish).await
+    }
+
+    fn row_counts(&self) -> Option<RowCounts> {
+        Some(self.shared.snapshots.current().counts)
+    }
+
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError> {
         check_limits(partition, &commit)?;
         let prefix = keys::prefix(partition);
@@ -471,14 +485,15 @@ impl Store for Embedded {
         from: (Bytes, Bytes),
         limit: usize,
     ) -> Result<Option<(Bytes, Bytes)>, CommitError> {
-        let keys = {
+        let (keys, seen) = {
             let snapshot = self.shared.snapshots.current();
             let rest = keys::space_from(space, &from.0, &from.1)..keys::space_end(space);
-            rows::range(&self.shared.tree, rest, snapshot.seqno)
+            let keys = rows::range(&self.shared.tree, rest, snapshot.seqno)
                 .take(limit.min(SWEEP_ROWS))
                 .map(|row| row.map(|(key, _)| key))
                 .collect::<Result<Vec<_>, _>>()
-                .map_err(|_| CommitError::Unreadable)?
+                .map_err(|_| CommitError::Unreadable)?;
+            (keys, snapshot.seqno)
         };
         let last = keys.is_empty() && from.0.is_empty() && from.1.is_empty();
         let next = match keys.last() {
@@ -490,7 +505,7 @@ impl Store for Embedded {
             }
         };
         if last || next.is_some() {
-            self.shared.queue.submit(Work::Sweep { space, keys, last }).await?;
+            self.shared.queue.submit(Work::Sweep { space, keys, seen, last }).await?;
         }
         Ok(next)
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lazuli_concurrency::Stamp;
+use lsm_tree::SeqNo;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -29,8 +30,8 @@ pub(crate) enum Work {
     Commit { space: SpaceId, prefix: Bytes, commit: Commit, preview: Preview },
     /// A new header for a space, if it still has the one given.
     SetSpace { space: SpaceId, from: Option<SpaceHeader>, to: SpaceHeader, stamp: Stamp },
-    /// Rows of a closed space to remove; with the last of them its header.
-    Sweep { space: SpaceId, keys: Vec<Bytes>, last: bool },
+    /// Rows of a closed space to remove, as they were below a sequence number; with the last of them its header.
+    Sweep { space: SpaceId, keys: Vec<Bytes>, seen: SeqNo, last: bool },
     /// A new ceiling for the clock.
     Ceiling,
     /// The tree was rearranged: let readers move on to its new shape.

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use lsm_tree::SeqNo;
 use parking_lot::Mutex;
 
-use crate::{SpaceHeader, SpaceId};
+use crate::{RowCounts, SpaceHeader, SpaceId};
 
 /// So many remembered snapshots are looked through for dead ones behind an old one that is still held.
 const MANY: usize = 1024;
@@ -26,6 +26,8 @@ pub(crate) struct Snapshot {
     pub(crate) seqno: SeqNo,
     /// Some of the space headers, as of this state.
     pub(crate) headers: Arc<Headers>,
+    /// Rows added and removed up to this state.
+    pub(crate) counts: RowCounts,
 }
 
 /// The current snapshot, and the older ones that somebody may still hold.
@@ -73,7 +75,7 @@ mod tests {
     use super::*;
 
     fn at(seqno: SeqNo) -> Snapshot {
-        Snapshot { seqno, headers: Arc::default() }
+        Snapshot { seqno, headers: Arc::default(), counts: RowCounts::default() }
     }
 
     #[test]

@@ -1,0 +1,151 @@
+//! All rows of a store: walks over them in pages, and counts of them.
+//!
+//! A page holds its snapshot only while it is read. The tree keeps every memtable and table that a held snapshot may need,
+//! so a walk that held one snapshot would keep everything that is written meanwhile.
+//!
+//! The committer counts the rows that it adds and removes, in a row that is part of every group that changes the counts. A
+//! walk that finds fewer rows than there should be proves that rows were lost.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use lsm_tree::{AnyTree, SeqNo};
+
+use super::{Shared, rows};
+use crate::{
+    AllVisitor, MAX_SCAN_BYTES, MAX_SCAN_ROWS, ReadError, Row, RowCounts, RowPosition, SpaceId, keys,
+};
+
+/// See [`crate::Store::visit_all`].
+pub(super) fn visit_page(
+    shared: &Shared,
+    from: Option<RowPosition>,
+    visitor: &mut AllVisitor<'_>,
+) -> Result<Option<RowPosition>, ReadError> {
+    let snapshot = shared.snapshots.current();
+    let start = match &from {
+        Some(place) => keys::space_from(place.space, &place.partition, &place.key),
+        None => keys::space_from(SpaceId(0), &[], &[]),
+    };
+    let end = keys::space_end(SpaceId(u64::MAX));
+    let (mut seen, mut bytes) = (0, 0);
+    for row in rows::range(&shared.tree, start..end, snapshot.seqno) {
+        let (full, stored) = row?;
+        let (Some(space), Some((_, partition, key))) = (keys::space_of(&full), keys::split(&full)) else {
+            return Err(ReadError::Damaged("a row with a malformed key".into()));
+        };
+        let place = RowPosition { space, partition: partition.clone(), key: key.clone() };
+        let size = full.len() + stored.value.len();
+        let row = Row { key, value: stored.value, token: stored.token };
+        if seen == MAX_SCAN_ROWS || bytes >= MAX_SCAN_BYTES || visitor(space, partition, row).is_break() {
+            return Ok(Some(place));
+        }
+        seen += 1;
+        bytes += size;
+    }
+    Ok(None)
+}
+
+/// Rows that one commit, or a group of them, adds and removes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CountChange {
+    pub(super) added: u64,
+    pub(super) removed: u64,
+}
+
+impl CountChange {
+    pub(super) fn add(&mut self, other: Self) {
+        self.added += other.added;
+        self.removed += other.removed;
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    pub(super) fn applied_to(self, counts: RowCounts) -> RowCounts {
+        RowCounts {
+            added: counts.added + self.added,
+            removed: counts.removed + self.removed,
+            complete: counts.complete,
+        }
+    }
+}
+
+/// The value of the row of counts.
+pub(super) fn encode_counts(counts: RowCounts) -> Bytes {
+    let mut value = BytesMut::with_capacity(17);
+    value.put_u64_le(counts.added);
+    value.put_u64_le(counts.removed);
+    value.put_u8(counts.complete.into());
+    value.freeze()
+}
+
+/// The counts that a tree holds. A tree without any row begins to count; one with rows and no counts was made by an earlier
+/// version.
+pub(super) fn stored_counts(tree: &AnyTree, seqno: SeqNo) -> Result<RowCounts, ReadError> {
+    if let Some(mut stored) = rows::get(tree, keys::COUNTS, seqno)? {
+        let value = &mut stored.value;
+        let counts = (value.try_get_u64_le(), value.try_get_u64_le(), value.try_get_u8());
+        return match counts {
+            (Ok(added), Ok(removed), Ok(complete)) => {
+                Ok(RowCounts { added, removed, complete: complete == 1 })
+            }
+            _ => Err(ReadError::Damaged("the counts of rows are too short".into())),
+        };
+    }
+    let all = keys::space_from(SpaceId(0), &[], &[])..keys::space_end(SpaceId(u64::MAX));
+    let is_empty = rows::range(tree, all, seqno).next().transpose()?.is_none();
+    Ok(RowCounts { complete: is_empty, ..RowCounts::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
+
+    use lazuli_concurrency::SystemClock;
+
+    use crate::embedded::{Embedded, Options};
+    use crate::{Commit, Mutation, Partition, Row, SpaceHeader, SpaceId, Store};
+
+    /// The tree keeps what a held snapshot may need, so memory and disk stay bounded only if none is held between pages.
+    #[tokio::test]
+    async fn a_walk_holds_no_snapshot_between_its_pages_and_shows_each_page_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
+        let space = SpaceId(7);
+        store.set_space(space, None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
+        let put = async |key: String, value: &'static str| {
+            let mutations = vec![Mutation::Put(key.into(), value.into())];
+            let (stamp, conditions) = (store.stamp(), vec![]);
+            let commit = Commit { stamp, epoch: 0, conditions, mutations, valid_until: None, bulk: false };
+            store.commit(&Partition::new(space, "p"), commit).await.unwrap();
+        };
+        for row in 0..60 {
+            put(format!("{row:02}"), "old").await;
+        }
+        let (mut from, mut pages) = (None, 0);
+        loop {
+            let mut shown = vec![];
+            let mut visitor = |_, _, row: Row| {
+                if shown.len() == 10 {
+                    return ControlFlow::Break(());
+                }
+                shown.push(row.value);
+                ControlFlow::Continue(())
+            };
+            from = store.visit_all(from, &mut visitor).await.unwrap();
+            pages += 1;
+            let value = if pages == 1 { "old" } else { "new" };
+            assert!(shown.iter().all(|shown| shown == value), "page {pages}");
+            for row in 0..60 {
+                put(format!("{row:02}"), "new").await;
+            }
+            let snapshots = &store.shared.snapshots;
+            assert_eq!(snapshots.oldest(), snapshots.current().seqno, "page {pages}");
+            if from.is_none() {
+                break;
+            }
+        }
+        assert_eq!(pages, 6);
+    }
+}

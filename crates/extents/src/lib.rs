@@ -38,7 +38,8 @@ pub use engine::{Extents, Mark, Next, Payload, SWEEP_MIN_BYTES, Space};
 pub use extent::{Error, ExtentId, ExtentRef, MAX_EXTENT_BYTES};
 pub use gather::Gathered;
 pub use local::{
-    Damage, DamageKind, LocalExtents, OpenError, Options, ScrubProgress, ScrubReport, Verifier, VerifyReport,
+    CapturedSegment, Damage, DamageKind, LocalExtents, OpenError, Options, ScrubProgress, ScrubReport,
+    Verifier, VerifyReport,
 };
 pub use map::diff::{Change, Diff};
 pub use map::edit::Edit;

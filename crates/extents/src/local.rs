@@ -8,6 +8,7 @@
 //! - Recovery is nothing but looking: a torn frame is one that no record refers to, and the next sweep frees it.
 
 mod append;
+mod capture;
 mod direct;
 mod directory;
 mod disk;
@@ -42,6 +43,7 @@ use mark::LocalMark;
 use read::{Cached, read_extent};
 use sync::GroupSync;
 
+pub use capture::CapturedSegment;
 pub use scrub::{Damage, DamageKind, ScrubProgress, ScrubReport, Verifier, VerifyReport};
 
 /// Reads up to this are tried on the caller's thread first: what is in memory takes microseconds.

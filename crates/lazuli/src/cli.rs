@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::account::AccountArgs;
+use crate::backup::{BackupArgs, RestoreArgs};
 use crate::bench::BenchArgs;
 use crate::config::Layer;
 
@@ -28,6 +29,10 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Add, list and change accounts, of a running server or a stopped one
     Account(AccountArgs),
+    /// Back up a data directory, also while a server serves it
+    Backup(BackupArgs),
+    /// Restore a backup into a new data directory, and verify it
+    Restore(RestoreArgs),
     /// Verify a data directory that nobody serves; exit with 1 if it is damaged
     Check(DirectoryArgs),
     /// Give back space in a data directory that nobody serves

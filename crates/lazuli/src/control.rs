@@ -1,4 +1,4 @@
-//! How `lazuli account` reaches a running server: a Unix socket in the data directory.
+//! How `lazuli account` and `lazuli backup` reach a running server: a Unix socket in the data directory.
 //!
 //! One line of JSON is a [`Command`], one line is the [`Reply`]. Whoever may open the socket, which is its owner only,
 //! may do everything; so nothing else proves who asks. Everything is bounded: lines, time, askers.
@@ -14,7 +14,9 @@ use lazuli_account::{AccountDirectory, AccountError, KeySlot, Setting, developme
 use lazuli_protocol::{Account, Key};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use client::ask;
+use crate::backup::snapshot::Segment;
+
+pub(crate) use client::{HeldSnapshot, ask, hold_snapshot};
 pub(crate) use server::Control;
 
 /// The socket's name in the data directory.
@@ -39,7 +41,16 @@ pub(crate) enum Command {
     RotateKey { name: String, slot: KeySlot, key: Key },
     /// Removes an account.
     Remove { name: String },
+    /// Takes a snapshot of the data directory. The server keeps it until the connection ends, and answers [`HELD`] to a line
+    /// sent meanwhile.
+    Snapshot,
 }
+
+/// What a server says that still keeps a snapshot.
+const HELD: &[u8] = b"held\n";
+
+/// The segments of a snapshot; or why there is none.
+pub(crate) type SnapshotReply = Result<Vec<Segment>, String>;
 
 /// The accounts that a command was about, as they are now; or why it was not carried out.
 pub(crate) type Reply = Result<Vec<Account>, String>;
@@ -58,7 +69,7 @@ pub(crate) async fn execute(accounts: &AccountDirectory, rule: DevelopmentKey, c
     let keys: &[Key] = match &command {
         Command::Add { keys, .. } => keys,
         Command::RotateKey { key, .. } => std::slice::from_ref(key),
-        Command::List | Command::Set { .. } | Command::Remove { .. } => &[],
+        Command::List | Command::Set { .. } | Command::Remove { .. } | Command::Snapshot => &[],
     };
     if rule == DevelopmentKey::Refused && keys.contains(&development_key()) {
         return Err("the well-known development key is not for a server that other machines can reach".into());
@@ -81,6 +92,8 @@ async fn changed(accounts: &AccountDirectory, command: Command) -> Result<Vec<Ac
             accounts.remove(&name).await?;
             return Ok(vec![]);
         }
+        // Not about accounts: the socket's server takes it.
+        Command::Snapshot => return Ok(vec![]),
     };
     Ok(vec![Account::clone(&account)])
 }

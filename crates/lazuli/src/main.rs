@@ -5,6 +5,7 @@
 
 mod account;
 mod background;
+mod backup;
 mod bench;
 mod check;
 mod cli;
@@ -66,6 +67,8 @@ fn main() -> ExitCode {
             .map_err(Failure::from)
             .and_then(serve::run),
         Command::Account(args) => account::run(args, variable),
+        Command::Backup(args) => backup::run(args, variable),
+        Command::Restore(args) => backup::run_restore(&args),
         Command::Check(args) => check::run(&args.dir),
         Command::Compact(args) => compact::run(&args.directory.dir, args.accept_missing_rows),
         Command::Bench(args) => bench::run(args).map_err(Failure::failed),

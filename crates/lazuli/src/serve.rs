@@ -75,8 +75,9 @@ async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     let draining = Arc::new(AtomicBool::new(false));
     let sweeper = Arc::new(data.sweeper());
     let console = start_console(&config, &data, &metrics, &draining, &sweeper)?;
-    let control = Control::start(data.directory.path(), accounts.clone(), development_key)
-        .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
+    let control =
+        Control::start(data.directory.path(), data.extents.clone(), accounts.clone(), development_key)
+            .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
     let (blob, file) = (services.blob.clone(), services.file.clone());
     tokio::spawn(async move { tokio::join!(blob.resume_copies(), file.resume_copies()) });
     let background = Background::start(chores(&data, &services, sweeper));

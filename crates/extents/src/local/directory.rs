@@ -100,7 +100,7 @@ impl Directory {
     }
 
     pub(crate) fn path_of(&self, id: u64) -> PathBuf {
-        self.path.join(format!("{id:016x}.seg"))
+        self.path.join(name(id))
     }
 
     fn open_file(&self, id: u64) -> io::Result<File> {
@@ -184,7 +184,12 @@ impl Directory {
     }
 }
 
-fn parse_name(name: &str) -> Option<u64> {
+/// The name of a segment's file.
+pub(crate) fn name(id: u64) -> String {
+    format!("{id:016x}.seg")
+}
+
+pub(crate) fn parse_name(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".seg").filter(|digits| digits.len() == 16)?;
     let id = u64::from_str_radix(digits, 16).ok()?;
     // 48 bits name a segment; and one name is one segment, so only the digits that we write.

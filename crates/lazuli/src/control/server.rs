@@ -7,12 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazuli_account::AccountDirectory;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use lazuli_extents::LocalExtents;
+use serde::Serialize;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
 
-use super::{Command, DevelopmentKey, MAX_COMMAND, Reply, SOCKET, execute, socket_path};
+use super::{Command, DevelopmentKey, HELD, MAX_COMMAND, Reply, SOCKET, SnapshotReply, execute, socket_path};
+use crate::backup::snapshot::{self, Snapshot};
 
 /// How many may ask at once; more wait in the kernel.
 const ASKERS: usize = 8;
@@ -31,9 +36,11 @@ impl Control {
     /// Opens the socket in a data directory that this process has locked.
     pub(crate) fn start(
         directory: &Path,
+        extents: LocalExtents,
         accounts: AccountDirectory,
         rule: DevelopmentKey,
     ) -> io::Result<Self> {
+        snapshot::remove(directory)?;
         let (path, _held) = socket_path(directory)?;
         // What is there was left by a server that was killed: the lock says that there is no other.
         match std::fs::remove_file(&path) {
@@ -43,7 +50,8 @@ impl Control {
         // The umask keeps others out until this is done.
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        let task = tokio::spawn(accept(listener, accounts, rule)).abort_handle();
+        let server = Server { directory: directory.into(), extents, accounts, rule };
+        let task = tokio::spawn(accept(listener, server)).abort_handle();
         Ok(Self { path: directory.join(SOCKET), task })
     }
 }
@@ -55,7 +63,16 @@ impl Drop for Control {
     }
 }
 
-async fn accept(listener: UnixListener, accounts: AccountDirectory, rule: DevelopmentKey) {
+/// What commands are carried out on.
+#[derive(Clone)]
+struct Server {
+    directory: PathBuf,
+    extents: LocalExtents,
+    accounts: AccountDirectory,
+    rule: DevelopmentKey,
+}
+
+async fn accept(listener: UnixListener, server: Server) {
     let places = Arc::new(Semaphore::new(ASKERS));
     let mut askers = JoinSet::new();
     loop {
@@ -63,13 +80,10 @@ async fn accept(listener: UnixListener, accounts: AccountDirectory, rule: Develo
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let accounts = accounts.clone();
+                let server = server.clone();
                 askers.spawn(async move {
-                    if !matches!(
-                        tokio::time::timeout(TIME, answer(stream, &accounts, rule)).await,
-                        Ok(Ok(()))
-                    ) {
-                        tracing::debug!("somebody at the control socket went away or was too slow");
+                    if let Err(error) = server.answer(stream).await {
+                        tracing::debug!(%error, "a client of the control socket disconnected or was too slow");
                     }
                     drop(place);
                 });
@@ -83,16 +97,46 @@ async fn accept(listener: UnixListener, accounts: AccountDirectory, rule: Develo
     }
 }
 
-async fn answer(mut stream: UnixStream, accounts: &AccountDirectory, rule: DevelopmentKey) -> io::Result<()> {
-    let (read, mut write) = stream.split();
-    let mut line = Vec::new();
-    BufReader::new(read.take(MAX_COMMAND)).read_until(b'\n', &mut line).await?;
-    let reply: Reply = match serde_json::from_slice::<Command>(&line) {
-        Ok(command) => execute(accounts, rule, command).await,
-        Err(error) => Err(format!("the server does not understand the command: {error}")),
-    };
-    let mut line = serde_json::to_vec(&reply)?;
+impl Server {
+    async fn answer(&self, stream: UnixStream) -> io::Result<()> {
+        let (read, mut write) = stream.into_split();
+        let mut read = BufReader::new(read.take(MAX_COMMAND));
+        let mut line = Vec::new();
+        timeout(TIME, read.read_until(b'\n', &mut line)).await??;
+        match serde_json::from_slice::<Command>(&line) {
+            Ok(Command::Snapshot) => return self.hold_snapshot(read, write).await,
+            Ok(command) => {
+                let reply = timeout(TIME, execute(&self.accounts, self.rule, command)).await?;
+                send(&mut write, &reply).await?;
+            }
+            Err(error) => {
+                let reply: Reply = Err(format!("the server does not understand the command: {error}"));
+                send(&mut write, &reply).await?;
+            }
+        }
+        write.shutdown().await
+    }
+
+    /// Takes a snapshot and keeps it until the client disconnects.
+    async fn hold_snapshot(
+        &self,
+        mut read: impl AsyncBufRead + Unpin,
+        mut write: OwnedWriteHalf,
+    ) -> io::Result<()> {
+        let taken = Snapshot::take(&self.directory, &self.extents).await;
+        let reply: SnapshotReply = taken.as_ref().map(|taken| taken.segments.clone()).map_err(String::clone);
+        send(&mut write, &reply).await?;
+        let mut line = Vec::new();
+        while taken.is_ok() && read.read_until(b'\n', &mut line).await? > 0 {
+            line.clear();
+            timeout(TIME, write.write_all(HELD)).await??;
+        }
+        Ok(())
+    }
+}
+
+async fn send(write: &mut OwnedWriteHalf, reply: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(reply)?;
     line.push(b'\n');
-    write.write_all(&line).await?;
-    write.shutdown().await
+    timeout(TIME, write.write_all(&line)).await?
 }

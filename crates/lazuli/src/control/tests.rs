@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use lazuli_concurrency::SystemClock;
+use lazuli_extents::{Error, Extents, LocalExtents};
 use lazuli_store::{Embedded, Options};
 
 use super::*;
@@ -14,6 +15,10 @@ async fn accounts(dir: &Path) -> AccountDirectory {
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
     let store = Embedded::open(dir, Arc::new(SystemClock), options).unwrap();
     AccountDirectory::open(Arc::new(store)).await.unwrap()
+}
+
+fn extents(dir: &Path) -> LocalExtents {
+    LocalExtents::open(dir, Default::default()).unwrap()
 }
 
 fn key(byte: u8) -> Key {
@@ -34,7 +39,8 @@ async fn a_running_server_carries_out_commands_and_a_stopped_one_is_not_there() 
     drop(std::os::unix::net::UnixListener::bind(dir.path().join(SOCKET)).unwrap());
     assert_eq!(ask_in_thread(dir.path(), Command::List).await, None);
 
-    let control = Control::start(dir.path(), accounts.clone(), DevelopmentKey::Accepted).unwrap();
+    let control =
+        Control::start(dir.path(), extents(dir.path()), accounts.clone(), DevelopmentKey::Accepted).unwrap();
     let mode = std::fs::metadata(dir.path().join(SOCKET)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let add = Command::Add { name: "alpha".into(), keys: vec![key(1)] };
@@ -65,7 +71,7 @@ async fn a_data_directory_with_a_long_path_has_a_socket_too() {
         std::fs::create_dir(made).unwrap();
     }
     let accounts = accounts(&store).await;
-    let _control = Control::start(&long, accounts, DevelopmentKey::Accepted).unwrap();
+    let _control = Control::start(&long, extents(&long), accounts, DevelopmentKey::Accepted).unwrap();
     assert!(long.join(SOCKET).exists());
     assert_eq!(ask_in_thread(&long, Command::List).await, Some(Ok(vec![])));
 }
@@ -74,7 +80,8 @@ async fn a_data_directory_with_a_long_path_has_a_socket_too() {
 async fn what_is_not_a_command_gets_an_answer_and_hurts_nobody() {
     let dir = tempfile::tempdir().unwrap();
     let accounts = accounts(dir.path()).await;
-    let _control = Control::start(dir.path(), accounts, DevelopmentKey::Accepted).unwrap();
+    let _control =
+        Control::start(dir.path(), extents(dir.path()), accounts, DevelopmentKey::Accepted).unwrap();
     for (sent, expected) in [
         (&b"\n"[..], "does not understand"),
         (b"{\"Explode\":{}}\n", "does not understand"),
@@ -110,5 +117,30 @@ async fn the_development_key_is_refused_where_other_machines_can_reach_the_serve
     ] {
         let reply = execute(&accounts, rule, command.clone()).await;
         assert_eq!(reply.is_ok(), carried_out, "{command:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_content_is_freed_while_a_snapshot_is_held_and_nothing_of_it_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    std::fs::write(dir.path().join("FORMAT"), "lazuli 1\n").unwrap();
+    let accounts = accounts(&store).await;
+    let extents = extents(dir.path());
+    let folder = dir.path().join("snapshot");
+    // Left by a server that was killed.
+    std::fs::create_dir(&folder).unwrap();
+    let rule = DevelopmentKey::Accepted;
+    let _control = Control::start(dir.path(), extents.clone(), accounts, rule).unwrap();
+    assert!(!folder.exists());
+
+    let path = dir.path().to_owned();
+    let held = tokio::task::spawn_blocking(move || hold_snapshot(&path).unwrap().unwrap().0).await.unwrap();
+    assert!(folder.join("store/tree/current").exists() && folder.join("store/log").exists());
+    assert!(matches!(extents.begin_mark().await, Err(Error::Busy(_))));
+    tokio::task::spawn_blocking(move || held.finish().unwrap()).await.unwrap();
+    while folder.exists() || extents.begin_mark().await.is_err() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
 }

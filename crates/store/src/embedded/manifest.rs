@@ -48,6 +48,9 @@ const READ_BYTES: usize = 1 << 20;
 pub(crate) struct Manifest {
     tree: PathBuf,
     name: String,
+    /// As they were read.
+    current: Vec<u8>,
+    bytes: Vec<u8>,
     tables: Vec<Table>,
 }
 
@@ -88,7 +91,7 @@ impl Manifest {
             return Err(damaged(&path, "its checksum is not the one in `current`"));
         }
         let tables = tables(&bytes).ok_or_else(|| damaged(&path, "its list of tables cannot be read"))?;
-        Ok(Some(Self { tree: tree.into(), name, tables }))
+        Ok(Some(Self { tree: tree.into(), name, current, bytes, tables }))
     }
 
     /// Verifies what the tree reads of its tables without a checksum of its own, and that all of them are there.
@@ -155,6 +158,27 @@ impl Manifest {
             std::os::unix::fs::symlink(tree.join(TABLES).join(&name), tables.join(name))?;
         }
         Ok(view)
+    }
+
+    /// Names of the files beside the tables, in the tree's folder.
+    pub(crate) fn own_files(&self) -> [&str; 2] {
+        [CURRENT, &self.name]
+    }
+
+    /// The tables, each with its path in the tree's folder and the checksum of its bytes.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (PathBuf, u128)> {
+        self.tables.iter().map(|table| (Path::new(TABLES).join(table.id.to_string()), table.checksum))
+    }
+
+    /// Makes a folder with the manifest as it was read and links to its tables. Fails with `NotFound` if the tree has
+    /// removed one of them.
+    pub(crate) fn link_into(&self, into: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(into.join(TABLES))?;
+        for (table, _) in self.tables() {
+            std::fs::hard_link(self.tree.join(&table), into.join(&table))?;
+        }
+        std::fs::write(into.join(&self.name), &self.bytes)?;
+        std::fs::write(into.join(CURRENT), &self.current)
     }
 
     fn path_of(&self, table: &Table) -> PathBuf {

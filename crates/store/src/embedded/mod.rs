@@ -10,6 +10,7 @@
 //! it, and decision 0002 for why this tree and why a log of our own.
 
 mod attempts;
+pub mod backup;
 mod committer;
 mod everything;
 mod failures;

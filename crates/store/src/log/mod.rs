@@ -262,6 +262,42 @@ pub(crate) fn read(dir: &Path, mut replay: impl FnMut(&[u8])) -> Result<Found, L
     Ok(found)
 }
 
+/// A copy of one segment.
+pub(crate) enum SegmentCopy {
+    /// Its header and frames up to the last whole one.
+    Whole(Vec<u8>),
+    /// It was retired, or a frame was only partly there.
+    Changed(&'static str),
+}
+
+/// Copies a segment that may be written to or retired meanwhile. Frames that were durable before the call are in the copy.
+pub(crate) fn copy_segment(path: &Path) -> io::Result<SegmentCopy> {
+    let mut bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(SegmentCopy::Changed("it is missing"));
+        }
+        Err(error) => return Err(error),
+    };
+    let segment = path.file_name().and_then(|name| segment_id(name.to_str()?));
+    let Some(Header::Valid(identity)) = segment.map(|segment| frame::read_header(&bytes, segment)) else {
+        return Ok(SegmentCopy::Changed("its header is not readable"));
+    };
+    let mut end = frame::HEADER_BYTES;
+    match frame::walk(&bytes, identity, 0, |payload| end += frame::frame_bytes(payload.len())) {
+        // What follows an end is left of an earlier use of the file.
+        (_, Tail::Ended) => bytes.truncate(end + frame::frame_bytes(0)),
+        (_, Tail::Open(at)) => bytes.truncate(at),
+        (_, Tail::Damaged(_)) => return Ok(SegmentCopy::Changed("a durable frame is not readable")),
+    }
+    Ok(SegmentCopy::Whole(bytes))
+}
+
+/// Names of the segment files, oldest first.
+pub(crate) fn segment_names(dir: &Path) -> io::Result<Vec<String>> {
+    Ok(list(dir)?.into_iter().map(segment_name).collect())
+}
+
 /// Makes durable what recovery read, and puts an end behind it. A process that was killed may have left frames, an end or
 /// a header whole but not synced: what is built on them next must not outlive them.
 fn settle_last_segment(dir: &Path, segment: u64) -> Result<(), LogError> {
@@ -330,18 +366,22 @@ fn next_file(dir: &Path, directory: &File, next: &Path, size: u64) -> io::Result
 }
 
 fn path(dir: &Path, segment: u64) -> PathBuf {
-    dir.join(format!("{segment:016x}.log"))
+    dir.join(segment_name(segment))
+}
+
+fn segment_name(segment: u64) -> String {
+    format!("{segment:016x}.log")
+}
+
+fn segment_id(name: &str) -> Option<u64> {
+    u64::from_str_radix(name.strip_suffix(".log")?, 16).ok()
 }
 
 fn list(dir: &Path) -> io::Result<Vec<u64>> {
     let mut segments = vec![];
     for entry in std::fs::read_dir(dir)? {
         let name = entry?.file_name();
-        if let Some(id) = name.to_str().and_then(|n| n.strip_suffix(".log"))
-            && let Ok(id) = u64::from_str_radix(id, 16)
-        {
-            segments.push(id);
-        }
+        segments.extend(name.to_str().and_then(segment_id));
     }
     segments.sort_unstable();
     Ok(segments)

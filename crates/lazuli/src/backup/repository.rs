@@ -1,0 +1,241 @@
+//! A folder of backups.
+//!
+//! ```text
+//! LAZULI-BACKUP        says what the folder is, and locks it
+//! chunks/ab/ab12…      a chunk, named by its SHA-256
+//! backups/000001-…     a manifest: JSON, then a line with its SHA-256
+//! ```
+//!
+//! A manifest gets its name when all its chunks are durable, so a backup that was killed leaves only chunks that no manifest
+//! names. Those may be torn: a backup trusts chunks of complete manifests only, and writes the others again.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::manifest::{CHUNK, Hash, Manifest};
+use crate::Failure;
+
+const MARKER: &str = "LAZULI-BACKUP";
+const MARKER_TEXT: &str = "lazuli backup 1\n";
+const CHUNKS: &str = "chunks";
+const BACKUPS: &str = "backups";
+const TEMPORARY: &str = "new";
+/// The longest manifest: about 15 TiB of data.
+const MAX_MANIFEST_BYTES: u64 = 1 << 30;
+
+/// What a repository is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Others may read at the same time.
+    Read,
+    /// No other process may use it.
+    Change,
+}
+
+/// An open repository. The lock ends with the value.
+pub(crate) struct Repository {
+    dir: PathBuf,
+    lock: File,
+}
+
+/// What pruning removed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pruned {
+    pub(crate) backups: Vec<String>,
+    pub(crate) chunks: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Repository {
+    /// Opens a repository to change it; makes one if the folder is not there or is empty.
+    pub(crate) fn create(dir: &Path) -> Result<Self, Failure> {
+        let io = |error| failed(dir, &error);
+        fs::create_dir_all(dir).map_err(io)?;
+        let marker = dir.join(MARKER);
+        if !marker.exists() {
+            if fs::read_dir(dir).map_err(io)?.next().is_some() {
+                return Err(Failure::Failed(format!(
+                    "{} is neither empty nor a folder of backups",
+                    dir.display()
+                )));
+            }
+            fs::write(&marker, MARKER_TEXT).map_err(io)?;
+        }
+        let repository = Self::open(dir, Access::Change)?;
+        for folder in [CHUNKS, BACKUPS] {
+            fs::create_dir_all(dir.join(folder)).map_err(io)?;
+        }
+        Ok(repository)
+    }
+
+    /// Opens a repository that is there.
+    pub(crate) fn open(dir: &Path, access: Access) -> Result<Self, Failure> {
+        let mut lock = match File::open(dir.join(MARKER)) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(Failure::Failed(format!("{} is not a folder of backups", dir.display())));
+            }
+            Err(error) => return Err(failed(dir, &error)),
+        };
+        let mut text = String::new();
+        (&mut lock).take(1024).read_to_string(&mut text).map_err(|error| failed(dir, &error))?;
+        if text != MARKER_TEXT {
+            return Err(Failure::Failed(format!(
+                "{}: {MARKER} says {:?}, which this program does not know",
+                dir.display(),
+                text.trim()
+            )));
+        }
+        let how = match access {
+            Access::Read => FlockOperation::NonBlockingLockShared,
+            Access::Change => FlockOperation::NonBlockingLockExclusive,
+        };
+        if flock(&lock, how).is_err() {
+            return Err(Failure::Failed(format!("{} is in use by another process", dir.display())));
+        }
+        Ok(Self { dir: dir.into(), lock })
+    }
+
+    /// Ids of the backups, oldest first.
+    pub(crate) fn list(&self) -> Result<Vec<String>, Failure> {
+        let dir = self.dir.join(BACKUPS);
+        let mut ids = vec![];
+        for entry in fs::read_dir(&dir).map_err(|error| failed(&dir, &error))? {
+            let name = entry.map_err(|error| failed(&dir, &error))?.file_name();
+            ids.extend(name.to_str().filter(|name| *name != TEMPORARY).map(str::to_owned));
+        }
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// An id for the next backup, above all others. `date` is for people.
+    pub(crate) fn next_id(&self, date: &str) -> Result<String, Failure> {
+        let number = |id: &String| id.split('-').next().and_then(|number| number.parse::<u64>().ok());
+        let last = self.list()?.iter().filter_map(number).max().unwrap_or(0);
+        Ok(format!("{:06}-{date}", last + 1))
+    }
+
+    /// Reads a manifest and verifies it.
+    pub(crate) fn read_manifest(&self, id: &str) -> Result<Manifest, Failure> {
+        let path = self.dir.join(BACKUPS).join(id);
+        let mut bytes = vec![];
+        File::open(&path)
+            .and_then(|file| file.take(MAX_MANIFEST_BYTES).read_to_end(&mut bytes))
+            .map_err(|error| failed(&path, &error))?;
+        let damaged = |what: String| Failure::Failed(format!("{}: damaged: {what}", path.display()));
+        let text = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        let end = text.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        let (json, hash) = text.split_at(end);
+        if Hash::of(json).to_string().as_bytes() != hash.get(1..).unwrap_or_default() {
+            return Err(damaged("its checksum is wrong".into()));
+        }
+        let manifest: Manifest = serde_json::from_slice(json).map_err(|error| damaged(error.to_string()))?;
+        manifest.verify().map_err(damaged)?;
+        Ok(manifest)
+    }
+
+    /// Makes all chunks durable, then the manifest: from then on the backup exists.
+    pub(crate) fn write_manifest(&self, manifest: &Manifest) -> Result<(), Failure> {
+        let dir = self.dir.join(BACKUPS);
+        let write = || -> io::Result<()> {
+            rustix::fs::syncfs(&self.lock)?;
+            let json = serde_json::to_vec(manifest)?;
+            let mut file = File::create(dir.join(TEMPORARY))?;
+            file.write_all(&json)?;
+            file.write_all(format!("\n{}\n", Hash::of(&json)).as_bytes())?;
+            file.sync_all()?;
+            fs::rename(dir.join(TEMPORARY), dir.join(&manifest.id))?;
+            File::open(&dir)?.sync_all()
+        };
+        write().map_err(|error| failed(&dir, &error))
+    }
+
+    /// Chunks of complete backups that are there.
+    pub(crate) fn trusted_chunks(&self) -> Result<HashSet<Hash>, Failure> {
+        let mut trusted = HashSet::new();
+        for id in self.list()? {
+            trusted.extend(self.read_manifest(&id)?.chunks());
+        }
+        trusted.retain(|hash| self.path_of(hash).is_file());
+        Ok(trusted)
+    }
+
+    /// Writes a chunk. Not durable before [`write_manifest`](Self::write_manifest).
+    pub(crate) fn write_chunk(&self, hash: &Hash, bytes: &[u8]) -> Result<(), Failure> {
+        let path = self.path_of(hash);
+        let temporary = self.dir.join(CHUNKS).join(TEMPORARY);
+        let write = || -> io::Result<()> {
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary)?;
+            file.write_all(bytes)?;
+            fs::rename(&temporary, &path)
+        };
+        write().map_err(|error| failed(&path, &error))
+    }
+
+    /// Reads a chunk of `length` bytes and verifies it.
+    pub(crate) fn read_chunk(&self, hash: &Hash, length: usize) -> Result<Vec<u8>, Failure> {
+        let path = self.path_of(hash);
+        let mut bytes = Vec::with_capacity(length);
+        File::open(&path)
+            .and_then(|file| file.take(CHUNK as u64 + 1).read_to_end(&mut bytes))
+            .map_err(|error| failed(&path, &error))?;
+        if bytes.len() != length || Hash::of(&bytes) != *hash {
+            return Err(Failure::Failed(format!("{}: the chunk is damaged", path.display())));
+        }
+        Ok(bytes)
+    }
+
+    /// Removes all but the newest `keep` backups, then all chunks that the rest does not need.
+    pub(crate) fn prune(&self, keep: usize, dry_run: bool) -> Result<Pruned, Failure> {
+        let mut ids = self.list()?;
+        let kept = ids.split_off(ids.len().saturating_sub(keep));
+        // All are read before anything is removed: chunks of a manifest that cannot be read would be lost.
+        let mut needed = HashSet::new();
+        for id in &kept {
+            needed.extend(self.read_manifest(id)?.chunks());
+        }
+        let mut pruned = Pruned { backups: ids, ..Pruned::default() };
+        let dir = self.dir.join(BACKUPS);
+        let io = |error| failed(&self.dir, &error);
+        if !dry_run {
+            for id in &pruned.backups {
+                fs::remove_file(dir.join(id)).map_err(io)?;
+            }
+            File::open(&dir).and_then(|dir| dir.sync_all()).map_err(io)?;
+        }
+        for folder in fs::read_dir(self.dir.join(CHUNKS)).map_err(io)? {
+            let folder = folder.map_err(io)?;
+            if !folder.file_type().map_err(io)?.is_dir() {
+                continue;
+            }
+            for chunk in fs::read_dir(folder.path()).map_err(io)? {
+                let chunk = chunk.map_err(io)?;
+                let hash = chunk.file_name().into_string().ok().and_then(|name| Hash::try_from(name).ok());
+                if hash.is_some_and(|hash| !needed.contains(&hash)) {
+                    pruned.chunks += 1;
+                    pruned.bytes += chunk.metadata().map_err(io)?.len();
+                    if !dry_run {
+                        fs::remove_file(chunk.path()).map_err(io)?;
+                    }
+                }
+            }
+        }
+        Ok(pruned)
+    }
+
+    fn path_of(&self, hash: &Hash) -> PathBuf {
+        let name = hash.to_string();
+        self.dir.join(CHUNKS).join(&name[..2]).join(name)
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::Failed(format!("{}: {error}", path.display()))
+}

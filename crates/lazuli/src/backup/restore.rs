@@ -1,0 +1,152 @@
+//! `lazuli restore`: brings a backup back into an empty directory, and verifies it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use indicatif::{HumanBytes, ProgressBar};
+
+use super::fresh::Fresh;
+use super::manifest::{CHUNK, Entry, Manifest};
+use super::repository::{Access, Repository};
+use crate::{Failure, check};
+
+/// Zeros of this size are left out of a file: content that was freed must stay a hole.
+const BLOCK: usize = 4096;
+
+#[derive(Args)]
+pub(crate) struct RestoreArgs {
+    /// The folder that keeps backups
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+    /// Which backup, as lazuli backup list shows it [default: the newest]
+    #[arg(long, value_name = "ID")]
+    backup: Option<String>,
+    /// The new data directory, which must not exist or must be empty
+    #[arg(long, value_name = "DIR")]
+    into: PathBuf,
+    /// Verify every chunk of the backup, but write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Keep the data directory although it is damaged, as it was when the backup was made
+    #[arg(long)]
+    accept_damage: bool,
+}
+
+/// Restores a whole data directory.
+pub(crate) fn run(args: &RestoreArgs) -> Result<(), Failure> {
+    let repository = Repository::open(&args.from, Access::Read)?;
+    let id = match &args.backup {
+        Some(id) => id.clone(),
+        None => repository
+            .list()?
+            .pop()
+            .ok_or_else(|| Failure::Failed(format!("{} holds no backup", args.from.display())))?,
+    };
+    let manifest = repository.read_manifest(&id)?;
+    let progress = ProgressBar::new(manifest.chunks().count() as u64);
+    if args.dry_run {
+        for file in &manifest.files {
+            each_chunk(&repository, file, &progress, |_, _| Ok(()))?;
+        }
+        progress.finish_and_clear();
+        println!("backup {id}: {} can be restored", HumanBytes(manifest.bytes()));
+        return Ok(());
+    }
+    let fresh = Fresh::begin(&args.into)?;
+    let restored = write_all(&repository, &manifest, &fresh.dir(), &progress);
+    progress.finish_and_clear();
+    let verified = restored.and_then(|()| match check::run(&fresh.dir()) {
+        Err(damage) if args.accept_damage => {
+            eprintln!("lazuli: {damage}");
+            Ok(())
+        }
+        checked => checked,
+    });
+    if let Err(error) = verified {
+        fresh.abandon();
+        return Err(error);
+    }
+    fresh.finish()?;
+    println!("restored backup {id}: {} in {} files", HumanBytes(manifest.bytes()), manifest.files.len());
+    Ok(())
+}
+
+fn write_all(
+    repository: &Repository,
+    manifest: &Manifest,
+    dir: &Path,
+    progress: &ProgressBar,
+) -> Result<(), Failure> {
+    for file in &manifest.files {
+        let path = dir.join(&file.path);
+        let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let written = File::create_new(&path).map_err(failed)?;
+        written.set_len(file.length).map_err(failed)?;
+        each_chunk(repository, file, progress, |at, bytes| {
+            write_sparse(&written, at, bytes).map_err(failed)
+        })?;
+    }
+    // A tree that was never written to has no tables, and a store that holds no bytes no segments.
+    for folder in ["store/log", "store/tree/tables", "segments"] {
+        fs::create_dir_all(dir.join(folder)).map_err(Failure::failed)?;
+    }
+    Ok(())
+}
+
+fn each_chunk(
+    repository: &Repository,
+    file: &Entry,
+    progress: &ProgressBar,
+    mut visit: impl FnMut(u64, &[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    for (i, hash) in file.chunks.iter().enumerate() {
+        if let Some(hash) = hash {
+            visit((i * CHUNK) as u64, &repository.read_chunk(hash, file.chunk_bytes(i))?)?;
+            progress.inc(1);
+        }
+    }
+    Ok(())
+}
+
+/// Writes bytes, but no blocks of zeros.
+fn write_sparse(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+    let is_zero = |block: &[u8]| block == &[0; BLOCK][..block.len()];
+    let mut start = 0;
+    while start < bytes.len() {
+        let rest = &bytes[start..];
+        let zeros = rest.chunks(BLOCK).take_while(|block| is_zero(block)).count() * BLOCK;
+        let data =
+            rest[zeros.min(rest.len())..].chunks(BLOCK).take_while(|block| !is_zero(block)).count() * BLOCK;
+        let from = (start + zeros).min(bytes.len());
+        let to = (from + data).min(bytes.len());
+        file.write_all_at(&bytes[from..to], at + from as u64)?;
+        start = to;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn blocks_of_zeros_become_holes_and_all_other_bytes_are_written() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut bytes = vec![0u8; 64 * BLOCK + 100];
+        bytes[3 * BLOCK + 5] = 1;
+        bytes[4 * BLOCK] = 2;
+        bytes[64 * BLOCK + 99] = 3;
+        file.as_file().set_len(bytes.len() as u64).unwrap();
+        write_sparse(file.as_file(), 0, &bytes).unwrap();
+        assert_eq!(fs::read(file.path()).unwrap(), bytes);
+        assert!(file.as_file().metadata().unwrap().blocks() * 512 < 16 * BLOCK as u64);
+    }
+}

@@ -1,0 +1,264 @@
+//! `lazuli backup` and `lazuli restore` with a real server.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lazuli_account::DEVELOPMENT_KEY;
+use lazuli_protocol::ServiceKind;
+use support::{
+    DEVELOPMENT_ACCOUNT, Reply, Server, eventually, fail, http, lazuli, run, signed_head, succeed, text,
+};
+
+const MIB: usize = 1 << 20;
+
+fn blob(server: &Server, method: &str, target: &str, body: &[u8]) -> Reply {
+    let target = format!("/{DEVELOPMENT_ACCOUNT}{target}");
+    let head =
+        signed_head(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, ServiceKind::Blob, method, &target, body.len());
+    http(server.address("blob"), &head, body)
+}
+
+fn make_container(server: &Server) {
+    assert_eq!(blob(server, "PUT", "/data?restype=container", b"").status, 201);
+}
+
+const BLOCK_LIST: &[u8] =
+    b"<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList><Latest>AAAA</Latest></BlockList>";
+
+fn put(server: &Server, name: &str, body: &[u8]) {
+    let staged = blob(server, "PUT", &format!("/data/{name}?comp=block&blockid=AAAA"), body);
+    assert_eq!(staged.status, 201, "{}", staged.text());
+    let done = blob(server, "PUT", &format!("/data/{name}?comp=blocklist"), BLOCK_LIST);
+    assert_eq!(done.status, 201, "{}", done.text());
+}
+
+fn get(server: &Server, name: &str) -> Option<Vec<u8>> {
+    let reply = blob(server, "GET", &format!("/data/{name}"), b"");
+    assert!(matches!(reply.status, 200 | 404), "{name}: {} {}", reply.status, reply.text());
+    (reply.status == 200).then_some(reply.body)
+}
+
+/// Bytes that no compression or deduplication shortens.
+fn random(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let words = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    });
+    words.take(length.div_ceil(8)).flat_map(u64::to_le_bytes).take(length).collect()
+}
+
+fn chunks(repository: &Path) -> Vec<(PathBuf, u64)> {
+    let Ok(folders) = std::fs::read_dir(repository.join("chunks")) else { return vec![] };
+    let folders = folders.map(|folder| folder.unwrap().path()).filter(|path| path.is_dir());
+    let files = folders.flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    files.map(|file| file.unwrap()).map(|file| (file.path(), file.metadata().unwrap().len())).collect()
+}
+
+fn chunk_bytes(repository: &Path) -> u64 {
+    chunks(repository).iter().map(|(_, length)| length).sum()
+}
+
+fn back_up(data: &Path, to: &Path) -> String {
+    succeed(&["backup", "--data", data.to_str().unwrap(), "--to", to.to_str().unwrap()])
+}
+
+fn restore(from: &Path, into: &Path) -> String {
+    succeed(&["restore", "--from", from.to_str().unwrap(), "--into", into.to_str().unwrap()])
+}
+
+/// What the writers of a load have submitted and what was acknowledged.
+#[derive(Default)]
+struct History {
+    submitted: AtomicU64,
+    acknowledged: AtomicU64,
+}
+
+/// The body of a writer's nth version: its number, so that a torn body shows, in a length that changes.
+fn version(n: u64) -> Vec<u8> {
+    let length = [100, 6_000, 40_000, 300_000][n as usize % 4];
+    n.to_le_bytes().repeat(length / 8)
+}
+
+#[test]
+fn a_backup_under_load_holds_all_acknowledged_before_and_nothing_submitted_after() {
+    const WRITERS: usize = 6;
+    let dir = tempfile::tempdir().unwrap();
+    let (data, repository) = (dir.path().join("data"), dir.path().join("backups"));
+    let server = Server::start(&data);
+    make_container(&server);
+    let histories: Vec<History> = (0..WRITERS).map(|_| History::default()).collect();
+    let stop = AtomicBool::new(false);
+    let counts = |which: fn(&History) -> &AtomicU64| -> Vec<u64> {
+        histories.iter().map(|history| which(history).load(Ordering::SeqCst)).collect()
+    };
+    let mut backups = vec![];
+    std::thread::scope(|scope| {
+        for (i, history) in histories.iter().enumerate() {
+            let (server, stop) = (&server, &stop);
+            scope.spawn(move || {
+                for n in 1.. {
+                    if stop.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    history.submitted.store(n, Ordering::SeqCst);
+                    put(server, &format!("{i}-{n}"), &version(n));
+                    put(server, &format!("{i}"), &version(n));
+                    history.acknowledged.store(n, Ordering::SeqCst);
+                }
+            });
+        }
+        for round in 1..=3 {
+            eventually("writers write", || counts(|h| &h.acknowledged).iter().all(|n| *n >= 3 * round));
+            let before = counts(|history| &history.acknowledged);
+            back_up(&data, &repository);
+            backups.push((before, counts(|history| &history.submitted)));
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    server.stop();
+    let listed = succeed(&["backup", "list", "--to", repository.to_str().unwrap()]);
+    let ids: Vec<_> = listed.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(ids.len(), backups.len(), "{listed}");
+    for (id, (before, after)) in ids.iter().zip(&backups) {
+        let into = dir.path().join(format!("restored-{id}"));
+        let (from, into_text) = (repository.to_str().unwrap(), into.to_str().unwrap());
+        succeed(&["restore", "--from", from, "--backup", id, "--into", into_text]);
+        let restored = Server::start(&into);
+        for (i, (before, after)) in before.iter().zip(after).enumerate() {
+            let last = get(&restored, &format!("{i}")).unwrap();
+            let n = u64::from_le_bytes(*last.first_chunk().unwrap());
+            assert!(last == version(n), "{id}: blob {i} is torn");
+            assert!((*before..=*after).contains(&n), "{id}: {before} to {after}, but {n} of {i}");
+            // A writer makes a blob, then changes another one: the later change implies the earlier one.
+            for m in 1..=n {
+                assert!(get(&restored, &format!("{i}-{m}")).as_ref() == Some(&version(m)), "{id}: {i}-{m}");
+            }
+            assert_eq!(get(&restored, &format!("{i}-{}", after + 1)), None, "{id}: from the future");
+        }
+        restored.stop();
+    }
+}
+
+#[test]
+fn a_second_backup_after_a_change_of_one_percent_writes_at_most_three_percent() {
+    const BLOBS: u64 = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let (data, repository) = (dir.path().join("data"), dir.path().join("backups"));
+    let server = Server::start(&data);
+    make_container(&server);
+    for i in 0..BLOBS {
+        put(&server, &format!("large{i}"), &random(i, 3 * MIB));
+        for j in 0..6 {
+            // Small enough to lie in its row.
+            put(&server, &format!("small{i}-{j}"), &random(i * 10 + j, 7_000));
+        }
+    }
+    // Rows are in tables then.
+    server.stop();
+    back_up(&data, &repository);
+    let first = chunk_bytes(&repository);
+    assert!(first >= BLOBS * 3 * MIB as u64, "{first}");
+
+    let server = Server::start(&data);
+    put(&server, "large7", &random(1000, 3 * MIB * BLOBS as usize / 100));
+    for j in 0..3 {
+        put(&server, &format!("small7-{j}"), &random(2000 + j, 7_000));
+    }
+    let said = back_up(&data, &repository);
+    let written = chunk_bytes(&repository) - first;
+    println!("first {first} bytes, second {written} bytes: {said}");
+    assert!(written * 100 <= first * 3, "{written} of {first} bytes: {said}");
+    server.stop();
+
+    // Killed midway, a backup changes nothing about the earlier ones.
+    let server = Server::start(&data);
+    for i in 0..16 {
+        put(&server, &format!("more{i}"), &random(3000 + i, 3 * MIB));
+    }
+    let before = chunks(&repository).len();
+    let mut command = lazuli();
+    command.arg("backup").arg("--data").arg(&data).arg("--to").arg(&repository);
+    let mut child = command.spawn().unwrap();
+    eventually("the backup writes chunks", || chunks(&repository).len() > before + 4);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("the server removes the snapshot", || !data.join("snapshot").exists());
+    let listed = succeed(&["backup", "list", "--to", repository.to_str().unwrap()]);
+    println!("after the kill: {listed}");
+    // A chunk that the killed backup left torn must not be trusted by the next one.
+    let new =
+        chunks(&repository).into_iter().max_by_key(|(path, _)| path.metadata().unwrap().modified().unwrap());
+    if listed.lines().count() == 2 {
+        std::fs::write(new.unwrap().0, b"torn").unwrap();
+    }
+    let restored = dir.path().join("restored");
+    let second = listed.lines().nth(1).unwrap().split(' ').next().unwrap();
+    let (from, into) = (repository.to_str().unwrap(), restored.to_str().unwrap());
+    succeed(&["restore", "--from", from, "--backup", second, "--into", into]);
+    std::fs::remove_dir_all(&restored).unwrap();
+
+    back_up(&data, &repository);
+    let kept = succeed(&["backup", "prune", "--to", from, "--keep", "1"]);
+    assert!(kept.contains("removed 000001-"), "{kept}");
+    restore(&repository, &restored);
+    let restored = Server::start(&restored);
+    assert!(get(&restored, "large7").unwrap() == random(1000, 3 * MIB * BLOBS as usize / 100));
+    assert!(get(&restored, "more15").unwrap() == random(3015, 3 * MIB));
+    assert!(get(&restored, "small7-1").unwrap() == random(2001, 7_000));
+    restored.stop();
+    server.stop();
+}
+
+#[test]
+fn a_restore_refuses_damage_and_a_target_that_is_not_empty_and_a_dry_run_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, repository) = (dir.path().join("data"), dir.path().join("backups"));
+    let (restored, to) = (dir.path().join("restored"), repository.to_str().unwrap());
+    let server = Server::start(&data);
+    make_container(&server);
+    put(&server, "blob", &random(1, MIB));
+    succeed(&["backup", "--data", data.to_str().unwrap(), "--to", to, "--dry-run"]);
+    assert!(!repository.exists());
+    back_up(&data, &repository);
+    back_up(&data, &repository);
+    server.stop();
+
+    let into = restored.to_str().unwrap();
+    succeed(&["restore", "--from", to, "--into", into, "--dry-run"]);
+    assert!(!restored.exists());
+    let said = fail(&["restore", "--from", to, "--into", data.to_str().unwrap()], 1);
+    assert!(said.contains("is not empty"), "{said}");
+    let before = chunks(&repository).len();
+    succeed(&["backup", "prune", "--to", to, "--keep", "1", "--dry-run"]);
+    assert_eq!(chunks(&repository).len(), before);
+
+    let (largest, _) = chunks(&repository).into_iter().max_by_key(|(_, length)| *length).unwrap();
+    let sound = std::fs::read(&largest).unwrap();
+    let mut damaged = sound.clone();
+    damaged[1000] ^= 1;
+    std::fs::write(&largest, damaged).unwrap();
+    for extra in [&["--dry-run"][..], &[]] {
+        let output = run(&[&["restore", "--from", to, "--into", into][..], extra].concat());
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains("the chunk is damaged"), "{}", text(&output.stderr));
+        assert!(!restored.join("FORMAT").exists() && !restored.join("store").exists());
+    }
+    std::fs::write(&largest, sound).unwrap();
+    // The remains of an attempt that was killed are replaced.
+    std::fs::create_dir_all(restored.join("incoming/store")).unwrap();
+    restore(&repository, &restored);
+    assert!(succeed(&["check", into]).contains("no damage found"));
+    let manifest = std::fs::read_dir(repository.join("backups")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&manifest).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&manifest, bytes).unwrap();
+    let said = fail(&["backup", "--data", data.to_str().unwrap(), "--to", to], 1);
+    assert!(said.contains("damaged"), "{said}");
+}

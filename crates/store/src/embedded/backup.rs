@@ -1,0 +1,125 @@
+//! Captures the rows of a store, also of one that a process writes to, without stopping it.
+//!
+//! The order is what makes the capture consistent: first the log, then the tree. Segments of the log are retired only
+//! after the tree holds their commits, so whatever is missing in the captured log is in the tree captured later. The
+//! capture shows one state: every commit acknowledged before it began, and none submitted after it ended.
+//!
+//! - The log is copied up to the last whole frame. A retired segment's file is written again, so a link would not do.
+//! - Tables are linked, because they never change. The tree removes a manifest and tables when it makes new ones, so a
+//!   capture that misses a file begins again.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::OpenError;
+use super::manifest::Manifest;
+use crate::log::{self, SegmentCopy};
+
+/// Attempts to capture the log or the tree, whose files come and go.
+const MAX_ATTEMPTS: u32 = 1000;
+/// The pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A file of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreFile {
+    /// Its path in the store's directory.
+    pub path: PathBuf,
+    /// Identifies its bytes: files with the same path and identity are the same. None if the bytes may change.
+    pub identity: Option<String>,
+    /// Bytes of it that count; none if all do.
+    pub length: Option<u64>,
+}
+
+/// Captures the store in `dir` into `into`, which must not exist and must lie on the same file system. `into` can then be
+/// opened or checked like any store. Blocks.
+pub fn capture(dir: &Path, into: &Path) -> Result<(), OpenError> {
+    let (log_dir, tree_dir) = (into.join("log"), into.join("tree"));
+    fs::create_dir_all(&log_dir)?;
+    attempt(|| capture_log(&dir.join("log"), &log_dir))?;
+    attempt(|| capture_tree(dir, &tree_dir))
+}
+
+/// Lists the files that make up the store in `dir`, which no process writes to.
+pub fn files(dir: &Path) -> Result<Vec<StoreFile>, OpenError> {
+    let (tree, log_dir) = (Path::new("tree"), Path::new("log"));
+    let mut files = vec![];
+    if let Some(manifest) = Manifest::read(&dir.join(tree), &dir.join(log_dir))? {
+        for name in manifest.own_files() {
+            files.push(StoreFile { path: tree.join(name), identity: None, length: None });
+        }
+        for (table, checksum) in manifest.tables() {
+            let identity = Some(format!("{checksum:032x}"));
+            files.push(StoreFile { path: tree.join(table), identity, length: None });
+        }
+    }
+    if dir.join(log_dir).is_dir() {
+        for name in log::segment_names(&dir.join(log_dir))? {
+            let path = log_dir.join(name);
+            // A damaged segment is kept as it is, for a check to report.
+            let length = match log::copy_segment(&dir.join(&path))? {
+                SegmentCopy::Whole(bytes) => Some(bytes.len() as u64),
+                SegmentCopy::Changed(_) => None,
+            };
+            files.push(StoreFile { path, identity: None, length });
+        }
+    }
+    Ok(files)
+}
+
+/// What became of an attempt.
+enum Attempt {
+    Done,
+    /// A file was replaced meanwhile.
+    Again(OpenError),
+}
+
+fn attempt(mut capture: impl FnMut() -> Result<Attempt, OpenError>) -> Result<(), OpenError> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match capture()? {
+            Attempt::Done => return Ok(()),
+            Attempt::Again(error) if attempts == MAX_ATTEMPTS => return Err(error),
+            Attempt::Again(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Copies all segments, or begins again if one was retired meanwhile: then those before it are not needed either.
+fn capture_log(dir: &Path, into: &Path) -> Result<Attempt, OpenError> {
+    for entry in fs::read_dir(into)? {
+        fs::remove_file(entry?.path())?;
+    }
+    for name in log::segment_names(dir)? {
+        let path = dir.join(&name);
+        match log::copy_segment(&path)? {
+            SegmentCopy::Whole(bytes) => fs::write(into.join(name), bytes)?,
+            SegmentCopy::Changed(what) => {
+                return Ok(Attempt::Again(OpenError::Damaged { path, what: what.into() }));
+            }
+        }
+    }
+    Ok(Attempt::Done)
+}
+
+/// Links the tables that the manifest names, or begins again if the tree has another manifest by now.
+fn capture_tree(dir: &Path, into: &Path) -> Result<Attempt, OpenError> {
+    match fs::remove_dir_all(into) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let manifest = match Manifest::read(&dir.join("tree"), &dir.join("log")) {
+        Ok(Some(manifest)) => manifest,
+        Ok(None) => return Ok(Attempt::Done),
+        Err(error @ OpenError::Damaged { .. }) => return Ok(Attempt::Again(error)),
+        Err(error) => return Err(error),
+    };
+    match manifest.link_into(into) {
+        Ok(()) => Ok(Attempt::Done),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Attempt::Again(error.into())),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -178,6 +178,63 @@ fn decode_parts<T, const N: usize>(
     }
 }
 
+/// Takes content out of the value of a row that was made by [`encode_with`], for an export. Returns the value with nothing
+/// in its place, and what was taken, each with its number among the parts behind the head. Fails if one of `wanted` is
+/// not among them.
+pub fn take_contents(value: &Bytes, wanted: &[Content]) -> Result<(Bytes, Vec<(u8, Content)>), Damage> {
+    if wanted.is_empty() {
+        return Ok((value.clone(), vec![]));
+    }
+    let mut taken = vec![];
+    let value = replace_contents(value, |part, content| {
+        wanted.contains(&content).then(|| {
+            taken.push((part, content));
+            Content::empty()
+        })
+    })?;
+    if taken.len() == wanted.len() { Ok((value, taken)) } else { Err(Damage::Undecodable) }
+}
+
+/// Puts content back that [`take_contents`] took, or a copy of it.
+pub fn put_contents(value: &Bytes, contents: &[(u8, Content)]) -> Result<Bytes, Damage> {
+    let mut found = 0;
+    let value = replace_contents(value, |part, _| {
+        let (_, content) = contents.iter().find(|(number, _)| *number == part)?;
+        found += 1;
+        Some(content.clone())
+    })?;
+    if found == contents.len() { Ok(value) } else { Err(Damage::Undecodable) }
+}
+
+/// Replaces content in a value where the caller has other content for it.
+fn replace_contents(
+    value: &Bytes,
+    mut other: impl FnMut(u8, Content) -> Option<Content>,
+) -> Result<Bytes, Damage> {
+    if value.first() != Some(&FORMAT) {
+        return Err(Damage::Undecodable);
+    }
+    let mut at = 1;
+    take_part(value, &mut at)?;
+    let mut replaced = value[..at].to_vec();
+    for number in 0..=u8::MAX {
+        if at == value.len() {
+            return Ok(replaced.into());
+        }
+        let part = value.slice(take_part(value, &mut at)?);
+        let content = Content::decode(part.clone()).ok_or(Damage::Undecodable)?;
+        let written = put_part(&mut replaced, |replaced| {
+            match other(number, content) {
+                Some(content) => content.encode(replaced),
+                None => replaced.put_slice(&part),
+            }
+            Ok(())
+        });
+        written.map_err(|_| Damage::Undecodable)?;
+    }
+    Err(Damage::Undecodable)
+}
+
 /// Where the part that begins there lies, behind its length. Moves on behind it.
 fn take_part(value: &[u8], at: &mut usize) -> Result<Range<usize>, Damage> {
     let (length, rest) = value[*at..].split_first_chunk::<4>().ok_or(Damage::Undecodable)?;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lazuli_blob::{BlobService, Swept};
-use lazuli_extents::{Extents, Pace, Space};
-use lazuli_generations::content::ContentSweeper;
+use lazuli_extents::{Error, Extents, Pace, Space};
+use lazuli_generations::content::{ContentSweeper, SweepError};
 use lazuli_protocol::Refusal;
 use lazuli_queue::QueueService;
 use parking_lot::Mutex;
@@ -147,7 +147,14 @@ impl Chore for ContentSweep {
     }
 
     async fn run(&self, pace: Pace) -> Result<(), String> {
-        let freed = self.sweeper.sweep(pace).await.map_err(|error| error.to_string())?;
+        let freed = match self.sweeper.sweep(pace).await {
+            Ok(freed) => freed,
+            Err(SweepError::Extents(Error::Busy(why))) => {
+                tracing::debug!(why, "content is not swept while a backup holds it");
+                return Ok(());
+            }
+            Err(error) => return Err(error.to_string()),
+        };
         tracing::debug!(freed = freed.bytes, live = freed.live_bytes, "swept content");
         Ok(())
     }

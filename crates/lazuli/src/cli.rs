@@ -8,6 +8,7 @@ use crate::account::AccountArgs;
 use crate::backup::{BackupArgs, RestoreArgs};
 use crate::bench::BenchArgs;
 use crate::config::Layer;
+use crate::transfer::{ExportArgs, ImportArgs};
 
 /// An Azure-Storage-compatible store: Blob, Queue, Table and File in one binary.
 #[derive(Parser)]
@@ -33,6 +34,10 @@ pub(crate) enum Command {
     Backup(BackupArgs),
     /// Restore a backup into a new data directory, and verify it
     Restore(RestoreArgs),
+    /// Write all rows and content of a data directory as one stream
+    Export(ExportArgs),
+    /// Make a new data directory of other data
+    Import(ImportArgs),
     /// Verify a data directory that nobody serves; exit with 1 if it is damaged
     Check(DirectoryArgs),
     /// Give back space in a data directory that nobody serves

@@ -22,6 +22,7 @@ mod records;
 mod serve;
 mod services;
 mod smb;
+mod transfer;
 
 use std::process::ExitCode;
 
@@ -68,6 +69,8 @@ fn main() -> ExitCode {
             .and_then(serve::run),
         Command::Account(args) => account::run(args, variable),
         Command::Backup(args) => backup::run(args, variable),
+        Command::Export(args) => transfer::run_export(&args),
+        Command::Import(args) => transfer::run_import(args),
         Command::Restore(args) => backup::run_restore(&args),
         Command::Check(args) => check::run(&args.dir),
         Command::Compact(args) => compact::run(&args.directory.dir, args.accept_missing_rows),

@@ -262,3 +262,73 @@ fn a_restore_refuses_damage_and_a_target_that_is_not_empty_and_a_dry_run_writes_
     let said = fail(&["backup", "--data", data.to_str().unwrap(), "--to", to], 1);
     assert!(said.contains("damaged"), "{said}");
 }
+
+fn files_of(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_of(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn an_import_has_what_was_exported_with_the_same_etags_and_exports_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, imported) = (dir.path().join("data"), dir.path().join("imported"));
+    let (out, again) = (dir.path().join("stream"), dir.path().join("again"));
+    let (data_text, into) = (data.to_str().unwrap(), imported.to_str().unwrap());
+    let (out_text, again_text) = (out.to_str().unwrap(), again.to_str().unwrap());
+    let server = Server::start(&data);
+    make_container(&server);
+    put(&server, "large", &random(1, 5 * MIB));
+    put(&server, "small", &random(2, 700));
+    put(&server, "old", &random(3, 100_000));
+    // The snapshot shares its bytes with the blob.
+    assert_eq!(blob(&server, "PUT", "/data/large?comp=snapshot", b"").status, 201);
+    assert_eq!(blob(&server, "PUT", "/data/staged?comp=block&blockid=AAAA", &random(4, MIB)).status, 201);
+    assert_eq!(server.call(ServiceKind::Queue, "PUT", "/queue", "").status, 201);
+    assert_eq!(blob(&server, "DELETE", "/data/old", b"").status, 202);
+    let etag = |server: &Server| {
+        let reply = blob(server, "GET", "/data/large", b"");
+        reply.head.lines().find(|line| line.to_lowercase().starts_with("etag:")).unwrap().to_owned()
+    };
+    let tag = etag(&server);
+    succeed(&["export", data_text, "--out", out_text]);
+    let bytes = std::fs::read(&out).unwrap();
+    assert!((6 * MIB..8 * MIB).contains(&bytes.len()), "content is there once: {}", bytes.len());
+    server.stop();
+
+    succeed(&["import", "stream", out_text, "--into", into, "--dry-run"]);
+    assert!(!imported.exists());
+    succeed(&["import", "stream", out_text, "--into", into]);
+    succeed(&["export", into, "--out", again_text]);
+    assert!(std::fs::read(&again).unwrap() == bytes, "the second export differs");
+    let server = Server::start(&imported);
+    assert_eq!(etag(&server), tag);
+    assert!(get(&server, "large").unwrap() == random(1, 5 * MIB));
+    assert!(get(&server, "small").unwrap() == random(2, 700));
+    assert_eq!(get(&server, "old"), None);
+    let done = blob(&server, "PUT", "/data/staged?comp=blocklist", BLOCK_LIST);
+    assert_eq!(done.status, 201, "{}", done.text());
+    assert!(get(&server, "staged").unwrap() == random(4, MIB));
+    // Stamps go on above those of the stream.
+    put(&server, "large", b"new");
+    assert!(get(&server, "large").unwrap() == b"new");
+    server.stop();
+
+    let refused = dir.path().join("refused");
+    for (what, damage) in
+        [("cut", bytes.len() - 40), ("cut", 17), ("cut", 3 * MIB), ("flipped", 5 * MIB), ("flipped", 40)]
+    {
+        let mut stream = bytes.clone();
+        if what == "cut" {
+            stream.truncate(damage)
+        } else {
+            stream[damage] ^= 1
+        }
+        std::fs::write(&again, stream).unwrap();
+        for extra in [&["--dry-run"][..], &[]] {
+            let arguments =
+                [&["import", "stream", again_text, "--into", refused.to_str().unwrap()][..], extra];
+            fail(&arguments.concat(), 1);
+            assert!(!refused.exists() || files_of(&refused).is_empty(), "{what} at {damage}");
+        }
+    }
+}

@@ -28,6 +28,7 @@ mod runs;
 mod scheduling;
 mod snapshot;
 mod threads;
+pub mod transfer;
 mod visit;
 
 use std::ops::ControlFlow;
@@ -532,15 +533,7 @@ pub fn check(
     dir: &Path,
     visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
 ) -> Result<(), OpenError> {
-    let (tree_dir, log_dir) = (dir.join("tree"), dir.join("log"));
-    let manifest = Manifest::read(&tree_dir, &log_dir)?;
-    let view = manifest.as_ref().map_or_else(manifest::empty_view, Manifest::view)?;
-    let tree = open_tree(view.path(), manifest.as_ref(), &SequenceNumberCounter::default(), 16 << 20)?;
-    let flushed = tree.get_highest_persisted_seqno();
-    if log_dir.is_dir() {
-        log::read(&log_dir, |payload| replay(&tree, payload, flushed))?;
-    }
-    let latest = tree.get_highest_seqno().map_or(1, |highest| highest + 1);
+    let (_view, tree, latest) = transfer::open_view(dir)?;
     Ok(for_each_row(&tree, latest, visit)?)
 }
 

@@ -1,0 +1,104 @@
+//! `lazuli export` and `lazuli import stream`: all rows and content as one stream that no engine or format shapes.
+
+mod export;
+mod import;
+mod stream;
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use indicatif::{HumanBytes, HumanCount};
+
+use crate::Failure;
+use crate::backup::source::Source;
+use stream::Counts;
+
+#[derive(Args)]
+pub(crate) struct ExportArgs {
+    /// The data directory, with a server or without
+    #[arg(value_name = "DATA")]
+    data: PathBuf,
+    /// The file to write, or - for standard output
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    out: PathBuf,
+    /// Read everything, but write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ImportArgs {
+    #[command(subcommand)]
+    from: From,
+}
+
+#[derive(Subcommand)]
+enum From {
+    /// Make a new data directory of what lazuli export wrote
+    Stream {
+        /// The file to read, or - for standard input
+        #[arg(value_name = "FILE", default_value = "-")]
+        file: PathBuf,
+        /// The new data directory, which must not exist or must be empty
+        #[arg(long, value_name = "DIR")]
+        into: PathBuf,
+        /// Verify the stream, but write nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+/// Exports a data directory.
+pub(crate) fn run_export(args: &ExportArgs) -> Result<(), Failure> {
+    let source = Source::open(&args.data)?;
+    let counts = if args.dry_run {
+        let counts = export::export(&source.dir, &mut io::sink())?;
+        source.finish()?;
+        counts
+    } else if args.out == Path::new("-") {
+        // The end, without which no import accepts the stream, is written when the snapshot proved to have been kept.
+        let mut out = BufWriter::new(io::stdout().lock());
+        let counts = export::export_then(&source.dir.clone(), &mut out, || source.finish())?;
+        out.flush().map_err(Failure::failed)?;
+        counts
+    } else {
+        to_file(&args.out, source)?
+    };
+    eprintln!("exported {}", describe(counts));
+    Ok(())
+}
+
+/// Writes a file that has its name only when it is complete.
+fn to_file(path: &Path, source: Source) -> Result<Counts, Failure> {
+    let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let mut out = BufWriter::new(file.as_file_mut());
+    let counts = export::export_then(&source.dir.clone(), &mut out, || source.finish())?;
+    out.flush().map_err(failed)?;
+    drop(out);
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(counts)
+}
+
+/// Imports a stream.
+pub(crate) fn run_import(args: ImportArgs) -> Result<(), Failure> {
+    let From::Stream { file, into, dry_run } = args.from;
+    let input: Box<dyn Read> = if file == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        let opened = File::open(&file);
+        Box::new(opened.map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))?)
+    };
+    let input = BufReader::with_capacity(1 << 20, input);
+    let counts = if dry_run { import::verify(input)? } else { import::import(input, &into)? };
+    println!("{} {}", if dry_run { "the stream is whole:" } else { "imported" }, describe(counts));
+    Ok(())
+}
+
+fn describe(counts: Counts) -> String {
+    format!("{} rows, {} of content", HumanCount(counts.rows), HumanBytes(counts.bytes))
+}

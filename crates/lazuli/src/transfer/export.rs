@@ -1,0 +1,121 @@
+//! Writes a data directory as a stream.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes};
+use lazuli_extents::{Content, ExtentId, Extents, LocalExtents, Piece, Pieces};
+use lazuli_generations::record;
+use lazuli_store::embedded::transfer::{self, Item};
+use lazuli_store::{ReadError, Row};
+use tokio::runtime::Runtime;
+
+use super::stream::{Counts, Frame, StreamWriter};
+use crate::data::STORE;
+use crate::records::RecordReader;
+use crate::{Failure, services};
+
+/// Bytes of pieces in one frame, about.
+const PIECES_BYTES: usize = 1 << 20;
+
+/// Exports what lies in `dir`, which no process changes.
+pub(crate) fn export(dir: &Path, out: &mut dyn Write) -> Result<Counts, Failure> {
+    export_then(dir, out, || Ok(()))
+}
+
+/// The same, and ends the stream only if `then` succeeds.
+pub(crate) fn export_then(
+    dir: &Path,
+    out: &mut dyn Write,
+    then: impl FnOnce() -> Result<(), Failure>,
+) -> Result<Counts, Failure> {
+    let extents = LocalExtents::open_read_only(dir).map_err(Failure::failed)?;
+    let mut export = Export {
+        runtime: Runtime::new().map_err(Failure::failed)?,
+        extents: Arc::new(extents),
+        readers: services::readers(),
+        written: HashMap::new(),
+        stream: StreamWriter::new(out).map_err(Failure::failed)?,
+    };
+    let read = transfer::read_all(&dir.join(STORE), |item| export.item(item).map_err(ReadError::Io));
+    read.map_err(Failure::failed)?;
+    then()?;
+    export.stream.finish().map_err(Failure::failed)
+}
+
+struct Export<'a> {
+    runtime: Runtime,
+    extents: Arc<dyn Extents>,
+    readers: Vec<Box<dyn RecordReader>>,
+    /// Numbers of runs of extents that the stream has: about 40 bytes for each.
+    written: HashMap<(ExtentId, u32, u32), u64>,
+    stream: StreamWriter<'a>,
+}
+
+impl Export<'_> {
+    fn item(&mut self, item: Item) -> Result<(), String> {
+        let Item::Row { space, partition, row } = item else { return self.write(&Frame::Item(item, vec![])) };
+        let mut contents = vec![];
+        for reader in &mut self.readers {
+            contents.extend(reader.contents(space, &partition, &row)?);
+        }
+        contents.retain(|content| content.as_inline().is_none());
+        let (value, taken) = record::take_contents(&row.value, &contents)
+            .map_err(|_| "a file is being moved: start a server once, then export again".to_owned())?;
+        let mut parts = vec![];
+        for (part, content) in taken {
+            self.content(&content)?;
+            parts.push(part);
+        }
+        let item = Item::Row { space, partition, row: Row { value, ..row } };
+        self.write(&Frame::Item(item, parts))
+    }
+
+    fn content(&mut self, content: &Content) -> Result<(), String> {
+        let mut pieces = Pieces::new(&self.extents, content, 0..content.len());
+        let mut told = vec![];
+        while let Some((_, piece)) =
+            self.runtime.block_on(pieces.next()).map_err(|error| error.to_string())?
+        {
+            match piece {
+                Piece::Hole(length) => {
+                    told.put_u8(0);
+                    told.put_u64_le(length);
+                }
+                Piece::Cleared(length) => {
+                    told.put_u8(1);
+                    told.put_u64_le(length);
+                }
+                Piece::Inline(bytes) => {
+                    told.put_u8(2);
+                    told.put_u32_le(bytes.len() as u32);
+                    told.put_slice(&bytes);
+                }
+                Piece::Data { extent, offset, len } => {
+                    let next = self.written.len() as u64;
+                    let number = *self.written.entry((extent.id, offset, len)).or_insert(next);
+                    if number == next {
+                        let read = self.extents.read(&extent, offset..offset + len);
+                        let bytes = self.runtime.block_on(read).map_err(|error| error.to_string())?;
+                        self.write(&Frame::Data(bytes))?;
+                    }
+                    told.put_u8(3);
+                    told.put_u64_le(number);
+                }
+            }
+            if told.len() >= PIECES_BYTES {
+                self.write(&Frame::Pieces(Bytes::from(std::mem::take(&mut told))))?;
+            }
+        }
+        if !told.is_empty() {
+            self.write(&Frame::Pieces(told.into()))?;
+        }
+        self.write(&Frame::Content)
+    }
+
+    fn write(&mut self, frame: &Frame) -> Result<(), String> {
+        self.stream.write(frame).map_err(|error: io::Error| error.to_string())
+    }
+}

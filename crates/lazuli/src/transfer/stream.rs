@@ -1,0 +1,235 @@
+//! The stream of an export.
+//!
+//! ```text
+//! stream  = "lazuli stream 1\n" frame* end
+//! frame   = kind:u8  length:u32  payload
+//! clock   = ticks:u64
+//! space   = space:u64  token:u64  epoch:u64  open:u8
+//! data    = bytes of content, numbered from 0 in the order of the stream
+//! pieces  = piece*                     content, as much of it as there is in this frame
+//! piece   = 0 hole:u64 | 1 cleared:u64 | 2 length:u32 bytes | 3 number of data:u64
+//! content = (empty)                    ends the content that was told in pieces
+//! row     = space:u64  token:u64  partition  key  value  count:u8  part:u8*
+//! end     = rows:u64  bytes of data:u64  SHA-256 of all before it
+//! ```
+//!
+//! All integers are little-endian. `partition`, `key` and `value` have their length, a u32, before them. Clock, spaces and
+//! rows come in the order of `transfer::read_all`. The contents of a row come before it, in the order of its parts: the
+//! places in its value where content belongs, which are left empty there.
+
+use std::io::{self, Read, Write};
+
+use bytes::{Buf, BufMut, Bytes};
+use lazuli_concurrency::Stamp;
+use lazuli_store::embedded::transfer::Item;
+use lazuli_store::{Row, SpaceHeader, SpaceId, Token};
+use ring::digest::{Context, SHA256};
+
+const MAGIC: &[u8; 16] = b"lazuli stream 1\n";
+/// The longest payload. Data is at most as long as an extent.
+const MAX_PAYLOAD: usize = 16 << 20;
+const DIGEST_BYTES: usize = 32;
+
+/// What a stream holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// The clock, a space, or a row with the parts where content belongs.
+    Item(Item, Vec<u8>),
+    Data(Bytes),
+    Pieces(Bytes),
+    Content,
+}
+
+const CLOCK: u8 = 1;
+const SPACE: u8 = 2;
+const DATA: u8 = 3;
+const PIECES: u8 = 4;
+const CONTENT: u8 = 5;
+const ROW: u8 = 6;
+const END: u8 = 7;
+
+/// Writes a stream.
+pub(crate) struct StreamWriter<'a> {
+    out: &'a mut dyn Write,
+    digest: Context,
+    counts: Counts,
+}
+
+impl<'a> StreamWriter<'a> {
+    pub(crate) fn new(out: &'a mut dyn Write) -> io::Result<Self> {
+        let mut writer = Self { out, digest: Context::new(&SHA256), counts: Counts::default() };
+        writer.put(MAGIC)?;
+        Ok(writer)
+    }
+
+    pub(crate) fn write(&mut self, frame: &Frame) -> io::Result<()> {
+        let mut payload = vec![];
+        let kind = match frame {
+            Frame::Item(item, parts) => put_item(&mut payload, item, parts),
+            Frame::Data(bytes) => {
+                self.counts.bytes += bytes.len() as u64;
+                return self.frame(DATA, bytes);
+            }
+            Frame::Pieces(pieces) => return self.frame(PIECES, pieces),
+            Frame::Content => CONTENT,
+        };
+        self.counts.rows += u64::from(kind == ROW);
+        self.frame(kind, &payload)
+    }
+
+    /// Ends the stream. Without this it is refused.
+    pub(crate) fn finish(mut self) -> io::Result<Counts> {
+        self.put(&[END])?;
+        self.put(&(16 + DIGEST_BYTES as u32).to_le_bytes())?;
+        self.put(&self.counts.rows.to_le_bytes())?;
+        self.put(&self.counts.bytes.to_le_bytes())?;
+        self.out.write_all(self.digest.finish().as_ref())?;
+        Ok(self.counts)
+    }
+
+    fn frame(&mut self, kind: u8, payload: &[u8]) -> io::Result<()> {
+        if payload.len() > MAX_PAYLOAD {
+            return Err(io::Error::other("a row is too large for a stream"));
+        }
+        self.put(&[kind])?;
+        self.put(&(payload.len() as u32).to_le_bytes())?;
+        self.put(payload)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.digest.update(bytes);
+        self.out.write_all(bytes)
+    }
+}
+
+fn put_item(payload: &mut Vec<u8>, item: &Item, parts: &[u8]) -> u8 {
+    match item {
+        Item::Clock(token) => {
+            payload.put_u64_le(token.0.ticks());
+            CLOCK
+        }
+        Item::Space { space, header, token } => {
+            payload.put_u64_le(space.0);
+            payload.put_u64_le(token.0.ticks());
+            payload.put_u64_le(header.epoch);
+            payload.put_u8(header.open.into());
+            SPACE
+        }
+        Item::Row { space, partition, row } => {
+            payload.put_u64_le(space.0);
+            payload.put_u64_le(row.token.0.ticks());
+            for bytes in [partition, &row.key, &row.value] {
+                payload.put_u32_le(bytes.len() as u32);
+                payload.put_slice(bytes);
+            }
+            payload.put_u8(parts.len() as u8);
+            payload.put_slice(parts);
+            ROW
+        }
+    }
+}
+
+/// Reads a stream.
+pub(crate) struct StreamReader<R> {
+    input: R,
+    digest: Context,
+    counts: Counts,
+}
+
+impl<R: Read> StreamReader<R> {
+    pub(crate) fn new(mut input: R) -> io::Result<Self> {
+        let mut magic = [0; MAGIC.len()];
+        input.read_exact(&mut magic)?;
+        if magic != *MAGIC {
+            return Err(damaged("it does not begin like a stream of this version"));
+        }
+        let mut digest = Context::new(&SHA256);
+        digest.update(&magic);
+        Ok(Self { input, digest, counts: Counts::default() })
+    }
+
+    /// The next frame. `None` at the end of a stream that is whole; fails if it is cut short or damaged.
+    pub(crate) fn next(&mut self) -> io::Result<Option<Frame>> {
+        let mut head = [0; 5];
+        self.input.read_exact(&mut head)?;
+        self.digest.update(&head);
+        let (kind, mut length) = (head[0], &head[1..]);
+        let length = length.get_u32_le() as usize;
+        if length > MAX_PAYLOAD {
+            return Err(damaged("a frame is too long"));
+        }
+        let mut payload = vec![0; length];
+        self.input.read_exact(&mut payload)?;
+        if kind == END {
+            return self.end(&payload).map(|()| None);
+        }
+        self.digest.update(&payload);
+        let frame = parse(kind, payload.into()).ok_or_else(|| damaged("a frame cannot be understood"))?;
+        match &frame {
+            Frame::Item(Item::Row { .. }, _) => self.counts.rows += 1,
+            Frame::Data(bytes) => self.counts.bytes += bytes.len() as u64,
+            _ => {}
+        }
+        Ok(Some(frame))
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    fn end(&mut self, payload: &[u8]) -> io::Result<()> {
+        let (mut counts, digest) =
+            payload.split_at_checked(16).ok_or_else(|| damaged("its end is too short"))?;
+        self.digest.update(counts);
+        if self.digest.clone().finish().as_ref() != digest {
+            return Err(damaged("its checksum is wrong"));
+        }
+        let counts = Counts { rows: counts.get_u64_le(), bytes: counts.get_u64_le() };
+        if counts != self.counts || self.input.read(&mut [0])? != 0 {
+            return Err(damaged("it does not end where it says"));
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn damaged(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the stream is damaged: {what}"))
+}
+
+fn parse(kind: u8, mut payload: Bytes) -> Option<Frame> {
+    let token = |payload: &mut Bytes| Some(Token(Stamp::from_ticks(payload.try_get_u64_le().ok()?)));
+    let frame = match kind {
+        CLOCK => Frame::Item(Item::Clock(token(&mut payload)?), vec![]),
+        SPACE => {
+            let space = SpaceId(payload.try_get_u64_le().ok()?);
+            let token = token(&mut payload)?;
+            let epoch = payload.try_get_u64_le().ok()?;
+            let header = SpaceHeader { epoch, open: payload.try_get_u8().ok()? == 1 };
+            Frame::Item(Item::Space { space, header, token }, vec![])
+        }
+        ROW => {
+            let space = SpaceId(payload.try_get_u64_le().ok()?);
+            let token = token(&mut payload)?;
+            let mut take = || {
+                let length = payload.try_get_u32_le().ok()? as usize;
+                (length <= payload.len()).then(|| payload.split_to(length))
+            };
+            let (partition, key, value) = (take()?, take()?, take()?);
+            let count = payload.try_get_u8().ok()?.into();
+            let parts = (count <= payload.len()).then(|| payload.split_to(count))?;
+            Frame::Item(Item::Row { space, partition, row: Row { key, value, token } }, parts.to_vec())
+        }
+        DATA => return Some(Frame::Data(payload)),
+        PIECES => return Some(Frame::Pieces(payload)),
+        CONTENT => Frame::Content,
+        _ => return None,
+    };
+    payload.is_empty().then_some(frame)
+}

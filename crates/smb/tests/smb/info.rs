@@ -316,7 +316,7 @@ async fn a_security_descriptor_is_the_permission_that_rest_shows() {
     let shown = server.rest.call("HEAD", "/docs/f", "", "").await.expect(200);
     let key = format!("x-ms-file-permission-key: {}", shown.header("x-ms-file-permission-key").unwrap());
     let permission = server.rest.get("/docs?restype=share&comp=filepermission", &key).await.expect(200);
-    assert_eq!(permission.text(), r#"{"permission":"O:SYG:SYD:(A;;FA;;;WD)"}"#);
+    assert_eq!(permission.text(), r#"{"permission":"O:SYG:SYD:(A;;FA;;;WD)","format":"sddl"}"#);
 }
 
 #[tokio::test]

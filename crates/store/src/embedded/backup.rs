@@ -36,9 +36,15 @@ pub struct StoreFile {
 /// Captures the store in `dir` into `into`, which must not exist and must lie on the same file system. `into` can then be
 /// opened or checked like any store. Blocks.
 pub fn capture(dir: &Path, into: &Path) -> Result<(), OpenError> {
+    capture_with(dir, into, || ())
+}
+
+/// Like [`capture`], and calls `between` after the first step.
+fn capture_with(dir: &Path, into: &Path, between: impl FnOnce()) -> Result<(), OpenError> {
     let (log_dir, tree_dir) = (into.join("log"), into.join("tree"));
     fs::create_dir_all(&log_dir)?;
     attempt(|| capture_log(&dir.join("log"), &log_dir))?;
+    between();
     attempt(|| capture_tree(dir, &tree_dir))
 }
 
@@ -121,5 +127,59 @@ fn capture_tree(dir: &Path, into: &Path) -> Result<Attempt, OpenError> {
         Ok(()) => Ok(Attempt::Done),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Attempt::Again(error.into())),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use lazuli_concurrency::SystemClock;
+
+    use super::*;
+    use crate::embedded::transfer::{self, Item};
+    use crate::{Commit, Embedded, Mutation, Options, Partition, SpaceId, Store};
+
+    /// Commits rows one after the other.
+    async fn put(store: &Embedded, rows: std::ops::Range<u32>) {
+        for n in rows {
+            let row = Mutation::Put(Bytes::copy_from_slice(&n.to_be_bytes()), vec![1; 8000].into());
+            let (stamp, mutations) = (store.stamp(), vec![row]);
+            let commit =
+                Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+            store.commit(&Partition::new(SpaceId::ROOT, "p"), commit).await.unwrap();
+        }
+    }
+
+    #[test]
+    fn commits_whose_log_is_retired_during_a_capture_are_in_the_captured_tree() {
+        let dir = tempfile::tempdir().unwrap();
+        let [source, captured] = ["source", "captured"].map(|name| dir.path().join(name));
+        fs::create_dir(&source).unwrap();
+        let store = Embedded::open(&source, Arc::new(SystemClock), Options::SMALL).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(put(&store, 0..20));
+        let segments = || log::segment_names(&source.join("log")).unwrap();
+        let first = segments();
+        capture_with(&source, &captured, || {
+            runtime.block_on(put(&store, 20..200));
+            while segments().iter().any(|segment| first.contains(segment)) {
+                std::thread::sleep(PAUSE);
+            }
+        })
+        .unwrap();
+        let mut found = vec![];
+        transfer::read_all(&captured, |item| {
+            if let Item::Row { partition, row, .. } = item
+                && partition == "p"
+            {
+                found.push(u32::from_be_bytes(*row.key.first_chunk().unwrap()));
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert!(found.len() >= 20, "{found:?}");
+        assert_eq!(found, (0..found.len() as u32).collect::<Vec<_>>(), "a gap");
     }
 }

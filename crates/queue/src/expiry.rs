@@ -28,32 +28,38 @@ const REST_RATIO: u64 = 50;
 /// A queue of so many messages is walked before they are counted.
 const MAX_COUNTED: u64 = 4096;
 
+/// Queues whose next expiry is remembered one by one. The others share one time.
+const MAX_WATCHED: usize = 1 << 16;
+
 /// When which queue is worth walking.
 #[derive(Debug)]
 pub(crate) struct ExpiryWatch(Mutex<Watched>);
 
 #[derive(Debug)]
 struct Watched {
-    /// Nothing in that queue expires before then.
+    /// Nothing in that queue expires before then. At most [`MAX_WATCHED`]; none that expects nothing, once all were walked.
     next: HashMap<SpaceId, Timestamp>,
-    /// All queues were walked since the start: one that is not among them holds nothing.
-    all_known: bool,
+    /// Nothing in any other queue expires before then.
+    others: Timestamp,
+    /// The same, as far as the walk over all queues has come: what was found or put since it began.
+    others_seen: Timestamp,
     rest_until: Timestamp,
 }
 
 impl ExpiryWatch {
-    /// The service starts.
+    /// The service starts. Nothing is known of any queue, so each may hold something that has expired.
     pub(crate) fn new(now: Timestamp) -> Self {
-        Self(Mutex::new(Watched { next: HashMap::new(), all_known: false, rest_until: now + FIRST }))
+        Self(Mutex::new(Watched {
+            next: HashMap::new(),
+            others: Timestamp::default(),
+            others_seen: Timestamp::MAX,
+            rest_until: now + FIRST,
+        }))
     }
 
     /// A message of that queue expires then.
     pub(crate) fn expect(&self, queue: SpaceId, expires: Timestamp) {
-        let mut watched = self.0.lock();
-        // What an unknown queue holds is not known from one message: it is walked, if not by this walk, by the next.
-        let unknown = if watched.all_known { expires } else { Timestamp::default() };
-        let next = watched.next.entry(queue).or_insert(unknown);
-        *next = expires.min(*next);
+        self.0.lock().expect(queue, expires);
     }
 
     /// The queue is gone.
@@ -61,34 +67,67 @@ impl ExpiryWatch {
         self.0.lock().next.remove(&queue);
     }
 
+    /// How many queues are remembered one by one.
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().next.len()
+    }
+
     fn is_due(&self, now: Timestamp) -> bool {
         let watched = self.0.lock();
-        watched.rest_until <= now && (!watched.all_known || watched.next.values().any(|next| *next <= now))
+        watched.rest_until <= now && (watched.others <= now || watched.next.values().any(|next| *next <= now))
     }
 
     fn is_queue_due(&self, queue: SpaceId, now: Timestamp) -> bool {
         let watched = self.0.lock();
-        watched.next.get(&queue).map_or(!watched.all_known, |next| *next <= now)
+        *watched.next.get(&queue).unwrap_or(&watched.others) <= now
     }
 
-    /// The queues that are due.
-    fn due(&self, now: Timestamp) -> HashSet<SpaceId> {
-        let watched = self.0.lock();
+    /// A walk over all queues begins. Returns those that are remembered and due.
+    fn begin_all(&self, now: Timestamp) -> HashSet<SpaceId> {
+        let mut watched = self.0.lock();
+        watched.others_seen = Timestamp::MAX;
         watched.next.iter().filter(|(_, next)| **next <= now).map(|(queue, _)| *queue).collect()
     }
 
     /// A walk over a queue begins. What is put from now on counts.
     fn begin(&self, queue: SpaceId) -> Walk<'_> {
-        self.0.lock().next.insert(queue, Timestamp::MAX);
+        let mut watched = self.0.lock();
+        if watched.has_room(queue) {
+            watched.next.insert(queue, Timestamp::MAX);
+        }
         Walk { watch: self, queue, next: Timestamp::default() }
     }
 
     /// A walk over all queues ends.
     fn end(&self, began: Timestamp, now: Timestamp) {
         let mut watched = self.0.lock();
-        watched.all_known = true;
+        watched.others = watched.others_seen;
+        if watched.others == Timestamp::MAX {
+            watched.next.retain(|_, next| *next < Timestamp::MAX);
+        }
         let took = Span::from_ticks(now.since(began).ticks().saturating_mul(REST_RATIO));
         watched.rest_until = now + took.max(REST);
+    }
+}
+
+impl Watched {
+    fn has_room(&self, queue: SpaceId) -> bool {
+        self.next.len() < MAX_WATCHED || self.next.contains_key(&queue)
+    }
+
+    fn expect(&mut self, queue: SpaceId, expires: Timestamp) {
+        if !self.has_room(queue) {
+            self.others = self.others.min(expires);
+            self.others_seen = self.others_seen.min(expires);
+            return;
+        }
+        // What an unknown queue holds is not known from one message: it is walked, if not by this walk, by the next.
+        let next = expires.min(*self.next.get(&queue).unwrap_or(&self.others));
+        if next == Timestamp::MAX && self.others == Timestamp::MAX {
+            self.next.remove(&queue);
+        } else {
+            self.next.insert(queue, next);
+        }
     }
 }
 
@@ -117,7 +156,7 @@ impl QueueService {
         let began = self.store.now();
         let mut removed = 0;
         // Those that are due and not found: somebody put into them, or walked them, while they were cleared or deleted.
-        let mut gone = self.expiry.due(began);
+        let mut gone = self.expiry.begin_all(began);
         let all = prefix_range(&directory::kind(Queue::KIND));
         let mut from = (all.start, Bytes::new());
         loop {
@@ -249,7 +288,7 @@ mod tests {
         drop(walk);
         watch.end(after(60), after(61));
         assert!(watch.is_queue_due(SpaceId(2), after(61)) && !watch.is_queue_due(QUEUE, after(70)));
-        assert_eq!(watch.due(after(70)), HashSet::from([SpaceId(2)]));
+        assert_eq!(watch.begin_all(after(70)), HashSet::from([SpaceId(2)]));
     }
 
     #[test]
@@ -262,5 +301,38 @@ mod tests {
         assert!(!watch.is_due(after(524)) && watch.is_due(after(525)));
         watch.forget(QUEUE);
         assert!(!watch.is_due(after(525)));
+    }
+
+    #[test]
+    fn a_queue_that_expects_nothing_is_not_remembered() {
+        let watch = ExpiryWatch::new(NOW);
+        for queue in 0..100 {
+            watch.begin(SpaceId(queue)).next = Timestamp::MAX;
+        }
+        watch.end(after(60), after(61));
+        assert_eq!(watch.len(), 0);
+        // Its messages never expire, or all that it held was removed.
+        watch.expect(QUEUE, Timestamp::MAX);
+        watch.expect(SpaceId(2), after(70));
+        watch.begin(SpaceId(2)).next = Timestamp::MAX;
+        assert_eq!(watch.len(), 0);
+        assert!(!watch.is_queue_due(QUEUE, after(1_000)) && !watch.is_due(after(1_000)));
+    }
+
+    #[test]
+    fn queues_that_there_is_no_room_for_are_walked_when_the_first_of_them_is_due() {
+        let watch = ExpiryWatch::new(NOW);
+        watch.end(after(60), after(61));
+        let most = MAX_WATCHED as u64;
+        (0..most + 10).for_each(|queue| watch.expect(SpaceId(queue), after(1_000 + queue)));
+        assert_eq!(watch.len(), MAX_WATCHED);
+        let (last, first_left_out) = (SpaceId(most + 9), after(1_000 + most));
+        assert!(watch.is_queue_due(last, first_left_out) && !watch.is_queue_due(last, after(999 + most)));
+        // A walk that finds them again expects what it found.
+        watch.begin_all(first_left_out);
+        watch.begin(last).next = after(2_000 + most);
+        watch.end(first_left_out, first_left_out);
+        assert!(watch.is_queue_due(last, after(2_000 + most)));
+        assert!(!watch.is_queue_due(last, after(1_999 + most)));
     }
 }

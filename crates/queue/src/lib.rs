@@ -65,6 +65,16 @@ impl QueueService {
         Self { store, queues, lines: Arc::default(), expiry }
     }
 
+    /// Messages that are remembered as candidates for the next gets, over all queues.
+    pub fn candidates(&self) -> usize {
+        self.lines.total()
+    }
+
+    /// Queues whose next expiry is remembered.
+    pub fn watched_queues(&self) -> usize {
+        self.expiry.len()
+    }
+
     /// Whether [`QueueService::sweep_garbage`] may find something to do.
     pub fn garbage_due(&self) -> bool {
         self.queues.sweep_due()

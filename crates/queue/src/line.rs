@@ -13,7 +13,9 @@
 //! has lived long, the row `floor` is written now and then.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
@@ -36,26 +38,86 @@ const READS_A_TURN: usize = 16;
 pub(crate) const MAX_READY: usize = 1 << 13;
 /// Lines that are remembered. If there are more, those that nobody uses are forgotten.
 const MAX_LINES: usize = 1 << 14;
+/// Candidates that all lines may have before each is cut back to [`LEAST_READY`]. Requests under way add a few.
+pub(crate) const MAX_READY_IN_ALL: usize = 1 << 20;
+/// Candidates that a line keeps when all lines have too many: one consumer gets as many at once.
+const LEAST_READY: usize = 32;
+// So cutting lines back makes room for long.
+const _: () = assert!(MAX_LINES * LEAST_READY <= MAX_READY_IN_ALL / 2);
 /// Messages that are handed out between two writes of the floor.
 const FLOOR_EVERY: usize = 1024;
 
 /// The lines of all queues, by their spaces.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Mutex<HashMap<SpaceId, Arc<Line>>>);
+pub(crate) struct Lines {
+    lines: Mutex<HashMap<SpaceId, Arc<Line>>>,
+    /// Candidates of all lines.
+    total: Arc<AtomicUsize>,
+}
 
 impl Lines {
     /// The line of a queue. Whoever writes messages holds it until it has told what it wrote.
     pub(crate) fn of(&self, queue: SpaceId) -> Arc<Line> {
-        let mut lines = self.0.lock();
+        let mut lines = self.lines.lock();
+        if self.total.load(Relaxed) > MAX_READY_IN_ALL {
+            lines.values().for_each(|line| line.state.lock().leave(LEAST_READY));
+        }
         if lines.len() >= MAX_LINES && !lines.contains_key(&queue) {
             lines.retain(|_, line| Arc::strong_count(line) > 1);
         }
-        lines.entry(queue).or_insert_with(|| Arc::new(Line::new(queue))).clone()
+        lines.entry(queue).or_insert_with(|| Arc::new(Line::new(queue, self.total.clone()))).clone()
     }
 
     /// The queue is gone.
     pub(crate) fn forget(&self, queue: SpaceId) {
-        self.0.lock().remove(&queue);
+        self.lines.lock().remove(&queue);
+    }
+
+    /// Candidates of all lines.
+    pub(crate) fn total(&self) -> usize {
+        self.total.load(Relaxed)
+    }
+}
+
+/// Candidates of a line, counted among those of all lines.
+#[derive(Debug)]
+struct Ready {
+    slots: BTreeSet<Slot>,
+    total: Arc<AtomicUsize>,
+}
+
+impl Ready {
+    fn insert(&mut self, slot: Slot) {
+        self.total.fetch_add(usize::from(self.slots.insert(slot)), Relaxed);
+    }
+
+    fn remove(&mut self, slot: &Slot) {
+        self.total.fetch_sub(usize::from(self.slots.remove(slot)), Relaxed);
+    }
+
+    fn pop_first(&mut self) -> Option<Slot> {
+        let first = self.slots.pop_first();
+        self.total.fetch_sub(usize::from(first.is_some()), Relaxed);
+        first
+    }
+
+    /// Drops all from that one on.
+    fn drop_from(&mut self, slot: &Slot) {
+        self.total.fetch_sub(self.slots.split_off(slot).len(), Relaxed);
+    }
+}
+
+impl Deref for Ready {
+    type Target = BTreeSet<Slot>;
+
+    fn deref(&self) -> &BTreeSet<Slot> {
+        &self.slots
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.slots.len(), Relaxed);
     }
 }
 
@@ -70,7 +132,7 @@ pub(crate) struct Line {
 
 #[derive(Debug)]
 struct State {
-    ready: BTreeSet<Slot>,
+    ready: Ready,
     out: BTreeSet<Slot>,
     cursor: Slot,
     /// Slots written since the rows were read that are about to be added.
@@ -80,8 +142,9 @@ struct State {
 }
 
 impl Line {
-    fn new(queue: SpaceId) -> Self {
-        Self { partition: keys::messages(queue), state: Mutex::new(State::new()), turn: Default::default() }
+    fn new(queue: SpaceId, total: Arc<AtomicUsize>) -> Self {
+        let state = Mutex::new(State::new(total));
+        Self { partition: keys::messages(queue), state, turn: Default::default() }
     }
 
     /// Messages were written into these slots: the commit is done.
@@ -243,8 +306,8 @@ impl Drop for Taken {
 }
 
 impl State {
-    fn new() -> Self {
-        let (ready, out) = (BTreeSet::new(), BTreeSet::new());
+    fn new(total: Arc<AtomicUsize>) -> Self {
+        let (ready, out) = (Ready { slots: BTreeSet::new(), total }, BTreeSet::new());
         Self { ready, out, cursor: Slot::FIRST, noted: None, handed_out: 0 }
     }
 
@@ -285,11 +348,16 @@ impl State {
     }
 
     fn shorten(&mut self) {
-        if self.ready.len() > MAX_READY
-            && let Some(middle) = self.ready.iter().nth(MAX_READY / 2).copied()
-        {
-            drop(self.ready.split_off(&middle));
-            self.cursor = middle;
+        if self.ready.len() > MAX_READY {
+            self.leave(MAX_READY / 2);
+        }
+    }
+
+    /// Drops all candidates but the first so many. The others are read again.
+    fn leave(&mut self, most: usize) {
+        if let Some(first) = self.ready.iter().nth(most).copied() {
+            self.ready.drop_from(&first);
+            self.cursor = first;
         }
     }
 
@@ -321,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_is_written_below_the_cursor_is_ready_and_the_rest_is_read_in_its_turn() {
-        let mut state = State::new();
+        let mut state = State::new(Arc::default());
         state.written(slot(5));
         assert!(ready(&state).is_empty());
         assert_eq!(state.begin_reading(), Slot::FIRST);
@@ -333,7 +401,7 @@ mod tests {
 
     #[test]
     fn what_is_written_while_rows_are_read_is_not_missed() {
-        let mut state = State::new();
+        let mut state = State::new(Arc::default());
         state.begin_reading();
         state.written(slot(7));
         state.written(slot(12));
@@ -345,7 +413,7 @@ mod tests {
 
     #[test]
     fn candidates_are_handed_to_one_and_come_back_unless_they_are_done_with() {
-        let line = Arc::new(Line::new(SpaceId(1)));
+        let line = Arc::new(Line::new(SpaceId(1), Arc::default()));
         line.state.lock().end_reading(Slot::FIRST, (1..=5).map(slot).collect(), slot(10));
         let mut first = Taken { line: line.clone(), slots: vec![] };
         first.more(2);
@@ -360,7 +428,7 @@ mod tests {
 
     #[test]
     fn what_a_consumer_has_is_not_ready_for_anybody_when_its_writer_tells_late() {
-        let line = Arc::new(Line::new(SpaceId(1)));
+        let line = Arc::new(Line::new(SpaceId(1), Arc::default()));
         line.state.lock().end_reading(Slot::FIRST, vec![slot(1)], slot(10));
         let mut taken = Taken { line: line.clone(), slots: vec![] };
         taken.more(1);
@@ -373,7 +441,7 @@ mod tests {
 
     #[test]
     fn too_many_candidates_are_left_to_be_read_again() {
-        let mut state = State::new();
+        let mut state = State::new(Arc::default());
         state.end_reading(Slot::FIRST, vec![], slot(u64::MAX));
         (1..=MAX_READY as u64 + 1).for_each(|n| state.written(slot(n)));
         assert_eq!(state.ready.len(), MAX_READY / 2);
@@ -382,7 +450,7 @@ mod tests {
 
     #[test]
     fn what_there_was_no_room_for_while_rows_were_read_is_not_missed() {
-        let mut state = State::new();
+        let mut state = State::new(Arc::default());
         state.end_reading(Slot::FIRST, vec![], slot(1_000_000));
         let began = state.begin_reading();
         (1..=MAX_READY as u64 + 1).for_each(|n| state.written(slot(n)));
@@ -397,7 +465,7 @@ mod tests {
     fn the_floor_is_below_everything_that_is_there_or_may_still_be_written() {
         let now = Timestamp::from_unix_seconds(1_000_000);
         let ago = |seconds| Slot::first_at(now - lazuli_concurrency::Span::seconds(seconds));
-        let mut state = State::new();
+        let mut state = State::new(Arc::default());
         state.end_reading(Slot::FIRST, vec![ago(500), ago(400)], ago(100));
         assert_eq!(state.floor_to_write(now), None);
         let floor = |state: &mut State| {
@@ -410,7 +478,7 @@ mod tests {
         assert_eq!(floor(&mut state), Some(ago(500)));
         state.out.clear();
         assert_eq!(floor(&mut state), Some(ago(400)));
-        state.ready.clear();
+        while state.ready.pop_first().is_some() {}
         assert_eq!(floor(&mut state), Some(ago(100)));
         state.cursor = ago(0);
         assert_eq!(floor(&mut state), Some(Slot::first_at(now - LATENESS - LATENESS)));
@@ -425,8 +493,43 @@ mod tests {
             lines.of(SpaceId(n));
         }
         assert!(Arc::ptr_eq(&used, &lines.of(SpaceId(0))));
-        assert!(lines.0.lock().len() <= MAX_LINES);
+        assert!(lines.lines.lock().len() <= MAX_LINES);
         lines.forget(SpaceId(0));
         assert!(!Arc::ptr_eq(&used, &lines.of(SpaceId(0))));
+    }
+
+    #[test]
+    fn all_lines_together_remember_a_bounded_number_of_candidates() {
+        let lines = Lines::default();
+        let fill = |queue| {
+            let line = lines.of(SpaceId(queue));
+            line.state.lock().end_reading(Slot::FIRST, vec![], slot(u64::MAX));
+            line.written((1..=MAX_READY as u64).map(slot));
+        };
+        let fit = MAX_READY_IN_ALL / MAX_READY;
+        (0..2 * fit as u64).for_each(fill);
+        assert!(lines.total() <= MAX_READY_IN_ALL + MAX_READY, "{}", lines.total());
+        // The first candidates of each stay, and the others are read again.
+        let first = lines.of(SpaceId(0));
+        let state = first.state.lock();
+        assert_eq!((state.ready.len(), state.cursor), (LEAST_READY, slot(LEAST_READY as u64 + 1)));
+    }
+
+    #[test]
+    fn candidates_are_counted_until_they_are_handed_out_dropped_or_forgotten() {
+        let lines = Lines::default();
+        let line = lines.of(SpaceId(1));
+        line.state.lock().end_reading(Slot::FIRST, (1..=5).map(slot).collect(), slot(10));
+        line.written([slot(5), slot(6)]);
+        assert_eq!(lines.total(), 6);
+        let mut taken = Taken { line: line.clone(), slots: vec![] };
+        taken.more(2);
+        line.drop_ready(&[slot(6), slot(7)]);
+        assert_eq!(lines.total(), 3);
+        drop(taken);
+        assert_eq!(lines.total(), 5);
+        lines.forget(SpaceId(1));
+        drop(line);
+        assert_eq!(lines.total(), 0);
     }
 }

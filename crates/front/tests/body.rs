@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use lazuli_front::Limits;
-use support::{TestServer, put_head, sas, start_with};
+use support::{StoppedClock, TestServer, put_head, sas, start_with};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -136,24 +136,28 @@ async fn a_body_that_stops_coming_is_given_up() {
 
 #[tokio::test]
 async fn a_body_that_trickles_is_given_up_but_a_slow_one_is_not() {
-    let limits = Limits { progress_time: SHORT, progress_bytes: 1000, ..Limits::default() };
-    let server = start_with(limits);
+    let clock = StoppedClock::stop();
+    let server = start_with(Limits { progress_time: SHORT, progress_bytes: 1000, ..Limits::default() });
+    let counted = async |count| {
+        let what = format!("{count} bytes have come");
+        server.until_without_time(&what, |server| server.service.counted.load(SeqCst) == count).await;
+    };
     let mut trickling = server.connect().await;
     trickling.send(put_head("count", "Content-Length: 5000")).await;
-    let trickle = async {
-        loop {
-            trickling.send("x").await;
-            tokio::time::sleep(SHORT / 10).await;
-        }
-    };
-    assert!(tokio::time::timeout(SHORT * 2, trickle).await.is_err());
+    for count in 1..=3 {
+        trickling.send("x").await;
+        counted(count).await;
+        assert_eq!(in_flight(&server), 1);
+        clock.advance(SHORT / 3 + Duration::from_millis(1)).await;
+    }
     assert_eq!(trickling.reply().await.status, 408);
 
     let mut slow = server.connect().await;
     slow.send(put_head("count", "Content-Length: 5000")).await;
-    for _ in 0..10 {
-        tokio::time::sleep(SHORT / 3).await;
+    for count in 1..=10 {
+        clock.advance(SHORT / 3).await;
         slow.send([0; 500]).await;
+        counted(3 + count * 500).await;
     }
     assert_eq!(slow.reply().await.text(), "5000");
 }
@@ -196,13 +200,17 @@ async fn a_reply_waits_for_its_reader_who_is_given_up_in_the_end() {
 
 #[tokio::test]
 async fn a_reader_that_is_slow_but_reads_keeps_its_connection() {
+    let clock = StoppedClock::stop();
     let server = start_with(Limits { progress_time: SHORT, ..Limits::default() });
     let mut client = server.connect().await;
     client.send("GET /lapis/public/endless HTTP/1.1\r\n\r\n").await;
     let mut buffer = vec![0; 4 << 20];
     for _ in 0..10 {
-        tokio::time::sleep(SHORT / 2).await;
+        let pulled = server.service.pulled.load(SeqCst);
+        clock.advance(SHORT / 2).await;
         tokio::io::AsyncReadExt::read_exact(&mut client.stream, &mut buffer).await.unwrap();
+        let sends_on = |server: &TestServer| server.service.pulled.load(SeqCst) > pulled;
+        server.until_without_time("the server sends on", sends_on).await;
     }
     assert_eq!(in_flight(&server), 1);
 }

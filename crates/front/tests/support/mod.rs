@@ -55,6 +55,8 @@ pub(crate) fn sas() -> String {
 pub(crate) struct Obedient {
     /// Bytes that streaming replies have been asked for.
     pub(crate) pulled: Arc<AtomicU64>,
+    /// Bytes of bodies that have been counted.
+    pub(crate) counted: AtomicU64,
     /// Requests that have begun to wait.
     pub(crate) waiting: AtomicU64,
     /// Lets one waiting request go on.
@@ -77,7 +79,9 @@ impl Service for Obedient {
                 while let Some(frame) = std::future::poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await
                 {
                     let frame = frame.map_err(Refusal::from_body_error)?;
-                    count += frame.data_ref().map_or(0, Bytes::len);
+                    let length = frame.data_ref().map_or(0, Bytes::len);
+                    self.counted.fetch_add(length as u64, SeqCst);
+                    count += length;
                 }
                 Ok(Response::with_body(StatusCode::CREATED, "text/plain", count.to_string()))
             }
@@ -232,12 +236,41 @@ impl TestServer {
         timeout(PATIENCE, holds).await.unwrap_or_else(|_| panic!("{what}"));
     }
 
+    /// As [`TestServer::until`], while the clock stands still.
+    pub(crate) async fn until_without_time(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let began = std::time::Instant::now();
+        while !condition(self) {
+            assert!(began.elapsed() < PATIENCE, "{what}");
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Waits until no request is under way.
     pub(crate) async fn until_quiet(&self) {
         self.until("a request is still under way", |this| {
             this.metrics.render().contains("lazuli_requests_in_flight{service=\"blob\"} 0\n")
         })
         .await;
+    }
+}
+
+/// The clock of a test's runtime, which stands still but for [`StoppedClock::advance`]: how fast the machine is does not
+/// matter then.
+pub(crate) struct StoppedClock {
+    _held: std::sync::mpsc::Sender<()>,
+}
+
+impl StoppedClock {
+    /// Stops the clock. Tokio advances a paused clock by itself when there is nothing to do, unless a blocking task runs.
+    pub(crate) fn stop() -> Self {
+        tokio::time::pause();
+        let (held, released) = std::sync::mpsc::channel();
+        drop(tokio::task::spawn_blocking(move || released.recv()));
+        Self { _held: held }
+    }
+
+    pub(crate) async fn advance(&self, time: Duration) {
+        tokio::time::advance(time).await;
     }
 }
 

@@ -49,6 +49,21 @@ pub(crate) fn check_operation(
     }
 }
 
+/// The caller of a transaction, or the one of an operation in it, whichever reaches fewer keys. Refuses two that reach
+/// different ranges.
+pub(crate) fn narrower(of_all: &Caller, own: Option<Caller>, version: Version) -> Result<Caller, Refusal> {
+    let reach = |caller: &Caller| match caller {
+        Caller::Sas(grant) => grant.table_range.clone(),
+        _ => TableRange::default(),
+    };
+    let Some(own) = own.filter(|own| reach(own) != TableRange::default()) else { return Ok(of_all.clone()) };
+    if reach(of_all) == TableRange::default() || reach(of_all) == reach(&own) {
+        Ok(own)
+    } else {
+        Err(Refusal::not_authorized(ErrorCode::AuthorizationPermissionMismatch, version))
+    }
+}
+
 /// Whether a range of keys, its ends included, reaches an entity.
 pub(crate) fn contains(range: &TableRange, keys: &Keys) -> bool {
     let at = |partition: &Option<String>, row: &Option<String>| {

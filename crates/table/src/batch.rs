@@ -18,7 +18,7 @@ use std::pin::Pin;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use lazuli_concurrency::Stamp;
-use lazuli_protocol::request::{Carried, collect, full};
+use lazuli_protocol::request::{Caller, Carried, collect, full};
 use lazuli_protocol::{ErrorCode, Headers, Operation, Query, Refusal, Request, Response, Service, names};
 use lazuli_store::{Change, Decision, MAX_SCAN_BYTES, Reads};
 
@@ -74,7 +74,7 @@ impl TableService {
         operations: &[Sent<'_>],
     ) -> Result<Response, Refusal> {
         let admitted = admit(request, carried, operations).await;
-        let group = match admitted.and_then(|()| group(request, carried, operations)) {
+        let group = match admitted.and_then(|callers| group(request, carried, operations, &callers)) {
             Ok(group) => group,
             Err(failure) => return Ok(failed(request, operations, failure)),
         };
@@ -135,11 +135,14 @@ impl TableService {
         }
         let (request_id, now) = (request.request_id, request.now);
         let asked = async {
-            admit(&request, carried, std::slice::from_ref(sent)).await.map_err(|failure| failure.refusal)?;
+            let own = admit(&request, carried, std::slice::from_ref(sent)).await;
+            let own = own.map_err(|failure| failure.refusal)?.pop().flatten();
             allowed::check_operation(&request.caller, operation, &address.container, request.version)?;
+            let caller = allowed::narrower(&request.caller, own, request.version)?;
             let query = Query::parse(sent.head.uri.query().unwrap_or_default())?;
             let inner = Request {
                 operation,
+                caller,
                 container: address.container,
                 object: address.object,
                 query,
@@ -157,16 +160,26 @@ impl TableService {
     }
 }
 
-/// Refuses the first operation that brings credentials of its own which do not allow it. Most bring none; some clients
-/// repeat the signature of the batch.
-async fn admit(request: &Request, carried: &dyn Carried, operations: &[Sent<'_>]) -> Result<(), Failure> {
+/// The caller of each operation that brings credentials of its own. Refuses the first whose credentials do not allow it.
+/// Most bring none; some clients repeat the signature of the batch.
+async fn admit(
+    request: &Request,
+    carried: &dyn Carried,
+    operations: &[Sent<'_>],
+) -> Result<Vec<Option<Caller>>, Failure> {
+    let mut callers = vec![];
     for (index, Sent { head, .. }) in operations.iter().take(MAX_OPERATIONS).enumerate() {
         let query = Query::parse(head.uri.query().unwrap_or_default()).map_err(Failure::at(index))?;
-        if query.contains("sig") || head.headers.contains_key(AUTHORIZATION) {
-            carried.admit(head.clone(), request.request_id).await.map_err(Failure::at(index))?;
-        }
+        let brings_its_own = query.contains("sig") || head.headers.contains_key(AUTHORIZATION);
+        callers.push(match brings_its_own {
+            true => {
+                let admitted = carried.admit(head.clone(), request.request_id).await;
+                Some(admitted.map_err(Failure::at(index))?.caller)
+            }
+            false => None,
+        });
     }
-    Ok(())
+    Ok(callers)
 }
 
 /// Reads the operations of a change set, in order, and refuses the first that its caller may not do or that cannot be in
@@ -175,6 +188,7 @@ fn group<'a>(
     request: &Request,
     carried: &dyn Carried,
     operations: &[Sent<'a>],
+    callers: &[Option<Caller>],
 ) -> Result<Group<'a>, Failure> {
     if operations.len() > MAX_OPERATIONS {
         let refusal = invalid("The batch request operation exceeds the maximum 100 changes per change set.");
@@ -183,6 +197,9 @@ fn group<'a>(
     let mut group = Group { table: String::new(), writes: Vec::with_capacity(operations.len()) };
     for (index, operation) in operations.iter().enumerate() {
         let (table, write) = read(request, carried, operation).map_err(Failure::at(index))?;
+        if let Some(own) = callers.get(index).and_then(Option::as_ref) {
+            allowed::check_keys(own, &write.keys, request.version).map_err(Failure::at(index))?;
+        }
         match group.writes.first() {
             None => group.table = table,
             Some(first)

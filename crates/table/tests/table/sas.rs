@@ -259,6 +259,32 @@ async fn credentials_of_an_operation_in_a_batch_are_not_ignored() {
     assert_eq!(batched_get(&server, &sas, &format!("/people?{sas}")).await.0, 200);
 }
 
+#[tokio::test]
+async fn an_operation_in_a_batch_reaches_the_keys_that_its_own_signature_and_that_of_the_batch_reach() {
+    let server = start().await;
+    let ranged = |partition| {
+        table_sas("people", &[("se", LATER), ("sp", "ra"), ("spk", partition), ("epk", partition)])
+    };
+    let (all, p, q) = (letters("ra"), ranged("p"), ranged("q"));
+    for (index, (of_all, own, expected)) in
+        [(&all, &p, 201), (&p, &all, 201), (&p, &p, 201), (&all, &q, 403), (&p, &q, 403), (&q, &p, 403)]
+            .into_iter()
+            .enumerate()
+    {
+        let body = format!(r#"{{"PartitionKey":"p","RowKey":"{index}"}}"#);
+        let replies = batch(&server, of_all, &[(&format!("POST /people?{own}"), JSON, &body)]).await;
+        assert_eq!(replies[0].status, expected, "insert {index}");
+    }
+    for (index, (of_all, own, expected)) in
+        [(&all, &p, 200), (&p, &all, 200), (&p, &p, 200), (&all, &q, 404), (&p, &q, 403), (&q, &p, 403)]
+            .into_iter()
+            .enumerate()
+    {
+        let target = format!("{}?{own}", at("p", "0"));
+        assert_eq!(batched_get(&server, of_all, &target).await.0, expected, "get {index}");
+    }
+}
+
 /// Operations on tables that some signature lets through with `c` alone.
 #[tokio::test]
 async fn no_operation_on_tables_changes_what_exists_for_a_caller_who_may_only_create() {

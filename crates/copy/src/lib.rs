@@ -35,7 +35,7 @@ pub use pending::{Copies, Destination, MAX_CONNECTIONS, PendingCopy};
 pub use running::persist;
 pub use sparse::{Encrypt, Sparse};
 pub use state::{CopyState, CopyStatus};
-pub use url::SourceUrl;
+pub use url::{SourceUrl, with_stray_encoded};
 
 const COPY_SOURCE: &str = "x-ms-copy-source";
 const AUTHORIZATION: &str = "x-ms-copy-source-authorization";

@@ -38,7 +38,7 @@ impl SourceUrl {
         if text.len() > MAX_URL {
             return Err(invalid());
         }
-        let text = utf8_percent_encode(text, STRAY).to_string();
+        let text = with_stray_encoded(text);
         let absolute = match text.starts_with('/') && !version.at_least(2012, 2, 12) {
             true => format!("{}{text}", endpoint_root(endpoint).ok_or_else(invalid)?),
             false => text,
@@ -126,6 +126,11 @@ impl SourceUrl {
         let base = whole.split('?').next().unwrap_or_default();
         if kept.is_empty() { base.to_owned() } else { format!("{base}?{}", kept.join("&")) }
     }
+}
+
+/// A URL with everything encoded that clients leave in one although it should be: spaces, letters beyond ASCII.
+pub fn with_stray_encoded(url: &str) -> String {
+    utf8_percent_encode(url, STRAY).to_string()
 }
 
 /// Scheme and host of an endpoint.

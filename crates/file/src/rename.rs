@@ -403,9 +403,13 @@ fn rows(
     Ok(mutations)
 }
 
-/// What a URL addresses in a share, and its query, if it is of that share. The client reached us at `endpoint`.
+/// What a URL addresses in a share, and its query, if it is of that share. The client reached us at `endpoint`. Java does
+/// not encode the source of a directory. A `#` would cut the name off there, and another file would be renamed.
 pub(crate) fn source_in(text: &str, endpoint: &str, account: &str, share: &str) -> Option<(Address, Query)> {
-    let uri: Uri = text.parse().ok()?;
+    if text.contains('#') {
+        return None;
+    }
+    let uri: Uri = lazuli_copy::with_stray_encoded(text).parse().ok()?;
     let query = Query::parse(uri.query().unwrap_or_default()).ok()?;
     // A host by which the client reached us in path style names no account.
     let host = uri.authority()?.as_str();
@@ -448,6 +452,10 @@ mod tests {
             (PATH, "http://127.0.0.1:10004/lapis/docs%2Fa%20b%2Fc", Some("a b/c")),
             (HOST, "https://lapis.file.example.org/docs%2fd%2F%C3%A4", Some("d/ä")),
             (HOST, "https://lapis.file.example.org/docs/a%252Fb", Some("a%2Fb")),
+            (HOST, "https://lapis.file.example.org/docs/my dir/é{1}", Some("my dir/é{1}")),
+            (HOST, "https://lapis.file.example.org/docs/a%23b", Some("a#b")),
+            (HOST, "https://lapis.file.example.org/docs/a#b", None),
+            (HOST, "https://lapis.file.example.org/do cs/a", None),
             (HOST, "https://lapis.file.example.org/other%2Fdocs%2Fa", None),
             (HOST, "https://lapis.file.example.org/docs%2F..%2Fother%2Fa", Some("../other/a")),
             (CLUSTER, "http://lazuli.file.svc.cluster.local:10004/lapis/docs/a", Some("a")),

@@ -14,6 +14,8 @@ use parking_lot::{Condvar, Mutex};
 
 /// How far ahead of the time the ceiling is set, and so how far a crash may push the clock ahead.
 const AHEAD: Span = Span::seconds(2);
+/// The same on a full disk, where each ceiling takes some of the log's reserve.
+const AHEAD_IF_FULL: Span = Span::seconds(60);
 /// A new ceiling is asked for when the time is this near to it.
 const NEAR: Span = Span::seconds(1);
 /// How long a caller waits for a ceiling that is overdue, on whatever thread it is. Who comes after somebody has waited in
@@ -84,6 +86,11 @@ impl EngineClock {
         Timestamp::from_ticks(self.machine.now().ticks().max(self.last.load(Ordering::SeqCst))) + AHEAD
     }
 
+    /// The same on a full disk.
+    pub(crate) fn next_ceiling_if_full(&self) -> Timestamp {
+        self.next_ceiling() + AHEAD_IF_FULL
+    }
+
     /// Stops the clock for a clean end and gives the ceiling to leave on disk: just above all that was given out, so that
     /// nothing is skipped at the next start. What is asked for later is not shown above it.
     pub(crate) fn freeze(&self) -> Timestamp {
@@ -135,6 +142,18 @@ impl EngineClock {
         if wanted < ceiling || self.overdue.load(Ordering::SeqCst) {
             return;
         }
+        let wait = || self.wait_for_ceiling(wanted, &ask);
+        let runtime = tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor());
+        if matches!(runtime, Ok(tokio::runtime::RuntimeFlavor::MultiThread)) {
+            // Another worker takes over the tasks of this one meanwhile.
+            tokio::task::block_in_place(wait);
+        } else {
+            wait();
+        }
+    }
+
+    /// Waits until the ceiling is above `wanted`, for at most [`PATIENCE`].
+    fn wait_for_ceiling(&self, wanted: u64, ask: &impl Fn()) {
         let deadline = Instant::now() + PATIENCE;
         let mut held = self.raised.0.lock();
         while wanted >= self.ceiling.load(Ordering::SeqCst) && !self.stopped.load(Ordering::SeqCst) {
@@ -217,6 +236,23 @@ mod tests {
         assert!(shown >= at(100));
         assert_eq!(clock.now(|| ()), machine.now(), "time goes on");
         assert!(clock.stamp(|| ()).timestamp() < clock.ceiling());
+    }
+
+    #[test]
+    fn a_worker_that_waits_for_a_ceiling_does_not_hold_up_its_tasks() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let clock = Arc::new(EngineClock::new(Arc::new(ManualClock::new(at(200))), at(100)));
+        let shown = runtime.block_on(async {
+            let waiting = clock.clone();
+            let shown = tokio::spawn(async move {
+                let raising = waiting.clone();
+                // Runs on the same worker, next.
+                tokio::spawn(async move { raising.raise(raising.next_ceiling()) });
+                waiting.now(|| ())
+            });
+            shown.await.unwrap()
+        });
+        assert_eq!(shown, at(200));
     }
 
     #[test]

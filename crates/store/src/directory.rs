@@ -64,11 +64,14 @@ impl Directory {
     /// Locks a data directory, making a new one if the path does not exist or is empty.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         let io = |error| DirectoryError::Io { path: path.into(), error };
-        if !path.exists() {
-            std::fs::create_dir_all(path).map_err(io)?;
-            if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-                sync_dir(parent).map_err(io)?;
-            }
+        let created: Vec<_> = path.ancestors().take_while(|dir| !dir.exists()).collect();
+        std::fs::create_dir_all(path).map_err(io)?;
+        for dir in created {
+            // Each name is durable only when the directory that holds it is synced.
+            let parent = dir
+                .parent()
+                .map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+            parent.map_or(Ok(()), sync_dir).map_err(io)?;
         }
         let lock = Lock::take(path)?;
         if let Err(error) = claim(path, OLDEST..=FORMAT) {

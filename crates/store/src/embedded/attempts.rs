@@ -14,11 +14,12 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lsm_tree::{AbstractTree, AnyTree, TableId};
 use parking_lot::{Condvar, Mutex};
 
+use super::OpenError;
 use super::health::Task;
 
 const TABLES: &str = "tables";
@@ -95,7 +96,7 @@ impl Attempts {
     }
 }
 
-fn remove_files(dir: &std::path::Path, is_left: impl Fn(&str) -> bool) -> io::Result<()> {
+fn remove_files(dir: &Path, is_left: impl Fn(&str) -> bool) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         if entry.file_name().to_str().is_some_and(&is_left) && entry.file_type()?.is_file() {
@@ -103,6 +104,32 @@ fn remove_files(dir: &std::path::Path, is_left: impl Fn(&str) -> bool) -> io::Re
         }
     }
     Ok(())
+}
+
+/// Flushes replayed rows if log segments besides the last one hold some of them, so that neither the log nor the time to
+/// open grows with the number of crashes. Returns whether the tree holds all of them.
+pub(super) fn flush_recovered(tree: &AnyTree, dir: &Path, ended_segments: usize) -> Result<bool, OpenError> {
+    if tree.active_memtable().is_empty() {
+        return Ok(true);
+    }
+    if ended_segments == 0 {
+        return Ok(false);
+    }
+    let attempts = Attempts::new(dir.into());
+    let in_doubt = |refused| OpenError::Tree(format!("after a failed flush: {refused:?}"));
+    let attempt = attempts.begin(tree, Task::Flush).map_err(in_doubt)?;
+    tree.rotate_memtable();
+    match tree.flush(&tree.get_flush_lock(), 0) {
+        Ok(_) => {
+            attempt.succeed();
+            Ok(true)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "replayed rows could not be flushed; they stay in the log");
+            attempt.fail().map_err(in_doubt)?;
+            Ok(false)
+        }
+    }
 }
 
 /// An attempt at work. Dropping it without a result, as a panic does, leaves its files for the next start.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -22,7 +23,7 @@ use super::queue::{GROUP_BYTES, Job, Taken, Work};
 use super::rows::{self, Preview, RangeDigest, Stored};
 use super::scheduling;
 use super::snapshot::{Headers, Snapshot};
-use crate::log::{AppendError, Log, is_full};
+use crate::log::{AppendError, Lane, Log, is_full};
 use crate::{
     Commit, CommitError, Condition, MAX_RANGE_DELETE, Mutation, RangeToken, ReadError, RowCounts,
     SpaceHeader, SpaceId, Token, keys,
@@ -45,6 +46,20 @@ const IDLE_FLUSH_BYTES: u64 = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks up meanwhile.
 const SLICE: Duration = Duration::from_millis(100);
+
+/// On a full disk a commit is accepted if its rows shrink by at least this much, and if what it writes is
+/// [small](RECLAIM_SMALL) or at most half of what was there.
+const RECLAIM_LEAST: usize = 16;
+const RECLAIM_SMALL: usize = 1 << 10;
+
+/// Which work a group takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Admit {
+    All,
+    /// The disk is full: only what frees space, and the clock.
+    Reclaiming,
+    Nothing(CommitError),
+}
 
 /// Rows that one commit depends on.
 struct Seen<'a> {
@@ -103,7 +118,7 @@ impl Committer {
         }
         let mut group = Group::default();
         self.set_ceiling(&mut group, self.shared.clock.freeze());
-        if self.make_durable(&group).is_ok() {
+        if self.make_durable(&group, Lane::Reclaim).is_ok() {
             self.apply(group);
         }
         self.seal_memtable(1);
@@ -136,17 +151,25 @@ impl Committer {
     }
 
     fn commit_group(&mut self, mut jobs: Vec<Job>, room: Result<(), CommitError>) {
-        let (mut group, mut judged) = (Group::default(), Vec::with_capacity(jobs.len()));
-        for job in &jobs {
-            judged.push(self.judge(&mut group, &job.work, room));
-            if group.bytes > GROUP_BYTES {
-                // A job may come to much more than it looked like: one removes all rows of a range.
-                break;
-            }
+        let admit = match room {
+            Ok(()) => Admit::All,
+            Err(CommitError::Full) => Admit::Reclaiming,
+            Err(refused) => Admit::Nothing(refused),
+        };
+        let (mut group, mut judged) = self.judge_all(&jobs, admit);
+        self.add_counts(&mut group);
+        let mut outcome = self.make_durable(&group, lane(&group, admit));
+        let mut is_full = admit == Admit::Reclaiming;
+        if outcome == Err(CommitError::Full) && admit == Admit::All {
+            is_full = true;
+            (group, judged) = self.judge_all(&jobs, Admit::Reclaiming);
+            self.add_counts(&mut group);
+            outcome = self.make_durable(&group, lane(&group, Admit::Reclaiming));
+        }
+        if is_full || !group.operations.is_empty() {
+            self.shared.full.store(is_full, Ordering::Relaxed);
         }
         self.shared.queue.put_back(jobs.drain(judged.len()..));
-        self.add_counts(&mut group);
-        let outcome = self.make_durable(&group);
         if outcome.is_ok() {
             self.apply(group);
         }
@@ -162,24 +185,32 @@ impl Committer {
         }
     }
 
-    fn judge(
-        &mut self,
-        group: &mut Group,
-        work: &Work,
-        room: Result<(), CommitError>,
-    ) -> Result<(), CommitError> {
+    /// Judges jobs in order, as many as fit into a group.
+    fn judge_all(&mut self, jobs: &[Job], admit: Admit) -> (Group, Vec<Result<(), CommitError>>) {
+        let (mut group, mut judged) = (Group::default(), Vec::with_capacity(jobs.len()));
+        for job in jobs {
+            judged.push(self.judge(&mut group, &job.work, admit));
+            if group.bytes > GROUP_BYTES {
+                // A job may come to much more than it looked like: one removes all rows of a range.
+                break;
+            }
+        }
+        (group, judged)
+    }
+
+    fn judge(&mut self, group: &mut Group, work: &Work, admit: Admit) -> Result<(), CommitError> {
         if self.shared.is_stopped() {
             return Err(CommitError::Stopped);
         }
         match work {
             Work::Commit { space, prefix, commit, preview } => {
-                room?;
+                admit.check(true)?;
                 self.check_below_ceiling(group, commit.stamp)?;
                 let seen = Seen { before: preview, now: HashMap::new() };
-                self.judge_commit(group, seen, *space, prefix, commit)
+                self.judge_commit(group, seen, *space, (prefix, commit), admit)
             }
             Work::SetSpace { space, from, to, stamp } => {
-                room?;
+                admit.check(!to.open)?;
                 self.check_below_ceiling(group, *stamp)?;
                 if self.header(group, *space)? != *from {
                     return Err(CommitError::Conflict);
@@ -191,7 +222,7 @@ impl Committer {
                 Ok(())
             }
             Work::Sweep { space, keys, seen, last } => {
-                room?;
+                admit.check(true)?;
                 if self.header(group, *space)?.is_some_and(|h| h.open) {
                     return Err(CommitError::Gone);
                 }
@@ -215,7 +246,10 @@ impl Committer {
                 Ok(())
             }
             Work::Ceiling => {
-                self.set_ceiling(group, self.shared.clock.next_ceiling());
+                let clock = &self.shared.clock;
+                let is_full = admit == Admit::Reclaiming;
+                let ceiling = if is_full { clock.next_ceiling_if_full() } else { clock.next_ceiling() };
+                self.set_ceiling(group, ceiling);
                 Ok(())
             }
             Work::Republish => Ok(()),
@@ -240,8 +274,8 @@ impl Committer {
         group: &mut Group,
         mut seen: Seen<'_>,
         space: SpaceId,
-        prefix: &Bytes,
-        commit: &Commit,
+        (prefix, commit): (&Bytes, &Commit),
+        admit: Admit,
     ) -> Result<(), CommitError> {
         match self.header(group, space)? {
             Some(header) if header.open && header.epoch == commit.epoch => {}
@@ -264,6 +298,9 @@ impl Committer {
             }
         }
         let (changes, count_change) = self.changes(group, &mut seen, prefix, commit)?;
+        if admit == Admit::Reclaiming && !self.reclaims(group, &mut seen, &changes)? {
+            return Err(CommitError::Full);
+        }
         group.count_change.add(count_change);
         let seqno = self.shared.seqno.next();
         for (key, change) in changes {
@@ -276,6 +313,21 @@ impl Committer {
             }
         }
         Ok(())
+    }
+
+    /// Whether changes leave much less than they find.
+    fn reclaims(&self, group: &Group, seen: &mut Seen<'_>, changes: &Changes) -> Result<bool, CommitError> {
+        let size = |key: &Bytes, row: &Stored| key.len() + row.value.len();
+        let after = changes.iter().filter_map(|(key, row)| Some(size(key, row.as_ref()?))).sum::<usize>();
+        let needed = if after <= RECLAIM_SMALL { after } else { 2 * after } + RECLAIM_LEAST;
+        let mut before = 0;
+        for key in changes.keys() {
+            if before >= needed {
+                break;
+            }
+            before += self.row(group, seen, key.clone())?.map_or(0, |row| size(key, &row));
+        }
+        Ok(before >= needed)
     }
 
     /// What the commit's mutations come to, row by row.
@@ -435,11 +487,11 @@ impl Committer {
         Ok(digest.token())
     }
 
-    fn make_durable(&mut self, group: &Group) -> Result<(), CommitError> {
+    fn make_durable(&mut self, group: &Group, lane: Lane) -> Result<(), CommitError> {
         if group.operations.is_empty() {
             return Ok(());
         }
-        let appended = self.log.append(&mut group.encode());
+        let appended = self.log.append(&mut group.encode(), lane);
         if appended.is_err() && group.ceiling.is_some() {
             self.shared.clock.refused();
         }
@@ -521,6 +573,27 @@ impl Committer {
                 room => return room,
             }
         }
+    }
+}
+
+impl Admit {
+    /// Refuses work, unless it frees space on a full disk.
+    fn check(self, frees: bool) -> Result<(), CommitError> {
+        match self {
+            Self::All => Ok(()),
+            Self::Reclaiming if frees => Ok(()),
+            Self::Reclaiming => Err(CommitError::Full),
+            Self::Nothing(refused) => Err(refused),
+        }
+    }
+}
+
+/// How much of the log a group may use.
+fn lane(group: &Group, admit: Admit) -> Lane {
+    match admit {
+        Admit::All => Lane::Usual,
+        _ if group.ceiling.is_some() && group.operations.len() == 1 => Lane::Ceiling,
+        _ => Lane::Reclaim,
     }
 }
 

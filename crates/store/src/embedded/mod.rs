@@ -115,6 +115,8 @@ pub(crate) struct Shared {
     clock: EngineClock,
     queue: Queue,
     flusher: Flusher,
+    /// The disk is full: only commits that free space are accepted.
+    full: AtomicBool,
     stopped: AtomicBool,
     /// Why it has stopped.
     stop_reason: Mutex<Option<String>>,
@@ -151,16 +153,14 @@ impl Embedded {
         let tree = open_tree(&tree_dir, manifest.as_ref(), &seqno, options.cache_bytes)?;
         let flushed = tree.get_highest_persisted_seqno();
         read_first_rows(&tree, manifest.as_ref())?;
-        let (log, old) =
-            Log::open(&log_dir, options.log_segment_bytes, |payload| replay(&tree, payload, flushed))?;
+        let recovered = Log::recover(&log_dir, |payload| replay(&tree, payload, flushed))?;
         seqno.fetch_max(tree.get_highest_seqno().map_or(1, |highest| highest + 1));
-
-        let old = if tree.active_memtable().is_empty() {
-            Log::retire(&log_dir, old)?;
-            vec![]
-        } else {
-            old
-        };
+        let mut old = recovered.ended();
+        if attempts::flush_recovered(&tree, &tree_dir, old.len())? {
+            Log::retire(&log_dir, old.drain(..))?;
+        }
+        let log = Log::start(&log_dir, options.log_segment_bytes, recovered)?;
+        let log_segment = log.segment();
         let ceiling = read_ceiling(&tree, seqno.get())?;
         let counts = everything::stored_counts(&tree, seqno.get())?;
         let shared = Arc::new(Shared {
@@ -172,9 +172,10 @@ impl Embedded {
             flusher: Flusher::new(
                 Directories { log: log_dir, tree: tree_dir },
                 old,
-                log.segment(),
+                log_segment,
                 options.backoff,
             ),
+            full: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             stop_reason: Mutex::default(),
             tree,
@@ -182,6 +183,10 @@ impl Embedded {
         });
         let committer =
             Committer::new(shared.clone(), log, options.memtable_bytes, Stamp::from_ticks(ceiling.ticks()));
+        if shared.tree.sealed_memtable_count() > 0 {
+            // Replayed rows that could not be flushed. Every segment before the one in use holds some of them.
+            shared.flusher.flush_before(log_segment);
+        }
         let store = Self {
             committer: Mutex::new(Some(spawn("lazuli-commit", {
                 let shared = shared.clone();
@@ -212,7 +217,7 @@ impl Embedded {
             stopped: self.shared.stop_reason.lock().clone(),
             failing: self.shared.flusher.failures.failing(),
             clock: None,
-            full: self.shared.flusher.failures.is_full(),
+            full: self.shared.full.load(Ordering::Relaxed) || self.shared.flusher.failures.is_full(),
         }
     }
 

@@ -37,6 +37,14 @@ impl End {
         Self { file, direct, at, before: vec![], room: vec![0; MOST + BLOCK] }
     }
 
+    /// The end of what is used of a file, anywhere.
+    pub(super) fn resume(file: File, path: &Path, at: usize) -> io::Result<Self> {
+        let start = at / BLOCK * BLOCK;
+        let mut before = vec![0; at - start];
+        file.read_exact_at(&mut before, start as u64)?;
+        Ok(Self { at, before, ..Self::new(file, path, start) })
+    }
+
     /// Where it is.
     pub(super) const fn at(&self) -> usize {
         self.at

@@ -6,12 +6,16 @@
 //!
 //! Order of effects, which recovery relies on:
 //! - a segment gets its name when its header is durable, and its first frame when its name is;
-//! - a segment ends with a durable end frame before the next one is created;
+//! - a segment ends with a durable end frame before the next one gets its name;
 //! - segments are retired oldest first, each durably before the next.
+//!
+//! A restart goes on in the last segment, so a crash costs no space. Segments start small and grow with use. The end of
+//! each segment is kept for commits that free space, so that a full disk can be emptied.
 //!
 //! A retired segment's file becomes the next segment: a sync is faster where the file system has nothing to note about
 //! where the bytes lie. What it still holds are frames of another segment, which count for as little as zeros.
 
+mod copy;
 mod direct;
 mod frame;
 
@@ -25,6 +29,7 @@ use frame::{Header, Identity, Kind, Tail};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
+pub(crate) use copy::{SegmentCopy, copy_segment, segment_names};
 pub(crate) use frame::FRAME_HEADER_BYTES;
 
 /// A retired segment's file, until it is used again. The flusher sets it aside and the committer takes it away.
@@ -34,6 +39,25 @@ const NEXT: &str = "next";
 
 /// Bytes of a new segment's file that are written at once.
 const ZEROS: usize = 1 << 20;
+/// Bytes of the first segment.
+const FIRST_BYTES: usize = 1 << 20;
+/// A segment that was used at least by half is followed by one this many times larger, up to the size that was chosen.
+const GROWTH: usize = 4;
+/// Bytes at the end of a segment that are kept for commits that free space; less in a small segment.
+const RESERVE_BYTES: usize = 512 << 10;
+/// A restart goes on in the last segment if it has this much room.
+const RESUME_BYTES: usize = 64 << 10;
+
+/// How much of a segment a frame may use before a new segment is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// All but the reserve.
+    Usual,
+    /// Half of the reserve: frames that let time go on.
+    Ceiling,
+    /// All of the reserve: frames that free space.
+    Reclaim,
+}
 
 /// Why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -93,36 +117,92 @@ pub(crate) struct Log {
     noted: bool,
 }
 
+/// A log whose groups were replayed.
+pub(crate) struct Recovered {
+    /// Ids of the segments, oldest first.
+    pub(crate) segments: Vec<u64>,
+    /// The last segment, if frames go on in it.
+    resumed: Option<(File, OpenEnd)>,
+}
+
+impl Recovered {
+    /// The segments that no frame is written to any more.
+    pub(crate) fn ended(&self) -> Vec<u64> {
+        let ended = self.segments.len() - usize::from(self.resumed.is_some());
+        self.segments[..ended].to_vec()
+    }
+}
+
+/// Where frames go on in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenEnd {
+    identity: Identity,
+    /// Of the next frame.
+    number: u64,
+    at: usize,
+    /// Bytes of the segment.
+    size: usize,
+}
+
 /// What a walk over the log found, without changing anything.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Ids of the segments, oldest first.
     pub(crate) segments: Vec<u64>,
+    /// Where frames go on in the last segment, if it has no end.
+    pub(crate) open: Option<OpenEnd>,
     /// Frames with commits in them.
     pub(crate) groups: u64,
 }
 
 impl Log {
-    /// Opens the log in `dir`, hands every group that it holds to `replay` in order, and starts a new segment behind
-    /// them. Returns the segments that were replayed.
-    pub(crate) fn open(
-        dir: &Path,
-        segment_bytes: usize,
-        replay: impl FnMut(&[u8]),
-    ) -> Result<(Self, Vec<u64>), LogError> {
+    /// Hands every group that the log in `dir` holds to `replay` in order.
+    pub(crate) fn recover(dir: &Path, replay: impl FnMut(&[u8])) -> Result<Recovered, LogError> {
         let found = read(dir, replay)?;
-        let last = found.segments.last().copied();
-        if let Some(last) = last {
-            settle_last_segment(dir, last)?;
+        let open = found.segments.last().and_then(|last| found.open.map(|open| (*last, open)));
+        // A crash may have left a segment without a name. Its space can be used.
+        match std::fs::rename(dir.join(NEXT), dir.join(SPARE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
         }
+        let resumed = match open {
+            Some((segment, OpenEnd { identity, number, at, size })) => {
+                let has_room = at + RESUME_BYTES + frame::frame_bytes(0) <= size;
+                let file = settle(dir, segment, (!has_room).then_some((identity, number, at)))?;
+                has_room.then_some((file, OpenEnd { identity, number, at, size }))
+            }
+            None => {
+                if let Some(last) = found.segments.last() {
+                    settle(dir, *last, None)?;
+                }
+                None
+            }
+        };
+        Ok(Recovered { segments: found.segments, resumed })
+    }
+
+    /// Goes on in the last segment, or begins a new one if that has no room.
+    pub(crate) fn start(dir: &Path, segment_bytes: usize, recovered: Recovered) -> Result<Self, LogError> {
         let directory = File::open(dir)?;
-        let size = segment_size(segment_bytes, 0);
-        let (identity, file) = begin_segment(dir, &directory, last.unwrap_or(0) + 1, size)?;
-        directory.sync_all()?;
-        let end = End::new(file, &path(dir, identity.segment), frame::HEADER_BYTES);
-        let dir = dir.into();
-        let log = Self { dir, directory, identity, end, number: 0, size, segment_bytes, noted: false };
-        Ok((log, found.segments))
+        let last = recovered.segments.last().copied().unwrap_or(0);
+        let (identity, number, end, size) = match recovered.resumed {
+            Some((file, OpenEnd { identity, number, at, size })) => {
+                (identity, number, End::resume(file, &path(dir, last), at)?, size)
+            }
+            None => {
+                let sizes = Sizes {
+                    wanted: FIRST_BYTES.min(segment_bytes),
+                    needed: room_for(0),
+                    most: segment_bytes,
+                };
+                let next = prepare_segment(dir, &directory, last + 1, sizes)?;
+                let (identity, size) = (next.identity, next.size);
+                let file = next.name(dir)?;
+                directory.sync_all()?;
+                (identity, 0, End::new(file, &path(dir, identity.segment), frame::HEADER_BYTES), size)
+            }
+        };
+        Ok(Self { dir: dir.into(), directory, identity, end, number, size, segment_bytes, noted: false })
     }
 
     /// The segment being written.
@@ -131,13 +211,13 @@ impl Log {
     }
 
     /// Makes one group durable. `buffer` holds [`FRAME_HEADER_BYTES`] free bytes and then the payload.
-    pub(crate) fn append(&mut self, buffer: &mut Vec<u8>) -> Result<(), AppendError> {
+    pub(crate) fn append(&mut self, buffer: &mut Vec<u8>, lane: Lane) -> Result<(), AppendError> {
         if buffer.len() > frame::MAX_FRAME_BYTES {
             return Err(AppendError::TooLarge);
         }
         let bytes = frame::frame_bytes(buffer.len() - FRAME_HEADER_BYTES);
         // An end frame must always fit behind.
-        if self.end.at() + bytes + frame::frame_bytes(0) > self.size {
+        if self.end.at() + bytes + frame::frame_bytes(0) > self.limit(lane) {
             self.rotate(bytes)?;
         }
         frame::seal(self.identity, self.number, Kind::Group, buffer);
@@ -160,15 +240,31 @@ impl Log {
         Ok(())
     }
 
-    /// Ends the segment and goes on in a new one with room for a frame of `bytes`.
+    /// Where frames of a lane end in the segment.
+    fn limit(&self, lane: Lane) -> usize {
+        let reserve = (self.size / 4).min(RESERVE_BYTES);
+        match lane {
+            Lane::Usual => self.size - reserve,
+            Lane::Ceiling => self.size - reserve / 2,
+            Lane::Reclaim => self.size,
+        }
+    }
+
+    /// Ends the segment and goes on in a new one with room for a frame of `bytes`. If that cannot be had, the old one
+    /// stays in use.
     pub(crate) fn rotate(&mut self, bytes: usize) -> Result<(), AppendError> {
+        let factor = if self.end.at() >= self.size / 2 { GROWTH } else { 1 };
+        let sizes = Sizes {
+            wanted: (self.size * factor).clamp(FIRST_BYTES.min(self.segment_bytes), self.segment_bytes),
+            needed: room_for(bytes),
+            most: self.segment_bytes,
+        };
+        let next = prepare_segment(&self.dir, &self.directory, self.identity.segment + 1, sizes).map_err(
+            |error| if is_short(&error) { AppendError::Short(error) } else { full_or_broken(error) },
+        )?;
         self.write_mark(Kind::End).and_then(|()| self.end.sync()).map_err(full_or_broken)?;
-        let size = segment_size(self.segment_bytes, bytes);
-        // Should this fail, the old segment has ended and will be rotated again.
-        let (identity, file) = begin_segment(&self.dir, &self.directory, self.identity.segment + 1, size)
-            .map_err(
-                |error| if is_short(&error) { AppendError::Short(error) } else { full_or_broken(error) },
-            )?;
+        let (identity, size) = (next.identity, next.size);
+        let file = next.name(&self.dir).map_err(AppendError::Broken)?;
         // Now there is a next segment, or there is none: no frame may go into either.
         self.directory.sync_all().map_err(AppendError::Broken)?;
         self.end = End::new(file, &path(&self.dir, identity.segment), frame::HEADER_BYTES);
@@ -179,13 +275,16 @@ impl Log {
         Ok(())
     }
 
-    /// Lets go of segments whose commits have all reached the tree, oldest first.
+    /// Lets go of segments whose commits have all reached the tree, oldest first. The largest is kept to be used again.
     pub(crate) fn retire(dir: &Path, segments: impl IntoIterator<Item = u64>) -> io::Result<()> {
         let spare = dir.join(SPARE);
         for segment in segments {
             let path = path(dir, segment);
-            let retired =
-                if spare.try_exists()? { std::fs::remove_file(path) } else { std::fs::rename(path, &spare) };
+            let is_larger = match (length(&spare)?, length(&path)?) {
+                (Some(spare), Some(retired)) => retired > spare,
+                _ => true,
+            };
+            let retired = if is_larger { std::fs::rename(path, &spare) } else { std::fs::remove_file(path) };
             match retired {
                 // A try before this one got as far as the sync.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -253,7 +352,9 @@ pub(crate) fn read(dir: &Path, mut replay: impl FnMut(&[u8])) -> Result<Found, L
             replay(payload);
         }) {
             (_, Tail::Ended) => {}
-            (_, Tail::Open(_)) if newest => {}
+            (number, Tail::Open(at)) if newest => {
+                found.open = Some(OpenEnd { identity, number, at, size: bytes.len() });
+            }
             (_, Tail::Open(at)) => return Err(damaged(at, "it has no end, but a segment follows")),
             (_, Tail::Damaged(at)) => return Err(damaged(at, "a durable frame is not readable")),
         }
@@ -262,107 +363,105 @@ pub(crate) fn read(dir: &Path, mut replay: impl FnMut(&[u8])) -> Result<Found, L
     Ok(found)
 }
 
-/// A copy of one segment.
-pub(crate) enum SegmentCopy {
-    /// Its header and frames up to the last whole one.
-    Whole(Vec<u8>),
-    /// It was retired, or a frame was only partly there.
-    Changed(&'static str),
-}
-
-/// Copies a segment that may be written to or retired meanwhile. Frames that were durable before the call are in the copy.
-pub(crate) fn copy_segment(path: &Path) -> io::Result<SegmentCopy> {
-    let mut bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(SegmentCopy::Changed("it is missing"));
-        }
-        Err(error) => return Err(error),
-    };
-    let segment = path.file_name().and_then(|name| segment_id(name.to_str()?));
-    let Some(Header::Valid(identity)) = segment.map(|segment| frame::read_header(&bytes, segment)) else {
-        return Ok(SegmentCopy::Changed("its header is not readable"));
-    };
-    let mut end = frame::HEADER_BYTES;
-    match frame::walk(&bytes, identity, 0, |payload| end += frame::frame_bytes(payload.len())) {
-        // What follows an end is left of an earlier use of the file.
-        (_, Tail::Ended) => bytes.truncate(end + frame::frame_bytes(0)),
-        (_, Tail::Open(at)) => bytes.truncate(at),
-        (_, Tail::Damaged(_)) => return Ok(SegmentCopy::Changed("a durable frame is not readable")),
-    }
-    Ok(SegmentCopy::Whole(bytes))
-}
-
-/// Names of the segment files, oldest first.
-pub(crate) fn segment_names(dir: &Path) -> io::Result<Vec<String>> {
-    Ok(list(dir)?.into_iter().map(segment_name).collect())
-}
-
-/// Makes durable what recovery read, and puts an end behind it. A process that was killed may have left frames, an end or
-/// a header whole but not synced: what is built on them next must not outlive them.
-fn settle_last_segment(dir: &Path, segment: u64) -> Result<(), LogError> {
-    let path = path(dir, segment);
-    let file = OpenOptions::new().write(true).open(&path)?;
-    let bytes = std::fs::read(&path)?;
-    if let Header::Valid(identity) = frame::read_header(&bytes, segment)
-        && let (number, Tail::Open(at)) = frame::walk(&bytes, identity, 0, |_| ())
-    {
-        let mut end = vec![0; FRAME_HEADER_BYTES];
-        frame::seal(identity, number, Kind::End, &mut end);
-        file.write_all_at(&end, at as u64)?;
+/// Makes durable what recovery read, and puts an end behind it if one is given. A process that was killed may have left
+/// frames, an end or a header whole but not synced: what is built on them next must not outlive them.
+fn settle(dir: &Path, segment: u64, end: Option<(Identity, u64, usize)>) -> Result<File, LogError> {
+    let file = OpenOptions::new().read(true).write(true).open(path(dir, segment))?;
+    if let Some((identity, number, at)) = end {
+        let mut frame = vec![0; FRAME_HEADER_BYTES];
+        frame::seal(identity, number, Kind::End, &mut frame);
+        file.write_all_at(&frame, at as u64)?;
     }
     file.sync_all()?;
-    Ok(())
+    Ok(file)
 }
 
-/// Bytes of a segment with room for a frame of `bytes`.
-fn segment_size(segment_bytes: usize, bytes: usize) -> usize {
-    segment_bytes.max(frame::HEADER_BYTES + bytes + frame::frame_bytes(0))
+/// Bytes of a segment with room for a frame of `bytes` beside its reserve.
+fn room_for(bytes: usize) -> usize {
+    let used = frame::HEADER_BYTES + bytes + frame::frame_bytes(0);
+    used + (used / 3 + 8).min(RESERVE_BYTES)
 }
 
-/// Makes a segment of `size` bytes, or nothing. Its name is still to be made durable.
-fn begin_segment(dir: &Path, directory: &File, segment: u64, size: usize) -> io::Result<(Identity, File)> {
+/// Sizes that a next segment may have.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// If there is space.
+    wanted: usize,
+    /// At least.
+    needed: usize,
+    /// At most, unless more is needed.
+    most: usize,
+}
+
+/// A segment without a name.
+struct Prepared {
+    identity: Identity,
+    file: File,
+    size: usize,
+}
+
+impl Prepared {
+    /// Gives it its name, which is still to be made durable.
+    fn name(self, dir: &Path) -> io::Result<File> {
+        std::fs::rename(dir.join(NEXT), path(dir, self.identity.segment))?;
+        Ok(self.file)
+    }
+}
+
+/// Makes a segment with a durable header, or nothing. On a full disk it may be smaller than wanted.
+fn prepare_segment(dir: &Path, directory: &File, segment: u64, sizes: Sizes) -> io::Result<Prepared> {
     let identity = Identity { segment, salt: getrandom::u64().map_err(io::Error::other)? };
-    let next = dir.join(NEXT);
-    let make = || -> io::Result<File> {
-        let file = next_file(dir, directory, &next, size as u64)?;
+    let wanted = sizes.wanted.max(sizes.needed);
+    let least = FIRST_BYTES.min(sizes.wanted).max(sizes.needed);
+    let make = |size: usize| -> io::Result<Prepared> {
+        let (file, size) = next_file(dir, directory, size, sizes.most.max(sizes.needed))?;
         file.write_all_at(&frame::segment_header(identity), 0)?;
         file.sync_all()?;
-        std::fs::rename(&next, path(dir, segment))?;
-        Ok(file)
+        Ok(Prepared { identity, file, size })
     };
-    let file = make().inspect_err(|_| {
+    let made = match make(wanted) {
+        Err(error) if is_full(&error) && least < wanted => make(least),
+        made => made,
+    };
+    made.inspect_err(|_| {
         // It takes space, and space may be what was missing.
-        let _ = std::fs::remove_file(&next);
-    })?;
-    Ok((identity, file))
+        let _ = std::fs::remove_file(dir.join(NEXT));
+    })
 }
 
-/// A file of `size` bytes: the spare one, or a new one.
-fn next_file(dir: &Path, directory: &File, next: &Path, size: u64) -> io::Result<File> {
+/// A file of at least `size` bytes: the spare one if it is not larger than `most`, or a new one.
+fn next_file(dir: &Path, directory: &File, size: usize, most: usize) -> io::Result<(File, usize)> {
+    let (next, spare) = (dir.join(NEXT), dir.join(SPARE));
     let mut options = OpenOptions::new();
     options.read(true).write(true);
-    match std::fs::rename(dir.join(SPARE), next) {
-        Ok(()) => {
+    if let Some(found) = length(&spare)?
+        && found >= size as u64
+    {
+        if found <= most as u64 {
+            std::fs::rename(&spare, &next)?;
             // Its name of a segment must be gone for good before its header is.
             directory.sync_all()?;
-            let file = options.open(next)?;
-            if file.metadata()?.len() == size {
-                return Ok(file);
-            }
+            return Ok((options.open(next)?, found as usize));
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
+        std::fs::remove_file(&spare)?;
     }
     let file = options.create(true).truncate(true).open(next)?;
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size)?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size as u64)?;
     // Written once, so that the first syncs have as little to note as those in a spare file.
     let zeros = vec![0; ZEROS];
     for at in (0..size).step_by(ZEROS) {
-        let length = (size - at).min(ZEROS as u64) as usize;
-        file.write_all_at(&zeros[..length], at)?;
+        file.write_all_at(&zeros[..(size - at).min(ZEROS)], at as u64)?;
     }
-    Ok(file)
+    Ok((file, size))
+}
+
+/// The length of a file, if it is there.
+fn length(path: &Path) -> io::Result<Option<u64>> {
+    match std::fs::metadata(path) {
+        Ok(metadata) => Ok(Some(metadata.len())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn path(dir: &Path, segment: u64) -> PathBuf {
@@ -399,7 +498,13 @@ mod tests {
     const SEGMENT_BYTES: usize = 1 << 20;
 
     fn open(dir: &Path) -> Result<(Log, Vec<u64>), LogError> {
-        Log::open(dir, SEGMENT_BYTES, |_| ())
+        open_with(dir, SEGMENT_BYTES)
+    }
+
+    fn open_with(dir: &Path, segment_bytes: usize) -> Result<(Log, Vec<u64>), LogError> {
+        let recovered = Log::recover(dir, |_| ())?;
+        let ended = recovered.ended();
+        Ok((Log::start(dir, segment_bytes, recovered)?, ended))
     }
 
     fn group(payload: &[u8]) -> Vec<u8> {
@@ -430,7 +535,7 @@ mod tests {
         for round in 0..3u8 {
             let (mut log, _) = open(dir.path()).unwrap();
             for i in 0..5u8 {
-                log.append(&mut group(&[round, i])).unwrap();
+                log.append(&mut group(&[round, i]), Lane::Usual).unwrap();
                 expected.push(vec![round, i]);
                 if i == 2 {
                     log.rotate(0).unwrap();
@@ -439,7 +544,9 @@ mod tests {
             }
         }
         assert_eq!(replayed(dir.path()).unwrap(), expected);
-        let (_, old) = open(dir.path()).unwrap();
+        let (mut log, mut old) = open(dir.path()).unwrap();
+        old.push(log.segment());
+        log.rotate(0).unwrap();
         Log::retire(dir.path(), old).unwrap();
         assert_eq!(replayed(dir.path()).unwrap(), Vec::<Vec<u8>>::new());
     }
@@ -449,8 +556,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
         let large = vec![9; SEGMENT_BYTES + 5];
-        log.append(&mut group(&large)).unwrap();
-        log.append(&mut group(b"after")).unwrap();
+        log.append(&mut group(&large), Lane::Usual).unwrap();
+        log.append(&mut group(b"after"), Lane::Usual).unwrap();
         assert_eq!(replayed(dir.path()).unwrap(), vec![large, b"after".to_vec()]);
     }
 
@@ -458,14 +565,14 @@ mod tests {
     fn a_torn_last_frame_is_dropped_and_writing_goes_on() {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
-        log.append(&mut group(b"kept")).unwrap();
+        log.append(&mut group(b"kept"), Lane::Usual).unwrap();
         let torn_at = log.end.at() as u64;
-        log.append(&mut group(&[5; 9000])).unwrap();
+        log.append(&mut group(&[5; 9000]), Lane::Usual).unwrap();
         overwrite(dir.path(), torn_at + 4096, &[0; 4096]);
         drop(log);
         assert_eq!(replayed(dir.path()).unwrap(), vec![b"kept".to_vec()]);
         let (mut log, _) = open(dir.path()).unwrap();
-        log.append(&mut group(b"next")).unwrap();
+        log.append(&mut group(b"next"), Lane::Usual).unwrap();
         assert_eq!(replayed(dir.path()).unwrap(), vec![b"kept".to_vec(), b"next".to_vec()]);
     }
 
@@ -474,7 +581,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
         let at = log.end.at() as u64;
-        log.append(&mut group(b"acknowledged")).unwrap();
+        log.append(&mut group(b"acknowledged"), Lane::Usual).unwrap();
         log.note().unwrap();
         overwrite(dir.path(), at + FRAME_HEADER_BYTES as u64, b"X");
         assert!(matches!(open(dir.path()), Err(LogError::Damaged { .. })));
@@ -493,14 +600,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
         for _ in 0..3 {
-            log.append(&mut group(b"old, and of the same length")).unwrap();
+            log.append(&mut group(b"old, and of the same length"), Lane::Usual).unwrap();
         }
         log.note().unwrap();
         log.rotate(0).unwrap();
         Log::retire(dir.path(), [1]).unwrap();
         log.rotate(0).unwrap();
         assert!(!dir.path().join(SPARE).exists(), "the second rotation took it");
-        log.append(&mut group(b"new, and of the same length")).unwrap();
+        log.append(&mut group(b"new, and of the same length"), Lane::Usual).unwrap();
         // Behind the only frame of its own stand the old ones; then this one is lost as well.
         assert_eq!(replayed(dir.path()).unwrap(), vec![b"new, and of the same length".to_vec()]);
         overwrite(dir.path(), (frame::HEADER_BYTES + FRAME_HEADER_BYTES) as u64, b"X");
@@ -508,20 +615,58 @@ mod tests {
     }
 
     #[test]
-    fn one_retired_segment_is_kept_and_one_of_the_wrong_size_is_not_used() {
+    fn segments_start_small_and_grow_with_use_and_the_largest_retired_one_is_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut log, _) = Log::open(dir.path(), SEGMENT_BYTES / 2, |_| ()).unwrap();
-        log.append(&mut group(&[9; SEGMENT_BYTES / 4])).unwrap();
-        log.rotate(0).unwrap();
-        Log::retire(dir.path(), [1]).unwrap();
-        let (_, old) = open(dir.path()).unwrap();
-        let bytes = std::fs::read(newest(dir.path())).unwrap();
-        assert_eq!(bytes.len(), SEGMENT_BYTES);
-        assert!(bytes[frame::HEADER_BYTES..].iter().all(|b| *b == 0), "it is a new file");
-        Log::retire(dir.path(), old).unwrap();
-        let (_, old) = open(dir.path()).unwrap();
-        Log::retire(dir.path(), old).unwrap();
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "the one in use and a spare one");
+        let (mut log, _) = open_with(dir.path(), 16 << 20).unwrap();
+        let mut sizes = vec![log.size >> 20];
+        for _ in 0..3 {
+            log.rotate(0).unwrap();
+            sizes.push(log.size >> 20);
+        }
+        for _ in 0..4 {
+            log.append(&mut group(&vec![9; log.size / 2]), Lane::Usual).unwrap();
+            let retired = log.segment();
+            log.rotate(0).unwrap();
+            Log::retire(dir.path(), [retired]).unwrap();
+            sizes.push(log.size >> 20);
+        }
+        assert_eq!(sizes, [1, 1, 1, 1, 4, 16, 16, 16]);
+        assert_eq!(length(&dir.path().join(SPARE)).unwrap(), Some(16 << 20));
+    }
+
+    #[test]
+    fn crashes_cost_no_space_and_frames_go_on_where_they_were() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut expected = vec![];
+        for crash in 0..50u8 {
+            let (mut log, ended) = open(dir.path()).unwrap();
+            assert_eq!((log.segment(), ended), (1, vec![]), "after {crash} crashes");
+            log.append(&mut group(&[crash; 700]), Lane::Usual).unwrap();
+            expected.push(vec![crash; 700]);
+            if crash % 2 == 0 {
+                log.note().unwrap();
+            }
+        }
+        assert_eq!(replayed(dir.path()).unwrap(), expected);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_end_of_a_segment_is_kept_for_frames_that_free_space() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut log, _) = open(dir.path()).unwrap();
+        // No segment can be made while a directory has its name.
+        std::fs::create_dir(dir.path().join(NEXT)).unwrap();
+        let mut fill = |lane| {
+            let mut frames = 0;
+            while log.end.at() + 2000 <= log.limit(lane) {
+                log.append(&mut group(&[1; 1000]), lane).unwrap();
+                frames += 1;
+            }
+            assert!(log.append(&mut group(&[1; 2000]), lane).is_err(), "{lane:?} ends");
+            frames
+        };
+        assert!(fill(Lane::Usual) > 700 && fill(Lane::Ceiling) > 100 && fill(Lane::Reclaim) > 100);
     }
 
     #[test]
@@ -529,7 +674,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(NEXT), b"half a header").unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
-        log.append(&mut group(b"kept")).unwrap();
+        log.append(&mut group(b"kept"), Lane::Usual).unwrap();
         assert_eq!(replayed(dir.path()).unwrap(), vec![b"kept".to_vec()]);
     }
 

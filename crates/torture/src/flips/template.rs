@@ -20,12 +20,13 @@ const EPOCH: u64 = 1;
 /// The last frame of the log is noted as durable after this long without a commit, by far.
 const UNTIL_NOTED: Duration = Duration::from_millis(500);
 
-/// Memory and disk for a store of a few rows.
+/// Memory and disk for a store of a few rows. An open goes on in the log's last segment, as it does with the usual options.
+/// With segments too small for that it would flush, and with one table more in the first level a compaction may run.
 pub const OPTIONS: Options = Options {
     cache_bytes: 1 << 20,
     run_bytes: 64 << 10,
     memtable_bytes: 256 << 10,
-    log_segment_bytes: 32 << 10,
+    log_segment_bytes: 128 << 10,
     ..Options::SMALL
 };
 /// Segments that grow in small steps.

@@ -181,9 +181,28 @@ impl Manifest {
         std::fs::write(into.join(CURRENT), &self.current)
     }
 
+    /// The files of all tables.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        self.tables.iter().map(|table| self.path_of(table)).collect()
+    }
+
     fn path_of(&self, table: &Table) -> PathBuf {
         self.tree.join(TABLES).join(table.id.to_string())
     }
+}
+
+/// The files of tables that are there, whether a manifest names them or not.
+pub(crate) fn present_tables(tree: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut tables = vec![];
+    for entry in read_dir_if_there(&tree.join(TABLES))? {
+        let entry = entry?;
+        let is_table = entry.file_name().to_str().is_some_and(|name| name.parse::<u64>().is_ok());
+        if is_table && entry.file_type()?.is_file() {
+            tables.push(entry.path());
+        }
+    }
+    tables.sort_unstable();
+    Ok(tables)
 }
 
 /// Makes a folder for a view of a tree that was never made.
@@ -241,7 +260,7 @@ fn checksum(path: &Path) -> io::Result<u128> {
 }
 
 /// Verifies the contents of an archive. Returns what is wrong with them.
-fn verify_contents(path: &Path) -> io::Result<Option<&'static str>> {
+pub(crate) fn verify_contents(path: &Path) -> io::Result<Option<&'static str>> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
     let Some(end) = length.checked_sub(TRAILER_BYTES as u64) else { return Ok(Some("it is too short")) };

@@ -20,11 +20,13 @@ mod group;
 mod headers;
 mod health;
 mod lately;
+mod loader;
 mod manifest;
 mod options;
 mod queue;
 mod rows;
 mod runs;
+mod salvage;
 mod scheduling;
 mod snapshot;
 mod threads;
@@ -65,7 +67,9 @@ use threads::{CloseOnDrop, spawn, spawn_watched};
 
 pub use failures::{Backoff, FailureListener, log_failure};
 pub use health::{Cause, ClockJump, DamagedTable, Health, RowPlace, Task, TaskFailure};
+pub use loader::Loader;
 pub use options::Options;
+pub use salvage::{Gap, Loss, Losses, Salvage, Salvaged};
 
 /// Rows of one partition that a scan for first rows steps over before it seeks.
 const STEPS_BEFORE_SEEK: usize = 8;

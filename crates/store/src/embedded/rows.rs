@@ -29,7 +29,7 @@ impl Stored {
         bytes.freeze()
     }
 
-    fn decode(mut bytes: Bytes) -> Result<Self, ReadError> {
+    pub(crate) fn decode(mut bytes: Bytes) -> Result<Self, ReadError> {
         match bytes.try_get_u64_le() {
             Ok(stamp) => Ok(Self { token: Token(Stamp::from_ticks(stamp)), value: bytes }),
             Err(_) => Err(ReadError::Damaged("a row without a stamp".into())),
@@ -106,7 +106,7 @@ pub(crate) fn encode_header(header: SpaceHeader) -> [u8; 9] {
     bytes
 }
 
-fn decode_header(bytes: &[u8]) -> Result<SpaceHeader, ReadError> {
+pub(crate) fn decode_header(bytes: &[u8]) -> Result<SpaceHeader, ReadError> {
     match bytes.first_chunk::<8>() {
         Some(epoch) if bytes.len() == 9 => {
             Ok(SpaceHeader { epoch: u64::from_le_bytes(*epoch), open: bytes[8] == 1 })

@@ -30,7 +30,7 @@ pub(crate) const MAX_FRAME_BYTES: usize = 2 << 30;
 
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"LAZULILG");
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"LzFr");
-const ALIGN: usize = 8;
+pub(crate) const ALIGN: usize = 8;
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,6 +18,7 @@
 mod copy;
 mod direct;
 mod frame;
+mod salvage;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -31,6 +32,7 @@ use rustix::io::Errno;
 
 pub(crate) use copy::{SegmentCopy, copy_segment, segment_names};
 pub(crate) use frame::FRAME_HEADER_BYTES;
+pub(crate) use salvage::salvage;
 
 /// A retired segment's file, until it is used again. The flusher sets it aside and the committer takes it away.
 const SPARE: &str = "spare";

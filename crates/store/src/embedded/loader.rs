@@ -1,0 +1,83 @@
+//! Fills a new store with rows that keep their tokens.
+//!
+//! ETags and versions follow from tokens, so rows that come from another store must not get new ones. A commit always
+//! gives a new token; a loader writes tables instead, before any engine has the store open.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use lazuli_concurrency::{Stamp, Timestamp};
+use lsm_tree::{AbstractTree, AnyTree, SequenceNumberCounter};
+
+use super::everything::encode_counts;
+use super::rows::{self, Stored};
+use super::{OpenError, log, open_tree, subdirectory};
+use crate::{Partition, Row, RowCounts, SpaceHeader, SpaceId, Token, keys};
+
+/// Bytes of rows that are kept in memory before they are written to a table.
+const FLUSH_BYTES: u64 = 32 << 20;
+/// Memory for blocks of tables, which are hardly read.
+const CACHE_BYTES: u64 = 4 << 20;
+
+/// A new store that is being filled. Nothing may open it before [`Loader::finish`].
+pub struct Loader {
+    tree: AnyTree,
+    seqno: SequenceNumberCounter,
+    /// Above every stamp that was loaded.
+    ceiling: u64,
+    rows: u64,
+}
+
+impl Loader {
+    /// Begins to fill the store in `dir`, which must exist and be empty.
+    pub fn create(dir: &Path) -> Result<Self, OpenError> {
+        if std::fs::read_dir(dir)?.next().is_some() {
+            return Err(std::io::Error::other(format!("{} is not empty", dir.display())).into());
+        }
+        let seqno = SequenceNumberCounter::default();
+        subdirectory(dir, "log")?;
+        let tree = open_tree(&subdirectory(dir, "tree")?, None, &seqno, CACHE_BYTES)?;
+        Ok(Self { tree, seqno, ceiling: 0, rows: 0 })
+    }
+
+    /// Adds a row with its token. Each row may be added once.
+    pub fn row(&mut self, space: SpaceId, partition: &Bytes, row: &Row) -> Result<(), OpenError> {
+        let prefix = keys::prefix(&Partition { space, key: partition.clone() });
+        let Token(stamp) = row.token;
+        self.rows += 1;
+        self.put(keys::row(&prefix, &row.key), stamp, &row.value)
+    }
+
+    /// Adds the header of a space.
+    pub fn header(&mut self, space: SpaceId, header: SpaceHeader) -> Result<(), OpenError> {
+        // The tokens of headers are not used.
+        let key = Bytes::copy_from_slice(&keys::header(space));
+        self.put(key, Stamp::from_ticks(0), &rows::encode_header(header))
+    }
+
+    /// Makes sure that the store's clock starts at `ceiling` or later. It starts above every token anyway.
+    pub fn clock(&mut self, ceiling: Timestamp) {
+        self.ceiling = self.ceiling.max(ceiling.ticks());
+    }
+
+    /// Makes everything durable. The store can be opened then.
+    pub fn finish(mut self) -> Result<(), OpenError> {
+        let counts = encode_counts(RowCounts { added: self.rows, removed: 0, complete: true });
+        self.put(Bytes::from_static(keys::COUNTS), Stamp::from_ticks(0), &counts)?;
+        let ceiling = self.ceiling;
+        self.put(Bytes::from_static(keys::CLOCK), Stamp::from_ticks(ceiling), &ceiling.to_le_bytes())?;
+        self.flush()
+    }
+
+    fn put(&mut self, key: Bytes, stamp: Stamp, value: &[u8]) -> Result<(), OpenError> {
+        self.ceiling = self.ceiling.max(stamp.ticks().saturating_add(1));
+        self.tree.insert(key, Stored::encode(stamp, value), self.seqno.next());
+        if self.tree.active_memtable().size() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&self) -> Result<(), OpenError> {
+        self.tree.flush_active_memtable(0).map_err(|error| OpenError::Tree(error.to_string()))?;
+        let tables = self.tree.tree_config().path.clone();
+        Ok(log::sync_dir(&tables)?)
+    }
+}

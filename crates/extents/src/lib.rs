@@ -39,7 +39,7 @@ pub use extent::{Error, ExtentId, ExtentRef, MAX_EXTENT_BYTES};
 pub use gather::Gathered;
 pub use local::{
     CapturedSegment, Damage, DamageKind, LocalExtents, OpenError, Options, ScrubProgress, ScrubReport,
-    Verifier, VerifyReport,
+    Verifier, VerifyReport, frame_range,
 };
 pub use map::diff::{Change, Diff};
 pub use map::edit::Edit;

@@ -15,6 +15,7 @@ mod disk;
 mod live;
 mod mark;
 mod read;
+mod salvage;
 mod scrub;
 mod sync;
 #[cfg(test)]
@@ -44,6 +45,7 @@ use read::{Cached, read_extent};
 use sync::GroupSync;
 
 pub use capture::CapturedSegment;
+pub use salvage::frame_range;
 pub use scrub::{Damage, DamageKind, ScrubProgress, ScrubReport, Verifier, VerifyReport};
 
 /// Reads up to this are tried on the caller's thread first: what is in memory takes microseconds.

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::directory::{next_data, read_segment_header};
@@ -18,7 +19,7 @@ use crate::extent::{Error, ExtentId, ExtentRef, MAX_EXTENT_BYTES};
 use crate::map::cursor::load;
 use crate::map::tree::{Entry, Link, Tree};
 use crate::map::{Content, Piece};
-use crate::segment::{BLOCK, CHUNK, FrameHeader, crc32c, frame_bytes, header_bytes};
+use crate::segment::{BLOCK, CHUNK, FrameHeader, chunks, crc32c, frame_bytes, header_bytes};
 
 /// Damages that a report lists. More are only counted.
 const MAX_LISTED: usize = 10_000;
@@ -108,7 +109,12 @@ impl LocalExtents {
 
     /// Begins to verify what records refer to.
     pub fn verifier(&self) -> Verifier {
-        Verifier { extents: self.clone(), seen: HashMap::new(), report: VerifyReport::default() }
+        Verifier {
+            extents: self.clone(),
+            seen: HashMap::new(),
+            has_damage: false,
+            report: VerifyReport::default(),
+        }
     }
 }
 
@@ -186,10 +192,19 @@ fn touches_hole(file: &File, from: u64, to: u64) -> Result<bool, Error> {
 
 /// Verifies what records refer to; each byte once, however many of them share it.
 pub struct Verifier {
-    extents: LocalExtents,
-    /// One bit for each chunk that was verified.
-    seen: HashMap<ExtentId, u128>,
+    pub(super) extents: LocalExtents,
+    pub(super) seen: HashMap<ExtentId, Seen>,
+    /// Whether anything is damaged so far.
+    has_damage: bool,
     report: VerifyReport,
+}
+
+/// What is known of an extent. One bit for each of its chunks.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) extent: ExtentRef,
+    pub(super) sound: u128,
+    damaged: u128,
 }
 
 /// What was verified.
@@ -202,8 +217,8 @@ pub struct VerifyReport {
 }
 
 impl Verifier {
-    /// Verifies one record's content. The damage that is new: each an extent and what is wrong with it. Content that
-    /// shares damaged extents with content told before does not repeat them.
+    /// Verifies one record's content. Returns its damaged extents, each with what is wrong with it, whether records before
+    /// shared them or not.
     pub async fn content(&mut self, content: &Content) -> Result<Vec<(ExtentRef, Error)>, Error> {
         self.report.contents += 1;
         let extents: Arc<dyn Extents> = Arc::new(self.extents.clone());
@@ -216,18 +231,28 @@ impl Verifier {
                     }
                     Entry::Sub(sub) => {
                         let Link::Stored(node) = &sub.link else { continue };
-                        if !self.first_time(node, 0) {
+                        let is_known = self.seen(node).sound != 0;
+                        // What lies below a node that was seen before is known; it matters only if some of it is damaged.
+                        if is_known && !self.has_damage {
                             continue;
                         }
-                        self.report.bytes += u64::from(node.length);
                         let loaded = load(&*extents, node, sub.expected(level)).await;
+                        if !is_known {
+                            self.report.bytes += u64::from(node.length);
+                        }
+                        let chunks = chunks(node.length);
+                        self.note(node, 0..chunks, loaded.is_ok());
                         (node, loaded.map(|list| lists.push(Tree { level: level - 1, list })))
                     }
                     Entry::Piece(_) => continue,
                 };
                 match result {
                     Ok(()) => {}
-                    Err(e @ Error::Damaged(_)) => damage.push((*extent, e)),
+                    Err(e @ Error::Damaged(_)) => {
+                        if damage.iter().all(|(known, _)| known != extent) {
+                            damage.push((*extent, e));
+                        }
+                    }
                     Err(e) => return Err(e),
                 }
             }
@@ -235,18 +260,27 @@ impl Verifier {
         Ok(damage)
     }
 
+    /// What was verified so far.
+    pub fn report(&self) -> VerifyReport {
+        self.report.clone()
+    }
+
     /// What was verified in all.
     pub fn finish(self) -> VerifyReport {
         self.report
     }
 
-    fn first_time(&mut self, extent: &ExtentRef, chunk: usize) -> bool {
+    fn seen(&mut self, extent: &ExtentRef) -> &mut Seen {
         const { assert!(MAX_EXTENT_BYTES / CHUNK <= 128) };
-        let seen = self.seen.entry(extent.id).or_default();
-        let bit = 1 << chunk;
-        let first = *seen & bit == 0;
-        *seen |= bit;
-        first
+        self.seen.entry(extent.id).or_insert(Seen { extent: *extent, sound: 0, damaged: 0 })
+    }
+
+    fn note(&mut self, extent: &ExtentRef, chunks: Range<usize>, is_sound: bool) {
+        self.has_damage |= !is_sound;
+        let seen = self.seen(extent);
+        for chunk in chunks {
+            *(if is_sound { &mut seen.sound } else { &mut seen.damaged }) |= 1 << chunk;
+        }
     }
 
     async fn data(
@@ -261,11 +295,22 @@ impl Verifier {
         for chunk in chunks {
             let start = (chunk * CHUNK) as u32;
             let range = start..extent.length.min(start + CHUNK as u32);
-            if !self.first_time(extent, chunk) {
+            let seen = self.seen(extent);
+            if seen.sound & 1 << chunk != 0 {
                 continue;
             }
-            self.report.bytes += u64::from(range.end - range.start);
-            extents.read(extent, range).await?;
+            // A chunk that is damaged is read once more, for the sake of what is wrong with it.
+            if seen.damaged & 1 << chunk == 0 {
+                self.report.bytes += u64::from(range.end - range.start);
+            }
+            match extents.read(extent, range).await {
+                Ok(_) => self.note(extent, chunk..chunk + 1, true),
+                Err(error @ Error::Damaged(_)) => {
+                    self.note(extent, chunk..chunk + 1, false);
+                    return Err(error);
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

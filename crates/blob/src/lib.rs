@@ -29,6 +29,7 @@ mod keys;
 mod lease;
 mod list;
 mod list_containers;
+mod names;
 mod page;
 mod page_ranges;
 mod pending;

@@ -29,6 +29,7 @@ mod range_from_url;
 mod record;
 mod rename;
 mod reply;
+mod row_names;
 mod rows;
 mod share;
 mod smb_properties;
@@ -54,6 +55,7 @@ use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, trans
 pub use lazuli_store::SpaceId;
 pub use names::fold as fold_name;
 pub use record::NodeId;
+pub use row_names::{DirectoryName, RowName};
 pub use rows::{FileRows, content_of_row};
 
 use moves::Turns;

@@ -16,6 +16,7 @@ mod get;
 mod keys;
 mod line;
 mod list;
+mod names;
 mod put;
 mod queue;
 mod record;

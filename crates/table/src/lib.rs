@@ -19,6 +19,7 @@ pub mod fuzz;
 mod get;
 mod json;
 mod keys;
+mod names;
 mod query;
 mod query_tables;
 mod rows;

@@ -1,160 +1,136 @@
 //! `lazuli check`: verifies a data directory that no server has open, and changes nothing in it.
 //!
-//! Every log frame and every block of every table on the way to the rows, every row by whoever wrote it, every byte of
-//! content that a row refers to, and every other byte of content that is there. Damage is listed on stdout; the exit
-//! code says whether there was any.
+//! Reads every log frame, every table, every row and every byte of content. Damage is listed on stdout with the names of
+//! the damaged objects, each damaged place once. The exit code says whether there was any.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
-use lazuli_extents::{DamageKind, LocalExtents, Verifier};
-use lazuli_store::{OpenError, embedded};
+use lazuli_extents::{DamageKind, LocalExtents};
+use lazuli_store::{OpenError, ReadError, embedded};
+use tokio::runtime::Runtime;
 
+use crate::Failure;
 use crate::data::{self, STORE};
-use crate::records::{self, Found};
-use crate::{Failure, services};
+use crate::survey::{Findings, Survey};
 
-/// Damages that are listed. More are only counted.
-const MAX_LISTED: usize = 1000;
+/// Ends a walk that has shown what it was for.
+const ENOUGH: &str = "enough";
 
 /// What is wrong, as it is found.
 #[derive(Default)]
-struct Findings {
+struct Damages {
     listed: Vec<String>,
     count: u64,
 }
 
-impl Findings {
+impl Damages {
     fn add(&mut self, damage: String) {
         self.count += 1;
-        if self.listed.len() < MAX_LISTED {
-            self.listed.push(damage);
-        }
+        self.listed.push(damage);
     }
 }
 
 /// Verifies everything.
 pub(crate) fn run(dir: &Path) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
-    let findings = runtime.block_on(check(dir))?;
-    for damage in &findings.listed {
+    let runtime = Runtime::new().map_err(Failure::failed)?;
+    let damages = check(dir, &runtime)?;
+    for damage in &damages.listed {
         println!("{damage}");
     }
-    match findings.count {
+    let more = damages.count.saturating_sub(damages.listed.len() as u64);
+    if more > 0 {
+        println!("and {} more", HumanCount(more));
+    }
+    match damages.count {
         0 => {
             println!("no damage found");
             Ok(())
         }
-        damaged => Err(Failure::Failed(format!("{} is damaged in {damaged} places", dir.display()))),
+        count => Err(Failure::Failed(format!("{} is damaged in {count} places", dir.display()))),
     }
 }
 
-async fn check(dir: &Path) -> Result<Findings, Failure> {
+fn check(dir: &Path, runtime: &Runtime) -> Result<Damages, Failure> {
     let directory = data::lock_to_read(dir)?;
-    let mut findings = Findings::default();
+    let mut damages = Damages::default();
     let store = directory.path().join(STORE);
     if !store.is_dir() {
-        findings.add(format!("rows: {} is missing", store.display()));
-        return Ok(findings);
+        damages.add(format!("rows: {} is missing", store.display()));
+        return Ok(damages);
     }
     let extents = LocalExtents::open_read_only(directory.path()).map_err(Failure::failed)?;
-    let tables = check_tables(&store, &mut findings).await?;
-    check_rows(&store, tables, extents.verifier(), &mut findings).await?;
-    check_content(&extents, &mut findings).await?;
-    Ok(findings)
-}
-
-/// Whether the tables of rows are sound.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Tables {
-    Sound,
-    Damaged,
-}
-
-/// Every byte of every table.
-async fn check_tables(store: &Path, findings: &mut Findings) -> Result<Tables, Failure> {
-    let progress = spinner("tables");
-    let store = store.to_owned();
-    let checked = tokio::task::spawn_blocking(move || embedded::damaged_tables(&store)).await;
+    let mut survey = Survey::new(runtime, &extents);
+    let progress = bar("{bar:40} {pos}/{len} rows {elapsed}");
+    survey.run(&store, &progress, |_| Ok(()))?;
     progress.finish_and_clear();
-    let tables = match checked.map_err(Failure::failed)? {
+    let Survey { verifier, names, findings, .. } = survey;
+    let verified = verifier.finish();
+    println!("rows: {} read", HumanCount(findings.rows_read));
+    println!("content of rows: {} in {} rows", HumanBytes(verified.bytes), HumanCount(verified.contents));
+    damages.count = findings.count;
+    damages.listed = findings.lines(&names);
+    check_tables(&store, &findings, &mut damages)?;
+    check_content(&extents, runtime, &findings, &mut damages)?;
+    Ok(damages)
+}
+
+/// Every byte of every table, and whether the store can be opened.
+fn check_tables(store: &Path, findings: &Findings, damages: &mut Damages) -> Result<(), Failure> {
+    let progress = spinner("tables");
+    let tables = match embedded::damaged_tables(store) {
         Ok(tables) => tables,
-        // A manifest that cannot be read: the rows cannot be read either, and will say so.
+        // The manifest is on the list already.
         Err(OpenError::Damaged { .. }) => vec![],
         Err(error) => return Err(Failure::failed(error)),
     };
-    let found = if tables.is_empty() { Tables::Sound } else { Tables::Damaged };
     for (table, what) in tables {
-        findings.add(format!("rows: {}: {what}", table.display()));
-    }
-    Ok(found)
-}
-
-/// Rows, and the content that they refer to.
-async fn check_rows(
-    store: &Path,
-    tables: Tables,
-    mut verifier: Verifier,
-    findings: &mut Findings,
-) -> Result<(), Failure> {
-    let progress = spinner("rows");
-    let rows = Arc::new(AtomicU64::new(0));
-    let (store, counter, bar) = (store.to_owned(), rows.clone(), progress.clone());
-    let (mut finds, walk) = records::walk(services::readers(), move |visit| {
-        embedded::check(&store, |space, partition, row| {
-            bar.set_position(counter.fetch_add(1, Ordering::Relaxed) + 1);
-            visit(space, partition, row)
-        })
-    });
-    while let Some(found) = finds.next().await {
-        match found {
-            Found::Content(content) => {
-                for (extent, error) in verifier.content(&content).await.map_err(Failure::failed)? {
-                    findings.add(format!("content: {:?}: {error}", extent.id));
-                }
-            }
-            Found::Damage(damage) => findings.add(format!("row: {damage}")),
+        if !findings.lists(&table) {
+            damages.add(format!("rows: {}: {what}; all of its rows can be read", table.display()));
         }
     }
-    let walked = walk.await.map_err(Failure::failed)?;
-    progress.finish_and_clear();
-    match walked {
-        // The damaged table is on the list already.
-        Err(OpenError::Damaged { .. } | OpenError::Tree(_) | OpenError::Read(_))
-            if tables == Tables::Damaged => {}
-        Err(error) => findings.add(format!("rows: {error}")),
-        Ok(()) => {}
+    if damages.count == 0 {
+        match embedded::check(store, |_, _, _| Err(ReadError::Io(ENOUGH.into()))) {
+            Ok(()) => {}
+            Err(OpenError::Read(ReadError::Io(what))) if what == ENOUGH => {}
+            Err(error) => damages.add(format!("rows: {error}")),
+        }
     }
-    let verified = verifier.finish();
-    println!("rows: {} read", HumanCount(rows.load(Ordering::Relaxed)));
-    println!("content of rows: {} in {} rows", HumanBytes(verified.bytes), HumanCount(verified.contents));
+    progress.finish_and_clear();
     Ok(())
 }
 
 /// All content, whether a row refers to it or not.
-async fn check_content(extents: &LocalExtents, findings: &mut Findings) -> Result<(), Failure> {
-    let progress = ProgressBar::new(0).with_style(style("{bar:40} {pos}/{len} segments, {msg}"));
+fn check_content(
+    extents: &LocalExtents,
+    runtime: &Runtime,
+    findings: &Findings,
+    damages: &mut Damages,
+) -> Result<(), Failure> {
+    let progress = bar("{bar:40} {pos}/{len} segments, {msg}");
     let report = extents.scrub(|so_far| {
         progress.set_length(so_far.segments);
         progress.set_position(so_far.segments_done);
         progress.set_message(HumanBytes(so_far.bytes).to_string());
     });
-    let report = report.await.map_err(Failure::failed)?;
+    let report = runtime.block_on(report).map_err(Failure::failed)?;
     progress.finish_and_clear();
-    for damage in &report.damage {
+    for damage in report.damage.iter().filter(|damage| !findings.covers(damage)) {
         let (segment, offset, length) = (damage.segment, damage.offset, damage.length);
         let place = format!("segment {segment:016x}, {length} bytes at {offset}");
         match damage.kind {
-            DamageKind::SegmentHeader => findings.add(format!("{place}: the header is damaged")),
-            DamageKind::Chunk => findings.add(format!("{place}: the checksum does not match")),
+            DamageKind::SegmentHeader => {
+                damages.add(format!("{place}: the header is damaged; no object needs it"))
+            }
+            DamageKind::Chunk => {
+                damages.add(format!("{place}: the checksum does not match; no object refers to it"));
+            }
             // A crash leaves such bytes, and the next sweep frees them. If a row referred to them it would have said so.
             DamageKind::Unclaimed => println!("note: {place}: the remains of an unfinished write"),
         }
     }
-    findings.count += report.damaged.saturating_sub(report.damage.len() as u64);
+    damages.count += report.damaged.saturating_sub(report.damage.len() as u64);
     println!("content in all: {} in {} extents", HumanBytes(report.bytes), HumanCount(report.extents));
     Ok(())
 }
@@ -165,6 +141,11 @@ pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     progress.set_message(what);
     progress.enable_steady_tick(Duration::from_millis(100));
     progress
+}
+
+/// A bar whose length is set once it is known.
+pub(crate) fn bar(template: &str) -> ProgressBar {
+    ProgressBar::new(0).with_style(style(template))
 }
 
 fn style(template: &str) -> ProgressStyle {

@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Verify a data directory that nobody serves; exit with 1 if it is damaged
     Check(DirectoryArgs),
+    /// Copy everything that can be read in a damaged data directory to a new one, and list what was lost
+    Repair(RepairArgs),
     /// Give back space in a data directory that nobody serves
     Compact(CompactArgs),
     /// Measure Lazuli beside what it has to hold up against
@@ -53,6 +55,16 @@ pub(crate) struct ServeArgs {
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) layer: Layer,
+}
+
+#[derive(Args)]
+pub(crate) struct RepairArgs {
+    /// The damaged data directory; it is not changed
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// The new data directory; it must not exist yet
+    #[arg(long, value_name = "DIR2")]
+    pub(crate) into: PathBuf,
 }
 
 #[derive(Args)]

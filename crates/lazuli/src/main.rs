@@ -15,13 +15,16 @@ mod control;
 mod data;
 mod health;
 mod logging;
+mod names;
 mod oidc;
 mod provision;
 mod ready;
 mod records;
+mod repair;
 mod serve;
 mod services;
 mod smb;
+mod survey;
 mod transfer;
 
 use std::process::ExitCode;
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Import(args) => transfer::run_import(args),
         Command::Restore(args) => backup::run_restore(&args),
         Command::Check(args) => check::run(&args.dir),
+        Command::Repair(args) => repair::run(&args.dir, &args.into),
         Command::Compact(args) => compact::run(&args.directory.dir, args.accept_missing_rows),
         Command::Bench(args) => bench::run(args).map_err(Failure::failed),
     };

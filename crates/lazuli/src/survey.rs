@@ -1,0 +1,237 @@
+//! Reads everything that can be read in a data directory, and finds out which objects are damaged. `lazuli check` lists
+//! them, `lazuli repair` leaves them out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::Path;
+
+use indicatif::ProgressBar;
+use lazuli_extents::{Damage, DamageKind, ExtentId, LocalExtents, Verifier, frame_range};
+use lazuli_store::embedded::{Gap, Loss, Losses, RowPlace, Salvage, Salvaged};
+use lazuli_store::{ReadError, Row, SpaceId};
+use tokio::runtime::Runtime;
+
+use crate::names::{Names, Place};
+use crate::records::{Contents, RecordReader};
+use crate::{Failure, services};
+
+/// Objects that are named for one damaged place.
+const MAX_OBJECTS: usize = 100;
+/// Damaged places and rows that are listed. More are only counted.
+const MAX_LISTED: usize = 10_000;
+
+/// A damaged place in content, counted once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ContentPlace {
+    MissingSegment(u64),
+    Extent(ExtentId),
+}
+
+/// What is wrong in one place, and who refers to it.
+#[derive(Debug)]
+struct Broken {
+    what: String,
+    /// The bytes of its segment.
+    bytes: Range<u64>,
+    objects: Vec<Place>,
+    more: u64,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) losses: Losses,
+    rows: Vec<(Place, String)>,
+    stale: Vec<Place>,
+    content: BTreeMap<ContentPlace, Broken>,
+    /// Rows in spaces that no row names.
+    pub(crate) unnamed: u64,
+    /// Everything that is wrong with rows and content, also what is not listed.
+    pub(crate) count: u64,
+    pub(crate) rows_read: u64,
+}
+
+/// What to do with a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is sound, and so is what it refers to.
+    Keep,
+    /// It is on the list.
+    LeaveOut,
+}
+
+/// A walk over everything.
+pub(crate) struct Survey<'a> {
+    runtime: &'a Runtime,
+    extents: &'a LocalExtents,
+    readers: Vec<Box<dyn RecordReader>>,
+    pub(crate) verifier: Verifier,
+    pub(crate) names: Names,
+    pub(crate) findings: Findings,
+}
+
+impl<'a> Survey<'a> {
+    pub(crate) fn new(runtime: &'a Runtime, extents: &'a LocalExtents) -> Self {
+        Self {
+            runtime,
+            extents,
+            readers: services::readers(),
+            verifier: extents.verifier(),
+            names: Names::default(),
+            findings: Findings::default(),
+        }
+    }
+
+    /// Reads the rows of the store and the content that they refer to. What is to be kept goes to `keep`.
+    pub(crate) fn run(
+        &mut self,
+        store: &Path,
+        bar: &ProgressBar,
+        mut keep: impl FnMut(Salvaged) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let salvage = Salvage::open(store).map_err(Failure::failed)?;
+        bar.set_length(salvage.rows());
+        let mut failure = None;
+        let walked = salvage.run(|found| {
+            bar.inc(1);
+            let kept = self.judge(&found).and_then(|verdict| match verdict {
+                Verdict::Keep => keep(found),
+                Verdict::LeaveOut => Ok(()),
+            });
+            kept.map_err(|error| {
+                failure = Some(error);
+                ReadError::Io("given up".into())
+            })
+        });
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let losses = walked.map_err(Failure::failed)?;
+        self.findings.count += losses.count;
+        self.findings.losses = losses;
+        Ok(())
+    }
+
+    fn judge(&mut self, found: &Salvaged) -> Result<Verdict, Failure> {
+        let (space, partition, row, is_stale) = match found {
+            Salvaged::Clock(_) | Salvaged::Header(..) => return Ok(Verdict::Keep),
+            Salvaged::Row(space, partition, row) => (*space, partition, row, false),
+            Salvaged::Stale(space, partition, row) => (*space, partition, row, true),
+        };
+        self.findings.rows_read += 1;
+        self.names.learn(space, partition, row);
+        self.findings.unnamed += u64::from(!self.names.knows(space));
+        let place = || Place::of(space, partition, row);
+        if is_stale && self.findings.stale.len() < MAX_LISTED {
+            self.findings.stale.push(place());
+        }
+        let contents = match self.contents(space, partition, row) {
+            Ok(contents) => contents,
+            Err(what) => {
+                self.findings.count += 1;
+                if self.findings.rows.len() < MAX_LISTED {
+                    self.findings.rows.push((place(), what));
+                }
+                return Ok(Verdict::LeaveOut);
+            }
+        };
+        let mut is_sound = true;
+        for content in &contents {
+            let damaged = self.runtime.block_on(self.verifier.content(content)).map_err(Failure::failed)?;
+            for (extent, error) in damaged {
+                is_sound = false;
+                let (segment, bytes) = (extent.id.segment(), frame_range(&extent));
+                let (at, what, bytes) = match self.extents.has_segment(segment) {
+                    true => (ContentPlace::Extent(extent.id), error.to_string(), bytes),
+                    false => (ContentPlace::MissingSegment(segment), "it is missing".to_owned(), 0..u64::MAX),
+                };
+                self.findings.broken(at, what, bytes, place());
+            }
+        }
+        // An older account or container is better than none: everything in it would be out of reach.
+        let is_kept = is_sound && (!is_stale || space == SpaceId::ROOT);
+        Ok(if is_kept { Verdict::Keep } else { Verdict::LeaveOut })
+    }
+
+    fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
+        let mut contents = vec![];
+        for reader in &mut self.readers {
+            contents.extend(reader.contents(space, partition, row)?);
+        }
+        Ok(contents)
+    }
+}
+
+impl Findings {
+    fn broken(&mut self, at: ContentPlace, what: String, bytes: Range<u64>, object: Place) {
+        let is_new = !self.content.contains_key(&at);
+        self.count += u64::from(is_new);
+        if is_new && self.content.len() >= MAX_LISTED {
+            return;
+        }
+        let new = Broken { what, bytes, objects: vec![], more: 0 };
+        let broken = self.content.entry(at).or_insert(new);
+        if broken.objects.last() == Some(&object) {
+            return;
+        }
+        match broken.objects.len() < MAX_OBJECTS {
+            true => broken.objects.push(object),
+            false => broken.more += 1,
+        }
+    }
+
+    /// Whether a table or a file of the log is on the list.
+    pub(crate) fn lists(&self, path: &Path) -> bool {
+        self.losses.listed.iter().any(|loss| loss.path == path)
+    }
+
+    /// Whether damage that was found in a segment belongs to content that is on the list.
+    pub(crate) fn covers(&self, damage: &Damage) -> bool {
+        let covers = |(at, broken): (&ContentPlace, &Broken)| match at {
+            ContentPlace::Extent(id) => {
+                id.segment() == damage.segment && broken.bytes.contains(&damage.offset)
+            }
+            ContentPlace::MissingSegment(_) => false,
+        };
+        damage.kind != DamageKind::SegmentHeader && self.content.iter().any(covers)
+    }
+
+    /// The list: one line for each damaged place, with the names of the objects there.
+    pub(crate) fn lines(&self, names: &Names) -> Vec<String> {
+        let mut lines: Vec<_> = self.losses.listed.iter().map(|loss| loss_line(loss, names)).collect();
+        lines.extend(self.rows.iter().map(|(place, what)| format!("row: {}: {what}", names.name(place))));
+        lines.extend(self.content.iter().map(|(at, broken)| {
+            let objects: BTreeSet<_> = broken.objects.iter().map(|place| names.name(place)).collect();
+            let objects = objects.into_iter().collect::<Vec<_>>().join(", ");
+            let more = if broken.more > 0 { format!(", and {} more", broken.more) } else { String::new() };
+            match at {
+                ContentPlace::MissingSegment(segment) => {
+                    format!("content: segment {segment:016x}: {}: {objects}{more}", broken.what)
+                }
+                ContentPlace::Extent(_) => format!("content: {}: {objects}{more}", broken.what),
+            }
+        }));
+        lines.extend(self.stale.iter().map(|place| {
+            let kept = if place.row.space == SpaceId::ROOT { "kept" } else { "left out" };
+            format!("old: {}: only an older version can be read; it is {kept}", names.name(place))
+        }));
+        lines
+    }
+}
+
+fn loss_line(loss: &Loss, names: &Names) -> String {
+    let gap = loss.gap.as_ref().map_or_else(String::new, |gap| format!(": {}", gap_text(gap, names)));
+    format!("rows: {}: {}{gap}", loss.path.display(), loss.what)
+}
+
+fn gap_text(gap: &Gap, names: &Names) -> String {
+    let name = |row: &RowPlace| names.name(&Place { row: row.clone(), value: None });
+    let from =
+        gap.after.as_ref().map_or_else(|| "from the start".to_owned(), |row| format!("after {}", name(row)));
+    let to = match (&gap.before, gap.to_end) {
+        (None, _) => "to the end".to_owned(),
+        (Some(row), true) => format!("up to {}", name(row)),
+        (Some(row), false) => format!("before {}", name(row)),
+    };
+    format!("what was stored {from} and {to} is lost")
+}

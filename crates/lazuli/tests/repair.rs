@@ -1,0 +1,230 @@
+//! `lazuli check` names what is damaged, and `lazuli repair` copies the rest.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use lazuli_account::DEVELOPMENT_KEY;
+use lazuli_auth::sign;
+use lazuli_protocol::{Key, ServiceKind};
+use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, http, run, succeed, text};
+
+const BLOBS: usize = 12;
+/// Not inline, and more than one chunk.
+const LENGTH: usize = 100_000;
+
+fn send(
+    server: &Server,
+    service: ServiceKind,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &[u8],
+) -> Reply {
+    let fields =
+        [("sv", "2021-12-02"), ("ss", "bf"), ("srt", "sco"), ("sp", "rwdlc"), ("se", "2099-12-31T00:00:00Z")];
+    let sas = sign::account_sas(ACCOUNT, &Key::from_base64(DEVELOPMENT_KEY).unwrap(), &fields);
+    let separator = if path.contains('?') { '&' } else { '?' };
+    let lines: String = headers.lines().map(|line| format!("{}\r\n", line.trim())).collect();
+    let length = body.len();
+    let head = format!(
+        "{method} /{ACCOUNT}{path}{separator}{sas} HTTP/1.1\r\nx-ms-version: 2021-12-02\r\nContent-Length: {length}\r\n{lines}"
+    );
+    http(server.address(service.name()), &head, body)
+}
+
+fn body(i: usize) -> Vec<u8> {
+    (0..LENGTH).map(|at| (at % 251) as u8 ^ i as u8).collect()
+}
+
+fn etag(reply: &Reply) -> String {
+    let line = reply.head.lines().find(|line| line.to_ascii_lowercase().starts_with("etag:"));
+    line.unwrap_or_else(|| panic!("{}", reply.head)).to_owned()
+}
+
+/// Serves a directory with blobs, one of them with a snapshot, and a file in a directory. Returns the blobs' ETags.
+fn filled(data: &Path) -> Vec<String> {
+    let server = Server::start(data);
+    let (blob, file) = (ServiceKind::Blob, ServiceKind::File);
+    let put = |service, path: &str, headers: &str, body: &[u8]| {
+        let reply = send(&server, service, "PUT", path, headers, body);
+        assert_eq!(reply.status, 201, "{path}: {}", reply.text());
+        reply
+    };
+    put(blob, "/things?restype=container", "", b"");
+    let tags: Vec<_> = (0..BLOBS)
+        .map(|i| etag(&put(blob, &format!("/things/blob-{i:02}"), "x-ms-blob-type: BlockBlob", &body(i))))
+        .collect();
+    put(blob, "/things/blob-03?comp=snapshot", "", b"");
+    put(file, "/docs?restype=share", "", b"");
+    put(file, "/docs/Folder?restype=directory", "", b"");
+    let length = format!("x-ms-type: file\nx-ms-content-length: {LENGTH}");
+    put(file, "/docs/Folder/Report.txt", &length, b"");
+    let range = format!("x-ms-write: update\nx-ms-range: bytes=0-{}", LENGTH - 1);
+    put(file, "/docs/Folder/Report.txt?comp=range", &range, &body(99));
+    server.stop();
+    tags
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+fn everything(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, Vec<u8>)> {
+    let state = |path: &PathBuf| (path.metadata().unwrap().modified().unwrap(), std::fs::read(path).unwrap());
+    files(dir).into_iter().map(|path| (path.clone(), state(&path))).collect()
+}
+
+/// Changes a byte of content.
+fn damage(data: &Path, content: &[u8]) {
+    let needle = &content[1000..1100];
+    let found = files(&data.join("segments")).into_iter().find_map(|path| {
+        let bytes = std::fs::read(&path).unwrap();
+        bytes.windows(needle.len()).position(|window| window == needle).map(|at| (path, bytes, at))
+    });
+    let (path, mut bytes, at) = found.unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// Repairs a directory, sees that it did not change, and that the new one is sound. Returns the list.
+fn repaired(data: &Path, into: &Path) -> Vec<String> {
+    let before = everything(data);
+    let said = succeed(&["repair", data.to_str().unwrap(), "--into", into.to_str().unwrap()]);
+    assert!(everything(data) == before, "the damaged directory has changed");
+    let checked = succeed(&["check", into.to_str().unwrap()]);
+    assert!(checked.contains("no damage found"), "{checked}");
+    said.lines().filter_map(|line| line.strip_prefix("lost: ")).map(str::to_owned).collect()
+}
+
+/// The blobs that can be read, all of them as they were written.
+fn readable(data: &Path, tags: &[String]) -> Vec<usize> {
+    let server = Server::start(data);
+    let read = |i: &usize| {
+        let reply = send(&server, ServiceKind::Blob, "GET", &format!("/things/blob-{i:02}"), "", b"");
+        assert!(matches!(reply.status, 200 | 404), "{}: {}", reply.status, reply.text());
+        if reply.status == 200 {
+            assert!(reply.body == body(*i), "blob {i}");
+            assert_eq!(etag(&reply), tags[*i], "the ETag of blob {i}");
+        }
+        reply.status == 200
+    };
+    let found = (0..BLOBS).filter(read).collect();
+    // What was repaired can be written to.
+    let reply = send(&server, ServiceKind::Blob, "PUT", "/things/new", "x-ms-blob-type: BlockBlob", b"new");
+    assert_eq!(reply.status, 201, "{}", reply.text());
+    server.stop();
+    found
+}
+
+#[test]
+fn damaged_content_is_named_counted_once_and_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
+    let tags = filled(&data);
+    damage(&data, &body(3));
+    damage(&data, &body(99));
+
+    let output = run(&["check", data.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("is damaged in 2 places"), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let listed: Vec<_> = said.lines().filter(|line| line.starts_with("content: ")).collect();
+    assert_eq!(listed.len(), 2, "{said}");
+    let shared = listed.iter().find(|line| line.contains("blob-03")).unwrap();
+    let blob = format!("blob {ACCOUNT}/things/blob-03");
+    assert!(shared.contains(&format!("{blob}, {blob} snapshot ")), "{shared}");
+    let file = format!("file {ACCOUNT}/docs/Folder/Report.txt");
+    assert!(listed.iter().any(|line| line.ends_with(&file)), "{said}");
+
+    let list = repaired(&data, &into);
+    assert_eq!(list.len(), 2, "{list:?}");
+    assert!(
+        list.iter().any(|line| line.contains(&blob)) && list.iter().any(|line| line.ends_with(&file)),
+        "{list:?}"
+    );
+    let expected: Vec<_> = (0..BLOBS).filter(|i| *i != 3).collect();
+    assert_eq!(readable(&into, &tags), expected);
+    let said = support::fail(&["repair", data.to_str().unwrap(), "--into", into.to_str().unwrap()], 1);
+    assert!(said.contains("exists already"), "{said}");
+}
+
+#[test]
+fn a_deleted_segment_is_one_place_and_costs_the_objects_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
+    let tags = filled(&data);
+    // A server that starts anew begins a new segment.
+    let server = Server::start(&data);
+    let put =
+        send(&server, ServiceKind::Blob, "PUT", "/things/later", "x-ms-blob-type: BlockBlob", &body(50));
+    assert_eq!(put.status, 201);
+    server.stop();
+    let segments = files(&data.join("segments"));
+    assert!(segments.len() >= 2, "{segments:?}");
+    std::fs::remove_file(&segments[0]).unwrap();
+    let output = run(&["check", data.to_str().unwrap()]);
+    assert!(text(&output.stderr).contains("is damaged in 1 places"), "{}", text(&output.stderr));
+
+    let list = repaired(&data, &into);
+    assert_eq!(list.len(), 1, "{list:?}");
+    for i in 0..BLOBS {
+        assert!(list[0].contains(&format!("blob {ACCOUNT}/things/blob-{i:02}")), "{list:?}");
+    }
+    assert!(list[0].contains("docs/Folder/Report.txt") && !list[0].contains("later"), "{list:?}");
+    assert_eq!(readable(&into, &tags), [0usize; 0]);
+    let server = Server::start(&into);
+    let read = send(&server, ServiceKind::Blob, "GET", "/things/later", "", b"");
+    assert!(read.body == body(50), "{}", read.text());
+    server.stop();
+}
+
+#[test]
+fn with_a_bad_manifest_everything_is_salvaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
+    let tags = filled(&data);
+    succeed(&["compact", data.to_str().unwrap()]);
+    let current = data.join("store/tree/current");
+    let mut bytes = std::fs::read(&current).unwrap();
+    bytes[9] ^= 1;
+    std::fs::write(&current, bytes).unwrap();
+    let list = repaired(&data, &into);
+    assert!(list.len() == 1 && list[0].contains("all tables are read without it"), "{list:?}");
+    assert_eq!(readable(&into, &tags), (0..BLOBS).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_bad_block_of_a_table_is_one_line_of_the_list_and_the_new_directory_is_sound() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
+    filled(&data);
+    succeed(&["compact", data.to_str().unwrap()]);
+    let tables = files(&data.join("store/tree/tables"));
+    // The name stands in full in the first row of a block and after each restart; any place in a block will do.
+    let found = tables.iter().find_map(|path| {
+        let bytes = std::fs::read(path).unwrap();
+        bytes.windows(7).position(|window| window == b"blob-05").map(|at| (path.clone(), bytes, at))
+    });
+    let (path, mut bytes, at) = found.unwrap_or_else(|| {
+        let path = tables.iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap().clone();
+        let bytes = std::fs::read(&path).unwrap();
+        let at = bytes.len() / 3;
+        (path, bytes, at)
+    });
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let list = repaired(&data, &into);
+    assert_eq!(list.len(), 1, "{list:?}");
+    assert!(list[0].contains(path.to_str().unwrap()) && list[0].contains("is lost"), "{list:?}");
+}

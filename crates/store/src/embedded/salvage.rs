@@ -151,8 +151,8 @@ impl Salvage {
     pub fn run(self, mut visit: impl FnMut(Salvaged) -> Result<(), ReadError>) -> Result<Losses, ReadError> {
         let Self { mut sources, mut losses, .. } = self;
         let mut heap = BinaryHeap::new();
-        for at in 0..sources.len() {
-            heap.extend(sources[at].next(&mut losses).map(|item| Reverse(Head { item, at })));
+        for (at, source) in sources.iter_mut().enumerate() {
+            heap.extend(source.next(&mut losses).map(|item| Reverse(Head { item, at })));
         }
         while let Some(Reverse(head)) = heap.pop() {
             let newest = head.item;

@@ -3,11 +3,13 @@
 //! Deleting a container does not look at its blobs: that would take as long as there are many. So a container says whether
 //! a policy or a legal hold has ever been set in it, and only one that does is searched. That is written before the first
 //! such blob is. Whoever protects a blob and whoever deletes the container take turns, so that nothing becomes protected
-//! between the search and the delete.
+//! between the search and the delete. A client that disconnects gives up its turn while its commit may still be queued. So
+//! the delete first lets the store decide every commit that was submitted before the delete's turn.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use lazuli_generations::not_settled;
 use lazuli_protocol::{Account, ErrorCode, Refusal, Request};
 use lazuli_store::{SpaceId, Which, prefix_range};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
@@ -107,6 +109,8 @@ impl BlobService {
     async fn check_unprotected(&self, account: &Account, name: &str) -> Result<SpaceId, Refusal> {
         let container = self.container(account, name).await?;
         if container.protects {
+            // A protecting request that was dropped has given up its turn, and its commit may still be queued.
+            self.store.settled().await.map_err(not_settled)?;
             self.find_protected(container.space).await?;
         }
         Ok(container.space)

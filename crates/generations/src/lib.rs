@@ -415,7 +415,8 @@ pub fn unreadable(error: ReadError) -> Refusal {
     ErrorCode::InternalError.into()
 }
 
-fn not_settled(error: CommitError) -> Refusal {
+/// What a client is told when the store has not settled.
+pub fn not_settled(error: CommitError) -> Refusal {
     lazuli_account::refusal(lazuli_store::TransactError::NotCommitted(error), || {
         ErrorCode::InternalError.into()
     })

@@ -1,5 +1,7 @@
 //! A store with somebody in between, for tests: one who counts, holds up, or lets the process die at a commit.
 
+mod queueing;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -11,6 +13,8 @@ use crate::{
     AllVisitor, Commit, CommitError, Partition, ReadError, ReadSet, Reads, RowCounts, RowPosition,
     RunVisitor, SpaceHeader, SpaceId, SpacePage, Store, Stretch, Visited, Visitor, Which,
 };
+
+pub use queueing::Queueing;
 
 /// Who stands between a store and its callers. What is not overridden goes through.
 #[async_trait]
@@ -34,6 +38,11 @@ pub trait Between: Send + Sync + 'static {
         to: SpaceHeader,
     ) -> Result<(), CommitError> {
         store.set_space(space, from, to).await
+    }
+
+    /// Every commit that was submitted before is to be decided.
+    async fn settled(&self, store: &dyn Store) -> Result<(), CommitError> {
+        store.settled().await
     }
 
     /// Rows of a partition have been read, and are about to be given out.
@@ -126,7 +135,7 @@ impl<B: Between> Store for Interposed<B> {
     }
 
     async fn settled(&self) -> Result<(), CommitError> {
-        self.store.settled().await
+        self.between.settled(&*self.store).await
     }
 
     fn row_counts(&self) -> Option<RowCounts> {

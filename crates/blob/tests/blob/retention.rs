@@ -1,9 +1,12 @@
 //! Expiry, immutability policies and legal holds.
 
+use std::sync::Arc;
+
 use crate::support::{ACCOUNT, NOW, Reply, TestServer, start};
 use lazuli_account::Setting;
 use lazuli_concurrency::Span;
 use lazuli_protocol::date;
+use lazuli_store::SpaceId;
 
 const DAY: u64 = 86_400;
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
@@ -406,4 +409,34 @@ async fn either_a_hold_is_set_or_the_container_is_deleted() {
         }
     }
     assert!(held > 0, "{held} {deleted}");
+}
+
+#[tokio::test]
+async fn a_container_is_kept_if_a_client_disconnects_before_its_blob_is_protected() {
+    let locked =
+        format!("x-ms-immutability-policy-until-date: {}\nx-ms-immutability-policy-mode: locked", in_days(1));
+    let hold = "x-ms-legal-hold: true".to_owned();
+    let list = "<BlockList></BlockList>";
+    for (target, headers, body) in [
+        ("/box/b?comp=immutabilityPolicies", locked.clone(), ""),
+        ("/box/b?comp=legalhold", hold.clone(), ""),
+        ("/box/b", format!("{BLOCK}\n{locked}"), "content"),
+        ("/box/b?comp=blocklist", hold, list),
+    ] {
+        let server = Arc::new(start_with_box().await);
+        server.put_block_blob("/box/b", "1").await;
+        let queueing = &server.watched.between.queueing;
+        queueing.queue_next(|partition| partition.space != SpaceId::ROOT && partition.key.starts_with(b"b"));
+        let protecting = tokio::spawn({
+            let server = server.clone();
+            async move { server.put(target, &headers, body).await }
+        });
+        queueing.queued().await;
+        protecting.abort();
+        queueing.dropped().await;
+        let deleted = server.delete("/box?restype=container", "").await;
+        assert_eq!(queueing.outcome(), Some(Ok(())), "{target}: the blob was protected");
+        assert_eq!(deleted.status.as_u16(), 409, "{target}: the container was deleted");
+        server.head("/box/b", "").await.expect(200);
+    }
 }

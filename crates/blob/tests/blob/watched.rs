@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use lazuli_store::interposed::{Between, Dying};
+use lazuli_store::interposed::{Between, Dying, Queueing};
 use lazuli_store::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
 use tokio::sync::Notify;
 
 #[derive(Default)]
 pub(crate) struct Watch {
+    pub(crate) queueing: Queueing,
     rows: AtomicUsize,
     held: Mutex<Option<Arc<Hold>>>,
     dying: Mutex<Option<Arc<Dying>>>,
@@ -113,7 +114,7 @@ impl Between for Watch {
         let dying = self.dying.lock().unwrap().clone();
         match dying {
             Some(dying) => dying.set_space(store, space, from, to).await,
-            None => store.set_space(space, from, to).await,
+            None => self.queueing.set_space(store, space, from, to).await,
         }
     }
 
@@ -134,7 +135,11 @@ impl Between for Watch {
         let dying = self.dying.lock().unwrap().clone();
         match dying {
             Some(dying) => dying.commit(store, partition, commit).await,
-            None => store.commit(partition, commit).await,
+            None => self.queueing.commit(store, partition, commit).await,
         }
+    }
+
+    async fn settled(&self, store: &dyn Store) -> Result<(), CommitError> {
+        self.queueing.settled(store).await
     }
 }

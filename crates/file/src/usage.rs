@@ -3,7 +3,8 @@
 //!
 //! Each directory counts the lengths of its files in a row, in the commit that changes them. The sum is kept in memory: it is
 //! made when it is first needed, and anew when the outcome of a commit is not known. Whoever changes a length reserves the
-//! difference first, so requests at once cannot exceed the quota together; while the sum is made, they wait.
+//! difference first, so requests at once cannot exceed the quota together; while the sum is made, they wait. A client that
+//! disconnects gives up its reservation while its commit may still be queued, so the store decides that commit first.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use lazuli_concurrency::Stamp;
-use lazuli_generations::unreadable;
+use lazuli_generations::{not_settled, unreadable};
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{Partition, Reads, SpaceId, Which, prefix_range};
 use parking_lot::Mutex;
@@ -201,6 +202,8 @@ impl FileService {
             drop(change);
             let _alone = usage.changes.write().await;
             if !usage.is_known.load(Ordering::Acquire) {
+                // A request that was dropped has given up its reservation, and its commit may still be queued.
+                self.store.settled().await.map_err(not_settled)?;
                 let sum = self.sum(space).await?;
                 usage.sums.lock().bytes = sum;
                 usage.is_known.store(true, Ordering::Release);

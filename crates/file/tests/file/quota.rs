@@ -1,7 +1,13 @@
 //! The quota of a share, and its statistics.
 
+use std::sync::{Arc, LazyLock};
+
 use bytes::Bytes;
+use lazuli_file::FileService;
 use lazuli_file::native::Failure;
+use lazuli_protocol::ServiceKind;
+use lazuli_store::SpaceId;
+use lazuli_store::interposed::{Interposed, Queueing};
 use lazuli_testing::ACCOUNT;
 
 use crate::native;
@@ -143,4 +149,30 @@ async fn a_quota_that_is_lowered_counts_for_files_that_are_open() {
     assert_eq!(write(GIB + 1).await, Err(Failure::Full));
     server.service.close_open(id).await.unwrap();
     assert_eq!(usage(&server).await, GIB + 1);
+}
+
+#[tokio::test]
+async fn the_quota_counts_a_file_whose_client_disconnects_before_it_is_committed() {
+    static QUEUEING: LazyLock<Queueing> = LazyLock::new(Queueing::default);
+    let make = |parts: lazuli_testing::Parts| {
+        let store = Interposed::new(parts.store, QUEUEING.clone());
+        FileService::new(Arc::new(store), parts.extents, parts.accounts)
+    };
+    let server = Arc::new(lazuli_testing::start(ServiceKind::File, make).await);
+    server.put("/docs?restype=share", "x-ms-share-quota: 1", "").await.expect(201);
+    make_directory(&server, "d").await;
+    make_file(&server, "f", 1000).await;
+    QUEUEING.queue_next(|partition| partition.space != SpaceId::ROOT);
+    let growing = tokio::spawn({
+        let server = server.clone();
+        async move { server.put("/docs/big", &file(GIB - 1000), "").await }
+    });
+    QUEUEING.queued().await;
+    growing.abort();
+    QUEUEING.dropped().await;
+    let more = server.put("/docs/d/more", &file(1000), "").await;
+    assert_eq!(QUEUEING.outcome(), Some(Ok(())), "the file was made");
+    more.refused(403, "ShareSizeLimitReached");
+    assert_eq!(usage(&server).await, GIB);
+    server.get("/docs/big", "range: bytes=0-0").await.expect(206);
 }

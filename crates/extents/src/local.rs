@@ -152,6 +152,16 @@ impl LocalExtents {
         self.0.stopped.load(Ordering::Acquire)
     }
 
+    /// How long syncs of segments took.
+    pub fn sync_times(&self) -> &lazuli_metrics::Histogram {
+        &self.0.disk.sync_times
+    }
+
+    /// Reads of content that found it damaged, in this process.
+    pub fn damaged_reads(&self) -> u64 {
+        read::DAMAGED_READS.load(Ordering::Relaxed)
+    }
+
     fn open_as(data: &Path, options: Options, mode: Mode) -> Result<Self, OpenError> {
         let directory = Directory::open(data, mode)?;
         let appender = Appender::starting_after(directory.highest());

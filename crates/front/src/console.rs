@@ -89,7 +89,12 @@ impl Handler for Pages {
         origin: Origin,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
         let _under_way = origin.pulse.begin();
-        Ok(self.page(request.method(), request.uri().path()))
+        // Metrics ask the file system, and a slow disk must not hold up the runtime.
+        let page = move || self.page(request.method(), request.uri().path());
+        Ok(tokio::task::spawn_blocking(page).await.unwrap_or_else(|_| {
+            let (status, text) = (StatusCode::INTERNAL_SERVER_ERROR, "The page could not be made.\n");
+            reply(status, "text/plain; charset=utf-8", text)
+        }))
     }
 }
 

@@ -1,14 +1,13 @@
-//! The health of the data as operators see it: on `/readyz`, in metrics and in the log.
+//! The health of the data as operators see it: on `/readyz` and in the log.
 //!
-//! `/readyz` and metrics need no credentials, so only the log names objects.
+//! `/readyz` needs no credentials, so only the log names objects.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use lazuli_front::Readiness;
-use lazuli_store::embedded::{DamagedTable, Health, RowPlace, Task, TaskFailure, log_failure};
+use lazuli_store::embedded::{DamagedTable, Health, RowPlace, TaskFailure, log_failure};
 use lazuli_store::{Embedded, SpaceId, Store};
 use tokio::runtime::Handle;
 
@@ -49,36 +48,6 @@ pub(crate) fn with_alarm(readiness: Readiness, alarm: Option<String>) -> Readine
         }
         (readiness, _) => readiness,
     }
-}
-
-/// Metrics of failures, in the text format of Prometheus.
-pub(crate) fn metrics(store: &Embedded, extents_stopped: bool) -> String {
-    let health = store.health();
-    let mut text = String::new();
-    let mut gauge = |name: &str, help: &str, kind: &str, values: &[(String, u64)]| {
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (labels, value) in values {
-            let _ = writeln!(text, "{name}{labels} {value}");
-        }
-    };
-    let one = |value: bool| vec![(String::new(), u64::from(value))];
-    let by_task = |value: &dyn Fn(Task) -> u64| -> Vec<_> {
-        Task::ALL.map(|task| (format!("{{task=\"{}\"}}", task.name()), value(task))).to_vec()
-    };
-    let is_failing = |task| u64::from(health.failing.iter().any(|failure| failure.task == task));
-    gauge("lazuli_store_stopped", "1 if the store has stopped.", "gauge", &one(health.stopped.is_some()));
-    gauge("lazuli_content_stopped", "1 if content cannot be stored.", "gauge", &one(extents_stopped));
-    gauge("lazuli_store_full", "1 if only deletes are accepted.", "gauge", &one(health.full));
-    gauge(
-        "lazuli_clock_jumped",
-        "1 if the machine's clock is not followed.",
-        "gauge",
-        &one(health.clock.is_some()),
-    );
-    gauge("lazuli_background_failing", "1 if the last attempt failed.", "gauge", &by_task(&is_failing));
-    let total = |task| store.failed_attempts(task);
-    gauge("lazuli_background_failures_total", "Failed attempts.", "counter", &by_task(&total));
-    text
 }
 
 /// Logs failures of the store's background tasks with the names of the objects. Has to be called within a runtime.
@@ -148,7 +117,7 @@ fn object_name(partition: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use lazuli_concurrency::{Span, Timestamp};
-    use lazuli_store::embedded::{Cause, ClockJump};
+    use lazuli_store::embedded::{Cause, ClockJump, Task};
 
     use super::*;
 

@@ -15,6 +15,7 @@ mod control;
 mod data;
 mod health;
 mod logging;
+mod metrics;
 mod names;
 mod oidc;
 mod provision;

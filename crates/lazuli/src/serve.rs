@@ -28,6 +28,7 @@ use crate::background::{Background, BlobExpiry, Chore, ContentSweep, GarbageSwee
 use crate::config::{Config, TlsSource};
 use crate::control::Control;
 use crate::data::Data;
+use crate::metrics::Sources;
 use crate::ready::Ready;
 use crate::services::Services;
 use crate::smb::Smb;
@@ -74,7 +75,7 @@ async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     let smb = Smb::start(&config, connections, &services, &accounts).await?;
     let draining = Arc::new(AtomicBool::new(false));
     let sweeper = Arc::new(data.sweeper());
-    let console = start_console(&config, &data, &metrics, &draining, &sweeper)?;
+    let console = start_console(&config, &data, &services, &metrics, &draining, &sweeper)?;
     let control =
         Control::start(data.directory.path(), data.extents.clone(), accounts.clone(), development_key)
             .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
@@ -207,6 +208,7 @@ fn copy_sources(config: &Config, gate: &Arc<Gate>) -> CopySources {
 fn start_console(
     config: &Config,
     data: &Data,
+    services: &Services,
     metrics: &Arc<Metrics>,
     draining: &Arc<AtomicBool>,
     sweeper: &Arc<ContentSweeper>,
@@ -214,15 +216,21 @@ fn start_console(
     let Some(port) = config.console_port else { return Ok(None) };
     let address = SocketAddr::new(config.host, port);
     let (store, extents, draining) = (data.store.clone(), data.extents.clone(), draining.clone());
+    let sources = Sources {
+        front: metrics.clone(),
+        store: store.clone(),
+        extents: extents.clone(),
+        sweeper: sweeper.clone(),
+        queue: services.queue.clone(),
+        data: data.directory.path().to_owned(),
+    };
     let sweeper = sweeper.clone();
     let readiness = move || {
         let draining = draining.load(Ordering::Relaxed);
         let readiness = health::readiness(draining, extents.is_stopped(), &store.health());
         health::with_alarm(readiness, sweeper.alarm())
     };
-    let (store, extents, metrics) = (data.store.clone(), data.extents.clone(), metrics.clone());
-    let text = move || metrics.render() + &health::metrics(&store, extents.is_stopped());
-    let console = Console::start(address, Box::new(readiness), Box::new(text));
+    let console = Console::start(address, Box::new(readiness), Box::new(move || sources.render()));
     console
         .map(Some)
         .map_err(|error| Failure::Failed(format!("cannot listen on {address} for the console: {error}")))

@@ -91,6 +91,12 @@ impl EngineClock {
         self.next_ceiling() + AHEAD_IF_FULL
     }
 
+    /// How far it is ahead of the machine's clock.
+    pub(crate) fn lead(&self) -> Span {
+        let last = self.last.load(Ordering::SeqCst);
+        Span::from_ticks(last.saturating_sub(self.machine.now().ticks()))
+    }
+
     /// Stops the clock for a clean end and gives the ceiling to leave on disk: just above all that was given out, so that
     /// nothing is skipped at the next start. What is asked for later is not shown above it.
     pub(crate) fn freeze(&self) -> Timestamp {

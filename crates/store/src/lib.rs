@@ -32,5 +32,7 @@ pub use log::LogError;
 pub use run::{
     KEPT_ROWS_PER_ROW, MAX_RUN_BYTES, MAX_RUN_ROWS, MEMO_BYTES_PER_ROW, Run, RunBuilder, RunVisitor, Stretch,
 };
-pub use transact::{Attempt, Attempts, Change, Decision, Never, TransactError, View, prefix_range, transact};
+pub use transact::{
+    Attempt, Attempts, Change, Decision, Never, TransactError, View, prefix_range, retries_total, transact,
+};
 pub use types::*;

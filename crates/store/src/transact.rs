@@ -5,6 +5,7 @@
 //! times, waiting its turn at the [`Gate`].
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
@@ -19,6 +20,14 @@ use crate::{
 const MAX_ATTEMPTS: usize = 64;
 /// How often a rule may ask for more rows within one attempt.
 const MAX_READS: usize = 16;
+
+/// Attempts of this process that had to be made again.
+static RETRIES: AtomicU64 = AtomicU64::new(0);
+
+/// How many attempts of this process had to be made again.
+pub fn retries_total() -> u64 {
+    RETRIES.load(Ordering::Relaxed)
+}
 
 /// What a rule sees.
 pub struct View<'a> {
@@ -232,6 +241,7 @@ impl<'a> Attempts<'a> {
             Ok(()) => Ok(true),
             // A space that has moved on is not closed for that: whoever begins again learns which it is.
             Err(CommitError::Conflict | CommitError::Expired | CommitError::Gone) => {
+                RETRIES.fetch_add(1, Ordering::Relaxed);
                 if self.place.is_none() {
                     self.place = Some(self.gate.join(self.partition));
                 }

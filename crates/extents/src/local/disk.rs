@@ -4,7 +4,9 @@
 use std::fs::File;
 use std::io::IoSlice;
 use std::num::NonZeroU64;
+use std::time::Instant;
 
+use lazuli_metrics::Histogram;
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, fdatasync, fstat, fsync, ftruncate};
 use rustix::io::{Errno, pwrite, pwritev};
 
@@ -14,6 +16,8 @@ const MAX_IOV: usize = 1024;
 /// A disk that does what it is told, except in tests.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
+    /// How long syncs of segments took.
+    pub(crate) sync_times: Histogram,
     #[cfg(test)]
     pub(crate) fault: parking_lot::Mutex<Option<(Call, Errno)>>,
     /// Syncs that have begun; and they wait here while a test holds it.
@@ -110,7 +114,10 @@ impl Disk {
             drop(self.sync_gate.blocking_lock());
         }
         self.check(Call::Sync)?;
-        fdatasync(file)
+        let began = Instant::now();
+        let synced = fdatasync(file);
+        self.sync_times.record_time(began.elapsed());
+        synced
     }
 
     /// Makes a file, or the names in a directory, durable.

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -90,6 +90,9 @@ pub(crate) fn read_blocking(file: &File, mut buffer: &mut [u8], mut offset: u64)
     Ok(())
 }
 
+/// Reads of this process that found content damaged.
+pub(crate) static DAMAGED_READS: AtomicU64 = AtomicU64::new(0);
+
 /// The chunks that a range of a payload touches, and the payload bytes they cover.
 pub(crate) fn touched(length: u32, range: &Range<u32>) -> (Range<usize>, Range<usize>) {
     let chunks = range.start as usize / CHUNK..(range.end as usize).div_ceil(CHUNK);
@@ -98,7 +101,10 @@ pub(crate) fn touched(length: u32, range: &Range<u32>) -> (Range<usize>, Range<u
 }
 
 fn read(fill: Fill<'_>, file: &File, extent: &ExtentRef, range: Range<u32>) -> Result<Option<Bytes>, Error> {
-    let damaged = |what: &str| Error::Damaged(format!("{:?}: {what}", extent.id));
+    let damaged = |what: &str| {
+        DAMAGED_READS.fetch_add(1, Ordering::Relaxed);
+        Error::Damaged(format!("{:?}: {what}", extent.id))
+    };
     if range.start > range.end || range.end > extent.length {
         return Err(damaged("a part that is not in it was asked for"));
     }

@@ -33,7 +33,7 @@ const MAX_RUNS: usize = 24;
 
 /// The flusher's orders.
 pub(crate) struct Flusher {
-    log_dir: PathBuf,
+    pub(super) log_dir: PathBuf,
     attempts: Attempts,
     pub(super) failures: Failures,
     state: Mutex<State>,

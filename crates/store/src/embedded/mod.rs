@@ -14,6 +14,7 @@ pub mod backup;
 mod committer;
 mod everything;
 mod failures;
+mod figures;
 mod flusher;
 mod graves;
 mod group;
@@ -66,6 +67,7 @@ use snapshot::{Snapshot, Snapshots};
 use threads::{CloseOnDrop, spawn, spawn_watched};
 
 pub use failures::{Backoff, FailureListener, log_failure};
+pub use figures::Figures;
 pub use health::{Cause, ClockJump, DamagedTable, Health, RowPlace, Task, TaskFailure};
 pub use loader::Loader;
 pub use options::Options;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lazuli_concurrency::Stamp;
+use lazuli_metrics::{COUNTS, Histogram};
 use lsm_tree::SeqNo;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -60,6 +61,10 @@ pub(crate) struct Queue {
     room: Arc<Semaphore>,
     waiting: Mutex<Waiting>,
     arrived: Condvar,
+    /// From handing work over to its answer.
+    pub(super) times: Histogram,
+    /// How much work the committer took at once.
+    pub(super) groups: Histogram,
 }
 
 #[derive(Default)]
@@ -86,11 +91,18 @@ impl Waiting {
 
 impl Queue {
     pub(crate) fn new() -> Self {
-        Self { room: Arc::new(Semaphore::new(ROOM)), waiting: Mutex::default(), arrived: Condvar::new() }
+        Self {
+            room: Arc::new(Semaphore::new(ROOM)),
+            waiting: Mutex::default(),
+            arrived: Condvar::new(),
+            times: Histogram::of_times(),
+            groups: Histogram::new(COUNTS),
+        }
     }
 
     /// Hands work to the committer and waits for its answer.
     pub(crate) async fn submit(&self, work: Work) -> Result<(), CommitError> {
+        let began = Instant::now();
         let units = work.bytes().max(LEAST).div_ceil(UNIT) as u32;
         let room = match self.room.clone().try_acquire_many_owned(units) {
             Ok(room) => room,
@@ -103,7 +115,9 @@ impl Queue {
         let (answer, answered) = oneshot::channel();
         self.push(Job { work, answer: Some(answer), _room: Some(room) })?;
         // The committer answers every job that it took; it only drops one when it dies.
-        answered.await.unwrap_or(Err(CommitError::Unknown))
+        let answer = answered.await.unwrap_or(Err(CommitError::Unknown));
+        self.times.record_time(began.elapsed());
+        answer
     }
 
     /// Hands over work that nobody waits for.
@@ -145,6 +159,7 @@ impl Queue {
         }
         let mut jobs = vec![];
         waiting.move_into(&mut jobs);
+        self.groups.record(jobs.len() as u64);
         Taken::Jobs(jobs)
     }
 
@@ -170,6 +185,11 @@ impl Queue {
             }
         }
         waiting.wanted = None;
+    }
+
+    /// How much work waits.
+    pub(super) fn depth(&self) -> usize {
+        self.waiting.lock().jobs.len()
     }
 
     /// Takes no more work. What waits is still done.

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lazuli_concurrency::Stamp;
@@ -13,6 +14,9 @@ use lsm_tree::{AbstractTree, AnyTree, Guard, SeqNo};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::{Commit, Condition, Mutation, RangeToken, ReadError, SpaceHeader, SpaceId, Token, keys};
+
+/// Reads of this process that found a table damaged.
+pub(super) static DAMAGED_READS: AtomicU64 = AtomicU64::new(0);
 
 /// A row's token and value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,12 +137,16 @@ impl RangeDigest {
 
 pub(crate) fn read_error(error: lsm_tree::Error) -> ReadError {
     use std::io::ErrorKind::{InvalidData, UnexpectedEof};
-    match error {
+    let error = match error {
         // A file that was cut short.
         lsm_tree::Error::Io(error) if matches!(error.kind(), UnexpectedEof | InvalidData) => {
             ReadError::Damaged(error.to_string())
         }
         lsm_tree::Error::Io(error) => ReadError::Io(error.to_string()),
         other => ReadError::Damaged(other.to_string()),
+    };
+    if matches!(error, ReadError::Damaged(_)) {
+        DAMAGED_READS.fetch_add(1, Ordering::Relaxed);
     }
+    error
 }

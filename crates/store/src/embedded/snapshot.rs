@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use lsm_tree::SeqNo;
@@ -33,13 +34,29 @@ pub(crate) struct Snapshot {
 /// The current snapshot, and the older ones that somebody may still hold.
 pub(crate) struct Snapshots {
     current: ArcSwap<Snapshot>,
-    held: Mutex<VecDeque<Weak<Snapshot>>>,
+    held: Mutex<VecDeque<Held>>,
+}
+
+struct Held {
+    snapshot: Weak<Snapshot>,
+    /// When the next one was published; `None` for the current one.
+    replaced: Option<Instant>,
+}
+
+impl Held {
+    fn new(snapshot: &Arc<Snapshot>) -> Self {
+        Self { snapshot: Arc::downgrade(snapshot), replaced: None }
+    }
+
+    fn is_dead(&self) -> bool {
+        self.snapshot.strong_count() == 0
+    }
 }
 
 impl Snapshots {
     pub(crate) fn new(first: Snapshot) -> Self {
         let first = Arc::new(first);
-        let held = Mutex::new(VecDeque::from([Arc::downgrade(&first)]));
+        let held = Mutex::new(VecDeque::from([Held::new(&first)]));
         Self { current: ArcSwap::new(first), held }
     }
 
@@ -52,13 +69,16 @@ impl Snapshots {
     pub(crate) fn publish(&self, next: Snapshot) {
         let next = Arc::new(next);
         let mut held = self.held.lock();
-        while held.front().is_some_and(|s| s.strong_count() == 0) {
+        while held.front().is_some_and(Held::is_dead) {
             held.pop_front();
         }
         if held.len() >= MANY {
-            held.retain(|s| s.strong_count() > 0);
+            held.retain(|held| !held.is_dead());
         }
-        held.push_back(Arc::downgrade(&next));
+        if let Some(current) = held.back_mut() {
+            current.replaced = Some(Instant::now());
+        }
+        held.push_back(Held::new(&next));
         self.current.store(next);
     }
 
@@ -66,7 +86,14 @@ impl Snapshots {
     pub(crate) fn oldest(&self) -> SeqNo {
         // Held snapshots are in order, and the current one is always among them.
         let held = self.held.lock();
-        held.iter().find_map(Weak::upgrade).map_or(0, |s| s.seqno)
+        held.iter().find_map(|held| held.snapshot.upgrade()).map_or(0, |s| s.seqno)
+    }
+
+    /// For how long the oldest snapshot that is still held has been out of date.
+    pub(crate) fn oldest_age(&self) -> Duration {
+        let held = self.held.lock();
+        let oldest = held.iter().find(|held| !held.is_dead());
+        oldest.and_then(|held| held.replaced).map_or(Duration::ZERO, |replaced| replaced.elapsed())
     }
 }
 
@@ -85,8 +112,9 @@ mod tests {
         snapshots.publish(at(2));
         snapshots.publish(at(3));
         assert_eq!((snapshots.oldest(), snapshots.current().seqno), (1, 3));
+        assert!(snapshots.oldest_age() > Duration::ZERO);
         drop(reader);
-        assert_eq!(snapshots.oldest(), 3);
+        assert_eq!((snapshots.oldest(), snapshots.oldest_age()), (3, Duration::ZERO));
         for seqno in 4..100 {
             snapshots.publish(at(seqno));
         }

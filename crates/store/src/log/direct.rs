@@ -7,13 +7,19 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Instant;
 
+use lazuli_metrics::Histogram;
 use rustix::fs::OFlags;
 
 /// A multiple of every block size that disks have.
 const BLOCK: usize = 4096;
 /// Bytes written at once.
 const MOST: usize = 1 << 20;
+
+/// How long syncs took, in this process.
+pub(crate) static SYNC_TIMES: LazyLock<Histogram> = LazyLock::new(Histogram::of_times);
 
 /// The end of a file that only grows.
 pub(super) struct End {
@@ -93,7 +99,10 @@ impl End {
 
     /// Makes what was written durable.
     pub(super) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        let began = Instant::now();
+        let synced = self.file.sync_data();
+        SYNC_TIMES.record_time(began.elapsed());
+        synced
     }
 }
 

@@ -26,6 +26,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use direct::End;
+pub(crate) use direct::SYNC_TIMES;
 use frame::{Header, Identity, Kind, Tail};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;

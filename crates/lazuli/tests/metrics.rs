@@ -1,0 +1,121 @@
+//! What a scraper finds on the console port.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lazuli_protocol::ServiceKind;
+use lazuli_protocol::operation::Operation;
+use support::Server;
+
+/// Series of the engine that are there from the start: with their labels, without `le`.
+const SERIES: &[&str] = &[
+    "lazuli_build_info{version=\"0.1.0\"}",
+    "lazuli_commit_seconds_count",
+    "lazuli_commit_group_size_count",
+    "lazuli_fsync_seconds_count{what=\"log\"}",
+    "lazuli_fsync_seconds_count{what=\"segments\"}",
+    "lazuli_transaction_retries_total",
+    "lazuli_commit_queue_depth",
+    "lazuli_level0_runs",
+    "lazuli_sealed_memtables",
+    "lazuli_oldest_snapshot_seconds",
+    "lazuli_clock_lead_seconds",
+    "lazuli_clock_jumped",
+    "lazuli_store_stopped",
+    "lazuli_store_full",
+    "lazuli_content_stopped",
+    "lazuli_sweep_incomplete",
+    "lazuli_background_failing{task=\"flush\"}",
+    "lazuli_background_failing{task=\"compaction\"}",
+    "lazuli_background_failures_total{task=\"flush\"}",
+    "lazuli_background_failures_total{task=\"compaction\"}",
+    "lazuli_damaged_reads_total{what=\"rows\"}",
+    "lazuli_damaged_reads_total{what=\"content\"}",
+    "lazuli_disk_bytes{what=\"free\"}",
+    "lazuli_disk_bytes{what=\"total\"}",
+    "lazuli_disk_bytes{what=\"log\"}",
+    "lazuli_disk_bytes{what=\"tree\"}",
+    "lazuli_disk_bytes{what=\"segments\"}",
+    "lazuli_disk_bytes{what=\"live\"}",
+    "lazuli_content_appended_bytes",
+    "lazuli_content_garbage_bytes",
+    "lazuli_queue_candidates",
+    "lazuli_queue_expiry_watched",
+];
+
+/// Series with their values, and the families that have HELP and TYPE.
+fn parse(text: &str) -> (BTreeMap<String, f64>, BTreeSet<String>) {
+    let (mut series, mut help, mut types) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+    for line in text.lines() {
+        let words: Vec<_> = line.splitn(4, ' ').collect();
+        match words[..] {
+            ["#", "HELP", name, text] if !text.is_empty() => assert!(help.insert(name.to_owned()), "{line}"),
+            ["#", "TYPE", name, kind] => {
+                assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+                assert!(types.insert(name.to_owned()), "{line}");
+            }
+            _ => {
+                let (name, value) = line.rsplit_once(' ').unwrap();
+                let before = series.insert(name.to_owned(), value.parse().unwrap());
+                assert!(before.is_none(), "{line} is there twice");
+            }
+        }
+    }
+    assert_eq!(help, types);
+    (series, types)
+}
+
+fn family(series: &str) -> &str {
+    let name = series.split('{').next().unwrap();
+    ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name)
+}
+
+fn is_bounded(label: &str, value: &str) -> bool {
+    match label {
+        "service" => ServiceKind::ALL.iter().any(|kind| kind.name() == value),
+        "operation" => value.is_empty() || Operation::ALL.iter().any(|operation| operation.name() == value),
+        "status" => ["2xx", "3xx", "4xx", "5xx", "aborted"].contains(&value),
+        "le" => value == "+Inf" || value.parse::<f64>().is_ok(),
+        "task" => ["flush", "compaction"].contains(&value),
+        "what" => ["free", "total", "log", "tree", "segments", "live", "rows", "content"].contains(&value),
+        "version" => value == "0.1.0",
+        _ => false,
+    }
+}
+
+#[test]
+fn every_series_of_the_engine_is_described_and_no_label_has_a_value_from_a_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    assert_eq!(server.call(ServiceKind::Queue, "PUT", "/some-name", "").status, 201);
+    assert_eq!(server.call(ServiceKind::Queue, "GET", "/other-name/messages", "").status, 404);
+    let (status, text) = server.console("/metrics");
+    assert_eq!(status, 200);
+    let (series, families) = parse(&text);
+    for name in SERIES {
+        assert!(series.contains_key(*name), "{name} is missing:\n{text}");
+    }
+    for name in series.keys() {
+        assert!(families.contains(family(name)), "{name} has no HELP and TYPE");
+        let labels = name.split_once('{').map_or("", |(_, labels)| labels.strip_suffix('}').unwrap());
+        for label in labels.split(',').filter(|label| !label.is_empty()) {
+            let (label, value) = label.split_once('=').unwrap();
+            assert!(is_bounded(label, value.trim_matches('"')), "{name}");
+        }
+    }
+    assert!(!text.contains("some-name") && !text.contains("other-name"), "{text}");
+    for used in [
+        "lazuli_commit_seconds_count",
+        "lazuli_commit_group_size_count",
+        "lazuli_fsync_seconds_count{what=\"log\"}",
+        "lazuli_disk_bytes{what=\"free\"}",
+        "lazuli_disk_bytes{what=\"total\"}",
+        "lazuli_disk_bytes{what=\"log\"}",
+    ] {
+        assert!(series[used] > 0.0, "{used}:\n{text}");
+    }
+}

@@ -31,10 +31,6 @@ pub(crate) fn readiness(draining: bool, extents_stopped: bool, health: &Health) 
     if health.full && reasons.is_empty() {
         reasons.push("no space left on the device: only deletes are accepted".into());
     }
-    if let Some(jump) = &health.clock {
-        let seconds = jump.ahead.ticks() / 10_000_000;
-        reasons.push(format!("the machine's clock jumped ahead by {seconds} s and is not followed"));
-    }
     if reasons.is_empty() { Readiness::Ready } else { Readiness::Degraded(reasons) }
 }
 
@@ -116,8 +112,8 @@ fn object_name(partition: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use lazuli_concurrency::{Span, Timestamp};
-    use lazuli_store::embedded::{Cause, ClockJump, Task};
+    use lazuli_concurrency::Timestamp;
+    use lazuli_store::embedded::{Cause, Task};
 
     use super::*;
 
@@ -140,7 +136,6 @@ mod tests {
         let degraded = |reason: &str| Readiness::Degraded(vec![reason.into()]);
         let stopped = Health { stopped: Some("a background thread died: x".into()), ..Health::default() };
         let task = |cause| Health { failing: vec![failing(cause)], ..Health::default() };
-        let jumped = Health { clock: Some(ClockJump { ahead: Span::seconds(7200) }), ..Health::default() };
         let full = Health { full: true, ..Health::default() };
         for (draining, extents_stopped, health, expected) in [
             (false, false, Health::default(), Readiness::Ready),
@@ -161,12 +156,6 @@ mod tests {
                 degraded("compaction fails (3 attempts): no space left on the device"),
             ),
             (false, false, full, degraded("no space left on the device: only deletes are accepted")),
-            (
-                false,
-                false,
-                jumped,
-                degraded("the machine's clock jumped ahead by 7200 s and is not followed"),
-            ),
         ] {
             assert_eq!(readiness(draining, extents_stopped, &health), expected, "{health:?}");
         }

@@ -51,8 +51,6 @@ impl Sources {
         let stopped = u8::from(self.extents.is_stopped());
         text.one("lazuli_content_stopped", Gauge, "1 if content cannot be stored.", stopped);
         text.one("lazuli_store_full", Gauge, "1 if only deletes are accepted.", u8::from(health.full));
-        let jumped = u8::from(health.clock.is_some());
-        text.one("lazuli_clock_jumped", Gauge, "1 if the machine's clock is not followed.", jumped);
         let alarm = u8::from(self.sweeper.alarm().is_some());
         text.one("lazuli_sweep_incomplete", Gauge, "1 if the last sweep could not free all garbage.", alarm);
         text.family("lazuli_background_failing", Gauge, "1 if the last attempt failed.");

@@ -23,7 +23,6 @@ const SERIES: &[&str] = &[
     "lazuli_sealed_memtables",
     "lazuli_oldest_snapshot_seconds",
     "lazuli_clock_lead_seconds",
-    "lazuli_clock_jumped",
     "lazuli_store_stopped",
     "lazuli_store_full",
     "lazuli_content_stopped",

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use lazuli_concurrency::{Span, Timestamp};
+use lazuli_concurrency::Timestamp;
 
 use crate::SpaceId;
 
@@ -104,13 +104,6 @@ impl fmt::Display for TaskFailure {
     }
 }
 
-/// The machine's clock jumped ahead and the engine did not follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockJump {
-    /// How far the machine's clock is ahead of the time that the engine keeps by the boot clock.
-    pub ahead: Span,
-}
-
 /// The engine's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
@@ -118,8 +111,6 @@ pub struct Health {
     pub stopped: Option<String>,
     /// Tasks that fail and are retried.
     pub failing: Vec<TaskFailure>,
-    /// Set while the machine's clock is not followed.
-    pub clock: Option<ClockJump>,
     /// Whether the device is full: only commits that remove rows are accepted.
     pub full: bool,
 }

@@ -68,7 +68,7 @@ use threads::{CloseOnDrop, spawn, spawn_watched};
 
 pub use failures::{Backoff, FailureListener, log_failure};
 pub use figures::Figures;
-pub use health::{Cause, ClockJump, DamagedTable, Health, RowPlace, Task, TaskFailure};
+pub use health::{Cause, DamagedTable, Health, RowPlace, Task, TaskFailure};
 pub use loader::Loader;
 pub use options::Options;
 pub use salvage::{Gap, Loss, Losses, Salvage, Salvaged};
@@ -222,7 +222,6 @@ impl Embedded {
         Health {
             stopped: self.shared.stop_reason.lock().clone(),
             failing: self.shared.flusher.failures.failing(),
-            clock: None,
             full: self.shared.full.load(Ordering::Relaxed) || self.shared.flusher.failures.is_full(),
         }
     }

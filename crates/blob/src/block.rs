@@ -185,8 +185,8 @@ fn stage(
     Ok(Decision::Write(Change::of(mutations).until(admission.valid_until), result))
 }
 
-/// Refuses to stage a block for a caller who may only create, if the blob exists or the id of the block is taken. Blocks
-/// that nobody committed in time are as good as gone.
+/// Refuses to stage a block for a caller with create permission only if the blob exists or the block id is taken. Expired
+/// staged blocks do not count.
 fn check_create_only(
     caller: &Caller,
     base: Option<&Blob>,

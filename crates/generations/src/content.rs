@@ -231,7 +231,7 @@ impl ContentSweeper {
     }
 }
 
-/// What kept a finished sweep from freeing all garbage. It names no objects: `/readyz` shows it to everybody.
+/// What kept a finished sweep from freeing all garbage. It names no objects, because `/readyz` needs no credentials.
 fn incomplete(walked: &Walked, freed: &Freed) -> Option<String> {
     if let Some(example) = &walked.example {
         tracing::error!(example, "rows cannot be decoded");

@@ -415,7 +415,7 @@ pub fn unreadable(error: ReadError) -> Refusal {
     ErrorCode::InternalError.into()
 }
 
-/// What a client is told when the store has not settled.
+/// The refusal of a request whose store has not settled.
 pub fn not_settled(error: CommitError) -> Refusal {
     lazuli_account::refusal(lazuli_store::TransactError::NotCommitted(error), || {
         ErrorCode::InternalError.into()

@@ -8,7 +8,7 @@
 //! data    = bytes of content, numbered from 0 in the order of the stream
 //! pieces  = piece*                     content, as much of it as there is in this frame
 //! piece   = 0 hole:u64 | 1 cleared:u64 | 2 length:u32 bytes | 3 number of data:u64
-//! content = (empty)                    ends the content that was told in pieces
+//! content = (empty)                    ends content that was sent in pieces
 //! row     = space:u64  token:u64  partition  key  value  count:u8  part:u8*
 //! end     = rows:u64  bytes of data:u64  SHA-256 of all before it
 //! ```

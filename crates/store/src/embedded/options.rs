@@ -8,7 +8,7 @@ use crate::memory;
 pub struct Options {
     /// Bytes of table blocks kept in memory.
     pub cache_bytes: u64,
-    /// Bytes of rows kept in memory for those who visit them by the run.
+    /// Bytes of rows that scans keep in memory.
     pub run_bytes: usize,
     /// A memtable of this size is sealed and flushed.
     pub memtable_bytes: u64,

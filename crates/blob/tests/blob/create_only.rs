@@ -141,7 +141,7 @@ async fn a_caller_who_may_only_create_makes_a_blob_of_blocks_but_replaces_no_sta
     assert_eq!(put(PutBlockList, "", "", LIST).await, overwrite);
     assert_eq!(put(PutBlock, "blockid=CCCC", "", "mine").await, overwrite);
 
-    // Blocks whose time is up, and those of a blob that was deleted, are nobody's.
+    // Expired blocks, and blocks of a deleted blob, belong to no writer.
     server.delete("/things/b", "").await.expect(202);
     assert_eq!(put(PutBlock, "blockid=AAAA", "", "mine").await, created);
     server.advance(8 * 24 * 3600);

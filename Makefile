@@ -10,7 +10,7 @@ APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Cargo's target folder may lie elsewhere; the binary is where cargo says.
 BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
 
-.PHONY: help serve test test-core test-build test-rust test-clients test-java test-go test-smb test-flips lint deny bench bench-smb fuzz clean
+.PHONY: help serve test test-core test-build test-rust test-clients test-java test-go test-smb test-flips test-cancel lint deny bench bench-smb fuzz clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ test-smb: $(VENV)/installed binary ## The tests of Samba's smbtorture that must 
 test-flips: ## Flip every bit of a small data directory, one at a time: a quarter of an hour
 	$(CARGO) test -p lazuli-torture --test flips -- --all
 
+test-cancel: ## Drop every request at every point at which it waits: about a minute
+	LAZULI_CANCEL_SECONDS=all $(CARGO) test -p lazuli-torture --test cancel -- --nocapture
+
 # The debug binary with the features that `cargo test --workspace` gives it, so that one build serves all tests. One
 # test of the workspace is enough to get it; `cargo build` would choose other features and build it again.
 .PHONY: binary
@@ -84,7 +87,7 @@ bench-smb: ## SMB beside a local smbd, the same client; writes bench-results/smb
 	$(CARGO) build --release --bin lazuli
 	$(PYTHON) tests/smb/bench.py --lazuli $(BIN)/release/lazuli --out bench-results/smb.txt
 
-fuzz: ## Fuzz every parser that sees the network, a minute each (needs nightly and cargo-fuzz)
+fuzz: ## Fuzz every parser that reads the network, a minute each
 	./fuzz/run $${SECONDS_EACH:-60}
 
 clean: ## Remove what was built

@@ -72,6 +72,7 @@ def main(command: list[str]) -> int:
         try:
             for setting in (
                 ["--container-soft-delete", "7"],
+                ["--version-immutability", "on"],
                 ["--role", f"{SUBJECT}=blob:owner"],
                 ["--role", f"{SUBJECT}=file:owner"],
             ):

@@ -153,6 +153,11 @@ impl AccountDirectory {
         self.shared.changes.subscribe()
     }
 
+    /// Attempts of transactions that had to be made again.
+    pub fn retries(&self) -> u64 {
+        self.shared.gate.retries()
+    }
+
     /// 32 random bytes that are this data directory's own, for keys that are derived instead of stored.
     pub fn master_secret(&self) -> [u8; 32] {
         self.shared.master_secret

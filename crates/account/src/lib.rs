@@ -11,7 +11,7 @@ mod service_level;
 mod settings;
 
 pub use directory::{AccountDirectory, AccountError};
-pub use record::check_row;
+pub use record::{account_of_row, account_row, check_row, place_of_account};
 pub use refusal::refusal;
 pub use service_level::ServiceLevel;
 pub use settings::{

@@ -90,6 +90,23 @@ fn content(value: &[u8]) -> Result<&[u8], RecordError> {
     }
 }
 
+/// The partition key and the key of an account's row.
+pub fn place_of_account(name: &str) -> (Bytes, Bytes) {
+    (partition(name).key, ACCOUNT)
+}
+
+/// The account that a row of the space [`SpaceId::ROOT`] holds, if it is the row of one.
+pub fn account_of_row(partition: &[u8], key: &[u8], value: &[u8]) -> Option<Account> {
+    let is_account = partition.starts_with(ACCOUNTS) && key == ACCOUNT;
+    is_account.then(|| decode(value).ok()).flatten()
+}
+
+/// The partition key, the key and the value of an account's row, for a new store.
+pub fn account_row(account: &Account) -> Result<(Bytes, Bytes, Bytes), String> {
+    let (partition, key) = place_of_account(&account.name);
+    Ok((partition, key, encode(account).map_err(|error| error.to_string())?))
+}
+
 /// Verifies a row of the space [`SpaceId::ROOT`] if it is one of this crate's; says what is wrong with it.
 pub fn check_row(partition: &[u8], key: &[u8], value: &[u8]) -> Result<(), String> {
     let checked = if partition == SERVER && key == MASTER_SECRET {

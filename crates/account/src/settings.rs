@@ -16,6 +16,8 @@ const KEY_BYTES: usize = 64;
 const MAX_RETENTION_DAYS: u16 = 365;
 /// Encryption scopes of one account.
 const MAX_ENCRYPTION_SCOPES: usize = 256;
+/// Containers of one account with version-level immutability of their own.
+const MAX_IMMUTABLE_CONTAINERS: usize = 1024;
 /// Role assignments of one account.
 const MAX_ROLES: usize = 1024;
 /// The longest name of an OAuth subject, in bytes.
@@ -44,6 +46,12 @@ pub enum Setting {
     ContainerSoftDelete(Option<u16>),
     /// Whether containers may be made public.
     PublicAccess(bool),
+    /// Whether blobs of every container may have immutability policies and legal holds.
+    VersionImmutability(bool),
+    /// A container whose blobs may have them.
+    AddImmutableContainer(String),
+    /// A container whose blobs may get no new ones, unless the account says otherwise.
+    RemoveImmutableContainer(String),
     /// The tier of blobs that name none.
     DefaultTier(String),
     /// A new encryption scope.
@@ -117,6 +125,14 @@ pub(crate) fn apply(account: &mut Account, setting: Setting) -> Result<(), Rejec
             settings.container_delete_retention_days = days;
         }
         Setting::PublicAccess(on) => settings.public_access_allowed = on,
+        Setting::VersionImmutability(on) => settings.version_immutability = on,
+        Setting::AddImmutableContainer(name) => add_container(&mut settings.immutable_containers, name)?,
+        Setting::RemoveImmutableContainer(name) => {
+            let Some(at) = settings.immutable_containers.iter().position(|held| *held == name) else {
+                return reject(format!("container {name:?} has no setting of its own"));
+            };
+            settings.immutable_containers.remove(at);
+        }
         Setting::DefaultTier(tier) => {
             let known = ["Hot", "Cool", "Cold"].into_iter().find(|known| tier.eq_ignore_ascii_case(known));
             let Some(known) = known else { return reject(format!("{tier:?} is not hot, cool or cold")) };
@@ -139,6 +155,20 @@ pub(crate) fn apply(account: &mut Account, setting: Setting) -> Result<(), Rejec
         }
         Setting::Disabled(on) => settings.disabled = on,
     }
+    Ok(())
+}
+
+fn add_container(containers: &mut Vec<String>, name: String) -> Result<(), Rejection> {
+    if names::check_container(&name).is_err() {
+        return reject(format!("{name:?} is no name of a container"));
+    }
+    if containers.contains(&name) {
+        return reject(format!("container {name:?} has version-level immutability already"));
+    }
+    if containers.len() == MAX_IMMUTABLE_CONTAINERS {
+        return reject(format!("an account names at most {MAX_IMMUTABLE_CONTAINERS} containers"));
+    }
+    containers.push(name);
     Ok(())
 }
 
@@ -221,6 +251,12 @@ mod tests {
             (Setting::ContainerSoftDelete(Some(0)), false),
             (Setting::ContainerSoftDelete(Some(366)), false),
             (Setting::PublicAccess(false), true),
+            (Setting::VersionImmutability(true), true),
+            (Setting::AddImmutableContainer("worm".into()), true),
+            (Setting::AddImmutableContainer("Worm".into()), false),
+            (Setting::AddImmutableContainer("held".into()), false),
+            (Setting::RemoveImmutableContainer("held".into()), true),
+            (Setting::RemoveImmutableContainer("other".into()), false),
             (Setting::DefaultTier("cold".into()), true),
             (Setting::DefaultTier("archive".into()), false),
             (Setting::AddEncryptionScope("scope-1".into()), true),
@@ -238,6 +274,7 @@ mod tests {
         ] {
             let mut before = account("abc", 2);
             before.settings.encryption_scopes.push("held".into());
+            before.settings.immutable_containers.push("held".into());
             before.roles.push(role("held", Role::Reader));
             let mut after = before.clone();
             assert_eq!(apply(&mut after, setting.clone()).is_ok(), fine, "{setting:?}");

@@ -23,6 +23,9 @@ const MAX_TOKEN_BYTES: usize = 32 << 10;
 /// The audience of tokens for every account.
 const STORAGE: &str = "https://storage.azure.com";
 
+/// Where the accounts of the protocol have their host names: tokens may be for one account's service.
+const ACCOUNT_DOMAIN: &str = "core.windows.net";
+
 /// The issuer whose tokens are accepted.
 #[derive(Clone)]
 pub struct Issuer {
@@ -166,6 +169,12 @@ impl<'a> Token<'a> {
         candidates.any(|key| key.verifies(signed, &self.signature)).then_some(()).ok_or(TokenError::Signature)
     }
 
+    /// The subject that the token names. Nothing says that the token holds.
+    pub(crate) fn claimed_subject(&self) -> Option<String> {
+        let claims: Claims = json(self.claims).ok()?;
+        claims.oid.or(claims.sub)
+    }
+
     /// The subject, if the claims are for this service of this account and valid now.
     pub(crate) fn subject(
         &self,
@@ -178,10 +187,10 @@ impl<'a> Token<'a> {
         if claims.iss.as_deref() != Some(&issuer.name) {
             return Err(TokenError::Issuer);
         }
+        let own = format!("https://{}.{}.{ACCOUNT_DOMAIN}", account.name, service.name());
         let for_us = |audience: &String| {
-            issuer.audiences.contains(audience)
-                || audience.strip_suffix('/').unwrap_or(audience) == STORAGE
-                || audience.starts_with(&format!("https://{}.{}.", account.name, service.name()))
+            let plain = audience.strip_suffix('/').unwrap_or(audience);
+            issuer.audiences.contains(audience) || plain == STORAGE || plain == own
         };
         let audiences = match claims.aud {
             Some(Audience::One(audience)) => vec![audience],

@@ -5,6 +5,7 @@
 //! it cannot judge without the data it leaves to the services, in the `Grant` of the [`Caller`].
 
 pub mod bearer;
+mod claimed;
 mod mac;
 mod permission;
 mod refusal;
@@ -27,6 +28,8 @@ use lazuli_protocol::request::{Caller, Grant};
 use lazuli_protocol::{
     Account, Accounts, ErrorCode, Operation, Query, Refusal, Service, ServiceKind, Version,
 };
+
+pub use claimed::claimed_caller;
 
 use bearer::{Issuer, Subject, TokenError};
 use refusal::{authentication_failed, invalid_token, malformed_authorization};

@@ -109,6 +109,15 @@ fn check_resource(head: &Head<'_>, needed: Permission, letters: &str, sv: Versio
 }
 
 fn check_letters(head: &Head<'_>, needed: Permission, letters: &str, sv: Version) -> Result<(), Refusal> {
+    if let Some((further, _)) = head.operation.further_permission(head.query, head.headers) {
+        let code = match further {
+            Permission::NEVER => ErrorCode::AuthorizationFailure,
+            _ => ErrorCode::AuthorizationPermissionMismatch,
+        };
+        if !further.granted_by(letters) {
+            return Err(Refusal::not_authorized(code, head.version));
+        }
+    }
     use Operation::{LeaseBlob, LeaseContainer};
     // Before 2017-07-29 the right to delete was not the right to break a lease.
     let without_delete = matches!(head.operation, LeaseBlob | LeaseContainer) && !sv.at_least(2017, 7, 29);

@@ -181,7 +181,24 @@ impl<'a> Sas<'a> {
             }
             self.mandatory("sduoid")?;
         }
-        Ok(())
+        self.check_bound()
+    }
+
+    /// Refuses what the lines of bound headers and parameters could be split at another place. The lists of names are not
+    /// signed, so the holder of the signature could choose them.
+    fn check_bound(&self) -> Result<(), Refusal> {
+        if !self.version.at_least(2026, 4, 6) {
+            return Ok(());
+        }
+        for list in ["srh", "srq"] {
+            if !names(self.field(list)).all(is_token) {
+                return Err(authentication_failed(format!("{list} has a name that is not a token.")));
+            }
+        }
+        match names(self.field("srq")).find(|name| self.field(name).contains('\n')) {
+            Some(name) => Err(authentication_failed(format!("{name} has a line feed."))),
+            None => Ok(()),
+        }
     }
 
     /// Checks the signature.
@@ -281,6 +298,11 @@ impl<'a> Sas<'a> {
         if segments.len() < depth {
             return Err(authentication_failed("The path is not as deep as sdd says."));
         }
+        // Signed, `a/` is the directory `a` with a closing slash. It cannot be the nameless directory in it too: the depth
+        // is not signed, so a signature for the one would open the other.
+        if segments.last().is_some_and(|last| last.is_empty()) {
+            return Err(authentication_failed("sdd counts a directory without a name."));
+        }
         let directory = segments.join("/");
         let container = head.container;
         let signed = both_names(head, path).filter_map(|name| {
@@ -297,14 +319,13 @@ impl<'a> Sas<'a> {
     }
 
     fn bound(&self, head: &Head<'_>) -> Bound {
-        let names = |list: &'a str| list.split(',').filter(|name| !name.is_empty());
         let header = |name: &str| head.headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()));
         Bound {
             headers: names(self.field("srh"))
                 .map(|name| format!("{name}:{}\n", header(name).unwrap_or_default()))
                 .collect(),
             parameters: names(self.field("srq"))
-                .map(|name| format!("\n{name}:{}", self.field(&name.to_lowercase())))
+                .map(|name| format!("\n{name}:{}", self.field(name)))
                 .collect(),
         }
     }
@@ -473,6 +494,16 @@ impl Verified<'_> {
 /// A name, and what the path of the request has in its place: whoever signed may have had the one or the other.
 fn both_names(head: &Head<'_>, name: &str) -> impl Iterator<Item = String> + use<> {
     std::iter::once(name.to_owned()).chain(name_as_sent(head.path, name))
+}
+
+/// The names in a list that is separated by commas.
+fn names(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').filter(|name| !name.is_empty())
+}
+
+/// Whether a name is a token of HTTP: it has no colon and no control character.
+fn is_token(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
 fn mandatory_field(name: &str) -> Refusal {

@@ -139,3 +139,67 @@ fn tags_versions_and_permanent_deletes_take_letters_of_their_own() {
         assert_eq!(world.code(&ask), expected, "{operation:?} {parameter} {sp}");
     }
 }
+
+#[test]
+fn headers_that_protect_a_blob_need_the_permission_to_protect_it() {
+    use ErrorCode::AuthorizationPermissionMismatch as Mismatch;
+    let until = ("x-ms-immutability-policy-until-date", "Fri, 31 Dec 9999 00:00:00 GMT");
+    let mode = ("x-ms-immutability-policy-mode", "Locked");
+    let (hold, tags) = (("x-ms-legal-hold", "true"), ("x-ms-tags", "a=b"));
+    let writes = [
+        Operation::PutBlob,
+        Operation::PutBlobFromUrl,
+        Operation::PutBlockList,
+        Operation::CopyBlob,
+        Operation::CopyBlobFromUrl,
+    ];
+    for operation in writes {
+        for (letters, headers, expected) in [
+            ("cw", &[][..], None),
+            ("cw", &[until], Some(Mismatch)),
+            ("cw", &[mode], Some(Mismatch)),
+            ("cw", &[hold], Some(Mismatch)),
+            ("cwi", &[until, mode, hold], None),
+            ("i", &[hold], Some(Mismatch)),
+            ("cwt", &[hold, tags], Some(Mismatch)),
+            ("cwi", &[hold, tags], Some(Mismatch)),
+            ("cwti", &[hold, tags], None),
+        ] {
+            let ask = |query: String| {
+                let ask = Ask::new(operation).query(query);
+                headers.iter().fold(ask, |ask, (name, value)| ask.header(name, value))
+            };
+            let world = World::new();
+            for query in [account_sas(&[("sp", letters)]), container_sas(&[("sp", letters)])] {
+                assert_eq!(world.code(&ask(query)), expected, "{operation:?} {letters} {headers:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn roles_that_may_not_protect_or_publish_may_not_do_it_by_headers() {
+    use lazuli_protocol::account::Role;
+    for (operation, name, value) in [
+        (Operation::PutBlob, "x-ms-legal-hold", "true"),
+        (Operation::PutBlockList, "x-ms-immutability-policy-until-date", "Fri, 31 Dec 9999 00:00:00 GMT"),
+        (Operation::CreateContainer, "x-ms-blob-public-access", "container"),
+    ] {
+        let ask = Ask::new(operation).header("authorization", &common::bearer());
+        let contributor = World::new().with_role(Role::Contributor);
+        assert_eq!(contributor.code(&ask), None, "{operation:?}");
+        let ask = ask.header(name, value);
+        let denied = Some(ErrorCode::AuthorizationPermissionMismatch);
+        assert_eq!(contributor.code(&ask), denied, "{operation:?}");
+        assert_eq!(World::new().with_role(Role::Owner).code(&ask), None, "{operation:?}");
+    }
+}
+
+#[test]
+fn no_sas_makes_a_container_public() {
+    let world = World::new();
+    let ask = Ask::new(Operation::CreateContainer).at("c", "").query(account_sas(&[]));
+    assert_eq!(world.code(&ask), None);
+    let public = ask.header("x-ms-blob-public-access", "container");
+    assert_eq!(world.code(&public), Some(ErrorCode::AuthorizationFailure));
+}

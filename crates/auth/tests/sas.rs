@@ -380,6 +380,9 @@ fn a_directory_sas_reaches_what_lies_at_least_as_deep_as_it_says() {
         (sas("c/d1/d2", "1"), "d1/d2/file", Err(AuthenticationFailed)),
         (sas("c/d1/d2", "2"), "d1", Err(AuthenticationFailed)),
         (sas("c/d1/d2", "3"), "d1/d2", Err(AuthenticationFailed)),
+        // A signature for `d1/` is one for `d1`, never for the directory without a name in it.
+        (sas("c/d1/", "2"), "d1//file", Err(AuthenticationFailed)),
+        (sas("c/d1/", "1"), "d1/file", Ok("d1")),
         (sas("c/d1/d2", "two"), "d1/d2/file", Err(QueryParameterSddInvalid)),
         (sas("c/d1/d2", "-1"), "d1/d2/file", Err(QueryParameterSddInvalid)),
         (sas("c/d1/d2", ""), "d1/d2/file", Err(QueryParameterSasMandatory)),
@@ -474,6 +477,43 @@ fn headers_and_parameters_that_a_user_delegation_sas_binds_have_to_be_sent() {
     assert_eq!(world.code(&other), refused);
     let properties = vector.query.replace("comp=metadata", "comp=properties");
     assert_eq!(world.code(&vector.ask().query(properties)), refused);
+}
+
+#[test]
+fn what_a_user_delegation_sas_binds_cannot_be_split_elsewhere() {
+    let world = World::new().with_role(Role::Reader);
+    let key = common::user_delegation_key(ServiceKind::Blob, "");
+    // A signature over these lines of bound headers and parameters, and the lists of names that its holder sends.
+    let sas = |headers: &str, parameters: &str, srh: &str, srq: &str| {
+        let head = ["rl", "", LATER, "/blob/devstoreaccount1/c", common::SUBJECT, common::TENANT];
+        let owner = [common::KEY_START, common::KEY_END, "b", SV, "", "", "", "", "", "", "", "2026-04-06"];
+        let rest = ["c", "", "", headers, parameters, "", "", "", "", ""];
+        let string = [&head[..], &owner, &rest].concat().join("\n");
+        let tag =
+            ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key.bytes()), string.as_bytes());
+        let signature = base64::engine::Engine::encode(&base64::engine::general_purpose::STANDARD, tag);
+        format!(
+            "sv=2026-04-06&sr=c&sp=rl&se={LATER}&skoid={}&sktid={}&skt={}&ske={}&sks=b&skv={SV}&srh={srh}&srq={srq}&sig={}",
+            common::SUBJECT,
+            common::TENANT,
+            common::KEY_START,
+            common::KEY_END,
+            signature.replace('+', "%2B"),
+        )
+    };
+    for (headers, parameters, srh, srq, sent, accepted) in [
+        ("", "\nprefix:d1:x", "", "prefix", "&prefix=d1:x", true),
+        ("", "\nprefix:d1:x", "", "prefix:d1", "&prefix:d1=x", false),
+        ("", "\ndelimiter:/\nprefix:d1/", "", "delimiter,prefix", "&delimiter=/&prefix=d1/", true),
+        ("", "\ndelimiter:/\nprefix:d1/", "", "delimiter", "&delimiter=/%0Aprefix:d1/", false),
+        ("", "\nprefix:d1\nx", "", "prefix", "&prefix=d1%0Ax", false),
+        ("x-ms-meta-a:b:\n", "", "x-ms-meta-a:b", "", "", false),
+    ] {
+        let query = sas(headers, parameters, srh, srq) + sent;
+        let code = world.code(&Ask::new(Operation::ListBlobs).at("c", "").query(&query));
+        let expected = (!accepted).then_some(ErrorCode::AuthenticationFailed);
+        assert_eq!(code, expected, "{srh} {srq} {sent}");
+    }
 }
 
 #[test]

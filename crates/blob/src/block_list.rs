@@ -22,12 +22,13 @@ use lazuli_concurrency::Access;
 use lazuli_extents::{Content, Upload, Writer, read_all};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, xml};
-use lazuli_store::{Attempts, Change, Decision, Partition, Reads, TransactError};
+use lazuli_store::{Attempts, Decision, Partition, Reads, TransactError};
 
 use crate::block::BlockId;
 use crate::cipher::Nonce;
 use crate::encryption::Seal;
 use crate::precondition::Preconditions;
+use crate::protection::Protecting;
 use crate::put::{ContentHeaderForms, Replaced, Replacement, new_blob_with};
 use crate::record::{self, Blob, Damage, Kind, StagedBlock};
 use crate::tag_index::{Indexed, Tagging};
@@ -92,7 +93,6 @@ impl BlobService {
         new.encryption = seal.as_ref().map(|seal| seal.encryption.clone());
         let list = NewList { listed: &listed, seal: seal.as_ref() };
         let mut indexed = Indexed::default();
-        let _protecting = self.protecting_if_asked(&request, &target).await?;
         let Replaced { blob, released } = loop {
             let committed = self.commit_blocks(&request, &target, &preconditions, list, &new, &indexed).await;
             match self.settle_index(&target.partition, indexed, committed).await? {
@@ -120,9 +120,12 @@ impl BlobService {
         let history = self.history(&request.account).await?;
         let replacement =
             Replacement { caller: &request.caller, preconditions, access: Access::Write, history };
+        let protecting = Protecting::if_asked(request, target)?;
         let writer = self.extents.writer();
         let mut attempts = Attempts::new(&*self.store, &self.gate, &target.partition);
         loop {
+            // A sweep waits for pins, so none is held in a line.
+            attempts.wait_turn().await;
             let pin = self.pin();
             // The row that counts staged blocks stands for all of them.
             let reads = Reads::keys([keys::BASE, keys::STAGED_COUNT]);
@@ -140,7 +143,7 @@ impl BlobService {
             let (content, block_list) = match blocks.assemble(old.as_ref(), list, now).await {
                 Ok(assembled) => assembled,
                 // A block may be missing only because another list took it after the blob was read.
-                Err(refused) => match attempts.commit(attempt, Change::default()).await.map_err(refusal)? {
+                Err(refused) => match attempts.is_current(&attempt).await.map_err(reply::unreadable)? {
                     true => return Err(refused),
                     false => continue,
                 },
@@ -151,6 +154,7 @@ impl BlobService {
                 // The row of the blob is all that it has to know.
                 Decision::Read(_) => return Err(ErrorCode::InternalError.into()),
                 Decision::Write(change, tagging) => {
+                    self.announce_protection(protecting.as_ref()).await?;
                     if attempts.commit(attempt, change).await.map_err(refusal)? {
                         return Ok(tagging);
                     }

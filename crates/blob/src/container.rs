@@ -40,19 +40,20 @@ impl BlobService {
         let public_access = public_access(&request)?;
         let metadata = Metadata::from_headers(&request.headers)?;
         let (scope, deny) = encryption::container_default(&request)?;
-        let created = self.containers.create(&request.account, &request.container, |space, view| Container {
-            space,
-            modified: view.now,
-            etag: view.stamp.into(),
-            metadata: metadata.clone(),
-            public_access,
-            policies: SignedIdentifiers::default(),
-            lease: Lease::AVAILABLE,
-            default_encryption_scope: scope.clone(),
-            deny_encryption_scope_override: deny,
-            protects: false,
-            deleted: None,
-        });
+        let created =
+            self.containers.create(&request.account, &request.container, move |space, view| Container {
+                space,
+                modified: view.now,
+                etag: view.stamp.into(),
+                metadata: metadata.clone(),
+                public_access,
+                policies: SignedIdentifiers::default(),
+                lease: Lease::AVAILABLE,
+                default_encryption_scope: scope.clone(),
+                deny_encryption_scope_override: deny,
+                protects: false,
+                deleted: None,
+            });
         match created.await? {
             Created::New(container) => Ok(written(StatusCode::CREATED, &container, request.version)),
             Created::Existing(_) => Err(ErrorCode::ContainerAlreadyExists.into()),
@@ -65,7 +66,7 @@ impl BlobService {
         let mut response = written(StatusCode::OK, &container, request.version);
         let headers = &mut response.headers;
         container.metadata.write_headers(headers);
-        properties(headers, &container, request.version, now);
+        properties(headers, &container, &request, now);
         Ok(response)
     }
 
@@ -161,7 +162,8 @@ fn written(status: StatusCode, container: &Container, version: Version) -> Respo
 }
 
 /// What Get Container Properties says beside tag, date and metadata.
-fn properties(headers: &mut HeaderMap, container: &Container, version: Version, now: Timestamp) {
+fn properties(headers: &mut HeaderMap, container: &Container, request: &Request, now: Timestamp) {
+    let version = request.version;
     reply::lease(headers, &container.lease, now);
     if version.at_least(2016, 5, 31) {
         reply::put_optional(headers, "x-ms-blob-public-access", container.public_access.name());
@@ -177,7 +179,8 @@ fn properties(headers: &mut HeaderMap, container: &Container, version: Version, 
         reply::put(headers, "x-ms-deny-encryption-scope-override", deny);
     }
     if version.at_least(2020, 6, 12) {
-        reply::put(headers, "x-ms-immutable-storage-with-versioning-enabled", "false");
+        let immutable = request.account.settings.has_version_immutability(&request.container);
+        reply::put(headers, "x-ms-immutable-storage-with-versioning-enabled", immutable.to_string());
     }
 }
 

@@ -62,6 +62,8 @@ impl BlobService {
         let refusal = |error: TransactError<_>| lazuli_account::refusal(error.widen(), crate::container_gone);
         let mut attempts = Attempts::new(&*self.store, &self.gate, partition);
         loop {
+            // A sweep waits for pins, so none is held in a line.
+            attempts.wait_turn().await;
             let pin = self.pin();
             let attempt = attempts.begin(Reads::key(keys::BASE)).await.map_err(refusal)?;
             let view = attempt.view();

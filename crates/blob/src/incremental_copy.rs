@@ -16,6 +16,7 @@ use crate::copy::{Copy, Wanted, copied};
 use crate::history::History;
 use crate::page_ranges::{Changes, Source};
 use crate::precondition::{Preconditions, check_mutable, check_overwrite};
+use crate::protection::Protecting;
 use crate::put::ACCESS_TIER;
 use crate::record::{self, Blob, BlobCopy, Damage, Kind, Tags};
 use crate::sink::Stored;
@@ -57,8 +58,8 @@ impl BlobService {
         let content = self.backup_content(&copy, here, &target, &writer).await?;
         let history = self.history(&request.account).await?;
         let backup = Backup { copy: &copy, snapshot, content: &content, history };
-        let _protecting = self.protecting_if_asked(&request, &target).await?;
-        let blob = self.back_up(&target, &backup, &writer).await?;
+        let protecting = Protecting::if_asked(&request, &target)?;
+        let blob = self.back_up(&target, protecting.as_ref(), &backup, &writer).await?;
         let mut response = copied(&blob, &request);
         // Everywhere else this takes its time, so that is what clients expect; those who ask will find it done.
         reply::put(&mut response.headers, "x-ms-copy-status", CopyStatus::Pending.name());
@@ -66,9 +67,16 @@ impl BlobService {
     }
 
     /// Makes the backup, once nothing that was deleted is in its place.
-    async fn back_up(&self, target: &Target, backup: &Backup<'_>, writer: &Writer) -> Result<Blob, Refusal> {
+    async fn back_up(
+        &self,
+        target: &Target,
+        protecting: Option<&Protecting<'_>>,
+        backup: &Backup<'_>,
+        writer: &Writer,
+    ) -> Result<Blob, Refusal> {
         for _ in 0..MAX_ATTEMPTS {
-            let step = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
+            let reads = Reads::key(keys::BASE);
+            let step = self.transact_protecting(protecting, &target.partition, reads, |view| {
                 let old = record::blob(view.row(&keys::BASE))?;
                 if let Some(old) = &old {
                     writer.hold(self.pin(), old.contents());

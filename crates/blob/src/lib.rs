@@ -52,6 +52,7 @@ mod tag_index;
 mod tag_query;
 mod tags;
 mod take;
+mod taken_in;
 mod target;
 mod tier;
 mod website;
@@ -66,11 +67,11 @@ use lazuli_generations::Generations;
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
 use lazuli_protocol::structured::Structured;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
-use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
+use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact_announced};
 
 use expiry::ExpiryWatch;
 use precondition::check_tag_permission;
-use protection::Turns;
+use protection::Protecting;
 use record::Container;
 
 pub use expiry::Expired;
@@ -90,7 +91,6 @@ pub struct BlobService {
     gate: Arc<Gate>,
     expiry: Arc<ExpiryWatch>,
     copies: Arc<Copies>,
-    turns: Arc<Turns>,
 }
 
 impl BlobService {
@@ -99,8 +99,8 @@ impl BlobService {
         let copies = Arc::new(Copies::new(store.clone(), keys::COPIES, None));
         let expiry = Arc::new(ExpiryWatch::new(store.now()));
         let containers = Generations::new(store.clone(), accounts.clone());
-        let (gate, turns) = Default::default();
-        Self { store, extents, accounts, containers, gate, expiry, copies, turns }
+        let gate = Arc::default();
+        Self { store, extents, accounts, containers, gate, expiry, copies }
     }
 
     /// The same service, which may copy from these sources. Without any it does not copy.
@@ -117,7 +117,19 @@ impl BlobService {
         reads: Reads,
         rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
     ) -> Result<T, Refusal> {
-        let result = transact(&*self.store, &self.gate, partition, reads, rule).await;
+        self.transact_protecting(None, partition, reads, rule).await
+    }
+
+    /// The same by a rule that may protect the blob.
+    async fn transact_protecting<T>(
+        &self,
+        protecting: Option<&Protecting<'_>>,
+        partition: &Partition,
+        reads: Reads,
+        rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
+    ) -> Result<T, Refusal> {
+        let announce = || self.announce_protection(protecting);
+        let result = transact_announced(&*self.store, &self.gate, partition, reads, rule, announce).await;
         result.map_err(|error| lazuli_account::refusal(error, container_gone))
     }
 
@@ -138,6 +150,7 @@ impl Service for BlobService {
     async fn call(&self, mut request: Request) -> Result<Response, Refusal> {
         let structured = Structured::of(&mut request)?;
         check_tag_permission(&request)?;
+        protection::check_opted_in(&request)?;
         let response = match request.operation {
             Operation::BlobBatch | Operation::ContainerBatch => self.blob_batch(request).await,
             Operation::ListContainers => self.list_containers(request).await,

@@ -117,6 +117,11 @@ fn check_parameters(request: &Request, page: &Page<'_>, include: Include) -> Res
         let reason = "Only accounts with a hierarchical namespace know this parameter.";
         return Err(Refusal::invalid_query("showonly", value, reason));
     }
+    // Who made a container public did not publish what was deleted from it, or never finished.
+    let is_hidden = include.deleted || include.deleted_with_versions || include.uncommitted;
+    if is_hidden && request.caller == Caller::Anonymous {
+        return Err(ErrorCode::ResourceNotFound.into());
+    }
     if include.tags && !may_see_tags(&request.caller) {
         return Err(ErrorCode::AuthorizationPermissionMismatch.into());
     }

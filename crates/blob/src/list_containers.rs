@@ -124,7 +124,8 @@ impl Listing<'_> {
             xml.text("HasImmutabilityPolicy", false).text("HasLegalHold", false);
         }
         if version.at_least(2020, 6, 12) {
-            xml.text("ImmutableStorageWithVersioningEnabled", false);
+            let immutable = self.request.account.settings.has_version_immutability(name);
+            xml.text("ImmutableStorageWithVersioningEnabled", immutable);
         }
         if let Some(deleted) = container.deleted {
             deleted.write_xml(xml, self.now);

@@ -53,11 +53,10 @@ impl BlobService {
         let history = self.history(&request.account).await?;
         // The content may come to be in a second row.
         let writer = self.extents.writer();
-        let mut pin = Some(self.pin());
         let changed = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
             let old = record::blob(view.row(&keys::BASE))?;
             if let Some(old) = &old {
-                writer.hold(pin.take().unwrap_or_else(|| self.pin()), old.contents());
+                writer.hold(self.pin(), old.contents());
             }
             set_metadata(old, metadata.clone(), &preconditions, seal.as_ref(), history, view)
         });

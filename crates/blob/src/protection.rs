@@ -1,18 +1,26 @@
 //! Containers with protected blobs, which cannot be deleted.
 //!
 //! Deleting a container does not look at its blobs: that would take as long as there are many. So a container says whether
-//! a policy or a legal hold has ever been set in it, and only one that does is searched. That is written before the first
-//! such blob is. Whoever protects a blob and whoever deletes the container take turns, so that nothing becomes protected
-//! between the search and the delete. A client that disconnects gives up its turn while its commit may still be queued. So
-//! the delete first lets the store decide every commit that was submitted before the delete's turn.
+//! a policy or a legal hold has ever been set in it, and only one that does is searched. Nothing must become protected
+//! between the search and the delete. That is judged on rows, so it holds for dropped requests and several front ends:
+//!
+//! - A request that protects a blob reads the epoch of the space with the blob's row, then raises the version of the
+//!   container's guard row, then commits the blob, which fails if the epoch was raised since.
+//! - Delete Container reads the version of the guard row, raises the epoch, searches, and deletes on the condition that
+//!   neither the guard row nor the container's row has changed. Else it begins again.
+//!
+//! A commit that protects a blob and read its epoch before the delete raised it is decided before the search, which finds
+//! the blob. One that read it later changes the guard row after the delete has read it.
+//! `docs/decisions/0023-sweeps-and-guards.md` has the argument.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use lazuli_generations::not_settled;
-use lazuli_protocol::{Account, ErrorCode, Refusal, Request};
-use lazuli_store::{SpaceId, Which, prefix_range};
-use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+use lazuli_generations::Generation;
+use lazuli_generations::keys::{CURRENT, GUARD};
+use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request};
+use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId, Token, View, Which, prefix_range};
 
 use crate::keys::{self, RowKind};
 use crate::precondition::check_mutable;
@@ -21,99 +29,135 @@ use crate::retention::asks_for_protection;
 use crate::target::Target;
 use crate::{BlobService, container_gone, reply};
 
-/// Containers that share a turn are as many as there are of them, divided by this.
-const TURNS: usize = 64;
 /// Rows that are searched at once.
 const STEP: usize = 256;
+/// How often Delete Container searches again because blobs may have become protected meanwhile.
+pub(crate) const MAX_SEARCHES: usize = 16;
 
-/// The turns of those who protect blobs, which do not exclude one another, and of those who delete containers.
-pub(crate) struct Turns(Vec<Arc<RwLock<()>>>);
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self((0..TURNS).map(|_| Arc::default()).collect())
-    }
-}
-
-impl Turns {
-    fn of(&self, space: SpaceId) -> Arc<RwLock<()>> {
-        self.0[space.0 as usize % TURNS].clone()
-    }
-}
-
-/// Leave to protect blobs of a container, for as long as it is kept.
-pub(crate) type Protecting = OwnedRwLockReadGuard<()>;
-
-/// Leave to delete a container if it is this one, or one that says that it protects nothing.
-pub(crate) struct Unprotected {
+/// A container in which a request protects a blob.
+pub(crate) struct Protecting<'a> {
+    account: &'a Account,
+    container: &'a str,
     space: SpaceId,
-    _turn: OwnedRwLockWriteGuard<()>,
+}
+
+impl<'a> Protecting<'a> {
+    /// The container of a request that protects a state of a blob.
+    pub(crate) fn new(request: &'a Request, target: &Target) -> Self {
+        Self { account: &request.account, container: &request.container, space: target.partition.space }
+    }
+
+    /// The same if the headers of the request ask for a policy or a legal hold.
+    pub(crate) fn if_asked(request: &'a Request, target: &Target) -> Result<Option<Self>, Refusal> {
+        let asked = asks_for_protection(&request.headers)?;
+        Ok(asked.then(|| Self::new(request, target)))
+    }
+}
+
+/// A container in which a search has found nothing protected, as the search found its rows. None: it has never protected
+/// anything.
+#[derive(Clone)]
+pub(crate) struct Unprotected {
+    searched: Option<Versions>,
+    is_outdated: Arc<AtomicBool>,
+}
+
+/// The versions of a container's row and of its guard row.
+type Versions = (Option<Token>, Option<Token>);
+
+fn versions(view: &View<'_>) -> Versions {
+    let version = |key: &[u8]| view.row(key).map(|row| row.token);
+    (version(&CURRENT), version(&GUARD))
 }
 
 impl Unprotected {
-    /// Judges what is there when the container is deleted.
-    pub(crate) fn check(&self, container: &Container) -> Result<(), Refusal> {
-        if container.protects && container.space != self.space {
-            // Another one of that name was made meanwhile.
-            return Err(ErrorCode::ServerBusy.into());
+    /// What [`Unprotected::check`] reads beside the container's row.
+    pub(crate) fn reads(&self) -> Reads {
+        if self.searched.is_some() { Reads::key(GUARD) } else { Reads::default() }
+    }
+
+    /// Refuses to delete a container in which blobs may have become protected since the search.
+    pub(crate) fn check(&self, container: &Container, view: &View<'_>) -> Result<(), Refusal> {
+        if !container.protects || self.searched == Some(versions(view)) {
+            return Ok(());
         }
-        Ok(())
+        self.is_outdated.store(true, Ordering::Release);
+        Err(ErrorCode::ServerBusy.into())
+    }
+
+    /// Whether the delete was refused because the search is outdated.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.is_outdated.load(Ordering::Acquire)
     }
 }
 
+/// Refuses to protect a blob in a container that has no version-level immutability. To end a protection needs none.
+pub(crate) fn check_opted_in(request: &Request) -> Result<(), Refusal> {
+    use Operation::{
+        CopyBlob, CopyBlobFromUrl, IncrementalCopyBlob, PutBlob, PutBlobFromUrl, PutBlockList,
+        SetBlobImmutabilityPolicy, SetBlobLegalHold,
+    };
+    let protects = matches!(
+        request.operation,
+        PutBlob
+            | PutBlobFromUrl
+            | PutBlockList
+            | CopyBlob
+            | CopyBlobFromUrl
+            | IncrementalCopyBlob
+            | SetBlobImmutabilityPolicy
+            | SetBlobLegalHold
+    );
+    let settings = &request.account.settings;
+    if !protects
+        || settings.has_version_immutability(&request.container)
+        || !asks_for_protection(&request.headers)?
+    {
+        return Ok(());
+    }
+    let message = "Version-level immutability is not enabled for the container.";
+    Err(Refusal::new(ErrorCode::FeatureNotEnabled).message(message))
+}
+
 impl BlobService {
-    /// Leave to make the blob that a request describes, if that is protected.
-    pub(crate) async fn protecting_if_asked(
+    /// Raises the version of the guard row, and notes in the container that it protects blobs.
+    pub(crate) async fn announce_protection(
         &self,
-        request: &Request,
-        target: &Target,
-    ) -> Result<Option<Protecting>, Refusal> {
-        if !asks_for_protection(&request.headers)? {
-            return Ok(None);
-        }
-        self.protecting(request, target).await.map(Some)
-    }
-
-    /// Leave to protect a state of a blob.
-    pub(crate) async fn protecting(&self, request: &Request, target: &Target) -> Result<Protecting, Refusal> {
-        let (account, name) = (&request.account, &request.container);
-        let space = target.partition.space;
-        let turn = self.turns.of(space).read_owned().await;
-        let current = self.container(account, name).await?;
-        if current.space != space {
-            return Err(container_gone());
-        }
-        if !current.protects {
-            let noted = self.containers.change(account, name, |container, _| {
-                if container.space != space {
-                    return Err(container_gone());
+        protecting: Option<&Protecting<'_>>,
+    ) -> Result<(), Refusal> {
+        let Some(Protecting { account, container, space }) = protecting else { return Ok(()) };
+        let announced =
+            self.containers.transact_beside(account, container, Reads::default(), |current, _| {
+                let current = current.filter(|current| current.space == *space);
+                let mut container: Container = current.ok_or_else(container_gone)?;
+                let mut mutations = vec![Mutation::Add(GUARD, 1)];
+                if !container.protects {
+                    container.protects = true;
+                    mutations.push(Mutation::Put(CURRENT, container.encode()?));
                 }
-                container.protects = true;
-                Ok(((), None))
+                Ok(Decision::Write(Change::of(mutations), ()))
             });
-            noted.await?;
-        }
-        Ok(turn)
+        // On the heap: requests that protect nothing do not carry this.
+        Box::pin(announced).await
     }
 
-    /// Leave to delete a container, unless a blob in it is protected.
+    /// Refuses if the container has a protected blob.
     pub(crate) async fn unprotected(&self, account: &Account, name: &str) -> Result<Unprotected, Refusal> {
-        let space = self.check_unprotected(account, name).await?;
-        // Nobody had to wait for that. It is very likely to be so still.
-        let _turn = self.turns.of(space).write_owned().await;
-        self.check_unprotected(account, name).await?;
-        Ok(Unprotected { space, _turn })
-    }
-
-    /// Refuses if the container has a protected blob. Its space.
-    async fn check_unprotected(&self, account: &Account, name: &str) -> Result<SpaceId, Refusal> {
         let container = self.container(account, name).await?;
+        let mut searched = None;
         if container.protects {
-            // A protecting request that was dropped has given up its turn, and its commit may still be queued.
-            self.store.settled().await.map_err(not_settled)?;
+            // A delete that is refused here has disturbed no writer.
+            self.find_protected(container.space).await?;
+            let read = self.containers.transact_beside(account, name, Reads::key(GUARD), |current, view| {
+                let current = current.filter(|current| current.space == container.space);
+                current.ok_or_else(container_gone)?;
+                Ok(Decision::Answer(versions(view)))
+            });
+            searched = Some(read.await?);
+            self.containers.fence(container.space).await?;
             self.find_protected(container.space).await?;
         }
-        Ok(container.space)
+        Ok(Unprotected { searched, is_outdated: Arc::default() })
     }
 
     async fn find_protected(&self, space: SpaceId) -> Result<(), Refusal> {

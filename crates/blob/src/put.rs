@@ -13,6 +13,7 @@ use crate::cipher::new_nonce;
 use crate::history::History;
 use crate::intake::WantMd5;
 use crate::precondition::{Preconditions, check_changeable, check_mutable, check_overwrite};
+use crate::protection::Protecting;
 use crate::record::{self, Blob, ContentHeaders, Kind, Tags, Tier};
 use crate::retention::protect;
 use crate::tag_index::{Indexed, Tagging};
@@ -101,18 +102,22 @@ impl BlobService {
         make: impl Fn(Option<&Blob>, Timestamp) -> Result<Blob, Refusal>,
     ) -> Result<Blob, Refusal> {
         let history = self.history(&request.account).await?;
-        let _protecting = self.protecting_if_asked(request, target).await?;
+        let protecting = Protecting::if_asked(request, target)?;
         // The replaced content may move to another row.
         let writer = self.extents.pins().writer();
-        let mut pin = Some(self.pin());
         let replacement = Replacement { caller: &request.caller, preconditions, access, history };
-        let replaced = self.transact_tagged(&target.partition, Reads::key(keys::BASE), |view, indexed| {
-            let old = record::blob(view.row(&keys::BASE))?;
-            if let Some(old) = &old {
-                writer.hold(pin.take().unwrap_or_else(|| self.pin()), old.contents());
-            }
-            replacement.decide(view, old.as_ref(), make(old.as_ref(), view.now)?, indexed)
-        });
+        let replaced = self.transact_tagged(
+            protecting.as_ref(),
+            &target.partition,
+            Reads::key(keys::BASE),
+            |view, indexed| {
+                let old = record::blob(view.row(&keys::BASE))?;
+                if let Some(old) = &old {
+                    writer.hold(self.pin(), old.contents());
+                }
+                replacement.decide(view, old.as_ref(), make(old.as_ref(), view.now)?, indexed)
+            },
+        );
         let Replaced { blob, released } = replaced.await?;
         self.extents.released(released);
         Ok(blob)

@@ -8,6 +8,7 @@ use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, date};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
 use crate::precondition::{Preconditions, check_mutable};
+use crate::protection::Protecting;
 use crate::put::check_no_pending_copy;
 use crate::record::{self, Blob, Immutability};
 use crate::target::{Amended, not_found};
@@ -49,8 +50,8 @@ impl BlobService {
         let asked = asked.ok_or_else(|| Refusal::missing_header(UNTIL))?;
         let unmodified = unmodified_since(&request.headers)?;
         let target = self.target(&request).await?;
-        let _protecting = self.protecting(&request, &target).await?;
-        let amended = self.amend(&target, |blob, _| {
+        let protecting = Protecting::new(&request, &target);
+        let amended = self.amend(&target, Some(&protecting), |blob, _| {
             let mut blob = blob.ok_or_else(not_found)?;
             unmodified.check_conditions(&blob)?;
             blob.immutability = Some(replace_policy(blob.immutability, asked)?);
@@ -69,7 +70,7 @@ impl BlobService {
         request: Request,
     ) -> Result<Response, Refusal> {
         let target = self.target(&request).await?;
-        let amended = self.amend(&target, |blob, _| {
+        let amended = self.amend(&target, None, |blob, _| {
             let mut blob = blob.ok_or_else(not_found)?;
             if blob.immutability.is_some_and(|policy| policy.locked) {
                 return Err(ErrorCode::ImmutabilityPolicyDeleteOnLockedPolicy.into());
@@ -85,8 +86,8 @@ impl BlobService {
     pub(crate) async fn set_blob_legal_hold(&self, request: Request) -> Result<Response, Refusal> {
         let hold = request.headers.flag(HOLD)?.ok_or_else(|| Refusal::missing_header(HOLD))?;
         let target = self.target(&request).await?;
-        let _protecting = self.protecting_if_asked(&request, &target).await?;
-        let amended = self.amend(&target, |blob, _| {
+        let protecting = Protecting::if_asked(&request, &target)?;
+        let amended = self.amend(&target, protecting.as_ref(), |blob, _| {
             let mut blob = blob.ok_or_else(not_found)?;
             blob.legal_hold = Some(hold).into();
             Ok(Amended { blob, valid_until: None, answer: () })

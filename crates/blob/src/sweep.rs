@@ -8,6 +8,11 @@ use lazuli_store::Row;
 use crate::{BlobService, rows};
 
 impl BlobService {
+    /// Attempts of transactions that had to be made again.
+    pub fn retries(&self) -> u64 {
+        self.gate.retries() + self.containers.retries()
+    }
+
     /// Whether [`BlobService::sweep_garbage`] may find something to do. It does when the server starts.
     pub fn garbage_due(&self) -> bool {
         self.containers.sweep_due()

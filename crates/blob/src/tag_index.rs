@@ -23,6 +23,7 @@ use lazuli_protocol::{ErrorCode, Refusal, Request, Response, ServiceKind, xml};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row, SpaceId, View, Which, prefix_range};
 
 use crate::keys::{self, RowKind};
+use crate::protection::Protecting;
 use crate::record::{self, Blob, Tags};
 use crate::tag_query::TagQuery;
 use crate::{BlobService, XML, reply};
@@ -74,13 +75,15 @@ impl BlobService {
     /// Runs a rule on a blob's partition that gives the blob tags. It is told which tags are in the index for it.
     pub(crate) async fn transact_tagged<T>(
         &self,
+        protecting: Option<&Protecting<'_>>,
         partition: &Partition,
         reads: Reads,
         mut rule: impl FnMut(&View<'_>, &Indexed) -> Result<Decision<Tagging<T>>, Refusal>,
     ) -> Result<T, Refusal> {
         let mut indexed = Indexed::default();
         for _ in 0..MAX_ROUNDS {
-            let outcome = self.transact(partition, reads.clone(), |view| rule(view, &indexed)).await;
+            let ruled = |view: &View<'_>| rule(view, &indexed);
+            let outcome = self.transact_protecting(protecting, partition, reads.clone(), ruled).await;
             match self.settle_index(partition, indexed, outcome).await? {
                 ControlFlow::Break(answer) => return Ok(answer),
                 ControlFlow::Continue(next) => indexed = next,

@@ -52,7 +52,7 @@ impl BlobService {
             State::Version(stamp) => Reads::keys([keys::BASE, keys::version(stamp)]),
             _ => Reads::key(keys::BASE),
         };
-        let set = self.transact_tagged(&target.partition, reads, |view, indexed| {
+        let set = self.transact_tagged(None, &target.partition, reads, |view, indexed| {
             set_tags(view, target.state, &tags, &preconditions, indexed)
         });
         set.await?;

@@ -6,6 +6,7 @@ use lazuli_extents::{Held, Pin};
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, date, names};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row};
 
+use crate::protection::Protecting;
 use crate::record::{Blob, Container};
 use crate::{BlobService, keys};
 
@@ -135,11 +136,12 @@ impl BlobService {
     pub(crate) async fn amend<T>(
         &self,
         target: &Target,
+        protecting: Option<&Protecting<'_>>,
         mut rule: impl FnMut(Option<Blob>, Timestamp) -> Result<Amended<T>, Refusal>,
     ) -> Result<T, Refusal> {
         let reads = target.state.reads();
         let keys = reads.keys.clone();
-        self.transact(&target.partition, reads, |view| {
+        self.transact_protecting(protecting, &target.partition, reads, |view| {
             let rows = keys.iter().filter_map(|key| view.row(key));
             let (key, blob) = target.state.choose(rows, view.now)?.unzip();
             let ends = blob.as_ref().and_then(Blob::ends_at);

@@ -26,7 +26,7 @@ impl BlobService {
         let quick = is_high_priority(&request)?;
         let preconditions = Preconditions::of_tags(&request)?;
         let target = self.target(&request).await?;
-        let amended = self.amend(&target, |blob, now| {
+        let amended = self.amend(&target, None, |blob, now| {
             let valid_until = preconditions.admit_lease(blob.as_ref(), Access::Read, now)?.valid_until;
             let mut blob = blob.ok_or_else(not_found)?;
             preconditions.check_conditions(&blob)?;

@@ -22,4 +22,4 @@ pub use lease::{
 };
 pub use range_locks::{ByteRange, LockConflict, LockKind, NotLocked, RangeLocks};
 pub use share_mode::{FileAccess, FileUse, ShareMode};
-pub use time::{Clock, ManualClock, Span, Stamp, SystemClock, Timestamp};
+pub use time::{Clock, ManualClock, Span, Stamp, SystemClock, Timestamp, WrongTime};

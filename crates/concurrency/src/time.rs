@@ -170,6 +170,33 @@ impl Stamp {
 pub trait Clock: Send + Sync + 'static {
     /// The time now. May step backwards, as machine clocks do; the store is what makes it monotonic.
     fn now(&self) -> Timestamp;
+
+    /// Goes on after `latest`, which was shown before a restart. Refuses if the clock must be wrong.
+    fn resume(&self, latest: Timestamp) -> Result<(), WrongTime> {
+        let _ = latest;
+        Ok(())
+    }
+}
+
+/// A reading of the clock that must be wrong, or the readings before it were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WrongTime {
+    /// It is far behind.
+    #[error("the machine's clock is {} s behind the latest time known", latest.since(*machine).seconds_rounded_up())]
+    Behind {
+        /// What the clock says.
+        machine: Timestamp,
+        /// The latest time known.
+        latest: Timestamp,
+    },
+    /// It is far ahead.
+    #[error("the machine's clock is {} s ahead of the latest time known", machine.since(*latest).seconds_rounded_up())]
+    Ahead {
+        /// What the clock says.
+        machine: Timestamp,
+        /// The latest time known.
+        latest: Timestamp,
+    },
 }
 
 /// The machine's clock.

@@ -161,7 +161,8 @@ fn by_url<'a>(
         authorization: request.headers.get(AUTHORIZATION),
         intent: request.headers.get(INTENT),
         version: request.version,
-        secure: url.is_secure(),
+        // The signature in the URL came with the request, so both have to be as secure as it demands.
+        secure: url.is_secure() && request.secure,
         peer: request.peer,
     }
 }

@@ -287,15 +287,15 @@ impl Outside {
         }
         let status = match error {
             Error::Url => StatusCode::BAD_REQUEST,
-            Error::NotAllowed => StatusCode::FORBIDDEN,
             Error::TimedOut | Error::Busy => StatusCode::INTERNAL_SERVER_ERROR,
-            Error::Unreachable(_) | Error::Broken(_) | Error::TooLarge => StatusCode::NOT_FOUND,
+            // The same answer, or clients could ask which names resolve within the server's network.
+            Error::NotAllowed | Error::Unreachable(_) => StatusCode::NOT_FOUND,
+            Error::Broken(_) | Error::TooLarge => StatusCode::NOT_FOUND,
         };
         // What the network said may tell of places that the client cannot see.
         let message = match error {
-            Error::NotAllowed => "The server is not allowed to reach the source.",
             Error::TimedOut => "The source did not answer in time.",
-            _ => "The source cannot be reached.",
+            _ => "The source cannot be reached, or the server is not allowed to reach it.",
         };
         tracing::debug!(host = self.uri.host(), %error, "a copy source cannot be read");
         unverified(status, None, message, self.version)

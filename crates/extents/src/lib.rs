@@ -38,8 +38,8 @@ pub use engine::{Extents, Mark, Next, Payload, SWEEP_MIN_BYTES, Space};
 pub use extent::{Error, ExtentId, ExtentRef, MAX_EXTENT_BYTES};
 pub use gather::Gathered;
 pub use local::{
-    CapturedSegment, Damage, DamageKind, LocalExtents, OpenError, Options, ScrubProgress, ScrubReport,
-    Verifier, VerifyReport, frame_range,
+    CapturedSegment, Damage, DamageKind, LocalExtents, OpenError, Options, ReadAt, ScrubProgress,
+    ScrubReport, ScrubbedPart, SegmentPlace, Verifier, VerifyReport, frame_range,
 };
 pub use map::diff::{Change, Diff};
 pub use map::edit::Edit;

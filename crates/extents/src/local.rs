@@ -20,6 +20,7 @@ mod scrub;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::io;
 use std::ops::Range;
@@ -46,7 +47,8 @@ use sync::GroupSync;
 
 pub use capture::CapturedSegment;
 pub use salvage::frame_range;
-pub use scrub::{Damage, DamageKind, ScrubProgress, ScrubReport, Verifier, VerifyReport};
+pub use scrub::{Damage, DamageKind, ReadAt, ScrubProgress, ScrubReport, ScrubbedPart, SegmentPlace};
+pub use verify::{Verifier, VerifyReport};
 
 /// Reads up to this are tried on the caller's thread first: what is in memory takes microseconds.
 const MAX_READ_IN_PLACE: u32 = 256 << 10;

@@ -29,7 +29,7 @@ use crate::record::{ContentHeaders, Node};
 use crate::reply::{put, validators};
 use crate::smb_properties::{Purpose, SentProperties};
 use crate::tree::{Entry, Spot, check_kind, entry};
-use crate::usage::Reservation;
+use crate::usage::{Reservation, epoch};
 use crate::{FileService, children, opens, share_gone};
 
 /// Bytes that one request can write.
@@ -215,6 +215,8 @@ impl FileService {
         let mut met = 0;
         let mut reserved: Option<Reservation> = None;
         loop {
+            // A sweep waits for pins, so none is held in a line.
+            attempts.wait_turn().await;
             let pin = self.extents.pins().pin();
             let attempt = attempts.begin(children::reads_to_change(&spot.name)).await.map_err(refusal)?;
             let view = attempt.view();
@@ -263,19 +265,13 @@ impl FileService {
             }
             let mutations = children::replace(&view, &spot.name, Some(&old), Some(node.clone()))?;
             let grown = children::growth(Some(&old), Some(&node));
-            if grown != 0 && reserved.is_none() {
-                reserved = self.usages.try_reserve(spot.space);
-                if reserved.is_none() {
-                    // Whoever has reserved something may wait in the line that this stands in.
-                    drop((attempts, writes));
-                    reserved = Some(self.reserve(spot.space).await?);
-                    writes = self.writers.one(&partition).await;
-                    attempts = Attempts::new(&*self.store, &self.gate, &partition);
-                    continue;
-                }
-            }
-            if let Some(reserved) = &mut reserved {
-                reserved.ask(grown, spot.quota)?;
+            if !self.usages.admit(&mut reserved, spot, grown, &view) {
+                // Leave the line first: a request that holds a reservation may wait in it.
+                drop((attempts, writes));
+                reserved = Some(self.reserve(spot.space, grown, spot.limit(), epoch(&view)).await?);
+                writes = self.writers.one(&partition).await;
+                attempts = Attempts::new(&*self.store, &self.gate, &partition);
+                continue;
             }
             let before = crate::file::allocated(&old);
             if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {

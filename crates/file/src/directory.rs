@@ -14,7 +14,7 @@ use crate::record::{Node, NodeId, Own};
 use crate::reply::{put, validators};
 use crate::smb_properties::{self, Purpose, SentProperties};
 use crate::tree::{Entry, Spot, Target, check_kind, check_seen, entry};
-use crate::usage::Reservation;
+use crate::usage::{Reservation, epoch};
 use crate::{FileService, INHERITED_PERMISSION, keys};
 
 impl FileService {
@@ -240,13 +240,8 @@ impl FileService {
                 let new = rule(view, old.clone())?;
                 let mutations = children::replace(view, &spot.name, old.as_ref(), new.clone())?;
                 let grown = children::growth(old.as_ref(), new.as_ref());
-                if grown != 0 && reserved.is_none() {
-                    reserved = self.usages.try_reserve(spot.space);
-                }
-                match &mut reserved {
-                    None if grown != 0 => return Ok(Decision::Answer(Changed::Length)),
-                    None => {}
-                    Some(reserved) => Reservation::ask(reserved, grown, spot.quota)?,
+                if !self.usages.admit(&mut reserved, spot, grown, view) {
+                    return Ok(Decision::Answer(Changed::Length(grown, epoch(view))));
                 }
                 Ok(Decision::Write(Change::of(mutations), Changed::Done(new)))
             });
@@ -256,9 +251,9 @@ impl FileService {
                     return Ok(new);
                 }
                 Changed::Met(reservation) => self.end(spot.space, &reservation).await?,
-                Changed::Length => {
+                Changed::Length(grown, epoch) => {
                     drop(writes);
-                    reserved = Some(self.reserve(spot.space).await?);
+                    reserved = Some(self.reserve(spot.space, grown, spot.limit(), epoch).await?);
                     writes = self.writers.one(&partition).await;
                 }
             }
@@ -273,8 +268,8 @@ enum Changed {
     Done(Option<Node>),
     /// Somebody has reserved it.
     Met(crate::moves::Reservation),
-    /// It changes a length, and has to reserve the difference first.
-    Length,
+    /// It changes a length by so many bytes in an epoch, and has to reserve them first.
+    Length(i64, Option<u64>),
 }
 
 /// A reply with the tag, the date and the SMB properties of a directory or file.

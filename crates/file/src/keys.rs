@@ -10,6 +10,8 @@
 //!                           u                   bytes that the files in it amount to
 //!           c               ID                  a copy to a file that may be under way
 //!           p               KEY                 a permission, by its key
+//!           q               b                   bytes that were counted for the quota, see [`crate::usage`]
+//!                           s FRONT-END         the most that commits of a front end can have added to that
 //! ```
 //!
 //! DIRECTORY is the directory's node id, NAME is folded for comparison and holds no zero byte, EPOCH is one of the share's
@@ -21,6 +23,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use lazuli_concurrency::Stamp;
 use lazuli_store::{Partition, SpaceId, prefix_range};
 
 use crate::record::NodeId;
@@ -35,6 +38,10 @@ pub(crate) const USAGE: Bytes = Bytes::from_static(b"u");
 pub(crate) const DIRECTORIES: u8 = b'd';
 /// The partition that lists copies under way.
 pub(crate) const COPIES: &[u8] = b"c";
+/// The row of what was counted.
+pub(crate) const BALANCE: Bytes = Bytes::from_static(b"b");
+const QUOTA: Bytes = Bytes::from_static(b"q");
+const SLICE: u8 = b's';
 const PERMISSIONS: Bytes = Bytes::from_static(b"p");
 const CHILD: u8 = b'n';
 const KEPT: u8 = b'o';
@@ -53,6 +60,21 @@ pub(crate) fn directory_id(partition: &[u8]) -> Option<NodeId> {
 /// The partition of a share's permissions.
 pub(crate) fn permissions(space: SpaceId) -> Partition {
     Partition::new(space, PERMISSIONS)
+}
+
+/// The partition of a share's quota.
+pub(crate) fn quota(space: SpaceId) -> Partition {
+    Partition::new(space, QUOTA)
+}
+
+/// The row of a front end's slice of the quota.
+pub(crate) fn slice(instance: Stamp) -> Bytes {
+    [&[SLICE][..], &instance.ticks().to_be_bytes()].concat().into()
+}
+
+/// All slices.
+pub(crate) fn slices() -> Range<Bytes> {
+    prefix_range(&[SLICE])
 }
 
 /// The row of a child.

@@ -35,6 +35,7 @@ mod share;
 mod smb_properties;
 mod snapshot;
 mod source;
+mod taken_in;
 mod tree;
 mod usage;
 mod writers;
@@ -98,7 +99,8 @@ impl FileService {
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
         let shares = Generations::new(store.clone(), accounts.clone());
         let opens = OpenTable::new(CLIENT_PATIENCE);
-        let (gate, turns, writers, snapshots, deletions, kept, usages) = Default::default();
+        let (gate, turns, writers, snapshots, deletions, kept) = Default::default();
+        let usages = Arc::new(Usages::new(store.stamp()));
         let copies = Arc::new(Copies::new(store.clone(), keys::COPIES, None));
         Self {
             store,
@@ -128,6 +130,11 @@ impl FileService {
     pub fn with_copy_sources(mut self, sources: CopySources) -> Self {
         self.copies = Arc::new(Copies::new(self.store.clone(), keys::COPIES, Some(sources)));
         self
+    }
+
+    /// Attempts of transactions that had to be made again.
+    pub fn retries(&self) -> u64 {
+        self.gate.retries() + self.shares.retries()
     }
 
     /// Whether [`FileService::sweep`] may find something to do.

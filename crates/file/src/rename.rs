@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{StatusCode, Uri};
 use lazuli_concurrency::{FileUse, LeaseId, Stamp, Timestamp};
-use lazuli_generations::carry_through;
+use lazuli_generations::{carry_through, unreadable};
 use lazuli_protocol::address::Address;
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{
@@ -24,7 +24,7 @@ use crate::opens::{Admission, FileKey, PATIENCE};
 use crate::record::{Node, NodeId};
 use crate::smb_properties::{Purpose, SentProperties};
 use crate::tree::{Entry, Spot, check_kind, entry};
-use crate::usage::Reservation;
+use crate::usage::{Reservation, epoch};
 use crate::{FileService, keys, share_gone};
 
 const SOURCE: &str = "x-ms-file-rename-source";
@@ -199,6 +199,8 @@ impl FileService {
         let mut attempts = Attempts::new(&*self.store, &self.gate, &partition);
         let mut freed: Option<Reservation> = None;
         loop {
+            // A sweep waits for pins, so none is held in a line.
+            attempts.wait_turn().await;
             // Whoever looks for content row by row must not miss what goes from one row to another.
             let pin = self.extents.pins().pin();
             let attempt = attempts.begin(reads.clone()).await.map_err(refusal)?;
@@ -218,19 +220,13 @@ impl FileService {
             })?;
             let mutations = rows(&view, from, to, &old, replaced.as_ref(), &new)?;
             let grown = children::growth(replaced.as_ref(), None);
-            if grown != 0 && freed.is_none() {
-                freed = self.usages.try_reserve(from.space);
-                if freed.is_none() {
-                    // Whoever has reserved something may wait in the line that this stands in.
-                    drop((attempts, writes));
-                    freed = Some(self.reserve(from.space).await?);
-                    writes = self.writers.one(&partition).await;
-                    attempts = Attempts::new(&*self.store, &self.gate, &partition);
-                    continue;
-                }
-            }
-            if let Some(freed) = &mut freed {
-                freed.ask(grown, 0)?;
+            if !self.usages.admit(&mut freed, from, grown, &view) {
+                // Leave the line first: a request that holds a reservation may wait in it.
+                drop((attempts, writes));
+                freed = Some(self.reserve(from.space, grown, None, epoch(&view)).await?);
+                writes = self.writers.one(&partition).await;
+                attempts = Attempts::new(&*self.store, &self.gate, &partition);
+                continue;
             }
             if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
                 freed.into_iter().for_each(Reservation::keep);
@@ -273,14 +269,21 @@ impl FileService {
             replaced: replaced.as_ref().map(record).transpose()?,
         });
         let grown = children::growth(replaced.as_ref(), None);
-        if grown != 0 {
-            freed.ask(grown, 0)?;
-        }
-        if self.attempt(space, &work).await? == Attempted::Again {
-            freed.cancel();
+        let before = self.store.space(space).await.map_err(unreadable)?;
+        let attempted = self.attempt(space, &work).await;
+        if matches!(attempted, Ok(Attempted::Again)) {
             return Ok(None);
         }
-        freed.keep();
+        if grown != 0 {
+            // Admitted afterwards, for the epoch of its commits, if they were all of one.
+            let after = self.store.space(space).await.map_err(unreadable)?;
+            let epoch = before.filter(|before| after == Some(*before)).map(|header| header.epoch);
+            match attempted.is_ok() && freed.ask(grown, None, epoch) {
+                true => freed.keep(),
+                false => freed.freed_unseen(),
+            }
+        }
+        attempted?;
         self.extents.released(replaced.as_ref().map_or(0, allocated));
         Ok(Some(new))
     }

@@ -31,7 +31,7 @@ impl FileService {
         snapshot::check_not_named(&request.query)?;
         let sent = SentProperties::parse(&request)?;
         let metadata = Metadata::from_headers(&request.headers)?;
-        let make = |space, view: &View<'_>| Share {
+        let make = move |space, view: &View<'_>| Share {
             space,
             created: view.now,
             modified: view.now,

@@ -37,7 +37,7 @@ pub(crate) struct Spot {
     pub(crate) name: Name,
     /// How long the request waits for SMB clients.
     pub(crate) patience: Duration,
-    /// What the share may grow to.
+    /// What the share may grow to. The largest number: whatever was promised.
     pub(crate) quota: u64,
 }
 
@@ -45,6 +45,11 @@ impl Spot {
     /// The partition of the directory that it is in.
     pub(crate) fn partition(&self) -> Partition {
         keys::directory(self.space, self.parent)
+    }
+
+    /// What the share may grow to, unless what grows was promised.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        (self.quota != u64::MAX).then_some(self.quota)
     }
 
     /// What the table of opens knows a node of the same share by.

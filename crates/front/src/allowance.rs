@@ -16,6 +16,15 @@ const BATCH_TIME: Duration = Duration::from_secs(120);
 const READ_TIME: Duration = Duration::from_secs(120);
 const WRITE_SECONDS_PER_MIB: u64 = 600;
 
+/// The largest page of a listing, and as many bytes of rows that are read for it at once.
+const FULL_DOCUMENT: u32 = 32 << 20;
+/// An entry of a listing: a name, its properties and metadata, escaped.
+const LISTED_ENTRY: u32 = 32 << 10;
+/// A message of a queue, as it is stored and escaped.
+const LARGEST_MESSAGE: u32 = 128 << 10;
+/// An entity, as it is stored and as JSON.
+const LARGEST_ENTITY: u32 = 2 << 20;
+
 /// The most bytes of a body that are passed on.
 pub(crate) fn body_limit(operation: Operation) -> u64 {
     match operation.row().body {
@@ -58,6 +67,34 @@ fn ceiling(operation: Operation, content_length: Option<u64>) -> Duration {
     }
 }
 
+/// Bytes of memory that the reply may take while it is made: the page and the rows that it is made of. None for a reply that
+/// is small, or made as it is sent. A listing of fewer entries than usual takes less.
+pub(crate) fn document_bytes(operation: Operation, object: &str, query: &Query) -> u32 {
+    use Operation::{
+        FindBlobsByTags, FindBlobsByTagsInContainer, GetBlockList, GetMessages, ListBlobs, ListContainers,
+        ListDirectoriesAndFiles, ListHandles, ListQueues, ListRanges, ListShares, PeekMessages,
+        QueryEntities, QueryTables,
+    };
+    let (entries, size) = match operation {
+        ListBlobs
+        | ListContainers
+        | FindBlobsByTags
+        | FindBlobsByTagsInContainer
+        | ListQueues
+        | ListShares
+        | ListDirectoriesAndFiles
+        | ListHandles => (query.get("maxresults"), LISTED_ENTRY),
+        QueryEntities if !matches!(object, "" | "()") => (Some("1"), LARGEST_ENTITY),
+        QueryEntities | QueryTables => (query.get("$top"), LARGEST_ENTITY),
+        GetMessages | PeekMessages => (Some(query.get("numofmessages").unwrap_or("1")), LARGEST_MESSAGE),
+        GetBlockList | ListRanges => (None, FULL_DOCUMENT),
+        _ => return 0,
+    };
+    // What is not a number is refused, or counts as the most there is.
+    let entries = entries.and_then(|text| text.parse().ok()).unwrap_or(u32::MAX);
+    entries.max(1).saturating_mul(size).min(FULL_DOCUMENT)
+}
+
 fn write_time(length: Option<u64>) -> Duration {
     let mib = length.unwrap_or(LARGEST_BODY).min(LARGEST_BODY).div_ceil(MIB).max(1);
     Duration::from_secs(mib * WRITE_SECONDS_PER_MIB)
@@ -71,6 +108,28 @@ mod tests {
     fn seconds(operation: Operation, length: Option<u64>, query: &str) -> Result<u64, ErrorCode> {
         let query = Query::parse(query).unwrap();
         time_limit(operation, length, &query).map(|time| time.as_secs()).map_err(|refusal| refusal.code())
+    }
+
+    #[test]
+    fn a_document_reserves_what_it_may_take() {
+        use Operation::{GetBlob, GetBlockList, GetMessages, ListBlobs, PutBlob, QueryEntities};
+        for (operation, object, query, expected) in [
+            (ListBlobs, "", "", FULL_DOCUMENT),
+            (ListBlobs, "", "maxresults=5000", FULL_DOCUMENT),
+            (ListBlobs, "", "maxresults=2", 2 * LISTED_ENTRY),
+            (ListBlobs, "", "maxresults=x", FULL_DOCUMENT),
+            (ListBlobs, "", "maxresults=0", LISTED_ENTRY),
+            (QueryEntities, "()", "", FULL_DOCUMENT),
+            (QueryEntities, "", "$top=3", 3 * LARGEST_ENTITY),
+            (QueryEntities, "(PartitionKey='a',RowKey='b')", "", LARGEST_ENTITY),
+            (GetMessages, "messages", "", LARGEST_MESSAGE),
+            (GetBlockList, "b", "", FULL_DOCUMENT),
+            (GetBlob, "b", "", 0),
+            (PutBlob, "b", "", 0),
+        ] {
+            let query = Query::parse(query).unwrap();
+            assert_eq!(document_bytes(operation, object, &query), expected, "{operation:?} {object}");
+        }
     }
 
     #[test]

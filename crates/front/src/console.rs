@@ -34,9 +34,10 @@ pub type ReadinessCheck = Box<dyn Fn() -> Readiness + Send + Sync>;
 /// The Prometheus text of everything that counts.
 pub type MetricsText = Box<dyn Fn() -> String + Send + Sync>;
 
-/// Connections to the console port: a few probes and a scraper.
-const CONNECTIONS: usize = 64;
-/// How long one of them may stay without a request. Few are let in, and a probe must not wait for those who only sit.
+/// Connections to the console port. Probes and a scraper need few. One peer gets at most three quarters, so its idle
+/// connections cannot keep the probes out.
+const CONNECTIONS: usize = 512;
+/// How long a connection may stay open without a request, so that idle connections do not delay a probe.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 
 /// The console port at work.

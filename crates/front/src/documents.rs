@@ -4,7 +4,12 @@
 //! stays in memory, and a client can ask for many. So their bytes are counted from when the reply begins until the last of
 //! them is sent, or given up with its connection; and where they are too many, the next one is refused. What is made as it is
 //! sent needs no counting, nor does what is no larger than a piece of that. No peer gets all the room, see [`Peers`].
+//!
+//! A document takes memory while it is made, too. So the most that it may take is reserved before its service is called,
+//! and given back when the document is finished and counted. Where there is no room, the request waits. That is short: it
+//! depends on no client.
 
+use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -24,6 +29,9 @@ pub(crate) struct Documents {
     left: Arc<Semaphore>,
     most: u32,
     peers: Arc<Peers>,
+    /// Bytes that documents in the making may still take.
+    making: Semaphore,
+    most_making: u32,
 }
 
 impl Documents {
@@ -31,11 +39,26 @@ impl Documents {
     pub(crate) fn new(limits: &Limits) -> Self {
         let most = limits.document_bytes;
         let peers = Peers::new(most as usize, limits.counts_this_machine);
-        Self { left: Arc::new(Semaphore::new(most as usize)), most, peers }
+        let most_making = limits.making_bytes;
+        let making = Semaphore::new(most_making as usize);
+        Self { left: Arc::new(Semaphore::new(most as usize)), most, peers, making, most_making }
+    }
+
+    /// Makes a reply to a peer, which may take up to so many bytes of memory before it is finished.
+    pub(crate) async fn make(
+        &self,
+        bytes: u32,
+        peer: IpAddr,
+        reply: impl Future<Output = Result<Response, Refusal>>,
+    ) -> Result<Response, Refusal> {
+        // The semaphore is never closed.
+        let making = self.making.acquire_many(bytes.min(self.most_making)).await;
+        let _making = making.map_err(|_| ErrorCode::ServerBusy)?;
+        self.admit(reply.await?, peer)
     }
 
     /// A reply that is about to be sent to a peer, if there is room for it.
-    pub(crate) fn admit(&self, mut response: Response, peer: IpAddr) -> Result<Response, Refusal> {
+    fn admit(&self, mut response: Response, peer: IpAddr) -> Result<Response, Refusal> {
         if let Body::Whole(bytes) = &mut response.body
             && bytes.len() > UNCOUNTED
         {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Method, StatusCode, Uri};
 use lazuli_protocol::account::Account;
-use lazuli_protocol::error::ErrorCode;
+use lazuli_protocol::error::{ErrorCode, Refusal};
 use lazuli_protocol::operation::Operation;
 use lazuli_protocol::service::ServiceKind;
 use uuid::Uuid;
@@ -16,6 +16,7 @@ use crate::access_log;
 use crate::body::Tally;
 use crate::metrics::Metrics;
 use crate::pace::UnderWay;
+use crate::refusal_log;
 
 /// One request and its reply.
 pub(crate) struct Exchange(Box<Record>);
@@ -29,6 +30,8 @@ pub(crate) struct Record {
     pub(crate) method: Method,
     /// Its query may hold a signature: log the path only.
     pub(crate) uri: Uri,
+    /// Holds a signature or a token: only what it says of the caller is logged.
+    pub(crate) authorization: Option<HeaderValue>,
     pub(crate) account: Option<Arc<Account>>,
     pub(crate) operation: Option<Operation>,
     pub(crate) received: Option<Arc<Tally>>,
@@ -63,6 +66,7 @@ impl Exchange {
             peer,
             method,
             uri,
+            authorization: None,
             account: None,
             operation: None,
             received: None,
@@ -97,6 +101,10 @@ impl Exchange {
         self.0.client_request_id = Some(id);
     }
 
+    pub(crate) fn set_authorization(&mut self, authorization: Option<HeaderValue>) {
+        self.0.authorization = authorization;
+    }
+
     pub(crate) fn set_account(&mut self, account: &Arc<Account>) {
         self.0.account = Some(Arc::clone(account));
     }
@@ -115,12 +123,15 @@ impl Exchange {
     }
 
     /// The reply is known.
-    pub(crate) fn answer(&mut self, status: StatusCode, error: Option<ErrorCode>) {
+    pub(crate) fn answer(&mut self, status: StatusCode, refusal: Option<&Refusal>) {
         if self.0.status.replace(status).is_none() {
             self.0.metrics.answered(self.0.service);
             self.0.under_way.reply();
         }
-        self.0.error = error;
+        self.0.error = refusal.map(Refusal::code);
+        if refusal_log::is_logged(status) {
+            self.0.metrics.refusals.write(&self.0, status, refusal);
+        }
         self.0.first_byte = Some(self.0.started.elapsed());
     }
 

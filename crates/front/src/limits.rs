@@ -23,9 +23,11 @@ pub struct Limits {
     pub streams_per_connection: u32,
     /// Bytes of replies that are one piece, such as listings, and are larger than the pieces of others, which one endpoint holds
     /// until their clients have taken them, over all its connections. A further one gets 503 `ServerBusy`; so does one to a peer
-    /// that has three quarters of them, and is not on this machine. Listings that are still being made are bounded by
-    /// [`Limits::requests`], and by what a page may hold.
+    /// that has three quarters of them, and is not on this machine.
     pub document_bytes: u32,
+    /// Bytes that listings may take while they are made, on one endpoint: the page and the rows that it is made of. What a
+    /// request may need is reserved before it is read, and one that does not fit waits.
+    pub making_bytes: u32,
     /// Bytes of a request line with its headers. More gets 431 and the connection ends.
     pub head_bytes: usize,
     /// Header fields of one request. More gets 431 over HTTP/1 and the connection ends; HTTP/2 bounds their bytes. Metadata of
@@ -70,6 +72,7 @@ impl Default for Limits {
             requests: 16_384,
             streams_per_connection: 32,
             document_bytes: 256 << 20,
+            making_bytes: 256 << 20,
             head_bytes: 64 * 1024,
             head_fields: 250,
             buffer_bytes: 256 * 1024,

@@ -2,20 +2,20 @@
 //!
 //! One row of counters for each operation, found by index, so that counting a request is a handful of relaxed
 //! additions: no lock, no map, no allocation. Requests that never became an operation have a row for each service.
-//! Written by hand because a registry with label maps would cost more on every request than it saves here.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use lazuli_metrics::{Histogram, Kind, Text};
 use lazuli_protocol::operation::Operation;
 use lazuli_protocol::service::ServiceKind;
 
 use crate::exchange::Record;
+use crate::refusal_log::RefusalLog;
 
-/// Upper bounds of the latency buckets, in microseconds; one more bucket has none.
-const BUCKETS: [u64; 14] = [
+/// Upper bounds of the latency buckets, in microseconds.
+const BUCKETS: &[u64] = &[
     250,
     500,
     1_000,
@@ -31,6 +31,8 @@ const BUCKETS: [u64; 14] = [
     30_000_000,
     120_000_000,
 ];
+/// Microseconds in a second.
+const MICROS: f64 = 1e6;
 /// How a request ended, by the first digit of its status. The last: the client went away first.
 const CLASSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "aborted"];
 
@@ -42,16 +44,24 @@ pub struct Metrics {
     in_flight: [AtomicU64; ServiceKind::ALL.len()],
     unanswered: [AtomicU64; ServiceKind::ALL.len()],
     connections: [Arc<Connections>; ServiceKind::ALL.len()],
+    /// What every endpoint's refusals share: the limits of their log.
+    pub(crate) refusals: RefusalLog,
 }
 
 /// The counters of one operation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counters {
     requests: [AtomicU64; CLASSES.len()],
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
-    latency: [AtomicU64; BUCKETS.len() + 1],
-    latency_micros: AtomicU64,
+    latency: Histogram,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let (requests, bytes_in, bytes_out) = Default::default();
+        Self { requests, bytes_in, bytes_out, latency: Histogram::new(BUCKETS) }
+    }
 }
 
 /// The connections of one listener.
@@ -87,6 +97,7 @@ impl Default for Metrics {
             in_flight: Default::default(),
             unanswered: Default::default(),
             connections: Default::default(),
+            refusals: RefusalLog::default(),
         }
     }
 }
@@ -128,61 +139,58 @@ impl Metrics {
 
     /// All counters as Prometheus text, version 0.0.4. Operations that were never called are left out.
     pub fn render(&self) -> String {
-        let mut text = String::with_capacity(4096);
+        let mut text = Text::default();
         self.render_services(&mut text);
         let rows = self.rows();
-        family(&mut text, "lazuli_requests_total", "counter", "Requests by operation and status class.");
+        let name = "lazuli_requests_total";
+        text.family(name, Kind::Counter, "Requests by operation and status class.");
         for (labels, counters) in &rows {
             for (class, count) in CLASSES.iter().zip(&counters.requests) {
                 let count = count.load(Relaxed);
                 if count > 0 {
-                    line(&mut text, "lazuli_requests_total", &format!("{labels},status=\"{class}\""), count);
+                    text.series(name, &format!("{labels},status=\"{class}\""), count);
                 }
             }
         }
-        family(&mut text, "lazuli_request_bytes_total", "counter", "Bytes of request bodies received.");
+        let name = "lazuli_request_bytes_total";
+        text.family(name, Kind::Counter, "Bytes of request bodies received.");
         for (labels, counters) in &rows {
-            line(&mut text, "lazuli_request_bytes_total", labels, counters.bytes_in.load(Relaxed));
+            text.series(name, labels, counters.bytes_in.load(Relaxed));
         }
-        family(&mut text, "lazuli_reply_bytes_total", "counter", "Bytes of reply bodies sent.");
+        let name = "lazuli_reply_bytes_total";
+        text.family(name, Kind::Counter, "Bytes of reply bodies sent.");
         for (labels, counters) in &rows {
-            line(&mut text, "lazuli_reply_bytes_total", labels, counters.bytes_out.load(Relaxed));
+            text.series(name, labels, counters.bytes_out.load(Relaxed));
         }
-        family(
-            &mut text,
-            "lazuli_request_seconds",
-            "histogram",
-            "From a request's headers to its reply's end.",
-        );
+        let name = "lazuli_request_seconds";
+        text.family(name, Kind::Histogram, "From a request's headers to its reply's end.");
         for (labels, counters) in &rows {
-            counters.render_latency(&mut text, labels);
+            text.histogram(name, labels, &counters.latency, MICROS);
         }
-        text
+        text.finish()
     }
 
-    fn render_services(&self, text: &mut String) {
+    fn render_services(&self, text: &mut Text) {
         let services =
             || ServiceKind::ALL.iter().map(|kind| (format!("service=\"{}\"", kind.name()), *kind as usize));
-        family(text, "lazuli_requests_in_flight", "gauge", "Requests under way.");
+        let name = "lazuli_requests_in_flight";
+        text.family(name, Kind::Gauge, "Requests under way.");
         for (labels, index) in services() {
-            line(text, "lazuli_requests_in_flight", &labels, self.in_flight[index].load(Relaxed));
+            text.series(name, &labels, self.in_flight[index].load(Relaxed));
         }
-        family(text, "lazuli_connections_open", "gauge", "Open connections.");
+        let name = "lazuli_connections_open";
+        text.family(name, Kind::Gauge, "Open connections.");
         for (labels, index) in services() {
             let connections = &self.connections[index];
             // Read in this order it cannot come out negative.
             let closed = connections.closed.load(Relaxed);
             let open = connections.accepted.load(Relaxed).saturating_sub(closed);
-            line(text, "lazuli_connections_open", &labels, open);
+            text.series(name, &labels, open);
         }
-        family(text, "lazuli_connections_accepted_total", "counter", "Connections accepted.");
+        let name = "lazuli_connections_accepted_total";
+        text.family(name, Kind::Counter, "Connections accepted.");
         for (labels, index) in services() {
-            line(
-                text,
-                "lazuli_connections_accepted_total",
-                &labels,
-                self.connections[index].accepted.load(Relaxed),
-            );
+            text.series(name, &labels, self.connections[index].accepted.load(Relaxed));
         }
     }
 
@@ -196,7 +204,7 @@ impl Metrics {
             ServiceKind::ALL.iter().zip(&self.unrouted).map(|(kind, counters)| (*kind, "", counters));
         routed
             .chain(unrouted)
-            .filter(|(_, _, counters)| counters.total() > 0)
+            .filter(|(_, _, counters)| counters.latency.count() > 0)
             .map(|(kind, operation, counters)| {
                 (format!("service=\"{}\",operation=\"{operation}\"", kind.name()), counters)
             })
@@ -206,10 +214,8 @@ impl Metrics {
 
 impl Counters {
     fn count(&self, class: usize, bytes_in: u64, bytes_out: u64, elapsed: Duration) {
-        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         self.requests[class].fetch_add(1, Relaxed);
-        self.latency[BUCKETS.partition_point(|bound| *bound < micros)].fetch_add(1, Relaxed);
-        self.latency_micros.fetch_add(micros, Relaxed);
+        self.latency.record_time(elapsed);
         if bytes_in > 0 {
             self.bytes_in.fetch_add(bytes_in, Relaxed);
         }
@@ -217,56 +223,11 @@ impl Counters {
             self.bytes_out.fetch_add(bytes_out, Relaxed);
         }
     }
-
-    fn total(&self) -> u64 {
-        self.latency.iter().map(|bucket| bucket.load(Relaxed)).sum()
-    }
-
-    fn render_latency(&self, text: &mut String, labels: &str) {
-        let mut count = 0;
-        for (index, bucket) in self.latency.iter().enumerate() {
-            count += bucket.load(Relaxed);
-            let bound = BUCKETS.get(index).map_or("+Inf".to_owned(), |micros| seconds(*micros).to_string());
-            line(text, "lazuli_request_seconds_bucket", &format!("{labels},le=\"{bound}\""), count);
-        }
-        line(text, "lazuli_request_seconds_sum", labels, seconds(self.latency_micros.load(Relaxed)));
-        line(text, "lazuli_request_seconds_count", labels, count);
-    }
-}
-
-fn seconds(micros: u64) -> f64 {
-    micros as f64 / 1e6
-}
-
-fn family(text: &mut String, name: &str, kind: &str, help: &str) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-fn line(text: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
-    let _ = writeln!(text, "{name}{{{labels}}} {value}");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_latency_falls_into_the_first_bucket_that_holds_it_and_all_later_ones() {
-        let counters = Counters::default();
-        for micros in [0, 250, 251, 120_000_001] {
-            counters.count(0, 0, 0, Duration::from_micros(micros));
-        }
-        let mut text = String::new();
-        counters.render_latency(&mut text, "operation=\"x\"");
-        let expected = "lazuli_request_seconds_bucket{operation=\"x\",le=\"0.00025\"} 2\n\
-                        lazuli_request_seconds_bucket{operation=\"x\",le=\"0.0005\"} 3\n";
-        assert!(text.starts_with(expected), "{text}");
-        assert!(text.contains("le=\"120\"} 3\n") && text.contains("le=\"+Inf\"} 4\n"), "{text}");
-        assert!(text.ends_with(
-            "_sum{operation=\"x\"} 120.000502\nlazuli_request_seconds_count{operation=\"x\"} 4\n"
-        ));
-    }
 
     #[test]
     fn open_connections_are_those_accepted_and_not_closed() {

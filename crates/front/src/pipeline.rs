@@ -15,7 +15,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header::{CONTENT_LENGTH, EXPECT, HOST, ORIGIN, TRANSFER_ENCODING};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, ORIGIN, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use http_body::Body as _;
@@ -112,6 +112,7 @@ impl Handler for Pipeline {
             Arc::clone(&self.metrics),
             origin.pulse.begin(),
         );
+        exchange.set_authorization(parts.headers.get(AUTHORIZATION).cloned());
         if let Some(id) = client_request_id(&parts.headers) {
             exchange.set_client_request_id(id.clone());
         }
@@ -125,13 +126,11 @@ impl Handler for Pipeline {
         let mut reply =
             Reply { exchange, service: self.kind, version: Version::NEWEST, now, origin: browser, http1 };
         let mut properties = None;
-        let peer = origin.peer.ip();
         let arrival = Arrival { parts, body, origin, now, request_id };
         let result = {
             let mut served = pin!(self.serve(arrival, &mut reply, &mut properties));
             poll_fn(|cx| poll_catching_panics(served.as_mut(), request_id, cx)).await
         };
-        let result = result.and_then(|response| self.documents.admit(response, peer));
         let mut response = reply.send(result, properties.as_ref().map_or(&[], |properties| &properties.cors));
         spelling::apply(response.extensions_mut()).await;
         Ok(response)
@@ -175,6 +174,7 @@ impl Pipeline {
         }
         let content_length = content_length(&parts)?;
         let time = allowance::time_limit(target.operation, content_length, &target.query)?;
+        let memory = allowance::document_bytes(target.operation, &target.address.object, &target.query);
         admit_body(target.operation, body.as_mut(), content_length, &parts)?;
         if target.operation.is_user_delegation_key() {
             return self.user_delegation_key(&head, body).await;
@@ -206,7 +206,9 @@ impl Pipeline {
             peer: origin.peer.ip(),
             carried,
         };
-        match tokio::time::timeout(time, self.service.call(request)).await {
+        let peer = origin.peer.ip();
+        let reply = self.documents.make(memory, peer, self.service.call(request));
+        match tokio::time::timeout(time, reply).await {
             Ok(result) => result,
             Err(_) => Err(Refusal::new(ErrorCode::OperationTimedOut)),
         }
@@ -248,6 +250,9 @@ impl Pipeline {
     /// The host, unless it names an account that does not exist, and the path one that does: then it is a host like any
     /// other, and says nothing.
     async fn naming_host<'a>(&'a self, uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str, Refusal> {
+        if headers.get_all(HOST).iter().nth(1).is_some() {
+            return Err(Refusal::invalid_header(HOST, "sent more than once"));
+        }
         let accounts = &self.gate.accounts;
         let host = self.host_of(uri, headers);
         let Some(named) = address::account_of_host(self.kind, host, &self.gate.host_suffixes) else {

@@ -52,7 +52,7 @@ impl Reply {
             Ok(response) => (response, None),
             Err(refusal) => (self.render(&refusal), Some(refusal)),
         };
-        self.exchange.answer(status, refusal.as_ref().map(Refusal::code));
+        self.exchange.answer(status, refusal.as_ref());
         let spelled = spelling::take(&mut headers).filter(|_| self.http1);
         let (body, length) = framed(self.exchange.method(), status, &mut headers, body);
         self.add_common_headers(&mut headers);

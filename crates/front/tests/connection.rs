@@ -142,6 +142,7 @@ async fn malformed_requests_get_400_and_the_server_lives() {
         "GET /lapis/public/a HTTP/1.1\r\nbad\u{1}name: x\r\n\r\n",
         "GET /lapis/public/a HTTP/1.1\r\nbad: \u{1}value\r\n\r\n",
         "G\u{0}T /lapis/public/a HTTP/1.1\r\n\r\n",
+        "GET /lapis/public/a HTTP/1.1\r\nHost: h\r\nHost: h\r\nConnection: close\r\n\r\n",
         "PUT /lapis/c/count HTTP/1.1\r\nContent-Length: many\r\n\r\n",
         "PUT /lapis/c/count HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         "PUT /lapis/c/count HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
@@ -295,6 +296,44 @@ async fn requests_beyond_the_limit_are_told_to_come_back() {
     assert_eq!(first.reply().await.text(), "waited");
     server.until_quiet().await;
     server.assert_alive().await;
+}
+
+#[tokio::test]
+async fn anonymous_clients_have_listings_made_up_to_a_bound_and_the_others_wait() {
+    const ROOM: u64 = 3;
+    const CLIENTS: u64 = 40;
+    let limits = Limits { making_bytes: 3 * (32 << 20), ..Limits::default() };
+    let server = start_with(limits);
+    let mut clients = vec![];
+    for _ in 0..CLIENTS {
+        let mut client = server.connect().await;
+        client.send("GET /lapis/public?restype=container&comp=list HTTP/1.1\r\nHost: h\r\n\r\n").await;
+        clients.push(client);
+    }
+    let in_flight = format!("lazuli_requests_in_flight{{service=\"blob\"}} {CLIENTS}\n");
+    server.until("all have arrived", |server| server.metrics.render().contains(&in_flight)).await;
+    let making = |server: &support::TestServer| server.service.making.load(SeqCst);
+    server.until("as many as fit are made", |server| making(server) == ROOM).await;
+    // What takes no such memory is answered meanwhile.
+    server.assert_alive().await;
+    let done = |server: &support::TestServer| {
+        let line = "operation=\"List Blobs\",status=\"2xx\"} ";
+        let metrics = server.metrics.render();
+        metrics.lines().find_map(|l| l.split_once(line)?.1.parse().ok()).unwrap_or(0)
+    };
+    let take = async {
+        for mut client in clients {
+            assert_eq!(client.reply().await.body.len(), 1 << 20);
+        }
+    };
+    let release = async {
+        while done(&server) < CLIENTS {
+            server.service.go.notify_one();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, async { tokio::join!(take, release) }).await.unwrap();
+    assert_eq!(server.service.most_making.load(SeqCst), ROOM);
 }
 
 #[tokio::test]

@@ -441,3 +441,56 @@ async fn the_access_log_tells_everything_but_secrets() {
     assert!(entry["first_byte_us"].as_u64() <= entry["total_us"].as_u64());
     assert!(entry["peer"].as_str().unwrap().starts_with("127.0.0.1:"));
 }
+
+#[tokio::test]
+async fn refusals_are_logged_with_their_reason_and_caller_without_the_access_log() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .json()
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(move || writer.clone())
+        .finish();
+    // The test's runtime has this one thread.
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let server = start_with(Limits::default());
+    let date = lazuli_protocol::date::rfc1123(support::NOW);
+    let secrets = format!(
+        "x-ms-copy-source: https://h/c/b?sig=hush\r\nx-ms-encryption-key: hush\r\nx-ms-date: {date}\r\n\
+         x-ms-version: 2021-12-02\r\nContent-Length: 0\r\nAuthorization: SharedKey lapis:aHVzaA=="
+    );
+    for (request, status) in [
+        (format!("PUT /lapis/c/b HTTP/1.1\r\nHost: h\r\n{secrets}\r\n\r\n"), 403),
+        ("GET /lapis/c/b?sv=2021-12-02&sr=b&si=readers&sig=hush HTTP/1.1\r\nHost: h\r\n\r\n".into(), 403),
+        ("GET /lapis/c/b HTTP/1.1\r\nHost: h\r\nx-ms-version: 2021-12-02\r\n\r\n".into(), 401),
+        ("GET /lapis/public/panic HTTP/1.1\r\nHost: h\r\n\r\n".into(), 500),
+        ("GET /lapis/public/refuse HTTP/1.1\r\nHost: h\r\n\r\n".into(), 404),
+    ] {
+        let mut client = server.connect().await;
+        client.send(&request).await;
+        assert_eq!(client.reply().await.status, status, "{request}");
+    }
+    server.until_quiet().await;
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(!text.contains("hush") && !text.contains("aHVzaA") && !text.contains("sig="), "{text}");
+    let entries: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|entry: &serde_json::Value| entry["target"] == lazuli_front::REFUSAL_LOG)
+        .map(|entry| entry["fields"].clone())
+        .collect();
+    let expected = [
+        (403, "AuthenticationFailed", "The signature does not match.", "account key of lapis"),
+        (403, "AuthenticationFailed", "The signature does not match.", "service SAS with policy readers"),
+        (401, "NoAuthenticationInformation", "", "anonymous"),
+        (500, "InternalError", "", "anonymous"),
+    ];
+    assert_eq!(entries.len(), expected.len(), "{text}");
+    for (entry, (status, error, reason, caller)) in entries.iter().zip(expected) {
+        assert_eq!((&entry["status"], &entry["error"]), (&status.into(), &error.into()));
+        assert!(reason.is_empty() || entry["reason"] == reason, "{entry}");
+        assert_eq!((&entry["caller"], &entry["account"]), (&caller.into(), &"lapis".into()));
+        assert!(entry["peer"].as_str().unwrap().starts_with("127.0.0.1:"));
+        assert_eq!(entry["suppressed"], 0);
+    }
+}

@@ -15,6 +15,7 @@ mod ledger;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use lazuli_extents::{Content, Error, Extents, Freed, Pace, Sweep};
@@ -66,7 +67,56 @@ pub struct ContentSweeper {
     readers: Arc<[ContentReader]>,
     ledger: PathBuf,
     page_rows: usize,
+    progress: Progress,
     state: Mutex<State>,
+}
+
+/// How far sweeps have come.
+#[derive(Debug, Default)]
+pub struct Progress {
+    running: AtomicBool,
+    rows: AtomicU64,
+    ended: AtomicU64,
+    freed: AtomicU64,
+}
+
+impl Progress {
+    /// Whether a sweep is under way.
+    pub fn is_running(&self) -> bool {
+        self.running.load(Relaxed)
+    }
+
+    /// Rows that the sweep under way, or else the last one, has walked over.
+    pub fn rows(&self) -> u64 {
+        self.rows.load(Relaxed)
+    }
+
+    /// Sweeps that have ended and freed all that they could.
+    pub fn ended(&self) -> u64 {
+        self.ended.load(Relaxed)
+    }
+
+    /// Bytes that sweeps have freed.
+    pub fn freed_bytes(&self) -> u64 {
+        self.freed.load(Relaxed)
+    }
+}
+
+/// A sweep is under way as long as this lives.
+struct Running<'a>(&'a Progress);
+
+impl<'a> Running<'a> {
+    fn begin(progress: &'a Progress) -> Self {
+        progress.rows.store(0, Relaxed);
+        progress.running.store(true, Relaxed);
+        Self(progress)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.store(false, Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -93,8 +143,8 @@ impl ContentSweeper {
         readers: impl Into<Arc<[ContentReader]>>,
         ledger: PathBuf,
     ) -> Self {
-        let (readers, state) = (readers.into(), Mutex::default());
-        Self { store, extents, readers, ledger, page_rows: PAGE_ROWS, state }
+        let (readers, state, progress) = (readers.into(), Mutex::default(), Progress::default());
+        Self { store, extents, readers, ledger, page_rows: PAGE_ROWS, progress, state }
     }
 
     /// The same with pages of so many rows, for tests.
@@ -108,6 +158,11 @@ impl ContentSweeper {
         self.state.lock().alarm.clone()
     }
 
+    /// How far sweeps have come.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
     /// Accepts that rows are missing: the next sweep counts anew, and frees what the missing rows referred to.
     pub async fn accept_missing_rows(&self) -> Result<(), SweepError> {
         let mut ledger = self.ledger().await?;
@@ -118,7 +173,13 @@ impl ContentSweeper {
     /// Walks over all rows, then frees the content that none of them refers to. Frees nothing if the future is dropped
     /// before the walk has ended.
     pub async fn sweep(&self, pace: Pace) -> Result<Freed, SweepError> {
+        let running = Running::begin(&self.progress);
         let swept = self.try_sweep(pace).await;
+        drop(running);
+        if let Ok(freed) = &swept {
+            self.progress.ended.fetch_add(1, Relaxed);
+            self.progress.freed.fetch_add(freed.bytes, Relaxed);
+        }
         if let Err(SweepError::RowsMissing(why)) = &swept {
             self.raise(Some(format!("no content is freed: {why}")));
         }
@@ -155,6 +216,7 @@ impl ContentSweeper {
         loop {
             let page = self.page(from).await?;
             walked.rows += page.rows;
+            self.progress.rows.store(walked.rows, Relaxed);
             for content in &page.contents {
                 sweep.live(content).await?;
             }

@@ -5,6 +5,7 @@
 //! ROOT    KIND/ACCOUNT/GENERATION/NAME    current         the generation that has the name, or a rename under way
 //!                                         deleted/STAMP   one that can be restored
 //!                                         garbage/SPACE   nothing: a space whose rows are to be swept
+//!                                         guard           a version: raised before anything that forbids a delete
 //!                                         snapshot/SPACE STAMP   what a generation was, to be read
 //!                                         FE ID, FF ID    a rename from this name, and the mark of a rename
 //! ```
@@ -21,6 +22,9 @@ use lazuli_store::{Partition, SpaceId, prefix_range};
 
 /// The row of the generation that has the name.
 pub const CURRENT: Bytes = Bytes::from_static(b"current");
+/// The row whose version a service raises before it changes anything that may forbid deleting the generation. A delete judges
+/// what the generation holds and then commits on this version. Goes when the current row leaves the name.
+pub const GUARD: Bytes = Bytes::from_static(b"guard");
 const DELETED: &[u8] = b"deleted/";
 const GARBAGE: &[u8] = b"garbage/";
 const SNAPSHOT: &[u8] = b"snapshot/";
@@ -97,7 +101,7 @@ mod tests {
     #[test]
     fn the_current_row_sorts_first_and_every_key_is_read_back() {
         let stamp = Stamp::from_ticks(0x0102_0304_0506_0708);
-        assert!(CURRENT < deleted(stamp) && CURRENT < garbage(SpaceId(0)));
+        assert!(CURRENT < GUARD && CURRENT < deleted(stamp) && CURRENT < garbage(SpaceId(0)));
         assert!(CURRENT < snapshot(SpaceId(0), stamp));
         assert_eq!(deleted_at(&deleted(stamp)), Some(stamp));
         assert_eq!(garbage_space(&garbage(SpaceId(9))), Some(SpaceId(9)));

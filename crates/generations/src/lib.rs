@@ -16,6 +16,7 @@
 pub mod content;
 #[doc(hidden)]
 pub mod fuzz;
+mod incoming;
 pub mod keys;
 mod list;
 pub mod record;
@@ -36,11 +37,13 @@ use lazuli_store::{
     View, transact,
 };
 
+pub use incoming::{Incoming, Intake};
 pub use list::{Beside, Entry};
 pub use record::Damage;
 pub use slot::named_space;
 pub use sweep::{GarbageWatch, Referred, Reopened, Swept};
 
+use incoming::IncomingSpaces;
 use slot::{Renaming, Slot};
 
 /// How often something is tried anew because somebody else was faster.
@@ -80,6 +83,8 @@ pub struct Generations<G> {
     reopened: Arc<AtomicBool>,
     /// Renames take turns.
     renames: Arc<tokio::sync::Mutex<()>>,
+    /// Spaces that are being filled.
+    incoming: Arc<IncomingSpaces>,
     kind: PhantomData<fn() -> G>,
 }
 
@@ -92,6 +97,7 @@ impl<G> Clone for Generations<G> {
             garbage: self.garbage.clone(),
             reopened: self.reopened.clone(),
             renames: self.renames.clone(),
+            incoming: self.incoming.clone(),
             kind: PhantomData,
         }
     }
@@ -127,8 +133,8 @@ enum Settle {
 impl<G: Generation> Generations<G> {
     /// Those of a store.
     pub fn new(store: Arc<dyn Store>, accounts: AccountDirectory) -> Self {
-        let (gate, garbage, reopened, renames) = Default::default();
-        Self { store, accounts, gate, garbage, reopened, renames, kind: PhantomData }
+        let (gate, garbage, reopened, renames, incoming) = Default::default();
+        Self { store, accounts, gate, garbage, reopened, renames, incoming, kind: PhantomData }
     }
 
     /// The one of that name, if there is one.
@@ -158,30 +164,57 @@ impl<G: Generation> Generations<G> {
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// Makes one of that name with a new space, unless there is one.
+    /// Makes one of that name with a new space, unless there is one. Goes on to its end even if the caller goes away: the
+    /// space is named or becomes garbage.
     pub async fn create(
         &self,
         account: &Account,
         name: &str,
-        mut make: impl FnMut(SpaceId, &View<'_>) -> G,
+        mut make: impl FnMut(SpaceId, &View<'_>) -> G + Send + 'static,
     ) -> Result<Created<G>, Refusal> {
         let partition = keys::partition(G::KIND, account, name);
         if let Some(existing) = self.current(&partition).await? {
             return Ok(Created::Existing(existing));
         }
-        let space = self.open_space().await?;
-        let created = self.transact_current(&partition, Reads::default(), |current, view| {
-            if let Some(existing) = current {
-                return Ok(Decision::Answer(Created::Existing(existing)));
+        let this = self.clone();
+        let created = async move {
+            let space = this.open_space().await?;
+            let created = this.transact_current(&partition, Reads::default(), |current, view| {
+                if let Some(existing) = current {
+                    let garbage = Mutation::Put(keys::garbage(space), Bytes::new());
+                    return Ok(Decision::Write(Change::of([garbage]), Created::Existing(existing)));
+                }
+                let new = make(space, view);
+                let put = Mutation::Put(keys::CURRENT, new.encode()?);
+                Ok(Decision::Write(Change::of([put]), Created::New(new)))
+            });
+            let created = created.await;
+            match created {
+                Ok(Created::New(_)) => {}
+                Ok(Created::Existing(_)) => this.garbage.arises(None),
+                Err(_) => this.discard(&partition, space).await,
             }
-            let new = make(space, view);
-            let put = Mutation::Put(keys::CURRENT, new.encode()?);
-            Ok(Decision::Write(Change::of([put]), Created::New(new)))
-        });
-        created.await
+            created
+        };
+        carry_through(created).await
     }
 
-    /// A new space. One that nobody comes to name, after a crash, holds nothing and costs nothing.
+    /// Makes garbage of a space that was opened to be named here, unless it was.
+    async fn discard(&self, partition: &Partition, space: SpaceId) {
+        let discarded = self.transact_current(partition, Reads::default(), |current, _| {
+            if current.is_some_and(|current: G| current.space() == space) {
+                return Ok(Decision::Answer(()));
+            }
+            let garbage = Mutation::Put(keys::garbage(space), Bytes::new());
+            Ok(Decision::Write(Change::of([garbage]), ()))
+        });
+        if let Err(refusal) = discarded.await {
+            tracing::debug!(%refusal, ?space, "the header of a space without rows stays behind");
+        }
+        self.garbage.arises(None);
+    }
+
+    /// A new space. After a crash, one that no row names keeps its header, and holds nothing else.
     async fn open_space(&self) -> Result<SpaceId, Refusal> {
         let space = self.store.new_space().await.map_err(not_settled)?;
         let header = SpaceHeader { epoch: 0, open: true };
@@ -241,7 +274,11 @@ impl<G: Generation> Generations<G> {
                 false => (keys::garbage(current.space()), Bytes::new()),
                 true => (keys::deleted(view.stamp), current.encode()?),
             };
-            let mutations = [Mutation::Delete(keys::CURRENT), Mutation::Put(aside.clone(), value)];
+            let mutations = [
+                Mutation::Delete(keys::CURRENT),
+                Mutation::Delete(keys::GUARD),
+                Mutation::Put(aside.clone(), value),
+            ];
             let kept_until = current.kept_until().filter(|_| removal.keep);
             let change = Change::of(mutations).until(removal.valid_until);
             Ok(Decision::Write(change, (current.space(), aside, kept_until)))
@@ -270,7 +307,13 @@ impl<G: Generation> Generations<G> {
                 let aside = Mutation::Put(keys::garbage(old), Bytes::new());
                 Ok(Decision::Write(Change::of([put, aside]), old))
             });
-            let old = moved.await?;
+            let old = match moved.await {
+                Ok(old) => old,
+                Err(refusal) => {
+                    this.discard(&partition, space).await;
+                    return Err(refusal);
+                }
+            };
             this.garbage.arises(None);
             this.settle(&partition, old, &keys::garbage(old), Settle::Moved).await?;
             Ok(old)
@@ -348,6 +391,20 @@ impl<G: Generation> Generations<G> {
                     return Ok(());
                 }
                 Err(error) => return Err(not_settled(error)),
+            }
+        }
+        Err(ErrorCode::ServerBusy.into())
+    }
+
+    /// Raises the epoch of a space. A commit that was judged before takes effect before this returns, or never.
+    pub async fn fence(&self, space: SpaceId) -> Result<(), Refusal> {
+        for _ in 0..MAX_ATTEMPTS {
+            let header = self.store.space(space).await.map_err(unreadable)?;
+            let header = header.filter(|header| header.open).ok_or_else(gone::<G>)?;
+            let next = SpaceHeader { epoch: header.epoch + 1, ..header };
+            match self.store.set_space(space, Some(header), next).await {
+                Err(CommitError::Conflict) => {}
+                raised => return raised.map_err(not_settled),
             }
         }
         Err(ErrorCode::ServerBusy.into())

@@ -187,7 +187,7 @@ impl<G: Generation> Plan for RenamePlan<'_, G> {
     fn apply(&self, participant: usize, _: u64, _: &View<'_>) -> Result<Vec<Mutation>, Obstacle> {
         Ok(match SIDES[participant] {
             Side::Target => vec![Mutation::Put(keys::CURRENT, self.rename.value())],
-            Side::Source => vec![Mutation::Delete(keys::CURRENT)],
+            Side::Source => vec![Mutation::Delete(keys::CURRENT), Mutation::Delete(keys::GUARD)],
         })
     }
 

@@ -111,6 +111,11 @@ impl Referred for () {
 }
 
 impl<G: Generation> Generations<G> {
+    /// Attempts of transactions that had to be made again.
+    pub fn retries(&self) -> u64 {
+        self.gate.retries()
+    }
+
     /// Whether [`Generations::sweep`] may find something to do. It does when the server starts.
     pub fn sweep_due(&self) -> bool {
         self.garbage.is_due(self.store.now())
@@ -162,6 +167,9 @@ impl<G: Generation> Generations<G> {
     /// The garbage that a row names, if it does or has come to. Else its space is made to follow it.
     async fn find_garbage(&self, partition: &Partition, row: &Row) -> Result<Option<SpaceId>, Refusal> {
         if let Some(space) = keys::garbage_space(&row.key) {
+            if !self.is_garbage(partition, space, &row.key).await? {
+                return Ok(None);
+            }
             self.settle(partition, space, &row.key, Settle::Repair).await?;
             return Ok(Some(space));
         }
@@ -184,6 +192,16 @@ impl<G: Generation> Generations<G> {
         Ok(None)
     }
 
+    /// Whether a space that a row called garbage is. One that is being filled may come by a name at any moment: while it is
+    /// filled it is left alone, and afterwards its row says which it is.
+    async fn is_garbage(&self, partition: &Partition, space: SpaceId, key: &Bytes) -> Result<bool, Refusal> {
+        if self.incoming.contains(space) {
+            return Ok(false);
+        }
+        let set = self.store.read(partition, &Reads::key(key.clone())).await.map_err(unreadable)?;
+        Ok(set.rows.first().is_some_and(Option::is_some))
+    }
+
     /// What a row names as current. A rename that it speaks of is ended instead, and what comes of it is looked at another
     /// time.
     async fn find_current(&self, partition: &Partition, row: &Row) -> Result<Option<G>, Refusal> {
@@ -196,7 +214,8 @@ impl<G: Generation> Generations<G> {
                 Slot::Renaming(renaming) => self.end(&renaming).await?,
             }
         } else {
-            // The mark of a rename, which the current row speaks of, too; or a snapshot, which goes with its space.
+            // The mark of a rename, which the current row speaks of, too; a guard, which goes with the current row; or a
+            // snapshot, which goes with its space.
             return Ok(None);
         }
         self.garbage.arises(None);
@@ -220,7 +239,11 @@ impl<G: Generation> Generations<G> {
             };
             let Some(space) = named.map(|named| named.space()) else { return Ok(Decision::Answer(None)) };
             let garbage = Mutation::Put(keys::garbage(space), Bytes::new());
-            Ok(Decision::Write(Change::of([Mutation::Delete(key.clone()), garbage]), Some(space)))
+            let mut mutations = vec![Mutation::Delete(key.clone()), garbage];
+            if *key == keys::CURRENT {
+                mutations.push(Mutation::Delete(keys::GUARD));
+            }
+            Ok(Decision::Write(Change::of(mutations), Some(space)))
         });
         let Some(space) = moved.await? else { return Ok(None) };
         self.settle(partition, space, &keys::garbage(space), Settle::Moved).await?;

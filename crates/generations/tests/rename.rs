@@ -4,18 +4,22 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_account::AccountDirectory;
 use lazuli_concurrency::{Span, SystemClock, Timestamp};
 use lazuli_extents::Pace;
 use lazuli_generations::{Created, Damage, Generation, Generations, Removal, named_space, record};
 use lazuli_protocol::{Account, ErrorCode, Key, Refusal};
-use lazuli_store::interposed::{Dying, Interposed};
+use lazuli_store::interposed::{Between, Dying, Interposed};
 use lazuli_store::{
-    Change, Decision, Embedded, Gate, Mutation, Options, Partition, Reads, SpaceId, Store, transact,
+    Change, CommitError, Decision, Embedded, Gate, Mutation, Options, Partition, Reads, SpaceHeader, SpaceId,
+    Store, View, transact,
 };
 use tempfile::TempDir;
+use tokio::sync::Notify;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Thing {
@@ -89,12 +93,9 @@ impl World {
     }
 
     async fn try_create(&self, things: &Generations<Thing>, name: &str) -> Created<Thing> {
-        let made = things.create(&self.account, name, |space, _| Thing {
-            space,
-            label: name.into(),
-            kept_until: None,
-        });
-        made.await.unwrap()
+        let label = name.to_owned();
+        let make = move |space, _: &View<'_>| Thing { space, label: label.clone(), kept_until: None };
+        things.create(&self.account, name, make).await.unwrap()
     }
 
     async fn rename(&self, things: &Generations<Thing>, source: &str, target: &str) -> Result<(), ErrorCode> {
@@ -213,8 +214,9 @@ async fn a_rename_interrupted_at_any_step_leaves_one_of_the_two_names() {
                     }
                     _ => {
                         let other = if name == "a" { "b" } else { "a" };
-                        let made =
-                            things.create(&world.account, other, |space, _| Thing { space, ..thing.clone() });
+                        let like = thing.clone();
+                        let make = move |space, _: &View<'_>| Thing { space, ..like.clone() };
+                        let made = things.create(&world.account, other, make);
                         assert!(matches!(made.await.unwrap(), Created::New(_)), "{what}");
                         things
                             .remove(world.account.clone(), other, |_, _| Ok(Removal::default()))
@@ -349,4 +351,59 @@ async fn writers_into_the_space_do_not_notice_a_rename() {
             world.store.read(&Partition::new(thing.space, vec![writer]), &Reads::key("n")).await.unwrap();
         assert_eq!(read.rows[0].as_ref().unwrap().value, 100i64.to_le_bytes().to_vec());
     }
+}
+
+/// Holds up the caller that opens a space once it is open, until it is let go.
+#[derive(Clone, Default)]
+struct Opening(Arc<(Notify, Notify)>);
+
+#[async_trait]
+impl Between for Opening {
+    async fn set_space(
+        &self,
+        store: &dyn Store,
+        space: SpaceId,
+        from: Option<SpaceHeader>,
+        to: SpaceHeader,
+    ) -> Result<(), CommitError> {
+        store.set_space(space, from, to).await?;
+        self.0.0.notify_one();
+        self.0.1.notified().await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn of_two_that_create_a_name_at_once_the_second_leaves_garbage_for_the_sweep() {
+    let world = World::new().await;
+    let opening = Opening::default();
+    let things = world.over(Arc::new(Interposed::new(world.store.clone(), opening.clone()))).await;
+    let first = async {
+        opening.0.0.notified().await;
+        let first = world.create("a").await;
+        opening.0.1.notify_one();
+        first
+    };
+    let (second, first) = tokio::join!(world.try_create(&things, "a"), first);
+    assert_eq!(second, Created::Existing(first));
+    assert!(things.sweep_due());
+    assert_eq!(world.things.sweep(Pace::FULL, &()).await.unwrap().spaces, 1);
+}
+
+#[tokio::test]
+async fn a_space_that_was_opened_is_named_although_the_caller_has_gone() {
+    let world = World::new().await;
+    let opening = Opening::default();
+    let things = world.over(Arc::new(Interposed::new(world.store.clone(), opening.clone()))).await;
+    tokio::select! {
+        _ = world.try_create(&things, "a") => panic!("it is held up"),
+        () = opening.0.0.notified() => {}
+    }
+    opening.0.1.notify_one();
+    let named = async {
+        while world.things.find(&world.account, "a").await.unwrap().is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), named).await.expect("it is named");
 }

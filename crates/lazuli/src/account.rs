@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use lazuli_account::{AccountDirectory, KeySlot, random_key};
 use lazuli_protocol::Key;
-use lazuli_store::{Directory, DirectoryError};
+use lazuli_store::{Directory, DirectoryError, Trust};
 
 use crate::Failure;
 use crate::config::{Config, Layer};
@@ -121,7 +121,7 @@ fn execute_here(path: &Path, command: Command) -> Result<Reply, Failure> {
     })?;
     let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
     runtime.block_on(async {
-        let data = Data::open(directory, Some(CACHE_BYTES))?;
+        let data = Data::open(directory, Some(CACHE_BYTES), Trust::MayBeBehind)?;
         let accounts = AccountDirectory::open(data.store.clone()).await.map_err(Failure::failed)?;
         // Whether the server can be reached by others is known when it starts.
         Ok(control::execute(&accounts, DevelopmentKey::Accepted, command).await)

@@ -6,7 +6,9 @@
 
 mod copy;
 pub(crate) mod fresh;
+mod lazy;
 mod manifest;
+mod only;
 mod repository;
 mod restore;
 pub(crate) mod snapshot;
@@ -19,6 +21,7 @@ use indicatif::HumanBytes;
 
 use crate::Failure;
 use crate::config::{Config, Layer};
+use crate::sealing::{RecipientArgs, Recipients};
 use repository::{Access, Repository};
 use source::Source;
 
@@ -41,6 +44,8 @@ pub(crate) struct BackupArgs {
     /// Read everything, but write nothing
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    recipients: RecipientArgs,
 }
 
 #[derive(Subcommand)]
@@ -72,7 +77,7 @@ pub(crate) fn run(args: BackupArgs, variable: impl Fn(&str) -> Option<String>) -
             let layer = Layer { data: args.data, ..Layer::default() };
             let data = Config::load(layer, args.config.as_deref(), variable)?.data;
             let to = args.to.ok_or_else(|| Failure::Usage("--to is missing".into()))?;
-            back_up(&data, &to, args.dry_run)
+            back_up(&data, &to, args.recipients.load()?, args.dry_run)
         }
         Some(Action::List { to }) => list(&to),
         Some(Action::Prune { to, keep, dry_run }) => {
@@ -87,8 +92,13 @@ pub(crate) fn run(args: BackupArgs, variable: impl Fn(&str) -> Option<String>) -
     }
 }
 
-fn back_up(data: &std::path::Path, to: &std::path::Path, dry_run: bool) -> Result<(), Failure> {
-    let repository = if dry_run && !to.exists() { None } else { Some(Repository::create(to)?) };
+fn back_up(
+    data: &std::path::Path,
+    to: &std::path::Path,
+    recipients: Option<Recipients>,
+    dry_run: bool,
+) -> Result<(), Failure> {
+    let repository = if dry_run && !to.exists() { None } else { Some(Repository::create(to, recipients)?) };
     let source = Source::open(data)?;
     let copied = copy::copy(&source, repository.as_ref(), dry_run)?;
     // A backup counts only if nothing was freed while it was made.

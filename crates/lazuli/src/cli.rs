@@ -32,7 +32,7 @@ pub(crate) enum Command {
     Account(AccountArgs),
     /// Back up a data directory, also while a server serves it
     Backup(BackupArgs),
-    /// Restore a backup into a new data directory, and verify it
+    /// Restore a backup into a new data directory, or a part of it into a running server, and verify it
     Restore(RestoreArgs),
     /// Write all rows and content of a data directory as one stream
     Export(ExportArgs),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use indicatif::HumanBytes;
 use lazuli_extents::{Extents, Pace};
+use lazuli_store::Trust;
 
 use crate::Failure;
 use crate::check::spinner;
@@ -17,7 +18,7 @@ pub(crate) fn run(dir: &Path, accept_missing_rows: bool) -> Result<(), Failure> 
 }
 
 async fn compact(dir: &Path, accept_missing_rows: bool) -> Result<(), Failure> {
-    let data = Data::open(data::lock_stopped(dir)?, None)?;
+    let data = Data::open(data::lock_stopped(dir)?, None, Trust::MayBeBehind)?;
     let extents: Arc<dyn Extents> = Arc::new(data.extents.clone());
     let progress = spinner("rows");
     let before = data.store.disk_bytes();

@@ -22,6 +22,9 @@ const CONFIG_VARIABLE: &str = "LAZULI_CONFIG";
 /// Accounts as Azurite's users have them configured.
 const AZURITE_ACCOUNTS: &str = "AZURITE_ACCOUNTS";
 
+/// Bytes that the scrub reads in a second, if nothing else was chosen: 4.6 TiB in a week.
+const DEFAULT_SCRUB_RATE: u64 = 8 << 20;
+
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
@@ -67,9 +70,12 @@ pub(crate) struct Layer {
     /// The port of the file service (SMB) [default: 10445]
     #[arg(long, value_name = "PORT")]
     pub(crate) smb_port: Option<Port>,
-    /// Let SMB clients on other machines do without encryption; on this machine they may anyway
+    /// Let SMB clients on other machines do without encryption, on this machine they may anyway; requires signing
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) smb_unencrypted: Option<bool>,
+    /// Refuse what SMB clients send neither signed nor encrypted, on this machine, too
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) smb_require_signing: Option<bool>,
     /// Hold SMB clients to the access lists of files; else the key of an account opens everything in it
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) smb_enforce_permissions: Option<bool>,
@@ -111,6 +117,13 @@ pub(crate) struct Layer {
     /// Memory for all caches [default: an eighth of the machine's or the cgroup's, 16 MiB to 4 GiB]
     #[arg(long, value_name = "BYTES")]
     pub(crate) cache_bytes: Option<ByteSize>,
+    /// Accept the machine's clock whatever it says; else a start that is a day behind or years ahead of what is stored is
+    /// refused, and a step of more than an hour is not followed
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) accept_time: Option<bool>,
+    /// How fast the scrub reads data that no client reads, in a second; 0 = no scrub [default: 8MiB]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) scrub_rate: Option<ByteSize>,
     /// Serve the well-known development key to other machines too
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) insecure_dev_key: Option<bool>,
@@ -129,6 +142,8 @@ pub(crate) struct Config {
     pub(crate) smb_port: Option<u16>,
     /// Whether SMB clients on other machines may do without encryption. Default: no.
     pub(crate) smb_unencrypted: bool,
+    /// Whether what is not encrypted has to be signed. Default: no, and yes if encryption is not required.
+    pub(crate) smb_require_signing: bool,
     /// Whether SMB clients are held to the access lists of files. Default: no.
     pub(crate) smb_enforce_permissions: bool,
     /// The port of health checks and metrics, if they are served. Default: 10080.
@@ -149,6 +164,10 @@ pub(crate) struct Config {
     pub(crate) log_level: String,
     /// Memory for rows read from disk. Default: the store's own choice.
     pub(crate) cache_bytes: Option<u64>,
+    /// Whether the machine's clock is right whatever it says. Default: no.
+    pub(crate) accept_time: bool,
+    /// Bytes that the scrub reads in a second; 0: there is none. Default: 8 MiB.
+    pub(crate) scrub_rate: u64,
     /// Whether the development key is served to other machines too. Default: no.
     pub(crate) insecure_dev_key: bool,
 }
@@ -227,6 +246,7 @@ impl Config {
             services,
             smb_port: layer.smb_port.unwrap_or(Port::On(10_445)).number(),
             smb_unencrypted: layer.smb_unencrypted.unwrap_or_default(),
+            smb_require_signing: layer.smb_require_signing.unwrap_or_default(),
             smb_enforce_permissions: layer.smb_enforce_permissions.unwrap_or_default(),
             console_port: layer.console_port.unwrap_or(Port::On(10_080)).number(),
             accounts,
@@ -240,6 +260,8 @@ impl Config {
             log: layer.log.unwrap_or_default(),
             log_level,
             cache_bytes: layer.cache_bytes.map(|size| size.0),
+            accept_time: layer.accept_time.unwrap_or_default(),
+            scrub_rate: layer.scrub_rate.map_or(DEFAULT_SCRUB_RATE, |rate| rate.0),
             insecure_dev_key: layer.insecure_dev_key.unwrap_or_default(),
         })
     }
@@ -258,6 +280,7 @@ impl Layer {
             dfs_port: self.dfs_port.or(other.dfs_port),
             smb_port: self.smb_port.or(other.smb_port),
             smb_unencrypted: self.smb_unencrypted.or(other.smb_unencrypted),
+            smb_require_signing: self.smb_require_signing.or(other.smb_require_signing),
             smb_enforce_permissions: self.smb_enforce_permissions.or(other.smb_enforce_permissions),
             console_port: self.console_port.or(other.console_port),
             account: self.account.or(other.account),
@@ -271,6 +294,8 @@ impl Layer {
             log: self.log.or(other.log),
             log_level: self.log_level.or(other.log_level),
             cache_bytes: self.cache_bytes.or(other.cache_bytes),
+            accept_time: self.accept_time.or(other.accept_time),
+            scrub_rate: self.scrub_rate.or(other.scrub_rate),
             insecure_dev_key: self.insecure_dev_key.or(other.insecure_dev_key),
         }
     }

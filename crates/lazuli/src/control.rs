@@ -4,6 +4,7 @@
 //! may do everything; so nothing else proves who asks. Everything is bounded: lines, time, askers.
 
 mod client;
+mod intake;
 mod server;
 
 use std::fs::File;
@@ -11,12 +12,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lazuli_account::{AccountDirectory, AccountError, KeySlot, Setting, development_key};
-use lazuli_protocol::{Account, Key};
+use lazuli_protocol::{Account, Key, ServiceKind};
 use serde::{Deserialize, Serialize};
 
 use crate::backup::snapshot::Segment;
 
-pub(crate) use client::{HeldSnapshot, ask, hold_snapshot};
+pub(crate) use client::{HeldSnapshot, ask, hold_snapshot, restore};
+pub(crate) use intake::Intakes;
 pub(crate) use server::Control;
 
 /// The socket's name in the data directory.
@@ -44,7 +46,27 @@ pub(crate) enum Command {
     /// Takes a snapshot of the data directory. The server keeps it until the connection ends, and answers [`HELD`] to a line
     /// sent meanwhile.
     Snapshot,
+    /// Takes in one object of a backup. The server answers when it is ready for the stream, and again when it has read it.
+    Restore(Target),
 }
+
+/// Where an object of a backup goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) service: ServiceKind,
+    pub(crate) account: String,
+    pub(crate) name: String,
+}
+
+/// What was restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RestoredCounts {
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What a restore came to; or why there is nothing of it.
+pub(crate) type RestoreReply = Result<RestoredCounts, String>;
 
 /// What a server says that still keeps a snapshot.
 const HELD: &[u8] = b"held\n";
@@ -69,7 +91,11 @@ pub(crate) async fn execute(accounts: &AccountDirectory, rule: DevelopmentKey, c
     let keys: &[Key] = match &command {
         Command::Add { keys, .. } => keys,
         Command::RotateKey { key, .. } => std::slice::from_ref(key),
-        Command::List | Command::Set { .. } | Command::Remove { .. } | Command::Snapshot => &[],
+        Command::List
+        | Command::Set { .. }
+        | Command::Remove { .. }
+        | Command::Snapshot
+        | Command::Restore(_) => &[],
     };
     if rule == DevelopmentKey::Refused && keys.contains(&development_key()) {
         return Err("the well-known development key is not for a server that other machines can reach".into());
@@ -93,7 +119,7 @@ async fn changed(accounts: &AccountDirectory, command: Command) -> Result<Vec<Ac
             return Ok(vec![]);
         }
         // Not about accounts: the socket's server takes it.
-        Command::Snapshot => return Ok(vec![]),
+        Command::Snapshot | Command::Restore(_) => return Ok(vec![]),
     };
     Ok(vec![Account::clone(&account)])
 }

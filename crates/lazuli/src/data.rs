@@ -4,15 +4,17 @@
 //! FORMAT  LOCK    whose it is and which format it has      store/      rows
 //! control.sock    where `lazuli account` finds the server  segments/   bytes
 //! tls/            a self-signed certificate, if there is one   sweep   what content sweeps remember
+//! scrub           how far the scrub has come
 //! ```
 
 use std::path::Path;
 use std::sync::Arc;
 
-use lazuli_concurrency::SystemClock;
+use lazuli_concurrency::WrongTime;
 use lazuli_extents::LocalExtents;
 use lazuli_generations::content::ContentSweeper;
-use lazuli_store::{Directory, DirectoryError, Embedded, Options};
+use lazuli_protocol::date;
+use lazuli_store::{Directory, DirectoryError, Embedded, OpenError, Options, SteadyClock, Trust};
 
 use crate::{Failure, services};
 
@@ -25,17 +27,26 @@ const SWEEP_LEDGER: &str = "sweep";
 pub(crate) struct Data {
     pub(crate) store: Arc<Embedded>,
     pub(crate) extents: LocalExtents,
+    pub(crate) clock: Arc<SteadyClock>,
     pub(crate) directory: Directory,
 }
 
 impl Data {
     /// Opens what a locked directory holds, and makes what it does not hold yet.
-    pub(crate) fn open(directory: Directory, cache_bytes: Option<u64>) -> Result<Self, Failure> {
+    pub(crate) fn open(
+        directory: Directory,
+        cache_bytes: Option<u64>,
+        trust: Trust,
+    ) -> Result<Self, Failure> {
         let options = cache_bytes.map_or_else(Options::default, Options::with_cache);
         let path = directory.subdirectory(STORE).map_err(Failure::failed)?;
-        let store = Embedded::open(&path, Arc::new(SystemClock), options).map_err(Failure::failed)?;
+        let clock = Arc::new(SteadyClock::of_machine(trust));
+        let store = Embedded::open(&path, clock.clone(), options).map_err(|error| match error {
+            OpenError::Time(wrong) => Failure::Failed(wrong_time(wrong)),
+            error => Failure::failed(error),
+        })?;
         let extents = LocalExtents::open(directory.path(), Default::default()).map_err(Failure::failed)?;
-        Ok(Self { store: Arc::new(store), extents, directory })
+        Ok(Self { store: Arc::new(store), extents, clock, directory })
     }
 
     /// Frees content that no row refers to.
@@ -43,6 +54,28 @@ impl Data {
         let ledger = self.directory.path().join(SWEEP_LEDGER);
         let extents = Arc::new(self.extents.clone());
         ContentSweeper::new(self.store.clone(), extents, services::content_readers(), ledger)
+    }
+}
+
+/// What to do about a clock that must be wrong.
+fn wrong_time(wrong: WrongTime) -> String {
+    match wrong {
+        WrongTime::Behind { machine, latest } => {
+            let (machine, latest) = (date::iso8601_seconds(machine), date::iso8601_seconds(latest));
+            format!(
+                "the machine's clock says {machine}, but the latest time known here is {latest}: the clock is behind, or \
+                 it was ahead before. Set it and start again. If it is right, start with --accept-time: time then goes on \
+                 from {latest}, and clients see dates that are ahead until the machine's clock gets there."
+            )
+        }
+        WrongTime::Ahead { machine, latest } => {
+            let (machine, latest) = (date::iso8601_seconds(machine), date::iso8601_seconds(latest));
+            format!(
+                "the machine's clock says {machine}, which is years after the latest time known here, {latest}. What is \
+                 written with a wrong time stays so: set the clock and start again. If it is right, start with \
+                 --accept-time."
+            )
+        }
     }
 }
 

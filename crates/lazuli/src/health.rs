@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use lazuli_concurrency::Span;
 use lazuli_front::Readiness;
 use lazuli_store::embedded::{DamagedTable, Health, RowPlace, TaskFailure, log_failure};
 use lazuli_store::{Embedded, SpaceId, Store};
@@ -34,16 +35,22 @@ pub(crate) fn readiness(draining: bool, extents_stopped: bool, health: &Health) 
     if reasons.is_empty() { Readiness::Ready } else { Readiness::Degraded(reasons) }
 }
 
-/// The same with what a content sweep reports, if anything.
-pub(crate) fn with_alarm(readiness: Readiness, alarm: Option<String>) -> Readiness {
-    match (readiness, alarm) {
-        (Readiness::Ready, Some(alarm)) => Readiness::Degraded(vec![alarm]),
-        (Readiness::Degraded(mut reasons), Some(alarm)) => {
+/// The same with one more thing that is wrong.
+pub(crate) fn with_alarm(readiness: Readiness, alarm: String) -> Readiness {
+    match readiness {
+        Readiness::Ready => Readiness::Degraded(vec![alarm]),
+        Readiness::Degraded(mut reasons) => {
             reasons.push(alarm);
             Readiness::Degraded(reasons)
         }
-        (readiness, _) => readiness,
+        not_ready => not_ready,
     }
+}
+
+/// The machine's clock is this far ahead and is not followed.
+pub(crate) fn refused_step(step: Span) -> String {
+    let hours = step.ticks() / Span::seconds(3600).ticks();
+    format!("the machine's clock is {hours} hours ahead and is not followed")
 }
 
 /// Logs failures of the store's background tasks with the names of the objects. Has to be called within a runtime.
@@ -62,7 +69,7 @@ pub(crate) fn log_failures(store: &Arc<Embedded>) {
 }
 
 /// Names what a damaged table holds: the rows around the damage, and every container, table, queue or share.
-async fn describe(store: &dyn Store, table: &DamagedTable) -> String {
+pub(crate) async fn describe(store: &dyn Store, table: &DamagedTable) -> String {
     let names = names(store).await;
     let name = |space: SpaceId| match names.get(&space) {
         Some(name) => name.clone(),

@@ -22,6 +22,8 @@ mod provision;
 mod ready;
 mod records;
 mod repair;
+mod scrub;
+mod sealing;
 mod serve;
 mod services;
 mod smb;
@@ -63,9 +65,18 @@ impl From<ConfigError> for Failure {
     }
 }
 
+/// Keeps keys in memory from core dumps and from other processes of the same user.
+fn keep_keys_out_of_core_dumps() {
+    use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+    // Neither can fail for a process's own limits, and nothing depends on them.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
 fn main() -> ExitCode {
     // Accounts' keys lie in the data directory: whatever this program makes is for its user only.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    keep_keys_out_of_core_dumps();
     let variable = |name: &str| std::env::var(name).ok();
     let done = match Cli::parse().command {
         Command::Serve(args) => Config::load(args.layer, args.config.as_deref(), variable)

@@ -5,14 +5,21 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use lazuli_account::AccountDirectory;
+use lazuli_blob::BlobService;
 use lazuli_extents::{Extents, LocalExtents};
+use lazuli_file::FileService;
 use lazuli_front::Metrics;
 use lazuli_generations::content::ContentSweeper;
 use lazuli_metrics::Kind::{Counter, Gauge, Histogram};
 use lazuli_metrics::Text;
 use lazuli_queue::QueueService;
-use lazuli_store::Embedded;
+use lazuli_smb::SmbServer;
 use lazuli_store::embedded::Task;
+use lazuli_store::{Embedded, SteadyClock, Store};
+use lazuli_table::TableService;
+
+use crate::scrub::Scrub;
 
 /// Micros in a second.
 const MICROS: f64 = 1e6;
@@ -25,7 +32,15 @@ pub(crate) struct Sources {
     pub(crate) store: Arc<Embedded>,
     pub(crate) extents: LocalExtents,
     pub(crate) sweeper: Arc<ContentSweeper>,
+    pub(crate) accounts: AccountDirectory,
+    pub(crate) blob: BlobService,
+    pub(crate) file: FileService,
+    pub(crate) scrub: Arc<Scrub>,
     pub(crate) queue: QueueService,
+    pub(crate) table: TableService,
+    /// If it is served.
+    pub(crate) smb: Option<SmbServer>,
+    pub(crate) clock: Arc<SteadyClock>,
     /// The data directory.
     pub(crate) data: PathBuf,
 }
@@ -40,7 +55,11 @@ impl Sources {
         self.health(&mut text);
         self.commits(&mut text);
         self.disk(&mut text);
+        self.sweeps(&mut text);
+        self.memory(&mut text);
+        self.scrub(&mut text);
         self.sizes(&mut text);
+        self.smb(&mut text);
         self.front.render() + &text.finish()
     }
 
@@ -81,9 +100,17 @@ impl Sources {
         text.family(name, Histogram, "Syncs of the log and of content.");
         text.histogram(name, "what=\"log\"", store.log_sync_times(), MICROS);
         text.histogram(name, "what=\"segments\"", self.extents.sync_times(), MICROS);
-        let retries = lazuli_store::retries_total();
-        let help = "Attempts of transactions that had to be made again.";
-        text.one("lazuli_transaction_retries_total", Counter, help, retries);
+        let name = "lazuli_transaction_retries_total";
+        text.family(name, Counter, "Attempts of transactions that had to be made again.");
+        for (service, retries) in [
+            ("account", self.accounts.retries()),
+            ("blob", self.blob.retries()),
+            ("queue", self.queue.retries()),
+            ("table", self.table.retries()),
+            ("file", self.file.retries()),
+        ] {
+            text.series(name, &format!("service=\"{service}\""), retries);
+        }
         let help = "Commits that wait for the committer.";
         text.one("lazuli_commit_queue_depth", Gauge, help, figures.queue_depth);
         text.one("lazuli_level0_runs", Gauge, "Runs in the tree's first level.", figures.level0_runs);
@@ -91,8 +118,10 @@ impl Sources {
         text.one("lazuli_sealed_memtables", Gauge, help, figures.sealed_memtables);
         let help = "For how long the oldest snapshot in use has been out of date.";
         text.one("lazuli_oldest_snapshot_seconds", Gauge, help, figures.oldest_snapshot.as_secs_f64());
-        let help = "How far the store's clock is ahead of the machine's.";
-        text.one("lazuli_clock_lead_seconds", Gauge, help, figures.clock_lead.ticks() as f64 / TICKS);
+        let help =
+            "How far the store's clock is ahead of the machine's. Negative: the machine's is not followed.";
+        let lead = self.store.now().ticks() as f64 - self.clock.machine().ticks() as f64;
+        text.one("lazuli_clock_lead_seconds", Gauge, help, lead / TICKS);
     }
 
     fn disk(&self, text: &mut Text) {
@@ -119,10 +148,79 @@ impl Sources {
         text.one("lazuli_content_garbage_bytes", Gauge, help, space.released_since_mark);
     }
 
+    fn sweeps(&self, text: &mut Text) {
+        let progress = self.sweeper.progress();
+        let running = u8::from(progress.is_running());
+        text.one("lazuli_sweep_running", Gauge, "1 while content is swept.", running);
+        let help = "Rows that the sweep of content has walked over, of lazuli_rows.";
+        text.one("lazuli_sweep_rows", Gauge, help, progress.rows());
+        let rows = self.store.row_counts().map_or(0, |counts| counts.added.saturating_sub(counts.removed));
+        text.one("lazuli_rows", Gauge, "Rows in the store.", rows);
+        text.one("lazuli_sweeps_total", Counter, "Sweeps of content that have ended.", progress.ended());
+        let help = "Bytes of content that sweeps have freed.";
+        text.one("lazuli_sweep_freed_bytes_total", Counter, help, progress.freed_bytes());
+    }
+
+    fn memory(&self, text: &mut Text) {
+        use tikv_jemalloc_ctl::{epoch, stats};
+        let figures = self.store.figures();
+        // The allocator's figures are as of the last epoch.
+        let _ = epoch::advance();
+        text.family("lazuli_memory_bytes", Gauge, "Memory by what it is for, then as the allocator sees it.");
+        for (what, bytes) in [
+            ("memtable", figures.memtable_bytes),
+            ("table_blocks", figures.cached_block_bytes),
+            ("runs", figures.run_bytes as u64),
+            ("pinned", figures.pinned_bytes as u64),
+            ("allocated", stats::allocated::read().map_or(0, |bytes| bytes as u64)),
+            ("active", stats::active::read().map_or(0, |bytes| bytes as u64)),
+            ("resident", stats::resident::read().map_or(0, |bytes| bytes as u64)),
+            ("retained", stats::retained::read().map_or(0, |bytes| bytes as u64)),
+        ] {
+            text.series("lazuli_memory_bytes", &format!("what=\"{what}\""), bytes);
+        }
+        let help = "Lists of tables that a snapshot may still need.";
+        text.one("lazuli_table_versions", Gauge, help, figures.old_versions);
+    }
+
+    fn scrub(&self, text: &mut Text) {
+        let status = self.scrub.status();
+        let help = "Bytes verified in the pass under way, or in the last one.";
+        text.one("lazuli_scrub_done_bytes", Gauge, help, status.done);
+        let help = "Bytes that the pass under way verifies in all.";
+        text.one("lazuli_scrub_size_bytes", Gauge, help, status.total);
+        text.one("lazuli_scrub_read_bytes_total", Counter, "Bytes that scrubs have read.", status.read);
+        let finished = status.finished.map_or(f64::NAN, |at| at.unix_seconds() as f64);
+        let help = "When the last whole pass of the scrub ended. NaN: never.";
+        text.one("lazuli_scrub_last_pass_timestamp_seconds", Gauge, help, finished);
+        let help = "Damaged places that the scrub knows of, each counted once.";
+        text.one("lazuli_scrub_damaged_places", Gauge, help, status.damaged);
+    }
+
     fn sizes(&self, text: &mut Text) {
         let help = "Messages remembered as candidates for the next gets.";
         text.one("lazuli_queue_candidates", Gauge, help, self.queue.candidates());
         let help = "Queues whose next expiry is remembered.";
         text.one("lazuli_queue_expiry_watched", Gauge, help, self.queue.watched_queues());
+    }
+
+    fn smb(&self, text: &mut Text) {
+        let Some(figures) = self.smb.as_ref().map(SmbServer::figures) else { return };
+        let mut gauge = |name: &str, help: &str, value: usize| _ = text.one(name, Gauge, help, value);
+        gauge("lazuli_smb_connections", "SMB connections.", figures.connections);
+        gauge("lazuli_smb_strangers", "SMB connections that have not logged in.", figures.strangers);
+        gauge("lazuli_smb_sessions", "SMB sessions, those being set up included.", figures.sessions);
+        gauge("lazuli_smb_trees", "Connections of SMB sessions to shares.", figures.trees);
+        let help = "Files and directories open over SMB, those that wait for lost clients included.";
+        gauge("lazuli_smb_opens", help, figures.opens);
+        gauge("lazuli_smb_pipes", "Pipes open over SMB.", figures.pipes);
+        let help = "Bytes of change notifications kept for SMB clients.";
+        gauge("lazuli_smb_kept_event_bytes", help, figures.kept_event_bytes);
+        let help = "Addresses, accounts and pairs of them whose failed SMB logins are remembered.";
+        gauge("lazuli_smb_throttled", help, figures.throttled);
+        let help = "SMB connections dropped for others because they had not logged in.";
+        text.one("lazuli_smb_strangers_dropped_total", Counter, help, figures.dropped_strangers);
+        let help = "SMB logins that failed.";
+        text.one("lazuli_smb_failed_logins_total", Counter, help, figures.failed_logins);
     }
 }

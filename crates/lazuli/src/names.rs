@@ -110,6 +110,13 @@ fn generation_name(partition: &[u8]) -> Option<(String, String)> {
     Some((kind.to_owned(), format!("{account}/{name}")))
 }
 
+/// The account that a partition of the directory belongs to, and its generation.
+pub(crate) fn owner(partition: &[u8]) -> Option<(String, u64)> {
+    let mut parts = std::str::from_utf8(partition).ok()?.splitn(4, '/');
+    let (_, account, generation, _) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    Some((account.to_owned(), u64::from_str_radix(generation, 16).ok()?))
+}
+
 /// A row of the directory of accounts.
 fn root_name(partition: &[u8], key: &[u8]) -> String {
     let row = key.escape_ascii();

@@ -3,20 +3,24 @@
 //! The damaged directory is opened as `lazuli check` opens it: nothing in it changes. Rows keep their tokens and content
 //! keeps its place, so ETags and versions stay. The new directory gets its name only when it is complete.
 
+mod accounts;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use indicatif::{HumanBytes, HumanCount};
+use lazuli_concurrency::Stamp;
 use lazuli_extents::LocalExtents;
 use lazuli_store::embedded::{Loader, Salvaged};
-use lazuli_store::{Directory, SpaceHeader, SpaceId};
+use lazuli_store::{Directory, SpaceHeader, SpaceId, Token};
 use tokio::runtime::Runtime;
 
 use crate::Failure;
 use crate::check::bar;
 use crate::data::{self, STORE};
 use crate::survey::Survey;
+use accounts::AccountsFound;
 
 /// The epoch of a space whose header is lost: above any that it can have had.
 const NEW_EPOCH: u64 = 1 << 32;
@@ -41,7 +45,7 @@ pub(crate) fn run(dir: &Path, into: &Path) -> Result<(), Failure> {
     let store = target.subdirectory(STORE).map_err(Failure::failed)?;
     let extents = LocalExtents::open_read_only(source.path()).map_err(Failure::failed)?;
     let mut survey = Survey::new(&runtime, &extents);
-    let rows = load(&mut survey, &source.path().join(STORE), &store)?;
+    let loaded = load(&mut survey, &source.path().join(STORE), &store)?;
     copy_content(&survey, target.path())?;
     copy_certificate(source.path(), target.path()).map_err(Failure::failed)?;
     std::fs::rename(&unfinished, into).map_err(Failure::failed)?;
@@ -49,7 +53,7 @@ pub(crate) fn run(dir: &Path, into: &Path) -> Result<(), Failure> {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         File::open(parent).and_then(|parent| parent.sync_all()).map_err(Failure::failed)?;
     }
-    report(&survey, rows, into);
+    report(&survey, &loaded, into);
     Ok(())
 }
 
@@ -69,12 +73,23 @@ fn refuse_taken(source: &Path, into: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Loads every sound row; how many there are.
-fn load(survey: &mut Survey<'_>, from: &Path, to: &Path) -> Result<u64, Failure> {
+/// What went into the new directory.
+struct Loaded {
+    rows: u64,
+    /// Accounts whose rows were lost.
+    accounts_again: Vec<String>,
+}
+
+/// Loads every sound row.
+fn load(survey: &mut Survey<'_>, from: &Path, to: &Path) -> Result<Loaded, Failure> {
+    // Nothing reads the tokens of headers.
+    const NO_TOKEN: Token = Token(Stamp::from_ticks(0));
     let mut loader = Loader::create(to).map_err(Failure::failed)?;
     let (mut rows, mut headers) = (0, BTreeSet::from([SpaceId::ROOT]));
+    let mut accounts = AccountsFound::default();
     let progress = bar("{bar:40} {pos}/{len} rows {elapsed}");
     survey.run(from, &progress, |found| {
+        let is_stale = matches!(found, Salvaged::Stale(..));
         match found {
             Salvaged::Clock(ceiling) => {
                 loader.clock(ceiling);
@@ -82,22 +97,27 @@ fn load(survey: &mut Survey<'_>, from: &Path, to: &Path) -> Result<u64, Failure>
             }
             Salvaged::Header(space, header) => {
                 headers.insert(space);
-                loader.header(space, header)
+                loader.header(space, header, NO_TOKEN)
             }
             Salvaged::Row(space, partition, row) | Salvaged::Stale(space, partition, row) => {
                 rows += 1;
-                loader.row(space, &partition, &row)
+                match accounts.take(space, &partition, &row, is_stale) {
+                    true => Ok(()),
+                    false => loader.row(space, &partition, &row),
+                }
             }
         }
         .map_err(Failure::failed)
     })?;
     progress.finish_and_clear();
+    let accounts_again = accounts.load(&mut loader, |row| survey.findings.may_have_lost(row))?;
     // A space that a row names and whose header is lost. Its row decides whether it stays open; the server sees to that.
     for space in survey.names.spaces().filter(|space| !headers.contains(space)) {
-        loader.header(space, SpaceHeader { epoch: NEW_EPOCH, open: true }).map_err(Failure::failed)?;
+        let header = SpaceHeader { epoch: NEW_EPOCH, open: true };
+        loader.header(space, header, NO_TOKEN).map_err(Failure::failed)?;
     }
     loader.finish().map_err(Failure::failed)?;
-    Ok(rows)
+    Ok(Loaded { rows, accounts_again })
 }
 
 fn copy_content(survey: &Survey<'_>, target: &Path) -> Result<(), Failure> {
@@ -124,7 +144,7 @@ fn copy_certificate(source: &Path, target: &Path) -> std::io::Result<()> {
     File::open(&to)?.sync_all()
 }
 
-fn report(survey: &Survey<'_>, rows: u64, into: &Path) {
+fn report(survey: &Survey<'_>, loaded: &Loaded, into: &Path) {
     let findings = &survey.findings;
     let lines = findings.lines(&survey.names);
     for line in &lines {
@@ -132,6 +152,11 @@ fn report(survey: &Survey<'_>, rows: u64, into: &Path) {
     }
     if findings.count > lines.len() as u64 {
         println!("lost: and {} more", HumanCount(findings.count - lines.len() as u64));
+    }
+    for account in &loaded.accounts_again {
+        println!(
+            "made again: account {account}: disabled, with a new key; its settings and service properties are lost"
+        );
     }
     if findings.unnamed > 0 {
         println!(
@@ -143,5 +168,5 @@ fn report(survey: &Survey<'_>, rows: u64, into: &Path) {
         println!("nothing was lost");
     }
     let bytes = survey.verifier.sound_bytes();
-    println!("{}: {} rows, {} of content", into.display(), HumanCount(rows), HumanBytes(bytes));
+    println!("{}: {} rows, {} of content", into.display(), HumanCount(loaded.rows), HumanBytes(bytes));
 }

@@ -19,17 +19,18 @@ use lazuli_front::{Console, Endpoint, Gate, Limits, Metrics, Server, Tls};
 use lazuli_generations::content::ContentSweeper;
 use lazuli_outbound::Outbound;
 use lazuli_queue::QueueService;
-use lazuli_store::{Directory, Embedded, Store};
+use lazuli_store::{Directory, Embedded, Store, Trust};
 use lazuli_table::TableService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::background::{Background, BlobExpiry, Chore, ContentSweep, GarbageSweep, MessageExpiry};
 use crate::config::{Config, TlsSource};
-use crate::control::Control;
+use crate::control::{Control, Intakes};
 use crate::data::Data;
 use crate::metrics::Sources;
 use crate::ready::Ready;
+use crate::scrub::Scrub;
 use crate::services::Services;
 use crate::smb::Smb;
 use crate::{Failure, health, logging, oidc, provision, services};
@@ -60,7 +61,8 @@ pub(crate) fn run(config: Config) -> Result<(), Failure> {
 
 async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     let directory = Directory::open(&config.data).map_err(Failure::failed)?;
-    let data = Data::open(directory, config.cache_bytes)?;
+    let trust = if config.accept_time { Trust::Any } else { Trust::Checked };
+    let data = Data::open(directory, config.cache_bytes, trust)?;
     let accounts = AccountDirectory::open(data.store.clone()).await.map_err(Failure::failed)?;
     let development_key = provision::provision(&accounts, &config).await?;
 
@@ -75,13 +77,37 @@ async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     let smb = Smb::start(&config, connections, &services, &accounts).await?;
     let draining = Arc::new(AtomicBool::new(false));
     let sweeper = Arc::new(data.sweeper());
-    let console = start_console(&config, &data, &services, &metrics, &draining, &sweeper)?;
-    let control =
-        Control::start(data.directory.path(), data.extents.clone(), accounts.clone(), development_key)
-            .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
+    let scrub = Arc::new(Scrub::new(&data, data.clock.clone(), config.scrub_rate));
+    let sources = Sources {
+        front: metrics,
+        store: data.store.clone(),
+        extents: data.extents.clone(),
+        sweeper: sweeper.clone(),
+        scrub: scrub.clone(),
+        accounts: accounts.clone(),
+        blob: services.blob.clone(),
+        file: services.file.clone(),
+        queue: services.queue.clone(),
+        table: services.table.clone(),
+        smb: smb.as_ref().map(Smb::server),
+        clock: data.clock.clone(),
+        data: data.directory.path().to_owned(),
+    };
+    let console = start_console(&config, &data, sources, &draining)?;
+    let intakes =
+        Intakes::new(data.store.clone(), Arc::new(data.extents.clone()), accounts.clone(), &services);
+    let control = Control::start(
+        data.directory.path(),
+        data.extents.clone(),
+        accounts.clone(),
+        development_key,
+        Some(intakes),
+    )
+    .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
     let (blob, file) = (services.blob.clone(), services.file.clone());
     tokio::spawn(async move { tokio::join!(blob.resume_copies(), file.resume_copies()) });
     let background = Background::start(chores(&data, &services, sweeper));
+    let scrubbing = tokio::spawn(async move { scrub.run().await });
 
     // Before this a signal simply ends the process, which is no worse than a crash, and those are prepared for.
     let mut signals = Signals::new().map_err(Failure::failed)?;
@@ -108,8 +134,11 @@ async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     }
     services.file.flush_all().await;
     background.stop().await;
+    scrubbing.abort();
+    let _ = scrubbing.await;
     services.blob.stop_copies().await;
     services.file.stop_copies().await;
+    services.file.release_slices().await;
     if let Some(console) = console {
         console.shutdown(CONSOLE_DRAIN_TIME).await;
     }
@@ -208,27 +237,19 @@ fn copy_sources(config: &Config, gate: &Arc<Gate>) -> CopySources {
 fn start_console(
     config: &Config,
     data: &Data,
-    services: &Services,
-    metrics: &Arc<Metrics>,
+    sources: Sources,
     draining: &Arc<AtomicBool>,
-    sweeper: &Arc<ContentSweeper>,
 ) -> Result<Option<Console>, Failure> {
     let Some(port) = config.console_port else { return Ok(None) };
     let address = SocketAddr::new(config.host, port);
     let (store, extents, draining) = (data.store.clone(), data.extents.clone(), draining.clone());
-    let sources = Sources {
-        front: metrics.clone(),
-        store: store.clone(),
-        extents: extents.clone(),
-        sweeper: sweeper.clone(),
-        queue: services.queue.clone(),
-        data: data.directory.path().to_owned(),
-    };
-    let sweeper = sweeper.clone();
+    let (sweeper, scrub) = (sources.sweeper.clone(), sources.scrub.clone());
+    let clock = data.clock.clone();
     let readiness = move || {
         let draining = draining.load(Ordering::Relaxed);
         let readiness = health::readiness(draining, extents.is_stopped(), &store.health());
-        health::with_alarm(readiness, sweeper.alarm())
+        let alarms = [sweeper.alarm(), scrub.alarm(), clock.refused_step().map(health::refused_step)];
+        alarms.into_iter().flatten().fold(readiness, health::with_alarm)
     };
     let console = Console::start(address, Box::new(readiness), Box::new(move || sources.render()));
     console

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use lazuli_account::AccountDirectory;
-use lazuli_smb::{Options, SmbServer};
+use lazuli_smb::{Limits, Options, SmbServer};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -15,6 +15,7 @@ use crate::services::Services;
 /// The endpoint, serving until it is stopped.
 pub(crate) struct Smb {
     address: SocketAddr,
+    server: SmbServer,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<()>,
 }
@@ -32,22 +33,31 @@ impl Smb {
         let bound = |error| Failure::Failed(format!("cannot listen on {address} for SMB: {error}"));
         let listener = TcpListener::bind(address).await.map_err(bound)?;
         let address = listener.local_addr().map_err(Failure::failed)?;
+        let usual = Limits::default();
         let options = Options {
             require_encryption: !config.smb_unencrypted,
+            // What is neither could be changed on the way, and a login could be relayed.
+            require_signing: config.smb_require_signing || config.smb_unencrypted,
             enforce_permissions: config.smb_enforce_permissions,
-            connections: Some(connections),
+            limits: Limits { connections: connections.min(usual.connections), ..usual },
             ..Options::default()
         };
         let server = SmbServer::new(services.file.clone(), accounts.clone(), options);
         let (stop, stopped) = oneshot::channel::<()>();
+        let serving_server = server.clone();
         let serving = tokio::spawn(async move {
             // Dropped or told: stop either way.
             let stopped = async move { drop(stopped.await) };
-            if let Err(error) = server.serve(listener, stopped).await {
+            if let Err(error) = serving_server.serve(listener, stopped).await {
                 tracing::error!(%error, "SMB is served no more");
             }
         });
-        Ok(Some(Self { address, stop, serving }))
+        Ok(Some(Self { address, server, stop, serving }))
+    }
+
+    /// The endpoint itself, to ask how much it holds.
+    pub(crate) fn server(&self) -> SmbServer {
+        self.server.clone()
     }
 
     /// Where it listens.

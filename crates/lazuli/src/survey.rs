@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use indicatif::ProgressBar;
-use lazuli_extents::{Damage, DamageKind, ExtentId, LocalExtents, Verifier, frame_range};
+use lazuli_extents::{Damage, DamageKind, Error, ExtentId, ExtentRef, LocalExtents, Verifier, frame_range};
 use lazuli_store::embedded::{Gap, Loss, Losses, RowPlace, Salvage, Salvaged};
 use lazuli_store::{ReadError, Row, SpaceId};
 use tokio::runtime::Runtime;
@@ -140,12 +140,7 @@ impl<'a> Survey<'a> {
             let damaged = self.runtime.block_on(self.verifier.content(content)).map_err(Failure::failed)?;
             for (extent, error) in damaged {
                 is_sound = false;
-                let (segment, bytes) = (extent.id.segment(), frame_range(&extent));
-                let (at, what, bytes) = match self.extents.has_segment(segment) {
-                    true => (ContentPlace::Extent(extent.id), error.to_string(), bytes),
-                    false => (ContentPlace::MissingSegment(segment), "it is missing".to_owned(), 0..u64::MAX),
-                };
-                self.findings.broken(at, what, bytes, place());
+                self.findings.damaged_extent(self.extents, &extent, &error, place());
             }
         }
         // An older account or container is better than none: everything in it would be out of reach.
@@ -163,6 +158,22 @@ impl<'a> Survey<'a> {
 }
 
 impl Findings {
+    /// Notes that an object refers to a damaged extent.
+    pub(crate) fn damaged_extent(
+        &mut self,
+        extents: &LocalExtents,
+        extent: &ExtentRef,
+        error: &Error,
+        object: Place,
+    ) {
+        let segment = extent.id.segment();
+        let (at, what, bytes) = match extents.has_segment(segment) {
+            true => (ContentPlace::Extent(extent.id), error.to_string(), frame_range(extent)),
+            false => (ContentPlace::MissingSegment(segment), "it is missing".to_owned(), 0..u64::MAX),
+        };
+        self.broken(at, what, bytes, object);
+    }
+
     fn broken(&mut self, at: ContentPlace, what: String, bytes: Range<u64>, object: Place) {
         let is_new = !self.content.contains_key(&at);
         self.count += u64::from(is_new);
@@ -178,6 +189,14 @@ impl Findings {
             true => broken.objects.push(object),
             false => broken.more += 1,
         }
+    }
+
+    /// Whether a row that was not found may have been lost to damage.
+    pub(crate) fn may_have_lost(&self, row: &RowPlace) -> bool {
+        let is_in = |loss: &Loss| loss.gap.as_ref().is_none_or(|gap| gap.contains(row));
+        self.losses.count > self.losses.listed.len() as u64
+            || self.losses.listed.iter().any(is_in)
+            || self.rows.iter().any(|(place, _)| place.row == *row)
     }
 
     /// Whether a table or a file of the log is on the list.
@@ -196,21 +215,31 @@ impl Findings {
         damage.kind != DamageKind::SegmentHeader && self.content.iter().any(covers)
     }
 
-    /// The list: one line for each damaged place, with the names of the objects there.
-    pub(crate) fn lines(&self, names: &Names) -> Vec<String> {
-        let mut lines: Vec<_> = self.losses.listed.iter().map(|loss| loss_line(loss, names)).collect();
-        lines.extend(self.rows.iter().map(|(place, what)| format!("row: {}: {what}", names.name(place))));
-        lines.extend(self.content.iter().map(|(at, broken)| {
+    /// Damaged places in content, each with its line.
+    pub(crate) fn content_lines(&self, names: &Names) -> Vec<(String, String)> {
+        let line = |(at, broken): (&ContentPlace, &Broken)| {
             let objects: BTreeSet<_> = broken.objects.iter().map(|place| names.name(place)).collect();
             let objects = objects.into_iter().collect::<Vec<_>>().join(", ");
             let more = if broken.more > 0 { format!(", and {} more", broken.more) } else { String::new() };
             match at {
-                ContentPlace::MissingSegment(segment) => {
-                    format!("content: segment {segment:016x}: {}: {objects}{more}", broken.what)
-                }
-                ContentPlace::Extent(_) => format!("content: {}: {objects}{more}", broken.what),
+                ContentPlace::MissingSegment(segment) => (
+                    format!("segment {segment:016x}"),
+                    format!("content: segment {segment:016x}: {}: {objects}{more}", broken.what),
+                ),
+                ContentPlace::Extent(id) => (
+                    format!("extent {:016x}", id.raw()),
+                    format!("content: {}: {objects}{more}", broken.what),
+                ),
             }
-        }));
+        };
+        self.content.iter().map(line).collect()
+    }
+
+    /// The list: one line for each damaged place, with the names of the objects there.
+    pub(crate) fn lines(&self, names: &Names) -> Vec<String> {
+        let mut lines: Vec<_> = self.losses.listed.iter().map(|loss| loss_line(loss, names)).collect();
+        lines.extend(self.rows.iter().map(|(place, what)| format!("row: {}: {what}", names.name(place))));
+        lines.extend(self.content_lines(names).into_iter().map(|(_, line)| line));
         lines.extend(self.stale.iter().map(|place| {
             let kept = if place.row.space == SpaceId::ROOT { "kept" } else { "left out" };
             format!("old: {}: only an older version can be read; it is {kept}", names.name(place))

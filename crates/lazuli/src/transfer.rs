@@ -13,7 +13,11 @@ use indicatif::{HumanBytes, HumanCount};
 
 use crate::Failure;
 use crate::backup::source::Source;
+use crate::sealing::{IdentityArgs, RecipientArgs, Recipients};
+pub(crate) use export::Export;
+pub(crate) use import::StreamContents;
 use stream::Counts;
+pub(crate) use stream::StreamReader;
 
 #[derive(Args)]
 pub(crate) struct ExportArgs {
@@ -26,6 +30,8 @@ pub(crate) struct ExportArgs {
     /// Read everything, but write nothing
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    recipients: RecipientArgs,
 }
 
 #[derive(Args)]
@@ -47,38 +53,50 @@ enum From {
         /// Verify the stream, but write nothing
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        identities: IdentityArgs,
     },
 }
 
 /// Exports a data directory.
 pub(crate) fn run_export(args: &ExportArgs) -> Result<(), Failure> {
+    let recipients = args.recipients.load()?;
     let source = Source::open(&args.data)?;
     let counts = if args.dry_run {
         let counts = export::export(&source.dir, &mut io::sink())?;
         source.finish()?;
         counts
     } else if args.out == Path::new("-") {
-        // The end, without which no import accepts the stream, is written when the snapshot proved to have been kept.
-        let mut out = BufWriter::new(io::stdout().lock());
-        let counts = export::export_then(&source.dir.clone(), &mut out, || source.finish())?;
-        out.flush().map_err(Failure::failed)?;
-        counts
+        write(io::stdout().lock(), recipients.as_ref(), source)?
     } else {
-        to_file(&args.out, source)?
+        to_file(&args.out, recipients.as_ref(), source)?
     };
     eprintln!("exported {}", describe(counts));
     Ok(())
 }
 
+/// Writes the stream, encrypted if it is for recipients. Its end, without which no import accepts the stream, is written
+/// when the snapshot proved to have been kept.
+fn write(out: impl Write, recipients: Option<&Recipients>, source: Source) -> Result<Counts, Failure> {
+    let mut out = BufWriter::new(out);
+    let dir = source.dir.clone();
+    let Some(recipients) = recipients else {
+        let counts = export::export_then(&dir, &mut out, || source.finish())?;
+        out.flush().map_err(Failure::failed)?;
+        return Ok(counts);
+    };
+    let mut sealed = recipients.seal(out).map_err(Failure::failed)?;
+    let counts = export::export_then(&dir, &mut sealed, || source.finish())?;
+    sealed.finish().and_then(|mut out| out.flush()).map_err(Failure::failed)?;
+    Ok(counts)
+}
+
 /// Writes a file that has its name only when it is complete.
-fn to_file(path: &Path, source: Source) -> Result<Counts, Failure> {
+fn to_file(path: &Path, recipients: Option<&Recipients>, source: Source) -> Result<Counts, Failure> {
     let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    let mut out = BufWriter::new(file.as_file_mut());
-    let counts = export::export_then(&source.dir.clone(), &mut out, || source.finish())?;
-    out.flush().map_err(failed)?;
-    drop(out);
+    let counts = write(file.as_file_mut(), recipients, source)?;
     file.as_file().sync_all().map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(counts)
@@ -86,7 +104,8 @@ fn to_file(path: &Path, source: Source) -> Result<Counts, Failure> {
 
 /// Imports a stream.
 pub(crate) fn run_import(args: ImportArgs) -> Result<(), Failure> {
-    let From::Stream { file, into, dry_run } = args.from;
+    let From::Stream { file, into, dry_run, identities } = args.from;
+    let identities = identities.load()?;
     let input: Box<dyn Read> = if file == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
@@ -94,6 +113,10 @@ pub(crate) fn run_import(args: ImportArgs) -> Result<(), Failure> {
         Box::new(opened.map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))?)
     };
     let input = BufReader::with_capacity(1 << 20, input);
+    let input: Box<dyn Read> = match &identities {
+        Some(identities) => Box::new(identities.open(input).map_err(Failure::failed)?),
+        None => Box::new(input),
+    };
     let counts = if dry_run { import::verify(input)? } else { import::import(input, &into)? };
     println!("{} {}", if dry_run { "the stream is whole:" } else { "imported" }, describe(counts));
     Ok(())

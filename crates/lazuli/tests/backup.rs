@@ -86,13 +86,82 @@ fn version(n: u64) -> Vec<u8> {
     n.to_le_bytes().repeat(length / 8)
 }
 
+const JSON: &str = "Content-Type: application/json\nAccept: application/json;odata=nometadata";
+
+fn make_table_queue_and_share(server: &Server) {
+    for (service, method, path, headers, body) in [
+        (ServiceKind::Table, "POST", "/Tables", JSON, "{\"TableName\":\"events\"}"),
+        (ServiceKind::Queue, "PUT", "/jobs", "", ""),
+        (ServiceKind::File, "PUT", "/docs?restype=share", "", ""),
+    ] {
+        let made = server.send(service, method, path, headers, body.as_bytes());
+        assert_eq!(made.status, 201, "{path}: {}", made.text());
+    }
+}
+
+/// Puts the nth entity, message and file of a writer, one after the other.
+fn put_beside(server: &Server, writer: usize, n: u64) {
+    let sent = |service, method: &str, path: &str, headers: &str, body: &[u8], status: u16| {
+        let reply = server.send(service, method, path, headers, body);
+        assert_eq!(reply.status, status, "{path}: {}", reply.text());
+    };
+    let entity = format!("/events(PartitionKey='{writer}',RowKey='{n}')");
+    sent(ServiceKind::Table, "PUT", &entity, JSON, format!("{{\"N\":{n}}}").as_bytes(), 204);
+    let message = format!("<QueueMessage><MessageText>{writer}-{n}</MessageText></QueueMessage>");
+    sent(ServiceKind::Queue, "POST", "/jobs/messages", "", message.as_bytes(), 201);
+    let (file, bytes) = (format!("/docs/{writer}-{n}"), version(n));
+    let length = format!("x-ms-type: file\nx-ms-content-length: {}", bytes.len());
+    sent(ServiceKind::File, "PUT", &file, &length, b"", 201);
+    let range = format!("x-ms-write: update\nx-ms-range: bytes=0-{}", bytes.len() - 1);
+    sent(ServiceKind::File, "PUT", &format!("{file}?comp=range"), &range, &bytes, 201);
+}
+
+/// All messages of the queue.
+fn messages(server: &Server) -> Vec<String> {
+    let mut messages = vec![];
+    loop {
+        let path = "/jobs/messages?numofmessages=32&visibilitytimeout=3600";
+        let reply = server.send(ServiceKind::Queue, "GET", path, "", b"");
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let text = reply.text();
+        let found: Vec<_> = text
+            .split("<MessageText>")
+            .skip(1)
+            .map(|rest| rest.split('<').next().unwrap().to_owned())
+            .collect();
+        if found.is_empty() {
+            return messages;
+        }
+        messages.extend(found);
+    }
+}
+
+/// What a restored server has of a writer's nth entity, message and file; a file is whole, or not yet written.
+fn has_beside(server: &Server, messages: &[String], writer: usize, n: u64) -> [bool; 3] {
+    let entity = format!("/events(PartitionKey='{writer}',RowKey='{n}')");
+    let entity = server.send(ServiceKind::Table, "GET", &entity, JSON, b"");
+    assert!(matches!(entity.status, 200 | 404), "{}", entity.text());
+    assert!(entity.status == 404 || entity.text().contains(&format!("\"N\":{n}")), "{}", entity.text());
+    let count = messages.iter().filter(|message| **message == format!("{writer}-{n}")).count();
+    assert!(count <= 1, "message {writer}-{n} is there {count} times");
+    let file = server.send(ServiceKind::File, "GET", &format!("/docs/{writer}-{n}"), "", b"");
+    assert!(matches!(file.status, 200 | 404), "{}", file.text());
+    let is_whole = file.status == 200 && file.body == version(n);
+    assert!(
+        file.status == 404 || is_whole || file.body.iter().all(|byte| *byte == 0),
+        "file {writer}-{n} is torn"
+    );
+    [entity.status == 200, count == 1, is_whole]
+}
+
 #[test]
 fn a_backup_under_load_holds_all_acknowledged_before_and_nothing_submitted_after() {
-    const WRITERS: usize = 6;
+    const WRITERS: usize = 4;
     let dir = tempfile::tempdir().unwrap();
     let (data, repository) = (dir.path().join("data"), dir.path().join("backups"));
     let server = Server::start(&data);
     make_container(&server);
+    make_table_queue_and_share(&server);
     let histories: Vec<History> = (0..WRITERS).map(|_| History::default()).collect();
     let stop = AtomicBool::new(false);
     let counts = |which: fn(&History) -> &AtomicU64| -> Vec<u64> {
@@ -110,6 +179,7 @@ fn a_backup_under_load_holds_all_acknowledged_before_and_nothing_submitted_after
                     history.submitted.store(n, Ordering::SeqCst);
                     put(server, &format!("{i}-{n}"), &version(n));
                     put(server, &format!("{i}"), &version(n));
+                    put_beside(server, i, n);
                     history.acknowledged.store(n, Ordering::SeqCst);
                 }
             });
@@ -131,6 +201,7 @@ fn a_backup_under_load_holds_all_acknowledged_before_and_nothing_submitted_after
         let (from, into_text) = (repository.to_str().unwrap(), into.to_str().unwrap());
         succeed(&["restore", "--from", from, "--backup", id, "--into", into_text]);
         let restored = Server::start(&into);
+        let messages = messages(&restored);
         for (i, (before, after)) in before.iter().zip(after).enumerate() {
             let last = get(&restored, &format!("{i}")).unwrap();
             let n = u64::from_le_bytes(*last.first_chunk().unwrap());
@@ -141,6 +212,13 @@ fn a_backup_under_load_holds_all_acknowledged_before_and_nothing_submitted_after
                 assert!(get(&restored, &format!("{i}-{m}")).as_ref() == Some(&version(m)), "{id}: {i}-{m}");
             }
             assert_eq!(get(&restored, &format!("{i}-{}", after + 1)), None, "{id}: from the future");
+            for m in 1..=after + 1 {
+                let has = has_beside(&restored, &messages, i, m);
+                // They come after the blobs of the same number, in this order.
+                assert!(has.is_sorted_by(|a, b| a >= b), "{id}: {i}-{m}: {has:?}");
+                assert!(has == [true; 3] || m > *before && m >= n, "{id}: {i}-{m} of {n}: {has:?}");
+                assert!(has == [false; 3] || m <= n, "{id}: {i}-{m} is there before blob {n}: {has:?}");
+            }
         }
         restored.stop();
     }
@@ -331,4 +409,87 @@ fn an_import_has_what_was_exported_with_the_same_etags_and_exports_the_same() {
             assert!(!refused.exists() || files_of(&refused).is_empty(), "{what} at {damage}");
         }
     }
+}
+
+/// A file with an age identity, and its recipient.
+fn identity(dir: &Path, name: &str) -> (PathBuf, String) {
+    use age::secrecy::ExposeSecret;
+    let identity = age::x25519::Identity::generate();
+    let path = dir.join(name);
+    std::fs::write(&path, format!("# {name}\n{}\n", identity.to_string().expose_secret())).unwrap();
+    (path, identity.to_public().to_string())
+}
+
+#[test]
+fn encrypted_backups_stay_incremental_and_only_their_recipients_restore_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let [data, to] = ["data", "backups"].map(|name| dir.path().join(name));
+    let ((key, mine), (foreign, _)) = (identity(dir.path(), "key"), identity(dir.path(), "foreign"));
+    let recipients = dir.path().join("recipients");
+    std::fs::write(&recipients, format!("# for backups\n{mine}\n")).unwrap();
+    let arg = |path: &Path| -> &'static str { path.to_str().unwrap().to_owned().leak() };
+    let back_up = ["backup", "--data", arg(&data), "--to", arg(&to)];
+    let sealed = [&back_up[..], &["--recipients-file", arg(&recipients)]].concat();
+
+    let server = Server::start(&data);
+    make_container(&server);
+    let first = random(1, 3 * MIB);
+    put(&server, "first", &first);
+    succeed(&sealed);
+    let before = chunks(&to);
+    put(&server, "second", b"small");
+    succeed(&sealed);
+    let after = chunks(&to);
+    let added: u64 = after.iter().filter(|chunk| !before.contains(chunk)).map(|(_, bytes)| bytes).sum();
+    assert!(before.iter().all(|chunk| after.contains(chunk)) && added < 2 * MIB as u64, "{added} bytes more");
+    for (path, _) in &after {
+        let bytes = std::fs::read(path).unwrap();
+        assert!(bytes.starts_with(b"age-encryption.org/v1\n"), "{}", path.display());
+    }
+    server.stop();
+
+    // Neither in clear, nor in the same folder.
+    assert!(fail(&back_up, 1).contains("are encrypted"));
+    let restored = dir.path().join("restored");
+    let restore = ["restore", "--from", arg(&to), "--into", arg(&restored)];
+    assert!(fail(&restore, 2).contains("--identity is missing"));
+    fail(&[&restore[..], &["--identity", arg(&foreign)]].concat(), 1);
+    assert!(!restored.exists() || std::fs::read_dir(&restored).unwrap().next().is_none());
+    succeed(&[&restore[..], &["--identity", arg(&foreign), "--identity", arg(&key)]].concat());
+    let server = Server::start(&restored);
+    assert_eq!(get(&server, "first"), Some(first));
+    assert_eq!(get(&server, "second").as_deref(), Some(&b"small"[..]));
+    server.stop();
+    succeed(&["backup", "list", "--to", arg(&to)]);
+    succeed(&["backup", "prune", "--to", arg(&to), "--keep", "1"]);
+    succeed(&[&restore[..4], &[arg(&dir.path().join("again"))], &["--identity", arg(&key)]].concat());
+}
+
+#[test]
+fn an_encrypted_export_is_imported_with_its_identity_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let [data, stream, into] = ["data", "stream", "into"].map(|name| dir.path().join(name));
+    let ((key, mine), (foreign, _)) = (identity(dir.path(), "key"), identity(dir.path(), "foreign"));
+    let arg = |path: &Path| -> &'static str { path.to_str().unwrap().to_owned().leak() };
+    let server = Server::start(&data);
+    make_container(&server);
+    let content = random(2, 2 * MIB);
+    put(&server, "b", &content);
+    succeed(&["export", arg(&data), "--out", arg(&stream), "--recipient", &mine]);
+    server.stop();
+    let sealed = std::fs::read(&stream).unwrap();
+    assert!(sealed.starts_with(b"age-encryption.org/v1\n"));
+    assert!(!sealed.windows(64).any(|window| window == &content[..64]));
+    let import = ["import", "stream", arg(&stream), "--into", arg(&into)];
+    fail(&import, 1);
+    fail(&[&import[..], &["--identity", arg(&foreign)]].concat(), 1);
+    succeed(&[&import[..], &["--identity", arg(&key)]].concat());
+    let server = Server::start(&into);
+    assert_eq!(get(&server, "b"), Some(content));
+    server.stop();
+    // Cut short within the last piece of the stream.
+    std::fs::write(&stream, &sealed[..sealed.len() - 20]).unwrap();
+    let cut = dir.path().join("cut");
+    fail(&["import", "stream", arg(&stream), "--into", arg(&cut), "--identity", arg(&key)], 1);
+    assert!(!cut.exists() || std::fs::read_dir(&cut).unwrap().next().is_none());
 }

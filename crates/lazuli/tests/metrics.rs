@@ -17,7 +17,25 @@ const SERIES: &[&str] = &[
     "lazuli_commit_group_size_count",
     "lazuli_fsync_seconds_count{what=\"log\"}",
     "lazuli_fsync_seconds_count{what=\"segments\"}",
-    "lazuli_transaction_retries_total",
+    "lazuli_transaction_retries_total{service=\"account\"}",
+    "lazuli_transaction_retries_total{service=\"blob\"}",
+    "lazuli_transaction_retries_total{service=\"queue\"}",
+    "lazuli_transaction_retries_total{service=\"table\"}",
+    "lazuli_transaction_retries_total{service=\"file\"}",
+    "lazuli_sweep_running",
+    "lazuli_sweep_rows",
+    "lazuli_sweeps_total",
+    "lazuli_sweep_freed_bytes_total",
+    "lazuli_rows",
+    "lazuli_memory_bytes{what=\"memtable\"}",
+    "lazuli_memory_bytes{what=\"table_blocks\"}",
+    "lazuli_memory_bytes{what=\"runs\"}",
+    "lazuli_memory_bytes{what=\"pinned\"}",
+    "lazuli_memory_bytes{what=\"allocated\"}",
+    "lazuli_memory_bytes{what=\"active\"}",
+    "lazuli_memory_bytes{what=\"resident\"}",
+    "lazuli_memory_bytes{what=\"retained\"}",
+    "lazuli_table_versions",
     "lazuli_commit_queue_depth",
     "lazuli_level0_runs",
     "lazuli_sealed_memtables",
@@ -43,6 +61,36 @@ const SERIES: &[&str] = &[
     "lazuli_content_garbage_bytes",
     "lazuli_queue_candidates",
     "lazuli_queue_expiry_watched",
+    "lazuli_smb_connections",
+    "lazuli_smb_strangers",
+    "lazuli_smb_sessions",
+    "lazuli_smb_trees",
+    "lazuli_smb_opens",
+    "lazuli_smb_pipes",
+    "lazuli_smb_kept_event_bytes",
+    "lazuli_smb_throttled",
+    "lazuli_smb_strangers_dropped_total",
+    "lazuli_smb_failed_logins_total",
+];
+
+/// Values of the label `what`.
+const WHAT: &[&str] = &[
+    "free",
+    "total",
+    "log",
+    "tree",
+    "segments",
+    "live",
+    "rows",
+    "content",
+    "memtable",
+    "table_blocks",
+    "runs",
+    "pinned",
+    "allocated",
+    "active",
+    "resident",
+    "retained",
 ];
 
 /// Series with their values, and the families that have HELP and TYPE.
@@ -75,12 +123,12 @@ fn family(series: &str) -> &str {
 
 fn is_bounded(label: &str, value: &str) -> bool {
     match label {
-        "service" => ServiceKind::ALL.iter().any(|kind| kind.name() == value),
+        "service" => value == "account" || ServiceKind::ALL.iter().any(|kind| kind.name() == value),
         "operation" => value.is_empty() || Operation::ALL.iter().any(|operation| operation.name() == value),
         "status" => ["2xx", "3xx", "4xx", "5xx", "aborted"].contains(&value),
         "le" => value == "+Inf" || value.parse::<f64>().is_ok(),
         "task" => ["flush", "compaction"].contains(&value),
-        "what" => ["free", "total", "log", "tree", "segments", "live", "rows", "content"].contains(&value),
+        "what" => WHAT.contains(&value),
         "version" => value == "0.1.0",
         _ => false,
     }
@@ -114,7 +162,22 @@ fn every_series_of_the_engine_is_described_and_no_label_has_a_value_from_a_clien
         "lazuli_disk_bytes{what=\"free\"}",
         "lazuli_disk_bytes{what=\"total\"}",
         "lazuli_disk_bytes{what=\"log\"}",
+        "lazuli_memory_bytes{what=\"memtable\"}",
+        "lazuli_memory_bytes{what=\"allocated\"}",
+        "lazuli_rows",
     ] {
         assert!(series[used] > 0.0, "{used}:\n{text}");
     }
+}
+
+#[test]
+fn an_smb_client_that_has_not_logged_in_is_counted_until_it_leaves() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let strangers = || parse(&server.console("/metrics").1).0["lazuli_smb_strangers"];
+    assert_eq!(strangers(), 0.0);
+    let stream = std::net::TcpStream::connect(server.address("smb")).unwrap();
+    support::eventually("it is counted", || strangers() == 1.0);
+    drop(stream);
+    support::eventually("it is gone", || strangers() == 0.0);
 }

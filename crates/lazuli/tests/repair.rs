@@ -8,10 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use lazuli_account::DEVELOPMENT_KEY;
-use lazuli_auth::sign;
 use lazuli_protocol::{Key, ServiceKind};
-use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, http, run, succeed, text};
+use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, run, succeed, text};
 
 const BLOBS: usize = 12;
 /// Not inline, and more than one chunk.
@@ -25,16 +23,7 @@ fn send(
     headers: &str,
     body: &[u8],
 ) -> Reply {
-    let fields =
-        [("sv", "2021-12-02"), ("ss", "bf"), ("srt", "sco"), ("sp", "rwdlc"), ("se", "2099-12-31T00:00:00Z")];
-    let sas = sign::account_sas(ACCOUNT, &Key::from_base64(DEVELOPMENT_KEY).unwrap(), &fields);
-    let separator = if path.contains('?') { '&' } else { '?' };
-    let lines: String = headers.lines().map(|line| format!("{}\r\n", line.trim())).collect();
-    let length = body.len();
-    let head = format!(
-        "{method} /{ACCOUNT}{path}{separator}{sas} HTTP/1.1\r\nx-ms-version: 2021-12-02\r\nContent-Length: {length}\r\n{lines}"
-    );
-    http(server.address(service.name()), &head, body)
+    server.send(service, method, path, headers, body)
 }
 
 fn body(i: usize) -> Vec<u8> {
@@ -227,4 +216,72 @@ fn a_bad_block_of_a_table_is_one_line_of_the_list_and_the_new_directory_is_sound
     let list = repaired(&data, &into);
     assert_eq!(list.len(), 1, "{list:?}");
     assert!(list[0].contains(path.to_str().unwrap()) && list[0].contains("is lost"), "{list:?}");
+}
+
+#[test]
+fn an_account_whose_row_is_lost_is_made_again_and_keeps_its_containers() {
+    /// Their rows fill several blocks of a table.
+    const ACCOUNTS: usize = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
+    // Bytes that tables do not compress.
+    let key = |i: usize| {
+        let words = (1..=8).map(|n| (n + 8 * i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
+        let words = words.map(|word| word.wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        Key::from_bytes(words.flat_map(u64::to_le_bytes).collect()).to_base64()
+    };
+    let server = Server::start(&data);
+    let (data_text, into_text) = (data.to_str().unwrap(), into.to_str().unwrap());
+    let name = |i: usize| format!("account{i:02}");
+    for i in 0..ACCOUNTS {
+        succeed(&["account", "add", &name(i), "--data", data_text]);
+        succeed(&["account", "add", &format!("{}x", name(i)), "--key", &key(i), "--data", data_text]);
+        let made = server.call_as(
+            &format!("{}x", name(i)),
+            &key(i),
+            ServiceKind::Blob,
+            "PUT",
+            "/things?restype=container",
+            "",
+        );
+        assert_eq!(made.status, 201, "{}", made.text());
+    }
+    // What a removed account leaves behind is not kept.
+    succeed(&["account", "remove", "account30x", "--data", data_text]);
+    server.stop();
+    succeed(&["compact", data_text]);
+    // A block with rows of accounts in the middle, so that the rows of their containers lie in others.
+    let path =
+        files(&data.join("store/tree/tables")).into_iter().max_by_key(|path| path.metadata().unwrap().len());
+    let path = path.unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(16).position(|window| window == &key(20).as_bytes()[20..36]).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+
+    let said = succeed(&["repair", data_text, "--into", into_text]);
+    let made_again: Vec<_> = said.lines().filter(|line| line.starts_with("made again: account ")).collect();
+    assert!(made_again.iter().any(|line| line.contains("account account20x: disabled")), "{said}");
+    assert!(made_again.len() < ACCOUNTS / 2 && !said.contains("account30x:"), "{said}");
+    let server = Server::start(&into);
+    let listed = succeed(&["account", "list", "--keys", "--json", "--data", into_text]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let account = listed.as_array().unwrap().iter().find(|account| account["name"] == "account20x").unwrap();
+    let new_key = account["keys"][0].as_str().unwrap();
+    assert_ne!(new_key, key(20));
+    let list = || {
+        let target = "/things?restype=container&comp=list";
+        server.call_as("account20x", new_key, ServiceKind::Blob, "GET", target, "")
+    };
+    assert_eq!(list().status, 403, "it is disabled");
+    succeed(&["account", "set", "account20x", "--disabled=off", "--data", into_text]);
+    let reply = list();
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    server.stop();
+    // The server had its time to sweep, and the container is still there.
+    let server = Server::start(&into);
+    let target = "/things?restype=container&comp=list";
+    let reply = server.call_as("account20x", new_key, ServiceKind::Blob, "GET", target, "");
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    server.stop();
 }

@@ -307,3 +307,13 @@ fn what_it_makes_is_for_its_user_only() {
     assert!(!data.join("control.sock").exists(), "{log}");
     assert!(!text(log.as_bytes()).is_empty());
 }
+
+#[test]
+fn keys_stay_out_of_core_dumps() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
+    server.stop();
+}

@@ -1,8 +1,14 @@
 //! Where requests may go.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
+
+/// Where a cloud provider's machines reach the host that they run on. It looks public, and answers those machines only.
+/// The endpoints of other providers are link-local, shared or private addresses.
+const PLATFORM: [Ipv4Addr; 1] = [Ipv4Addr::new(168, 63, 129, 16)];
+/// Any port: to ask for the route to an address, one has to be named.
+const DISCARD: u16 = 9;
 
 /// One entry of a list of what is allowed: `*`, `public`, a network such as `10.0.0.0/8`, or a host. A network that is a
 /// single address, and a host, may name a port.
@@ -31,13 +37,14 @@ pub enum Allow {
 }
 
 impl Allow {
-    /// Whether it allows an address that a host was resolved to. The host is in lower case.
-    pub(crate) fn permits(&self, host: &str, address: SocketAddr) -> bool {
+    /// Whether it allows an address that a host was resolved to. The host is in lower case. `is_own` says whether an address
+    /// is this machine's: what listens there may be meant for this machine alone, so only an entry for it allows it.
+    pub(crate) fn permits(&self, host: &str, address: SocketAddr, is_own: impl Fn(IpAddr) -> bool) -> bool {
         let ip = address.ip().to_canonical();
         let at = |port: &Option<u16>| port.is_none_or(|port| port == address.port());
         match self {
             Self::Everything => true,
-            Self::Public => is_public(ip),
+            Self::Public => is_public(ip) && !is_own(ip),
             Self::Network { address, bits, port } => at(port) && shares_bits(*address, ip, *bits),
             Self::Host { name, port } => at(port) && name == host,
         }
@@ -97,6 +104,26 @@ impl fmt::Display for Allow {
     }
 }
 
+/// Whether an address is this machine's: a socket can be bound to it. Where sockets can be bound to any address, the kernel
+/// tells by sending from the address itself. Sends nothing.
+pub(crate) fn is_own(address: IpAddr) -> bool {
+    let (any, foreign): (IpAddr, IpAddr) = match address {
+        IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(198, 51, 100, 1).into()),
+        IpAddr::V6(_) => {
+            (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into())
+        }
+    };
+    let can_bind = |address| UdpSocket::bind((address, 0)).is_ok();
+    if !can_bind(foreign) {
+        return can_bind(address);
+    }
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, DISCARD))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == address)
+}
+
 const fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
@@ -126,6 +153,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || address.is_link_local()
         || address.is_multicast()
         || address.is_documentation()
+        || PLATFORM.contains(&address)
         || a == 0
         || a >= 240
         || (a == 100 && (64..128).contains(&b))
@@ -168,6 +196,13 @@ mod tests {
             ("127.0.0.1", false),
             ("127.9.9.9", false),
             ("169.254.169.254", false),
+            ("168.63.129.16", false),
+            ("168.63.129.17", true),
+            ("::ffff:168.63.129.16", false),
+            ("64:ff9b::168.63.129.16", false),
+            ("100.100.100.200", false),
+            ("192.0.0.192", false),
+            ("fd00:ec2::254", false),
             ("172.16.0.1", false),
             ("192.0.0.1", false),
             ("192.0.2.1", false),
@@ -221,8 +256,26 @@ mod tests {
             ("store.example:81", "store.example", "10.0.0.1:80", false),
         ] {
             let entry: Allow = entry.parse().unwrap();
-            assert_eq!(entry.permits(host, address.parse().unwrap()), allowed, "{entry} {host} {address}");
+            let permits = entry.permits(host, address.parse().unwrap(), |_| false);
+            assert_eq!(permits, allowed, "{entry} {host} {address}");
             assert_eq!(entry.to_string().parse(), Ok(entry));
+        }
+    }
+
+    #[test]
+    fn addresses_of_this_machine_have_to_be_named() {
+        let own: SocketAddr = "[::ffff:8.8.8.8]:80".parse().unwrap();
+        for (entry, allowed) in
+            [("public", false), ("*", true), ("8.8.8.8", true), ("8.0.0.0/8", true), ("store.example", true)]
+        {
+            let entry: Allow = entry.parse().unwrap();
+            let is_own = |address: IpAddr| address == Ipv4Addr::new(8, 8, 8, 8);
+            assert_eq!(entry.permits("store.example", own, is_own), allowed, "{entry}");
+        }
+        for (address, expected) in
+            [("127.0.0.1", true), ("127.9.9.9", true), ("203.0.113.7", false), ("2001:db8::1", false)]
+        {
+            assert_eq!(is_own(address.parse().unwrap()), expected, "{address}");
         }
     }
 

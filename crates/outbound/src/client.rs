@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 
 use crate::Allow;
+use crate::allow::is_own;
 
 /// Connections that one [`Outbound`] has at once, but for those that are counted elsewhere.
 pub const MAX_CONNECTIONS: usize = 64;
@@ -136,7 +137,7 @@ impl Outbound {
     }
 
     fn permits(&self, host: &str, address: SocketAddr) -> bool {
-        self.allow.iter().any(|entry| entry.permits(host, address))
+        self.allow.iter().any(|entry| entry.permits(host, address, is_own))
     }
 }
 

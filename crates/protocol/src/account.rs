@@ -39,10 +39,21 @@ pub struct Settings {
     pub container_delete_retention_days: Option<u16>,
     /// Whether containers may be made public.
     pub public_access_allowed: bool,
+    /// Whether blobs of every container may have immutability policies and legal holds.
+    pub version_immutability: bool,
+    /// Containers whose blobs may have them, whatever the account says.
+    pub immutable_containers: Vec<String>,
     /// The tier of blobs that name none: Hot, Cool or Cold.
     pub default_tier: String,
     /// Names of encryption scopes.
     pub encryption_scopes: Vec<String>,
+}
+
+impl Settings {
+    /// Whether blobs of a container may have immutability policies and legal holds.
+    pub fn has_version_immutability(&self, container: &str) -> bool {
+        self.version_immutability || self.immutable_containers.iter().any(|name| name == container)
+    }
 }
 
 impl Default for Settings {
@@ -52,6 +63,8 @@ impl Default for Settings {
             blob_versioning: false,
             container_delete_retention_days: None,
             public_access_allowed: true,
+            version_immutability: false,
+            immutable_containers: Vec::new(),
             default_tier: "Hot".into(),
             encryption_scopes: Vec::new(),
         }

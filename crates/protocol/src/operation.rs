@@ -254,7 +254,18 @@ impl Operation {
 
     /// The least role that an OAuth subject needs for this request.
     pub fn role(self, query: &Query, headers: &HeaderMap) -> Role {
-        self.exception(query, headers).map_or(self.row().role, |(_, role)| role)
+        let usual = self.exception(query, headers).map_or(self.row().role, |(_, role)| role);
+        self.further_permission(query, headers).map_or(usual, |(_, role)| role.max(usual))
+    }
+
+    /// What a request needs besides its operation's permission and role, because its headers do what another operation does:
+    /// they protect a blob, or make a container public.
+    pub fn further_permission(self, query: &Query, headers: &HeaderMap) -> Option<(Permission, Role)> {
+        let further = |(operations, when, _): &&table::Further| {
+            operations.contains(&self) && when.iter().any(|when| when.holds(query, headers))
+        };
+        let of = table::FURTHER.iter().find(further)?.2.row();
+        Some((of.service_sas, of.role))
     }
 
     fn exception(self, query: &Query, headers: &HeaderMap) -> Option<(Permission, Role)> {

@@ -1,5 +1,6 @@
 //! Get Messages and Peek Messages.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -79,8 +80,12 @@ impl QueueService {
             return Ok((vec![], true));
         }
         let reads = Reads::keys(taken.slots().iter().copied().map(keys::message));
-        let rule = |view: &View<'_>| hand_out(view, taken.slots(), timeout, line);
+        let mut floor = Floor::default();
+        let rule = |view: &View<'_>| hand_out(view, taken.slots(), timeout, line, &mut floor);
         let got = self.transact(space, reads, rule).await?;
+        if let Some(raised) = floor.raised {
+            line.floor_raised(raised);
+        }
         taken.done();
         line.written(got.iter().map(|(slot, _)| *slot));
         let complete = got.len() == candidates;
@@ -125,13 +130,41 @@ impl QueueService {
     }
 }
 
+/// A floor that a commit raises, if the rows that it was raised past are read and there are none.
+#[derive(Default)]
+struct Floor {
+    asked: Option<Range<Slot>>,
+    raised: Option<Slot>,
+}
+
+impl Floor {
+    /// What has to be read first. A message that is found is one that the line does not know: written by another front end, or
+    /// by a request that has not reported it yet.
+    fn judge(&mut self, view: &View<'_>, line: &Line) -> Option<Reads> {
+        self.raised = None;
+        let Some((scanned, asked)) = view.ranges().first().zip(self.asked.clone()) else {
+            self.asked = line.floor_due(view.now);
+            let range = self.asked.clone()?;
+            return Some(Reads::default().and_range(keys::between(range.start, range.end), 1));
+        };
+        let found = scanned.rows.first().and_then(|row| keys::slot(&row.key));
+        line.written(found);
+        self.raised = Some(found.unwrap_or(asked.end));
+        None
+    }
+}
+
 /// Moves these messages on to where they are visible again, those that are still there and alive.
 fn hand_out(
     view: &View<'_>,
     slots: &[Slot],
     timeout: Span,
     line: &Line,
+    floor: &mut Floor,
 ) -> Result<Decision<Messages>, Refusal> {
+    if let Some(more) = floor.judge(view, line) {
+        return Ok(Decision::Read(more));
+    }
     let mut got: Messages = vec![];
     let mut mutations = vec![];
     let mut until = view.now + LATENESS;
@@ -149,10 +182,10 @@ fn hand_out(
         got.push((slot, message));
     }
     if got.is_empty() {
+        floor.raised = None;
         return Ok(Decision::Answer(got));
     }
-    let floor = line.floor_to_write(view.now);
-    mutations.extend(floor.map(|floor| Mutation::Put(keys::FLOOR, floor_value(floor))));
+    mutations.extend(floor.raised.map(|floor| Mutation::Put(keys::FLOOR, floor_value(floor))));
     Ok(Decision::Write(Change::of(mutations).until(Some(until)), got))
 }
 

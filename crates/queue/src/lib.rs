@@ -22,6 +22,7 @@ mod queue;
 mod record;
 mod rows;
 mod slot;
+mod taken_in;
 mod update;
 
 use std::sync::Arc;
@@ -56,6 +57,8 @@ pub struct QueueService {
     queues: Generations<Queue>,
     lines: Arc<Lines>,
     expiry: Arc<ExpiryWatch>,
+    /// Counts retries; it has no lines.
+    gate: Arc<Gate>,
 }
 
 impl QueueService {
@@ -63,7 +66,12 @@ impl QueueService {
     pub fn new(store: Arc<dyn Store>, accounts: AccountDirectory) -> Self {
         let expiry = Arc::new(ExpiryWatch::new(store.now()));
         let queues = Generations::new(store.clone(), accounts);
-        Self { store, queues, lines: Arc::default(), expiry }
+        Self { store, queues, lines: Arc::default(), expiry, gate: Arc::default() }
+    }
+
+    /// Attempts of transactions that had to be made again.
+    pub fn retries(&self) -> u64 {
+        self.gate.retries() + self.queues.retries()
     }
 
     /// Messages that are remembered as candidates for the next gets, over all queues.
@@ -113,7 +121,7 @@ impl QueueService {
         reads: Reads,
         rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
     ) -> Result<T, Refusal> {
-        let result = transact(&*self.store, &Gate::default(), &keys::messages(queue), reads, rule).await;
+        let result = transact(&*self.store, &self.gate.apart(), &keys::messages(queue), reads, rule).await;
         result.map_err(|error| lazuli_account::refusal(error, queue_gone))
     }
 }

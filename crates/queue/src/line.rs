@@ -13,7 +13,7 @@
 //! has lived long, the row `floor` is written now and then.
 
 use std::collections::{BTreeSet, HashMap};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -137,6 +137,8 @@ struct State {
     cursor: Slot,
     /// Slots written since the rows were read that are about to be added.
     noted: Option<Vec<Slot>>,
+    /// The floor, as it was last read or written.
+    floor: Slot,
     /// Messages handed out since the floor was written.
     handed_out: usize,
 }
@@ -197,16 +199,27 @@ impl Line {
         }
     }
 
-    /// The floor, if it is time to write it: no message is below it, nor ever will be.
-    pub(crate) fn floor_to_write(&self, now: Timestamp) -> Option<Slot> {
-        self.state.lock().floor_to_write(now)
+    /// From where to where the floor may be raised, if it is time to: as far as is known here, no message is there. Whether
+    /// that is so the rows decide, in the commit that raises it. None will come to be there: such a commit would be late.
+    pub(crate) fn floor_due(&self, now: Timestamp) -> Option<Range<Slot>> {
+        self.state.lock().floor_due(now)
+    }
+
+    /// The floor is raised so far: the commit is done.
+    pub(crate) fn floor_raised(&self, floor: Slot) {
+        let mut state = self.state.lock();
+        (state.floor, state.handed_out) = (floor, 0);
     }
 
     /// Reads rows from the cursor on. False if no visible message is left there. Only one reads at a time.
     async fn read_on(&self, store: &dyn Store) -> Result<bool, Refusal> {
         let reading = Reading { line: self, cursor: self.state.lock().begin_reading() };
         let from = match reading.cursor {
-            Slot::FIRST => self.floor(store).await?,
+            Slot::FIRST => {
+                let floor = self.floor(store).await?;
+                self.state.lock().floor = floor;
+                floor
+            }
             cursor => cursor,
         };
         let now = store.now();
@@ -308,7 +321,7 @@ impl Drop for Taken {
 impl State {
     fn new(total: Arc<AtomicUsize>) -> Self {
         let (ready, out) = (Ready { slots: BTreeSet::new(), total }, BTreeSet::new());
-        Self { ready, out, cursor: Slot::FIRST, noted: None, handed_out: 0 }
+        Self { ready, out, cursor: Slot::FIRST, noted: None, floor: Slot::FIRST, handed_out: 0 }
     }
 
     fn written(&mut self, slot: Slot) {
@@ -361,15 +374,15 @@ impl State {
         }
     }
 
-    fn floor_to_write(&mut self, now: Timestamp) -> Option<Slot> {
+    fn floor_due(&self, now: Timestamp) -> Option<Range<Slot>> {
         if self.handed_out < FLOOR_EVERY {
             return None;
         }
-        self.handed_out = 0;
         let known = [self.ready.first(), self.out.first()].into_iter().flatten().copied();
         let floor = known.fold(self.cursor, Slot::min);
-        // Twice as long ago as a commit can be late: whoever has committed may still be about to tell.
-        Some(floor.min(Slot::first_at(now - LATENESS - LATENESS)))
+        // A commit that is judged before this moment takes effect before the floor is raised, or never.
+        let floor = floor.min(Slot::first_at(now - LATENESS - LATENESS));
+        (self.floor < floor).then_some(self.floor..floor)
     }
 }
 
@@ -467,11 +480,9 @@ mod tests {
         let ago = |seconds| Slot::first_at(now - lazuli_concurrency::Span::seconds(seconds));
         let mut state = State::new(Arc::default());
         state.end_reading(Slot::FIRST, vec![ago(500), ago(400)], ago(100));
-        assert_eq!(state.floor_to_write(now), None);
-        let floor = |state: &mut State| {
-            state.handed_out = FLOOR_EVERY;
-            state.floor_to_write(now)
-        };
+        assert_eq!(state.floor_due(now), None);
+        state.handed_out = FLOOR_EVERY;
+        let floor = |state: &mut State| state.floor_due(now).map(|range| range.end);
         assert_eq!(floor(&mut state), Some(ago(500)));
         let out = state.ready.pop_first();
         state.out.extend(out);
@@ -482,7 +493,8 @@ mod tests {
         assert_eq!(floor(&mut state), Some(ago(100)));
         state.cursor = ago(0);
         assert_eq!(floor(&mut state), Some(Slot::first_at(now - LATENESS - LATENESS)));
-        assert_eq!(state.floor_to_write(now), None);
+        state.floor = Slot::first_at(now - LATENESS - LATENESS);
+        assert_eq!(floor(&mut state), None);
     }
 
     #[test]

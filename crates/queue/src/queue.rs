@@ -19,9 +19,10 @@ impl QueueService {
     pub(crate) async fn create_queue(&self, request: Request) -> Result<Response, Refusal> {
         names::check_queue(&request.container)?;
         let metadata = Metadata::from_headers(&request.headers)?;
-        let created = self.queues.create(&request.account, &request.container, |space, _| Queue {
+        let wanted = metadata.clone();
+        let created = self.queues.create(&request.account, &request.container, move |space, _| Queue {
             space,
-            metadata: metadata.clone(),
+            metadata: wanted.clone(),
             policies: SignedIdentifiers::default(),
         });
         match created.await? {

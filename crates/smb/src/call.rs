@@ -127,7 +127,7 @@ impl Call {
     /// The session of another connection with whose key the request was signed.
     pub(crate) fn session_elsewhere(&self) -> Option<Arc<Session>> {
         let session = self.server.sessions.get(self.header.session_id)?;
-        let key = session.signing(&self.connection)?;
+        let key = &session.login()?.keys.signing;
         let is_signed = self.header.flags & flags::SIGNED != 0 && key.verify(&self.message);
         is_signed.then_some(session)
     }

@@ -16,10 +16,12 @@ use lazuli_file::{FileService, SpaceId, fold_name};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Events that are kept while nobody waits for them. With more, the client is told to look for itself.
+/// Events kept on a handle while no request waits for them. Beyond that, the client must list the directory again.
 const MAX_EVENTS: usize = 1000;
 /// Bytes of events that are kept for one handle.
 const MAX_BYTES: usize = 64 << 10;
+/// Bytes of events kept for all handles together. Beyond that, a client whose handle gets an event must list again.
+const MAX_ALL_BYTES: usize = 64 << 20;
 /// Requests that may wait on one handle.
 const MAX_WAITING: usize = 256;
 
@@ -77,6 +79,33 @@ pub(crate) struct Changes {
     watches: Mutex<HashMap<Directory, Vec<Arc<Mutex<State>>>>>,
     /// How many there are, so that nobody looks for nothing.
     count: AtomicUsize,
+    /// Bytes of events that are kept for all handles.
+    kept: Arc<AtomicUsize>,
+}
+
+/// Bytes of events that are kept for one handle, and counted for all.
+#[derive(Debug)]
+struct Kept {
+    bytes: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Kept {
+    /// Keeps more. False if that is more than all handles may have; it is counted nevertheless.
+    fn add(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes;
+        self.all.fetch_add(bytes, Ordering::Relaxed) + bytes <= MAX_ALL_BYTES
+    }
+
+    fn clear(&mut self) {
+        self.all.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.clear();
+    }
 }
 
 /// A directory: its share, and its path folded for comparison.
@@ -97,7 +126,7 @@ struct State {
     /// Bytes that the buffer may hold: as many as the first request had room for.
     capacity: usize,
     events: Vec<Event>,
-    bytes: usize,
+    kept: Kept,
     overflowed: bool,
     waiting: VecDeque<Waiting>,
 }
@@ -125,13 +154,18 @@ impl Changes {
             filter,
             capacity: capacity.min(MAX_BYTES),
             events: vec![],
-            bytes: 0,
+            kept: Kept { bytes: 0, all: self.kept.clone() },
             overflowed: false,
             waiting: VecDeque::new(),
         }));
         self.watches.lock().entry(directory).or_default().push(state.clone());
         self.count.fetch_add(1, Ordering::SeqCst);
         Watch { hub: self.clone(), state }
+    }
+
+    /// Returns how many bytes of events are kept for all handles.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.kept.load(Ordering::Relaxed)
     }
 
     /// A file or directory was made.
@@ -269,11 +303,14 @@ impl State {
             if self.overflowed || self.events.last() == Some(&event) {
                 continue;
             }
-            self.bytes += event.size().next_multiple_of(4);
+            let fits = self.kept.add(event.size().next_multiple_of(4));
             self.events.push(event);
-            if self.events.len() > MAX_EVENTS || self.bytes > self.capacity.next_multiple_of(4) {
+            let is_full =
+                self.events.len() > MAX_EVENTS || self.kept.bytes > self.capacity.next_multiple_of(4);
+            if is_full || !fits && self.waiting.is_empty() {
                 self.overflowed = true;
-                self.events.clear();
+                self.events = vec![];
+                self.kept.clear();
             }
         }
         self.deliver();
@@ -285,13 +322,14 @@ impl State {
             if waiting.sender.is_closed() {
                 continue;
             }
-            let outcome = if self.overflowed || self.bytes > waiting.room.next_multiple_of(4) {
+            let outcome = if self.overflowed || self.kept.bytes > waiting.room.next_multiple_of(4) {
                 Outcome::Overflow
             } else {
                 Outcome::Events(std::mem::take(&mut self.events))
             };
-            (self.overflowed, self.bytes) = (false, 0);
+            self.overflowed = false;
             self.events.clear();
+            self.kept.clear();
             let _ = waiting.sender.send(outcome);
         }
     }
@@ -438,5 +476,20 @@ mod tests {
         assert_eq!(now(&mut first), None);
         hub.deleting(SPACE, "D");
         assert_eq!((now(&mut first), now(&mut second)), (Some(Outcome::Deleted), Some(Outcome::Deleted)));
+    }
+
+    #[test]
+    fn events_that_are_kept_for_all_handles_are_bounded_and_counted() {
+        let hub = Arc::new(Changes::default());
+        let count = MAX_ALL_BYTES / MAX_BYTES + 100;
+        let watches: Vec<_> = (0..count).map(|_| hub.watch(SPACE, "", NAMES, false, MAX_BYTES)).collect();
+        for number in 0..MAX_BYTES / 2100 {
+            hub.created(SPACE, &format!("{number:02}{}", "x".repeat(1000)), false);
+            assert!(hub.kept_bytes() <= MAX_ALL_BYTES);
+        }
+        let overflowed = watches.iter().filter(|watch| watch.state.lock().overflowed).count();
+        assert!(overflowed > 0 && overflowed < count, "{overflowed}");
+        drop(watches);
+        assert_eq!(hub.kept_bytes(), 0);
     }
 }

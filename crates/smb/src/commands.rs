@@ -41,9 +41,11 @@ pub(crate) async fn answer(call: &mut Call) -> Answer {
         Command::Negotiate => return negotiate::negotiate(call).await,
         Command::SessionSetup => {
             if call.session.is_none() && session_setup::is_binding(call) {
+                // Checks the signature.
                 call.session = call.session_elsewhere();
+            } else {
+                check_signature(call)?;
             }
-            check_signature(call)?;
             return session_setup::session_setup(call).await;
         }
         Command::Echo => {
@@ -123,10 +125,12 @@ fn check_login(call: &Call) -> Result<(), Status> {
 /// Refuses what is signed wrongly, or not at all if it has to be. What is encrypted needs no signature.
 fn check_signature(call: &Call) -> Result<(), Status> {
     let Some(session) = &call.session else { return Ok(()) };
-    let Some((login, key)) = session.login().zip(session.signing(&call.connection)) else { return Ok(()) };
+    let Some(login) = session.login() else { return Ok(()) };
     if call.sealed_by.is_some() {
         return Ok(());
     }
+    // The connection may have ended meanwhile.
+    let key = session.signing(&call.connection).ok_or(Status::USER_SESSION_DELETED)?;
     let is_signed = call.header.flags & flags::SIGNED != 0;
     if is_signed && !key.verify(&call.message) || !is_signed && login.must_sign {
         return Err(Status::ACCESS_DENIED);

@@ -31,6 +31,7 @@ use crate::negotiated::{Dialect, Negotiated};
 use crate::outgoing::{self, Frame, Held, Response};
 use crate::server::Server;
 use crate::session::Session;
+use crate::strangers::Stranger;
 use crate::wire::header::{Command, Header, UNSOLICITED, flags};
 use crate::wire::status::Status;
 use told::Told;
@@ -39,8 +40,12 @@ use told::Told;
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Sessions that a connection can have.
 const MAX_SESSIONS: usize = 1024;
-/// Sessions of a connection that have not logged in yet: what strangers can have is little.
-const MAX_UNKNOWN: usize = 16;
+/// Sessions of a connection that have not logged in yet, and sessions of others that are being bound to it.
+const MAX_UNKNOWN: usize = 4;
+/// Frames of a connection that has not logged in that may be in memory.
+const MAX_FIRST_FRAMES: u32 = 2;
+/// Frames that a client may take to log in.
+const MAX_FRAMES_TO_LOGIN: u32 = 256;
 /// Ended sessions of a connection that are remembered.
 const MAX_ENDED: usize = 16;
 /// Credits' worth of requests and responses that may be in memory for one connection.
@@ -63,6 +68,10 @@ pub(crate) struct Connection {
     sessions: Mutex<HashSet<u64>>,
     /// What signed messages of sessions that have ended: clients that insist on signatures want to be told so signed.
     ended: Mutex<VecDeque<(u64, Arc<SigningKey>)>>,
+    /// Sessions of other connections that are being bound to this one.
+    binding: Mutex<HashSet<u64>>,
+    /// Held while no session on it has logged in.
+    stranger: Mutex<Option<Stranger>>,
     window: Mutex<Window>,
     /// Breaks that were told here, and may not have been heard.
     told: Mutex<Told>,
@@ -83,7 +92,7 @@ struct Underway {
 
 /// The client has done what no client does: hang up.
 #[derive(Debug)]
-struct HangUp;
+pub(crate) struct HangUp;
 
 /// Serves a connection until it ends.
 pub(crate) async fn serve(
@@ -133,6 +142,8 @@ impl Connection {
             preauth: Mutex::default(),
             sessions: Mutex::default(),
             ended: Mutex::default(),
+            binding: Mutex::default(),
+            stranger: Mutex::default(),
             window: Mutex::new(Window::new()),
             told: Mutex::default(),
             underway: Mutex::default(),
@@ -146,6 +157,12 @@ impl Connection {
     /// It is lost: sessions that are nowhere else end, and what was told here and perhaps not heard is told elsewhere.
     pub(crate) async fn end(&self, server: &Arc<Server>) {
         self.closed.cancel();
+        self.stranger.lock().take();
+        for id in self.binding.lock().drain() {
+            if let Some(session) = server.sessions.get(id) {
+                session.forget_setup(self.number);
+            }
+        }
         let sessions: Vec<_> = self.sessions.lock().drain().collect();
         let sessions = sessions.into_iter().filter_map(|id| server.sessions.get(id));
         let last: Vec<_> = sessions.filter(|session| session.leave(self)).collect();
@@ -207,6 +224,42 @@ impl Connection {
         Ok(())
     }
 
+    /// Begins to bind a session of another connection to this one.
+    pub(crate) fn begin_bind(&self, session: &Session) -> Result<(), Status> {
+        let mut binding = self.binding.lock();
+        // Nobody would forget the setup if the connection has ended.
+        if self.is_closed() || binding.len() >= MAX_UNKNOWN && !binding.contains(&session.id) {
+            return Err(Status::INSUFFICIENT_RESOURCES);
+        }
+        binding.insert(session.id);
+        session.begin_setup(self);
+        Ok(())
+    }
+
+    /// Ends a setup, or a bind, whatever came of it.
+    pub(crate) fn end_setup(&self, session: &Session) {
+        self.binding.lock().remove(&session.id);
+        session.forget_setup(self.number);
+    }
+
+    /// A session on it has logged in.
+    pub(crate) fn welcome(&self) {
+        self.stranger.lock().take();
+    }
+
+    fn is_stranger(&self) -> bool {
+        self.stranger.lock().is_some()
+    }
+
+    /// Counts the connection as a stranger unless a session on it has logged in. Returns whether it counts.
+    fn count_stranger(&self, server: &Server) -> bool {
+        let mut stranger = self.stranger.lock();
+        if stranger.is_none() && !self.has_login(server) {
+            *stranger = Some(server.strangers.admit(self.peer.ip(), self.number, self.closed.clone()));
+        }
+        stranger.is_some()
+    }
+
     /// A session is gone. What signed its messages, if it had logged in.
     pub(crate) fn forget_session(&self, id: u64, signing: Option<Arc<SigningKey>>) {
         self.sessions.lock().remove(&id);
@@ -217,16 +270,11 @@ impl Connection {
         }
     }
 
-    /// What signs messages about a session that is not on this connection, to a client that has its key. Nothing is signed
-    /// for who does not: the same message number would be used twice with a key.
-    pub(crate) fn signing_of_others(
-        &self,
-        server: &Server,
-        message: &[u8],
-        id: u64,
-    ) -> Option<Arc<SigningKey>> {
-        let ended = self.ended.lock().iter().find(|ended| ended.0 == id).map(|ended| ended.1.clone());
-        let key = ended.or_else(|| server.sessions.get(id)?.signing(self))?;
+    /// Returns the key that signs the refusal of a request for a session that has ended on this connection, if the request
+    /// was signed with it. There is none for a session of another connection: message ids are unique on a connection only,
+    /// and a replayed request would make the server use an id twice with one key.
+    pub(crate) fn signing_of_ended(&self, message: &[u8], id: u64) -> Option<Arc<SigningKey>> {
+        let key = self.ended.lock().iter().find(|ended| ended.0 == id).map(|ended| ended.1.clone())?;
         key.verify(message).then_some(key)
     }
 
@@ -275,17 +323,25 @@ impl Connection {
         server: &Arc<Server>,
         reader: &mut (impl AsyncRead + Unpin),
     ) -> io::Result<()> {
-        // However many frames it takes.
-        let mut login_by = Instant::now() + LOGIN_TIMEOUT;
+        let (mut login_by, mut frames) = (Instant::now() + LOGIN_TIMEOUT, 0);
+        let limit = || if self.is_stranger() { MAX_FIRST_FRAME } else { MAX_FRAME };
         loop {
-            let frame = match self.has_login(server) {
-                true => {
-                    let frame = frame::read(reader, MAX_FRAME).await?;
-                    login_by = Instant::now() + LOGIN_TIMEOUT;
-                    frame
+            let frame = if self.count_stranger(server) {
+                frames += 1;
+                let mut reading = std::pin::pin!(frame::read(reader, limit));
+                match timeout_at(login_by, &mut reading).await {
+                    // A login that was under way has succeeded.
+                    Err(_) if !self.is_stranger() => reading.await?,
+                    read => read??,
                 }
-                false => timeout_at(login_by, frame::read(reader, MAX_FIRST_FRAME)).await??,
+            } else {
+                let frame = frame::read(reader, limit).await?;
+                (login_by, frames) = (Instant::now() + LOGIN_TIMEOUT, 0);
+                frame
             };
+            if frames > MAX_FRAMES_TO_LOGIN {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             let Some(frame) = frame else { return Ok(()) };
             if let Err(HangUp) = self.accept(server, frame).await {
                 return Err(io::ErrorKind::InvalidData.into());
@@ -305,7 +361,7 @@ impl Connection {
             let is_final_of_async = header.flags & flags::ASYNC != 0 && header.status != Status::PENDING.0;
             if header.message_id != UNSOLICITED && !is_final_of_async {
                 let is_set_up = header.command != Command::SessionSetup as u16 || header.status == 0;
-                let more = header.command != Command::Negotiate as u16 && is_set_up;
+                let more = header.command != Command::Negotiate as u16 && is_set_up && !self.is_stranger();
                 granted = granted.saturating_add(self.window.lock().grant(
                     header.credit_charge,
                     header.credits,

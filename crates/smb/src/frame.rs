@@ -8,8 +8,8 @@ use crate::wire::header::{Command, HEADER, Header, MAGIC};
 
 /// The longest frame of a client that has logged in: a write of 8 MiB, and what may come with it in a compound.
 pub(crate) const MAX_FRAME: usize = (8 << 20) + (64 << 10);
-/// The longest frame of a client that has not.
-pub(crate) const MAX_FIRST_FRAME: usize = 128 << 10;
+/// The longest frame of a client that has not: a token of 16 KiB has room in it.
+pub(crate) const MAX_FIRST_FRAME: usize = 20 << 10;
 /// Messages that a compound can have.
 const MAX_COMPOUND: usize = 256;
 /// What an encrypted message starts with.
@@ -47,10 +47,10 @@ impl Message {
     }
 }
 
-/// Reads a frame; none at the end of the connection.
+/// Reads a frame; none at the end of the connection. The limit is asked for when its length is known.
 pub(crate) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
-    limit: usize,
+    limit: impl Fn() -> usize,
 ) -> io::Result<Option<BytesMut>> {
     loop {
         let mut prefix = [0; PREFIX];
@@ -61,7 +61,7 @@ pub(crate) async fn read(
         let [kind, length @ ..] = prefix;
         let length = length.into_iter().fold(0, |length, byte| length << 8 | usize::from(byte));
         match kind {
-            0 if length > limit => return Err(io::ErrorKind::InvalidData.into()),
+            0 if length > limit() => return Err(io::ErrorKind::InvalidData.into()),
             0 => {
                 let mut frame = BytesMut::with_capacity(length);
                 let mut rest = stream.take(length as u64);
@@ -184,10 +184,10 @@ mod tests {
     #[tokio::test]
     async fn a_frame_is_read_whole_or_not_at_all() {
         let whole = [&prefix(3)[..], b"abc"].concat();
-        assert_eq!(read(&mut &whole[..], 10).await.unwrap().unwrap(), b"abc"[..]);
-        assert!(read(&mut &whole[..6], 10).await.unwrap().is_none());
-        assert!(read(&mut &whole[..], 2).await.is_err());
-        assert!(read(&mut &b"\x81\0\0\0"[..], 10).await.is_err());
-        assert!(read(&mut &[][..], 10).await.unwrap().is_none());
+        assert_eq!(read(&mut &whole[..], || 10).await.unwrap().unwrap(), b"abc"[..]);
+        assert!(read(&mut &whole[..6], || 10).await.unwrap().is_none());
+        assert!(read(&mut &whole[..], || 2).await.is_err());
+        assert!(read(&mut &b"\x81\0\0\0"[..], || 10).await.is_err());
+        assert!(read(&mut &[][..], || 10).await.unwrap().is_none());
     }
 }

@@ -10,6 +10,7 @@ mod commands;
 mod connection;
 mod credits;
 mod crypto;
+mod failed_logins;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
@@ -20,12 +21,15 @@ mod ntlm;
 mod open;
 mod outgoing;
 mod pattern;
+mod places;
 mod rpc;
 mod sequence;
 mod server;
 mod session;
 mod spnego;
+mod strangers;
 mod throttle;
 mod wire;
 
-pub use server::{Options, SmbServer};
+pub use places::Limits;
+pub use server::{Figures, Options, SmbServer};

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::call::Call;
 use crate::changes::Watch;
 use crate::commands::query_directory::Listing;
+use crate::places::Place;
 use crate::rpc::Pipe;
 use crate::sequence::Sequence;
 use crate::session::{Session, TreeConnect};
@@ -103,6 +104,8 @@ pub(crate) struct Open {
     pub(crate) listing: tokio::sync::Mutex<Listing>,
     /// What it watches, once it has asked for the first notification.
     pub(crate) watch: OnceLock<Watch>,
+    /// Its place among the opens of all clients. An open that a client has back shares the one it replaces.
+    pub(crate) place: Arc<Place>,
     /// Cancelled when it is closed: who waits by this open waits in vain.
     pub(crate) closed: CancellationToken,
 }
@@ -126,16 +129,22 @@ pub(crate) struct Durable {
 }
 
 impl Open {
-    /// An open of nothing yet, for who asks.
-    pub(crate) fn new(call: &Call, persistent: u64) -> Result<Self, Status> {
+    /// An open of nothing yet, for the client that asks.
+    pub(crate) fn new(call: &Call, persistent: u64, place: Arc<Place>) -> Result<Self, Status> {
         let id = FileId { persistent, volatile: call.server.number() };
         let sequence = Sequence::new(call.header.channel_sequence());
-        Ok(Self { sequence, ..Self::blank(id, call.tree()?.clone(), call.session()?) })
+        Ok(Self { sequence, ..Self::blank(id, call.tree()?.clone(), call.session()?, place) })
     }
 
     /// An open of nothing yet, in a session.
-    pub(crate) fn blank(id: FileId, tree: Arc<TreeConnect>, session: &Arc<Session>) -> Self {
+    pub(crate) fn blank(
+        id: FileId,
+        tree: Arc<TreeConnect>,
+        session: &Arc<Session>,
+        place: Arc<Place>,
+    ) -> Self {
         Self {
+            place,
             id,
             tree,
             session: Arc::downgrade(session),

@@ -15,18 +15,19 @@ use lazuli_protocol::peers::Peers;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::changes::Changes;
 use crate::connection;
+use crate::failed_logins::FailedLogins;
 use crate::handles::{self, Handles};
+use crate::places::{Limits, Places};
 use crate::session::Session;
+use crate::strangers::Strangers;
 use crate::throttle::Throttle;
 
-/// Connections at once, and there may be fewer.
-const MAX_CONNECTIONS: usize = 4096;
 /// After how long without a word a client is asked whether it is still there, how often, and how many times.
 const SILENCE: Duration = Duration::from_secs(60);
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
@@ -43,10 +44,35 @@ pub struct Options {
     pub require_signing: bool,
     /// Whether the holder of a key is held to access lists, too. Else the key opens everything.
     pub enforce_permissions: bool,
-    /// How many connections at once, if that is fewer than there could be.
-    pub connections: Option<usize>,
+    /// How much all clients together can have.
+    pub limits: Limits,
     /// Whether who is on this machine gets no more of them than others, too.
     pub counts_this_machine: bool,
+}
+
+/// What an endpoint counts. Sizes are those of now; the rest only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Connections.
+    pub connections: usize,
+    /// Connections that have not logged in.
+    pub strangers: usize,
+    /// Connections that were dropped for others because they had not logged in, ever.
+    pub dropped_strangers: u64,
+    /// Logins that have failed, ever.
+    pub failed_logins: u64,
+    /// Addresses, accounts and pairs of them whose failed logins are remembered.
+    pub throttled: usize,
+    /// Sessions, those that are being set up included.
+    pub sessions: usize,
+    /// Connections of sessions to shares.
+    pub trees: usize,
+    /// Open files and directories, those that wait for lost clients included.
+    pub opens: usize,
+    /// Open pipes.
+    pub pipes: usize,
+    /// Bytes of change notifications that are kept for clients.
+    pub kept_event_bytes: usize,
 }
 
 /// The endpoint. Clones are the same endpoint.
@@ -65,9 +91,15 @@ pub(crate) struct Server {
     pub(crate) sessions: Sessions,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) throttle: Throttle,
+    pub(crate) failed_logins: FailedLogins,
+    pub(crate) strangers: Arc<Strangers>,
     pub(crate) handles: Handles,
+    pub(crate) session_places: Places,
+    pub(crate) trees: Places,
+    pub(crate) opens: Places,
+    pub(crate) pipes: Places,
     numbers: AtomicU64,
-    connections: Arc<Semaphore>,
+    connections: Places,
     peers: Arc<Peers>,
 }
 
@@ -141,12 +173,12 @@ impl Server {
 impl SmbServer {
     /// An endpoint for the shares of these accounts.
     pub fn new(files: FileService, accounts: AccountDirectory, options: Options) -> Self {
-        let connections = options.connections.map_or(MAX_CONNECTIONS, |most| most.min(MAX_CONNECTIONS));
+        let limits = options.limits;
         Self(Arc::new(Server {
             files,
             account_changes: accounts.changes(),
             accounts,
-            peers: Peers::new(connections, options.counts_this_machine),
+            peers: Peers::new(limits.connections, options.counts_this_machine),
             options,
             changes: Arc::default(),
             guid: Uuid::new_v4(),
@@ -154,9 +186,32 @@ impl SmbServer {
             sessions: Sessions::default(),
             clock: Arc::new(SystemClock),
             throttle: Throttle::default(),
+            failed_logins: FailedLogins::default(),
+            strangers: Strangers::new(limits.strangers),
+            session_places: Places::new(limits.sessions),
+            trees: Places::new(limits.trees),
+            opens: Places::new(limits.opens),
+            pipes: Places::new(limits.pipes),
             numbers: AtomicU64::new(1),
-            connections: Arc::new(Semaphore::new(connections)),
+            connections: Places::new(limits.connections),
         }))
+    }
+
+    /// What the endpoint counts.
+    pub fn figures(&self) -> Figures {
+        let server = &self.0;
+        Figures {
+            connections: server.connections.taken(),
+            strangers: server.strangers.count(),
+            dropped_strangers: server.strangers.dropped(),
+            failed_logins: server.failed_logins.count(),
+            throttled: server.throttle.remembered(),
+            sessions: server.session_places.taken(),
+            trees: server.trees.taken(),
+            opens: server.opens.taken(),
+            pipes: server.pipes.taken(),
+            kept_event_bytes: server.changes.kept_bytes(),
+        }
     }
 
     /// Serves connections until told to stop; then closes what is open, so that everything written is durable.
@@ -173,7 +228,7 @@ impl SmbServer {
             match accepted {
                 Ok((stream, peer)) => {
                     // Who is one too many is hung up on, and who has enough.
-                    let Ok(room) = self.0.connections.clone().try_acquire_owned() else { continue };
+                    let Some(room) = self.0.connections.take() else { continue };
                     let Some(share) = self.0.peers.take(peer.ip(), 1) else { continue };
                     let (server, closing) = (self.0.clone(), closing.clone());
                     tasks.spawn(async move {

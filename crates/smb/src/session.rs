@@ -1,6 +1,6 @@
 //! Sessions: who has logged in, and what they have connected to and opened.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -16,6 +16,7 @@ use crate::crypto::{Preauth, SessionKeys, SigningKey};
 use crate::handles;
 use crate::negotiated::Negotiated;
 use crate::open::{FileId, Open};
+use crate::places::Place;
 use crate::server::Server;
 use crate::spnego::Acceptor;
 use crate::wire::status::Status;
@@ -27,6 +28,8 @@ const MAX_OPENS: usize = 16_384;
 
 /// Connections that a session can be on at once.
 const MAX_CHANNELS: usize = 32;
+/// Connections on which a session can be set up at once. One more forgets the setup on the oldest.
+const MAX_SETUPS: usize = MAX_CHANNELS;
 
 /// A session, from the first message that sets it up. It ends with the last of its connections.
 pub(crate) struct Session {
@@ -37,7 +40,7 @@ pub(crate) struct Session {
     login: OnceLock<Login>,
     proof: Mutex<Proof>,
     /// While it is being set up, set up again, or bound to a connection: by the connection.
-    pub(crate) setups: Mutex<HashMap<u64, Setup>>,
+    pub(crate) setups: Mutex<BTreeMap<u64, Setup>>,
     /// Whether it has logged in again without a name. Then it can use what it has, and have nothing new.
     is_anonymous: AtomicBool,
     trees: Mutex<HashMap<u32, Arc<TreeConnect>>>,
@@ -45,6 +48,8 @@ pub(crate) struct Session {
     next_tree: AtomicU32,
     /// Cancelled when it has ended, and nothing of it is open any more but what waits for its client.
     pub(crate) ended: CancellationToken,
+    #[expect(dead_code, reason = "it is given back when it is dropped")]
+    place: Place,
 }
 
 /// The key of the account that a session has logged in with, the last time.
@@ -91,12 +96,15 @@ pub(crate) struct TreeConnect {
     pub(crate) id: u32,
     /// None is the share of pipes.
     pub(crate) tree: Option<Tree>,
+    #[expect(dead_code, reason = "it is given back when it is dropped")]
+    place: Place,
 }
 
 impl Session {
     /// A session that is being set up.
-    pub(crate) fn new(id: u64, connection: &Arc<Connection>) -> Self {
+    pub(crate) fn new(id: u64, connection: &Arc<Connection>, place: Place) -> Self {
         Self {
+            place,
             id,
             channels: Mutex::new(vec![Channel {
                 connection: Arc::downgrade(connection),
@@ -176,13 +184,19 @@ impl Session {
         connections.find(|connection| !connection.is_closed())
     }
 
-    /// What signs its messages on a connection, once it has logged in.
+    /// Returns the key that signs its messages on a connection, once it has logged in. None if it is not on the connection.
     pub(crate) fn signing(&self, connection: &Connection) -> Option<Arc<SigningKey>> {
         let login = self.login()?;
         let channels = self.channels.lock();
-        let channel = channels.iter().find(|channel| channel.number == connection.number);
-        let signing = channel.and_then(|channel| channel.signing.clone());
-        Some(signing.unwrap_or_else(|| login.keys.signing.clone()))
+        let channel = channels.iter().find(|channel| channel.number == connection.number)?;
+        Some(channel.signing.clone().unwrap_or_else(|| login.keys.signing.clone()))
+    }
+
+    /// Returns the key that signs the answer to a Session Setup on a connection that the session is not on, to a client that
+    /// has shown that it has the key: clients drop a bind that is answered otherwise.
+    pub(crate) fn signing_elsewhere(&self) -> Option<Arc<SigningKey>> {
+        let login = self.login()?;
+        Some(login.keys.signing.clone())
     }
 
     /// It is used on another connection from now on.
@@ -206,18 +220,34 @@ impl Session {
     pub(crate) fn leave(&self, connection: &Connection) -> bool {
         let mut channels = self.channels.lock();
         channels.retain(|channel| channel.number != connection.number);
-        self.setups.lock().remove(&connection.number);
+        self.forget_setup(connection.number);
         channels.is_empty()
     }
 
+    /// Begins a setup on a connection, unless one is under way.
+    pub(crate) fn begin_setup(&self, connection: &Connection) {
+        let mut setups = self.setups.lock();
+        if setups.len() >= MAX_SETUPS && !setups.contains_key(&connection.number) {
+            setups.pop_first();
+        }
+        setups
+            .entry(connection.number)
+            .or_insert_with(|| Setup { acceptor: Acceptor::default(), preauth: *connection.preauth.lock() });
+    }
+
+    /// Forgets the setup on a connection.
+    pub(crate) fn forget_setup(&self, connection: u64) {
+        self.setups.lock().remove(&connection);
+    }
+
     /// Connects it to a share, or to the pipes.
-    pub(crate) fn connect(&self, tree: Option<Tree>) -> Result<Arc<TreeConnect>, Status> {
+    pub(crate) fn connect(&self, tree: Option<Tree>, place: Place) -> Result<Arc<TreeConnect>, Status> {
         let mut trees = self.trees.lock();
         if trees.len() >= MAX_TREES {
             return Err(Status::INSUFFICIENT_RESOURCES);
         }
         let id = self.next_tree.fetch_add(1, Ordering::Relaxed);
-        let connected = Arc::new(TreeConnect { id, tree });
+        let connected = Arc::new(TreeConnect { id, tree, place });
         trees.insert(id, connected.clone());
         Ok(connected)
     }

@@ -13,7 +13,7 @@ use crate::ntlm::{self, Accepted, Answer, Challenged};
 const SPNEGO: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.2");
 const NTLM: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.311.2.2.10");
 /// The longest token that is looked at.
-const MAX_TOKEN: usize = 32 << 10;
+const MAX_TOKEN: usize = 16 << 10;
 /// Mechanisms that a client can offer.
 const MAX_MECHANISMS: usize = 32;
 

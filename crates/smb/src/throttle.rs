@@ -1,33 +1,53 @@
-//! Wrong passwords cost time, and more with each: for the address they come from and for the account they are tried on.
+//! Wrong passwords cost time, and more with each.
 //!
-//! Who is refused waits for the refusal, and whoever comes from the same address, or names the same account, waits behind
-//! him. Nobody is locked out: the wait is bounded, and forgotten after the first right password from there, or after a while.
+//! The cost falls on the address that guesses: failures on one account from one address delay the next attempts on that
+//! account from there by up to 10 s. All failures from one address, and all on one account, delay other attempts from
+//! there and on it, too, but by half a second at most: an owner on another address can always log in. No account is ever
+//! locked, and failures are forgotten after a while. The right password ends the delays of its own account and address.
 
 use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::net::IpAddr;
 
 use lazuli_concurrency::{Span, Timestamp};
 use parking_lot::Mutex;
 
-/// What the first wrong password costs; each further one twice as much.
-const FIRST: Span = Span::millis(100);
-/// What a wrong password costs at most.
-const MOST: Span = Span::millis(3_200);
-/// How long anybody waits at most.
-const LONGEST_WAIT: Span = Span::seconds(10);
+/// Failures that are remembered of each kind.
+const MAX_REMEMBERED: usize = 8192;
 /// How long failures are remembered after the last.
 const MEMORY: Span = Span::seconds(600);
-/// Addresses and accounts that are remembered.
-const MAX_REMEMBERED: usize = 8192;
+/// Longest delay of an attempt on the same account from the same address.
+const LONGEST_WAIT: Span = Span::seconds(10);
+/// Longest delay of an attempt that only shares the address, or only the account, with failures.
+const LONGEST_SHARED_WAIT: Span = Span::millis(500);
 
-/// Who has tried in vain.
+/// What failures have in common with an attempt.
+const KINDS: [Kind; 3] = [
+    // Address and account.
+    Kind { first: Span::millis(100), most: Span::millis(3_200), longest_wait: LONGEST_WAIT },
+    // The address.
+    Kind { first: Span::millis(10), most: Span::millis(100), longest_wait: LONGEST_SHARED_WAIT },
+    // The account.
+    Kind { first: Span::millis(10), most: Span::millis(100), longest_wait: LONGEST_SHARED_WAIT },
+];
+
+/// What failures of one kind cost.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    /// What the first failure costs; each further one twice as much.
+    first: Span,
+    /// What a failure costs at most.
+    most: Span,
+    longest_wait: Span,
+}
+
+/// Failed attempts.
 #[derive(Debug, Default)]
-pub(crate) struct Throttle(Mutex<HashMap<Who, Failures>>);
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Who {
-    Address(IpAddr),
-    Account(String),
+pub(crate) struct Throttle {
+    /// By kind, and by the hash of what is in common: clients choose names, and long ones take no more room.
+    failures: Mutex<[HashMap<u64, Failures>; KINDS.len()]>,
+    hasher: RandomState,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,52 +57,60 @@ struct Failures {
     until: Timestamp,
 }
 
-/// An attempt to log in: from where, and as whom.
-#[derive(Clone, Debug)]
-pub(crate) struct Attempt([Who; 2]);
+/// An attempt to log in: the hashes of what it has in common with others, by kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt([u64; KINDS.len()]);
 
-impl Attempt {
-    /// An attempt. Addresses of one network of the newer kind count as one.
-    pub(crate) fn new(address: IpAddr, account: &str) -> Self {
-        let address = match address.to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
-            address => address,
-        };
-        Self([Who::Address(address), Who::Account(account.to_owned())])
+/// Returns what an address counts as: itself, or the network of 64 bits that one customer has.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
+        address => address,
     }
 }
 
 impl Throttle {
+    /// An attempt from an address on an account.
+    pub(crate) fn attempt(&self, address: IpAddr, account: &str) -> Attempt {
+        let address = network(address);
+        let hash = |address: Option<IpAddr>, account: Option<&str>| self.hasher.hash_one((address, account));
+        Attempt([hash(Some(address), Some(account)), hash(Some(address), None), hash(None, Some(account))])
+    }
+
     /// How long an attempt has to wait before it is looked at.
     pub(crate) fn wait(&self, attempt: &Attempt, now: Timestamp) -> Span {
-        let failures = self.0.lock();
-        let until = attempt.0.iter().filter_map(|who| failures.get(who)).map(|failures| failures.until).max();
-        until.map_or(Span::ZERO, |until| until.since(now)).min(LONGEST_WAIT)
+        let all = self.failures.lock();
+        let waits = all.iter().zip(&attempt.0).zip(KINDS).filter_map(|((failures, key), kind)| {
+            Some(failures.get(key)?.until.since(now).min(kind.longest_wait))
+        });
+        waits.max().unwrap_or(Span::ZERO)
     }
 
     /// The password was wrong. How long to wait before saying so.
     pub(crate) fn failed(&self, attempt: &Attempt, now: Timestamp) -> Span {
-        let mut all = self.0.lock();
-        for who in &attempt.0 {
-            make_room(&mut all, now);
-            let failures = all.entry(who.clone()).or_insert(Failures { count: 0, until: now });
-            let cost = Span::from_ticks(FIRST.ticks() << failures.count.min(16)).min(MOST);
+        for ((failures, key), kind) in self.failures.lock().iter_mut().zip(attempt.0).zip(KINDS) {
+            make_room(failures, now);
+            let failures = failures.entry(key).or_insert(Failures { count: 0, until: now });
+            let cost = Span::from_ticks(kind.first.ticks() << failures.count.min(16)).min(kind.most);
             failures.count = failures.count.saturating_add(1);
-            failures.until = (failures.until.max(now) + cost).min(now + LONGEST_WAIT);
+            failures.until = (failures.until.max(now) + cost).min(now + kind.longest_wait);
         }
-        drop(all);
         self.wait(attempt, now)
     }
 
-    /// The password was right.
+    /// The password was right. Failures on other accounts from that address still count.
     pub(crate) fn succeeded(&self, attempt: &Attempt) {
-        let mut all = self.0.lock();
-        attempt.0.iter().for_each(|who| _ = all.remove(who));
+        self.failures.lock()[0].remove(&attempt.0[0]);
+    }
+
+    /// Returns how many failures of all kinds are remembered.
+    pub(crate) fn remembered(&self) -> usize {
+        self.failures.lock().iter().map(HashMap::len).sum()
     }
 }
 
 /// Forgets what is long ago; if that is not enough, everything: an attacker with so many addresses is not slowed anyway.
-fn make_room(all: &mut HashMap<Who, Failures>, now: Timestamp) {
+fn make_room(all: &mut HashMap<u64, Failures>, now: Timestamp) {
     if all.len() < MAX_REMEMBERED {
         return;
     }
@@ -97,14 +125,17 @@ mod tests {
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_000_000);
+    const GUESSER: &str = "10.0.0.1";
+    const OWNER: &str = "10.0.0.2";
 
-    fn attempt(address: &str, account: &str) -> Attempt {
-        Attempt::new(address.parse().expect("an address"), account)
+    fn attempt(throttle: &Throttle, address: &str, account: &str) -> Attempt {
+        throttle.attempt(address.parse().expect("an address"), account)
     }
 
     #[test]
     fn each_failure_costs_twice_as_much_up_to_a_bound() {
-        let (throttle, attempt) = (Throttle::default(), attempt("10.0.0.1", "alice"));
+        let throttle = Throttle::default();
+        let attempt = attempt(&throttle, GUESSER, "alice");
         assert_eq!(throttle.wait(&attempt, NOW), Span::ZERO);
         let mut now = NOW;
         for cost in [100, 200, 400, 800, 1600, 3200, 3200, 3200] {
@@ -115,11 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn who_tries_many_at_once_waits_for_all_of_them() {
-        let (throttle, attempt) = (Throttle::default(), attempt("10.0.0.1", "alice"));
-        assert_eq!(throttle.failed(&attempt, NOW), Span::millis(100));
-        assert_eq!(throttle.failed(&attempt, NOW), Span::millis(300));
-        assert_eq!(throttle.failed(&attempt, NOW), Span::millis(700));
+    fn many_attempts_at_once_wait_for_all_of_them() {
+        let throttle = Throttle::default();
+        let attempt = attempt(&throttle, GUESSER, "alice");
+        for waited in [100, 300, 700] {
+            assert_eq!(throttle.failed(&attempt, NOW), Span::millis(waited));
+        }
         for _ in 0..100 {
             assert!(throttle.failed(&attempt, NOW) <= LONGEST_WAIT);
         }
@@ -127,33 +159,54 @@ mod tests {
     }
 
     #[test]
-    fn address_and_account_count_each_for_itself() {
+    fn guessing_delays_the_owner_on_another_address_by_half_a_second_at_most() {
         let throttle = Throttle::default();
-        throttle.failed(&attempt("10.0.0.1", "alice"), NOW);
-        assert_eq!(throttle.wait(&attempt("10.0.0.1", "bob"), NOW), FIRST);
-        assert_eq!(throttle.wait(&attempt("10.0.0.2", "alice"), NOW), FIRST);
-        assert_eq!(throttle.wait(&attempt("10.0.0.2", "bob"), NOW), Span::ZERO);
-        throttle.failed(&attempt("2001:db8::1", "carol"), NOW);
-        assert_eq!(throttle.wait(&attempt("2001:db8::ffff", "bob"), NOW), FIRST);
-        assert_eq!(throttle.wait(&attempt("::ffff:10.0.0.1", "bob"), NOW), FIRST);
+        for _ in 0..1000 {
+            throttle.failed(&attempt(&throttle, GUESSER, "alice"), NOW);
+        }
+        for (address, account, waits) in [
+            (GUESSER, "alice", LONGEST_WAIT),
+            ("::ffff:10.0.0.1", "alice", LONGEST_WAIT),
+            (OWNER, "alice", Span::millis(500)),
+            (GUESSER, "bob", Span::millis(500)),
+            (OWNER, "bob", Span::ZERO),
+        ] {
+            assert_eq!(
+                throttle.wait(&attempt(&throttle, address, account), NOW),
+                waits,
+                "{address} {account}"
+            );
+        }
     }
 
     #[test]
-    fn the_right_password_ends_it() {
-        let (throttle, attempt) = (Throttle::default(), attempt("10.0.0.1", "alice"));
-        throttle.failed(&attempt, NOW);
-        throttle.succeeded(&attempt);
-        assert_eq!(throttle.wait(&attempt, NOW), Span::ZERO);
-        assert_eq!(throttle.failed(&attempt, NOW), FIRST);
+    fn addresses_of_one_ipv6_network_are_one() {
+        let throttle = Throttle::default();
+        throttle.failed(&attempt(&throttle, "2001:db8::1", "carol"), NOW);
+        assert_eq!(throttle.wait(&attempt(&throttle, "2001:db8::ffff", "carol"), NOW), Span::millis(100));
+        assert_eq!(throttle.wait(&attempt(&throttle, "2001:db8:0:1::1", "carol"), NOW), Span::millis(10));
+    }
+
+    #[test]
+    fn the_right_password_ends_the_delays_of_its_account_and_not_those_of_guesses_on_others() {
+        let throttle = Throttle::default();
+        let (own, other) = (attempt(&throttle, GUESSER, "mallory"), attempt(&throttle, GUESSER, "alice"));
+        for _ in 0..3 {
+            throttle.failed(&own, NOW);
+            throttle.failed(&other, NOW);
+        }
+        throttle.succeeded(&own);
+        assert!(throttle.wait(&own, NOW) <= LONGEST_SHARED_WAIT);
+        assert_eq!(throttle.wait(&other, NOW), Span::millis(700));
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
         let throttle = Throttle::default();
         for index in 0..2 * MAX_REMEMBERED as u32 {
-            let attempt = Attempt::new(IpAddr::V4(index.into()), &format!("account{index}"));
+            let attempt = throttle.attempt(IpAddr::V4(index.into()), &format!("account{index}"));
             throttle.failed(&attempt, NOW);
         }
-        assert!(throttle.0.lock().len() <= MAX_REMEMBERED);
+        assert!(throttle.remembered() <= KINDS.len() * MAX_REMEMBERED);
     }
 }

@@ -1,9 +1,10 @@
 //! The engine's clock: stamps that never repeat and a time that never runs backwards, also over restarts.
 //!
-//! The machine's clock may step back, and a crash forgets what was shown. So the engine keeps a *ceiling* on disk, a
-//! little ahead of the time, and shows nothing at or above it: after a restart it goes on from the ceiling. Raising
-//! the ceiling is a commit like any other, asked for before it is reached. While a ceiling cannot be raised, because the
-//! disk is slow, full or has failed, time stands still, and a commit whose stamp is not below the ceiling is refused.
+//! What the machine's clock says is checked before it comes here ([`crate::SteadyClock`]). It may step back, and a crash
+//! forgets what was shown. So the engine keeps a *ceiling* on disk, a little ahead of the time, and shows nothing at or
+//! above it: after a restart it goes on from the ceiling. Raising the ceiling is a commit like any other, asked for before
+//! it is reached. While a ceiling cannot be raised, because the disk is slow, full or has failed, time stands still, and a
+//! commit whose stamp is not below the ceiling is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -91,12 +92,6 @@ impl EngineClock {
         self.next_ceiling() + AHEAD_IF_FULL
     }
 
-    /// How far it is ahead of the machine's clock.
-    pub(crate) fn lead(&self) -> Span {
-        let last = self.last.load(Ordering::SeqCst);
-        Span::from_ticks(last.saturating_sub(self.machine.now().ticks()))
-    }
-
     /// Stops the clock for a clean end and gives the ceiling to leave on disk: just above all that was given out, so that
     /// nothing is skipped at the next start. What is asked for later is not shown above it.
     pub(crate) fn freeze(&self) -> Timestamp {
@@ -148,14 +143,7 @@ impl EngineClock {
         if wanted < ceiling || self.overdue.load(Ordering::SeqCst) {
             return;
         }
-        let wait = || self.wait_for_ceiling(wanted, &ask);
-        let runtime = tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor());
-        if matches!(runtime, Ok(tokio::runtime::RuntimeFlavor::MultiThread)) {
-            // Another worker takes over the tasks of this one meanwhile.
-            tokio::task::block_in_place(wait);
-        } else {
-            wait();
-        }
+        block_in_place(|| self.wait_for_ceiling(wanted, &ask));
     }
 
     /// Waits until the ceiling is above `wanted`, for at most [`PATIENCE`].
@@ -174,6 +162,16 @@ impl EngineClock {
                 ask();
             }
         }
+    }
+}
+
+/// Runs what may take long. Another worker of the runtime, if there is one, takes over the tasks of this one meanwhile.
+pub(crate) fn block_in_place<T>(run: impl FnOnce() -> T) -> T {
+    let runtime = tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor());
+    if matches!(runtime, Ok(tokio::runtime::RuntimeFlavor::MultiThread)) {
+        tokio::task::block_in_place(run)
+    } else {
+        run()
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
@@ -16,6 +17,8 @@ use crate::Partition;
 #[derive(Debug, Default)]
 pub struct Gate {
     lines: Mutex<HashMap<Partition, Line>>,
+    /// Attempts that had to be made again.
+    retries: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +36,21 @@ pub(crate) struct Place<'a> {
 }
 
 impl Gate {
+    /// A gate with lines of its own, whose retries count here.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { lines: Mutex::default(), retries: self.retries.clone() }
+    }
+
+    /// Attempts of transactions that had to be made again.
+    pub fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_retry(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Whether anybody waits for that partition.
     pub(crate) fn has_line(&self, partition: &Partition) -> bool {
         self.lines.lock().contains_key(partition)

@@ -34,6 +34,17 @@ pub(crate) fn header(space: SpaceId) -> [u8; 9] {
     key
 }
 
+/// The keys of all headers.
+pub(crate) fn headers() -> Range<Bytes> {
+    Bytes::from_static(&[HEADER])..Bytes::from_static(&[ROW])
+}
+
+/// The space whose header has this key.
+pub(crate) fn header_space(key: &[u8]) -> Option<SpaceId> {
+    let space = key.strip_prefix(&[HEADER])?;
+    Some(SpaceId(u64::from_be_bytes(space.try_into().ok()?)))
+}
+
 /// What every row key of a partition starts with.
 pub(crate) fn prefix(partition: &Partition) -> Bytes {
     let mut key = BytesMut::with_capacity(16 + partition.key.len());
@@ -82,6 +93,14 @@ pub(crate) fn after_partition(prefix: &[u8]) -> Bytes {
     let mut key = BytesMut::from(&prefix[..prefix.len() - END_OF_PARTITION.len()]);
     key.extend_from_slice(&[0, 2]);
     key.freeze()
+}
+
+/// What the keys of all rows of a row's partition start with.
+pub(crate) fn partition_prefix(full: &[u8]) -> Option<&[u8]> {
+    let rest = full.strip_prefix(&[ROW])?.get(8..)?;
+    // A zero byte of the partition key is followed by another byte than the end's.
+    let end = rest.windows(2).position(|bytes| bytes == END_OF_PARTITION)?;
+    Some(&full[..9 + end + END_OF_PARTITION.len()])
 }
 
 /// Takes a full key apart: the length of its partition's prefix, the partition key, the row key.
@@ -169,6 +188,7 @@ mod tests {
             let (at, p, k) = split(&made).unwrap();
             prop_assert_eq!((&p[..], &k[..]), (&partition[..], &key[..]));
             prop_assert_eq!(&made[..at], &prefix(&Partition::new(SpaceId(7), partition))[..]);
+            prop_assert_eq!(partition_prefix(&made), Some(&made[..at]));
             prop_assert!(after_partition(&made[..at]) > made);
             prop_assert_eq!((space_of(&made), header_of(&made)), (Some(SpaceId(7)), None));
             prop_assert_eq!(header_of(&header(SpaceId(7))), Some(SpaceId(7)));
@@ -176,6 +196,7 @@ mod tests {
 
         #[test]
         fn splitting_anything_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _ = partition_prefix(&bytes);
             let _ = split(&bytes.into());
         }
     }

@@ -22,6 +22,7 @@ mod keys;
 mod log;
 mod memory;
 mod run;
+mod steady;
 mod transact;
 mod types;
 
@@ -32,7 +33,9 @@ pub use log::LogError;
 pub use run::{
     KEPT_ROWS_PER_ROW, MAX_RUN_BYTES, MAX_RUN_ROWS, MEMO_BYTES_PER_ROW, Run, RunBuilder, RunVisitor, Stretch,
 };
+pub use steady::{BootClock, SteadyClock, Trust};
 pub use transact::{
-    Attempt, Attempts, Change, Decision, Never, TransactError, View, prefix_range, retries_total, transact,
+    Attempt, Attempts, Change, Decision, Never, TransactError, View, prefix_range, transact,
+    transact_announced,
 };
 pub use types::*;

@@ -4,8 +4,8 @@
 //! the deadline of the decision has passed, everything is read again and the rule runs again with a fresh stamp, a bounded number of
 //! times, waiting its turn at the [`Gate`].
 
+use std::future::ready;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
@@ -20,14 +20,6 @@ use crate::{
 const MAX_ATTEMPTS: usize = 64;
 /// How often a rule may ask for more rows within one attempt.
 const MAX_READS: usize = 16;
-
-/// Attempts of this process that had to be made again.
-static RETRIES: AtomicU64 = AtomicU64::new(0);
-
-/// How many attempts of this process had to be made again.
-pub fn retries_total() -> u64 {
-    RETRIES.load(Ordering::Relaxed)
-}
 
 /// What a rule sees.
 pub struct View<'a> {
@@ -127,7 +119,20 @@ pub async fn transact<T, E>(
     gate: &Gate,
     partition: &Partition,
     reads: Reads,
+    rule: impl FnMut(&View<'_>) -> Result<Decision<T>, E>,
+) -> Result<T, TransactError<E>> {
+    transact_announced(store, gate, partition, reads, rule, || ready(Ok(()))).await
+}
+
+/// Like [`transact`], but awaits `announce` before every commit, after everything that the commit depends on was read, the
+/// epoch of the space included. If that epoch is raised at any time after the read, the commit fails.
+pub async fn transact_announced<T, E, F: Future<Output = Result<(), E>>>(
+    store: &dyn Store,
+    gate: &Gate,
+    partition: &Partition,
+    reads: Reads,
     mut rule: impl FnMut(&View<'_>) -> Result<Decision<T>, E>,
+    mut announce: impl FnMut() -> F,
 ) -> Result<T, TransactError<E>> {
     let mut attempts = Attempts::new(store, gate, partition);
     'again: loop {
@@ -137,6 +142,7 @@ pub async fn transact<T, E>(
                 Decision::Answer(answer) => return Ok(answer),
                 Decision::Read(more) => attempt = attempts.read_more(attempt, more).await?,
                 Decision::Write(change, answer) => {
+                    announce().await.map_err(TransactError::Refused)?;
                     if attempts.commit(attempt, change).await.map_err(TransactError::widen)? {
                         return Ok(answer);
                     }
@@ -191,15 +197,21 @@ impl<'a> Attempts<'a> {
         Self { store, gate, partition, made: 0, turn: None, place }
     }
 
+    /// Waits for the turn of the next attempt. What must not be held in a line can be taken between this and
+    /// [`Attempts::begin`].
+    pub async fn wait_turn(&mut self) {
+        if let (Some(place), None) = (&self.place, &self.turn) {
+            self.turn = Some(place.turn().await);
+        }
+    }
+
     /// Reads for the next attempt, when it is its turn.
     pub async fn begin(&mut self, reads: Reads) -> Result<Attempt, TransactError<Never>> {
         if self.made == MAX_ATTEMPTS {
             return Err(TransactError::NotCommitted(CommitError::Busy));
         }
         self.made += 1;
-        if let (Some(place), None) = (&self.place, &self.turn) {
-            self.turn = Some(place.turn().await);
-        }
+        self.wait_turn().await;
         let attempt = self.read(reads).await?;
         match attempt.set.space {
             Some(SpaceHeader { open: true, .. }) => Ok(attempt),
@@ -214,6 +226,11 @@ impl<'a> Attempts<'a> {
         reads.keys.extend(more.keys);
         reads.ranges.extend(more.ranges);
         self.read(reads).await
+    }
+
+    /// Whether what the attempt read is still so. For a refusal that rests on more than that: rows read later, content.
+    pub async fn is_current(&self, attempt: &Attempt) -> Result<bool, ReadError> {
+        Ok(self.store.read(self.partition, &attempt.reads).await? == attempt.set)
     }
 
     async fn read(&self, reads: Reads) -> Result<Attempt, ReadError> {
@@ -241,7 +258,7 @@ impl<'a> Attempts<'a> {
             Ok(()) => Ok(true),
             // A space that has moved on is not closed for that: whoever begins again learns which it is.
             Err(CommitError::Conflict | CommitError::Expired | CommitError::Gone) => {
-                RETRIES.fetch_add(1, Ordering::Relaxed);
+                self.gate.count_retry();
                 if self.place.is_none() {
                     self.place = Some(self.gate.join(self.partition));
                 }

@@ -24,7 +24,11 @@ fn options() -> Options {
 }
 
 async fn open(dir: &Path) -> Embedded {
-    let store = Embedded::open(dir, Arc::new(SystemClock), options()).unwrap();
+    open_with(dir, options()).await
+}
+
+async fn open_with(dir: &Path, options: Options) -> Embedded {
+    let store = Embedded::open(dir, Arc::new(SystemClock), options).unwrap();
     if store.space(SPACE).await.unwrap().is_none() {
         store.set_space(SPACE, None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
     }
@@ -73,21 +77,26 @@ fn damage(tables: &Path) -> PathBuf {
     path
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_compaction_that_fails_on_a_damaged_table_leaves_no_files_and_names_the_table() {
-    let dir = tempfile::tempdir().unwrap();
-    let tables = dir.path().join("tree/tables");
-    let store = open(dir.path()).await;
+/// Makes a store of 3,000 rows in one table, and damages the table.
+async fn with_a_damaged_table(dir: &Path) -> PathBuf {
+    let store = open(dir).await;
     for n in 0..30 {
         put_all(&store, 100 * n..100 * (n + 1)).await.unwrap();
     }
-    let store = tokio::task::spawn_blocking(move || {
+    let closed = tokio::task::spawn_blocking(move || {
         store.compact().unwrap();
         store.close();
         drop(store);
     });
-    store.await.unwrap();
-    let damaged = damage(&tables);
+    closed.await.unwrap();
+    damage(&dir.join("tree/tables"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compaction_that_fails_on_a_damaged_table_leaves_no_files_and_names_the_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let tables = dir.path().join("tree/tables");
+    let damaged = with_a_damaged_table(dir.path()).await;
 
     let store = open(dir.path()).await;
     let logged = Arc::new(AtomicU64::new(0));
@@ -134,4 +143,34 @@ async fn a_compaction_that_fails_on_a_damaged_table_leaves_no_files_and_names_th
     })
     .await
     .unwrap();
+}
+
+/// The tree chooses the merge with the damaged table again and again. The rest of the first level must be merged, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_go_on_beside_a_damaged_table_when_the_first_level_would_be_full() {
+    const ROUNDS: u64 = 60;
+    const ROWS: u64 = 250;
+    let dir = tempfile::tempdir().unwrap();
+    with_a_damaged_table(dir.path()).await;
+    let never = Duration::from_secs(3600);
+    let backoff = Backoff { first: never, most: never, most_if_full: never };
+    let store = open_with(dir.path(), Options { backoff, ..Options::SMALL }).await;
+    let blobs = Partition::new(SPACE, "blobs");
+    for round in 1..=ROUNDS {
+        // About one memtable, of the same rows each time.
+        let mutations = (0..ROWS).map(|n| Mutation::Put(key(10_000 + n), noise(round * ROWS + n))).collect();
+        let stamp = store.stamp();
+        let commit =
+            Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+        store.commit(&blobs, commit).await.unwrap_or_else(|error| {
+            panic!("round {round}: {error}, {:?}, {:?}", store.figures(), store.health())
+        });
+    }
+    for n in 0..ROWS {
+        let read = store.read(&blobs, &Reads::key(key(10_000 + n))).await.unwrap().rows.remove(0).unwrap();
+        assert_eq!(read.value, noise(ROUNDS * ROWS + n), "row {n} is the newest");
+    }
+    let health = store.health();
+    assert!(health.failing.iter().any(|failure| failure.cause == Cause::Damaged), "{health:?}");
+    assert!(store.figures().level0_runs <= 24, "{:?}", store.figures());
 }

@@ -79,6 +79,31 @@ async fn removals_that_come_to_more_than_a_group_holds_are_all_done_in_order() {
     }
 }
 
+/// The rows to remove are looked up before the removal is submitted. Rows that were committed in between are removed, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_removes_rows_that_were_committed_after_it_looked_for_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
+    let partition = Partition::new(lazuli_store::SpaceId::ROOT, "p");
+    let all = Bytes::new()..Bytes::from_static(&[0xff]);
+    let commit = |mutation| {
+        let (stamp, mutations) = (store.stamp(), vec![mutation]);
+        let commit =
+            Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+        store.commit(&partition, commit)
+    };
+    for round in 0..1000u32 {
+        let key = Bytes::copy_from_slice(&round.to_be_bytes());
+        let (put, removed) = tokio::join!(
+            commit(Mutation::Put(key, Bytes::new())),
+            commit(Mutation::DeleteRange(all.clone())),
+        );
+        assert_eq!((put, removed), (Ok(()), Ok(())));
+        let reads = Reads { ranges: vec![(all.clone(), 10)], ..Reads::default() };
+        assert_eq!(store.read(&partition, &reads).await.unwrap().ranges[0].rows, [], "round {round}");
+    }
+}
+
 #[tokio::test]
 async fn no_row_has_a_key_that_is_longer_than_any_row_can_have() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,11 +11,21 @@ use lazuli_concurrency::SystemClock;
 use lazuli_store::{Commit, Embedded, Mutation, Options, Partition, Reads, SpaceHeader, SpaceId, Store};
 
 const CRASHES: usize = 12;
+const REPLAYED: &str = "replayed frames: ";
+const BYTES: &str = "LAZULI_TEST_CRASH_BYTES";
 const DIRECTORY: &str = "LAZULI_TEST_CRASH_DIRECTORY";
 
 fn open(dir: &Path) -> Embedded {
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
     Embedded::open(dir, Arc::new(SystemClock), options).unwrap()
+}
+
+/// The same with segments of so many bytes, and the frames that it replayed are printed for the parent.
+fn open_in_child(dir: &Path, log_segment_bytes: usize) -> Embedded {
+    let options = Options { log_segment_bytes, cache_bytes: 1 << 20, ..Options::default() };
+    let store = Embedded::open(dir, Arc::new(SystemClock), options).unwrap();
+    println!("{REPLAYED}{}", store.replayed_frames());
+    store
 }
 
 /// Bytes that files below a directory take on disk.
@@ -37,15 +47,42 @@ fn partition() -> Partition {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crashing_child() {
     let Ok(dir) = std::env::var(DIRECTORY) else { return };
-    let store = open(Path::new(&dir));
+    let bytes = std::env::var(BYTES).map_or(1, |bytes| bytes.parse().unwrap());
+    // Segments are small where many commits are to end them.
+    let segment = if bytes > 1 { 1 << 20 } else { Options::default().log_segment_bytes };
+    let store = open_in_child(Path::new(&dir), segment);
     if store.space(SpaceId(7)).await.unwrap().is_none() {
         store.set_space(SpaceId(7), None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
     }
     let stamp = store.stamp();
-    let mutations = vec![Mutation::Put(stamp.ticks().to_be_bytes().to_vec().into(), "v".into())];
+    let mutations = vec![Mutation::Put(stamp.ticks().to_be_bytes().to_vec().into(), vec![7; bytes].into())];
     let commit = Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
     store.commit(&partition(), commit).await.unwrap();
     std::process::abort();
+}
+
+/// Lets a child commit a row of so many bytes and die. Returns how many frames it replayed.
+fn crash(dir: &Path, bytes: usize) -> u64 {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "crashing_child", "--nocapture"])
+        .env(DIRECTORY, dir)
+        .env(BYTES, bytes.to_string())
+        .output()
+        .unwrap();
+    assert!(!child.status.success());
+    let said = String::from_utf8_lossy(&child.stdout).into_owned();
+    let count = said.split(REPLAYED).nth(1).and_then(|rest| rest.split_whitespace().next());
+    count.unwrap_or_else(|| panic!("{said} {}", String::from_utf8_lossy(&child.stderr))).parse().unwrap()
+}
+
+/// Each crash leaves a few frames. Those of one or two segments are replayed, however many crashes there were.
+#[test]
+fn what_a_start_replays_does_not_grow_with_the_number_of_crashes() {
+    let dir = tempfile::tempdir().unwrap();
+    let replayed: Vec<_> = (0..40).map(|_| crash(dir.path(), 100_000)).collect();
+    let (first, last) = replayed.split_at(20);
+    // A start may add a frame for the clock.
+    assert!(last.iter().max().unwrap() <= &(first.iter().max().unwrap() + 3), "{replayed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,12 +90,7 @@ async fn a_crash_loop_keeps_a_small_log_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut sizes = vec![];
     for _ in 0..CRASHES {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "crashing_child"])
-            .env(DIRECTORY, dir.path())
-            .output()
-            .unwrap();
-        assert!(!child.status.success());
+        crash(dir.path(), 1);
         let segments = std::fs::read_dir(dir.path().join("log")).unwrap().count();
         assert!(segments <= 3, "{segments} segments");
         sizes.push(disk_bytes(dir.path()));

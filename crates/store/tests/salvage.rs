@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lazuli_concurrency::SystemClock;
+use lazuli_concurrency::{Stamp, SystemClock};
 use lazuli_store::embedded::{self, Loader, Losses, Salvage, Salvaged};
-use lazuli_store::{Commit, Embedded, Mutation, Options, Partition, Row, SpaceHeader, SpaceId, Store};
+use lazuli_store::{Commit, Embedded, Mutation, Options, Partition, Row, SpaceHeader, SpaceId, Store, Token};
 use tempfile::TempDir;
 
 const ROWS: usize = 400;
@@ -72,7 +72,9 @@ fn salvage(dir: &Path, mut loader: Option<&mut Loader>) -> (Rows, Rows, Losses) 
         match found {
             Salvaged::Clock(ceiling) => loader.iter_mut().for_each(|loader| loader.clock(ceiling)),
             Salvaged::Header(space, header) => {
-                loader.iter_mut().for_each(|loader| loader.header(space, header).unwrap());
+                loader
+                    .iter_mut()
+                    .for_each(|loader| loader.header(space, header, Token(Stamp::from_ticks(0))).unwrap());
             }
             Salvaged::Row(space, partition, row) => {
                 loader.iter_mut().for_each(|loader| loader.row(space, &partition, &row).unwrap());

@@ -24,6 +24,7 @@ mod query;
 mod query_tables;
 mod rows;
 mod table;
+mod taken_in;
 mod value;
 mod write;
 
@@ -54,6 +55,11 @@ impl TableService {
     pub fn new(store: Arc<dyn Store>, accounts: AccountDirectory) -> Self {
         let tables = Generations::new(store.clone(), accounts);
         Self { store, tables, gate: Arc::default() }
+    }
+
+    /// Attempts of transactions that had to be made again.
+    pub fn retries(&self) -> u64 {
+        self.gate.retries() + self.tables.retries()
     }
 
     /// Whether [`TableService::sweep`] may find something to do.

@@ -65,8 +65,12 @@ impl TableService {
         let limit = request.operation.row().body.limit().unwrap_or_default();
         let name = parse::table_name(&request.read_body(limit).await?)?;
         names::check_table(&name)?;
-        let make =
-            |space, _: &View<'_>| Table { space, name: name.clone(), policies: SignedIdentifiers::default() };
+        let shown = name.clone();
+        let make = move |space, _: &View<'_>| Table {
+            space,
+            name: shown.clone(),
+            policies: SignedIdentifiers::default(),
+        };
         let created = self.tables.create(&request.account, &folded(&name), make).await?;
         if let Created::Existing(_) = created {
             return Err(ErrorCode::TableAlreadyExists.into());

@@ -65,6 +65,7 @@ pub struct TestServer<S> {
     pub service: S,
     /// The store under it.
     pub store: Arc<Embedded>,
+    extents: Arc<dyn Extents>,
     /// Where it listens.
     pub address: SocketAddr,
     kind: ServiceKind,
@@ -154,6 +155,19 @@ async fn open<S: Service + Clone + 'static>(
             accounts.add(account).await.unwrap();
         }
     }
+    serve(kind, make, directory, clock, store, extents, accounts)
+}
+
+/// A front end on a store.
+fn serve<S: Service + Clone + 'static>(
+    kind: ServiceKind,
+    make: Make<S>,
+    directory: Arc<TempDir>,
+    clock: Arc<ManualClock>,
+    store: Arc<Embedded>,
+    extents: Arc<dyn Extents>,
+    accounts: AccountDirectory,
+) -> TestServer<S> {
     let gate = Arc::new(Gate {
         accounts: Arc::new(accounts.clone()),
         authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), None),
@@ -161,7 +175,12 @@ async fn open<S: Service + Clone + 'static>(
         machine: clock.clone(),
         host_suffixes: vec![],
     });
-    let parts = Parts { store: store.clone(), extents, accounts: accounts.clone(), gate: gate.clone() };
+    let parts = Parts {
+        store: store.clone(),
+        extents: extents.clone(),
+        accounts: accounts.clone(),
+        gate: gate.clone(),
+    };
     let service = make(parts);
     let level = ServiceLevel::new(kind, accounts.clone(), Some(Arc::new(service.clone())));
     let address = ([127, 0, 0, 1], 0).into();
@@ -170,13 +189,20 @@ async fn open<S: Service + Clone + 'static>(
     let address = server.addresses().next().unwrap().1;
     let http = HttpClient::builder(TokioExecutor::new()).build_http();
     let server = Some(server);
-    TestServer { clock, accounts, service, store, address, kind, make, server, http, directory }
+    TestServer { clock, accounts, service, store, extents, address, kind, make, server, http, directory }
 }
 
 impl<S: Service + Clone + 'static> TestServer<S> {
     /// Moves the clock by so many seconds and a moment: stamps run ahead of a clock that stands still.
     pub fn advance(&self, seconds: u64) {
         self.clock.advance(Span::millis(seconds * 1000 + 1));
+    }
+
+    /// Another front end on the same store.
+    pub fn other_front_end(&self, make: Make<S>) -> Self {
+        let (directory, clock) = (self.directory.clone(), self.clock.clone());
+        let (store, extents, accounts) = (self.store.clone(), self.extents.clone(), self.accounts.clone());
+        serve(self.kind, make, directory, clock, store, extents, accounts)
     }
 
     /// Stops the server and starts it on the same data.

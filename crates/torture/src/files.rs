@@ -12,10 +12,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::StatusCode;
 use lazuli_concurrency::{FileAccess, ShareMode};
-use lazuli_extents::{Extents, LocalExtents};
+use lazuli_extents::{Extents, LocalExtents, Pace};
 use lazuli_file::native::{CreateRequest, Disposition, Failure, Kind, Tree};
 use lazuli_file::opens::{CacheRequest, Client, Looks, OpenId, OpenRequest, Place};
 use lazuli_file::{FileRows, FileService};
+use lazuli_generations::content::{ContentReader, ContentSweeper};
 use lazuli_protocol::operation::Operation;
 use lazuli_store::Store;
 use tokio::task::JoinSet;
@@ -23,7 +24,7 @@ use tokio::task::JoinSet;
 use crate::child::Parent;
 use crate::hosted::{self, Host, Replied, Work};
 use crate::payload::filled;
-use crate::workload::{Acknowledged, CLIENTS, COMMITTED};
+use crate::workload::{Acknowledged, CLIENTS, COMMITTED, sweep_again_and_again};
 
 const SHARE: &str = "files";
 /// Directories that everything goes around in.
@@ -42,6 +43,7 @@ pub fn work(parent: &Parent) {
 #[derive(Clone)]
 struct Files {
     service: FileService,
+    sweeper: Arc<ContentSweeper>,
     host: Host,
 }
 
@@ -62,8 +64,10 @@ impl Work for Files {
         let extents = LocalExtents::open(dir, lazuli_extents::Options::default());
         let extents: Arc<dyn Extents> =
             Arc::new(extents.unwrap_or_else(|error| panic!("the extents do not open: {error}")));
+        let readers: [ContentReader; 1] = [lazuli_file::content_of_row];
+        let sweeper = ContentSweeper::new(host.store.clone(), extents.clone(), readers, dir.join("sweep"));
         let service = FileService::new(host.store.clone(), extents, host.accounts.clone());
-        let files = Self { service, host };
+        let files = Self { service, sweeper: Arc::new(sweeper), host };
         let made = files.call(Operation::CreateShare, "", "restype=share", &[], Bytes::new()).await;
         made_or_there(made).expect("a share");
         for directory in 0..DIRECTORIES {
@@ -107,6 +111,13 @@ impl Work for Files {
                 }
                 Err((status, refused)) => return format!("{status} {refused}"),
             }
+        }
+    }
+
+    async fn sweep(&self) -> String {
+        tokio::select! {
+            wrong = sweep_again_and_again(&self.sweeper) => wrong,
+            wrong = hosted::sweep_garbage_again_and_again(async || self.service.sweep(Pace::FULL).await) => wrong,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use lazuli_account::AccountDirectory;
 use lazuli_concurrency::SystemClock;
 use lazuli_extents::{Content, LocalExtents};
 use lazuli_generations::Damage;
+use lazuli_protocol::account::Settings;
 use lazuli_protocol::operation::{Operation, route};
 use lazuli_protocol::request::{Caller, Carried, collect, full};
 use lazuli_protocol::{
@@ -20,9 +22,11 @@ use lazuli_protocol::{
 use lazuli_store::{Directory, Embedded, ReadError, Row, SpaceId, Store, embedded};
 
 use crate::child::Parent;
-use crate::workload::{Acknowledged, CLIENTS, REFUSED, VERIFIED};
+use crate::workload::{Acknowledged, CLIENTS, REFUSED, VERIFIED, wrong_while_working};
 
 const ACCOUNT: &str = "torture";
+/// The pause between two sweeps of garbage.
+const BETWEEN_SWEEPS: Duration = Duration::from_millis(50);
 /// More than any reply here has.
 const MOST: usize = 4 << 20;
 
@@ -51,6 +55,9 @@ pub(crate) trait Work: Sized {
 
     /// All clients at work, until the service takes no more; why.
     fn run(&self, counts: [u64; CLIENTS], parent: &Parent) -> impl Future<Output = String>;
+
+    /// Sweeps all the time, as a server does. Returns if something is wrong.
+    fn sweep(&self) -> impl Future<Output = String>;
 }
 
 /// The worker's main: opens what is there, verifies it, says so, and works until it dies.
@@ -71,9 +78,22 @@ pub(crate) fn work<W: Work>(parent: &Parent) {
         let counts = service.verify(&acknowledged).await;
         let seen: Vec<_> = counts.iter().map(u64::to_string).collect();
         parent.ack(VERIFIED, &seen.join(" ")).expect("the parent listens");
-        let refused = service.run(counts, parent).await;
+        let refused = tokio::select! {
+            refused = service.run(counts, parent) => refused,
+            wrong = service.sweep() => return wrong_while_working(parent, &wrong),
+        };
         parent.ack(REFUSED, &refused.replace('\n', " ")).expect("the parent listens");
     });
+}
+
+/// Sweeps garbage all the time. What fails is done by the next sweep.
+pub(crate) async fn sweep_garbage_again_and_again<T>(
+    mut sweep: impl AsyncFnMut() -> Result<T, Refusal>,
+) -> String {
+    loop {
+        let _ = sweep().await;
+        tokio::time::sleep(BETWEEN_SWEEPS).await;
+    }
 }
 
 /// Verifies a directory that nobody has open, as `lazuli check` does: its rows, and the content that they refer to.
@@ -108,7 +128,9 @@ impl Host {
             Some(account) => account,
             None => {
                 let keys = vec![Key::from_bytes(vec![1; 32])];
-                let (settings, roles) = (Default::default(), vec![]);
+                // Deleted containers can be restored.
+                let settings = Settings { container_delete_retention_days: Some(7), ..Settings::default() };
+                let roles = vec![];
                 let account = Account { name: ACCOUNT.into(), generation: 0, keys, settings, roles };
                 accounts.add(account).await.expect("added")
             }

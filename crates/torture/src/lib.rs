@@ -3,6 +3,7 @@
 //! - [`LossyFs`] is a FUSE file system on a disk that forgets, tears, lies and fails on demand. A program
 //!   under test uses it through ordinary system calls; the tester holds the switches.
 //! - [`child`] runs a worker in a process of its own, collects what it acknowledged, and kills it.
+//! - [`cancel`] drops requests while they wait.
 //! - [`flips`] flips single bits of a data directory and sees that each is reported or harmless.
 //! - [`Seed`] makes what was random repeatable, and prints it when a test fails.
 //!
@@ -10,6 +11,7 @@
 //! some moment, start again, and check that all that was acknowledged is there and nothing is half there.
 
 pub mod blobs;
+pub mod cancel;
 pub mod child;
 mod content;
 mod disk;

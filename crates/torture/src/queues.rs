@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::StatusCode;
+use lazuli_extents::Pace;
 use lazuli_protocol::operation::Operation;
 use lazuli_protocol::xml;
 use lazuli_queue::{QueueRows, QueueService};
@@ -127,6 +128,10 @@ impl Work for Queues {
                 }
             }
         }
+    }
+
+    async fn sweep(&self) -> String {
+        hosted::sweep_garbage_again_and_again(async || self.service.sweep_garbage(Pace::FULL).await).await
     }
 }
 

@@ -6,11 +6,13 @@ use std::time::Duration;
 use rand::Rng;
 
 use crate::child::{Child, Entry, Silence};
-use crate::workload::{Acknowledged, COMMITTED, REFUSED, VERIFIED};
-use crate::{LossyFs, Mode, Seed, require};
+use crate::workload::{Acknowledged, COMMITTED, REFUSED, VERIFIED, WRONG};
+use crate::{Fault, FaultKind, LossyFs, Mode, On, Seed, When, require};
 
 /// A worker says that it verified, or acknowledges, within this time.
 const SOON: Duration = Duration::from_secs(60);
+/// Capacity of a disk that is not full.
+const ENOUGH: u64 = 8 << 30;
 /// How often a worker on a lossy disk is asked whether it still lives.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -56,6 +58,7 @@ pub fn round(
                 round.acks += 1;
             }
             REFUSED => round.refused = Some(ack.detail.clone()),
+            WRONG => return Err(format!("{}\n{}", ack.detail, ended.output)),
             _ => {}
         }
     }
@@ -88,6 +91,45 @@ pub fn round_until_cut(
     done
 }
 
+/// What makes a round harder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing.
+    None,
+    /// Some flushes and compactions fail.
+    FailingTables,
+    /// The disk is full when the worker starts.
+    FullDisk,
+}
+
+impl Trouble {
+    /// The trouble of a round. A disk is full only where a worker can verify without writing, and once something is there.
+    pub fn of(round: usize, full_starts: bool, acknowledged: &Acknowledged) -> Self {
+        match round % 5 {
+            1 => Self::FailingTables,
+            3 if full_starts && acknowledged.total > 0 => Self::FullDisk,
+            _ => Self::None,
+        }
+    }
+
+    /// Runs a round under this trouble, which ends with it.
+    pub fn during<T>(self, fs: &LossyFs, seed: u64, round: impl FnOnce() -> T) -> T {
+        match self {
+            Self::None => {}
+            Self::FailingTables => {
+                let when = When::OneIn { n: 3, seed };
+                let on = On::Any("/store/tree/tables".into());
+                fs.fault(Fault { kind: FaultKind::WriteError, on, when });
+            }
+            Self::FullDisk => fs.set_capacity(fs.used()),
+        }
+        let done = round();
+        fs.heal_all();
+        fs.set_capacity(ENOUGH);
+        done
+    }
+}
+
 /// Kills a worker so many times, each time at some moment within `alive`, and lets one more verify what is left.
 pub fn kill_again_and_again(worker: &str, kills: usize, alive: Duration) {
     let seed = Seed::pick();
@@ -105,8 +147,9 @@ pub fn kill_again_and_again(worker: &str, kills: usize, alive: Duration) {
     println!("{} acknowledged over {kills} kills, all true", acknowledged.total);
 }
 
-/// Cuts a worker's power so many times, each time after some operations, and lets one more verify what is left.
-pub fn cut_again_and_again(worker: &str, cuts: usize) {
+/// Cuts a worker's power so many times, each time after some operations, and lets one more verify what is left. In some rounds
+/// flushes and compactions fail; with `full_starts` some begin on a full disk.
+pub fn cut_again_and_again(worker: &str, cuts: usize, full_starts: bool) {
     if !require() {
         return;
     }
@@ -118,8 +161,11 @@ pub fn cut_again_and_again(worker: &str, cuts: usize) {
     for cut in 0..cuts {
         let mode = if cut % 3 == 0 { Mode::Forget } else { Mode::Tear };
         let (operations, dice) = (random.random_range(1..2000), random.random());
-        round_until_cut(Entry::Test(worker), &fs, &mut acknowledged, mode, operations, dice)
-            .unwrap_or_else(|wrong| panic!("cut {cut}: {wrong}\n{}", fs.report()));
+        let trouble = Trouble::of(cut, full_starts, &acknowledged);
+        let done = trouble.during(&fs, dice, || {
+            round_until_cut(Entry::Test(worker), &fs, &mut acknowledged, mode, operations, dice)
+        });
+        done.unwrap_or_else(|wrong| panic!("cut {cut}, {trouble:?}: {wrong}\n{}", fs.report()));
     }
     round(Entry::Test(worker), fs.path(), &mut acknowledged, |_| ())
         .map(drop)

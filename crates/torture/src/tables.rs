@@ -11,6 +11,7 @@ use std::path::Path;
 use bytes::Bytes;
 use http::StatusCode;
 use lazuli_concurrency::TableETag;
+use lazuli_extents::Pace;
 use lazuli_protocol::operation::Operation;
 use lazuli_store::embedded;
 use lazuli_table::{TableRows, TableService};
@@ -89,6 +90,10 @@ impl Work for Tables {
                 Err(refused) => return refused,
             }
         }
+    }
+
+    async fn sweep(&self) -> String {
+        hosted::sweep_garbage_again_and_again(async || self.service.sweep(Pace::FULL).await).await
     }
 }
 

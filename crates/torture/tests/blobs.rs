@@ -20,5 +20,5 @@ fn no_acknowledged_blob_is_lost_when_the_service_is_killed() {
 
 #[test]
 fn no_acknowledged_blob_is_lost_when_the_power_is_cut() {
-    cut_again_and_again("worker", 20);
+    cut_again_and_again("worker", 20, true);
 }

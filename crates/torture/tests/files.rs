@@ -20,5 +20,5 @@ fn nothing_acknowledged_is_lost_or_in_two_places_when_the_service_is_killed() {
 
 #[test]
 fn nothing_acknowledged_is_lost_or_in_two_places_when_the_power_is_cut() {
-    cut_again_and_again("worker", 20);
+    cut_again_and_again("worker", 20, false);
 }

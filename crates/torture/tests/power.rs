@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lazuli_torture::child::{Entry, Parent};
-use lazuli_torture::rounds::{round, round_until_cut};
+use lazuli_torture::rounds::{Trouble, round, round_until_cut};
 use lazuli_torture::workload::{Acknowledged, work};
 use lazuli_torture::{Fault, FaultKind, LossyFs, Mode, On, Seed, require};
 use rand::Rng;
@@ -39,8 +39,11 @@ fn nothing_acknowledged_is_lost_over_fifty_power_cuts() {
         let mode = if cut % 3 == 0 { Mode::Forget } else { Mode::Tear };
         let operations = random.random_range(1..1500);
         let dice = random.random();
-        round_until_cut(Entry::Test("worker"), &fs, &mut acknowledged, mode, operations, dice)
-            .unwrap_or_else(|wrong| panic!("cut {cut}: {wrong}\n{}", fs.report()));
+        let trouble = Trouble::of(cut, true, &acknowledged);
+        let done = trouble.during(&fs, dice, || {
+            round_until_cut(Entry::Test("worker"), &fs, &mut acknowledged, mode, operations, dice)
+        });
+        done.unwrap_or_else(|wrong| panic!("cut {cut}, {trouble:?}: {wrong}\n{}", fs.report()));
     }
     round(Entry::Test("worker"), fs.path(), &mut acknowledged, |_| ())
         .unwrap_or_else(|wrong| panic!("{wrong}\n{}", fs.report()));

@@ -20,5 +20,5 @@ fn no_message_is_lost_or_comes_back_when_the_service_is_killed() {
 
 #[test]
 fn no_message_is_lost_or_comes_back_when_the_power_is_cut() {
-    cut_again_and_again("worker", 12);
+    cut_again_and_again("worker", 12, false);
 }

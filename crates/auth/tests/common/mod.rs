@@ -195,8 +195,8 @@ pub fn service_sas(service: ServiceKind, path: &str, fields: &[(&str, &str)]) ->
 
 /// The tenant of the tokens.
 pub const TENANT: &str = "66666666-7777-8888-9999-000000000000";
-const KEY_START: &str = "2026-05-20T11:00:00Z";
-const KEY_END: &str = "2026-05-20T14:00:00Z";
+pub const KEY_START: &str = "2026-05-20T11:00:00Z";
+pub const KEY_END: &str = "2026-05-20T14:00:00Z";
 
 /// A bearer token of [`SUBJECT`], as an Authorization header has it.
 pub fn bearer() -> String {
@@ -230,7 +230,7 @@ pub fn delegated(service: ServiceKind, changes: &[(&str, &str)]) -> String {
 }
 
 /// Asks the server for a user delegation key, as a client does.
-fn user_delegation_key(service: ServiceKind, user_tenant: &str) -> Key {
+pub fn user_delegation_key(service: ServiceKind, user_tenant: &str) -> Key {
     let world = World::new();
     let operation = match service {
         ServiceKind::File => Operation::GetFileUserDelegationKey,

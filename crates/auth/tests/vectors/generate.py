@@ -293,6 +293,7 @@ def tokens():
         "no issuer": (token(drop=["iss"], **es), "Issuer"),
         "other audience": (token(aud="https://graph.example", **es), "Audience"),
         "audience of another account": (token(aud="https://other.blob.core.windows.net", **es), "Audience"),
+        "audience of the account in another domain": (token(aud="https://devstoreaccount1.blob.evil.example", **es), "Audience"),
         "audience of another service": (token(aud="https://devstoreaccount1.queue.core.windows.net", **es), "Audience"),
         "audience that starts alike": (token(aud="https://storage.azure.com.evil.example", **es), "Audience"),
         "no audience": (token(drop=["aud"], **es), "Audience"),

@@ -5,9 +5,12 @@ use lazuli_concurrency::{Access, Lease, LeaseId, Stamp};
 use lazuli_generations::{Removal, carry_through};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, names};
 
+use lazuli_store::View;
+
 use super::check_new_name;
 use crate::BlobService;
 use crate::precondition::{Preconditions, admit_container};
+use crate::protection::MAX_SEARCHES;
 use crate::record::{Container, Deleted};
 
 impl BlobService {
@@ -16,18 +19,26 @@ impl BlobService {
         names::check_container(&request.container)?;
         let preconditions = Preconditions::of_write(&request)?;
         let days = request.account.settings.container_delete_retention_days;
-        let unprotected = self.unprotected(&request.account, &request.container).await?;
-        let removed = self.containers.remove(request.account, &request.container, move |container, view| {
-            let valid_until = preconditions.admit_container(container, Access::Manage, view.now)?;
-            unprotected.check(container)?;
-            if let Some(days) = days {
-                container.lease = Lease::AVAILABLE;
-                container.deleted = Some(Deleted::keep(days, view.now));
+        let (account, name) = (&request.account, &request.container);
+        for _ in 0..MAX_SEARCHES {
+            let unprotected = self.unprotected(account, name).await?;
+            let (preconditions, checked) = (preconditions.clone(), unprotected.clone());
+            let rule = move |container: &mut Container, view: &View<'_>| {
+                let valid_until = preconditions.admit_container(container, Access::Manage, view.now)?;
+                checked.check(container, view)?;
+                if let Some(days) = days {
+                    container.lease = Lease::AVAILABLE;
+                    container.deleted = Some(Deleted::keep(days, view.now));
+                }
+                Ok(Removal { keep: days.is_some(), valid_until })
+            };
+            let removed =
+                self.containers.remove_reading(account.clone(), name, unprotected.reads(), rule).await;
+            if !unprotected.is_outdated() {
+                return removed.map(|()| Response::empty(StatusCode::ACCEPTED));
             }
-            Ok(Removal { keep: days.is_some(), valid_until })
-        });
-        removed.await?;
-        Ok(Response::empty(StatusCode::ACCEPTED))
+        }
+        Err(ErrorCode::ServerBusy.into())
     }
 
     /// Restore Container.

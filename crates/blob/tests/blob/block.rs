@@ -220,7 +220,7 @@ async fn blocks_go_to_block_blobs_only() {
 async fn lists_show_what_was_asked_for_and_anonymous_callers_only_what_is_committed() {
     let server = start().await;
     let public = "x-ms-blob-public-access: blob";
-    server.put("/con?restype=container", public, "").await.expect(201);
+    server.signed("PUT", "/con?restype=container", public, "").await.expect(201);
     server.put_block("/con/b", "a", "1").await.expect(201);
     server.put_block("/con/b", "z", "22").await.expect(201);
     let get = async |query: &str| server.get(&format!("/con/b?comp=blocklist{query}"), "").await;

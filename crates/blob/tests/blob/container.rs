@@ -238,7 +238,7 @@ async fn anybody_reads_what_is_public_and_nothing_else() {
     for (name, level) in [("none", ""), ("blobs", "blob"), ("all", "container")] {
         let header =
             if level.is_empty() { String::new() } else { format!("x-ms-blob-public-access: {level}") };
-        server.put(&format!("/{name}?restype=container"), &header, "").await.expect(201);
+        server.signed("PUT", &format!("/{name}?restype=container"), &header, "").await.expect(201);
         server.put_block_blob(&format!("/{name}/b"), "x").await;
         let shown = server.get(&format!("/{name}?restype=container"), "").await.expect(200);
         assert_eq!(shown.header("x-ms-blob-public-access"), Some(level).filter(|level| !level.is_empty()));
@@ -263,7 +263,7 @@ async fn anybody_reads_what_is_public_and_nothing_else() {
     server.send("GET", "/none/b", "", "").await.refused(409, "PublicAccessNotPermitted");
     let public = "x-ms-blob-public-access: blob";
     server.set_acl("none", public, String::new()).await.refused(409, "PublicAccessNotPermitted");
-    server.put("/new?restype=container", public, "").await.refused(409, "PublicAccessNotPermitted");
+    server.signed("PUT", "/new?restype=container", public, "").await.refused(409, "PublicAccessNotPermitted");
     server.set_acl("none", "", String::new()).await.expect(200);
 }
 

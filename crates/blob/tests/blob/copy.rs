@@ -15,7 +15,7 @@ const LEASE: &str = "12345678-1234-1234-1234-123456789012";
 const WAYS: [(&str, u16); 3] = [("", 202), (SYNC, 202), (BLOCK, 201)];
 
 impl TestServer {
-    fn url(&self, account: &str, target: &str) -> String {
+    pub(crate) fn url(&self, account: &str, target: &str) -> String {
         format!("http://{}/{account}{target}", self.address)
     }
 
@@ -404,8 +404,8 @@ async fn a_source_of_another_account_needs_a_signature_or_to_be_public() {
     server.create_container("things").await;
     let all = account_sas(OTHER_ACCOUNT, "rwdlac", "2099-12-31T00:00:00Z");
     for (container, access) in [("secret", ""), ("open", "x-ms-blob-public-access: blob")] {
-        let target = format!("/{container}?restype=container&{all}");
-        server.send_to(OTHER_ACCOUNT, "PUT", &target, access, "").await.expect(201);
+        let target = format!("/{container}?restype=container");
+        server.signed_as(OTHER_ACCOUNT, "PUT", &target, access, "").await.expect(201);
         let target = format!("/{container}/b?{all}");
         server.send_to(OTHER_ACCOUNT, "PUT", &target, BLOCK, "foreign").await.expect(201);
     }
@@ -453,6 +453,29 @@ async fn a_signature_that_lets_the_caller_write_does_not_let_it_read() {
     // A signature in the URL decides, even if the caller could do without.
     let bad = format!("{plain}?{}", account_sas(ACCOUNT, "w", "2099-12-31T00:00:00Z"));
     server.copy(&bad, "/things/copy", "").await.refused(403, "CannotVerifyCopySource");
+}
+
+#[tokio::test]
+async fn a_signature_for_https_does_not_read_a_source_over_http() {
+    let server = start().await;
+    server.create_container("things").await;
+    server.put_block_blob("/things/source", "hello").await;
+    let plain = server.url(ACCOUNT, "/things/source").replace("http://", "https://");
+    for (protocol, status) in [("https,http", 202), ("https", 403)] {
+        let path = "things/source";
+        let resource = sign::Resource { service: ServiceKind::Blob, account: ACCOUNT, path, timestamp: "" };
+        let fields = [
+            ("sv", "2022-11-02"),
+            ("sr", "b"),
+            ("sp", "r"),
+            ("spr", protocol),
+            ("se", "2099-12-31T00:00:00Z"),
+        ];
+        let source = format!("{plain}?{}", sign::service_sas(&resource, &key(), &fields));
+        // The request itself, and the signature in it, came over HTTP.
+        let reply = server.copy(&source, "/things/copy", SYNC).await;
+        assert_eq!(reply.status.as_u16(), status, "{protocol} {}", reply.text());
+    }
 }
 
 #[tokio::test]

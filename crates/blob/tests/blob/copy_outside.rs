@@ -307,7 +307,7 @@ async fn only_what_is_allowed_is_reached() {
     ] {
         for way in ["", SYNC, BLOCK] {
             let refused = server.copy_from(&source, "/things/copy", way).await;
-            assert_eq!(refused.outcome(), (403, "CannotVerifyCopySource"), "{source}");
+            assert_eq!(refused.outcome(), (404, "CannotVerifyCopySource"), "{source}");
         }
     }
     assert!(web.requests.lock().await.is_empty(), "nobody was asked");
@@ -319,7 +319,20 @@ async fn only_what_is_allowed_is_reached() {
     let server = start_allowing(&["localhost"]).await;
     server.create_container("things").await;
     server.copy_from(&format!("http://localhost:{port}/x"), "/things/copy", SYNC).await.expect(202);
-    server.copy_from(&web.url(), "/things/copy", SYNC).await.refused(403, "CannotVerifyCopySource");
+    server.copy_from(&web.url(), "/things/copy", SYNC).await.refused(404, "CannotVerifyCopySource");
+}
+
+#[tokio::test]
+async fn a_source_that_may_not_be_reached_is_refused_like_one_that_does_not_exist() {
+    let server = start_allowing(&["public"]).await;
+    server.create_container("things").await;
+    let [denied, absent] = ["http://localhost/x", "http://no-such-name.invalid/x"]
+        .map(|source| async { server.copy_from(source, "/things/copy", SYNC).await });
+    let (denied, absent) = (denied.await, absent.await);
+    assert_eq!(denied.outcome(), (404, "CannotVerifyCopySource"));
+    assert_eq!(absent.outcome(), denied.outcome());
+    let message = |text: &str| text.split("\nRequestId").next().map(str::to_owned);
+    assert_eq!(message(absent.text()), message(denied.text()));
 }
 
 #[tokio::test]

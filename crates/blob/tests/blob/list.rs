@@ -514,3 +514,28 @@ async fn a_listing_sees_every_blob_that_was_there_all_along() {
     }
     assert_eq!(server.pages("").await.0, fixed);
 }
+
+#[tokio::test]
+async fn a_public_container_shows_versions_but_nothing_deleted_or_unfinished() {
+    let server = start().await;
+    server
+        .signed("PUT", "/open?restype=container", "x-ms-blob-public-access: container", "")
+        .await
+        .expect(201);
+    server.put_block_blob("/open/b", "1").await;
+    let version = "x-ms-version: 2021-12-02";
+    for (include, status, code) in [
+        ("metadata", 200, ""),
+        ("snapshots", 200, ""),
+        ("versions", 200, ""),
+        ("deleted", 404, "ResourceNotFound"),
+        ("deletedwithversions", 404, "ResourceNotFound"),
+        ("uncommittedblobs", 404, "ResourceNotFound"),
+        ("metadata,uncommittedblobs", 404, "ResourceNotFound"),
+    ] {
+        let target = format!("/open?restype=container&comp=list&include={include}");
+        let anonymous = server.send("GET", &target, version, "").await;
+        assert_eq!(anonymous.outcome(), (status, code), "{include}");
+        server.get(&target, "").await.expect(200);
+    }
+}

@@ -58,7 +58,7 @@ async fn containers_come_in_order_and_in_pages() {
 async fn an_entry_says_what_the_service_says() {
     let server = start().await;
     let created = server
-        .put("/con?restype=container", "x-ms-meta-a: 1\nx-ms-blob-public-access: blob", "")
+        .signed("PUT", "/con?restype=container", "x-ms-meta-a: 1\nx-ms-blob-public-access: blob", "")
         .await
         .expect(201);
     let (date, etag) = (created.header("last-modified").unwrap(), created.etag().replace('"', "&quot;"));
@@ -69,7 +69,7 @@ async fn an_entry_says_what_the_service_says() {
          <DefaultEncryptionScope>$account-encryption-key</DefaultEncryptionScope>\
          <DenyEncryptionScopeOverride>false</DenyEncryptionScopeOverride>\
          <HasImmutabilityPolicy>false</HasImmutabilityPolicy><HasLegalHold>false</HasLegalHold>\
-         <ImmutableStorageWithVersioningEnabled>false</ImmutableStorageWithVersioningEnabled></Properties>\
+         <ImmutableStorageWithVersioningEnabled>true</ImmutableStorageWithVersioningEnabled></Properties>\
          <Metadata><a>1</a></Metadata></Container></Containers><NextMarker /></EnumerationResults>",
         server.address
     );

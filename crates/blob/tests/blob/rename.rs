@@ -37,8 +37,10 @@ impl TestServer {
 #[tokio::test]
 async fn everything_goes_along_with_a_container_that_is_renamed() {
     let server = start().await;
-    let created =
-        server.put(OLD, "x-ms-meta-colour: blue\nx-ms-blob-public-access: blob", "").await.expect(201);
+    let created = server
+        .signed("PUT", OLD, "x-ms-meta-colour: blue\nx-ms-blob-public-access: blob", "")
+        .await
+        .expect(201);
     let policies = "<SignedIdentifiers><SignedIdentifier><Id>one</Id><AccessPolicy><Permission>r</Permission>\
                     </AccessPolicy></SignedIdentifier></SignedIdentifiers>";
     let public = "x-ms-blob-public-access: blob";

@@ -6,7 +6,7 @@ use crate::support::{ACCOUNT, NOW, Reply, TestServer, start};
 use lazuli_account::Setting;
 use lazuli_concurrency::Span;
 use lazuli_protocol::date;
-use lazuli_store::SpaceId;
+use lazuli_store::{CommitError, SpaceId, Store};
 
 const DAY: u64 = 86_400;
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
@@ -439,4 +439,100 @@ async fn a_container_is_kept_if_a_client_disconnects_before_its_blob_is_protecte
         assert_eq!(deleted.status.as_u16(), 409, "{target}: the container was deleted");
         server.head("/box/b", "").await.expect(200);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_is_kept_if_another_front_end_protects_a_blob_while_it_is_searched() {
+    // The other front end's commit is decided after this search of Delete Container: one without a fence, or the last one.
+    for (search, protected, status) in [(0, Ok(()), 409), (1, Err(CommitError::Gone), 202)] {
+        let deleting = start_with_box().await;
+        let protecting = Arc::new(deleting.other_front_end().await);
+        deleting.put_block_blob("/box/b", "1").await;
+        let queueing = &protecting.watched.between.queueing;
+        queueing.queue_next(|partition| partition.space != SpaceId::ROOT && partition.key.starts_with(b"b"));
+        let hold = tokio::spawn({
+            let protecting = protecting.clone();
+            async move { set_hold(&protecting, "/box/b", true).await }
+        });
+        queueing.queued().await;
+        hold.abort();
+        queueing.dropped().await;
+        let (watched, runtime) = (protecting.watched.clone(), tokio::runtime::Handle::current());
+        deleting.watched.between.after_scan_after(search, move || {
+            tokio::task::block_in_place(|| runtime.block_on(watched.settled())).unwrap();
+        });
+        let deleted = deleting.delete("/box?restype=container", "").await;
+        assert_eq!((queueing.outcome(), deleted.status.as_u16()), (Some(protected), status), "{search}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_searches_again_if_another_front_end_protects_a_blob_after_the_fence() {
+    let deleting = start_with_box().await;
+    let protecting = Arc::new(deleting.other_front_end().await);
+    deleting.put_block_blob("/box/b", "1").await;
+    set_hold(&protecting, "/box/b", true).await.expect(200);
+    set_hold(&protecting, "/box/b", false).await.expect(200);
+    let runtime = tokio::runtime::Handle::current();
+    deleting.watched.between.after_scan_after(1, move || {
+        let held = async move { set_hold(&protecting, "/box/b", true).await.expect(200) };
+        tokio::task::block_in_place(|| runtime.block_on(held));
+    });
+    deleting.delete("/box?restype=container", "").await.refused(409, "BlobImmutableDueToLegalHold");
+    deleting.head("/box/b", "").await.expect(200);
+}
+
+#[tokio::test]
+async fn requests_that_protect_nothing_cost_no_commit_for_it() {
+    let server = start_with_box().await;
+    let writes = || server.watched.between.take_writes();
+    writes();
+    server.put_block_blob("/box/b", "1").await;
+    assert_eq!(writes(), 1, "Put Blob: the blob");
+    set_hold(&server, "/box/b", true).await.expect(200);
+    assert_eq!(writes(), 2, "a legal hold: the guard and the blob");
+    server.create_container("plain").await;
+    server.put_block_blob("/plain/b", "1").await;
+    writes();
+    server.delete("/plain?restype=container", "").await.expect(202);
+    assert_eq!(writes(), 2, "Delete Container: the row and the header");
+}
+
+#[tokio::test]
+async fn a_blob_is_protected_only_where_version_level_immutability_is_on() {
+    let server = start_with_box().await;
+    server.put_block_blob("/box/held", "1").await;
+    set_hold(&server, "/box/held", true).await.expect(200);
+    set_policy(&server, "/box/held", 1, "Unlocked").await.expect(200);
+    server.set(Setting::VersionImmutability(false)).await;
+    server.put_block_blob("/box/b", "1").await;
+    let header = "x-ms-immutable-storage-with-versioning-enabled";
+    let enabled = async |container: &str| {
+        let target = format!("{container}?restype=container");
+        server.head(&target, "").await.expect(200).header(header).map(str::to_owned)
+    };
+    assert_eq!(enabled("/box").await.as_deref(), Some("false"));
+    let until = format!("x-ms-immutability-policy-until-date: {}", in_days(1));
+    let refused = |reply: Reply| reply.refused(400, "FeatureNotEnabled");
+    refused(set_policy(&server, "/box/b", 1, "Unlocked").await);
+    refused(set_hold(&server, "/box/b", true).await);
+    refused(server.put("/box/new", &format!("{BLOCK}\n{until}"), "1").await);
+    refused(server.put("/box/new", &format!("{BLOCK}\nx-ms-legal-hold: true"), "1").await);
+    let list = "<BlockList></BlockList>";
+    refused(server.put("/box/new?comp=blocklist", "x-ms-legal-hold: true", list).await);
+    let copy = format!("x-ms-copy-source: {}\n{until}", server.url(ACCOUNT, "/box/b"));
+    refused(server.put("/box/new", &copy, "").await);
+    server.put("/box/new", &format!("{BLOCK}\nx-ms-legal-hold: false"), "1").await.expect(201);
+    // What is protected stays so, and the protection can be ended.
+    server.delete("/box/held", "").await.refused(409, "BlobImmutableDueToLegalHold");
+    set_hold(&server, "/box/held", false).await.expect(200);
+    server.delete("/box/held", "").await.refused(409, "BlobImmutableDueToPolicy");
+    delete_policy(&server, "/box/held").await.expect(200);
+    server.delete("/box/held", "").await.expect(202);
+    // One container of the account.
+    server.set(Setting::AddImmutableContainer("worm".into())).await;
+    server.create_container("worm").await;
+    assert_eq!(enabled("/worm").await.as_deref(), Some("true"));
+    server.put("/worm/b", &format!("{BLOCK}\nx-ms-legal-hold: true"), "1").await.expect(201);
+    refused(set_hold(&server, "/box/b", true).await);
 }

@@ -22,6 +22,7 @@ use lazuli_copy::CopySources;
 use lazuli_extents::{Extents, Freed, LocalExtents, Pace, Sweep};
 use lazuli_front::{Endpoint, Gate, Limits, Metrics, Server};
 use lazuli_outbound::{Allow, Outbound};
+use lazuli_protocol::account::Settings;
 use lazuli_protocol::{Account, Key, Query, ServiceKind, Version};
 use lazuli_store::interposed::Interposed;
 use lazuli_store::{Commit, Embedded, Mutation, Options, Partition, Row, SpaceId, Store, Which};
@@ -151,12 +152,25 @@ async fn open(directory: Arc<TempDir>, clock: Arc<ManualClock>, allow: Vec<Allow
                 name: name.into(),
                 generation: 0,
                 keys: vec![key()],
-                settings: Default::default(),
+                // Off by default; tests of policies and holds need it.
+                settings: Settings { version_immutability: true, ..Settings::default() },
                 roles: vec![],
             };
             accounts.add(account).await.unwrap();
         }
     }
+    serve(store, extents, accounts, clock, directory, allow).await
+}
+
+/// A front end on a store.
+async fn serve(
+    store: Arc<Embedded>,
+    extents: Arc<dyn Extents>,
+    accounts: AccountDirectory,
+    clock: Arc<ManualClock>,
+    directory: Arc<TempDir>,
+    allow: Vec<Allow>,
+) -> TestServer {
     let watched = Arc::new(Interposed::new(store.clone(), Watch::default()));
     let gate = Arc::new(Gate {
         accounts: Arc::new(accounts.clone()),
@@ -198,6 +212,12 @@ impl TestServer {
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// Another front end on the same store, with a queue of its own.
+    pub(crate) async fn other_front_end(&self) -> Self {
+        let (store, extents, accounts) = (self.store.clone(), self.extents.clone(), self.accounts.clone());
+        serve(store, extents, accounts, self.clock.clone(), self.directory.clone(), self.allow.clone()).await
     }
 
     /// Stops the server and starts it on the same data.
@@ -334,6 +354,17 @@ impl TestServer {
         headers: &str,
         body: impl Into<Bytes>,
     ) -> Reply {
+        self.signed_as(ACCOUNT, method, target, headers, body).await
+    }
+
+    pub(crate) async fn signed_as(
+        &self,
+        account: &str,
+        method: &str,
+        target: &str,
+        headers: &str,
+        body: impl Into<Bytes>,
+    ) -> Reply {
         let body: Bytes = body.into();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let now = lazuli_protocol::date::rfc1123(self.clock.now());
@@ -349,9 +380,9 @@ impl TestServer {
         let message = Message {
             scheme: Scheme::SharedKey,
             service: ServiceKind::Blob,
-            account: ACCOUNT,
+            account,
             method,
-            path: &format!("/{ACCOUNT}{path}"),
+            path: &format!("/{account}{path}"),
             query: &Query::parse(query).unwrap(),
             headers: &signed,
             version: Version::parse(VERSION).unwrap(),
@@ -360,7 +391,7 @@ impl TestServer {
         let authorization = authorization.to_str().unwrap();
         let mut lines: Vec<_> = lines.map(|(name, value)| format!("{name}: {value}")).collect();
         lines.push(format!("authorization: {authorization}"));
-        self.send(method, target, &lines.join("\n"), body).await
+        self.send_to(account, method, target, &lines.join("\n"), body).await
     }
 
     pub(crate) async fn put(&self, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {

@@ -19,7 +19,8 @@ pub(crate) struct Watch {
     busy: AtomicBool,
     busy_commits: AtomicUsize,
     before_commit: Mutex<Option<(usize, Act)>>,
-    after_scan: Mutex<Option<Act>>,
+    after_scan: Mutex<Option<(usize, Act)>>,
+    writes: AtomicUsize,
 }
 
 type Act = Box<dyn FnOnce() + Send>;
@@ -61,14 +62,24 @@ impl Watch {
 
     /// Does something after the next scan.
     pub(crate) fn after_next_scan(&self, act: impl FnOnce() + Send + 'static) {
-        *self.after_scan.lock().unwrap() = Some(Box::new(act));
+        self.after_scan_after(0, act);
     }
 
-    fn act(&self) -> Option<Act> {
-        let mut waiting = self.before_commit.lock().unwrap();
+    /// The same, after so many scans.
+    pub(crate) fn after_scan_after(&self, scans: usize, act: impl FnOnce() + Send + 'static) {
+        *self.after_scan.lock().unwrap() = Some((scans, Box::new(act)));
+    }
+
+    /// Commits and changes of headers since this was last asked.
+    pub(crate) fn take_writes(&self) -> usize {
+        self.writes.swap(0, Ordering::SeqCst)
+    }
+
+    fn act(waiting: &Mutex<Option<(usize, Act)>>) -> Option<Act> {
+        let mut waiting = waiting.lock().unwrap();
         match waiting.as_mut() {
-            Some((commits @ 1.., _)) => {
-                *commits -= 1;
+            Some((count @ 1.., _)) => {
+                *count -= 1;
                 None
             }
             _ => waiting.take().map(|(_, act)| act),
@@ -90,8 +101,7 @@ impl Watch {
 impl Between for Watch {
     fn scanned(&self, rows: usize) {
         self.rows.fetch_add(rows, Ordering::SeqCst);
-        let act = self.after_scan.lock().unwrap().take();
-        if let Some(act) = act {
+        if let Some(act) = Self::act(&self.after_scan) {
             act();
         }
     }
@@ -103,6 +113,7 @@ impl Between for Watch {
         from: Option<SpaceHeader>,
         to: SpaceHeader,
     ) -> Result<(), CommitError> {
+        self.writes.fetch_add(1, Ordering::SeqCst);
         let held = self.held.lock().unwrap().take();
         if let Some(hold) = held {
             hold.reached.notify_one();
@@ -124,7 +135,8 @@ impl Between for Watch {
         partition: &Partition,
         commit: Commit,
     ) -> Result<(), CommitError> {
-        if let Some(act) = self.act() {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        if let Some(act) = Self::act(&self.before_commit) {
             act();
         }
         let take = |left: usize| left.checked_sub(1);

@@ -112,6 +112,11 @@ impl Directory {
         self.table.lock().segments.keys().copied().collect()
     }
 
+    /// Every segment with its bytes on disk, lowest first.
+    pub(crate) fn sizes(&self) -> Vec<(u64, u64)> {
+        self.table.lock().segments.iter().map(|(id, bytes)| (*id, *bytes)).collect()
+    }
+
     /// The highest segment that exists, or 0.
     pub(crate) fn highest(&self) -> u64 {
         self.table.lock().segments.last_key_value().map_or(0, |(id, _)| *id)
@@ -196,14 +201,19 @@ pub(crate) fn parse_name(name: &str) -> Option<u64> {
     (id > 0 && id >> 48 == 0 && format!("{id:016x}") == digits).then_some(id)
 }
 
-/// Reads block 0 of a segment; a header that belongs to another segment is no better than a damaged one.
+/// Reads block 0 of a segment.
 pub(crate) fn read_segment_header(file: &File, id: u64) -> io::Result<Result<SegmentHeader, NotAHeader>> {
     let mut block = vec![0; BLOCK as usize];
     read_blocking(file, &mut block, 0)?;
-    Ok(SegmentHeader::decode(&block).and_then(|header| match header.id == id {
+    Ok(decode_segment_header(&block, id))
+}
+
+/// Decodes block 0 of a segment. A header that belongs to another segment is no better than a damaged one.
+pub(crate) fn decode_segment_header(block: &[u8], id: u64) -> Result<SegmentHeader, NotAHeader> {
+    SegmentHeader::decode(block).and_then(|header| match header.id == id {
         true => Ok(header),
         false => Err(NotAHeader::Damaged),
-    }))
+    })
 }
 
 /// Gives back the room that was set aside at the end of a file and never written to.

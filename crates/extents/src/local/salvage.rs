@@ -10,7 +10,7 @@ use std::path::Path;
 use super::LocalExtents;
 use super::directory::read_segment_header;
 use super::read::read_blocking;
-use super::scrub::{Seen, Verifier};
+use super::verify::{Seen, Verifier};
 use crate::extent::{Error, ExtentRef};
 use crate::segment::{
     BLOCK, CHUNK, Checksums, FrameHeader, SegmentHeader, chunks, crc32c, frame_bytes, frame_offset,

@@ -1,25 +1,22 @@
-//! Looking for damage: at everything that lies in the segments ([`LocalExtents::scrub`]), and at what records refer to
-//! ([`LocalExtents::verifier`]).
+//! Looks for damage in everything that lies in the segments ([`LocalExtents::scrub`]).
 //!
 //! Only the records know what must be there. A scrub sees frames: it reports one whose bytes do not match, and blocks
 //! that belong to no frame. After a crash, and until the next sweep, it also reports what was being written then, which
-//! nobody refers to. Chunks that were punched out it takes for freed. A verifier is told what records refer to, so it
-//! reports exactly what is lost. Both change nothing and work on a directory that was opened read-only.
+//! no record refers to. Chunks that were punched out it takes for freed. A [verifier](LocalExtents::verifier) is given what
+//! records refer to, so it reports exactly what is lost. A scrub changes nothing and works on a directory that was opened
+//! read-only.
+//!
+//! Segments are read part by part, so that a scrub in the background can pause anywhere and go on after a restart.
 
-use std::collections::HashMap;
 use std::fs::File;
-use std::ops::Range;
-use std::sync::Arc;
+use std::io;
+use std::path::PathBuf;
 
-use super::directory::{next_data, read_segment_header};
-use super::read::{read_blocking, touched};
+use super::directory::{decode_segment_header, next_data};
+use super::read::read_blocking;
 use super::{LocalExtents, Shared, blocking};
-use crate::engine::Extents;
-use crate::extent::{Error, ExtentId, ExtentRef, MAX_EXTENT_BYTES};
-use crate::map::cursor::load;
-use crate::map::tree::{Entry, Link, Tree};
-use crate::map::{Content, Piece};
-use crate::segment::{BLOCK, CHUNK, FrameHeader, chunks, crc32c, frame_bytes, header_bytes};
+use crate::extent::Error;
+use crate::segment::{BLOCK, CHUNK, FrameHeader, crc32c, frame_bytes, header_bytes};
 
 /// Damages that a report lists. More are only counted.
 const MAX_LISTED: usize = 10_000;
@@ -90,6 +87,29 @@ impl ScrubReport {
     }
 }
 
+/// Fills a buffer from a place in a file, with zeros behind the end of the file.
+pub type ReadAt<'a> = &'a mut dyn FnMut(&mut [u8], u64) -> io::Result<()>;
+
+/// A place in a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SegmentPlace {
+    /// Where a frame may begin; 0 for the segment's header.
+    pub offset: u64,
+    /// Chunks of this frame that were verified.
+    pub chunks: u32,
+}
+
+/// What a part of a segment showed.
+#[derive(Debug)]
+pub struct ScrubbedPart {
+    /// Where to go on; `None` at the end of the segment.
+    pub next: Option<SegmentPlace>,
+    /// Bytes read.
+    pub bytes: u64,
+    /// What was found.
+    pub report: ScrubReport,
+}
+
 impl LocalExtents {
     /// Verifies all that was written and not freed. Writing and sweeping may go on.
     pub async fn scrub(&self, mut progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, Error> {
@@ -97,7 +117,12 @@ impl LocalExtents {
         let mut report = ScrubReport::default();
         for (done, segment) in segments.iter().enumerate() {
             let (shared, segment, so_far) = (self.0.clone(), *segment, report);
-            report = blocking(move || scrub_segment(&shared, segment, so_far)).await?;
+            report = blocking(move || {
+                let Some(file) = shared.directory.file(segment)? else { return Ok(so_far) };
+                let mut read = |buffer: &mut [u8], offset| read_blocking(&file, buffer, offset);
+                Ok(scrub_part(&shared, segment, SegmentPlace::default(), u64::MAX, so_far, &mut read)?.report)
+            })
+            .await?;
             progress(ScrubProgress {
                 segments_done: done as u64 + 1,
                 segments: segments.len() as u64,
@@ -107,77 +132,134 @@ impl LocalExtents {
         Ok(report)
     }
 
-    /// Begins to verify what records refer to.
-    pub fn verifier(&self) -> Verifier {
-        Verifier {
-            extents: self.clone(),
-            seen: HashMap::new(),
-            has_damage: false,
-            report: VerifyReport::default(),
-        }
+    /// Verifies a part of a segment from a place on, until about so many bytes are read, by way of `read`. Writing and
+    /// sweeping may go on. A segment that is gone has no damage. Blocks.
+    pub fn scrub_part(
+        &self,
+        segment: u64,
+        from: SegmentPlace,
+        bytes: u64,
+        read: ReadAt<'_>,
+    ) -> Result<ScrubbedPart, Error> {
+        scrub_part(&self.0, segment, from, bytes, ScrubReport::default(), read)
+    }
+
+    /// Every segment with its bytes on disk, lowest first.
+    pub fn segment_sizes(&self) -> Vec<(u64, u64)> {
+        self.0.directory.sizes()
+    }
+
+    /// The file of a segment.
+    pub fn segment_path(&self, segment: u64) -> PathBuf {
+        self.0.directory.path_of(segment)
     }
 }
 
-fn scrub_segment(shared: &Shared, segment: u64, mut report: ScrubReport) -> Result<ScrubReport, Error> {
-    let Some(file) = shared.directory.file(segment)? else { return Ok(report) };
+fn scrub_part(
+    shared: &Shared,
+    segment: u64,
+    from: SegmentPlace,
+    budget: u64,
+    report: ScrubReport,
+    read: ReadAt<'_>,
+) -> Result<ScrubbedPart, Error> {
+    let ended = |report| Ok(ScrubbedPart { next: None, bytes: 0, report });
+    let Some(file) = shared.directory.file(segment)? else { return ended(report) };
     // Behind this, frames may be half written at this moment.
     let quiet = shared.appender.lock().quiet_below();
     let end = match segment.cmp(&quiet.segment()) {
         std::cmp::Ordering::Less => file.metadata()?.len(),
         std::cmp::Ordering::Equal => u64::from(quiet.block()) * BLOCK,
-        std::cmp::Ordering::Greater => return Ok(report),
+        std::cmp::Ordering::Greater => return ended(report),
     };
-    let header = read_segment_header(&file, segment)?;
-    if header.is_err() {
-        report.add(Damage { segment, offset: 0, length: BLOCK, kind: DamageKind::SegmentHeader });
-    }
-    let salt = header.ok().map(|header| header.salt);
-    let mut block = vec![0; BLOCK as usize];
-    let mut offset = BLOCK;
-    while offset < end {
-        match next_data(&file, offset)? {
-            Some(data) => offset = offset.max(data / BLOCK * BLOCK),
-            None => break,
+    let mut scrubber = Scrubber { segment, file: &file, read, salt: None, end, bytes: 0, report };
+    scrubber.read_header(from.offset == 0)?;
+    let mut place = SegmentPlace { offset: from.offset.max(BLOCK), ..from };
+    while scrubber.bytes < budget {
+        match scrubber.step(place, budget)? {
+            Some(next) => place = next,
+            None => return Ok(ScrubbedPart { next: None, bytes: scrubber.bytes, report: scrubber.report }),
         }
-        if offset >= end {
-            break;
-        }
-        read_blocking(&file, &mut block, offset)?;
-        let frame = FrameHeader::decode(&block).filter(|frame| {
-            let here = (frame.id.segment(), u64::from(frame.id.block()) * BLOCK) == (segment, offset);
-            here && salt.is_none_or(|salt| salt == frame.salt)
-        });
-        offset += match frame {
-            Some(frame) => {
-                scrub_frame(&file, &frame, &mut report)?;
-                frame_bytes(frame.sums.length)
-            }
-            None => {
-                if block.iter().any(|byte| *byte != 0) {
-                    report.add(Damage { segment, offset, length: BLOCK, kind: DamageKind::Unclaimed });
-                }
-                BLOCK
-            }
-        };
     }
-    Ok(report)
+    Ok(ScrubbedPart { next: Some(place), bytes: scrubber.bytes, report: scrubber.report })
 }
 
-fn scrub_frame(file: &File, frame: &FrameHeader, report: &mut ScrubReport) -> Result<(), Error> {
-    report.extents += 1;
-    let (segment, length) = (frame.id.segment(), frame.sums.length);
-    let payload = u64::from(frame.id.block()) * BLOCK + header_bytes(length) as u64;
-    let mut buffer = vec![0; CHUNK.min(length as usize)];
-    for (i, crc) in frame.sums.table.iter().enumerate() {
-        let len = CHUNK.min(length as usize - i * CHUNK);
-        let (chunk, offset) = (&mut buffer[..len], payload + (i * CHUNK) as u64);
-        read_blocking(file, chunk, offset)?;
-        report.bytes += len as u64;
-        if crc32c(chunk) != *crc && !touches_hole(file, offset, offset + len as u64)? {
-            report.add(Damage { segment, offset, length: len as u64, kind: DamageKind::Chunk });
+/// Verifies one segment.
+struct Scrubber<'a> {
+    segment: u64,
+    /// To find holes.
+    file: &'a File,
+    read: ReadAt<'a>,
+    /// None if the segment's header is damaged.
+    salt: Option<u64>,
+    end: u64,
+    bytes: u64,
+    report: ScrubReport,
+}
+
+impl Scrubber<'_> {
+    fn read_header(&mut self, is_verified: bool) -> Result<(), Error> {
+        let mut block = vec![0; BLOCK as usize];
+        (self.read)(&mut block, 0)?;
+        let header = decode_segment_header(&block, self.segment);
+        if header.is_err() && is_verified {
+            let segment = self.segment;
+            self.report.add(Damage { segment, offset: 0, length: BLOCK, kind: DamageKind::SegmentHeader });
         }
+        self.salt = header.ok().map(|header| header.salt);
+        Ok(())
     }
-    Ok(())
+
+    /// Verifies what begins at a place. Returns where to go on.
+    fn step(&mut self, from: SegmentPlace, budget: u64) -> Result<Option<SegmentPlace>, Error> {
+        let SegmentPlace { mut offset, mut chunks } = from;
+        match next_data(self.file, offset)? {
+            Some(data) if data / BLOCK * BLOCK > offset => (offset, chunks) = (data / BLOCK * BLOCK, 0),
+            Some(_) => {}
+            None => return Ok(None),
+        }
+        if offset >= self.end {
+            return Ok(None);
+        }
+        let mut block = vec![0; BLOCK as usize];
+        (self.read)(&mut block, offset)?;
+        let frame = FrameHeader::decode(&block).filter(|frame| {
+            let here = (frame.id.segment(), u64::from(frame.id.block()) * BLOCK) == (self.segment, offset);
+            here && self.salt.is_none_or(|salt| salt == frame.salt)
+        });
+        let Some(frame) = frame else {
+            self.bytes += BLOCK;
+            if block.iter().any(|byte| *byte != 0) {
+                let (segment, kind) = (self.segment, DamageKind::Unclaimed);
+                self.report.add(Damage { segment, offset, length: BLOCK, kind });
+            }
+            return Ok(Some(SegmentPlace { offset: offset + BLOCK, chunks: 0 }));
+        };
+        self.report.extents += u64::from(chunks == 0);
+        while (chunks as usize) < frame.sums.table.len() {
+            if self.bytes >= budget {
+                return Ok(Some(SegmentPlace { offset, chunks }));
+            }
+            self.chunk(&frame, offset, chunks as usize)?;
+            chunks += 1;
+        }
+        Ok(Some(SegmentPlace { offset: offset + frame_bytes(frame.sums.length), chunks: 0 }))
+    }
+
+    fn chunk(&mut self, frame: &FrameHeader, frame_offset: u64, i: usize) -> Result<(), Error> {
+        let length = frame.sums.length;
+        let len = CHUNK.min(length as usize - i * CHUNK);
+        let offset = frame_offset + (header_bytes(length) + i * CHUNK) as u64;
+        let mut chunk = vec![0; len];
+        (self.read)(&mut chunk, offset)?;
+        self.bytes += len as u64;
+        self.report.bytes += len as u64;
+        if crc32c(&chunk) != frame.sums.table[i] && !touches_hole(self.file, offset, offset + len as u64)? {
+            let (segment, kind) = (self.segment, DamageKind::Chunk);
+            self.report.add(Damage { segment, offset, length: len as u64, kind });
+        }
+        Ok(())
+    }
 }
 
 /// Whether a block that a range of a file touches is a hole.
@@ -188,130 +270,4 @@ fn touches_hole(file: &File, from: u64, to: u64) -> Result<bool, Error> {
         }
     }
     Ok(false)
-}
-
-/// Verifies what records refer to; each byte once, however many of them share it.
-pub struct Verifier {
-    pub(super) extents: LocalExtents,
-    pub(super) seen: HashMap<ExtentId, Seen>,
-    /// Whether anything is damaged so far.
-    has_damage: bool,
-    report: VerifyReport,
-}
-
-/// What is known of an extent. One bit for each of its chunks.
-#[derive(Debug)]
-pub(super) struct Seen {
-    pub(super) extent: ExtentRef,
-    pub(super) sound: u128,
-    damaged: u128,
-}
-
-/// What was verified.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VerifyReport {
-    /// Records told.
-    pub contents: u64,
-    /// Payload bytes verified.
-    pub bytes: u64,
-}
-
-impl Verifier {
-    /// Verifies one record's content. Returns its damaged extents, each with what is wrong with it, whether records before
-    /// shared them or not.
-    pub async fn content(&mut self, content: &Content) -> Result<Vec<(ExtentRef, Error)>, Error> {
-        self.report.contents += 1;
-        let extents: Arc<dyn Extents> = Arc::new(self.extents.clone());
-        let (mut lists, mut damage) = (vec![content.tree()], vec![]);
-        while let Some(Tree { level, list }) = lists.pop() {
-            for entry in list.iter() {
-                let (extent, result) = match entry {
-                    Entry::Piece(Piece::Data { extent, offset, len }) => {
-                        (extent, self.data(&*extents, extent, *offset, *len).await)
-                    }
-                    Entry::Sub(sub) => {
-                        let Link::Stored(node) = &sub.link else { continue };
-                        let is_known = self.seen(node).sound != 0;
-                        // What lies below a node that was seen before is known; it matters only if some of it is damaged.
-                        if is_known && !self.has_damage {
-                            continue;
-                        }
-                        let loaded = load(&*extents, node, sub.expected(level)).await;
-                        if !is_known {
-                            self.report.bytes += u64::from(node.length);
-                        }
-                        let chunks = chunks(node.length);
-                        self.note(node, 0..chunks, loaded.is_ok());
-                        (node, loaded.map(|list| lists.push(Tree { level: level - 1, list })))
-                    }
-                    Entry::Piece(_) => continue,
-                };
-                match result {
-                    Ok(()) => {}
-                    Err(e @ Error::Damaged(_)) => {
-                        if damage.iter().all(|(known, _)| known != extent) {
-                            damage.push((*extent, e));
-                        }
-                    }
-                    Err(e) => return Err(e),
-                }
-            }
-        }
-        Ok(damage)
-    }
-
-    /// What was verified so far.
-    pub fn report(&self) -> VerifyReport {
-        self.report.clone()
-    }
-
-    /// What was verified in all.
-    pub fn finish(self) -> VerifyReport {
-        self.report
-    }
-
-    fn seen(&mut self, extent: &ExtentRef) -> &mut Seen {
-        const { assert!(MAX_EXTENT_BYTES / CHUNK <= 128) };
-        self.seen.entry(extent.id).or_insert(Seen { extent: *extent, sound: 0, damaged: 0 })
-    }
-
-    fn note(&mut self, extent: &ExtentRef, chunks: Range<usize>, is_sound: bool) {
-        self.has_damage |= !is_sound;
-        let seen = self.seen(extent);
-        for chunk in chunks {
-            *(if is_sound { &mut seen.sound } else { &mut seen.damaged }) |= 1 << chunk;
-        }
-    }
-
-    async fn data(
-        &mut self,
-        extents: &dyn Extents,
-        extent: &ExtentRef,
-        offset: u32,
-        len: u32,
-    ) -> Result<(), Error> {
-        // Chunk by chunk, so that a chunk is read once although many pieces lie in it.
-        let (chunks, _) = touched(extent.length, &(offset..offset + len));
-        for chunk in chunks {
-            let start = (chunk * CHUNK) as u32;
-            let range = start..extent.length.min(start + CHUNK as u32);
-            let seen = self.seen(extent);
-            if seen.sound & 1 << chunk != 0 {
-                continue;
-            }
-            // A chunk that is damaged is read once more, for the sake of what is wrong with it.
-            if seen.damaged & 1 << chunk == 0 {
-                self.report.bytes += u64::from(range.end - range.start);
-            }
-            match extents.read(extent, range).await {
-                Ok(_) => self.note(extent, chunk..chunk + 1, true),
-                Err(error @ Error::Damaged(_)) => {
-                    self.note(extent, chunk..chunk + 1, false);
-                    return Err(error);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
 }

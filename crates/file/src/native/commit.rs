@@ -14,7 +14,6 @@ use crate::opens::{FileKey, PATIENCE, Place};
 use crate::record::{Node, NodeId, Share};
 use crate::smb_properties::{ARCHIVE, NORMAL};
 use crate::tree::Spot;
-use crate::usage::Reservation;
 use crate::{FileService, children, keys};
 
 impl FileService {
@@ -90,7 +89,7 @@ impl FileService {
         };
         let mut reserved = None;
         if due.promised > 0 {
-            let mut reservation: Reservation = self.reserve(file.space).await?;
+            let mut reservation = self.usages.still(file.space).await;
             // Not before: what is not taken up stays promised.
             self.opens.with(file, |state| reservation.redeem(state.newest.redeem(due)));
             reserved = Some(reservation);

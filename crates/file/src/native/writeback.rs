@@ -43,8 +43,8 @@ enum Entered {
     Done { is_first: bool, buffered: usize },
     /// What is stored has to be read first.
     Load,
-    /// The usage of the share has to be summed up first.
-    Sum(SpaceId),
+    /// So many bytes do not fit into the slice of the share's quota, which has to be renewed first.
+    Renew(SpaceId, i64),
     /// A request that changes the row as a whole has to end first.
     Wait(watch::Receiver<()>),
 }
@@ -71,7 +71,7 @@ impl FileService {
                     break buffered;
                 }
                 Entered::Load => check_takes_writes(&*self.load(id.file).await?)?,
-                Entered::Sum(space) => drop(self.reserve(space).await?),
+                Entered::Renew(space, more) => self.reserve_promise(space, more).await?,
                 Entered::Wait(changed) => wait = Some(changed),
             }
             still_time(deadline, wait).await?;
@@ -111,8 +111,7 @@ impl FileService {
     ) -> Result<Option<Entered>, Failure> {
         match newest.promise(length, |more| self.usages.promise(space, more)) {
             Promise::Kept => Ok(None),
-            Promise::Full => Err(Failure::Full),
-            Promise::Unknown => Ok(Some(Entered::Sum(space))),
+            Promise::Renew(more) => Ok(Some(Entered::Renew(space, more))),
         }
     }
 
@@ -215,9 +214,9 @@ impl FileService {
                     return Ok((turn, node.ok_or(Failure::Closed)?));
                 }
                 Entered::Load => {}
-                Entered::Sum(space) => {
+                Entered::Renew(space, more) => {
                     drop(turn);
-                    drop(self.reserve(space).await?);
+                    self.reserve_promise(space, more).await?;
                 }
                 Entered::Wait(changed) => {
                     drop(turn);

@@ -17,7 +17,7 @@ use lazuli_store::{Commit, CommitError, Partition, Store};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
 
-use crate::hold_up::start;
+use crate::hold_up::{start, take_slice};
 use crate::native::{asks, connect, create, get, open, read};
 use crate::opens::request;
 use crate::shares::{deleted_version, keep_deleted};
@@ -474,6 +474,7 @@ async fn what_was_written_is_made_durable_once_the_store_can() {
     };
     let server = lazuli_testing::start(ServiceKind::File, make).await;
     server.put("/docs?restype=share", "", "").await.expect(201);
+    take_slice(&server).await;
     let id = open(&server, "f").await;
     let done = || REFUSING.done.load(Ordering::SeqCst);
     let before = done();

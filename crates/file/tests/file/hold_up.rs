@@ -127,6 +127,11 @@ impl Between for HoldUp {
     }
 }
 
+/// Has the front end take a slice of the quota, so that the commits that follow are those of the requests.
+pub(crate) async fn take_slice(server: &Server) {
+    server.get("/docs?restype=share&comp=stats", "").await.expect(200);
+}
+
 /// A server whose store can be held up, and whose clients wait for each other at most so long.
 pub(crate) async fn start(patience: Duration) -> (Server, HoldUp) {
     thread_local! {
@@ -141,5 +146,6 @@ pub(crate) async fn start(patience: Duration) -> (Server, HoldUp) {
     NEXT.set(Some((hold_up.clone(), patience)));
     let server = lazuli_testing::start(ServiceKind::File, make).await;
     server.put("/docs?restype=share", "", "").await.expect(201);
+    take_slice(&server).await;
     (server, hold_up)
 }

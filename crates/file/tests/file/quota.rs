@@ -1,13 +1,15 @@
 //! The quota of a share, and its statistics.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_file::FileService;
 use lazuli_file::native::Failure;
 use lazuli_protocol::ServiceKind;
-use lazuli_store::SpaceId;
-use lazuli_store::interposed::{Interposed, Queueing};
+use lazuli_store::interposed::{Between, Interposed, Queueing};
+use lazuli_store::{Commit, CommitError, Partition, SpaceId, Store};
 use lazuli_testing::ACCOUNT;
 
 use crate::native;
@@ -25,6 +27,10 @@ async fn usage(server: &Server) -> u64 {
 async fn set_quota(server: &Server, gib: u64) {
     let headers = format!("x-ms-share-quota: {gib}");
     server.put("/docs?restype=share&comp=properties", &headers, "").await.expect(200);
+}
+
+fn is_directory(partition: &Partition) -> bool {
+    partition.space != SpaceId::ROOT && partition.key.starts_with(b"d")
 }
 
 fn file(length: u64) -> String {
@@ -162,7 +168,7 @@ async fn the_quota_counts_a_file_whose_client_disconnects_before_it_is_committed
     server.put("/docs?restype=share", "x-ms-share-quota: 1", "").await.expect(201);
     make_directory(&server, "d").await;
     make_file(&server, "f", 1000).await;
-    QUEUEING.queue_next(|partition| partition.space != SpaceId::ROOT);
+    QUEUEING.queue_next(is_directory);
     let growing = tokio::spawn({
         let server = server.clone();
         async move { server.put("/docs/big", &file(GIB - 1000), "").await }
@@ -175,4 +181,82 @@ async fn the_quota_counts_a_file_whose_client_disconnects_before_it_is_committed
     more.refused(403, "ShareSizeLimitReached");
     assert_eq!(usage(&server).await, GIB);
     server.get("/docs/big", "range: bytes=0-0").await.expect(206);
+}
+
+/// A front end on the store itself.
+fn plain(parts: lazuli_testing::Parts) -> FileService {
+    FileService::new(parts.store, parts.extents, parts.accounts)
+}
+
+#[tokio::test]
+async fn a_commit_that_another_front_end_has_queued_does_not_exceed_the_quota_later() {
+    static QUEUEING: LazyLock<Queueing> = LazyLock::new(Queueing::default);
+    let make = |parts: lazuli_testing::Parts| {
+        let store = Interposed::new(parts.store, QUEUEING.clone());
+        FileService::new(Arc::new(store), parts.extents, parts.accounts)
+    };
+    let first = Arc::new(lazuli_testing::start(ServiceKind::File, make).await);
+    first.put("/docs?restype=share", "x-ms-share-quota: 1", "").await.expect(201);
+    make_directory(&first, "d").await;
+    make_file(&first, "f", 1000).await;
+    QUEUEING.queue_next(is_directory);
+    let growing = tokio::spawn({
+        let first = first.clone();
+        async move { first.put("/docs/big", &file(GIB - 1000), "").await }
+    });
+    QUEUEING.queued().await;
+    growing.abort();
+    QUEUEING.dropped().await;
+    let second = first.other_front_end(plain);
+    make_file(&second, "d/more", 1000).await;
+    QUEUEING.settled(&*first.store).await.unwrap();
+    assert_eq!(QUEUEING.outcome(), Some(Err(CommitError::Gone)), "it was admitted before the recount");
+    assert_eq!((usage(&second).await, usage(&first).await), (2000, 2000));
+    make_file(&first, "big", GIB - 2000).await;
+    second.put("/docs/d/g", &file(1), "").await.refused(403, "ShareSizeLimitReached");
+}
+
+#[tokio::test]
+async fn two_front_ends_do_not_exceed_the_quota_together() {
+    const FILES: u64 = 16;
+    let first = start().await;
+    set_quota(&first, 1).await;
+    let second = first.other_front_end(plain);
+    let mut made = 0;
+    for n in 0..FILES {
+        let front_end = if n % 2 == 0 { &first } else { &second };
+        made += u64::from(front_end.put(&format!("/docs/f{n}"), &file(GIB / 8), "").await.status == 201);
+        assert!(made <= 8);
+    }
+    assert_eq!(made, 8, "one after the other, all of the quota can be used");
+    assert_eq!((usage(&first).await, usage(&second).await), (GIB, GIB));
+}
+
+#[tokio::test]
+async fn ordinary_writes_cost_no_commit_for_the_quota() {
+    static COMMITS: AtomicUsize = AtomicUsize::new(0);
+    struct Counting;
+    #[async_trait]
+    impl Between for Counting {
+        async fn commit(
+            &self,
+            store: &dyn Store,
+            partition: &Partition,
+            commit: Commit,
+        ) -> Result<(), CommitError> {
+            COMMITS.fetch_add(1, Ordering::SeqCst);
+            store.commit(partition, commit).await
+        }
+    }
+    let make = |parts: lazuli_testing::Parts| {
+        FileService::new(Arc::new(Interposed::new(parts.store, Counting)), parts.extents, parts.accounts)
+    };
+    let server = lazuli_testing::start(ServiceKind::File, make).await;
+    server.put("/docs?restype=share", "x-ms-share-quota: 10", "").await.expect(201);
+    make_file(&server, "first", 1).await;
+    COMMITS.store(0, Ordering::SeqCst);
+    for n in 0..50 {
+        make_file(&server, &format!("f{n}"), 1 << 20).await;
+    }
+    assert_eq!(COMMITS.load(Ordering::SeqCst), 50);
 }

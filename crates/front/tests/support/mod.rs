@@ -21,7 +21,7 @@ use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
 use lazuli_protocol::properties::ServiceProperties;
 use lazuli_protocol::request::BodyError;
 use lazuli_protocol::{
-    Account, Accounts, Body, ErrorCode, Key, Refusal, Request, Response, Service, ServiceKind,
+    Account, Accounts, Body, ErrorCode, Key, Operation, Refusal, Request, Response, Service, ServiceKind,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -59,6 +59,9 @@ pub(crate) struct Obedient {
     pub(crate) counted: AtomicU64,
     /// Requests that have begun to wait.
     pub(crate) waiting: AtomicU64,
+    /// Listings that are being made, and the most that were.
+    pub(crate) making: AtomicU64,
+    pub(crate) most_making: AtomicU64,
     /// Lets one waiting request go on.
     pub(crate) go: Notify,
 }
@@ -73,6 +76,14 @@ impl Service for Obedient {
             response.body = Body::stream(Stream { chunk: Bytes::from_static(chunk), pulled, panics_after });
             Ok(response)
         };
+        if request.operation == Operation::ListBlobs {
+            // A listing: it takes memory from now until it is sent.
+            let making = self.making.fetch_add(1, SeqCst) + 1;
+            self.most_making.fetch_max(making, SeqCst);
+            self.go.notified().await;
+            self.making.fetch_sub(1, SeqCst);
+            return Ok(Response::with_body(StatusCode::OK, "text/plain", vec![7; 1 << 20]));
+        }
         match request.object.as_str() {
             "count" => {
                 let mut count = 0;

@@ -27,7 +27,8 @@ pub(super) fn json(accounts: Vec<Account>, keys: Keys) -> String {
 
 /// One line for each account under a line of titles, then the keys.
 pub(super) fn table(accounts: &[Account], keys: Keys) -> String {
-    const TITLES: [&str; 7] = ["NAME", "STATE", "VERSIONS", "SOFT DELETE", "PUBLIC", "TIER", "SCOPES, ROLES"];
+    const TITLES: [&str; 8] =
+        ["NAME", "STATE", "VERSIONS", "SOFT DELETE", "PUBLIC", "IMMUTABLE", "TIER", "SCOPES, ROLES"];
     let mut rows = vec![TITLES.map(str::to_owned)];
     rows.extend(accounts.iter().map(row));
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
@@ -51,7 +52,7 @@ pub(super) fn table(accounts: &[Account], keys: Keys) -> String {
     text
 }
 
-fn row(account: &Account) -> [String; 7] {
+fn row(account: &Account) -> [String; 8] {
     let switch = |on| if on { "on" } else { "off" }.to_owned();
     let settings = &account.settings;
     let scopes = settings.encryption_scopes.iter().cloned();
@@ -64,6 +65,10 @@ fn row(account: &Account) -> [String; 7] {
         switch(settings.blob_versioning),
         settings.container_delete_retention_days.map_or_else(|| "off".into(), |days| format!("{days} days")),
         switch(settings.public_access_allowed),
+        match (settings.version_immutability, settings.immutable_containers.join(",")) {
+            (false, containers) if !containers.is_empty() => containers,
+            (on, _) => switch(on),
+        },
         settings.default_tier.clone(),
         scopes.chain(roles).collect::<Vec<_>>().join(" "),
     ]
@@ -82,6 +87,7 @@ mod tests {
             disabled: true,
             container_delete_retention_days: Some(7),
             encryption_scopes: vec!["scope".into()],
+            immutable_containers: vec!["worm".into()],
             ..Settings::default()
         };
         let account = |name: &str, settings, roles| {
@@ -96,9 +102,9 @@ mod tests {
         let table = super::table(&accounts(), Keys::Shown);
         assert_eq!(
             table,
-            "NAME   STATE     VERSIONS  SOFT DELETE  PUBLIC  TIER  SCOPES, ROLES\n\
-             alpha  enabled   off       off          on      Hot\n\
-             b23    disabled  off       7 days       on      Hot   scope me=blob:owner\n\
+            "NAME   STATE     VERSIONS  SOFT DELETE  PUBLIC  IMMUTABLE  TIER  SCOPES, ROLES\n\
+             alpha  enabled   off       off          on      off        Hot\n\
+             b23    disabled  off       7 days       on      worm       Hot   scope me=blob:owner\n\
              alpha key 1: AAAA\n\
              alpha key 2: BAQE\n\
              b23 key 1: AAAA\n\

@@ -18,6 +18,9 @@ pub(super) struct SettingArgs {
     /// Let containers be made public
     #[arg(long, value_name = "on|off")]
     public_access: Option<Switch>,
+    /// Let blobs have immutability policies and legal holds (version-level immutability): in every container, or in one
+    #[arg(long, value_name = "on|off|add:CONTAINER|remove:CONTAINER", value_parser = parse_immutability)]
+    version_immutability: Vec<Setting>,
     /// The tier of blobs that name none
     #[arg(long, value_name = "hot|cool|cold")]
     default_tier: Option<Tier>,
@@ -69,6 +72,7 @@ impl SettingArgs {
         changes.extend(self.blob_versioning.map(|on| Setting::BlobVersioning(on.into())));
         changes.extend(self.container_soft_delete.map(|days| Setting::ContainerSoftDelete(days.0)));
         changes.extend(self.public_access.map(|on| Setting::PublicAccess(on.into())));
+        changes.extend(self.version_immutability);
         changes.extend(self.default_tier.map(|name| Setting::DefaultTier(tier(name).into())));
         changes.extend(self.encryption_scope);
         changes.extend(self.role);
@@ -85,6 +89,15 @@ fn parse_days(text: &str) -> Result<SoftDelete, String> {
             .parse()
             .map(|days| SoftDelete(Some(days)))
             .map_err(|_| "neither a number of days nor off".into()),
+    }
+}
+
+fn parse_immutability(text: &str) -> Result<Setting, String> {
+    match (text, text.split_once(':')) {
+        ("on" | "off", _) => Ok(Setting::VersionImmutability(text == "on")),
+        (_, Some(("add", container))) => Ok(Setting::AddImmutableContainer(container.into())),
+        (_, Some(("remove", container))) => Ok(Setting::RemoveImmutableContainer(container.into())),
+        _ => Err("neither on, off, add:CONTAINER nor remove:CONTAINER".into()),
     }
 }
 
@@ -151,6 +164,10 @@ mod tests {
             ("--container-soft-delete", "off", Some(Setting::ContainerSoftDelete(None))),
             ("--container-soft-delete", "soon", None),
             ("--public-access", "off", Some(Setting::PublicAccess(false))),
+            ("--version-immutability", "on", Some(Setting::VersionImmutability(true))),
+            ("--version-immutability", "add:c", Some(Setting::AddImmutableContainer("c".into()))),
+            ("--version-immutability", "remove:c", Some(Setting::RemoveImmutableContainer("c".into()))),
+            ("--version-immutability", "c", None),
             ("--default-tier", "cool", Some(Setting::DefaultTier("Cool".into()))),
             ("--default-tier", "archive", None),
             ("--encryption-scope", "add:s", Some(Setting::AddEncryptionScope("s".into()))),

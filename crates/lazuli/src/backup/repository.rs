@@ -8,6 +8,9 @@
 //!
 //! A manifest gets its name when all its chunks are durable, so a backup that was killed leaves only chunks that no manifest
 //! names. Those may be torn: a backup trusts chunks of complete manifests only, and writes the others again.
+//!
+//! In an encrypted folder every chunk is a file of age's. Its name is still the SHA-256 of what it holds in clear, and
+//! manifests are in clear, so the next backup needs no identity to know what is there.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -18,9 +21,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::manifest::{CHUNK, Hash, Manifest};
 use crate::Failure;
+use crate::sealing::{Identities, Recipients};
 
 const MARKER: &str = "LAZULI-BACKUP";
 const MARKER_TEXT: &str = "lazuli backup 1\n";
+/// The marker of a folder whose chunks are encrypted.
+const SEALED_TEXT: &str = "lazuli backup 1 age\n";
+/// More than a chunk grows when it is encrypted, with a few hundred recipients.
+const MAX_SEALING: usize = CHUNK / 8;
 const CHUNKS: &str = "chunks";
 const BACKUPS: &str = "backups";
 const TEMPORARY: &str = "new";
@@ -40,6 +48,16 @@ pub(crate) enum Access {
 pub(crate) struct Repository {
     dir: PathBuf,
     lock: File,
+    /// Whether its chunks are encrypted.
+    sealed: bool,
+    keys: Keys,
+}
+
+/// What a repository's chunks are encrypted or decrypted with.
+#[derive(Default)]
+struct Keys {
+    recipients: Option<Recipients>,
+    identities: Option<Identities>,
 }
 
 /// What pruning removed.
@@ -51,8 +69,9 @@ pub(crate) struct Pruned {
 }
 
 impl Repository {
-    /// Opens a repository to change it; makes one if the folder is not there or is empty.
-    pub(crate) fn create(dir: &Path) -> Result<Self, Failure> {
+    /// Opens a repository to change it; makes one if the folder is not there or is empty. With recipients its chunks are
+    /// encrypted for these.
+    pub(crate) fn create(dir: &Path, recipients: Option<Recipients>) -> Result<Self, Failure> {
         let io = |error| failed(dir, &error);
         fs::create_dir_all(dir).map_err(io)?;
         let marker = dir.join(MARKER);
@@ -63,9 +82,18 @@ impl Repository {
                     dir.display()
                 )));
             }
-            fs::write(&marker, MARKER_TEXT).map_err(io)?;
+            let text = if recipients.is_some() { SEALED_TEXT } else { MARKER_TEXT };
+            fs::write(&marker, text).map_err(io)?;
         }
-        let repository = Self::open(dir, Access::Change)?;
+        let mut repository = Self::open(dir, Access::Change)?;
+        let has = if repository.sealed { "encrypted" } else { "not encrypted" };
+        if repository.sealed != recipients.is_some() {
+            return Err(Failure::Failed(format!(
+                "the backups in {} are {has}: use another folder",
+                dir.display()
+            )));
+        }
+        repository.keys.recipients = recipients;
         for folder in [CHUNKS, BACKUPS] {
             fs::create_dir_all(dir.join(folder)).map_err(io)?;
         }
@@ -83,7 +111,7 @@ impl Repository {
         };
         let mut text = String::new();
         (&mut lock).take(1024).read_to_string(&mut text).map_err(|error| failed(dir, &error))?;
-        if text != MARKER_TEXT {
+        if text != MARKER_TEXT && text != SEALED_TEXT {
             return Err(Failure::Failed(format!(
                 "{}: {MARKER} says {:?}, which this program does not know",
                 dir.display(),
@@ -97,7 +125,19 @@ impl Repository {
         if flock(&lock, how).is_err() {
             return Err(Failure::Failed(format!("{} is in use by another process", dir.display())));
         }
-        Ok(Self { dir: dir.into(), lock })
+        Ok(Self { dir: dir.into(), lock, sealed: text == SEALED_TEXT, keys: Keys::default() })
+    }
+
+    /// Decrypts chunks with these. Without them, encrypted chunks cannot be read.
+    pub(crate) fn with_identities(mut self, identities: Option<Identities>) -> Result<Self, Failure> {
+        if self.sealed && identities.is_none() {
+            return Err(Failure::Usage(format!(
+                "the backups in {} are encrypted: --identity is missing",
+                self.dir.display()
+            )));
+        }
+        self.keys.identities = identities;
+        Ok(self)
     }
 
     /// Ids of the backups, oldest first.
@@ -173,7 +213,10 @@ impl Repository {
                 fs::create_dir_all(folder)?;
             }
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary)?;
-            file.write_all(bytes)?;
+            match &self.keys.recipients {
+                Some(recipients) => file.write_all(&recipients.seal_bytes(bytes)?)?,
+                None => file.write_all(bytes)?,
+            }
             fs::rename(&temporary, &path)
         };
         write().map_err(|error| failed(&path, &error))
@@ -183,9 +226,15 @@ impl Repository {
     pub(crate) fn read_chunk(&self, hash: &Hash, length: usize) -> Result<Vec<u8>, Failure> {
         let path = self.path_of(hash);
         let mut bytes = Vec::with_capacity(length);
-        File::open(&path)
-            .and_then(|file| file.take(CHUNK as u64 + 1).read_to_end(&mut bytes))
-            .map_err(|error| failed(&path, &error))?;
+        let mut read = || -> io::Result<()> {
+            let file = File::open(&path)?.take((CHUNK + MAX_SEALING) as u64);
+            match self.keys.identities.as_ref().filter(|_| self.sealed) {
+                Some(identities) => identities.open(file)?.take(CHUNK as u64 + 1).read_to_end(&mut bytes)?,
+                None => file.take(CHUNK as u64 + 1).read_to_end(&mut bytes)?,
+            };
+            Ok(())
+        };
+        read().map_err(|error| failed(&path, &error))?;
         if bytes.len() != length || Hash::of(&bytes) != *hash {
             return Err(Failure::Failed(format!("{}: the chunk is damaged", path.display())));
         }

@@ -10,7 +10,9 @@ use indicatif::{HumanBytes, ProgressBar};
 
 use super::fresh::Fresh;
 use super::manifest::{CHUNK, Entry, Manifest};
+use super::only::{self, Only};
 use super::repository::{Access, Repository};
+use crate::sealing::IdentityArgs;
 use crate::{Failure, check};
 
 /// Zeros of this size are left out of a file: content that was freed must stay a hole.
@@ -25,19 +27,31 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_name = "ID")]
     backup: Option<String>,
     /// The new data directory, which must not exist or must be empty
-    #[arg(long, value_name = "DIR")]
-    into: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "only", conflicts_with = "only")]
+    into: Option<PathBuf>,
+    /// Restore only this, into the running server: container:ACCOUNT/NAME, or table, queue or share in its place
+    #[arg(long, value_name = "WHAT", requires = "name")]
+    only: Option<Only>,
+    /// With --only: the new name, which must be free; ACCOUNT/NAME for another account
+    #[arg(long = "as", id = "name", value_name = "NAME", requires = "only")]
+    name: Option<String>,
+    /// With --only: the data directory of the server [default: ./lazuli-data]
+    #[arg(long, value_name = "DIR", requires = "only")]
+    data: Option<PathBuf>,
     /// Verify every chunk of the backup, but write nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with = "only")]
     dry_run: bool,
     /// Keep the data directory although it is damaged, as it was when the backup was made
-    #[arg(long)]
+    #[arg(long, conflicts_with = "only")]
     accept_damage: bool,
+    #[command(flatten)]
+    identities: IdentityArgs,
 }
 
 /// Restores a whole data directory.
 pub(crate) fn run(args: &RestoreArgs) -> Result<(), Failure> {
-    let repository = Repository::open(&args.from, Access::Read)?;
+    let identities = args.identities.load()?;
+    let repository = Repository::open(&args.from, Access::Read)?.with_identities(identities)?;
     let id = match &args.backup {
         Some(id) => id.clone(),
         None => repository
@@ -46,6 +60,10 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<(), Failure> {
             .ok_or_else(|| Failure::Failed(format!("{} holds no backup", args.from.display())))?,
     };
     let manifest = repository.read_manifest(&id)?;
+    if let (Some(only), Some(name)) = (&args.only, &args.name) {
+        return only::run(repository, manifest, &only::data_of(args.data.clone()), only, name);
+    }
+    let into = args.into.as_ref().ok_or_else(|| Failure::Usage("--into is missing".into()))?;
     let progress = ProgressBar::new(manifest.chunks().count() as u64);
     if args.dry_run {
         for file in &manifest.files {
@@ -55,8 +73,8 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<(), Failure> {
         println!("backup {id}: {} can be restored", HumanBytes(manifest.bytes()));
         return Ok(());
     }
-    let fresh = Fresh::begin(&args.into)?;
-    let restored = write_all(&repository, &manifest, &fresh.dir(), &progress);
+    let fresh = Fresh::begin(into)?;
+    let restored = write_files(&repository, &manifest, &fresh.dir(), &progress, |_| true);
     progress.finish_and_clear();
     let verified = restored.and_then(|()| match check::run(&fresh.dir()) {
         Err(damage) if args.accept_damage => {
@@ -74,13 +92,15 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write_all(
+/// Writes files of a backup, those whose paths are wanted.
+pub(super) fn write_files(
     repository: &Repository,
     manifest: &Manifest,
     dir: &Path,
     progress: &ProgressBar,
+    is_wanted: impl Fn(&str) -> bool,
 ) -> Result<(), Failure> {
-    for file in &manifest.files {
+    for file in manifest.files.iter().filter(|file| is_wanted(&file.path)) {
         let path = dir.join(&file.path);
         let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
         if let Some(folder) = path.parent() {

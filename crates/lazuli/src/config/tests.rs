@@ -47,6 +47,7 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("dfs-port", "off", "'off'"),
     ("smb-port", "off", "'off'"),
     ("smb-unencrypted", "true", "true"),
+    ("smb-require-signing", "true", "true"),
     ("smb-enforce-permissions", "true", "true"),
     ("console-port", "off", "'off'"),
     ("account", "abc:AAAA;abd:BBBB:CCCC", "['abc:AAAA', 'abd:BBBB:CCCC']"),
@@ -60,6 +61,8 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("log", "json", "'json'"),
     ("log-level", "warn", "'warn'"),
     ("cache-bytes", "1MiB", "'1MiB'"),
+    ("accept-time", "true", "true"),
+    ("scrub-rate", "0", "'0'"),
     ("insecure-dev-key", "true", "true"),
 ];
 
@@ -91,6 +94,7 @@ fn nothing_at_all_is_a_configuration() {
             services: ServiceKind::ALL.into_iter().zip(10_000..).collect(),
             smb_port: Some(10_445),
             smb_unencrypted: false,
+            smb_require_signing: false,
             smb_enforce_permissions: false,
             console_port: Some(10_080),
             accounts: vec![],
@@ -101,6 +105,8 @@ fn nothing_at_all_is_a_configuration() {
             log: LogFormat::Text,
             log_level: "info".into(),
             cache_bytes: None,
+            accept_time: false,
+            scrub_rate: DEFAULT_SCRUB_RATE,
             insecure_dev_key: false,
         }
     );

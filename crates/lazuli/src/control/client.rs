@@ -5,7 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Command, HELD, MAX_REPLY, Reply, SnapshotReply, socket_path};
+use super::{
+    Command, HELD, MAX_REPLY, Reply, RestoreReply, RestoredCounts, SnapshotReply, Target, socket_path,
+};
 use crate::Failure;
 use crate::backup::snapshot::Segment;
 
@@ -67,6 +69,45 @@ impl HeldSnapshot {
                 "the server of {} stopped meanwhile: try again",
                 self.directory.display()
             ))),
+        }
+    }
+}
+
+/// Sends an object to the server of a data directory. `write` writes the stream.
+pub(crate) fn restore<T>(
+    directory: &Path,
+    target: &Target,
+    write: impl FnOnce(&mut dyn Write) -> Result<T, Failure>,
+) -> Result<RestoredCounts, Failure> {
+    let stream = connect(directory)?.ok_or_else(|| {
+        Failure::Failed(format!("no server serves {}: start it first", directory.display()))
+    })?;
+    let failed = |error: io::Error| no_answer(directory, &error);
+    let answer = |time| -> Result<RestoreReply, io::Error> {
+        stream.set_read_timeout(Some(time))?;
+        let mut reply = Vec::new();
+        // Nothing follows a reply before the client has spoken again.
+        BufReader::new((&stream).take(MAX_REPLY)).read_until(b'\n', &mut reply)?;
+        Ok(serde_json::from_slice(&reply)?)
+    };
+    stream.set_write_timeout(Some(SNAPSHOT_TIME)).map_err(failed)?;
+    let mut line = serde_json::to_vec(&Command::Restore(target.clone())).map_err(Failure::failed)?;
+    line.push(b'\n');
+    (&stream).write_all(&line).map_err(failed)?;
+    answer(TIME).map_err(failed)?.map_err(Failure::Failed)?;
+    let mut out = io::BufWriter::with_capacity(1 << 20, &stream);
+    let written = write(&mut out);
+    let flushed = out.flush();
+    drop(out);
+    let ended = flushed.and_then(|()| stream.shutdown(std::net::Shutdown::Write));
+    // If the server has given up, its answer says why.
+    match (written, answer(SNAPSHOT_TIME)) {
+        (Err(failure), Ok(Err(why))) => Err(Failure::Failed(format!("{failure} (the server says: {why})"))),
+        (Err(failure), _) => Err(failure),
+        (Ok(_), Ok(Err(why))) => Err(Failure::Failed(why)),
+        (Ok(_), answer) => {
+            ended.map_err(failed)?;
+            answer.map_err(failed)?.map_err(Failure::Failed)
         }
     }
 }

@@ -10,19 +10,25 @@ use lazuli_account::AccountDirectory;
 use lazuli_extents::LocalExtents;
 use serde::Serialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::unix::OwnedWriteHalf;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::{Command, DevelopmentKey, HELD, MAX_COMMAND, Reply, SOCKET, SnapshotReply, execute, socket_path};
+use super::{
+    Command, DevelopmentKey, HELD, Intakes, MAX_COMMAND, Reply, RestoreReply, RestoredCounts, SOCKET,
+    SnapshotReply, Target, execute, socket_path,
+};
 use crate::backup::snapshot::{self, Snapshot};
 
 /// How many may ask at once; more wait in the kernel.
 const ASKERS: usize = 8;
 /// How long one may take to ask and to take the answer.
 const TIME: Duration = Duration::from_secs(30);
+/// How long a client that restores may take for the next bytes: it fetches them from a backup.
+const STREAM_TIME: Duration = Duration::from_secs(120);
 /// The pause after accepting failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -39,6 +45,7 @@ impl Control {
         extents: LocalExtents,
         accounts: AccountDirectory,
         rule: DevelopmentKey,
+        intakes: Option<Intakes>,
     ) -> io::Result<Self> {
         snapshot::remove(directory)?;
         let (path, _held) = socket_path(directory)?;
@@ -50,7 +57,7 @@ impl Control {
         // The umask keeps others out until this is done.
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        let server = Server { directory: directory.into(), extents, accounts, rule };
+        let server = Server { directory: directory.into(), extents, accounts, rule, intakes };
         let task = tokio::spawn(accept(listener, server)).abort_handle();
         Ok(Self { path: directory.join(SOCKET), task })
     }
@@ -70,6 +77,8 @@ struct Server {
     extents: LocalExtents,
     accounts: AccountDirectory,
     rule: DevelopmentKey,
+    /// What objects of backups are taken into.
+    intakes: Option<Intakes>,
 }
 
 async fn accept(listener: UnixListener, server: Server) {
@@ -105,6 +114,9 @@ impl Server {
         timeout(TIME, read.read_until(b'\n', &mut line)).await??;
         match serde_json::from_slice::<Command>(&line) {
             Ok(Command::Snapshot) => return self.hold_snapshot(read, write).await,
+            Ok(Command::Restore(target)) => {
+                return self.restore(read.into_inner().into_inner(), write, target).await;
+            }
             Ok(command) => {
                 let reply = timeout(TIME, execute(&self.accounts, self.rule, command)).await?;
                 send(&mut write, &reply).await?;
@@ -115,6 +127,37 @@ impl Server {
             }
         }
         write.shutdown().await
+    }
+
+    /// Takes in an object that the client sends once it has heard that the server is ready.
+    async fn restore(
+        &self,
+        read: OwnedReadHalf,
+        mut write: OwnedWriteHalf,
+        target: Target,
+    ) -> io::Result<()> {
+        let Some(intakes) = self.intakes.clone() else {
+            let reply: RestoreReply = Err("nothing can be restored here".into());
+            return send(&mut write, &reply).await;
+        };
+        let ready: RestoreReply = Ok(RestoredCounts { rows: 0, bytes: 0 });
+        send(&mut write, &ready).await?;
+        let stream = read.reunite(write).map_err(io::Error::other)?.into_std()?;
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(STREAM_TIME))?;
+        stream.set_write_timeout(Some(TIME))?;
+        let runtime = Handle::current();
+        let answered = tokio::task::spawn_blocking(move || {
+            let input = io::BufReader::with_capacity(1 << 20, &stream);
+            let reply: RestoreReply = intakes.receive(&runtime, &target, input);
+            if let Err(error) = &reply {
+                tracing::warn!(error, "a restore was given up, and nothing of it is visible");
+            }
+            let mut line = serde_json::to_vec(&reply)?;
+            line.push(b'\n');
+            io::Write::write_all(&mut &stream, &line)
+        });
+        answered.await.map_err(io::Error::other)?
     }
 
     /// Takes a snapshot and keeps it until the client disconnects.

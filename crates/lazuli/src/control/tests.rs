@@ -40,7 +40,8 @@ async fn a_running_server_carries_out_commands_and_a_stopped_one_is_not_there() 
     assert_eq!(ask_in_thread(dir.path(), Command::List).await, None);
 
     let control =
-        Control::start(dir.path(), extents(dir.path()), accounts.clone(), DevelopmentKey::Accepted).unwrap();
+        Control::start(dir.path(), extents(dir.path()), accounts.clone(), DevelopmentKey::Accepted, None)
+            .unwrap();
     let mode = std::fs::metadata(dir.path().join(SOCKET)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let add = Command::Add { name: "alpha".into(), keys: vec![key(1)] };
@@ -71,7 +72,7 @@ async fn a_data_directory_with_a_long_path_has_a_socket_too() {
         std::fs::create_dir(made).unwrap();
     }
     let accounts = accounts(&store).await;
-    let _control = Control::start(&long, extents(&long), accounts, DevelopmentKey::Accepted).unwrap();
+    let _control = Control::start(&long, extents(&long), accounts, DevelopmentKey::Accepted, None).unwrap();
     assert!(long.join(SOCKET).exists());
     assert_eq!(ask_in_thread(&long, Command::List).await, Some(Ok(vec![])));
 }
@@ -81,7 +82,7 @@ async fn what_is_not_a_command_gets_an_answer_and_hurts_nobody() {
     let dir = tempfile::tempdir().unwrap();
     let accounts = accounts(dir.path()).await;
     let _control =
-        Control::start(dir.path(), extents(dir.path()), accounts, DevelopmentKey::Accepted).unwrap();
+        Control::start(dir.path(), extents(dir.path()), accounts, DevelopmentKey::Accepted, None).unwrap();
     for (sent, expected) in [
         (&b"\n"[..], "does not understand"),
         (b"{\"Explode\":{}}\n", "does not understand"),
@@ -132,7 +133,7 @@ async fn no_content_is_freed_while_a_snapshot_is_held_and_nothing_of_it_stays() 
     // Left by a server that was killed.
     std::fs::create_dir(&folder).unwrap();
     let rule = DevelopmentKey::Accepted;
-    let _control = Control::start(dir.path(), extents.clone(), accounts, rule).unwrap();
+    let _control = Control::start(dir.path(), extents.clone(), accounts, rule, None).unwrap();
     assert!(!folder.exists());
 
     let path = dir.path().to_owned();

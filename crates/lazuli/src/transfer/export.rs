@@ -32,20 +32,15 @@ pub(crate) fn export_then(
     then: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<Counts, Failure> {
     let extents = LocalExtents::open_read_only(dir).map_err(Failure::failed)?;
-    let mut export = Export {
-        runtime: Runtime::new().map_err(Failure::failed)?,
-        extents: Arc::new(extents),
-        readers: services::readers(),
-        written: HashMap::new(),
-        stream: StreamWriter::new(out).map_err(Failure::failed)?,
-    };
+    let mut export = Export::new(Arc::new(extents), out)?;
     let read = transfer::read_all(&dir.join(STORE), |item| export.item(item).map_err(ReadError::Io));
     read.map_err(Failure::failed)?;
     then()?;
-    export.stream.finish().map_err(Failure::failed)
+    export.finish()
 }
 
-struct Export<'a> {
+/// Writes items and their content as a stream.
+pub(crate) struct Export<'a> {
     runtime: Runtime,
     extents: Arc<dyn Extents>,
     readers: Vec<Box<dyn RecordReader>>,
@@ -54,8 +49,24 @@ struct Export<'a> {
     stream: StreamWriter<'a>,
 }
 
-impl Export<'_> {
-    fn item(&mut self, item: Item) -> Result<(), String> {
+impl<'a> Export<'a> {
+    pub(crate) fn new(extents: Arc<dyn Extents>, out: &'a mut dyn Write) -> Result<Self, Failure> {
+        Ok(Self {
+            runtime: Runtime::new().map_err(Failure::failed)?,
+            extents,
+            readers: services::readers(),
+            written: HashMap::new(),
+            stream: StreamWriter::new(out).map_err(Failure::failed)?,
+        })
+    }
+
+    /// Ends the stream.
+    pub(crate) fn finish(self) -> Result<Counts, Failure> {
+        self.stream.finish().map_err(Failure::failed)
+    }
+
+    /// Writes the next item. Rows of the directory come before those of the spaces that they name.
+    pub(crate) fn item(&mut self, item: Item) -> Result<(), String> {
         let Item::Row { space, partition, row } = item else { return self.write(&Frame::Item(item, vec![])) };
         let mut contents = vec![];
         for reader in &mut self.readers {

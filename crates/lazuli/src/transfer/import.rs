@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
-use lazuli_extents::{Content, Edit, ExtentRef, Extents, LocalExtents};
+use lazuli_extents::{Content, Edit, ExtentRef, Extents, LocalExtents, Writer};
 use lazuli_generations::record;
-use lazuli_store::Directory;
-use lazuli_store::embedded::transfer::{Item, Loader};
+use lazuli_store::embedded::Loader;
+use lazuli_store::embedded::transfer::Item;
+use lazuli_store::{Directory, SpaceId, Token};
 use tokio::runtime::Runtime;
 
 use super::stream::{Counts, Frame, StreamReader, damaged};
@@ -46,27 +47,58 @@ fn build(input: impl Read, dir: &Path) -> Result<Counts, Failure> {
     let directory = Directory::open(dir).map_err(Failure::failed)?;
     let store = directory.subdirectory(STORE).map_err(Failure::failed)?;
     let extents = LocalExtents::open(dir, Default::default()).map_err(Failure::failed)?;
+    let extents: Arc<dyn Extents> = Arc::new(extents);
     let mut import = Import {
         runtime: Runtime::new().map_err(Failure::failed)?,
-        extents: Arc::new(extents),
+        contents: StreamContents::new(extents.clone()),
         loader: Loader::create(&store).map_err(Failure::failed)?,
-        data: vec![],
-        pieces: vec![],
-        contents: vec![],
+        last: None,
     };
     let mut stream = StreamReader::new(input).map_err(Failure::failed)?;
     while let Some(frame) = stream.next().map_err(Failure::failed)? {
-        import.frame(frame).map_err(Failure::Failed)?;
+        let item = import.runtime.block_on(import.contents.frame(frame)).map_err(Failure::Failed)?;
+        item.map_or(Ok(()), |item| import.load(item)).map_err(Failure::Failed)?;
     }
-    import.runtime.block_on(import.extents.sync()).map_err(Failure::failed)?;
+    import.runtime.block_on(extents.sync()).map_err(Failure::failed)?;
     import.loader.finish().map_err(Failure::failed)?;
     Ok(stream.counts())
 }
 
 struct Import {
     runtime: Runtime,
-    extents: Arc<dyn Extents>,
+    contents: StreamContents,
     loader: Loader,
+    /// The row that was loaded last.
+    last: Option<(SpaceId, Bytes, Bytes)>,
+}
+
+impl Import {
+    fn load(&mut self, item: Item) -> Result<(), String> {
+        let loaded = match item {
+            Item::Clock(Token(ceiling)) => {
+                self.loader.clock(ceiling.timestamp());
+                Ok(())
+            }
+            Item::Space { space, header, token } => self.loader.header(space, header, token),
+            Item::Row { space, partition, row } => {
+                let place = Some((space, partition.clone(), row.key.clone()));
+                // A row that came twice would be counted twice.
+                if place <= self.last {
+                    return Err(damaged("rows are not in order").to_string());
+                }
+                self.last = place;
+                self.loader.row(space, &partition, &row)
+            }
+        };
+        loaded.map_err(|error| error.to_string())
+    }
+}
+
+/// Stores the content of a stream, and puts it into the rows that follow it.
+pub(crate) struct StreamContents {
+    extents: Arc<dyn Extents>,
+    /// Keeps everything that was stored until its rows are.
+    writer: Writer,
     /// Where data lies now, by its number: 16 bytes for each.
     data: Vec<ExtentRef>,
     /// Of the content that is being told.
@@ -75,19 +107,23 @@ struct Import {
     contents: Vec<Content>,
 }
 
-impl Import {
-    fn frame(&mut self, frame: Frame) -> Result<(), String> {
+impl StreamContents {
+    pub(crate) fn new(extents: Arc<dyn Extents>) -> Self {
+        let writer = extents.writer();
+        Self { extents, writer, data: vec![], pieces: vec![], contents: vec![] }
+    }
+
+    /// Takes the next frame. Returns an item with its content, if the frame has one. Its content is not durable yet.
+    pub(crate) async fn frame(&mut self, frame: Frame) -> Result<Option<Item>, String> {
         match frame {
             Frame::Data(bytes) => {
-                let writer = self.extents.writer();
-                let append = self.extents.append(&writer, vec![bytes]);
-                let extent = self.runtime.block_on(append).map_err(|error| error.to_string())?;
-                self.data.push(extent);
+                let append = self.extents.append(&self.writer, vec![bytes]);
+                self.data.push(append.await.map_err(|error| error.to_string())?);
             }
             Frame::Pieces(pieces) => self.pieces.push(pieces),
             Frame::Content => {
                 let pieces = std::mem::take(&mut self.pieces);
-                let content = self.runtime.block_on(self.content(pieces))?;
+                let content = self.content(pieces).await?;
                 if self.contents.len() == MAX_CONTENTS {
                     return Err(damaged("a row has too many contents").to_string());
                 }
@@ -95,17 +131,16 @@ impl Import {
             }
             Frame::Item(item, parts) => {
                 let contents = std::mem::take(&mut self.contents);
-                let item = with_contents(item, &parts, contents).map_err(|error| error.to_string())?;
-                self.loader.put(item).map_err(|error| error.to_string())?;
+                return with_contents(item, &parts, contents).map(Some).map_err(|error| error.to_string());
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     async fn content(&self, pieces: Vec<Bytes>) -> Result<Content, String> {
         let cut = || damaged("a piece of content cannot be understood").to_string();
         let failed = |error: lazuli_extents::Error| error.to_string();
-        let mut edit = Edit::new(&self.extents, &self.extents.writer(), &Content::empty());
+        let mut edit = Edit::new(&self.extents, &self.writer, &Content::empty());
         for mut told in pieces {
             while let Ok(kind) = told.try_get_u8() {
                 match kind {

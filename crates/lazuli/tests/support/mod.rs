@@ -94,6 +94,10 @@ impl Server {
         Self { child, ready }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
@@ -135,6 +139,34 @@ impl Server {
     /// A request of the development account, signed with its key.
     pub(crate) fn call(&self, service: ServiceKind, method: &str, target: &str, body: &str) -> Reply {
         self.call_as(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, service, method, target, body)
+    }
+
+    /// A request of the development account with any headers, a line each, by way of a shared access signature.
+    pub(crate) fn send(
+        &self,
+        service: ServiceKind,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &[u8],
+    ) -> Reply {
+        let fields = [
+            ("sv", "2021-12-02"),
+            ("ss", "bqtf"),
+            ("srt", "sco"),
+            ("sp", "rwdlacupt"),
+            ("se", "2099-12-31T00:00:00Z"),
+        ];
+        let key = Key::from_base64(DEVELOPMENT_KEY).unwrap();
+        let sas = sign::account_sas(DEVELOPMENT_ACCOUNT, &key, &fields);
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let lines: String = headers.lines().map(|line| format!("{}\r\n", line.trim())).collect();
+        let length = body.len();
+        let head = format!(
+            "{method} /{DEVELOPMENT_ACCOUNT}{path}{separator}{sas} HTTP/1.1\r\n\
+             x-ms-version: 2021-12-02\r\nContent-Length: {length}\r\n{lines}"
+        );
+        http(self.address(service.name()), &head, body)
     }
 
     pub(crate) fn call_as(

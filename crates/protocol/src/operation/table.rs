@@ -39,6 +39,10 @@ const LEASE_BREAK: When = HeaderIs("x-ms-lease-action", "break");
 const PERMANENT: When = QueryIs("deletetype", "permanent");
 const VERSION_ID: When = Query("versionid");
 const TAGS: When = Header("x-ms-tags");
+const POLICY_UNTIL: When = Header("x-ms-immutability-policy-until-date");
+const POLICY_MODE: When = Header("x-ms-immutability-policy-mode");
+const LEGAL_HOLD: When = Header("x-ms-legal-hold");
+const PUBLIC_ACCESS: When = Header("x-ms-blob-public-access");
 
 macro_rules! operations {
     ($($service:ident {$(
@@ -262,4 +266,24 @@ pub(super) static EXCEPTIONS: &[Exception] = &[
     (Operation::PutBlockList, TAGS, Permission("w+t"), OWNER),
     (Operation::CopyBlob, TAGS, Permission("c+t|w+t"), OWNER),
     (Operation::CopyBlobFromUrl, TAGS, Permission("c+t|w+t"), OWNER),
+];
+
+/// Operations, headers, and the operation whose permission is needed too if one of the headers is there.
+pub(super) type Further = (&'static [Operation], &'static [When], Operation);
+
+/// Requests that do what another operation does as well.
+pub(super) static FURTHER: &[Further] = &[
+    (
+        &[
+            Operation::PutBlob,
+            Operation::PutBlobFromUrl,
+            Operation::PutBlockList,
+            Operation::CopyBlob,
+            Operation::CopyBlobFromUrl,
+            Operation::IncrementalCopyBlob,
+        ],
+        &[POLICY_UNTIL, POLICY_MODE, LEGAL_HOLD],
+        Operation::SetBlobImmutabilityPolicy,
+    ),
+    (&[Operation::CreateContainer], &[PUBLIC_ACCESS], Operation::SetContainerAcl),
 ];

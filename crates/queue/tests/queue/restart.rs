@@ -1,8 +1,15 @@
 //! Everything survives a restart: nothing that is known only in memory matters.
 
-use futures_util::future::join_all;
+use std::sync::Arc;
 
-use crate::support::{count, delete, get, get_one, put, start, update, visible};
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use lazuli_queue::QueueService;
+use lazuli_store::interposed::{Between, Interposed};
+use lazuli_store::{Commit, CommitError, Partition, Store};
+use tokio::sync::Notify;
+
+use crate::support::{count, delete, get, get_one, make, put, start, update, visible};
 
 #[tokio::test]
 async fn messages_receipts_counts_and_order_survive() {
@@ -58,4 +65,55 @@ async fn a_queue_that_has_lived_long_is_read_from_where_it_begins_and_loses_noth
     server.advance(100_000);
     assert_eq!(visible(&server).await, ["last", "early"]);
     assert_eq!(count(&server).await, 2);
+}
+
+/// Holds up each commit until it is let go.
+struct HeldCommit {
+    is_reached: Notify,
+    go_on: Notify,
+}
+
+#[async_trait]
+impl Between for &'static HeldCommit {
+    async fn commit(
+        &self,
+        store: &dyn Store,
+        partition: &Partition,
+        commit: Commit,
+    ) -> Result<(), CommitError> {
+        self.is_reached.notify_one();
+        self.go_on.notified().await;
+        store.commit(partition, commit).await
+    }
+}
+
+#[tokio::test]
+async fn the_floor_is_not_raised_past_a_message_that_another_front_end_has_put() {
+    static HELD: HeldCommit = HeldCommit { is_reached: Notify::const_new(), go_on: Notify::const_new() };
+    let server = start().await;
+    let other = server.other_front_end(|parts| {
+        QueueService::new(Arc::new(Interposed::new(parts.store, &HELD)), parts.accounts)
+    });
+    let line_goes_past = async {
+        HELD.is_reached.notified().await;
+        server.advance(1);
+        assert_eq!(get(&server, "").await, [], "it is not there yet");
+        HELD.go_on.notify_one();
+    };
+    tokio::join!(put(&other, "other", ""), line_goes_past);
+    let mut texts = vec![];
+    for _ in 0..40 {
+        server.advance(60);
+        join_all((0..64).map(|_| put(&server, "x", ""))).await;
+        for _ in 0..2 {
+            let got = get(&server, "?numofmessages=32").await;
+            for deleted in join_all(got.iter().map(|message| delete(&server, message))).await {
+                deleted.expect(204);
+            }
+            texts.extend(got.into_iter().filter_map(|message| message.text));
+        }
+    }
+    let later = server.other_front_end(make);
+    texts.extend(visible(&later).await);
+    assert_eq!(texts.iter().filter(|text| *text == "other").count(), 1);
 }

@@ -6,9 +6,14 @@ use lazuli_testing::{Reply, TestServer};
 
 pub(crate) type Server = TestServer<QueueService>;
 
+/// A front end on a store.
+pub(crate) fn make(parts: lazuli_testing::Parts) -> QueueService {
+    QueueService::new(parts.store, parts.accounts)
+}
+
 /// A server without queues.
 pub(crate) async fn start_empty() -> Server {
-    lazuli_testing::start(ServiceKind::Queue, |parts| QueueService::new(parts.store, parts.accounts)).await
+    lazuli_testing::start(ServiceKind::Queue, make).await
 }
 
 /// A server with a queue `jobs`.

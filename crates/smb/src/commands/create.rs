@@ -53,6 +53,10 @@ pub(crate) async fn create(call: &Call) -> Answer {
     if let Some(reply) = durable::replay(call, &request, &asked).await? {
         return Ok(reply);
     }
+    // Before anything is made.
+    if call.server.opens.is_full() {
+        return Err(Status::TOO_MANY_OPENED_FILES.into());
+    }
     if request.impersonation > DELEGATE {
         return Err(Status::BAD_IMPERSONATION_LEVEL.into());
     }
@@ -200,6 +204,7 @@ fn finish(
         join(call, key, &lease, &opened)?;
     }
     let durable = asked.durable.filter(|_| opened.caching.contains(Caching::H) && !info.is_directory);
+    let place = server.opens.take().ok_or(Status::TOO_MANY_OPENED_FILES)?;
     let open = Arc::new(Open {
         file: Some(opened.id),
         is_directory: info.is_directory,
@@ -216,7 +221,7 @@ fn finish(
         }),
         named: asked.durable.and_then(|wish| Some((call.connection.client(), wish.create_guid?))),
         mode: AtomicU32::new(request.options & MODE),
-        ..Open::new(call, server.handles.persistent(opened.id))?
+        ..Open::new(call, server.handles.persistent(opened.id), place.into())?
     });
     add(call, &open)?;
     // What was broken before it could be told to anybody is told here.

@@ -24,13 +24,14 @@ pub(crate) async fn create(call: &Call, request: &CreateRequest) -> Answer {
     }
     let login = call.session()?.login().ok_or(Status::USER_SESSION_DELETED)?;
     let shares = call.server.files.share_names(&login.account).await?;
+    let place = call.server.pipes.take().ok_or(Status::TOO_MANY_OPENED_FILES)?;
     let open = Arc::new(Open {
         pipe: Some(Mutex::new(Pipe::new(shares))),
         access: access::ALL,
         share: request.share,
         options: request.options,
         action: OPENED,
-        ..Open::new(call, call.server.number())?
+        ..Open::new(call, call.server.number(), place.into())?
     });
     call.session()?.add(open.clone());
     call.chain.lock().file = Some(open.id);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use lazuli_concurrency::Span;
 use lazuli_protocol::{Account, Key};
 
@@ -10,9 +11,8 @@ use crate::call::{Answer, Call, Refused, Reply};
 use crate::crypto::{KeyContext, Preauth, SessionKeys, signing_key};
 use crate::negotiated::{Dialect, Negotiated};
 use crate::ntlm::Accepted;
-use crate::session::{Login, Session, Setup};
-use crate::spnego::{Acceptor, Answered, Step};
-use crate::throttle::Attempt;
+use crate::session::{Login, Session};
+use crate::spnego::{Answered, Step};
 use crate::wire::header::flags;
 use crate::wire::session_setup::{Request, response, session_flags};
 use crate::wire::status::Status;
@@ -33,8 +33,12 @@ pub(super) fn is_binding(call: &Call) -> bool {
     Request::parse(&call.message).is_ok_and(|request| request.is_binding)
 }
 
-/// Session Setup: a leg of a login.
-pub(crate) async fn session_setup(call: &Call) -> Answer {
+/// Session Setup: a leg of a login. It may wait long, and keeps nothing of its frame meanwhile.
+pub(crate) async fn session_setup(call: &mut Call) -> Answer {
+    if !call.is_last {
+        // The requests behind it would keep the frame.
+        return Err(Status::INVALID_PARAMETER.into());
+    }
     let request = Request::parse(&call.message)?;
     let (session, aim) = match (call.header.session_id, request.is_binding) {
         (0, true) => return Err(Status::INVALID_PARAMETER.into()),
@@ -46,10 +50,16 @@ pub(crate) async fn session_setup(call: &Call) -> Answer {
             (session, aim)
         }
     };
-    let answer = leg(call, &session, &request, aim).await;
+    let wishes = Wishes { must_sign: request.must_sign, previous: request.previous };
+    let stepped = step(call, &session, request.token, aim);
+    call.message = Bytes::new();
+    let answer = match stepped {
+        Ok(stepped) => leg(call, &session, wishes, aim, stepped).await,
+        Err(status) => Err(status.into()),
+    };
     if let Err(Refused { status, .. }) = &answer {
         tracing::debug!(peer = %call.connection.peer, ?status, ?aim, "a login is refused");
-        session.setups.lock().remove(&call.connection.number);
+        call.connection.end_setup(&session);
         if aim != Aim::Bind {
             session.end(&call.server, false).await;
         }
@@ -58,7 +68,8 @@ pub(crate) async fn session_setup(call: &Call) -> Answer {
 }
 
 fn begin(call: &Call) -> Result<Arc<Session>, Status> {
-    let session = Arc::new(Session::new(call.server.number(), &call.connection));
+    let place = call.server.session_places.take().ok_or(Status::INSUFFICIENT_RESOURCES)?;
+    let session = Arc::new(Session::new(call.server.number(), &call.connection, place));
     call.connection.add_session(&call.server, session.clone())?;
     Ok(session)
 }
@@ -81,8 +92,20 @@ fn negotiated(call: &Call) -> Result<&Negotiated, Status> {
     call.connection.negotiated.get().ok_or(Status::INVALID_PARAMETER)
 }
 
-async fn leg(call: &Call, session: &Arc<Session>, request: &Request<'_>, aim: Aim) -> Answer {
-    let (step, preauth) = step(call, session, request.token)?;
+/// What a request asks for beside its token.
+#[derive(Clone, Copy, Debug)]
+struct Wishes {
+    must_sign: bool,
+    previous: u64,
+}
+
+async fn leg(
+    call: &Call,
+    session: &Arc<Session>,
+    wishes: Wishes,
+    aim: Aim,
+    (step, preauth): (Step, Preauth),
+) -> Answer {
     let answered = match step {
         Step::Continue(token) => return Ok(go_on(call, session, aim, &token)),
         Step::Answered(answered) => answered,
@@ -96,7 +119,7 @@ async fn leg(call: &Call, session: &Arc<Session>, request: &Request<'_>, aim: Ai
     }
     let Proven { account, key, accepted, token } = authenticate(call, &answered).await?;
     let flags = match aim {
-        Aim::New => log_in(call, session, request, &answered, (account, key), &accepted, &preauth)?,
+        Aim::New => log_in(call, session, wishes.must_sign, &answered, (account, key), &accepted, &preauth)?,
         Aim::Again => {
             let flags = check_same(session, &account)?;
             session.log_in_again(Some(key));
@@ -110,8 +133,9 @@ async fn leg(call: &Call, session: &Arc<Session>, request: &Request<'_>, aim: Ai
             flags
         }
     };
+    call.connection.welcome();
     if aim == Aim::New {
-        replace(call, session, request.previous).await;
+        replace(call, session, wishes.previous).await;
     }
     Ok(Reply { session: Some(session.clone()), ..Reply::new(response(flags, &token)) })
 }
@@ -131,17 +155,21 @@ fn go_on(call: &Call, session: &Arc<Session>, aim: Aim, token: &[u8]) -> Reply {
 }
 
 /// What comes of the client's token, and the hash over everything up to it.
-fn step(call: &Call, session: &Session, token: &[u8]) -> Result<(Step, Preauth), Status> {
+fn step(call: &Call, session: &Session, token: &[u8], aim: Aim) -> Result<(Step, Preauth), Status> {
     let (nonce, now) = (random()?, call.server.clock.now());
+    match aim {
+        Aim::Bind => call.connection.begin_bind(session)?,
+        Aim::New | Aim::Again => session.begin_setup(&call.connection),
+    }
     let mut setups = session.setups.lock();
-    let setup = setups
-        .entry(call.connection.number)
-        .or_insert_with(|| Setup { acceptor: Acceptor::default(), preauth: *call.connection.preauth.lock() });
+    // Forgotten meanwhile: too many others are being bound to the session.
+    let setup = setups.get_mut(&call.connection.number).ok_or(Status::INSUFFICIENT_RESOURCES)?;
     setup.preauth.add(&call.message);
     let step = setup.acceptor.step(token, nonce, now).map_err(|_| Status::INVALID_PARAMETER)?;
     let preauth = setup.preauth;
+    drop(setups);
     if matches!(step, Step::Answered(_)) {
-        setups.remove(&call.connection.number);
+        call.connection.end_setup(session);
     }
     Ok((step, preauth))
 }
@@ -156,11 +184,16 @@ struct Proven {
 
 /// Whose key the answer was made with. Wrong ones cost time.
 async fn authenticate(call: &Call, answered: &Answered) -> Result<Proven, Status> {
-    if answered.answer.is_anonymous() {
-        return Err(Status::ACCESS_DENIED);
-    }
     let name = answered.answer.user.to_lowercase();
-    let attempt = Attempt::new(call.connection.peer.ip(), &name);
+    let peer = call.connection.peer;
+    let refused = |status| {
+        call.server.failed_logins.record(peer, &name, status, call.server.clock.now());
+        status
+    };
+    if answered.answer.is_anonymous() {
+        return Err(refused(Status::ACCESS_DENIED));
+    }
+    let attempt = call.server.throttle.attempt(peer.ip(), &name);
     sleep(call, call.server.throttle.wait(&attempt, call.server.clock.now())).await?;
     let account = call.server.accounts.get(&name).await.map_err(|error| {
         tracing::warn!(%error, "an account could not be read");
@@ -172,11 +205,13 @@ async fn authenticate(call: &Call, answered: &Answered) -> Result<Proven, Status
         (Some(account), Some((key, (accepted, token)))) => {
             call.server.throttle.succeeded(&attempt);
             match account.settings.disabled {
-                true => Err(Status::ACCOUNT_DISABLED),
+                true => Err(refused(Status::ACCOUNT_DISABLED)),
                 false => Ok(Proven { account: account.clone(), key, accepted, token }),
             }
         }
         _ => {
+            // Before the client can hang up.
+            refused(Status::LOGON_FAILURE);
             sleep(call, call.server.throttle.failed(&attempt, call.server.clock.now())).await?;
             Err(Status::LOGON_FAILURE)
         }
@@ -197,7 +232,7 @@ async fn sleep(call: &Call, span: Span) -> Result<(), Status> {
 fn log_in(
     call: &Call,
     session: &Session,
-    request: &Request<'_>,
+    must_sign: bool,
     answered: &Answered,
     (account, key): (Arc<Account>, Key),
     accepted: &Accepted,
@@ -214,7 +249,7 @@ fn log_in(
         client_name: answered.answer.workstation.clone(),
         keys: SessionKeys::derive(&accepted.key, context, negotiated.signing, negotiated.cipher),
         negotiated: negotiated.clone(),
-        must_sign: request.must_sign || negotiated.must_sign(),
+        must_sign: must_sign || negotiated.must_sign(),
         must_encrypt,
     };
     if !session.log_in(login, key) {

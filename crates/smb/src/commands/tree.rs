@@ -45,7 +45,8 @@ pub(crate) async fn connect(call: &Call) -> Answer {
         })?;
         (Some(tree), DISK, ALL_ACCESS)
     };
-    let connected = session.connect(tree)?;
+    let place = call.server.trees.take().ok_or(Status::INSUFFICIENT_RESOURCES)?;
+    let connected = session.connect(tree, place)?;
     let flags = if login.must_encrypt { ENCRYPT_DATA } else { MANUAL_CACHING };
     let mut writer = Writer::new();
     writer.u16(16).u8(kind).u8(0).u32(flags).u32(0).u32(access);

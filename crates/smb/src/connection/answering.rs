@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{Connection, HangUp, ROOM, Underway};
+use super::{Connection, HangUp, MAX_FIRST_FRAMES, ROOM, Underway};
 use crate::call::{Answer, Call, Chain, Pend, Reply};
 use crate::commands::{self, negotiate};
 use crate::credits;
@@ -53,6 +53,16 @@ impl Connection {
             Some(&OLD) => return self.accept_old(server, frame.freeze()).await,
             _ => (frame.freeze(), None),
         };
+        self.accept_plain(server, frame, sealed_by).await
+    }
+
+    /// Begins what a plain frame asks for, or one that was decrypted.
+    pub(crate) async fn accept_plain(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        frame: Bytes,
+        sealed_by: Option<Arc<Session>>,
+    ) -> Result<(), HangUp> {
         let mut messages = frame::split(&frame).map_err(|_| HangUp)?;
         messages.retain(|message| {
             let is_cancel = message.header.command == Command::Cancel as u16;
@@ -72,7 +82,11 @@ impl Connection {
             self.window.lock().take(header.message_id, header.credit_charge).map_err(|_| HangUp)?;
             charged += u32::from(header.credit_charge.max(1));
         }
-        let held = credits::held(frame.len(), charged).min(ROOM);
+        let held = match self.is_stranger() {
+            true => ROOM / MAX_FIRST_FRAMES,
+            false => credits::held(frame.len(), charged).min(ROOM),
+        };
+        drop(frame);
         let room = self.room.clone().acquire_many_owned(held).await.map_err(|_| HangUp)?;
         self.begin(Arc::clone(self).answer_all(server.clone(), messages, sealed_by, room)).await;
         handles::tell_now(server);
@@ -275,8 +289,17 @@ fn answer(call: &Call, answered: Answer, pended: bool) -> Response {
     let is_signed = call.header.flags & flags::SIGNED != 0;
     let mut signed_by = match &call.session {
         _ if !is_signed || call.sealed_by.is_some() => None,
-        Some(session) => session.signing(&call.connection),
-        None => call.connection.signing_of_others(&call.server, &call.message, call.header.session_id),
+        Some(session) => {
+            let signing = session.signing(&call.connection);
+            signing.or_else(|| session.signing_elsewhere())
+        }
+        None => {
+            let ended = call.connection.signing_of_ended(&call.message, call.header.session_id);
+            ended.or_else(|| {
+                let is_setup = call.header.command == Command::SessionSetup as u16;
+                call.session_elsewhere().filter(|_| is_setup)?.signing_elsewhere()
+            })
+        }
     };
     if let Some(session) = reply.session.take() {
         header.session_id = session.id;

@@ -7,8 +7,9 @@ use crate::wire::cursor::{Reader, Truncated, Writer, slice, text, utf16};
 
 /// What clients know this server as.
 const SERVER_NAME: &str = "LAZULI";
-/// The longest message that is looked at. Real ones have a few hundred bytes.
-const MAX_MESSAGE: usize = 16 << 10;
+/// The longest messages that are looked at, which are kept while a login is under way. Real ones have a few hundred bytes.
+const MAX_OFFER: usize = 1 << 10;
+const MAX_ANSWER: usize = 4 << 10;
 
 /// Where the attributes begin in a response.
 const RESPONSE_ATTRIBUTES: usize = 44;
@@ -57,7 +58,8 @@ impl From<Truncated> for Malformed {
 
 fn begin(bytes: &[u8], kind: u32) -> Result<Reader<'_>, Malformed> {
     let mut reader = Reader::new(bytes);
-    if bytes.len() > MAX_MESSAGE || reader.array()? != MAGIC || reader.u32()? != kind {
+    let longest = if kind == OFFER { MAX_OFFER } else { MAX_ANSWER };
+    if bytes.len() > longest || reader.array()? != MAGIC || reader.u32()? != kind {
         return Err(Malformed);
     }
     Ok(reader)

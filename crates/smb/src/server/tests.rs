@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Waker};
 
 use lazuli_concurrency::{Caching, FileAccess, FileUse, ShareMode, Timestamp};
@@ -16,6 +17,8 @@ use crate::connection::Connection;
 use crate::crypto::{SigningAlgorithm, SigningKey};
 use crate::open::{Durable, FileId, LeaseKey, Open};
 use crate::outgoing::Frame;
+use crate::wire::cursor::Writer;
+use crate::wire::header::{Command, Header};
 use crate::wire::status::Status;
 
 /// A server without a port, and a share.
@@ -45,7 +48,11 @@ impl World {
     }
 
     fn session(&self, connection: &Arc<Connection>) -> Arc<Session> {
-        let session = Arc::new(Session::new(self.server.number(), connection));
+        let session = Arc::new(Session::new(
+            self.server.number(),
+            connection,
+            self.server.session_places.take().unwrap(),
+        ));
         assert_eq!(connection.add_session(&self.server, session.clone()), Ok(()));
         session
     }
@@ -94,7 +101,12 @@ impl World {
             file: Some(opened.id),
             lease,
             durable: Some(durable),
-            ..Open::blank(id, session.connect(Some(tree)).unwrap(), session)
+            ..Open::blank(
+                id,
+                session.connect(Some(tree), self.server.trees.take().unwrap()).unwrap(),
+                session,
+                self.server.opens.take().unwrap().into(),
+            )
         });
         self.server.handles.add(&open);
         session.add(open.clone());
@@ -162,7 +174,11 @@ async fn no_session_begins_on_a_connection_that_is_lost() {
     let world = World::new().await;
     let (connection, _sent) = world.connection();
     connection.end(&world.server).await;
-    let late = Arc::new(Session::new(world.server.number(), &connection));
+    let late = Arc::new(Session::new(
+        world.server.number(),
+        &connection,
+        world.server.session_places.take().unwrap(),
+    ));
     let begun = connection.add_session(&world.server, late.clone());
     assert_eq!(begun, Err(Status::INSUFFICIENT_RESOURCES));
     assert!(world.server.sessions.get(late.id).is_none(), "nobody would ever end it");
@@ -272,4 +288,101 @@ async fn of_a_break_that_goes_on_only_the_last_step_is_told_on_another_connectio
     assert!(on_second.try_recv().is_err(), "the first step was answered");
     table.close(open);
     opening.await;
+}
+
+#[tokio::test]
+async fn abandoned_binds_are_forgotten_with_their_connections_and_bounded_for_a_session() {
+    let world = World::new().await;
+    let (connection, _sent) = world.connection();
+    let session = world.session(&connection);
+    let setups = || session.setups.lock().len();
+    for _ in 0..100 {
+        let (other, _sent) = world.connection();
+        other.begin_bind(&session).unwrap();
+        assert_eq!(setups(), 1);
+        other.end(&world.server).await;
+        assert_eq!(setups(), 0, "forgotten with the connection");
+        assert_eq!(other.begin_bind(&session), Err(Status::INSUFFICIENT_RESOURCES), "nobody would forget it");
+    }
+    let others: Vec<_> = (0..100).map(|_| world.connection()).collect();
+    for (other, _) in &others {
+        other.begin_bind(&session).unwrap();
+        assert!(setups() <= 32 && session.setups.lock().contains_key(&other.number), "the newest stays");
+    }
+    let (other, _sent) = world.connection();
+    let sessions: Vec<_> = (0..5).map(|_| world.session(&world.connection().0)).collect();
+    let begun = sessions.iter().filter(|session| other.begin_bind(session).is_ok()).count();
+    assert_eq!(begun, 4, "a connection binds a few sessions at a time");
+}
+
+/// A message as a client sends it.
+fn request(command: Command, id: u64, session_id: u64, body: &[u8]) -> Vec<u8> {
+    let header = Header {
+        credit_charge: 1,
+        status: 0,
+        command: command as u16,
+        credits: 1,
+        flags: 0,
+        next: 0,
+        message_id: id,
+        async_id: 0,
+        tree_id: 0,
+        session_id,
+        signature: [0; 16],
+    };
+    let mut writer = Writer::new();
+    header.write(&mut writer);
+    writer.put(body);
+    writer.finish()
+}
+
+fn session_setup(id: u64, session_id: u64, token: &[u8], padding: usize) -> Vec<u8> {
+    let length = (token.len() as u16).to_le_bytes();
+    let body = [&[25, 0, 0, 1][..], &[0; 8], &[88, 0], &length, &[0; 8], token, &vec![0; padding]].concat();
+    request(Command::SessionSetup, id, session_id, &body)
+}
+
+/// Bytes that say when they are dropped.
+struct Watched(Vec<u8>, Arc<AtomicBool>);
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_that_is_made_to_wait_keeps_nothing_of_its_frame() {
+    let world = World::new().await;
+    let (connection, mut sent) = world.connection();
+    let negotiate = [&[36, 0, 1, 0, 1, 0, 0, 0][..], &[0; 28], &[0x10, 0x02]].concat();
+    let offer = [b"NTLMSSP\0", &[1, 0, 0, 0, 0x05, 0x02, 0x08, 0x00][..], &[0; 16]].concat();
+    let frames = [request(Command::Negotiate, 0, 0, &negotiate), session_setup(1, 0, &offer, 0)];
+    let mut session = 0;
+    for frame in frames {
+        connection.accept_plain(&world.server, frame.into(), None).await.unwrap();
+        let answer = sent.recv().await.unwrap();
+        session = u64::from_le_bytes(answer.pieces[1][40..48].try_into().unwrap());
+    }
+    // Fields: LM, response, domain, user, workstation, key.
+    let field = |length: u8, at: u8| [length, 0, length, 0, at, 0, 0, 0];
+    let fields = [field(0, 64), field(48, 64), field(0, 64), field(2, 112), field(0, 64), field(0, 64)];
+    let answer = [b"NTLMSSP\0\x03\0\0\0", fields.as_flattened(), &[5, 2, 8, 0], &[0; 48], b"x\0"].concat();
+    let is_dropped = Arc::new(AtomicBool::new(false));
+    let frame = Watched(session_setup(2, session, &answer, 19 << 10), is_dropped.clone());
+    connection.accept_plain(&world.server, bytes::Bytes::from_owner(frame), None).await.unwrap();
+    assert!(sent.try_recv().is_err(), "the answer has to wait");
+    // It may wait for the account first.
+    while world.server.failed_logins.count() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(sent.try_recv().is_err() && is_dropped.load(Ordering::Relaxed));
+    let answer = sent.recv().await.unwrap();
+    assert_eq!(answer.pieces[1][8..12], Status::LOGON_FAILURE.0.to_le_bytes());
 }

@@ -108,9 +108,7 @@ impl Client {
 
     /// One leg of a login.
     pub(crate) async fn session_setup(&mut self, token: &[u8]) -> Option<Response> {
-        let length = (token.len() as u16).to_le_bytes();
-        let body = [&[25, 0, 0, 1][..], &[0; 8], &[88, 0], &length, &[0; 8], token].concat();
-        self.call(SESSION_SETUP, &body).await
+        self.call(SESSION_SETUP, &session_setup(token, false)).await
     }
 
     /// Logs in with NTLM and nothing around it. The status that it ends with.
@@ -119,16 +117,13 @@ impl Client {
         assert_eq!(offered.status, MORE_PROCESSING_REQUIRED);
         // The token is behind eight bytes, the nonce at 24 of it.
         let nonce = &offered.body[8 + 24..][..8];
-        let answer = answer(nonce, user, password);
+        let (answer, _) = answer(nonce, user, password);
         self.session_setup(&answer).await.unwrap().status
     }
 
     /// Connects to a share.
     pub(crate) async fn connect_tree(&mut self, share: &str) -> u32 {
-        let path = utf16(&format!(r"\\host\{share}"));
-        let length = (path.len() as u16).to_le_bytes();
-        let body = [&[9, 0, 0, 0, 72, 0][..], &length, &path].concat();
-        self.call(TREE_CONNECT, &body).await.unwrap().status
+        self.call(TREE_CONNECT, &tree_connect(share)).await.unwrap().status
     }
 }
 
@@ -137,6 +132,19 @@ pub(crate) fn negotiate(dialects: &[u16]) -> Vec<u8> {
     let count = (dialects.len() as u16).to_le_bytes();
     let dialects: Vec<u8> = dialects.iter().flat_map(|dialect| dialect.to_le_bytes()).collect();
     [&[36, 0][..], &count, &[1, 0, 0, 0], &[0; 4], &[7; 16], &[0; 8], &dialects].concat()
+}
+
+/// The body of Tree Connect.
+pub(crate) fn tree_connect(share: &str) -> Vec<u8> {
+    let path = utf16(&format!(r"\\host\{share}"));
+    let length = (path.len() as u16).to_le_bytes();
+    [&[9, 0, 0, 0, 72, 0][..], &length, &path].concat()
+}
+
+/// The body of Session Setup.
+pub(crate) fn session_setup(token: &[u8], is_binding: bool) -> Vec<u8> {
+    let length = (token.len() as u16).to_le_bytes();
+    [&[25, 0, u8::from(is_binding), 1][..], &[0; 8], &[88, 0], &length, &[0; 8], token].concat()
 }
 
 /// What a login begins with.
@@ -154,24 +162,25 @@ fn hmac_md5(key: &[u8], parts: &[&[u8]]) -> [u8; 16] {
     mac.finalize().into_bytes().into()
 }
 
-/// The answer to a challenge; without a name an anonymous one.
-fn answer(nonce: &[u8], user: &str, password: &str) -> Vec<u8> {
+/// The answer to a challenge, and the session's key; without a name an anonymous answer.
+pub(crate) fn answer(nonce: &[u8], user: &str, password: &str) -> (Vec<u8>, [u8; 16]) {
     const FIXED: u32 = 64;
     let name = utf16(user);
-    let response = if user.is_empty() {
-        vec![]
+    let (response, session_key) = if user.is_empty() {
+        (vec![], [0; 16])
     } else {
         let hash: [u8; 16] = Md4::digest(utf16(password)).into();
         let key = hmac_md5(&hash, &[&utf16(&user.to_uppercase())]);
         let proved = [&[1, 1][..], &[0; 26], &[0; 4]].concat();
-        [&hmac_md5(&key, &[nonce, &proved])[..], &proved].concat()
+        let proof = hmac_md5(&key, &[nonce, &proved]);
+        ([&proof[..], &proved].concat(), hmac_md5(&key, &[&proof]))
     };
     let field = |length: usize, at: u32| {
         let length = (length as u16).to_le_bytes();
         [&length[..], &length, &at.to_le_bytes()].concat()
     };
     let (none, after) = (field(0, FIXED), FIXED + response.len() as u32);
-    [
+    let message = [
         b"NTLMSSP\0\x03\0\0\0".to_vec(),
         none.clone(),
         field(response.len(), FIXED),
@@ -182,6 +191,6 @@ fn answer(nonce: &[u8], user: &str, password: &str) -> Vec<u8> {
         vec![0x05, 0x02, 0x08, 0x00],
         response,
         name,
-    ]
-    .concat()
+    ];
+    (message.concat(), session_key)
 }

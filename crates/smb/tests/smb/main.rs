@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bounds;
 mod client;
 mod info;
 mod opens;
+mod signed;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +16,7 @@ use client::*;
 use lazuli_account::Setting;
 use lazuli_file::FileService;
 use lazuli_protocol::{Account, Key, ServiceKind};
-use lazuli_smb::{Options, SmbServer};
+use lazuli_smb::{Limits, Options, SmbServer};
 use lazuli_testing::TestServer;
 use opens::{Asked, OPEN_IF, SHARING_VIOLATION, open};
 use rand::rngs::StdRng;
@@ -25,6 +27,7 @@ use tokio::net::TcpListener;
 struct Server {
     address: SocketAddr,
     rest: TestServer<FileService>,
+    smb: SmbServer,
 }
 
 impl Server {
@@ -36,8 +39,9 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let smb = SmbServer::new(rest.service.clone(), rest.accounts.clone(), options);
-        tokio::spawn(async move { smb.serve(listener, std::future::pending()).await });
-        Self { address, rest }
+        let serving = smb.clone();
+        tokio::spawn(async move { serving.serve(listener, std::future::pending()).await });
+        Self { address, rest, smb }
     }
 
     async fn client(&self) -> Client {
@@ -177,7 +181,8 @@ async fn a_session_ends_when_its_key_or_its_account_is_taken_away() {
 
 #[tokio::test]
 async fn a_peer_with_too_many_connections_is_hung_up_on_until_it_closes_one() {
-    let options = Options { connections: Some(4), counts_this_machine: true, ..Options::default() };
+    let limits = Limits { connections: 4, ..Limits::default() };
+    let options = Options { limits, counts_this_machine: true, ..Options::default() };
     let server = Server::start(options).await;
     let mut clients = vec![];
     for _ in 0..3 {
@@ -226,12 +231,33 @@ async fn who_has_not_logged_in_can_begin_only_a_few_times() {
     let server = Server::start(Options::default()).await;
     let mut client = server.client().await;
     client.negotiate(&[0x0210]).await.unwrap();
-    for _ in 0..16 {
+    for _ in 0..4 {
         client.session = 0;
         assert_eq!(client.session_setup(&offer()).await.unwrap().status, MORE_PROCESSING_REQUIRED);
     }
     client.session = 0;
     assert_eq!(client.session_setup(&offer()).await.unwrap().status, INSUFFICIENT_RESOURCES);
+}
+
+#[tokio::test]
+async fn sessions_of_all_connections_together_are_bounded() {
+    let server =
+        Server::start(Options { limits: Limits { sessions: 2, ..Limits::default() }, ..Options::default() })
+            .await;
+    let (first, _second) = (server.known_client().await, server.known_client().await);
+    let mut third = server.client().await;
+    third.negotiate(&[0x0210]).await.unwrap();
+    assert_eq!(third.session_setup(&offer()).await.unwrap().status, INSUFFICIENT_RESOURCES);
+    drop(first);
+    let let_in = async {
+        loop {
+            third.session = 0;
+            if third.session_setup(&offer()).await.unwrap().status == MORE_PROCESSING_REQUIRED {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), let_in).await.unwrap();
 }
 
 /// Panics of any task, whoever notices.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lazuli_smb::Options;
+use lazuli_smb::{Limits, Options};
 
 use crate::Server;
 use crate::client::*;
@@ -25,6 +25,7 @@ const RANGE_NOT_LOCKED: u32 = 0xc000_007e;
 const BAD_IMPERSONATION_LEVEL: u32 = 0xc000_00a5;
 const INVALID_OPLOCK_PROTOCOL: u32 = 0xc000_00e3;
 const NETWORK_NAME_DELETED: u32 = 0xc000_00c9;
+const TOO_MANY_OPENED_FILES: u32 = 0xc000_011f;
 pub(crate) const CANCELLED: u32 = 0xc000_0120;
 const FILE_CLOSED: u32 = 0xc000_0128;
 
@@ -151,6 +152,19 @@ impl Server {
         assert_eq!(client.connect_tree("docs").await, 0);
         client
     }
+}
+
+#[tokio::test]
+async fn opens_of_all_sessions_together_are_bounded() {
+    let server =
+        Server::start(Options { limits: Limits { opens: 1, ..Limits::default() }, ..Options::default() })
+            .await;
+    let (mut first, mut second) = (server.connected().await, server.connected().await);
+    let held = open(&mut first, &OPEN_IF).await.unwrap();
+    let other = Asked { name: "g", ..OPEN_IF };
+    assert_eq!(open(&mut second, &other).await.unwrap_err(), TOO_MANY_OPENED_FILES);
+    assert_eq!(close(&mut first, held).await, 0);
+    open(&mut second, &other).await.unwrap();
 }
 
 #[tokio::test]

@@ -15,8 +15,9 @@
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use lsm_tree::{AbstractTree, AnyTree, TableId};
+use lsm_tree::{AbstractTree, AnyTree, Memtable, TableId};
 use parking_lot::{Condvar, Mutex};
 
 use super::OpenError;
@@ -107,29 +108,44 @@ fn remove_files(dir: &Path, is_left: impl Fn(&str) -> bool) -> io::Result<()> {
 }
 
 /// Flushes replayed rows if log segments besides the last one hold some of them, so that neither the log nor the time to
-/// open grows with the number of crashes. Returns whether the tree holds all of them.
-pub(super) fn flush_recovered(tree: &AnyTree, dir: &Path, ended_segments: usize) -> Result<bool, OpenError> {
+/// open grows with the number of crashes.
+pub(super) fn flush_recovered(
+    tree: &AnyTree,
+    dir: &Path,
+    ended_segments: usize,
+) -> Result<FlushedRecovered, OpenError> {
     if tree.active_memtable().is_empty() {
-        return Ok(true);
+        return Ok(FlushedRecovered::All);
     }
     if ended_segments == 0 {
-        return Ok(false);
+        return Ok(FlushedRecovered::NotYet { sealed: vec![] });
     }
     let attempts = Attempts::new(dir.into());
     let in_doubt = |refused| OpenError::Tree(format!("after a failed flush: {refused:?}"));
     let attempt = attempts.begin(tree, Task::Flush).map_err(in_doubt)?;
-    tree.rotate_memtable();
+    let sealed = tree.rotate_memtable();
     match tree.flush(&tree.get_flush_lock(), 0) {
         Ok(_) => {
             attempt.succeed();
-            Ok(true)
+            Ok(FlushedRecovered::All)
         }
         Err(error) => {
             tracing::warn!(%error, "replayed rows could not be flushed; they stay in the log");
             attempt.fail().map_err(in_doubt)?;
-            Ok(false)
+            Ok(FlushedRecovered::NotYet { sealed: sealed.into_iter().collect() })
         }
     }
+}
+
+/// What became of replayed rows.
+pub(super) enum FlushedRecovered {
+    /// The tables hold all of them.
+    All,
+    /// They are in memory.
+    NotYet {
+        /// The memtable that could not be flushed.
+        sealed: Vec<Arc<Memtable>>,
+    },
 }
 
 /// An attempt at work. Dropping it without a result, as a panic does, leaves its files for the next start.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
-use lsm_tree::{AbstractTree, SeqNo};
+use lsm_tree::SeqNo;
 
 use super::Shared;
 use super::everything::{CountChange, encode_counts};
@@ -23,6 +23,7 @@ use super::queue::{GROUP_BYTES, Job, Taken, Work};
 use super::rows::{self, Preview, RangeDigest, Stored};
 use super::scheduling;
 use super::snapshot::{Headers, Snapshot};
+use super::view::View;
 use crate::log::{AppendError, Lane, Log, is_full};
 use crate::{
     Commit, CommitError, Condition, MAX_RANGE_DELETE, Mutation, RangeToken, ReadError, RowCounts,
@@ -33,6 +34,8 @@ use crate::{
 const MAX_GRAVES: usize = 1 << 16;
 /// Changes of rows remembered, see [`Lately`].
 const MAX_CHANGES: usize = 1 << 15;
+/// Changes of partitions remembered.
+const MAX_PARTITIONS: usize = 1 << 13;
 /// Space headers remembered for readers.
 const MAX_HEADERS: usize = 1024;
 /// How long a group waits to become as large as the last one.
@@ -42,6 +45,10 @@ const QUIET: Duration = Duration::from_millis(25);
 /// With nothing to do for so long, the memtable is flushed if it has [`IDLE_FLUSH_BYTES`].
 const IDLE: Duration = Duration::from_secs(15);
 const IDLE_FLUSH_BYTES: u64 = 4 << 20;
+/// A memtable of this age is sealed at a fraction of its usual size. So little is in memory, and to be replayed, where few rows
+/// are written.
+const OLD: Duration = Duration::from_secs(60);
+const OLD_FRACTION: u64 = 4;
 /// How long a group waits for the flusher to catch up before its commits are told that the store is busy.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks up meanwhile.
@@ -72,12 +79,18 @@ struct Seen<'a> {
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     log: Log,
-    /// A memtable of this size is sealed and handed to the flusher.
+    /// Rows are read from it and added to its active memtable.
+    view: Arc<View>,
+    /// A memtable of this size is sealed and flushed.
     memtable_bytes: u64,
+    /// When the memtable before was sealed.
+    sealed: Instant,
     /// Copied into every published snapshot.
     headers: Arc<Headers>,
     graves: Graves,
     lately: Lately,
+    /// The same by partition: which ones have changed lately.
+    lately_partitions: Lately,
     counts: RowCounts,
     /// Jobs in the last group: as many are expected in the next one.
     last_group: usize,
@@ -86,16 +99,21 @@ pub(crate) struct Committer {
 impl Committer {
     /// `floor`: no stamp up to it will be used again.
     pub(crate) fn new(shared: Arc<Shared>, log: Log, memtable_bytes: u64, floor: Stamp) -> Self {
-        let lately = Lately::new(MAX_CHANGES, shared.seqno.get());
+        let [lately, lately_partitions] =
+            [MAX_CHANGES, MAX_PARTITIONS].map(|most| Lately::new(most, shared.seqno.get()));
         let counts = shared.snapshots.current().counts;
+        let view = shared.views.current();
         Self {
             shared,
             log,
+            view,
             counts,
             memtable_bytes,
+            sealed: Instant::now(),
             headers: Arc::default(),
             graves: Graves::new(MAX_GRAVES, floor),
             lately,
+            lately_partitions,
             last_group: 0,
         }
     }
@@ -106,7 +124,11 @@ impl Committer {
         while let Some(jobs) = self.next_group() {
             let room = self.wait_for_room();
             self.commit_group(jobs, room);
-            self.seal_memtable(self.memtable_bytes);
+            let is_old = self.sealed.elapsed() >= OLD;
+            self.ask_for_memtable(self.memtable_bytes / if is_old { OLD_FRACTION } else { 1 });
+            if let Some(wanted) = self.log.wanted() {
+                self.shared.flusher.prepare(wanted);
+            }
         }
         self.rest();
     }
@@ -121,7 +143,9 @@ impl Committer {
         if self.make_durable(&group, Lane::Reclaim).is_ok() {
             self.apply(group);
         }
-        self.seal_memtable(1);
+        // The flusher may have sealed the memtable already; then this finds an empty one.
+        self.shared.views.rotate(&self.shared.tree);
+        self.adopt_view();
     }
 
     fn next_group(&mut self) -> Option<Vec<Job>> {
@@ -138,7 +162,7 @@ impl Committer {
             taken = shared.queue.take(1, GATHER, Some(IDLE));
         }
         if matches!(taken, Taken::Nothing) {
-            self.seal_memtable(IDLE_FLUSH_BYTES);
+            self.ask_for_memtable(IDLE_FLUSH_BYTES);
             taken = shared.queue.take(1, GATHER, None);
         }
         match taken {
@@ -151,6 +175,7 @@ impl Committer {
     }
 
     fn commit_group(&mut self, mut jobs: Vec<Job>, room: Result<(), CommitError>) {
+        self.adopt_view();
         let admit = match room {
             Ok(()) => Admit::All,
             Err(CommitError::Full) => Admit::Reclaiming,
@@ -358,7 +383,7 @@ impl Committer {
                 Mutation::DeleteRange(range) => {
                     let range = keys::range(prefix, range);
                     let mut removed = vec![];
-                    for row in self.rows(group, &changes, range) {
+                    for row in self.rows_to_remove(group, seen.before, &changes, prefix, range) {
                         let (key, stored) = row.map_err(unreadable)?;
                         if !changes.contains_key(&key) && stored.token.0 >= stamp {
                             return Err(CommitError::Conflict);
@@ -406,7 +431,7 @@ impl Committer {
         if !self.lately.may_differ(key, seen) {
             return Ok(true);
         }
-        let row = rows::get(&self.shared.tree, key, self.shared.seqno.get()).map_err(unreadable)?;
+        let row = rows::get(&self.view, key, self.shared.seqno.get()).map_err(unreadable)?;
         Ok(row.is_some())
     }
 
@@ -443,7 +468,7 @@ impl Committer {
         if let Some(known) = group.headers.get(&space).or_else(|| self.headers.get(&space)) {
             return Ok(*known);
         }
-        let header = rows::header(&self.shared.tree, space, self.shared.seqno.get()).map_err(unreadable)?;
+        let header = rows::header(&self.view, space, self.shared.seqno.get()).map_err(unreadable)?;
         group.headers.insert(space, header);
         Ok(header)
     }
@@ -458,7 +483,7 @@ impl Committer {
         {
             return Ok(known.clone());
         }
-        let row = rows::get(&self.shared.tree, &key, self.shared.seqno.get()).map_err(unreadable)?;
+        let row = rows::get(&self.view, &key, self.shared.seqno.get()).map_err(unreadable)?;
         seen.now.insert(key, row.clone());
         Ok(row)
     }
@@ -469,8 +494,30 @@ impl Committer {
         mine: &Changes,
         range: Range<Bytes>,
     ) -> impl Iterator<Item = Result<(Bytes, Stored), ReadError>> + use<> {
-        let tree = rows::range(&self.shared.tree, range.clone(), self.shared.seqno.get());
+        let tree = rows::range(&self.view, range.clone(), self.shared.seqno.get());
         Merged::new(tree, &range, [&group.changes, mine])
+    }
+
+    /// Rows that a removal finds, perhaps without their values. The tree is not read if the partition has not changed since
+    /// the commit was submitted.
+    fn rows_to_remove<'a>(
+        &self,
+        group: &Group,
+        before: &'a Preview,
+        mine: &Changes,
+        prefix: &Bytes,
+        range: Range<Bytes>,
+    ) -> Box<dyn Iterator<Item = Result<(Bytes, Stored), ReadError>> + 'a> {
+        let known = before.removed.iter().find(|known| known.range == range);
+        match known.filter(|_| !self.lately_partitions.may_differ(prefix, before.seqno)) {
+            Some(known) => {
+                let row = |(key, token): &(Bytes, Token)| {
+                    Ok((key.clone(), Stored { token: *token, value: Bytes::new() }))
+                };
+                Box::new(Merged::new(known.rows.iter().map(row), &range, [&group.changes, mine]))
+            }
+            None => Box::new(self.rows(group, mine, range)),
+        }
     }
 
     fn range_token(
@@ -514,10 +561,10 @@ impl Committer {
     fn apply(&mut self, group: Group) {
         for Operation { seqno, key, value } in group.operations {
             self.lately.change(&key, seqno);
-            match value {
-                Some(value) => self.shared.tree.insert(key, value, seqno),
-                None => self.shared.tree.remove(key, seqno),
-            };
+            if let Some(prefix) = keys::partition_prefix(&key) {
+                self.lately_partitions.change(prefix, seqno);
+            }
+            self.view.insert(key, value, seqno);
         }
         if !group.headers.is_empty() {
             let headers = Arc::make_mut(&mut self.headers);
@@ -533,16 +580,32 @@ impl Committer {
             self.shared.header_cache.changed_before(seqno);
         }
         self.shared.runs.changing(group.changes.keys(), seqno);
-        self.shared.snapshots.publish(Snapshot { seqno, headers: self.headers.clone(), counts: self.counts });
+        self.shared.snapshots.publish(Snapshot {
+            seqno,
+            view: self.view.clone(),
+            headers: self.headers.clone(),
+            counts: self.counts,
+        });
         if let Some(ceiling) = group.ceiling {
             self.shared.clock.raise(ceiling);
         }
     }
 
-    /// Seals the memtable if it has grown to `bytes`, together with the log segments that hold its commits.
-    fn seal_memtable(&mut self, bytes: u64) {
-        let tree = &self.shared.tree;
-        if tree.active_memtable().size() < bytes || self.shared.is_stopped() {
+    /// Has the memtable sealed if it has grown to `bytes`.
+    fn ask_for_memtable(&self, bytes: u64) {
+        let is_sealed = self.shared.views.current().active_id() != self.view.active_id();
+        if self.view.active_bytes() >= bytes && !is_sealed && !self.shared.is_stopped() {
+            self.shared.flusher.seal();
+        }
+    }
+
+    /// Goes on with the newest view. If that has another active memtable, the log goes on in another segment, and the old
+    /// memtable can be flushed.
+    fn adopt_view(&mut self) {
+        let newest = self.shared.views.current();
+        let is_sealed = newest.active_id() != self.view.active_id();
+        self.view = newest;
+        if !is_sealed || self.shared.is_stopped() {
             return;
         }
         match self.log.rotate(0) {
@@ -550,11 +613,17 @@ impl Committer {
             Err(AppendError::Broken(error)) => {
                 return self.shared.stop("the log could not be continued", &error);
             }
-            // The old segment is still in use. What was missing is met again, and answered, by the next append.
-            Err(AppendError::Full | AppendError::Short(_) | AppendError::TooLarge) => return,
+            // The segment stays in use, and stays when the memtable is flushed. What was missing is met again, and answered,
+            // by the next append.
+            Err(AppendError::Full | AppendError::Short(_) | AppendError::TooLarge) => {}
         }
-        tree.rotate_memtable();
+        self.sealed = Instant::now();
         self.shared.flusher.flush_before(self.log.segment());
+    }
+
+    fn wait_while_behind(&self, deadline: Instant) -> Result<(), CommitError> {
+        let view = || self.shared.views.current();
+        self.shared.flusher.wait_while_behind(view, self.memtable_bytes, deadline)
     }
 
     /// Waits while the flusher is behind; `Busy` if that takes too long.
@@ -563,7 +632,7 @@ impl Committer {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let slice = (Instant::now() + SLICE).min(deadline);
-            match self.shared.flusher.wait_while_behind(&self.shared.tree, slice) {
+            match self.wait_while_behind(slice) {
                 Err(CommitError::Busy) if Instant::now() < deadline => {
                     if self.shared.clock.is_asked() {
                         let job = Job { work: Work::Ceiling, answer: None, _room: None };

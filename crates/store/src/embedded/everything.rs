@@ -7,11 +7,13 @@
 //! walk that finds fewer rows than there should be proves that rows were lost.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use lsm_tree::{AnyTree, SeqNo};
+use lsm_tree::SeqNo;
 
+use super::view::View;
 use super::{Shared, rows};
 use crate::{
-    AllVisitor, MAX_SCAN_BYTES, MAX_SCAN_ROWS, ReadError, Row, RowCounts, RowPosition, SpaceId, keys,
+    AllVisitor, MAX_SCAN_BYTES, MAX_SCAN_ROWS, ReadError, Row, RowCounts, RowPosition, SpaceHeader, SpaceId,
+    keys,
 };
 
 /// See [`crate::Store::visit_all`].
@@ -27,7 +29,7 @@ pub(super) fn visit_page(
     };
     let end = keys::space_end(SpaceId(u64::MAX));
     let (mut seen, mut bytes) = (0, 0);
-    for row in rows::range(&shared.tree, start..end, snapshot.seqno) {
+    for row in rows::range(&snapshot.view, start..end, snapshot.seqno) {
         let (full, stored) = row?;
         let (Some(space), Some((_, partition, key))) = (keys::space_of(&full), keys::split(&full)) else {
             return Err(ReadError::Damaged("a row with a malformed key".into()));
@@ -42,6 +44,18 @@ pub(super) fn visit_page(
         bytes += size;
     }
     Ok(None)
+}
+
+/// Every space that has a header.
+pub(super) fn spaces(shared: &Shared) -> Result<Vec<(SpaceId, SpaceHeader)>, ReadError> {
+    let snapshot = shared.snapshots.current();
+    let headers = rows::range(&snapshot.view, keys::headers(), snapshot.seqno).map(|row| {
+        let (key, stored) = row?;
+        let space =
+            keys::header_space(&key).ok_or_else(|| ReadError::Damaged("a malformed header".into()))?;
+        Ok((space, rows::decode_header(&stored.value)?))
+    });
+    headers.collect()
 }
 
 /// Rows that one commit, or a group of them, adds and removes.
@@ -81,8 +95,8 @@ pub(super) fn encode_counts(counts: RowCounts) -> Bytes {
 
 /// The counts that a tree holds. A tree without any row begins to count; one with rows and no counts was made by an earlier
 /// version.
-pub(super) fn stored_counts(tree: &AnyTree, seqno: SeqNo) -> Result<RowCounts, ReadError> {
-    if let Some(mut stored) = rows::get(tree, keys::COUNTS, seqno)? {
+pub(super) fn stored_counts(view: &View, seqno: SeqNo) -> Result<RowCounts, ReadError> {
+    if let Some(mut stored) = rows::get(view, keys::COUNTS, seqno)? {
         let value = &mut stored.value;
         let counts = (value.try_get_u64_le(), value.try_get_u64_le(), value.try_get_u8());
         return match counts {
@@ -93,7 +107,7 @@ pub(super) fn stored_counts(tree: &AnyTree, seqno: SeqNo) -> Result<RowCounts, R
         };
     }
     let all = keys::space_from(SpaceId(0), &[], &[])..keys::space_end(SpaceId(u64::MAX));
-    let is_empty = rows::range(tree, all, seqno).next().transpose()?.is_none();
+    let is_empty = rows::range(view, all, seqno).next().transpose()?.is_none();
     Ok(RowCounts { complete: is_empty, ..RowCounts::default() })
 }
 

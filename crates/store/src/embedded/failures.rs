@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
-use lsm_tree::{AbstractTree, AnyTree, Table};
+use lsm_tree::{AbstractTree, AnyTree, Table, TableId};
 use parking_lot::Mutex;
 
 use super::health::{Cause, DamagedTable, RowPlace, Task, TaskFailure};
@@ -140,11 +140,23 @@ impl Failures {
 
     /// Whether a task fails because the device is full.
     pub(super) fn is_full(&self) -> bool {
+        self.fails_by(Cause::Full)
+    }
+
+    /// Whether a task fails because a table is damaged.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.fails_by(Cause::Damaged)
+    }
+
+    fn fails_by(&self, cause: Cause) -> bool {
         let state = self.state.lock();
-        state
-            .tasks
-            .iter()
-            .any(|task| task.failing.as_ref().is_some_and(|failure| failure.cause == Cause::Full))
+        let mut failing = state.tasks.iter().filter_map(|task| task.failing.as_ref());
+        failing.any(|failure| failure.cause == cause)
+    }
+
+    /// The damaged table that makes a task fail, if that is the cause and the table is known.
+    pub(super) fn damage(&self, task: Task) -> Option<DamagedTable> {
+        self.state.lock().tasks[task as usize].failing.as_ref()?.table.clone()
     }
 }
 
@@ -199,10 +211,19 @@ impl From<Cause> for CommitError {
     }
 }
 
-/// Finds the first table that cannot be read. Reads every block of every table up to it. Gives up when `is_closing`.
-pub(super) fn locate(tree: &AnyTree, is_closing: impl Fn() -> bool) -> Option<DamagedTable> {
+/// Finds the first table that cannot be read, except for those to skip. Reads every block of every table up to it.
+pub(super) fn locate(tree: &AnyTree, skips: impl Fn(TableId) -> bool) -> Option<DamagedTable> {
     let version = tree.current_version();
-    version.iter_tables().take_while(|_| !is_closing()).find_map(examine)
+    version.iter_tables().filter(|table| !skips(table.id())).find_map(examine)
+}
+
+/// Describes the table of that number if it is damaged.
+pub(super) fn describe(tree: &AnyTree, id: u64) -> Option<DamagedTable> {
+    let name = id.to_string();
+    let version = tree.current_version();
+    let mut tables = version.iter_tables();
+    let table = tables.find(|table| table.path.file_name().is_some_and(|file| *file == *name))?;
+    examine(table)
 }
 
 /// Describes a table if it is damaged.

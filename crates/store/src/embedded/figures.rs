@@ -4,7 +4,6 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lazuli_concurrency::Span;
 use lazuli_metrics::Histogram;
 use lsm_tree::AbstractTree;
 
@@ -21,22 +20,35 @@ pub struct Figures {
     pub level0_runs: usize,
     /// Memtables that wait to be flushed.
     pub sealed_memtables: usize,
+    /// Bytes of rows in the memtable that commits go to.
+    pub memtable_bytes: u64,
+    /// Bytes of table blocks that are cached.
+    pub cached_block_bytes: u64,
+    /// Bytes of rows that scans keep.
+    pub run_bytes: usize,
+    /// Bytes of the tables' filters and indexes that stay in memory as long as their tables.
+    pub pinned_bytes: usize,
+    /// Versions of the list of tables that a snapshot may still need.
+    pub old_versions: usize,
     /// For how long the oldest snapshot that a reader holds has been out of date.
     pub oldest_snapshot: Duration,
-    /// How far the engine's clock is ahead of the machine's.
-    pub clock_lead: Span,
 }
 
 impl Embedded {
     /// How the engine is now.
     pub fn figures(&self) -> Figures {
         let shared = &self.shared;
+        let view = shared.views.current();
         Figures {
             queue_depth: shared.queue.depth(),
-            level0_runs: shared.tree.l0_run_count(),
-            sealed_memtables: shared.tree.sealed_memtable_count(),
+            level0_runs: view.level0_runs,
+            sealed_memtables: view.sealed_count(),
+            memtable_bytes: view.active_bytes(),
+            cached_block_bytes: shared.tree.tree_config().cache.size(),
+            run_bytes: shared.runs.bytes(),
+            pinned_bytes: shared.tree.pinned_filter_size() + shared.tree.pinned_block_index_size(),
+            old_versions: shared.tree.version_free_list_len(),
             oldest_snapshot: shared.snapshots.oldest_age(),
-            clock_lead: shared.clock.lead(),
         }
     }
 

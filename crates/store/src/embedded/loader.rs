@@ -4,15 +4,19 @@
 //! gives a new token; a loader writes tables instead, before any engine has the store open.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
+use lsm_tree::compaction::Leveled;
 use lsm_tree::{AbstractTree, AnyTree, SequenceNumberCounter};
 
 use super::everything::encode_counts;
 use super::rows::{self, Stored};
 use super::{OpenError, log, open_tree, subdirectory};
-use crate::{Partition, Row, RowCounts, SpaceHeader, SpaceId, Token, keys};
+use crate::{
+    MAX_KEY_BYTES, MAX_VALUE_BYTES, Partition, ReadError, Row, RowCounts, SpaceHeader, SpaceId, Token, keys,
+};
 
 /// Bytes of rows that are kept in memory before they are written to a table.
 const FLUSH_BYTES: u64 = 32 << 20;
@@ -42,17 +46,27 @@ impl Loader {
 
     /// Adds a row with its token. Each row may be added once.
     pub fn row(&mut self, space: SpaceId, partition: &Bytes, row: &Row) -> Result<(), OpenError> {
+        let fits = partition.len() <= MAX_KEY_BYTES
+            && row.key.len() <= MAX_KEY_BYTES
+            && row.value.len() <= MAX_VALUE_BYTES;
+        if !fits {
+            return Err(ReadError::Damaged("a row is too large".into()).into());
+        }
         let prefix = keys::prefix(&Partition { space, key: partition.clone() });
         let Token(stamp) = row.token;
         self.rows += 1;
         self.put(keys::row(&prefix, &row.key), stamp, &row.value)
     }
 
-    /// Adds the header of a space.
-    pub fn header(&mut self, space: SpaceId, header: SpaceHeader) -> Result<(), OpenError> {
-        // The tokens of headers are not used.
+    /// Adds the header of a space. Nothing reads the tokens of headers; an export keeps them, so that two exports are equal.
+    pub fn header(
+        &mut self,
+        space: SpaceId,
+        header: SpaceHeader,
+        Token(stamp): Token,
+    ) -> Result<(), OpenError> {
         let key = Bytes::copy_from_slice(&keys::header(space));
-        self.put(key, Stamp::from_ticks(0), &rows::encode_header(header))
+        self.put(key, stamp, &rows::encode_header(header))
     }
 
     /// Makes sure that the store's clock starts at `ceiling` or later. It starts above every token anyway.
@@ -76,7 +90,9 @@ impl Loader {
     }
 
     fn flush(&self) -> Result<(), OpenError> {
-        self.tree.flush_active_memtable(0).map_err(|error| OpenError::Tree(error.to_string()))?;
+        let failed = |error: lsm_tree::Error| OpenError::Tree(error.to_string());
+        self.tree.flush_active_memtable(0).map_err(failed)?;
+        self.tree.compact(Arc::new(Leveled::default()), 0).map_err(failed)?;
         let tables = self.tree.tree_config().path.clone();
         Ok(log::sync_dir(&tables)?)
     }

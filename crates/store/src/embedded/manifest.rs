@@ -28,6 +28,8 @@ use super::OpenError;
 
 const CURRENT: &str = "current";
 const TABLES: &str = "tables";
+/// The section of a table that is not made of blocks.
+const VERSION: &[u8] = b"table_version";
 /// Bytes of `current`.
 const CURRENT_BYTES: usize = 25;
 /// What the tree writes for "XXH3".
@@ -261,23 +263,50 @@ fn checksum(path: &Path) -> io::Result<u128> {
 
 /// Verifies the contents of an archive. Returns what is wrong with them.
 pub(crate) fn verify_contents(path: &Path) -> io::Result<Option<&'static str>> {
-    let file = File::open(path)?;
+    Ok(read_contents(&File::open(path)?)?.err())
+}
+
+/// The bytes of a section that holds blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SectionRange {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+/// Finds the blocks of a table; or what is wrong with its contents.
+pub(crate) fn block_sections(file: &File) -> io::Result<Result<Vec<SectionRange>, &'static str>> {
+    let contents = match read_contents(file)? {
+        Ok(contents) => contents,
+        Err(what) => return Ok(Err(what)),
+    };
+    let blocks =
+        sections(&contents).unwrap_or_default().into_iter().filter(|section| section.name != VERSION);
+    Ok(Ok(blocks
+        .map(|section| SectionRange { start: section.start, end: section.start + section.length })
+        .collect()))
+}
+
+/// Reads and verifies the contents of an archive; or says what is wrong with them.
+fn read_contents(file: &File) -> io::Result<Result<Vec<u8>, &'static str>> {
     let length = file.metadata()?.len();
-    let Some(end) = length.checked_sub(TRAILER_BYTES as u64) else { return Ok(Some("it is too short")) };
+    let Some(end) = length.checked_sub(TRAILER_BYTES as u64) else { return Ok(Err("it is too short")) };
     let mut trailer = [0; TRAILER_BYTES];
     file.read_exact_at(&mut trailer, end)?;
     let Some((checksum, start)) = parse_trailer(&trailer, end) else {
-        return Ok(Some("its trailer cannot be read"));
+        return Ok(Err("its trailer cannot be read"));
     };
     let mut contents = vec![0; (end - start) as usize];
     file.read_exact_at(&mut contents, start)?;
     if xxh3_128(&contents) != checksum {
-        return Ok(Some("the checksum of its contents is wrong"));
+        return Ok(Err("the checksum of its contents is wrong"));
     }
-    let Some(sections) = sections(&contents) else { return Ok(Some("its contents cannot be read")) };
+    let Some(sections) = sections(&contents) else { return Ok(Err("its contents cannot be read")) };
     let within =
         |section: &Section<'_>| section.start.checked_add(section.length).is_some_and(|end| end <= start);
-    Ok((!sections.iter().all(within)).then_some("its contents name places outside of it"))
+    match sections.iter().all(within) {
+        true => Ok(Ok(contents)),
+        false => Ok(Err("its contents name places outside of it")),
+    }
 }
 
 /// Returns the checksum and the start of the contents that end where the trailer stands.

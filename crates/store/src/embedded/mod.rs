@@ -12,6 +12,7 @@
 mod attempts;
 pub mod backup;
 mod committer;
+mod detour;
 mod everything;
 mod failures;
 mod figures;
@@ -29,9 +30,11 @@ mod rows;
 mod runs;
 mod salvage;
 mod scheduling;
+pub mod scrub;
 mod snapshot;
 mod threads;
 pub mod transfer;
+mod view;
 mod visit;
 
 use std::ops::ControlFlow;
@@ -42,13 +45,13 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lazuli_concurrency::{Clock, Stamp, Timestamp};
+use lazuli_concurrency::{Clock, Stamp, Timestamp, WrongTime};
 use lsm_tree::config::{BlockSizePolicy, PinningPolicy};
 use lsm_tree::{AbstractTree, AnyTree, Cache, SequenceNumberCounter};
 use parking_lot::Mutex;
 
-use crate::clock::EngineClock;
-use crate::log::{self, Log, LogError};
+use crate::clock::{self, EngineClock};
+use crate::log::{self, Log, LogError, NextSegment};
 use crate::{
     AllVisitor, Commit, CommitError, MAX_BULK_COMMIT_BYTES, MAX_COMMIT_BYTES, MAX_KEY_BYTES, MAX_MUTATIONS,
     MAX_SCAN_BYTES, MAX_SCAN_ROWS, MAX_VALUE_BYTES, Mutation, Partition, ReadError, ReadSet, Reads, Row,
@@ -65,6 +68,7 @@ use rows::RangeDigest;
 use runs::Runs;
 use snapshot::{Snapshot, Snapshots};
 use threads::{CloseOnDrop, spawn, spawn_watched};
+use view::{View, Views};
 
 pub use failures::{Backoff, FailureListener, log_failure};
 pub use figures::Figures;
@@ -98,6 +102,9 @@ pub enum OpenError {
     /// A row.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// The clock must be wrong. Nothing was changed.
+    #[error(transparent)]
+    Time(#[from] WrongTime),
     /// The file system refused.
     #[error("store: {0}")]
     Io(#[from] std::io::Error),
@@ -108,11 +115,15 @@ pub struct Embedded {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     committer: Mutex<Option<JoinHandle<()>>>,
+    /// Frames of the log that were read when it was opened.
+    replayed: u64,
 }
 
 /// What the engine's threads and its callers share.
 pub(crate) struct Shared {
+    /// Only background threads use it. All others use a view.
     tree: AnyTree,
+    views: Views,
     /// Numbers operations. The tree takes numbers from it too, for its versions.
     seqno: SequenceNumberCounter,
     snapshots: Snapshots,
@@ -159,24 +170,37 @@ impl Embedded {
         let tree = open_tree(&tree_dir, manifest.as_ref(), &seqno, options.cache_bytes)?;
         let flushed = tree.get_highest_persisted_seqno();
         read_first_rows(&tree, manifest.as_ref())?;
-        let recovered = Log::recover(&log_dir, |payload| replay(&tree, payload, flushed))?;
+        let mut replayed = 0;
+        let recovered = Log::recover(&log_dir, |payload| {
+            replayed += 1;
+            replay(&tree, payload, flushed)
+        })?;
         seqno.fetch_max(tree.get_highest_seqno().map_or(1, |highest| highest + 1));
+        let ceiling = read_ceiling(&View::of(&tree), seqno.get())?;
+        clock.resume(ceiling)?;
         let mut old = recovered.ended();
-        if attempts::flush_recovered(&tree, &tree_dir, old.len())? {
-            Log::retire(&log_dir, old.drain(..))?;
-        }
+        let sealed = match attempts::flush_recovered(&tree, &tree_dir, old.len())? {
+            attempts::FlushedRecovered::All => {
+                Log::retire(&log_dir, &NextSegment::default(), old.drain(..))?;
+                vec![]
+            }
+            attempts::FlushedRecovered::NotYet { sealed } => sealed,
+        };
         let log = Log::start(&log_dir, options.log_segment_bytes, recovered)?;
         let log_segment = log.segment();
-        let ceiling = read_ceiling(&tree, seqno.get())?;
-        let counts = everything::stored_counts(&tree, seqno.get())?;
+        let is_sealed = !sealed.is_empty();
+        let views = Views::new(&tree, sealed);
+        let view = views.current();
+        let counts = everything::stored_counts(&view, seqno.get())?;
         let shared = Arc::new(Shared {
-            snapshots: Snapshots::new(Snapshot { seqno: seqno.get(), headers: Arc::default(), counts }),
+            snapshots: Snapshots::new(Snapshot { seqno: seqno.get(), view, headers: Arc::default(), counts }),
+            views,
             header_cache: HeaderCache::default(),
             runs: Runs::new(options.run_bytes),
             clock: EngineClock::new(clock, ceiling),
             queue: Queue::new(),
             flusher: Flusher::new(
-                Directories { log: log_dir, tree: tree_dir },
+                Directories { log: log_dir, next_segment: log.next(), tree: tree_dir },
                 old,
                 log_segment,
                 options.backoff,
@@ -189,7 +213,7 @@ impl Embedded {
         });
         let committer =
             Committer::new(shared.clone(), log, options.memtable_bytes, Stamp::from_ticks(ceiling.ticks()));
-        if shared.tree.sealed_memtable_count() > 0 {
+        if is_sealed {
             // Replayed rows that could not be flushed. Every segment before the one in use holds some of them.
             shared.flusher.flush_before(log_segment);
         }
@@ -207,6 +231,7 @@ impl Embedded {
                 spawn_watched("lazuli-compact", &shared, |shared| shared.flusher.run_compaction(shared))?,
             ]),
             shared,
+            replayed,
         };
         store.open_root()?;
         Ok(store)
@@ -245,6 +270,11 @@ impl Embedded {
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
+        // No thread publishes any more. Let go of files that the last flush and compaction replaced.
+        let Snapshot { headers, counts, .. } = &*self.shared.snapshots.current();
+        let (view, seqno) = (self.shared.views.current(), self.shared.seqno.get());
+        self.shared.snapshots.publish(Snapshot { seqno, view, headers: headers.clone(), counts: *counts });
+        self.shared.views.free_unused();
     }
 
     /// Rewrites all tables into one sorted level, dropping what was removed.
@@ -260,6 +290,16 @@ impl Embedded {
         self.shared.tree.disk_space()
     }
 
+    /// Frames of the log that were replayed when the store was opened: what a start costs.
+    pub const fn replayed_frames(&self) -> u64 {
+        self.replayed
+    }
+
+    /// Every space that has a header, with the header. For checks: reads all headers.
+    pub fn spaces(&self) -> Result<Vec<(SpaceId, SpaceHeader)>, ReadError> {
+        everything::spaces(&self.shared)
+    }
+
     /// About how many rows it holds, old versions counted.
     pub fn approximate_rows(&self) -> usize {
         self.shared.tree.approximate_len()
@@ -270,7 +310,8 @@ impl Embedded {
         &self,
         visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
-        for_each_row(&self.shared.tree, self.shared.snapshots.current().seqno, visit)
+        let snapshot = self.shared.snapshots.current();
+        for_each_row(&snapshot.view, snapshot.seqno, visit)
     }
 
     /// The root is there from the start: once in a directory's life this waits for its header to be committed.
@@ -297,7 +338,7 @@ impl Embedded {
         if let Some(header) = self.shared.header_cache.get(space, snapshot.seqno) {
             return Ok(header);
         }
-        let header = rows::header(&self.shared.tree, space, snapshot.seqno)?;
+        let header = rows::header(&snapshot.view, space, snapshot.seqno)?;
         self.shared.header_cache.put(space, header, snapshot.seqno);
         Ok(header)
     }
@@ -317,7 +358,7 @@ impl Embedded {
             more: false,
         };
         let mut digest = RangeDigest::default();
-        for row in rows::range(&self.shared.tree, keys::range(prefix, asked), snapshot.seqno) {
+        for row in rows::range(&snapshot.view, keys::range(prefix, asked), snapshot.seqno) {
             let (full, stored) = row?;
             let key = full.slice(prefix.len()..);
             if scanned.rows.len() == limit {
@@ -346,7 +387,7 @@ impl Embedded {
             Some((partition, key)) => keys::space_from(space, &partition, &key),
             None => keys::space_end(space),
         };
-        let seek = |from| rows::range(&self.shared.tree, from..end.clone(), snapshot.seqno);
+        let seek = |from| rows::range(&snapshot.view, from..end.clone(), snapshot.seqno);
         let mut visited = Visited { space: self.header(&snapshot, space)?, next: None };
         let mut bytes = 0;
         let mut remaining = seek(keys::space_from(space, &from.0, &from.1));
@@ -394,7 +435,7 @@ impl Store for Embedded {
             ranges: Vec::with_capacity(reads.ranges.len()),
         };
         for key in &reads.keys {
-            let stored = rows::get(&self.shared.tree, &keys::row(&prefix, key), snapshot.seqno)?;
+            let stored = rows::get(&snapshot.view, &keys::row(&prefix, key), snapshot.seqno)?;
             set.rows.push(stored.map(|s| Row { key: key.clone(), value: s.value, token: s.token }));
         }
         for (range, limit) in &reads.ranges {
@@ -470,10 +511,13 @@ impl Store for Embedded {
         check_limits(partition, &commit)?;
         let prefix = keys::prefix(partition);
         // The tree keeps what a held snapshot shows, and the rows are read before it is let go of.
+        let snapshot = self.shared.snapshots.current();
         let preview = {
-            let snapshot = self.shared.snapshots.current();
-            rows::preview(&self.shared.tree, &prefix, &commit, snapshot.seqno)
+            let read = || rows::preview(&snapshot.view, &prefix, &commit, snapshot.seqno);
+            let removes_many = commit.mutations.iter().any(|m| matches!(m, Mutation::DeleteRange(_)));
+            if removes_many { clock::block_in_place(read) } else { read() }
         };
+        drop(snapshot);
         self.shared.queue.submit(Work::Commit { space: partition.space, prefix, commit, preview }).await
     }
 
@@ -500,7 +544,7 @@ impl Store for Embedded {
         let (keys, seen) = {
             let snapshot = self.shared.snapshots.current();
             let rest = keys::space_from(space, &from.0, &from.1)..keys::space_end(space);
-            let keys = rows::range(&self.shared.tree, rest, snapshot.seqno)
+            let keys = rows::range(&snapshot.view, rest, snapshot.seqno)
                 .take(limit.min(SWEEP_ROWS))
                 .map(|row| row.map(|(key, _)| key))
                 .collect::<Result<Vec<_>, _>>()
@@ -543,8 +587,8 @@ pub fn check(
     dir: &Path,
     visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
 ) -> Result<(), OpenError> {
-    let (_view, tree, latest) = transfer::open_view(dir)?;
-    Ok(for_each_row(&tree, latest, visit)?)
+    let (_copy, tree, latest) = transfer::open_view(dir)?;
+    Ok(for_each_row(&View::of(&tree), latest, visit)?)
 }
 
 /// Reads every byte of every table, also those that no row needs. Returns the damaged files, each with what is wrong with
@@ -557,12 +601,12 @@ pub fn damaged_tables(dir: &Path) -> Result<Vec<(PathBuf, &'static str)>, OpenEr
 }
 
 fn for_each_row(
-    tree: &AnyTree,
+    view: &View,
     seqno: u64,
     mut visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
     let all = keys::space_from(SpaceId(0), &[], &[])..keys::space_end(SpaceId(u64::MAX));
-    for row in rows::range(tree, all, seqno) {
+    for row in rows::range(view, all, seqno) {
         let (full, stored) = row?;
         let (Some(space), Some((_, partition, key))) = (keys::space_of(&full), keys::split(&full)) else {
             return Err(ReadError::Damaged("a row with a malformed key".into()));
@@ -630,7 +674,8 @@ fn replay(tree: &AnyTree, payload: &[u8], flushed: Option<u64>) {
 /// written, and the store is refused as it is.
 fn read_first_rows(tree: &AnyTree, manifest: Option<&Manifest>) -> Result<(), OpenError> {
     let seqno = tree.get_highest_persisted_seqno().map_or(1, |highest| highest + 1);
-    let read = rows::get(tree, keys::CLOCK, seqno).and_then(|_| rows::header(tree, SpaceId::ROOT, seqno));
+    let view = View::of(tree);
+    let read = rows::get(&view, keys::CLOCK, seqno).and_then(|_| rows::header(&view, SpaceId::ROOT, seqno));
     match (read, manifest) {
         (Ok(_), _) => Ok(()),
         (Err(error), Some(manifest)) => Err(manifest.explain(error.to_string())),
@@ -638,8 +683,8 @@ fn read_first_rows(tree: &AnyTree, manifest: Option<&Manifest>) -> Result<(), Op
     }
 }
 
-fn read_ceiling(tree: &AnyTree, seqno: u64) -> Result<Timestamp, OpenError> {
-    let stored = rows::get(tree, keys::CLOCK, seqno)?;
+fn read_ceiling(view: &View, seqno: u64) -> Result<Timestamp, OpenError> {
+    let stored = rows::get(view, keys::CLOCK, seqno)?;
     let ticks = stored.and_then(|s| s.value.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)));
     Ok(Timestamp::from_ticks(ticks.unwrap_or(0)))
 }

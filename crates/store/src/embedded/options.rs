@@ -42,15 +42,17 @@ impl Options {
     }
 
     /// The usual options where the process may have so much memory: an eighth of it for caches, from 16 MiB to 4 GiB, and
-    /// memtables of a 64th, from 4 to 32 MiB, of which there are up to four.
+    /// memtables of a 64th, from 4 to 16 MiB. While a memtable is flushed, the next one may grow to three times that.
     fn within(memory: u64) -> Self {
         let cache = (memory / 8).clamp(16 << 20, 4 << 30);
         let runs = (cache / RUN_SHARE).min(MAX_RUNS_BYTES);
+        let memtable_bytes = (memory / 64).clamp(4 << 20, 16 << 20);
         Self {
             cache_bytes: cache - runs,
             run_bytes: runs as usize,
-            memtable_bytes: (memory / 64).clamp(4 << 20, 32 << 20),
-            log_segment_bytes: 64 << 20,
+            memtable_bytes,
+            // A segment ends with its memtable. It holds a little more than that, and has a reserve.
+            log_segment_bytes: 2 * memtable_bytes as usize,
             backoff: Backoff::USUAL,
         }
     }
@@ -75,7 +77,7 @@ mod tests {
             assert!(options.run_bytes > 0);
         }
         for (memory, caches, memtable) in
-            [(64 << 20, 16 << 20, 4 << 20), (1 << 30, 128 << 20, 16 << 20), (1 << 40, 4 << 30, 32 << 20)]
+            [(64 << 20, 16 << 20, 4 << 20), (1 << 30, 128 << 20, 16 << 20), (1 << 40, 4 << 30, 16 << 20)]
         {
             let options = Options::within(memory);
             assert_eq!(options.cache_bytes + options.run_bytes as u64, caches, "{memory}");

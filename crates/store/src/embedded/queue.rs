@@ -211,8 +211,8 @@ impl Queue {
 impl Work {
     fn bytes(&self) -> usize {
         match self {
-            Self::Commit { prefix, commit, .. } => {
-                commit_bytes(commit) + prefix.len() * commit.mutations.len()
+            Self::Commit { prefix, commit, preview, .. } => {
+                commit_bytes(commit) + prefix.len() * commit.mutations.len() + preview.removed_bytes()
             }
             Self::Sweep { keys, .. } => keys.iter().map(Bytes::len).sum(),
             Self::SetSpace { .. } | Self::Ceiling | Self::Republish => 32,

@@ -10,10 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lazuli_concurrency::Stamp;
-use lsm_tree::{AbstractTree, AnyTree, Guard, SeqNo};
+use lsm_tree::SeqNo;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::{Commit, Condition, Mutation, RangeToken, ReadError, SpaceHeader, SpaceId, Token, keys};
+use super::view::View;
+use crate::{
+    Commit, Condition, MAX_RANGE_DELETE, Mutation, RangeToken, ReadError, SpaceHeader, SpaceId, Token, keys,
+};
 
 /// Reads of this process that found a table damaged.
 pub(super) static DAMAGED_READS: AtomicU64 = AtomicU64::new(0);
@@ -45,10 +48,25 @@ impl Stored {
 pub(crate) struct Preview {
     pub(crate) seqno: SeqNo,
     pub(crate) rows: HashMap<Bytes, Option<Stored>>,
+    /// Ranges that the commit removes.
+    pub(crate) removed: Vec<RemovedRange>,
+}
+
+/// The rows of a range of full keys, without their values.
+pub(crate) struct RemovedRange {
+    pub(crate) range: Range<Bytes>,
+    pub(crate) rows: Vec<(Bytes, Token)>,
+}
+
+impl Preview {
+    /// Bytes of the keys in `removed`.
+    pub(crate) fn removed_bytes(&self) -> usize {
+        self.removed.iter().flat_map(|removed| &removed.rows).map(|(key, _)| key.len()).sum()
+    }
 }
 
 /// Looks up the rows that a commit names, so that the committer need not. What cannot be read is left to it.
-pub(crate) fn preview(tree: &AnyTree, prefix: &Bytes, commit: &Commit, seqno: SeqNo) -> Preview {
+pub(crate) fn preview(view: &View, prefix: &Bytes, commit: &Commit, seqno: SeqNo) -> Preview {
     let conditions = commit.conditions.iter().filter_map(|condition| match condition {
         Condition::Absent(key) | Condition::Unchanged(key, _) => Some(key),
         Condition::RangeUnchanged(..) => None,
@@ -60,28 +78,40 @@ pub(crate) fn preview(tree: &AnyTree, prefix: &Bytes, commit: &Commit, seqno: Se
     let mut rows = HashMap::new();
     for key in conditions.chain(mutations) {
         if let Entry::Vacant(unknown) = rows.entry(keys::row(prefix, key))
-            && let Ok(row) = get(tree, unknown.key(), seqno)
+            && let Ok(row) = get(view, unknown.key(), seqno)
         {
             unknown.insert(row);
         }
     }
-    Preview { seqno, rows }
+    let mut removed = vec![];
+    for mutation in &commit.mutations {
+        if let Mutation::DeleteRange(asked) = mutation {
+            let asked = keys::range(prefix, asked);
+            let found = self::range(view, asked.clone(), seqno).take(MAX_RANGE_DELETE + 1);
+            // Keys are slices of the blocks that they lie in. Those with their values would wait for the committer.
+            let found = found.map(|row| row.map(|(key, row)| (Bytes::copy_from_slice(&key), row.token)));
+            if let Ok(rows) = found.collect::<Result<Vec<_>, _>>() {
+                removed.push(RemovedRange { range: asked, rows });
+            }
+        }
+    }
+    Preview { seqno, rows, removed }
 }
 
 /// Bytes that the tree takes for a key. No row has one as long.
 const MAX_TREE_KEY: usize = u16::MAX as usize;
 
 /// Reads one row as of `seqno`.
-pub(crate) fn get(tree: &AnyTree, key: &[u8], seqno: SeqNo) -> Result<Option<Stored>, ReadError> {
+pub(crate) fn get(view: &View, key: &[u8], seqno: SeqNo) -> Result<Option<Stored>, ReadError> {
     if key.len() > MAX_TREE_KEY {
         return Ok(None);
     }
-    tree.get(key, seqno).map_err(read_error)?.map(|v| Stored::decode(v.into())).transpose()
+    view.get(key, seqno).map_err(read_error)?.map(|v| Stored::decode(v.into())).transpose()
 }
 
 /// Reads rows in order as of `seqno`.
 pub(crate) fn range(
-    tree: &AnyTree,
+    view: &View,
     range: Range<Bytes>,
     seqno: SeqNo,
 ) -> impl Iterator<Item = Result<(Bytes, Stored), ReadError>> + use<> {
@@ -90,15 +120,15 @@ pub(crate) fn range(
     let range = bound(range.start)..bound(range.end);
     // The tree takes an inverted range for a mistake.
     let range = if range.start < range.end { range } else { range.start.clone()..range.start };
-    tree.range(range, seqno, None).map(|guard| {
-        let (key, value) = guard.into_inner().map_err(read_error)?;
-        Ok((key.into(), Stored::decode(value.into())?))
+    view.range(range, seqno).map(|entry| {
+        let entry = entry.map_err(read_error)?;
+        Ok((entry.key.user_key.into(), Stored::decode(entry.value.into())?))
     })
 }
 
 /// Reads a space's header as of `seqno`.
-pub(crate) fn header(tree: &AnyTree, space: SpaceId, seqno: SeqNo) -> Result<Option<SpaceHeader>, ReadError> {
-    match get(tree, &keys::header(space), seqno)? {
+pub(crate) fn header(view: &View, space: SpaceId, seqno: SeqNo) -> Result<Option<SpaceHeader>, ReadError> {
+    match get(view, &keys::header(space), seqno)? {
         Some(stored) => decode_header(&stored.value).map(Some),
         None => Ok(None),
     }

@@ -172,7 +172,6 @@ impl Runs {
     }
 
     /// Bytes of all runs that are kept, as they are counted.
-    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.state.lock().bytes
     }

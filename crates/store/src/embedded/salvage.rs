@@ -73,6 +73,19 @@ pub struct Gap {
     pub to_end: bool,
 }
 
+impl Gap {
+    /// Whether a row may have been in it.
+    pub fn contains(&self, row: &RowPlace) -> bool {
+        let place = |row: &RowPlace| (row.space, row.partition.clone(), row.key.clone());
+        let row = place(row);
+        self.after.as_ref().is_none_or(|after| row > place(after))
+            && self.before.as_ref().is_none_or(|before| match place(before) {
+                before if self.to_end => row <= before,
+                before => row < before,
+            })
+    }
+}
+
 /// A store that is going to be read.
 pub struct Salvage {
     sources: Vec<Source>,

@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use lsm_tree::SeqNo;
 use parking_lot::Mutex;
 
+use super::view::View;
 use crate::{RowCounts, SpaceHeader, SpaceId};
 
 /// So many remembered snapshots are looked through for dead ones behind an old one that is still held.
@@ -21,10 +22,11 @@ const MANY: usize = 1024;
 pub(crate) type Headers = HashMap<SpaceId, Option<SpaceHeader>>;
 
 /// One published state.
-#[derive(Debug)]
 pub(crate) struct Snapshot {
     /// Everything below this sequence number is visible.
     pub(crate) seqno: SeqNo,
+    /// Where the rows are.
+    pub(crate) view: Arc<View>,
     /// Some of the space headers, as of this state.
     pub(crate) headers: Arc<Headers>,
     /// Rows added and removed up to this state.
@@ -102,7 +104,13 @@ mod tests {
     use super::*;
 
     fn at(seqno: SeqNo) -> Snapshot {
-        Snapshot { seqno, headers: Arc::default(), counts: RowCounts::default() }
+        Snapshot { seqno, view: empty_view(), headers: Arc::default(), counts: RowCounts::default() }
+    }
+
+    fn empty_view() -> Arc<View> {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = crate::embedded::open_tree(dir.path(), None, &Default::default(), 1 << 20).unwrap();
+        Arc::new(View::of(&tree))
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl Embedded {
             Some((partition, key)) => keys::space_from(space, partition, key),
             None => keys::space_end(space),
         };
-        let seek = |from| rows::range(&self.shared.tree, from..end.clone(), snapshot.seqno).peekable();
+        let seek = |from| rows::range(&snapshot.view, from..end.clone(), snapshot.seqno).peekable();
 
         let mut allowance = Allowance { rows: MAX_SCAN_ROWS, bytes: MAX_SCAN_BYTES };
         let mut seen = 0;

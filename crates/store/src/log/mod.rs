@@ -12,6 +12,9 @@
 //! A restart goes on in the last segment, so a crash costs no space. Segments start small and grow with use. The end of
 //! each segment is kept for commits that free space, so that a full disk can be emptied.
 //!
+//! A background thread prepares the next segment, so that a rotation is two syncs long. If it is not ready, the log goes on
+//! in a segment without zeros, where syncs take longer, rather than wait.
+//!
 //! A retired segment's file becomes the next segment: a sync is faster where the file system has nothing to note about
 //! where the bytes lie. What it still holds are frames of another segment, which count for as little as zeros.
 
@@ -19,35 +22,33 @@ mod copy;
 mod direct;
 mod frame;
 mod salvage;
+mod segments;
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use direct::End;
 pub(crate) use direct::SYNC_TIMES;
 use frame::{Header, Identity, Kind, Tail};
-use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 pub(crate) use copy::{SegmentCopy, copy_segment, segment_names};
 pub(crate) use frame::FRAME_HEADER_BYTES;
 pub(crate) use salvage::salvage;
+use segments::{Filled, Sizes, room_for};
+pub(crate) use segments::{NextSegment, Wanted};
 
-/// A retired segment's file, until it is used again. The flusher sets it aside and the committer takes it away.
-const SPARE: &str = "spare";
-/// The next segment's file until it has a header.
-const NEXT: &str = "next";
-
-/// Bytes of a new segment's file that are written at once.
-const ZEROS: usize = 1 << 20;
 /// Bytes of the first segment.
 const FIRST_BYTES: usize = 1 << 20;
 /// A segment that was used at least by half is followed by one this many times larger, up to the size that was chosen.
 const GROWTH: usize = 4;
 /// Bytes at the end of a segment that are kept for commits that free space; less in a small segment.
 const RESERVE_BYTES: usize = 512 << 10;
+/// The next segment is prepared when this part of a segment of full size is used.
+const PREPARE_AT: usize = 4;
 /// A restart goes on in the last segment if it has this much room.
 const RESUME_BYTES: usize = 64 << 10;
 
@@ -118,6 +119,10 @@ pub(crate) struct Log {
     segment_bytes: usize,
     /// A note stands there.
     noted: bool,
+    /// The next segment, if it is prepared.
+    next: Arc<NextSegment>,
+    /// Its preparation was asked for.
+    asked: bool,
 }
 
 /// A log whose groups were replayed.
@@ -163,11 +168,7 @@ impl Log {
     pub(crate) fn recover(dir: &Path, replay: impl FnMut(&[u8])) -> Result<Recovered, LogError> {
         let found = read(dir, replay)?;
         let open = found.segments.last().and_then(|last| found.open.map(|open| (*last, open)));
-        // A crash may have left a segment without a name. Its space can be used.
-        match std::fs::rename(dir.join(NEXT), dir.join(SPARE)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+        segments::recover_unnamed(dir)?;
         let resumed = match open {
             Some((segment, OpenEnd { identity, number, at, size })) => {
                 let has_room = at + RESUME_BYTES + frame::frame_bytes(0) <= size;
@@ -187,6 +188,7 @@ impl Log {
     /// Goes on in the last segment, or begins a new one if that has no room.
     pub(crate) fn start(dir: &Path, segment_bytes: usize, recovered: Recovered) -> Result<Self, LogError> {
         let directory = File::open(dir)?;
+        let next = Arc::new(NextSegment::default());
         let last = recovered.segments.last().copied().unwrap_or(0);
         let (identity, number, end, size) = match recovered.resumed {
             Some((file, OpenEnd { identity, number, at, size })) => {
@@ -198,14 +200,44 @@ impl Log {
                     needed: room_for(0),
                     most: segment_bytes,
                 };
-                let next = prepare_segment(dir, &directory, last + 1, sizes)?;
-                let (identity, size) = (next.identity, next.size);
-                let file = next.name(dir)?;
+                let first = next.make(dir, &directory, last + 1, sizes, Filled::Yes)?;
+                let (identity, size) = (first.identity, first.size);
+                let file = first.name(dir)?;
                 directory.sync_all()?;
                 (identity, 0, End::new(file, &path(dir, identity.segment), frame::HEADER_BYTES), size)
             }
         };
-        Ok(Self { dir: dir.into(), directory, identity, end, number, size, segment_bytes, noted: false })
+        let dir = dir.into();
+        Ok(Self {
+            dir,
+            directory,
+            identity,
+            end,
+            number,
+            size,
+            segment_bytes,
+            noted: false,
+            next,
+            asked: false,
+        })
+    }
+
+    /// Where a background thread puts the next segment.
+    pub(crate) fn next(&self) -> Arc<NextSegment> {
+        self.next.clone()
+    }
+
+    /// Which segment should be prepared by now, once for each. A store that is hardly used has none prepared.
+    pub(crate) fn wanted(&mut self) -> Option<Wanted> {
+        // A segment that may grow shows only at half whether it does.
+        let part = if self.size < self.segment_bytes { 2 } else { PREPARE_AT };
+        let is_due = self.identity.segment > 1 && self.end.at() >= self.size / part;
+        if !is_due || std::mem::replace(&mut self.asked, true) {
+            return None;
+        }
+        let wanted = (self.size * GROWTH).min(self.segment_bytes);
+        let sizes = Sizes { wanted, needed: room_for(0), most: self.segment_bytes };
+        Some(Wanted { segment: self.identity.segment + 1, sizes })
     }
 
     /// The segment being written.
@@ -262,9 +294,15 @@ impl Log {
             needed: room_for(bytes),
             most: self.segment_bytes,
         };
-        let next = prepare_segment(&self.dir, &self.directory, self.identity.segment + 1, sizes).map_err(
-            |error| if is_short(&error) { AppendError::Short(error) } else { full_or_broken(error) },
-        )?;
+        let number = self.identity.segment + 1;
+        let next =
+            match self.next.take(&self.dir, number, sizes.needed) {
+                Some(next) => next,
+                // Zeros would take long, and every commit waits.
+                None => self.next.make(&self.dir, &self.directory, number, sizes, Filled::No).map_err(
+                    |error| if is_short(&error) { AppendError::Short(error) } else { full_or_broken(error) },
+                )?,
+            };
         self.write_mark(Kind::End).and_then(|()| self.end.sync()).map_err(full_or_broken)?;
         let (identity, size) = (next.identity, next.size);
         let file = next.name(&self.dir).map_err(AppendError::Broken)?;
@@ -275,24 +313,18 @@ impl Log {
         self.number = 0;
         self.size = size;
         self.noted = false;
+        self.asked = false;
         Ok(())
     }
 
-    /// Lets go of segments whose commits have all reached the tree, oldest first. The largest is kept to be used again.
-    pub(crate) fn retire(dir: &Path, segments: impl IntoIterator<Item = u64>) -> io::Result<()> {
-        let spare = dir.join(SPARE);
+    /// Lets go of segments whose commits have all reached the tree, oldest first. The largest are kept to be used again.
+    pub(crate) fn retire(
+        dir: &Path,
+        next: &NextSegment,
+        segments: impl IntoIterator<Item = u64>,
+    ) -> io::Result<()> {
         for segment in segments {
-            let path = path(dir, segment);
-            let is_larger = match (length(&spare)?, length(&path)?) {
-                (Some(spare), Some(retired)) => retired > spare,
-                _ => true,
-            };
-            let retired = if is_larger { std::fs::rename(path, &spare) } else { std::fs::remove_file(path) };
-            match retired {
-                // A try before this one got as far as the sync.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                retired => retired?,
-            }
+            next.retire(dir, &path(dir, segment))?;
             sync_dir(dir)?;
         }
         Ok(())
@@ -379,94 +411,6 @@ fn settle(dir: &Path, segment: u64, end: Option<(Identity, u64, usize)>) -> Resu
     Ok(file)
 }
 
-/// Bytes of a segment with room for a frame of `bytes` beside its reserve.
-fn room_for(bytes: usize) -> usize {
-    let used = frame::HEADER_BYTES + bytes + frame::frame_bytes(0);
-    used + (used / 3 + 8).min(RESERVE_BYTES)
-}
-
-/// Sizes that a next segment may have.
-#[derive(Clone, Copy)]
-struct Sizes {
-    /// If there is space.
-    wanted: usize,
-    /// At least.
-    needed: usize,
-    /// At most, unless more is needed.
-    most: usize,
-}
-
-/// A segment without a name.
-struct Prepared {
-    identity: Identity,
-    file: File,
-    size: usize,
-}
-
-impl Prepared {
-    /// Gives it its name, which is still to be made durable.
-    fn name(self, dir: &Path) -> io::Result<File> {
-        std::fs::rename(dir.join(NEXT), path(dir, self.identity.segment))?;
-        Ok(self.file)
-    }
-}
-
-/// Makes a segment with a durable header, or nothing. On a full disk it may be smaller than wanted.
-fn prepare_segment(dir: &Path, directory: &File, segment: u64, sizes: Sizes) -> io::Result<Prepared> {
-    let identity = Identity { segment, salt: getrandom::u64().map_err(io::Error::other)? };
-    let wanted = sizes.wanted.max(sizes.needed);
-    let least = FIRST_BYTES.min(sizes.wanted).max(sizes.needed);
-    let make = |size: usize| -> io::Result<Prepared> {
-        let (file, size) = next_file(dir, directory, size, sizes.most.max(sizes.needed))?;
-        file.write_all_at(&frame::segment_header(identity), 0)?;
-        file.sync_all()?;
-        Ok(Prepared { identity, file, size })
-    };
-    let made = match make(wanted) {
-        Err(error) if is_full(&error) && least < wanted => make(least),
-        made => made,
-    };
-    made.inspect_err(|_| {
-        // It takes space, and space may be what was missing.
-        let _ = std::fs::remove_file(dir.join(NEXT));
-    })
-}
-
-/// A file of at least `size` bytes: the spare one if it is not larger than `most`, or a new one.
-fn next_file(dir: &Path, directory: &File, size: usize, most: usize) -> io::Result<(File, usize)> {
-    let (next, spare) = (dir.join(NEXT), dir.join(SPARE));
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    if let Some(found) = length(&spare)?
-        && found >= size as u64
-    {
-        if found <= most as u64 {
-            std::fs::rename(&spare, &next)?;
-            // Its name of a segment must be gone for good before its header is.
-            directory.sync_all()?;
-            return Ok((options.open(next)?, found as usize));
-        }
-        std::fs::remove_file(&spare)?;
-    }
-    let file = options.create(true).truncate(true).open(next)?;
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size as u64)?;
-    // Written once, so that the first syncs have as little to note as those in a spare file.
-    let zeros = vec![0; ZEROS];
-    for at in (0..size).step_by(ZEROS) {
-        file.write_all_at(&zeros[..(size - at).min(ZEROS)], at as u64)?;
-    }
-    Ok((file, size))
-}
-
-/// The length of a file, if it is there.
-fn length(path: &Path) -> io::Result<Option<u64>> {
-    match std::fs::metadata(path) {
-        Ok(metadata) => Ok(Some(metadata.len())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 fn path(dir: &Path, segment: u64) -> PathBuf {
     dir.join(segment_name(segment))
 }
@@ -496,6 +440,7 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::segments::{NEXT, SPARES, length};
     use super::*;
 
     const SEGMENT_BYTES: usize = 1 << 20;
@@ -550,7 +495,7 @@ mod tests {
         let (mut log, mut old) = open(dir.path()).unwrap();
         old.push(log.segment());
         log.rotate(0).unwrap();
-        Log::retire(dir.path(), old).unwrap();
+        Log::retire(dir.path(), &log.next(), old).unwrap();
         assert_eq!(replayed(dir.path()).unwrap(), Vec::<Vec<u8>>::new());
     }
 
@@ -607,9 +552,9 @@ mod tests {
         }
         log.note().unwrap();
         log.rotate(0).unwrap();
-        Log::retire(dir.path(), [1]).unwrap();
+        Log::retire(dir.path(), &log.next(), [1]).unwrap();
         log.rotate(0).unwrap();
-        assert!(!dir.path().join(SPARE).exists(), "the second rotation took it");
+        assert!(!dir.path().join(SPARES[0]).exists(), "the second rotation took it");
         log.append(&mut group(b"new, and of the same length"), Lane::Usual).unwrap();
         // Behind the only frame of its own stand the old ones; then this one is lost as well.
         assert_eq!(replayed(dir.path()).unwrap(), vec![b"new, and of the same length".to_vec()]);
@@ -630,11 +575,11 @@ mod tests {
             log.append(&mut group(&vec![9; log.size / 2]), Lane::Usual).unwrap();
             let retired = log.segment();
             log.rotate(0).unwrap();
-            Log::retire(dir.path(), [retired]).unwrap();
+            Log::retire(dir.path(), &log.next(), [retired]).unwrap();
             sizes.push(log.size >> 20);
         }
         assert_eq!(sizes, [1, 1, 1, 1, 4, 16, 16, 16]);
-        assert_eq!(length(&dir.path().join(SPARE)).unwrap(), Some(16 << 20));
+        assert_eq!(length(&dir.path().join(SPARES[0])).unwrap(), Some(16 << 20));
     }
 
     #[test]

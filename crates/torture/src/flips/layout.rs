@@ -108,7 +108,7 @@ fn used(file: &Path, bytes: &[u8]) -> Vec<(usize, Kind)> {
             let kind = |byte| sections.iter().rev().find(|(start, _)| *start <= byte).map(|(_, kind)| *kind);
             (0..bytes.len()).map(|byte| (byte, kind(byte).expect("the first starts at 0"))).collect()
         }
-        ("store/log", "spare") => in_blocks(bytes, |_| Kind::SpareLog),
+        ("store/log", "spare" | "spare2" | "ready") => in_blocks(bytes, |_| Kind::SpareLog),
         ("store/log", _) => in_blocks(bytes, |_| Kind::Log),
         ("segments", _) => {
             in_blocks(bytes, |block| if block == 0 { Kind::SegmentHeader } else { Kind::Extent })

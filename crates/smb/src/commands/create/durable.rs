@@ -56,7 +56,7 @@ pub(super) async fn reconnect(
         lock_sequence: Mutex::new(*old.lock_sequence.lock()),
         position: AtomicU64::new(old.position.load(Ordering::Relaxed)),
         mode: AtomicU32::new(old.mode.load(Ordering::Relaxed)),
-        ..Open::new(call, old.id.persistent)?
+        ..Open::new(call, old.id.persistent, old.place.clone())?
     });
     if !call.server.handles.reclaim(&old, &open) {
         return Err(gone.into());

@@ -1,0 +1,220 @@
+//! How far a scrub has come, and what it has found: a small file in the data directory.
+//!
+//! ```text
+//! JSON  newline  SHA-256 of the JSON in hexadecimal digits
+//! ```
+//!
+//! It is written at most once for each percent of a pass. A power failure may lose it, and then a new pass begins.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use lazuli_concurrency::{Span, Timestamp};
+use lazuli_extents::SegmentPlace;
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+
+/// A pass begins at most this often.
+const EVERY: Span = Span::seconds(7 * 86_400);
+/// Damaged places that are remembered. More are only counted.
+const MAX_PLACES: usize = 10_000;
+/// More than any file of progress has.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// What is verified next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Position {
+    /// No pass is under way.
+    #[default]
+    Idle,
+    /// This table, from an offset on.
+    Table { id: u64, offset: u64 },
+    /// This segment, from a frame on, of which some chunks are done.
+    Segment { id: u64, offset: u64, chunks: u32 },
+}
+
+impl Position {
+    /// The start of a pass.
+    pub(super) const START: Self = Self::Table { id: 0, offset: 0 };
+    /// The first segment. Ids start at 1.
+    pub(super) const FIRST_SEGMENT: Self = Self::Segment { id: 0, offset: 0, chunks: 0 };
+
+    pub(super) fn in_segment(id: u64, place: SegmentPlace) -> Self {
+        Self::Segment { id, offset: place.offset, chunks: place.chunks }
+    }
+}
+
+/// A damaged place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Known {
+    /// What is wrong, and the objects there.
+    line: String,
+    /// The pass that found it last.
+    pass: u64,
+}
+
+/// Everything that outlives the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Progress {
+    pub(super) position: Position,
+    /// The number of the pass that is under way, or was last.
+    pub(super) pass: u64,
+    /// When it began, in ticks.
+    started: u64,
+    /// When the last whole pass ended, in ticks.
+    finished: Option<u64>,
+    /// The last table and the last segment of the pass. What is newer was written just now.
+    pub(super) last_table: u64,
+    pub(super) last_segment: u64,
+    /// Bytes verified in this pass, and in all.
+    pub(super) done: u64,
+    pub(super) total: u64,
+    damage: BTreeMap<String, Known>,
+    /// Damaged places beyond those.
+    more: u64,
+}
+
+impl Progress {
+    /// Whether there is something to do.
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
+        self.position != Position::Idle
+            || self.pass == 0
+            || now >= Timestamp::from_ticks(self.started) + EVERY
+    }
+
+    pub(super) fn begin(&mut self, now: Timestamp, last_table: u64, last_segment: u64) {
+        self.pass += 1;
+        (self.started, self.position, self.done, self.more) = (now.ticks(), Position::START, 0, 0);
+        (self.last_table, self.last_segment) = (last_table, last_segment);
+    }
+
+    /// A pass is over: damage that it did not find again is gone.
+    pub(super) fn finish(&mut self, now: Timestamp) {
+        let pass = self.pass;
+        self.damage.retain(|_, known| known.pass == pass);
+        (self.finished, self.position, self.total) = (Some(now.ticks()), Position::Idle, self.done);
+    }
+
+    /// Notes a damaged place. Returns whether it is new.
+    pub(super) fn found(&mut self, place: String, line: String) -> bool {
+        let is_new = !self.damage.contains_key(&place);
+        if is_new && self.damage.len() >= MAX_PLACES {
+            self.more += 1;
+            return false;
+        }
+        self.damage.insert(place, Known { line, pass: self.pass });
+        is_new
+    }
+
+    /// Damaged places, each counted once.
+    pub(super) fn damaged(&self) -> u64 {
+        self.damage.len() as u64 + self.more
+    }
+
+    pub(super) fn finished(&self) -> Option<Timestamp> {
+        self.finished.map(Timestamp::from_ticks)
+    }
+
+    /// Reads a file. One that is missing or damaged says nothing.
+    pub(super) fn read(path: &Path) -> Self {
+        let bytes = match path.metadata() {
+            Ok(metadata) if metadata.len() <= MAX_BYTES => std::fs::read(path),
+            Ok(_) => Ok(vec![]),
+            Err(error) => Err(error),
+        };
+        let progress = match bytes {
+            Ok(bytes) => decode(&bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::default(),
+            Err(_) => None,
+        };
+        progress.unwrap_or_else(|| {
+            tracing::warn!(path = %path.display(), "the progress of the scrub cannot be read; a new pass begins");
+            Self::default()
+        })
+    }
+
+    /// Replaces the file.
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(self)?;
+        let sum = hex(digest(&SHA256, &bytes).as_ref());
+        bytes.push(b'\n');
+        bytes.extend_from_slice(sum.as_bytes());
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let mut file = tempfile::Builder::new().prefix(".scrub").tempfile_in(folder)?;
+        file.write_all(&bytes)?;
+        file.persist(path)?;
+        Ok(())
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<Progress> {
+    let end = bytes.iter().rposition(|byte| *byte == b'\n')?;
+    let (json, sum) = (&bytes[..end], &bytes[end + 1..]);
+    (hex(digest(&SHA256, json).as_ref()).as_bytes() == sum)
+        .then(|| serde_json::from_slice(json).ok())
+        .flatten()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: u64 = 86_400;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_unix_seconds(seconds)
+    }
+
+    #[test]
+    fn a_pass_begins_at_once_then_weekly_and_one_under_way_goes_on() {
+        let mut progress = Progress::default();
+        assert!(progress.is_due(at(100)));
+        progress.begin(at(100), 7, 9);
+        assert!(progress.is_due(at(100)), "it is under way");
+        progress.finish(at(200));
+        assert!(!progress.is_due(at(100 + 7 * DAY - 1)));
+        assert!(progress.is_due(at(100 + 7 * DAY)));
+        assert_eq!(progress.finished(), Some(at(200)));
+    }
+
+    #[test]
+    fn a_place_counts_once_however_often_it_is_found_and_until_a_pass_does_not_find_it() {
+        let mut progress = Progress::default();
+        progress.begin(at(0), 1, 1);
+        assert!(progress.found("a".into(), "line".into()));
+        assert!(!progress.found("a".into(), "line".into()));
+        assert!(progress.found("b".into(), "line".into()));
+        progress.finish(at(1));
+        progress.begin(at(8 * DAY), 1, 1);
+        assert!(!progress.found("a".into(), "line".into()), "a later pass finds it again");
+        assert_eq!(progress.damaged(), 2, "b counts until the pass is over");
+        progress.finish(at(8 * DAY + 1));
+        assert_eq!(progress.damaged(), 1);
+    }
+
+    #[test]
+    fn progress_is_read_back_and_a_damaged_file_begins_a_new_pass() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("scrub");
+        assert_eq!(Progress::read(&path), Progress::default());
+        let mut progress = Progress::default();
+        progress.begin(at(5), 3, 4);
+        progress.position = Position::Segment { id: 4, offset: 8192, chunks: 3 };
+        progress.found("place".into(), "line".into());
+        progress.write(&path).unwrap();
+        assert_eq!(Progress::read(&path), progress);
+        let sound = std::fs::read(&path).unwrap();
+        for at in [0, sound.len() / 2, sound.len() - 1] {
+            let mut bytes = sound.clone();
+            bytes[at] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(Progress::read(&path), Progress::default(), "byte {at}");
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,200 @@
+//! Verifies tables part by part, also while the tree goes on, so that a scrub can pause anywhere and go on after a restart.
+//!
+//! A table is an archive whose sections are blocks, each with a checksum. They are read from their file, not by way of the
+//! tree: nothing enters its cache, and the caller decides how the file is read. Tables never change. One that compaction
+//! has replaced is gone, which is no damage.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lsm_tree::coding::Decode;
+use lsm_tree::table::block::Header;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::manifest::{self, Manifest, SectionRange};
+use super::{DamagedTable, Embedded, OpenError, failures};
+
+/// Attempts to read the manifest, which the tree may be replacing.
+const MAX_ATTEMPTS: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Fills a buffer from a place in a file, with zeros behind the end of the file.
+pub type ReadAt<'a> = &'a mut dyn FnMut(&mut [u8], u64) -> io::Result<()>;
+
+/// A table of the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableFile {
+    /// Numbers grow: a table that is made later has a higher one.
+    pub id: u64,
+    /// Its file.
+    pub path: PathBuf,
+    /// Bytes in it.
+    pub length: u64,
+}
+
+/// What a part of a table showed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ScrubbedTable {
+    /// Where to go on; `None` at the end.
+    pub next: Option<u64>,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Where blocks are damaged, and how.
+    pub damage: Vec<(u64, String)>,
+}
+
+/// Lists the tables of a store that may be at work, by their ids. Fails if the manifest is damaged. Blocks.
+pub fn tables(store: &Path) -> Result<Vec<TableFile>, OpenError> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match Manifest::read(&store.join("tree"), &store.join("log")) {
+            Ok(manifest) => return Ok(manifest.map_or_else(Vec::new, |manifest| files(&manifest))),
+            Err(error) if attempts == MAX_ATTEMPTS => return Err(error),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn files(manifest: &Manifest) -> Vec<TableFile> {
+    let file = |path: PathBuf| {
+        let id = path.file_name()?.to_str()?.parse().ok()?;
+        // One that is gone was replaced just now.
+        let length = path.metadata().map_or(0, |metadata| metadata.len());
+        Some(TableFile { id, path, length })
+    };
+    let mut files: Vec<_> = manifest.paths().into_iter().filter_map(file).collect();
+    files.sort_unstable_by_key(|file| file.id);
+    files
+}
+
+/// Verifies blocks of a table from a place on, until about so many bytes are read. Fails with `NotFound` if the table is
+/// gone. Blocks.
+pub fn table_part(table: &TableFile, from: u64, budget: u64, read: ReadAt<'_>) -> io::Result<ScrubbedTable> {
+    let mut part = ScrubbedTable::default();
+    let sections = match manifest::block_sections(&File::open(&table.path)?)? {
+        Ok(sections) => sections,
+        Err(what) => {
+            part.damage.push((0, what.to_owned()));
+            return Ok(part);
+        }
+    };
+    let mut at = from;
+    while part.bytes < budget {
+        let Some(section) =
+            sections.iter().filter(|section| section.end > at).min_by_key(|section| section.start)
+        else {
+            return Ok(part);
+        };
+        at = at.max(section.start);
+        at = verify_block(section, at, &mut part, read)?;
+    }
+    part.next = Some(at);
+    Ok(part)
+}
+
+/// Verifies one block. Returns where the next one begins.
+fn verify_block(
+    section: &SectionRange,
+    at: u64,
+    part: &mut ScrubbedTable,
+    read: ReadAt<'_>,
+) -> io::Result<u64> {
+    let mut header = vec![0; Header::serialized_len()];
+    read(&mut header, at)?;
+    part.bytes += header.len() as u64;
+    let start = at + header.len() as u64;
+    let header = Header::decode_from(&mut &header[..]).ok();
+    let Some(header) = header.filter(|header| start + u64::from(header.data_length) <= section.end) else {
+        // Where the next block begins is not known.
+        part.damage.push((at, "the header of a block is damaged".into()));
+        return Ok(section.end);
+    };
+    let mut block = vec![0; header.data_length as usize];
+    read(&mut block, start)?;
+    part.bytes += block.len() as u64;
+    if xxh3_128(&block) != header.checksum.into_u128() {
+        part.damage.push((at, "the checksum of a block does not match".into()));
+    }
+    Ok(start + block.len() as u64)
+}
+
+impl Embedded {
+    /// Describes a damaged table of the tree: the rows beside the damage, and the spaces that have rows in it. `None` if the
+    /// tree can read all of its rows, or has replaced it. Reads the table. Blocks.
+    pub fn describe_table(&self, id: u64) -> Option<DamagedTable> {
+        failures::describe(&self.shared.tree, id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use lazuli_concurrency::SystemClock;
+
+    use super::*;
+    use crate::{Commit, Mutation, Options, Partition, SpaceId, Store};
+
+    /// A store with tables of many blocks.
+    fn filled(dir: &Path) -> Embedded {
+        let store = Embedded::open(dir, Arc::new(SystemClock), Options::SMALL).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            for n in 0u32..400 {
+                let row = Mutation::Put(Bytes::copy_from_slice(&n.to_be_bytes()), vec![n as u8; 3000].into());
+                let (stamp, mutations) = (store.stamp(), vec![row]);
+                let commit =
+                    Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+                store.commit(&Partition::new(SpaceId::ROOT, "p"), commit).await.unwrap();
+            }
+        });
+        store.close();
+        store
+    }
+
+    /// Verifies a table in parts of one block. Returns the damage, the bytes read and the number of parts.
+    fn scrubbed(table: &TableFile) -> (Vec<(u64, String)>, u64, usize) {
+        let file = File::open(&table.path).unwrap();
+        let mut read = |buffer: &mut [u8], at: u64| file.read_exact_at(buffer, at);
+        let (mut from, mut damage, mut bytes, mut parts) = (Some(0), vec![], 0, 0);
+        while let Some(at) = from {
+            let part = table_part(table, at, 1, &mut read).unwrap();
+            (from, parts, bytes) = (part.next, parts + 1, bytes + part.bytes);
+            damage.extend(part.damage);
+        }
+        (damage, bytes, parts)
+    }
+
+    #[test]
+    fn a_flipped_byte_anywhere_in_a_table_is_found_once_and_sound_tables_have_no_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(filled(dir.path()));
+        let tables = tables(dir.path()).unwrap();
+        let table = tables.iter().max_by_key(|table| table.length).unwrap();
+        let (damage, bytes, parts) = scrubbed(table);
+        assert_eq!(damage, []);
+        assert!(parts > 10, "{parts} parts");
+        assert!(
+            bytes * 100 > table.length * 95 && bytes <= table.length,
+            "{bytes} of {} bytes",
+            table.length
+        );
+        let sound = std::fs::read(&table.path).unwrap();
+        let length = sound.len();
+        for at in [5, 40, length / 3, length / 2, length - 200, length - 20] {
+            let mut bytes = sound.clone();
+            bytes[at] ^= 1;
+            std::fs::write(&table.path, &bytes).unwrap();
+            let (damage, _, _) = scrubbed(table);
+            assert_eq!(damage.len(), 1, "byte {at} of {length}: {damage:?}");
+        }
+        std::fs::remove_file(&table.path).unwrap();
+        let mut read = |_: &mut [u8], _| Ok(());
+        assert_eq!(table_part(table, 0, 1, &mut read).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,290 @@
+//! The tree as reads and commits use it: its memtables and tables at one moment, without its lock.
+//!
+//! The tree guards its list of memtables and tables with one lock, and holds the lock while it syncs tables and manifests,
+//! for up to hundreds of milliseconds. Every read and every insert through the tree takes it. So background threads
+//! capture the list whenever it changes, and each published snapshot carries the newest capture. Only background threads
+//! take the lock. Decision 0029 has the argument in full; in short:
+//!
+//! - A snapshot reads the view that it was published with. Flushes and compactions drop only row versions that no snapshot
+//!   published after them can see, and their view is only used by snapshots published after them.
+//! - A view keeps its memtables and table files alive, so it does not matter what the tree forgets meanwhile.
+//! - All inserts come from the committer, into the active memtable of its own view. The flusher rotates the memtable, but
+//!   flushes the old one only after the committer has adopted the view with the new one.
+//!
+//! To free a memtable or to unlink a table takes milliseconds. Views that were replaced are therefore kept until no reader
+//! uses them, and are freed by a background thread.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use lsm_tree::table::filter::standard_bloom::Builder as Filter;
+use lsm_tree::{
+    AbstractTree, AnyTree, InternalValue, Memtable, MemtableId, SeqNo, Tree, UserValue, ValueType,
+};
+use parking_lot::Mutex;
+
+/// Entries in order of their keys.
+pub(crate) type Entries = Box<dyn Iterator<Item = lsm_tree::Result<InternalValue>> + Send>;
+
+// The tree's own types for these have no public names.
+type Find = dyn Fn(&[u8], SeqNo) -> lsm_tree::Result<Option<InternalValue>> + Send + Sync;
+type Scan = dyn Fn(Range<Bytes>, SeqNo) -> Entries + Send + Sync;
+
+/// The memtables and tables of a tree at one moment.
+pub(crate) struct View {
+    active: Arc<Memtable>,
+    /// Memtables that are not flushed yet, newest first.
+    sealed: Vec<Arc<Memtable>>,
+    /// Runs in the tree's first level.
+    pub(crate) level0_runs: usize,
+    version: u64,
+    find_in_tables: Box<Find>,
+    scan: Box<Scan>,
+}
+
+impl View {
+    /// Captures a tree that no other thread changes, or whose changes [`Views`] serializes.
+    fn capture(tree: &AnyTree, sealed: Vec<Arc<Memtable>>) -> Self {
+        let latest = tree.get_version_history_lock().latest_version();
+        let version = tree.current_version();
+        let runs: Vec<_> = version.iter_levels().flat_map(|level| level.iter().cloned()).collect();
+        Self {
+            active: latest.active_memtable.clone(),
+            sealed,
+            level0_runs: version.level(0).map_or(0, |level| level.run_count()),
+            version: version.id(),
+            find_in_tables: Box::new(move |key, seqno| {
+                let hash = Filter::get_hash(key);
+                for table in runs.iter().filter_map(|run| run.get_for_key(key)) {
+                    if let Some(found) = table.get(key, seqno, hash)? {
+                        return Ok(Some(found));
+                    }
+                }
+                Ok(None)
+            }),
+            scan: Box::new(move |range, seqno| {
+                Box::new(Tree::create_internal_range(latest.clone(), &range, seqno, None))
+            }),
+        }
+    }
+
+    /// Captures a tree that only this thread uses and that has no sealed memtable.
+    pub(crate) fn of(tree: &AnyTree) -> Self {
+        Self::capture(tree, vec![])
+    }
+
+    /// The value of a key as of a sequence number.
+    pub(crate) fn get(&self, key: &[u8], seqno: SeqNo) -> lsm_tree::Result<Option<UserValue>> {
+        let mut memtables = std::iter::once(&self.active).chain(&self.sealed);
+        let found = match memtables.find_map(|memtable| memtable.get(key, seqno)) {
+            None => (self.find_in_tables)(key, seqno)?,
+            found => found,
+        };
+        Ok(found.filter(|entry| !entry.is_tombstone()).map(|entry| entry.value))
+    }
+
+    /// Entries of a range as of a sequence number, without removed ones.
+    pub(crate) fn range(&self, range: Range<Bytes>, seqno: SeqNo) -> Entries {
+        (self.scan)(range, seqno)
+    }
+
+    /// Adds a row to the active memtable, or its removal. Only the committer calls this, with the view that it adopted.
+    pub(crate) fn insert(&self, key: Bytes, value: Option<Bytes>, seqno: SeqNo) {
+        let entry = match value {
+            Some(value) => InternalValue::from_components(key, value, seqno, ValueType::Value),
+            None => InternalValue::new_tombstone(key, seqno),
+        };
+        self.active.insert(entry);
+    }
+
+    /// Identifies the active memtable.
+    pub(crate) fn active_id(&self) -> MemtableId {
+        self.active.id()
+    }
+
+    /// About the bytes of the active memtable.
+    pub(crate) fn active_bytes(&self) -> u64 {
+        self.active.size()
+    }
+
+    /// Memtables that are not flushed yet, the active one not counted.
+    pub(crate) fn sealed_count(&self) -> usize {
+        self.sealed.len()
+    }
+}
+
+/// The newest view of a tree, and replaced ones that a reader may still use.
+pub(crate) struct Views {
+    current: ArcSwap<View>,
+    /// Locked by background threads only: the tree's lock is taken inside.
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Newest first.
+    sealed: Vec<Arc<Memtable>>,
+    replaced: Vec<Arc<View>>,
+}
+
+impl Views {
+    /// `sealed`: memtables of the tree that are not flushed yet, newest first.
+    pub(crate) fn new(tree: &AnyTree, sealed: Vec<Arc<Memtable>>) -> Self {
+        Self {
+            current: ArcSwap::from_pointee(View::capture(tree, sealed.clone())),
+            state: Mutex::new(State { sealed, replaced: vec![] }),
+        }
+    }
+
+    /// The newest view.
+    pub(crate) fn current(&self) -> Arc<View> {
+        self.current.load_full()
+    }
+
+    /// Seals the active memtable unless it is empty. The committer may go on adding rows to it until it has adopted the
+    /// new view, so nothing may be flushed before that.
+    pub(crate) fn rotate(&self, tree: &AnyTree) {
+        let mut state = self.state.lock();
+        if let Some(sealed) = tree.rotate_memtable() {
+            state.sealed.insert(0, sealed);
+            self.replace(tree, &mut state);
+        }
+    }
+
+    /// All sealed memtables were flushed.
+    pub(crate) fn flushed(&self, tree: &AnyTree) {
+        let mut state = self.state.lock();
+        state.sealed.clear();
+        self.replace(tree, &mut state);
+    }
+
+    /// Tables may have been compacted. Returns whether they were.
+    pub(crate) fn compacted(&self, tree: &AnyTree) -> bool {
+        let mut state = self.state.lock();
+        let is_changed = tree.current_version().id() != self.current.load().version;
+        if is_changed {
+            self.replace(tree, &mut state);
+        }
+        is_changed
+    }
+
+    fn replace(&self, tree: &AnyTree, state: &mut State) {
+        let next = Arc::new(View::capture(tree, state.sealed.clone()));
+        state.replaced.push(self.current.swap(next));
+    }
+
+    /// Frees replaced views that no reader uses any more. Returns whether some are still used.
+    pub(crate) fn free_unused(&self) -> bool {
+        let mut state = self.state.lock();
+        // No one gets hold of a replaced view but through a snapshot that holds it already.
+        let is_unused = |view: &mut Arc<View>| Arc::strong_count(view) == 1;
+        let unused: Vec<_> = state.replaced.extract_if(.., is_unused).collect();
+        let is_used = !state.replaced.is_empty();
+        drop(state);
+        drop(unused);
+        is_used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lsm_tree::SequenceNumberCounter;
+
+    use super::*;
+    use crate::embedded::open_tree;
+
+    struct Rig {
+        _dir: tempfile::TempDir,
+        tree: AnyTree,
+        seqno: SequenceNumberCounter,
+        views: Views,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let seqno = SequenceNumberCounter::default();
+            let tree = open_tree(dir.path(), None, &seqno, 1 << 20).unwrap();
+            // Numbers of operations begin at 1.
+            seqno.fetch_max(1);
+            let views = Views::new(&tree, vec![]);
+            Self { _dir: dir, tree, seqno, views }
+        }
+
+        fn put(&self, view: &View, key: &'static str, value: Option<&'static str>) {
+            view.insert(key.into(), value.map(Bytes::from), self.seqno.next());
+        }
+
+        fn flush(&self, watermark: SeqNo) {
+            self.tree.flush(&self.tree.get_flush_lock(), watermark).unwrap();
+            self.views.flushed(&self.tree);
+        }
+    }
+
+    fn rows(view: &View, seqno: SeqNo) -> Vec<(String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let all = view.range(Bytes::new()..Bytes::from_static(&[0xff]), seqno).map(Result::unwrap);
+        let all: Vec<_> = all.map(|entry| (text(&entry.key.user_key), text(&entry.value))).collect();
+        for (key, value) in &all {
+            assert_eq!(view.get(key.as_bytes(), seqno).unwrap().as_deref(), Some(value.as_bytes()), "{key}");
+        }
+        all
+    }
+
+    fn pairs(rows: &[(&str, &str)]) -> Vec<(String, String)> {
+        rows.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
+    }
+
+    #[test]
+    fn a_view_shows_its_state_whatever_is_flushed_and_compacted_after_it() {
+        let rig = Rig::new();
+        let first = rig.views.current();
+        rig.put(&first, "a", Some("1"));
+        rig.put(&first, "b", Some("1"));
+        let (early, before) = (rig.seqno.get(), pairs(&[("a", "1"), ("b", "1")]));
+        rig.views.rotate(&rig.tree);
+        // The committer has not adopted the new view yet.
+        rig.put(&first, "a", Some("2"));
+        rig.put(&first, "b", None);
+        let second = rig.views.current();
+        rig.put(&second, "c", Some("2"));
+        let late = rig.seqno.get();
+        let after = pairs(&[("a", "2"), ("c", "2")]);
+        for watermark in [early, late] {
+            rig.flush(watermark);
+            rig.views.rotate(&rig.tree);
+        }
+        rig.flush(late);
+        rig.tree.major_compact(64 << 20, late).unwrap();
+        rig.views.compacted(&rig.tree);
+        let last = rig.views.current();
+        assert_eq!((rows(&first, early), rows(&second, early)), (before.clone(), before));
+        assert_eq!((rows(&second, late), rows(&last, rig.seqno.get())), (after.clone(), after));
+        assert_eq!(second.get(b"b", late).unwrap(), None);
+        assert_eq!((second.sealed_count(), last.sealed_count()), (1, 0));
+    }
+
+    #[test]
+    fn views_that_no_reader_uses_are_freed_with_the_files_of_their_tables() {
+        let rig = Rig::new();
+        for key in ["a", "b"] {
+            rig.put(&rig.views.current(), key, Some("1"));
+            rig.views.rotate(&rig.tree);
+            rig.flush(rig.seqno.get());
+        }
+        let (reader, seqno) = (rig.views.current(), rig.seqno.get());
+        rig.tree.major_compact(64 << 20, rig.seqno.get()).unwrap();
+        rig.views.compacted(&rig.tree);
+        // The tree forgets its old versions when it makes a new one.
+        rig.put(&rig.views.current(), "c", Some("1"));
+        rig.views.rotate(&rig.tree);
+        rig.flush(rig.seqno.get());
+        let tables = || std::fs::read_dir(rig.tree.tree_config().path.join("tables")).unwrap().count();
+        assert!(rig.views.free_unused(), "the reader's view is in use");
+        assert_eq!((rows(&reader, seqno).len(), tables()), (2, 4));
+        drop(reader);
+        assert!(!rig.views.free_unused());
+        assert_eq!(tables(), 2);
+    }
+}

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Packs the inputs of a folder into one file of fuzz/corpus, or unpacks such a file: corpus.py pack|unpack FILE FOLDER.
+
+A file holds each input as its length (4 bytes, little-endian) and its bytes. Thousands of tiny inputs would
+otherwise be thousands of files in every clone. `crates/torture/tests/corpora.rs` reads the same format."""
+
+import hashlib
+import pathlib
+import struct
+import sys
+
+# All corpora together stay below 2 MiB; the smallest inputs come first.
+MAX_BYTES = 48 << 10
+
+
+def pack(file, folder):
+    packed = b""
+    for data in sorted((path.read_bytes() for path in folder.iterdir()), key=lambda data: (len(data), data)):
+        if len(packed) + 4 + len(data) > MAX_BYTES:
+            break
+        packed += struct.pack("<I", len(data)) + data
+    file.write_bytes(packed)
+
+
+def unpack(file, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    packed = file.read_bytes() if file.exists() else b""
+    while packed:
+        (length,) = struct.unpack_from("<I", packed)
+        data, packed = packed[4 : 4 + length], packed[4 + length :]
+        (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
+
+
+if __name__ == "__main__":
+    command, file, folder = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
+    {"pack": pack, "unpack": unpack}[command](file, folder)

@@ -6,6 +6,10 @@ CARGO ?= cargo
 PYTHON ?= python3
 VENV := target/clients
 JAVA := $(abspath target/clients-java)
+# Without a build to continue, incremental files only fill the disk: almost half of the target folder.
+ifeq ($(wildcard target/debug),)
+export CARGO_INCREMENTAL ?= 0
+endif
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Cargo's target folder may lie elsewhere; the binary is where cargo says.
 BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
@@ -16,10 +20,10 @@ help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 serve: ## Build and run on the embedded default: data in ./lazuli-data, ports 10000 to 10003, SMB on 10445
-	$(CARGO) run --release --bin lazuli -- serve
+	$(CARGO) run --release -p lazuli -- serve
 
 # The parts of `make test`, in order, and what they are called in its summary.
-PARTS := 'test-build=build and lint' 'test-rust=Rust tests' 'test-clients=Python and Node clients' \
+PARTS := 'test-build=build, lint and docs' 'test-rust=Rust tests' 'test-clients=Python and Node clients' \
   'test-java=Java clients' 'test-go=Go clients' 'test-smb=smbtorture'
 
 test: ## Install what the tests need, then lint and test everything; prints the seconds of each part
@@ -27,9 +31,13 @@ test: ## Install what the tests need, then lint and test everything; prints the 
 
 test-core: test-build test-rust ## Format, lints, and all Rust tests
 
-test-build: ## Format, lints, and a build of everything that the tests run
+test-build: ## Format, module cycles, prose, features, lints, documentation, and a build of everything that the tests run
 	$(CARGO) fmt --all --check
+	$(PYTHON) tests/cycles.py
+	$(PYTHON) tests/prose.py
+	$(PYTHON) tests/features.py
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --workspace --no-deps --document-private-items
 	$(CARGO) test --workspace --no-run
 
 test-rust: fuse ## All Rust tests
@@ -63,11 +71,11 @@ test-flips: ## Flip every bit of a small data directory, one at a time: a quarte
 test-cancel: ## Drop every request at every point at which it waits: about a minute
 	LAZULI_CANCEL_SECONDS=all $(CARGO) test -p lazuli-torture --test cancel -- --nocapture
 
-# The debug binary with the features that `cargo test --workspace` gives it, so that one build serves all tests. One
-# test of the workspace is enough to get it; `cargo build` would choose other features and build it again.
+# The debug binary. It has the features that `cargo test --workspace` gives it (tests/features.py), so one build
+# serves all tests. `-p lazuli` would leave out what only tests need, as release builds do.
 .PHONY: binary
 binary:
-	$(CARGO) test --workspace --no-run --test serve
+	$(CARGO) build --bin lazuli
 
 lint: ## Format, clippy with warnings denied, and cargo-deny if it is installed
 	$(CARGO) fmt --all --check
@@ -78,13 +86,13 @@ deny: ## Licences, duplicates and sources of dependencies
 	$(CARGO) deny check bans licenses sources
 
 bench: ## Measure beside the raw disk, Azurite, nginx and smbd; writes bench-results/index.html
-	$(CARGO) build --release --bin lazuli
+	$(CARGO) build --release -p lazuli
 	$(BIN)/release/lazuli bench compare --out bench-results
 	$(MAKE) bench-smb
 
 bench-smb: ## SMB beside a local smbd, the same client; writes bench-results/smb.txt
 	command -v smbd >/dev/null && command -v smbclient >/dev/null || { $(APT) update -qq && $(APT) install -y -qq --no-install-recommends samba smbclient; }
-	$(CARGO) build --release --bin lazuli
+	$(CARGO) build --release -p lazuli
 	$(PYTHON) tests/smb/bench.py --lazuli $(BIN)/release/lazuli --out bench-results/smb.txt
 
 fuzz: ## Fuzz every parser that reads the network, a minute each

@@ -42,9 +42,6 @@ OUT_OF_SCOPE = {
         "oplock.batch26", "oplock.stream1",
     ],
     "a load or a scan, without pass and fail": ["bench", "maxfid", "scan", "hold-oplock", "hold-sharemode"],
-    # They expect a signed refusal on a connection that the session is not on. With AES-GMAC such an answer can be made to
-    # reuse a nonce, which gives the signing key away: docs/decisions/0032.
-    "would have the server sign for a session of another connection": ["session.bind2", "session.bind_invalid_auth"],
     "waits for another test": ["check-sharemode"],
     "needs a configuration or options of its own": ["dosmode", "set-sparse-ioctl", "zero-data-ioctl", "twrp"],
     "needs a kernel or a module of Samba's own selftest": [

@@ -1,59 +1,64 @@
-//! The directory of accounts: rows of the store, served from memory.
+//! The directory of accounts: rows of the store, cached in memory.
 //!
-//! All changes go through the one [`AccountDirectory`] of the process that has the data directory locked, so its
-//! memory is exact: a change is in effect for every lookup that begins after it was acknowledged. A change runs in a
-//! task of its own, because a caller that goes away must not leave the memory behind the store.
+//! All changes go through the one [`AccountDirectory`] of the process that has locked the data directory, so
+//! the cache is exact: every lookup that begins after a change was acknowledged sees the change. A change
+//! runs in its own task, because a caller that goes away must not leave the cache stale.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, hash_map};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_protocol::properties::{ServiceProperties, Update};
 use lazuli_protocol::{Account, Accounts, ErrorCode, Key, Refusal, ServiceKind};
+use lazuli_service::transaction_refusal;
 use lazuli_store::{
     Change, CommitError, Decision, Gate, Mutation, Partition, ReadError, Reads, Row, SpaceHeader, SpaceId,
     Store, TransactError, View, Which, transact,
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
+use tracing::Instrument;
 
 use crate::record::{self, RecordError};
 use crate::settings::{self, KeySlot, Rejection, Setting};
 
-/// Accounts read at once when the directory is opened.
-const PAGE: usize = 256;
+/// Number of accounts in one scan when the directory is opened.
+const ACCOUNTS_PER_SCAN: usize = 256;
 
 /// Why an account was not read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {
-    /// What was asked for makes no sense.
+    /// The request is invalid.
     #[error(transparent)]
     Rejected(#[from] Rejection),
     /// There is no account of that name.
     #[error("there is no account {0:?}")]
     NotFound(String),
-    /// There is an account of that name already.
-    #[error("there is an account {0:?} already")]
+    /// An account of that name exists already.
+    #[error("account {0:?} exists already")]
     Exists(String),
-    /// A row is not what was written.
+    /// An account of that name is being restored.
+    #[error("account {0:?} is being restored")]
+    Restoring(String),
+    /// A row cannot be decoded.
     #[error("damaged row {row:?} of {partition:?}: {why}")]
     Damaged {
-        /// The key of its partition.
+        /// The key of the partition.
         partition: String,
         /// The key of the row.
         row: String,
-        /// What is wrong with it.
+        /// The error of the decoder.
         why: String,
     },
-    /// The machine gives no random numbers.
-    #[error("no random numbers: {0}")]
+    /// The random number generator of the operating system failed.
+    #[error("the random number generator of the operating system failed: {0}")]
     Random(#[from] getrandom::Error),
     /// The store could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The store did not carry out the change, or may not have.
-    #[error("the store did not take the change: {0}")]
+    /// The store did not commit the change, or the outcome is unknown.
+    #[error("could not store the change: {0}")]
     Store(TransactError<Refusal>),
     /// The server is stopping.
     #[error("the server is stopping")]
@@ -69,32 +74,63 @@ pub struct AccountDirectory {
 struct Shared {
     store: Arc<dyn Store>,
     gate: Gate,
-    /// By name. What is not in here does not exist.
-    accounts: RwLock<BTreeMap<String, Known>>,
-    /// Held from before a commit until the memory shows it.
+    /// All accounts that exist, by name.
+    accounts: RwLock<BTreeMap<String, CachedAccount>>,
+    /// The generations of accounts that are being restored, by name.
+    reserved: Mutex<HashMap<String, u64>>,
+    /// Held from before a commit until the cache contains the change.
     changing: tokio::sync::Mutex<()>,
-    /// How many changes memory shows.
+    /// Number of changes that the cache contains.
     changes: watch::Sender<u64>,
     master_secret: [u8; 32],
 }
 
-/// What memory knows of an account.
+/// The name and the generation of an account that is being restored. Sweeps keep the data that is stored
+/// under them, and clients cannot reach it. If this is dropped before [`AccountDirectory::add_reserved`], the
+/// data is garbage.
+#[must_use = "dropping it makes the restored data garbage"]
+pub struct ReservedAccount {
+    shared: Arc<Shared>,
+    name: String,
+    generation: u64,
+}
+
+impl ReservedAccount {
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The generation.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+impl Drop for ReservedAccount {
+    fn drop(&mut self) {
+        self.shared.reserved.lock().remove(&self.name);
+    }
+}
+
+/// An account in the cache.
 #[derive(Clone)]
-enum Known {
-    As(Entry),
-    /// It was changed and could not be read back. The next lookup tries again.
+enum CachedAccount {
+    Current(AccountRows),
+    /// The account was changed and could not be read back. The next lookup reads it.
     Stale,
 }
 
+/// The decoded rows of an account.
 #[derive(Clone)]
-struct Entry {
+struct AccountRows {
     account: Arc<Account>,
     /// In the order of [`ServiceKind::ALL`].
     properties: [Arc<ServiceProperties>; ServiceKind::ALL.len()],
 }
 
 impl AccountDirectory {
-    /// Reads all accounts. The first time it makes the server's secret.
+    /// Reads all accounts. Creates the server's secret if there is none yet.
     pub async fn open(store: Arc<dyn Store>) -> Result<Self, AccountError> {
         open_root(&*store).await?;
         let gate = Gate::default();
@@ -103,6 +139,7 @@ impl AccountDirectory {
             store,
             gate,
             accounts: RwLock::default(),
+            reserved: Mutex::default(),
             changing: Default::default(),
             changes: watch::Sender::default(),
             master_secret,
@@ -110,7 +147,8 @@ impl AccountDirectory {
         let mut from = (Bytes::from_static(record::ACCOUNTS), Bytes::new());
         loop {
             let end = Some((Bytes::from_static(record::AFTER_ACCOUNTS), Bytes::new()));
-            let page = shared.store.scan_space(SpaceId::ROOT, from, end, Which::First, PAGE).await?;
+            let scan = shared.store.scan_space(SpaceId::ROOT, from, end, Which::First, ACCOUNTS_PER_SCAN);
+            let page = scan.await?;
             for (partition, _) in page.rows {
                 let name = String::from_utf8_lossy(&partition[record::ACCOUNTS.len()..]).into_owned();
                 shared.refresh(&name).await?;
@@ -122,12 +160,12 @@ impl AccountDirectory {
         }
     }
 
-    /// The account of that name.
+    /// Returns the account of that name, if it exists.
     pub async fn get(&self, name: &str) -> Result<Option<Arc<Account>>, AccountError> {
-        Ok(self.shared.entry(name).await?.map(|entry| entry.account))
+        Ok(self.shared.lookup(name).await?.map(|rows| rows.account))
     }
 
-    /// All accounts, by name.
+    /// Returns all accounts, sorted by name.
     pub async fn list(&self) -> Result<Vec<Arc<Account>>, AccountError> {
         let names: Vec<String> = self.shared.accounts.read().keys().cloned().collect();
         let mut accounts = Vec::with_capacity(names.len());
@@ -137,28 +175,44 @@ impl AccountDirectory {
         Ok(accounts)
     }
 
-    /// The properties of one service of an account.
+    /// Returns the properties of one service of an account.
     pub async fn properties(
         &self,
         account: &str,
         service: ServiceKind,
     ) -> Result<Arc<ServiceProperties>, AccountError> {
-        let entry = self.shared.entry(account).await?;
-        let entry = entry.ok_or_else(|| AccountError::NotFound(account.into()))?;
-        Ok(entry.properties[service as usize].clone())
+        let rows = self.shared.lookup(account).await?;
+        let rows = rows.ok_or_else(|| AccountError::NotFound(account.into()))?;
+        Ok(rows.properties[service as usize].clone())
     }
 
-    /// Counts changes, each before it is acknowledged: who goes on relying on an account has to look again when this has moved on.
+    /// Returns a counter of changes. Each change is counted before it is acknowledged. A caller that keeps an
+    /// account must look it up again when the counter has changed.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.shared.changes.subscribe()
     }
 
-    /// Attempts of transactions that had to be made again.
+    /// Returns the number of transaction attempts that were repeated.
     pub fn retries(&self) -> u64 {
         self.shared.gate.retries()
     }
 
-    /// 32 random bytes that are this data directory's own, for keys that are derived instead of stored.
+    /// Returns the number of transactions that wait for others.
+    pub fn waiting(&self) -> usize {
+        self.shared.gate.waiting()
+    }
+
+    /// Returns the number of accounts.
+    pub fn len(&self) -> usize {
+        self.shared.accounts.read().len()
+    }
+
+    /// Returns whether there is no account.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns 32 random bytes that are unique to this data directory. Keys are derived from them.
     pub fn master_secret(&self) -> [u8; 32] {
         self.shared.master_secret
     }
@@ -166,12 +220,64 @@ impl AccountDirectory {
     /// Adds an account.
     pub async fn add(&self, account: Account) -> Result<Arc<Account>, AccountError> {
         settings::check_new(&account)?;
-        let name = account.name.clone();
-        let added =
-            self.change(&name, Reads::key(record::ACCOUNT), move |rows| match rows.row(&record::ACCOUNT) {
-                Some(_) => Err(AccountError::Exists(account.name.clone())),
-                None => put(record::ACCOUNT, &Account { generation: rows.stamp.ticks(), ..account.clone() }),
-            });
+        let (name, shared) = (account.name.clone(), self.shared.clone());
+        let added = self.change(&name, Reads::key(record::ACCOUNT), move |rows| {
+            if rows.row(&record::ACCOUNT).is_some() {
+                return Err(AccountError::Exists(account.name.clone()));
+            }
+            if shared.reserved.lock().contains_key(&account.name) {
+                return Err(AccountError::Restoring(account.name.clone()));
+            }
+            put(record::ACCOUNT, &Account { generation: rows.stamp.ticks(), ..account.clone() })
+        });
+        added.await?;
+        self.existing(&name).await
+    }
+
+    /// Reserves a free name and a generation for an account that is being restored.
+    pub async fn reserve(&self, name: &str) -> Result<ReservedAccount, AccountError> {
+        settings::check_name(name)?;
+        // Wait until the cache contains an account that is just being added.
+        let _guard = self.shared.changing.lock().await;
+        if self.shared.accounts.read().contains_key(name) {
+            return Err(AccountError::Exists(name.into()));
+        }
+        let generation = self.shared.store.stamp().ticks();
+        match self.shared.reserved.lock().entry(name.into()) {
+            hash_map::Entry::Occupied(_) => return Err(AccountError::Restoring(name.into())),
+            hash_map::Entry::Vacant(vacant) => _ = vacant.insert(generation),
+        }
+        Ok(ReservedAccount { shared: self.shared.clone(), name: name.into(), generation })
+    }
+
+    /// Returns whether the name and the generation belong to an account that is being restored.
+    pub fn is_reserved(&self, name: &str, generation: u64) -> bool {
+        self.shared.reserved.lock().get(name) == Some(&generation)
+    }
+
+    /// Adds an account under a reserved name, in one commit with the properties of its services. The name and
+    /// the generation of the reservation replace those in `account`.
+    pub async fn add_reserved(
+        &self,
+        reserved: ReservedAccount,
+        account: Account,
+        properties: BTreeMap<ServiceKind, ServiceProperties>,
+    ) -> Result<Arc<Account>, AccountError> {
+        let (name, generation) = (reserved.name.clone(), reserved.generation);
+        let account = Account { name: name.clone(), generation, ..account };
+        settings::check_new(&account)?;
+        let mut mutations = put(record::ACCOUNT, &account)?.mutations;
+        for (service, properties) in &properties {
+            mutations.extend(put(record::properties(*service), properties)?.mutations);
+        }
+        let added = self.change(&name, Reads::key(record::ACCOUNT), move |rows| {
+            // Moving the reservation into this closure keeps it until the cache contains the account.
+            let name = reserved.name();
+            match rows.row(&record::ACCOUNT) {
+                Some(_) => Err(AccountError::Exists(name.into())),
+                None => Ok(Change::of(mutations.clone())),
+            }
+        });
         added.await?;
         self.existing(&name).await
     }
@@ -184,7 +290,7 @@ impl AccountDirectory {
         .await
     }
 
-    /// Puts a new key in place of one of the two.
+    /// Replaces one of the account's two keys.
     pub async fn rotate_key(
         &self,
         name: &str,
@@ -194,7 +300,7 @@ impl AccountDirectory {
         self.edit(name, move |account| settings::replace_key(account, slot, key.clone())).await
     }
 
-    /// Puts these keys in place of all that the account has.
+    /// Replaces all keys of the account.
     pub async fn set_keys(&self, name: &str, keys: Vec<Key>) -> Result<Arc<Account>, AccountError> {
         settings::check_keys(&keys)?;
         self.edit(name, move |account| {
@@ -214,7 +320,7 @@ impl AccountDirectory {
         .await
     }
 
-    /// Changes the properties of a service: the roots that the update names.
+    /// Changes the properties of a service. Root elements that are missing in the update are unchanged.
     pub async fn set_properties(
         &self,
         account: &str,
@@ -255,7 +361,7 @@ impl AccountDirectory {
         self.get(name).await?.ok_or_else(|| AccountError::NotFound(name.into()))
     }
 
-    /// Commits what the rule decides on the account's rows, and shows it.
+    /// Commits the rule's decision on the account's rows, and updates the cache.
     async fn change(
         &self,
         name: &str,
@@ -263,47 +369,48 @@ impl AccountDirectory {
         mut rule: impl FnMut(&View<'_>) -> Result<Change, AccountError> + Send + 'static,
     ) -> Result<(), AccountError> {
         let (shared, name) = (self.shared.clone(), name.to_owned());
-        let changed = tokio::spawn(async move {
-            let _turn = shared.changing.lock().await;
+        let changed = async move {
+            let _guard = shared.changing.lock().await;
             let rule = |rows: &View<'_>| rule(rows).map(|change| Decision::Write(change, ()));
             let committed =
                 transact(&*shared.store, &shared.gate, &record::partition(&name), reads, rule).await;
             if !matches!(committed, Err(TransactError::Refused(_)))
                 && let Err(error) = shared.refresh(&name).await
             {
-                tracing::error!(%error, account = name, "a changed account cannot be read back");
-                shared.accounts.write().insert(name, Known::Stale);
+                tracing::error!(%error, account = name, "could not read back a changed account; the next request retries");
+                shared.accounts.write().insert(name, CachedAccount::Stale);
             }
             shared.changes.send_modify(|changes| *changes += 1);
             committed
-        });
+        };
+        let changed = tokio::spawn(changed.in_current_span());
         changed.await.map_err(|_| AccountError::Stopping)?.map_err(not_changed)
     }
 }
 
 impl Shared {
-    async fn entry(&self, name: &str) -> Result<Option<Entry>, AccountError> {
+    async fn lookup(&self, name: &str) -> Result<Option<AccountRows>, AccountError> {
         match self.accounts.read().get(name) {
-            Some(Known::As(entry)) => return Ok(Some(entry.clone())),
+            Some(CachedAccount::Current(rows)) => return Ok(Some(rows.clone())),
             None => return Ok(None),
-            Some(Known::Stale) => {}
+            Some(CachedAccount::Stale) => {}
         }
-        let _turn = self.changing.lock().await;
+        let _guard = self.changing.lock().await;
         self.refresh(name).await
     }
 
-    /// Brings memory up to the store. Only while nobody else changes the account.
-    async fn refresh(&self, name: &str) -> Result<Option<Entry>, AccountError> {
-        let entry = self.read(name).await?;
+    /// Reads an account from the store into the cache. The caller must hold `changing`.
+    async fn refresh(&self, name: &str) -> Result<Option<AccountRows>, AccountError> {
+        let read = self.read(name).await?;
         let mut accounts = self.accounts.write();
-        match &entry {
-            Some(entry) => drop(accounts.insert(name.into(), Known::As(entry.clone()))),
+        match &read {
+            Some(rows) => drop(accounts.insert(name.into(), CachedAccount::Current(rows.clone()))),
             None => drop(accounts.remove(name)),
         }
-        Ok(entry)
+        Ok(read)
     }
 
-    async fn read(&self, name: &str) -> Result<Option<Entry>, AccountError> {
+    async fn read(&self, name: &str) -> Result<Option<AccountRows>, AccountError> {
         let set = self.store.read(&record::partition(name), &Reads::keys(all_rows())).await?;
         let mut rows = set.rows.iter().map(Option::as_ref);
         let Some(Some(account)) = rows.next() else { return Ok(None) };
@@ -312,7 +419,7 @@ impl Shared {
         for (properties, row) in properties.iter_mut().zip(rows) {
             *properties = Arc::new(decode_properties(name, row)?);
         }
-        Ok(Some(Entry { account, properties }))
+        Ok(Some(AccountRows { account, properties }))
     }
 }
 
@@ -334,23 +441,24 @@ impl Accounts for AccountDirectory {
 impl From<AccountError> for Refusal {
     fn from(error: AccountError) -> Self {
         match error {
-            AccountError::Store(error) => crate::refusal(error, || ErrorCode::InternalError.into()),
-            // The account went while the request was under way.
+            AccountError::Store(error) => transaction_refusal(error, || ErrorCode::InternalError.into()),
+            // The account was removed while the request was in progress.
             AccountError::NotFound(_) => ErrorCode::ResourceNotFound.into(),
             AccountError::Rejected(rejection) => Self::new(ErrorCode::InvalidInput).message(rejection.0),
             AccountError::Exists(_) => ErrorCode::AccountAlreadyExists.into(),
+            AccountError::Restoring(_) => ErrorCode::AccountBeingCreated.into(),
             AccountError::Damaged { .. }
             | AccountError::Random(_)
             | AccountError::Read(_)
             | AccountError::Stopping => {
-                tracing::error!(%error, "the directory of accounts failed");
+                tracing::error!(%error, "could not read or change an account");
                 ErrorCode::InternalError.into()
             }
         }
     }
 }
 
-/// The rows that an account can have: itself first, then its services' properties.
+/// Returns the keys of all rows that an account can have: the account, then the properties of its services.
 fn all_rows() -> impl Iterator<Item = Bytes> {
     std::iter::once(record::ACCOUNT).chain(ServiceKind::ALL.map(record::properties))
 }
@@ -374,7 +482,7 @@ fn damaged(partition: &Partition, row: &[u8], error: &RecordError) -> AccountErr
     AccountError::Damaged { partition: text(&partition.key), row: text(row), why: error.to_string() }
 }
 
-/// The root space is there from the start, but an engine may still be making it.
+/// Creates the root space if the engine has not created it yet.
 async fn open_root(store: &dyn Store) -> Result<(), AccountError> {
     if store.space(SpaceId::ROOT).await?.is_some() {
         return Ok(());
@@ -392,16 +500,16 @@ async fn master_secret(store: &dyn Store, gate: &Gate) -> Result<[u8; 32], Accou
     let partition = record::server();
     let rule = |rows: &View<'_>| match rows.row(&record::MASTER_SECRET) {
         Some(row) => {
-            let held = record::decode_bytes(&row.value);
-            held.map(Decision::Answer).map_err(|error| damaged(&partition, &row.key, &error))
+            let stored = record::decode_bytes(&row.value);
+            stored.map(Decision::Answer).map_err(|error| damaged(&partition, &row.key, &error))
         }
         None => {
             let put = Mutation::Put(record::MASTER_SECRET, record::encode_bytes(&fresh));
             Ok(Decision::Write(Change::of([put]), fresh))
         }
     };
-    let made = transact(store, gate, &partition, Reads::key(record::MASTER_SECRET), rule).await;
-    made.map_err(not_changed)
+    let secret = transact(store, gate, &partition, Reads::key(record::MASTER_SECRET), rule).await;
+    secret.map_err(not_changed)
 }
 
 fn not_changed(error: TransactError<AccountError>) -> AccountError {

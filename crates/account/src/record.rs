@@ -1,4 +1,4 @@
-//! The rows of the directory of accounts: how they are named and what they hold.
+//! The rows of the directory of accounts: their keys and values.
 //!
 //! ```text
 //! space     partition        row                   value
@@ -7,8 +7,8 @@
 //!           server           master-secret         32 random bytes
 //! ```
 //!
-//! A value is a byte that names its format, then JSON (the secret: plain bytes). Accounts are few, small and read
-//! once, so nothing is gained by a denser encoding; with JSON a field can be added without a new format, and an
+//! A value is a byte for the format, then JSON (for the secret: plain bytes). Accounts are few, small and
+//! read once, so a denser encoding gains nothing. With JSON a field can be added without a new format, and an
 //! operator can read a damaged row.
 
 use bytes::Bytes;
@@ -21,11 +21,11 @@ use serde::de::DeserializeOwned;
 /// The format of the values that this program writes.
 const FORMAT: u8 = 1;
 
-/// What partition keys of accounts start with.
+/// Prefix of the partition keys of accounts.
 pub(crate) const ACCOUNTS: &[u8] = b"account/";
-/// The first key after all of them.
+/// The first partition key after all accounts.
 pub(crate) const AFTER_ACCOUNTS: &[u8] = b"account0";
-/// The partition of the server itself.
+/// The partition of data of the server as a whole.
 const SERVER: &[u8] = b"server";
 
 /// The row of an account's keys, settings and roles.
@@ -33,7 +33,7 @@ pub(crate) const ACCOUNT: Bytes = Bytes::from_static(b"account");
 /// The row of the server's secret.
 pub(crate) const MASTER_SECRET: Bytes = Bytes::from_static(b"master-secret");
 
-/// Why a row cannot be understood.
+/// Why a row cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordError {
     #[error("it has format {0}; this program reads format {FORMAT}")]
@@ -44,39 +44,39 @@ pub(crate) enum RecordError {
     Content(String),
 }
 
-/// The partition of an account.
+/// Returns the partition of an account.
 pub(crate) fn partition(account: &str) -> Partition {
     Partition::new(SpaceId::ROOT, [ACCOUNTS, account.as_bytes()].concat())
 }
 
-/// The partition of the server itself.
+/// Returns the partition of data of the server as a whole.
 pub(crate) fn server() -> Partition {
     Partition::new(SpaceId::ROOT, SERVER)
 }
 
-/// The row of a service's properties.
+/// Returns the key of the row with a service's properties.
 pub(crate) fn properties(service: ServiceKind) -> Bytes {
     format!("properties/{}", service.name()).into()
 }
 
-/// The value of a row.
+/// Encodes a record as the value of a row.
 pub(crate) fn encode(record: &impl Serialize) -> Result<Bytes, RecordError> {
     let mut value = vec![FORMAT];
     serde_json::to_writer(&mut value, record).map_err(|error| RecordError::Content(error.to_string()))?;
     Ok(value.into())
 }
 
-/// The value of a row of plain bytes.
+/// Encodes plain bytes as the value of a row.
 pub(crate) fn encode_bytes(bytes: &[u8]) -> Bytes {
     [&[FORMAT], bytes].concat().into()
 }
 
-/// What the value of a row says.
+/// Decodes the value of a row.
 pub(crate) fn decode<T: DeserializeOwned>(value: &[u8]) -> Result<T, RecordError> {
     serde_json::from_slice(content(value)?).map_err(|error| RecordError::Content(error.to_string()))
 }
 
-/// The plain bytes of a row.
+/// Decodes the value of a row that holds plain bytes.
 pub(crate) fn decode_bytes<const N: usize>(value: &[u8]) -> Result<[u8; N], RecordError> {
     let content = content(value)?;
     content.try_into().map_err(|_| RecordError::Content(format!("it holds {} bytes, not {N}", content.len())))
@@ -90,24 +90,36 @@ fn content(value: &[u8]) -> Result<&[u8], RecordError> {
     }
 }
 
-/// The partition key and the key of an account's row.
-pub fn place_of_account(name: &str) -> (Bytes, Bytes) {
+/// Returns the partition key and the key of an account's row.
+pub fn account_row_key(name: &str) -> (Bytes, Bytes) {
     (partition(name).key, ACCOUNT)
 }
 
-/// The account that a row of the space [`SpaceId::ROOT`] holds, if it is the row of one.
+/// Decodes a row of [`SpaceId::ROOT`] if it is the row of an account. Returns `None` for other and damaged
+/// rows.
 pub fn account_of_row(partition: &[u8], key: &[u8], value: &[u8]) -> Option<Account> {
     let is_account = partition.starts_with(ACCOUNTS) && key == ACCOUNT;
     is_account.then(|| decode(value).ok()).flatten()
 }
 
-/// The partition key, the key and the value of an account's row, for a new store.
+/// Decodes a row of [`SpaceId::ROOT`] if it holds the properties of a service. Returns `None` for other and
+/// damaged rows.
+pub fn properties_of_row(
+    partition: &[u8],
+    key: &[u8],
+    value: &[u8],
+) -> Option<(ServiceKind, ServiceProperties)> {
+    let service = ServiceKind::ALL.into_iter().find(|service| key == properties(*service))?;
+    partition.starts_with(ACCOUNTS).then(|| decode(value).ok()).flatten().map(|value| (service, value))
+}
+
+/// Returns the partition key, the key and the value of an account's row, for a new store.
 pub fn account_row(account: &Account) -> Result<(Bytes, Bytes, Bytes), String> {
-    let (partition, key) = place_of_account(&account.name);
+    let (partition, key) = account_row_key(&account.name);
     Ok((partition, key, encode(account).map_err(|error| error.to_string())?))
 }
 
-/// Verifies a row of the space [`SpaceId::ROOT`] if it is one of this crate's; says what is wrong with it.
+/// Verifies a row of [`SpaceId::ROOT`] if it belongs to this crate. The error describes the damage.
 pub fn check_row(partition: &[u8], key: &[u8], value: &[u8]) -> Result<(), String> {
     let checked = if partition == SERVER && key == MASTER_SECRET {
         decode_bytes::<32>(value).map(drop)
@@ -117,12 +129,14 @@ pub fn check_row(partition: &[u8], key: &[u8], value: &[u8]) -> Result<(), Strin
         decode::<Account>(value).and_then(|account| {
             let name = &partition[ACCOUNTS.len()..];
             let named = account.name.as_bytes() == name;
-            named.then_some(()).ok_or_else(|| RecordError::Content(format!("it names {}", account.name)))
+            named.then_some(()).ok_or_else(|| {
+                RecordError::Content(format!("the row holds account {} instead", account.name))
+            })
         })
     } else if ServiceKind::ALL.into_iter().any(|service| key == properties(service)) {
         decode::<ServiceProperties>(value).map(drop)
     } else {
-        Err(RecordError::Content("no such row is ever written".into()))
+        Err(RecordError::Content("unknown key".into()))
     };
     checked.map_err(|error| format!("{} {}: {error}", partition.escape_ascii(), key.escape_ascii()))
 }
@@ -132,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_starts_with_its_format_and_another_format_is_refused() {
+    fn value_starts_with_its_format_and_other_formats_are_refused() {
         let value = encode(&ServiceProperties::default()).unwrap();
         assert_eq!(value[0], FORMAT);
         assert_eq!(decode::<ServiceProperties>(&value), Ok(ServiceProperties::default()));
@@ -144,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_an_older_program_did_not_write_has_its_default() {
+    fn missing_field_of_an_older_version_has_its_default() {
         let stored = [&[FORMAT], &br#"{"name":"abc","keys":["AAAA"]}"#[..]].concat();
         let account: Account = decode(&stored).unwrap();
         assert_eq!(account.settings, lazuli_protocol::account::Settings::default());
     }
 
     #[test]
-    fn rows_are_verified_by_what_their_key_says_they_are() {
+    fn rows_are_verified_according_to_their_key() {
         let account = br#"{"name":"abc","keys":["AAAA"]}"#;
         let with_format = |content: &[u8]| [&[FORMAT], content].concat();
         for (partition, key, value, fine) in [

@@ -1,8 +1,8 @@
 //! The operations that address a service as a whole: properties, statistics, account information.
 //!
-//! They are the same for all services, so they live here once, in front of each. Everything else is for the service
-//! behind; where there is none yet, it is refused with 501. User delegation keys and preflight requests are answered
-//! by the front door.
+//! These operations are the same for all services, so [`ServiceLevel`] wraps each service and answers them.
+//! The service carries out all other operations. The front end answers user delegation keys and preflight
+//! requests.
 
 use std::sync::Arc;
 
@@ -12,42 +12,35 @@ use lazuli_concurrency::Timestamp;
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
 use lazuli_protocol::properties::Update;
 use lazuli_protocol::{
-    Account, ErrorCode, Operation, Refusal, Request, Response, Service, ServiceKind, Version, date, xml,
+    Account, Operation, Refusal, Request, Response, Service, ServiceKind, Version, date, xml,
 };
 
 use crate::AccountDirectory;
-
-const XML: &str = "application/xml";
 
 const SKU_NAME: HeaderName = HeaderName::from_static("x-ms-sku-name");
 const ACCOUNT_KIND: HeaderName = HeaderName::from_static("x-ms-account-kind");
 const IS_HNS_ENABLED: HeaderName = HeaderName::from_static("x-ms-is-hns-enabled");
 
-/// One service with what all services have in common.
+/// A service, extended by the operations that all services have in common.
 pub struct ServiceLevel {
     kind: ServiceKind,
     accounts: AccountDirectory,
-    service: Option<Arc<dyn Service>>,
+    service: Arc<dyn Service>,
 }
 
 impl ServiceLevel {
-    /// Answers for the service as a whole and hands the rest to `service`.
-    pub const fn new(
-        kind: ServiceKind,
-        accounts: AccountDirectory,
-        service: Option<Arc<dyn Service>>,
-    ) -> Self {
+    /// Wraps `service`.
+    pub const fn new(kind: ServiceKind, accounts: AccountDirectory, service: Arc<dyn Service>) -> Self {
         Self { kind, accounts, service }
     }
 
     async fn get_properties(&self, request: Request) -> Result<Response, Refusal> {
         let properties = self.accounts.properties(&request.account.name, self.kind).await?;
-        Ok(Response::with_body(StatusCode::OK, XML, properties.to_xml(self.kind, request.version)))
+        Ok(Response::xml(properties.to_xml(self.kind, request.version)))
     }
 
     async fn set_properties(&self, mut request: Request) -> Result<Response, Refusal> {
-        let limit = request.operation.row().body.limit().unwrap_or_default();
-        let update = Update::parse(self.kind, &request.read_body(limit).await?)?;
+        let update = Update::parse(self.kind, &request.read_document().await?)?;
         self.accounts.set_properties(&request.account.name, self.kind, update).await?;
         Ok(Response::empty(StatusCode::ACCEPTED))
     }
@@ -73,10 +66,7 @@ impl Service for ServiceLevel {
             | SetFileServiceProperties => self.set_properties(request).await,
             GetBlobServiceStats | GetQueueServiceStats | GetTableServiceStats => stats(&request),
             GetAccountInformation => Ok(account_information(request.version)),
-            operation => match &self.service {
-                Some(service) => service.call(request).await,
-                None => Err(Refusal::not_implemented(operation.name())),
-            },
+            _ => self.service.call(request).await,
         }
     }
 
@@ -86,27 +76,21 @@ impl Service for ServiceLevel {
         container: &str,
         id: &str,
     ) -> Result<Option<AccessPolicy>, Refusal> {
-        match &self.service {
-            Some(service) => service.access_policy(account, container, id).await,
-            None => Ok(None),
-        }
+        self.service.access_policy(account, container, id).await
     }
 
     async fn public_access(&self, account: &Account, container: &str) -> Result<PublicAccess, Refusal> {
-        match &self.service {
-            Some(service) => service.public_access(account, container).await,
-            None => Err(ErrorCode::ContainerNotFound.into()),
-        }
+        self.service.public_access(account, container).await
     }
 }
 
-/// How far the secondary is behind: not at all, since it is the primary by another name.
+/// Answers Get Service Stats. The secondary is the primary under another name, so it is always in sync.
 fn stats(request: &Request) -> Result<Response, Refusal> {
     if !addresses_secondary(&request.endpoint, &request.account.name) {
         let reason = "Statistics are available at the secondary endpoint only.";
         return Err(Refusal::invalid_query("comp", "stats", reason));
     }
-    Ok(Response::with_body(StatusCode::OK, XML, stats_xml(request.now)))
+    Ok(Response::xml(stats_xml(request.now)))
 }
 
 fn stats_xml(last_sync: Timestamp) -> String {
@@ -116,7 +100,7 @@ fn stats_xml(last_sync: Timestamp) -> String {
     xml.finish()
 }
 
-/// Whether an endpoint, in path or host style, is the account's secondary one.
+/// Returns whether an endpoint, in path or host style, is the account's secondary endpoint.
 fn addresses_secondary(endpoint: &str, account: &str) -> bool {
     let Some((_, address)) = endpoint.split_once("://") else { return false };
     let label = address.split_once('/').map_or_else(|| address.split('.').next(), |(_, path)| Some(path));
@@ -140,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_secondary_is_told_by_the_accounts_label_in_path_or_host() {
+    fn secondary_endpoint_is_recognized_by_the_account_label_in_path_or_host() {
         for (endpoint, secondary) in [
             ("http://127.0.0.1:10000/abc-secondary", true),
             ("http://127.0.0.1:10000/abc", false),
@@ -157,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_name_the_status_and_the_time_of_the_last_sync() {
+    fn statistics_contain_the_status_and_the_time_of_the_last_sync() {
         assert_eq!(
             stats_xml(Timestamp::from_unix_seconds(1_600_000_000)),
             "<?xml version=\"1.0\" encoding=\"utf-8\"?><StorageServiceStats><GeoReplication><Status>live</Status>\

@@ -1,29 +1,30 @@
-//! What may be said of an account, and how it changes: pure rules, the same for a running and a stopped server.
+//! Rules for accounts and their changes. They are pure, so they are the same for a running and a stopped
+//! server.
 
 use lazuli_protocol::account::RoleAssignment;
 use lazuli_protocol::{Account, Key, ServiceKind, names};
 use serde::{Deserialize, Serialize};
 
-/// The account that every client knows by heart.
+/// The development account that is built into every client.
 pub const DEVELOPMENT_ACCOUNT: &str = "devstoreaccount1";
-/// Its key, as public as its name.
+/// The public key of the development account.
 pub const DEVELOPMENT_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// The bytes of a new key, as many as the cloud's keys have.
+/// Length of a new key in bytes, the same as in the cloud.
 const KEY_BYTES: usize = 64;
-/// The longest retention, in days.
+/// Maximum retention in days.
 const MAX_RETENTION_DAYS: u16 = 365;
-/// Encryption scopes of one account.
+/// Maximum number of encryption scopes of one account.
 const MAX_ENCRYPTION_SCOPES: usize = 256;
-/// Containers of one account with version-level immutability of their own.
+/// Maximum number of containers of one account for which version-level immutability is enabled individually.
 const MAX_IMMUTABLE_CONTAINERS: usize = 1024;
-/// Role assignments of one account.
+/// Maximum number of role assignments of one account.
 const MAX_ROLES: usize = 1024;
-/// The longest name of an OAuth subject, in bytes.
-const MAX_SUBJECT: usize = 256;
+/// Maximum length of the name of an OAuth subject, in bytes.
+const MAX_SUBJECT_BYTES: usize = 256;
 
-/// Why something cannot be said of an account, in words for whoever asked.
+/// Why an account or a setting is invalid. The text is shown to the operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Rejection(pub String);
@@ -31,9 +32,9 @@ pub struct Rejection(pub String);
 /// One of an account's two keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeySlot {
-    /// The first.
+    /// The first key.
     Key1,
-    /// The second.
+    /// The second key.
     Key2,
 }
 
@@ -42,58 +43,63 @@ pub enum KeySlot {
 pub enum Setting {
     /// Whether every write of a blob makes a version.
     BlobVersioning(bool),
-    /// Days that a deleted container can be restored.
+    /// For how many days a deleted container can be restored. `None` switches soft delete off.
     ContainerSoftDelete(Option<u16>),
     /// Whether containers may be made public.
     PublicAccess(bool),
     /// Whether blobs of every container may have immutability policies and legal holds.
     VersionImmutability(bool),
-    /// A container whose blobs may have them.
+    /// A container whose blobs may have immutability policies and legal holds.
     AddImmutableContainer(String),
-    /// A container whose blobs may get no new ones, unless the account says otherwise.
+    /// A container whose blobs may not get new policies and holds, unless `VersionImmutability` is on.
     RemoveImmutableContainer(String),
-    /// The tier of blobs that name none.
+    /// The tier of blobs that are written without a tier.
     DefaultTier(String),
     /// A new encryption scope.
     AddEncryptionScope(String),
-    /// An encryption scope that goes.
+    /// An encryption scope to remove.
     RemoveEncryptionScope(String),
-    /// What an OAuth subject may do with a service, instead of what it might before.
+    /// The role of an OAuth subject for a service. Replaces an earlier role.
     SetRole(RoleAssignment),
-    /// An OAuth subject may do nothing more with a service.
+    /// Removes the role of an OAuth subject for a service.
     RemoveRole {
         /// The token's `oid`, else its `sub`.
         subject: String,
         /// The service.
         service: ServiceKind,
     },
-    /// Whether everything is refused.
+    /// Whether all requests are refused.
     Disabled(bool),
 }
 
-/// The well-known development key.
+/// Returns the well-known development key.
 pub fn development_key() -> Key {
-    // The text above is Base64; a test says so.
+    // The constant is valid Base64; a test proves it.
     Key::from_base64(DEVELOPMENT_KEY).unwrap_or_else(|| Key::from_bytes(Vec::new()))
 }
 
-/// A fresh key.
+/// Generates a random key.
 pub fn random_key() -> Result<Key, getrandom::Error> {
     let mut bytes = vec![0; KEY_BYTES];
     getrandom::fill(&mut bytes)?;
     Ok(Key::from_bytes(bytes))
 }
 
-/// Whether an account can be added: its name and its keys.
+/// Checks the name and the keys of a new account.
 pub(crate) fn check_new(account: &Account) -> Result<(), Rejection> {
-    let name = &account.name;
-    if !names::is_account(name) {
-        return reject(format!("{name:?} is no name of an account: 3 to 24 lower-case letters and digits"));
-    }
+    check_name(&account.name)?;
     check_keys(&account.keys)
 }
 
-/// Whether an account can have these keys.
+/// Checks the name of an account.
+pub(crate) fn check_name(name: &str) -> Result<(), Rejection> {
+    if names::is_account(name) {
+        return Ok(());
+    }
+    reject(format!("{name:?} is not a valid account name: use 3 to 24 lower-case letters and digits"))
+}
+
+/// Checks the keys of an account.
 pub(crate) fn check_keys(keys: &[Key]) -> Result<(), Rejection> {
     match keys {
         [] => reject("an account needs a key"),
@@ -103,7 +109,7 @@ pub(crate) fn check_keys(keys: &[Key]) -> Result<(), Rejection> {
     }
 }
 
-/// Puts a new key in a slot. A second key that was not there before is added.
+/// Replaces the key in a slot. If the account has no second key, `Key2` adds one.
 pub(crate) fn replace_key(account: &mut Account, slot: KeySlot, key: Key) -> Result<(), Rejection> {
     check_keys(std::slice::from_ref(&key))?;
     match account.keys.get_mut(slot as usize) {
@@ -113,7 +119,7 @@ pub(crate) fn replace_key(account: &mut Account, slot: KeySlot, key: Key) -> Res
     Ok(())
 }
 
-/// Makes one change.
+/// Applies one change to an account.
 pub(crate) fn apply(account: &mut Account, setting: Setting) -> Result<(), Rejection> {
     let settings = &mut account.settings;
     match setting {
@@ -128,8 +134,8 @@ pub(crate) fn apply(account: &mut Account, setting: Setting) -> Result<(), Rejec
         Setting::VersionImmutability(on) => settings.version_immutability = on,
         Setting::AddImmutableContainer(name) => add_container(&mut settings.immutable_containers, name)?,
         Setting::RemoveImmutableContainer(name) => {
-            let Some(at) = settings.immutable_containers.iter().position(|held| *held == name) else {
-                return reject(format!("container {name:?} has no setting of its own"));
+            let Some(at) = settings.immutable_containers.iter().position(|known| *known == name) else {
+                return reject(format!("version-level immutability is not enabled for container {name:?}"));
             };
             settings.immutable_containers.remove(at);
         }
@@ -160,13 +166,15 @@ pub(crate) fn apply(account: &mut Account, setting: Setting) -> Result<(), Rejec
 
 fn add_container(containers: &mut Vec<String>, name: String) -> Result<(), Rejection> {
     if names::check_container(&name).is_err() {
-        return reject(format!("{name:?} is no name of a container"));
+        return reject(format!("{name:?} is not a valid container name"));
     }
     if containers.contains(&name) {
-        return reject(format!("container {name:?} has version-level immutability already"));
+        return reject(format!("version-level immutability is enabled for container {name:?} already"));
     }
     if containers.len() == MAX_IMMUTABLE_CONTAINERS {
-        return reject(format!("an account names at most {MAX_IMMUTABLE_CONTAINERS} containers"));
+        return reject(format!(
+            "version-level immutability can be enabled for at most {MAX_IMMUTABLE_CONTAINERS} containers"
+        ));
     }
     containers.push(name);
     Ok(())
@@ -175,10 +183,12 @@ fn add_container(containers: &mut Vec<String>, name: String) -> Result<(), Rejec
 fn add_scope(scopes: &mut Vec<String>, scope: String) -> Result<(), Rejection> {
     let plain = scope.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     if !plain || !(3..=63).contains(&scope.len()) {
-        return reject(format!("{scope:?} is no name of a scope: 3 to 63 letters, digits and hyphens"));
+        return reject(format!(
+            "{scope:?} is not a valid scope name: use 3 to 63 letters, digits and hyphens"
+        ));
     }
     if scopes.contains(&scope) {
-        return reject(format!("there is an encryption scope {scope:?} already"));
+        return reject(format!("encryption scope {scope:?} exists already"));
     }
     if scopes.len() == MAX_ENCRYPTION_SCOPES {
         return reject(format!("an account has at most {MAX_ENCRYPTION_SCOPES} encryption scopes"));
@@ -189,10 +199,10 @@ fn add_scope(scopes: &mut Vec<String>, scope: String) -> Result<(), Rejection> {
 
 fn set_role(roles: &mut Vec<RoleAssignment>, assignment: RoleAssignment) -> Result<(), Rejection> {
     let RoleAssignment { subject, service, role } = &assignment;
-    if subject.is_empty() || subject.len() > MAX_SUBJECT || subject.chars().any(char::is_control) {
-        return reject(format!("{subject:?} is no name of a subject"));
+    if subject.is_empty() || subject.len() > MAX_SUBJECT_BYTES || subject.chars().any(char::is_control) {
+        return reject(format!("{subject:?} is not a valid subject"));
     }
-    match roles.iter().position(|held| held.subject == *subject && held.service == *service) {
+    match roles.iter().position(|known| known.subject == *subject && known.service == *service) {
         Some(at) => roles[at].role = *role,
         None if roles.len() == MAX_ROLES => {
             return reject(format!("an account has at most {MAX_ROLES} role assignments"));
@@ -222,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_3_to_24_lower_case_letters_and_digits_and_keys_are_one_or_two() {
+    fn account_has_a_name_of_3_to_24_lower_case_letters_and_digits_and_one_or_two_keys() {
         for (name, keys, fine) in [
             ("abc", 1, true),
             ("devstoreaccount1", 2, true),
@@ -243,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_changes_what_it_names_within_its_bounds() {
+    fn each_valid_setting_changes_the_account_and_invalid_ones_are_refused() {
         for (setting, fine) in [
             (Setting::BlobVersioning(true), true),
             (Setting::ContainerSoftDelete(Some(1)), true),
@@ -283,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_has_one_role_for_each_service() {
+    fn subject_has_one_role_for_each_service() {
         let mut account = account("abc", 1);
         apply(&mut account, Setting::SetRole(role("s", Role::Reader))).unwrap();
         apply(&mut account, Setting::SetRole(role("s", Role::Owner))).unwrap();
@@ -291,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_and_roles_are_bounded() {
+    fn number_of_scopes_and_roles_is_limited() {
         let mut account = account("abc", 1);
         for i in 0..MAX_ENCRYPTION_SCOPES {
             apply(&mut account, Setting::AddEncryptionScope(format!("scope-{i}"))).unwrap();
@@ -305,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_replaced_where_it_is_and_a_missing_second_one_is_added() {
+    fn key_is_replaced_in_its_slot_and_a_missing_second_key_is_added() {
         let new = || Key::from_bytes(vec![9; 64]);
         for (keys, slot, expected) in [
             (2, KeySlot::Key1, vec![9, 1]),
@@ -320,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_development_key_is_the_one_that_clients_have_built_in() {
+    fn development_key_is_the_one_built_into_clients() {
         assert_eq!(development_key().to_base64(), DEVELOPMENT_KEY);
         assert_eq!(development_key().bytes().len(), KEY_BYTES);
         assert_ne!(random_key().unwrap(), random_key().unwrap());

@@ -2,13 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use lazuli_account::{AccountDirectory, AccountError, KeySlot, Setting, random_key};
 use lazuli_concurrency::SystemClock;
 use lazuli_protocol::account::{Account, Role, RoleAssignment};
-use lazuli_protocol::properties::Update;
+use lazuli_protocol::properties::{ServiceProperties, Update};
 use lazuli_protocol::{Accounts, Key, ServiceKind};
 use lazuli_store::{Embedded, Options, Store};
 
@@ -42,7 +43,7 @@ fn names(accounts: &[Arc<Account>]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_change_is_in_effect_at_once_and_after_a_restart() {
+async fn change_takes_effect_at_once_and_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let first = store(dir.path());
     let accounts = directory(&first).await;
@@ -79,7 +80,7 @@ async fn a_change_is_in_effect_at_once_and_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_and_changes_nothing() {
+async fn invalid_changes_are_refused_and_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let accounts = directory(&store(dir.path())).await;
     accounts.add(account("alpha")).await.unwrap();
@@ -98,7 +99,7 @@ async fn what_cannot_be_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_account_that_is_added_again_starts_afresh() {
+async fn account_that_is_added_again_has_default_properties() {
     let dir = tempfile::tempdir().unwrap();
     let accounts = directory(&store(dir.path())).await;
     accounts.add(account("alpha")).await.unwrap();
@@ -109,7 +110,7 @@ async fn an_account_that_is_added_again_starts_afresh() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_changes_are_all_kept_and_memory_equals_the_store() {
+async fn concurrent_changes_are_all_kept_and_the_cache_equals_the_store() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     let accounts = directory(&store).await;
@@ -132,14 +133,14 @@ async fn concurrent_changes_are_all_kept_and_memory_equals_the_store() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_leaves_memory_and_store_the_same() {
+async fn cache_equals_the_store_after_callers_have_gone_away() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     let accounts = directory(&store).await;
     accounts.add(account("alpha")).await.unwrap();
     for i in 0..50 {
         let change = accounts.set("alpha", vec![Setting::AddEncryptionScope(format!("scope-{i}"))]);
-        // Polled once, so that it has begun, then dropped.
+        // Poll the change once, so that it has begun, then drop it.
         let mut change = Box::pin(change);
         std::future::poll_fn(|cx| {
             let _ = change.as_mut().poll(cx);
@@ -148,7 +149,7 @@ async fn a_caller_that_goes_away_leaves_memory_and_store_the_same() {
         .await;
         drop(change);
     }
-    // This change waits its turn behind the ones that nobody waits for.
+    // This change waits for the changes whose callers have gone.
     accounts.set("alpha", vec![Setting::BlobVersioning(true)]).await.unwrap();
     let in_memory = accounts.get("alpha").await.unwrap().unwrap();
     assert_eq!(in_memory.settings.encryption_scopes.len(), 50);
@@ -156,7 +157,7 @@ async fn a_caller_that_goes_away_leaves_memory_and_store_the_same() {
 }
 
 #[tokio::test]
-async fn more_accounts_than_one_page_are_all_read() {
+async fn all_accounts_are_read_if_they_need_several_scans() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     let accounts = directory(&store).await;
@@ -170,4 +171,40 @@ async fn more_accounts_than_one_page_are_all_read() {
         add.await.unwrap().unwrap();
     }
     assert_eq!(directory(&store).await.list().await.unwrap().len(), 300);
+}
+
+#[tokio::test]
+async fn reserved_name_is_taken_and_the_account_appears_with_all_of_its_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = store(dir.path());
+    let accounts = directory(&first).await;
+    accounts.add(account("alpha")).await.unwrap();
+    assert!(matches!(accounts.reserve("alpha").await, Err(AccountError::Exists(_))));
+    assert!(matches!(accounts.reserve("No").await, Err(AccountError::Rejected(_))));
+    let reserved = accounts.reserve("beta").await.unwrap();
+    let generation = reserved.generation();
+    assert!(matches!(accounts.reserve("beta").await, Err(AccountError::Restoring(_))));
+    assert!(matches!(accounts.add(account("beta")).await, Err(AccountError::Restoring(_))));
+    assert!(accounts.is_reserved("beta", generation) && !accounts.is_reserved("beta", generation + 1));
+    assert_eq!(names(&accounts.list().await.unwrap()), ["alpha"]);
+
+    let mut properties = ServiceProperties::default();
+    properties.apply(cors_from("http://a.example"));
+    let all = BTreeMap::from([(ServiceKind::Queue, properties.clone())]);
+    let added = accounts.add_reserved(reserved, account("other"), all).await.unwrap();
+    assert_eq!((added.name.as_str(), added.generation), ("beta", generation));
+    assert!(!accounts.is_reserved("beta", generation));
+    let found = accounts.properties("beta", ServiceKind::Queue).await.unwrap();
+    assert_eq!(*found, properties);
+
+    let abandoned = accounts.reserve("gamma").await.unwrap();
+    assert!(abandoned.generation() > generation);
+    drop(abandoned);
+    accounts.add(account("gamma")).await.unwrap();
+    drop(accounts);
+    first.close();
+    drop(first);
+    let accounts = directory(&store(dir.path())).await;
+    assert_eq!(names(&accounts.list().await.unwrap()), ["alpha", "beta", "gamma"]);
+    assert_eq!(*accounts.properties("beta", ServiceKind::Queue).await.unwrap(), properties);
 }

@@ -1,7 +1,7 @@
-//! OAuth bearer tokens: signed JSON web tokens of one configured OpenID Connect issuer.
+//! OAuth bearer tokens: JSON web tokens signed by one configured OpenID Connect issuer.
 //!
-//! RS256 and ES256 only; the key decides the algorithm, not the token. Where keys come from is a [`KeySource`]'s
-//! business; what a subject may do is in the account's role assignments.
+//! Only RS256 and ES256 are accepted. The key decides about the algorithm, not the token. A [`KeySource`]
+//! provides the issuer's keys. The account's role assignments decide what a subject may do.
 
 mod keys;
 
@@ -16,26 +16,26 @@ use serde::Deserialize;
 
 pub use keys::{Discovery, FileKeys, KeySet, KeySource, KeySourceError, StaticKeys};
 
-/// How far the issuer's clock may be from ours.
+/// Maximum difference between the issuer's clock and the server's clock.
 const LEEWAY: Span = Span::seconds(60);
-/// Longer than any token that fits a header.
+/// Maximum size of a token. No longer token fits in a header.
 const MAX_TOKEN_BYTES: usize = 32 << 10;
-/// The audience of tokens for every account.
+/// The audience of tokens for all accounts.
 const STORAGE: &str = "https://storage.azure.com";
 
-/// Where the accounts of the protocol have their host names: tokens may be for one account's service.
+/// The domain of the accounts' host names: a token can be for one service of one account.
 const ACCOUNT_DOMAIN: &str = "core.windows.net";
 
 /// The issuer whose tokens are accepted.
 #[derive(Clone)]
 pub struct Issuer {
-    /// What the `iss` of its tokens says.
+    /// The issuer's name: the value of `iss` in its tokens.
     pub name: String,
-    /// Audiences that are accepted besides those of the protocol.
+    /// Accepted audiences in addition to those of the protocol.
     pub audiences: Vec<String>,
-    /// Where its clients get tokens; told to callers that have none.
+    /// Where clients get tokens. Sent in challenges.
     pub authorization_uri: String,
-    /// Its keys.
+    /// Source of the issuer's keys.
     pub keys: Arc<dyn KeySource>,
 }
 
@@ -45,52 +45,52 @@ impl fmt::Debug for Issuer {
     }
 }
 
-/// Who a token is for.
+/// The subject of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// `oid`, else `sub`.
+    /// Value of `oid`, or of `sub` if `oid` is absent.
     pub id: String,
-    /// `tid`, if there is one.
+    /// Value of `tid`, if present.
     pub tenant: Option<String>,
 }
 
 /// Why a token is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Not three parts of Base64 with JSON in them.
+    /// The token does not consist of three Base64 parts with the required JSON.
     #[error("The token is malformed.")]
     Malformed,
-    /// Neither RS256 nor ES256, or with extensions that have to be understood.
+    /// The algorithm is neither RS256 nor ES256, or the token has critical extensions.
     #[error("The token is signed in a way that is not supported.")]
     Unsupported,
-    /// The issuer's keys do not have the one that it names.
+    /// The issuer has no key with the id and the algorithm of the token.
     #[error("The token is signed with an unknown key.")]
     UnknownKey,
-    /// No key made its signature.
+    /// The signature does not match any candidate key.
     #[error("The signature of the token is not valid.")]
     Signature,
-    /// Somebody else's token.
+    /// The token is from another issuer.
     #[error("The issuer of the token is not the one that is trusted.")]
     Issuer,
-    /// A token for something else.
+    /// The token is for another audience.
     #[error("The audience of the token is not this service.")]
     Audience,
-    /// Its time is over.
+    /// The token has expired.
     #[error("The token has expired.")]
     Expired,
-    /// Its time is still to come.
+    /// The token is not yet valid.
     #[error("The token is not yet valid.")]
     NotYetValid,
-    /// It is for nobody.
+    /// The token names no subject.
     #[error("The token names no subject.")]
     Subject,
-    /// The keys cannot be had now.
+    /// The issuer's keys are not available now.
     #[error("The keys of the issuer are not available.")]
     Keys,
 }
 
 #[derive(Deserialize)]
-struct Header {
+struct TokenHeader {
     alg: String,
     kid: Option<String>,
     crit: Option<serde_json::Value>,
@@ -115,7 +115,8 @@ enum Audience {
 }
 
 impl Issuer {
-    /// The subject of a token, if the token is this issuer's, for this service of this account, and valid now.
+    /// Verifies that a token is this issuer's, valid now, and for this service of this account. Returns its
+    /// subject.
     pub(crate) async fn verify(
         &self,
         token: &str,
@@ -137,10 +138,10 @@ impl Issuer {
     }
 }
 
-/// A token taken apart; nothing in it is trusted yet.
+/// A parsed token. Not verified yet.
 pub(crate) struct Token<'a> {
-    header: Header,
-    /// What is signed: header and claims, as sent.
+    header: TokenHeader,
+    /// The signed part: header and claims, as sent.
     signed: &'a str,
     claims: &'a str,
     signature: Vec<u8>,
@@ -153,7 +154,7 @@ impl<'a> Token<'a> {
         }
         let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
         let (header, claims) = signed.split_once('.').ok_or(TokenError::Malformed)?;
-        let header: Header = json(header)?;
+        let header: TokenHeader = json(header)?;
         if header.crit.is_some() || !matches!(header.alg.as_str(), "RS256" | "ES256") {
             return Err(TokenError::Unsupported);
         }
@@ -169,13 +170,13 @@ impl<'a> Token<'a> {
         candidates.any(|key| key.verifies(signed, &self.signature)).then_some(()).ok_or(TokenError::Signature)
     }
 
-    /// The subject that the token names. Nothing says that the token holds.
+    /// Returns the subject that the token names, without any verification.
     pub(crate) fn claimed_subject(&self) -> Option<String> {
         let claims: Claims = json(self.claims).ok()?;
         claims.oid.or(claims.sub)
     }
 
-    /// The subject, if the claims are for this service of this account and valid now.
+    /// Returns the subject if the claims are valid now and for this service of this account.
     pub(crate) fn subject(
         &self,
         issuer: &Issuer,
@@ -212,7 +213,7 @@ impl<'a> Token<'a> {
     }
 }
 
-/// A count of seconds since 1970, whole or not.
+/// Converts seconds since 1970, with or without a fraction.
 fn moment(seconds: f64) -> Option<Timestamp> {
     (0.0..1e12)
         .contains(&seconds)

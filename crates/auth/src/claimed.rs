@@ -1,16 +1,16 @@
-//! What a request says of its caller, for the log. Nothing of it is verified, and nothing of it is a secret.
+//! The caller that a request claims to have, for the log. It is not verified, and contains no secret.
 
 use http::HeaderValue;
 use lazuli_protocol::Query;
 
 use crate::bearer::Token;
 
-/// Characters of a name that the client chose.
+/// Maximum number of characters of a name that the client chose.
 const MAX_NAME: usize = 64;
 
-/// The kind of credentials that a request brings, and the name in them.
+/// Describes the kind of credentials of a request, and the name in them.
 pub fn claimed_caller(query: &Query, authorization: Option<&HeaderValue>) -> String {
-    let named = |kind: &str, name: Option<&str>| match name.map(plain).filter(|name| !name.is_empty()) {
+    let named = |kind: &str, name: Option<&str>| match name.map(sanitize).filter(|name| !name.is_empty()) {
         Some(name) => format!("{kind} {name}"),
         None => kind.to_owned(),
     };
@@ -42,8 +42,8 @@ pub fn claimed_caller(query: &Query, authorization: Option<&HeaderValue>) -> Str
     }
 }
 
-/// A name without what could mislead who reads the log.
-fn plain(name: &str) -> String {
+/// Removes the characters from a name that could mislead a reader of the log.
+fn sanitize(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric() || "-_.@".contains(*c)).take(MAX_NAME).collect()
 }
 
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_names_the_caller_and_no_secret() {
+    fn log_names_the_caller_and_no_secret() {
         let token = "Bearer eyJhbGciOiJSUzI1NiJ9.eyJvaWQiOiJtZSJ9.c2VjcmV0";
         for (query, authorization, expected) in [
             ("", None, "anonymous"),

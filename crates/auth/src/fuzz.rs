@@ -1,4 +1,5 @@
-//! Entry points for fuzzing: bytes that anybody can send go through every parser and rule here. Nothing may panic.
+//! Entry points for fuzzing: passes untrusted bytes to every parser and rule of this crate. Nothing may
+//! panic.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 const SECRET: MasterSecret = MasterSecret::new([1; 32]);
 const KEY: &[u8] = &[2; 64];
 
-/// The value of an Authorization header; after a NUL, of an x-ms-date header.
+/// Fuzzes the value of an Authorization header and, after a NUL, of an x-ms-date header.
 pub fn authorization_header(bytes: &[u8]) {
     let mut headers = HeaderMap::new();
     let names = [header::AUTHORIZATION, header::HeaderName::from_static("x-ms-date")];
@@ -36,7 +37,7 @@ pub fn authorization_header(bytes: &[u8]) {
     }
 }
 
-/// A query string with a signature in it.
+/// Fuzzes a query string with a signature.
 pub fn sas_query(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(query) = Query::parse(text) else { return };
@@ -49,7 +50,8 @@ pub fn sas_query(bytes: &[u8]) {
     ] {
         with_head(operation, &query, &HeaderMap::new(), |head| {
             let Ok(sas) = Sas::parse(operation.service(), &query) else { return };
-            // Random bytes never guess a signature, so the rules behind it are reached with the right one.
+            // Random bytes never guess a signature, so reach the rules after its verification with a
+            // correct one.
             let signature = sas.sign(head, KEY).unwrap_or_default();
             let _ = sas.verify(head, &SECRET);
             let signed = format!("sig={}&{text}", signature.replace('+', "%2B"));
@@ -65,7 +67,7 @@ pub fn sas_query(bytes: &[u8]) {
     }
 }
 
-/// A bearer token, or the key set of an issuer.
+/// Fuzzes a bearer token and an issuer's key set.
 pub fn jwt(bytes: &[u8]) {
     let _ = KeySet::parse(bytes);
     let Some(token) = std::str::from_utf8(bytes).ok().and_then(|text| Token::parse(text).ok()) else {
@@ -83,7 +85,7 @@ pub fn jwt(bytes: &[u8]) {
     });
 }
 
-/// The body of Get User Delegation Key.
+/// Fuzzes the body of Get User Delegation Key.
 pub fn key_info(bytes: &[u8]) {
     let _ = KeyInfo::parse(bytes, NOW);
 }

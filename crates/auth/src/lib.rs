@@ -1,8 +1,9 @@
-//! Who calls, and what they may do: Shared Key, shared access signatures, OAuth bearer tokens, and nobody.
+//! Authentication and authorization of requests: Shared Key, shared access signatures, OAuth bearer tokens,
+//! and anonymous access.
 //!
-//! [`Authenticator::authenticate`] decides for one request, given its [`Head`]. It reads stored access policies and
-//! public access levels through the service that is addressed, and nothing else: no clock, no network, no state. What
-//! it cannot judge without the data it leaves to the services, in the `Grant` of the [`Caller`].
+//! [`Authenticator::authenticate`] decides about one request, given its [`Head`]. It reads stored access
+//! policies and public access levels through the addressed service. It uses no clock, no network and no
+//! state. What depends on stored data is left to the services, in the `Grant` of the [`Caller`].
 
 pub mod bearer;
 mod claimed;
@@ -14,6 +15,7 @@ pub mod shared_key;
 pub mod sign;
 pub mod user_delegation;
 
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 
@@ -37,21 +39,21 @@ use sas::Sas;
 use shared_key::{Credential, Scheme};
 use user_delegation::{KeyInfo, MasterSecret, NO_TENANT, Owner};
 
-/// Where a challenge points when no issuer is configured: clients' parsers insist on the field.
+/// The authorization URI of a challenge if no issuer is configured: client parsers require the field.
 const NO_ISSUER: &str = "https://login.microsoftonline.com/common/oauth2/authorize";
 
-/// Everything of a request that authentication looks at.
+/// The parts of a request that authentication reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
-    /// What it asks for.
+    /// The operation that the request calls.
     pub operation: Operation,
-    /// The account that it addresses.
+    /// The addressed account.
     pub account: &'a Account,
-    /// The verb, as sent.
+    /// The method, as sent.
     pub method: &'a Method,
-    /// The path exactly as sent, percent-encoding and all, with the account in front in path style.
+    /// The path exactly as sent: percent-encoded, and with the account in front in path style.
     pub path: &'a str,
-    /// Container, queue, table or share, decoded; `$root` where the path names no container.
+    /// Container, queue, table or share, decoded; `$root` if the path names no container.
     pub container: &'a str,
     /// The rest of the path, decoded.
     pub object: &'a str,
@@ -59,30 +61,30 @@ pub struct Head<'a> {
     pub query: &'a Query,
     /// Headers.
     pub headers: &'a HeaderMap,
-    /// The protocol version that decides behaviour.
+    /// The protocol version of the request.
     pub version: Version,
-    /// Whether it came over TLS.
+    /// Whether the request came over TLS.
     pub secure: bool,
     /// The client's address.
     pub peer: IpAddr,
-    /// The machine's time.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// Decides who calls.
+/// Authenticates requests.
 #[derive(Debug)]
 pub struct Authenticator {
     secret: MasterSecret,
     issuer: Option<Issuer>,
 }
 
-/// What the Authorization header of a request brings.
+/// The contents of a request's Authorization header.
 enum Credentials<'a> {
     SharedKey(Scheme, Credential<'a>),
     Bearer(&'a str),
 }
 
-/// The account of that name, if it may be used.
+/// Returns the account with a name. Refuses missing and disabled accounts.
 pub async fn account(accounts: &dyn Accounts, name: &str) -> Result<Arc<Account>, Refusal> {
     let account = accounts
         .account(name)
@@ -92,15 +94,17 @@ pub async fn account(accounts: &dyn Accounts, name: &str) -> Result<Arc<Account>
 }
 
 impl Authenticator {
-    /// Accepts keys, shared access signatures and, from the issuer if there is one, bearer tokens.
+    /// Creates an authenticator for account keys, shared access signatures and, with an issuer, bearer
+    /// tokens.
     pub const fn new(secret: MasterSecret, issuer: Option<Issuer>) -> Self {
         Self { secret, issuer }
     }
 
-    /// Who calls, if they may. `service` is the one that is addressed.
+    /// Returns the caller of a request, or refuses the request. `service` is the addressed service.
     ///
-    /// Every credential that the request carries has to hold and to allow the operation. Where a header and a signature
-    /// in the query do, the signature is the caller, for it is the narrower one.
+    /// Every credential in the request must be valid and allow the operation. If the request has both an
+    /// Authorization header and a signature in the query, the caller is that of the signature, which grants
+    /// less.
     pub async fn authenticate(&self, head: &Head<'_>, service: &dyn Service) -> Result<Caller, Refusal> {
         if head.operation.row().anonymous == Anonymous::Always {
             return Ok(Caller::Anonymous);
@@ -115,7 +119,7 @@ impl Authenticator {
         }
     }
 
-    /// The caller that the Authorization header names, if they may.
+    /// Returns the caller that the Authorization header names, or refuses the request.
     async fn authorized(&self, head: &Head<'_>, credentials: Credentials<'_>) -> Result<Caller, Refusal> {
         match credentials {
             Credentials::SharedKey(scheme, credential) => {
@@ -129,7 +133,8 @@ impl Authenticator {
         }
     }
 
-    /// Carries out Get User Delegation Key: the reply's body. The request was authenticated before.
+    /// Executes Get User Delegation Key and returns the reply's body. The request must have been
+    /// authenticated.
     pub async fn user_delegation_key(&self, head: &Head<'_>, body: &[u8]) -> Result<String, Refusal> {
         let Some(Credentials::Bearer(token)) = Credentials::of(head)? else {
             return Err(authentication_failed("Only authentication scheme Bearer is supported"));
@@ -153,7 +158,7 @@ impl Authenticator {
         Ok(Caller::Bearer { subject: subject.id, role })
     }
 
-    /// The subject of a token that holds.
+    /// Verifies a token and returns its subject.
     async fn subject(&self, head: &Head<'_>, token: &str) -> Result<Subject, Refusal> {
         if !head.version.at_least(2017, 11, 9) {
             return Err(authentication_failed(
@@ -168,14 +173,15 @@ impl Authenticator {
         };
         issuer.verify(token, head.account, head.operation.service(), head.now).await.map_err(|error| {
             match error {
-                // Nothing is known against the token: the client is to try again.
+                // The token may be valid, so the client should retry.
                 TokenError::Keys => Refusal::new(ErrorCode::ServerBusy),
                 error => self.challenge(invalid_token(error.to_string())),
             }
         })
     }
 
-    /// What the signature in the query grants, given what the Authorization header brings beside it.
+    /// Verifies the signature in the query and returns its grant. Also checks the Authorization header, if
+    /// there is one.
     async fn sas(
         &self,
         head: &Head<'_>,
@@ -203,7 +209,8 @@ impl Authenticator {
         verified.grant(head, &policy)
     }
 
-    /// A user delegation SAS may be of use to one user only, who then brings a token too. That user needs no role.
+    /// Checks a user delegation SAS that is bound to one user and needs a bearer token of that user. That
+    /// user needs no role.
     async fn check_bound_user(
         &self,
         head: &Head<'_>,
@@ -241,7 +248,8 @@ impl Authenticator {
         }
     }
 
-    /// Newer versions say that credentials would help, older ones that there is nothing.
+    /// Returns the refusal of a request without credentials. Newer versions challenge the client, older
+    /// ones report a missing resource.
     fn no_credentials(&self, head: &Head<'_>) -> Refusal {
         let challenged = match head.operation.service() {
             ServiceKind::Table => head.version.at_least(2020, 12, 6),
@@ -254,7 +262,7 @@ impl Authenticator {
         }
     }
 
-    /// Tells where tokens are to be had.
+    /// Adds a header that names the authorization endpoint.
     fn challenge(&self, refusal: Refusal) -> Refusal {
         let resource = "resource_id=https://storage.azure.com";
         let authority = match &self.issuer {
@@ -287,7 +295,7 @@ impl<'a> Credentials<'a> {
     }
 }
 
-/// The letter of a service in `ss` and `sks`.
+/// Returns the letter of a service in `ss` and `sks`.
 pub(crate) const fn letter(service: ServiceKind) -> &'static str {
     match service {
         ServiceKind::Blob => "b",

@@ -1,9 +1,10 @@
-//! Whether the letters of a shared access signature, or the role of an OAuth subject, allow an operation.
+//! Decides whether the letters of a shared access signature, or the role of an OAuth subject, allow an
+//! operation.
 //!
-//! The table of operations says what each needs. One rule cannot be judged before the data is read and is left to the
-//! services, which find the letters in `Grant.permissions`: with `c` and without `w`, nothing that exists may be
-//! overwritten (403 `UnauthorizedBlobOverwrite`), a staged block included. So is the permission of each operation in an entity group
-//! transaction, which any letters may open.
+//! The operation table says what each operation needs. Two rules depend on data and are left to the services,
+//! which find the letters in `Grant.permissions`. With `c` and without `w`, nothing that exists may be
+//! overwritten (403 `UnauthorizedBlobOverwrite`), including staged blocks. And each operation in an entity
+//! group transaction needs its own permission, although any letters admit the transaction.
 
 use lazuli_protocol::account::Role;
 use lazuli_protocol::operation::{Permission, Scope};
@@ -12,11 +13,11 @@ use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, ServiceKind, Versi
 use crate::refusal::authentication_failed;
 use crate::{Head, letter};
 
-/// The letters of a signature for blobs, containers and directories, in the orders in which they may stand: the one that
-/// is documented, and those of clients that write another.
+/// The letters of signatures for blobs, containers and directories, in the accepted orders: the documented
+/// one, and those of clients that write another.
 const BLOB_LETTERS: &[&str] = &[
     "racwdxyltfmeopi",
-    // JavaScript, and Java as it was.
+    // JavaScript, and older versions of Java.
     "racwdxltmeiyf",
     // Rust, and Java.
     "racwdxytlmeopi",
@@ -24,11 +25,11 @@ const BLOB_LETTERS: &[&str] = &[
 const FILE_LETTERS: &[&str] = &["rcwdl"];
 const QUEUE_LETTERS: &[&str] = &["raup"];
 const TABLE_LETTERS: &[&str] = &["raud"];
-/// Those of an account SAS, which may stand in any order: clients write several.
+/// The letters of an account SAS. Any order is accepted, because clients write several.
 const ACCOUNT_LETTERS: &str = "rwdxylacupfti";
 
-/// Refuses the `sp` of a service or user delegation SAS that has letters unknown, repeated or out of order. The letters
-/// of a stored access policy may stand as they like.
+/// Refuses the `sp` of a service or user delegation SAS with unknown, repeated or misordered letters. The
+/// letters of a stored access policy may have any order.
 pub(crate) fn check_service_letters(service: ServiceKind, letters: &str) -> Result<(), Refusal> {
     let orders = match service {
         ServiceKind::Blob => BLOB_LETTERS,
@@ -36,7 +37,7 @@ pub(crate) fn check_service_letters(service: ServiceKind, letters: &str) -> Resu
         ServiceKind::Queue => QUEUE_LETTERS,
         ServiceKind::Table => TABLE_LETTERS,
     };
-    // Clients write these two either way.
+    // Clients write these two letters in both orders.
     let letters = letters.replace("wc", "cw");
     let in_order = |order: &&str| {
         let mut rest = order.chars();
@@ -49,7 +50,7 @@ pub(crate) fn check_service_letters(service: ServiceKind, letters: &str) -> Resu
         .ok_or_else(|| authentication_failed("sp has letters that are unknown or out of order."))
 }
 
-/// Refuses the `sp` of an account SAS that has letters unknown or repeated.
+/// Refuses the `sp` of an account SAS with unknown or repeated letters.
 pub(crate) fn check_account_letters(letters: &str) -> Result<(), Refusal> {
     let once =
         |(i, letter): (usize, char)| ACCOUNT_LETTERS.contains(letter) && !letters[..i].contains(letter);
@@ -60,7 +61,7 @@ pub(crate) fn check_account_letters(letters: &str) -> Result<(), Refusal> {
         .ok_or_else(|| authentication_failed("sp has letters that are unknown or repeated."))
 }
 
-/// Whether an account SAS allows the operation: service, resource type, letters.
+/// Checks whether an account SAS allows the operation: service, resource type, letters.
 pub(crate) fn check_account(
     head: &Head<'_>,
     ss: &str,
@@ -89,12 +90,12 @@ pub(crate) fn check_account(
     check_letters(head, needed, letters, sv)
 }
 
-/// Whether the letters of a service SAS allow the operation.
+/// Checks whether the letters of a service SAS allow the operation.
 pub(crate) fn check_service(head: &Head<'_>, letters: &str, sv: Version) -> Result<(), Refusal> {
     check_resource(head, head.operation.service_permission(head.query, head.headers), letters, sv)
 }
 
-/// Whether the letters of a user delegation SAS allow the operation.
+/// Checks whether the letters of a user delegation SAS allow the operation.
 pub(crate) fn check_delegated(head: &Head<'_>, letters: &str, sv: Version) -> Result<(), Refusal> {
     let version = sv.min(head.version);
     let needed = head.operation.delegated_permission(head.query, head.headers, version);
@@ -109,7 +110,7 @@ fn check_resource(head: &Head<'_>, needed: Permission, letters: &str, sv: Versio
 }
 
 fn check_letters(head: &Head<'_>, needed: Permission, letters: &str, sv: Version) -> Result<(), Refusal> {
-    if let Some((further, _)) = head.operation.further_permission(head.query, head.headers) {
+    if let Some((further, _)) = head.operation.additional_permission(head.query, head.headers) {
         let code = match further {
             Permission::NEVER => ErrorCode::AuthorizationFailure,
             _ => ErrorCode::AuthorizationPermissionMismatch,
@@ -119,7 +120,7 @@ fn check_letters(head: &Head<'_>, needed: Permission, letters: &str, sv: Version
         }
     }
     use Operation::{LeaseBlob, LeaseContainer};
-    // Before 2017-07-29 the right to delete was not the right to break a lease.
+    // Before 2017-07-29 the delete permission did not include the right to break a lease.
     let without_delete = matches!(head.operation, LeaseBlob | LeaseContainer) && !sv.at_least(2017, 7, 29);
     let granted = if without_delete {
         needed.granted_by(&letters.replace('d', ""))
@@ -140,7 +141,7 @@ fn mismatch(code: ErrorCode, head: &Head<'_>, name: &str, value: &str, needed: &
     refusal
 }
 
-/// The highest role that a subject has for a service of the account.
+/// Returns the highest role of a subject for a service of the account.
 pub(crate) fn role_of(account: &Account, subject: &str, service: ServiceKind) -> Option<Role> {
     let own = |assignment: &&lazuli_protocol::account::RoleAssignment| {
         assignment.subject == subject && assignment.service == service
@@ -148,7 +149,7 @@ pub(crate) fn role_of(account: &Account, subject: &str, service: ServiceKind) ->
     account.roles.iter().filter(own).map(|assignment| assignment.role).max()
 }
 
-/// Whether a subject's role allows the operation; gives the role.
+/// Checks whether a subject's role allows the operation, and returns the role.
 pub(crate) fn check_role(head: &Head<'_>, subject: &str) -> Result<Role, Refusal> {
     let needed = head.operation.role(head.query, head.headers);
     role_of(head.account, subject, head.operation.service())
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_of_a_service_sas_stand_in_order_and_once() {
+    fn letters_of_a_service_sas_are_ordered_and_unique() {
         use ServiceKind::{Blob, File, Queue, Table};
         for (service, letters, valid) in [
             (Blob, "r", true),

@@ -1,8 +1,9 @@
 //! Shared access signatures: account SAS, service SAS and user delegation SAS.
 //!
-//! The order is: fields that cannot be read, the signature, the stored access policy, the time, the client's address,
-//! the protocol, then what is granted. Only what the signature covers has an effect: a parameter that its era does not
-//! sign is not looked at. What a [`Grant`] leaves to the services is said there and in [`crate::permission`].
+//! Checks are made in this order: malformed fields, the signature, the stored access policy, the time, the
+//! client's address, the protocol, the permissions. Only signed fields have an effect: a parameter that the
+//! signature's version does not sign is ignored. Checks that a [`Grant`] leaves to the services are described
+//! there and in [`crate::permission`].
 
 mod limits;
 pub(crate) mod string_to_sign;
@@ -19,10 +20,10 @@ use uuid::Uuid;
 use crate::refusal::authentication_failed;
 use crate::user_delegation::{KeyClaims, MasterSecret};
 use crate::{Head, letter, mac, permission, shared_key};
-use limits::Window;
+use limits::ValidityWindow;
 use string_to_sign::{Bound, Resource};
 
-/// The fields that a signature may have. None can hold a line feed, or a string to sign could be read in two ways.
+/// The fields of signatures. None may contain a line feed, because strings to sign would be ambiguous.
 const FIELDS: &[&str] = &[
     "sv",
     "sr",
@@ -64,9 +65,9 @@ const FIELDS: &[&str] = &[
     "srq",
 ];
 
-/// The three kinds of shared access signature.
+/// The kind of a shared access signature.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SasKind {
     /// Signed with an account key, for services and resource types.
     Account,
     /// Signed with an account key, for one resource.
@@ -75,35 +76,35 @@ enum Kind {
     UserDelegation,
 }
 
-/// A shared access signature as it was sent: its fields can be read, nothing else is known yet.
+/// A shared access signature as sent. Its fields are well-formed; nothing is verified yet.
 pub(crate) struct Sas<'a> {
     query: &'a Query,
-    kind: Kind,
-    /// The era of `sv`.
+    kind: SasKind,
+    /// The value of `sv`, which decides which fields are signed.
     version: Version,
     signature: &'a str,
 }
 
-/// A signature that was verified; what it grants is not yet known.
-pub(crate) struct Verified<'a> {
+/// A shared access signature whose MAC was verified. Its permissions are not checked yet.
+pub(crate) struct VerifiedSas<'a> {
     sas: Sas<'a>,
-    target: Target,
+    target: SasTarget,
 }
 
-/// What a service or user delegation SAS is signed for.
+/// The resource that a service or user delegation SAS is signed for.
 #[derive(Default)]
-struct Target {
-    /// The path that is signed, and another spelling of it that is accepted.
+struct SasTarget {
+    /// The signed path, and another spelling of it that is accepted.
     paths: Vec<String>,
     timestamp: String,
-    /// What every object has to lie under.
+    /// The directory that contains every accessible object.
     directory: Option<String>,
-    /// The one table.
+    /// The only accessible table.
     table: Option<String>,
 }
 
 impl<'a> Sas<'a> {
-    /// Reads the fields; refuses what no signature of its kind can lack.
+    /// Reads the fields. Refuses malformed fields, and signatures without the mandatory fields of their kind.
     pub(crate) fn parse(service: ServiceKind, query: &'a Query) -> Result<Self, Refusal> {
         if let Some((name, _)) = query.iter().find(|(name, v)| FIELDS.contains(name) && v.contains('\n')) {
             return Err(authentication_failed(format!("{name} has a line feed.")));
@@ -114,20 +115,20 @@ impl<'a> Sas<'a> {
         };
         let (kind, oldest, mandatory): (_, _, &[&str]) = if query.contains("skoid") {
             (
-                Kind::UserDelegation,
+                SasKind::UserDelegation,
                 Version::new(2018, 11, 9),
                 &["sp", "se", "sktid", "skt", "ske", "sks", "skv"],
             )
         } else if query.contains("ss") || query.contains("srt") {
-            (Kind::Account, Version::new(2015, 4, 5), &["sp", "se", "ss", "srt"])
+            (SasKind::Account, Version::new(2015, 4, 5), &["sp", "se", "ss", "srt"])
         } else {
             match service {
-                // The first ones did not say their version.
-                ServiceKind::Blob if !query.contains("sv") => (Kind::Service, Version::OLDEST, &["sr"]),
-                ServiceKind::Blob => (Kind::Service, Version::new(2012, 2, 12), &["sr"]),
-                ServiceKind::File => (Kind::Service, Version::new(2015, 2, 21), &["sr"]),
-                ServiceKind::Queue => (Kind::Service, Version::new(2012, 2, 12), &[]),
-                ServiceKind::Table => (Kind::Service, Version::new(2012, 2, 12), &["tn"]),
+                // The first signatures had no version.
+                ServiceKind::Blob if !query.contains("sv") => (SasKind::Service, Version::OLDEST, &["sr"]),
+                ServiceKind::Blob => (SasKind::Service, Version::new(2012, 2, 12), &["sr"]),
+                ServiceKind::File => (SasKind::Service, Version::new(2015, 2, 21), &["sr"]),
+                ServiceKind::Queue => (SasKind::Service, Version::new(2012, 2, 12), &[]),
+                ServiceKind::Table => (SasKind::Service, Version::new(2012, 2, 12), &["tn"]),
             }
         };
         if version < oldest {
@@ -140,21 +141,21 @@ impl<'a> Sas<'a> {
         if !sas.field("ses").is_empty() && !version.at_least(2020, 12, 6) {
             return Err(authentication_failed("ses is not a field of this version."));
         }
-        if kind == Kind::Service && service == ServiceKind::Table {
+        if kind == SasKind::Service && service == ServiceKind::Table {
             sas.check_bounds()?;
         }
-        if kind == Kind::UserDelegation {
+        if kind == SasKind::UserDelegation {
             sas.check_delegated()?;
         }
         Ok(sas)
     }
 
-    /// The value of a field, empty if absent.
+    /// Returns the value of a field, or an empty string if it is absent.
     pub(crate) fn field(&self, name: &str) -> &'a str {
         self.query.get(name).unwrap_or_default()
     }
 
-    /// Where a partition key is left out and a row key is not, the row key would bound nothing.
+    /// Refuses a row key without its partition key, which would bound nothing.
     fn check_bounds(&self) -> Result<(), Refusal> {
         for (partition, row) in [("spk", "srk"), ("epk", "erk")] {
             if self.query.contains(row) && !self.query.contains(partition) {
@@ -164,7 +165,7 @@ impl<'a> Sas<'a> {
         Ok(())
     }
 
-    /// What only a user delegation SAS has, or must not have.
+    /// Checks the fields that only a user delegation SAS has or must not have.
     fn check_delegated(&self) -> Result<(), Refusal> {
         if !self.field("si").is_empty() {
             return Err(authentication_failed("A user delegation SAS cannot name a stored access policy."));
@@ -174,7 +175,8 @@ impl<'a> Sas<'a> {
         if let Some(name) = agents.iter().find(|name| !is_guid(self.field(name))) {
             return Err(authentication_failed(format!("{name} is not a GUID.")));
         }
-        // A key that was asked for in favour of another tenant is of use to a user there, whom the signature names.
+        // A key that was requested for another tenant may be used only by a user of that tenant. The
+        // signature names the user.
         if !self.field("skdutid").is_empty() {
             if !self.version.at_least(2025, 7, 5) {
                 return Err(authentication_failed("skdutid is not a field of this version."));
@@ -184,8 +186,8 @@ impl<'a> Sas<'a> {
         self.check_bound()
     }
 
-    /// Refuses what the lines of bound headers and parameters could be split at another place. The lists of names are not
-    /// signed, so the holder of the signature could choose them.
+    /// Refuses lists and values whose signed lines could be split at another place. The lists of names are
+    /// not signed, so the holder of the signature can choose them.
     fn check_bound(&self) -> Result<(), Refusal> {
         if !self.version.at_least(2026, 4, 6) {
             return Ok(());
@@ -195,37 +197,56 @@ impl<'a> Sas<'a> {
                 return Err(authentication_failed(format!("{list} has a name that is not a token.")));
             }
         }
-        match names(self.field("srq")).find(|name| self.field(name).contains('\n')) {
-            Some(name) => Err(authentication_failed(format!("{name} has a line feed."))),
+        for name in names(self.field("srq")) {
+            if self.field(name).contains('\n') {
+                return Err(authentication_failed(format!("{name} has a line feed.")));
+            }
+            // The signature covers one value. Operations may join all values, so more could add to it.
+            if self.query.get_all(name).nth(1).is_some() {
+                return Err(authentication_failed(format!("{name} is bound and occurs more than once.")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a bound header that occurs more than once: the signature covers one value.
+    fn check_bound_headers(&self, head: &Head<'_>) -> Result<(), Refusal> {
+        let is_repeated = |name: &&str| head.headers.get_all(*name).iter().nth(1).is_some();
+        match names(self.field("srh")).find(is_repeated) {
+            Some(name) => Err(authentication_failed(format!("{name} is bound and occurs more than once."))),
             None => Ok(()),
         }
     }
 
-    /// Checks the signature.
-    pub(crate) fn verify(self, head: &Head<'_>, secret: &MasterSecret) -> Result<Verified<'a>, Refusal> {
+    /// Verifies the signature.
+    pub(crate) fn verify(self, head: &Head<'_>, secret: &MasterSecret) -> Result<VerifiedSas<'a>, Refusal> {
         let target = self.target(head)?;
+        if self.kind == SasKind::UserDelegation && self.version.at_least(2026, 4, 6) {
+            self.check_bound_headers(head)?;
+        }
         let strings = self.strings_to_sign(head, &target);
         let signature = mac::decode(self.signature).unwrap_or_default();
-        let valid = if self.kind == Kind::UserDelegation {
+        let valid = if self.kind == SasKind::UserDelegation {
             let key = secret.derive(&self.key_claims(head)?);
             mac::matches_any(&signature, [&key[..]].into_iter(), &strings)
         } else {
             mac::matches_any(&signature, shared_key::keys(head.account), &strings)
         };
         if valid {
-            return Ok(Verified { sas: self, target });
+            return Ok(VerifiedSas { sas: self, target });
         }
         let signed = strings.first().map(String::as_str).unwrap_or_default();
         Err(authentication_failed(format!("Signature did not match. String to sign used was {signed}")))
     }
 
-    /// The signature that an account key would have made.
+    /// Returns the signature that an account key would create.
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn sign(&self, head: &Head<'_>, key: &[u8]) -> Option<String> {
         let target = self.target(head).ok()?;
         self.strings_to_sign(head, &target).first().map(|string| mac::sign(key, string.as_bytes()))
     }
 
-    fn strings_to_sign(&self, head: &Head<'_>, target: &Target) -> Vec<String> {
+    fn strings_to_sign(&self, head: &Head<'_>, target: &SasTarget) -> Vec<String> {
         let field = |name: &str| self.field(name);
         let resource = |path| Resource {
             service: head.operation.service(),
@@ -235,9 +256,9 @@ impl<'a> Sas<'a> {
         };
         let paths = target.paths.iter().map(|path| resource(path));
         match self.kind {
-            Kind::Account => vec![string_to_sign::account(&head.account.name, self.version, &field)],
-            Kind::Service => paths.map(|r| string_to_sign::service(&r, self.version, &field)).collect(),
-            Kind::UserDelegation => {
+            SasKind::Account => vec![string_to_sign::account(&head.account.name, self.version, &field)],
+            SasKind::Service => paths.map(|r| string_to_sign::service(&r, self.version, &field)).collect(),
+            SasKind::UserDelegation => {
                 let bound = self.bound(head);
                 paths
                     .flat_map(|r| string_to_sign::user_delegation(&r, self.version, &bound, &field))
@@ -246,19 +267,19 @@ impl<'a> Sas<'a> {
         }
     }
 
-    /// The resource that the signature has to be for, so that it reaches the one that is addressed.
-    fn target(&self, head: &Head<'_>) -> Result<Target, Refusal> {
-        if self.kind == Kind::Account {
-            return Ok(Target::default());
+    /// Returns the resource that the signature must be for, so that it covers the addressed resource.
+    fn target(&self, head: &Head<'_>) -> Result<SasTarget, Refusal> {
+        if self.kind == SasKind::Account {
+            return Ok(SasTarget::default());
         }
         let (container, object) = (head.container, head.object);
-        let of_container = || Target { paths: vec![container.to_owned()], ..Target::default() };
+        let of_container = || SasTarget { paths: vec![container.to_owned()], ..SasTarget::default() };
         let of_object = |timestamp: &str| match object {
             "" => Err(authentication_failed("sr is for an object, but the request addresses none.")),
-            _ => Ok(Target {
-                paths: both_names(head, object).map(|name| format!("{container}/{name}")).collect(),
+            _ => Ok(SasTarget {
+                paths: spellings(head, object).map(|name| format!("{container}/{name}")).collect(),
                 timestamp: timestamp.to_owned(),
-                ..Target::default()
+                ..SasTarget::default()
             }),
         };
         let since = |year, month, day| self.version.at_least(year, month, day);
@@ -267,7 +288,8 @@ impl<'a> Sas<'a> {
             (ServiceKind::Table, _) => self.table(head),
             (ServiceKind::Blob, "c") | (ServiceKind::File, "s") => Ok(of_container()),
             (ServiceKind::Blob, "b") | (ServiceKind::File, "f") => of_object(""),
-            // Older signatures do not cover `sr`: whoever has one for a blob could make it one for a directory.
+            // Older signatures do not cover `sr`: the holder of one for a blob could present it as one for
+            // a directory.
             (ServiceKind::Blob, "bs") if since(2018, 11, 9) => of_object(self.mandatory("snapshot")?),
             (ServiceKind::Blob, "bv") if since(2019, 12, 12) => of_object(self.mandatory("versionid")?),
             (ServiceKind::Blob, "d") if since(2020, 2, 10) => self.directory(head),
@@ -275,18 +297,19 @@ impl<'a> Sas<'a> {
         }
     }
 
-    /// A table SAS says itself which table it is for: a transaction does not address one.
-    fn table(&self, head: &Head<'_>) -> Result<Target, Refusal> {
+    /// Returns the table that a table SAS names: a transaction does not address a table.
+    fn table(&self, head: &Head<'_>) -> Result<SasTarget, Refusal> {
         let table = self.field("tn").to_lowercase();
         if head.operation != Operation::EntityGroupTransaction && !head.container.eq_ignore_ascii_case(&table)
         {
             return Err(authentication_failed("tn is not the table that the request addresses."));
         }
-        Ok(Target { paths: vec![table.clone()], table: Some(table), ..Target::default() })
+        Ok(SasTarget { paths: vec![table.clone()], table: Some(table), ..SasTarget::default() })
     }
 
-    /// A directory SAS is for the first `sdd` segments of the path, or of the prefix that is listed.
-    fn directory(&self, head: &Head<'_>) -> Result<Target, Refusal> {
+    /// Returns the directory of a directory SAS: the first `sdd` segments of the path, or of the listed
+    /// prefix.
+    fn directory(&self, head: &Head<'_>) -> Result<SasTarget, Refusal> {
         use lazuli_protocol::ErrorCode::{QueryParameterSasMandatory, QueryParameterSddInvalid};
         let sdd = Some(self.field("sdd")).filter(|sdd| !sdd.is_empty()).ok_or(QueryParameterSasMandatory)?;
         let depth: usize = sdd.parse().map_err(|_| QueryParameterSddInvalid)?;
@@ -298,20 +321,20 @@ impl<'a> Sas<'a> {
         if segments.len() < depth {
             return Err(authentication_failed("The path is not as deep as sdd says."));
         }
-        // Signed, `a/` is the directory `a` with a closing slash. It cannot be the nameless directory in it too: the depth
-        // is not signed, so a signature for the one would open the other.
+        // When signed, `a/` means the directory `a` with a closing slash. It must not also mean the directory
+        // without a name in `a`: the depth is not signed, so a signature for one would open the other.
         if segments.last().is_some_and(|last| last.is_empty()) {
             return Err(authentication_failed("sdd counts a directory without a name."));
         }
         let directory = segments.join("/");
         let container = head.container;
-        let signed = both_names(head, path).filter_map(|name| {
+        let signed = spellings(head, path).filter_map(|name| {
             let directory = name.get(..directory.len())?;
             Some(if depth == 0 { container.to_owned() } else { format!("{container}/{directory}") })
         });
-        // Some clients sign the path of a directory with its closing slash.
+        // Some clients sign the path of a directory with a closing slash.
         let paths = signed.flat_map(|path| [format!("{path}/"), path]).collect();
-        Ok(Target { paths, directory: Some(directory), ..Target::default() })
+        Ok(SasTarget { paths, directory: Some(directory), ..SasTarget::default() })
     }
 
     fn mandatory(&self, name: &str) -> Result<&'a str, Refusal> {
@@ -330,7 +353,7 @@ impl<'a> Sas<'a> {
         }
     }
 
-    /// The user delegation key that has to have signed.
+    /// Returns the claims of the user delegation key that must have signed.
     fn key_claims<'h>(&self, head: &'h Head<'_>) -> Result<KeyClaims<'h>, Refusal>
     where
         'a: 'h,
@@ -357,10 +380,10 @@ impl<'a> Sas<'a> {
     }
 }
 
-impl Verified<'_> {
-    /// The stored access policy that has to be looked up: container and id.
+impl VerifiedSas<'_> {
+    /// Returns the container and the id of the stored access policy that must be looked up.
     pub(crate) fn policy<'h>(&'h self, head: &'h Head<'_>) -> Option<(&'h str, &'h str)> {
-        if self.sas.kind != Kind::Service || self.sas.field("si").is_empty() {
+        if self.sas.kind != SasKind::Service || self.sas.field("si").is_empty() {
             return None;
         }
         let container = match head.operation.service() {
@@ -370,14 +393,14 @@ impl Verified<'_> {
         Some((container, self.sas.field("si")))
     }
 
-    /// What the signature grants, if it allows the operation now. `policy` is the one that `si` names.
+    /// Returns what the signature grants, or refuses the operation. `policy` is the policy that `si` names.
     pub(crate) fn grant(&self, head: &Head<'_>, policy: &AccessPolicy) -> Result<Grant, Refusal> {
         let Self { sas, target } = self;
         let mut permissions = self.permissions(head, policy)?;
-        let start = one_place("st", sas.moment("st")?, policy.start)?;
+        let start = in_one_place("st", sas.moment("st")?, policy.start)?;
         let expiry =
-            one_place("se", sas.moment("se")?, policy.expiry)?.ok_or_else(|| mandatory_field("se"))?;
-        let window = Window { start, expiry };
+            in_one_place("se", sas.moment("se")?, policy.expiry)?.ok_or_else(|| mandatory_field("se"))?;
+        let window = ValidityWindow { start, expiry };
         window.check(head.now)?;
         if !sas.query.contains("sv") && sas.field("si").is_empty() {
             window.check_length(head.now)?;
@@ -387,7 +410,7 @@ impl Verified<'_> {
             limits::check_protocol(sas.field("spr"), head.secure, head.version)?;
         }
         match sas.kind {
-            Kind::Account => {
+            SasKind::Account => {
                 permission::check_account(
                     head,
                     sas.field("ss"),
@@ -396,11 +419,11 @@ impl Verified<'_> {
                     sas.version,
                 )?;
             }
-            Kind::Service => permission::check_service(head, &permissions, sas.version)?,
-            Kind::UserDelegation => {
+            SasKind::Service => permission::check_service(head, &permissions, sas.version)?,
+            SasKind::UserDelegation => {
                 let role = self.check_delegation(head)?;
                 permission::check_delegated(head, &permissions, sas.version)?;
-                // A letter that the services look at: nobody passes on the right to see tags without having it.
+                // The services check this letter: an owner without the right to read tags cannot delegate it.
                 permissions.retain(|letter| letter != 't' || role >= Operation::GetBlobTags.row().role);
             }
         }
@@ -418,19 +441,19 @@ impl Verified<'_> {
         let sp = Some(self.sas.field("sp")).filter(|sp| !sp.is_empty());
         if let Some(letters) = sp {
             match self.sas.kind {
-                Kind::Account => permission::check_account_letters(letters)?,
+                SasKind::Account => permission::check_account_letters(letters)?,
                 _ => permission::check_service_letters(head.operation.service(), letters)?,
             }
         }
-        let letters = one_place("sp", sp, policy.permissions.as_deref())?;
+        let letters = in_one_place("sp", sp, policy.permissions.as_deref())?;
         letters.map(str::to_owned).ok_or_else(|| mandatory_field("sp"))
     }
 
-    /// The key has to be valid now, and for this service; its owner has to have the right that is passed on. Gives
-    /// the owner's role.
+    /// Checks that the key is valid now and for this service, and that its owner has the delegated right.
+    /// Returns the owner's role.
     fn check_delegation(&self, head: &Head<'_>) -> Result<Role, Refusal> {
         let key = self.sas.key_claims(head)?;
-        Window { start: Some(key.start), expiry: key.expiry }.check(head.now)?;
+        ValidityWindow { start: Some(key.start), expiry: key.expiry }.check(head.now)?;
         if key.service != letter(head.operation.service()) {
             return Err(authentication_failed("sks is not the letter of this service."));
         }
@@ -438,11 +461,11 @@ impl Verified<'_> {
     }
 
     fn table_range(&self, head: &Head<'_>) -> TableRange {
-        if head.operation.service() != ServiceKind::Table || self.sas.kind != Kind::Service {
+        if head.operation.service() != ServiceKind::Table || self.sas.kind != SasKind::Service {
             return TableRange::default();
         }
-        // An empty bound is signed as an absent one is, so it bounds nothing: it could be left out. But the partition key
-        // of a row key could not.
+        // An empty bound is signed like an absent one, so it could be left out and must not bound anything.
+        // The partition key of a given row key cannot be left out, so it may be empty.
         let bound = |partition, row| {
             let row = Some(self.sas.field(row)).filter(|key| !key.is_empty());
             let partition = Some(self.sas.field(partition)).filter(|key| !key.is_empty() || row.is_some());
@@ -468,7 +491,7 @@ impl Verified<'_> {
     }
 
     fn response_headers(&self, head: &Head<'_>) -> Result<Vec<(HeaderName, HeaderValue)>, Refusal> {
-        let signed = self.sas.kind != Kind::Account
+        let signed = self.sas.kind != SasKind::Account
             && matches!(head.operation.service(), ServiceKind::Blob | ServiceKind::File)
             && self.sas.version.at_least(2013, 8, 15);
         let overrides = [
@@ -491,17 +514,17 @@ impl Verified<'_> {
     }
 }
 
-/// A name, and what the path of the request has in its place: whoever signed may have had the one or the other.
-fn both_names(head: &Head<'_>, name: &str) -> impl Iterator<Item = String> + use<> {
+/// Returns a name, and its spelling in the path of the request: clients sign the one or the other.
+fn spellings(head: &Head<'_>, name: &str) -> impl Iterator<Item = String> + use<> {
     std::iter::once(name.to_owned()).chain(name_as_sent(head.path, name))
 }
 
-/// The names in a list that is separated by commas.
+/// Splits a comma-separated list of names.
 fn names(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').filter(|name| !name.is_empty())
 }
 
-/// Whether a name is a token of HTTP: it has no colon and no control character.
+/// Returns whether a name is an HTTP token, without colons and control characters.
 fn is_token(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
@@ -510,8 +533,9 @@ fn mandatory_field(name: &str) -> Refusal {
     authentication_failed(format!("{name} is mandatory. Cannot be empty"))
 }
 
-/// A term of the signature is in the signature or in the stored access policy, never in both.
-fn one_place<T>(name: &str, sas: Option<T>, policy: Option<T>) -> Result<Option<T>, Refusal> {
+/// Returns a term that may be in the signature or in the stored access policy. Refuses a term that is in
+/// both.
+fn in_one_place<T>(name: &str, sas: Option<T>, policy: Option<T>) -> Result<Option<T>, Refusal> {
     match (sas, policy) {
         (Some(_), Some(_)) => Err(Refusal::invalid_query(
             name,

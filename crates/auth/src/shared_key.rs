@@ -1,8 +1,8 @@
-//! Shared Key and Shared Key Lite: the strings that a request is signed over, and the check of a signature.
+//! Shared Key and Shared Key Lite: the strings to sign, and the verification of signatures.
 //!
-//! A [`Message`] is what is signed, on either side: the server verifies with it, [`crate::sign`] signs with it. Where
-//! clients are known to disagree (the order of headers, the path at a secondary endpoint, a query parameter without `=`)
-//! every form is accepted. Each form covers all that the documented one covers.
+//! A [`Message`] holds the signed parts of a request. The server verifies with it, and [`crate::sign`] signs
+//! with it. Where clients disagree (the order of headers, the path at a secondary endpoint, a query parameter
+//! without `=`), every form is accepted. Each form covers everything that the documented one covers.
 
 mod order;
 
@@ -16,14 +16,14 @@ use lazuli_protocol::{Account, Query, Refusal, ServiceKind, Version, date};
 use crate::refusal::{authentication_failed, malformed_authorization};
 use crate::{Head, mac};
 
-/// How far the date of a signed request may be from ours, either way: a request that somebody recorded is good for so long,
-/// and no longer.
+/// Maximum difference between the date of a signed request and the server's time. Limits how long a recorded
+/// request can be replayed.
 const MAX_SKEW: Span = Span::seconds(15 * 60);
 
 const SECONDARY: &str = "-secondary";
 const X_MS_DATE: &str = "x-ms-date";
 
-/// The headers with a line of their own, in the order in which they are signed.
+/// The headers with their own line, in the order in which they are signed.
 const LINES: &[&str] = &[
     "content-encoding",
     "content-language",
@@ -37,12 +37,12 @@ const LINES: &[&str] = &[
     "if-unmodified-since",
     "range",
 ];
-/// Those of Shared Key Lite, and of Shared Key for tables.
+/// The headers with their own line in Shared Key Lite, and in Shared Key for tables.
 const SHORT_LINES: &[&str] = &["content-md5", "content-type", "date"];
-/// That of Shared Key Lite for tables.
+/// The header with its own line in Shared Key Lite for tables.
 const DATE_LINE: &[&str] = &["date"];
 
-/// The two schemes.
+/// The authentication scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// `SharedKey`
@@ -52,7 +52,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// The word in the Authorization header.
+    /// Returns the name of the scheme in the Authorization header.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SharedKey => "SharedKey",
@@ -63,35 +63,35 @@ impl Scheme {
 
 /// How a query parameter without `=` is signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bare {
+enum BareParameter {
     /// As a name without a value: `update:`.
     Name,
     /// As a value without a name: `:update`, as .NET parses a query string.
     Value,
 }
 
-/// The parts of a request that are signed.
+/// The signed parts of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// The scheme it is signed with.
+    /// The scheme of the signature.
     pub scheme: Scheme,
-    /// The service it goes to; tables sign less than the others.
+    /// The addressed service. Fewer parts are signed for tables than for other services.
     pub service: ServiceKind,
     /// The account, without `-secondary`.
     pub account: &'a str,
-    /// The verb, as sent.
+    /// The method, as sent.
     pub method: &'a str,
-    /// The path exactly as sent, percent-encoding and all; it starts with the account again in path style.
+    /// The path exactly as sent: percent-encoded, and with the account again in front in path style.
     pub path: &'a str,
     /// The query parameters.
     pub query: &'a Query,
     /// The headers.
     pub headers: &'a HeaderMap,
-    /// The protocol version, which decides on empty headers and lengths.
+    /// The protocol version, which decides about empty headers and lengths.
     pub version: Version,
 }
 
-/// What follows the scheme in an Authorization header.
+/// The part of an Authorization header after the scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Credential<'a> {
     account: &'a str,
@@ -99,7 +99,7 @@ pub(crate) struct Credential<'a> {
 }
 
 impl<'a> Credential<'a> {
-    /// `account:signature`
+    /// Parses `account:signature`.
     pub(crate) fn parse(text: &'a str) -> Result<Self, Refusal> {
         match text.split_once(':') {
             Some((account, signature)) if !account.is_empty() && !signature.is_empty() => {
@@ -110,7 +110,7 @@ impl<'a> Credential<'a> {
     }
 }
 
-/// Checks a signed request: account, date, signature.
+/// Verifies a signed request: account, date, signature.
 pub(crate) fn verify(head: &Head<'_>, scheme: Scheme, credential: Credential<'_>) -> Result<(), Refusal> {
     if without_secondary(credential.account) != head.account.name {
         return Err(authentication_failed("The account that signed is not the account that is addressed."));
@@ -139,7 +139,7 @@ pub(crate) fn verify(head: &Head<'_>, scheme: Scheme, credential: Credential<'_>
     )))
 }
 
-/// The keys of an account, as bytes.
+/// Returns the keys of an account as bytes.
 pub(crate) fn keys(account: &Account) -> impl Iterator<Item = &[u8]> + Clone {
     account.keys.iter().map(|key| key.bytes())
 }
@@ -170,19 +170,19 @@ fn without_secondary(account: &str) -> &str {
 }
 
 impl Message<'_> {
-    /// The string that a client signs.
+    /// Returns the string that a client signs.
     pub fn string_to_sign(&self) -> Result<Vec<u8>, Refusal> {
-        Ok(self.assemble(&self.signed_headers()?, self.path, Bare::Name))
+        Ok(self.assemble(&self.signed_headers()?, self.path, BareParameter::Name))
     }
 
-    /// Every string that a client may have signed, the documented one first.
+    /// Returns every string that a client may have signed, the documented one first.
     fn accepted_strings(&self) -> Result<Vec<Vec<u8>>, Refusal> {
         self.check_unambiguous()?;
         let ordinal = self.signed_headers()?;
         let mut weighted = ordinal.clone();
         weighted.sort_by(|(a, _), (b, _)| order::weighted(a, b));
-        let at_secondary = self.path.strip_prefix(&format!("/{}{SECONDARY}", self.account));
-        let primary = at_secondary.map(|rest| format!("/{}{rest}", self.account));
+        let secondary_path = self.path.strip_prefix(&format!("/{}{SECONDARY}", self.account));
+        let primary = secondary_path.map(|rest| format!("/{}{rest}", self.account));
 
         let mut strings = Vec::with_capacity(2);
         for path in [Some(self.path), primary.as_deref()].into_iter().flatten() {
@@ -196,31 +196,33 @@ impl Message<'_> {
         Ok(strings)
     }
 
-    /// Refuses a query whose string to sign is that of another query too: `?snapshot:1=2` would be signed like
-    /// `?snapshot=1:2`, and `?a=1%0Acomp:x` like `?a=1&comp=x`. No client names a parameter so, or sends such a value.
+    /// Refuses a query whose string to sign is also that of another query: `?snapshot:1=2` would be signed
+    /// like `?snapshot=1:2`, and `?a=1%0Acomp:x` like `?a=1&comp=x`. No client sends such names or values.
     fn check_unambiguous(&self) -> Result<(), Refusal> {
-        let of_another = |parameter: &Parameter| {
+        let is_ambiguous = |parameter: &Parameter| {
             let further = parameter.value.split_once('\n').is_some_and(|(_, rest)| rest.contains(':'));
             further || parameter.name.is_empty() || parameter.name.contains([':', '\n'])
         };
-        match self.signs_parameters() && self.query.parameters().iter().any(of_another) {
+        match self.signs_parameters() && self.query.parameters().iter().any(is_ambiguous) {
             true => Err(authentication_failed("A query parameter cannot be signed without ambiguity.")),
             false => Ok(()),
         }
     }
 
-    /// The forms in which parameters without `=` may be signed. As a value, one has to be a plain word: with a line feed
-    /// in it, it would stand for further parameters, and the signature of another request would cover this one.
-    fn bare_forms(&self) -> &'static [Bare] {
-        let is_word = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    /// Returns the forms in which parameters without `=` may be signed. As a value, such a parameter must be
+    /// a plain word: with a line feed it would stand for more parameters, and the signature of another
+    /// request would match this one.
+    fn bare_forms(&self) -> &'static [BareParameter] {
+        let is_plain_word =
+            |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
         let mut bare = self.query.parameters().iter().filter_map(|p| p.bare.as_deref()).peekable();
-        match bare.peek().is_some() && bare.all(is_word) {
-            true => &[Bare::Name, Bare::Value],
-            false => &[Bare::Name],
+        match bare.peek().is_some() && bare.all(is_plain_word) {
+            true => &[BareParameter::Name, BareParameter::Value],
+            false => &[BareParameter::Name],
         }
     }
 
-    fn assemble(&self, ms_headers: &[(&str, &[u8])], path: &str, bare: Bare) -> Vec<u8> {
+    fn assemble(&self, ms_headers: &[(&str, &[u8])], path: &str, bare: BareParameter) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         let mut line = |value: &[u8]| {
             out.extend_from_slice(value);
@@ -243,12 +245,12 @@ impl Message<'_> {
         self.service == ServiceKind::Table
     }
 
-    /// Whether every query parameter is signed, rather than `comp` alone.
+    /// Returns whether every query parameter is signed, rather than only `comp`.
     fn signs_parameters(&self) -> bool {
         !self.is_table() && self.scheme == Scheme::SharedKey
     }
 
-    /// The headers that have a line of their own.
+    /// Returns the headers with their own line.
     fn lines(&self) -> &'static [&'static str] {
         match (self.scheme, self.is_table()) {
             (Scheme::SharedKey, false) => LINES,
@@ -272,7 +274,7 @@ impl Message<'_> {
         }
     }
 
-    /// The `x-ms-*` headers that are signed, in ordinal order.
+    /// Returns the `x-ms-*` headers that are signed, in ordinal order.
     fn signed_headers(&self) -> Result<Vec<(&str, &[u8])>, Refusal> {
         let repeated = |name: &str| self.headers.get_all(name).iter().nth(1).is_some();
         if let Some(name) = self.lines().iter().find(|name| repeated(name)) {
@@ -295,7 +297,7 @@ impl Message<'_> {
         Ok(signed)
     }
 
-    fn resource(&self, path: &str, bare: Bare) -> String {
+    fn resource(&self, path: &str, bare: BareParameter) -> String {
         let mut resource = format!("/{}{}", self.account, if path.is_empty() { "/" } else { path });
         if !self.signs_parameters() {
             if let Some(comp) = self.query.get("comp") {
@@ -307,7 +309,7 @@ impl Message<'_> {
         let mut parameters = BTreeMap::<&str, Vec<&str>>::new();
         for parameter in self.query.parameters() {
             let (name, value) = match (bare, &parameter.bare) {
-                (Bare::Value, Some(text)) => ("", text.as_str()),
+                (BareParameter::Value, Some(text)) => ("", text.as_str()),
                 _ => (parameter.name.as_str(), parameter.value.as_str()),
             };
             parameters.entry(name).or_default().push(value);

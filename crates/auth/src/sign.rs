@@ -1,7 +1,7 @@
-//! The client's side: signs requests with an account key and makes shared access signatures.
+//! The client side: signs requests with an account key, and creates shared access signatures.
 //!
-//! `lazuli bench`, `lazuli sas` and tests use it. It shares every string to sign with the server's side, so tests of
-//! the server have to compare with signatures made elsewhere too.
+//! Used by `lazuli bench`, `lazuli sas` and tests. It shares the strings to sign with the server side, so
+//! tests of the server must also compare with signatures from other implementations.
 
 use http::HeaderValue;
 use lazuli_protocol::{Key, Refusal, Version};
@@ -15,27 +15,27 @@ pub use crate::sas::string_to_sign::Resource;
 
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The Authorization header of a request.
+/// Returns the Authorization header of a request.
 pub fn authorization(message: &Message<'_>, key: &Key) -> Result<HeaderValue, Refusal> {
     let signature = mac::sign(key.bytes(), &message.string_to_sign()?);
     let value = format!("{} {}:{signature}", message.scheme.name(), message.account);
     HeaderValue::try_from(value).map_err(|_| Refusal::invalid_header("authorization", message.account))
 }
 
-/// An account SAS as a query string: the given fields (`sv`, `ss`, `srt`, `sp`, `se`, …) and `sig`.
+/// Returns an account SAS as a query string: the given fields (`sv`, `ss`, `srt`, `sp`, `se`, …) and `sig`.
 pub fn account_sas(account: &str, key: &Key, fields: &[(&str, &str)]) -> String {
     let string = string_to_sign::account(account, version(fields), &|name| field(fields, name));
     query(fields, &mac::sign(key.bytes(), string.as_bytes()))
 }
 
-/// A service SAS as a query string: the given fields (`sv`, `sr`, `sp`, `se`, …) and `sig`.
+/// Returns a service SAS as a query string: the given fields (`sv`, `sr`, `sp`, `se`, …) and `sig`.
 pub fn service_sas(resource: &Resource<'_>, key: &Key, fields: &[(&str, &str)]) -> String {
     let string = string_to_sign::service(resource, version(fields), &|name| field(fields, name));
     query(fields, &mac::sign(key.bytes(), string.as_bytes()))
 }
 
-/// A user delegation SAS as a query string: the given fields (`sv`, `sr`, `sp`, `se`, `skoid`, …) and `sig`. The key is
-/// the value of the user delegation key.
+/// Returns a user delegation SAS as a query string: the given fields (`sv`, `sr`, `sp`, `se`, `skoid`, …) and
+/// `sig`. The key is the value of the user delegation key.
 pub fn user_delegation_sas(resource: &Resource<'_>, key: &Key, fields: &[(&str, &str)]) -> String {
     let field = |name: &str| field(fields, name);
     let strings = string_to_sign::user_delegation(resource, version(fields), &Bound::default(), &field);

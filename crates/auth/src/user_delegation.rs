@@ -1,7 +1,8 @@
-//! User delegation keys: given to an OAuth subject, who signs shared access signatures with them.
+//! User delegation keys: an OAuth subject gets one and signs shared access signatures with it.
 //!
-//! A key is derived from a secret of the server and everything that is said about the key, so none is stored: whoever
-//! verifies a signature derives it again from the fields that the signature carries. Changing the secret revokes all.
+//! A key is derived from a secret of the server and from all claims of the key, so no key is stored. To
+//! verify a signature, the server derives the key again from the fields of the signature. Changing the secret
+//! revokes all keys.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,11 +11,11 @@ use lazuli_protocol::{ErrorCode, Refusal, ServiceKind, Version, date, xml};
 
 use crate::{letter, mac};
 
-/// How far from now a key may start and expire: seven days, and a little, for clients ask for exactly seven days by
-/// clocks of their own.
+/// Maximum distance of a key's start and expiry from now: seven days, and a margin for clients that request
+/// exactly seven days by their own clock.
 const MAX_LIFE: Span = Span::seconds(7 * 24 * 3600 + 15 * 60);
 
-/// Keeps derived keys apart from anything else that the secret may be used for.
+/// Separates derived keys from other uses of the secret.
 const PURPOSE: &str = "lazuli user delegation key 1";
 
 /// The tenant of a subject whose token names none.
@@ -24,7 +25,7 @@ pub const NO_TENANT: &str = "00000000-0000-0000-0000-000000000000";
 #[derive(Clone)]
 pub struct MasterSecret([u8; 32]);
 
-/// Everything that is said about a key.
+/// The claims that determine a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyClaims<'a> {
     pub(crate) account: &'a str,
@@ -34,7 +35,7 @@ pub(crate) struct KeyClaims<'a> {
     pub(crate) expiry: Timestamp,
     pub(crate) service: &'a str,
     pub(crate) version: &'a str,
-    /// The tenant of the user that signatures may be bound to; mostly empty.
+    /// The tenant of the user that signatures may be bound to; usually empty.
     pub(crate) delegated_tenant_id: &'a str,
 }
 
@@ -46,7 +47,7 @@ pub(crate) struct KeyInfo {
     delegated_tenant_id: String,
 }
 
-/// The subject that asks for a key.
+/// The subject that requests a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner<'a> {
     pub(crate) object_id: &'a str,
@@ -54,12 +55,12 @@ pub(crate) struct Owner<'a> {
 }
 
 impl MasterSecret {
-    /// A secret from 32 random bytes.
+    /// Creates a secret from 32 random bytes.
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The key that these claims describe.
+    /// Derives the key with these claims.
     pub(crate) fn derive(&self, claims: &KeyClaims<'_>) -> [u8; 32] {
         let moments = [claims.start, claims.expiry].map(date::iso8601_seconds);
         let fields = [
@@ -73,7 +74,7 @@ impl MasterSecret {
             claims.version,
             claims.delegated_tenant_id,
         ];
-        // Lengths keep a field from reaching into the next.
+        // Length prefixes make the encoding of the fields unambiguous.
         let message: String = fields.iter().map(|field| format!("{}:{field}\n", field.len())).collect();
         mac::tag(&self.0, message.as_bytes())
     }
@@ -86,7 +87,7 @@ impl std::fmt::Debug for MasterSecret {
 }
 
 impl KeyInfo {
-    /// Reads and checks the body of a request. A start that is left out is now.
+    /// Parses and checks the body of a request. An absent start means now.
     pub(crate) fn parse(body: &[u8], now: Timestamp) -> Result<Self, Refusal> {
         let (mut start, mut expiry, mut delegated_tenant_id) = (None, None, String::new());
         let mut xml = xml::Reader::root(body, "KeyInfo")?;
@@ -120,7 +121,7 @@ impl KeyInfo {
         Ok(Self { start, expiry, delegated_tenant_id })
     }
 
-    /// The reply: the key of that owner.
+    /// Returns the reply with the key of an owner.
     pub(crate) fn key_xml(
         &self,
         secret: &MasterSecret,
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_lives_at_most_seven_days_from_now() {
+    fn key_is_valid_for_at_most_seven_days_from_now() {
         use ErrorCode::{
             InvalidXmlDocument, InvalidXmlNodeValue, MissingRequiredXmlNode, UnsupportedXmlNode,
         };
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reply_names_its_owner_and_the_value_depends_on_everything_said() {
+    fn reply_names_the_owner_and_the_value_depends_on_all_claims() {
         let info = parse("2023-11-14", "2023-11-15T00:00:00.5Z").unwrap();
         let owner = Owner { object_id: "oid", tenant_id: "tid" };
         let xml = |secret: &MasterSecret, account, owner, version| {

@@ -1,48 +1,52 @@
-//! Two rules for every operation: no credential of a request is ignored, and the right to create reaches only operations
-//! that leave alone what exists.
+//! Two rules for every operation: no credential of a request is ignored, and the permission to create allows
+//! only operations that do not change what exists.
 //!
-//! Both tests go through the table of operations, so a new operation has to find its place here.
+//! The tests cover the whole operation table, so a new operation must be added here.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{ACCOUNT, Ask, SV, World, account_sas, bearer, delegated, key, now, service_sas, signed};
+use common::{
+    ACCOUNT, SV, TestRequest, World, account_sas, bearer, delegated, key, now, service_sas, signed,
+};
 use lazuli_protocol::account::Role;
 use lazuli_protocol::operation::{Anonymous, Permission};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Key, Operation, ServiceKind, date};
 
-fn ask(operation: Operation, query: &str) -> Ask {
-    Ask::new(operation)
+fn request(operation: Operation, query: &str) -> TestRequest {
+    TestRequest::new(operation)
         .query(query)
         .header("x-ms-date", &date::rfc1123(now()))
         .header("x-ms-file-request-intent", "backup")
 }
 
-type Header = (&'static str, fn(Ask) -> Ask);
+type Header = (&'static str, fn(TestRequest) -> TestRequest);
 
-/// Every way to fill the Authorization header, right and wrong.
+/// Every kind of Authorization header, valid and invalid.
 const HEADERS: [Header; 7] = [
-    ("Shared Key", |ask| signed(ask, ACCOUNT, &key())),
-    ("Shared Key, signed with another key", |ask| signed(ask, ACCOUNT, &Key::from_bytes(vec![1; 64]))),
-    ("Shared Key, unreadable", |ask| ask.header("authorization", "SharedKey x")),
-    ("Shared Key Lite, signed wrongly", |ask| {
-        ask.header("authorization", &format!("SharedKeyLite {ACCOUNT}:c2ln"))
+    ("Shared Key", |request| signed(request, ACCOUNT, &key())),
+    ("Shared Key, signed with another key", |request| {
+        signed(request, ACCOUNT, &Key::from_bytes(vec![1; 64]))
     }),
-    ("bearer token", |ask| ask.header("authorization", &bearer())),
-    ("bearer token, not ours", |ask| ask.header("authorization", "Bearer abc.def.ghi")),
-    ("another scheme", |ask| ask.header("authorization", "Basic YTpi")),
+    ("Shared Key, unreadable", |request| request.header("authorization", "SharedKey x")),
+    ("Shared Key Lite, signed wrongly", |request| {
+        request.header("authorization", &format!("SharedKeyLite {ACCOUNT}:c2ln"))
+    }),
+    ("bearer token", |request| request.header("authorization", &bearer())),
+    ("bearer token, not ours", |request| request.header("authorization", "Bearer abc.def.ghi")),
+    ("another scheme", |request| request.header("authorization", "Basic YTpi")),
 ];
 
 #[test]
 fn no_operation_ignores_a_second_credential() {
     let world = World::new().with_role(Role::Owner);
     for operation in Operation::ALL {
-        // Preflight requests and websites look at no credential.
+        // Preflight requests and websites need no credential.
         if operation.row().anonymous == Anonymous::Always {
-            let ask = ask(*operation, "sig=x").header("authorization", "Basic YTpi");
-            assert_eq!(world.ask(&ask), Ok(Caller::Anonymous), "{operation:?}");
+            let request = request(*operation, "sig=x").header("authorization", "Basic YTpi");
+            assert_eq!(world.authenticate(&request), Ok(Caller::Anonymous), "{operation:?}");
             continue;
         }
         let needed = operation.row().account_sas;
@@ -56,7 +60,7 @@ fn no_operation_ignores_a_second_credential() {
             ("incomplete", "sig=c2ln".to_owned()),
         ];
         for (name, query) in &signatures {
-            let alone = world.ask(&ask(*operation, query));
+            let alone = world.authenticate(&request(*operation, query));
             let holds = match *name {
                 "good" => needed != Permission::NEVER,
                 "without the permission" => needed == Permission::ANY,
@@ -64,8 +68,8 @@ fn no_operation_ignores_a_second_credential() {
             };
             assert_eq!(alone.is_ok(), holds, "{operation:?} {name}");
             for (header, add) in HEADERS {
-                let of_header = world.ask(&add(ask(*operation, "")));
-                let both = world.ask(&add(ask(*operation, query)));
+                let of_header = world.authenticate(&add(request(*operation, "")));
+                let both = world.authenticate(&add(request(*operation, query)));
                 let what = format!("{operation:?}, {header}, SAS {name}");
                 match (&of_header, &alone) {
                     (Ok(_), Ok(_)) => assert_eq!(both, alone, "{what}"),
@@ -81,14 +85,14 @@ fn no_operation_ignores_a_second_credential() {
 }
 
 #[test]
-fn a_token_next_to_a_signature_that_does_not_hold_fails_authentication() {
+fn invalid_signature_with_a_token_fails_authentication() {
     let world = World::new().with_role(Role::Owner);
     for (service, operation) in [
         (ServiceKind::Blob, Operation::GetBlob),
         (ServiceKind::Queue, Operation::GetQueueMetadata),
         (ServiceKind::File, Operation::CreateDirectory),
     ] {
-        // The tests of the .NET clients: a key for a tenant's users, and a signature that names none of them.
+        // From the tests of the .NET clients: a key for a tenant's users, and a signature that names no user.
         let unbound = [("sv", "2025-07-05"), ("sp", "r"), ("skdutid", common::TENANT)];
         let expired = [("se", "2026-05-20T11:30:00Z")];
         for query in [
@@ -96,14 +100,14 @@ fn a_token_next_to_a_signature_that_does_not_hold_fails_authentication() {
             delegated(service, &expired),
             delegated(service, &[]).replace("sig=", "sig=AAAA"),
         ] {
-            let ask = ask(operation, &query).header("authorization", &bearer());
-            assert_eq!(world.code(&ask), Some(ErrorCode::AuthenticationFailed), "{service:?} {query}");
+            let request = request(operation, &query).header("authorization", &bearer());
+            assert_eq!(world.code(&request), Some(ErrorCode::AuthenticationFailed), "{service:?} {query}");
         }
     }
 }
 
 #[test]
-fn a_token_without_a_role_is_of_use_only_to_the_user_that_a_signature_is_bound_to() {
+fn token_without_a_role_is_accepted_only_from_the_user_that_a_signature_is_bound_to() {
     // The owner of the key has a role, the caller has none.
     let owner = common::SUBJECT;
     let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
@@ -111,7 +115,7 @@ fn a_token_without_a_role_is_of_use_only_to_the_user_that_a_signature_is_bound_t
     let world = World::new().with_role(Role::Owner);
     let get = |changes: &[(&str, &str)], token: &str| {
         let query = delegated(ServiceKind::Blob, &[&[("sv", "2025-07-05")], changes].concat());
-        world.code(&ask(Operation::GetBlob, &query).header("authorization", token))
+        world.code(&request(Operation::GetBlob, &query).header("authorization", token))
     };
     assert_eq!(get(&[], &bearer()), None);
     assert_eq!(get(&[], &other), Some(ErrorCode::AuthorizationPermissionMismatch));
@@ -120,7 +124,7 @@ fn a_token_without_a_role_is_of_use_only_to_the_user_that_a_signature_is_bound_t
     assert_eq!(get(&[("sduoid", "subject")], &other), None);
 }
 
-/// The kinds of SAS that let an operation through with `c` alone.
+/// The kinds of SAS that allow an operation with only `c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CreateOnly {
     account: bool,
@@ -134,13 +138,13 @@ const DELEGATED_ONLY: CreateOnly = CreateOnly { delegated: true, ..NONE };
 const RESOURCE: CreateOnly = CreateOnly { service: true, delegated: true, ..NONE };
 const EVERY: CreateOnly = CreateOnly { account: true, service: true, delegated: true };
 
-/// What `c` alone lets through. What it does to something that exists, each service tests for itself: see
-/// `create_only.rs` there.
+/// The operations that `c` alone allows. Each service tests in its `create_only.rs` that they do not change
+/// what exists.
 #[rustfmt::skip]
 fn create_only(operation: Operation) -> CreateOnly {
     use Operation::*;
     match operation {
-        // Any SAS will do: they read, or carry requests that are judged one by one.
+        // Any SAS is accepted: these operations read, or carry requests that are authorized one by one.
         PreflightBlobRequest | PreflightQueueRequest | PreflightTableRequest | PreflightFileRequest
         | GetWebContent | GetWebContentProperties | GetAccountInformation | ContainerBatch => EVERY,
         BlobBatch => ACCOUNT_ONLY,
@@ -177,7 +181,7 @@ fn create_only(operation: Operation) -> CreateOnly {
     }
 }
 
-/// A service SAS for the resource of [`Ask::new`].
+/// Returns a service SAS for the resource of [`TestRequest::new`].
 fn of_resource(service: ServiceKind, sp: &str) -> String {
     let (path, more) = match service {
         ServiceKind::Blob => ("c", ("sr", "c")),
@@ -189,12 +193,13 @@ fn of_resource(service: ServiceKind, sp: &str) -> String {
 }
 
 #[test]
-fn the_right_to_create_lets_through_only_what_this_table_says() {
+fn permission_to_create_allows_only_the_operations_of_this_table() {
     let world = World::new().with_role(Role::Owner);
     let new = "2026-04-06";
     for operation in Operation::ALL {
         let service = operation.service();
-        let lets_through = |query: &str| world.ask(&Ask::new(*operation).query(query)).is_ok();
+        let lets_through =
+            |query: &str| world.authenticate(&TestRequest::new(*operation).query(query)).is_ok();
         let found = CreateOnly {
             account: lets_through(&account_sas(&[("sp", "c")])),
             service: lets_through(&of_resource(service, "c")),
@@ -205,13 +210,14 @@ fn the_right_to_create_lets_through_only_what_this_table_says() {
 }
 
 #[test]
-fn blocks_take_write_but_since_2026_a_user_delegation_may_create() {
+fn blocks_need_write_but_since_2026_a_user_delegation_sas_may_create() {
     use Operation::{PutBlock, PutBlockFromUrl, PutBlockList};
     let world = World::new().with_role(Role::Owner);
     let mismatch = Some(ErrorCode::AuthorizationPermissionMismatch);
     let (old, new) = ("2026-02-06", "2026-04-06");
     for operation in [PutBlock, PutBlockFromUrl, PutBlockList] {
-        let code = |version, query: &str| world.code(&Ask::new(operation).query(query).version(version));
+        let code =
+            |version, query: &str| world.code(&TestRequest::new(operation).query(query).version(version));
         for (version, sv, expected) in
             [(old, old, mismatch), (old, new, mismatch), (new, old, mismatch), (new, new, None)]
         {
@@ -227,7 +233,7 @@ fn blocks_take_write_but_since_2026_a_user_delegation_may_create() {
         assert_eq!(code(new, &of_resource(ServiceKind::Blob, "w")), None, "{operation:?}");
         assert_eq!(code(new, &account_sas(&[("sp", "w")])), None, "{operation:?}");
     }
-    // Tags do not make up for it.
+    // The permission for tags does not replace write.
     for (query, expected) in [
         (account_sas(&[("sp", "ct")]), mismatch),
         (of_resource(ServiceKind::Blob, "ct"), mismatch),
@@ -235,7 +241,7 @@ fn blocks_take_write_but_since_2026_a_user_delegation_may_create() {
         (delegated(ServiceKind::Blob, &[("sv", new), ("sp", "ct")]), None),
         (delegated(ServiceKind::Blob, &[("sv", new), ("sp", "c")]), mismatch),
     ] {
-        let ask = Ask::new(PutBlockList).query(&query).header("x-ms-tags", "a=b").version(new);
-        assert_eq!(world.code(&ask), expected, "{query}");
+        let request = TestRequest::new(PutBlockList).query(&query).header("x-ms-tags", "a=b").version(new);
+        assert_eq!(world.code(&request), expected, "{query}");
     }
 }

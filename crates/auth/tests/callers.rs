@@ -1,4 +1,4 @@
-//! Nobody, bearer tokens, and accounts that cannot be used.
+//! Tests of anonymous callers, bearer tokens, and unusable accounts.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use common::{Ask, SUBJECT, TOKENS, World, block_on, detail, secret};
+use common::{SUBJECT, TOKENS, TestRequest, World, block_on, detail, secret};
 use http::Method;
 use lazuli_auth::Authenticator;
 use lazuli_auth::bearer::{FileKeys, Issuer};
@@ -25,7 +25,7 @@ fn challenge(refusal: &Refusal) -> Option<String> {
 }
 
 #[test]
-fn anybody_may_read_what_is_public_and_nothing_else() {
+fn anonymous_callers_may_read_public_resources_only() {
     use Operation::*;
     let blob_level = [GetBlob, GetBlobProperties, GetBlobMetadata, GetBlockList, GetPageRanges];
     let container_level = [GetContainerProperties, GetContainerMetadata, ListBlobs];
@@ -41,7 +41,7 @@ fn anybody_may_read_what_is_public_and_nothing_else() {
                 }
             } || operation.is_preflight()
                 || matches!(operation, GetWebContent | GetWebContentProperties);
-            let result = world.ask(&Ask::new(*operation));
+            let result = world.authenticate(&TestRequest::new(*operation));
             let expected =
                 if allowed { Ok(Caller::Anonymous) } else { Err(ErrorCode::NoAuthenticationInformation) };
             assert_eq!(result.map_err(|refusal| refusal.code()), expected, "{operation:?} {level:?}");
@@ -65,7 +65,7 @@ fn without_credentials_newer_versions_are_challenged_and_older_ones_find_nothing
         (Operation::QueryEntities, "2020-12-06", true),
         (Operation::QueryEntities, "2020-10-02", false),
     ] {
-        let refusal = world.ask(&Ask::new(operation).version(version)).unwrap_err();
+        let refusal = world.authenticate(&TestRequest::new(operation).version(version)).unwrap_err();
         if challenged {
             assert_eq!(
                 (refusal.status().as_u16(), refusal.code()),
@@ -82,29 +82,38 @@ fn without_credentials_newer_versions_are_challenged_and_older_ones_find_nothing
 }
 
 #[test]
-fn an_account_may_forbid_public_access() {
+fn account_may_forbid_public_access() {
     let mut world = World::new();
     world.public = Ok(PublicAccess::Container);
     world.account.settings.public_access_allowed = false;
-    let refusal = world.ask(&Ask::new(Operation::GetBlob)).unwrap_err();
+    let refusal = world.authenticate(&TestRequest::new(Operation::GetBlob)).unwrap_err();
     assert_eq!((refusal.status().as_u16(), refusal.code()), (409, ErrorCode::PublicAccessNotPermitted));
-    assert_eq!(world.code(&Ask::new(Operation::PutBlob)), Some(ErrorCode::NoAuthenticationInformation));
+    assert_eq!(
+        world.code(&TestRequest::new(Operation::PutBlob)),
+        Some(ErrorCode::NoAuthenticationInformation)
+    );
 }
 
 #[test]
-fn a_container_that_is_not_there_looks_like_one_that_is_private() {
+fn missing_container_looks_like_a_private_one() {
     let mut world = World::new();
     world.public = Err(ErrorCode::ContainerNotFound.into());
-    assert_eq!(world.code(&Ask::new(Operation::GetBlob)), Some(ErrorCode::NoAuthenticationInformation));
+    assert_eq!(
+        world.code(&TestRequest::new(Operation::GetBlob)),
+        Some(ErrorCode::NoAuthenticationInformation)
+    );
     world.public = Err(ErrorCode::ServerBusy.into());
-    assert_eq!(world.code(&Ask::new(Operation::GetBlob)), Some(ErrorCode::ServerBusy));
+    assert_eq!(world.code(&TestRequest::new(Operation::GetBlob)), Some(ErrorCode::ServerBusy));
 }
 
 #[test]
-fn a_query_without_a_signature_is_nobodys() {
+fn query_without_a_signature_is_anonymous() {
     let mut world = World::new();
     world.public = Ok(PublicAccess::Blob);
-    assert_eq!(world.ask(&Ask::new(Operation::GetBlob).query("sv=2021-12-02&sp=r")), Ok(Caller::Anonymous));
+    assert_eq!(
+        world.authenticate(&TestRequest::new(Operation::GetBlob).query("sv=2021-12-02&sp=r")),
+        Ok(Caller::Anonymous)
+    );
 }
 
 fn token(name: &str) -> String {
@@ -113,12 +122,12 @@ fn token(name: &str) -> String {
     all.iter().find(|t| t["name"] == name).unwrap()["token"].as_str().unwrap().to_owned()
 }
 
-fn bearer(operation: Operation) -> Ask {
-    Ask::new(operation).header("authorization", &format!("Bearer {}", token("RS256")))
+fn bearer(operation: Operation) -> TestRequest {
+    TestRequest::new(operation).header("authorization", &format!("Bearer {}", token("RS256")))
 }
 
 #[test]
-fn a_subject_may_do_what_its_role_allows() {
+fn subject_may_do_what_its_role_allows() {
     use Operation::*;
     let mismatch = Err(ErrorCode::AuthorizationPermissionMismatch);
     for (role, operation, expected) in [
@@ -129,12 +138,12 @@ fn a_subject_may_do_what_its_role_allows() {
         (Some(Role::Reader), PeekMessages, Ok(())),
         (Some(Role::Reader), GetUserDelegationKey, Ok(())),
         (Some(Role::Reader), GetQueueUserDelegationKey, Ok(())),
-        // Clients ask for it without the intent that everything else in the file service needs.
+        // Clients request it without the intent that all other file operations need.
         (Some(Role::Reader), GetFileUserDelegationKey, Ok(())),
         (None, GetFileUserDelegationKey, mismatch),
         (Some(Role::Reader), PutBlob, mismatch),
         (Some(Role::Reader), GetMessages, mismatch),
-        // It may hold a query; what its operations need is for the service to judge.
+        // The transaction may hold a query. The service authorizes its operations.
         (Some(Role::Reader), EntityGroupTransaction, Ok(())),
         (Some(Role::Contributor), PutBlob, Ok(())),
         (Some(Role::Contributor), DeleteContainer, Ok(())),
@@ -151,24 +160,27 @@ fn a_subject_may_do_what_its_role_allows() {
         (Some(Role::Reader), GetAccountInformation, Ok(())),
     ] {
         let world = role.map_or_else(World::new, |role| World::new().with_role(role));
-        let result = world.ask(&bearer(operation));
+        let result = world.authenticate(&bearer(operation));
         let expected = expected.map(|()| Caller::Bearer { subject: SUBJECT.into(), role: role.unwrap() });
         assert_eq!(result.map_err(|refusal| refusal.code()), expected, "{role:?} {operation:?}");
     }
-    // Tags and versions are an owner's.
-    for (ask, owner_only) in [
+    // Tags and versions need the owner role.
+    for (request, owner_only) in [
         (bearer(PutBlob).header("x-ms-tags", "a=1"), true),
         (bearer(DeleteBlob).query("versionid=2026-01-02T03:04:05.0000000Z"), true),
         (bearer(LeaseBlob).header("x-ms-lease-action", "break"), false),
     ] {
-        let result = World::new().with_role(Role::Contributor).ask(&ask).map_err(|refusal| refusal.code());
+        let result = World::new()
+            .with_role(Role::Contributor)
+            .authenticate(&request)
+            .map_err(|refusal| refusal.code());
         assert_eq!(result.err(), owner_only.then_some(ErrorCode::AuthorizationPermissionMismatch));
-        assert!(World::new().with_role(Role::Owner).ask(&ask).is_ok());
+        assert!(World::new().with_role(Role::Owner).authenticate(&request).is_ok());
     }
 }
 
 #[test]
-fn a_role_counts_for_its_service_and_the_highest_wins() {
+fn role_applies_to_its_service_and_the_highest_counts() {
     let mut world = World::new().with_role(Role::Owner);
     world.account.roles.retain(|assignment| assignment.service == ServiceKind::Blob);
     let reader =
@@ -182,13 +194,14 @@ fn a_role_counts_for_its_service_and_the_highest_wins() {
 }
 
 #[test]
-fn a_token_that_does_not_hold_is_challenged() {
+fn invalid_token_is_challenged() {
     let world = World::new().with_role(Role::Owner);
     for name in
         ["expired", "other audience", "other issuer", "another key of that name", "alg none", "not base64"]
     {
-        let ask = Ask::new(Operation::GetBlob).header("authorization", &format!("Bearer {}", token(name)));
-        let refusal = world.ask(&ask).unwrap_err();
+        let request =
+            TestRequest::new(Operation::GetBlob).header("authorization", &format!("Bearer {}", token(name)));
+        let refusal = world.authenticate(&request).unwrap_err();
         assert_eq!(
             (refusal.status().as_u16(), refusal.code()),
             (401, ErrorCode::InvalidAuthenticationInfo),
@@ -199,24 +212,25 @@ fn a_token_that_does_not_hold_is_challenged() {
 }
 
 #[test]
-fn tokens_need_an_issuer_tls_and_a_version_that_knows_them() {
+fn tokens_need_an_issuer_tls_and_a_recent_version() {
     let world = World::new().with_role(Role::Owner);
-    let refusal = world.ask(&Ask { secure: false, ..bearer(Operation::GetBlob) }).unwrap_err();
+    let refusal =
+        world.authenticate(&TestRequest { secure: false, ..bearer(Operation::GetBlob) }).unwrap_err();
     assert_eq!((refusal.status().as_u16(), refusal.code()), (403, ErrorCode::AuthenticationFailed));
-    let refusal = world.ask(&bearer(Operation::GetBlob).version("2017-07-29")).unwrap_err();
+    let refusal = world.authenticate(&bearer(Operation::GetBlob).version("2017-07-29")).unwrap_err();
     assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
     assert_eq!(detail(&refusal), "Authentication scheme Bearer is not supported in this version.");
     assert_eq!(world.code(&bearer(Operation::GetBlob).version("2017-11-09")), None);
 
     let mut world = World::new().with_role(Role::Owner);
     world.authenticator = Authenticator::new(secret(), None);
-    let refusal = world.ask(&bearer(Operation::GetBlob)).unwrap_err();
+    let refusal = world.authenticate(&bearer(Operation::GetBlob)).unwrap_err();
     assert_eq!((refusal.status().as_u16(), refusal.code()), (401, ErrorCode::InvalidAuthenticationInfo));
     assert!(challenge(&refusal).unwrap().ends_with(" resource_id=https://storage.azure.com"));
 }
 
 #[test]
-fn a_token_that_cannot_be_judged_is_to_be_sent_again() {
+fn token_should_be_sent_again_if_the_keys_are_unavailable() {
     let mut world = World::new().with_role(Role::Owner);
     let issuer = Issuer {
         name: "https://issuer.example".into(),
@@ -229,14 +243,14 @@ fn a_token_that_cannot_be_judged_is_to_be_sent_again() {
 }
 
 #[test]
-fn files_want_to_know_that_a_token_means_to_pass_over_file_permissions() {
+fn file_operations_need_the_intent_to_bypass_file_permissions() {
     let world = World::new().with_role(Role::Owner);
     assert_eq!(world.code(&bearer(Operation::GetFile)), Some(ErrorCode::MissingRequiredHeader));
     assert_eq!(world.code(&bearer(Operation::GetFile).header("x-ms-file-request-intent", "backup")), None);
 }
 
 #[test]
-fn operations_on_the_file_service_and_on_shares_need_no_intent() {
+fn service_and_share_operations_of_files_need_no_intent() {
     use Operation::*;
     let world = World::new().with_role(Role::Owner);
     let free = [
@@ -282,7 +296,7 @@ impl Accounts for Directory {
 }
 
 #[test]
-fn accounts_that_are_unknown_or_disabled_are_refused() {
+fn unknown_and_disabled_accounts_are_refused() {
     let account = World::new().account;
     let mut disabled = account.clone();
     disabled.name = "disabled".into();

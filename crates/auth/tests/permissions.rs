@@ -1,14 +1,14 @@
-//! What the letters of a shared access signature allow, operation by operation.
+//! The operations that the letters of shared access signatures allow.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{Ask, SV, World, account_sas, container_sas};
+use common::{SV, TestRequest, World, account_sas, container_sas};
 use lazuli_protocol::{ErrorCode, Operation};
 
 #[test]
-fn what_is_not_covered_has_a_code_of_its_own() {
+fn each_kind_of_mismatch_has_its_own_code() {
     let world = World::new();
     use ErrorCode::*;
     for (operation, query, expected) in [
@@ -29,19 +29,27 @@ fn what_is_not_covered_has_a_code_of_its_own() {
         (Operation::LeaseContainer, container_sas(&[]), AuthorizationFailure),
         (Operation::GetContainerAcl, container_sas(&[]), AuthorizationFailure),
     ] {
-        assert_eq!(world.code(&Ask::new(operation).query(&query)), Some(expected), "{operation:?} {query}");
-        // Before 2015-04-05 the resource was simply not there.
-        let old = Ask::new(operation).query(&query).version("2014-02-14");
+        assert_eq!(
+            world.code(&TestRequest::new(operation).query(&query)),
+            Some(expected),
+            "{operation:?} {query}"
+        );
+        // Before 2015-04-05 the resource was reported as missing.
+        let old = TestRequest::new(operation).query(&query).version("2014-02-14");
         assert_eq!(world.code(&old), Some(ResourceNotFound), "{operation:?} {query}");
     }
-    let insecure =
-        Ask { secure: false, ..Ask::new(Operation::GetBlob).query(account_sas(&[("spr", "https")])) };
+    let insecure = TestRequest {
+        secure: false,
+        ..TestRequest::new(Operation::GetBlob).query(account_sas(&[("spr", "https")]))
+    };
     assert_eq!(world.code(&insecure), Some(AuthorizationProtocolMismatch));
-    let refusal = world.ask(&Ask::new(Operation::GetBlob).query(account_sas(&[("ss", "q")]))).unwrap_err();
+    let refusal = world
+        .authenticate(&TestRequest::new(Operation::GetBlob).query(account_sas(&[("ss", "q")])))
+        .unwrap_err();
     assert_eq!(refusal.details(), [("ExtendedErrorDetail", "ss is 'q' and has to include 'b'.".to_owned())]);
 }
 
-/// Operations by service, resource type and letters, as the documentation of account SAS lists them.
+/// Operations by service, resource type and letters, as in the documentation of account SAS.
 #[rustfmt::skip]
 const ACCOUNT_PERMISSIONS: &[(&str, &[&str], &[Operation])] = {
     use Operation::*;
@@ -72,12 +80,12 @@ const ACCOUNT_PERMISSIONS: &[(&str, &[&str], &[Operation])] = {
 };
 
 #[test]
-fn account_permissions_are_those_of_the_documentation() {
+fn account_permissions_match_the_documentation() {
     let world = World::new();
     for (srt, alternatives, operations) in ACCOUNT_PERMISSIONS {
         for operation in *operations {
             let code = |srt: &str, sp: &str| {
-                world.code(&Ask::new(*operation).query(account_sas(&[("srt", srt), ("sp", sp)])))
+                world.code(&TestRequest::new(*operation).query(account_sas(&[("srt", srt), ("sp", sp)])))
             };
             for letters in *alternatives {
                 assert_eq!(code(srt, letters), None, "{operation:?} {letters}");
@@ -96,7 +104,7 @@ fn account_permissions_are_those_of_the_documentation() {
 }
 
 #[test]
-fn breaking_a_lease_takes_write_or_since_2017_delete() {
+fn breaking_a_lease_needs_write_or_since_2017_delete() {
     let world = World::new();
     let mismatch = Some(ErrorCode::AuthorizationPermissionMismatch);
     for (sv, sp, action, expected) in [
@@ -108,19 +116,19 @@ fn breaking_a_lease_takes_write_or_since_2017_delete() {
         ("2017-04-17", "d", "break", mismatch),
         ("2017-04-17", "w", "break", None),
     ] {
-        let header = |operation| Ask::new(operation).header("x-ms-lease-action", action);
+        let header = |operation| TestRequest::new(operation).header("x-ms-lease-action", action);
         let account = account_sas(&[("sv", sv), ("sp", sp)]);
         for operation in [Operation::LeaseBlob, Operation::LeaseContainer] {
-            let ask = header(operation).query(&account);
-            assert_eq!(world.code(&ask), expected, "{operation:?} {sv} {sp} {action}");
+            let request = header(operation).query(&account);
+            assert_eq!(world.code(&request), expected, "{operation:?} {sv} {sp} {action}");
         }
-        let ask = header(Operation::LeaseBlob).query(container_sas(&[("sv", sv), ("sp", sp)]));
-        assert_eq!(world.code(&ask), expected, "{sv} {sp} {action}");
+        let request = header(Operation::LeaseBlob).query(container_sas(&[("sv", sv), ("sp", sp)]));
+        assert_eq!(world.code(&request), expected, "{sv} {sp} {action}");
     }
 }
 
 #[test]
-fn tags_versions_and_permanent_deletes_take_letters_of_their_own() {
+fn tags_versions_and_permanent_deletes_need_their_own_letters() {
     let world = World::new();
     let mismatch = Some(ErrorCode::AuthorizationPermissionMismatch);
     for (operation, header, parameter, sp, expected) in [
@@ -128,15 +136,16 @@ fn tags_versions_and_permanent_deletes_take_letters_of_their_own() {
         (Operation::PutBlob, Some(("x-ms-tags", "a=b")), "", "wt", None),
         (Operation::DeleteBlob, None, "versionid=x", "d", mismatch),
         (Operation::DeleteBlob, None, "versionid=x", "x", None),
-        // An empty id is none: it is the current blob that is deleted.
+        // An empty id counts as absent: the current blob is deleted.
         (Operation::DeleteBlob, None, "versionid=", "x", mismatch),
         (Operation::DeleteBlob, None, "versionid=", "d", None),
         (Operation::DeleteBlob, None, "versionid=x&deletetype=permanent", "x", mismatch),
         (Operation::DeleteBlob, None, "versionid=x&deletetype=permanent", "y", None),
     ] {
-        let ask = Ask::new(operation).query(format!("{}&{parameter}", container_sas(&[("sp", sp)])));
-        let ask = header.into_iter().fold(ask, |ask, (name, value)| ask.header(name, value));
-        assert_eq!(world.code(&ask), expected, "{operation:?} {parameter} {sp}");
+        let request =
+            TestRequest::new(operation).query(format!("{}&{parameter}", container_sas(&[("sp", sp)])));
+        let request = header.into_iter().fold(request, |request, (name, value)| request.header(name, value));
+        assert_eq!(world.code(&request), expected, "{operation:?} {parameter} {sp}");
     }
 }
 
@@ -165,41 +174,41 @@ fn headers_that_protect_a_blob_need_the_permission_to_protect_it() {
             ("cwi", &[hold, tags], Some(Mismatch)),
             ("cwti", &[hold, tags], None),
         ] {
-            let ask = |query: String| {
-                let ask = Ask::new(operation).query(query);
-                headers.iter().fold(ask, |ask, (name, value)| ask.header(name, value))
+            let request = |query: String| {
+                let request = TestRequest::new(operation).query(query);
+                headers.iter().fold(request, |request, (name, value)| request.header(name, value))
             };
             let world = World::new();
             for query in [account_sas(&[("sp", letters)]), container_sas(&[("sp", letters)])] {
-                assert_eq!(world.code(&ask(query)), expected, "{operation:?} {letters} {headers:?}");
+                assert_eq!(world.code(&request(query)), expected, "{operation:?} {letters} {headers:?}");
             }
         }
     }
 }
 
 #[test]
-fn roles_that_may_not_protect_or_publish_may_not_do_it_by_headers() {
+fn roles_without_the_right_to_protect_or_publish_cannot_do_so_through_headers() {
     use lazuli_protocol::account::Role;
     for (operation, name, value) in [
         (Operation::PutBlob, "x-ms-legal-hold", "true"),
         (Operation::PutBlockList, "x-ms-immutability-policy-until-date", "Fri, 31 Dec 9999 00:00:00 GMT"),
         (Operation::CreateContainer, "x-ms-blob-public-access", "container"),
     ] {
-        let ask = Ask::new(operation).header("authorization", &common::bearer());
+        let request = TestRequest::new(operation).header("authorization", &common::bearer());
         let contributor = World::new().with_role(Role::Contributor);
-        assert_eq!(contributor.code(&ask), None, "{operation:?}");
-        let ask = ask.header(name, value);
+        assert_eq!(contributor.code(&request), None, "{operation:?}");
+        let request = request.header(name, value);
         let denied = Some(ErrorCode::AuthorizationPermissionMismatch);
-        assert_eq!(contributor.code(&ask), denied, "{operation:?}");
-        assert_eq!(World::new().with_role(Role::Owner).code(&ask), None, "{operation:?}");
+        assert_eq!(contributor.code(&request), denied, "{operation:?}");
+        assert_eq!(World::new().with_role(Role::Owner).code(&request), None, "{operation:?}");
     }
 }
 
 #[test]
-fn no_sas_makes_a_container_public() {
+fn no_sas_can_make_a_container_public() {
     let world = World::new();
-    let ask = Ask::new(Operation::CreateContainer).at("c", "").query(account_sas(&[]));
-    assert_eq!(world.code(&ask), None);
-    let public = ask.header("x-ms-blob-public-access", "container");
+    let request = TestRequest::new(Operation::CreateContainer).at("c", "").query(account_sas(&[]));
+    assert_eq!(world.code(&request), None);
+    let public = request.header("x-ms-blob-public-access", "container");
     assert_eq!(world.code(&public), Some(ErrorCode::AuthorizationFailure));
 }

@@ -1,11 +1,12 @@
-//! Shared access signatures: those made by SDKs, and every rule about their fields and permissions.
+//! Shared access signatures: those created by SDKs, and every rule about fields and permissions.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::{
-    ACCOUNT, Ask, LATER, SV, World, account_sas, changed, container_sas, detail, operation, service_sas,
+    ACCOUNT, LATER, SV, TestRequest, World, account_sas, changed, container_sas, detail, operation,
+    service_sas,
 };
 use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::account::Role;
@@ -40,10 +41,11 @@ fn vectors() -> Vec<Vector> {
 }
 
 impl Vector {
-    fn ask(&self) -> Ask {
-        let ask = Ask::new(operation(&self.operation)).at(&self.container, &self.object).query(&self.query);
-        let ask = self.headers.iter().fold(ask, |ask, (name, value)| ask.header(name, value));
-        Ask { secure: self.delegated, ..ask }
+    fn request(&self) -> TestRequest {
+        let request =
+            TestRequest::new(operation(&self.operation)).at(&self.container, &self.object).query(&self.query);
+        let request = self.headers.iter().fold(request, |request, (name, value)| request.header(name, value));
+        TestRequest { secure: self.delegated, ..request }
     }
 
     fn world(&self) -> World {
@@ -61,18 +63,18 @@ fn policy(start: Option<&str>, expiry: Option<&str>, permissions: Option<&str>) 
 }
 
 #[test]
-fn signatures_made_by_sdks_are_accepted_and_grant_what_they_say() {
+fn signatures_created_by_sdks_are_accepted_with_the_expected_grants() {
     for vector in vectors() {
         if vector.refused {
             assert_eq!(
-                vector.world().code(&vector.ask()),
+                vector.world().code(&vector.request()),
                 Some(ErrorCode::AuthenticationFailed),
                 "{}",
                 vector.name
             );
             continue;
         }
-        let grant = vector.world().grant(&vector.ask());
+        let grant = vector.world().grant(&vector.request());
         let headers: Vec<_> = grant
             .response_headers
             .iter()
@@ -118,14 +120,14 @@ fn any_change_of_a_signed_field_is_refused() {
             let parameter = format!("{name}={changed}");
             let query: Vec<_> =
                 (0..parameters.len()).map(|j| if i == j { &parameter } else { parameters[j] }).collect();
-            let code = vector.world().code(&vector.ask().query(query.join("&")));
+            let code = vector.world().code(&vector.request().query(query.join("&")));
             assert_eq!(code, Some(ErrorCode::AuthenticationFailed), "{} {name}", vector.name);
         }
     }
 }
 
 #[test]
-fn fields_that_are_missing_or_cannot_be_read_fail_authentication() {
+fn missing_and_malformed_fields_fail_authentication() {
     let world = World::new();
     for (query, expected) in [
         (container_sas(&[]), ""),
@@ -164,7 +166,7 @@ fn fields_that_are_missing_or_cannot_be_read_fail_authentication() {
             "Signature did not match. String to sign used was r\n",
         ),
     ] {
-        let refusal = world.ask(&Ask::new(Operation::GetBlob).query(&query)).err();
+        let refusal = world.authenticate(&TestRequest::new(Operation::GetBlob).query(&query)).err();
         assert_eq!(refusal.is_none(), expected.is_empty(), "{query}: {refusal:?}");
         if let Some(refusal) = refusal {
             assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed, "{query}");
@@ -174,7 +176,7 @@ fn fields_that_are_missing_or_cannot_be_read_fail_authentication() {
 }
 
 #[test]
-fn every_era_of_service_sas_is_accepted() {
+fn service_sas_of_every_version_are_accepted() {
     let world = World::new();
     for (service, path, sv, fields) in [
         (ServiceKind::Blob, "c/o", "", &[("sr", "b")][..]),
@@ -199,12 +201,12 @@ fn every_era_of_service_sas_is_accepted() {
         };
         let fields = changed(&[("sv", sv), ("sp", "r"), ("se", LATER)], fields);
         let query = service_sas(service, path, &fields);
-        assert_eq!(world.code(&Ask::new(operation).query(&query)), None, "{query}");
-        // Eras differ: a string of one is not a string of another.
+        assert_eq!(world.code(&TestRequest::new(operation).query(&query)), None, "{query}");
+        // The versions differ: a string to sign of one is not that of another.
         let other = query.replace(sv, "2017-11-09");
         if !sv.is_empty() {
             assert_eq!(
-                world.code(&Ask::new(operation).query(other)),
+                world.code(&TestRequest::new(operation).query(other)),
                 Some(ErrorCode::AuthenticationFailed),
                 "{query}"
             );
@@ -213,7 +215,7 @@ fn every_era_of_service_sas_is_accepted() {
 }
 
 #[test]
-fn a_blob_sas_without_a_version_holds_for_an_hour_at_most_unless_a_policy_can_end_it() {
+fn blob_sas_without_a_version_is_valid_for_at_most_an_hour_unless_a_policy_can_revoke_it() {
     let mut world = World::new();
     world.policy = Ok(Some(AccessPolicy::default()));
     let refused = Some(ErrorCode::AuthenticationFailed);
@@ -228,30 +230,30 @@ fn a_blob_sas_without_a_version_holds_for_an_hour_at_most_unless_a_policy_can_en
     ] {
         let fields = changed(&[("sr", "b"), ("sp", "r")], fields);
         let query = service_sas(ServiceKind::Blob, "c/o", &fields);
-        assert_eq!(world.code(&Ask::new(Operation::GetBlob).query(query)), expected, "{fields:?}");
+        assert_eq!(world.code(&TestRequest::new(Operation::GetBlob).query(query)), expected, "{fields:?}");
     }
 }
 
 #[test]
-fn what_an_era_does_not_sign_has_no_effect() {
+fn fields_that_a_version_does_not_sign_have_no_effect() {
     let world = World::new();
     let old =
         service_sas(ServiceKind::Blob, "c", &[("sv", "2012-02-12"), ("sr", "c"), ("sp", "r"), ("se", LATER)]);
-    let ask =
-        Ask::new(Operation::GetBlob).query(format!("{old}&rsct=text%2Fhtml&sip=1.1.1.1&spr=https&spk=a"));
-    let grant = world.grant(&Ask { secure: false, ..ask });
+    let request = TestRequest::new(Operation::GetBlob)
+        .query(format!("{old}&rsct=text%2Fhtml&sip=1.1.1.1&spr=https&spk=a"));
+    let grant = world.grant(&TestRequest { secure: false, ..request });
     assert_eq!(grant.response_headers, []);
     assert_eq!(grant.table_range, TableRange::default());
     let account = format!("{}&rsct=text%2Fhtml&spk=a&tn=t", account_sas(&[]));
-    assert_eq!(world.grant(&Ask::new(Operation::GetBlob).query(&account)).response_headers, []);
+    assert_eq!(world.grant(&TestRequest::new(Operation::GetBlob).query(&account)).response_headers, []);
     assert_eq!(
-        world.grant(&Ask::new(Operation::QueryEntities).query(&account)).table_range,
+        world.grant(&TestRequest::new(Operation::QueryEntities).query(&account)).table_range,
         TableRange::default()
     );
 }
 
 #[test]
-fn a_signature_that_does_not_cover_its_kind_of_resource_cannot_become_one_of_another_kind() {
+fn signature_cannot_be_presented_as_one_of_another_resource_kind() {
     let world = World::new();
     for (sv, kind, code) in [
         ("2017-11-09", "sr=d&sdd=1", Some(ErrorCode::AuthenticationFailed)),
@@ -262,13 +264,13 @@ fn a_signature_that_does_not_cover_its_kind_of_resource_cannot_become_one_of_ano
         let fields = [("sv", sv), ("sr", "b"), ("sp", "r"), ("se", LATER)];
         let blob = service_sas(ServiceKind::Blob, "c/reports", &fields);
         let object = if kind.starts_with("sr=d") { "reports/secret" } else { "reports" };
-        let ask = Ask::new(Operation::GetBlob).at("c", object).query(blob.replace("sr=b", kind));
-        assert_eq!(world.code(&ask), code, "{sv} {kind}");
+        let request = TestRequest::new(Operation::GetBlob).at("c", object).query(blob.replace("sr=b", kind));
+        assert_eq!(world.code(&request), code, "{sv} {kind}");
     }
 }
 
 #[test]
-fn kinds_of_resource_are_known_from_the_version_on_that_brought_them() {
+fn resource_kinds_are_known_from_the_version_that_introduced_them() {
     let world = World::new();
     let time = "2026-05-20T11:00:00.0000000Z";
     for (sr, name, value, before, since) in [
@@ -281,7 +283,7 @@ fn kinds_of_resource_are_known_from_the_version_on_that_brought_them() {
             let resource = Resource { service: ServiceKind::Blob, account: ACCOUNT, path: "c/o", timestamp };
             let fields = [("sv", sv), ("sr", sr), (name, value), ("sp", "r"), ("se", LATER)];
             let query = sign::service_sas(&resource, &common::key(), &fields);
-            let refusal = world.ask(&Ask::new(Operation::GetBlob).query(query)).err();
+            let refusal = world.authenticate(&TestRequest::new(Operation::GetBlob).query(query)).err();
             let expected = if is_known { "" } else { "sr is not a resource of this service." };
             assert_eq!(refusal.as_ref().map_or("", detail), expected, "{sr} {sv}: {refusal:?}");
         }
@@ -289,11 +291,12 @@ fn kinds_of_resource_are_known_from_the_version_on_that_brought_them() {
 }
 
 #[test]
-fn an_empty_bound_of_a_table_sas_is_none_because_it_is_signed_as_none() {
+fn empty_bound_of_a_table_sas_is_ignored_because_it_is_signed_like_an_absent_one() {
     let world = World::new();
     let fields = [("sv", SV), ("tn", "t"), ("sp", "r"), ("se", LATER), ("spk", "a"), ("epk", "b")];
     let sas = service_sas(ServiceKind::Table, "t", &fields);
-    let range = |query: String| world.grant(&Ask::new(Operation::QueryEntities).query(query)).table_range;
+    let range =
+        |query: String| world.grant(&TestRequest::new(Operation::QueryEntities).query(query)).table_range;
     assert_eq!(range(format!("{sas}&srk=&erk=")), range(sas.clone()));
     let bounds = range(sas);
     assert_eq!((bounds.start_partition.as_deref(), bounds.start_row), (Some("a"), None));
@@ -301,12 +304,12 @@ fn an_empty_bound_of_a_table_sas_is_none_because_it_is_signed_as_none() {
 }
 
 #[test]
-fn a_row_key_of_a_table_sas_bounds_in_the_partition_with_the_empty_key_too() {
+fn row_key_bound_of_a_table_sas_also_applies_in_the_partition_with_the_empty_key() {
     let world = World::new();
     let range = |partition, row| {
         let fields = [("sv", SV), ("tn", "t"), ("sp", "r"), ("se", LATER), (partition, ""), (row, "5")];
         let query = service_sas(ServiceKind::Table, "t", &fields);
-        world.grant(&Ask::new(Operation::QueryEntities).query(query)).table_range
+        world.grant(&TestRequest::new(Operation::QueryEntities).query(query)).table_range
     };
     let key = |key: &str| Some(key.to_owned());
     let from = TableRange { start_partition: key(""), start_row: key("5"), ..TableRange::default() };
@@ -316,19 +319,20 @@ fn a_row_key_of_a_table_sas_bounds_in_the_partition_with_the_empty_key_too() {
 }
 
 #[test]
-fn a_row_key_of_a_table_sas_needs_its_partition_key() {
+fn row_key_bound_of_a_table_sas_needs_its_partition_key() {
     let world = World::new();
     for (row, partition) in [("srk", "spk"), ("erk", "epk")] {
         let fields = [("sv", SV), ("tn", "t"), ("sp", "r"), ("se", LATER), (row, "5")];
         let query = service_sas(ServiceKind::Table, "t", &fields);
-        let refusal = world.ask(&Ask::new(Operation::QueryEntities).query(query)).unwrap_err();
+        let refusal =
+            world.authenticate(&TestRequest::new(Operation::QueryEntities).query(query)).unwrap_err();
         assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
         assert_eq!(detail(&refusal), format!("{row} is given without {partition}."));
     }
 }
 
 #[test]
-fn signatures_reach_only_the_resource_that_they_are_for() {
+fn signature_covers_only_its_resource() {
     let world = World::new();
     let fields = |sr| [("sv", SV), ("sr", sr), ("sp", "rwl"), ("se", LATER)];
     let blob = service_sas(ServiceKind::Blob, "c/o", &fields("b"));
@@ -353,16 +357,16 @@ fn signatures_reach_only_the_resource_that_they_are_for() {
         (Operation::QueryEntities, &table, "u", "", refused),
         (Operation::EntityGroupTransaction, &table, "$batch", "", None),
     ] {
-        let ask = Ask::new(operation).at(container, object).query(sas);
-        assert_eq!(world.code(&ask), expected, "{operation:?} {container}/{object}");
+        let request = TestRequest::new(operation).at(container, object).query(sas);
+        assert_eq!(world.code(&request), expected, "{operation:?} {container}/{object}");
     }
-    // The tables of a transaction are in its body, so the service has to compare them.
-    let ask = Ask::new(Operation::EntityGroupTransaction).at("$batch", "").query(&table);
-    assert_eq!(world.grant(&ask).table.as_deref(), Some("t"));
+    // The tables of a transaction are in its body, so the service must compare them.
+    let request = TestRequest::new(Operation::EntityGroupTransaction).at("$batch", "").query(&table);
+    assert_eq!(world.grant(&request).table.as_deref(), Some("t"));
 }
 
 #[test]
-fn a_directory_sas_reaches_what_lies_at_least_as_deep_as_it_says() {
+fn directory_sas_covers_only_paths_at_least_as_deep_as_its_depth() {
     let world = World::new();
     let sas = |path: &str, sdd: &str| {
         let fields = [("sv", SV), ("sr", "d"), ("sdd", sdd), ("sp", "rl"), ("se", LATER)];
@@ -387,7 +391,7 @@ fn a_directory_sas_reaches_what_lies_at_least_as_deep_as_it_says() {
         (sas("c/d1/d2", "-1"), "d1/d2/file", Err(QueryParameterSddInvalid)),
         (sas("c/d1/d2", ""), "d1/d2/file", Err(QueryParameterSasMandatory)),
     ] {
-        let result = world.ask(&Ask::new(Operation::GetBlob).at("c", object).query(&query));
+        let result = world.authenticate(&TestRequest::new(Operation::GetBlob).at("c", object).query(&query));
         let directory = match &result {
             Ok(Caller::Sas(grant)) => Ok(grant.directory.as_deref().unwrap()),
             Ok(other) => panic!("{other:?}"),
@@ -395,14 +399,15 @@ fn a_directory_sas_reaches_what_lies_at_least_as_deep_as_it_says() {
         };
         assert_eq!(directory, expected, "{object} {query}");
     }
-    let listing = Ask::new(Operation::ListBlobs).at("c", "").query(sas("c/d1", "1") + "&prefix=d1/x");
+    let listing = TestRequest::new(Operation::ListBlobs).at("c", "").query(sas("c/d1", "1") + "&prefix=d1/x");
     assert_eq!(world.grant(&listing).directory.as_deref(), Some("d1"));
-    let elsewhere = Ask::new(Operation::ListBlobs).at("c", "").query(sas("c/d1", "1") + "&prefix=d2/");
+    let elsewhere =
+        TestRequest::new(Operation::ListBlobs).at("c", "").query(sas("c/d1", "1") + "&prefix=d2/");
     assert_eq!(world.code(&elsewhere), Some(AuthenticationFailed));
 }
 
 #[test]
-fn each_term_is_in_the_signature_or_in_the_policy_never_in_both() {
+fn each_term_is_in_the_signature_or_in_the_policy_but_never_in_both() {
     use ErrorCode::{AuthenticationFailed, InvalidQueryParameterValue};
     let past = Some("2026-05-20T11:00:00Z");
     let future = Some(LATER);
@@ -433,57 +438,64 @@ fn each_term_is_in_the_signature_or_in_the_policy_never_in_both() {
         let mut world = World::new();
         world.policy = Ok(Some(policy.clone()));
         let query = container_sas(&[sas, &[("si", "policy")]].concat());
-        assert_eq!(world.code(&Ask::new(Operation::GetBlob).query(query)), expected, "{sas:?} {policy:?}");
+        assert_eq!(
+            world.code(&TestRequest::new(Operation::GetBlob).query(query)),
+            expected,
+            "{sas:?} {policy:?}"
+        );
     }
 }
 
 #[test]
-fn a_policy_that_cannot_be_read_is_not_a_policy_that_is_missing() {
-    let ask = || Ask::new(Operation::GetBlob).query(container_sas(&[("si", "policy")]));
+fn unreadable_policy_is_not_a_missing_policy() {
+    let request = || TestRequest::new(Operation::GetBlob).query(container_sas(&[("si", "policy")]));
     let mut world = World::new();
     world.policy = Err(ErrorCode::ServerBusy.into());
-    assert_eq!(world.code(&ask()), Some(ErrorCode::ServerBusy));
+    assert_eq!(world.code(&request()), Some(ErrorCode::ServerBusy));
     world.policy = Err(ErrorCode::ContainerNotFound.into());
-    assert_eq!(world.code(&ask()), Some(ErrorCode::AuthenticationFailed));
-    // An account SAS has no policies: `si` is nothing to it.
-    let account = Ask::new(Operation::GetBlob).query(account_sas(&[]) + "&si=policy");
+    assert_eq!(world.code(&request()), Some(ErrorCode::AuthenticationFailed));
+    // An account SAS has no policies, so `si` is ignored.
+    let account = TestRequest::new(Operation::GetBlob).query(account_sas(&[]) + "&si=policy");
     assert_eq!(world.code(&account), None);
 }
 
 #[test]
-fn the_encryption_scope_of_a_signature_has_to_be_the_one_that_is_asked_for() {
+fn encryption_scope_of_a_signature_must_match_the_requested_one() {
     let world = World::new();
-    let ask = || Ask::new(Operation::PutBlob).query(container_sas(&[("ses", "s1")]));
-    assert_eq!(world.grant(&ask()).encryption_scope.as_deref(), Some("s1"));
-    assert_eq!(world.code(&ask().header("x-ms-encryption-scope", "s1")), None);
-    assert_eq!(world.code(&ask().header("x-ms-encryption-scope", "s2")), Some(ErrorCode::InvalidHeaderValue));
+    let request = || TestRequest::new(Operation::PutBlob).query(container_sas(&[("ses", "s1")]));
+    assert_eq!(world.grant(&request()).encryption_scope.as_deref(), Some("s1"));
+    assert_eq!(world.code(&request().header("x-ms-encryption-scope", "s1")), None);
+    assert_eq!(
+        world.code(&request().header("x-ms-encryption-scope", "s2")),
+        Some(ErrorCode::InvalidHeaderValue)
+    );
 }
 
 #[test]
-fn a_header_that_cannot_be_sent_is_not_promised() {
+fn response_header_with_an_invalid_value_is_refused() {
     let world = World::new();
-    let ask = Ask::new(Operation::GetBlob).query(container_sas(&[("rscd", "a\u{1}b")]));
-    assert_eq!(world.code(&ask), Some(ErrorCode::InvalidQueryParameterValue));
+    let request = TestRequest::new(Operation::GetBlob).query(container_sas(&[("rscd", "a\u{1}b")]));
+    assert_eq!(world.code(&request), Some(ErrorCode::InvalidQueryParameterValue));
 }
 
 #[test]
-fn headers_and_parameters_that_a_user_delegation_sas_binds_have_to_be_sent() {
+fn headers_and_parameters_bound_by_a_user_delegation_sas_must_be_sent() {
     let world = World::new().with_role(Role::Contributor);
     let vector = vectors().into_iter().find(|vector| !vector.headers.is_empty()).unwrap();
     let refused = Some(ErrorCode::AuthenticationFailed);
-    assert_eq!(world.code(&vector.ask()), None);
-    assert_eq!(world.code(&Ask { headers: Default::default(), ..vector.ask() }), refused);
-    let other = Ask { headers: Default::default(), ..vector.ask() }.header("x-ms-meta-a", "2");
+    assert_eq!(world.code(&vector.request()), None);
+    assert_eq!(world.code(&TestRequest { headers: Default::default(), ..vector.request() }), refused);
+    let other = TestRequest { headers: Default::default(), ..vector.request() }.header("x-ms-meta-a", "2");
     assert_eq!(world.code(&other), refused);
     let properties = vector.query.replace("comp=metadata", "comp=properties");
-    assert_eq!(world.code(&vector.ask().query(properties)), refused);
+    assert_eq!(world.code(&vector.request().query(properties)), refused);
 }
 
 #[test]
-fn what_a_user_delegation_sas_binds_cannot_be_split_elsewhere() {
+fn bound_values_of_a_user_delegation_sas_cannot_be_split_elsewhere() {
     let world = World::new().with_role(Role::Reader);
     let key = common::user_delegation_key(ServiceKind::Blob, "");
-    // A signature over these lines of bound headers and parameters, and the lists of names that its holder sends.
+    // The signed lines of bound headers and parameters, and the lists of names that the holder sends.
     let sas = |headers: &str, parameters: &str, srh: &str, srq: &str| {
         let head = ["rl", "", LATER, "/blob/devstoreaccount1/c", common::SUBJECT, common::TENANT];
         let owner = [common::KEY_START, common::KEY_END, "b", SV, "", "", "", "", "", "", "", "2026-04-06"];
@@ -508,19 +520,27 @@ fn what_a_user_delegation_sas_binds_cannot_be_split_elsewhere() {
         ("", "\ndelimiter:/\nprefix:d1/", "", "delimiter", "&delimiter=/%0Aprefix:d1/", false),
         ("", "\nprefix:d1\nx", "", "prefix", "&prefix=d1%0Ax", false),
         ("x-ms-meta-a:b:\n", "", "x-ms-meta-a:b", "", "", false),
+        ("", "\ninclude:metadata", "", "include", "&include=metadata", true),
+        ("", "\ninclude:metadata", "", "include", "&include=metadata&include=snapshots", false),
     ] {
         let query = sas(headers, parameters, srh, srq) + sent;
-        let code = world.code(&Ask::new(Operation::ListBlobs).at("c", "").query(&query));
+        let code = world.code(&TestRequest::new(Operation::ListBlobs).at("c", "").query(&query));
         let expected = (!accepted).then_some(ErrorCode::AuthenticationFailed);
         assert_eq!(code, expected, "{srh} {srq} {sent}");
     }
+    let query = sas("if-match:\"1\"\n", "", "if-match", "");
+    let once = TestRequest::new(Operation::ListBlobs).at("c", "").query(&query).header("if-match", "\"1\"");
+    assert_eq!(world.code(&once), None);
+    let twice = once.header("if-match", "\"2\"");
+    assert_eq!(world.code(&twice), Some(ErrorCode::AuthenticationFailed));
 }
 
 #[test]
-fn refusals_name_the_parameter_that_is_in_two_places() {
+fn refusal_names_the_parameter_that_is_in_both_places() {
     let mut world = World::new();
     world.policy = Ok(Some(policy(None, None, Some("r"))));
-    let refusal =
-        world.ask(&Ask::new(Operation::GetBlob).query(container_sas(&[("si", "policy")]))).unwrap_err();
+    let refusal = world
+        .authenticate(&TestRequest::new(Operation::GetBlob).query(container_sas(&[("si", "policy")])))
+        .unwrap_err();
     assert_eq!(refusal.details()[0], ("QueryParameterName", "sp".to_owned()));
 }

@@ -1,4 +1,4 @@
-//! Shared Key and Shared Key Lite, against requests that were signed elsewhere.
+//! Shared Key and Shared Key Lite, tested with requests signed by other implementations.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ mod common;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use common::{ACCOUNT, Ask, World, detail, key, now, operation, signed};
+use common::{ACCOUNT, TestRequest, World, detail, key, now, operation, signed};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use lazuli_auth::shared_key::{Message, Scheme};
 use lazuli_concurrency::Span;
@@ -29,15 +29,16 @@ fn vectors() -> Vec<Vector> {
 }
 
 impl Vector {
-    fn ask(&self) -> Ask {
+    fn request(&self) -> TestRequest {
         let operation = operation(&self.operation);
         let names = ["x-ms-date", "Date"];
         let date = names.iter().find_map(|name| self.headers.get(*name)).unwrap();
-        let mut ask = Ask::new(operation).query(&self.query).version(&self.headers["x-ms-version"]);
-        ask.method = self.method.parse().unwrap();
-        ask.path = self.path.clone();
-        ask.now = date::parse_http(date).unwrap();
-        self.headers.iter().fold(ask, |ask, (name, value)| ask.header(name, value))
+        let mut request =
+            TestRequest::new(operation).query(&self.query).version(&self.headers["x-ms-version"]);
+        request.method = self.method.parse().unwrap();
+        request.path = self.path.clone();
+        request.now = date::parse_http(date).unwrap();
+        self.headers.iter().fold(request, |request, (name, value)| request.header(name, value))
     }
 }
 
@@ -45,7 +46,7 @@ impl Vector {
 fn requests_signed_by_sdks_and_by_hand_are_accepted() {
     let world = World::new();
     for vector in vectors() {
-        let result = world.ask(&vector.ask());
+        let result = world.authenticate(&vector.request());
         assert_eq!(result, Ok(Caller::Key), "{} {} {}", vector.operation, vector.path, vector.query);
     }
 }
@@ -66,53 +67,53 @@ fn requests_of_sdks_reach_their_operation() {
             Address::parse(service, &host, &vector.path, &query, &[]).unwrap();
         assert_eq!(account, ACCOUNT);
         let method = vector.method.parse().unwrap();
-        let routed = route(service, &method, &container, &object, &query, &vector.ask().headers);
+        let routed = route(service, &method, &container, &object, &query, &vector.request().headers);
         assert_eq!(routed, Ok(operation), "{}", vector.path);
     }
 }
 
 #[test]
-fn any_change_of_what_is_signed_is_refused() {
+fn any_change_of_a_signed_part_is_refused() {
     let world = World::new();
-    type Change = (&'static str, fn(&mut Ask));
+    type Change = (&'static str, fn(&mut TestRequest));
     let changes: [Change; 5] = [
-        ("verb", |ask| ask.method = "TRACE".parse().unwrap()),
-        ("path", |ask| ask.path.push('x')),
-        ("comp", |ask| ask.query = format!("{}&comp=other", ask.query.replace("comp", "pmoc"))),
-        ("date", |ask| {
-            let later = date::rfc1123(ask.now + Span::seconds(1));
-            let name = if ask.headers.contains_key("x-ms-date") { "x-ms-date" } else { "date" };
-            ask.headers.insert(name, later.parse().unwrap());
+        ("verb", |request| request.method = "TRACE".parse().unwrap()),
+        ("path", |request| request.path.push('x')),
+        ("comp", |request| request.query = format!("{}&comp=other", request.query.replace("comp", "pmoc"))),
+        ("date", |request| {
+            let later = date::rfc1123(request.now + Span::seconds(1));
+            let name = if request.headers.contains_key("x-ms-date") { "x-ms-date" } else { "date" };
+            request.headers.insert(name, later.parse().unwrap());
         }),
-        ("header", |ask| _ = ask.headers.insert("x-ms-meta-new", HeaderValue::from_static("v"))),
+        ("header", |request| _ = request.headers.insert("x-ms-meta-new", HeaderValue::from_static("v"))),
     ];
     for vector in vectors() {
         let tables = operation(&vector.operation).service() == ServiceKind::Table;
         let lite = vector.headers["Authorization"].starts_with("SharedKeyLite");
         for (name, change) in changes {
-            let mut ask = vector.ask();
-            change(&mut ask);
-            // Tables sign neither headers nor, in the lite form, the verb.
+            let mut request = vector.request();
+            change(&mut request);
+            // For tables, headers are not signed, and in the lite form neither is the method.
             let unsigned = (tables && name == "header") || (tables && lite && name == "verb");
             let expected = (!unsigned).then_some(ErrorCode::AuthenticationFailed);
-            assert_eq!(world.code(&ask), expected, "{name} of {} {}", vector.operation, vector.path);
+            assert_eq!(world.code(&request), expected, "{name} of {} {}", vector.operation, vector.path);
         }
     }
 }
 
-fn get_blob() -> Ask {
-    Ask::new(Operation::GetBlob)
+fn get_blob() -> TestRequest {
+    TestRequest::new(Operation::GetBlob)
         .header("x-ms-date", &date::rfc1123(now()))
         .header("x-ms-version", "2021-12-02")
 }
 
 #[test]
-fn either_key_of_the_account_signs_and_no_other() {
+fn either_account_key_is_accepted_and_no_other() {
     let world = World::new();
-    assert_eq!(world.ask(&signed(get_blob(), ACCOUNT, &key())), Ok(Caller::Key));
-    assert_eq!(world.ask(&signed(get_blob(), ACCOUNT, &world.account.keys[0])), Ok(Caller::Key));
+    assert_eq!(world.authenticate(&signed(get_blob(), ACCOUNT, &key())), Ok(Caller::Key));
+    assert_eq!(world.authenticate(&signed(get_blob(), ACCOUNT, &world.account.keys[0])), Ok(Caller::Key));
     let stranger = Key::from_bytes(vec![3; 64]);
-    let refusal = world.ask(&signed(get_blob(), ACCOUNT, &stranger)).unwrap_err();
+    let refusal = world.authenticate(&signed(get_blob(), ACCOUNT, &stranger)).unwrap_err();
     assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
     let string = "GET\n\n\n\n\n\n\n\n\n\n\n\nx-ms-date:Wed, 20 May 2026 12:00:00 GMT\nx-ms-version:2021-12-02\n\
                   /devstoreaccount1/devstoreaccount1/c/o";
@@ -120,7 +121,7 @@ fn either_key_of_the_account_signs_and_no_other() {
 }
 
 #[test]
-fn dates_may_be_fifteen_minutes_off_either_way() {
+fn date_may_be_off_by_fifteen_minutes_in_both_directions() {
     let world = World::new();
     for (offset, detail_start) in [
         (0, ""),
@@ -130,24 +131,25 @@ fn dates_may_be_fifteen_minutes_off_either_way() {
         (15 * 60 + 1, "Request date header too far in the future"),
         (24 * 3600, "Request date header too far in the future"),
     ] {
-        let mut ask = signed(get_blob(), ACCOUNT, &key());
+        let mut request = signed(get_blob(), ACCOUNT, &key());
         let span = Span::seconds(i64::unsigned_abs(offset));
         // The request is `offset` away from the server's time.
-        ask.now = if offset < 0 { now() + span } else { now() - span };
-        let refusal = world.ask(&ask).err();
+        request.now = if offset < 0 { now() + span } else { now() - span };
+        let refusal = world.authenticate(&request).err();
         assert_eq!(refusal.is_none(), detail_start.is_empty(), "{offset}");
         assert!(refusal.is_none_or(|r| detail(&r).starts_with(detail_start)), "{offset}");
     }
 }
 
 #[test]
-fn a_date_is_needed_and_x_ms_date_wins() {
+fn date_is_required_and_x_ms_date_takes_precedence() {
     let world = World::new();
     let date = date::rfc1123(now());
     let with = |headers: &[(&str, &str)]| {
-        let ask =
-            headers.iter().fold(Ask::new(Operation::GetBlob), |ask, (name, value)| ask.header(name, value));
-        world.code(&signed(ask, ACCOUNT, &key()))
+        let request = headers
+            .iter()
+            .fold(TestRequest::new(Operation::GetBlob), |request, (name, value)| request.header(name, value));
+        world.code(&signed(request, ACCOUNT, &key()))
     };
     let refused = Some(ErrorCode::AuthenticationFailed);
     assert_eq!(with(&[("x-ms-date", &date)]), None);
@@ -159,7 +161,7 @@ fn a_date_is_needed_and_x_ms_date_wins() {
 }
 
 #[test]
-fn headers_that_cannot_be_read_are_malformed_and_accounts_have_to_agree() {
+fn malformed_headers_are_refused_and_accounts_must_match() {
     let world = World::new();
     use ErrorCode::{AuthenticationFailed, InvalidAuthenticationInfo};
     for (value, expected) in [
@@ -175,27 +177,27 @@ fn headers_that_cannot_be_read_are_malformed_and_accounts_have_to_agree() {
         ("SharedKey devstoreaccount1:c2ln", AuthenticationFailed),
         ("SharedKey other:c2ln", AuthenticationFailed),
     ] {
-        let refusal = world.ask(&get_blob().header("authorization", value)).unwrap_err();
+        let refusal = world.authenticate(&get_blob().header("authorization", value)).unwrap_err();
         assert_eq!(refusal.code(), expected, "{value:?}");
         assert_eq!(refusal.status(), if expected == AuthenticationFailed { 403 } else { 400 }, "{value:?}");
     }
     let twice = signed(get_blob(), ACCOUNT, &key()).header("authorization", "SharedKey a:b");
     assert_eq!(world.code(&twice), Some(InvalidAuthenticationInfo));
-    // The signature is right, but the header claims it for another account.
+    // The signature is correct, but the header names another account.
     let mut claimed = signed(get_blob(), ACCOUNT, &key());
     let value = claimed.headers["authorization"].to_str().unwrap().replace(ACCOUNT, "other");
     claimed.headers.insert("authorization", value.parse().unwrap());
     assert_eq!(world.code(&claimed), Some(AuthenticationFailed));
-    // Signed for another account with the right key.
+    // Signed for another account with the correct key.
     assert_eq!(world.code(&signed(get_blob(), "other", &key())), Some(AuthenticationFailed));
 }
 
 #[test]
-fn a_signed_header_may_be_sent_once() {
+fn signed_header_may_be_sent_only_once() {
     let world = World::new();
     let repeated = |name: &str| {
-        let ask = signed(get_blob().header(name, "1"), ACCOUNT, &key()).header(name, "1");
-        world.code(&ask)
+        let request = signed(get_blob().header(name, "1"), ACCOUNT, &key()).header(name, "1");
+        world.code(&request)
     };
     assert_eq!(repeated("x-ms-meta-a"), Some(ErrorCode::InvalidHeaderValue));
     assert_eq!(repeated("content-type"), Some(ErrorCode::InvalidHeaderValue));
@@ -203,27 +205,28 @@ fn a_signed_header_may_be_sent_once() {
 }
 
 #[test]
-fn the_secondary_account_signs_with_its_plain_name() {
+fn secondary_account_signs_with_the_primary_name() {
     let world = World::new();
-    let mut ask = signed(get_blob(), ACCOUNT, &key());
-    let value = ask.headers["authorization"].to_str().unwrap().replace(ACCOUNT, "devstoreaccount1-secondary");
-    ask.headers.insert("authorization", value.parse().unwrap());
-    assert_eq!(world.ask(&ask), Ok(Caller::Key));
+    let mut request = signed(get_blob(), ACCOUNT, &key());
+    let value =
+        request.headers["authorization"].to_str().unwrap().replace(ACCOUNT, "devstoreaccount1-secondary");
+    request.headers.insert("authorization", value.parse().unwrap());
+    assert_eq!(world.authenticate(&request), Ok(Caller::Key));
 }
 
-/// A request that carries this signature of this string, made with the account's key.
-fn signed_as(ask: Ask, scheme: &str, string: &str) -> Ask {
+/// Returns a request with the signature of `string`, created with the account's key.
+fn signed_as(request: TestRequest, scheme: &str, string: &str) -> TestRequest {
     let tag =
         ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key().bytes()), string.as_bytes());
-    ask.header("authorization", &format!("{scheme} {ACCOUNT}:{}", BASE64.encode(tag)))
+    request.header("authorization", &format!("{scheme} {ACCOUNT}:{}", BASE64.encode(tag)))
 }
 
-/// Write Pages From URL as Microsoft.Azure.Storage 11.2.3 for .NET sends it: a parameter without `=`, which its query
-/// parser takes for a value without a name.
-fn write_pages_from_url(query: &str) -> Ask {
+/// Write Pages From URL as Microsoft.Azure.Storage 11.2.3 for .NET sends it: with a parameter without `=`,
+/// which its query parser takes for a value without a name.
+fn write_pages_from_url(query: &str) -> TestRequest {
     let date = date::rfc1123(now());
-    let mut ask = Ask::new(Operation::PutPageFromUrl).query(query).version("2019-07-07");
-    ask.path = format!("/{ACCOUNT}/c/b");
+    let mut request = TestRequest::new(Operation::PutPageFromUrl).query(query).version("2019-07-07");
+    request.path = format!("/{ACCOUNT}/c/b");
     for (name, value) in [
         ("content-length", "0"),
         ("x-ms-copy-source", "https://other.example/c/s?sig=x"),
@@ -233,13 +236,13 @@ fn write_pages_from_url(query: &str) -> Ask {
         ("x-ms-source-range", "bytes=0-511"),
         ("x-ms-version", "2019-07-07"),
     ] {
-        ask = ask.header(name, value);
+        request = request.header(name, value);
     }
-    ask
+    request
 }
 
 #[test]
-fn a_parameter_without_a_value_is_signed_as_a_name_or_as_a_value() {
+fn parameter_without_a_value_is_signed_as_a_name_or_as_a_value() {
     let world = World::new();
     let date = date::rfc1123(now());
     let headers = format!(
@@ -255,11 +258,11 @@ fn a_parameter_without_a_value_is_signed_as_a_name_or_as_a_value() {
         ("comp=page&Update", "\n:Update\ncomp:page", true),
         ("comp=page&update&also", "\n:also,update\ncomp:page", true),
         ("comp=page&update=", "\ncomp:page\nupdate:", true),
-        // A signature that leaves the parameter out, and one for another parameter.
+        // A signature that omits the parameter, and one for another parameter.
         ("comp=page&update", "\ncomp:page", false),
         ("comp=page&clear", "\n:update\ncomp:page", false),
         ("comp=page&update=", "\n:update\ncomp:page", false),
-        // Other queries that would be signed alike.
+        // Other queries that would have the same string to sign.
         ("update%0Acomp:page", "\n:update\ncomp:page", false),
         ("=update%0Acomp:page", "\n:update\ncomp:page", false),
         ("comp=page&=update", "\n:update\ncomp:page", false),
@@ -267,43 +270,43 @@ fn a_parameter_without_a_value_is_signed_as_a_name_or_as_a_value() {
         ("snapshot:2020-01-01T00=00:00Z", "\nsnapshot:2020-01-01T00:00:00Z", false),
         ("a:1%0Acomp=page", "\na:1\ncomp:page", false),
     ] {
-        let ask = signed_as(write_pages_from_url(query), "SharedKey", &string(parameters));
+        let request = signed_as(write_pages_from_url(query), "SharedKey", &string(parameters));
         let expected = (!accepted).then_some(ErrorCode::AuthenticationFailed);
-        assert_eq!(world.code(&ask), expected, "{query} {parameters:?}");
+        assert_eq!(world.code(&request), expected, "{query} {parameters:?}");
     }
-    // The lite form signs `comp` alone, whatever else there is.
+    // The lite form signs only `comp`.
     let string = format!("PUT\n\n\n\n{headers}{resource}?comp=page");
-    let ask = signed_as(write_pages_from_url("comp=page&update"), "SharedKeyLite", &string);
-    assert_eq!(world.code(&ask), None);
+    let request = signed_as(write_pages_from_url("comp=page&update"), "SharedKeyLite", &string);
+    assert_eq!(world.code(&request), None);
 }
 
 #[test]
-fn tables_sign_no_parameter_but_comp() {
+fn tables_sign_no_parameter_except_comp() {
     let world = World::new();
     let date = date::rfc1123(now());
     for (scheme, verb) in [("SharedKey", "GET\n\n\n"), ("SharedKeyLite", "")] {
         for (query, resource) in [("update", ""), ("comp=acl&update", "?comp=acl")] {
-            let ask = Ask::new(Operation::GetTableAcl).query(query).header("x-ms-date", &date);
-            let string = format!("{verb}{date}\n/{ACCOUNT}{}{resource}", ask.path);
-            assert_eq!(world.code(&signed_as(ask, scheme, &string)), None, "{scheme} {query}");
+            let request = TestRequest::new(Operation::GetTableAcl).query(query).header("x-ms-date", &date);
+            let string = format!("{verb}{date}\n/{ACCOUNT}{}{resource}", request.path);
+            assert_eq!(world.code(&signed_as(request, scheme, &string)), None, "{scheme} {query}");
         }
     }
 }
 
 #[test]
-fn a_user_delegation_key_is_not_for_key_holders() {
+fn account_key_cannot_request_a_user_delegation_key() {
     let world = World::new();
     use Operation::{GetFileUserDelegationKey, GetQueueUserDelegationKey, GetUserDelegationKey};
     for operation in [GetUserDelegationKey, GetQueueUserDelegationKey, GetFileUserDelegationKey] {
-        let ask = Ask::new(operation).header("x-ms-date", &date::rfc1123(now()));
-        let refusal = world.ask(&signed(ask, ACCOUNT, &key())).unwrap_err();
+        let request = TestRequest::new(operation).header("x-ms-date", &date::rfc1123(now()));
+        let refusal = world.authenticate(&signed(request, ACCOUNT, &key())).unwrap_err();
         assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
         assert_eq!(detail(&refusal), "Only authentication scheme Bearer is supported");
     }
 }
 
 #[test]
-fn strings_to_sign_hold_bytes_that_are_not_ascii() {
+fn strings_to_sign_may_contain_non_ascii_bytes() {
     let mut headers = HeaderMap::new();
     headers.insert(HeaderName::from_static("x-ms-meta-a"), HeaderValue::from_bytes("ü".as_bytes()).unwrap());
     let query = Query::default();

@@ -4,19 +4,19 @@
 
 mod common;
 
-use common::{Ask, SV, TENANT, World};
+use common::{SV, TENANT, TestRequest, World};
 use lazuli_protocol::account::Role;
 use lazuli_protocol::{ErrorCode, Operation, ServiceKind, date};
 
-/// A user delegation SAS for container `c`.
+/// Returns a user delegation SAS for container `c`.
 fn delegated(changes: &[(&str, &str)]) -> String {
     common::delegated(ServiceKind::Blob, changes)
 }
 
 #[test]
-fn a_user_delegation_sas_grants_what_its_owner_may_do_and_it_says() {
+fn user_delegation_sas_grants_what_both_its_owner_and_its_letters_allow() {
     use ErrorCode::{AuthenticationFailed, AuthorizationFailure, AuthorizationPermissionMismatch};
-    let ask = |operation, changes: &[(&str, &str)]| Ask::new(operation).query(delegated(changes));
+    let request = |operation, changes: &[(&str, &str)]| TestRequest::new(operation).query(delegated(changes));
     for (role, operation, changes, expected) in [
         (Some(Role::Contributor), Operation::PutBlob, &[][..], None),
         (Some(Role::Reader), Operation::GetBlob, &[], None),
@@ -36,25 +36,25 @@ fn a_user_delegation_sas_grants_what_its_owner_may_do_and_it_says() {
         (Some(Role::Owner), Operation::GetBlob, &[("si", "policy")], Some(AuthenticationFailed)),
         (Some(Role::Owner), Operation::GetBlob, &[("skv", "")], Some(AuthenticationFailed)),
         (Some(Role::Owner), Operation::GetBlob, &[("sv", "2018-03-28")], Some(AuthenticationFailed)),
-        // The same moment, written otherwise.
+        // The same time in another spelling.
         (Some(Role::Owner), Operation::GetBlob, &[("skt", "2026-05-20T11:00:00.0000000Z")], None),
     ] {
         let world = role.map_or_else(World::new, |role| World::new().with_role(role));
-        assert_eq!(world.code(&ask(operation, changes)), expected, "{role:?} {operation:?} {changes:?}");
+        assert_eq!(world.code(&request(operation, changes)), expected, "{role:?} {operation:?} {changes:?}");
     }
 }
 
 #[test]
-fn nobody_passes_on_the_right_to_see_tags_without_having_it() {
+fn owner_without_the_right_to_read_tags_cannot_delegate_it() {
     for (role, granted) in [(Role::Reader, "r"), (Role::Contributor, "r"), (Role::Owner, "rt")] {
         let world = World::new().with_role(role);
-        let grant = world.grant(&Ask::new(Operation::GetBlob).query(delegated(&[("sp", "rt")])));
+        let grant = world.grant(&TestRequest::new(Operation::GetBlob).query(delegated(&[("sp", "rt")])));
         assert_eq!(grant.permissions, granted, "{role:?}");
     }
 }
 
 #[test]
-fn a_user_delegation_sas_ends_with_its_key() {
+fn user_delegation_sas_expires_with_its_key() {
     let world = World::new().with_role(Role::Reader);
     let query = delegated(&[("se", "2026-05-21")]);
     for (now, expected) in [
@@ -65,7 +65,7 @@ fn a_user_delegation_sas_ends_with_its_key() {
     ] {
         let now = date::parse_iso8601(now).unwrap();
         assert_eq!(
-            world.code(&Ask { now, ..Ask::new(Operation::GetBlob).query(&query) }),
+            world.code(&TestRequest { now, ..TestRequest::new(Operation::GetBlob).query(&query) }),
             expected,
             "{now:?}"
         );
@@ -73,14 +73,14 @@ fn a_user_delegation_sas_ends_with_its_key() {
 }
 
 #[test]
-fn a_user_delegation_sas_that_is_bound_to_a_user_needs_that_users_token() {
+fn user_delegation_sas_bound_to_a_user_needs_the_users_token() {
     let world = World::new().with_role(Role::Reader);
     let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
     let bearer = |token: &serde_json::Value| format!("Bearer {}", token.as_str().unwrap());
     let (owner, other) = (bearer(&tokens["tokens"][0]["token"]), bearer(&tokens["by_sub"]));
     let bound = |more: &[(&str, &str)]| {
         let changes = [&[("sv", "2025-07-05"), ("sduoid", common::SUBJECT)], more].concat();
-        Ask::new(Operation::GetBlob).query(delegated(&changes))
+        TestRequest::new(Operation::GetBlob).query(delegated(&changes))
     };
     let refused = Some(ErrorCode::AuthenticationFailed);
     assert_eq!(world.code(&bound(&[])), refused);
@@ -91,7 +91,7 @@ fn a_user_delegation_sas_that_is_bound_to_a_user_needs_that_users_token() {
 }
 
 #[test]
-fn a_key_for_the_users_of_a_tenant_signs_only_for_one_of_them() {
+fn key_for_the_users_of_a_tenant_signs_only_for_a_named_user() {
     let world = World::new().with_role(Role::Reader);
     let tokens: serde_json::Value = serde_json::from_str(common::TOKENS).unwrap();
     let owner = format!("Bearer {}", tokens["tokens"][0]["token"].as_str().unwrap());
@@ -99,13 +99,13 @@ fn a_key_for_the_users_of_a_tenant_signs_only_for_one_of_them() {
     for (sv, user, expected) in [
         ("2025-07-05", Some(user), None),
         ("2025-07-05", None, Some("sduoid is mandatory. Cannot be empty")),
-        // Older signatures do not cover the user: whoever has one could name himself.
+        // Older signatures do not cover the user: the holder of one could insert any user.
         (SV, Some(user), Some("skdutid is not a field of this version.")),
     ] {
         let changes: Vec<_> = [("sv", sv), ("skdutid", TENANT)].into_iter().chain(user).collect();
-        let ask = Ask::new(Operation::GetBlob).query(delegated(&changes));
-        let ask = if user.is_some() { ask.header("authorization", &owner) } else { ask };
-        let refusal = world.ask(&ask).err();
+        let request = TestRequest::new(Operation::GetBlob).query(delegated(&changes));
+        let request = if user.is_some() { request.header("authorization", &owner) } else { request };
+        let refusal = world.authenticate(&request).err();
         assert_eq!(refusal.as_ref().map(common::detail), expected, "{sv} {user:?}");
         let code = refusal.map(|refusal| refusal.code());
         assert_eq!(code, expected.map(|_| ErrorCode::AuthenticationFailed), "{sv} {user:?}");
@@ -113,14 +113,19 @@ fn a_key_for_the_users_of_a_tenant_signs_only_for_one_of_them() {
 }
 
 #[test]
-fn the_agents_and_the_correlation_id_of_a_user_delegation_sas_are_guids() {
+fn agents_and_correlation_id_of_a_user_delegation_sas_must_be_guids() {
     let world = World::new().with_role(Role::Reader);
     for name in ["saoid", "suoid", "scid"] {
-        let ask = |sv, value| Ask::new(Operation::GetBlob).query(delegated(&[("sv", sv), (name, value)]));
-        assert_eq!(world.code(&ask(SV, common::SUBJECT)), None, "{name}");
-        let refusal = world.ask(&ask(SV, "somebody")).unwrap_err();
+        let request =
+            |sv, value| TestRequest::new(Operation::GetBlob).query(delegated(&[("sv", sv), (name, value)]));
+        assert_eq!(world.code(&request(SV, common::SUBJECT)), None, "{name}");
+        let refusal = world.authenticate(&request(SV, "somebody")).unwrap_err();
         assert_eq!(refusal.code(), ErrorCode::AuthenticationFailed);
         assert_eq!(common::detail(&refusal), format!("{name} is not a GUID."));
-        assert_eq!(world.code(&ask("2019-12-12", "somebody")), None, "{name} is not a field of that version");
+        assert_eq!(
+            world.code(&request("2019-12-12", "somebody")),
+            None,
+            "{name} is not a field of that version"
+        );
     }
 }

@@ -6,18 +6,20 @@ use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, Version};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
+use crate::access::target::Target;
 use crate::block::check_body;
-use crate::cipher::Nonce;
-use crate::edit::{ContentEdit, Edited};
-use crate::encryption::{Seal, check_update};
-use crate::intake::WantMd5;
-use crate::precondition::{Preconditions, check_changeable, check_mutable};
-use crate::record::{self, Blob, Kind};
-use crate::target::{Target, not_found};
-use crate::{BlobService, block_list, keys, reply};
+use crate::content::block_list::encode_run;
+use crate::content::cipher::Nonce;
+use crate::content::edit::{ContentEdit, Edited};
+use crate::content::encryption::{Seal, check_update};
+use crate::content::intake::WantMd5;
+use crate::model::keys;
+use crate::model::record::{self, Blob, Kind};
+use crate::rules::precondition::{Preconditions, check_changeable, check_mutable, not_found};
+use crate::{BlobService, reply};
 
 const MIB: u64 = 1 << 20;
-/// Blocks of an append blob.
+/// Maximum number of blocks of an append blob.
 const MAX_BLOCKS: u32 = 50_000;
 const POSITION: &str = "x-ms-blob-condition-appendpos";
 const MAX_SIZE: &str = "x-ms-blob-condition-maxsize";
@@ -38,7 +40,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Puts a block at the end of an append blob. It has to be durable, and kept by the writer.
+    /// Appends a block to an append blob. Its content is durable, and `writer` keeps it.
     pub(crate) async fn append(
         &self,
         target: &Target,
@@ -51,7 +53,7 @@ impl BlobService {
         edited.await.inspect_err(|_| self.extents.released(block.content.allocated()))
     }
 
-    /// Append Blob Seal. It changes neither tag nor date.
+    /// Append Blob Seal. It changes neither `ETag` nor `Last-Modified`.
     pub(crate) async fn seal_append_blob(&self, request: Request) -> Result<Response, Refusal> {
         let append = Append::parse(&request)?;
         let target = self.write_target(&request).await?;
@@ -77,16 +79,16 @@ impl BlobService {
     }
 }
 
-/// A block that is to be appended.
+/// A block to append.
 #[derive(Clone, Copy)]
 pub(crate) struct NewBlock<'a> {
     pub(crate) content: &'a Content,
-    /// How it is encrypted, and what that starts from.
+    /// The encryption of the content, and the nonce of that.
     pub(crate) seal: Option<&'a Seal>,
     pub(crate) nonce: Option<Nonce>,
 }
 
-/// The reply to an append of so many bytes.
+/// The reply to an append of `length` bytes.
 pub(crate) fn appended(blob: &Blob, length: u64, version: Version) -> Response {
     let mut response = reply::written(StatusCode::CREATED, blob, version);
     let offset = blob.content.len() - length;
@@ -97,18 +99,18 @@ pub(crate) fn appended(blob: &Blob, length: u64, version: Version) -> Response {
     response
 }
 
-/// What has to hold for something to be appended.
+/// The preconditions of an append.
 #[derive(Debug, Default)]
 pub(crate) struct Append {
     preconditions: Preconditions,
-    /// The blob has exactly so many bytes.
+    /// The length that the blob must have.
     position: Option<u64>,
-    /// It has no more than so many, also afterwards.
+    /// The length that the blob must not exceed after the append.
     max_size: Option<u64>,
 }
 
 impl Append {
-    /// What a request asks for.
+    /// Reads the headers of a request.
     pub(crate) fn parse(request: &Request) -> Result<Self, Refusal> {
         let number =
             |name| Ok::<_, Refusal>(request.headers.number(name, 0..=i64::MAX)?.map(i64::unsigned_abs));
@@ -143,7 +145,7 @@ impl Append {
         }
         blob.touch(stamp, now);
         blob.lease = admission.lease;
-        let run = block.nonce.map(|nonce| block_list::encode_run(block.content.len(), nonce));
+        let run = block.nonce.map(|nonce| encode_run(block.content.len(), nonce));
         let content = ContentEdit::Append { content: block.content.clone(), run };
         Ok(Edited { blob, content, valid_until: admission.valid_until })
     }

@@ -1,21 +1,22 @@
 //! Blob Batch: up to 256 Delete Blob or Set Blob Tier requests in one, at account or container scope.
 //!
-//! Each carried request is let in by its own credentials and succeeds or fails on its own; nothing is atomic, and they
-//! run side by side. A batch that as a whole makes no sense is answered the way the service does it: 202, with a single
-//! part that has no `Content-ID` and holds the refusal. Parts of the reply stand in the order of the request's, since
-//! some clients go by that instead of by the id.
+//! Each carried request is let in by its own credentials and succeeds or fails on its own; nothing is atomic,
+//! and they run side by side. A batch that as a whole makes no sense is answered the way the service does it:
+//! 202, with a single part that has no `Content-ID` and holds the refusal. Parts of the reply stand in the
+//! order of the request's, since some clients go by that instead of by the id.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use lazuli_protocol::error::ErrorFormat;
-use lazuli_protocol::request::{Carried, collect};
+use lazuli_protocol::request::{SubRequests, collect};
 use lazuli_protocol::{Body, ErrorCode, Headers, Operation, Refusal, Request, Response, Service, multipart};
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{BlobService, reply};
@@ -44,7 +45,7 @@ impl BlobService {
     /// Blob Batch, of the account or of a container.
     pub(crate) async fn blob_batch(&self, mut request: Request) -> Result<Response, Refusal> {
         let boundary = boundary(&request.headers)?.to_owned();
-        let carried = request.carried.take().ok_or(ErrorCode::InternalError)?;
+        let carried = request.sub_requests.take().ok_or(ErrorCode::InternalError)?;
         let body = request.read_body(MAX_BODY).await?;
         let scope = (request.operation == Operation::ContainerBatch).then_some(request.container.as_str());
         let replies = match parts(&body, &boundary).and_then(|parts| judged(parts, &*carried, scope)) {
@@ -65,7 +66,7 @@ impl BlobService {
         Ok(response)
     }
 
-    async fn carry_out(&self, batch: &Request, carried: &Arc<dyn Carried>, part: Part) -> Bytes {
+    async fn carry_out(&self, batch: &Request, carried: &Arc<dyn SubRequests>, part: Part) -> Bytes {
         let envelope = Envelope {
             method: part.head.method.clone(),
             request_id: Uuid::new_v4(),
@@ -73,16 +74,25 @@ impl BlobService {
             id: Some(part.id),
         };
         let outcome = async {
-            let request = carried.admit(part.head, envelope.request_id).await?;
+            let request = carried.admit(part.head.clone(), envelope.request_id).await?;
             let Response { status, headers, mut body } = self.call(request).await?;
             Ok((status, headers, collect(Pin::new(&mut body), MAX_REPLY).await?))
         };
-        let outcome = outcome.await;
+        let span = tracing::error_span!(
+            "part",
+            request_id = %envelope.request_id,
+            account = batch.account.name,
+            operation = carried.locate(&part.head).ok().map(|(operation, _)| operation.name()),
+        );
+        let outcome = outcome.instrument(span).await;
+        if let Err(refusal) = &outcome {
+            carried.log_refusal(&part.head, envelope.request_id, refusal);
+        }
         envelope.reply(batch, outcome)
     }
 }
 
-/// What the reply to a carried request, or to a batch that is refused, says about the request.
+/// The part of a reply that identifies a carried request, or a batch that is refused.
 struct Envelope {
     id: Option<String>,
     method: Method,
@@ -120,8 +130,8 @@ impl Envelope {
         for (name, value) in &headers {
             line(format!("{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes())));
         }
-        // Live ends a part without a body with one empty line, which is the line end before the delimiter. Clients
-        // take a second one for a body.
+        // Live ends a part without a body with one empty line, which is the line end before the delimiter.
+        // Clients take a second one for a body.
         if !body.is_empty() {
             line("\r\n".into());
             part.extend_from_slice(&body);
@@ -158,7 +168,7 @@ fn parse(part: &[u8]) -> Option<Part> {
 }
 
 /// Refuses a batch of requests that cannot be in one.
-fn judged(parts: Vec<Part>, carried: &dyn Carried, scope: Option<&str>) -> Result<Vec<Part>, Refusal> {
+fn judged(parts: Vec<Part>, carried: &dyn SubRequests, scope: Option<&str>) -> Result<Vec<Part>, Refusal> {
     let mut kind = None;
     for part in &parts {
         let (operation, address) = carried.locate(&part.head).map_err(|_| ErrorCode::InvalidInput)?;
@@ -174,10 +184,11 @@ fn judged(parts: Vec<Part>, carried: &dyn Carried, scope: Option<&str>) -> Resul
 }
 
 /// Parses a batch whose boundary is `b`.
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) {
     drop(parts(data, "b"));
     if let Ok(value) = HeaderValue::from_bytes(data) {
-        drop(boundary(&HeaderMap::from_iter([(CONTENT_TYPE, value)])));
+        drop(boundary(&HeaderMap::from_iter([(http::header::CONTENT_TYPE, value)])));
     }
 }
 

@@ -1,74 +1,28 @@
-//! Put Block: blocks that wait to be committed.
+//! Put Block: stages a block.
 //!
-//! A staged block is a row of its own, and putting it only reads the row of the blob, so blocks that are put in parallel
-//! do not get in each other's way. Each one adds to the row that counts them, if only nothing: whoever has seen that row
-//! unchanged knows that no block was staged meanwhile.
+//! A staged block has a row of its own. Putting it reads the row of the blob and does not change it, so
+//! concurrent Put Blocks do not conflict. Each one writes the row that counts staged blocks, even if the
+//! number stays the same: if that row is unchanged, no block was staged meanwhile.
 
-use std::fmt;
-
-use base64::Engine;
-use base64::alphabet;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use http::StatusCode;
 use lazuli_concurrency::{Access, Timestamp};
-use lazuli_protocol::request::Caller;
-use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, Version};
-use lazuli_store::{Change, Decision, Mutation, Reads, View};
+use lazuli_protocol::{ErrorCode, Refusal, Request, Response, Version};
+use lazuli_store::{Change, Decision, Mutation, Reads, Row, View};
 
-use crate::history::History;
-use crate::intake::WantMd5;
-use crate::precondition::{Preconditions, check_overwrite};
-use crate::put::check_no_pending_copy;
-use crate::record::{self, Blob, Kind, StagedBlock, Staging};
-use crate::tag_index::Indexed;
-use crate::target::Target;
-use crate::{BlobService, keys, reply};
+use crate::access::target::Target;
+use crate::content::intake::WantMd5;
+use crate::index::tag_index::Indexed;
+use crate::model::keys;
+use crate::model::record::{self, Blob, Kind, StagedBlock};
+use crate::model::staging::{BlockId, Staging};
+use crate::rules::history::History;
+use crate::rules::precondition::{Preconditions, check_no_pending_copy, check_overwrite};
+use crate::{BlobService, reply};
 
 const MIB: u64 = 1 << 20;
-/// Bytes of a block id.
-const MAX_ID: usize = 64;
-/// Blocks that can be staged for one blob.
+/// Maximum number of staged blocks of a blob.
 const MAX_STAGED: i64 = 100_000;
-
-/// What a block is called.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct BlockId(pub(crate) Bytes);
-
-/// Base64 as the cloud service reads it: padded, whatever the bits are that nothing depends on.
-const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &alphabet::STANDARD,
-    GeneralPurposeConfig::new()
-        .with_decode_allow_trailing_bits(true)
-        .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
-);
-
-impl BlockId {
-    /// Reads the text of an id.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let bytes = BASE64.decode(text).ok()?;
-        (1..=MAX_ID).contains(&bytes.len()).then(|| Self(bytes.into()))
-    }
-
-    /// The `blockid` of a query.
-    pub(crate) fn of_query(query: &Query) -> Result<Self, Refusal> {
-        const NAME: &str = "blockid";
-        let text = query.required(NAME)?;
-        Self::parse(text).ok_or_else(|| {
-            let reason = match BASE64.decode(text) {
-                Ok(_) => "It has to be the Base64 form of 1 to 64 bytes.",
-                Err(_) => "Not a valid base64 string.",
-            };
-            Refusal::invalid_query(NAME, text, reason)
-        })
-    }
-}
-
-impl fmt::Display for BlockId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&BASE64.encode(&self.0))
-    }
-}
 
 impl BlobService {
     /// Put Block.
@@ -89,7 +43,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Stages a block whose content is durable, and kept by its writer until this returns.
+    /// Stages a block. Its content is durable, and its writer keeps it until this returns.
     pub(crate) async fn stage_block(
         &self,
         request: &Request,
@@ -98,15 +52,26 @@ impl BlobService {
         block: &StagedBlock,
     ) -> Result<(), Refusal> {
         let preconditions = Preconditions::of_lease_only(request)?;
-        let staged = keys::staged(&id.0);
-        let put = Mutation::Put(staged.clone(), block.encode()?);
-        let count = self.staged_count(target).await?;
-        let result = self.transact(&target.partition, Reads::keys([keys::BASE, staged.clone()]), |view| {
+        let value = block.encode()?;
+        let (generation, count) = self.staged_before(target).await?;
+        let expected = generation.map(|generation| keys::staged(generation, &id.0));
+        let reads = Reads::keys([keys::BASE].into_iter().chain(expected));
+        let result = self.transact(&target.partition, reads, |view| {
             let base = record::blob(view.row(&keys::BASE))?;
-            let replaced = view.row(&staged).map(|row| StagedBlock::decode(&row.value)).transpose()?;
-            let replaced = replaced.map(|block| block.content.allocated());
-            check_create_only(&request.caller, base.as_ref(), replaced.is_some(), view.now)?;
-            stage(view, base.as_ref(), replaced, &preconditions, id, count, put.clone())
+            let staging = base.as_ref().filter(|blob| blob.is_there(view.now));
+            let staging = staging.and_then(|blob| blob.staged(view.now));
+            let mut replaced = None;
+            if let Some(Staging { generation, .. }) = staging {
+                let key = keys::staged(generation, &id.0);
+                if !view.has_read(&key) {
+                    return Ok(Decision::Read(Reads::key(key)));
+                }
+                replaced = view.row(&key).map(|row| StagedBlock::decode(&row.value)).transpose()?;
+            }
+            let is_taken = replaced.is_some() || base.as_ref().is_some_and(|blob| blob.is_live(view.now));
+            check_overwrite(&request.caller, is_taken)?;
+            let block = NewBlock { id, value: &value, replaced: replaced.map(|old| old.content.allocated()) };
+            stage(view, base.as_ref(), staging, &preconditions, count, &block)
         });
         let result = result.await.inspect_err(|_| self.extents.released(block.content.allocated()));
         let Staged { released, unindexed } = result?;
@@ -115,33 +80,43 @@ impl BlobService {
         Ok(())
     }
 
-    /// How many blocks are staged. Read aside: those who put the next ones meanwhile are not in the way of each other, so
-    /// the limit may be passed by as many as there are.
-    async fn staged_count(&self, target: &Target) -> Result<i64, Refusal> {
-        let set = self.read(&target.partition, &Reads::key(keys::STAGED_COUNT)).await?;
-        let count = set.rows.first().and_then(Option::as_ref).and_then(|row| row.value.first_chunk());
-        Ok(count.map_or(0, |bytes| i64::from_le_bytes(*bytes)))
+    /// Returns the generation of the staged blocks and their number. This reads outside of the transaction,
+    /// so that concurrent Put Blocks do not conflict. The limit may be exceeded by the number of concurrent
+    /// requests.
+    async fn staged_before(&self, target: &Target) -> Result<(Option<u64>, i64), Refusal> {
+        let set = self.rows.read(&target.partition, &Reads::keys([keys::BASE, keys::STAGED_COUNT])).await?;
+        let [base, count] = [0, 1].map(|at| set.rows.get(at).and_then(Option::as_ref));
+        let staging = record::blob(base)?.and_then(|blob| blob.staging);
+        Ok((staging.map(|staging| staging.generation), count.map_or(0, Row::count)))
     }
 }
 
-/// What staging a block came to.
+/// A block to stage.
+struct NewBlock<'a> {
+    id: &'a BlockId,
+    /// The value of its row.
+    value: &'a Bytes,
+    /// Bytes of the staged block of this id, if there is one.
+    replaced: Option<u64>,
+}
+
+/// The outcome of staging a block.
 #[derive(Default)]
 struct Staged {
     /// Bytes that no row refers to any more.
     released: u64,
-    /// What is not to be found by its tags any more.
+    /// The claim of a deleted blob of this name.
     unindexed: Indexed,
 }
 
-/// Stages a block: `put` is its row; `replaced` are the bytes of the block of this id, if there is one.
+/// Stages a block in addition to those of `staged`.
 fn stage(
     view: &View<'_>,
     base: Option<&Blob>,
-    replaced: Option<u64>,
+    staged: Option<Staging>,
     preconditions: &Preconditions,
-    id: &BlockId,
     count: i64,
-    put: Mutation,
+    block: &NewBlock<'_>,
 ) -> Result<Decision<Staged>, Refusal> {
     let (stamp, now) = (view.stamp, view.now);
     let admission = preconditions.admit_lease(base, Access::Write, now)?;
@@ -149,21 +124,19 @@ fn stage(
     if let Some(blob) = there {
         check_stageable(blob, now)?;
     }
-    let staged = there.and_then(|blob| blob.staged(now));
-    let replaced = replaced.filter(|_| staged.is_some());
-    let id_length = id.0.len() as u8;
+    let id_length = block.id.0.len() as u8;
     match staged {
         Some(staging) if staging.id_length != id_length => return Err(ErrorCode::InvalidBlobOrBlock.into()),
-        Some(_) if replaced.is_none() && count >= MAX_STAGED => {
+        Some(_) if block.replaced.is_none() && count >= MAX_STAGED => {
             return Err(ErrorCode::BlockCountExceedsLimit.into());
         }
         _ => {}
     }
-    let staging = staged.map_or_else(|| Staging::begin(id_length, now), |staging| staging.go_on(now));
-    let mut result = Staged { released: replaced.unwrap_or(0), ..Staged::default() };
+    let staging = staged.map_or_else(|| Staging::begin(id_length, stamp, now), |staging| staging.go_on(now));
+    let mut result = Staged { released: block.replaced.unwrap_or(0), ..Staged::default() };
     let mut mutations = vec![];
-    if staged.is_none() && base.is_some_and(|base| base.staging.is_some()) {
-        mutations.extend(drop_staged());
+    if staged.is_none() {
+        mutations.extend(base.and_then(Blob::drop_staged));
     }
     match (there, base) {
         (Some(blob), _) if staged == Some(staging) && blob.lease == admission.lease => {}
@@ -180,26 +153,9 @@ fn stage(
             mutations.push(Mutation::Put(keys::BASE, uncommitted.encode()?));
         }
     }
-    mutations.push(put);
-    mutations.push(Mutation::Add(keys::STAGED_COUNT, i64::from(replaced.is_none())));
+    mutations.push(Mutation::Put(keys::staged(staging.generation, &block.id.0), block.value.clone()));
+    mutations.push(Mutation::Add(keys::STAGED_COUNT, i64::from(block.replaced.is_none())));
     Ok(Decision::Write(Change::of(mutations).until(admission.valid_until), result))
-}
-
-/// Refuses to stage a block for a caller with create permission only if the blob exists or the block id is taken. Expired
-/// staged blocks do not count.
-fn check_create_only(
-    caller: &Caller,
-    base: Option<&Blob>,
-    taken: bool,
-    now: Timestamp,
-) -> Result<(), Refusal> {
-    let taken = taken && base.is_some_and(|blob| blob.is_there(now) && blob.staged(now).is_some());
-    check_overwrite(caller, taken || base.is_some_and(|blob| blob.is_live(now)))
-}
-
-/// Removes everything that is staged.
-pub(crate) fn drop_staged() -> [Mutation; 2] {
-    [Mutation::DeleteRange(keys::all_staged()), Mutation::Delete(keys::STAGED_COUNT)]
 }
 
 fn check_stageable(blob: &Blob, now: Timestamp) -> Result<(), Refusal> {
@@ -227,22 +183,5 @@ pub(crate) fn max_block(version: Version) -> u64 {
         version if version.at_least(2019, 12, 12) => 4000 * MIB,
         version if version.at_least(2016, 5, 31) => 100 * MIB,
         _ => 4 * MIB,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_is_the_padded_base64_form_of_1_to_64_bytes() {
-        let long = BASE64.encode([7; 64]);
-        for (text, length) in [("AA==", 1), ("AAA=", 2), ("AAAA", 3), ("YWJj/w==", 4), (&long, 64)] {
-            assert_eq!(BlockId::parse(text).map(|id| id.0.len()), Some(length), "{text}");
-        }
-        for text in ["", "A", "AA", "AA=", "AAAA====", "A A=", "AA-_", "é", &BASE64.encode([7; 65])] {
-            assert_eq!(BlockId::parse(text), None, "{text}");
-        }
-        assert_eq!(BlockId::parse("AB==").unwrap().to_string(), "AA==");
     }
 }

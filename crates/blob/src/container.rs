@@ -1,10 +1,11 @@
-//! Containers: create, properties, metadata, access policies. Leases are in [`lease`]; deleting, restoring and renaming,
-//! which concern everything in a container, in [`generation`].
+//! Create Container, and the properties, metadata and access policies of containers. Lease Container is in
+//! [`lease`]; deleting, restoring and renaming, which move the row of a container, are in [`lifecycle`].
 //!
-//! A container is a row that names a space, as [`lazuli_generations`] has it; its blobs live in that space.
+//! A container is a row that names a space, see [`lazuli_generations`]; its blobs are in that space.
 
-pub(crate) mod generation;
+mod import;
 mod lease;
+pub(crate) mod lifecycle;
 
 use http::{HeaderMap, StatusCode};
 use lazuli_concurrency::{Access, Lease, Stamp, Timestamp};
@@ -13,13 +14,12 @@ use lazuli_protocol::policy::{PublicAccess, SignedIdentifiers};
 use lazuli_protocol::{Account, ErrorCode, Headers, Metadata, Refusal, Request, Response, Version, names};
 use lazuli_store::View;
 
-use crate::precondition::{Preconditions, admit_container_read};
-use crate::record::Container;
-use crate::{BlobService, XML, encryption, reply};
+use crate::content::encryption::{self, ACCOUNT_KEY_SCOPE};
+use crate::model::container::Container;
+use crate::rules::precondition::{Preconditions, admit_container_read};
+use crate::{BlobService, reply};
 
-/// What stands for the account's own key where an encryption scope is shown.
-pub(crate) const ACCOUNT_KEY_SCOPE: &str = "$account-encryption-key";
-/// Containers that only the service itself would make.
+/// Containers that only the service itself can create.
 const SYSTEM_CONTAINERS: [&str; 2] = ["$logs", "$blobchangefeed"];
 
 /// Whether a container is one of the service's own.
@@ -95,7 +95,7 @@ impl BlobService {
     /// Get Container ACL.
     pub(crate) async fn get_container_acl(&self, request: Request) -> Result<Response, Refusal> {
         let (container, _) = self.container_to_read(&request).await?;
-        let mut response = Response::with_body(StatusCode::OK, XML, container.policies.to_xml());
+        let mut response = Response::xml(container.policies.to_xml());
         let headers = &mut response.headers;
         reply::validators(headers, container.validators(), request.version);
         reply::put_optional(headers, "x-ms-blob-public-access", container.public_access.name());
@@ -107,8 +107,7 @@ impl BlobService {
         names::check_container(&request.container)?;
         let public_access = public_access(&request)?;
         let preconditions = Preconditions::of_write(&request)?;
-        let limit = request.operation.row().body.limit().unwrap_or_default();
-        let policies = SignedIdentifiers::parse(&request.read_body(limit).await?)?;
+        let policies = SignedIdentifiers::parse(&request.read_document().await?)?;
         let changed = self.change_container(&request, |container, view| {
             let until = preconditions.admit_container(container, Access::Read, view.now)?;
             container.policies = policies.clone();
@@ -120,7 +119,7 @@ impl BlobService {
         Ok(written(StatusCode::OK, &container, request.version))
     }
 
-    /// The container that a read addresses, once the lease id that was sent is found right; and when that was.
+    /// Returns the container that a read addresses, if the lease id is right, and the time of the read.
     async fn container_to_read(&self, request: &Request) -> Result<(Container, Timestamp), Refusal> {
         let id = lazuli_protocol::lease::lease_id(&request.headers)?;
         let container = self.container(&request.account, &request.container).await?;
@@ -129,7 +128,8 @@ impl BlobService {
         Ok((container, now))
     }
 
-    /// Changes the container that a request addresses. The rule may say until when its decision holds.
+    /// Changes the container that a request addresses. The rule may return the time before which its decision
+    /// holds.
     async fn change_container<T>(
         &self,
         request: &Request,
@@ -140,28 +140,28 @@ impl BlobService {
     }
 }
 
-/// Refuses a name that no container can be given.
+/// Refuses a name that no new container can have.
 fn check_new_name(name: &str) -> Result<(), Refusal> {
     names::check_container(name)?;
     if is_system(name) { Err(ErrorCode::InvalidResourceName.into()) } else { Ok(()) }
 }
 
 impl Container {
-    /// A change that clients see: a new tag, a new date.
+    /// Sets a new `ETag` and `Last-Modified`.
     fn touch(&mut self, stamp: Stamp, now: Timestamp) {
         self.etag = stamp.into();
         self.modified = now;
     }
 }
 
-/// A reply with the container's tag and date.
+/// A reply with the `ETag` and `Last-Modified` of the container.
 fn written(status: StatusCode, container: &Container, version: Version) -> Response {
     let mut response = Response::empty(status);
     reply::validators(&mut response.headers, container.validators(), version);
     response
 }
 
-/// What Get Container Properties says beside tag, date and metadata.
+/// The headers of Get Container Properties without `ETag`, `Last-Modified` and metadata.
 fn properties(headers: &mut HeaderMap, container: &Container, request: &Request, now: Timestamp) {
     let version = request.version;
     reply::lease(headers, &container.lease, now);
@@ -184,7 +184,7 @@ fn properties(headers: &mut HeaderMap, container: &Container, request: &Request,
     }
 }
 
-/// What the request makes public, if the account allows that.
+/// Returns the public access that a request sets, if the account allows it.
 fn public_access(request: &Request) -> Result<PublicAccess, Refusal> {
     let Some(value) = request.headers.filled("x-ms-blob-public-access")? else {
         return Ok(PublicAccess::None);

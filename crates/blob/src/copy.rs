@@ -1,9 +1,12 @@
 //! Copy Blob, Copy Blob From URL, Abort Copy Blob.
 //!
-//! A source in this server is copied by sharing its content: no byte moves, and the copy is done when the request is. So
-//! it is where the copy has to be encrypted in another way, only that its bytes are read and written. Copy Blob From URL
-//! reads them all the same if it tells their CRC64, or was told a digest. A source elsewhere is fetched: within the request
-//! by Copy Blob From URL, after it by Copy Blob, see [`crate::pending`].
+//! A copy shares the content of a source in this server: no byte moves, and the copy is complete when the
+//! request is. If the copy has another encryption than the source, the request reads the bytes and stores
+//! them again. Copy Blob From URL also reads them to check a digest that the client sent, or to report their
+//! CRC64. A source elsewhere is fetched: within the request by Copy Blob From URL, after the request by Copy
+//! Blob, see [`pending`].
+
+mod pending;
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Timestamp};
@@ -12,17 +15,20 @@ use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
-use crate::encryption::Seal;
-use crate::precondition::Preconditions;
-use crate::put::{ContentHeaderForms, new_blob_with};
+use crate::access::replace::Replace;
+use crate::access::target::{State, Target};
+use crate::content::encryption::Seal;
+use crate::content::read_source::ReplyDigest;
+use crate::content::sink::Stored;
+use crate::content::source::{LocalSource, Place, Source, check_conditions, copies_tags};
+use crate::model::keys;
+use crate::model::record::{self, Blob, BlobCopy, Kind};
+use crate::model::tier::{Rehydration, Tier, Tiering};
 use crate::put_from_url::check_no_body;
-use crate::record::{self, Blob, BlobCopy, Kind, Rehydration, Tier, Tiering};
-use crate::sink::Stored;
-use crate::source::{Here, Place, Source, check_conditions, copies_tags};
-use crate::take::WantDigest;
-use crate::target::{State, Target, not_found};
-use crate::tier::{check_new_tier, is_high_priority};
-use crate::{BlobService, keys, reply};
+use crate::rules::new_blob::{ContentHeaderForms, new_blob_with};
+use crate::rules::precondition::{Preconditions, not_found};
+use crate::rules::tier::{check_new_tier, is_high_priority};
+use crate::{BlobService, reply};
 
 /// The largest source of Copy Blob From URL.
 const MAX_SYNCHRONOUS: u64 = 256 << 20;
@@ -39,19 +45,20 @@ impl BlobService {
         let access = Access::CopyDestination;
         let copy = Copy { request: &request, preconditions, access, wanted, seal, source };
         let blob = match &copy.source.place {
-            Place::Here(here) if copy.shares(&copy.source.blob) => {
-                self.share(&copy, here, &target, false).await?
+            Place::Local(local) if copy.shares(&copy.source.blob) => {
+                self.share(copy.replace(&target, self.extents.writer()), &copy, local, false).await?
             }
-            Place::Here(here) => {
-                copy.check_source(here.is_archived, here)?;
+            Place::Local(local) => {
+                copy.check_source(local.is_archived, local)?;
                 let writer = self.extents.writer();
-                let stored = self.store_again(&copy, here, &writer).await?;
-                self.put_copy(&copy, &target, &stored).await?
+                let stored = self.store_again(&copy, local, &writer).await?;
+                self.put_copy(copy.replace(&target, writer), &copy, &stored).await?
             }
-            Place::There(_) if copy.source.length == 0 => {
-                self.put_copy(&copy, &target, &Stored::default()).await?
+            Place::Remote(_) if copy.source.length == 0 => {
+                let replace = copy.replace(&target, self.extents.writer());
+                self.put_copy(replace, &copy, &Stored::default()).await?
             }
-            Place::There(outside) => self.begin_copy(&copy, outside, &target).await?,
+            Place::Remote(outside) => self.begin_copy(&copy, outside, &target).await?,
         };
         Ok(copied(&blob, &request))
     }
@@ -69,22 +76,24 @@ impl BlobService {
             return Err(ErrorCode::InvalidSourceBlobType.into());
         }
         let (whole, limit) = (0..source.length, MAX_SYNCHRONOUS);
-        let taken = self.take(&mut request, &source, whole, limit, WantDigest::Crc64, seal.as_ref()).await?;
+        let read =
+            self.read_source(&mut request, &source, whole, limit, ReplyDigest::Crc64, seal.as_ref()).await?;
         let access = Access::Write;
         let copy = Copy { request: &request, preconditions, access, wanted, seal, source };
+        let replace = copy.replace(&target, read.writer.clone());
         let blob = match &copy.source.place {
-            Place::Here(here) if taken.is_shared => {
-                let was_read = taken.crc64.is_some();
-                self.share(&copy, here, &target, was_read).await?
+            Place::Local(local) if read.is_shared => {
+                let was_read = read.crc64.is_some();
+                self.share(replace, &copy, local, was_read).await?
             }
             _ => {
-                let stored = Stored::run(taken.content.clone(), taken.nonce);
-                let put = self.put_copy(&copy, &target, &stored).await;
-                put.inspect_err(|_| self.forget(&taken))?
+                let stored = Stored::run(read.content.clone(), read.nonce);
+                let put = self.put_copy(replace, &copy, &stored).await;
+                put.inspect_err(|_| self.release(&read))?
             }
         };
         let mut response = copied(&blob, &request);
-        taken.write_digest(&mut response.headers, request.version);
+        read.write_digests(&mut response.headers, request.version);
         Ok(response)
     }
 
@@ -114,23 +123,23 @@ impl BlobService {
         Ok(Response::empty(StatusCode::NO_CONTENT))
     }
 
-    /// Puts the content of a source in this server at the target too. If it was read, the client is told its digest, so
-    /// that it can be no other.
+    /// Makes the target share the content of a source in this server. If the content was read, the reply
+    /// reports its digest, so the target must get exactly that content.
     async fn share(
         &self,
+        replace: Replace<'_>,
         copy: &Copy<'_>,
-        here: &Here,
-        target: &Target,
+        local: &LocalSource,
         was_read: bool,
     ) -> Result<Blob, Refusal> {
-        let over_itself = here.partition == target.partition && here.state == State::Current;
-        self.replace_by(copy.request, target, &copy.preconditions, copy.access, |old, now| {
-            copy.check_target(old, now)?;
+        let over_itself = local.partition == replace.target.partition && local.state == State::Current;
+        self.replace(replace, |old, now| {
             if !over_itself {
-                copy.check_source(here.is_archived, here)?;
-                return Ok(copy.shared(&copy.source.blob, here.is_archived, now));
+                copy.check_source(local.is_archived, local)?;
+                return Ok(copy.shared(&copy.source.blob, local.is_archived, now));
             }
-            // What is there now, which may be newer than what was found before.
+            // The source is the target: use its state in this attempt, which may be newer than the one found
+            // before.
             let current = old.filter(|old| old.is_live(now)).ok_or_else(not_found)?;
             check_conditions(copy.request, current)?;
             let is_other = was_read && current.content != copy.source.blob.content;
@@ -138,32 +147,36 @@ impl BlobService {
                 return Err(ErrorCode::SourceConditionNotMet.into());
             }
             let is_archived = current.tier.is_archived(now);
-            copy.check_source(is_archived, here)?;
+            copy.check_source(is_archived, local)?;
             Ok(copy.shared(current, is_archived, now))
         })
         .await
     }
 
-    /// Reads a source in this server, and stores it encrypted in another way.
+    /// Stores the bytes of a source in this server again, with the encryption of the target.
     pub(crate) async fn store_again(
         &self,
         copy: &Copy<'_>,
-        here: &Here,
+        local: &LocalSource,
         writer: &Writer,
     ) -> Result<Stored, Refusal> {
         let (blob, length) = (&copy.source.blob, copy.source.length);
-        let mut reader = self.plain(blob, here.seal.as_ref(), 0..length, None).await?;
+        let mut reader = self.plain(blob, local.seal.as_ref(), 0..length, None).await?;
         let mut sink = self.sink(writer, blob.kind, length, copy.seal.as_ref())?;
-        while let Some(bytes) = reader.next().await.map_err(reply::extents)? {
+        while let Some(bytes) = reader.next().await.map_err(reply::content_refusal)? {
             sink.push(bytes).await?;
         }
         self.store(sink).await
     }
 
-    /// Puts what was stored for a copy at its target.
-    async fn put_copy(&self, copy: &Copy<'_>, target: &Target, stored: &Stored) -> Result<Blob, Refusal> {
-        self.replace_by(copy.request, target, &copy.preconditions, copy.access, |old, now| {
-            copy.check_target(old, now)?;
+    /// Makes the target of a copy from content that was stored for it.
+    async fn put_copy(
+        &self,
+        replace: Replace<'_>,
+        copy: &Copy<'_>,
+        stored: &Stored,
+    ) -> Result<Blob, Refusal> {
+        self.replace(replace, |_, now| {
             let mut blob = copy.unshared(now);
             stored.put_into(&mut blob);
             Ok(blob)
@@ -183,10 +196,10 @@ pub(crate) struct Copy<'a> {
     pub(crate) source: Source,
 }
 
-/// What the target of a copy is to be, where it is not as the source is.
+/// Properties of the target that a request sets, instead of those of the source.
 pub(crate) struct Wanted {
     pub(crate) id: [u8; 16],
-    /// Metadata, tags and tier as far as the request names them.
+    /// The metadata, tags and tier that the request names.
     blob: Blob,
     copies_tags: bool,
     seals: Option<bool>,
@@ -204,12 +217,12 @@ impl Wanted {
         })
     }
 
-    /// Refuses a tier that the copy of a source of this type and length cannot have.
+    /// Refuses the wanted tier if a copy of this type and length cannot have it.
     fn check_tier(&self, kind: Kind, length: u64) -> Result<(), Refusal> {
         check_new_tier(kind, self.blob.tier.tier, length)
     }
 
-    /// The tier of the copy of a source that is archived, or not.
+    /// The tier of the copy. If the source is archived, the copy has to be rehydrated.
     fn tiering(&self, is_archived: bool, now: Timestamp) -> Tiering {
         match self.blob.tier.tier {
             Some(tier) if is_archived => Tiering {
@@ -223,37 +236,33 @@ impl Wanted {
 }
 
 impl Copy<'_> {
-    /// Whether the copy can share the content of its source: it is encrypted in the same way, or neither is. The key of
-    /// a scope is an account's own.
+    /// Whether the copy can share the content of its source: both have the same encryption, or none. Each
+    /// account has keys of its own for encryption scopes.
     pub(crate) fn shares(&self, source: &Blob) -> bool {
         let wanted = self.seal.as_ref().map(|seal| &seal.encryption);
         match &self.source.place {
-            Place::Here(here) => source.encryption.as_ref() == wanted && (here.is_own || wanted.is_none()),
-            Place::There(_) => false,
+            Place::Local(local) => source.encryption.as_ref() == wanted && (local.is_own || wanted.is_none()),
+            Place::Remote(_) => false,
         }
     }
 
-    /// Refuses a target that is leased, or of another type.
-    pub(crate) fn check_target(&self, old: Option<&Blob>, now: Timestamp) -> Result<(), Refusal> {
-        self.preconditions.admit_lease(old, self.access, now)?;
-        match old {
-            Some(old) if old.is_live(now) && !old.kind.is_like(self.source.blob.kind) => {
-                Err(ErrorCode::InvalidBlobType.into())
-            }
-            _ => Ok(()),
-        }
+    /// The write that makes the target. `writer` keeps the content that was stored for it.
+    pub(crate) fn replace<'a>(&'a self, target: &'a Target, writer: Writer) -> Replace<'a> {
+        let kind = self.source.blob.kind;
+        let write = Replace::write(self.request, target, &self.preconditions, kind, writer);
+        Replace { access: self.access, ..write }
     }
 
-    /// Refuses a source that is archived, unless the copy is to be online.
-    fn check_source(&self, is_archived: bool, here: &Here) -> Result<(), Refusal> {
+    /// Refuses an archived source, unless the request names an online tier for the copy.
+    fn check_source(&self, is_archived: bool, local: &LocalSource) -> Result<(), Refusal> {
         let rehydrates = self.wanted.blob.tier.tier.is_some_and(|tier| tier != Tier::Archive);
         if is_archived && !rehydrates {
-            return Err(here.told(ErrorCode::BlobArchived.into(), self.request));
+            return Err(local.refusal(ErrorCode::BlobArchived.into(), self.request));
         }
         Ok(())
     }
 
-    /// The copy of a source whose content it shares.
+    /// A copy that shares the content of its source.
     pub(crate) fn shared(&self, source: &Blob, is_archived: bool, now: Timestamp) -> Blob {
         Blob {
             tier: self.wanted.tiering(is_archived, now),
@@ -264,9 +273,9 @@ impl Copy<'_> {
         }
     }
 
-    /// The copy of the source, still without content.
+    /// A copy that has no content yet.
     pub(crate) fn unshared(&self, now: Timestamp) -> Blob {
-        let is_archived = matches!(&self.source.place, Place::Here(here) if here.is_archived);
+        let is_archived = matches!(&self.source.place, Place::Local(local) if local.is_archived);
         Blob {
             tier: self.wanted.tiering(is_archived, now),
             ..self.of(&self.source.blob, self.source.length, now)
@@ -294,12 +303,12 @@ impl Copy<'_> {
 
     fn done(&self, length: u64, now: Timestamp) -> BlobCopy {
         let source = self.source.shown_url.clone();
-        let state = CopyState::done(self.wanted.id, source, length, now);
+        let state = CopyState::finished(self.wanted.id, source, length, now);
         BlobCopy { state, incremental: false, destination_snapshot: None }
     }
 }
 
-/// The reply to a copy that was accepted.
+/// The reply to an accepted copy.
 pub(crate) fn copied(blob: &Blob, request: &Request) -> Response {
     let mut response = reply::written(StatusCode::ACCEPTED, blob, request.version);
     if let Some(copy) = &blob.copy {

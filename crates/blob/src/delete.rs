@@ -1,9 +1,10 @@
 //! Delete Blob and Undelete Blob.
 //!
-//! What a delete leaves is the account's choice, see [`History`]: the state stays, marked, and can be restored for some
-//! days; or it becomes an earlier version; or it is gone. A blob can have any number of snapshots and a commit only so
-//! many changes, so deleting and restoring many of them takes several commits. Each is judged anew, and the current
-//! state goes with the last one, so that repeating a request which was cut short completes it.
+//! The account decides what happens to a deleted state, see [`History`]: it stays as deleted and can be
+//! restored for some days, it becomes an earlier version, or it is gone. A blob can have any number of
+//! snapshots, but the changes of a commit are limited. So deleting or restoring many of them takes several
+//! commits, and each is judged anew. The last one changes the current state, so repeating an interrupted
+//! request completes it.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -12,37 +13,37 @@ use lazuli_extents::Writer;
 use lazuli_protocol::{ErrorCode, Headers, Query, Refusal, Request, Response, Version};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
-use crate::history::{Afterlife, History};
-use crate::precondition::{Preconditions, check_mutable};
-use crate::put::check_no_pending_copy;
-use crate::record::{self, Blob};
-use crate::tag_index::Indexed;
-use crate::target::{State, Target, not_found};
-use crate::tier::TierConditions;
-use crate::{BlobService, keys, reply};
+use crate::access::target::{State, Target};
+use crate::index::tag_index::Indexed;
+use crate::model::keys;
+use crate::model::record::{self, Blob};
+use crate::rules::history::{Afterlife, History};
+use crate::rules::precondition::{Preconditions, check_mutable, check_no_pending_copy, not_found};
+use crate::rules::tier::TierConditions;
+use crate::{BlobService, reply};
 
-/// Snapshots and versions that one commit deletes or restores. Each takes two mutations, the current state a few more.
+/// Snapshots and versions that one commit deletes or restores, with two mutations each.
 const STEP: usize = 100;
 
-/// What a delete does about the snapshots of the blob.
+/// The treatment of the snapshots of a deleted blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Snapshots {
-    /// There must be none.
+    /// Refuse to delete a blob that has snapshots.
     Absent,
     Include,
     Only,
 }
 
-/// What a commit came to.
+/// The outcome of a commit.
 #[derive(Default)]
-struct Step {
-    /// Whether what was deleted cannot be had back.
+struct DeleteStep {
+    /// Whether the deleted states cannot be restored.
     permanent: bool,
     /// Bytes that no row refers to any more.
     released: u64,
     /// There is more to do.
     more: bool,
-    /// What is not to be found by its tags any more.
+    /// The claim of the deleted current state.
     unindexed: Indexed,
 }
 
@@ -60,7 +61,7 @@ impl BlobService {
             history: self.history(&request.account).await?,
             version: request.version,
             service: self,
-            writer: self.extents.pins().writer(),
+            writer: self.extents.writer(),
         };
         let permanent = match state {
             _ if permanently => {
@@ -79,7 +80,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Deletes the current state, its snapshots, or both. Says whether for good.
+    /// Deletes the current state, its snapshots, or both. Returns whether they cannot be restored.
     async fn delete_current(
         &self,
         target: &Target,
@@ -100,11 +101,11 @@ impl BlobService {
         }
     }
 
-    /// Deletes one snapshot or earlier version. Says whether for good.
+    /// Deletes one snapshot or earlier version. Returns whether it cannot be restored.
     async fn delete_state(
         &self,
         target: &Target,
-        rule: impl FnMut(&View<'_>) -> Result<Decision<Step>, Refusal>,
+        rule: impl FnMut(&View<'_>) -> Result<Decision<DeleteStep>, Refusal>,
     ) -> Result<bool, Refusal> {
         let key = state_key(target.state);
         let reads = Reads::keys([keys::BASE, keys::deleted(&key), key]);
@@ -120,7 +121,7 @@ impl BlobService {
         let mut found = false;
         loop {
             let reads = Reads::key(keys::BASE).and_range(left.clone(), STEP).and_range(keys::versions(), 1);
-            let writer = self.extents.pins().writer();
+            let writer = self.extents.writer();
             let restored =
                 self.transact(&target.partition, reads, |view| self.restore(view, &writer)).await?;
             found |= restored.found;
@@ -134,7 +135,8 @@ impl BlobService {
         }
     }
 
-    /// One step of restoring: deleted snapshots and versions, and with the last of them the current state.
+    /// Restores deleted snapshots and versions, as many as fit in a commit. The last commit restores the
+    /// current state, too.
     fn restore(&self, view: &View<'_>, writer: &Writer) -> Result<Decision<Restored>, Refusal> {
         let now = view.now;
         let [deleted, versions] = view.ranges() else { return Ok(Decision::Answer(Restored::default())) };
@@ -144,7 +146,7 @@ impl BlobService {
         let mut restore = |key, mut blob: Blob| -> Result<Mutation, Refusal> {
             valid_until = [valid_until, blob.ends_at()].into_iter().flatten().min();
             blob.deleted = None;
-            writer.hold(self.pin(), blob.contents());
+            self.keep(writer, &blob);
             Ok(Mutation::Put(key, blob.encode()?))
         };
         for row in &deleted.rows {
@@ -163,12 +165,12 @@ impl BlobService {
     }
 }
 
-/// What a step of restoring came to.
+/// The outcome of a commit that restores states.
 #[derive(Default)]
 struct Restored {
-    /// Whether there is anything of that name.
+    /// Whether the blob has any state.
     found: bool,
-    /// Where the rest begins.
+    /// Where the next commit continues.
     next: Option<Bytes>,
 }
 
@@ -179,19 +181,19 @@ struct Deletion<'a> {
     history: History,
     version: Version,
     service: &'a BlobService,
-    /// Keeps the content of one step.
+    /// Keeps the content of the states that one commit moves.
     writer: Writer,
 }
 
 impl Deletion<'_> {
-    /// The same for another step, without what the steps before have kept.
+    /// Returns the request for the next commit, with a new writer.
     fn next_step(&self) -> Self {
-        let writer = self.service.extents.pins().writer();
+        let writer = self.service.extents.writer();
         Self { tier_conditions: self.tier_conditions.clone(), writer, ..*self }
     }
 
-    /// The current state, its snapshots, or both: as much as one commit can.
-    fn current(&self, view: &View<'_>, snapshots: Snapshots) -> Result<Decision<Step>, Refusal> {
+    /// Deletes the current state, its snapshots, or both, as far as fits in a commit.
+    fn current(&self, view: &View<'_>, snapshots: Snapshots) -> Result<Decision<DeleteStep>, Refusal> {
         let now = view.now;
         let base = record::blob(view.row(&keys::BASE))?;
         let admission = self.admit(base.as_ref(), now)?;
@@ -205,7 +207,7 @@ impl Deletion<'_> {
         if snapshots != Snapshots::Only {
             check_mutable(&base, now)?;
         }
-        let mut step = Step {
+        let mut step = DeleteStep {
             permanent: self.history.retention_days.is_none(),
             released: 0,
             more: found.more,
@@ -226,21 +228,21 @@ impl Deletion<'_> {
         &self,
         base: &Blob,
         now: Timestamp,
-        step: &mut Step,
+        step: &mut DeleteStep,
         mutations: &mut Vec<Mutation>,
     ) -> Result<(), Refusal> {
         let afterlife = self.history.afterlife(base, now);
         step.permanent = afterlife == Afterlife::Nothing;
         match afterlife {
             Afterlife::Version(version) => {
-                self.writer.hold(self.service.pin(), base.contents());
+                self.service.keep(&self.writer, base);
                 let kept = base.as_version(version).encode()?;
                 mutations.push(Mutation::Put(keys::version(version), kept));
                 mutations.push(Mutation::Delete(keys::BASE));
                 step.unindexed = Indexed::of(base);
             }
             Afterlife::Deleted(deleted) => {
-                // What is restored in time expires as it would have, and so does what is not.
+                // It keeps its expiry, whether it is restored or not.
                 let kept = Blob { deleted: Some(deleted), expires: base.expires, ..base.detached() };
                 mutations.push(Mutation::Put(keys::BASE, kept.encode()?));
             }
@@ -250,15 +252,12 @@ impl Deletion<'_> {
                 step.unindexed = Indexed::of(base);
             }
         }
-        if base.staging.is_some() {
-            mutations.push(Mutation::DeleteRange(keys::all_staged()));
-            mutations.push(Mutation::Delete(keys::STAGED_COUNT));
-        }
+        mutations.extend(base.drop_staged());
         Ok(())
     }
 
-    /// One snapshot or earlier version.
-    fn one(&self, view: &View<'_>, state: State) -> Result<Decision<Step>, Refusal> {
+    /// Deletes one snapshot or earlier version.
+    fn one(&self, view: &View<'_>, state: State) -> Result<Decision<DeleteStep>, Refusal> {
         let now = view.now;
         let key = state_key(state);
         check_not_current(view, state)?;
@@ -270,11 +269,11 @@ impl Deletion<'_> {
         let released = self.delete(&key, &blob, now, &mut mutations)?;
         let permanent = self.history.retention_days.is_none();
         let change = Change::of(mutations).until(admission.valid_until);
-        Ok(Decision::Write(change, Step { permanent, released, ..Step::default() }))
+        Ok(Decision::Write(change, DeleteStep { permanent, released, ..DeleteStep::default() }))
     }
 
-    /// One snapshot or earlier version that was deleted before, for good.
-    fn purge(&self, view: &View<'_>, state: State) -> Result<Decision<Step>, Refusal> {
+    /// Permanently deletes one snapshot or earlier version that was deleted before.
+    fn purge(&self, view: &View<'_>, state: State) -> Result<Decision<DeleteStep>, Refusal> {
         let key = state_key(state);
         check_not_current(view, state)?;
         if view.row(&key).is_some() {
@@ -285,16 +284,19 @@ impl Deletion<'_> {
         self.preconditions.admit_lease(None, Access::Write, view.now)?;
         let blob = blob.ok_or_else(not_found)?;
         self.preconditions.check_conditions(&blob)?;
-        let step = Step { permanent: true, released: blob.content.allocated(), ..Step::default() };
+        let step =
+            DeleteStep { permanent: true, released: blob.content.allocated(), ..DeleteStep::default() };
         Ok(Decision::Write(Change::of([Mutation::Delete(deleted)]).until(blob.ends_at()), step))
     }
 
-    /// Judges the preconditions. What has only staged blocks can be deleted too, but not by clients who do not know that
-    /// it exists.
+    /// Judges the preconditions. A blob that has only staged blocks can be deleted, but not in versions in
+    /// which it does not exist.
     fn admit(&self, base: Option<&Blob>, now: Timestamp) -> Result<Admission, Refusal> {
         match base {
             Some(base) if !base.committed && base.is_there(now) && self.version.at_least(2013, 8, 15) => {
-                self.preconditions.admit_create(Some(base), Access::Write, now)
+                let admission = self.preconditions.admit_lease(Some(base), Access::Write, now)?;
+                self.preconditions.check_creation(None, admission.by_holder)?;
+                Ok(admission)
             }
             base => self.preconditions.admit_write(base, now),
         }
@@ -311,14 +313,14 @@ impl Deletion<'_> {
         check_mutable(blob, now)?;
         mutations.push(Mutation::Delete(key.clone()));
         let Some(deleted) = self.history.keep_deleted(now) else { return Ok(blob.content.allocated()) };
-        self.writer.hold(self.service.pin(), blob.contents());
+        self.service.keep(&self.writer, blob);
         let kept = Blob { deleted: Some(deleted), ..blob.clone() }.encode()?;
         mutations.push(Mutation::Put(keys::deleted(key), kept));
         Ok(0)
     }
 }
 
-/// The current version is deleted as the blob that it is.
+/// Refuses to delete the current version by its id.
 fn check_not_current(view: &View<'_>, state: State) -> Result<(), Refusal> {
     let State::Version(version) = state else { return Ok(()) };
     let base = record::blob(view.row(&keys::BASE))?;
@@ -336,7 +338,7 @@ fn state_key(state: State) -> Bytes {
     }
 }
 
-/// A change of perhaps many rows, or none.
+/// A change of any number of rows, also none.
 fn write<T>(mutations: Vec<Mutation>, valid_until: Option<Timestamp>, answer: T) -> Decision<T> {
     if mutations.is_empty() {
         return Decision::Answer(answer);

@@ -7,7 +7,7 @@ pub fn batch(data: &[u8]) {
 
 /// The URL of a copy's source.
 pub fn copy_source(data: &[u8]) {
-    crate::source::fuzz(data);
+    crate::content::source::fuzz(data);
 }
 
 /// The URL of the snapshot that page ranges are compared with.
@@ -24,11 +24,11 @@ pub fn block_list(data: &[u8]) {
 
 /// Tags in both their forms.
 pub fn tags(data: &[u8]) {
-    let _ = crate::record::Tags::parse_xml(data);
+    let _ = crate::model::record::Tags::parse_xml(data);
     let mut headers = http::HeaderMap::new();
     if let Ok(value) = http::HeaderValue::from_bytes(data) {
         headers.insert("x-ms-tags", value);
-        let _ = crate::record::Tags::from_headers(&headers);
+        let _ = crate::model::record::Tags::from_headers(&headers);
     }
 }
 
@@ -40,8 +40,8 @@ pub fn query_request(data: &[u8]) {
 /// Conditions on tags, and queries for them.
 pub fn tag_query(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
-        let _ = crate::tag_query::TagCondition::parse(text);
-        if let Ok(query) = crate::tag_query::TagQuery::parse(text, true) {
+        let _ = crate::index::tag_query::TagCondition::parse(text);
+        if let Ok(query) = crate::index::tag_query::TagQuery::parse(text, true) {
             let _ = query.rows();
         }
     }
@@ -59,15 +59,7 @@ mod tests {
 
     /// Runs a target on random bytes, and on pieces of what it is for, cut and joined at random.
     fn throw(target: fn(&[u8]), pieces: &[&[u8]]) {
-        let mut seed = [0; 32];
-        getrandom::fill(&mut seed).unwrap();
-        let mut state = u64::from_le_bytes(seed[..8].try_into().unwrap()) | 1;
-        let mut random = move |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 11) as usize % below
-        };
+        let random = |below: usize| rand::random_range(0..below);
         for _ in 0..2000 {
             let mut input = Vec::new();
             for _ in 0..random(12) {

@@ -1,7 +1,7 @@
 //! Get Blob, Get Blob Properties, Get Blob Metadata.
 //!
-//! A reply's tag and its bytes are of one state: both come from one row, and the bytes are held until the last of them
-//! is sent, whatever happens to the blob meanwhile.
+//! The headers and the bytes of a reply are of one state: both come from one row. The content is kept until
+//! its last byte is sent, even if the blob is replaced or deleted meanwhile.
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
@@ -10,12 +10,12 @@ use lazuli_protocol::range::content_range;
 use lazuli_protocol::{Body, ByteRange, ErrorCode, Headers, Refusal, Request, Response};
 use md5::{Digest, Md5};
 
-use crate::precondition::Preconditions;
-use crate::record::Kind;
-use crate::target::{Found, not_found};
+use crate::access::target::Found;
+use crate::model::record::Kind;
+use crate::rules::precondition::{Preconditions, not_found};
 use crate::{BlobService, reply};
 
-/// The longest range whose digest can be asked for.
+/// Bytes of the longest range whose digest a client can ask for.
 const MAX_DIGESTED_RANGE: u64 = 4 << 20;
 
 impl BlobService {
@@ -86,12 +86,12 @@ impl BlobService {
         Ok(response)
     }
 
-    /// The state that a read addresses, once its preconditions hold.
+    /// Reads the state that a request addresses, and judges the preconditions.
     pub(crate) async fn find_to_read(&self, request: &Request) -> Result<Found, Refusal> {
         self.find_to_read_of(request, |_| true).await
     }
 
-    /// The same for an operation on some types of blob.
+    /// Like [`Self::find_to_read`], for an operation on some types of blobs.
     pub(crate) async fn find_to_read_of(
         &self,
         request: &Request,

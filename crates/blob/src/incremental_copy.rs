@@ -1,9 +1,9 @@
-//! Incremental Copy Blob: keeps a page blob, its backup, in step with the snapshots of another one.
+//! Incremental Copy Blob: copies snapshots of a page blob to another one, its backup.
 //!
-//! Each request copies a snapshot of the source and leaves a snapshot of the target. Snapshots share what they have in
-//! common, so only what differs takes space; here not even that is moved, for the target shares it with the source. Where
-//! the target is encrypted in another way, what differs is read and written.
-//! Nobody else writes to the target or reads its current state: what counts are its snapshots.
+//! Each request copies a snapshot of the source, and makes a snapshot of the target. Snapshots share equal
+//! content, so only differences take space; the target shares even those with the source. If the target has
+//! another encryption, the request reads the differences and stores them again. No other operation writes to
+//! the target or reads its current state.
 
 use lazuli_concurrency::{Access, ConditionRefusal, Stamp};
 use lazuli_copy::CopyStatus;
@@ -11,62 +11,62 @@ use lazuli_extents::{Change as PageChange, Content, Diff, Edit, Writer};
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, date};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
-use crate::block::drop_staged;
+use crate::access::protection::Protecting;
+use crate::access::target::{Found, State, Target};
+use crate::content::sink::Stored;
+use crate::content::source::{LocalSource, Place};
 use crate::copy::{Copy, Wanted, copied};
-use crate::history::History;
+use crate::index::tag_index::Indexed;
+use crate::model::keys;
+use crate::model::record::{self, Blob, BlobCopy, Damage, Kind, Tags};
 use crate::page_ranges::{Changes, Source};
-use crate::precondition::{Preconditions, check_mutable, check_overwrite};
-use crate::protection::Protecting;
-use crate::put::ACCESS_TIER;
-use crate::record::{self, Blob, BlobCopy, Damage, Kind, Tags};
-use crate::sink::Stored;
-use crate::source::{Here, Place};
-use crate::tag_index::Indexed;
-use crate::target::{Found, State, Target};
-use crate::tier::check_length_in_tier;
-use crate::{BlobService, keys, reply};
+use crate::rules::history::History;
+use crate::rules::precondition::{Preconditions, check_mutable, check_overwrite};
+use crate::rules::tier::{ACCESS_TIER, check_length_in_tier};
+use crate::{BlobService, reply};
 
-/// How often the place of a backup is cleared of what others delete there meanwhile.
+/// Maximum number of commits that move a deleted blob out of the way of the backup.
 const MAX_ATTEMPTS: usize = 16;
 /// Bytes that are encrypted at once. Whole pages.
 const PIECE: u64 = 1 << 20;
-/// Changes after which others have their turn.
+/// Changes after which the task yields.
 const CHANGES_AT_ONCE: usize = 64;
 
 impl BlobService {
     /// Incremental Copy Blob.
     pub(crate) async fn incremental_copy_blob(&self, mut request: Request) -> Result<Response, Refusal> {
-        // No header of this operation: the tier of a backup is its own.
+        // This operation has no such header: the tier of a backup is its own.
         request.headers.remove(ACCESS_TIER);
-        // Nor is there one for a lease id, so it asks for none.
+        // Nor has it a header for a lease id.
         let preconditions = Preconditions { lease_id: None, ..Preconditions::of_write(&request)? };
         let wanted = Wanted::parse(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let source = self.source(&request).await?;
         let copy = Copy { request: &request, preconditions, access: Access::Read, wanted, seal, source };
-        let Place::Here(here) = &copy.source.place else {
+        let Place::Local(local) = &copy.source.place else {
             return Err(ErrorCode::InvalidSourceBlobUrl.into());
         };
-        let State::Snapshot(snapshot) = here.state else {
+        let State::Snapshot(snapshot) = local.state else {
             return Err(ErrorCode::IncrementalCopySourceMustBeSnapshot.into());
         };
         if !matches!(copy.source.blob.kind, Kind::Page { .. }) {
             return Err(ErrorCode::InvalidSourceBlobType.into());
         }
         let writer = self.extents.writer();
-        let content = self.backup_content(&copy, here, &target, &writer).await?;
+        let content = self.backup_content(&copy, local, &target, &writer).await?;
         let history = self.history(&request.account).await?;
         let backup = Backup { copy: &copy, snapshot, content: &content, history };
-        let protecting = Protecting::if_asked(&request, &target)?;
+        let protecting = Protecting::if_asked(&request, target.partition.space)?;
         let blob = self.back_up(&target, protecting.as_ref(), &backup, &writer).await?;
         let mut response = copied(&blob, &request);
-        // Everywhere else this takes its time, so that is what clients expect; those who ask will find it done.
+        // The cloud service takes its time for this, so clients expect a pending copy. It is complete when
+        // they poll.
         reply::put(&mut response.headers, "x-ms-copy-status", CopyStatus::Pending.name());
         Ok(response)
     }
 
-    /// Makes the backup, once nothing that was deleted is in its place.
+    /// Makes the backup. First moves a deleted blob out of the way.
     async fn back_up(
         &self,
         target: &Target,
@@ -79,64 +79,66 @@ impl BlobService {
             let step = self.transact_protecting(protecting, &target.partition, reads, |view| {
                 let old = record::blob(view.row(&keys::BASE))?;
                 if let Some(old) = &old {
-                    writer.hold(self.pin(), old.contents());
+                    self.keep(writer, old);
                 }
                 backup.decide(view, old.as_ref())
             });
             match step.await? {
-                Step::Done(blob) => return Ok(*blob),
-                Step::Cleared(unindexed) => self.unindex(&target.partition, unindexed).await,
+                BackupStep::Done(blob) => return Ok(*blob),
+                BackupStep::Cleared(unindexed) => self.unindex(&target.partition, unindexed).await,
             }
         }
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// The content of the copy: the source's own, or the same encrypted in another way.
+    /// The content of the copy: that of the source, or the same bytes with another encryption.
     async fn backup_content(
         &self,
         copy: &Copy<'_>,
-        here: &Here,
+        local: &LocalSource,
         target: &Target,
         writer: &Writer,
     ) -> Result<Blob, Refusal> {
         let mut blob = copy.source.blob.clone();
         if !copy.shares(&blob) {
-            let stored = match self.last_backup(copy, here, target, writer).await? {
-                Some(last) => self.store_since(copy, here, &last, writer).await?,
-                None => self.store_again(copy, here, writer).await?,
+            let stored = match self.last_backup(copy, local, target, writer).await? {
+                Some(last) => self.store_since(copy, local, &last, writer).await?,
+                None => self.store_again(copy, local, writer).await?,
             };
             stored.put_into(&mut blob);
         }
         Ok(blob)
     }
 
-    /// What the last copy made and what it made it of, if both are there and encrypted as now. The writer keeps it.
+    /// Returns the last backup and its source, if both exist and have the same encryption as now. `writer`
+    /// keeps it.
     async fn last_backup(
         &self,
         copy: &Copy<'_>,
-        here: &Here,
+        local: &LocalSource,
         target: &Target,
         writer: &Writer,
     ) -> Result<Option<LastBackup>, Refusal> {
         let Some(Found { blob, held: _held, .. }) = self.find(target).await? else { return Ok(None) };
-        writer.hold(self.pin(), blob.contents());
+        self.keep(writer, &blob);
         let encryption = copy.seal.as_ref().map(|seal| &seal.encryption);
         let last = blob.copy.as_ref().filter(|last| last.incremental);
         let Some((url, Some(snapshot))) = last.map(|last| parts(&last.state.source)) else { return Ok(None) };
         if url != parts(&copy.source.shown_url).0 || blob.encryption.as_ref() != encryption {
             return Ok(None);
         }
-        let source = self.find_state(&here.partition, State::Snapshot(snapshot)).await?;
+        let source = self.find_state(&local.partition, State::Snapshot(snapshot)).await?;
         let newer = &copy.source.blob;
         let is_older = |older: &Blob| (older.incarnation, older.nonce) == (newer.incarnation, newer.nonce);
         Ok(source.filter(|source| is_older(&source.blob)).map(|source| LastBackup { blob, source }))
     }
 
-    /// Stores what differs between two snapshots of the source. Pages keep their place, and with it the last copy's salt.
+    /// Stores the differences between two snapshots of the source. Pages keep their offsets, so the salt of
+    /// the last copy is used again.
     async fn store_since(
         &self,
         copy: &Copy<'_>,
-        here: &Here,
+        local: &LocalSource,
         last: &LastBackup,
         writer: &Writer,
     ) -> Result<Stored, Refusal> {
@@ -144,11 +146,11 @@ impl BlobService {
         let sealed = copy.seal.as_ref().map(|seal| salt.ok_or(Damage::Undecodable).map(|salt| (seal, salt)));
         let cipher = sealed.transpose()?.map(|(seal, salt)| seal.key.pages(&salt)).transpose()?;
         let mut edit = Edit::new(&self.extents, writer, &last.blob.content);
-        edit.resize(length).await.map_err(reply::extents)?;
+        edit.resize(length).await.map_err(reply::content_refusal)?;
         let diff = Diff::new(&self.extents, &last.source.blob.content, &source.content, 0..length);
         let mut changes = Changes::new(Source::Since(diff));
         let mut count = 0_usize;
-        while let Some(change) = changes.next().await.map_err(reply::extents)? {
+        while let Some(change) = changes.next().await.map_err(reply::content_refusal)? {
             count += 1;
             if count.is_multiple_of(CHANGES_AT_ONCE) {
                 tokio::task::yield_now().await;
@@ -156,53 +158,53 @@ impl BlobService {
             let range = match change {
                 PageChange::Written(range) => range,
                 PageChange::Cleared(range) => {
-                    edit.clear(range).await.map_err(reply::extents)?;
+                    edit.clear(range).await.map_err(reply::content_refusal)?;
                     continue;
                 }
             };
             for start in range.clone().step_by(PIECE as usize) {
                 let piece = start..range.end.min(start + PIECE);
-                let mut pages = self.plain_bytes(source, here.seal.as_ref(), piece).await?.to_vec();
+                let mut pages = self.plain_bytes(source, local.seal.as_ref(), piece).await?.to_vec();
                 if let Some(cipher) = &cipher {
                     cipher.encrypt(start, &mut pages);
                 }
-                edit.write(start, &Content::inline(pages)).await.map_err(reply::extents)?;
+                edit.write(start, &Content::inline(pages)).await.map_err(reply::content_refusal)?;
             }
         }
-        let content = edit.finish().await.map_err(reply::extents)?;
+        let content = edit.finish().await.map_err(reply::content_refusal)?;
         self.sync(&content).await?;
         Ok(Stored::run(content, salt))
     }
 }
 
-/// What the last copy came to.
+/// The result of the last copy.
 struct LastBackup {
     blob: Blob,
     /// The snapshot that it was made of.
     source: Found,
 }
 
-/// A snapshot on its way to its backup.
+/// A backup that is being made.
 struct Backup<'a> {
     copy: &'a Copy<'a>,
-    /// Which snapshot of the source it is.
+    /// The snapshot of the source.
     snapshot: Stamp,
-    /// Whose content the copy has.
+    /// A blob with the content of the copy.
     content: &'a Blob,
     history: History,
 }
 
-/// What a commit came to.
-enum Step {
+/// The outcome of a commit.
+enum BackupStep {
     Done(Box<Blob>),
-    /// What was deleted is a snapshot now, not to be found by its tags any more, and its place is free.
+    /// The deleted blob has become a snapshot. Its tags can be removed from the index.
     Cleared(Indexed),
 }
 
 impl Backup<'_> {
-    /// The backup; or, where a deleted blob is kept in its place, first a deleted snapshot of that. These are two commits
-    /// because each makes a snapshot, and a commit has one stamp to name it by.
-    fn decide(&self, view: &View<'_>, old: Option<&Blob>) -> Result<Decision<Step>, Refusal> {
+    /// Makes the backup. If a deleted blob is in its place, only makes a deleted snapshot of that. These are
+    /// two commits because each makes a snapshot, which is named by the stamp of its commit.
+    fn decide(&self, view: &View<'_>, old: Option<&Blob>) -> Result<Decision<BackupStep>, Refusal> {
         let (stamp, now) = (view.stamp, view.now);
         let admission = self.copy.preconditions.admit_lease(old, self.copy.access, now)?;
         let live = old.filter(|old| old.is_live(now));
@@ -224,11 +226,11 @@ impl Backup<'_> {
             (blob.created, blob.incarnation, blob.tags) = (now, stamp, Tags::default());
             if let Some(old) = old {
                 let kept = self.history.keep_replaced(old, stamp, now)?;
-                mutations.extend(drop_staged());
+                mutations.extend(old.drop_staged());
                 if !kept.is_empty() {
                     mutations.extend(kept);
                     mutations.push(Mutation::Delete(keys::BASE));
-                    return Ok(Decision::Write(Change::of(mutations), Step::Cleared(Indexed::of(old))));
+                    return Ok(Decision::Write(Change::of(mutations), BackupStep::Cleared(Indexed::of(old))));
                 }
             }
         }
@@ -236,10 +238,10 @@ impl Backup<'_> {
         mutations.push(Mutation::Put(keys::BASE, blob.encode()?));
         mutations.push(Mutation::Put(keys::snapshot(stamp), blob.as_snapshot().encode()?));
         let change = Change::of(mutations).until(admission.valid_until);
-        Ok(Decision::Write(change, Step::Done(Box::new(blob))))
+        Ok(Decision::Write(change, BackupStep::Done(Box::new(blob))))
     }
 
-    /// Judges the conditions on the target. A tag that is not there has a code of its own here.
+    /// Judges the conditions on the target. This operation has its own error code for `If-Match`.
     fn check_conditions(&self, live: Option<&Blob>, by_holder: bool) -> Result<(), Refusal> {
         let conditions = &self.copy.preconditions.conditions;
         let judged = conditions.evaluate_create(live.map(Blob::validators), by_holder);
@@ -254,7 +256,7 @@ impl Backup<'_> {
         }
     }
 
-    /// Refuses a target that is not the backup of this source, or has a later state of it.
+    /// Refuses a target that is not a backup of this source, or is a backup of a later snapshot.
     fn check_target(&self, live: &Blob) -> Result<(), Refusal> {
         if !matches!(live.kind, Kind::Page { .. }) {
             return Err(ErrorCode::InvalidBlobType.into());
@@ -272,7 +274,7 @@ impl Backup<'_> {
     }
 }
 
-/// The blob and the snapshot that a URL names.
+/// Returns the blob and the snapshot that a URL names.
 fn parts(url: &str) -> (&str, Option<Stamp>) {
     let (blob, query) = url.split_once('?').unwrap_or((url, ""));
     let query = Query::parse(query).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Lease Blob, and the reply that it shares with Lease Container.
 //!
-//! A lease action changes the lease and nothing else: tag and date stay. What only has staged blocks can be leased too.
+//! A lease action changes only the lease, not `ETag` and `Last-Modified`. A blob that has only staged blocks
+//! can be leased.
 
 use lazuli_concurrency::lease::{Applied, LeaseAction};
 use lazuli_concurrency::{Timestamp, Validators};
@@ -8,11 +9,10 @@ use lazuli_protocol::lease::{self, Leased, fresh_lease_id, lease_action};
 use lazuli_protocol::{Refusal, Request, Response, Version};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
-use crate::precondition::Preconditions;
-use crate::put::check_no_pending_copy;
-use crate::record::{self, Blob};
-use crate::target::not_found;
-use crate::{BlobService, keys, reply};
+use crate::model::keys;
+use crate::model::record::{self, Blob};
+use crate::rules::precondition::{Preconditions, check_no_pending_copy, not_found};
+use crate::{BlobService, reply};
 
 impl BlobService {
     /// Lease Blob.
@@ -32,7 +32,7 @@ impl BlobService {
     }
 }
 
-/// Carries out an action on the lease of a blob that is there, committed or not.
+/// Applies an action to the lease of an existing blob, committed or not.
 fn lease(
     blob: Option<Blob>,
     preconditions: &Preconditions,

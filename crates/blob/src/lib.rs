@@ -1,59 +1,47 @@
 //! The blob service: containers, and block, append and page blobs in them.
 //!
-//! A handler reads the request, runs a rule inside a transaction on one partition, and answers. Files are named after
-//! the families of REST operations; [`BlobService::call`] is the table of contents. What several families need lies
-//! below them: [`target`] finds what a request addresses, [`precondition`] judges leases and condition headers,
-//! [`intake`] turns a body into content, [`history`] keeps what a write replaces, [`reply`] writes headers.
+//! A handler reads the request, runs a rule inside a transaction on one partition, and answers. Files are
+//! named after the families of REST operations; [`BlobService::call`] is the table of contents. What several
+//! families need lies in folders below them: [`access`] finds and changes what a request addresses,
+//! [`content`] moves bytes, [`rules`] judges, [`index`] finds blobs by tags, [`model`] names and encodes
+//! rows; [`reply`] writes headers. No folder refers to a family of operations. [`background`] works between
+//! requests.
 //!
-//! The order of judgement is that of the protocol: container, lease, existence, conditions, then the operation's own
-//! rules; all of it inside the commit, so that it still holds when the change takes effect.
+//! The order of judgement is that of the protocol: container, lease, existence, conditions, then the
+//! operation's own rules; all of it inside the commit, so that it still holds when the change takes effect.
 
+mod access;
 mod append;
+mod background;
 mod batch;
 mod block;
 mod block_list;
-mod cipher;
 mod container;
+mod content;
 mod copy;
 mod delete;
-mod edit;
-mod encryption;
-mod expiry;
+mod find_by_tags;
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod get;
-mod history;
 mod incremental_copy;
-mod intake;
-mod keys;
+mod index;
 mod lease;
 mod list;
 mod list_containers;
-mod names;
+mod model;
 mod page;
 mod page_ranges;
-mod pending;
-mod precondition;
 mod properties;
-mod protection;
 mod put;
 mod put_from_url;
 mod query;
-mod record;
 mod reply;
 mod retention;
-mod rows;
-mod sealed;
-mod sink;
+mod rules;
 mod snapshot;
-mod source;
-mod sweep;
-mod tag_index;
-mod tag_query;
 mod tags;
-mod take;
-mod taken_in;
-mod target;
 mod tier;
 mod website;
 
@@ -67,19 +55,22 @@ use lazuli_generations::Generations;
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
 use lazuli_protocol::structured::Structured;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
-use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact_announced};
+use lazuli_service::Rows;
+use lazuli_store::{Decision, Partition, Reads, Store, View};
 
-use expiry::ExpiryWatch;
-use precondition::check_tag_permission;
-use protection::Protecting;
-use record::Container;
+use access::protection::Protecting;
+use background::dropped::DroppedBlocks;
+use background::expiry::ExpiryWatch;
+use model::container::Container;
+use model::keys;
+use model::staging::drops_blocks;
+use rules::precondition::check_tag_permission;
+use rules::retention::check_opted_in;
 
-pub use expiry::Expired;
-pub use lazuli_generations::{Damage, Swept};
-pub use rows::{BlobRows, content_of_row};
-
-/// The type of bodies that are documents.
-pub(crate) const XML: &str = "application/xml";
+pub use background::expiry::Expired;
+pub use lazuli_generations::Swept;
+pub use lazuli_service::Damage;
+pub use model::rows::{BlobRows, content_of_row};
 
 /// The blob service on a store. Clones are the same service.
 #[derive(Clone)]
@@ -87,9 +78,10 @@ pub struct BlobService {
     store: Arc<dyn Store>,
     extents: Arc<dyn Extents>,
     accounts: AccountDirectory,
+    rows: Rows,
     containers: Generations<Container>,
-    gate: Arc<Gate>,
     expiry: Arc<ExpiryWatch>,
+    dropped: Arc<DroppedBlocks>,
     copies: Arc<Copies>,
 }
 
@@ -99,11 +91,11 @@ impl BlobService {
         let copies = Arc::new(Copies::new(store.clone(), keys::COPIES, None));
         let expiry = Arc::new(ExpiryWatch::new(store.now()));
         let containers = Generations::new(store.clone(), accounts.clone());
-        let gate = Arc::default();
-        Self { store, extents, accounts, containers, gate, expiry, copies }
+        let rows = Rows::new(store.clone(), ErrorCode::ContainerNotFound);
+        Self { store, extents, accounts, rows, containers, expiry, dropped: Arc::default(), copies }
     }
 
-    /// The same service, which may copy from these sources. Without any it does not copy.
+    /// Returns the service, which may copy from these sources. Without any it does not copy.
     #[must_use]
     pub fn with_copy_sources(mut self, sources: CopySources) -> Self {
         self.copies = Arc::new(Copies::new(self.store.clone(), keys::COPIES, Some(sources)));
@@ -120,37 +112,33 @@ impl BlobService {
         self.transact_protecting(None, partition, reads, rule).await
     }
 
-    /// The same by a rule that may protect the blob.
+    /// Runs a rule that may protect the blob.
     async fn transact_protecting<T>(
         &self,
         protecting: Option<&Protecting<'_>>,
         partition: &Partition,
         reads: Reads,
-        rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
+        mut rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
     ) -> Result<T, Refusal> {
+        let watch = self.dropped.watch(partition);
+        let rule = |view: &View<'_>| {
+            let decision = rule(view)?;
+            if matches!(&decision, Decision::Write(change, _) if drops_blocks(change)) {
+                watch.set();
+            }
+            Ok(decision)
+        };
         let announce = || self.announce_protection(protecting);
-        let result = transact_announced(&*self.store, &self.gate, partition, reads, rule, announce).await;
-        result.map_err(|error| lazuli_account::refusal(error, container_gone))
+        self.rows.transact_announced(partition, reads, rule, announce).await
     }
-
-    /// Reads rows of a blob's partition, if its container is still there.
-    async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, Refusal> {
-        let set = self.store.read(partition, reads).await.map_err(reply::unreadable)?;
-        if set.space.is_some_and(|space| space.open) { Ok(set) } else { Err(container_gone()) }
-    }
-}
-
-/// The container was deleted while the request was under way.
-fn container_gone() -> Refusal {
-    ErrorCode::ContainerNotFound.into()
 }
 
 #[async_trait]
 impl Service for BlobService {
     async fn call(&self, mut request: Request) -> Result<Response, Refusal> {
-        let structured = Structured::of(&mut request)?;
+        let structured = Structured::from_request(&mut request)?;
         check_tag_permission(&request)?;
-        protection::check_opted_in(&request)?;
+        check_opted_in(&request)?;
         let response = match request.operation {
             Operation::BlobBatch | Operation::ContainerBatch => self.blob_batch(request).await,
             Operation::ListContainers => self.list_containers(request).await,
@@ -208,7 +196,7 @@ impl Service for BlobService {
             operation => Err(Refusal::not_implemented(operation.name())),
         }?;
         Ok(match structured {
-            Some(structured) => structured.answer(response),
+            Some(structured) => structured.encode_reply(response),
             None => response,
         })
     }

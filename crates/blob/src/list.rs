@@ -1,9 +1,9 @@
 //! List Blobs, flat and hierarchical.
 //!
-//! Names are read in order, one row of each blob unless snapshots or versions are asked for. With a delimiter, everything
-//! under a common prefix is one entry: once it is written, the scan goes on behind the prefix, whatever lies under it, so
-//! a page costs as much as it shows. [`states`] sees to the order of a blob's snapshots and versions, [`entry`] writes the
-//! entries.
+//! Names are read in order, one row of each blob unless snapshots or versions are asked for. With a
+//! delimiter, everything under a common prefix is one entry: once it is written, the scan goes on behind the
+//! prefix, whatever lies under it, so a page costs as much as it shows. [`states`] sees to the order of a
+//! blob's snapshots and versions, [`entry`] writes the entries.
 
 mod entry;
 mod include;
@@ -12,30 +12,31 @@ mod states;
 mod tests;
 
 use bytes::Bytes;
-use http::StatusCode;
 use lazuli_concurrency::{Stamp, Timestamp};
-use lazuli_protocol::listing::{MAX_RESULTS, Page};
+use lazuli_protocol::listing::{MAX_RESULTS, PageRequest};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response, ServiceKind, xml};
 use lazuli_store::{Row, SpaceId, Which, prefix_range};
 
-use crate::keys::{self, RowKind};
-use crate::precondition::may_see_tags;
-use crate::record::{self, Blob};
-use crate::{BlobService, XML, reply};
+use crate::model::keys::{self, RowKind};
+use crate::model::record::{self, Blob};
+use crate::rules::precondition::may_see_tags;
+use crate::{BlobService, reply};
 
-use include::Include;
+use include::BlobInclude;
 pub(crate) use include::known;
 
 /// Rows that are read at once.
 const CHUNK: usize = 1024;
-/// Rows that are read at once where a delimiter makes it likely that most of them are skipped. Doubles while they are not.
+/// Rows that are read at once where a delimiter makes it likely that most of them are skipped. Doubles while
+/// they are not.
 const FIRST_CHUNK: usize = 16;
-/// Rows that are read for one page, which may be short of entries then. What is not shown, such as deleted blobs, counts.
+/// Rows that are read for one page, which may be short of entries then. What is not shown, such as deleted
+/// blobs, counts.
 const MAX_ROWS: usize = 16_384;
 /// A page ends when it is this large.
 const MAX_PAGE_BYTES: usize = 16 << 20;
-/// So many entries tell how long a page is going to be.
+/// The size of this many entries predicts the size of the page.
 const TYPICAL: usize = 512;
 /// In a marker, the place of the current state, which comes after everything else about its blob.
 const LAST: Bytes = Bytes::from_static(&[0xFF]);
@@ -43,21 +44,21 @@ const LAST: Bytes = Bytes::from_static(&[0xFF]);
 impl BlobService {
     /// List Blobs.
     pub(crate) async fn list_blobs(&self, request: Request) -> Result<Response, Refusal> {
-        let page = Page::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
-        let include = Include::parse(&request.query, request.version)?;
+        let page = PageRequest::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
+        let include = BlobInclude::parse(&request.query, request.version)?;
         check_parameters(&request, &page, include)?;
         let container = self.container(&request.account, &request.container).await?;
         let mut listing = Listing::new(&request, &page, include, self.store.now())?;
         let next = self.walk(container.space, &mut listing).await?;
         // What was read is the container's only if it was not deleted, and swept, meanwhile.
-        let header = self.store.space(container.space).await.map_err(reply::unreadable)?;
+        let header = self.store.space(container.space).await.map_err(reply::read_refusal)?;
         if !header.is_some_and(|header| header.open) {
-            return Err(crate::container_gone());
+            return Err(ErrorCode::ContainerNotFound.into());
         }
         let mut xml = listing.xml;
         xml.close();
-        Page::write_next(&mut xml, next.map(Position::marker).as_deref());
-        Ok(Response::with_body(StatusCode::OK, XML, xml.finish()))
+        PageRequest::write_next(&mut xml, next.map(Position::marker).as_deref());
+        Ok(Response::xml(xml.finish()))
     }
 
     /// Fills a page. Returns where the next one begins.
@@ -77,13 +78,13 @@ impl BlobService {
             let start = (from.partition.clone(), from.key.clone());
             let rows =
                 self.store.scan_space(space, start, Some((end.clone(), Bytes::new())), which, chunk).await;
-            let rows = rows.map_err(reply::unreadable)?;
+            let rows = rows.map_err(reply::read_refusal)?;
             read += rows.rows.len();
             for (partition, row) in &rows.rows {
                 let full = match listing.row(partition, row)? {
-                    Step::Next => None,
-                    Step::Full(position) => Some(position),
-                    Step::Merge => self.write_states(space, listing, Bytes::new(), &mut read).await?,
+                    ListStep::Next => None,
+                    ListStep::Full(position) => Some(position),
+                    ListStep::Merge => self.write_states(space, listing, Bytes::new(), &mut read).await?,
                 };
                 if full.is_some() {
                     return Ok(full);
@@ -108,7 +109,7 @@ impl BlobService {
 }
 
 /// Refuses what the parameters ask for together, and what the caller may not see.
-fn check_parameters(request: &Request, page: &Page<'_>, include: Include) -> Result<(), Refusal> {
+fn check_parameters(request: &Request, page: &PageRequest<'_>, include: BlobInclude) -> Result<(), Refusal> {
     if page.delimiter.is_some() && include.snapshots {
         let reason = "Snapshots cannot be listed with a delimiter.";
         return Err(Refusal::invalid_query("include", "snapshots", reason));
@@ -117,7 +118,7 @@ fn check_parameters(request: &Request, page: &Page<'_>, include: Include) -> Res
         let reason = "Only accounts with a hierarchical namespace know this parameter.";
         return Err(Refusal::invalid_query("showonly", value, reason));
     }
-    // Who made a container public did not publish what was deleted from it, or never finished.
+    // Public access does not include deleted and uncommitted blobs.
     let is_hidden = include.deleted || include.deleted_with_versions || include.uncommitted;
     if is_hidden && request.caller == Caller::Anonymous {
         return Err(ErrorCode::ResourceNotFound.into());
@@ -133,7 +134,8 @@ fn check_parameters(request: &Request, page: &Page<'_>, include: Include) -> Res
 struct Position {
     partition: Bytes,
     key: Bytes,
-    /// The row of the latest version before that place, which may have to be shown after it. Empty if there is none.
+    /// The row of the latest version before that place, which may have to be shown after it. Empty if there
+    /// is none.
     latest: Bytes,
 }
 
@@ -142,8 +144,8 @@ impl Position {
         Self { partition: partition.into(), ..Self::default() }
     }
 
-    /// The name, and if it is not the blob's first row, a zero byte, the latest version's row after its length, and the
-    /// key. Names hold no zero byte.
+    /// The name, and if it is not the blob's first row, a zero byte, the latest version's row after its
+    /// length, and the key. Names hold no zero byte.
     fn marker(self) -> Vec<u8> {
         let name = self.partition.strip_prefix(keys::BLOBS).unwrap_or_default();
         if self.key.is_empty() {
@@ -165,8 +167,8 @@ impl Position {
 /// A page in the making.
 struct Listing<'a> {
     request: &'a Request,
-    page: &'a Page<'a>,
-    include: Include,
+    page: &'a PageRequest<'a>,
+    include: BlobInclude,
     now: Timestamp,
     xml: xml::Writer,
     written: usize,
@@ -189,16 +191,16 @@ struct Group {
     base: Option<Blob>,
     /// The latest version and its row, if it has to be known.
     latest: Option<(Bytes, Blob)>,
-    /// Its states are written, or written elsewhere, all but the current one.
+    /// All states but the current one are written.
     is_merged: bool,
 }
 
-/// What comes of a row.
-enum Step {
+/// The next step after a row.
+enum ListStep {
     Next,
-    /// It does not fit any more, but belongs there.
+    /// The page is full. The entry belongs at this position of the next one.
     Full(Position),
-    /// The states of its blob have to be put in order.
+    /// The states of the blob must be merged.
     Merge,
 }
 
@@ -215,8 +217,8 @@ pub(crate) enum Shown {
 impl<'a> Listing<'a> {
     fn new(
         request: &'a Request,
-        page: &'a Page<'a>,
-        include: Include,
+        page: &'a PageRequest<'a>,
+        include: BlobInclude,
         now: Timestamp,
     ) -> Result<Self, Refusal> {
         let named = |name: &str| Bytes::from([keys::BLOBS, name.as_bytes()].concat());
@@ -262,17 +264,17 @@ impl<'a> Listing<'a> {
     }
 
     /// Takes the next row.
-    fn row(&mut self, partition: &Bytes, row: &Row) -> Result<Step, Refusal> {
+    fn row(&mut self, partition: &Bytes, row: &Row) -> Result<ListStep, Refusal> {
         if *partition < self.start {
-            return Ok(Step::Next);
+            return Ok(ListStep::Next);
         }
         if *partition != self.group.partition {
             if let Some(full) = self.leave()? {
-                return Ok(Step::Full(full));
+                return Ok(ListStep::Full(full));
             }
             // What was left may have been folded together with this one.
             if *partition < self.start || !self.enter(partition.clone()) {
-                return Ok(Step::Next);
+                return Ok(ListStep::Next);
             }
         }
         match keys::row_kind(&row.key).filter(|kind| self.include.reads(*kind)) {
@@ -280,12 +282,12 @@ impl<'a> Listing<'a> {
             Some(_) if self.group.is_merged => {}
             Some(_) if row.key < self.in_order => {
                 self.group.is_merged = true;
-                return Ok(Step::Merge);
+                return Ok(ListStep::Merge);
             }
-            Some(_) => return Ok(self.state(row)?.map_or(Step::Next, Step::Full)),
+            Some(_) => return Ok(self.state(row)?.map_or(ListStep::Next, ListStep::Full)),
             None => {}
         }
-        Ok(Step::Next)
+        Ok(ListStep::Next)
     }
 
     /// Takes the row of a snapshot or version. Returns its place if it does not fit any more.
@@ -324,7 +326,8 @@ impl<'a> Listing<'a> {
             let name = &partition[keys::BLOBS.len()..];
             let rest = name.strip_prefix(directory.as_bytes()).unwrap_or(b"?");
             if !rest.is_empty() && !rest.starts_with(b"/") {
-                // Names such as `directory!` come between the directory and what is in it, others come after that.
+                // Names such as `directory!` come between the directory and what is in it, others come after
+                // that.
                 let inside = [keys::BLOBS, directory.as_bytes(), b"/"].concat();
                 self.start = if partition < inside { inside.into() } else { self.end.clone() };
                 return false;
@@ -378,7 +381,7 @@ impl<'a> Listing<'a> {
         if keys::row_kind(&next.key).is_none_or(|kind| self.include.reads(kind)) {
             return next;
         }
-        // A blob can have more rows of a kind that nobody asked for than a page has entries.
+        // A blob can have more rows of a kind that the client did not ask for than a page has entries.
         let wanted = states::kinds().into_iter().filter(|(kind, _)| self.include.reads(*kind));
         let key = wanted.map(|(_, start)| start).find(|start| *start > next.key).unwrap_or(LAST);
         Position { key, ..next }
@@ -390,7 +393,8 @@ impl<'a> Listing<'a> {
             && (blob.deleted.is_none() || self.include.deleted)
     }
 
-    /// Writes an entry of the blob that is being read, or the prefix that it is folded into. False if the page is full.
+    /// Writes an entry of the blob that is being read, or the prefix that it is folded into. False if the
+    /// page is full.
     fn write(&mut self, blob: &Blob, shown: Shown) -> Result<bool, Refusal> {
         if self.written == self.page.limit || self.xml.written() >= MAX_PAGE_BYTES {
             return Ok(false);
@@ -414,6 +418,7 @@ impl<'a> Listing<'a> {
 }
 
 /// Takes a marker that a client made up.
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz_marker(marker: &[u8]) {
     let position = Position::parse(marker);
     if !position.key.is_empty() {
@@ -421,8 +426,8 @@ pub(crate) fn fuzz_marker(marker: &[u8]) {
     }
 }
 
-/// What a name is folded into: up to the first delimiter after the prefix.
-fn fold<'a>(name: &'a str, page: &Page<'_>) -> Option<&'a str> {
+/// Returns the common prefix that a name is folded into: up to the first delimiter after the prefix.
+fn fold<'a>(name: &'a str, page: &PageRequest<'_>) -> Option<&'a str> {
     let (delimiter, prefix) = (page.delimiter?, page.prefix.len());
     let at = name.get(prefix..)?.find(delimiter)?;
     name.get(..prefix + at + delimiter.len())

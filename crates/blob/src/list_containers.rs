@@ -2,17 +2,17 @@
 
 use std::ops::ControlFlow;
 
-use http::StatusCode;
 use lazuli_concurrency::{LeaseState, Timestamp};
-use lazuli_generations::Entry;
-use lazuli_protocol::listing::{MAX_RESULTS, Page};
+use lazuli_generations::ListedGeneration;
+use lazuli_protocol::listing::{MAX_RESULTS, PageRequest};
 use lazuli_protocol::{Refusal, Request, Response, ServiceKind, Version, date, xml};
 
-use crate::container::generation::version_text;
-use crate::container::{ACCOUNT_KEY_SCOPE, is_system};
+use crate::BlobService;
+use crate::container::is_system;
+use crate::container::lifecycle::version_text;
+use crate::content::encryption::ACCOUNT_KEY_SCOPE;
 use crate::list::known;
-use crate::record::{Container, Deleted};
-use crate::{BlobService, XML};
+use crate::model::container::Container;
 
 /// A page ends when it is this large.
 const MAX_PAGE_BYTES: usize = 8 << 20;
@@ -34,7 +34,7 @@ const INCLUDES: [(&str, Include, Version); 3] = [
 impl BlobService {
     /// List Containers.
     pub(crate) async fn list_containers(&self, request: Request) -> Result<Response, Refusal> {
-        let page = Page::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
+        let page = PageRequest::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
         let include = request.query.list("include", &known(&INCLUDES, request.version))?;
         let mut listing =
             Listing { request: &request, include, now: self.store.now(), xml: xml::Writer::new() };
@@ -55,8 +55,8 @@ impl BlobService {
         let next = next.await?;
         let mut xml = listing.xml;
         xml.close();
-        Page::write_next(&mut xml, next.as_deref());
-        Ok(Response::with_body(StatusCode::OK, XML, xml.finish()))
+        PageRequest::write_next(&mut xml, next.as_deref());
+        Ok(Response::xml(xml.finish()))
     }
 }
 
@@ -68,7 +68,7 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    fn open(&mut self, page: &Page<'_>) {
+    fn open(&mut self, page: &PageRequest<'_>) {
         let endpoint = &self.request.endpoint;
         let root = "EnumerationResults";
         if self.request.version.at_least(2013, 8, 15) {
@@ -85,14 +85,14 @@ impl Listing<'_> {
     }
 
     /// Whether a container is to be listed.
-    fn shows(&self, entry: &Entry<'_, Container>) -> bool {
+    fn shows(&self, entry: &ListedGeneration<'_, Container>) -> bool {
         let is_there = entry.record.deleted.is_none_or(|deleted| deleted.until > self.now);
         is_there && (self.includes(Include::System) || !is_system(entry.name))
     }
 
-    fn write(&mut self, entry: &Entry<'_, Container>) {
+    fn write(&mut self, entry: &ListedGeneration<'_, Container>) {
         let version = self.request.version;
-        let Entry { name, deleted_at, record: container, .. } = *entry;
+        let ListedGeneration { name, deleted_at, record: container, .. } = *entry;
         let with_metadata = self.includes(Include::Metadata);
         let xml = &mut self.xml;
         xml.open("Container").text("Name", name);
@@ -135,14 +135,5 @@ impl Listing<'_> {
             container.metadata.write_xml(xml);
         }
         xml.close();
-    }
-}
-
-impl Deleted {
-    /// Writes when it was deleted, and for how many whole days it can still be restored.
-    pub(crate) fn write_xml(&self, xml: &mut xml::Writer, now: Timestamp) {
-        const TICKS_PER_DAY: u64 = 86_400 * lazuli_concurrency::time::TICKS_PER_SECOND;
-        xml.text("DeletedTime", date::rfc1123(self.at));
-        xml.text("RemainingRetentionDays", self.until.since(now).ticks() / TICKS_PER_DAY);
     }
 }

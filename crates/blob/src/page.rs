@@ -9,16 +9,16 @@ use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response, Version};
 use lazuli_store::View;
 
-use crate::edit::{ContentEdit, Edited};
-use crate::encryption::{Seal, check_update};
-use crate::intake::WantMd5;
-use crate::precondition::{Preconditions, check_changeable, check_mutable};
-use crate::put::{PAGE, check_no_body};
-use crate::record::{Blob, Damage, Kind};
-use crate::target::{Target, not_found};
+use crate::access::target::Target;
+use crate::content::edit::{ContentEdit, Edited};
+use crate::content::encryption::{Seal, check_update};
+use crate::content::intake::WantMd5;
+use crate::model::record::{Blob, Damage, Kind, PAGE};
+use crate::put::check_no_body;
+use crate::rules::precondition::{Preconditions, check_changeable, check_mutable, not_found};
 use crate::{BlobService, reply};
 
-/// Bytes that one request can write.
+/// Maximum number of bytes that one request can write.
 pub(crate) const MAX_PAGE_WRITE: u64 = 4 << 20;
 
 impl BlobService {
@@ -53,8 +53,8 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Writes pages to a blob that is not encrypted. The content is durable, as long as the range, and kept by its
-    /// writer.
+    /// Writes pages to a blob that is not encrypted. The content is as long as the range and durable;
+    /// `writer` keeps it.
     pub(crate) async fn write_pages(
         &self,
         target: &Target,
@@ -72,7 +72,8 @@ impl BlobService {
         written.inspect_err(|_| self.extents.released(content.allocated()))
     }
 
-    /// Writes pages to an encrypted blob. How they are encrypted is only known once it is known which blob is there.
+    /// Writes pages to an encrypted blob. The salt of their encryption is in the row of the blob, so each
+    /// attempt encrypts them again.
     pub(crate) async fn write_sealed_pages(
         &self,
         target: &Target,
@@ -108,7 +109,7 @@ impl BlobService {
     }
 }
 
-/// The pages that a request changes, and what has to hold before it does.
+/// The pages that a request changes, and its preconditions.
 #[derive(Clone, Debug)]
 pub(crate) struct PageWrite {
     pub(crate) range: Range<u64>,
@@ -117,7 +118,7 @@ pub(crate) struct PageWrite {
 }
 
 impl PageWrite {
-    /// What the headers of a request say: `Range` or `x-ms-range`, and the conditions.
+    /// Reads the headers of a request: `Range` or `x-ms-range`, and the conditions.
     pub(crate) fn parse(request: &Request) -> Result<Self, Refusal> {
         Ok(Self {
             range: whole_pages(&request.headers)?,
@@ -126,7 +127,7 @@ impl PageWrite {
         })
     }
 
-    /// Judges a change of pages; `change` makes it, once all else holds.
+    /// Judges a change of pages. Calls `change` after everything else was judged.
     fn decide(
         &self,
         view: &View<'_>,

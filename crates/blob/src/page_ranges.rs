@@ -1,7 +1,7 @@
-//! Get Page Ranges: which pages of a page blob were written, or what became of them since a snapshot.
+//! Get Page Ranges: the pages of a page blob that were written, or that have changed since a snapshot.
 //!
-//! The list is sent while it is found out, a piece at a time, because clients of old versions cannot ask for a part of
-//! it and there is no telling how long it is.
+//! The reply is streamed while the ranges are read. Clients of old versions cannot ask for a part of the
+//! list, and it can be of any length.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -13,23 +13,22 @@ use http::{HeaderValue, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use lazuli_concurrency::Stamp;
-use lazuli_extents::{Change, Diff, Error, Held, Ranges};
+use lazuli_extents::{Change, ContentHold, Diff, Error, Ranges};
 use lazuli_protocol::request::BodyError;
 use lazuli_protocol::{Body, ByteRange, ErrorCode, Headers, Query, Refusal, Request, Response, date};
 use percent_encoding::percent_decode_str;
 
-use crate::put::{MAX_PAGE_BLOB, PAGE};
-use crate::record::{Blob, Kind};
-use crate::target::{Found, State, Target};
+use crate::access::target::{Found, State, Target};
+use crate::model::record::{Blob, Kind, MAX_PAGE_BLOB, PAGE};
 use crate::{BlobService, reply};
 
-/// The most ranges of a page, for clients who can ask for the next one.
+/// Maximum number of ranges in a reply, for clients that can ask for the rest.
 const MAX_RESULTS: u16 = 10_000;
-/// Bytes of the list that are made at a time.
+/// Bytes of the list that are written at once.
 const PIECE: usize = 32 << 10;
 
 impl BlobService {
-    /// Get Page Ranges, and those that differ from an earlier snapshot.
+    /// Get Page Ranges, of all pages or of those that differ from an earlier snapshot.
     pub(crate) async fn get_page_ranges(&self, request: Request) -> Result<Response, Refusal> {
         let range = ByteRange::of_read(&request.headers);
         let page = Page::parse(&request)?;
@@ -37,7 +36,7 @@ impl BlobService {
         let found = self.find_to_read_of(&request, |kind| matches!(kind, Kind::Page { .. })).await?;
         let length = found.blob.content.len();
         let range = range.map(|range| range.within(length)).transpose()?.unwrap_or(0..length);
-        // Whole pages, from where the page before this one ended.
+        // Whole pages, from the end of the previous reply.
         let start = (range.start / PAGE * PAGE).max(page.start);
         let range = start..range.end.next_multiple_of(PAGE).max(start);
         let mut response = Response::empty(StatusCode::OK);
@@ -86,9 +85,9 @@ impl BlobService {
 /// The part of the list that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Page {
-    /// Where it begins: a marker is an offset.
+    /// Where it begins. A marker is an offset.
     start: u64,
-    /// Ranges that are still to come; none: all of them, in a version that knows no pages.
+    /// Maximum number of ranges that follow. `None` means no limit, in versions without markers.
     limit: Option<usize>,
 }
 
@@ -101,7 +100,7 @@ impl Page {
     }
 }
 
-/// The snapshot that the request wants changes since, if it does: an id in the query, or the URL of the snapshot.
+/// The snapshot to compare with, if the request names one: an id in the query, or the URL of the snapshot.
 fn previous_snapshot(request: &Request) -> Result<Option<Stamp>, Refusal> {
     const QUERY: &str = "prevsnapshot";
     const URL: &str = "x-ms-previous-snapshot-url";
@@ -122,7 +121,7 @@ fn previous_snapshot(request: &Request) -> Result<Option<Stamp>, Refusal> {
     }
 }
 
-/// The id of the snapshot that a URL names, if it is one of that blob.
+/// Returns the id of the snapshot that a URL names, if it is a snapshot of this blob.
 pub(crate) fn snapshot_in_url(url: &str, container: &str, blob: &str) -> Option<String> {
     let (path, query) = url.split_once('?')?;
     let path = percent_decode_str(path).decode_utf8().ok()?.replace('\\', "/");
@@ -131,11 +130,11 @@ pub(crate) fn snapshot_in_url(url: &str, container: &str, blob: &str) -> Option<
     Some(Query::parse(query).ok()?.get("snapshot")?.to_owned())
 }
 
-/// Where ranges come from.
+/// The source of ranges.
 pub(crate) enum Source {
     /// Everything that was written.
     All(Ranges),
-    /// What changed since an older state.
+    /// The changes since an older state.
     Since(Diff),
 }
 
@@ -148,11 +147,11 @@ impl Source {
     }
 }
 
-/// Ranges of whole pages. Bytes that lie in a row are compared one by one, so what differs may be less than a page, and
-/// more than once in one.
+/// Merges changes to ranges of whole pages. Small content is compared byte by byte, so a change may be
+/// smaller than a page, and a page may have several.
 pub(crate) struct Changes {
     source: Source,
-    /// One that may go on.
+    /// A change that the next one may extend.
     open: Option<Change>,
 }
 
@@ -161,7 +160,7 @@ impl Changes {
         Self { source, open: None }
     }
 
-    /// The next one.
+    /// Returns the next change.
     pub(crate) async fn next(&mut self) -> Result<Option<Change>, Error> {
         loop {
             let next = self.source.next().await?.map(whole_pages);
@@ -184,16 +183,16 @@ fn whole_pages(change: Change) -> Change {
     }
 }
 
-/// The list, as it is sent.
+/// The list while it is sent.
 struct PageList {
     changes: Changes,
     limit: Option<usize>,
     begun: bool,
-    _held: Vec<Held>,
+    _held: Vec<ContentHold>,
 }
 
 impl PageList {
-    /// The next piece of the document, and whether there are more.
+    /// Returns the next piece of the document, and whether more follow.
     async fn piece(&mut self) -> Result<(Bytes, bool), Error> {
         let mut out = String::with_capacity(PIECE + 256);
         if !std::mem::replace(&mut self.begun, true) {

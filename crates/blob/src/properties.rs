@@ -4,15 +4,15 @@ use http::{HeaderMap, StatusCode};
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
-use crate::edit::{ContentEdit, Edited};
-use crate::encryption::{Seal, check_keyless_update, check_update};
-use crate::history::History;
-use crate::precondition::{Preconditions, check_changeable, check_mutable};
-use crate::put::{ContentHeaderForms, content_headers, page_blob_length};
-use crate::record::{self, Blob, ContentHeaders, Kind, LegalHold};
-use crate::target::not_found;
-use crate::tier::check_length_in_tier;
-use crate::{BlobService, keys, reply};
+use crate::content::edit::{ContentEdit, Edited};
+use crate::content::encryption::{Seal, check_keyless_update, check_update};
+use crate::model::keys;
+use crate::model::record::{self, Blob, ContentHeaders, Kind, LegalHold};
+use crate::rules::history::History;
+use crate::rules::new_blob::{ContentHeaderForms, content_headers, page_blob_length};
+use crate::rules::precondition::{Preconditions, check_changeable, check_mutable, not_found};
+use crate::rules::tier::check_length_in_tier;
+use crate::{BlobService, reply};
 
 const CONTENT_HEADERS: [&str; 6] = [
     "x-ms-blob-cache-control",
@@ -51,12 +51,12 @@ impl BlobService {
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let history = self.history(&request.account).await?;
-        // The content may come to be in a second row.
+        // Versioning keeps the content under another row, too.
         let writer = self.extents.writer();
         let changed = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
             let old = record::blob(view.row(&keys::BASE))?;
             if let Some(old) = &old {
-                writer.hold(self.pin(), old.contents());
+                self.keep(&writer, old);
             }
             set_metadata(old, metadata.clone(), &preconditions, seal.as_ref(), history, view)
         });
@@ -80,7 +80,7 @@ fn set_metadata(
     let mut mutations = history.keep_version(&old)?;
     let mut new = Blob { metadata, lease: admission.lease, ..old };
     if !mutations.is_empty() {
-        // These protect the version that they were set on.
+        // They protect the version that they were set on.
         (new.immutability, new.legal_hold) = (None, LegalHold::Never);
     }
     new.touch(view.stamp, view.now);
@@ -89,16 +89,16 @@ fn set_metadata(
     Ok(Decision::Write(Change::of(mutations).until(admission.valid_until), new))
 }
 
-/// What a Set Blob Properties request sets.
+/// The properties that a Set Blob Properties request sets.
 #[derive(Debug, PartialEq, Eq)]
 struct NewProperties {
-    /// All six, or they stay as they are.
+    /// All six content headers. `None` leaves them as they are.
     headers: Option<ContentHeaders>,
     length: Option<u64>,
     sequence_number: Option<SequenceNumber>,
 }
 
-/// What becomes of a page blob's sequence number.
+/// A change of the sequence number of a page blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SequenceNumber {
     Max(u64),
@@ -107,7 +107,7 @@ enum SequenceNumber {
 }
 
 impl NewProperties {
-    /// One content header sets all six; so does a request that sets nothing else, which thereby clears them.
+    /// A request with one content header sets all six. So does a request that sets nothing: it clears them.
     fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
         let length = headers.filled(LENGTH)?.map(|_| page_blob_length(headers)).transpose()?;
         let sequence_number = SequenceNumber::parse(headers)?;

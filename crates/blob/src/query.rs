@@ -1,8 +1,8 @@
 //! Query Blob Contents.
 //!
-//! The language, the formats and the form of the reply are those of [`lazuli_query`]; here is what makes it an operation
-//! on a blob. As with Get Blob, one state of the blob is read to its end whatever happens to it meanwhile, and nothing is
-//! read that the client does not wait for.
+//! The language, the formats and the form of the reply are those of [`lazuli_query`]; here is what makes it
+//! an operation on a blob. As with Get Blob, one state of the blob is read to its end whatever happens to it
+//! meanwhile, and nothing is read that the client does not wait for.
 
 mod document;
 
@@ -13,12 +13,12 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use lazuli_protocol::request::{Body, BodyError};
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response};
-use lazuli_query::{Answer, Next, Query};
+use lazuli_query::{Query, QueryReply, ReplyStep};
 use time::OffsetDateTime;
 
-use crate::record::Kind;
-use crate::sealed::PlainReader;
-use crate::target::Found;
+use crate::access::target::Found;
+use crate::content::sealed::PlainReader;
+use crate::model::record::Kind;
 use crate::{BlobService, reply};
 use document::QueryRequest;
 
@@ -57,30 +57,30 @@ impl BlobService {
         let moment = moment.unwrap_or(OffsetDateTime::UNIX_EPOCH);
         let mut sync = [0; 16];
         getrandom::fill(&mut sync).map_err(|_| ErrorCode::InternalError)?;
-        response.body = body(Answer::new(query, (input, output), length, moment, sync), reader);
+        response.body = body(QueryReply::new(query, (input, output), length, moment, sync), reader);
         Ok(response)
     }
 }
 
 /// Reads the blob as the reply is sent.
-fn body(answer: Answer, reader: PlainReader) -> Body {
-    let frames = stream::unfold(Some((answer, reader)), |state| async {
-        let (mut answer, mut reader) = state?;
+fn body(reply: QueryReply, reader: PlainReader) -> Body {
+    let frames = stream::unfold(Some((reply, reader)), |state| async {
+        let (mut reply, mut reader) = state?;
         loop {
-            match answer.step() {
-                Next::Send(bytes) => return Some((Ok(Frame::data(bytes)), Some((answer, reader)))),
-                Next::Done => return None,
-                Next::Pause => {}
-                Next::Feed => match reader.next().await {
-                    Ok(Some(bytes)) => answer.feed(bytes),
-                    Ok(None) => answer.finish(),
+            match reply.step() {
+                ReplyStep::Send(bytes) => return Some((Ok(Frame::data(bytes)), Some((reply, reader)))),
+                ReplyStep::Done => return None,
+                ReplyStep::Pause => {}
+                ReplyStep::Feed => match reader.next().await {
+                    Ok(Some(bytes)) => reply.feed(bytes),
+                    Ok(None) => reply.finish(),
                     Err(error) => {
                         tracing::error!(%error, "content cannot be read");
                         return Some((Err(BodyError::from(error)), None));
                     }
                 },
             }
-            // Content may be at hand for long, and nothing to be sent.
+            // A query may read a lot of content that is in memory and send nothing.
             tokio::task::yield_now().await;
         }
     });

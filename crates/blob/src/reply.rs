@@ -1,42 +1,28 @@
-//! Headers of replies, and the refusals of what the layers below could not do.
+//! Headers of replies.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use http::header::{
-    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, ETAG, LAST_MODIFIED,
-};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use lazuli_concurrency::{Lease, Stamp, Timestamp, Validators};
-pub(crate) use lazuli_generations::unreadable;
-use lazuli_protocol::{ErrorCode, Refusal, Response, Version, date};
+use http::header::ETAG;
+use http::{HeaderMap, StatusCode};
+use lazuli_concurrency::{Lease, Timestamp, Validators};
+pub(crate) use lazuli_content::content_refusal;
+use lazuli_protocol::{Response, Version, date};
+pub(crate) use lazuli_service::read_refusal;
+use lazuli_service::reply::put_validators;
+pub(crate) use lazuli_service::reply::{put, put_optional};
 
-use crate::record::{Blob, BlobCopy, ContentHeaders, Encryption, Kind, Tier, Tiering};
-
-/// Adds a header whose value is known to be good for one; a value that is not, is left out.
-pub(crate) fn put(headers: &mut HeaderMap, name: &'static str, value: impl AsRef<str>) {
-    if let Ok(value) = HeaderValue::from_bytes(value.as_ref().as_bytes()) {
-        headers.insert(HeaderName::from_static(name), value);
-    }
-}
-
-/// Adds a header if there is a value.
-pub(crate) fn put_optional(headers: &mut HeaderMap, name: &'static str, value: Option<impl AsRef<str>>) {
-    if let Some(value) = value {
-        put(headers, name, value);
-    }
-}
+pub(crate) use crate::model::record::stamp_text;
+use crate::model::record::{Blob, BlobCopy, Encryption, Kind};
 
 /// `ETag` and `Last-Modified`.
 pub(crate) fn validators(headers: &mut HeaderMap, validators: Validators, version: Version) {
-    let etag =
-        if version.at_least(2011, 8, 18) { validators.etag.to_string() } else { validators.etag.unquoted() };
-    if let Ok(etag) = HeaderValue::try_from(etag) {
-        headers.insert(ETAG, etag);
+    put_validators(headers, validators);
+    if !version.at_least(2011, 8, 18) {
+        put(headers, ETAG.as_str(), validators.etag.unquoted());
     }
-    headers.insert(LAST_MODIFIED, date::header_value(validators.last_modified));
 }
 
-/// The reply to a write: the blob's new tag, its version, and how it is encrypted.
+/// The reply to a write: `ETag`, `Last-Modified`, the version and the encryption of the blob.
 pub(crate) fn written(status: StatusCode, blob: &Blob, version: Version) -> Response {
     let mut response = Response::empty(status);
     let headers = &mut response.headers;
@@ -47,20 +33,20 @@ pub(crate) fn written(status: StatusCode, blob: &Blob, version: Version) -> Resp
     response
 }
 
-/// The digests of a body that became a block: the MD5 where one was sent or the version knows no other, and the CRC64.
+/// The digests of a body: the MD5 if there is one, and the CRC64 in versions that know it.
 pub(crate) fn digests(headers: &mut HeaderMap, md5: Option<[u8; 16]>, crc64: u64, version: Version) {
     put_optional(headers, "content-md5", md5.as_ref().map(md5_text));
-    if tells_crc64(version) {
+    if has_crc64(version) {
         put(headers, "x-ms-content-crc64", crc64_text(crc64));
     }
 }
 
 /// Whether the version knows the CRC64.
-pub(crate) fn tells_crc64(version: Version) -> bool {
+pub(crate) fn has_crc64(version: Version) -> bool {
     version.at_least(2019, 2, 2)
 }
 
-/// Which key the content is encrypted with, if it is not the server's own.
+/// The key that the content is encrypted with, if the client chose one.
 pub(crate) fn encryption(headers: &mut HeaderMap, encryption: Option<&Encryption>) {
     match encryption {
         Some(Encryption::Customer { key_sha256 }) => {
@@ -71,11 +57,6 @@ pub(crate) fn encryption(headers: &mut HeaderMap, encryption: Option<&Encryption
     }
 }
 
-/// The id of a snapshot or version: a time with seven decimals.
-pub(crate) fn stamp_text(stamp: Stamp) -> String {
-    date::iso8601(Timestamp::from_ticks(stamp.ticks()))
-}
-
 /// The state of a lease.
 pub(crate) fn lease(headers: &mut HeaderMap, lease: &Lease, now: Timestamp) {
     put(headers, "x-ms-lease-status", lease.status(now).to_string());
@@ -83,7 +64,7 @@ pub(crate) fn lease(headers: &mut HeaderMap, lease: &Lease, now: Timestamp) {
     put_optional(headers, "x-ms-lease-duration", lease.duration(now).map(|duration| duration.to_string()));
 }
 
-/// Everything that Get Blob and Get Blob Properties say about a blob, but for its length and MD5.
+/// The headers that Get Blob and Get Blob Properties have in common, without length and MD5.
 pub(crate) fn properties(
     headers: &mut HeaderMap,
     blob: &Blob,
@@ -92,7 +73,7 @@ pub(crate) fn properties(
     now: Timestamp,
 ) {
     validators(headers, blob.validators(), version);
-    content_headers(headers, &blob.headers);
+    blob.headers.write(headers);
     blob.metadata.write_headers(headers);
     put(headers, "x-ms-blob-type", blob.kind.name());
     put(headers, "accept-ranges", "bytes");
@@ -134,7 +115,7 @@ pub(crate) fn properties(
     put_optional(headers, "x-ms-legal-hold", blob.legal_hold.said().map(|held| held.to_string()));
 }
 
-/// The tier, which Get Blob Properties says, and Get Blob in newer versions.
+/// The tier: in replies to Get Blob Properties, and in newer versions to Get Blob.
 pub(crate) fn tier(headers: &mut HeaderMap, blob: &Blob, default_tier: &str, now: Timestamp) {
     let tiering = blob.tier.at(now);
     match (tiering.tier, blob.kind) {
@@ -155,83 +136,12 @@ pub(crate) fn tier(headers: &mut HeaderMap, blob: &Blob, default_tier: &str, now
     }
 }
 
-/// The content headers as they are served. Whoever cleared the type gets none.
-pub(crate) fn content_headers(headers: &mut HeaderMap, stored: &ContentHeaders) {
-    for (name, value) in [
-        (CONTENT_TYPE, stored.content_type.as_deref()),
-        (CONTENT_ENCODING, stored.content_encoding.as_deref()),
-        (CONTENT_LANGUAGE, stored.content_language.as_deref()),
-        (CONTENT_DISPOSITION, stored.content_disposition.as_deref()),
-        (CACHE_CONTROL, stored.cache_control.as_deref()),
-    ] {
-        if let Some(value) = value.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok()) {
-            headers.insert(name, value);
-        }
-    }
-}
-
-/// What is known of the last copy onto the blob.
+/// The state of the last copy to the blob.
 pub(crate) fn copy_state(headers: &mut HeaderMap, copy: &BlobCopy) {
     copy.state.write_headers(headers);
     if copy.incremental {
         put(headers, "x-ms-incremental-copy", "true");
         put_optional(headers, "x-ms-copy-destination-snapshot", copy.destination_snapshot.map(stamp_text));
-    }
-}
-
-impl Tier {
-    /// The value of `x-ms-access-tier`.
-    pub(crate) fn name(self) -> String {
-        match self {
-            Self::Hot => "Hot".into(),
-            Self::Cool => "Cool".into(),
-            Self::Cold => "Cold".into(),
-            Self::Archive => "Archive".into(),
-            Self::Premium(level) => format!("P{level}"),
-            Self::Smart => "Smart".into(),
-        }
-    }
-
-    /// The tier that a blob of which the service chooses the tier is in: bytes never move here, so it stays where new
-    /// ones come.
-    pub(crate) fn chosen(self, default_tier: &str) -> Option<&str> {
-        (self == Self::Smart).then_some(default_tier)
-    }
-}
-
-impl crate::record::Immutability {
-    /// The value of `x-ms-immutability-policy-mode`.
-    pub(crate) const fn mode(&self) -> &'static str {
-        if self.locked { "locked" } else { "unlocked" }
-    }
-}
-
-impl crate::record::Rehydration {
-    /// The value of `x-ms-archive-status`.
-    pub(crate) const fn status(&self) -> &'static str {
-        match self.to {
-            Tier::Cool => "rehydrate-pending-to-cool",
-            Tier::Cold => "rehydrate-pending-to-cold",
-            Tier::Smart => "rehydrate-pending-to-smart",
-            _ => "rehydrate-pending-to-hot",
-        }
-    }
-}
-
-impl Tiering {
-    /// The tier at a moment: a rehydration that is over by then has taken effect.
-    pub(crate) fn at(&self, now: Timestamp) -> Self {
-        match self.rehydration {
-            Some(rehydration) if rehydration.until <= now => {
-                Self { tier: Some(rehydration.to), changed: Some(rehydration.until), rehydration: None }
-            }
-            _ => *self,
-        }
-    }
-
-    /// Whether the bytes are out of reach at a moment.
-    pub(crate) fn is_archived(&self, now: Timestamp) -> bool {
-        self.at(now).tier == Some(Tier::Archive)
     }
 }
 
@@ -248,18 +158,4 @@ pub(crate) fn sha256_text(sha256: &[u8; 32]) -> String {
 /// The text of a CRC64: its bytes in little-endian order.
 pub(crate) fn crc64_text(crc64: u64) -> String {
     BASE64.encode(crc64.to_le_bytes())
-}
-
-/// Bytes could not be stored or read.
-pub(crate) fn extents(error: lazuli_extents::Error) -> Refusal {
-    use lazuli_extents::Error;
-    match error {
-        Error::Full => Refusal::new(ErrorCode::ServerBusy).message("There is no space left on the server."),
-        Error::Busy(_) => Refusal::new(ErrorCode::ServerBusy),
-        Error::Size => Refusal::new(ErrorCode::RequestBodyTooLarge),
-        Error::Stopped | Error::Damaged(_) | Error::Io(_) => {
-            tracing::error!(%error, "bytes cannot be stored or read");
-            Refusal::new(ErrorCode::InternalError)
-        }
-    }
 }

@@ -1,18 +1,19 @@
 //! Snapshot Blob.
 //!
-//! A snapshot is a row of its own that shares the blob's content. Under versioning it makes a version, too.
+//! A snapshot has a row of its own, and shares the content of the blob. With versioning, it also makes a
+//! version.
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Stamp, Timestamp};
 use lazuli_protocol::{Metadata, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
-use crate::encryption::check_update;
-use crate::history::History;
-use crate::precondition::{Preconditions, check_changeable};
-use crate::record::{self, Blob, LegalHold};
-use crate::target::not_found;
-use crate::{BlobService, keys, reply};
+use crate::content::encryption::check_update;
+use crate::model::keys;
+use crate::model::record::{self, Blob};
+use crate::rules::history::History;
+use crate::rules::precondition::{Preconditions, check_changeable, not_found};
+use crate::{BlobService, reply};
 
 impl BlobService {
     /// Snapshot Blob.
@@ -23,12 +24,12 @@ impl BlobService {
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let history = self.history(&request.account).await?;
-        let writer = self.extents.pins().writer();
+        let writer = self.extents.writer();
         let taken = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
             let base = record::blob(view.row(&keys::BASE))?;
             let (base, valid_until) = admit(&preconditions, base, view)?;
             check_update(base.encryption.as_ref(), seal.as_ref())?;
-            writer.hold(self.pin(), base.contents());
+            self.keep(&writer, &base);
             take(view, base, &metadata, history, valid_until)
         });
         let Taken { id, snapshot, version } = taken.await?;
@@ -36,7 +37,7 @@ impl BlobService {
         let headers = &mut response.headers;
         reply::put(headers, "x-ms-snapshot", reply::stamp_text(id));
         reply::put_optional(headers, "x-ms-version-id", version.map(reply::stamp_text));
-        // Only metadata comes with such a request.
+        // Metadata is the only data in such a request.
         reply::put(headers, "x-ms-request-server-encrypted", has_metadata.to_string());
         Ok(response)
     }
@@ -46,12 +47,12 @@ impl BlobService {
 struct Taken {
     id: Stamp,
     snapshot: Blob,
-    /// Of the current state from now on.
+    /// The version of the current state after this.
     version: Option<Stamp>,
 }
 
-/// The blob, if a snapshot of it may be taken, and until when that holds: for the lease that is a read, for the conditions
-/// a write.
+/// Judges whether a snapshot may be taken: for the lease that is a read, for the conditions a write. Returns
+/// the time before which that holds, too.
 fn admit(
     preconditions: &Preconditions,
     base: Option<Blob>,
@@ -85,11 +86,4 @@ fn take(
     }
     let change = Change::of(mutations).until(valid_until);
     Ok(Decision::Write(change, Taken { id, snapshot, version: base.version }))
-}
-
-impl Blob {
-    /// The same as a snapshot. It is neither a version nor protected as the blob is.
-    pub(crate) fn as_snapshot(&self) -> Self {
-        Self { version: None, immutability: None, legal_hold: LegalHold::Never, ..self.detached() }
-    }
 }

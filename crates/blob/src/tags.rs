@@ -1,4 +1,4 @@
-//! Blob index tags: Get Blob Tags, Set Blob Tags, and their two forms on the wire.
+//! Get Blob Tags and Set Blob Tags, and the two forms of tags in requests: a header and a document.
 
 use http::{HeaderMap, StatusCode};
 use lazuli_concurrency::Access;
@@ -6,12 +6,12 @@ use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, xml};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 use percent_encoding::percent_decode_str;
 
-use crate::precondition::Preconditions;
-use crate::put::check_no_pending_copy;
-use crate::record::{self, Blob, Tags};
-use crate::tag_index::{Indexed, Tagging};
-use crate::target::{State, not_found};
-use crate::{BlobService, XML, keys};
+use crate::BlobService;
+use crate::access::target::State;
+use crate::index::tag_index::Indexed;
+use crate::model::keys;
+use crate::model::record::{self, Blob, Tags};
+use crate::rules::precondition::{Preconditions, check_no_pending_copy, not_found};
 
 const HEADER: &str = "x-ms-tags";
 /// Bytes of the header.
@@ -32,14 +32,15 @@ impl BlobService {
         let now = found.as_ref().map_or(request.now, |found| found.now);
         preconditions.admit_lease(found.as_ref().map(|found| &found.blob), Access::Read, now)?;
         let found = found.ok_or_else(not_found)?;
-        // What does not hold of the blob is refused, never "not modified": the tags may well be.
+        // A condition that does not hold is always refused with 412, never with 304: the tags may have
+        // changed.
         preconditions.check_conditions(&found.blob)?;
         let mut document = xml::Writer::new();
         found.blob.tags.write_xml(&mut document, |_| true);
-        Ok(Response::with_body(StatusCode::OK, XML, document.finish()))
+        Ok(Response::xml(document.finish()))
     }
 
-    /// Set Blob Tags. It changes neither tag nor date.
+    /// Set Blob Tags. It changes neither `ETag` nor `Last-Modified`.
     pub(crate) async fn set_blob_tags(&self, mut request: Request) -> Result<Response, Refusal> {
         let preconditions = Preconditions::of_tags_and_blob(&request)?;
         if let Some(snapshot) = request.query.get("snapshot").filter(|snapshot| !snapshot.is_empty()) {
@@ -52,22 +53,43 @@ impl BlobService {
             State::Version(stamp) => Reads::keys([keys::BASE, keys::version(stamp)]),
             _ => Reads::key(keys::BASE),
         };
-        let set = self.transact_tagged(None, &target.partition, reads, |view, indexed| {
-            set_tags(view, target.state, &tags, &preconditions, indexed)
-        });
-        set.await?;
-        Ok(Response::empty(StatusCode::NO_CONTENT))
+        let mut claim = Indexed::default();
+        loop {
+            let set = self.transact(&target.partition, reads.clone(), |view| {
+                set_tags(view, target.state, &tags, &preconditions, &claim)
+            });
+            match set.await {
+                Ok(TagsSet::Done { replaced }) => {
+                    self.unindex(&target.partition, replaced).await;
+                    return Ok(Response::empty(StatusCode::NO_CONTENT));
+                }
+                // At most once: afterwards the claim has these tags.
+                Ok(TagsSet::NotIndexed) => claim = self.index(&target.partition, tags.clone()).await?,
+                Err(refusal) => {
+                    self.unindex_refused(&target.partition, claim, &refusal).await;
+                    return Err(refusal);
+                }
+            }
+        }
     }
 }
 
-/// Gives a state of a blob other tags. Only the current state is in the index.
+/// The outcome of an attempt to set the tags of a blob.
+enum TagsSet {
+    /// Nothing was changed: the new tags have to be in the index first.
+    NotIndexed,
+    /// The blob has the new tags. Those that it had before can be removed from the index.
+    Done { replaced: Indexed },
+}
+
+/// Sets the tags of a state. Only the current state is in the index; `indexed` is what the index has for it.
 fn set_tags(
     view: &View<'_>,
     state: State,
     tags: &Tags,
     preconditions: &Preconditions,
     indexed: &Indexed,
-) -> Result<Decision<Tagging<()>>, Refusal> {
+) -> Result<Decision<TagsSet>, Refusal> {
     let base = record::blob(view.row(&keys::BASE))?;
     let (key, blob) = match state {
         State::Version(stamp) if base.as_ref().is_none_or(|base| base.version != Some(stamp)) => {
@@ -82,14 +104,14 @@ fn set_tags(
     check_no_pending_copy(&old)?;
     let is_current = key == keys::BASE;
     if is_current && indexed.tags != *tags {
-        return Ok(Decision::Answer(Tagging::Index(tags.clone())));
+        return Ok(Decision::Answer(TagsSet::NotIndexed));
     }
     let replaced = if is_current { Indexed::of(&old) } else { Indexed::default() };
     let tags_claim = if is_current { indexed.claim } else { None };
     let new = Blob { tags: tags.clone(), tags_claim, lease: admission.lease, ..old };
     let change = Change::of([Mutation::Put(key, new.encode()?)]);
     let change = change.until(admission.valid_until).until(indexed.valid_until());
-    Ok(Decision::Write(change, Tagging::Done((), replaced)))
+    Ok(Decision::Write(change, TagsSet::Done { replaced }))
 }
 
 impl Tags {
@@ -103,7 +125,7 @@ impl Tags {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// The tags of a new blob: `x-ms-tags`, in the form of a query.
+    /// Reads `x-ms-tags`, which has the form of a query string.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Self, Refusal> {
         let Some(text) = headers.filled(HEADER)? else { return Ok(Self::default()) };
         if text.len() > MAX_HEADER {
@@ -124,7 +146,7 @@ impl Tags {
         Self::checked(tags)
     }
 
-    /// The tags of a document.
+    /// Reads the body of Set Blob Tags.
     pub(crate) fn parse_xml(document: &[u8]) -> Result<Self, Refusal> {
         let mut tags = vec![];
         let mut xml = xml::Reader::root(document, "Tags")?;
@@ -169,7 +191,7 @@ impl Tags {
         }
     }
 
-    /// Writes the `Tags` element, with those tags that are to be shown.
+    /// Writes the `Tags` element with the tags that `shows` selects.
     pub(crate) fn write_xml(&self, xml: &mut xml::Writer, shows: impl Fn(&str) -> bool) {
         xml.open("Tags").open("TagSet");
         for (key, value) in self.0.iter().filter(|(key, _)| shows(key)) {

@@ -1,7 +1,10 @@
-//! Static websites: what is in `$web`, for anybody, with an index page in every directory and a page for what is not there.
+//! Static websites: serves the container `$web` to anonymous clients, with an index page for each directory
+//! and an error page.
 //!
-//! Where a website is, the address says; what it consists of, the properties of the service. The container need not be
-//! public: that the website is on makes it so, at the website's address.
+//! The address of a request shows that it is for a website; the properties of the service configure the
+//! website. The container need not be public.
+
+use std::sync::Arc;
 
 use http::StatusCode;
 use http::header::{
@@ -9,18 +12,18 @@ use http::header::{
     RANGE,
 };
 use lazuli_protocol::properties::StaticWebsite;
-use lazuli_protocol::{ErrorCode, Operation, Refusal, Request, Response, ServiceKind};
+use lazuli_protocol::{ErrorCode, Operation, Refusal, Request, Response};
 
 use crate::BlobService;
 
 const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
-/// What a browser may say about a page. What clients of the blob service say means nothing here.
+/// The request headers that count. Those of the blob service do not.
 const HEADERS: [HeaderName; 5] = [IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE, RANGE];
 
 impl BlobService {
-    /// A page of a static website, or only its headers.
+    /// Get Web Content: a page of a website, or its headers.
     pub(crate) async fn get_web_content(&self, mut request: Request) -> Result<Response, Refusal> {
-        let properties = self.accounts.properties(&request.account.name, ServiceKind::Blob).await?;
+        let properties = Arc::clone(&request.properties);
         let website = &properties.static_website;
         if !website.enabled {
             return Err(ErrorCode::WebContentNotFound.into());
@@ -39,7 +42,7 @@ impl BlobService {
         self.get_missing_page(website, request).await
     }
 
-    /// The page for what is not there, if it is there.
+    /// The error page, if there is one.
     async fn get_missing_page(
         &self,
         website: &StaticWebsite,
@@ -64,7 +67,7 @@ impl BlobService {
         }
     }
 
-    /// Whether there is a blob of that name. A name that no blob can have is not there either.
+    /// Whether a blob of this name exists. False for an invalid name.
     async fn has_page(&self, request: &Request) -> Result<bool, Refusal> {
         let target = match self.target(request).await {
             Ok(target) => target,
@@ -75,7 +78,7 @@ impl BlobService {
     }
 }
 
-/// The blobs that a path of a website may mean, in the order in which they are tried.
+/// The blobs to try for a path of a website, in this order.
 fn pages(website: &StaticWebsite, path: &str) -> Vec<String> {
     let index = website.index_document.as_deref().map(|name| name.trim_start_matches('/'));
     if path.is_empty() || path.ends_with('/') {

@@ -1,52 +1,54 @@
-//! What a client may keep in its own memory of a file that it has open: oplocks and leases of SMB.
+//! SMB oplocks and SMB leases: what a client may cache of a file that it has open.
 //!
-//! Reading, writing and the handle itself can be cached, in the combinations R, RH, RW and RWH. Before somebody else does
-//! what a client's cache would make wrong, the client is told to give part of it up, and whoever needs that waits for the
-//! answer if data or handles could be at stake. Oplocks are leases with fewer steps: level II is R, exclusive is RW, batch
-//! is RWH, and what is broken of the latter two leaves R at most.
+//! A client can cache reads, writes and the handle, in the combinations R, RH, RW and RWH. Before another
+//! client does something that would make a cache stale, the server breaks the cache. The other client waits
+//! for the acknowledgment if unwritten data or cached handles could be lost.
+//!
+//! Oplocks are treated as leases with fewer states: level II is R, exclusive is RW, batch is RWH. A broken
+//! exclusive or batch oplock keeps R at most.
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr, Sub};
 
 use crate::share_mode::FileUse;
 
-/// Some of reading, handles and writing, numbered as in SMB.
+/// A set of caching rights for reads, handles and writes, with SMB's bit values.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Caching(u8);
 
 impl Caching {
-    /// Nothing.
+    /// No caching.
     pub const NONE: Self = Self(0);
-    /// Reads.
+    /// Cache reads.
     pub const R: Self = Self(1);
-    /// The handle, which may stay open after the program has closed it.
+    /// Cache the handle: it may stay open after the program has closed it.
     pub const H: Self = Self(2);
-    /// Writes and locks.
+    /// Cache writes and locks.
     pub const W: Self = Self(4);
-    /// Reads and the handle.
+    /// Cache reads and the handle.
     pub const RH: Self = Self(3);
-    /// Reads and writes.
+    /// Cache reads and writes.
     pub const RW: Self = Self(5);
-    /// All.
+    /// Cache everything.
     pub const RWH: Self = Self(7);
 
-    /// What the bits of an SMB lease state say; none if it is no combination that can be had.
+    /// Decodes the bits of an SMB lease state. Returns `None` for a combination that SMB does not grant.
     pub fn from_bits(bits: u32) -> Option<Self> {
         [Self::NONE, Self::R, Self::RH, Self::RW, Self::RWH].into_iter().find(|state| state.bits() == bits)
     }
 
-    /// The bits of an SMB lease state.
+    /// Returns the bits of the SMB lease state.
     pub const fn bits(self) -> u32 {
         self.0 as u32
     }
 
-    /// Whether all of the other is in this.
+    /// Whether all rights in `other` are in this set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// What of it can be had: without reading nothing is.
-    const fn sound(self) -> Self {
+    /// Reduces the set to a combination that SMB grant: without R, nothing.
+    const fn grantable(self) -> Self {
         if self.contains(Self::R) { self } else { Self::NONE }
     }
 }
@@ -84,101 +86,106 @@ impl fmt::Debug for Caching {
     }
 }
 
-/// How a client asked for its cache.
+/// How a client requested its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheKind {
-    /// A lease, which opens of one client share by its key.
+    /// A lease. The opens of one client with the same lease key share it.
     Lease,
-    /// An oplock, of one open.
+    /// An oplock, which belongs to one open.
     Oplock,
 }
 
 impl CacheKind {
-    /// What is left where `held` is to be broken down to `to`.
-    pub fn broken_to(self, held: Caching, to: Caching) -> Caching {
-        let to = (held & to).sound();
+    /// Returns what remains of `held` after a break down to `to`.
+    pub fn after_break(self, held: Caching, to: Caching) -> Caching {
+        let to = (held & to).grantable();
         match self {
             Self::Oplock if to != held => to & Caching::R,
             _ => to,
         }
     }
 
-    /// Whether the client has to say that it has given up what it held: it may have something to write back or to close.
-    pub fn acknowledges(self, held: Caching) -> bool {
+    /// Whether the client must acknowledge a break of `held`: it may have data to write back or handles to
+    /// close.
+    pub fn needs_acknowledgment(self, held: Caching) -> bool {
         held.contains(Caching::W) || (self == Self::Lease && held.contains(Caching::H))
     }
 }
 
-/// That a cache has to shrink.
+/// A break that a cache needs before another client goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheBreak {
-    /// What may be left.
+    /// The rights that may remain.
     pub to: Caching,
-    /// Whether to wait until the client has done it.
-    pub waits: bool,
+    /// Whether the other client waits for the acknowledgment.
+    pub waits_for_ack: bool,
 }
 
 impl CacheBreak {
-    const fn to(to: Caching, waits: bool) -> Option<Self> {
-        Some(Self { to, waits })
+    const fn to(to: Caching, waits_for_ack: bool) -> Option<Self> {
+        Some(Self { to, waits_for_ack })
     }
 
-    /// What a request over REST asks of a client that holds this.
-    pub fn by_request(usage: FileUse, held: Caching) -> Option<Self> {
-        let writes = held.contains(Caching::W);
+    /// Returns the break that a REST request causes in a cache with the rights `held`.
+    pub fn for_request(usage: FileUse, held: Caching) -> Option<Self> {
+        let caches_writes = held.contains(Caching::W);
         match usage {
-            FileUse::Look | FileUse::Read | FileUse::Lease if writes => Self::to(held - Caching::W, true),
-            FileUse::Look | FileUse::Read | FileUse::Lease => None,
+            FileUse::ReadAttributes | FileUse::Read | FileUse::Lease if caches_writes => {
+                Self::to(held - Caching::W, true)
+            }
+            FileUse::ReadAttributes | FileUse::Read | FileUse::Lease => None,
             _ if held == Caching::NONE => None,
-            FileUse::Write | FileUse::PutRange => Self::to(Caching::NONE, writes),
-            // Writing and deleting at once.
-            FileUse::Create => Self::to(Caching::NONE, writes || held.contains(Caching::H)),
-            FileUse::Delete => Self::by_conflict(held),
+            FileUse::Write | FileUse::PutRange => Self::to(Caching::NONE, caches_writes),
+            // The request writes and deletes at once.
+            FileUse::Create => Self::to(Caching::NONE, caches_writes || held.contains(Caching::H)),
+            FileUse::Delete => Self::for_conflict(held),
         }
     }
 
-    /// What another open asks of a client that holds this. One that only looks at attributes asks nothing.
-    pub fn by_open(held: Caching, overwrites: bool) -> Option<Self> {
-        let writes = held.contains(Caching::W);
+    /// Returns the break that another open causes in a cache with the rights `held`. Opens that only read
+    /// attributes cause none and do not call this.
+    pub fn for_open(held: Caching, overwrites: bool) -> Option<Self> {
+        let caches_writes = held.contains(Caching::W);
         match (held, overwrites) {
             (Caching::NONE, _) => None,
-            (_, true) => Self::to(Caching::NONE, writes),
-            (_, false) if writes => Self::to(held - Caching::W, true),
+            (_, true) => Self::to(Caching::NONE, caches_writes),
+            (_, false) if caches_writes => Self::to(held - Caching::W, true),
             _ => None,
         }
     }
 
-    /// What is asked of a client whose open is in the way: perhaps only its cache keeps the handle.
-    pub fn by_conflict(held: Caching) -> Option<Self> {
+    /// Returns the break of a cache whose open conflicts with another open. The conflict may end with the
+    /// break, because perhaps only the cache keeps the handle open.
+    pub fn for_conflict(held: Caching) -> Option<Self> {
         if held.contains(Caching::H) { Self::to(held - Caching::H, true) } else { None }
     }
 
-    /// What is asked when another open changes or locks bytes.
-    pub fn by_change(held: Caching) -> Option<Self> {
+    /// Returns the break that another open causes when it changes or locks bytes.
+    pub fn for_change(held: Caching) -> Option<Self> {
         if held == Caching::NONE { None } else { Self::to(Caching::NONE, false) }
     }
 }
 
-/// What stands beside an open that asks for a cache. Opens under its own lease key do not count.
+/// The other opens of a file whose open requests a cache. Opens with the same lease key do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beside {
-    /// Another has it open, and not only to look at attributes.
+pub struct OtherOpens {
+    /// Another open exists that does more than read attributes.
     pub open: bool,
-    /// Another caches writes, and is left alone because this one only looks at attributes.
-    pub writes: bool,
-    /// Another has an oplock.
+    /// Another client caches writes and is not broken, because the new open only reads attributes.
+    pub caches_writes: bool,
+    /// Another open has an oplock.
     pub oplock: bool,
-    /// Another caches its handle by a lease.
+    /// Another client caches its handle with a lease.
     pub handle_lease: bool,
-    /// Bytes are locked.
+    /// Some bytes are locked.
     pub locks: bool,
 }
 
-impl Beside {
-    /// What an open is given of what it asks for.
-    pub fn grants(self, kind: CacheKind, asked: Caching) -> Caching {
-        let mut granted = asked;
-        if self.locks || self.writes || (kind == CacheKind::Oplock && self.handle_lease) {
+impl OtherOpens {
+    /// Returns the part of the requested rights that an open is granted.
+    pub fn grant(self, kind: CacheKind, requested: Caching) -> Caching {
+        let mut granted = requested;
+        if self.locks || self.caches_writes || (kind == CacheKind::Oplock && self.handle_lease) {
             granted = Caching::NONE;
         }
         if self.open {
@@ -187,7 +194,7 @@ impl Beside {
         if kind == CacheKind::Lease && self.oplock {
             granted = granted - Caching::H;
         }
-        kind.broken_to(asked, granted)
+        kind.after_break(requested, granted)
     }
 }
 
@@ -201,22 +208,22 @@ mod tests {
     const RW: Caching = Caching::RW;
     const RWH: Caching = Caching::RWH;
 
-    fn text(asked: Option<CacheBreak>) -> String {
-        match asked {
-            Some(CacheBreak { to, waits: true }) => format!("blocking {to:?}"),
-            Some(CacheBreak { to, waits: false }) => format!("non-blocking {to:?}"),
+    fn text(requested: Option<CacheBreak>) -> String {
+        match requested {
+            Some(CacheBreak { to, waits_for_ack: true }) => format!("blocking {to:?}"),
+            Some(CacheBreak { to, waits_for_ack: false }) => format!("non-blocking {to:?}"),
             None => "stays".into(),
         }
     }
 
     #[test]
-    fn requests_over_rest_break_caches_as_in_the_table() {
-        use FileUse::{Create, Delete, Lease, Look, PutRange, Read, Write};
+    fn rest_requests_break_caches_as_in_the_table() {
+        use FileUse::{Create, Delete, Lease, PutRange, Read, ReadAttributes, Write};
         //                RWH              RH                   RW               R
         let flushed = ["blocking RH", "stays", "blocking R", "stays"];
         let written = ["blocking none", "non-blocking none", "blocking none", "non-blocking none"];
         for (usage, expected) in [
-            (Look, flushed),
+            (ReadAttributes, flushed),
             (Read, flushed),
             (Lease, flushed),
             (PutRange, written),
@@ -224,9 +231,9 @@ mod tests {
             (Create, ["blocking none", "blocking none", "blocking none", "non-blocking none"]),
             (Delete, ["blocking RW", "blocking R", "stays", "stays"]),
         ] {
-            let asked = [RWH, RH, RW, R].map(|held| text(CacheBreak::by_request(usage, held)));
-            assert_eq!(asked, expected, "{usage:?}");
-            assert_eq!(CacheBreak::by_request(usage, NONE), None);
+            let requested = [RWH, RH, RW, R].map(|held| text(CacheBreak::for_request(usage, held)));
+            assert_eq!(requested, expected, "{usage:?}");
+            assert_eq!(CacheBreak::for_request(usage, NONE), None);
         }
     }
 
@@ -235,18 +242,18 @@ mod tests {
         for (name, rule, expected) in [
             (
                 "open",
-                (|held| CacheBreak::by_open(held, false)) as fn(_) -> _,
+                (|held| CacheBreak::for_open(held, false)) as fn(_) -> _,
                 ["blocking RH", "stays", "blocking R", "stays"],
             ),
             (
                 "overwrite",
-                |held| CacheBreak::by_open(held, true),
+                |held| CacheBreak::for_open(held, true),
                 ["blocking none", "non-blocking none", "blocking none", "non-blocking none"],
             ),
-            ("conflict", CacheBreak::by_conflict, ["blocking RW", "blocking R", "stays", "stays"]),
+            ("conflict", CacheBreak::for_conflict, ["blocking RW", "blocking R", "stays", "stays"]),
             (
                 "change",
-                CacheBreak::by_change,
+                CacheBreak::for_change,
                 ["non-blocking none", "non-blocking none", "non-blocking none", "non-blocking none"],
             ),
         ] {
@@ -256,14 +263,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_granted_as_far_as_others_allow() {
-        let alone = Beside::default();
-        let open = Beside { open: true, ..alone };
-        let oplock = Beside { open: true, oplock: true, ..alone };
-        let handle = Beside { open: true, handle_lease: true, ..alone };
-        let locks = Beside { locks: true, ..alone };
+    fn cache_is_granted_as_far_as_other_opens_allow() {
+        let alone = OtherOpens::default();
+        let open = OtherOpens { open: true, ..alone };
+        let oplock = OtherOpens { open: true, oplock: true, ..alone };
+        let handle = OtherOpens { open: true, handle_lease: true, ..alone };
+        let locks = OtherOpens { locks: true, ..alone };
         use CacheKind::{Lease, Oplock};
-        for (beside, kind, asked, granted) in [
+        for (others, kind, requested, granted) in [
             (alone, Lease, RWH, RWH),
             (alone, Lease, RH, RH),
             (alone, Oplock, RWH, RWH),
@@ -279,12 +286,12 @@ mod tests {
             (locks, Lease, RWH, NONE),
             (locks, Oplock, R, NONE),
         ] {
-            assert_eq!(beside.grants(kind, asked), granted, "{beside:?} {kind:?} {asked:?}");
+            assert_eq!(others.grant(kind, requested), granted, "{others:?} {kind:?} {requested:?}");
         }
     }
 
     #[test]
-    fn an_oplock_falls_to_level_two_and_only_what_could_be_dirty_is_acknowledged() {
+    fn broken_oplock_keeps_level_two_and_only_breaks_of_dirty_caches_are_acknowledged() {
         for (kind, held, to, left, acknowledged) in [
             (CacheKind::Oplock, RWH, RW, R, true),
             (CacheKind::Oplock, RWH, RH, R, true),
@@ -295,13 +302,13 @@ mod tests {
             (CacheKind::Lease, R, NONE, NONE, false),
             (CacheKind::Lease, RW, RH, R, true),
         ] {
-            assert_eq!(kind.broken_to(held, to), left, "{kind:?} {held:?} {to:?}");
-            assert_eq!(kind.acknowledges(held), acknowledged, "{kind:?} {held:?}");
+            assert_eq!(kind.after_break(held, to), left, "{kind:?} {held:?} {to:?}");
+            assert_eq!(kind.needs_acknowledgment(held), acknowledged, "{kind:?} {held:?}");
         }
     }
 
     #[test]
-    fn lease_states_of_smb_are_read_if_they_can_be_had() {
+    fn only_grantable_smb_lease_states_are_decoded() {
         for (bits, state) in [(0, Some(NONE)), (1, Some(R)), (3, Some(RH)), (5, Some(RW)), (7, Some(RWH))] {
             assert_eq!(Caching::from_bits(bits), state);
             assert_eq!(state.map(Caching::bits), Some(bits));

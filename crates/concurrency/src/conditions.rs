@@ -1,8 +1,8 @@
 //! Condition headers: `If-Match`, `If-None-Match`, `If-Modified-Since`, `If-Unmodified-Since`.
 //!
-//! A read may combine them freely; a write has one condition. The lease is judged before the conditions, and the
-//! state of the object after them; both are the caller's. So is the answer to a missing object that the operation
-//! needs. Which of a refusal's status codes and names is sent is decided by the service.
+//! A read may combine them freely; a write has one condition. The caller checks the lease before the
+//! conditions and the object's state after them. The caller also answers when a required object is missing.
+//! The service decides which status code and error name a refusal gets.
 
 use crate::{ETag, ETagPattern, Timestamp};
 
@@ -19,19 +19,19 @@ pub struct Conditions {
     pub if_unmodified_since: Option<Timestamp>,
 }
 
-/// What conditions are judged against: the version of an object that exists.
+/// The existing object's version, which conditions are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validators {
-    /// The tag of the current version.
+    /// The existing object's version, which conditions are compared with.
     pub etag: ETag,
     /// When it came to be.
     pub last_modified: Timestamp,
 }
-
+/// When the current version was written.
 /// How the version of the request wants conditions on reads to be judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadRules {
-    /// Before 2013-08-15: one condition, combined as for a write.
+    /// How the request's API version evaluates conditions on reads.
     Single,
     /// Since 2013-08-15: any combination. `If-None-Match: *` is ignored.
     Combined,
@@ -46,16 +46,16 @@ pub enum ConditionRefusal {
     /// A read: the client's copy is still current.
     #[error("the object was not modified")]
     NotModified,
-    /// The object is not in the version that the client asked for.
+    /// A read: the client's copy is current.
     #[error("a condition header is not met")]
     ConditionNotMet,
-    /// A create with `If-None-Match: *`: there is an object already.
+    /// The object does not have the version that the client requires.
     #[error("the object exists already")]
     AlreadyExists,
-    /// The request is malformed: more conditions than the operation takes.
+    /// A create with `If-None-Match: *`: the object exists.
     #[error("more than one condition where one is allowed")]
     MultipleConditionHeadersNotSupported,
-    /// The request is malformed: a read with `If-None-Match: *`.
+    /// The request is malformed: it has more conditions than the operation accepts.
     #[error("no object can satisfy the condition")]
     UnsatisfiableCondition,
 }
@@ -70,10 +70,10 @@ enum Condition<'a> {
 }
 
 impl Conditions {
-    /// Judges a read of an existing object.
+    /// Evaluates the conditions of a read of an existing object.
     ///
-    /// Since 2013-08-15 that is `If-Match AND If-Unmodified-Since AND (If-None-Match OR If-Modified-Since)`, where
-    /// absent headers are neutral.
+    /// Since 2013-08-15 the result is `If-Match AND If-Unmodified-Since AND (If-None-Match OR
+    /// If-Modified-Since)`, where absent headers are neutral.
     pub fn evaluate_read(&self, current: Validators, rules: ReadRules) -> Result<(), ConditionRefusal> {
         if self.forbids_existence() {
             return match rules {
@@ -90,7 +90,7 @@ impl Conditions {
             };
         }
         let [matched, none_matched, modified, unmodified] =
-            self.each().map(|header| header.map(|condition| condition.met_by(current)));
+            self.headers().map(|header| header.map(|condition| condition.met_by(current)));
         if matched == Some(false) || unmodified == Some(false) {
             return Err(ConditionRefusal::ConditionNotMet);
         }
@@ -100,8 +100,8 @@ impl Conditions {
         }
     }
 
-    /// Judges a write that needs the object to exist, as it does. `If-None-Match: *` is ignored here: it asks for
-    /// what the operation itself excludes.
+    /// Evaluates the conditions of a write to an existing object. Ignores `If-None-Match: *`, because the
+    /// operation itself requires the object to exist.
     pub fn evaluate_write(&self, current: Validators) -> Result<(), ConditionRefusal> {
         match self.single()? {
             Some(Condition::NoneMatch(ETagPattern::Any)) | None => Ok(()),
@@ -110,8 +110,9 @@ impl Conditions {
         }
     }
 
-    /// Judges a write that creates the object or replaces it. `by_holder` says that the request came with the id of
-    /// the object's active lease: the holder may replace the object in spite of `If-None-Match: *`.
+    /// Evaluates the conditions of a write that creates or replaces the object. `by_holder` means that the
+    /// request has the id of the object's active lease: the holder may replace the object despite
+    /// `If-None-Match: *`.
     pub fn evaluate_create(
         &self,
         current: Option<Validators>,
@@ -123,13 +124,13 @@ impl Conditions {
             }
             (_, Some(current)) => self.evaluate_write(current),
             (Some(Condition::Match(_)), None) => Err(ConditionRefusal::ConditionNotMet),
-            // There is no tag to equal and no date to compare.
+            // There is no tag and no date to compare with.
             (_, None) => Ok(()),
         }
     }
 
-    /// Checks, before any state is looked at, that a write carries at most one condition. The evaluations check it
-    /// too; this is for refusing a malformed request ahead of everything that depends on the object.
+    /// Checks that a write has at most one condition. The evaluations check it too; call this to refuse a
+    /// malformed request before anything that depends on the object.
     pub fn check_write(&self) -> Result<(), ConditionRefusal> {
         self.single().map(|_| ())
     }
@@ -138,8 +139,8 @@ impl Conditions {
         self.if_none_match.as_ref().is_some_and(ETagPattern::is_any)
     }
 
-    /// The headers in the order M, N, S, U.
-    fn each(&self) -> [Option<Condition<'_>>; 4] {
+    /// Returns the headers in the order M, N, S, U.
+    fn headers(&self) -> [Option<Condition<'_>>; 4] {
         [
             self.if_match.as_ref().map(Condition::Match),
             self.if_none_match.as_ref().map(Condition::NoneMatch),
@@ -148,9 +149,10 @@ impl Conditions {
         ]
     }
 
-    /// The one condition of a write. Two pairs count as one condition: in each the tag decides, not the date.
+    /// Returns the one condition of a write. In headers of two allowed pairs the tag decides and the date is
+    /// ignored.
     fn single(&self) -> Result<Option<Condition<'_>>, ConditionRefusal> {
-        let condition = match self.each() {
+        let condition = match self.headers() {
             [matched, None, None, None] => matched,
             [None, none_matched, None, None] => none_matched,
             [None, None, modified, None] => modified,
@@ -193,16 +195,16 @@ mod tests {
     use crate::Stamp;
     use ConditionRefusal::*;
 
-    /// A header in a table row: absent, or one that the current version meets or does not.
+    /// The state of a header in a table row: absent, met by the current version, or not met.
     #[derive(Clone, Copy, Debug, PartialEq)]
-    enum Header {
+    enum HeaderCase {
         Absent,
         Met,
         Unmet,
     }
-    use Header::*;
+    use HeaderCase::*;
 
-    const ALL: [Header; 3] = [Absent, Met, Unmet];
+    const ALL: [HeaderCase; 3] = [Absent, Met, Unmet];
     const CURRENT: Validators = Validators {
         etag: ETag::from_stamp(Stamp::from_ticks(0xA)),
         last_modified: Timestamp::from_unix_seconds(1000),
@@ -216,7 +218,7 @@ mod tests {
         Some(Timestamp::from_unix_seconds(seconds))
     }
 
-    fn pick<T>(header: Header, met: Option<T>, unmet: Option<T>) -> Option<T> {
+    fn pick<T>(header: HeaderCase, met: Option<T>, unmet: Option<T>) -> Option<T> {
         match header {
             Absent => None,
             Met => met,
@@ -225,7 +227,7 @@ mod tests {
     }
 
     /// Conditions in the order of the tables: M, U, N, S.
-    fn conditions(m: Header, u: Header, n: Header, s: Header) -> Conditions {
+    fn conditions(m: HeaderCase, u: HeaderCase, n: HeaderCase, s: HeaderCase) -> Conditions {
         Conditions {
             if_match: pick(m, tags("0xA"), tags("0xB")),
             if_none_match: pick(n, tags("0xB"), tags("0xA")),
@@ -249,28 +251,29 @@ mod tests {
             (fine, fine, &[Absent], &[Unmet], Err(NotModified)),
             (fine, fine, &[Met], &[Unmet], Ok(())),
             (fine, fine, &[Unmet], &[Met], Ok(())),
-            // What the table leaves to the reader: nothing unmet.
+            // The table leaves out the case in which no header is unmet.
             (fine, fine, fine, fine, Ok(())),
         ];
-        let mut seen = 0;
+        let mut combinations = 0;
         for (m, u, n, s) in every_combination() {
-            let hits: Vec<_> = rows
+            let matching_rows: Vec<_> = rows
                 .iter()
                 .filter(|row| {
                     row.0.contains(&m) && row.1.contains(&u) && row.2.contains(&n) && row.3.contains(&s)
                 })
                 .collect();
-            let expected = hits.first().unwrap_or_else(|| panic!("no row for {m:?} {u:?} {n:?} {s:?}")).4;
+            let expected =
+                matching_rows.first().unwrap_or_else(|| panic!("no row for {m:?} {u:?} {n:?} {s:?}")).4;
             for rules in [ReadRules::Combined, ReadRules::CombinedWithoutStar] {
                 let result = conditions(m, u, n, s).evaluate_read(CURRENT, rules);
                 assert_eq!(result, expected, "M {m:?}, U {u:?}, N {n:?}, S {s:?}");
             }
-            seen += 1;
+            combinations += 1;
         }
-        assert_eq!(seen, 81);
+        assert_eq!(combinations, 81);
     }
 
-    fn every_combination() -> impl Iterator<Item = (Header, Header, Header, Header)> {
+    fn every_combination() -> impl Iterator<Item = (HeaderCase, HeaderCase, HeaderCase, HeaderCase)> {
         ALL.into_iter().flat_map(|m| {
             ALL.into_iter().flat_map(move |u| {
                 ALL.into_iter().flat_map(move |n| ALL.into_iter().map(move |s| (m, u, n, s)))
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_match_any_tag_of_a_list_and_none_match_needs_all_to_differ() {
+    fn if_match_takes_any_tag_of_a_list_and_if_none_match_needs_all_to_differ() {
         let rows = [
             (tags("0xB, 0xA"), None, Ok(())),
             (tags("0xB, 0xC"), None, Err(ConditionNotMet)),
@@ -299,7 +302,7 @@ mod tests {
     fn dates_are_compared_to_the_second() {
         let half_past =
             Validators { last_modified: Timestamp::from_unix_nanos(1_000_500_000_000).unwrap(), ..CURRENT };
-        // date, modified since it, unmodified since it
+        // Columns: date, modified since, unmodified since.
         let rows = [(999, true, false), (1000, false, true), (1001, false, true)];
         for (date, modified, unmodified) in rows {
             let since = Conditions { if_modified_since: at(date), ..Conditions::default() };
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_with_if_none_match_star_depends_on_the_version() {
+    fn result_of_a_read_with_if_none_match_star_depends_on_the_version() {
         let star = Conditions { if_none_match: tags("*"), ..Conditions::default() };
         let star_and_unmet = Conditions { if_match: tags("0xB"), ..star.clone() };
         let rows = [
@@ -324,8 +327,13 @@ mod tests {
         }
     }
 
-    /// What is left of the four headers when a write looks at them: nothing, one of them, or too many.
-    fn deciding(m: Header, u: Header, n: Header, s: Header) -> Result<Header, ConditionRefusal> {
+    /// Returns which of the four headers decides about a write, or the refusal if there are too many.
+    fn deciding_header(
+        m: HeaderCase,
+        u: HeaderCase,
+        n: HeaderCase,
+        s: HeaderCase,
+    ) -> Result<HeaderCase, ConditionRefusal> {
         match [m, u, n, s].map(|header| header != Absent) {
             [_, false, false, false] | [true, true, false, false] => Ok(m),
             [false, true, false, false] => Ok(u),
@@ -339,20 +347,20 @@ mod tests {
     fn writes_take_one_header_or_the_pairs_in_which_the_tag_decides() {
         for (m, u, n, s) in every_combination() {
             let conditions = conditions(m, u, n, s);
-            let expected = match deciding(m, u, n, s) {
+            let expected = match deciding_header(m, u, n, s) {
                 Ok(Unmet) => Err(ConditionNotMet),
                 decided => decided.map(|_| ()),
             };
             assert_eq!(conditions.evaluate_write(CURRENT), expected, "M {m:?}, U {u:?}, N {n:?}, S {s:?}");
             assert_eq!(conditions.evaluate_create(Some(CURRENT), false), expected, "{conditions:?}");
-            assert_eq!(conditions.check_write(), deciding(m, u, n, s).map(|_| ()), "{conditions:?}");
+            assert_eq!(conditions.check_write(), deciding_header(m, u, n, s).map(|_| ()), "{conditions:?}");
         }
     }
 
     #[test]
     fn reads_before_2013_08_15_take_one_condition_with_the_answers_of_a_read() {
         for (m, u, n, s) in every_combination() {
-            let expected = match deciding(m, u, n, s) {
+            let expected = match deciding_header(m, u, n, s) {
                 Ok(Unmet) if n != Absent || s != Absent => Err(NotModified),
                 Ok(Unmet) => Err(ConditionNotMet),
                 decided => decided.map(|_| ()),
@@ -363,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_takes_no_list_of_tags() {
+    fn write_refuses_a_list_of_tags() {
         for list in ["0xA, 0xB", "unknown, 0xA"] {
             let matching = Conditions { if_match: tags(list), ..Conditions::default() };
             let none_matching = Conditions { if_none_match: tags(list), ..Conditions::default() };
@@ -380,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_answer_as_in_the_table_of_cases() {
+    fn writes_and_creates_answer_as_in_the_table() {
         let star = Conditions { if_none_match: tags("*"), ..Conditions::default() };
         let star_and_date = Conditions { if_modified_since: at(1000), ..star.clone() };
         let matching = Conditions { if_match: tags("0xA"), ..Conditions::default() };
@@ -389,12 +397,12 @@ mod tests {
         let none_matching = Conditions { if_none_match: tags("0xA"), ..Conditions::default() };
         let modified = Conditions { if_modified_since: at(1000), ..Conditions::default() };
         let unmodified = Conditions { if_unmodified_since: at(999), ..Conditions::default() };
-        let both =
+        let match_and_date =
             Conditions { if_match: tags("0xA"), if_unmodified_since: at(999), ..Conditions::default() };
         let none = Conditions::default();
         let unmet = Err(ConditionNotMet);
-        // conditions, create over an existing object, the same by the lease's holder, create anew, write to an
-        // existing object
+        // conditions, create over an existing object, the same by the lease's holder, create anew, write to
+        // an existing object
         let rows = [
             (&none, Ok(()), Ok(()), Ok(()), Ok(())),
             (&star, Err(AlreadyExists), Ok(()), Ok(()), Ok(())),
@@ -405,7 +413,7 @@ mod tests {
             (&none_matching, unmet, unmet, Ok(()), unmet),
             (&modified, unmet, unmet, Ok(()), unmet),
             (&unmodified, unmet, unmet, Ok(()), unmet),
-            (&both, Ok(()), Ok(()), unmet, Ok(())),
+            (&match_and_date, Ok(()), Ok(()), unmet, Ok(())),
         ];
         for (conditions, over, by_holder, anew, write) in rows {
             assert_eq!(conditions.evaluate_create(Some(CURRENT), false), over, "over: {conditions:?}");

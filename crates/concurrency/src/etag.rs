@@ -1,28 +1,32 @@
 //! Entity tags: the version of an object as clients see it.
 //!
-//! A tag is made from the [`Stamp`] of the commit that wrote the object, so two commits never share one. Blobs,
-//! containers, shares and files use [`ETag`] (`"0x8D…"`), table entities use [`TableETag`] (their timestamp, weak).
-//! To a client both are opaque: a tag that we never gave out is no error, it equals nothing. [`ETagPattern`] is the
-//! value of an `If-Match` or `If-None-Match` header; what it decides is said in [`crate::conditions`].
+//! A tag is made from the [`Stamp`] of the commit that wrote the object, so no two commits share a tag.
+//! Blobs, containers, shares and files use [`ETag`] (`"0x8D…"`); table entities use [`TableETag`] (their
+//! timestamp, weak). Tags are opaque to clients. A tag that this server never issued is not an error: it
+//! equals no tag. [`ETagPattern`] is the value of an `If-Match` or `If-None-Match` header;
+//! [`crate::conditions`] evaluates it.
 
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
 use crate::{Stamp, Timestamp};
 
-/// The tag of a blob, container, share, directory or file. Displayed as in headers: `"0x8D904140A3C1D37"`, quoted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The tag of a blob, container, share, directory or file. Displayed quoted, as in headers:
+/// `"0x8D904140A3C1D37"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct ETag(Stamp);
 
 /// The tag of a table entity, displayed as `W/"datetime'2021-04-20T15%3A54%3A52.9740791Z'"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TableETag(Timestamp);
 
-/// The text is not a tag that this store gives out, so it is equal to none.
+/// The text is not a tag that this server issues, so it equals no tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an ETag of this store")]
 pub struct UnknownETag;
@@ -30,24 +34,24 @@ pub struct UnknownETag;
 /// The value of an `If-Match` or `If-None-Match` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ETagPattern<T = ETag> {
-    /// `*`: any version, as long as there is one.
+    /// `*`: any version of an existing object.
     Any,
-    /// A list of tags; `None` stands for a tag that this store never gave out.
+    /// A list of tags; `None` stands for a tag that this server never issued.
     OneOf(Vec<Option<T>>),
 }
 
 impl ETag {
-    /// The tag of the version that a commit wrote.
+    /// Makes the tag of the version that a commit wrote.
     pub const fn from_stamp(stamp: Stamp) -> Self {
         Self(stamp)
     }
 
-    /// The stamp that the tag was made from.
+    /// Returns the stamp that the tag was made from.
     pub const fn stamp(self) -> Stamp {
         self.0
     }
 
-    /// The tag without quotes: in XML listings, and in headers of versions before 2011-08-18.
+    /// Returns the tag without quotes, as in XML listings and in headers of versions before 2011-08-18.
     pub fn unquoted(self) -> String {
         format!("0x{:X}", self.0.ticks())
     }
@@ -68,7 +72,7 @@ impl fmt::Display for ETag {
 impl FromStr for ETag {
     type Err = UnknownETag;
 
-    /// Reads a tag with or without quotes. The comparison is exact: no other spelling of the number is that tag.
+    /// Parses a tag with or without quotes. Only the canonical spelling of the number is accepted.
     fn from_str(text: &str) -> Result<Self, UnknownETag> {
         let opaque = text.strip_prefix('"').and_then(|t| t.strip_suffix('"')).unwrap_or(text);
         let digits = opaque.strip_prefix("0x").ok_or(UnknownETag)?;
@@ -80,12 +84,12 @@ impl FromStr for ETag {
 
 const TABLE_FORMAT: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:7]Z");
-/// As [`TABLE_FORMAT`], with any number of digits after the point: clients may trim trailing zeros.
+/// Like [`TABLE_FORMAT`], with any number of fractional digits: clients may trim trailing zeros.
 const TABLE_FORMAT_READ: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond]Z");
 
 impl TableETag {
-    /// The entity's `Timestamp`.
+    /// Returns the entity's `Timestamp`.
     pub const fn timestamp(self) -> Timestamp {
         self.0
     }
@@ -93,7 +97,7 @@ impl TableETag {
 
 impl From<Timestamp> for TableETag {
     fn from(timestamp: Timestamp) -> Self {
-        // Keeps the tag within the years that it can spell.
+        // Keep the tag within the years that its format can express.
         Self(timestamp.min(Timestamp::MAX))
     }
 }
@@ -115,14 +119,14 @@ impl fmt::Display for TableETag {
 impl FromStr for TableETag {
     type Err = UnknownETag;
 
-    /// Reads the tag back, also with its colons no longer percent-encoded.
+    /// Parses a tag, also if its colons are no longer percent-encoded.
     fn from_str(text: &str) -> Result<Self, UnknownETag> {
         let date =
             text.strip_prefix("W/\"datetime'").and_then(|t| t.strip_suffix("'\"")).ok_or(UnknownETag)?;
         let date = date.replace("%3A", ":").replace("%3a", ":");
         let date = PrimitiveDateTime::parse(&date, TABLE_FORMAT_READ).map_err(|_| UnknownETag)?;
         let nanos = date.assume_utc().unix_timestamp_nanos();
-        // Finer than a tick is nothing that we gave out.
+        // The server never issues tags finer than one tick.
         if nanos % 100 != 0 {
             return Err(UnknownETag);
         }
@@ -131,8 +135,8 @@ impl FromStr for TableETag {
 }
 
 impl<T: FromStr + PartialEq> ETagPattern<T> {
-    /// Reads a header value: `*`, or tags separated by commas. Never fails, since a tag is opaque: what is not a tag
-    /// of this store matches nothing.
+    /// Parses a header value: `*`, or tags separated by commas. Never fails: text that is not a tag of this
+    /// server matches nothing.
     pub fn parse(header: &str) -> Self {
         if header.trim() == "*" {
             return Self::Any;
@@ -145,7 +149,7 @@ impl<T: FromStr + PartialEq> ETagPattern<T> {
         Self::OneOf(tags.map(str::trim).filter(|tag| !tag.is_empty()).map(|tag| tag.parse().ok()).collect())
     }
 
-    /// Whether the pattern covers the tag of an existing object.
+    /// Whether the pattern matches the tag of an existing object.
     pub fn matches(&self, current: &T) -> bool {
         match self {
             Self::Any => true,
@@ -155,12 +159,12 @@ impl<T: FromStr + PartialEq> ETagPattern<T> {
 }
 
 impl<T> ETagPattern<T> {
-    /// Whether this is `*`.
+    /// Whether the pattern is `*`.
     pub const fn is_any(&self) -> bool {
         matches!(self, Self::Any)
     }
 
-    /// Whether the header lists more than one tag, which only reads may.
+    /// Whether the header lists more than one tag. Only reads accept lists.
     pub fn is_list(&self) -> bool {
         matches!(self, Self::OneOf(tags) if tags.len() > 1)
     }
@@ -177,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_the_quoted_upper_case_hexadecimal_of_its_stamp() {
+    fn tag_is_the_quoted_upper_case_hexadecimal_of_its_stamp() {
         assert_eq!(etag(0x8D9_0414_0A3C_1D37).to_string(), "\"0x8D904140A3C1D37\"");
         assert_eq!(etag(0x8D9_0414_0A3C_1D37).unquoted(), "0x8D904140A3C1D37");
     }
 
     #[test]
-    fn a_tag_is_read_back_with_or_without_quotes_and_in_no_other_spelling() {
+    fn tag_is_parsed_with_or_without_quotes_and_in_no_other_spelling() {
         let tag = etag(0x8D9_0414_0A3C_1D37);
         for text in ["\"0x8D904140A3C1D37\"", "0x8D904140A3C1D37"] {
             assert_eq!(text.parse(), Ok(tag), "{text}");
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_tag_spells_the_timestamp_with_seven_digits_and_encoded_colons() {
+    fn table_tag_has_seven_fractional_digits_and_encoded_colons() {
         let rows = [
             (TICKS, "W/\"datetime'2021-04-20T15%3A54%3A52.9740791Z'\""),
             (TICKS - 791, "W/\"datetime'2021-04-20T15%3A54%3A52.9740000Z'\""),
@@ -225,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_tag_is_compared_as_a_moment() {
+    fn table_tags_are_compared_by_the_time_that_they_express() {
         let tag = TableETag::from(Timestamp::from_ticks(TICKS - 791));
         for text in [
             "W/\"datetime'2021-04-20T15:54:52.9740000Z'\"",
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_a_star_or_a_list_of_tags_and_unknown_tags_match_nothing() {
+    fn pattern_is_a_star_or_a_list_of_tags_and_unknown_tags_match_nothing() {
         let (a, b) = (etag(0xA), etag(0xB));
         let one_of = |tags: &[Option<ETag>]| ETagPattern::OneOf(tags.to_vec());
         let rows = [
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_matches_any_of_its_tags_and_a_star_matches_all() {
+    fn list_matches_any_of_its_tags_and_star_matches_all() {
         let (a, b, c) = (etag(0xA), etag(0xB), etag(0xC));
         let list = ETagPattern::parse("0xA, unknown, 0xB");
         assert_eq!([a, b, c].map(|tag| list.matches(&tag)), [true, true, false]);
@@ -282,7 +286,7 @@ mod tests {
         assert!(ETagPattern::Any.matches(&c) && ETagPattern::<ETag>::Any.is_any());
         assert!(!ETagPattern::<ETag>::parse("0xA").is_list());
         assert!(!ETagPattern::<ETag>::parse("").matches(&a));
-        // Two unknown tags are still two.
+        // Two unknown tags are still a list of two.
         assert!(ETagPattern::<ETag>::parse("x, y").is_list());
     }
 }

@@ -1,8 +1,10 @@
 //! The lease of a file: three states, always infinite.
 //!
-//! It is the lease of [`crate::lease`] without time: acquired for ever, broken at once, never renewed. So no decision
-//! depends on `now` and none has a deadline. How it meets SMB opens is for the file service to judge, from
-//! [`FileLease::state`].
+//! A file lease is the lease of [`crate::lease`] without time: acquired without end, broken at once, never
+//! renewed. No decision depends on `now`, and none has a deadline. The file service checks the lease against
+//! SMB opens, using [`FileLease::state`].
+
+use serde::{Deserialize, Serialize};
 
 use crate::lease::LeaseDecodeError;
 use crate::{
@@ -10,67 +12,67 @@ use crate::{
     Timestamp,
 };
 
-/// The lease of one file. The default is none.
+/// The lease of one file. The default is no lease.
 ///
-/// Invariant: the lease inside is available, leased without end, or broken at once. Its state is the same at all
-/// times.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Invariant: the inner lease is available, leased without end, or broken. Time never changes its state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Lease", try_from = "Lease")]
 pub struct FileLease(Lease);
 
 /// A request to change a file's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileLeaseAction {
-    /// Take the lease.
+    /// Acquire the lease.
     Acquire {
-        /// The id that the client wants, if it wants one.
+        /// The id that the client proposes, if any.
         proposed: Option<LeaseId>,
-        /// The id for a client that does not: fresh and random.
+        /// A fresh random id, used if the client proposes none.
         generated: LeaseId,
     },
-    /// Hold the lease under another id.
+    /// Change the id of the lease.
     Change {
         /// The id that the client presents.
         id: LeaseId,
-        /// The id that it shall have.
+        /// The new id.
         proposed: LeaseId,
     },
-    /// Give the lease up.
+    /// Release the lease.
     Release {
         /// The id that the client presents.
         id: LeaseId,
     },
-    /// End the lease at once, without knowing its id.
+    /// End the lease at once. Needs no id.
     Break,
 }
 
-/// Any moment will do, by the invariant.
-const WHENEVER: Timestamp = Timestamp::from_ticks(0);
+/// Stands for the current time, which does not matter because of the invariant.
+const ANY_TIME: Timestamp = Timestamp::from_ticks(0);
 
 impl FileLease {
-    /// No lease.
+    /// The state without a lease.
     pub const AVAILABLE: Self = Self(Lease::AVAILABLE);
 
-    /// The state: available, leased or broken.
+    /// Returns the state: available, leased or broken.
     pub fn state(&self) -> LeaseState {
-        self.0.state(WHENEVER)
+        self.0.state(ANY_TIME)
     }
 
-    /// The status.
+    /// Returns whether the file is locked.
     pub fn status(&self) -> LeaseStatus {
-        self.0.status(WHENEVER)
+        self.0.status(ANY_TIME)
     }
 
-    /// The id, also of a broken lease that is not forgotten.
+    /// Returns the id, also that of a broken lease.
     pub const fn id(&self) -> Option<LeaseId> {
         self.0.id()
     }
 
-    /// The duration, which is reported only while leased.
+    /// Returns the duration, which is reported only while leased.
     pub fn duration(&self) -> Option<LeaseDuration> {
-        self.0.duration(WHENEVER)
+        self.0.duration(ANY_TIME)
     }
 
-    /// Carries out a lease action and gives back the lease to store.
+    /// Applies a lease action and returns the lease to store.
     pub fn apply(&self, action: FileLeaseAction) -> Result<Self, LeaseRefusal> {
         let action = match action {
             FileLeaseAction::Acquire { proposed, generated } => {
@@ -80,25 +82,28 @@ impl FileLease {
             FileLeaseAction::Release { id } => LeaseAction::Release { id },
             FileLeaseAction::Break => LeaseAction::Break { period: Some(BreakPeriod::NONE) },
         };
-        self.0.apply(action, WHENEVER).map(|applied| Self(applied.lease))
+        self.0.apply(action, ANY_TIME).map(|applied| Self(applied.lease))
     }
 
-    /// Judges whether an operation may use the file, given the id that came with the request, and gives back the
-    /// lease to store with the operation's own changes.
+    /// Checks whether an operation may use the file, given the id in the request, and returns the lease to
+    /// store with the operation's own changes.
     ///
-    /// A file that does not exist is judged as [`FileLease::AVAILABLE`].
+    /// For a file that does not exist, call this on [`FileLease::AVAILABLE`].
     pub fn admits(&self, access: Access, presented: Option<LeaseId>) -> Result<Self, LeaseRefusal> {
-        self.0.admits(access, presented, WHENEVER).map(|admission| Self(admission.lease))
+        self.0.admits(access, presented, ANY_TIME).map(|admission| Self(admission.lease))
     }
+}
 
-    /// The lease as bytes to store.
-    pub fn encode(&self) -> Vec<u8> {
-        self.0.encode()
+impl From<FileLease> for Lease {
+    fn from(lease: FileLease) -> Self {
+        lease.0
     }
+}
 
-    /// Reads a lease back from all of `bytes`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, LeaseDecodeError> {
-        let lease = Lease::decode(bytes)?;
+impl TryFrom<Lease> for FileLease {
+    type Error = LeaseDecodeError;
+
+    fn try_from(lease: Lease) -> Result<Self, LeaseDecodeError> {
         if lease.is_timeless() { Ok(Self(lease)) } else { Err(LeaseDecodeError::Malformed) }
     }
 }
@@ -124,14 +129,14 @@ mod tests {
         FileLeaseAction::Release { id }
     }
 
-    /// Available, Leased(A), Broken(A): the columns of the tables.
+    /// The columns of the tables: Available, Leased(A), Broken(A).
     fn columns() -> [FileLease; 3] {
         let leased = FileLease::AVAILABLE.apply(acquire(Some(A))).unwrap();
         let broken = leased.apply(FileLeaseAction::Break).unwrap();
         [FileLease::AVAILABLE, leased, broken]
     }
 
-    /// A table cell: the lease after it as `State(id)`, or the refusal's name.
+    /// Formats a table cell: the resulting lease as `State(id)`, or the name of the refusal.
     fn cell(outcome: Result<FileLease, LeaseRefusal>) -> String {
         let lease = match outcome {
             Ok(lease) => lease,
@@ -165,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_answer_as_in_the_table() {
+    fn operations_are_admitted_as_in_the_table() {
         use Access::{Read, Write};
         let absent = "NotPresentWithOperation";
         let wrong = "IdMismatchWithOperation";
@@ -192,9 +197,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_lease_is_read_back_and_one_with_an_end_is_refused() {
+    fn file_lease_decodes_as_encoded_and_leases_with_an_end_are_refused() {
         for lease in columns() {
-            assert_eq!(FileLease::decode(&lease.encode()), Ok(lease));
+            assert_eq!(FileLease::try_from(Lease::from(lease)), Ok(lease));
         }
         let acquire = |seconds| LeaseAction::Acquire {
             proposed: None,
@@ -207,8 +212,7 @@ mod tests {
         let breaking = LeaseAction::Break { period: BreakPeriod::from_seconds(9) };
         let breaking = infinite.apply(breaking, now).unwrap().lease;
         for lease in [fixed, breaking] {
-            assert_eq!(FileLease::decode(&lease.encode()), Err(LeaseDecodeError::Malformed), "{lease:?}");
+            assert_eq!(FileLease::try_from(lease), Err(LeaseDecodeError::Malformed), "{lease:?}");
         }
-        assert_eq!(FileLease::decode(&[]), Err(LeaseDecodeError::Malformed));
     }
 }

@@ -1,12 +1,13 @@
-//! The lease of a blob, container or share: who may write, and until when.
+//! The lease of a blob, container or share: which client may write, and until when.
 //!
-//! A lease is plain data in the object's record. Time alone never writes: that a lease has expired, or that a break
-//! has ended, follows from the stored moment and from `now`. Changing the lease is [`Lease::apply`], using the object
-//! is [`Lease::admits`]; both are pure and give back the lease to store.
+//! A lease is plain data in the object's record. Time alone never writes: whether a lease has expired, or a
+//! break has ended, follows from the stored time and from `now`. [`Lease::apply`] changes the lease;
+//! [`Lease::admits`] checks whether an operation may use the object. Both are pure and return the lease to
+//! store.
 //!
-//! A decision that rests on a lease which will run out carries `valid_until`: it holds for a commit before that
-//! moment and has to be made again after it. A refusal, and a decision that time cannot overturn, carry none. That
-//! nobody else changes the lease in between is the store's business.
+//! A decision that depends on a lease that will end has a `valid_until`: it holds for a commit before that
+//! time and must be made again later. Refusals, and decisions that time cannot change, have none. The store
+//! ensures that no other transaction changes the lease in between.
 //!
 //! Refusals are named like the protocol's error codes without the kind of object, which the service adds.
 
@@ -22,13 +23,17 @@ use std::fmt;
 pub use encoding::LeaseDecodeError;
 pub use id::{InvalidLeaseId, LeaseId};
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Span, Timestamp};
 
-/// The lease of one object. The default is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The lease of one object. The default is no lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Vec<u8>", try_from = "Vec<u8>")]
 pub struct Lease(Stored);
 
-/// What is kept. `Leased` also stands for a lease that has expired, `Breaking` for one whose break has ended.
+/// The stored form. `Leased` also stands for a lease that has expired, `Breaking` for one whose break has
+/// ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stored {
     #[default]
@@ -47,129 +52,132 @@ enum Stored {
     },
 }
 
-/// The state of a lease at some moment. Displayed as in `x-ms-lease-state`.
+/// The state of a lease at a given time. Displayed as in `x-ms-lease-state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseState {
-    /// There is no lease and no id is remembered.
+    /// There is no lease, and no id is stored.
     Available,
     /// The holder of the id may write.
     Leased,
-    /// The holder may still write, for as long as the break lasts.
+    /// The holder may still write until the break ends.
     Breaking,
-    /// A break has ended the lease; its id is remembered.
+    /// A break has ended the lease; the id is still stored.
     Broken,
-    /// The lease ran out; its id is remembered.
+    /// The lease has expired; the id is still stored.
     Expired,
 }
 
-/// Whether writing needs the id. Displayed as in `x-ms-lease-status`.
+/// Whether writes need the lease id. Displayed as in `x-ms-lease-status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseStatus {
     /// Leased or breaking.
     Locked,
-    /// Anything else.
+    /// Available, broken or expired.
     Unlocked,
 }
 
-/// How long a lease lasts: 15 to 60 seconds, or for ever. Displayed as in the response's `x-ms-lease-duration`.
+/// The duration of a lease: 15 to 60 seconds, or infinite. Displayed as in the response's
+/// `x-ms-lease-duration`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseDuration(Option<u8>);
 
-/// How long a break may take at most: 0 to 60 seconds.
+/// The maximum time that a break may take: 0 to 60 seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakPeriod(u8);
 
 /// A request to change a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseAction {
-    /// Take the lease, or take it anew with another duration.
+    /// Acquire the lease. The holder may acquire it again with another duration.
     Acquire {
-        /// The id that the client wants, if it wants one.
+        /// The id that the client proposes, if any.
         proposed: Option<LeaseId>,
-        /// The id for a client that does not: fresh and random.
+        /// A fresh random id, used if the client proposes none.
         generated: LeaseId,
-        /// How long the lease shall last.
+        /// The requested duration.
         duration: LeaseDuration,
     },
-    /// Start the duration again.
+    /// Restart the duration.
     Renew {
         /// The id that the client presents.
         id: LeaseId,
     },
-    /// Hold the lease under another id.
+    /// Change the id of the lease.
     Change {
         /// The id that the client presents.
         id: LeaseId,
-        /// The id that it shall have.
+        /// The new id.
         proposed: LeaseId,
     },
-    /// Give the lease up.
+    /// Release the lease.
     Release {
         /// The id that the client presents.
         id: LeaseId,
     },
-    /// End the lease without knowing its id.
+    /// End the lease. Needs no id.
     Break {
-        /// How long the holder may keep it at most.
+        /// The maximum time that the holder keeps the lease.
         period: Option<BreakPeriod>,
     },
 }
 
-/// What an operation does with the leased object.
+/// The use that an operation makes of the leased object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Needs no id, but an id that is sent must be right. For containers this is every operation but the delete.
+    /// Needs no id, but an id that is sent must be correct. For containers these are all operations except
+    /// the delete.
     Read,
-    /// A write to a blob or file: needs the id while locked. Without one it makes an ended lease forgotten.
+    /// A write to a blob or file: needs the id while locked. A write without an id clears a lease that has
+    /// ended.
     Write,
-    /// As [`Access::Write`], as the destination of an asynchronous copy: a lease that ends will not do.
+    /// Like [`Access::Write`], for the destination of an asynchronous copy: needs an infinite lease.
     CopyDestination,
-    /// A write to a container or share: needs the id while locked. It leaves an ended lease alone, so that its holder
-    /// can still renew it.
+    /// A write to a container or share: needs the id while locked. Keeps a lease that has ended, so that its
+    /// holder can still renew it.
     Manage,
 }
 
-/// The outcome of a lease action.
+/// The result of a lease action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// The lease to store.
     pub lease: Lease,
-    /// For a break: whole seconds until the lease is broken, the `x-ms-lease-time` header.
+    /// For a break: whole seconds until the lease is broken, as in the `x-ms-lease-time` header.
     pub lease_time: Option<u64>,
-    /// The outcome holds for a commit before this moment.
+    /// The result holds for a commit before this time.
     pub valid_until: Option<Timestamp>,
 }
 
-/// Leave to use the object.
+/// Permission to use the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// The lease to store with the operation's own changes.
     pub lease: Lease,
     /// The request came with the id of the active lease.
     pub by_holder: bool,
-    /// The admission holds for a commit before this moment.
+    /// The admission holds for a commit before this time.
     pub valid_until: Option<Timestamp>,
 }
 
 /// Why a lease action or the use of a leased object is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseRefusal {
-    /// Acquire: somebody holds the lease.
+    /// Acquire: another client holds the lease.
     #[error("there is already a lease")]
     AlreadyPresent,
-    /// Acquire: the lease is the client's own, and is being broken.
+    /// Acquire: the client's own lease is being broken.
     #[error("the lease is being broken and cannot be acquired until it is")]
     IsBreakingAndCannotBeAcquired,
-    /// Change: the lease is the client's own, and is being broken.
+    /// Change: the client's own lease is being broken.
     #[error("the lease is being broken and cannot be changed")]
     IsBreakingAndCannotBeChanged,
-    /// Renew: the lease was the client's own, and a break has begun or ended.
+    /// Renew: a break of the client's own lease has begun or ended.
     #[error("the lease is broken and cannot be renewed")]
     IsBrokenAndCannotBeRenewed,
-    /// Renew, change or release: the id is not the lease's.
+    /// Renew, change or release: the id is not that of the lease.
     #[error("the lease id does not match the lease")]
     IdMismatchWithLeaseOperation,
-    /// Change or break: there is no lease to do it to.
+    /// Change or break: there is no lease.
     #[error("there is no lease")]
     NotPresentWithLeaseOperation,
     /// Use: the object is locked and the request has no id.
@@ -178,22 +186,22 @@ pub enum LeaseRefusal {
     /// Use: the object is locked under another id.
     #[error("the lease id does not match the object's lease")]
     IdMismatchWithOperation,
-    /// Use: the request has an id, the object no lease.
+    /// Use: the request has an id, but the object has no lease.
     #[error("the request has a lease id but the object no lease")]
     NotPresentWithOperation,
     /// Use: the request has an id, and the object's lease has expired or is broken.
     #[error("the object's lease has ended")]
     Lost,
-    /// Copy: the holder's lease will end, the copy may not have by then.
+    /// Copy: the holder's lease may end before the copy does.
     #[error("the destination of a copy needs an infinite lease")]
     InfiniteDurationRequired,
 }
 
 impl Lease {
-    /// No lease.
+    /// The state without a lease.
     pub const AVAILABLE: Self = Self(Stored::Available);
 
-    /// The state at a moment.
+    /// Returns the state at the given time.
     pub fn state(&self, now: Timestamp) -> LeaseState {
         match self.0 {
             Stored::Available => LeaseState::Available,
@@ -207,12 +215,12 @@ impl Lease {
         }
     }
 
-    /// The status at a moment.
+    /// Returns whether the object is locked at the given time.
     pub fn status(&self, now: Timestamp) -> LeaseStatus {
         self.state(now).status()
     }
 
-    /// The id, also of a lease that has ended and is not forgotten.
+    /// Returns the id, also that of a lease that has ended.
     pub const fn id(&self) -> Option<LeaseId> {
         match self.0 {
             Stored::Available => None,
@@ -220,7 +228,7 @@ impl Lease {
         }
     }
 
-    /// The duration, which is reported only while leased.
+    /// Returns the duration, which is reported only while leased.
     pub fn duration(&self, now: Timestamp) -> Option<LeaseDuration> {
         match self.0 {
             Stored::Leased { duration, .. } if self.state(now) == LeaseState::Leased => Some(duration),
@@ -228,7 +236,7 @@ impl Lease {
         }
     }
 
-    /// When the state will change by itself: always after `now`, if at all.
+    /// Returns when the state will change without a request. Always later than `now`.
     pub fn changes_at(&self, now: Timestamp) -> Option<Timestamp> {
         match self.0 {
             Stored::Leased { duration, since, .. } => duration.end(since),
@@ -243,7 +251,7 @@ impl Lease {
         self.changes_at(Timestamp::from_ticks(0)).is_none()
     }
 
-    /// Carries out a lease action.
+    /// Applies a lease action.
     pub fn apply(&self, action: LeaseAction, now: Timestamp) -> Result<Applied, LeaseRefusal> {
         let stored = match action {
             LeaseAction::Acquire { proposed, generated, duration } => {
@@ -266,9 +274,9 @@ impl Lease {
         Ok(Applied { lease, lease_time, valid_until: self.changes_at(now) })
     }
 
-    /// Judges whether an operation may use the object, given the id that came with the request.
+    /// Checks whether an operation may use the object, given the id in the request.
     ///
-    /// An object that does not exist is judged as [`Lease::AVAILABLE`].
+    /// For an object that does not exist, call this on [`Lease::AVAILABLE`].
     pub fn admits(
         &self,
         access: Access,
@@ -311,7 +319,8 @@ impl Lease {
         }
     }
 
-    /// An expired lease is renewed like a running one: had anybody written since, the id would be forgotten.
+    /// Renews a running or expired lease. The id of an expired lease is still stored only if no write has
+    /// cleared it.
     fn renew(&self, presented: LeaseId, now: Timestamp) -> Result<Stored, LeaseRefusal> {
         match self.0 {
             Stored::Leased { id, duration, .. } if id == presented => {
@@ -324,7 +333,8 @@ impl Lease {
         }
     }
 
-    /// A change to the id that the lease has already succeeds whatever id is presented, so that it can be retried.
+    /// Changes the id. Changing to the id that the lease already has succeeds with any presented id, so that
+    /// clients can retry.
     fn change(&self, presented: LeaseId, proposed: LeaseId, now: Timestamp) -> Result<Stored, LeaseRefusal> {
         match (self.state(now), self.0) {
             (LeaseState::Leased, Stored::Leased { id, duration, since })
@@ -340,8 +350,8 @@ impl Lease {
         }
     }
 
-    /// The lease ends at the end of the period or when it would have ended anyway, whichever comes first; at once if
-    /// there is neither.
+    /// Ends the lease after the period or when it would have ended anyway, whichever is earlier. With
+    /// neither, ends it at once.
     fn break_within(&self, period: Option<BreakPeriod>, now: Timestamp) -> Result<Stored, LeaseRefusal> {
         let id = self.id().ok_or(LeaseRefusal::NotPresentWithLeaseOperation)?;
         let ends = match self.status(now) {
@@ -358,7 +368,7 @@ impl Lease {
 }
 
 impl LeaseState {
-    /// The status that goes with the state.
+    /// Returns whether an object in this state is locked.
     pub const fn status(self) -> LeaseStatus {
         match self {
             Self::Leased | Self::Breaking => LeaseStatus::Locked,
@@ -368,10 +378,10 @@ impl LeaseState {
 }
 
 impl LeaseDuration {
-    /// A lease that never expires.
+    /// The duration of a lease that never expires.
     pub const INFINITE: Self = Self(None);
 
-    /// The duration of a request's `x-ms-lease-duration`: −1, or 15 to 60.
+    /// Parses the seconds of a request's `x-ms-lease-duration`: −1, or 15 to 60.
     pub const fn from_seconds(seconds: i64) -> Option<Self> {
         match seconds {
             -1 => Some(Self::INFINITE),
@@ -380,17 +390,17 @@ impl LeaseDuration {
         }
     }
 
-    /// The end of a lease of this duration, if it has one.
+    /// Returns the end of a lease of this duration that started at `since`, if it ends.
     fn end(self, since: Timestamp) -> Option<Timestamp> {
         self.0.map(|seconds| since + Span::seconds(u64::from(seconds)))
     }
 }
 
 impl BreakPeriod {
-    /// Break at once.
+    /// End the lease at once.
     pub const NONE: Self = Self(0);
 
-    /// The period of an `x-ms-lease-break-period`: 0 to 60.
+    /// Parses the seconds of an `x-ms-lease-break-period`: 0 to 60.
     pub const fn from_seconds(seconds: i64) -> Option<Self> {
         match seconds {
             0..=60 => Some(Self(seconds as u8)),

@@ -1,18 +1,20 @@
-//! The rules of managed concurrency, pure: no I/O, no clock, no lock.
+//! The rules of managed concurrency as pure functions: no I/O, no clock, no locks.
 //!
-//! Every rule takes the state it judges, the request and the time as values, and gives back the new state or a
-//! refusal. Each module can be read beside the table of the protocol that it implements.
+//! Each rule takes the current state, the request and the time, and returns the new state or a refusal. Each
+//! module can be compared with the protocol's table that it implements. The exceptions are
+//! used by every layer but not by the rules: [`time::SystemClock`] and [`pace`].
 
 pub mod caching;
 pub mod conditions;
 pub mod etag;
 pub mod file_lease;
 pub mod lease;
+pub mod pace;
 pub mod range_locks;
 pub mod share_mode;
 pub mod time;
 
-pub use caching::{Beside, CacheBreak, CacheKind, Caching};
+pub use caching::{CacheBreak, CacheKind, Caching, OtherOpens};
 pub use conditions::{ConditionRefusal, Conditions, ReadRules, Validators};
 pub use etag::{ETag, ETagPattern, TableETag};
 pub use file_lease::{FileLease, FileLeaseAction};
@@ -20,6 +22,7 @@ pub use lease::{
     Access, Admission, Applied, BreakPeriod, Lease, LeaseAction, LeaseDuration, LeaseId, LeaseRefusal,
     LeaseState, LeaseStatus,
 };
+pub use pace::Pace;
 pub use range_locks::{ByteRange, LockConflict, LockKind, NotLocked, RangeLocks};
 pub use share_mode::{FileAccess, FileUse, ShareMode};
 pub use time::{Clock, ManualClock, Span, Stamp, SystemClock, Timestamp, WrongTime};

@@ -1,29 +1,30 @@
 //! Byte-range locks of one file, as SMB opens hold them.
 //!
-//! A lock is exclusive or shared and belongs to one open. Locks never wait in here: a request that conflicts is refused,
-//! and whoever wants to wait asks again when a lock is given up. Locks are mandatory: reading and writing are judged
-//! against them, by the open that does it; REST has none, so every lock is somebody else's.
+//! A lock is exclusive or shared and belongs to one open. This module never waits: it refuses a request that
+//! conflicts, and a caller that wants to wait retries when a lock is released. Locks are mandatory: reads and
+//! writes are checked against them. REST requests hold no locks, so every lock belongs to another client.
 
-/// A range of bytes. One of length 0 lies between two bytes.
+/// A range of bytes. A range of length 0 lies between two bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange {
-    /// Its first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How many.
+    /// Length in bytes.
     pub length: u64,
 }
 
 impl ByteRange {
-    /// All bytes that there can be.
+    /// The whole file.
     pub const ALL: Self = Self { offset: 0, length: u64::MAX };
 
-    /// Whether it ends beyond the last byte that can be addressed, as no lock may.
+    /// Whether the range ends after the last addressable byte, which no lock may do.
     pub const fn is_out_of_range(self) -> bool {
-        // The byte after the last one may still be named.
+        // The end (exclusive) may be 2^64.
         self.length > 0 && self.offset.checked_add(self.length - 1).is_none()
     }
 
-    /// Whether the two have a byte in common. An empty range has one with another that it lies inside of.
+    /// Whether two ranges have a byte in common. An empty range overlaps a range that it lies strictly inside
+    /// of.
     pub const fn overlaps(self, other: Self) -> bool {
         let (a, b) = if self.offset <= other.offset { (self, other) } else { (other, self) };
         let distance = b.offset - a.offset;
@@ -39,31 +40,31 @@ impl ByteRange {
 /// Whether others may hold a lock on the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// Nobody else may read, write or lock.
+    /// No other open may read, write or lock the bytes.
     Exclusive,
-    /// Others may read and share; nobody may write.
+    /// Other opens may read the bytes and lock them shared; no open may write.
     Shared,
 }
 
-/// The locks of one file. `O` names an open.
+/// The locks of one file. `O` identifies an open.
 #[derive(Clone, Debug)]
 pub struct RangeLocks<O> {
-    locks: Vec<Lock<O>>,
+    locks: Vec<HeldLock<O>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lock<O> {
+struct HeldLock<O> {
     owner: O,
     range: ByteRange,
     kind: LockKind,
 }
 
-/// The bytes are locked by another.
+/// The bytes are locked by another open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the range conflicts with a lock")]
 pub struct LockConflict;
 
-/// There is no such lock.
+/// The open does not hold that lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the range is not locked")]
 pub struct NotLocked;
@@ -75,67 +76,70 @@ impl<O> Default for RangeLocks<O> {
 }
 
 impl<O: Copy + PartialEq> RangeLocks<O> {
-    /// Whether there is none.
+    /// Whether the file has no locks.
     pub fn is_empty(&self) -> bool {
         self.locks.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of locks.
     pub fn len(&self) -> usize {
         self.locks.len()
     }
 
-    /// Whose they are.
+    /// Returns the open of each lock.
     pub fn owners(&self) -> impl Iterator<Item = O> {
         self.locks.iter().map(|held| held.owner)
     }
 
-    /// Takes a lock. An exclusive one conflicts with every lock on its bytes, those of its own open included; a shared one
-    /// with exclusive ones of others.
+    /// Acquires a lock. An exclusive lock conflicts with every lock on its bytes, also of the same open. A
+    /// shared lock conflicts with exclusive locks of other opens.
     pub fn lock(&mut self, owner: O, range: ByteRange, kind: LockKind) -> Result<(), LockConflict> {
-        let is_in_the_way = |held: &Lock<O>| {
+        let conflicts = |held: &HeldLock<O>| {
             let is_denied = held.kind == LockKind::Exclusive && held.owner != owner;
             held.range.overlaps(range) && (kind == LockKind::Exclusive || is_denied)
         };
-        if self.locks.iter().any(is_in_the_way) {
+        if self.locks.iter().any(conflicts) {
             return Err(LockConflict);
         }
-        self.locks.push(Lock { owner, range, kind });
+        self.locks.push(HeldLock { owner, range, kind });
         Ok(())
     }
 
-    /// Gives up a lock of exactly that range; of several, the one that was taken last, an exclusive one first.
+    /// Releases a lock on exactly this range. Of several, releases the newest exclusive lock, or else the
+    /// newest shared one.
     pub fn unlock(&mut self, owner: O, range: ByteRange) -> Result<(), NotLocked> {
-        let is_it = |held: &Lock<O>| held.owner == owner && held.range == range;
-        let exclusive = self.locks.iter().rposition(|held| is_it(held) && held.kind == LockKind::Exclusive);
-        let found = exclusive.or_else(|| self.locks.iter().rposition(is_it)).ok_or(NotLocked)?;
-        self.locks.remove(found);
+        let matches = |held: &HeldLock<O>| held.owner == owner && held.range == range;
+        let exclusive = self.locks.iter().rposition(|held| matches(held) && held.kind == LockKind::Exclusive);
+        let index = exclusive.or_else(|| self.locks.iter().rposition(matches)).ok_or(NotLocked)?;
+        self.locks.remove(index);
         Ok(())
     }
 
-    /// Takes back a lock that was taken before: one of exactly that range and kind.
-    pub fn take_back(&mut self, owner: O, range: ByteRange, kind: LockKind) -> Result<(), NotLocked> {
-        let it = Lock { owner, range, kind };
-        let found = self.locks.iter().rposition(|held| *held == it).ok_or(NotLocked)?;
-        self.locks.remove(found);
+    /// Undoes an acquired lock of exactly this range and kind.
+    pub fn undo_lock(&mut self, owner: O, range: ByteRange, kind: LockKind) -> Result<(), NotLocked> {
+        let requested = HeldLock { owner, range, kind };
+        let index = self.locks.iter().rposition(|held| *held == requested).ok_or(NotLocked)?;
+        self.locks.remove(index);
         Ok(())
     }
 
-    /// Gives up all locks of an open. Whether there was any.
+    /// Releases all locks of an open. Returns whether it had any.
     pub fn release(&mut self, owner: O) -> bool {
         let before = self.locks.len();
         self.locks.retain(|held| held.owner != owner);
         before != self.locks.len()
     }
 
-    /// Whether an open, or nobody's, may read bytes: not those that another has locked exclusively.
+    /// Whether an open, or a request without an open, may read the bytes. Exclusive locks of other opens
+    /// forbid it.
     pub fn admits_read(&self, reader: Option<O>, range: ByteRange) -> bool {
         !self.locks.iter().any(|held| {
             held.range.overlaps(range) && held.kind == LockKind::Exclusive && Some(held.owner) != reader
         })
     }
 
-    /// Whether an open, or nobody's, may write bytes: not those that another has locked, nor those that anybody shares.
+    /// Whether an open, or a request without an open, may write the bytes. Locks of other opens forbid it,
+    /// and so do all shared locks.
     pub fn admits_write(&self, writer: Option<O>, range: ByteRange) -> bool {
         !self.locks.iter().any(|held| {
             held.range.overlaps(range) && (held.kind == LockKind::Shared || Some(held.owner) != writer)
@@ -153,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn ranges_overlap_where_they_have_a_byte_in_common() {
+    fn ranges_overlap_if_they_have_a_byte_in_common() {
         for (a, b, overlap) in [
             (range(0, 10), range(9, 1), true),
             (range(0, 10), range(10, 1), false),
             (range(5, 1), range(0, 10), true),
             (range(0, u64::MAX), range(u64::MAX - 1, 1), true),
             (range(u64::MAX, 1), range(u64::MAX, 1), true),
-            // Empty ranges: inside of another they are in its way, at its edges and among themselves not.
+            // Empty ranges overlap a range around them, but not at its edges, and not each other.
             (range(5, 0), range(0, 10), true),
             (range(0, 0), range(0, 10), false),
             (range(10, 0), range(0, 10), false),
@@ -174,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusive_locks_stand_alone_and_shared_ones_stand_together() {
+    fn only_shared_locks_may_overlap_apart_from_a_shared_lock_on_the_own_exclusive_one() {
         for (held, asked, same_open, conflict) in [
             (Exclusive, Exclusive, false, true),
             (Exclusive, Shared, false, true),
@@ -198,11 +202,11 @@ mod tests {
     }
 
     #[test]
-    fn reading_and_writing_are_judged_by_who_holds_the_lock() {
+    fn reads_and_writes_are_checked_against_the_owner_of_a_lock() {
         let mut locks = RangeLocks::default();
         assert_eq!(locks.lock(1, range(0, 10), Exclusive), Ok(()));
         assert_eq!(locks.lock(1, range(20, 10), Shared), Ok(()));
-        for (who, at, reads, writes) in [
+        for (reader, at, reads, writes) in [
             (Some(1), range(5, 1), true, true),
             (Some(2), range(5, 1), false, false),
             (None, range(5, 1), false, false),
@@ -212,24 +216,24 @@ mod tests {
             (None, range(10, 10), true, true),
             (None, ByteRange::ALL, false, false),
         ] {
-            assert_eq!(locks.admits_read(who, at), reads, "{who:?} {at:?}");
-            assert_eq!(locks.admits_write(who, at), writes, "{who:?} {at:?}");
+            assert_eq!(locks.admits_read(reader, at), reads, "{reader:?} {at:?}");
+            assert_eq!(locks.admits_write(reader, at), writes, "{reader:?} {at:?}");
         }
     }
 
     #[test]
-    fn a_lock_that_is_taken_back_leaves_the_others_on_its_range() {
+    fn undoing_a_lock_keeps_the_others_on_its_range() {
         let mut locks = RangeLocks::default();
         locks.lock(1, range(0, 10), Exclusive).unwrap();
         locks.lock(1, range(0, 10), Shared).unwrap();
-        assert_eq!(locks.take_back(1, range(0, 10), Shared), Ok(()));
-        assert_eq!(locks.take_back(1, range(0, 10), Shared), Err(NotLocked));
+        assert_eq!(locks.undo_lock(1, range(0, 10), Shared), Ok(()));
+        assert_eq!(locks.undo_lock(1, range(0, 10), Shared), Err(NotLocked));
         assert!(!locks.admits_read(Some(2), range(0, 10)), "the exclusive one stays");
         assert!(locks.admits_write(Some(1), range(0, 10)), "and the shared one is gone");
     }
 
     #[test]
-    fn a_lock_is_given_up_by_its_open_and_its_exact_range() {
+    fn lock_is_released_by_its_open_and_exact_range() {
         let mut locks = RangeLocks::default();
         assert_eq!(locks.lock(1, range(0, 10), Shared), Ok(()));
         assert_eq!(locks.lock(1, range(0, 10), Shared), Ok(()));

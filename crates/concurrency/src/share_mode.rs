@@ -1,18 +1,18 @@
-//! Share modes: what an open of a file does with it, and what it lets others do meanwhile.
+//! Share modes: what an open does with a file, and what it allows other opens to do.
 //!
-//! An open over SMB names both and keeps them until it is closed. Two opens stand beside each other if each lets the other
-//! do what it does. A request over REST is one more opener that opens and closes at once: it has to fit what SMB opens let
-//! others do, and asks nothing of them in turn, so REST never blocks REST.
+//! An SMB open declares both and keeps them until it is closed. Two opens are compatible if each allows the
+//! other's access. A REST request counts as an open that closes at once: SMB opens must allow its access, but
+//! it restricts no other open, so REST requests never block each other.
 
 use std::fmt;
 use std::ops::BitOr;
 
-/// Some of reading, writing and deleting: what an open does, or what it shares.
+/// A set of reading, writing and deleting: what an open does, or what it shares.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct FileAccess(u8);
 
 impl FileAccess {
-    /// Nothing but looking at attributes.
+    /// Reading attributes only.
     pub const NONE: Self = Self(0);
     /// Reading content.
     pub const READ: Self = Self(1);
@@ -20,20 +20,20 @@ impl FileAccess {
     pub const WRITE: Self = Self(2);
     /// Deleting or renaming.
     pub const DELETE: Self = Self(4);
-    /// All three.
+    /// Reading, writing and deleting.
     pub const ALL: Self = Self(7);
 
-    /// Whether all of the other is in this.
+    /// Whether all of `other` is in this set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether anything of the other is in this.
+    /// Whether any part of `other` is in this set.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// The names of its parts, as lists of handles have them.
+    /// Returns the names of the set's parts, as lists of handles show them.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let named = [(Self::READ, "Read"), (Self::WRITE, "Write"), (Self::DELETE, "Delete")];
         named.into_iter().filter(move |(part, _)| self.contains(*part)).map(|(_, name)| name)
@@ -54,33 +54,33 @@ impl fmt::Debug for FileAccess {
     }
 }
 
-/// What an open does and what it shares.
+/// The access of an open and what it shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareMode {
-    /// What it does.
+    /// The access that the open has.
     pub access: FileAccess,
-    /// What others may do meanwhile.
+    /// The access that it allows other opens to have.
     pub share: FileAccess,
 }
 
 impl ShareMode {
-    /// Whether both can be open at once. An open that only looks at attributes is in nobody's way, nor anybody in its.
-    pub fn fits(self, other: Self) -> bool {
-        let only_looks = self.access == FileAccess::NONE || other.access == FileAccess::NONE;
-        only_looks || (self.share.contains(other.access) && other.share.contains(self.access))
+    /// Whether both can be open at once. An open that only reads attributes is compatible with all others.
+    pub fn is_compatible_with(self, other: Self) -> bool {
+        let attributes_only = self.access == FileAccess::NONE || other.access == FileAccess::NONE;
+        attributes_only || (self.share.contains(other.access) && other.share.contains(self.access))
     }
 
-    /// Whether it can be opened while a lease over REST is active: that shares only reading.
-    pub fn fits_lease(self) -> bool {
+    /// Whether the open is allowed while a REST lease is active, which shares only reading.
+    pub fn is_compatible_with_lease(self) -> bool {
         !self.access.intersects(FileAccess::WRITE | FileAccess::DELETE)
     }
 }
 
-/// What a request over REST does with a file, as far as SMB opens are concerned.
+/// The use that a REST request makes of a file, from the view of SMB opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUse {
     /// List Directories and Files, Get File Properties, Get File Metadata.
-    Look,
+    ReadAttributes,
     /// Get File, List Ranges; the source of a copy.
     Read,
     /// Set File Properties, Set File Metadata.
@@ -96,36 +96,36 @@ pub enum FileUse {
 }
 
 impl FileUse {
-    /// The access that it counts as.
+    /// Returns the access that the request counts as.
     pub fn access(self) -> FileAccess {
         match self {
-            Self::Look => FileAccess::NONE,
+            Self::ReadAttributes => FileAccess::NONE,
             Self::Read => FileAccess::READ,
             Self::Write | Self::PutRange => FileAccess::WRITE,
             Self::Create => FileAccess::WRITE | FileAccess::DELETE,
             Self::Delete => FileAccess::DELETE,
-            // The table of refusals has it fail wherever anything is denied.
+            // By the protocol's table, acquiring fails if an open denies any access.
             Self::Lease => FileAccess::ALL,
         }
     }
 
-    /// Whether it changes the file, so that it must not overlap with an open that it conflicts with.
+    /// Whether the request changes the file. A change must not overlap with an open that it conflicts with.
     pub const fn changes(self) -> bool {
-        !matches!(self, Self::Look | Self::Read)
+        !matches!(self, Self::ReadAttributes | Self::Read)
     }
 
-    /// Whether any byte-range lock is in its way: it changes content as a whole.
-    pub const fn needs_no_locks(self) -> bool {
+    /// Whether any byte-range lock blocks the request, because it changes the content as a whole.
+    pub const fn is_blocked_by_any_lock(self) -> bool {
         matches!(self, Self::PutRange | Self::Create)
     }
 
-    /// Whether an SMB open stands in its way. One that only looks at attributes denies nothing.
+    /// Whether an SMB open blocks the request. An open that only reads attributes denies nothing.
     pub fn conflicts(self, open: ShareMode) -> bool {
         match self {
-            // A file that anybody has open cannot be deleted at once.
+            // An open file cannot be deleted at once.
             Self::Delete => true,
             _ if open.access == FileAccess::NONE => false,
-            Self::Lease => !open.share.contains(self.access()) || !open.fits_lease(),
+            Self::Lease => !open.share.contains(self.access()) || !open.is_compatible_with_lease(),
             _ => !open.share.contains(self.access()),
         }
     }
@@ -140,14 +140,14 @@ mod tests {
     const W: FileAccess = FileAccess::WRITE;
     const D: FileAccess = FileAccess::DELETE;
 
-    /// Every set of accesses.
+    /// Returns every set of accesses.
     fn sets() -> impl Iterator<Item = FileAccess> {
         (0..8).map(FileAccess)
     }
 
     #[test]
-    fn rest_is_refused_by_what_an_open_denies_row_by_row() {
-        use FileUse::{Create, Delete, Lease, Look, PutRange, Read, Write};
+    fn rest_requests_are_refused_by_share_modes_as_in_the_table() {
+        use FileUse::{Create, Delete, Lease, PutRange, Read, ReadAttributes, Write};
         for (share, refused) in [
             (NONE, vec![Read, Write, PutRange, Create, Delete, Lease]),
             (R, vec![Write, PutRange, Create, Delete, Lease]),
@@ -159,32 +159,32 @@ mod tests {
             (R | W | D, vec![Delete]),
         ] {
             let open = ShareMode { access: R, share };
-            for operation in [Look, Read, Write, PutRange, Create, Delete, Lease] {
+            for operation in [ReadAttributes, Read, Write, PutRange, Create, Delete, Lease] {
                 assert_eq!(
                     operation.conflicts(open),
                     refused.contains(&operation),
                     "{operation:?} {share:?}"
                 );
-                let looks = ShareMode { access: NONE, share };
-                assert_eq!(operation.conflicts(looks), operation == Delete, "{operation:?}");
+                let attributes_only = ShareMode { access: NONE, share };
+                assert_eq!(operation.conflicts(attributes_only), operation == Delete, "{operation:?}");
             }
         }
     }
 
     #[test]
-    fn a_lease_is_acquired_only_beside_opens_that_read() {
+    fn lease_can_be_acquired_only_if_all_opens_only_read() {
         for access in sets() {
             let open = ShareMode { access, share: FileAccess::ALL };
             let refused = access.intersects(W | D);
             assert_eq!(FileUse::Lease.conflicts(open), refused, "{access:?}");
-            // And while it is active, opens that would do more are refused.
-            assert_eq!(!open.fits_lease(), refused, "{access:?}");
+            // While the lease is active, opens that would do more than read are refused.
+            assert_eq!(!open.is_compatible_with_lease(), refused, "{access:?}");
         }
     }
 
     #[test]
-    fn two_opens_fit_if_each_lets_the_other_do_what_it_does_whichever_came_first() {
-        for (a, b, fits) in [
+    fn two_opens_are_compatible_if_each_shares_the_access_of_the_other() {
+        for (a, b, compatible) in [
             ((R, R), (R, R), true),
             ((R, R), (W, R), false),
             ((R, R | W), (W, R), true),
@@ -197,8 +197,8 @@ mod tests {
             ((D, R | W | D), (R, R | W), false),
         ] {
             let mode = |(access, share)| ShareMode { access, share };
-            assert_eq!(mode(a).fits(mode(b)), fits, "{a:?} {b:?}");
-            assert_eq!(mode(b).fits(mode(a)), fits, "{b:?} {a:?}");
+            assert_eq!(mode(a).is_compatible_with(mode(b)), compatible, "{a:?} {b:?}");
+            assert_eq!(mode(b).is_compatible_with(mode(a)), compatible, "{b:?} {a:?}");
         }
     }
 

@@ -1,13 +1,15 @@
 //! Time as a value.
 //!
-//! A [`Timestamp`] counts ticks of 100 ns since 0001-01-01T00:00:00Z, the resolution and epoch that the protocol's
-//! ETags, snapshot ids and table timestamps are made of. A [`Stamp`] is a timestamp that was given out once and will
-//! never be given out again: the identity of one commit. Nothing in this crate reads a clock; whoever needs one is
-//! handed a [`Clock`].
+//! A [`Timestamp`] counts ticks of 100 ns since 0001-01-01T00:00:00Z: the resolution and epoch of the
+//! protocol's ETags, snapshot ids and table timestamps. A [`Stamp`] is a timestamp that is issued only once:
+//! the identity of one commit. Nothing in this crate reads a clock; callers that need the time are given a
+//! [`Clock`].
 
 use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
 
 /// Ticks in one second.
 pub const TICKS_PER_SECOND: u64 = 10_000_000;
@@ -15,78 +17,81 @@ pub const TICKS_PER_SECOND: u64 = 10_000_000;
 const UNIX_EPOCH_TICKS: u64 = 621_355_968_000_000_000;
 /// Ticks between 0001-01-01 and 1601-01-01, where Windows file times start.
 const FILETIME_EPOCH_TICKS: u64 = 504_911_232_000_000_000;
-/// 9999-12-31T23:59:59.9999999Z, the protocol's "never".
+/// 9999-12-31T23:59:59.9999999Z, which means "never" in the protocol.
 const MAX_TICKS: u64 = 3_155_378_975_999_999_999;
 
-/// A moment, in ticks of 100 ns since 0001-01-01T00:00:00Z.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A point in time, in ticks of 100 ns since 0001-01-01T00:00:00Z.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Timestamp(u64);
 
-/// A length of time, in ticks of 100 ns.
+/// A duration, in ticks of 100 ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(u64);
 
-/// The identity of one commit: unique, and growing within a row, also over restarts and clock steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The identity of one commit. Unique, and growing within a row, also across restarts and clock steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Stamp(u64);
 
 impl Timestamp {
-    /// The last moment that the protocol can name.
+    /// The last time that the protocol can express.
     pub const MAX: Self = Self(MAX_TICKS);
 
-    /// The moment that many ticks after 0001-01-01.
+    /// Makes a timestamp from ticks since 0001-01-01.
     pub const fn from_ticks(ticks: u64) -> Self {
         Self(ticks)
     }
 
-    /// Ticks since 0001-01-01.
+    /// Returns the ticks since 0001-01-01.
     pub const fn ticks(self) -> u64 {
         self.0
     }
 
-    /// The moment that many whole seconds after 1970-01-01.
+    /// Makes a timestamp from whole seconds since 1970-01-01.
     pub const fn from_unix_seconds(seconds: u64) -> Self {
         Self(UNIX_EPOCH_TICKS + seconds * TICKS_PER_SECOND)
     }
 
-    /// Whole seconds since 1970-01-01; 0 for anything earlier.
+    /// Returns the whole seconds since 1970-01-01; 0 for earlier times.
     pub const fn unix_seconds(self) -> u64 {
         self.0.saturating_sub(UNIX_EPOCH_TICKS) / TICKS_PER_SECOND
     }
 
-    /// Nanoseconds since 1970-01-01; negative for anything earlier.
+    /// Returns the nanoseconds since 1970-01-01; negative for earlier times.
     pub const fn unix_nanos(self) -> i128 {
         (self.0 as i128 - UNIX_EPOCH_TICKS as i128) * 100
     }
 
-    /// The moment of a count of nanoseconds since 1970-01-01, rounded down to a tick; `None` outside years 1 to 9999.
+    /// Makes a timestamp from nanoseconds since 1970-01-01, rounded down to a tick. Returns `None` outside
+    /// the years 1 to 9999.
     pub fn from_unix_nanos(nanos: i128) -> Option<Self> {
         let ticks = nanos.div_euclid(100) + i128::from(UNIX_EPOCH_TICKS);
         u64::try_from(ticks).ok().filter(|t| *t <= MAX_TICKS).map(Self)
     }
 
-    /// Ticks since 1601-01-01, as SMB and NTFS count.
+    /// Returns the ticks since 1601-01-01, the file time of SMB and NTFS.
     pub const fn filetime(self) -> u64 {
         self.0.saturating_sub(FILETIME_EPOCH_TICKS)
     }
 
-    /// The moment of a Windows file time, at most [`Timestamp::MAX`].
+    /// Makes a timestamp from a Windows file time, at most [`Timestamp::MAX`].
     pub const fn from_filetime(filetime: u64) -> Self {
         Self(FILETIME_EPOCH_TICKS).saturating_add(Span(filetime))
     }
 
-    /// The same moment without its fraction of a second: the resolution of HTTP dates.
+    /// Truncates the time to whole seconds, the resolution of HTTP dates.
     pub const fn whole_second(self) -> Self {
         Self(self.0 - self.0 % TICKS_PER_SECOND)
     }
 
-    /// This moment and a span later, at most [`Timestamp::MAX`].
+    /// Adds a span, up to [`Timestamp::MAX`].
     pub const fn saturating_add(self, span: Span) -> Self {
         let t = self.0.saturating_add(span.0);
         Self(if t > MAX_TICKS { MAX_TICKS } else { t })
     }
 
-    /// How long after `earlier` this is; nothing if it is not.
+    /// Returns the time that has passed since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -114,30 +119,30 @@ impl Sub<Span> for Timestamp {
 }
 
 impl Span {
-    /// No time at all.
+    /// A span of no length.
     pub const ZERO: Self = Self(0);
 
-    /// A span of whole seconds.
+    /// Makes a span of whole seconds.
     pub const fn seconds(s: u64) -> Self {
         Self(s.saturating_mul(TICKS_PER_SECOND))
     }
 
-    /// A span of milliseconds.
+    /// Makes a span of milliseconds.
     pub const fn millis(ms: u64) -> Self {
         Self(ms.saturating_mul(TICKS_PER_SECOND / 1000))
     }
 
-    /// A span of ticks of 100 ns.
+    /// Makes a span from ticks of 100 ns.
     pub const fn from_ticks(ticks: u64) -> Self {
         Self(ticks)
     }
 
-    /// Ticks of 100 ns.
+    /// Returns the ticks of 100 ns.
     pub const fn ticks(self) -> u64 {
         self.0
     }
 
-    /// Whole seconds, a started one counted as whole: what `x-ms-lease-time` reports.
+    /// Returns the seconds, rounded up as `x-ms-lease-time` reports them.
     pub const fn seconds_rounded_up(self) -> u64 {
         self.0.div_ceil(TICKS_PER_SECOND)
     }
@@ -150,51 +155,51 @@ impl From<Span> for std::time::Duration {
 }
 
 impl Stamp {
-    /// The stamp with that many ticks. Only a store gives out new ones; everybody else reads them back.
+    /// Makes a stamp from ticks. Only a store issues new stamps; all other code decodes stored ones.
     pub const fn from_ticks(ticks: u64) -> Self {
         Self(ticks)
     }
 
-    /// Ticks since 0001-01-01.
+    /// Returns the ticks since 0001-01-01.
     pub const fn ticks(self) -> u64 {
         self.0
     }
 
-    /// When this commit happened, as the protocol reports it.
+    /// Returns the time of the commit, as the protocol reports it.
     pub const fn timestamp(self) -> Timestamp {
         Timestamp(self.0)
     }
 }
 
-/// Where the time comes from. One clock is handed to the whole server.
+/// The source of time. The whole server shares one clock.
 pub trait Clock: Send + Sync + 'static {
-    /// The time now. May step backwards, as machine clocks do; the store is what makes it monotonic.
+    /// Returns the current time. May step backward, as machine clocks do; the store makes it monotonic.
     fn now(&self) -> Timestamp;
 
-    /// Goes on after `latest`, which was shown before a restart. Refuses if the clock must be wrong.
+    /// Continues after `latest`, a time that was issued before a restart. Fails if the clock must be wrong.
     fn resume(&self, latest: Timestamp) -> Result<(), WrongTime> {
         let _ = latest;
         Ok(())
     }
 }
 
-/// A reading of the clock that must be wrong, or the readings before it were.
+/// The clock's time must be wrong, or the times known before were wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WrongTime {
-    /// It is far behind.
+    /// The clock is far behind the latest known time.
     #[error("the machine's clock is {} s behind the latest time known", latest.since(*machine).seconds_rounded_up())]
     Behind {
-        /// What the clock says.
+        /// The clock's time.
         machine: Timestamp,
-        /// The latest time known.
+        /// The latest known time.
         latest: Timestamp,
     },
-    /// It is far ahead.
+    /// The clock is far ahead of the latest known time.
     #[error("the machine's clock is {} s ahead of the latest time known", machine.since(*latest).seconds_rounded_up())]
     Ahead {
-        /// What the clock says.
+        /// The clock's time.
         machine: Timestamp,
-        /// The latest time known.
+        /// The latest known time.
         latest: Timestamp,
     },
 }
@@ -209,12 +214,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until a test moves it.
+/// A clock that only tests advance.
 #[derive(Debug)]
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// A clock that shows `start`.
+    /// Makes a clock that shows `start`.
     pub const fn new(start: Timestamp) -> Self {
         Self(AtomicU64::new(start.0))
     }
@@ -224,7 +229,7 @@ impl ManualClock {
         self.0.fetch_add(span.0, Ordering::SeqCst);
     }
 
-    /// Moves the clock to any moment, also backwards.
+    /// Sets the clock, also to an earlier time.
     pub fn set(&self, to: Timestamp) {
         self.0.store(to.0, Ordering::SeqCst);
     }
@@ -241,14 +246,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_time_that_is_too_late_is_the_last_moment() {
+    fn file_time_out_of_range_saturates() {
         assert_eq!(Timestamp::from_filetime(u64::MAX), Timestamp::MAX);
         assert_eq!(Timestamp::from_filetime(Timestamp::MAX.filetime()), Timestamp::MAX);
         assert_eq!(Timestamp::from_filetime(7).filetime(), 7);
     }
 
     #[test]
-    fn a_known_date_has_the_known_number_of_ticks() {
+    fn known_date_has_the_known_number_of_ticks() {
         // 2021-04-20T15:54:52.9740791Z
         let t = Timestamp::from_unix_nanos(1_618_934_092_974_079_100).unwrap();
         assert_eq!(t.ticks(), 637_545_308_929_740_791);
@@ -266,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_moves_only_when_told() {
+    fn manual_clock_moves_only_on_request() {
         let clock = ManualClock::new(Timestamp::from_unix_seconds(100));
         clock.advance(Span::seconds(5));
         assert_eq!(clock.now().unix_seconds(), 105);

@@ -1,29 +1,32 @@
-//! Copies that go on after their request was answered: from sources that this server has to read byte by byte.
+//! Asynchronous copies: copies that continue after their request was answered, from sources that have to be
+//! read byte by byte.
 //!
-//! The target says that its copy is pending, and a task fetches the source and puts it there in one commit. A row of the
-//! target's space says that a copy may be under way; it is written before the target changes and removed after the copy
-//! has ended, so that a restart finds every copy that is pending and goes on with it. Bytes fetched before the restart
-//! are fetched again: nothing referred to them. So does the restoring of a space that was closed meanwhile, and the sweep
-//! that opens it where the restoring did not come to that.
+//! The target records that its copy is pending. A task reads the source and stores the content in the target
+//! with one commit. A row in the target's space records that a copy may be pending. The row is written before
+//! the target changes and removed after the copy has ended, so a restart finds and continues every pending
+//! copy. Bytes read before the restart are read again, because nothing refers to them. Copies are also
+//! continued when a closed space is restored, and by the sweep that reopens a space if the restoring did not
+//! get that far.
 //!
-//! A task that finds its target no longer waiting for it (aborted, deleted) ends without a trace. What a target is, and
-//! how it is changed, is known to the service that it is of: its [`Destination`].
+//! A task ends silently if its target no longer waits for the copy because the copy was aborted or the target
+//! deleted. The service of the target knows how to find and change it: its [`Destination`].
 
 #[cfg(test)]
 mod tests;
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_concurrency::{Span, Timestamp};
-use lazuli_generations::record::{self, ticks};
-use lazuli_generations::unreadable;
 use lazuli_protocol::{ErrorCode, Refusal, ServiceKind, Version};
+use lazuli_service::read_refusal;
+use lazuli_service::record;
 use lazuli_store::{
-    Change, Decision, Gate, Mutation, Partition, Reads, SpaceId, Store, prefix_range, transact,
+    Change, Decision, Gate, Mutation, Partition, Reads, RowPosition, SpaceId, Store, prefix_range, transact,
 };
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -32,71 +35,76 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
+use tracing::Instrument;
 
-use crate::running::{Claim, FIRST_PAUSE, Running, persist};
-use crate::{CopySources, Outside, Seen};
+use crate::active_copies::{ActiveCopies, ActiveCopy, FIRST_PAUSE, persist};
+use crate::{CopySources, SourceVersion, StreamedSource};
 
-/// Copies that fetch at the same time; others wait.
-const AT_ONCE: usize = 16;
-/// Copies that fetch beside these because hardly anything comes: they cost little, and must not keep the others waiting. Where
-/// there are more of that kind, they take turns with the others.
-const SLOW_AT_ONCE: usize = 64;
-/// Copies that keep what they have while they wait for their next turn. Further ones begin again.
+/// Maximum number of copies that read at the same time; others wait.
+const MAX_FETCHING: usize = 16;
+/// Maximum number of additional slow copies, which receive hardly any bytes. They cost little and must not
+/// block the other copies. If there are more slow copies, they share the slots of the others.
+const MAX_SLOW: usize = 64;
+/// Maximum number of copies that keep their content while they wait for a slot. Further ones start from the
+/// beginning.
 const MAX_PARKED: usize = 64;
-/// Connections that the copies to one service may have.
-pub const MAX_CONNECTIONS: usize = AT_ONCE + SLOW_AT_ONCE;
-/// Fewer bytes than this between two looks is hardly anything.
-const SLOW: u64 = 1 << 20;
-/// How often a copy looks whether it is still wanted, and in time.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Copies that are pending at the same time.
+/// Maximum number of connections for the copies of one service.
+pub const MAX_CONNECTIONS: usize = MAX_FETCHING + MAX_SLOW;
+/// A copy that receives fewer bytes than this in one [`CHECK_INTERVAL`] is slow.
+const SLOW_BYTES: u64 = 1 << 20;
+/// How often a copy checks whether its target still waits for it, and whether its time is up.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum number of pending copies with a task. Further requests are refused, and further pending copies
+/// found at a restart are resumed when others have ended.
 const MAX_PENDING: usize = 10_000;
-/// How long a copy may be pending.
+/// Skipped copies are looked for when this fraction (1/8) of [`MAX_PENDING`] is free again.
+const FREE_FRACTION: usize = 8;
+/// Maximum time for which a copy may be pending.
 const MAX_TIME: Span = Span::seconds(14 * 86_400);
-/// Bytes after which the progress is noted.
-const PROGRESS: u64 = 64 << 20;
-/// Rows that a scan for pending copies reads at once.
+/// Bytes after which the progress is recorded.
+const PROGRESS_BYTES: u64 = 64 << 20;
+/// Rows that a scan for pending copies reads at a time.
 const SCAN_ROWS: usize = 256;
 
-/// A service that copies go to.
+/// A service with targets of copies.
 #[async_trait]
 pub trait Destination: Clone + Send + Sync + 'static {
-    /// The refusal of what is in a space that is gone.
+    /// The refusal if the space of a target is closed.
     const GONE: ErrorCode;
-    /// What a target is found by, in its space.
+    /// Identifies a target in its space.
     type Target: Serialize + DeserializeOwned + Send + Sync;
-    /// Where bytes go until the copy ends.
+    /// Holds the content until the copy ends.
     type Sink: Send;
 
-    /// The copies that go to it.
+    /// Returns the copies to this service.
     fn copies(&self) -> &Copies;
 
-    /// The spaces that copies may go to, a page at a time, each with where to go on.
+    /// Returns the spaces that may have targets, a page at a time, and where the next page begins.
     async fn spaces(&self, from: Option<Bytes>) -> Result<(Vec<SpaceId>, Option<Bytes>), Refusal>;
 
-    /// Begins the content of the target. None if it does not wait for the copy; nor does it then once all commits that
-    /// are under way have been made.
+    /// Begins the content of the target. Returns `None` if the target does not wait for the copy, and will
+    /// not wait for it after all commits in flight.
     async fn open(
         &self,
         space: SpaceId,
         copy: &PendingCopy<Self::Target>,
     ) -> Result<Option<Self::Sink>, Refusal>;
 
-    /// Whether the target still waits for the copy.
+    /// Returns whether the target still waits for the copy.
     async fn is_wanted(&self, space: SpaceId, copy: &PendingCopy<Self::Target>) -> Result<bool, Refusal>;
 
-    /// Takes the next bytes.
+    /// Appends bytes to the content.
     async fn push(&self, sink: &mut Self::Sink, bytes: Bytes) -> Result<(), Refusal>;
 
-    /// Notes how many bytes have come, if the target still waits for the copy. Whether it does.
-    async fn note(
+    /// Records how many bytes were copied. Returns whether the target still waits for the copy.
+    async fn record_progress(
         &self,
         space: SpaceId,
         copy: &PendingCopy<Self::Target>,
         copied: u64,
     ) -> Result<bool, Refusal>;
 
-    /// Stores the end of a copy, if the target still waits for it. Tries again, see [`persist`].
+    /// Stores the end of a copy, if the target still waits for it. Retries as described at [`persist`].
     async fn end(
         &self,
         space: SpaceId,
@@ -105,42 +113,44 @@ pub trait Destination: Clone + Send + Sync + 'static {
     ) -> Result<(), Refusal>;
 }
 
-/// A copy that may be under way: enough to go on with it after a restart.
+/// A copy that may be pending, with everything needed to continue it after a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingCopy<T> {
     /// The id of the copy.
     pub id: [u8; 16],
-    /// Where it goes.
+    /// The target.
     pub target: T,
-    /// Where it comes from, credentials included.
+    /// The URL of the source, including credentials.
     pub url: String,
-    /// The service of this server that the source is of, if it is.
+    /// The service of this server that the source belongs to; `None` if it is elsewhere.
     pub service: Option<ServiceKind>,
-    /// Which version of the source it is.
-    pub seen: Seen,
-    /// The version of the protocol that the source is asked in.
+    /// The version of the source.
+    pub seen: SourceVersion,
+    /// The protocol version of requests to the source.
     pub version: Version,
-    #[serde(with = "ticks")]
     started: Timestamp,
 }
 
-/// The copies to one service that are under way, and what they may come from.
+/// The asynchronous copies to one service.
 pub struct Copies {
     store: Arc<dyn Store>,
     gate: Gate,
-    /// The partition of a space that says which copies are under way.
+    /// The partition of each space that has the rows of pending copies.
     rows: &'static [u8],
     sources: Option<CopySources>,
     pending: Arc<Semaphore>,
+    max_pending: usize,
+    /// Pending copies were found while [`MAX_PENDING`] was reached. A copy that ends looks for them.
+    has_skipped: AtomicBool,
     slots: Semaphore,
     slow: Semaphore,
     parked: Semaphore,
     tasks: Mutex<JoinSet<()>>,
-    running: Arc<Running>,
+    active: Arc<ActiveCopies>,
 }
 
 impl Copies {
-    /// No copy yet. Their rows are in the partition `rows` of the space that each goes to.
+    /// Creates an empty set. The rows of copies are in the partition `rows` of the target's space.
     pub fn new(store: Arc<dyn Store>, rows: &'static [u8], sources: Option<CopySources>) -> Self {
         Self {
             store,
@@ -148,15 +158,22 @@ impl Copies {
             rows,
             sources,
             pending: Arc::new(Semaphore::new(MAX_PENDING)),
-            slots: Semaphore::new(AT_ONCE),
-            slow: Semaphore::new(SLOW_AT_ONCE),
+            max_pending: MAX_PENDING,
+            has_skipped: AtomicBool::new(false),
+            slots: Semaphore::new(MAX_FETCHING),
+            slow: Semaphore::new(MAX_SLOW),
             parked: Semaphore::new(MAX_PARKED),
             tasks: Mutex::default(),
-            running: Arc::default(),
+            active: Arc::default(),
         }
     }
 
-    /// What copies may come from.
+    /// Returns the number of pending copies that have a task.
+    pub fn pending(&self) -> usize {
+        self.max_pending.saturating_sub(self.pending.available_permits())
+    }
+
+    /// Returns the sources that copies may read.
     pub fn sources(&self) -> Result<&CopySources, Refusal> {
         self.sources.as_ref().ok_or_else(|| Refusal::not_implemented("Copying from a URL"))
     }
@@ -168,7 +185,7 @@ impl Copies {
         space: SpaceId,
         id: [u8; 16],
         target: D::Target,
-        outside: &Outside,
+        streamed: &StreamedSource,
         replace: impl Future<Output = Result<T, Refusal>>,
     ) -> Result<T, Refusal> {
         let permit = self.pending.clone().try_acquire_owned();
@@ -176,39 +193,40 @@ impl Copies {
         let copy = PendingCopy {
             id,
             target,
-            url: outside.uri.to_string(),
-            service: outside.service(),
-            seen: outside.seen.clone(),
-            version: outside.version,
+            url: streamed.uri.to_string(),
+            service: streamed.service(),
+            seen: streamed.seen.clone(),
+            version: streamed.version,
             started: self.store.now(),
         };
-        // Before the row is there, or somebody else may find it and go on with what has not begun.
-        let claim = self.running.claim(space, id).ok_or(ErrorCode::ServerBusy)?;
+        // Register before writing the row, else another task could find the row and continue a copy that has
+        // not begun.
+        let active_copy = self.active.insert(space, id).ok_or(ErrorCode::ServerBusy)?;
         let row = Mutation::Put(Bytes::copy_from_slice(&id), record::encode(&copy)?);
         self.write::<D>(space, row).await?;
         let runtime = Handle::current();
-        let _task = Begun { destination, runtime, task: Some((space, copy, claim, permit)) };
+        let _task = SpawnOnDrop { destination, runtime, task: Some((space, copy, active_copy, permit)) };
         replace.await
     }
 
-    /// Goes on with the copies that were pending when the server stopped. To be called after the start, and when spaces
-    /// were opened again. False: not all were found.
+    /// Continues the copies that were pending when the server stopped. Call this after the start, and after
+    /// spaces were reopened. Returns false if not all of them were found.
     pub async fn resume<D: Destination>(&self, destination: &D) -> bool {
         let resumed = self.try_resume(destination).await;
         if let Err(refusal) = &resumed {
-            tracing::error!(%refusal, "pending copies cannot be found");
+            tracing::error!(%refusal, "cannot find all pending copies");
         }
         resumed.is_ok()
     }
 
-    /// Goes on with the copies to one space that nobody looks after. To be called when it was opened again.
+    /// Continues the pending copies to one space that have no task. Call this when the space was reopened.
     pub async fn resume_in<D: Destination>(&self, destination: &D, space: SpaceId) {
         if let Err(refusal) = self.try_resume_in(destination, space).await {
-            tracing::error!(%refusal, "pending copies cannot be found");
+            tracing::error!(%refusal, ?space, "cannot find the pending copies of a reopened space");
         }
     }
 
-    /// Stops the copies that are under way. The next start goes on with them.
+    /// Stops all tasks. The next start continues the copies.
     pub async fn stop(&self) {
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
         tasks.shutdown().await;
@@ -219,7 +237,7 @@ impl Copies {
         let written = transact(&*self.store, &self.gate, &partition, Reads::default(), |_| {
             Ok(Decision::Write(change.clone(), ()))
         });
-        written.await.map_err(|error| lazuli_account::refusal(error, || D::GONE.into()))
+        written.await.map_err(|error| lazuli_service::transaction_refusal(error, || D::GONE.into()))
     }
 
     fn rows(&self, space: SpaceId) -> Partition {
@@ -232,17 +250,40 @@ impl Copies {
         destination: &D,
         space: SpaceId,
         copy: PendingCopy<D::Target>,
-        claim: Claim,
-        permit: Option<OwnedSemaphorePermit>,
+        active_copy: ActiveCopy,
+        permit: OwnedSemaphorePermit,
     ) {
         let destination = destination.clone();
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
+        // The task may outlive its request, and after a restart has none.
+        let id = u128::from_be_bytes(copy.id);
+        let span = tracing::error_span!(parent: None, "copy", ?space, id = format_args!("{id:032x}"));
         let task = async move {
-            run(&destination, space, &copy, claim).await;
+            run(&destination, space, &copy, active_copy).instrument(span).await;
             drop(permit);
+            destination.copies().resume_skipped(&destination).await;
         };
         tasks.spawn_on(task, runtime);
+    }
+
+    /// Looks for skipped copies, once there are enough free permits.
+    async fn resume_skipped<D: Destination>(&self, destination: &D) {
+        let has_capacity = self.pending.available_permits() >= self.max_pending.div_ceil(FREE_FRACTION);
+        if has_capacity && self.has_skipped.swap(false, Ordering::SeqCst) && !self.resume(destination).await {
+            self.has_skipped.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Acquires a permit for a pending copy that was found. Without one, the copy is looked for when another
+    /// has ended.
+    fn acquire_pending(&self) -> Option<OwnedSemaphorePermit> {
+        let try_acquire = || self.pending.clone().try_acquire_owned().ok();
+        try_acquire().or_else(|| {
+            // Set the flag before the next attempt, so that a copy that ends in between sees it.
+            self.has_skipped.store(true, Ordering::SeqCst);
+            try_acquire()
+        })
     }
 
     async fn try_resume<D: Destination>(&self, destination: &D) -> Result<(), Refusal> {
@@ -264,7 +305,7 @@ impl Copies {
         let mut range = prefix_range(&[]);
         loop {
             let reads = Reads::default().and_range(range.clone(), SCAN_ROWS);
-            let set = self.store.read(&partition, &reads).await.map_err(unreadable)?;
+            let set = self.store.read(&partition, &reads).await.map_err(read_refusal)?;
             if set.space.is_none_or(|space| !space.open) {
                 return Ok(());
             }
@@ -273,13 +314,18 @@ impl Copies {
                 let copy: PendingCopy<D::Target> = match record::decode(&row.value) {
                     Ok(copy) => copy,
                     Err(damage) => {
-                        // It must not keep the others from going on.
-                        tracing::error!(%damage, ?space, "a pending copy cannot be read");
+                        // A damaged row must not keep the other copies from continuing.
+                        tracing::error!(
+                            %damage,
+                            row = %RowPosition::new(&partition, &row.key),
+                            "cannot decode the row of a pending copy; the copy does not continue",
+                        );
                         continue;
                     }
                 };
-                if let Some(claim) = self.running.claim(space, copy.id) {
-                    self.spawn(&Handle::current(), destination, space, copy, claim, None);
+                if let Some(active_copy) = self.active.insert(space, copy.id) {
+                    let Some(permit) = self.acquire_pending() else { return Ok(()) };
+                    self.spawn(&Handle::current(), destination, space, copy, active_copy, permit);
                 }
             }
             if !scanned.more {
@@ -290,36 +336,43 @@ impl Copies {
     }
 }
 
-/// A copy whose row is written. However its request ends, even if its client goes away and it ends just here, a task
-/// looks after the copy from then on: it carries it out if it has begun, and removes the row if it has not.
-struct Begun<'a, D: Destination> {
+/// A copy whose row is written. However its request ends, even if the client disconnects at this point, the
+/// task that is spawned on drop takes over: it carries out the copy if the target waits for it, and removes
+/// the row if not.
+struct SpawnOnDrop<'a, D: Destination> {
     destination: &'a D,
     runtime: Handle,
-    task: Option<(SpaceId, PendingCopy<D::Target>, Claim, OwnedSemaphorePermit)>,
+    task: Option<(SpaceId, PendingCopy<D::Target>, ActiveCopy, OwnedSemaphorePermit)>,
 }
 
-impl<D: Destination> Drop for Begun<'_, D> {
+impl<D: Destination> Drop for SpawnOnDrop<'_, D> {
     fn drop(&mut self) {
-        if let Some((space, copy, claim, permit)) = self.task.take() {
+        if let Some((space, copy, active_copy, permit)) = self.task.take() {
             let copies = self.destination.copies();
-            copies.spawn(&self.runtime, self.destination, space, copy, claim, Some(permit));
+            copies.spawn(&self.runtime, self.destination, space, copy, active_copy, permit);
         }
     }
 }
 
-/// Carries out a copy to its end, whichever it is.
-async fn run<D: Destination>(destination: &D, space: SpaceId, copy: &PendingCopy<D::Target>, claim: Claim) {
+/// Carries out a copy and stores its end.
+async fn run<D: Destination>(
+    destination: &D,
+    space: SpaceId,
+    copy: &PendingCopy<D::Target>,
+    active_copy: ActiveCopy,
+) {
     let ended = carry_out(destination, space, copy).await;
-    drop(claim);
+    drop(active_copy);
     match ended {
         Ok(()) => {}
         Err(refusal) if refusal.code() == D::GONE => {
-            // If the space was restored just now, whoever did so took it that the copy was still looked after.
+            // If the space was reopened just now, its `resume_in` may have skipped this copy because it still
+            // had a task.
             tokio::time::sleep(FIRST_PAUSE).await;
             destination.copies().resume_in(destination, space).await;
         }
         Err(refusal) => {
-            tracing::warn!(%refusal, "the end of a copy is not stored; the next start goes on with it");
+            tracing::warn!(%refusal, "cannot store the end of a copy; the next start continues it");
         }
     }
 }
@@ -332,91 +385,91 @@ async fn carry_out<D: Destination>(
     let copies = destination.copies();
     let fetched = loop {
         match fetch(destination, space, copy).await {
-            Err(Stopped::Later) => continue,
+            Err(FetchError::Requeue) => continue,
             ended => break ended,
         }
     };
     match fetched {
         Ok(sink) => destination.end(space, copy, Ok(sink)).await?,
-        Err(Stopped::Unwanted | Stopped::Later) => {}
-        Err(Stopped::Gone) => return Err(D::GONE.into()),
-        Err(Stopped::Failed(refusal)) => destination.end(space, copy, Err(refusal)).await?,
+        Err(FetchError::Unwanted | FetchError::Requeue) => {}
+        Err(FetchError::SpaceClosed) => return Err(D::GONE.into()),
+        Err(FetchError::Failed(refusal)) => destination.end(space, copy, Err(refusal)).await?,
     }
     let row = Mutation::Delete(Bytes::copy_from_slice(&copy.id));
     persist(D::GONE, || copies.write::<D>(space, row.clone())).await
 }
 
-/// Why not all of a source came.
-enum Stopped {
-    /// The target does not wait for it any more.
+/// Why the source was not read to its end.
+enum FetchError {
+    /// The target does not wait for the copy any more.
     Unwanted,
-    /// The space of the target is closed. It may be opened again.
-    Gone,
-    /// Hardly anything came, and others wait: it has to begin again, behind them.
-    Later,
+    /// The space of the target is closed. It may be reopened.
+    SpaceClosed,
+    /// The copy is slow and others wait: it has to start again, after them.
+    Requeue,
     Failed(Refusal),
 }
 
-impl From<Refusal> for Stopped {
+impl From<Refusal> for FetchError {
     fn from(refusal: Refusal) -> Self {
         Self::Failed(refusal)
     }
 }
 
-impl Stopped {
-    /// What a refusal of the destination means.
-    fn by<D: Destination>(refusal: Refusal) -> Self {
-        if refusal.code() == D::GONE { Self::Gone } else { Self::Failed(refusal) }
+impl FetchError {
+    /// Converts a refusal of the destination.
+    fn from_destination<D: Destination>(refusal: Refusal) -> Self {
+        if refusal.code() == D::GONE { Self::SpaceClosed } else { Self::Failed(refusal) }
     }
 }
 
-/// Fetches the source.
+/// Reads the source into the content.
 async fn fetch<D: Destination>(
     destination: &D,
     space: SpaceId,
     copy: &PendingCopy<D::Target>,
-) -> Result<D::Sink, Stopped> {
+) -> Result<D::Sink, FetchError> {
     let copies = destination.copies();
-    // Never closed, so always there in the end.
+    // The semaphore is never closed.
     let mut _slot = copies.slots.acquire().await;
-    let opened = destination.open(space, copy).await.map_err(Stopped::by::<D>)?;
-    let mut sink = opened.ok_or(Stopped::Unwanted)?;
-    let outside = copies.sources()?.again(copy).await?;
-    let mut body = outside.body(0..outside.length());
-    let (mut copied, mut noted, mut is_aside) = (0, 0, false);
+    let opened = destination.open(space, copy).await.map_err(FetchError::from_destination::<D>)?;
+    let mut sink = opened.ok_or(FetchError::Unwanted)?;
+    let streamed = copies.sources()?.reopen(copy).await?;
+    let mut body = streamed.body(0..streamed.length());
+    let (mut copied, mut recorded, mut uses_slow_slot) = (0, 0, false);
     loop {
         if copies.store.now() > copy.started.saturating_add(MAX_TIME) {
             let refusal = Refusal::new(ErrorCode::OperationTimedOut);
             return Err(refusal.message("The copy took longer than two weeks.").into());
         }
-        let (before, look_up) = (copied, Instant::now() + LOOK_EVERY);
-        while copied - noted < PROGRESS {
-            let frame = timeout_at(look_up, poll_fn(|cx| body.as_mut().poll_frame(cx)));
+        let (before, next_check) = (copied, Instant::now() + CHECK_INTERVAL);
+        while copied - recorded < PROGRESS_BYTES {
+            let frame = timeout_at(next_check, poll_fn(|cx| body.as_mut().poll_frame(cx)));
             let Ok(frame) = frame.await else { break };
             let Some(frame) = frame else { return Ok(sink) };
             let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() else { continue };
             copied += bytes.len() as u64;
-            destination.push(&mut sink, bytes).await.map_err(Stopped::by::<D>)?;
+            destination.push(&mut sink, bytes).await.map_err(FetchError::from_destination::<D>)?;
         }
-        let is_wanted = if copied - noted < PROGRESS {
-            if copied - before < SLOW && !is_aside {
+        let is_wanted = if copied - recorded < PROGRESS_BYTES {
+            if copied - before < SLOW_BYTES && !uses_slow_slot {
                 if let Ok(slow) = copies.slow.try_acquire() {
-                    (_slot, is_aside) = (Ok(slow), true);
+                    (_slot, uses_slow_slot) = (Ok(slow), true);
                 } else {
-                    // Behind all that wait, and on from here when its turn comes.
-                    let _parked = copies.parked.try_acquire().map_err(|_| Stopped::Later)?;
+                    // Queue for a slot after all that wait, keeping the content.
+                    let _parked = copies.parked.try_acquire().map_err(|_| FetchError::Requeue)?;
                     drop((body, _slot));
                     _slot = copies.slots.acquire().await;
-                    body = outside.body(copied..outside.length());
+                    body = streamed.body(copied..streamed.length());
                 }
             }
             destination.is_wanted(space, copy).await
         } else {
-            noted = copied;
-            destination.note(space, copy, copied).await
+            recorded = copied;
+            destination.record_progress(space, copy, copied).await
         };
-        if !is_wanted.map_err(Stopped::by::<D>)? {
-            return Err(Stopped::Unwanted);
+        if !is_wanted.map_err(FetchError::from_destination::<D>)? {
+            return Err(FetchError::Unwanted);
         }
     }
 }

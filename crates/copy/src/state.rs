@@ -1,46 +1,45 @@
-//! What is known of the copy that something came from: in its row, and in replies.
+//! The state of a resource's last copy, in its row and in replies.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderMap;
 use lazuli_concurrency::Timestamp;
-use lazuli_generations::record::optional_ticks;
 use lazuli_protocol::{ErrorCode, Refusal, date};
+use lazuli_service::reply::{put, put_optional};
 use serde::{Deserialize, Serialize};
 
-/// The last copy onto something.
+/// The last copy to a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyState {
-    /// Its id.
+    /// The id of the copy.
     pub id: [u8; 16],
     /// The URL of the source, without credentials.
     pub source: String,
-    /// How far it is.
+    /// The status of the copy.
     pub status: CopyStatus,
-    /// Why it failed.
+    /// Why the copy failed.
     pub description: Option<String>,
-    /// Bytes that were copied.
+    /// Bytes copied so far.
     pub copied: u64,
-    /// Bytes of the source.
+    /// Length of the source in bytes.
     pub total: u64,
-    /// When it ended.
-    #[serde(with = "optional_ticks")]
+    /// When the copy ended.
     pub completed: Option<Timestamp>,
 }
 
-/// How far a copy is.
+/// The status of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CopyStatus {
-    /// Under way.
+    /// The copy continues.
     Pending,
-    /// All of it is there.
+    /// The copy is complete.
     Success,
-    /// Somebody has ended it.
+    /// A client aborted the copy.
     Aborted,
-    /// It came to nothing.
+    /// The copy failed.
     Failed,
 }
 
 impl CopyStatus {
-    /// The value of `x-ms-copy-status`.
+    /// Returns the value of `x-ms-copy-status`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -52,24 +51,24 @@ impl CopyStatus {
 }
 
 impl CopyState {
-    /// A copy of so many bytes that is done at once.
-    pub fn done(id: [u8; 16], source: String, total: u64, now: Timestamp) -> Self {
+    /// Returns the state of a copy that was completed within its request.
+    pub fn finished(id: [u8; 16], source: String, total: u64, now: Timestamp) -> Self {
         let status = CopyStatus::Success;
         Self { id, source, status, description: None, copied: total, total, completed: Some(now) }
     }
 
-    /// The same copy, of which nothing is done yet.
+    /// Returns the state of the same copy before its first byte.
     #[must_use]
-    pub fn begun(self) -> Self {
+    pub fn into_pending(self) -> Self {
         Self { status: CopyStatus::Pending, copied: 0, completed: None, ..self }
     }
 
-    /// Whether it is under way.
+    /// Returns whether the copy is pending.
     pub fn is_pending(&self) -> bool {
         self.status == CopyStatus::Pending
     }
 
-    /// Ends it by request, if it is under way and has that id.
+    /// Aborts the copy on a client's request, if it is pending and has this id.
     pub fn abort(&mut self, id: [u8; 16], now: Timestamp) -> Result<(), Refusal> {
         if !self.is_pending() {
             return Err(ErrorCode::NoPendingCopyOperation.into());
@@ -81,13 +80,13 @@ impl CopyState {
         Ok(())
     }
 
-    /// All of it is there.
+    /// Ends the copy as complete.
     pub fn succeed(&mut self, now: Timestamp) {
         self.copied = self.total;
         self.end(CopyStatus::Success, now);
     }
 
-    /// It came to nothing, for that reason.
+    /// Ends the copy as failed, for this reason.
     pub fn fail(&mut self, refusal: &Refusal, now: Timestamp) {
         let (status, code, text) = (refusal.status().as_u16(), refusal.code().name(), refusal.text());
         self.description = Some(format!("{status} {code} \"{text}\""));
@@ -99,29 +98,23 @@ impl CopyState {
         self.completed = Some(now);
     }
 
-    /// What the reply to the request says that asked for it.
+    /// Writes the headers of the reply to a copy request.
     pub fn write_accepted(&self, headers: &mut HeaderMap) {
-        put(headers, "x-ms-copy-id", Some(uuid::Uuid::from_bytes(self.id).to_string()));
-        put(headers, "x-ms-copy-status", Some(self.status.name()));
+        put(headers, "x-ms-copy-id", uuid::Uuid::from_bytes(self.id).to_string());
+        put(headers, "x-ms-copy-status", self.status.name());
     }
 
-    /// What reads of its target say.
+    /// Writes the headers of replies to reads of the target.
     pub fn write_headers(&self, headers: &mut HeaderMap) {
         self.write_accepted(headers);
-        put(headers, "x-ms-copy-source", Some(&self.source));
-        put(headers, "x-ms-copy-status-description", self.description.as_deref());
-        put(headers, "x-ms-copy-progress", Some(self.progress()));
-        put(headers, "x-ms-copy-completion-time", self.completed.map(date::rfc1123));
+        put(headers, "x-ms-copy-source", &self.source);
+        put_optional(headers, "x-ms-copy-status-description", self.description.as_deref());
+        put(headers, "x-ms-copy-progress", self.progress());
+        put_optional(headers, "x-ms-copy-completion-time", self.completed.map(date::rfc1123));
     }
 
-    /// Bytes that were copied, and of how many.
+    /// Returns the bytes copied and the total, as `copied/total`.
     pub fn progress(&self) -> String {
         format!("{}/{}", self.copied, self.total)
-    }
-}
-
-fn put(headers: &mut HeaderMap, name: &'static str, value: Option<impl AsRef<str>>) {
-    if let Some(value) = value.and_then(|value| HeaderValue::from_bytes(value.as_ref().as_bytes()).ok()) {
-        headers.insert(HeaderName::from_static(name), value);
     }
 }

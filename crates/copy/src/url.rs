@@ -7,10 +7,10 @@ use lazuli_protocol::address::Address;
 use lazuli_protocol::{Query, Refusal, ServiceKind, Version};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-/// The longest URL of a source.
+/// Maximum length of a source's URL in bytes.
 const MAX_URL: usize = 2 << 10;
-/// What clients leave in a URL although it should be encoded there.
-const STRAY: &AsciiSet = &CONTROLS
+/// Characters that clients leave unencoded in URLs although they should be encoded.
+const STRAY_CHARACTERS: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
     .add(b'<')
@@ -22,23 +22,23 @@ const STRAY: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// Where a copy comes from, as the client names it.
+/// The URL of a copy's source.
 #[derive(Clone, Debug)]
 pub struct SourceUrl {
-    /// All of it.
+    /// The whole URL.
     pub uri: Uri,
-    /// Its query.
+    /// The query of the URL.
     pub query: Query,
 }
 
 impl SourceUrl {
-    /// Reads a URL. The oldest versions name a source by its path, `/account/container/blob`, in this server.
+    /// Parses a URL. In the oldest versions a source is a path in this server, `/account/container/blob`.
     pub fn parse(text: &str, endpoint: &str, version: Version) -> Result<Self, Refusal> {
         let invalid = || Refusal::invalid_header(crate::COPY_SOURCE, text);
         if text.len() > MAX_URL {
             return Err(invalid());
         }
-        let text = with_stray_encoded(text);
+        let text = encode_stray_characters(text);
         let absolute = match text.starts_with('/') && !version.at_least(2012, 2, 12) {
             true => format!("{}{text}", endpoint_root(endpoint).ok_or_else(invalid)?),
             false => text,
@@ -53,13 +53,14 @@ impl SourceUrl {
         Ok(Self { uri, query })
     }
 
-    /// Whether it is of HTTPS.
+    /// Returns whether the URL uses HTTPS.
     pub fn is_secure(&self) -> bool {
         self.uri.scheme_str() == Some("https")
     }
 
-    /// The service of this server that it is of, if it is: the client reached the service `own` of it at `endpoint`, and
-    /// others are reached at other ports of the same host.
+    /// Returns the service of this server that the source belongs to; `None` if it is elsewhere. The client
+    /// reached the service
+    /// `own` at `endpoint`, and other services are reached at other ports of the same host.
     pub fn service(
         &self,
         own: ServiceKind,
@@ -69,15 +70,17 @@ impl SourceUrl {
     ) -> Option<ServiceKind> {
         let endpoint: Uri = endpoint.parse().ok()?;
         let (host, own_host) = (host(&self.uri)?, host(&endpoint)?);
-        // The suffix by itself names no account. It is a host like any other, at one of whose ports we may be.
+        // A suffix without an account is an ordinary host. One of its ports may be that of this server.
         let has_suffix = suffixes.iter().any(|suffix| {
             let account = host.strip_suffix(suffix.as_str()).and_then(|before| before.strip_suffix('.'));
             account.is_some_and(|account| !account.is_empty())
         });
-        // Where the path names the account, the host is the name of a machine, even if it looks as if it named one too.
+        // If the endpoint's path names the account, its host is the name of a machine, even if it has the
+        // form of an account's.
         let is_machine = endpoint.path() != "/";
-        let own_zone = if is_machine { &own_host } else { bare(&own_host) };
-        let is_our_host = host == own_host || bare(&host) == own_zone || is_this_machine(bare(&host));
+        let own_zone = if is_machine { &own_host } else { machine_name(&own_host) };
+        let is_our_host =
+            host == own_host || machine_name(&host) == own_zone || is_loopback(machine_name(&host));
         let service = match port(&self.uri) {
             _ if has_suffix => own,
             port if is_our_host && port == self::port(&endpoint) => own,
@@ -91,23 +94,23 @@ impl SourceUrl {
         Some(named.unwrap_or(service))
     }
 
-    /// What it addresses in that service of this server, if the account that its host may name exists.
+    /// Returns the address of the source in that service of this server, if the account in its host exists.
     pub fn address(&self, service: ServiceKind, suffixes: &[String]) -> Result<Address, Refusal> {
         Address::of_source(service, self.host(), self.uri.path(), &self.query, suffixes)
     }
 
-    /// What it addresses otherwise: the path names the account.
+    /// Returns the address of the source if its path names the account.
     pub(crate) fn address_in_path(&self, service: ServiceKind) -> Result<Address, Refusal> {
         Address::of_source(service, "", self.uri.path(), &self.query, &[])
     }
 
-    /// Its host, with the port.
+    /// Returns the host with the port.
     pub(crate) fn host(&self) -> &str {
         self.uri.authority().map_or("", |authority| authority.as_str())
     }
 
-    /// The URL as everybody may see it: without what lets its holder read.
-    pub fn shown(&self) -> String {
+    /// Returns the URL without credentials, as it may be shown to all readers of the target.
+    pub fn without_credentials(&self) -> String {
         let query = self.uri.query().unwrap_or_default();
         let keeps: fn(&str) -> bool = if self.query.contains("sig") {
             |name| matches!(name, "snapshot" | "versionid" | "sharesnapshot")
@@ -128,12 +131,13 @@ impl SourceUrl {
     }
 }
 
-/// A URL with everything encoded that clients leave in one although it should be: spaces, letters beyond ASCII.
-pub fn with_stray_encoded(url: &str) -> String {
-    utf8_percent_encode(url, STRAY).to_string()
+/// Encodes the characters that clients leave unencoded in URLs although they should be encoded, such as
+/// spaces.
+pub fn encode_stray_characters(url: &str) -> String {
+    utf8_percent_encode(url, STRAY_CHARACTERS).to_string()
 }
 
-/// Scheme and host of an endpoint.
+/// Returns the scheme and host of an endpoint.
 fn endpoint_root(endpoint: &str) -> Option<String> {
     let uri: Uri = endpoint.parse().ok()?;
     Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?))
@@ -148,18 +152,18 @@ fn port(uri: &Uri) -> u16 {
     uri.port_u16().unwrap_or(default)
 }
 
-/// The host below `account.service.`, if it is of that form.
+/// Returns the host after `account.service.`, if it has that form.
 fn without_account(host: &str, service: ServiceKind) -> Option<&str> {
     host.split_once('.')?.1.strip_prefix(service.name())?.strip_prefix('.')
 }
 
-/// The host without an account and a service in front.
-fn bare(host: &str) -> &str {
+/// Returns the host without a leading account and service.
+fn machine_name(host: &str) -> &str {
     ServiceKind::ALL.into_iter().find_map(|service| without_account(host, service)).unwrap_or(host)
 }
 
-/// Whether a host is this machine for every machine.
-fn is_this_machine(host: &str) -> bool {
+/// Returns whether a host is the loopback address or `localhost`.
+fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_of_this_server_by_its_host_and_port() {
+    fn host_and_port_decide_whether_a_source_is_in_this_server() {
         use ServiceKind::{Blob, File, Queue};
         let path = "http://127.0.0.1:10000/dev1";
         let named = "https://store.example/dev1";
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn invalid_urls_are_refused() {
         let long = format!("http://h/{}", "a".repeat(MAX_URL));
         for text in [
             "",
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_slashes_separate_names_and_nothing_is_decoded_twice() {
+    fn encoded_slashes_separate_names_and_names_are_decoded_once() {
         for (path, container, object) in [
             ("dev1/docs%2Fd%20%C3%A4%2Ff.txt", "docs", "d ä/f.txt"),
             ("dev1%2fdocs%2fd/f", "docs", "d/f"),
@@ -279,22 +283,22 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_versions_name_a_path() {
+    fn the_oldest_versions_name_sources_by_path() {
         let old = Version::new(2011, 8, 18);
         let url = SourceUrl::parse("/dev2/c/b?snapshot=x", "http://h:1/dev1", old).unwrap();
         assert_eq!(url.uri.to_string(), "http://h:1/dev2/c/b?snapshot=x");
     }
 
     #[test]
-    fn nobody_is_shown_a_signature() {
-        for (source, shown) in [
+    fn shown_urls_have_no_credentials() {
+        for (source, without_credentials) in [
             ("http://h/c/b", "http://h/c/b"),
             ("http://h/c/b?snapshot=1&x=2", "http://h/c/b?snapshot=1&x=2"),
             ("http://h/c/b?snapshot=1&sv=2&sig=abc%3D", "http://h/c/b?snapshot=1"),
             ("http://h/c/b?SIG=abc&sv=1", "http://h/c/b"),
             ("http://h/c/b?X-Amz-Signature=abc&X-Amz-Date=1", "http://h/c/b"),
         ] {
-            assert_eq!(parse(source).unwrap().shown(), shown);
+            assert_eq!(parse(source).unwrap().without_credentials(), without_credentials);
         }
     }
 }

@@ -1,9 +1,10 @@
-//! Up to what size are bytes better kept in the record than in an extent? The numbers of
+//! Measures up to which size bytes are better kept in the record than in an extent, for
 //! `docs/decisions/0005-inline-threshold.md`.
 //!
-//! A record goes to the store's log, with one `fdatasync` for all that wait; its bytes are then written twice more, when
-//! the memtable is flushed and when that is compacted. An extent costs an append and a group sync first, then a small
-//! record in the log. Both are simulated with the same log, so that only the difference counts.
+//! A record is written to the store's log, with one `fdatasync` for all waiting commits. Its bytes are then
+//! written twice more: when the memtable is flushed, and when the table file is compacted. An extent costs an
+//! append and a group sync first, then a small record in the log. Both use the same simulated log, so only
+//! the difference counts.
 //!
 //! `cargo run --release -p lazuli-extents --example inline_threshold -- DIR`
 
@@ -18,18 +19,18 @@ use lazuli_extents::conformance::pattern;
 use lazuli_extents::{Content, Error, Extents, LocalExtents, Options};
 use tokio::sync::{mpsc, oneshot};
 
-/// A record without its content.
+/// Size of a record without its content, in bytes.
 const RECORD: usize = 400;
 const OPERATIONS: usize = 1600;
-/// Times that the bytes of a record are written after the log.
+/// How often the bytes of a record are written after the log.
 const REWRITES: usize = 2;
 
 type Waiting = (Vec<u8>, oneshot::Sender<()>);
 
-/// The log with its group commit, and what the records cost later.
+/// Runs the log with its group commit, and the later writes of the records.
 fn log(dir: PathBuf, mut queue: mpsc::Receiver<Waiting>) -> std::io::Result<()> {
     let mut log = File::create(dir.join("log"))?;
-    // Set aside as the store does, so that a sync need not write the file's length.
+    // Preallocate like the store, so that a sync does not have to write the file's length.
     rustix::fs::fallocate(&log, rustix::fs::FallocateFlags::empty(), 0, 512 << 20)?;
     let mut tables = File::create(dir.join("tables"))?;
     while let Some(first) = queue.blocking_recv() {
@@ -99,7 +100,7 @@ async fn measure(dir: &std::path::Path, size: usize, clients: usize, inline: boo
     for task in tasks {
         task.await.map_err(|e| Error::Io(e.to_string()))??;
     }
-    // What was postponed counts too.
+    // Deferred writes count too.
     drop(log);
     committer.await.map_err(|e| Error::Io(e.to_string()))??;
     Ok((OPERATIONS / clients * clients) as f64 / start.elapsed().as_secs_f64())

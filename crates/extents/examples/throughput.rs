@@ -1,4 +1,5 @@
-//! How fast bytes go in and out, compared with `dd bs=1M conv=fdatasync` on the same file system.
+//! Measures the throughput of uploads and reads, compared with `dd bs=1M conv=fdatasync` on the same file
+//! system.
 //!
 //! `cargo run --release -p lazuli-extents --example throughput -- DIR`
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lazuli_extents::conformance::pattern;
-use lazuli_extents::{Content, Error, Extents, LocalExtents, Options, Reader, Upload};
+use lazuli_extents::{Content, ContentReader, Error, Extents, LocalExtents, Options, Upload};
 
 const BYTES: usize = 256 << 20;
 const ROUNDS: usize = 5;
@@ -26,7 +27,7 @@ async fn run(dir: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let extents: Arc<dyn Extents> = Arc::new(LocalExtents::open(dir, Options::default())?);
     let (mut dd, mut one, mut four, mut content) = (vec![], vec![], vec![], Content::empty());
     for round in 0..ROUNDS {
-        // A new file each time: blocks of a thin disk that were never written to cost everybody more.
+        // A new file each time: the first write to a block of a thin-provisioned disk is slower.
         dd.push(copy_with_dd(&source, &dir.join(format!("copy{round}")))?);
         let start = Instant::now();
         content = upload(&extents, &body).await?;
@@ -51,7 +52,7 @@ async fn run(dir: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let mut read = vec![];
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        let mut reader = Reader::new(&extents, &content, 0..u64::MAX, None);
+        let mut reader = ContentReader::new(&extents, &content, 0..u64::MAX, None);
         let mut total = 0;
         while let Some(bytes) = reader.next().await? {
             total += bytes.len();
@@ -71,7 +72,7 @@ async fn run(dir: &Path) -> Result<(), Box<dyn std::error::Error>> {
 async fn upload(extents: &Arc<dyn Extents>, body: &bytes::Bytes) -> Result<Content, Error> {
     let writer = extents.writer();
     let mut upload = Upload::new(extents, &writer);
-    // As a connection would deliver it.
+    // In parts of the size that a connection delivers.
     for part in body.chunks(64 << 10) {
         upload.push(body.slice_ref(part)).await?;
     }
@@ -89,7 +90,7 @@ fn copy_with_dd(from: &Path, to: &Path) -> std::io::Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Durable 4 KiB appends: group sync makes them cheaper the more there are at a time. And cached 4 KiB reads.
+/// Measures durable 4 KiB appends, which get cheaper per append with more clients, and cached 4 KiB reads.
 async fn small(extents: &Arc<dyn Extents>) -> Result<(), Box<dyn std::error::Error>> {
     let payload = pattern(2, 4000);
     for clients in [1, 8, 64] {

@@ -1,46 +1,49 @@
-//! What every place for bytes must do. An engine's tests run [`run`] on it.
+//! What every extent engine must do. The tests of an engine run [`run`] on it.
 //!
-//! Panics at the first promise that is not kept.
+//! Panics at the first violation.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use lazuli_concurrency::Pace;
+use rand::rngs::SmallRng;
+use rand::{RngCore, SeedableRng};
 
 use crate::{
-    Content, Edit, Error, ExtentId, ExtentRef, Extents, MAX_EXTENT_BYTES, Pace, Piece, Pieces, Reader, Sweep,
-    Upload, Writer,
+    Content, ContentReader, Edit, Error, ExtentId, ExtentRef, Extents, MAX_EXTENT_BYTES, Piece, Pieces,
+    Sweep, Upload, Writer,
 };
 
-/// Checks all promises on a place for bytes that is empty.
+/// Checks all guarantees of an empty extent store.
 pub async fn run(extents: Arc<dyn Extents>) {
-    what_is_appended_can_be_read_in_any_part(&extents).await;
-    an_extent_has_its_limits(&extents).await;
-    what_was_never_written_is_damaged(&extents).await;
-    appends_at_the_same_time_keep_apart(&extents).await;
-    a_stream_becomes_content_and_back(&extents).await;
-    edits_change_content_and_leave_the_old_one_alone(&extents).await;
-    a_sweep_keeps_what_lives_and_frees_the_rest(&extents).await;
-    a_sweep_keeps_what_is_being_written(&extents).await;
-    a_sweep_keeps_what_is_being_read(&extents).await;
-    content_that_moves_during_a_sweep_is_kept(&extents).await;
-    a_sweep_that_is_given_up_frees_nothing(&extents).await;
-    a_damaged_node_keeps_everything_older_and_nothing_newer(&extents).await;
-    content_below_a_kept_id_stays(&extents).await;
+    any_part_of_an_extent_can_be_read(&extents).await;
+    empty_and_oversized_payloads_are_refused(&extents).await;
+    wrong_reference_reads_as_damage(&extents).await;
+    concurrent_appends_do_not_overlap(&extents).await;
+    uploaded_bytes_can_be_read(&extents).await;
+    edits_leave_the_old_content_unchanged(&extents).await;
+    sweep_keeps_live_content_and_frees_the_rest(&extents).await;
+    sweep_keeps_content_being_written(&extents).await;
+    sweep_keeps_content_being_read(&extents).await;
+    sweep_keeps_content_that_moves_meanwhile(&extents).await;
+    dropped_sweep_frees_nothing(&extents).await;
+    damaged_node_keeps_older_content_and_nothing_newer(&extents).await;
+    content_below_a_kept_id_is_kept(&extents).await;
 }
 
-async fn a_damaged_node_keeps_everything_older_and_nothing_newer(extents: &Arc<dyn Extents>) {
+async fn damaged_node_keeps_older_content_and_nothing_newer(extents: &Arc<dyn Extents>) {
     let writer = extents.writer();
     let (older, expected) = large(extents, &writer, 8).await;
     let (broken, _) = large(extents, &writer, 9).await;
     let (newer, _) = large(extents, &writer, 10).await;
     drop(writer);
-    // Freeing content that a record refers to is what damages it here.
+    // This test damages content by freeing it although a record refers to it.
     sweep(extents, &[&older, &newer]).await;
     assert!(damaged(read(extents, &broken).await));
     let mut sweep = Sweep::begin(extents, Pace::FULL).await.unwrap();
-    sweep.live(&broken).await.unwrap();
+    sweep.mark(&broken).await.unwrap();
     let freed = sweep.finish().await.unwrap();
     assert!(freed.damaged_nodes > 0);
     assert_eq!(read(extents, &older).await.unwrap(), expected, "the damaged node may refer to it");
@@ -48,7 +51,7 @@ async fn a_damaged_node_keeps_everything_older_and_nothing_newer(extents: &Arc<d
     self::sweep(extents, &[]).await;
 }
 
-async fn content_below_a_kept_id_stays(extents: &Arc<dyn Extents>) {
+async fn content_below_a_kept_id_is_kept(extents: &Arc<dyn Extents>) {
     let writer = extents.writer();
     let (older, expected) = large(extents, &writer, 11).await;
     let horizon = Sweep::begin(extents, Pace::FULL).await.unwrap().horizon();
@@ -63,18 +66,11 @@ async fn content_below_a_kept_id_stays(extents: &Arc<dyn Extents>) {
     assert!(damaged(read(extents, &older).await));
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Returns pseudorandom bytes that depend on the seed.
 pub fn pattern(seed: u64, length: usize) -> Bytes {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut out = Vec::with_capacity(length + 8);
-    while out.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(length);
-    out.into()
+    let mut bytes = vec![0; length];
+    SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes.into()
 }
 
 async fn append(extents: &Arc<dyn Extents>, writer: &Writer, bytes: &Bytes) -> ExtentRef {
@@ -82,7 +78,7 @@ async fn append(extents: &Arc<dyn Extents>, writer: &Writer, bytes: &Bytes) -> E
 }
 
 async fn read(extents: &Arc<dyn Extents>, content: &Content) -> Result<Vec<u8>, Error> {
-    let mut reader = Reader::new(extents, content, 0..u64::MAX, None);
+    let mut reader = ContentReader::new(extents, content, 0..u64::MAX, None);
     let mut out = vec![];
     while let Some(bytes) = reader.next().await? {
         out.extend_from_slice(&bytes);
@@ -93,7 +89,7 @@ async fn read(extents: &Arc<dyn Extents>, content: &Content) -> Result<Vec<u8>, 
 async fn sweep(extents: &Arc<dyn Extents>, live: &[&Content]) {
     let mut sweep = Sweep::begin(extents, Pace::FULL).await.unwrap();
     for content in live {
-        sweep.live(content).await.unwrap();
+        sweep.mark(content).await.unwrap();
     }
     sweep.finish().await.unwrap();
 }
@@ -102,7 +98,7 @@ fn damaged<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::Damaged(_)))
 }
 
-async fn what_is_appended_can_be_read_in_any_part(extents: &Arc<dyn Extents>) {
+async fn any_part_of_an_extent_can_be_read(extents: &Arc<dyn Extents>) {
     let writer = extents.writer();
     for length in [1, 100, 4096, 65_535, 65_536, 65_537, 300_000, MAX_EXTENT_BYTES] {
         let bytes = pattern(length as u64, length);
@@ -117,18 +113,18 @@ async fn what_is_appended_can_be_read_in_any_part(extents: &Arc<dyn Extents>) {
         }
         extents.sync().await.unwrap();
         assert_eq!(extents.read(&extent, 0..length as u32).await.unwrap(), bytes);
-        assert!(damaged(extents.read(&extent, 0..length as u32 + 1).await), "behind the end of {length}");
+        assert!(damaged(extents.read(&extent, 0..length as u32 + 1).await), "past the end of {length}");
     }
 }
 
-async fn an_extent_has_its_limits(extents: &Arc<dyn Extents>) {
+async fn empty_and_oversized_payloads_are_refused(extents: &Arc<dyn Extents>) {
     let writer = extents.writer();
     for payload in [vec![], vec![Bytes::new()], vec![pattern(1, MAX_EXTENT_BYTES), pattern(2, 1)]] {
         assert_eq!(extents.append(&writer, payload).await, Err(Error::Size));
     }
 }
 
-async fn what_was_never_written_is_damaged(extents: &Arc<dyn Extents>) {
+async fn wrong_reference_reads_as_damage(extents: &Arc<dyn Extents>) {
     let writer = extents.writer();
     let extent = append(extents, &writer, &pattern(3, 100_000)).await;
     for wrong in [
@@ -142,7 +138,7 @@ async fn what_was_never_written_is_damaged(extents: &Arc<dyn Extents>) {
     }
 }
 
-async fn appends_at_the_same_time_keep_apart(extents: &Arc<dyn Extents>) {
+async fn concurrent_appends_do_not_overlap(extents: &Arc<dyn Extents>) {
     let tasks: Vec<_> = (0..8u64)
         .map(|task| {
             let extents = extents.clone();
@@ -164,13 +160,13 @@ async fn appends_at_the_same_time_keep_apart(extents: &Arc<dyn Extents>) {
     for task in tasks {
         let (kept, _writer) = task.await.unwrap();
         for (extent, bytes) in kept {
-            assert!(ids.insert(extent.id), "{:?} was given out twice", extent.id);
+            assert!(ids.insert(extent.id), "{:?} was assigned twice", extent.id);
             assert_eq!(extents.read(&extent, 0..extent.length).await.unwrap(), bytes);
         }
     }
 }
 
-async fn a_stream_becomes_content_and_back(extents: &Arc<dyn Extents>) {
+async fn uploaded_bytes_can_be_read(extents: &Arc<dyn Extents>) {
     let preferred = extents.preferred_bytes();
     let around = |length: usize| [length - 1, length, length + 1];
     let lengths = [[0, 1, 3 * preferred + 12_345], around(crate::INLINE_BYTES), around(256 << 10)];
@@ -192,7 +188,7 @@ async fn a_stream_becomes_content_and_back(extents: &Arc<dyn Extents>) {
     }
 }
 
-async fn edits_change_content_and_leave_the_old_one_alone(extents: &Arc<dyn Extents>) {
+async fn edits_leave_the_old_content_unchanged(extents: &Arc<dyn Extents>) {
     let writer = extents.writer();
     let bytes = pattern(5, 200_000);
     let old = Content::extent(append(extents, &writer, &bytes).await);
@@ -215,7 +211,7 @@ async fn edits_change_content_and_leave_the_old_one_alone(extents: &Arc<dyn Exte
     assert_eq!(pieces.next().await.unwrap(), None);
 }
 
-/// Content of more pieces than a record holds, so that it has nodes.
+/// Creates content with more pieces than a record holds, so that it has nodes.
 async fn large(extents: &Arc<dyn Extents>, writer: &Writer, seed: u64) -> (Content, Vec<u8>) {
     let mut edit = Edit::new(extents, writer, &Content::empty());
     let mut expected = vec![];
@@ -227,7 +223,7 @@ async fn large(extents: &Arc<dyn Extents>, writer: &Writer, seed: u64) -> (Conte
     (edit.finish().await.unwrap(), expected)
 }
 
-async fn a_sweep_keeps_what_lives_and_frees_the_rest(extents: &Arc<dyn Extents>) {
+async fn sweep_keeps_live_content_and_frees_the_rest(extents: &Arc<dyn Extents>) {
     let writer = extents.writer();
     let (dead, _) = large(extents, &writer, 1).await;
     let (live, expected) = large(extents, &writer, 2).await;
@@ -236,16 +232,16 @@ async fn a_sweep_keeps_what_lives_and_frees_the_rest(extents: &Arc<dyn Extents>)
     let snapshot = edit.finish().await.unwrap();
     drop(writer);
     sweep(extents, &[&live, &snapshot]).await;
-    assert!(damaged(read(extents, &dead).await), "what is dead is freed");
+    assert!(damaged(read(extents, &dead).await), "dead content is freed");
     assert_eq!(read(extents, &live).await.unwrap(), expected);
     sweep(extents, &[&snapshot]).await;
-    assert!(damaged(read(extents, &live).await), "what only the older version had is freed");
+    assert!(damaged(read(extents, &live).await), "bytes of only the older version are freed");
     assert_eq!(read(extents, &snapshot).await.unwrap()[5000..], expected[5000..]);
-    let live_bytes = extents.space().live_bytes.unwrap();
+    let live_bytes = extents.storage_use().live_bytes.unwrap();
     assert!((495_000..1_100_000).contains(&live_bytes), "{live_bytes}");
 }
 
-async fn a_sweep_keeps_what_is_being_written(extents: &Arc<dyn Extents>) {
+async fn sweep_keeps_content_being_written(extents: &Arc<dyn Extents>) {
     let writer = extents.writer();
     let (before, expected) = large(extents, &writer, 3).await;
     let sweep = Sweep::begin(extents, Pace::FULL).await.unwrap();
@@ -260,13 +256,13 @@ async fn a_sweep_keeps_what_is_being_written(extents: &Arc<dyn Extents>) {
     assert!(damaged(read(extents, &during).await));
 }
 
-async fn a_sweep_keeps_what_is_being_read(extents: &Arc<dyn Extents>) {
+async fn sweep_keeps_content_being_read(extents: &Arc<dyn Extents>) {
     let writer = extents.writer();
     let (content, expected) = large(extents, &writer, 5).await;
     let held = extents.pin().hold([&content]);
     drop(writer);
     sweep(extents, &[]).await;
-    let mut reader = Reader::new(extents, &content, 0..u64::MAX, held);
+    let mut reader = ContentReader::new(extents, &content, 0..u64::MAX, held);
     let mut out = reader.next().await.unwrap().unwrap().to_vec();
     sweep(extents, &[]).await;
     while let Some(bytes) = reader.next().await.unwrap() {
@@ -278,11 +274,12 @@ async fn a_sweep_keeps_what_is_being_read(extents: &Arc<dyn Extents>) {
     assert!(damaged(read(extents, &content).await));
 }
 
-async fn content_that_moves_during_a_sweep_is_kept(extents: &Arc<dyn Extents>) {
+async fn sweep_keeps_content_that_moves_meanwhile(extents: &Arc<dyn Extents>) {
     let writer = extents.writer();
     let (content, expected) = large(extents, &writer, 6).await;
     drop(writer);
-    // One record refers to it. The sweep has visited the record it will move to, and will visit this one too late.
+    // One record refers to the content. The sweep has read the record that the content moves to, and not
+    // yet this one.
     let visited_already = Sweep::begin(extents, Pace::FULL).await.unwrap();
     let mover = extents.writer();
     mover.hold(extents.pin(), [&content]);
@@ -290,18 +287,19 @@ async fn content_that_moves_during_a_sweep_is_kept(extents: &Arc<dyn Extents>) {
     visited_already.finish().await.unwrap();
     assert_eq!(read(extents, &content).await.unwrap(), expected);
 
-    // The same, but the mover has read the record and not yet said what it found when the sweep is about to free.
+    // As above, but the mover has read the record and not yet turned its pin into a hold when the sweep is
+    // about to free.
     let sweep = Sweep::begin(extents, Pace::FULL).await.unwrap();
     let (pin, mover) = (extents.pin(), extents.writer());
     let mut finish = tokio::spawn(sweep.finish());
     let waited = tokio::time::timeout(Duration::from_millis(100), &mut finish).await;
-    assert!(waited.is_err(), "a sweep waits for those who have not yet said what they found");
+    assert!(waited.is_err(), "a sweep waits for pins that are not yet holds");
     mover.hold(pin, [&content]);
     finish.await.unwrap().unwrap();
     assert_eq!(read(extents, &content).await.unwrap(), expected);
 }
 
-async fn a_sweep_that_is_given_up_frees_nothing(extents: &Arc<dyn Extents>) {
+async fn dropped_sweep_frees_nothing(extents: &Arc<dyn Extents>) {
     let writer = extents.writer();
     let (content, expected) = large(extents, &writer, 7).await;
     drop(writer);

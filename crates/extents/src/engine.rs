@@ -1,136 +1,161 @@
-//! What a place for bytes promises, whichever it is.
+//! What every engine for extents guarantees.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lazuli_concurrency::Pace;
 
 use crate::extent::{Error, ExtentId, ExtentRef};
 use crate::gather::Gathered;
 use crate::pin::{Pin, Pins, Writer};
-use crate::sweep::{Freed, Pace};
 
-/// A place for immutable runs of bytes.
+/// A store of immutable sequences of bytes.
 ///
-/// - What [`append`](Self::append) returned and a later [`sync`](Self::sync) confirmed survives a crash.
-/// - [`read`](Self::read) returns the bytes that were appended, or an error; never others.
-/// - An extent lives while a record refers to it (as the next [`Sweep`](crate::Sweep) is told), while the [`Writer`]
-///   that appended it lives, or while content that contains it is [held](Pin::hold). After that it may be freed, and
-///   its id is never used again.
+/// - An extent that [`append`](Self::append) returned and a later [`sync`](Self::sync) confirmed survives a
+///   crash.
+/// - [`read`](Self::read) returns the bytes that were appended, or an error. It never returns other bytes.
+/// - An extent is kept while a record refers to it (the next [`Sweep`](crate::Sweep) learns this from the
+///   records), while the [`Writer`] that appended it exists, or while content that contains it is
+///   [held](Pin::hold). Later it may be freed. Its id is never used again.
 ///
 /// [`conformance`](crate::conformance) checks an implementation.
 #[async_trait]
 pub trait Extents: Send + Sync + 'static {
-    /// Stores a payload of 1 byte to [`MAX_EXTENT_BYTES`](crate::MAX_EXTENT_BYTES), given in parts. It can be read at
-    /// once, by this process; it is durable after the next [`sync`](Self::sync).
+    /// Stores a payload of 1 byte to [`MAX_EXTENT_BYTES`](crate::MAX_EXTENT_BYTES), given in parts. This
+    /// process can read it immediately; it is durable after the next [`sync`](Self::sync).
     async fn append(&self, writer: &Writer, payload: Vec<Bytes>) -> Result<ExtentRef, Error> {
-        self.append_then(writer, Payload::Parts(payload), Next::Any).await
+        self.append_with_hint(writer, Payload::Parts(payload), AppendHint::None).await
     }
 
-    /// The same, with a word on what comes next.
-    async fn append_then(&self, writer: &Writer, payload: Payload, next: Next) -> Result<ExtentRef, Error>;
+    /// Stores a payload like [`append`](Self::append), with a hint about the caller's next call.
+    async fn append_with_hint(
+        &self,
+        writer: &Writer,
+        payload: Payload,
+        hint: AppendHint,
+    ) -> Result<ExtentRef, Error>;
 
-    /// Begins an extent whose payload arrives bit by bit: so many bytes of it, [`preferred_bytes`](Self::preferred_bytes)
-    /// at most.
+    /// Begins an extent of `bytes` bytes whose payload arrives in small parts. Its capacity is at most
+    /// [`preferred_bytes`](Self::preferred_bytes).
     fn gather(&self, bytes: usize) -> Gathered;
 
-    /// Returns when everything that was appended before the call is durable. Calls made at the same time share the cost.
+    /// Returns when everything that was appended before the call is durable. Concurrent calls share the cost.
     async fn sync(&self) -> Result<(), Error>;
 
-    /// Reads a part of an extent, verified.
+    /// Reads and verifies a part of an extent.
     async fn read(&self, extent: &ExtentRef, range: Range<u32>) -> Result<Bytes, Error>;
 
-    /// Payload bytes that make an extent efficient here: what a stream of bytes should be cut into.
+    /// Returns the payload size that is efficient for this engine. Streams are cut into extents of this size.
     fn preferred_bytes(&self) -> usize;
 
-    /// Who writes and reads at the moment.
+    /// Returns the registry of the pins, holds and writers of this store.
     fn pins(&self) -> &Arc<Pins>;
 
-    /// How much is stored.
-    fn space(&self) -> Space;
+    /// Returns how much is stored.
+    fn storage_use(&self) -> StorageUse;
 
-    /// Tells that records stopped referring to about so many bytes. A hint for [`Space::sweep_due`], nothing more.
+    /// Notes that records stopped referring to about `bytes` bytes. Only a hint for
+    /// [`StorageUse::sweep_due`].
     fn released(&self, bytes: u64);
 
-    /// Begins to find out what lives. Use [`Sweep`](crate::Sweep), which knows how to walk content.
+    /// Begins to mark the extents in use. Call it through [`Sweep`](crate::Sweep), which knows how to walk
+    /// content.
     async fn begin_mark(&self) -> Result<Box<dyn Mark>, Error>;
 
-    /// Announces a write: taken before the first append, kept until the record that refers to it is committed.
+    /// Announces a write. Call it before the first append, and keep the writer until the record's commit is
+    /// decided.
     fn writer(&self) -> Writer {
         self.pins().writer()
     }
 
-    /// Announces a read: taken before the record is read, then turned into a hold on the content found there.
+    /// Announces a read. Call it before the record is read, then turn the pin into a hold on the content
+    /// found there.
     fn pin(&self) -> Pin {
         self.pins().pin()
     }
 }
 
-/// What an extent is made of.
+/// The payload of one append.
 #[derive(Debug)]
 pub enum Payload {
-    /// Parts, one behind the other.
+    /// Parts, in order.
     Parts(Vec<Bytes>),
-    /// What was gathered.
+    /// A payload that was gathered in aligned memory.
     Gathered(Box<Gathered>),
 }
 
-/// What an append is followed by.
+/// A hint about the call that follows an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Who knows.
-    Any,
-    /// A [`sync`](Extents::sync), at once: it may as well begin when the append ends, where it ends. The call is still
-    /// needed, and finds little to do.
-    Sync,
+pub enum AppendHint {
+    /// Unknown.
+    None,
+    /// A [`sync`](Extents::sync), immediately. The engine may begin it on the thread of the append. The
+    /// caller must still call `sync`, which then finds little to do.
+    SyncFollows,
 }
 
-/// The set of what was found to live, in the terms of an engine.
+/// The set of extents in use that a sweep builds, as an engine represents it.
 #[async_trait]
 pub trait Mark: Send {
-    /// Notes that a part of an extent is referred to. False if the extent's beginning was noted before.
-    fn live(&mut self, extent: &ExtentRef, range: Range<u32>) -> bool;
+    /// Adds a part of an extent. Returns false if the extent's beginning was added before.
+    fn insert(&mut self, extent: &ExtentRef, range: Range<u32>) -> bool;
 
-    /// The first id that had not been given out when the mark began. Ids grow in the order of appending.
+    /// Returns the first id that had not been assigned when the mark began. Ids grow in the order of
+    /// appending.
     fn horizon(&self) -> ExtentId;
 
-    /// Keeps every extent below an id, whether it was noted or not: something that cannot be read may refer to it.
+    /// Keeps every extent below `id`, inserted or not: something unreadable may refer to it.
     fn keep_below(&mut self, id: ExtentId);
 
-    /// Frees what was neither noted nor kept nor appended since the mark began.
+    /// Frees every extent that was not inserted, not kept, and appended before the mark began.
     async fn free(self: Box<Self>, pace: Pace) -> Result<Freed, Error>;
 }
 
-/// How much is stored.
+/// How much an engine stores, and how much changed since the last sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Space {
-    /// Segment files, or objects.
+pub struct StorageUse {
+    /// Number of segment files or objects.
     pub segments: u64,
-    /// Bytes taken on disk, what is set aside for appending included.
+    /// Bytes allocated on disk, including preallocated space.
     pub allocated_bytes: u64,
-    /// Bytes taken by what lived when the last sweep looked; `None` if there was no sweep since the start.
+    /// Bytes that the last sweep found in use; `None` if no sweep has run since the start.
     pub live_bytes: Option<u64>,
-    /// Bytes taken by what was appended since that sweep began to look.
+    /// Bytes appended since that sweep began its mark.
     pub appended_since_mark: u64,
-    /// Bytes that were [released](Extents::released) since then.
+    /// Bytes that were [released](Extents::released) since that sweep began its mark.
     pub released_since_mark: u64,
-    /// An append found no space since then. A sweep may or may not help, so do not repeat it without a pause.
+    /// An append has found no space since then. A sweep may not help, so pause before another one.
     pub full: bool,
 }
 
-/// Garbage up to this much is not worth a sweep.
-pub const SWEEP_MIN_BYTES: u64 = 64 << 20;
+/// Result of a sweep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Bytes returned to the file system.
+    pub bytes: u64,
+    /// Segments or objects that were removed.
+    pub segments: u64,
+    /// Bytes found in use.
+    pub live_bytes: u64,
+    /// Map nodes that could not be read. No extent older than such a node was freed.
+    pub damaged_nodes: u64,
+}
 
-impl Space {
-    /// Whether it is time to sweep.
+/// No sweep is due below this many bytes of garbage.
+pub const SWEEP_MIN_BYTES: u64 = 24 << 20;
+
+impl StorageUse {
+    /// Returns whether a sweep is due, with the usual minimum of garbage.
     pub fn should_sweep(&self) -> bool {
         self.sweep_due(SWEEP_MIN_BYTES)
     }
 
-    /// Whether it is time to sweep: a quarter of what lives was written or released since the last time, and at least
-    /// `min_bytes`. A steady overwrite load then leaves at most that quarter plus what is written during the sweep as
-    /// garbage. After a start, when nothing is known, `min_bytes` on disk are reason enough.
+    /// Returns whether a sweep is due: an append found no space, or more than `min_bytes` and more than a
+    /// quarter of the bytes in use were appended or released since the last sweep. A steady overwrite load
+    /// then leaves at most that quarter as garbage, plus what is written during the sweep. Before the first
+    /// sweep of a process, more than `min_bytes` on disk are enough.
     pub fn sweep_due(&self, min_bytes: u64) -> bool {
         let changed = self.appended_since_mark.max(self.released_since_mark);
         self.full
@@ -146,28 +171,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sweep_is_due_after_a_quarter_of_what_lives_has_changed() {
+    fn sweep_is_due_after_a_quarter_of_the_live_bytes_changed() {
         let mib = |n: u64| n << 20;
-        let space = |live, appended, released, full| Space {
+        let space = |live, appended, released, full| StorageUse {
             live_bytes: live,
             allocated_bytes: mib(100),
             appended_since_mark: mib(appended),
             released_since_mark: mib(released),
             full,
-            ..Space::default()
+            ..StorageUse::default()
         };
         for (space, due) in [
             (space(Some(mib(1000)), 0, 0, false), false),
             (space(Some(mib(1000)), 250, 250, false), false),
             (space(Some(mib(1000)), 251, 0, false), true),
             (space(Some(mib(1000)), 0, 251, false), true),
-            (space(Some(mib(10)), 64, 0, false), false),
-            (space(Some(mib(10)), 65, 0, false), true),
+            (space(Some(mib(10)), 24, 0, false), false),
+            (space(Some(mib(10)), 25, 0, false), true),
             (space(Some(mib(10)), 0, 0, true), true),
             (space(None, 0, 0, false), true),
         ] {
             assert_eq!(space.should_sweep(), due, "{space:?}");
         }
-        assert!(!Space::default().should_sweep(), "an empty store");
+        assert!(!StorageUse::default().should_sweep(), "an empty store");
     }
 }

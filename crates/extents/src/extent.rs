@@ -1,41 +1,41 @@
-//! What names a run of bytes, and what can go wrong with one.
+//! References to extents, and the errors of reading and storing them.
 
 use std::fmt;
 
 use rustix::io::Errno;
 
-/// Bytes in one extent at most.
+/// Maximum size of one extent in bytes.
 pub const MAX_EXTENT_BYTES: usize = 8 << 20;
 
-/// Where an extent lies. Given out once and never again, whatever happens to the extent.
+/// Where an extent lies. An id is assigned once and never again, even after the extent is freed.
 ///
-/// The local engine makes it of a segment (48 bits) and a 4 KiB block within it (16 bits), so ids grow in the order
-/// of appending.
+/// The local engine composes an id of a segment (48 bits) and a 4 KiB block within it (16 bits), so ids grow
+/// in the order of appending.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExtentId(u64);
 
 impl ExtentId {
-    /// The id of the block of a segment.
+    /// Returns the id of a block of a segment.
     pub const fn new(segment: u64, block: u16) -> Self {
         Self(segment << 16 | block as u64)
     }
 
-    /// The id that a number stands for.
+    /// Converts a stored number to an id.
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The number that stands for this id.
+    /// Returns the number that is stored for this id.
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// Its segment.
+    /// Returns the segment.
     pub const fn segment(self) -> u64 {
         self.0 >> 16
     }
 
-    /// Its first block within the segment.
+    /// Returns the first block within the segment.
     pub const fn block(self) -> u16 {
         self.0 as u16
     }
@@ -50,19 +50,19 @@ impl fmt::Debug for ExtentId {
 /// Refers to one extent: where it lies, and what must be found there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExtentRef {
-    /// Where it lies.
+    /// Where the extent lies.
     pub id: ExtentId,
-    /// Its bytes: 1 to [`MAX_EXTENT_BYTES`].
+    /// Payload bytes: 1 to [`MAX_EXTENT_BYTES`].
     pub length: u32,
-    /// CRC32C of all its bytes.
+    /// CRC32C of the whole payload.
     pub crc: u32,
 }
 
 impl ExtentRef {
-    /// Bytes that a reference takes when stored.
+    /// Size of an encoded reference in bytes.
     pub const ENCODED: usize = 16;
 
-    /// The stored form.
+    /// Encodes the reference.
     pub fn encode(&self) -> [u8; Self::ENCODED] {
         let mut out = [0; Self::ENCODED];
         out[..8].copy_from_slice(&self.id.raw().to_le_bytes());
@@ -71,7 +71,7 @@ impl ExtentRef {
         out
     }
 
-    /// Reads the stored form; `None` if no extent can have such a reference.
+    /// Decodes a reference. Returns `None` if no extent can have such a reference.
     pub fn decode(bytes: &[u8; Self::ENCODED]) -> Option<Self> {
         let [i0, i1, i2, i3, i4, i5, i6, i7, l0, l1, l2, l3, c0, c1, c2, c3] = *bytes;
         let length = u32::from_le_bytes([l0, l1, l2, l3]);
@@ -83,27 +83,27 @@ impl ExtentRef {
     }
 }
 
-/// Why a request for bytes failed.
+/// Why a call to an extent store failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// No space is left on the device. Nothing was lost; the request may be made again once there is.
+    /// No space is left on the device. Nothing was lost; retry when there is space.
     #[error("no space left for bytes")]
     Full,
-    /// A write or a sync failed, so what the disk holds is unknown. Nothing is appended or acknowledged any more until
-    /// the process starts again. Reading goes on.
+    /// A write or a sync failed, so the state of the disk is unknown. No more appends are accepted or
+    /// acknowledged until the process restarts. Reads still work.
     #[error("bytes can no longer be stored after a disk failure")]
     Stopped,
-    /// An extent holds 1 byte to [`MAX_EXTENT_BYTES`].
+    /// The payload is empty or longer than [`MAX_EXTENT_BYTES`], or content is too long.
     #[error("an extent holds between 1 byte and {MAX_EXTENT_BYTES}")]
     Size,
-    /// What lies on disk is not what was written, or not there. No byte of it was returned.
+    /// The bytes on disk are missing or are not those that were written. None of them was returned.
     #[error("damaged: {0}")]
     Damaged(String),
-    /// The system refused a read, or to make or extend a file. Nothing is in doubt.
+    /// The system refused a read, or to create or extend a file. The state of the disk is known.
     #[error("I/O: {0}")]
     Io(String),
-    /// A sweep could not start or finish because of others at work, or there was no file descriptor or memory left for
-    /// whatever it was. Nothing was freed or stored; try again later.
+    /// A sweep could not start or finish because of concurrent requests, or the process is out of file
+    /// descriptors or memory. Nothing was freed or stored; retry later.
     #[error("busy: {0}")]
     Busy(&'static str),
 }
@@ -134,13 +134,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_reference_survives_being_stored(id: u64, length in 1..=MAX_EXTENT_BYTES as u32, crc: u32) {
+        fn reference_survives_encoding_and_decoding(id: u64, length in 1..=MAX_EXTENT_BYTES as u32, crc: u32) {
             let extent = ExtentRef { id: ExtentId::from_raw(id), length, crc };
             prop_assert_eq!(ExtentRef::decode(&extent.encode()), Some(extent));
         }
 
         #[test]
-        fn ids_order_by_segment_then_block(a in 0..1u64 << 48, b: u16, c in 0..1u64 << 48, d: u16) {
+        fn ids_are_ordered_by_segment_and_then_by_block(a in 0..1u64 << 48, b: u16, c in 0..1u64 << 48, d: u16) {
             let (x, y) = (ExtentId::new(a, b), ExtentId::new(c, d));
             prop_assert_eq!(x.cmp(&y), (a, b).cmp(&(c, d)));
             prop_assert_eq!((x.segment(), x.block()), (a, b));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_to_nothing_or_too_much_is_refused() {
+    fn reference_to_an_empty_or_oversized_extent_is_refused() {
         for length in [0, MAX_EXTENT_BYTES as u32 + 1, u32::MAX] {
             let extent = ExtentRef { id: ExtentId::new(1, 1), length, crc: 0 };
             assert_eq!(ExtentRef::decode(&extent.encode()), None);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_process_is_short_of_for_now_is_no_failure_of_the_disk() {
+    fn temporary_shortage_in_the_process_is_not_a_disk_failure() {
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
             assert!(matches!(Error::from(errno), Error::Busy(_)), "{errno}");
             assert!(matches!(Error::from(std::io::Error::from(errno)), Error::Busy(_)), "{errno}");

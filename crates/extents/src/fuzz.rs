@@ -1,5 +1,5 @@
-//! Entry points for fuzzing: every decoder of stored bytes, with any bytes. None may panic, and what a decoder accepts
-//! must be the same after being written and read again.
+//! Entry points for fuzzing: passes any bytes to every decoder of stored bytes. No decoder may panic, and
+//! whatever one accepts must be the same after encoding and decoding.
 
 use bytes::Bytes;
 
@@ -36,12 +36,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_decoder_panics_on_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn no_decoder_panics_on_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             super::decode(&bytes);
         }
 
         #[test]
-        fn nor_on_bytes_that_begin_like_a_map(level in 0u8..4, count in 0u16..6, tail in 0u32..8, rest in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..200)) {
+        fn no_decoder_panics_on_bytes_that_begin_like_a_map(level in 0u8..4, count in 0u16..6, tail in 0u32..8, rest in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..200)) {
             let mut bytes = vec![1, level];
             bytes.extend(count.to_le_bytes());
             bytes.extend(tail.to_le_bytes());

@@ -1,92 +1,92 @@
-//! A payload that arrives bit by bit, on its way into an extent: each bit is copied to where it can be written from, and
-//! its checksums are taken, while it is still in the processor's cache. Left for later, all of that would be done at the
-//! speed of memory.
+//! Payloads that arrive in small parts. Each part is copied to aligned memory and added to the checksums
+//! while it is still in the processor's cache. Doing either later would run at the speed of main memory.
 
 use std::sync::Arc;
 
 use memmap2::{Advice, MmapMut};
 use parking_lot::Mutex;
 
-use crate::segment::{BLOCK, Checksums, Summing, header_bytes};
+use crate::segment::{BLOCK, ChecksumBuilder, Checksums, header_bytes};
 
-/// Bytes of payload that one extent gathers: large enough for the disk, small enough that many uploads fit in memory.
+/// Maximum payload of a gathered extent in bytes: large enough for the disk, small enough for many uploads
+/// in memory.
 pub(crate) const CAPACITY: usize = 1 << 20;
-/// What stands before a payload of [`CAPACITY`].
+/// Bytes reserved before the payload: the header of a payload of [`CAPACITY`].
 const HEADER: usize = header_bytes(CAPACITY as u32);
-/// Bytes of one piece of memory from its first whole block on: a frame of that capacity fits.
-pub(crate) const ROOM: usize = CAPACITY + BLOCK as usize;
-/// Pieces of either kind that are kept while nobody needs them.
-const MOST_KEPT: usize = 8;
-/// What the system may back with one page instead of 512. A write past the page cache from such a page takes half the time:
-/// it is one run of memory to the disk, not hundreds.
+/// Size of an aligned buffer in bytes: a frame with a payload of [`CAPACITY`] fits.
+pub(crate) const BUFFER_BYTES: usize = CAPACITY + BLOCK as usize;
+/// Maximum number of idle buffers of each kind, and of huge pages in total.
+const MAX_IDLE: usize = 8;
+/// Size that the kernel can back with one huge page instead of 512 pages. Direct writes from a huge page take
+/// half the time: the disk sees one contiguous range instead of hundreds.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Aligned memory, used again and again.
+/// Reuses aligned buffers.
 #[derive(Debug, Default)]
-pub(crate) struct Rooms(Mutex<Kept>);
+pub(crate) struct BufferPool(Mutex<IdleBuffers>);
 
 #[derive(Debug, Default)]
-struct Kept {
-    /// Huge pages that are idle.
+struct IdleBuffers {
+    /// Idle huge pages.
     huge: Vec<MmapMut>,
-    /// Huge pages in all, idle or in use: no more than [`MOST_KEPT`], for each is twice what a room needs.
-    made: usize,
-    /// Ordinary memory that is idle. To have it from the system each time would be to have it cleared each time.
+    /// Huge pages that exist, idle or in use. At most [`MAX_IDLE`]: each takes twice the memory of a buffer.
+    huge_pages: usize,
+    /// Idle buffers of ordinary memory. Kept because memory from the system has to be cleared first.
     plain: Vec<Vec<u8>>,
 }
 
-impl Rooms {
-    pub(crate) fn take(self: &Arc<Self>) -> Room {
+impl BufferPool {
+    pub(crate) fn take(self: &Arc<Self>) -> AlignedBuffer {
         let mut memory = self.huge().map_or_else(|| Memory::Plain(self.plain()), Memory::Huge);
         let aligned = memory.bytes().as_ptr().align_offset(memory.alignment());
-        Room { aligned, memory, rooms: self.clone() }
+        AlignedBuffer { aligned, memory, pool: self.clone() }
     }
 
-    /// A huge page, if one is idle or may still be made.
+    /// Returns a huge page, if one is idle or may still be created.
     fn huge(&self) -> Option<MmapMut> {
-        let mut kept = self.0.lock();
-        if let Some(memory) = kept.huge.pop() {
+        let mut idle = self.0.lock();
+        if let Some(memory) = idle.huge.pop() {
             return Some(memory);
         }
-        if kept.made == MOST_KEPT {
+        if idle.huge_pages == MAX_IDLE {
             return None;
         }
-        // Twice the page, of which the half that is aligned is used; the rest is only addresses.
+        // Map twice the page and use the aligned half. The rest is only address space.
         let memory = MmapMut::map_anon(2 * HUGE_PAGE).ok()?;
-        // Where the system has no huge pages it is memory like any other.
+        // Without huge pages in the system this is ordinary memory.
         let _ = memory.advise(Advice::HugePage);
-        kept.made += 1;
+        idle.huge_pages += 1;
         Some(memory)
     }
 
     fn plain(&self) -> Vec<u8> {
         let idle = self.0.lock().plain.pop();
-        idle.unwrap_or_else(|| vec![0; ROOM + BLOCK as usize])
+        idle.unwrap_or_else(|| vec![0; BUFFER_BYTES + BLOCK as usize])
     }
 
-    /// Keeps what is idle now, if that is not too much.
+    /// Keeps a buffer that is no longer in use, unless enough are idle.
     fn put_back(&self, memory: Memory) {
-        let mut kept = self.0.lock();
+        let mut idle = self.0.lock();
         match memory {
-            Memory::Huge(memory) => kept.huge.push(memory),
-            Memory::Plain(memory) if kept.plain.len() < MOST_KEPT => kept.plain.push(memory),
+            Memory::Huge(memory) => idle.huge.push(memory),
+            Memory::Plain(memory) if idle.plain.len() < MAX_IDLE => idle.plain.push(memory),
             Memory::Plain(_) => {}
         }
     }
 }
 
-/// [`ROOM`] bytes that begin on a block's boundary. What they held before is still there.
+/// [`BUFFER_BYTES`] bytes that begin at a block boundary. Earlier contents are still there.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct AlignedBuffer {
     memory: Memory,
     aligned: usize,
-    rooms: Arc<Rooms>,
+    pool: Arc<BufferPool>,
 }
 
 #[derive(Debug)]
 enum Memory {
     Huge(MmapMut),
-    /// When many upload at a time.
+    /// Used when many uploads run at once.
     Plain(Vec<u8>),
 }
 
@@ -106,66 +106,77 @@ impl Memory {
     }
 }
 
-impl Room {
+impl AlignedBuffer {
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        &mut self.memory.bytes()[self.aligned..self.aligned + ROOM]
+        &mut self.memory.bytes()[self.aligned..self.aligned + BUFFER_BYTES]
     }
 }
 
-impl Drop for Room {
+impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        self.rooms.put_back(std::mem::replace(&mut self.memory, Memory::Plain(vec![])));
+        self.pool.put_back(std::mem::replace(&mut self.memory, Memory::Plain(vec![])));
     }
 }
 
-/// A payload being gathered.
+/// A payload that is being gathered in memory.
 #[derive(Debug)]
 pub struct Gathered {
-    room: Room,
-    /// Bytes that it takes.
+    buffer: AlignedBuffer,
+    /// Bytes that the payload can have.
     capacity: usize,
     length: usize,
-    sums: Summing,
+    sums: ChecksumBuilder,
 }
 
 impl Gathered {
-    /// Takes so many bytes; no more than [`CAPACITY`], whatever was asked for.
-    pub(crate) fn new(rooms: &Arc<Rooms>, capacity: usize) -> Self {
-        Self { room: rooms.take(), capacity: capacity.min(CAPACITY), length: 0, sums: Summing::default() }
+    /// Creates a payload of at most `capacity` bytes, and of at most [`CAPACITY`].
+    pub(crate) fn new(pool: &Arc<BufferPool>, capacity: usize) -> Self {
+        Self {
+            buffer: pool.take(),
+            capacity: capacity.min(CAPACITY),
+            length: 0,
+            sums: ChecksumBuilder::default(),
+        }
     }
 
-    /// Takes what it has room for, and tells how much that was.
+    /// Copies as many bytes as still fit, and returns their number.
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let taken = &bytes[..bytes.len().min(self.capacity - self.length)];
         let from = HEADER + self.length;
-        self.room.bytes()[from..from + taken.len()].copy_from_slice(taken);
+        self.buffer.bytes()[from..from + taken.len()].copy_from_slice(taken);
         self.sums.update(taken);
         self.length += taken.len();
         taken.len()
     }
 
-    /// Whether it has room for nothing more.
+    /// Returns whether no more bytes fit.
     pub const fn is_full(&self) -> bool {
         self.length == self.capacity
     }
 
-    /// The checksums of what was gathered; `None` of nothing.
+    /// Returns the checksums of the payload, or `None` if it is empty.
     pub(crate) fn sums(&mut self) -> Option<Checksums> {
         (self.length > 0).then(|| std::mem::take(&mut self.sums).finish())
     }
 
-    /// The frame with its header, in whole blocks; what is missing to them are zeros.
+    /// Returns the gathered payload, before [`Gathered::frame`] moves it.
+    pub(crate) fn payload(&mut self) -> &[u8] {
+        let end = HEADER + self.length;
+        &self.buffer.bytes()[HEADER..end]
+    }
+
+    /// Returns the frame with its header, padded with zeros to whole blocks.
     pub(crate) fn frame(&mut self, header: &[u8]) -> &[u8] {
         let (start, end) = (header.len(), header.len() + self.length);
-        let room = self.room.bytes();
+        let buffer = self.buffer.bytes();
         if start < HEADER {
-            // Of less payload there are fewer checksums.
-            room.copy_within(HEADER..HEADER + self.length, start);
+            // A smaller payload has a smaller checksum table, so its header is shorter.
+            buffer.copy_within(HEADER..HEADER + self.length, start);
         }
-        room[..start].copy_from_slice(header);
-        let whole = end.next_multiple_of(BLOCK as usize);
-        room[end..whole].fill(0);
-        &room[..whole]
+        buffer[..start].copy_from_slice(header);
+        let padded = end.next_multiple_of(BLOCK as usize);
+        buffer[end..padded].fill(0);
+        &buffer[..padded]
     }
 }
 
@@ -176,19 +187,19 @@ mod tests {
     use crate::segment::FrameHeader;
     use bytes::Bytes;
 
-    /// Huge pages that are idle, and that there are.
-    fn counts(rooms: &Rooms) -> (usize, usize) {
-        let kept = rooms.0.lock();
-        (kept.huge.len(), kept.made)
+    /// Returns the numbers of idle and of existing huge pages.
+    fn counts(pool: &BufferPool) -> (usize, usize) {
+        let idle = pool.0.lock();
+        (idle.huge.len(), idle.huge_pages)
     }
 
     #[test]
-    fn a_frame_is_the_same_however_its_payload_came() {
-        let rooms = Arc::new(Rooms::default());
+    fn frame_does_not_depend_on_how_its_payload_arrived() {
+        let pool = Arc::new(BufferPool::default());
         for length in [1, 4000, 4096, 65_535, 65_536, 300_000, CAPACITY - 1, CAPACITY] {
             let payload: Vec<u8> = (0..length).map(|i| (i % 251) as u8 + 1).collect();
             for piece in [1 << 20, 70_001] {
-                let mut gathered = Gathered::new(&rooms, CAPACITY);
+                let mut gathered = Gathered::new(&pool, CAPACITY);
                 let taken: usize = payload.chunks(piece).map(|bytes| gathered.push(bytes)).sum();
                 assert_eq!((taken, gathered.is_full()), (length, length == CAPACITY));
                 let sums = gathered.sums().unwrap();
@@ -201,17 +212,17 @@ mod tests {
                 assert!(frame.len() < expected.len() + BLOCK as usize);
                 assert!(
                     frame[expected.len()..].iter().all(|b| *b == 0),
-                    "nothing of an earlier frame is left"
+                    "no byte of an earlier frame is left"
                 );
             }
         }
-        assert_eq!(counts(&rooms), (1, 1), "the memory is used again");
+        assert_eq!(counts(&pool), (1, 1), "the memory is reused");
     }
 
     #[test]
-    fn what_has_no_room_is_not_taken() {
-        for (asked, capacity) in [(CAPACITY, CAPACITY), (70_000, 70_000), (CAPACITY + 1, CAPACITY)] {
-            let mut gathered = Gathered::new(&Arc::default(), asked);
+    fn payload_accepts_only_as_many_bytes_as_fit() {
+        for (requested, capacity) in [(CAPACITY, CAPACITY), (70_000, 70_000), (CAPACITY + 1, CAPACITY)] {
+            let mut gathered = Gathered::new(&Arc::default(), requested);
             assert!(gathered.sums().is_none());
             assert_eq!(gathered.push(&[1; 10]), 10);
             assert_eq!(gathered.push(&vec![2; CAPACITY]), capacity - 10);
@@ -221,36 +232,39 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_few_and_come_back() {
-        let rooms = Arc::new(Rooms::default());
+    fn huge_pages_are_limited_and_reused() {
+        let pool = Arc::new(BufferPool::default());
         for _ in 0..2 {
-            let mut taken: Vec<Room> = (0..2 * MOST_KEPT).map(|_| rooms.take()).collect();
-            let huge = taken.iter().filter(|room| matches!(room.memory, Memory::Huge(_))).count();
-            assert_eq!((huge, counts(&rooms)), (MOST_KEPT, (0, MOST_KEPT)));
-            for room in &mut taken {
-                let alignment = room.memory.alignment();
-                assert_eq!((room.bytes().as_ptr().addr() % alignment, room.bytes().len()), (0, ROOM));
+            let mut taken: Vec<AlignedBuffer> = (0..2 * MAX_IDLE).map(|_| pool.take()).collect();
+            let huge = taken.iter().filter(|buffer| matches!(buffer.memory, Memory::Huge(_))).count();
+            assert_eq!((huge, counts(&pool)), (MAX_IDLE, (0, MAX_IDLE)));
+            for buffer in &mut taken {
+                let alignment = buffer.memory.alignment();
+                assert_eq!(
+                    (buffer.bytes().as_ptr().addr() % alignment, buffer.bytes().len()),
+                    (0, BUFFER_BYTES)
+                );
             }
             drop(taken);
-            assert_eq!(counts(&rooms), (MOST_KEPT, MOST_KEPT));
+            assert_eq!(counts(&pool), (MAX_IDLE, MAX_IDLE));
         }
     }
 
     #[test]
-    fn ordinary_memory_is_used_again_and_no_more_is_kept_than_huge_pages() {
-        let rooms = Arc::new(Rooms::default());
-        let _huge: Vec<Room> = (0..MOST_KEPT).map(|_| rooms.take()).collect();
-        let mut room = rooms.take();
-        room.bytes()[7] = 1;
-        drop(room);
-        let mut taken: Vec<Room> = (0..2 * MOST_KEPT).map(|_| rooms.take()).collect();
-        assert!(taken.iter().all(|room| matches!(room.memory, Memory::Plain(_))));
-        assert_eq!(taken[0].bytes()[7], 1, "the first is the one that was there");
+    fn ordinary_memory_is_reused_and_a_limited_number_of_buffers_is_kept() {
+        let pool = Arc::new(BufferPool::default());
+        let _huge: Vec<AlignedBuffer> = (0..MAX_IDLE).map(|_| pool.take()).collect();
+        let mut buffer = pool.take();
+        buffer.bytes()[7] = 1;
+        drop(buffer);
+        let mut taken: Vec<AlignedBuffer> = (0..2 * MAX_IDLE).map(|_| pool.take()).collect();
+        assert!(taken.iter().all(|buffer| matches!(buffer.memory, Memory::Plain(_))));
+        assert_eq!(taken[0].bytes()[7], 1, "the first is the idle one");
         assert_eq!(taken[1].bytes()[7], 0);
         drop(taken);
-        assert_eq!(rooms.0.lock().plain.len(), MOST_KEPT);
-        let mut again = rooms.take();
-        let alignment = again.memory.alignment();
-        assert_eq!((again.bytes().as_ptr().addr() % alignment, again.bytes().len()), (0, ROOM));
+        assert_eq!(pool.0.lock().plain.len(), MAX_IDLE);
+        let mut reused = pool.take();
+        let alignment = reused.memory.alignment();
+        assert_eq!((reused.bytes().as_ptr().addr() % alignment, reused.bytes().len()), (0, BUFFER_BYTES));
     }
 }

@@ -1,50 +1,57 @@
-//! Immutable runs of bytes, and maps of content over them.
+//! Immutable sequences of bytes, and content maps over them.
 //!
-//! A service stores a body in four steps; a crash between any two leaves either the old state or the new one.
+//! Records stay small: a row refers to its bytes by a [`Content`], and the bytes lie in extents. A service
+//! stores a body in four steps. A crash between any two of them leaves either the old state or the new one.
 //!
 //! ```text
-//! let writer = extents.writer();                        // keeps what is appended until the commit is decided
-//! let mut upload = Upload::new(&extents, &writer);      // body → extents, bounded memory; small bodies stay inline
+//! let writer = extents.writer();                        // keeps extents until the commit is decided
+//! let mut upload = Upload::new(&extents, &writer);      // bounded memory; small bodies stay inline
 //! while let Some(bytes) = body.next().await { upload.push(bytes).await?; }
 //! let content = upload.finish().await?;
-//! extents.sync().await?;                                // bytes durable …
-//! store.commit(… content.encode() …).await?;            // … then the record that refers to them
+//! extents.sync().await?;                                // the bytes are durable …
+//! store.commit(… content.encode() …).await?;            // … before the record that refers to them
 //! ```
 //!
-//! To change content (a page, a block list, an append), pin before reading the record and let the writer hold what was
-//! found: `let pin = extents.pin();` read, `writer.hold(pin, [&old]);` then [`Edit`], sync, commit. The same goes for
-//! whoever puts content of one record into another: copy, snapshot, move. To read, pin, read the record,
-//! `pin.hold([&content])`, and give the hold to a [`Reader`], which keeps it until the last byte is out.
+//! To change content (a page, a block list, an append), pin before reading the record and let the writer hold
+//! the old content: `let pin = extents.pin();` read, `writer.hold(pin, [&old]);` then [`Edit`], sync, commit.
+//! The same applies to requests that put content of one record into another: copy, snapshot, move. To read,
+//! pin, read the record, `pin.hold([&content])`, and pass the hold to a [`ContentReader`], which keeps it
+//! until the last byte.
 //!
-//! Nothing is freed at once. A background task runs a [`Sweep`] whenever [`Space::should_sweep`] says so.
+//! Nothing is freed immediately. A background task runs a [`Sweep`] when [`StorageUse::should_sweep`]
+//! returns true.
 //!
-//! The parts: [`Extents`] is the trait, with [`LocalExtents`] for a directory of segment files and a
-//! [`conformance`] suite for all; [`Content`] is what a record stores.
+//! [`Extents`] is the trait of an engine. [`LocalExtents`] keeps a directory of segment files,
+//! [`InMemoryExtents`] serves tests, and the [`conformance`] suite checks any engine.
 
 mod engine;
 mod extent;
 mod gather;
+mod in_memory;
 mod local;
 mod map;
 mod pin;
 mod segment;
 mod sweep;
 
+#[cfg(any(test, feature = "testing"))]
 pub mod conformance;
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 
-pub use engine::{Extents, Mark, Next, Payload, SWEEP_MIN_BYTES, Space};
+pub use engine::{AppendHint, Extents, Freed, Mark, Payload, SWEEP_MIN_BYTES, StorageUse};
 pub use extent::{Error, ExtentId, ExtentRef, MAX_EXTENT_BYTES};
 pub use gather::Gathered;
+pub use in_memory::InMemoryExtents;
 pub use local::{
     CapturedSegment, Damage, DamageKind, LocalExtents, OpenError, Options, ReadAt, ScrubProgress,
-    ScrubReport, ScrubbedPart, SegmentPlace, Verifier, VerifyReport, frame_range,
+    ScrubReport, ScrubbedPart, SegmentPosition, Verifier, VerifyReport, frame_range,
 };
 pub use map::diff::{Change, Diff};
 pub use map::edit::Edit;
-pub use map::read::{Pieces, Ranges, Reader, read_all};
+pub use map::read::{ContentReader, Pieces, Ranges, read_all};
 pub use map::upload::Upload;
 pub use map::{Content, INLINE_BYTES, MAX_CONTENT_BYTES, Piece, ROOT_ENTRIES};
-pub use pin::{Appended, Held, Pin, Pins, Writer};
-pub use sweep::{Freed, Pace, Sweep};
+pub use pin::{Appended, ContentHold, Pin, Pins, Writer};
+pub use sweep::Sweep;

@@ -1,11 +1,12 @@
-//! Extents in a directory of segment files, described in [`segment`](crate::segment).
+//! An engine that keeps extents in a directory of segment files, described in [`segment`](crate::segment).
 //!
-//! - Appends go to one active segment; a process never appends to a segment that another one began.
-//! - A failed write or sync stops it for good ([`Error::Stopped`]): what the disk holds is then unknown, and the next
-//!   start finds out. Lack of space stops nothing: room is set aside before it is given out.
-//! - Space is freed by punching holes, so a reference is valid for as long as it is alive and nothing is ever moved.
-//!   On a file system without holes only whole segments, and ends of segments, are freed.
-//! - Recovery is nothing but looking: a torn frame is one that no record refers to, and the next sweep frees it.
+//! - Frames are appended to one active segment. A process never appends to a segment of an earlier process.
+//! - After a failed write or sync the engine stops until the process restarts ([`Error::Stopped`]): the state
+//!   of the disk is unknown, and the next start inspects it. A full disk does not stop it: space is
+//!   preallocated before it is assigned.
+//! - Space is freed by punching holes. So a reference stays valid as long as it is in use, and nothing is
+//!   ever moved. On a file system without holes, only whole segments and ends of segments are freed.
+//! - Recovery only inspects the files. No record refers to a torn frame, and the next sweep frees it.
 
 mod append;
 mod capture;
@@ -33,32 +34,33 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::engine::{Extents, Mark, Next, Payload, Space};
+use crate::engine::{AppendHint, Extents, Mark, Payload, StorageUse};
 use crate::extent::{Error, ExtentRef};
-use crate::gather::{self, Gathered, Rooms};
+use crate::gather::{self, BufferPool, Gathered};
 use crate::pin::{Pins, Writer};
 use crate::segment::{BLOCK, MAX_SEGMENT_BYTES};
 use append::Appender;
 use directory::Directory;
 use disk::Disk;
 use mark::LocalMark;
-use read::{Cached, read_extent};
+use read::{PageCacheReader, read_extent};
 use sync::GroupSync;
 
 pub use capture::CapturedSegment;
 pub use salvage::frame_range;
-pub use scrub::{Damage, DamageKind, ReadAt, ScrubProgress, ScrubReport, ScrubbedPart, SegmentPlace};
+pub use scrub::{Damage, DamageKind, ReadAt, ScrubProgress, ScrubReport, ScrubbedPart, SegmentPosition};
 pub use verify::{Verifier, VerifyReport};
 
-/// Reads up to this are tried on the caller's thread first: what is in memory takes microseconds.
+/// Reads up to this many bytes are first tried on the caller's thread: reading from the page cache takes
+/// microseconds.
 const MAX_READ_IN_PLACE: u32 = 256 << 10;
 
-/// How segments are laid out. The default is right; tests use less.
+/// How segments are laid out. Change the defaults only in tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Bytes in a segment at most: 16 MiB to 256 MiB.
+    /// Maximum size of a segment: 16 MiB to 256 MiB.
     pub segment_bytes: u64,
-    /// Bytes set aside at a time for appending; where much is stored, up to four times as many.
+    /// Bytes preallocated at a time for appending. A large store preallocates up to four times as many.
     pub grow_bytes: u64,
 }
 
@@ -69,31 +71,32 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The same in whole blocks and within the format's limits: any extent fits in a segment, any block has a number.
+    /// Rounds to whole blocks and clamps to the format's limits: any extent fits in a segment, and any
+    /// block has a number.
     fn checked(self) -> Self {
         let segment_bytes = self.segment_bytes.clamp(16 << 20, MAX_SEGMENT_BYTES) / BLOCK * BLOCK;
         Self { segment_bytes, grow_bytes: self.grow_bytes.clamp(BLOCK, segment_bytes) / BLOCK * BLOCK }
     }
 }
 
-/// Why a directory could not be opened.
+/// Why a directory of segments could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process uses it.
+    /// Another process uses the directory.
     #[error("the directory of segments is in use by another process")]
     Locked,
-    /// It was written by a newer Lazuli. Nothing was changed.
+    /// A segment was written by a newer version of Lazuli. Nothing was changed.
     #[error(
         "segment {segment:016x} has format {version}; this version of Lazuli knows formats up to {}",
         crate::segment::VERSION
     )]
     NewerFormat {
-        /// Its format.
+        /// The format version of the segment.
         version: u32,
-        /// The segment.
+        /// The id of the segment.
         segment: u64,
     },
-    /// It cannot be read or made.
+    /// The directory cannot be read or created.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -104,34 +107,37 @@ enum Mode {
     ReadOnly,
 }
 
-/// Extents in a directory. Clones are the same.
+/// Extents in a directory of segment files. Clones share the engine.
 #[derive(Clone, Debug)]
-pub struct LocalExtents(Arc<Shared>);
+pub struct LocalExtents(Arc<LocalShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct LocalShared {
     options: Options,
     mode: Mode,
     directory: Directory,
     disk: Disk,
-    rooms: Arc<Rooms>,
-    /// Held while the disk is at work, so only to be locked where blocking is allowed.
+    buffer_pool: Arc<BufferPool>,
+    /// Locked during disk operations, so lock it only on threads that may block.
     appender: Mutex<Appender>,
-    /// Bytes of frames that were given a place.
+    /// Bytes of all frames that were assigned a place.
     appended: AtomicU64,
     sync: GroupSync,
-    cached: Cached,
+    page_cache: PageCacheReader,
     pins: Arc<Pins>,
     stopped: AtomicBool,
-    /// A mark has begun and is not over.
+    /// The last append found no space, and no sweep has freed any since.
+    full: AtomicBool,
+    /// A mark has begun and has not ended.
     marking: AtomicBool,
-    accounts: Mutex<Accounts>,
+    accounting: Mutex<SweepAccounting>,
 }
 
-/// What `space` is told from.
+/// The figures behind [`Extents::storage_use`], apart from the sizes of the segments.
 #[derive(Debug, Default)]
-struct Accounts {
-    live: Option<u64>,
+struct SweepAccounting {
+    /// Bytes that the last sweep found in use.
+    live_bytes: Option<u64>,
     /// `appended` when the last mark began.
     appended_before_mark: u64,
     released: u64,
@@ -139,27 +145,33 @@ struct Accounts {
 }
 
 impl LocalExtents {
-    /// Opens `data/segments`, making it if it is not there. Blocks.
+    /// Opens `data/segments`, creating it if it does not exist. Blocks.
     pub fn open(data: &Path, options: Options) -> Result<Self, OpenError> {
         Self::open_as(data, options, Mode::ReadWrite)
     }
 
-    /// Opens `data/segments` to look at only: changes nothing there, and refuses to append or sweep. Blocks.
+    /// Opens `data/segments` without changing it. Appends and sweeps are refused. Blocks.
     pub fn open_read_only(data: &Path) -> Result<Self, OpenError> {
         Self::open_as(data, Options::default(), Mode::ReadOnly)
     }
 
-    /// Whether a failed write or sync has stopped it: nothing is stored until the next start.
+    /// Returns whether a failed write or sync has stopped the engine. Nothing is stored until the process
+    /// restarts.
     pub fn is_stopped(&self) -> bool {
         self.0.stopped.load(Ordering::Acquire)
     }
 
-    /// How long syncs of segments took.
+    /// Returns whether the last append found no space on the device.
+    pub fn is_full(&self) -> bool {
+        self.0.full.load(Ordering::Relaxed)
+    }
+
+    /// Returns the histogram of sync durations.
     pub fn sync_times(&self) -> &lazuli_metrics::Histogram {
         &self.0.disk.sync_times
     }
 
-    /// Reads of content that found it damaged, in this process.
+    /// Returns how many reads of this process found damage.
     pub fn damaged_reads(&self) -> u64 {
         read::DAMAGED_READS.load(Ordering::Relaxed)
     }
@@ -167,25 +179,26 @@ impl LocalExtents {
     fn open_as(data: &Path, options: Options, mode: Mode) -> Result<Self, OpenError> {
         let directory = Directory::open(data, mode)?;
         let appender = Appender::starting_after(directory.highest());
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(LocalShared {
             options: options.checked(),
             mode,
             directory,
             disk: Disk::default(),
-            rooms: Arc::default(),
+            buffer_pool: Arc::default(),
             appender: Mutex::new(appender),
             appended: AtomicU64::new(0),
             sync: GroupSync::default(),
-            cached: Cached::default(),
+            page_cache: PageCacheReader::default(),
             pins: Arc::default(),
             stopped: AtomicBool::new(false),
+            full: AtomicBool::new(false),
             marking: AtomicBool::new(false),
-            accounts: Mutex::default(),
+            accounting: Mutex::default(),
         })))
     }
 }
 
-impl Shared {
+impl LocalShared {
     fn check_running(&self) -> Result<(), Error> {
         match self.mode == Mode::ReadOnly || self.stopped.load(Ordering::Acquire) {
             true => Err(Error::Stopped),
@@ -193,28 +206,34 @@ impl Shared {
         }
     }
 
-    /// Stops for good.
+    /// Stops the engine after a failed system call.
     fn stop(&self, what: &str, segment: u64, e: Errno) -> Error {
+        self.stop_because(&format_args!("the disk failed: {what} of segment {segment}: {e}"))
+    }
+
+    /// Stops the engine until the process restarts.
+    fn stop_because(&self, why: &dyn std::fmt::Display) -> Error {
         if !self.stopped.swap(true, Ordering::AcqRel) {
-            tracing::error!(what, segment, %e, "the disk failed; nothing more is stored until the next start");
+            tracing::error!("{why}; no more content is stored until the server restarts");
         }
         self.sync.stop();
         Error::Stopped
     }
 
     fn full(&self) -> Error {
-        self.accounts.lock().full = true;
+        self.accounting.lock().full = true;
+        self.full.store(true, Ordering::Relaxed);
         Error::Full
     }
 }
 
-impl Drop for Shared {
+impl Drop for LocalShared {
     fn drop(&mut self) {
         self.appender.lock().trim();
     }
 }
 
-/// Runs what blocks where blocking is allowed.
+/// Runs a closure on a thread where blocking is allowed.
 async fn blocking<T: Send + 'static>(
     f: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -223,16 +242,21 @@ async fn blocking<T: Send + 'static>(
 
 #[async_trait]
 impl Extents for LocalExtents {
-    async fn append_then(&self, writer: &Writer, payload: Payload, next: Next) -> Result<ExtentRef, Error> {
-        // The clone keeps the writer until the write is over, even if nobody waits for it any more.
+    async fn append_with_hint(
+        &self,
+        writer: &Writer,
+        payload: Payload,
+        hint: AppendHint,
+    ) -> Result<ExtentRef, Error> {
+        // The clone keeps the writer until the write has ended, even if the caller is canceled.
         let (shared, writer) = (self.0.clone(), writer.clone());
         blocking(move || {
             let extent = match payload {
                 Payload::Parts(parts) => shared.append(&writer, &parts),
                 Payload::Gathered(gathered) => shared.append_gathered(&writer, *gathered),
             }?;
-            if next == Next::Sync {
-                GroupSync::sync_here(shared);
+            if hint == AppendHint::SyncFollows {
+                GroupSync::sync_on_this_thread(shared);
             }
             Ok(extent)
         })
@@ -240,7 +264,7 @@ impl Extents for LocalExtents {
     }
 
     fn gather(&self, bytes: usize) -> Gathered {
-        Gathered::new(&self.0.rooms, bytes)
+        Gathered::new(&self.0.buffer_pool, bytes)
     }
 
     async fn sync(&self) -> Result<(), Error> {
@@ -250,14 +274,14 @@ impl Extents for LocalExtents {
     async fn read(&self, extent: &ExtentRef, range: Range<u32>) -> Result<Bytes, Error> {
         if range.end.saturating_sub(range.start) <= MAX_READ_IN_PLACE
             && let Some(file) = self.0.directory.opened(extent.id.segment())
-            && let Some(bytes) = self.0.cached.read(&file, extent, range.clone())?
+            && let Some(bytes) = self.0.page_cache.read(&file, extent, range.clone())?
         {
             return Ok(bytes);
         }
         let (shared, extent) = (self.0.clone(), *extent);
         blocking(move || match shared.directory.file(extent.id.segment())? {
             Some(file) => read_extent(&file, &extent, range),
-            None => Err(Error::Damaged(format!("{:?}: there is no such segment", extent.id))),
+            None => Err(Error::Damaged(format!("{:?}: no such segment", extent.id))),
         })
         .await
     }
@@ -270,23 +294,23 @@ impl Extents for LocalExtents {
         &self.0.pins
     }
 
-    fn space(&self) -> Space {
+    fn storage_use(&self) -> StorageUse {
         let (segments, allocated_bytes) = self.0.directory.totals();
-        let accounts = self.0.accounts.lock();
+        let accounting = self.0.accounting.lock();
         let appended = self.0.appended.load(Ordering::Acquire);
-        Space {
+        StorageUse {
             segments,
             allocated_bytes,
-            live_bytes: accounts.live,
-            appended_since_mark: appended - accounts.appended_before_mark,
-            released_since_mark: accounts.released,
-            full: accounts.full,
+            live_bytes: accounting.live_bytes,
+            appended_since_mark: appended - accounting.appended_before_mark,
+            released_since_mark: accounting.released,
+            full: accounting.full,
         }
     }
 
     fn released(&self, bytes: u64) {
-        let mut accounts = self.0.accounts.lock();
-        accounts.released = accounts.released.saturating_add(bytes);
+        let mut accounting = self.0.accounting.lock();
+        accounting.released = accounting.released.saturating_add(bytes);
     }
 
     async fn begin_mark(&self) -> Result<Box<dyn Mark>, Error> {

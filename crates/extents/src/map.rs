@@ -1,16 +1,18 @@
-//! Content maps: which bytes a blob or a file consists of.
+//! Content maps: the bytes that a blob or a file consists of.
 //!
-//! A [`Content`] is a value: a length and the pieces that make it up, in order. A piece is a hole (reads as zeros,
-//! counts as not allocated), a run of an extent, or a few bytes kept right here. What a record stores is
-//! [`Content::encode`]: bytes at the end that are not worth an extent, and at most [`ROOT_ENTRIES`] pieces. With more
-//! pieces than that the root refers to nodes, extents themselves, which form a B-tree keyed by relative lengths.
+//! A [`Content`] is a value: a length, and pieces in order. A piece is a hole (reads as zeros and counts as
+//! not allocated), a range of an extent, or a few inline bytes. A record stores [`Content::encode`]: at most
+//! [`ROOT_ENTRIES`] pieces, and bytes at the end that are too few for an extent. If there are more pieces,
+//! the root refers to nodes. Nodes are extents, and form a B-tree keyed by relative lengths.
 //!
-//! Nodes are immutable. [`Edit`](edit::Edit) changes a map by path copying and shares all the rest, so a snapshot, a
-//! copy or a block list costs no data, and changing one page of a TiB writes one node a level. Positions are relative
-//! within a node, so any subtree can stand at any offset of any content.
+//! Nodes are immutable. [`Edit`](edit::Edit) changes a map by path copying and shares all other nodes. So a
+//! snapshot, a copy or a block list costs no data, and changing one page of a TiB writes one node per level.
+//! Positions are relative within a node, so any subtree can be used at any offset of any content.
 //!
-//! - [`edit`] changes maps; [`read`] streams bytes, allocated ranges and pieces; [`diff`] compares two versions
-//! - [`tree`] is the algorithm, pure; [`node`] the stored form of entries; [`upload`] makes content of a stream
+//! - [`edit`] changes maps; [`read`] streams bytes, allocated ranges and pieces; [`diff`] compares two
+//!   versions
+//! - [`tree`] is the pure algorithm; [`node`] the stored form of entries; [`upload`] turns a stream into
+//!   content
 
 pub(crate) mod cursor;
 pub(crate) mod diff;
@@ -24,41 +26,42 @@ use bytes::{Buf, BufMut, Bytes};
 
 use crate::extent::ExtentRef;
 use node::{decode_entries, encode_entries};
-use tree::{List, Tree, total};
+use tree::{List, PieceTree, total};
 
-/// Content up to this many bytes, and up to so many bytes at the end of longer content, stay in the record.
-/// Measured in `docs/decisions/0005-inline-threshold.md`.
+/// Content of at most this many bytes stays in the record, and so do at most this many bytes at the end of
+/// longer content. Measured in `docs/decisions/0005-inline-threshold.md`.
 pub const INLINE_BYTES: usize = 8 << 10;
-/// Entries that a record holds itself.
+/// Maximum number of map entries in a record.
 pub const ROOT_ENTRIES: usize = 64;
-/// Bytes that one content can hold: far above the protocol's largest blob, far below where sums of lengths overflow.
+/// Maximum length of content: far above the protocol's largest blob, far below where sums of lengths
+/// overflow.
 pub const MAX_CONTENT_BYTES: u64 = 1 << 56;
 
 const VERSION: u8 = 1;
 const HEADER: usize = 8;
 
-/// A run of bytes within content.
+/// A range of content with one kind of backing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// That many zeros that nothing was written to.
+    /// A hole of this length that was never written to. Reads as zeros.
     Hole(u64),
-    /// A hole where something was cleared, which later [changes](Diff) tell.
+    /// A hole of this length that was cleared. Later [changes](diff::Diff) report it.
     Cleared(u64),
     /// A part of an extent.
     Data {
-        /// The extent.
+        /// The extent that holds the bytes.
         extent: ExtentRef,
-        /// Where the part begins in it.
+        /// Start of the bytes in the extent.
         offset: u32,
-        /// How long the part is.
+        /// Number of bytes.
         len: u32,
     },
-    /// Bytes that the record itself holds.
+    /// Bytes in the record itself.
     Inline(Bytes),
 }
 
 impl Piece {
-    /// The bytes it stands for. Never 0 within content.
+    /// Returns the length in bytes. Never 0 within content.
     pub fn len(&self) -> u64 {
         match self {
             Self::Hole(len) | Self::Cleared(len) => *len,
@@ -67,12 +70,12 @@ impl Piece {
         }
     }
 
-    /// Whether it stands for no byte.
+    /// Returns whether the piece has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The same piece without its first and last bytes; `from ≤ to ≤ len`.
+    /// Returns the part of the piece from `from` to `to`; `from ≤ to ≤ len`.
     pub(crate) fn part(&self, from: u64, to: u64) -> Self {
         debug_assert!(from <= to && to <= self.len());
         match self {
@@ -87,9 +90,10 @@ impl Piece {
     }
 }
 
-/// What a blob, a block or a file consists of. Cheap to clone; never changes.
+/// The bytes of a blob, a block or a file, by reference. Cheap to clone; immutable.
 ///
-/// Its extents stay readable while a record refers to it, or while it is [held](crate::Pin::hold), not longer.
+/// Its extents stay readable while a record refers to it or while it is [held](crate::Pin::hold), and no
+/// longer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     level: u8,
@@ -99,64 +103,64 @@ pub struct Content {
 }
 
 impl Content {
-    /// No bytes.
+    /// Returns content without bytes.
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// `length` bytes that nothing was written to; at most [`MAX_CONTENT_BYTES`].
+    /// Returns a hole of `length` bytes, at most [`MAX_CONTENT_BYTES`].
     pub fn hole(length: u64) -> Self {
-        Self::new(Tree::leaf([Piece::Hole(length.min(MAX_CONTENT_BYTES))]), Bytes::new())
+        Self::new(PieceTree::leaf([Piece::Hole(length.min(MAX_CONTENT_BYTES))]), Bytes::new())
     }
 
-    /// Bytes that the record holds itself.
+    /// Returns content that a record holds itself.
     ///
-    /// More than [`INLINE_BYTES`] are accepted, so that they can be written with [`Edit`](crate::Edit), which finds
-    /// them a place; a record is not the place for them.
+    /// Accepts more than [`INLINE_BYTES`], so that such bytes can be passed to [`Edit`](crate::Edit), which
+    /// moves them to an extent. Do not store such content in a record.
     pub fn inline(bytes: impl Into<Bytes>) -> Self {
-        Self::new(Tree::default(), bytes.into())
+        Self::new(PieceTree::default(), bytes.into())
     }
 
-    /// All of one extent.
+    /// Returns content that consists of one whole extent.
     pub fn extent(extent: ExtentRef) -> Self {
-        Self::new(Tree::leaf([Piece::Data { extent, offset: 0, len: extent.length }]), Bytes::new())
+        Self::new(PieceTree::leaf([Piece::Data { extent, offset: 0, len: extent.length }]), Bytes::new())
     }
 
-    /// The tree must be stored: no fresh node in it, no inline bytes, at most [`ROOT_ENTRIES`].
-    pub(crate) fn new(tree: Tree, tail: Bytes) -> Self {
+    /// The tree must be in its stored form: no fresh nodes, no inline bytes, at most [`ROOT_ENTRIES`].
+    pub(crate) fn new(tree: PieceTree, tail: Bytes) -> Self {
         let length = total(&tree.list) + tail.len() as u64;
         Self { level: tree.level, root: tree.list, tail, length }
     }
 
-    /// Its bytes, holes included.
+    /// Returns the length in bytes, including holes.
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the content has no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Its bytes that are not in holes.
+    /// Returns the number of bytes outside of holes.
     pub fn allocated(&self) -> u64 {
         tree::allocated(&self.root) + self.tail.len() as u64
     }
 
-    /// All its bytes, if the record holds them itself: nothing needs to be read then.
+    /// Returns all bytes if the record holds them itself, so that nothing has to be read.
     pub fn as_inline(&self) -> Option<&Bytes> {
         self.root.is_empty().then_some(&self.tail)
     }
 
-    pub(crate) fn tree(&self) -> Tree {
-        Tree { level: self.level, list: self.root.clone() }
+    pub(crate) fn tree(&self) -> PieceTree {
+        PieceTree { level: self.level, list: self.root.clone() }
     }
 
     pub(crate) fn tail(&self) -> &Bytes {
         &self.tail
     }
 
-    /// The form that a record stores: a format version, the root's entries, the bytes at the end.
+    /// Encodes the content for a record: a format version, the root's entries, the bytes at the end.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(HEADER + self.root.len() * node::MAX_ENTRY_BYTES + self.tail.len());
         out.put_u8(VERSION);
@@ -167,7 +171,7 @@ impl Content {
         out.put_slice(&self.tail);
     }
 
-    /// Reads what [`encode`](Self::encode) wrote, all of `bytes`; `None` if it is not that.
+    /// Decodes all of `bytes`. Returns `None` unless [`encode`](Self::encode) wrote them.
     pub fn decode(mut bytes: Bytes) -> Option<Self> {
         if bytes.len() < HEADER || bytes.get_u8() != VERSION {
             return None;
@@ -176,7 +180,7 @@ impl Content {
         let entries = bytes.len().checked_sub(tail)?;
         let tail = bytes.split_off(entries);
         let root = decode_entries(&bytes, level, count.into())?;
-        let tree = Tree { level, list: root.into() };
+        let tree = PieceTree { level, list: root.into() };
         (level == 0 || !tree.list.is_empty()).then(|| Self::new(tree, tail))
     }
 }

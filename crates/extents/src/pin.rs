@@ -1,18 +1,21 @@
-//! Who is at work: what must not be freed although no record refers to it, or not yet, or no longer.
+//! Pins, holds and writers: they keep content that no record refers to yet, or any longer, from being freed.
 //!
-//! Bytes are freed by a sweep, which asks the records what lives. Two kinds of bytes are not in any record it will
-//! see, and are announced here instead.
+//! A sweep frees bytes, and learns from the records which bytes are in use. Two kinds of bytes in use are in
+//! no record that the sweep will read, and are registered here.
 //!
-//! - **A [`Writer`]** has appended and not yet committed. Everything appended through it lives as long as it does.
-//! - **A [`Pin`]** says that a record is being read; [`Pin::hold`] turns it into a [`Held`] on the content found there.
-//!   That content lives as long as the `Held` does, although the record may be overwritten or deleted meanwhile.
+//! - **A [`Writer`]** has appended extents and not yet committed. They are kept as long as the writer exists.
+//! - **A [`Pin`]** announces that a record is being read. [`Pin::hold`] turns it into a [`ContentHold`] on
+//!   the content found there. That content is kept as long as the hold exists, even if the record is
+//!   overwritten or deleted.
 //!
-//! Both are kept until whatever they serve is over: a writer until after its commit, a hold until the last byte was
-//! sent, or, when the content becomes part of other content, until after *that* commit. This is why it works: a sweep
-//! reads the records one after the other while they change. Content can slip past it only by moving from a record not
-//! yet visited to one already visited, and whoever moves it holds it meanwhile. So a sweep counts as alive whatever is
-//! held at any moment while it looks ([`Marking::take`]), and before it frees anything it waits for the pins that
-//! were taken while it looked and have not yet told what they found ([`Marking::settled`]). Nobody else ever waits.
+//! Keep a writer until after its commit. Keep a hold until the last byte was sent, or, if the content becomes
+//! part of other content, until after *that* commit.
+//!
+//! Why this is sufficient: a sweep reads the records one after the other while they change. It can miss
+//! content only if the content moves from a record not yet read to one already read, and the request that
+//! moves it holds it meanwhile. So a sweep marks all content that is held at any moment while it marks
+//! ([`HoldRecorder::take`]). Before it frees anything, it waits for the pins that exist at the end of the
+//! mark and are not yet holds ([`HoldRecorder::wait_for_pins`]). No other thread ever waits.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,40 +27,40 @@ use tokio::sync::Notify;
 use crate::extent::{Error, ExtentId};
 use crate::map::Content;
 
-/// Content that was held while a sweep looked and that the sweep has not taken yet, at most. A sweep that falls behind
-/// so far gives up.
-const MAX_UNTAKEN: usize = 1 << 20;
+/// Maximum number of newly held contents queued for the running sweep. A sweep that falls further behind
+/// aborts.
+const MAX_NEW_CONTENTS: usize = 1 << 20;
 
-/// Those at work on one place for bytes.
+/// The pins, holds and writers of one extent store.
 #[derive(Debug, Default)]
 pub struct Pins {
-    state: Mutex<State>,
-    /// A pin was turned into a hold, or dropped.
-    settled: Notify,
+    state: Mutex<PinState>,
+    /// Notified when a pin was turned into a hold or dropped.
+    pin_resolved: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PinState {
     next: u64,
-    reading: BTreeSet<u64>,
+    unresolved: BTreeSet<u64>,
     held: HashMap<u64, Vec<Content>>,
     writers: HashMap<u64, Arc<Mutex<Vec<Appended>>>>,
-    /// What came to be held since a sweep began to look; `None` while none does.
-    untaken: Option<Vec<Content>>,
+    /// Contents held since the running sweep began, and not yet taken by it; `None` while no sweep runs.
+    new_contents: Option<Vec<Content>>,
     overrun: bool,
 }
 
-impl State {
-    fn id(&mut self) -> u64 {
+impl PinState {
+    fn next_id(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 }
 
-/// An extent that a writer has been given a place for.
+/// An extent that was reserved for a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Where.
+    /// Where the extent lies.
     pub id: ExtentId,
     /// Payload bytes.
     pub length: u32,
@@ -67,8 +70,8 @@ impl Pins {
     /// See [`Extents::pin`](crate::Extents::pin).
     pub fn pin(self: &Arc<Self>) -> Pin {
         let mut state = self.state.lock();
-        let id = state.id();
-        state.reading.insert(id);
+        let id = state.next_id();
+        state.unresolved.insert(id);
         Pin { pins: self.clone(), id }
     }
 
@@ -76,86 +79,89 @@ impl Pins {
     pub fn writer(self: &Arc<Self>) -> Writer {
         let appended = Arc::new(Mutex::new(vec![]));
         let mut state = self.state.lock();
-        let id = state.id();
+        let id = state.next_id();
         state.writers.insert(id, appended.clone());
         drop(state);
         Writer(Arc::new(WriterInner { pins: self.clone(), id, appended, held: Mutex::default() }))
     }
 
-    /// What the writers of this moment have appended. For engines: to be called when a mark begins.
+    /// Returns the extents of all current writers. For engines: call it when a mark begins.
     pub fn appended(&self) -> Vec<Appended> {
         let writers: Vec<_> = self.state.lock().writers.values().cloned().collect();
         writers.iter().flat_map(|appended| appended.lock().clone()).collect()
     }
 
-    /// From now on notes what is held, beginning with what is held already. One sweep at a time.
-    pub(crate) fn begin_marking(self: &Arc<Self>) -> Result<Marking, Error> {
+    /// Begins to record holds for a sweep, starting with the current ones. Fails if another sweep is running.
+    pub(crate) fn record_holds(self: &Arc<Self>) -> Result<HoldRecorder, Error> {
         let mut state = self.state.lock();
-        if state.untaken.is_some() {
-            return Err(Error::Busy("another sweep is at work"));
+        if state.new_contents.is_some() {
+            return Err(Error::Busy("another sweep is running"));
         }
-        state.untaken = Some(state.held.values().flatten().cloned().collect());
+        state.new_contents = Some(state.held.values().flatten().cloned().collect());
         state.overrun = false;
-        Ok(Marking(self.clone()))
+        Ok(HoldRecorder(self.clone()))
     }
 }
 
-/// A record is about to be read. Turn it into a hold as soon as the record is known, or drop it.
+/// Announces that a record is about to be read. Turn it into a hold as soon as the record is known, or drop
+/// it.
 #[derive(Debug)]
-#[must_use = "taken before a record is read, and then held"]
+#[must_use = "a pin is taken before a record is read, and then turned into a hold"]
 pub struct Pin {
     pins: Arc<Pins>,
     id: u64,
 }
 
 impl Pin {
-    /// Keeps the content that was found in the record.
-    pub fn hold<'a>(self, contents: impl IntoIterator<Item = &'a Content>) -> Held {
-        // What a record holds itself needs no protection.
+    /// Keeps the content that was found in the record from being freed.
+    pub fn hold<'a>(self, contents: impl IntoIterator<Item = &'a Content>) -> ContentHold {
+        // Inline bytes need no protection.
         let contents: Vec<Content> =
             contents.into_iter().filter(|content| content.as_inline().is_none()).cloned().collect();
         let mut state = self.pins.state.lock();
-        if let Some(untaken) = &mut state.untaken {
-            if untaken.len() + contents.len() <= MAX_UNTAKEN {
-                untaken.extend_from_slice(&contents);
+        if let Some(new_contents) = &mut state.new_contents {
+            if new_contents.len() + contents.len() <= MAX_NEW_CONTENTS {
+                new_contents.extend_from_slice(&contents);
             } else {
                 state.overrun = true;
             }
         }
         state.held.insert(self.id, contents);
         drop(state);
-        // The pin itself ends when `self` is dropped, after its content was noted.
-        Held { pins: self.pins.clone(), id: self.id }
+        // The pin itself ends when `self` is dropped, after its content was recorded.
+        ContentHold { pins: self.pins.clone(), id: self.id }
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.pins.state.lock().reading.remove(&self.id);
-        self.pins.settled.notify_waiters();
+        self.pins.state.lock().unresolved.remove(&self.id);
+        self.pins.pin_resolved.notify_waiters();
     }
 }
 
-/// Keeps content readable while it lives.
+/// Keeps content from being freed while it exists.
 #[derive(Debug)]
-#[must_use = "content is kept only while this lives"]
-pub struct Held {
+#[must_use = "content is kept only while the hold exists"]
+pub struct ContentHold {
     pins: Arc<Pins>,
     id: u64,
 }
 
-impl Drop for Held {
+impl Drop for ContentHold {
     fn drop(&mut self) {
-        let gone = self.pins.state.lock().held.remove(&self.id);
-        drop(gone);
+        let removed = self.pins.state.lock().held.remove(&self.id);
+        drop(removed);
     }
 }
 
-/// A write that is under way: keeps what it appends, and the content it builds on. Clones are the same writer.
+/// A write in progress: keeps the extents that it appends and the content that it builds on. Clones share
+/// one writer.
 ///
-/// Kept until the commit of the record that refers to it is decided, whichever way.
+/// Keep it until the commit of the record that refers to the extents is decided, whether it succeeds or
+/// fails.
 #[derive(Clone, Debug)]
-#[must_use = "what is appended is kept only while this lives"]
+#[must_use = "appended extents are kept only while the writer exists"]
 pub struct Writer(Arc<WriterInner>);
 
 #[derive(Debug)]
@@ -163,18 +169,18 @@ struct WriterInner {
     pins: Arc<Pins>,
     id: u64,
     appended: Arc<Mutex<Vec<Appended>>>,
-    held: Mutex<Vec<Held>>,
+    held: Mutex<Vec<ContentHold>>,
 }
 
 impl Writer {
-    /// Keeps content that was found in a record and that will be part of what is written.
+    /// Keeps content that was found in a record and that will be part of the new content.
     pub fn hold<'a>(&self, pin: Pin, contents: impl IntoIterator<Item = &'a Content>) {
         let held = pin.hold(contents);
         self.0.held.lock().push(held);
     }
 
-    /// Notes a place that was given to this writer. For engines: to be called before anybody can learn of the place,
-    /// and not after a later mark has begun.
+    /// Registers an extent that was reserved for this writer. For engines: call it before the extent's id is
+    /// visible to any other thread, and not after a later mark has begun.
     pub fn note(&self, appended: Appended) {
         self.0.appended.lock().push(appended);
     }
@@ -186,44 +192,45 @@ impl Drop for WriterInner {
     }
 }
 
-/// A sweep is looking for what lives.
+/// Records holds for a running sweep. Dropping it ends the recording.
 #[derive(Debug)]
-pub(crate) struct Marking(Arc<Pins>);
+pub(crate) struct HoldRecorder(Arc<Pins>);
 
-impl Marking {
-    /// What came to be held since the last call.
+impl HoldRecorder {
+    /// Takes the contents that came to be held since the last call.
     pub(crate) fn take(&self) -> Result<Vec<Content>, Error> {
         let mut state = self.0.state.lock();
         if state.overrun {
             return Err(Error::Busy("reads outran the sweep"));
         }
-        Ok(state.untaken.as_mut().map(std::mem::take).unwrap_or_default())
+        Ok(state.new_contents.as_mut().map(std::mem::take).unwrap_or_default())
     }
 
-    /// Waits until all pins of this moment have told what they found. The last of it is then there to be taken.
-    pub(crate) async fn settled(&self, patience: Duration) -> Result<(), Error> {
+    /// Waits until all pins of this moment were turned into holds or dropped. [`take`](Self::take) then
+    /// returns their content.
+    pub(crate) async fn wait_for_pins(&self, timeout: Duration) -> Result<(), Error> {
         let last = self.0.state.lock().next;
-        let all_told = async {
+        let all_resolved = async {
             loop {
-                let changed = self.0.settled.notified();
+                let changed = self.0.pin_resolved.notified();
                 tokio::pin!(changed);
                 changed.as_mut().enable();
-                if self.0.state.lock().reading.first().is_none_or(|oldest| *oldest > last) {
+                if self.0.state.lock().unresolved.first().is_none_or(|oldest| *oldest > last) {
                     return;
                 }
                 changed.await;
             }
         };
-        tokio::time::timeout(patience, all_told)
+        tokio::time::timeout(timeout, all_resolved)
             .await
             .map_err(|_| Error::Busy("a record is still being read"))
     }
 }
 
-impl Drop for Marking {
+impl Drop for HoldRecorder {
     fn drop(&mut self) {
-        let untaken = self.0.state.lock().untaken.take();
-        drop(untaken);
+        let new_contents = self.0.state.lock().new_contents.take();
+        drop(new_contents);
     }
 }
 
@@ -237,41 +244,41 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_sees_what_is_held_before_and_while_it_looks_and_nothing_afterwards() {
+    fn recorder_sees_holds_from_before_and_during_the_sweep_only() {
         let pins = Arc::new(Pins::default());
         let before = pins.pin().hold([&content(1)]);
         drop(pins.pin().hold([&content(9)]));
-        let marking = pins.begin_marking().unwrap();
-        assert_eq!(marking.take().unwrap(), [content(1)]);
+        let recorder = pins.record_holds().unwrap();
+        assert_eq!(recorder.take().unwrap(), [content(1)]);
         drop(pins.pin().hold([&content(2), &Content::inline("small"), &content(3)]));
-        assert_eq!(marking.take().unwrap(), [content(2), content(3)], "though it is over already");
-        assert!(marking.take().unwrap().is_empty());
-        drop((marking, before));
-        let again = pins.begin_marking().unwrap();
-        assert!(again.take().unwrap().is_empty());
-        assert!(matches!(pins.begin_marking(), Err(Error::Busy(_))), "one at a time");
+        assert_eq!(recorder.take().unwrap(), [content(2), content(3)], "although that hold has ended");
+        assert!(recorder.take().unwrap().is_empty());
+        drop((recorder, before));
+        let second = pins.record_holds().unwrap();
+        assert!(second.take().unwrap().is_empty());
+        assert!(matches!(pins.record_holds(), Err(Error::Busy(_))), "one at a time");
     }
 
     #[tokio::test]
-    async fn a_mark_waits_for_the_pins_of_its_end_but_not_for_later_ones() {
+    async fn sweep_waits_for_existing_pins_but_not_for_later_ones() {
         let pins = Arc::new(Pins::default());
-        let marking = pins.begin_marking().unwrap();
+        let recorder = pins.record_holds().unwrap();
         let (one, two) = (pins.pin(), pins.pin());
-        let refused = marking.settled(Duration::from_millis(1)).await;
+        let refused = recorder.wait_for_pins(Duration::from_millis(1)).await;
         assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
 
-        let settled = marking.settled(Duration::from_secs(60));
-        tokio::pin!(settled);
-        tokio::select! { biased; _ = &mut settled => panic!("two pins have not told"), () = std::future::ready(()) => {} }
+        let waiting = recorder.wait_for_pins(Duration::from_secs(60));
+        tokio::pin!(waiting);
+        tokio::select! { biased; _ = &mut waiting => panic!("two pins are unresolved"), () = std::future::ready(()) => {} }
         let _later = pins.pin();
         drop(one);
         let _held = two.hold([&content(4)]);
-        settled.await.unwrap();
-        assert_eq!(marking.take().unwrap(), [content(4)]);
+        waiting.await.unwrap();
+        assert_eq!(recorder.take().unwrap(), [content(4)]);
     }
 
     #[test]
-    fn a_writer_counts_until_its_last_clone_is_gone() {
+    fn writer_is_registered_until_its_last_clone_is_dropped() {
         let pins = Arc::new(Pins::default());
         let writer = pins.writer();
         let appended = Appended { id: ExtentId::new(1, 1), length: 5 };

@@ -1,12 +1,13 @@
 //! The format of segment files, version 1. Pure: bytes in, values out.
 //!
 //! # Directory
-//! `segments/NNNNNNNNNNNNNNNN.seg`, the segment's id in 16 hexadecimal digits. Ids start at 1 and grow. The file with
-//! the highest id is never removed, and a file is durable (itself and its name) before the first frame is put in it;
-//! so the next id can always be told from the names, and no id is used twice.
+//! `segments/NNNNNNNNNNNNNNNN.seg`, the segment's id in 16 hexadecimal digits. Ids start at 1 and grow. The
+//! file with the highest id is never removed, and a file and its name are durable before the first frame is
+//! written to it. So the next id always follows from the names, and no id is used twice.
 //!
 //! # File
-//! All numbers are little-endian. A file is at most 256 MiB, in blocks of 4 KiB. Block 0 is the segment header:
+//! All numbers are little-endian. A file is at most 256 MiB, in blocks of 4 KiB. Block 0 is the segment
+//! header:
 //!
 //! | at | bytes | |
 //! |---|---|---|
@@ -18,7 +19,7 @@
 //! | 32 | … | 0 |
 //! | 4092 | 4 | CRC32C of the 4092 bytes before |
 //!
-//! From block 1 on follow frames, each from a block boundary on, in any order of completion:
+//! Frames follow from block 1 on. Each begins at a block boundary; they complete in any order:
 //!
 //! | at | bytes | |
 //! |---|---|---|
@@ -33,15 +34,15 @@
 //! | … | … | unwritten, up to the next block boundary |
 //!
 //! # Invariants
-//! - A block is written at most once. The only other changes are that blocks are punched out (they read as zeros) and
-//!   that the tail of a segment that is no longer appended to is cut off.
-//! - A frame is referred to by durable records only after the frame was synced. A frame that is torn, misplaced or
-//!   missing is therefore either damage or was never referred to; which of the two, the records know.
-//! - Of a frame that is referred to, the first block (header and table) and every block that a referenced chunk touches
-//!   stay. Chunks that nobody refers to may be punched out on their own.
-//! - A client's bytes cannot pass for a frame: they would have to contain the segment's salt, which is never shown.
-//! - The header's magic, version and checksum stay where they are in every later version, so that an older binary
-//!   knows a newer format when it sees it.
+//! - A block is written at most once. The only other changes: blocks are punched out (they then read as
+//!   zeros), and the end of a segment is cut off when no more frames are appended to it.
+//! - Durable records refer to a frame only after the frame was synced. So a frame that is torn, misplaced or
+//!   missing is either damage or was never referred to. Only the records can tell which.
+//! - If a frame is referred to, its first block (header and table) and every block of a referenced chunk are
+//!   kept. Chunks without a reference may be punched out.
+//! - A client cannot forge a frame: it would have to contain the segment's salt, which no client sees.
+//! - The magic, version and checksum of the segment header stay in place in every later version, so an older
+//!   binary recognizes a newer format.
 
 use bytes::{Buf, BufMut, Bytes};
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
@@ -51,38 +52,38 @@ use crate::extent::{ExtentId, ExtentRef, MAX_EXTENT_BYTES};
 
 /// Frames start at multiples of this; space is freed in multiples of this.
 pub(crate) const BLOCK: u64 = 4096;
-/// Payload bytes under one checksum: the least that is read and verified.
+/// Payload bytes under one checksum: the smallest unit that is read and verified.
 pub(crate) const CHUNK: usize = 64 << 10;
-/// Bytes in a segment at most: as many blocks as an [`ExtentId`] can name.
+/// Maximum size of a segment: as many blocks as an [`ExtentId`] can address.
 pub(crate) const MAX_SEGMENT_BYTES: u64 = 256 << 20;
-/// The format that this binary writes, and the highest that it reads.
+/// The format version that this binary writes, and the highest that it reads.
 pub(crate) const VERSION: u32 = 1;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"LAZULSEG";
 const FRAME_MAGIC: &[u8; 4] = b"LZXF";
 const FRAME_HEADER: usize = 32;
 
-/// The checksum that everything here uses.
+/// The checksum of all structures in segments and of all payloads.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc32_iscsi(bytes)
 }
 
-/// Chunks of a payload.
+/// Returns the number of chunks of a payload.
 pub(crate) const fn chunks(length: u32) -> usize {
     (length as usize).div_ceil(CHUNK)
 }
 
-/// Bytes of a frame before its payload. Always less than a block.
+/// Returns the bytes of a frame before its payload: always less than a block.
 pub(crate) const fn header_bytes(length: u32) -> usize {
     FRAME_HEADER + 4 * chunks(length)
 }
 
-/// Bytes that a frame takes in its segment, alignment included.
+/// Returns the bytes that a frame occupies in its segment, including padding.
 pub(crate) fn frame_bytes(length: u32) -> u64 {
     (header_bytes(length) as u64 + u64::from(length)).next_multiple_of(BLOCK)
 }
 
-/// Where a frame starts in its segment file.
+/// Returns the offset of a frame in its segment file.
 pub(crate) fn frame_offset(id: ExtentId) -> u64 {
     u64::from(id.block()) * BLOCK
 }
@@ -94,13 +95,13 @@ pub(crate) struct SegmentHeader {
     pub(crate) salt: u64,
 }
 
-/// Why block 0 is not a segment header.
+/// Why block 0 is not a valid segment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotAHeader {
-    /// It is none, or damaged.
+pub(crate) enum HeaderError {
+    /// Not a header, or a damaged one.
     Damaged,
-    /// It is one of a format that this binary does not know.
-    Newer(u32),
+    /// A header of a format that this binary does not know, with its version.
+    NewerFormat(u32),
 }
 
 impl SegmentHeader {
@@ -116,24 +117,24 @@ impl SegmentHeader {
         out
     }
 
-    pub(crate) fn decode(block: &[u8]) -> Result<Self, NotAHeader> {
+    pub(crate) fn decode(block: &[u8]) -> Result<Self, HeaderError> {
         let Some((body, mut crc)) = block.split_at_checked(BLOCK as usize - 4) else {
-            return Err(NotAHeader::Damaged);
+            return Err(HeaderError::Damaged);
         };
         if crc.len() != 4 || crc.get_u32_le() != crc32c(body) {
-            return Err(NotAHeader::Damaged);
+            return Err(HeaderError::Damaged);
         }
-        let Some(mut rest) = body.strip_prefix(SEGMENT_MAGIC) else { return Err(NotAHeader::Damaged) };
+        let Some(mut rest) = body.strip_prefix(SEGMENT_MAGIC) else { return Err(HeaderError::Damaged) };
         match rest.get_u32_le() {
-            0 => return Err(NotAHeader::Damaged),
+            0 => return Err(HeaderError::Damaged),
             1..=VERSION => rest.advance(4),
-            newer => return Err(NotAHeader::Newer(newer)),
+            newer => return Err(HeaderError::NewerFormat(newer)),
         }
         Ok(Self { id: rest.get_u64_le(), salt: rest.get_u64_le() })
     }
 }
 
-/// The checksums of a payload, taken before its place is known.
+/// The checksums of a payload. Known before the payload's place is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Checksums {
     pub(crate) length: u32,
@@ -142,39 +143,41 @@ pub(crate) struct Checksums {
 }
 
 impl Checksums {
-    /// Of a payload that comes in parts; `None` if it is empty or longer than an extent may be.
+    /// Computes the checksums of a payload in parts. Returns `None` if it is empty or longer than an extent
+    /// may be.
     pub(crate) fn of(payload: &[Bytes]) -> Option<Self> {
         let total = payload.iter().try_fold(0usize, |sum, part| sum.checked_add(part.len()))?;
         if total == 0 || total > MAX_EXTENT_BYTES {
             return None;
         }
-        let mut sums = Summing::default();
+        let mut sums = ChecksumBuilder::default();
         payload.iter().for_each(|part| sums.update(part));
         Some(sums.finish())
     }
 }
 
-/// The checksums of a payload that is not complete yet.
+/// Computes the checksums of a payload that arrives in parts.
 #[derive(Debug)]
-pub(crate) struct Summing {
+pub(crate) struct ChecksumBuilder {
     length: u32,
-    // Both from the bytes: to combine the checksums of chunks costs ten times as much as to take another.
+    // Two digests over the bytes: combining chunk checksums costs ten times as much as computing a second
+    // one.
     whole: Digest,
     chunk: Digest,
-    /// Bytes missing to a whole chunk.
+    /// Bytes until the current chunk is complete.
     missing: usize,
     table: Vec<u32>,
 }
 
-impl Default for Summing {
+impl Default for ChecksumBuilder {
     fn default() -> Self {
         let digest = || Digest::new(Crc32Iscsi);
         Self { length: 0, whole: digest(), chunk: digest(), missing: CHUNK, table: vec![] }
     }
 }
 
-impl Summing {
-    /// Goes on with the next bytes. There are never more than an extent may have.
+impl ChecksumBuilder {
+    /// Adds the next bytes. The caller never adds more than an extent may have.
     pub(crate) fn update(&mut self, mut bytes: &[u8]) {
         self.length += bytes.len() as u32;
         while !bytes.is_empty() {
@@ -197,7 +200,7 @@ impl Summing {
     }
 }
 
-/// What stands before a payload.
+/// The header and checksum table of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
     pub(crate) id: ExtentId,
@@ -226,7 +229,7 @@ impl FrameHeader {
         out
     }
 
-    /// Reads the header at the start of `block`; `None` if there is no sound one.
+    /// Decodes the header at the start of `block`. Returns `None` if it is not a valid one.
     pub(crate) fn decode(block: &[u8]) -> Option<Self> {
         let (fixed, rest) = block.split_at_checked(FRAME_HEADER)?;
         let mut fields = fixed.strip_prefix(FRAME_MAGIC)?;
@@ -254,7 +257,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_segment_header_survives_and_any_flipped_bit_is_noticed() {
+    fn segment_header_round_trips_and_flipped_bits_are_detected() {
         let header = SegmentHeader { id: 7, salt: 0x1234_5678_9abc_def0 };
         let block = header.encode();
         assert_eq!(block.len() as u64, BLOCK);
@@ -262,22 +265,22 @@ mod tests {
         for byte in [0, 8, 12, 16, 24, 100, 4091, 4092, 4095] {
             let mut bad = block.clone();
             bad[byte] ^= 0x10;
-            assert_eq!(SegmentHeader::decode(&bad), Err(NotAHeader::Damaged), "byte {byte}");
+            assert_eq!(SegmentHeader::decode(&bad), Err(HeaderError::Damaged), "byte {byte}");
         }
-        assert_eq!(SegmentHeader::decode(&block[..4095]), Err(NotAHeader::Damaged));
+        assert_eq!(SegmentHeader::decode(&block[..4095]), Err(HeaderError::Damaged));
     }
 
     #[test]
-    fn a_newer_format_is_known_as_such() {
+    fn newer_format_is_recognized() {
         let mut block = SegmentHeader { id: 1, salt: 2 }.encode();
         block[8..12].copy_from_slice(&9u32.to_le_bytes());
         let crc = crc32c(&block[..4092]);
         block[4092..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(SegmentHeader::decode(&block), Err(NotAHeader::Newer(9)));
+        assert_eq!(SegmentHeader::decode(&block), Err(HeaderError::NewerFormat(9)));
     }
 
     #[test]
-    fn a_frame_takes_whole_blocks_and_its_header_less_than_one() {
+    fn frame_takes_whole_blocks_and_its_header_less_than_one() {
         for (length, frame) in [
             (1, 4096),
             (4096 - 36, 4096),
@@ -291,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_too_much_are_no_payload() {
+    fn empty_or_oversized_payload_has_no_checksums() {
         assert_eq!(Checksums::of(&[]), None);
         assert_eq!(Checksums::of(&[Bytes::new()]), None);
         let half = Bytes::from(vec![0; MAX_EXTENT_BYTES / 2]);
@@ -303,7 +306,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn checksums_do_not_depend_on_how_a_payload_is_cut(length in 1usize..300_000, cuts: [u16; 4]) {
+        fn checksums_do_not_depend_on_how_a_payload_is_split(length in 1usize..300_000, cuts: [u16; 4]) {
             let payload = Bytes::from((0..length).map(|i| (i * 7 + i / 251) as u8).collect::<Vec<_>>());
             let mut cuts = cuts.map(|c| c as usize * length / 65_536);
             cuts.sort_unstable();
@@ -317,7 +320,7 @@ mod tests {
         }
 
         #[test]
-        fn a_frame_header_survives_and_any_flipped_bit_is_noticed(id: u64, salt: u64, crc: u32, chunks in 1usize..=128, bit: u16) {
+        fn frame_header_round_trips_and_flipped_bits_are_detected(id: u64, salt: u64, crc: u32, chunks in 1usize..=128, bit: u16) {
             let sums = Checksums { length: (chunks * CHUNK) as u32, crc, table: (0..chunks as u32).collect() };
             let header = FrameHeader { id: ExtentId::from_raw(id), salt, sums };
             let mut bytes = header.encode();

@@ -1,4 +1,4 @@
-//! A disk that is really full, or as good as: the limit on file sizes that a process can be given.
+//! A disk that is full, simulated by the limit on file sizes of a process.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -11,20 +11,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const CHILD: &str = "LAZULI_TEST_FULL_DISK";
 const LIMIT: u64 = 3 << 20;
 
-/// The limit, and the signal that comes with it, hold for a whole process: the test runs itself again in one of its own,
-/// where a shell has seen to it that the signal is ignored.
+/// The limit and its signal apply to a whole process. So the test runs itself again in a new process, in
+/// which a shell ignores the signal.
 #[test]
-fn no_space_is_an_error_that_passes_when_there_is_space_again() {
+fn full_disk_is_an_error_until_there_is_space_again() {
     if std::env::var_os(CHILD).is_some() {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         return runtime.block_on(in_a_full_disk());
     }
     let status = Command::new("sh")
-        .args([
-            "-c",
-            "trap '' XFSZ; exec \"$0\" --exact no_space_is_an_error_that_passes_when_there_is_space_again",
-        ])
+        .args(["-c", "trap '' XFSZ; exec \"$0\" --exact full_disk_is_an_error_until_there_is_space_again"])
         .arg(std::env::current_exe().unwrap())
         .env(CHILD, "1")
         .status()
@@ -54,9 +51,9 @@ async fn in_a_full_disk() {
     assert_eq!(
         kept.len(),
         10,
-        "all that fits was accepted: room is asked for in smaller steps when large ones fail"
+        "everything that fits was accepted: preallocation falls back to smaller steps"
     );
-    assert!(extents.space().should_sweep(), "to see whether there is something to free");
+    assert!(extents.storage_use().should_sweep(), "a full disk makes a sweep due");
     extents.sync().await.unwrap();
     let small = extents.append(&writer, vec![pattern(1000, 5000)]).await.unwrap();
 

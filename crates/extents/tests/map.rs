@@ -1,4 +1,4 @@
-//! Content maps against a plain model: a vector of bytes, of which each is written or not.
+//! Tests of content maps against a model: a vector of bytes, each written or not.
 #![allow(clippy::unwrap_used)]
 
 use std::ops::Range;
@@ -7,25 +7,25 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lazuli_extents::conformance::pattern;
 use lazuli_extents::{
-    Change, Content, Diff, Edit, Extents, INLINE_BYTES, LocalExtents, MAX_CONTENT_BYTES, Options, Piece,
-    Pieces, ROOT_ENTRIES, Ranges, Reader, Writer, read_all,
+    Change, Content, ContentReader, Diff, Edit, Extents, INLINE_BYTES, LocalExtents, MAX_CONTENT_BYTES,
+    Options, Piece, Pieces, ROOT_ENTRIES, Ranges, Writer, read_all,
 };
 use proptest::prelude::*;
 
-struct Place {
+struct TestStore {
     extents: Arc<dyn Extents>,
     writer: Writer,
     _dir: tempfile::TempDir,
 }
 
-fn place() -> Place {
+fn store() -> TestStore {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { segment_bytes: 64 << 20, grow_bytes: 1 << 20 };
     let extents: Arc<dyn Extents> = Arc::new(LocalExtents::open(dir.path(), options).unwrap());
-    Place { writer: extents.writer(), extents, _dir: dir }
+    TestStore { writer: extents.writer(), extents, _dir: dir }
 }
 
-impl Place {
+impl TestStore {
     async fn extent(&self, bytes: &[u8]) -> Content {
         let bytes = Bytes::copy_from_slice(bytes);
         Content::extent(self.extents.append(&self.writer, vec![bytes]).await.unwrap())
@@ -36,7 +36,7 @@ impl Place {
     }
 
     async fn bytes(&self, content: &Content, range: Range<u64>) -> Vec<u8> {
-        let mut reader = Reader::new(&self.extents, content, range, None);
+        let mut reader = ContentReader::new(&self.extents, content, range, None);
         let mut out = vec![];
         while let Some(bytes) = reader.next().await.unwrap() {
             assert!(!bytes.is_empty() && bytes.len() <= 256 << 10);
@@ -65,13 +65,13 @@ impl Place {
 
     /// Bytes that were appended for nodes and payloads since the start.
     fn appended(&self) -> u64 {
-        self.extents.space().appended_since_mark
+        self.extents.storage_use().appended_since_mark
     }
 }
 
 type Model = Vec<Byte>;
 
-/// What a byte is: nothing, cleared, or the write that put it there and its value. A write is known by its number.
+/// The state of a byte: untouched, cleared, or written, with the number of the write and the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Byte {
     #[default]
@@ -87,7 +87,7 @@ impl Byte {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum EditStep {
     Write { at: usize, length: usize, own_extent: bool },
     Append { length: usize, own_extent: bool },
     Clear(usize, usize),
@@ -99,19 +99,19 @@ enum Step {
     Commit,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = EditStep> {
     let (at, length) = (0..30_000usize, prop_oneof![4 => 1..600usize, 1 => 1..20_000usize]);
     prop_oneof![
         8 => (at.clone(), length.clone(), any::<bool>())
-            .prop_map(|(at, length, own_extent)| Step::Write { at, length, own_extent }),
-        3 => (length.clone(), any::<bool>()).prop_map(|(length, own_extent)| Step::Append { length, own_extent }),
-        4 => (at.clone(), length.clone()).prop_map(|(at, length)| Step::Clear(at, at + length)),
-        1 => (0..40_000usize).prop_map(Step::Resize),
-        1 => (0..4000usize, 10_000..60_000usize).prop_map(|(from, to)| Step::Slice(from, to)),
-        2 => any::<usize>().prop_map(Step::AppendOld),
-        2 => (any::<usize>(), at.clone(), length).prop_map(|(which, at, length)| Step::AppendPart(which, at, at + length)),
-        2 => (any::<usize>(), at).prop_map(|(which, at)| Step::WriteOld { which, at }),
-        4 => Just(Step::Commit),
+            .prop_map(|(at, length, own_extent)| EditStep::Write { at, length, own_extent }),
+        3 => (length.clone(), any::<bool>()).prop_map(|(length, own_extent)| EditStep::Append { length, own_extent }),
+        4 => (at.clone(), length.clone()).prop_map(|(at, length)| EditStep::Clear(at, at + length)),
+        1 => (0..40_000usize).prop_map(EditStep::Resize),
+        1 => (0..4000usize, 10_000..60_000usize).prop_map(|(from, to)| EditStep::Slice(from, to)),
+        2 => any::<usize>().prop_map(EditStep::AppendOld),
+        2 => (any::<usize>(), at.clone(), length).prop_map(|(which, at, length)| EditStep::AppendPart(which, at, at + length)),
+        2 => (any::<usize>(), at).prop_map(|(which, at)| EditStep::WriteOld { which, at }),
+        4 => Just(EditStep::Commit),
     ]
 }
 
@@ -125,48 +125,48 @@ fn overwrite(model: &mut Model, at: usize, with: &[Byte]) {
 }
 
 async fn apply(
-    place: &Place,
-    step: &Step,
+    store: &TestStore,
+    step: &EditStep,
     number: u32,
     edit: &mut Edit,
     model: &mut Model,
     old: &[(Content, Model)],
 ) {
     match step {
-        Step::Write { length, own_extent, .. } | Step::Append { length, own_extent } => {
-            let at = if let Step::Write { at, .. } = step { *at } else { model.len() };
+        EditStep::Write { length, own_extent, .. } | EditStep::Append { length, own_extent } => {
+            let at = if let EditStep::Write { at, .. } = step { *at } else { model.len() };
             let bytes = pattern(number.into(), *length);
             let content =
-                if *own_extent { place.extent(&bytes).await } else { Content::inline(bytes.clone()) };
+                if *own_extent { store.extent(&bytes).await } else { Content::inline(bytes.clone()) };
             match step {
-                Step::Append { .. } => edit.append(&content).await.unwrap(),
+                EditStep::Append { .. } => edit.append(&content).await.unwrap(),
                 _ => edit.write(at as u64, &content).await.unwrap(),
             }
             let with: Model = bytes.iter().map(|byte| Byte::Written(number, *byte)).collect();
             overwrite(model, at, &with);
         }
-        Step::Clear(from, to) => {
+        EditStep::Clear(from, to) => {
             edit.clear(*from as u64..*to as u64).await.unwrap();
             let to = (*to).min(model.len());
             model[(*from).min(to)..to].fill(Byte::Cleared);
         }
-        Step::Resize(length) => {
+        EditStep::Resize(length) => {
             edit.resize(*length as u64).await.unwrap();
             model.resize(*length, Byte::Hole);
         }
-        Step::Slice(from, to) => {
+        EditStep::Slice(from, to) => {
             edit.slice(*from as u64..*to as u64).await.unwrap();
             let to = (*to).min(model.len());
             *model = model[(*from).min(to)..to].to_vec();
         }
-        Step::AppendOld(which) if !old.is_empty() => {
+        EditStep::AppendOld(which) if !old.is_empty() => {
             let (content, with) = &old[which % old.len()];
             if model.len() + with.len() <= MOST {
                 edit.append(content).await.unwrap();
                 model.extend_from_slice(with);
             }
         }
-        Step::AppendPart(which, from, to) if !old.is_empty() => {
+        EditStep::AppendPart(which, from, to) if !old.is_empty() => {
             let (content, with) = &old[which % old.len()];
             let to = (*to).min(with.len());
             let with = &with[(*from).min(to)..to];
@@ -175,14 +175,14 @@ async fn apply(
                 model.extend_from_slice(with);
             }
         }
-        Step::WriteOld { which, at } if !old.is_empty() => {
+        EditStep::WriteOld { which, at } if !old.is_empty() => {
             let (content, with) = &old[which % old.len()];
             if at + with.len() <= MOST && !with.is_empty() {
                 edit.write(*at as u64, content).await.unwrap();
                 overwrite(model, *at, with);
             }
         }
-        Step::AppendOld(_) | Step::AppendPart(..) | Step::WriteOld { .. } | Step::Commit => {}
+        EditStep::AppendOld(_) | EditStep::AppendPart(..) | EditStep::WriteOld { .. } | EditStep::Commit => {}
     }
     assert_eq!(edit.len(), model.len() as u64, "{step:?}");
 }
@@ -191,7 +191,7 @@ fn values(model: &Model) -> Vec<u8> {
     model.iter().map(|byte| byte.value().unwrap_or(0)).collect()
 }
 
-/// The longest runs of a model of which a property holds.
+/// Returns the maximal runs of a model in which `of` is constant and not `None`.
 fn runs<T: PartialEq>(length: usize, of: impl Fn(usize) -> Option<T>) -> Vec<(Range<u64>, T)> {
     let mut out: Vec<(Range<u64>, T)> = vec![];
     for at in 0..length {
@@ -204,26 +204,26 @@ fn runs<T: PartialEq>(length: usize, of: impl Fn(usize) -> Option<T>) -> Vec<(Ra
     out
 }
 
-async fn check_version(place: &Place, content: &Content, model: &Model) {
+async fn check_version(store: &TestStore, content: &Content, model: &Model) {
     let expected = values(model);
     assert_eq!(content.len(), expected.len() as u64);
     assert_eq!(content.allocated(), model.iter().filter_map(|byte| byte.value()).count() as u64);
-    assert!(place.bytes(content, 0..u64::MAX).await == expected, "bytes differ");
+    assert!(store.bytes(content, 0..u64::MAX).await == expected, "bytes differ");
     let (from, to) = (expected.len() / 3, expected.len() / 2 + 1);
-    let part = place.bytes(content, from as u64..to as u64).await;
+    let part = store.bytes(content, from as u64..to as u64).await;
     assert_eq!(part, expected[from..to.min(expected.len())]);
     let written: Vec<_> =
         runs(model.len(), |at| model[at].value().map(|_| ())).into_iter().map(|(range, ())| range).collect();
-    assert_eq!(place.ranges(content, 0..u64::MAX).await, written);
+    assert_eq!(store.ranges(content, 0..u64::MAX).await, written);
     let mut stored = vec![];
     content.encode(&mut stored);
     assert!(stored.len() <= 8 + ROOT_ENTRIES * 33 + INLINE_BYTES);
     assert_eq!(Content::decode(stored.into()).as_ref(), Some(content));
 }
 
-/// Where bytes differ a change must be reported, and of the right kind; where they do not, one may be.
-async fn check_diff(place: &Place, (older, a): &(Content, Model), (newer, b): &(Content, Model)) {
-    let changes = place.diff(older, newer, 0..u64::MAX).await;
+/// Every byte that differs must lie in a change of the right kind. Changes may also cover equal bytes.
+async fn check_diff(store: &TestStore, (older, a): &(Content, Model), (newer, b): &(Content, Model)) {
+    let changes = store.diff(older, newer, 0..u64::MAX).await;
     let length = a.len().max(b.len());
     let mut reported = vec![None; length];
     let mut last: Option<Change> = None;
@@ -259,30 +259,30 @@ proptest! {
     fn any_history_of_edits_agrees_with_a_vector_of_bytes(steps in prop::collection::vec(step(), 1..90)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let place = place();
+            let store = store();
             let mut versions: Vec<(Content, Model)> = vec![];
             let (mut content, mut model) = (Content::empty(), Model::new());
-            let mut edit = place.edit(&content);
+            let mut edit = store.edit(&content);
             for (number, step) in steps.iter().enumerate() {
-                apply(&place, step, number as u32, &mut edit, &mut model, &versions).await;
-                if let Step::Commit = step {
+                apply(&store, step, number as u32, &mut edit, &mut model, &versions).await;
+                if let EditStep::Commit = step {
                     content = edit.finish().await.unwrap();
-                    check_version(&place, &content, &model).await;
+                    check_version(&store, &content, &model).await;
                     versions.push((content.clone(), model.clone()));
-                    edit = place.edit(&content);
+                    edit = store.edit(&content);
                 }
             }
             drop(edit);
             for pair in versions.windows(2) {
-                check_diff(&place, &pair[0], &pair[1]).await;
-                check_diff(&place, &pair[1], &pair[0]).await;
+                check_diff(&store, &pair[0], &pair[1]).await;
+                check_diff(&store, &pair[1], &pair[0]).await;
             }
             if let (Some(first), Some(last)) = (versions.first(), versions.last()) {
-                check_diff(&place, first, last).await;
+                check_diff(&store, first, last).await;
             }
-            // Older versions are as they were.
+            // Older versions are unchanged.
             for (content, model) in &versions {
-                assert!(place.bytes(content, 0..u64::MAX).await == values(model));
+                assert!(store.bytes(content, 0..u64::MAX).await == values(model));
             }
         });
     }
@@ -290,19 +290,20 @@ proptest! {
 
 const PAGE: u64 = 4096;
 
-/// `2^doublings` times 4 MiB of pages, each a piece of its own, without writing them all: subtrees are shared.
-async fn huge(place: &Place, doublings: u32) -> Content {
+/// Creates `2^doublings` times 4 MiB of pages, each its own piece, by sharing subtrees instead of writing
+/// each page.
+async fn huge(store: &TestStore, doublings: u32) -> Content {
     let pages = pattern(77, 1024 * PAGE as usize);
-    let extent = place.extent(&pages).await;
-    let mut edit = place.edit(&Content::empty());
+    let extent = store.extent(&pages).await;
+    let mut edit = store.edit(&Content::empty());
     for page in (0..1024).rev() {
-        let mut one = place.edit(&extent);
+        let mut one = store.edit(&extent);
         one.slice(page * PAGE..(page + 1) * PAGE).await.unwrap();
         edit.append(&one.finish().await.unwrap()).await.unwrap();
     }
     let mut content = edit.finish().await.unwrap();
     for _ in 0..doublings {
-        let mut twice = place.edit(&content);
+        let mut twice = store.edit(&content);
         twice.append(&content).await.unwrap();
         content = twice.finish().await.unwrap();
     }
@@ -310,65 +311,65 @@ async fn huge(place: &Place, doublings: u32) -> Content {
 }
 
 #[tokio::test]
-async fn changing_a_page_of_a_tebibyte_writes_one_node_a_level() {
-    let place = place();
-    let content = huge(&place, 18).await;
+async fn changing_a_page_of_a_tebibyte_writes_one_node_per_level() {
+    let store = store();
+    let content = huge(&store, 18).await;
     assert_eq!(content.len(), 1 << 40);
-    let page = place.extent(&pattern(1, PAGE as usize)).await;
+    let page = store.extent(&pattern(1, PAGE as usize)).await;
     for at in [0, 12_345 * PAGE, (1 << 39) - PAGE, 1 << 39, (1 << 40) - PAGE] {
-        let before = place.appended();
-        let mut edit = place.edit(&content);
+        let before = store.appended();
+        let mut edit = store.edit(&content);
         edit.write(at, &page).await.unwrap();
         let changed = edit.finish().await.unwrap();
-        let nodes = (place.appended() - before) / PAGE;
+        let nodes = (store.appended() - before) / PAGE;
         assert!(nodes <= 6, "{nodes} blocks for nodes");
-        let found = place.bytes(&changed, at..at + PAGE).await;
+        let found = store.bytes(&changed, at..at + PAGE).await;
         assert_eq!(found, pattern(1, PAGE as usize));
-        let changes = place.diff(&content, &changed, 0..u64::MAX).await;
+        let changes = store.diff(&content, &changed, 0..u64::MAX).await;
         assert_eq!(changes, [Change::Written(at..at + PAGE)]);
     }
 }
 
 #[tokio::test]
-async fn large_parts_are_cut_moved_and_compared_without_being_read() {
-    let place = place();
-    let content = huge(&place, 18).await;
-    let before = place.appended();
-    let mut edit = place.edit(&content);
+async fn large_parts_are_cut_moved_and_compared_without_reading_their_data() {
+    let store = store();
+    let content = huge(&store, 18).await;
+    let before = store.appended();
+    let mut edit = store.edit(&content);
     edit.clear(1 << 30..(1 << 39) + 5).await.unwrap();
     edit.resize((1 << 40) - 7).await.unwrap();
     let cleared = edit.finish().await.unwrap();
-    let mut edit = place.edit(&cleared);
+    let mut edit = store.edit(&cleared);
     edit.slice(1000..(1 << 40) - 1000).await.unwrap();
     edit.append(&content).await.unwrap();
     edit.write(1 << 20, &content).await.unwrap();
     let mixed = edit.finish().await.unwrap();
-    assert!(place.appended() - before < 100 * PAGE, "{} bytes of nodes", place.appended() - before);
+    assert!(store.appended() - before < 100 * PAGE, "{} bytes of nodes", store.appended() - before);
     assert_eq!(mixed.len(), (1 << 41) - 2000);
     assert_eq!(
-        place.diff(&content, &cleared, 0..u64::MAX).await,
+        store.diff(&content, &cleared, 0..u64::MAX).await,
         [Change::Cleared(1 << 30..(1 << 39) + 5), Change::Cleared((1 << 40) - 7..1 << 40)]
     );
-    assert_eq!(place.ranges(&cleared, 0..1 << 31).await, vec![Range { start: 0, end: 1 << 30 }]);
+    assert_eq!(store.ranges(&cleared, 0..1 << 31).await, vec![Range { start: 0, end: 1 << 30 }]);
     let (a, b) =
-        (place.bytes(&mixed, 1 << 20..(1 << 20) + 10_000).await, place.bytes(&content, 0..10_000).await);
+        (store.bytes(&mixed, 1 << 20..(1 << 20) + 10_000).await, store.bytes(&content, 0..10_000).await);
     assert_eq!(a, b);
-    let (a, b) = (place.bytes(&mixed, 0..1 << 20).await, place.bytes(&content, 1000..(1 << 20) + 1000).await);
+    let (a, b) = (store.bytes(&mixed, 0..1 << 20).await, store.bytes(&content, 1000..(1 << 20) + 1000).await);
     assert!(a == b);
 }
 
 #[tokio::test]
-async fn cutting_and_joining_for_ever_does_not_make_a_map_deep() {
-    let place = place();
-    let mut content = huge(&place, 4).await;
+async fn repeated_cuts_and_joins_keep_a_map_shallow() {
+    let store = store();
+    let mut content = huge(&store, 4).await;
     let length = content.len();
     for i in 0..300u64 {
         let cut = (i * 7_919_003) % length;
-        let mut end = place.edit(&content);
+        let mut end = store.edit(&content);
         end.slice(cut..length).await.unwrap();
         let end = end.finish().await.unwrap();
-        let mut edit = place.edit(&end);
-        let mut start = place.edit(&content);
+        let mut edit = store.edit(&end);
+        let mut start = store.edit(&content);
         start.resize(cut).await.unwrap();
         edit.append(&start.finish().await.unwrap()).await.unwrap();
         content = edit.finish().await.unwrap();
@@ -380,83 +381,83 @@ async fn cutting_and_joining_for_ever_does_not_make_a_map_deep() {
 }
 
 #[tokio::test]
-async fn a_block_list_of_fifty_thousand_blocks_is_put_together_within_bounds() {
-    let place = place();
+async fn block_list_of_fifty_thousand_blocks_is_built_in_bounded_space() {
+    let store = store();
     let bytes = pattern(3, 500_000);
-    let extent = place.extent(&bytes).await;
+    let extent = store.extent(&bytes).await;
     let mut blocks = vec![];
     for i in 0..100u64 {
-        let mut edit = place.edit(&extent);
+        let mut edit = store.edit(&extent);
         edit.slice(i * 5000..i * 5000 + 4000).await.unwrap();
         blocks.push(edit.finish().await.unwrap());
         blocks.push(Content::inline(bytes.slice(i as usize * 100..i as usize * 100 + 70)));
     }
-    let before = place.appended();
-    let mut edit = place.edit(&Content::empty());
+    let before = store.appended();
+    let mut edit = store.edit(&Content::empty());
     for i in 0..50_000 {
         edit.append(&blocks[i % blocks.len()]).await.unwrap();
     }
     let content = edit.finish().await.unwrap();
     assert_eq!(content.len(), 25_000 * 4070);
     // 50,000 pieces of 25 bytes, in nodes at least half full; 1.75 MB of small bytes.
-    let written = place.appended() - before;
+    let written = store.appended() - before;
     assert!(written < 6 << 20, "{written}");
-    let found = place.bytes(&content, 4070 * 201..4070 * 202).await;
+    let found = store.bytes(&content, 4070 * 201..4070 * 202).await;
     assert_eq!(found[..4000], bytes[5000..9000]);
     assert_eq!(found[4000..], bytes[100..170]);
 }
 
 #[tokio::test]
-async fn small_appends_stay_in_the_record_until_they_are_worth_an_extent() {
-    let place = place();
+async fn small_appends_stay_in_the_record_until_an_extent_is_worthwhile() {
+    let store = store();
     let mut content = Content::empty();
     let line = pattern(1, 200);
-    let before = place.appended();
+    let before = store.appended();
     for _ in 0..1000 {
-        let mut edit = place.edit(&content);
+        let mut edit = store.edit(&content);
         edit.append(&Content::inline(line.clone())).await.unwrap();
         content = edit.finish().await.unwrap();
     }
     assert_eq!(content.len(), 200_000);
-    let written = place.appended() - before;
+    let written = store.appended() - before;
     assert!(written <= 400_000, "{written} bytes on disk for 200,000");
-    assert!(place.bytes(&content, 0..u64::MAX).await.chunks(200).all(|found| found == line));
+    assert!(store.bytes(&content, 0..u64::MAX).await.chunks(200).all(|found| found == line));
 }
 
 #[tokio::test]
-async fn small_content_stays_small_through_edits() {
-    let place = place();
-    let before = place.appended();
-    let mut edit = place.edit(&Content::inline("0123456789"));
+async fn small_content_stays_inline_through_edits() {
+    let store = store();
+    let before = store.appended();
+    let mut edit = store.edit(&Content::inline("0123456789"));
     edit.write(3, &Content::inline("abc")).await.unwrap();
     edit.append(&Content::inline("xyz")).await.unwrap();
     edit.slice(1..12).await.unwrap();
     let content = edit.finish().await.unwrap();
     assert_eq!(content.as_inline().unwrap(), "12abc6789xy".as_bytes());
-    assert_eq!(place.appended(), before, "nothing was written for it");
+    assert_eq!(store.appended(), before, "no extent was written for it");
 }
 
 #[tokio::test]
-async fn writes_in_one_edit_share_an_extent() {
-    let place = place();
-    let before = place.appended();
-    let mut edit = place.edit(&Content::hole(1 << 30));
+async fn writes_of_one_edit_share_an_extent() {
+    let store = store();
+    let before = store.appended();
+    let mut edit = store.edit(&Content::hole(1 << 30));
     for i in 0..30 {
         edit.write(i << 20, &Content::inline(pattern(i, 512))).await.unwrap();
     }
     let content = edit.finish().await.unwrap();
-    assert!(place.appended() - before <= 30 * 512 + PAGE, "{}", place.appended() - before);
-    let ranges = place.ranges(&content, 0..u64::MAX).await;
+    assert!(store.appended() - before <= 30 * 512 + PAGE, "{}", store.appended() - before);
+    let ranges = store.ranges(&content, 0..u64::MAX).await;
     assert_eq!(ranges, (0..30).map(|i| i << 20..(i << 20) + 512).collect::<Vec<_>>());
 }
 
 #[tokio::test]
-async fn runs_of_one_extent_become_one_piece_again() {
-    let place = place();
-    let whole = place.extent(&pattern(1, 100_000)).await;
-    let mut edit = place.edit(&Content::empty());
+async fn contiguous_pieces_of_one_extent_merge_again() {
+    let store = store();
+    let whole = store.extent(&pattern(1, 100_000)).await;
+    let mut edit = store.edit(&Content::empty());
     for i in 0..100 {
-        let mut part = place.edit(&whole);
+        let mut part = store.edit(&whole);
         part.slice(i * 1000..i * 1000 + 1000).await.unwrap();
         edit.append(&part.finish().await.unwrap()).await.unwrap();
     }
@@ -464,18 +465,18 @@ async fn runs_of_one_extent_become_one_piece_again() {
 }
 
 #[tokio::test]
-async fn pages_of_ranges_and_differences_continue_where_the_last_one_ended() {
-    let place = place();
-    let mut edit = place.edit(&Content::hole(1 << 20));
+async fn pages_of_ranges_and_differences_continue_where_the_last_page_ended() {
+    let store = store();
+    let mut edit = store.edit(&Content::hole(1 << 20));
     for i in 0..100 {
-        edit.write(i * 8192, &place.extent(&pattern(i, 512)).await).await.unwrap();
+        edit.write(i * 8192, &store.extent(&pattern(i, 512)).await).await.unwrap();
     }
     let content = edit.finish().await.unwrap();
-    let all = place.ranges(&content, 0..u64::MAX).await;
+    let all = store.ranges(&content, 0..u64::MAX).await;
     assert_eq!(all.len(), 100);
     let (mut paged, mut from) = (vec![], 0);
     loop {
-        let mut ranges = Ranges::new(&place.extents, &content, from..u64::MAX);
+        let mut ranges = Ranges::new(&store.extents, &content, from..u64::MAX);
         let Some(range) = ranges.next().await.unwrap() else { break };
         from = range.end;
         paged.push(range);
@@ -483,7 +484,7 @@ async fn pages_of_ranges_and_differences_continue_where_the_last_one_ended() {
     assert_eq!(paged, all);
     let hole = Content::hole(1 << 20);
     let (mut paged, mut from) = (vec![], 0);
-    while let Some(change) = Diff::new(&place.extents, &hole, &content, from..u64::MAX).next().await.unwrap()
+    while let Some(change) = Diff::new(&store.extents, &hole, &content, from..u64::MAX).next().await.unwrap()
     {
         let Change::Written(range) = change else { panic!("{change:?}") };
         from = range.end;
@@ -491,28 +492,28 @@ async fn pages_of_ranges_and_differences_continue_where_the_last_one_ended() {
     }
     assert_eq!(paged, all);
     assert_eq!(
-        place.diff(&content, &hole, 100..8192 + 100).await,
+        store.diff(&content, &hole, 100..8192 + 100).await,
         [Change::Cleared(100..512), Change::Cleared(8192..8292)]
     );
 }
 
 #[tokio::test]
-async fn what_moved_is_a_difference_although_its_subtrees_are_shared() {
-    let place = place();
+async fn moved_bytes_are_a_difference_even_if_their_subtrees_are_shared() {
+    let store = store();
     let pages = 300;
-    let extent = place.extent(&pattern(7, (pages * PAGE) as usize)).await;
-    let mut edit = place.edit(&Content::empty());
+    let extent = store.extent(&pattern(7, (pages * PAGE) as usize)).await;
+    let mut edit = store.edit(&Content::empty());
     for page in (0..pages).rev() {
-        let mut one = place.edit(&extent);
+        let mut one = store.edit(&extent);
         one.slice(page * PAGE..(page + 1) * PAGE).await.unwrap();
         edit.append(&one.finish().await.unwrap()).await.unwrap();
     }
     let older = edit.finish().await.unwrap();
     for at in (0..=pages).map(|page| page * PAGE) {
-        let (mut start, mut end) = (place.edit(&older), place.edit(&older));
+        let (mut start, mut end) = (store.edit(&older), store.edit(&older));
         start.resize(at).await.unwrap();
         end.slice(at..older.len()).await.unwrap();
-        let mut edit = place.edit(&start.finish().await.unwrap());
+        let mut edit = store.edit(&start.finish().await.unwrap());
         edit.append(&Content::hole(PAGE)).await.unwrap();
         edit.append(&end.finish().await.unwrap()).await.unwrap();
         let newer = edit.finish().await.unwrap();
@@ -520,15 +521,15 @@ async fn what_moved_is_a_difference_although_its_subtrees_are_shared() {
         if at < older.len() {
             expected = vec![Change::Cleared(at..at + PAGE), Change::Written(at + PAGE..older.len() + PAGE)];
         }
-        assert_eq!(place.diff(&older, &newer, 0..u64::MAX).await, expected, "a hole at {at}");
+        assert_eq!(store.diff(&older, &newer, 0..u64::MAX).await, expected, "a hole at {at}");
     }
 }
 
 #[tokio::test]
-async fn bytes_that_move_from_the_record_to_an_extent_are_not_a_difference() {
-    let place = place();
+async fn moving_bytes_from_the_record_to_an_extent_is_not_a_difference() {
+    let store = store();
     let older = Content::inline(pattern(1, 1000));
-    let mut edit = place.edit(&older);
+    let mut edit = store.edit(&older);
     edit.resize(1 << 20).await.unwrap();
     edit.write(500, &Content::inline(pattern(2, 10))).await.unwrap();
     let newer = edit.finish().await.unwrap();
@@ -537,7 +538,7 @@ async fn bytes_that_move_from_the_record_to_an_extent_are_not_a_difference() {
     let expected = (0..10).filter(differs).count() as u64;
     for (a, b) in [(&older, &newer), (&newer, &older)] {
         let mut found = 0;
-        for change in place.diff(a, b, 0..u64::MAX).await {
+        for change in store.diff(a, b, 0..u64::MAX).await {
             let Change::Written(range) = change else { panic!("{change:?}") };
             assert!(range.start >= 500 && range.end <= 510, "{range:?}");
             found += range.end - range.start;
@@ -547,34 +548,34 @@ async fn bytes_that_move_from_the_record_to_an_extent_are_not_a_difference() {
 }
 
 #[tokio::test]
-async fn holes_of_any_length_cost_nothing_and_lengths_have_a_limit() {
-    let place = place();
-    let mut edit = place.edit(&Content::empty());
+async fn holes_of_any_length_are_free_and_lengths_are_limited() {
+    let store = store();
+    let mut edit = store.edit(&Content::empty());
     edit.resize(MAX_CONTENT_BYTES).await.unwrap();
     assert!(edit.append(&Content::inline("x")).await.is_err());
     assert!(edit.write(u64::MAX, &Content::inline("x")).await.is_err());
     assert!(edit.resize(MAX_CONTENT_BYTES + 1).await.is_err());
     let content = edit.finish().await.unwrap();
     assert_eq!(content.len(), MAX_CONTENT_BYTES);
-    assert!(place.ranges(&content, 0..u64::MAX).await.is_empty());
-    assert_eq!(place.bytes(&content, 1 << 50..(1 << 50) + 300_000).await, vec![0; 300_000]);
-    assert!(read_all(&place.extents, &content, 0..u64::MAX, 1000).await.is_err(), "read_all has a limit too");
-    let mut pieces = Pieces::new(&place.extents, &content, 5..9);
+    assert!(store.ranges(&content, 0..u64::MAX).await.is_empty());
+    assert_eq!(store.bytes(&content, 1 << 50..(1 << 50) + 300_000).await, vec![0; 300_000]);
+    assert!(read_all(&store.extents, &content, 0..u64::MAX, 1000).await.is_err(), "read_all has a limit too");
+    let mut pieces = Pieces::new(&store.extents, &content, 5..9);
     assert_eq!(pieces.next().await.unwrap(), Some((5, Piece::Hole(4))));
 }
 
 #[tokio::test]
-async fn a_range_outside_of_content_is_empty() {
-    let place = place();
+async fn range_outside_of_content_is_empty() {
+    let store = store();
     let content = Content::inline("0123456789");
     for (range, expected) in
         [(0..0, ""), (10..20, ""), (20..30, ""), (8..20, "89"), (0..u64::MAX, "0123456789")]
     {
-        assert_eq!(place.bytes(&content, range.clone()).await, expected.as_bytes());
-        let mut edit = place.edit(&content);
+        assert_eq!(store.bytes(&content, range.clone()).await, expected.as_bytes());
+        let mut edit = store.edit(&content);
         edit.slice(range.clone()).await.unwrap();
         assert_eq!(edit.finish().await.unwrap().as_inline().unwrap(), expected);
-        let mut edit = place.edit(&content);
+        let mut edit = store.edit(&content);
         edit.clear(range.clone()).await.unwrap();
         assert_eq!(edit.finish().await.unwrap().len(), 10);
     }

@@ -1,8 +1,9 @@
-//! What fuzzers run: whatever the bytes, nothing panics.
+//! Entry points of fuzzers. No input may cause a panic.
 
-use crate::{names, rename};
+use crate::rest::rename;
+use crate::tree::names;
 
-/// The source of a rename, and the path in it.
+/// Parses the source of a rename and its path.
 pub fn rename_source(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for endpoint in ["http://127.0.0.1:10004/a", "http://a.file.localhost"] {

@@ -1,130 +1,195 @@
-//! List Handles and Force Close Handles: who has a file or directory open over SMB.
+//! The handle API: files and directories as the SMB server uses them, by open handles instead of requests.
+//!
+//! The [open-file table](crate::opens) decides which opens are compatible; this module acts on open files.
+//! Reads return the newest content, durable or not. What happens between a write and its commit is in
+//! [`crate::write_back`].
+//!
+//! Invariants:
+//!
+//! - A file enters the table before its row is read or made, so from then on no request over REST can delete
+//!   or lease it unseen.
+//! - An open is always either returned to the caller or removed from the table, even if its future is
+//!   dropped.
+//! - Functions that take the lock of a file hold it only while they commit, never while they wait for a
+//!   client.
 
-use http::StatusCode;
-use lazuli_protocol::listing::{MAX_RESULTS, Page};
-use lazuli_protocol::{Headers, Refusal, Request, Response, ServiceKind, date, xml};
-use lazuli_store::SpaceId;
+mod close;
+mod create;
+mod directory;
+mod info;
+mod io;
+mod properties;
+mod rename;
+mod share;
 
-use crate::names::fold;
-use crate::opens::{FileKey, Handle, Place, is_below};
-use crate::record::NodeId;
-use crate::reply::put;
-use crate::{FileService, XML};
+use lazuli_concurrency::{FileAccess, Timestamp};
 
-/// Handles that one request closes; the client asks again for more.
-const MAX_CLOSED: usize = 1000;
+use crate::opens::{Closed, OpenRefusal, OpenRequest, Opened};
+use crate::tree::record::NodeId;
 
-/// Whose handles a request is about.
-struct Scope {
-    space: SpaceId,
-    node: NodeId,
-    /// That of a snapshot. None: of the share itself.
-    epoch: Option<u64>,
-    /// All at or below this path, folded. None: only those of the node.
-    below: Option<String>,
+pub use crate::failure::Failure;
+pub use directory::Position;
+pub use share::Tree;
+
+/// How to treat an existing or missing file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// Replace it, or create it.
+    Supersede,
+    /// Open it; it must exist.
+    Open,
+    /// Create it; it must not exist.
+    Create,
+    /// Open it, or create it.
+    OpenIf,
+    /// Truncate it; it must exist.
+    Overwrite,
+    /// Truncate it, or create it.
+    OverwriteIf,
 }
 
-impl FileService {
-    /// List Handles.
-    pub(crate) async fn list_handles(&self, request: Request) -> Result<Response, Refusal> {
-        let page = Page::parse(ServiceKind::File, &request.query, MAX_RESULTS)?;
-        let scope = self.scope(&request).await?;
-        let mut handles = self
-            .opens
-            .handles(scope.space, from(&page), page.limit + 1, |file, place| scope.contains(file, place));
-        let next = handles.get(page.limit).map(|handle| handle.id.number.to_be_bytes());
-        handles.truncate(page.limit);
-        let mut xml = xml::Writer::new();
-        xml.open("EnumerationResults");
-        page.write_echo(&mut xml);
-        xml.open("Entries");
-        for handle in &handles {
-            entry(&mut xml, handle);
-        }
-        xml.close();
-        Page::write_next(&mut xml, next.as_ref().map(<[u8; 8]>::as_slice));
-        Ok(Response::with_body(StatusCode::OK, XML, xml.finish()))
-    }
+/// The effect of an open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The file was replaced.
+    Superseded,
+    /// An existing file was opened.
+    Opened,
+    /// The file was created.
+    Created,
+    /// The file was truncated.
+    Overwritten,
+}
 
-    /// Force Close Handles.
-    pub(crate) async fn force_close_handles(&self, request: Request) -> Result<Response, Refusal> {
-        const ID: &str = "x-ms-handle-id";
-        let wanted = match request.headers.required(ID)? {
-            "*" => None,
-            text => Some(text.parse::<u64>().map_err(|_| Refusal::invalid_header(ID, text))?),
-        };
-        let page = Page::parse(ServiceKind::File, &request.query, MAX_RESULTS)?;
-        let scope = self.scope(&request).await?;
-        let (first, limit) = match wanted {
-            Some(number) => (number, 1),
-            None => (from(&page), MAX_CLOSED + 1),
-        };
-        let mut handles =
-            self.opens.handles(scope.space, first, limit, |file, place| scope.contains(file, place));
-        handles.retain(|handle| wanted.is_none_or(|number| handle.id.number == number));
-        let next = handles.get(MAX_CLOSED).map(|handle| handle.id.number.to_be_bytes());
-        handles.truncate(MAX_CLOSED);
-        let (mut closed, mut failed) = (0, 0);
-        for handle in handles {
-            match self.close(handle.id).await {
-                Ok(()) => closed += 1,
-                Err(_) => failed += 1,
-            }
-        }
-        let mut response = Response::empty(StatusCode::OK);
-        put(&mut response.headers, "x-ms-number-of-handles-closed", closed.to_string());
-        put(&mut response.headers, "x-ms-number-of-handles-failed", failed.to_string());
-        if let Some(next) = next {
-            put(&mut response.headers, "x-ms-marker", Page::marker(&next));
-        }
-        Ok(response)
-    }
+/// The kind of object that a client requires.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Any kind.
+    #[default]
+    Any,
+    /// A directory.
+    Directory,
+    /// A file.
+    File,
+}
 
-    /// Whose handles a request asks for. Also of what is marked for deletion, to find out who keeps it.
-    async fn scope(&self, request: &Request) -> Result<Scope, Refusal> {
-        let is_recursive = request.headers.flag("x-ms-recursive")?.unwrap_or_default();
-        let target = self.target(request).await?;
-        let (node, _) = self.find_any(&target).await?;
-        if is_recursive && !node.is_directory() {
-            return Err(Refusal::invalid_header("x-ms-recursive", "true"));
+/// A request of an SMB client to open a file or directory.
+#[derive(Clone, Debug)]
+pub struct CreateRequest {
+    /// Path from the root of the share, with slashes; empty for the root.
+    pub path: String,
+    /// How to treat an existing or missing file.
+    pub disposition: Disposition,
+    /// The required kind.
+    pub kind: Kind,
+    /// Attributes of a file that is created or truncated.
+    pub attributes: u32,
+    /// Allocation size of a file that is created or truncated, in bytes.
+    pub allocation: u64,
+    /// Security descriptor of a new file, as SDDL. `None`: inherited.
+    pub permission: Option<String>,
+    /// Opens the file as the share snapshot of this time shows it, read-only.
+    pub snapshot: Option<Timestamp>,
+    /// Access to request instead if the file is read-only.
+    pub if_read_only: Option<FileAccess>,
+    /// The request to the open-file table.
+    pub open: OpenRequest,
+}
+
+/// The result of an open.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// The open in the table.
+    pub opened: Opened,
+    /// The effect.
+    pub action: Action,
+    /// Properties of the file.
+    pub info: Info,
+    /// The file is read-only and was opened with `if_read_only`.
+    pub opened_read_only: bool,
+}
+
+/// Properties of a file or directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// The id in the share, for as long as it exists.
+    pub id: NodeId,
+    /// The id of its directory.
+    pub parent: NodeId,
+    /// The name as written; empty for the root.
+    pub name: String,
+    /// The path from the root of the share, with slashes.
+    pub path: String,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// Attributes, as SMB encodes them.
+    pub attributes: u32,
+    /// Creation time.
+    pub created: Timestamp,
+    /// Last-access time. Changes only if clients set it.
+    pub accessed: Timestamp,
+    /// Last-write time of the content.
+    pub written: Timestamp,
+    /// Time of the last change of content or properties.
+    pub changed: Timestamp,
+    /// Length in bytes.
+    pub length: u64,
+    /// Allocated bytes.
+    pub allocated: u64,
+    /// Whether it is marked for deletion.
+    pub delete_pending: bool,
+}
+
+/// A file or directory that was deleted by its last close.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// The path from the root of the share, with slashes.
+    pub path: String,
+    /// Whether it was a directory.
+    pub is_directory: bool,
+}
+
+/// How a client changes a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NewTime {
+    /// Does not change it.
+    #[default]
+    Kept,
+    /// Does not change it, and neither do later operations of this handle.
+    Frozen,
+    /// Lets later operations of this handle change it again.
+    Thawed,
+    /// Sets it, and later operations of this handle do not change it.
+    Set(Timestamp),
+}
+
+/// New values for some properties.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PropertyChange {
+    /// Creation time.
+    pub created: NewTime,
+    /// Last-access time.
+    pub accessed: NewTime,
+    /// Last-write time.
+    pub written: NewTime,
+    /// Change time.
+    pub changed: NewTime,
+    /// Attributes, as SMB encodes them. `None`: unchanged.
+    pub attributes: Option<u32>,
+}
+
+impl From<OpenRefusal> for Failure {
+    fn from(refusal: OpenRefusal) -> Self {
+        match refusal {
+            OpenRefusal::SharingViolation => Self::Sharing,
+            OpenRefusal::DeletePending => Self::DeletePending,
+            OpenRefusal::TooManyOpens => Self::TooMany,
         }
-        let path: Vec<_> = target.path.iter().map(|name| name.text.as_str()).collect();
-        let below = is_recursive.then(|| fold(&path.join("/")));
-        let epoch = target.share.snapshot.map(|snapshot| snapshot.epoch);
-        Ok(Scope { space: target.share.space, node: node.id, epoch, below })
     }
 }
 
-impl Scope {
-    fn contains(&self, file: FileKey, place: &Place) -> bool {
-        let is_at = match &self.below {
-            None => file.node == self.node,
-            Some(below) => is_below(&fold(&place.path), below),
-        };
-        is_at && file.epoch == self.epoch
+impl From<Closed> for Failure {
+    fn from(_: Closed) -> Self {
+        Self::Closed
     }
-}
-
-/// The number that a page begins at.
-fn from(page: &Page<'_>) -> u64 {
-    let start = page.start.as_ref().and_then(|start| start.as_slice().try_into().ok());
-    start.map_or(0, u64::from_be_bytes)
-}
-
-fn entry(xml: &mut xml::Writer, handle: &Handle) {
-    xml.open("Handle");
-    xml.text("HandleId", handle.id.number);
-    xml.name("Path", &handle.place.path);
-    xml.text("FileId", handle.id.file.node.0);
-    xml.text("ParentId", handle.place.parent.0);
-    xml.text("SessionId", handle.client.session);
-    xml.text("ClientIp", handle.client.ip);
-    xml.text("ClientName", &handle.client.name);
-    xml.text("OpenTime", date::rfc1123(handle.opened));
-    xml.open("AccessRightList");
-    for right in handle.mode.access.names() {
-        xml.text("AccessRight", right);
-    }
-    xml.close();
-    xml.close();
 }

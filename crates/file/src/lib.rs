@@ -1,152 +1,149 @@
-//! The file service: shares, directories, files, and the table of open files that SMB shares with it.
+//! The file service: shares, directories and files over REST, and the table of open files that SMB shares
+//! with it.
 //!
-//! A handler reads the request, runs a rule inside a transaction on one partition, and answers. [`FileService::call`] is
-//! the table of contents. Below the handlers: [`tree`] finds what a path leads to, [`children`] reads and changes the
-//! children of a directory, [`names`] and [`smb_properties`] read what requests say, [`keys`] and [`record`] are what is
-//! stored. Why it is stored so: docs/decisions/0013.
+//! Its parts, from the bottom up. Each uses only those above it in this list:
+//!
+//! - `lock_order`: all locks and the order in which they are taken.
+//! - `tree`: stored rows and content, the quota, snapshots. Knows neither opens nor HTTP.
+//! - [`opens`]: the table of open files, in memory. Knows no commits.
+//! - `write_back`: what SMB clients write, from memory to the row.
+//! - `rename`: renames, which need both the tree and the open-file table.
+//! - [`handles`]: the API of the SMB server.
+//! - `rest`: the operations over REST. [`FileService::call`] lists them.
+//!
+//! Why rows are stored like this: docs/decisions/0013. Why SMB and REST see the same: docs/decisions/0014 and
+//! 0016.
 
-mod children;
-mod content;
-mod copy;
-mod digest;
-mod directory;
-mod file;
+mod failure;
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
-mod handles;
-mod keys;
-mod lease;
-mod level;
-mod list;
-mod list_ranges;
-mod moves;
-mod names;
-pub mod native;
+pub mod handles;
+mod lock_order;
 pub mod opens;
-mod pending;
-mod permission;
-mod range_from_url;
-mod record;
 mod rename;
-mod reply;
-mod row_names;
-mod rows;
-mod share;
-mod smb_properties;
-mod snapshot;
-mod source;
-mod taken_in;
+mod rest;
+mod restore;
 mod tree;
-mod usage;
-mod writers;
+mod write_back;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lazuli_account::AccountDirectory;
+use lazuli_concurrency::Pace;
 use lazuli_copy::{Copies, CopySources};
-use lazuli_extents::{Extents, Pace};
-use lazuli_generations::{GarbageWatch, Generations, Swept, unreadable};
-use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
+use lazuli_extents::Extents;
+use lazuli_generations::{GarbageWatch, Generations, Swept};
+use lazuli_protocol::policy::AccessPolicy;
 use lazuli_protocol::structured::Structured;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
-use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
+use lazuli_service::Rows;
+use lazuli_store::Store;
+use tokio::sync::{Mutex, RwLock};
+
+use crate::opens::{CLIENT_PATIENCE, OpenTable};
+use crate::tree::directory_locks::DirectoryLocks;
+use crate::tree::move_locks::DirectoryMoveLocks;
+use crate::tree::record::Share;
+use crate::tree::usage::Usages;
 
 pub use lazuli_store::SpaceId;
-pub use names::fold as fold_name;
-pub use record::NodeId;
-pub use row_names::{DirectoryName, RowName};
-pub use rows::{FileRows, content_of_row};
+pub use lock_order::operation;
+pub use tree::names::fold as fold_name;
+pub use tree::permissions::INHERITED_SDDL;
+pub use tree::record::NodeId;
+pub use tree::row_names::{DirectoryName, RowName};
+pub use tree::rows::{FileRows, content_of_row};
 
-use moves::Turns;
-use opens::{CLIENT_PATIENCE, OpenTable};
-use record::Share;
-use usage::Usages;
-use writers::Writers;
-
-/// The type of bodies that are documents.
-const XML: &str = "application/xml";
-/// The key of the permission of whatever has none of its own.
-const INHERITED_PERMISSION: &str = "0*0";
-/// That permission: everything for administrators, the system and whoever has logged in.
-pub const INHERITED_SDDL: &str = "O:SYG:SYD:(A;OICI;FA;;;BA)(A;OICI;FA;;;SY)(A;OICI;0x1301bf;;;AU)";
-
-/// The file service on a store. Clones are the same service.
+/// The file service. Clones share their state.
 #[derive(Clone)]
 pub struct FileService {
     store: Arc<dyn Store>,
     extents: Arc<dyn Extents>,
     accounts: AccountDirectory,
     shares: Generations<Share>,
-    gate: Arc<Gate>,
-    turns: Arc<Turns>,
-    writers: Arc<Writers>,
+    rows: Rows,
+    directory_moves: Arc<DirectoryMoveLocks>,
+    directory_locks: Arc<DirectoryLocks>,
     opens: Arc<OpenTable>,
-    /// Share snapshots are taken one at a time.
-    snapshots: Arc<tokio::sync::Mutex<()>>,
-    /// Shared by those who delete shares, held alone by whoever restores one: what was open of it is closed by then, and
-    /// what is opened from then on stays.
-    deletions: Arc<tokio::sync::RwLock<()>>,
-    /// Whether something may be kept that no snapshot can show.
-    kept: Arc<GarbageWatch>,
+    /// Lets one snapshot be taken at a time.
+    snapshot_lock: Arc<Mutex<()>>,
+    /// Shared by deletions of shares, exclusive for a restore. So all opens of a deleted share are closed
+    /// before it is restored, and later opens stay.
+    share_deletions: Arc<RwLock<()>>,
+    /// When rows may exist that were kept for snapshots and that no snapshot shows.
+    snapshot_garbage: Arc<GarbageWatch>,
     usages: Arc<Usages>,
     copies: Arc<Copies>,
 }
 
 impl FileService {
-    /// The service of these accounts, with rows here and bytes there.
+    /// Makes the service of these accounts on a store and extents.
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
         let shares = Generations::new(store.clone(), accounts.clone());
         let opens = OpenTable::new(CLIENT_PATIENCE);
-        let (gate, turns, writers, snapshots, deletions, kept) = Default::default();
+        let rows = Rows::new(store.clone(), ErrorCode::ShareNotFound);
+        let (directory_moves, directory_locks) = Default::default();
+        let (snapshot_lock, share_deletions, snapshot_garbage) = Default::default();
         let usages = Arc::new(Usages::new(store.stamp()));
-        let copies = Arc::new(Copies::new(store.clone(), keys::COPIES, None));
+        let copies = Arc::new(Copies::new(store.clone(), tree::keys::COPIES, None));
         Self {
             store,
             extents,
             accounts,
             shares,
-            gate,
-            turns,
-            writers,
+            rows,
+            directory_moves,
+            directory_locks,
             opens,
-            snapshots,
-            deletions,
-            kept,
+            snapshot_lock,
+            share_deletions,
+            snapshot_garbage,
             usages,
             copies,
         }
     }
 
-    /// The same, but SMB clients have so long to answer a break of what they cache.
+    /// Sets how long SMB clients have to acknowledge a break.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { opens: OpenTable::new(patience), ..self }
     }
 
-    /// The same service, which may copy from these sources. Without any it does not copy.
+    /// Sets the sources of copies. Without them the service refuses copies.
     #[must_use]
     pub fn with_copy_sources(mut self, sources: CopySources) -> Self {
-        self.copies = Arc::new(Copies::new(self.store.clone(), keys::COPIES, Some(sources)));
+        self.copies = Arc::new(Copies::new(self.store.clone(), tree::keys::COPIES, Some(sources)));
         self
     }
 
-    /// Attempts of transactions that had to be made again.
-    pub fn retries(&self) -> u64 {
-        self.gate.retries() + self.shares.retries()
+    /// Returns the table of open files.
+    pub fn opens(&self) -> &Arc<OpenTable> {
+        &self.opens
     }
 
-    /// Whether [`FileService::sweep`] may find something to do.
+    /// Returns the number of repeated attempts of transactions.
+    pub fn retries(&self) -> u64 {
+        self.rows.retries() + self.shares.retries()
+    }
+
+    /// Returns the number of transactions that wait in a queue.
+    pub fn waiting(&self) -> usize {
+        self.rows.waiting() + self.shares.waiting()
+    }
+
+    /// Returns whether [`FileService::sweep`] may find garbage.
     pub fn sweep_due(&self) -> bool {
-        self.shares.sweep_due() || self.kept.is_due(self.store.now())
+        self.shares.sweep_due() || self.snapshot_garbage.is_due(self.store.now())
     }
 
     /// Removes what deleted shares and snapshots have left behind. May be dropped at any point.
     pub async fn sweep(&self, pace: Pace) -> Result<Swept, Refusal> {
         let mut swept = Swept::default();
         if self.shares.sweep_due() {
-            let result = self.shares.sweep(pace, &rows::Contents(&*self.extents)).await;
+            let result = self.shares.sweep(pace, &tree::rows::Contents(&*self.extents)).await;
             if let Some(reopened) = self.shares.take_reopened()
                 && self.resume_copies().await
             {
@@ -154,41 +151,19 @@ impl FileService {
             }
             swept = result?;
         }
-        // If that fails, it is due again.
-        self.close_gone().await.inspect_err(|_| self.kept.arises(None))?;
-        if self.kept.is_due(self.store.now()) {
+        // Try again with the next sweep if this fails.
+        self.close_gone().await.inspect_err(|_| self.snapshot_garbage.schedule(None))?;
+        if self.snapshot_garbage.is_due(self.store.now()) {
             swept.bytes += self.sweep_kept(pace).await?;
         }
         Ok(swept)
     }
-
-    /// Runs a rule on a partition of a share.
-    async fn transact<T>(
-        &self,
-        partition: &Partition,
-        reads: Reads,
-        rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
-    ) -> Result<T, Refusal> {
-        let result = transact(&*self.store, &self.gate, partition, reads, rule).await;
-        result.map_err(|error| lazuli_account::refusal(error, share_gone))
-    }
-
-    /// Reads rows of a partition, if its share is still there.
-    async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, Refusal> {
-        let set = self.store.read(partition, reads).await.map_err(unreadable)?;
-        if set.space.is_some_and(|space| space.open) { Ok(set) } else { Err(share_gone()) }
-    }
-}
-
-/// The share was deleted while the request was under way.
-fn share_gone() -> Refusal {
-    ErrorCode::ShareNotFound.into()
 }
 
 #[async_trait]
 impl Service for FileService {
     async fn call(&self, mut request: Request) -> Result<Response, Refusal> {
-        let structured = Structured::of(&mut request)?;
+        let structured = Structured::from_request(&mut request)?;
         let response = match request.operation {
             Operation::ListShares => self.list_shares(request).await,
             Operation::CreateShare => self.create_share(request).await,
@@ -211,8 +186,8 @@ impl Service for FileService {
             Operation::SetDirectoryProperties => self.set_directory_properties(request).await,
             Operation::SetDirectoryMetadata => self.set_directory_metadata(request).await,
             Operation::DeleteDirectory => self.delete_directory(request).await,
-            Operation::RenameDirectory => self.rename_directory(request).await,
-            Operation::RenameFile => self.rename_file(request).await,
+            Operation::RenameDirectory => self.rename(request, true).await,
+            Operation::RenameFile => self.rename(request, false).await,
             Operation::ListDirectoriesAndFiles => self.list_directories_and_files(request).await,
             Operation::CreateFile => self.create_file(request).await,
             Operation::GetFile => self.get_file(request).await,
@@ -232,7 +207,7 @@ impl Service for FileService {
             operation => Err(Refusal::not_implemented(operation.name())),
         }?;
         Ok(match structured {
-            Some(structured) => structured.answer(response),
+            Some(structured) => structured.encode_reply(response),
             None => response,
         })
     }
@@ -245,9 +220,5 @@ impl Service for FileService {
     ) -> Result<Option<AccessPolicy>, Refusal> {
         let found = self.shares.find(account, share).await?;
         Ok(found.and_then(|share| share.policies.get(id).cloned()))
-    }
-
-    async fn public_access(&self, _: &Account, _: &str) -> Result<PublicAccess, Refusal> {
-        Ok(PublicAccess::None)
     }
 }

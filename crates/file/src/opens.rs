@@ -1,67 +1,83 @@
-//! The table of open files: one owner of who has what open, over SMB and over REST.
+//! The open-file table: all opens over SMB, and the requests over REST that use the same files.
 //!
-//! SMB opens, locks and closes here. A request over REST is an opener that closes at once: it asks through an
-//! [`Admission`], which keeps whoever it would conflict with waiting until it has committed. So neither can slip between
-//! the other's check and its effect; docs/decisions/0014 says how. The table is in memory only: after a crash nothing is
-//! open.
+//! SMB opens, locks and closes files here. A request over REST is an opener that closes at once: it asks
+//! through an [`Admission`], and opens and locks that conflict with it wait until it has committed. So
+//! neither side can act between the other's check and its effect; see docs/decisions/0014. The table is in
+//! memory only: after a crash nothing is open.
 //!
-//! Each file's state has rules of its own in `state.rs`; here is where it lies, and how one waits for others to act. No
-//! lock is held across an `await`.
+//! Invariants:
+//!
+//! - The table reads and commits no rows. The state of each file has its own rules in [`state`]; this module
+//!   holds the states and lets callers wait for changes.
+//! - A shard is locked for the length of a closure and never across an `await`.
+//! - A state is kept as long as the file has opens, granted requests, a deletion in progress, or writes that
+//!   are not committed.
+//! - A directory move is announced before it looks for opens below, and an open looks for moves while its
+//!   shard is locked. So one of them sees the other.
 
 mod admission;
 mod cache;
-pub(crate) mod newest;
+mod listing;
+mod opening;
 pub(crate) mod overlay;
-mod service;
+mod range_locks;
 mod state;
 #[cfg(test)]
 mod tests;
 mod types;
+pub(crate) mod write_buffer;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lazuli_concurrency::{ByteRange, Caching, LockConflict, LockKind, NotLocked, ShareMode};
+use lazuli_concurrency::{Caching, ShareMode};
 use lazuli_store::SpaceId;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use crate::record::NodeId;
-use state::Step;
-
-pub(crate) use state::FileState;
+use crate::lock_order::{Rank, Ranked};
 
 pub use admission::Admission;
-pub use service::OpenError;
-pub(crate) use service::{Unsettled, is_only_read};
+pub(crate) use listing::is_below;
+pub use opening::Removal;
+pub(crate) use state::FileState;
 pub use types::{
-    AcknowledgeRefusal, Break, CacheKey, CacheRequest, Client, Closed, FileKey, Handle, Looks, OpenId,
+    AcknowledgeRefusal, AttributeOpen, Break, CacheKey, CacheRequest, Client, Closed, Handle, OpenId,
     OpenRefusal, OpenRequest, Opened, Place, RangeRefusal,
 };
 
-/// How long a client has to answer a break that a request over REST waits for. A little less than what that may take altogether.
-pub const PATIENCE: Duration = Duration::from_secs(29);
-/// The same where another client waits, which has no such limit.
-pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_secs(35);
-/// How often an open takes away what clients have not given up before it is refused.
-const MAX_ROUNDS: usize = 3;
-const SHARDS: usize = 16;
+pub use crate::tree::spot::FileKey;
 
-/// The table. One for all shares of a server.
+/// How long a request over REST waits for a client to acknowledge a break. A little less than the longest
+/// timeout of a request.
+pub const PATIENCE: Duration = Duration::from_secs(29);
+/// How long an SMB client waits for another client to acknowledge a break.
+pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_secs(35);
+
+const SHARDS: usize = 16;
+/// Maximum number of byte-range locks of all files. Concurrent requests can exceed it by one for each shard.
+const MAX_ALL_LOCKS: usize = 1 << 20;
+
+type Shard = HashMap<FileKey, FileState>;
+
+/// The table of all shares of a server.
 #[derive(Debug)]
 pub struct OpenTable {
-    shards: [Mutex<HashMap<FileKey, FileState>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
-    /// Files that there is anything to know of, so that nobody looks for nothing.
+    /// Number of files in the table. Lookups skip the shards if it is 0.
     known: AtomicUsize,
     numbers: AtomicU64,
-    /// Bytes that were written over SMB and that only memory has.
+    /// Bytes written over SMB that are only in memory.
     buffered: AtomicUsize,
-    /// Directories that are being moved, by their paths folded for comparison: nothing is opened below them.
+    /// Number of byte-range locks of all files.
+    locks: AtomicUsize,
+    max_locks: usize,
+    /// Directories that are being moved, by folded path. Nothing is opened below them.
     moves: Mutex<Vec<Move>>,
     patience: Duration,
 }
@@ -74,124 +90,93 @@ struct Move {
     done: watch::Sender<()>,
 }
 
-/// What has to happen first.
+/// Signals that the caller should try again.
 type Wait = watch::Receiver<()>;
 
-/// A file whose last handle was closed and that has to be deleted now. Until this is dropped it is still marked for
-/// deletion.
-#[must_use]
-#[derive(Debug)]
-pub struct Removal {
-    table: Arc<OpenTable>,
-    /// The file.
-    pub file: FileKey,
-    /// Where it is.
-    pub place: Place,
-}
-
-impl Drop for Removal {
-    fn drop(&mut self) {
-        self.table.with(self.file, FileState::gone);
-    }
-}
-
-/// An open that is emptying its file, until this is dropped.
-#[must_use]
-pub(crate) struct Emptying {
-    table: Arc<OpenTable>,
-    id: OpenId,
-}
-
-impl Drop for Emptying {
-    fn drop(&mut self) {
-        let version = self.table.number();
-        self.table.with(self.id.file, |state| state.emptied(self.id.number, version));
-    }
+/// Adjusts a total after one of its parts has changed.
+fn adjust(total: &AtomicUsize, before: usize, after: usize) {
+    match after.checked_sub(before) {
+        Some(0) => 0,
+        Some(more) => total.fetch_add(more, Ordering::Relaxed),
+        None => total.fetch_sub(before - after, Ordering::Relaxed),
+    };
 }
 
 impl OpenTable {
-    /// An empty table, whose clients have so long to answer a break.
+    /// Makes an empty table whose clients have this long to acknowledge a break.
     pub fn new(patience: Duration) -> Arc<Self> {
+        Self::with_max_locks(patience, MAX_ALL_LOCKS)
+    }
+
+    fn with_max_locks(patience: Duration, max_locks: usize) -> Arc<Self> {
         Arc::new(Self {
             shards: Default::default(),
             hasher: RandomState::new(),
             known: AtomicUsize::new(0),
             numbers: AtomicU64::new(1),
             buffered: AtomicUsize::new(0),
+            locks: AtomicUsize::new(0),
+            max_locks,
             moves: Mutex::default(),
             patience,
         })
     }
 
-    fn shard(&self, file: FileKey) -> &Mutex<HashMap<FileKey, FileState>> {
-        &self.shards[self.hasher.hash_one(file) as usize % SHARDS]
+    fn shard(&self, file: FileKey) -> Ranked<MutexGuard<'_, Shard>> {
+        let shard = &self.shards[self.hasher.hash_one(file) as usize % SHARDS];
+        Ranked::block(Rank::OpenTable, || shard.lock())
     }
 
-    /// Does something with what is known of a file, and forgets it if there is nothing to know.
+    /// Locks all shards, one after the other.
+    fn all_shards(&self) -> impl Iterator<Item = Ranked<MutexGuard<'_, Shard>>> {
+        self.shards.iter().map(|shard| Ranked::block(Rank::OpenTable, || shard.lock()))
+    }
+
+    fn directory_moves(&self) -> Ranked<MutexGuard<'_, Vec<Move>>> {
+        Ranked::block(Rank::MoveList, || self.moves.lock())
+    }
+
+    /// Runs a closure on the state of a file. Makes the state if it is missing, and removes it if it is idle
+    /// afterwards.
     pub(crate) fn with<T>(&self, file: FileKey, act: impl FnOnce(&mut FileState) -> T) -> T {
-        let mut shard = self.shard(file).lock();
+        let mut shard = self.shard(file);
         let state = shard.entry(file).or_insert_with(|| {
             self.known.fetch_add(1, Ordering::SeqCst);
             FileState::new(file, self.number())
         });
-        let before = state.newest.buffered();
+        let (buffered, locks) = (state.buffer.buffered(), state.locks().len());
         let result = act(state);
-        match state.newest.buffered() {
-            after if after > before => self.buffered.fetch_add(after - before, Ordering::Relaxed),
-            after => self.buffered.fetch_sub(before - after, Ordering::Relaxed),
-        };
+        adjust(&self.buffered, buffered, state.buffer.buffered());
+        adjust(&self.locks, locks, state.locks().len());
         if state.is_idle() {
-            debug_assert!(state.newest.is_settled(), "{state:?}");
+            debug_assert!(state.buffer.is_settled(), "{state:?}");
             shard.remove(&file);
             self.known.fetch_sub(1, Ordering::SeqCst);
         }
         result
     }
 
-    /// Looks at what is known of a file, if there is anything.
+    /// Runs a closure on the state of a file, if the table has one.
     pub(crate) fn peek<T>(&self, file: FileKey, look: impl FnOnce(&FileState) -> T) -> Option<T> {
-        if self.is_empty() { None } else { self.shard(file).lock().get(&file).map(look) }
+        if self.is_empty() { None } else { self.shard(file).get(&file).map(look) }
     }
 
-    /// Bytes that were written over SMB and that only memory has.
-    pub(crate) fn buffered(&self) -> usize {
+    /// Returns the number of bytes that SMB clients have written and that are only in memory.
+    pub fn buffered(&self) -> usize {
         self.buffered.load(Ordering::Relaxed)
     }
 
-    /// The files of a share that have something to be committed, as far as a rule picks them.
-    pub(crate) fn dirty(
-        &self,
-        space: Option<SpaceId>,
-        picks: impl Fn(FileKey, &Place) -> bool,
-    ) -> Vec<FileKey> {
-        let mut found = vec![];
-        if !self.is_empty() {
-            for shard in &self.shards {
-                let shard = shard.lock();
-                let dirty = shard.iter().filter(|(_, state)| state.newest.is_dirty());
-                let dirty = dirty.filter(|(file, _)| space.is_none_or(|space| file.space == space));
-                found
-                    .extend(dirty.filter(|(file, state)| picks(**file, &state.place)).map(|(file, _)| *file));
-            }
-        }
-        found
+    /// Returns the number of byte-range locks of all files.
+    pub fn locks(&self) -> usize {
+        self.locks.load(Ordering::Relaxed)
     }
 
-    /// The shares that there is anything to know of a file of.
-    pub(crate) fn spaces(&self) -> HashSet<SpaceId> {
-        let mut found = HashSet::new();
-        for shard in &self.shards {
-            found.extend(shard.lock().keys().map(|file| file.space));
-        }
-        found
-    }
-
-    /// Whether there is nothing to know of any file.
+    /// Returns whether the table is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.known.load(Ordering::SeqCst) == 0
     }
 
-    /// Until when a client waits for others that begins to now.
+    /// Returns until when a client waits for other clients if it starts now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.patience
     }
@@ -200,126 +185,7 @@ impl OpenTable {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Opens a file or directory. Waits for breaks and for requests over REST; clients that do not answer a break in time
-    /// lose what they cache.
-    ///
-    /// The caller has to look at the row after this: only now is it sure that the file stays and is not leased anew.
-    pub async fn open(&self, file: FileKey, request: OpenRequest) -> Result<Opened, OpenRefusal> {
-        let number = self.number();
-        let mut is_first = true;
-        let attempt = || {
-            let opened = self.try_open(file, number, &request, std::mem::take(&mut is_first))?;
-            if let (Err(_), Some(waits)) = (&opened, &request.waits) {
-                waits.notify_one();
-            }
-            Ok(opened.map_err(|wait| (wait, file)))
-        };
-        self.insist(attempt).await?.ok_or(OpenRefusal::SharingViolation)
-    }
-
-    /// Tries something until it need not wait. Clients that do not answer a break in time lose what they cache; if that
-    /// does not help either, a few times over, the answer is none.
-    async fn insist<T, E>(
-        &self,
-        mut attempt: impl FnMut() -> Result<Result<T, (Wait, FileKey)>, E>,
-    ) -> Result<Option<T>, E> {
-        for _ in 0..MAX_ROUNDS {
-            let deadline = self.deadline();
-            let mut overdue = None;
-            loop {
-                let (mut wait, file) = match attempt()? {
-                    Ok(done) => return Ok(Some(done)),
-                    Err(wait) => wait,
-                };
-                // Those that have begun by now had all the time there is when the deadline comes.
-                let first = *overdue.get_or_insert_with(|| self.with(file, |state| state.breaks()));
-                if timeout_at(deadline, wait.changed()).await.is_err() {
-                    self.with(file, |state| state.revoke(first));
-                    break;
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    fn try_open(
-        &self,
-        file: FileKey,
-        number: u64,
-        request: &OpenRequest,
-        is_first: bool,
-    ) -> Result<Result<Opened, Wait>, OpenRefusal> {
-        self.with(file, |state| {
-            // Looked at under the file's lock: a move is announced before it looks for opens.
-            if let Some(wait) = self.move_above(file.space, &request.place.path) {
-                return Ok(Err(wait));
-            }
-            Ok(match state.open(number, request, is_first)? {
-                Step::Wait => Err(state.subscribe()),
-                Step::Done((caching, epoch, breaking)) => {
-                    Ok(Opened { id: OpenId { file, number }, caching, epoch, breaking })
-                }
-            })
-        })
-    }
-
-    /// Closes an open. The file, if it has to be deleted now.
-    pub fn close(self: &Arc<Self>, id: OpenId) -> Option<Removal> {
-        let place = self.with(id.file, |state| state.close(id.number))?;
-        Some(Removal { table: self.clone(), file: id.file, place })
-    }
-
-    /// Closes an open that came to nothing: the file stays, whatever the open asked for, unless others have marked it.
-    pub fn abandon(self: &Arc<Self>, id: OpenId) -> Option<Removal> {
-        self.with(id.file, |state| state.keep_on_close(id.number));
-        self.close(id)
-    }
-
-    /// Closes all that is open of a share as far as a rule picks it, and says which files that were: what was written to them
-    /// is left to the caller.
-    pub(crate) fn close_some(&self, space: SpaceId, picks: impl Fn(FileKey) -> bool) -> Vec<FileKey> {
-        let mut files = vec![];
-        for shard in &self.shards {
-            files.extend(shard.lock().keys().filter(|file| file.space == space && picks(**file)).copied());
-        }
-        for file in &files {
-            self.with(*file, FileState::close_all);
-        }
-        files
-    }
-
-    /// Takes a byte-range lock, or says that it conflicts.
-    pub async fn lock(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), RangeRefusal> {
-        while let Some(mut wait) = self.try_lock(id, range, kind)? {
-            // Requests over REST end by themselves.
-            let _ = wait.changed().await;
-        }
-        Ok(())
-    }
-
-    /// Takes a byte-range lock as soon as it conflicts with none. Whoever has waited enough drops this.
-    pub async fn lock_when_free(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), Closed> {
-        loop {
-            // Before it is tried, so that no change is missed.
-            let mut wait = self.with(id.file, FileState::subscribe);
-            match self.try_lock(id, range, kind) {
-                Ok(None) => return Ok(()),
-                Err(RangeRefusal::Closed(closed)) => return Err(closed),
-                Ok(Some(_)) | Err(RangeRefusal::Locked(_)) => {}
-            }
-            let _ = wait.changed().await;
-        }
-    }
-
-    /// Takes a lock. What to wait for first, if there is something.
-    fn try_lock(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<Option<Wait>, RangeRefusal> {
-        self.with_open(id, |state| match state.lock(id.number, range, kind)? {
-            Step::Done(()) => Ok(None),
-            Step::Wait => Ok(Some(state.subscribe())),
-        })?
-    }
-
-    /// Does something with a file by an open that must be there.
+    /// Runs a closure on the state of an open file. Fails if the open was closed.
     pub(crate) fn with_open<T>(
         &self,
         id: OpenId,
@@ -328,59 +194,13 @@ impl OpenTable {
         self.with(id.file, |state| if state.contains(id.number) { Ok(act(state)) } else { Err(Closed) })
     }
 
-    /// Whether an open of that mode would be in nobody's way.
+    /// Returns whether an open with this share mode would conflict with no other open.
     pub(crate) fn fits(&self, file: FileKey, mode: ShareMode) -> bool {
         self.peek(file, |state| state.fits(mode)).unwrap_or(true)
     }
 
-    /// Gives up a byte-range lock.
-    pub fn unlock(&self, id: OpenId, range: ByteRange) -> Result<(), NotLocked> {
-        self.with(id.file, |state| state.unlock(id.number, range))
-    }
-
-    /// Takes back a byte-range lock that was taken, as if it had not been: others on the same range stay.
-    pub fn take_back(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), NotLocked> {
-        self.with(id.file, |state| state.take_back(id.number, range, kind))
-    }
-
-    /// Whether an open may read bytes that others may have locked.
-    pub fn check_read(&self, id: OpenId, range: ByteRange) -> Result<(), RangeRefusal> {
-        let admits = self.with_open(id, |state| state.locks().admits_read(Some(id.number), range))?;
-        if admits { Ok(()) } else { Err(LockConflict.into()) }
-    }
-
-    /// Whether an open may write bytes that others may have locked. Tells others that what they have read is old.
-    pub fn check_write(&self, id: OpenId, range: ByteRange) -> Result<(), RangeRefusal> {
-        self.with_open(id, |state| {
-            if !state.locks().admits_write(Some(id.number), range) {
-                return Err(LockConflict.into());
-            }
-            state.contend(id.number);
-            Ok(())
-        })?
-    }
-
-    /// Marks a file for deletion when its last handle is closed, or takes the mark away.
-    pub async fn set_delete_pending(&self, id: OpenId, pending: bool) -> Result<(), Closed> {
-        if pending {
-            self.break_handles(id).await?;
-        }
-        self.with_open(id, |state| state.set_delete_pending(pending))
-    }
-
-    /// Has others give up handles that only their caches keep, as before a rename. Those who do not answer lose them.
-    pub async fn break_handles(&self, id: OpenId) -> Result<(), Closed> {
-        let attempt = || {
-            self.with_open(id, |state| match state.break_handles(id.number) {
-                Step::Done(()) => Ok(()),
-                Step::Wait => Err((state.subscribe(), id.file)),
-            })
-        };
-        // Whoever has been told so often goes on without.
-        self.insist(attempt).await.map(|_| ())
-    }
-
-    /// A client answers a break: it keeps so much. What it may cache from now on, and the epoch of that.
+    /// Records that a client acknowledged a break and keeps this much. Returns what it may cache from now on,
+    /// and the lease epoch.
     pub fn acknowledge(
         &self,
         file: FileKey,
@@ -390,140 +210,62 @@ impl OpenTable {
         self.with(file, |state| state.acknowledge(key, kept))
     }
 
-    /// Whether a break is what its client has to know: it is neither answered nor taken as answered, or, if it needs no answer,
-    /// nothing has become of the cache since.
-    pub fn is_current(&self, told: &Break) -> bool {
-        self.peek(told.file, |state| state.is_current(told)).unwrap_or_default()
+    /// Returns whether a break still applies: the client has not acknowledged it, or needs not to and its
+    /// cache has not changed since.
+    pub fn is_current(&self, sent: &Break) -> bool {
+        self.peek(sent.file, |state| state.is_current(sent)).unwrap_or_default()
     }
 
-    /// A file has been moved to a place and a name by a client that has it open.
+    /// Records that a client has moved a file that it has open.
     pub(crate) fn moved(&self, file: FileKey, to: Place, name: &str) {
         let version = self.number();
         self.with(file, |state| state.moved(to, name, version));
     }
 
-    /// Whoever has the turn of an open file is about to empty it: until this is dropped nobody keeps what he reads of its row,
-    /// and writers wait.
-    pub(crate) fn emptying(self: &Arc<Self>, id: OpenId) -> Emptying {
-        let version = self.number();
-        self.with(id.file, |state| state.begin(id.number, version));
-        Emptying { table: self.clone(), id }
-    }
-
-    /// The bytes of a file have changed, and no open has changed them.
-    pub(crate) fn outdate(&self, file: FileKey) {
+    /// Breaks all caches because the content changed without an open.
+    pub(crate) fn invalidate_caches(&self, file: FileKey) {
         if !self.is_empty() {
-            self.with(file, FileState::outdate);
+            self.with(file, FileState::invalidate_caches);
         }
     }
 
-    /// Where an open file is.
+    /// Returns where an open file is.
     pub fn place(&self, id: OpenId) -> Option<Place> {
         self.with_open(id, |state| state.place.clone()).ok()
     }
 
-    /// What an open may cache by now. None if it is not there any more.
+    /// Returns what an open may cache now. `None` if it was closed.
     pub fn opened(&self, id: OpenId) -> Option<Opened> {
         let (caching, epoch, breaking) = self.with(id.file, |state| state.cached(id.number))?;
         Some(Opened { id, caching, epoch, breaking })
     }
 
-    /// Whether an open is still there; it may have been closed by force.
+    /// Returns whether an open still exists. It may have been closed by force.
     pub fn is_open(&self, id: OpenId) -> bool {
         !self.is_empty() && self.with(id.file, |state| state.contains(id.number))
     }
 
-    /// Waits until an open is not there any more, whoever has closed it.
+    /// Waits until an open is closed by any side.
     pub async fn closed(&self, id: OpenId) {
         while let Ok(mut wait) = self.with_open(id, FileState::subscribe) {
-            // Nobody is left to say so if nothing is known of the file any more.
+            // Ignore the error: the sender is dropped when the last open is closed.
             let _ = wait.changed().await;
         }
     }
 
-    /// Whether a file is marked for deletion.
+    /// Returns whether a file is marked for deletion.
     pub fn is_delete_pending(&self, file: FileKey) -> bool {
-        !self.is_empty() && self.shard(file).lock().get(&file).is_some_and(FileState::is_delete_pending)
+        !self.is_empty() && self.shard(file).get(&file).is_some_and(FileState::is_delete_pending)
     }
 
-    /// All of a share that are marked for deletion.
-    pub fn delete_pending(&self, space: SpaceId) -> HashSet<NodeId> {
-        let mut found = HashSet::new();
-        if !self.is_empty() {
-            for shard in &self.shards {
-                let shard = shard.lock();
-                let pending =
-                    shard.iter().filter(|(file, state)| file.space == space && state.is_delete_pending());
-                found.extend(pending.map(|(file, _)| file.node));
-            }
-        }
-        found
-    }
-
-    /// The opens of a share that a rule picks, by their numbers: at most so many, from a number on.
-    pub fn handles(
-        &self,
-        space: SpaceId,
-        from: u64,
-        limit: usize,
-        picks: impl Fn(FileKey, &Place) -> bool,
-    ) -> Vec<Handle> {
-        let mut found = BTreeMap::new();
-        for shard in &self.shards {
-            let shard = shard.lock();
-            for (file, state) in shard.iter().filter(|(file, _)| file.space == space) {
-                for (number, open) in state.opens() {
-                    if number < from || !picks(*file, &state.place) {
-                        continue;
-                    }
-                    let id = OpenId { file: *file, number };
-                    let (client, place) = (open.client.clone(), state.place.clone());
-                    found.insert(number, Handle { id, mode: open.mode, client, place, opened: open.opened });
-                    if found.len() > limit {
-                        found.pop_last();
-                    }
-                }
-            }
-        }
-        found.into_values().collect()
-    }
-
-    /// What is open of a share at or below a folded path. What a snapshot shows stays where it was.
-    fn open_below(&self, space: SpaceId, path: &str) -> Vec<FileKey> {
-        let mut found = vec![];
-        for shard in &self.shards {
-            let shard = shard.lock();
-            let open = shard
-                .iter()
-                .filter(|(file, state)| file.space == space && file.epoch.is_none() && state.has_opens());
-            let below = open.filter(|(_, state)| is_below(&crate::names::fold(&state.place.path), path));
-            found.extend(below.map(|(file, _)| *file));
-        }
-        found
-    }
-
-    /// A move of a directory above or at a path, if one is under way.
+    /// Finds a move of a directory at or above a path.
     fn move_above(&self, space: SpaceId, path: &str) -> Option<Wait> {
-        let moves = self.moves.lock();
+        let moves = self.directory_moves();
         if moves.is_empty() {
             return None;
         }
-        let path = crate::names::fold(path);
+        let path = crate::tree::names::fold(path);
         let found = moves.iter().find(|it| it.space == space && is_below(&path, &it.path));
         found.map(|it| it.done.subscribe())
     }
-}
-
-/// The bytes that a request for a part of a file touches.
-pub(crate) fn touched(part: Option<lazuli_protocol::ByteRange>) -> ByteRange {
-    part.map_or(ByteRange::ALL, |part| ByteRange {
-        offset: part.first,
-        length: part.last.map_or(u64::MAX, |last| last.saturating_sub(part.first).saturating_add(1)),
-    })
-}
-
-/// Whether a folded path is another one or lies below it.
-pub(crate) fn is_below(path: &str, directory: &str) -> bool {
-    let rest = path.strip_prefix(directory);
-    rest.is_some_and(|rest| directory.is_empty() || rest.is_empty() || rest.starts_with('/'))
 }

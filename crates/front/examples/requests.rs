@@ -1,4 +1,4 @@
-//! How many small requests a second go through the front door, with authentication and with nothing behind it.
+//! Measures how many small requests a second pass the front door, with authentication and an empty service.
 //!
 //! `cargo run --release -p lazuli-front --example requests [connections] [pipelined] [seconds]`
 
@@ -14,7 +14,7 @@ use lazuli_auth::shared_key::{Message, Scheme};
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_auth::{Authenticator, sign};
 use lazuli_concurrency::{Clock, SystemClock};
-use lazuli_front::{Endpoint, Gate, Limits, Metrics, Server};
+use lazuli_front::{Admission, Endpoint, HttpServer, Limits, Metrics};
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
 use lazuli_protocol::properties::ServiceProperties;
 use lazuli_protocol::{
@@ -24,10 +24,10 @@ use lazuli_protocol::{
 const ACCOUNT: &str = "lapis";
 const SERVER_THREADS: &str = "server";
 
-struct Nothing;
+struct EchoService;
 
 #[async_trait]
-impl Service for Nothing {
+impl Service for EchoService {
     async fn call(&self, mut request: Request) -> Result<Response, Refusal> {
         let body = request.read_body(1 << 20).await?;
         Ok(Response::with_body(StatusCode::OK, "text/plain", body))
@@ -63,7 +63,7 @@ fn key() -> Key {
     Key::from_bytes(vec![7; 64])
 }
 
-/// What a client library sends for a small download or upload.
+/// Builds the request that a client library sends for a small download or upload.
 fn request(method: &str, authorized: bool, body: &[u8]) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let mut headers = http::HeaderMap::new();
     headers.insert("host", "127.0.0.1:10000".try_into()?);
@@ -100,7 +100,7 @@ fn request(method: &str, authorized: bool, body: &[u8]) -> Result<Vec<u8>, Box<d
     Ok([request.as_bytes(), body].concat())
 }
 
-/// Sends `request` again and again, `pipelined` at a time; replies are told apart by their size, which never changes.
+/// Sends `request` repeatedly, `pipelined` at a time. Replies have a constant size, which separates them.
 fn load(
     address: std::net::SocketAddr,
     request: &[u8],
@@ -124,7 +124,7 @@ fn load(
     Ok(())
 }
 
-/// Processor time that the server's threads have used. Only Linux says.
+/// Returns the processor time that the server's threads have used. Works on Linux only.
 fn server_time() -> Duration {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let nanoseconds = |task: std::fs::DirEntry| -> Option<u64> {
@@ -154,17 +154,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         settings: Default::default(),
         roles: vec![],
     };
-    let gate = Gate {
+    let gate = Admission {
         accounts: Arc::new(OneAccount(Arc::new(account), Arc::default())),
         authenticator: Authenticator::new(MasterSecret::new([1; 32]), None),
         clock: Arc::new(SystemClock),
-        machine: Arc::new(SystemClock),
+        wall_clock: Arc::new(SystemClock),
         host_suffixes: vec![],
     };
-    let endpoint =
-        Endpoint { kind: ServiceKind::Blob, address: ([127, 0, 0, 1], 0).into(), service: Arc::new(Nothing) };
+    let endpoint = Endpoint {
+        kind: ServiceKind::Blob,
+        address: ([127, 0, 0, 1], 0).into(),
+        service: Arc::new(EchoService),
+    };
     let metrics = Arc::new(Metrics::default());
-    let server = Server::start(vec![endpoint], Arc::new(gate), None, Limits::default(), &metrics)?;
+    let server = HttpServer::start(vec![endpoint], Arc::new(gate), None, Limits::default(), &metrics)?;
     let (_, address) = server.addresses().next().ok_or("no address")?;
 
     for (what, request) in [

@@ -1,15 +1,16 @@
-//! The access log: one event of target `access` for each request. It never holds a query or an `Authorization`
-//! header, which is where signatures and tokens are.
+//! The access log: one event of target `access` for each request. Events never hold a query or an
+//! `Authorization`
+//! header, because those hold signatures and tokens.
 
 use std::time::Duration;
 
-use crate::exchange::Record;
+use crate::record::RequestRecord;
 
-/// The target of access log events, for filters.
+/// Target of access log events, for filters.
 pub const TARGET: &str = "access";
 
-/// Logs a request that has ended.
-pub(crate) fn write(record: &Record, elapsed: Duration) {
+/// Logs a finished request.
+pub(crate) fn write(record: &RequestRecord, elapsed: Duration) {
     if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
         return;
     }

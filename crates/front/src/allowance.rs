@@ -1,4 +1,4 @@
-//! What one request may take, by its operation: how many bytes, how long. Pure.
+//! Limits of one request by its operation: body size, time and memory. Pure.
 
 use std::time::Duration;
 
@@ -7,35 +7,35 @@ use lazuli_protocol::operation::{BodyClass, Operation};
 use lazuli_protocol::query::Query;
 
 const MIB: u64 = 1 << 20;
-/// The largest body there is: a blob in a single Put Blob. Services know the smaller limits of the older versions.
+/// The largest body of any operation: a single Put Blob. Services apply the smaller limits of older versions.
 const LARGEST_BODY: u64 = 5000 * MIB;
 
-const USUAL_TIME: Duration = Duration::from_secs(30);
+const DEFAULT_TIME: Duration = Duration::from_secs(30);
 const BLOCK_LIST_TIME: Duration = Duration::from_secs(60);
 const BATCH_TIME: Duration = Duration::from_secs(120);
 const READ_TIME: Duration = Duration::from_secs(120);
 const WRITE_SECONDS_PER_MIB: u64 = 600;
 
-/// The largest page of a listing, and as many bytes of rows that are read for it at once.
-const FULL_DOCUMENT: u32 = 32 << 20;
-/// An entry of a listing: a name, its properties and metadata, escaped.
+/// Bytes of the largest page of a listing; as many bytes of rows are read for it at once.
+const LARGEST_DOCUMENT: u32 = 32 << 20;
+/// Bytes of a listing's entry: a name, its properties and metadata, escaped.
 const LISTED_ENTRY: u32 = 32 << 10;
-/// A message of a queue, as it is stored and escaped.
+/// Bytes of a queue message as stored and escaped.
 const LARGEST_MESSAGE: u32 = 128 << 10;
-/// An entity, as it is stored and as JSON.
+/// Bytes of an entity as stored and as JSON.
 const LARGEST_ENTITY: u32 = 2 << 20;
 
-/// The most bytes of a body that are passed on.
+/// Returns the maximum number of body bytes that are passed to the service.
 pub(crate) fn body_limit(operation: Operation) -> u64 {
     match operation.row().body {
-        // Nobody will read it; it is thrown away like any other body that is left unread.
+        // The service reads no body. What the client sends is discarded like any unread body.
         BodyClass::Nothing => u64::MAX,
         class => class.limit().map_or(LARGEST_BODY, |limit| limit as u64),
     }
 }
 
-/// How long the operation may take until its reply begins: what `timeout` asks for, up to a ceiling. How long the
-/// reply then streams is between the client and its connection.
+/// Returns how long the operation may take until its reply begins: the request's `timeout`, up to a ceiling.
+/// The connection's own limits apply to the reply's body.
 pub(crate) fn time_limit(
     operation: Operation,
     content_length: Option<u64>,
@@ -60,15 +60,15 @@ fn ceiling(operation: Operation, content_length: Option<u64>) -> Duration {
         GetBlob | GetFile | QueryBlobContents => READ_TIME,
         PutBlob | PutBlock | AppendBlock | PutPage | PutRange => write_time(content_length),
         CreateFile if content_length.is_some_and(|length| length > 0) => write_time(content_length),
-        // The length is the source's, which nobody knows yet.
+        // The length of the source is not known yet.
         PutBlobFromUrl | CopyBlob | CopyBlobFromUrl | IncrementalCopyBlob | PutBlockFromUrl
         | AppendBlockFromUrl | PutPageFromUrl | PutRangeFromUrl => write_time(None),
-        _ => USUAL_TIME,
+        _ => DEFAULT_TIME,
     }
 }
 
-/// Bytes of memory that the reply may take while it is made: the page and the rows that it is made of. None for a reply that
-/// is small, or made as it is sent. A listing of fewer entries than usual takes less.
+/// Returns how much memory the reply may take while it is built: the page and the rows behind it, in bytes.
+/// Zero for replies that are small or streamed. A listing with a smaller page size takes less.
 pub(crate) fn document_bytes(operation: Operation, object: &str, query: &Query) -> u32 {
     use Operation::{
         FindBlobsByTags, FindBlobsByTagsInContainer, GetBlockList, GetMessages, ListBlobs, ListContainers,
@@ -87,12 +87,12 @@ pub(crate) fn document_bytes(operation: Operation, object: &str, query: &Query) 
         QueryEntities if !matches!(object, "" | "()") => (Some("1"), LARGEST_ENTITY),
         QueryEntities | QueryTables => (query.get("$top"), LARGEST_ENTITY),
         GetMessages | PeekMessages => (Some(query.get("numofmessages").unwrap_or("1")), LARGEST_MESSAGE),
-        GetBlockList | ListRanges => (None, FULL_DOCUMENT),
+        GetBlockList | ListRanges => (None, LARGEST_DOCUMENT),
         _ => return 0,
     };
-    // What is not a number is refused, or counts as the most there is.
+    // An invalid number is refused later, or counts as the maximum.
     let entries = entries.and_then(|text| text.parse().ok()).unwrap_or(u32::MAX);
-    entries.max(1).saturating_mul(size).min(FULL_DOCUMENT)
+    entries.max(1).saturating_mul(size).min(LARGEST_DOCUMENT)
 }
 
 fn write_time(length: Option<u64>) -> Duration {
@@ -111,19 +111,19 @@ mod tests {
     }
 
     #[test]
-    fn a_document_reserves_what_it_may_take() {
+    fn documents_reserve_memory_by_operation_and_page_size() {
         use Operation::{GetBlob, GetBlockList, GetMessages, ListBlobs, PutBlob, QueryEntities};
         for (operation, object, query, expected) in [
-            (ListBlobs, "", "", FULL_DOCUMENT),
-            (ListBlobs, "", "maxresults=5000", FULL_DOCUMENT),
+            (ListBlobs, "", "", LARGEST_DOCUMENT),
+            (ListBlobs, "", "maxresults=5000", LARGEST_DOCUMENT),
             (ListBlobs, "", "maxresults=2", 2 * LISTED_ENTRY),
-            (ListBlobs, "", "maxresults=x", FULL_DOCUMENT),
+            (ListBlobs, "", "maxresults=x", LARGEST_DOCUMENT),
             (ListBlobs, "", "maxresults=0", LISTED_ENTRY),
-            (QueryEntities, "()", "", FULL_DOCUMENT),
+            (QueryEntities, "()", "", LARGEST_DOCUMENT),
             (QueryEntities, "", "$top=3", 3 * LARGEST_ENTITY),
             (QueryEntities, "(PartitionKey='a',RowKey='b')", "", LARGEST_ENTITY),
             (GetMessages, "messages", "", LARGEST_MESSAGE),
-            (GetBlockList, "b", "", FULL_DOCUMENT),
+            (GetBlockList, "b", "", LARGEST_DOCUMENT),
             (GetBlob, "b", "", 0),
             (PutBlob, "b", "", 0),
         ] {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_counts_up_to_the_ceiling_of_its_operation() {
+    fn a_timeout_is_capped_at_the_ceiling_of_its_operation() {
         use Operation::{BlobBatch, GetBlob, IncrementalCopyBlob, ListBlobs, PutBlob, PutBlockList};
         for (operation, length, query, expected) in [
             (ListBlobs, None, "", Ok(30)),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_bounded_by_its_operation() {
+    fn body_limits_depend_on_the_operation() {
         for (operation, expected) in [
             (Operation::PutBlob, 5000 * MIB),
             (Operation::PutPage, 4 * MIB),

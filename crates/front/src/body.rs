@@ -1,18 +1,19 @@
-//! Bodies in both directions, watched while they stream. Nothing is read before somebody asks for it, so a slow
-//! service holds its client back and a slow client holds its service back, with one buffer in between.
+//! Request and reply bodies, bounded while they stream.
 //!
-//! A [`RequestBody`] stops at its operation's limit and gives up on a client that sends nothing for too long. One that
-//! is dropped before its end sees to it that the rest is never taken for the next request: a small rest is read and
-//! thrown away, a large one ends the connection. So does one whose client waits for `100 Continue`, which is sent
-//! when the body is first read and not before: a refused upload is never sent at all.
+//! Both are pulled by their reader with one buffer in between: a slow service slows its client down, and a
+//! slow client slows its service down.
 //!
-//! A [`ReplyBody`] counts what is sent and carries the [`Exchange`] to its end.
+//! A [`RequestBody`] enforces its operation's size limit and fails if the client stalls. If it is dropped
+//! before its end, the rest is never taken for the next request: a small rest is read and discarded, a large
+//! one ends the connection. A client that waits for `100 Continue` gets it when the body is first read, so a
+//! refused upload is never sent; its connection ends as well.
+//!
+//! A [`ReplyBody`] counts the bytes sent and completes the [`Exchange`].
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -22,63 +23,23 @@ use lazuli_protocol::error::{BodyFailure, ErrorCode, Refusal};
 use lazuli_protocol::request::{Body, BodyError};
 use tokio::time::{Instant, Sleep};
 
+use crate::body_progress::{BodyProgress, BodyState};
 use crate::exchange::Exchange;
 use crate::limits::Limits;
-use crate::pace::Pulse;
+use crate::pace::Activity;
 
-/// What the reply and the log need to know of a request's body.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    received: AtomicU64,
-    fate: AtomicU8,
-}
-
-/// What became of a request's body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Fate {
-    /// Nobody has asked for it yet.
-    Untouched,
-    /// Being read.
-    Reading,
-    /// Read to its end, or about to be: the connection can go on.
-    Settled,
-    /// Given up: the connection has to end.
-    Abandoned,
-}
-
-impl Tally {
-    /// Bytes received so far.
-    pub(crate) fn received(&self) -> u64 {
-        self.received.load(Relaxed)
-    }
-
-    /// Whether the connection cannot carry another request.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.fate.load(Relaxed) == Fate::Abandoned as u8
-    }
-
-    fn set(&self, fate: Fate) {
-        self.fate.store(fate as u8, Relaxed);
-    }
-
-    fn is_untouched(&self) -> bool {
-        self.fate.load(Relaxed) == Fate::Untouched as u8
-    }
-}
-
-/// A request's body on its way to the service.
+/// A request's body, as the service reads it.
 pub(crate) struct RequestBody {
-    /// None once it has ended or failed.
+    /// `None` once the body has ended or failed.
     incoming: Option<Incoming>,
-    tally: Arc<Tally>,
-    /// The most bytes that the operation takes.
+    progress: Arc<BodyProgress>,
+    /// Maximum number of bytes, by the request's operation.
     limit: u64,
-    /// The client will not send it before it is told to.
+    /// The client sends the body only after `100 Continue`.
     expects_continue: bool,
-    /// None on a multiplexed connection, where a body left unread disturbs nobody.
-    pulse: Option<Arc<Pulse>>,
-    patience: Patience,
+    /// `None` on a multiplexed connection, where an unread body does not block other requests.
+    activity: Option<Arc<Activity>>,
+    stall_timer: StallTimer,
     limits: Arc<Limits>,
 }
 
@@ -86,26 +47,26 @@ impl RequestBody {
     pub(crate) fn new(
         incoming: Incoming,
         expects_continue: bool,
-        pulse: Option<Arc<Pulse>>,
+        activity: Option<Arc<Activity>>,
         limits: Arc<Limits>,
     ) -> Self {
         Self {
             incoming: Some(incoming),
-            tally: Arc::default(),
+            progress: Arc::default(),
             limit: u64::MAX,
             expects_continue,
-            pulse,
-            patience: Patience::new(&limits),
+            activity,
+            stall_timer: StallTimer::new(&limits),
             limits,
         }
     }
 
-    /// What the reply and the log need to know of it.
-    pub(crate) fn tally(&self) -> Arc<Tally> {
-        Arc::clone(&self.tally)
+    /// Returns the counters that the reply and the log read.
+    pub(crate) fn progress(&self) -> Arc<BodyProgress> {
+        Arc::clone(&self.progress)
     }
 
-    /// Refuses what is longer than `limit`: at once if the length is known, else when it is reached.
+    /// Refuses a body longer than `limit`: at once if its length is known, else when the limit is exceeded.
     pub(crate) fn limit(&mut self, limit: u64) -> Result<(), Refusal> {
         self.limit = limit;
         match &self.incoming {
@@ -123,9 +84,9 @@ impl RequestBody {
     }
 
     fn abandon(&self) {
-        if let Some(pulse) = &self.pulse {
-            self.tally.set(Fate::Abandoned);
-            pulse.abandon_body();
+        if let Some(activity) = &self.activity {
+            self.progress.set(BodyState::Abandoned);
+            activity.abandon_body();
         }
     }
 }
@@ -140,31 +101,31 @@ impl http_body::Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let Some(incoming) = &mut this.incoming else { return Poll::Ready(None) };
-        if this.tally.is_untouched() {
-            this.tally.set(Fate::Reading);
+        if this.progress.is_untouched() {
+            this.progress.set(BodyState::Reading);
         }
         match Pin::new(incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 let length = frame.data_ref().map_or(0, Bytes::len) as u64;
-                let received = this.tally.received.fetch_add(length, Relaxed) + length;
+                let received = this.progress.add(length);
                 if received > this.limit {
                     return this.fail(BodyFailure::TooLarge);
                 }
-                this.patience.progress(length);
+                this.stall_timer.on_bytes(length);
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) if is_malformed(&error) => this.fail(
                 Refusal::new(ErrorCode::InvalidInput)
                     .message("The chunks of the request's body are malformed."),
             ),
-            Poll::Ready(Some(Err(_))) => this.fail(BodyFailure::Gone),
+            Poll::Ready(Some(Err(_))) => this.fail(BodyFailure::Disconnected),
             Poll::Ready(None) => {
                 this.incoming = None;
-                this.tally.set(Fate::Settled);
+                this.progress.set(BodyState::Settled);
                 Poll::Ready(None)
             }
             Poll::Pending => {
-                ready!(this.patience.poll_lost(cx));
+                ready!(this.stall_timer.poll_stalled(cx));
                 this.fail(BodyFailure::TooSlow)
             }
         }
@@ -179,7 +140,7 @@ impl http_body::Body for RequestBody {
     }
 }
 
-/// Whether the client broke the framing, as opposed to going away.
+/// Returns whether the client broke the framing rather than disconnected.
 fn is_malformed(error: &hyper::Error) -> bool {
     use std::error::Error;
     use std::io;
@@ -192,26 +153,26 @@ fn is_malformed(error: &hyper::Error) -> bool {
 impl Drop for RequestBody {
     fn drop(&mut self) {
         let Some(incoming) = self.incoming.take().filter(|incoming| !incoming.is_end_stream()) else {
-            // A body whose last byte was read may not have been asked for its end.
-            if !self.tally.is_abandoned() {
-                self.tally.set(Fate::Settled);
+            // The last byte was read, but perhaps not the end of the stream after it.
+            if !self.progress.is_abandoned() {
+                self.progress.set(BodyState::Settled);
             }
             return;
         };
-        let Some(pulse) = &self.pulse else { return };
-        let withheld = self.expects_continue && self.tally.is_untouched();
+        let Some(activity) = &self.activity else { return };
+        let withheld = self.expects_continue && self.progress.is_untouched();
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) if !withheld && incoming.size_hint().lower() <= self.limits.drain_bytes => {
-                self.tally.set(Fate::Settled);
-                runtime.spawn(drain(incoming, Arc::clone(pulse), Arc::clone(&self.limits)));
+                self.progress.set(BodyState::Settled);
+                runtime.spawn(drain(incoming, Arc::clone(activity), Arc::clone(&self.limits)));
             }
             _ => self.abandon(),
         }
     }
 }
 
-/// Reads the rest of a body that nobody wants.
-async fn drain(mut incoming: Incoming, pulse: Arc<Pulse>, limits: Arc<Limits>) {
+/// Reads and discards the rest of a body.
+async fn drain(mut incoming: Incoming, activity: Arc<Activity>, limits: Arc<Limits>) {
     let rest = async {
         let mut left = limits.drain_bytes;
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await {
@@ -221,22 +182,22 @@ async fn drain(mut incoming: Incoming, pulse: Arc<Pulse>, limits: Arc<Limits>) {
         Some(())
     };
     if !matches!(tokio::time::timeout(limits.drain_time, rest).await, Ok(Some(()))) {
-        pulse.abandon_body();
+        activity.abandon_body();
     }
 }
 
-/// How much longer to wait for a client that owes us bytes. Only time spent waiting for it counts.
+/// Detects a client that sends too little of its body. Only time spent waiting for the client counts.
 #[derive(Debug)]
-struct Patience {
+struct StallTimer {
     limits: Arc<Limits>,
     left: std::time::Duration,
-    /// Bytes since it was last full.
+    /// Bytes received since `left` was last reset.
     progress: u64,
     waiting_since: Option<Instant>,
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patience {
+impl StallTimer {
     fn new(limits: &Arc<Limits>) -> Self {
         Self {
             limits: Arc::clone(limits),
@@ -247,8 +208,8 @@ impl Patience {
         }
     }
 
-    /// The client sent something.
-    fn progress(&mut self, bytes: u64) {
+    /// Counts received bytes, and resets the timer after `progress_bytes` of them.
+    fn on_bytes(&mut self, bytes: u64) {
         self.progress += bytes;
         if self.progress >= self.limits.progress_bytes {
             self.progress = 0;
@@ -259,8 +220,8 @@ impl Patience {
         }
     }
 
-    /// Waiting for the client; ready when that has taken too long.
-    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Waits for the client. Ready when it has stalled for too long.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = *self.waiting_since.get_or_insert_with(Instant::now) + self.left;
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         loop {
@@ -276,16 +237,16 @@ impl Patience {
     }
 }
 
-/// A reply's body on its way to the client.
+/// A reply's body, as the connection reads it.
 pub(crate) struct ReplyBody {
     body: Option<Body>,
     exchange: Exchange,
-    /// Bytes still to come, if that is known.
+    /// Bytes still to come, if known.
     left: Option<u64>,
 }
 
 impl ReplyBody {
-    /// `length` is what the headers promise.
+    /// `length` is the length that the headers promise.
     pub(crate) fn new(body: Option<Body>, length: Option<u64>, exchange: Exchange) -> Self {
         let body = body.filter(|body| !body.is_end_stream());
         let mut this = Self { left: length, body, exchange };
@@ -306,8 +267,10 @@ impl http_body::Body for ReplyBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let Some(body) = &mut this.body else { return Poll::Ready(None) };
-        let Ok(polled) = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut *body).poll_frame(cx))) else {
-            tracing::error!(request_id = %this.exchange.request_id(), "a reply's body panicked");
+        let span = this.exchange.span();
+        let poll = || catch_unwind(AssertUnwindSafe(|| Pin::new(&mut *body).poll_frame(cx)));
+        let Ok(polled) = span.in_scope(poll) else {
+            span.in_scope(|| tracing::error!("a reply's body panicked"));
             this.body = None;
             return Poll::Ready(Some(Err("the service failed".into())));
         };
@@ -322,7 +285,8 @@ impl http_body::Body for ReplyBody {
                 Poll::Ready(Some(Ok(frame)))
             }
             Some(Err(error)) => {
-                tracing::warn!(request_id = %this.exchange.request_id(), %error, "a reply broke off");
+                let log = || tracing::warn!(%error, "a reply ended early because its body failed");
+                this.exchange.span().in_scope(log);
                 this.body = None;
                 Poll::Ready(Some(Err(error)))
             }

@@ -1,8 +1,9 @@
 //! One connection, from its first byte to its last.
 //!
-//! Plain text speaks HTTP/1.1 and 1.0; TLS speaks what ALPN settled, HTTP/2 or HTTP/1.1. The protocols themselves are
-//! hyper's, which answers a malformed head with 400, 414 or 431 and closes. This module bounds them, gives a
-//! connection up when its [`Watchdog`] says so, and lets it finish what it has when the server drains.
+//! Plain-text connections speak HTTP/1.1 and 1.0; TLS connections speak HTTP/2 or HTTP/1.1, as ALPN
+//! negotiated. hyper implements the protocols; it answers a malformed head with 400, 414 or 431 and closes.
+//! This module bounds the connection, closes it when its [`Watchdog`] expires, and finishes requests in
+//! flight when the server drains.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -22,19 +23,19 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::limits::Limits;
-use crate::pace::{Expired, Paced, Pulse, Watchdog};
+use crate::pace::{Activity, Expired, MonitoredSocket, Watchdog};
+use crate::poll_loop::PollLoop;
 use crate::tls::H2;
-use crate::turn::Turns;
 
 /// Answers the requests of a listener.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// The body of its replies.
+    /// The body of the handler's replies.
     type Body: http_body::Body<Data = Bytes, Error: Into<lazuli_protocol::request::BodyError>>
         + Send
         + 'static;
 
-    /// Answers one request. Whatever happens there is an answer. (hyper wants a `Result` all the same, and wrapping
-    /// the future here would double its size.)
+    /// Answers one request. Failures are replies, too. (hyper requires a `Result`, and wrapping the future
+    /// would double its size.)
     fn handle(
         self: Arc<Self>,
         request: http::Request<Incoming>,
@@ -42,53 +43,54 @@ pub(crate) trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<http::Response<Self::Body>, Infallible>> + Send + 'static;
 }
 
-/// Where a request came from.
+/// The connection that a request came from.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     /// The client's end of the connection.
     pub(crate) peer: SocketAddr,
-    /// Whether it came over TLS.
+    /// Whether the connection uses TLS.
     pub(crate) secure: bool,
-    /// The connection it came over.
-    pub(crate) pulse: Arc<Pulse>,
+    /// The connection's counters.
+    pub(crate) activity: Arc<Activity>,
 }
 
-/// How far a listener is on its way from open to closed.
+/// The life cycle of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Takes requests.
+    /// Accepts requests.
     Open,
-    /// Finishes the requests under way and takes no more.
+    /// Finishes the requests in flight and accepts no more.
     Draining,
-    /// Drops everything.
+    /// Drops all connections.
     Closed,
 }
 
-/// The largest HTTP/2 window of one stream, and of all streams of a connection: what a client may send ahead of us.
+/// HTTP/2 flow-control windows of one stream and of one connection, in bytes.
 const STREAM_WINDOW: u32 = 512 * 1024;
 const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
-/// Bytes of one HTTP/2 reply that are buffered before the service is held back. Its pieces are taken whole, and one more is held
-/// ready: what a client can make us hold is two pieces for each stream, see [`Limits::streams_per_connection`]. A document is one
-/// piece, however large: see [`crate::documents`].
+/// Bytes of one HTTP/2 reply that are buffered before its service has to wait. Frames are taken whole, and
+/// one more is held ready. So a client can make the server hold two frames for each stream, see
+/// [`Limits::streams_per_connection`]. A document is one frame of any size, see [`crate::document_memory`].
 const STREAM_BUFFER: usize = 64 * 1024;
 
-/// Serves one accepted socket until it closes. `farewells` is the endpoint's, see [`Limits::farewells`].
+/// Serves one accepted socket until it closes. `lingering_connections` is shared by the endpoint, see
+/// [`Limits::lingering_connections`].
 pub(crate) async fn serve<H: Handler>(
     socket: TcpStream,
     peer: SocketAddr,
     tls: Option<TlsAcceptor>,
-    (limits, farewells): (Arc<Limits>, Arc<Semaphore>),
+    (limits, lingering_connections): (Arc<Limits>, Arc<Semaphore>),
     handler: Arc<H>,
     stage: watch::Receiver<Stage>,
 ) {
-    // Replies go out whole; waiting to fill a segment would only add latency.
+    // Replies are written whole, so waiting to fill a segment would only add latency.
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%peer, %error, "connection lost before it began");
         return;
     }
-    let pulse = Arc::new(Pulse::default());
-    let origin = Origin { peer, secure: tls.is_some(), pulse: Arc::clone(&pulse) };
-    let socket = Paced::new(socket, pulse, Arc::clone(&limits), farewells);
+    let activity = Arc::new(Activity::default());
+    let origin = Origin { peer, secure: tls.is_some(), activity: Arc::clone(&activity) };
+    let socket = MonitoredSocket::new(socket, activity, Arc::clone(&limits), lingering_connections);
     match tls {
         None => serve_http1(TokioIo::new(socket), origin, limits, handler, stage).await,
         Some(tls) => match accept_tls(socket, &tls, &limits, stage.clone()).await {
@@ -107,13 +109,13 @@ pub(crate) async fn serve<H: Handler>(
     }
 }
 
-/// The handshake, unless it takes too long or the server stops, which has nothing to finish here.
+/// Performs the handshake. Returns `None` if it takes too long or the server stops.
 async fn accept_tls(
-    socket: Paced<TcpStream>,
+    socket: MonitoredSocket<TcpStream>,
     tls: &TlsAcceptor,
     limits: &Limits,
     mut stage: watch::Receiver<Stage>,
-) -> Option<std::io::Result<TlsStream<Paced<TcpStream>>>> {
+) -> Option<std::io::Result<TlsStream<MonitoredSocket<TcpStream>>>> {
     tokio::select! {
         accepted = tokio::time::timeout(limits.head_time, tls.accept(socket)) => accepted.ok(),
         _ = stage.wait_for(|stage| *stage != Stage::Open) => None,
@@ -127,14 +129,14 @@ async fn serve_http1<H: Handler>(
     handler: Arc<H>,
     stage: watch::Receiver<Stage>,
 ) {
-    let watchdog = Watchdog::new(Arc::clone(&origin.pulse), Arc::clone(&limits));
+    let watchdog = Watchdog::new(Arc::clone(&origin.activity), Arc::clone(&limits));
     let peer = origin.peer;
     let connection = http1::Builder::new()
         .max_headers(limits.head_fields)
         .max_header_size(limits.head_bytes)
         .max_buf_size(limits.buffer_bytes.max(limits.head_bytes))
-        .header_read_timeout(None) // the watchdog's
-        .preserve_header_case(true) // for metadata
+        .header_read_timeout(None) // the watchdog has the timeout
+        .preserve_header_case(true) // for names of metadata
         .serve_connection(io, answer(handler, origin));
     drive(pin!(connection), peer, watchdog, stage).await;
 }
@@ -146,8 +148,8 @@ async fn serve_http2<H: Handler>(
     handler: Arc<H>,
     stage: watch::Receiver<Stage>,
 ) {
-    origin.pulse.set_multiplexed();
-    let watchdog = Watchdog::new(Arc::clone(&origin.pulse), Arc::clone(&limits));
+    origin.activity.set_multiplexed();
+    let watchdog = Watchdog::new(Arc::clone(&origin.activity), Arc::clone(&limits));
     let peer = origin.peer;
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -172,13 +174,13 @@ fn answer<H: Handler>(
     hyper::service::service_fn(move |request| Arc::clone(&handler).handle(request, origin.clone()))
 }
 
-/// What the two protocols' connections have in common.
-trait Connection: Future<Output = hyper::Result<()>> {
-    /// Ends after the requests under way.
+/// A connection of either protocol.
+trait HttpConnection: Future<Output = hyper::Result<()>> {
+    /// Ends the connection after the requests in flight.
     fn finish(self: Pin<&mut Self>);
 }
 
-impl<I, S, B> Connection for http1::Connection<I, S>
+impl<I, S, B> HttpConnection for http1::Connection<I, S>
 where
     S: HttpService<Incoming, ResBody = B, Error: Into<lazuli_protocol::request::BodyError>>,
     I: Read + Write + Unpin,
@@ -189,7 +191,7 @@ where
     }
 }
 
-impl<I, S, B> Connection for http2::Connection<I, S, TokioExecutor>
+impl<I, S, B> HttpConnection for http2::Connection<I, S, TokioExecutor>
 where
     S: HttpService<Incoming, ResBody = B, Error: Into<lazuli_protocol::request::BodyError>>,
     S::Future: Send + 'static,
@@ -202,12 +204,12 @@ where
 }
 
 async fn drive(
-    mut connection: Pin<&mut impl Connection>,
+    mut connection: Pin<&mut impl HttpConnection>,
     peer: SocketAddr,
     mut watchdog: Watchdog,
     mut stage: watch::Receiver<Stage>,
 ) {
-    let turns = Turns::new();
+    let poll_loop = PollLoop::new();
     let mut finishing = false;
     if *stage.borrow_and_update() != Stage::Open {
         finishing = true;
@@ -215,9 +217,9 @@ async fn drive(
     }
     loop {
         tokio::select! {
-            // The watchdog judges what the connection has just done.
+            // Poll the connection before the watchdog, which judges its progress.
             biased;
-            ended = poll_fn(|cx| turns.poll(cx, |cx| connection.as_mut().poll(cx))) => {
+            ended = poll_fn(|cx| poll_loop.poll(cx, |cx| connection.as_mut().poll(cx))) => {
                 if let Err(error) = ended {
                     tracing::debug!(%peer, %error, "connection ended early");
                 }
@@ -225,7 +227,7 @@ async fn drive(
             }
             expired = poll_fn(|cx| watchdog.poll_expired(cx)) => {
                 if finishing || expired == Expired::Stalled {
-                    tracing::debug!(%peer, ?expired, "connection given up");
+                    tracing::debug!(%peer, ?expired, "closing the connection: it waited for the client for too long");
                     return;
                 }
                 finishing = true;

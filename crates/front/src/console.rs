@@ -1,5 +1,5 @@
-//! The console port: is it alive, is it ready, what has it counted. For load balancers and Prometheus; nothing here
-//! needs credentials, so nothing here tells about data.
+//! The console port: liveness, readiness and metrics, for load balancers and Prometheus. It needs no
+//! credentials, so it reveals nothing about data.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,40 +15,42 @@ use hyper::body::Incoming;
 
 use crate::connection::{Handler, Origin};
 use crate::limits::Limits;
-use crate::listener::{Listener, Serving};
+use crate::listener::{Listener, RunningListener};
 use crate::metrics::Connections;
 
 /// Whether requests can be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Yes.
+    /// All requests can be served.
     Ready,
-    /// Yes, but an operator has to do something about these.
+    /// Requests can be served, with a remark.
+    ReadyWith(&'static str),
+    /// Yes, but an operator has to act on these problems.
     Degraded(Vec<String>),
-    /// No, and why.
+    /// Requests cannot be served, for this reason.
     NotReady(String),
 }
 
-/// Says whether requests can be served.
+/// Returns whether requests can be served.
 pub type ReadinessCheck = Box<dyn Fn() -> Readiness + Send + Sync>;
-/// The Prometheus text of everything that counts.
+/// Returns all metrics as Prometheus text.
 pub type MetricsText = Box<dyn Fn() -> String + Send + Sync>;
 
-/// Connections to the console port. Probes and a scraper need few. One peer gets at most three quarters, so its idle
-/// connections cannot keep the probes out.
+/// Maximum number of connections to the console port. Probes and a scraper need few. One peer gets at most
+/// three quarters of them, so its idle connections cannot keep the probes out.
 const CONNECTIONS: usize = 512;
 /// How long a connection may stay open without a request, so that idle connections do not delay a probe.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 
-/// The console port at work.
+/// A running console port.
 #[derive(Debug)]
 pub struct Console {
     address: SocketAddr,
-    serving: Serving,
+    serving: RunningListener,
 }
 
 impl Console {
-    /// Starts answering on `address`; port 0 takes any free port. Has to be called within a tokio runtime.
+    /// Starts serving on `address`; port 0 takes any free port. Must be called within a tokio runtime.
     pub fn start(address: SocketAddr, readiness: ReadinessCheck, metrics: MetricsText) -> io::Result<Self> {
         let listener = Listener::bind(address)?;
         let address = listener.address();
@@ -58,17 +60,17 @@ impl Console {
             idle_time: IDLE_TIME,
             ..Limits::default()
         };
-        let pages = Arc::new(Pages { readiness, metrics });
+        let pages = Arc::new(ConsolePages { readiness, metrics });
         let serving = listener.serve(pages, None, Arc::new(limits), Arc::new(Connections::default()));
         Ok(Self { address, serving })
     }
 
-    /// The address that was bound.
+    /// Returns the bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Finishes the requests under way, for at most `deadline`.
+    /// Finishes the requests in flight, for at most `deadline`, then closes all connections.
     pub async fn shutdown(self, deadline: Duration) {
         self.serving.drain();
         let _ = tokio::time::timeout(deadline, self.serving.drained()).await;
@@ -76,12 +78,12 @@ impl Console {
     }
 }
 
-struct Pages {
+struct ConsolePages {
     readiness: ReadinessCheck,
     metrics: MetricsText,
 }
 
-impl Handler for Pages {
+impl Handler for ConsolePages {
     type Body = Full<Bytes>;
 
     async fn handle(
@@ -89,8 +91,8 @@ impl Handler for Pages {
         request: Request<Incoming>,
         origin: Origin,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
-        let _under_way = origin.pulse.begin();
-        // Metrics ask the file system, and a slow disk must not hold up the runtime.
+        let _under_way = origin.activity.begin();
+        // Metrics read the file system, and a slow disk must not block the runtime.
         let page = move || self.page(request.method(), request.uri().path());
         Ok(tokio::task::spawn_blocking(page).await.unwrap_or_else(|_| {
             let (status, text) = (StatusCode::INTERNAL_SERVER_ERROR, "The page could not be made.\n");
@@ -99,7 +101,7 @@ impl Handler for Pages {
     }
 }
 
-impl Pages {
+impl ConsolePages {
     fn page(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
         const TEXT: &str = "text/plain; charset=utf-8";
         const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -115,7 +117,8 @@ impl Pages {
             "/metrics" => reply(StatusCode::OK, PROMETHEUS, (self.metrics)()),
             "/readyz" => match (self.readiness)() {
                 Readiness::Ready => reply(StatusCode::OK, TEXT, "ready\n"),
-                // It serves: to take the only server out of service would help no client.
+                Readiness::ReadyWith(remark) => reply(StatusCode::OK, TEXT, format!("ready ({remark})\n")),
+                // A degraded server still serves. Taking it out of rotation would help no client.
                 Readiness::Degraded(reasons) => {
                     let lines: String =
                         reasons.iter().map(|reason| format!("degraded: {reason}\n")).collect();
@@ -145,13 +148,13 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
-    async fn ask(ready: bool, method: Method, path: &str) -> (u16, String) {
+    async fn request_page(ready: bool, method: Method, path: &str) -> (u16, String) {
         let readiness = if ready { Readiness::Ready } else { Readiness::NotReady("draining".into()) };
-        ask_while(readiness, method, path).await
+        request_page_with(readiness, method, path).await
     }
 
-    async fn ask_while(readiness: Readiness, method: Method, path: &str) -> (u16, String) {
-        let pages = Pages {
+    async fn request_page_with(readiness: Readiness, method: Method, path: &str) -> (u16, String) {
+        let pages = ConsolePages {
             readiness: Box::new(move || readiness.clone()),
             metrics: Box::new(|| "lazuli_up 1\n".into()),
         };
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_says_whether_it_is_alive_ready_and_what_it_counted() {
+    async fn pages_report_liveness_readiness_and_metrics() {
         for (ready, method, path, status, body) in [
             (true, Method::GET, "/healthz", 200, "ok\n"),
             (false, Method::GET, "/healthz", 200, "ok\n"),
@@ -174,18 +177,22 @@ mod tests {
             (true, Method::GET, "/", 404, "There is /healthz, /readyz and /metrics.\n"),
             (true, Method::POST, "/shutdown", 404, "There is /healthz, /readyz and /metrics.\n"),
         ] {
-            assert_eq!(ask(ready, method.clone(), path).await, (status, body.to_owned()), "{method} {path}");
+            assert_eq!(
+                request_page(ready, method.clone(), path).await,
+                (status, body.to_owned()),
+                "{method} {path}"
+            );
         }
     }
 
     #[tokio::test]
-    async fn a_degraded_server_is_ready_and_says_what_is_wrong() {
+    async fn a_degraded_server_is_ready_and_lists_its_problems() {
         let degraded = Readiness::Degraded(vec!["compaction fails".into(), "the clock jumped".into()]);
         let expected = (200, "degraded: compaction fails\ndegraded: the clock jumped\n".to_owned());
-        assert_eq!(ask_while(degraded, Method::GET, "/readyz").await, expected);
+        assert_eq!(request_page_with(degraded, Method::GET, "/readyz").await, expected);
     }
 
-    /// Asks over a connection that is kept open.
+    /// Sends a probe over a connection that stays open.
     async fn probe(address: SocketAddr) -> TcpStream {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
@@ -196,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connections_that_only_sit_there_make_room_for_a_probe() {
+    async fn idle_connections_are_closed_in_time_for_a_probe() {
         let address = "127.0.0.1:0".parse().unwrap();
         let console = Console::start(address, Box::new(|| Readiness::Ready), Box::new(String::new)).unwrap();
         let mut sitting = vec![];

@@ -1,36 +1,40 @@
-//! The front door: from bytes on a socket to an authenticated, typed request, and back.
+//! The HTTP front door: from bytes on a socket to an authenticated, typed request, and back.
 //!
-//! A request walks one way: [`listener`](server::Server) → connection → pipeline (address, query, version, operation,
-//! authentication, limits) → [`Service`](lazuli_protocol::Service) → reply. What a request means is for the services;
-//! what a caller may do is decided by `lazuli-auth`. This crate promises that no bytes that a client can send or
-//! withhold make it panic, hang or grow without bound, and that one client's slowness stays its own.
+//! A request takes these steps: [`listener`](server::HttpServer) → connection → pipeline (address, query,
+//! version, operation, authentication, limits) → [`Service`](lazuli_protocol::Service) → reply.
+//!
+//! No bytes that a client sends or withholds make this crate panic, hang or grow without bound, and a slow
+//! client slows down no other. Permissions are decided by `lazuli-auth`, and requests are carried out by the
+//! services.
 
 mod access_log;
 mod allowance;
 mod body;
-mod carried;
+mod body_progress;
 mod connection;
 mod console;
-mod documents;
+mod document_memory;
 mod exchange;
 mod limits;
 mod listener;
 mod metrics;
 mod pace;
 mod pipeline;
+mod poll_loop;
+mod record;
 mod refusal_log;
 mod reply;
 mod server;
 mod source;
 mod spelling;
+mod sub_requests;
 mod tls;
-mod turn;
 
 pub use access_log::TARGET as ACCESS_LOG;
 pub use console::{Console, MetricsText, Readiness, ReadinessCheck};
 pub use limits::Limits;
 pub use metrics::Metrics;
-pub use pipeline::Gate;
+pub use pipeline::Admission;
 pub use refusal_log::TARGET as REFUSAL_LOG;
-pub use server::{BindError, Endpoint, Server};
+pub use server::{BindError, Endpoint, HttpServer};
 pub use tls::{Tls, TlsError};

@@ -1,5 +1,5 @@
-//! The listening socket of one endpoint: accepts up to a number of connections, serves each in a task of its own,
-//! and closes in two stages.
+//! The listening socket of one acceptor. Accepts a limited number of connections, serves each in its own
+//! task, and shuts down in two stages.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,12 +15,12 @@ use crate::connection::{self, Handler, Stage};
 use crate::limits::Limits;
 use crate::metrics::Connections;
 
-/// Connections that the kernel holds for us while we are at our limit.
+/// Connections that the kernel queues while the acceptor is at its limit.
 const BACKLOG: u32 = 1024;
-/// The pause after accepting failed, usually for want of file descriptors.
+/// Pause after a failed accept, which is usually caused by too few file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A bound socket that does not accept yet.
+/// A bound socket that accepts no connections yet.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: TcpListener,
@@ -31,7 +31,7 @@ impl Listener {
     /// Binds `address`; port 0 takes any free port.
     pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // A restarted server takes its port back at once.
+        // Lets a restarted server bind the same port at once.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         let socket = socket.listen(BACKLOG)?;
@@ -39,73 +39,81 @@ impl Listener {
         Ok(Self { socket, address })
     }
 
-    /// The address that was bound.
+    /// Returns the bound address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Starts accepting.
+    /// Starts accepting connections.
     pub(crate) fn serve<H: Handler>(
         self,
         handler: Arc<H>,
         tls: Option<TlsAcceptor>,
         limits: Arc<Limits>,
         connections: Arc<Connections>,
-    ) -> Serving {
+    ) -> RunningListener {
         let total = u32::try_from(limits.connections).unwrap_or(u32::MAX).max(1);
         let slots = Arc::new(Semaphore::new(total as usize));
         let (stage, changes) = watch::channel(Stage::Open);
-        let peers = Peers::new(total as usize, limits.counts_this_machine);
-        let farewells = Arc::new(Semaphore::new(limits.farewells.min(Semaphore::MAX_PERMITS)));
+        let peers = Peers::new(total as usize, limits.limit_loopback);
+        let lingering_connections =
+            Arc::new(Semaphore::new(limits.lingering_connections.min(Semaphore::MAX_PERMITS)));
         let slots_of_endpoint = Arc::clone(&slots);
-        let endpoint =
-            Endpoint { handler, tls, limits, farewells, slots: slots_of_endpoint, peers, connections };
-        tokio::spawn(accept(self.socket, endpoint, changes));
-        Serving { stage, slots, total }
+        let acceptor = Acceptor {
+            handler,
+            tls,
+            limits,
+            lingering_connections,
+            slots: slots_of_endpoint,
+            peers,
+            connections,
+        };
+        tokio::spawn(accept(self.socket, acceptor, changes));
+        RunningListener { stage, slots, total }
     }
 }
 
-/// A listener at work. Dropping it closes the socket and every connection.
+/// A listener that accepts connections. Dropping it closes the socket and every connection.
 #[derive(Debug)]
-pub(crate) struct Serving {
+pub(crate) struct RunningListener {
     stage: watch::Sender<Stage>,
     slots: Arc<Semaphore>,
     total: u32,
 }
 
-impl Serving {
+impl RunningListener {
     /// Closes the listening socket and lets every connection finish the requests that it has begun.
     pub(crate) fn drain(&self) {
         self.stage.send_replace(Stage::Draining);
     }
 
-    /// Waits until the last connection is gone.
+    /// Waits until the last connection has closed.
     pub(crate) async fn drained(&self) {
-        // All slots are free when nobody holds one. The semaphore is never closed.
+        // Each connection holds a slot, so all slots are free afterwards. The semaphore is never closed.
         let _ = self.slots.acquire_many(self.total).await;
     }
 
-    /// Drops what is still there.
+    /// Closes all remaining connections.
     pub(crate) fn close(&self) {
         self.stage.send_replace(Stage::Closed);
     }
 }
 
-struct Endpoint<H> {
+struct Acceptor<H> {
     handler: Arc<H>,
     tls: Option<TlsAcceptor>,
     limits: Arc<Limits>,
-    farewells: Arc<Semaphore>,
+    lingering_connections: Arc<Semaphore>,
     slots: Arc<Semaphore>,
     peers: Arc<Peers>,
     connections: Arc<Connections>,
 }
 
-async fn accept<H: Handler>(socket: TcpListener, endpoint: Endpoint<H>, mut stage: watch::Receiver<Stage>) {
+async fn accept<H: Handler>(socket: TcpListener, acceptor: Acceptor<H>, mut stage: watch::Receiver<Stage>) {
     loop {
         let (client, peer, slot) = tokio::select! {
             _ = stage.changed() => return,
-            next = endpoint.next(&socket) => match next {
+            next = acceptor.next(&socket) => match next {
                 Ok(next) => next,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -114,14 +122,14 @@ async fn accept<H: Handler>(socket: TcpListener, endpoint: Endpoint<H>, mut stag
                 }
             },
         };
-        // Who has enough is hung up on: if it waited its turn, everybody would.
-        let Some(share) = endpoint.peers.take(peer.ip(), 1) else {
-            tracing::debug!(%peer, "a peer has too many connections");
+        // Close the connection instead of letting it wait, else it would block other peers.
+        let Some(share) = acceptor.peers.acquire(peer.ip(), 1) else {
+            tracing::debug!(%peer, "closed a connection: the peer has too many");
             continue;
         };
-        let open = endpoint.connections.open();
-        let (handler, tls) = (Arc::clone(&endpoint.handler), endpoint.tls.clone());
-        let bounds = (Arc::clone(&endpoint.limits), Arc::clone(&endpoint.farewells));
+        let open = acceptor.connections.open();
+        let (handler, tls) = (Arc::clone(&acceptor.handler), acceptor.tls.clone());
+        let bounds = (Arc::clone(&acceptor.limits), Arc::clone(&acceptor.lingering_connections));
         let stage = stage.clone();
         tokio::spawn(async move {
             connection::serve(client, peer, tls, bounds, handler, stage).await;
@@ -130,8 +138,8 @@ async fn accept<H: Handler>(socket: TcpListener, endpoint: Endpoint<H>, mut stag
     }
 }
 
-impl<H> Endpoint<H> {
-    /// The next connection, once there is room for one.
+impl<H> Acceptor<H> {
+    /// Accepts the next connection, once a slot is free.
     async fn next(&self, socket: &TcpListener) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)?;
         let (client, peer) = socket.accept().await?;

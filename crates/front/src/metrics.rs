@@ -1,17 +1,17 @@
-//! Counters of the front door, and their Prometheus text.
+//! Request and connection counters of the front door, and their Prometheus text.
 //!
-//! One row of counters for each operation, found by index, so that counting a request is a handful of relaxed
-//! additions: no lock, no map, no allocation. Requests that never became an operation have a row for each service.
+//! Each operation has one row of counters, found by index. Counting a request takes a few relaxed additions:
+//! no lock, no map, no allocation. Requests that match no operation are counted in one row for each service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use lazuli_metrics::{Histogram, Kind, Text};
+use lazuli_metrics::{Histogram, MetricKind, Text};
+use lazuli_protocol::kind::ServiceKind;
 use lazuli_protocol::operation::Operation;
-use lazuli_protocol::service::ServiceKind;
 
-use crate::exchange::Record;
+use crate::record::RequestRecord;
 use crate::refusal_log::RefusalLog;
 
 /// Upper bounds of the latency buckets, in microseconds.
@@ -33,7 +33,7 @@ const BUCKETS: &[u64] = &[
 ];
 /// Microseconds in a second.
 const MICROS: f64 = 1e6;
-/// How a request ended, by the first digit of its status. The last: the client went away first.
+/// How a request ended: the class of its status, or `aborted` if the client disconnected first.
 const CLASSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "aborted"];
 
 /// The counters of all services.
@@ -44,7 +44,7 @@ pub struct Metrics {
     in_flight: [AtomicU64; ServiceKind::ALL.len()],
     unanswered: [AtomicU64; ServiceKind::ALL.len()],
     connections: [Arc<Connections>; ServiceKind::ALL.len()],
-    /// What every endpoint's refusals share: the limits of their log.
+    /// The log of refusals, whose rate limit all endpoints share.
     pub(crate) refusals: RefusalLog,
 }
 
@@ -73,17 +73,17 @@ pub(crate) struct Connections {
 
 /// An open connection.
 #[derive(Debug)]
-pub(crate) struct Open(Arc<Connections>);
+pub(crate) struct OpenConnection(Arc<Connections>);
 
 impl Connections {
-    /// A connection was accepted; it closes when the guard is dropped.
-    pub(crate) fn open(self: &Arc<Self>) -> Open {
+    /// Counts an accepted connection, which closes when the guard is dropped.
+    pub(crate) fn open(self: &Arc<Self>) -> OpenConnection {
         self.accepted.fetch_add(1, Relaxed);
-        Open(Arc::clone(self))
+        OpenConnection(Arc::clone(self))
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.closed.fetch_add(1, Relaxed);
     }
@@ -107,24 +107,24 @@ impl Metrics {
         Arc::clone(&self.connections[service as usize])
     }
 
-    /// A request has begun.
+    /// Counts a request that begins.
     pub(crate) fn begin(&self, service: ServiceKind) {
         self.in_flight[service as usize].fetch_add(1, Relaxed);
         self.unanswered[service as usize].fetch_add(1, Relaxed);
     }
 
-    /// The reply to a request is known, or will never be.
+    /// Counts a request whose reply is known or will never be.
     pub(crate) fn answered(&self, service: ServiceKind) {
         self.unanswered[service as usize].fetch_sub(1, Relaxed);
     }
 
-    /// Requests whose reply is not known yet, this one included.
+    /// Returns the number of requests whose reply is not known yet, including the caller's.
     pub(crate) fn unanswered(&self, service: ServiceKind) -> u64 {
         self.unanswered[service as usize].load(Relaxed)
     }
 
-    /// A request has ended.
-    pub(crate) fn end(&self, record: &Record, elapsed: Duration) {
+    /// Counts a request that has ended.
+    pub(crate) fn end(&self, record: &RequestRecord, elapsed: Duration) {
         self.in_flight[record.service as usize].fetch_sub(1, Relaxed);
         let class = match record.status {
             Some(status) if record.finished => usize::from(status.as_u16() / 100).clamp(2, 5) - 2,
@@ -137,13 +137,13 @@ impl Metrics {
         counters.count(class, record.received(), record.sent, elapsed);
     }
 
-    /// All counters as Prometheus text, version 0.0.4. Operations that were never called are left out.
+    /// Renders all counters as Prometheus text, version 0.0.4. Operations without requests are left out.
     pub fn render(&self) -> String {
         let mut text = Text::default();
         self.render_services(&mut text);
         let rows = self.rows();
         let name = "lazuli_requests_total";
-        text.family(name, Kind::Counter, "Requests by operation and status class.");
+        text.family(name, MetricKind::Counter, "Requests by operation and status class.");
         for (labels, counters) in &rows {
             for (class, count) in CLASSES.iter().zip(&counters.requests) {
                 let count = count.load(Relaxed);
@@ -153,17 +153,17 @@ impl Metrics {
             }
         }
         let name = "lazuli_request_bytes_total";
-        text.family(name, Kind::Counter, "Bytes of request bodies received.");
+        text.family(name, MetricKind::Counter, "Bytes of request bodies received.");
         for (labels, counters) in &rows {
             text.series(name, labels, counters.bytes_in.load(Relaxed));
         }
         let name = "lazuli_reply_bytes_total";
-        text.family(name, Kind::Counter, "Bytes of reply bodies sent.");
+        text.family(name, MetricKind::Counter, "Bytes of reply bodies sent.");
         for (labels, counters) in &rows {
             text.series(name, labels, counters.bytes_out.load(Relaxed));
         }
         let name = "lazuli_request_seconds";
-        text.family(name, Kind::Histogram, "From a request's headers to its reply's end.");
+        text.family(name, MetricKind::Histogram, "From a request's headers to its reply's end.");
         for (labels, counters) in &rows {
             text.histogram(name, labels, &counters.latency, MICROS);
         }
@@ -174,27 +174,27 @@ impl Metrics {
         let services =
             || ServiceKind::ALL.iter().map(|kind| (format!("service=\"{}\"", kind.name()), *kind as usize));
         let name = "lazuli_requests_in_flight";
-        text.family(name, Kind::Gauge, "Requests under way.");
+        text.family(name, MetricKind::Gauge, "Requests in flight.");
         for (labels, index) in services() {
             text.series(name, &labels, self.in_flight[index].load(Relaxed));
         }
         let name = "lazuli_connections_open";
-        text.family(name, Kind::Gauge, "Open connections.");
+        text.family(name, MetricKind::Gauge, "Open connections.");
         for (labels, index) in services() {
             let connections = &self.connections[index];
-            // Read in this order it cannot come out negative.
+            // Reading `closed` first keeps the difference from being negative.
             let closed = connections.closed.load(Relaxed);
             let open = connections.accepted.load(Relaxed).saturating_sub(closed);
             text.series(name, &labels, open);
         }
         let name = "lazuli_connections_accepted_total";
-        text.family(name, Kind::Counter, "Connections accepted.");
+        text.family(name, MetricKind::Counter, "Connections accepted.");
         for (labels, index) in services() {
             text.series(name, &labels, self.connections[index].accepted.load(Relaxed));
         }
     }
 
-    /// The rows that have counted anything, with their labels.
+    /// Returns the rows with at least one request, with their labels.
     fn rows(&self) -> Vec<(String, &Counters)> {
         let routed = Operation::ALL
             .iter()
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_connections_are_those_accepted_and_not_closed() {
+    fn open_connections_are_accepted_minus_closed() {
         let metrics = Metrics::default();
         let connections = metrics.connections(ServiceKind::Queue);
         let first = connections.open();
@@ -239,6 +239,6 @@ mod tests {
         let text = metrics.render();
         assert!(text.contains("lazuli_connections_open{service=\"queue\"} 1\n"), "{text}");
         assert!(text.contains("lazuli_connections_accepted_total{service=\"queue\"} 2\n"), "{text}");
-        assert!(!text.contains("lazuli_requests_total{"), "nothing was asked yet");
+        assert!(!text.contains("lazuli_requests_total{"), "no request has been sent");
     }
 }

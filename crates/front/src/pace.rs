@@ -1,13 +1,14 @@
-//! How a connection is getting on, and when to give it up.
+//! Detects and closes connections that wait for their client for too long.
 //!
-//! A [`Pulse`] counts what passes over one connection; [`Paced`] feeds it from the socket, the pipeline marks where
-//! requests begin and end. From it a [`Watchdog`] knows what the connection is waiting for, and whether that has
-//! taken too long. So a client that trickles its headers, stops reading its reply or just sits there loses its
-//! connection, and costs nobody else anything.
+//! [`Activity`] counts what passes over one connection: [`MonitoredSocket`] counts bytes, and the pipeline
+//! marks where requests begin and end. A [`Watchdog`] derives what the connection waits for, and for how
+//! long. So a client that trickles its headers, stops reading its reply or stays silent loses its connection
+//! and costs other clients nothing.
 //!
-//! [`Paced`] also closes politely: when the client may still be sending (its request was refused half way), it says
-//! goodbye first and reads on for a while, because closing a socket with unread input would reset the connection and
-//! could take the reply away before the client has read it. What it reads is below TLS, so it costs no decryption.
+//! [`MonitoredSocket`] also closes gracefully. If the client may still be sending because its request was
+//! refused half way, the socket shuts down its sending side and reads on for a while: closing a socket with
+//! unread input resets the connection and can destroy the reply before the client has read it. The reading
+//! happens below TLS, so it costs no decryption.
 
 use std::future::Future;
 use std::io;
@@ -24,75 +25,75 @@ use tokio::time::{Instant, Sleep};
 
 use crate::limits::Limits;
 
-/// What has passed over one connection. Counters only, so any task may touch it without waiting.
+/// Counters of one connection. They are atomic, so any task may use them without waiting.
 #[derive(Debug, Default)]
-pub(crate) struct Pulse {
+pub(crate) struct Activity {
     /// Bytes received.
     received: AtomicU64,
-    /// Bytes received by the time the last request ended; more means that another has begun.
+    /// Bytes received when the last request ended. If `received` is larger, another request has begun.
     received_at_rest: AtomicU64,
     /// Bytes sent.
     sent: AtomicU64,
-    /// The socket takes no more for now.
+    /// The socket accepts no bytes at the moment.
     blocked: AtomicBool,
-    /// Requests under way.
+    /// Requests in flight.
     serving: AtomicU32,
     /// Requests that have ended.
     served: AtomicU64,
     /// Requests whose reply has begun and not ended.
     replying: AtomicU32,
-    /// Bytes of replies handed to the protocol. What a client can bring about without taking any, such as the answer to a
-    /// ping, is not among them.
+    /// Bytes of replies handed to the protocol. Bytes that a client causes without reading a reply, such as
+    /// ping answers, do not count.
     replied: AtomicU64,
     /// Several requests may share the connection, and frames come outside of requests.
     multiplexed: AtomicBool,
-    /// A request's body was given up unread.
+    /// The rest of a request's body is left unread.
     abandoned: AtomicBool,
 }
 
-/// What a connection is waiting for.
+/// The event that a connection is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waiting {
+enum WaitingFor {
     /// The rest of a request's headers.
     Head,
-    /// Another request, none having begun.
+    /// Another request, of which no byte has arrived.
     Request,
-    /// Our own service, or a request's body, which has a clock of its own.
+    /// The service, or a request's body, which has its own timer.
     Service,
-    /// The client, to read.
-    Reader,
-    /// The client, to open the window of a reply: on a multiplexed connection that does not show on the socket.
+    /// The client, to read from the socket.
+    SocketRead,
+    /// The client, to open the window of a reply. On a multiplexed connection the socket does not show that.
     Window,
 }
 
-impl Pulse {
-    /// A request begins; it ends when the guard is dropped.
-    pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
+impl Activity {
+    /// Marks the begin of a request, which ends when the guard is dropped.
+    pub(crate) fn begin(self: &Arc<Self>) -> RequestGuard {
         self.serving.fetch_add(1, Relaxed);
-        UnderWay { pulse: Arc::clone(self), replying: false }
+        RequestGuard { activity: Arc::clone(self), replying: false }
     }
 
-    /// The connection carries several requests at once.
+    /// Marks that the connection carries several requests at once.
     pub(crate) fn set_multiplexed(&self) {
         self.multiplexed.store(true, Relaxed);
     }
 
-    /// The rest of a request's body will not be read.
+    /// Marks that the rest of a request's body will not be read.
     pub(crate) fn abandon_body(&self) {
         self.abandoned.store(true, Relaxed);
     }
 
-    fn waiting(&self) -> Waiting {
+    fn waiting(&self) -> WaitingFor {
         if self.multiplexed.load(Relaxed) && self.replying.load(Relaxed) > 0 {
-            Waiting::Window
+            WaitingFor::Window
         } else if self.blocked.load(Relaxed) {
-            Waiting::Reader
+            WaitingFor::SocketRead
         } else if self.serving.load(Relaxed) > 0 {
-            Waiting::Service
+            WaitingFor::Service
         } else if self.served.load(Relaxed) == 0 || self.head_begun() {
-            Waiting::Head
+            WaitingFor::Head
         } else {
-            Waiting::Request
+            WaitingFor::Request
         }
     }
 
@@ -100,98 +101,98 @@ impl Pulse {
         !self.multiplexed.load(Relaxed) && self.received.load(Relaxed) != self.received_at_rest.load(Relaxed)
     }
 
-    /// Whether the client may have more to say that we will never read.
+    /// Returns whether the client may still be sending bytes that the server will never read.
     fn has_unread_input(&self) -> bool {
         self.abandoned.load(Relaxed) || (self.serving.load(Relaxed) == 0 && self.head_begun())
     }
 }
 
-/// One request under way on a connection.
+/// A request in flight on a connection.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
-    pulse: Arc<Pulse>,
-    /// Its reply has begun.
+pub(crate) struct RequestGuard {
+    activity: Arc<Activity>,
+    /// The reply has begun.
     replying: bool,
 }
 
-impl UnderWay {
-    /// Its reply begins.
+impl RequestGuard {
+    /// Marks the begin of the reply.
     pub(crate) fn reply(&mut self) {
         if !std::mem::replace(&mut self.replying, true) {
-            self.pulse.replying.fetch_add(1, Relaxed);
+            self.activity.replying.fetch_add(1, Relaxed);
         }
     }
 
-    /// Bytes of its reply were handed to the protocol.
+    /// Counts bytes of the reply that were handed to the protocol.
     pub(crate) fn replied(&self, bytes: u64) {
-        self.pulse.replied.fetch_add(bytes, Relaxed);
+        self.activity.replied.fetch_add(bytes, Relaxed);
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        let pulse = &self.pulse;
-        pulse.received_at_rest.store(pulse.received.load(Relaxed), Relaxed);
-        pulse.served.fetch_add(1, Relaxed);
+        let activity = &self.activity;
+        activity.received_at_rest.store(activity.received.load(Relaxed), Relaxed);
+        activity.served.fetch_add(1, Relaxed);
         if self.replying {
-            pulse.replying.fetch_sub(1, Relaxed);
+            activity.replying.fetch_sub(1, Relaxed);
         }
-        pulse.serving.fetch_sub(1, Relaxed);
+        activity.serving.fetch_sub(1, Relaxed);
     }
 }
 
-/// Why a connection is given up.
+/// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expired {
-    /// Nobody asked for anything: let it finish what it has.
+    /// The client has sent no request for too long. Finish the requests in flight.
     Idle,
-    /// The client is too slow: cut it.
+    /// The client is too slow. Close at once.
     Stalled,
 }
 
-/// Tells when a connection has waited too long. To be polled after the connection itself.
+/// Expires when a connection has waited for too long. Poll the connection first, then the watchdog.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    pulse: Arc<Pulse>,
+    activity: Arc<Activity>,
     limits: Arc<Limits>,
-    seen: (Waiting, u64),
+    last_observed: (WaitingFor, u64),
     since: Instant,
     alarm: Pin<Box<Sleep>>,
 }
 
 impl Watchdog {
-    pub(crate) fn new(pulse: Arc<Pulse>, limits: Arc<Limits>) -> Self {
+    pub(crate) fn new(activity: Arc<Activity>, limits: Arc<Limits>) -> Self {
         let since = Instant::now();
         let alarm = Box::pin(tokio::time::sleep_until(since + limits.head_time));
-        let mut watchdog = Self { pulse, limits, seen: (Waiting::Head, 0), since, alarm };
-        watchdog.seen = watchdog.observe();
+        let mut watchdog = Self { activity, limits, last_observed: (WaitingFor::Head, 0), since, alarm };
+        watchdog.last_observed = watchdog.observe();
         watchdog
     }
 
-    /// What it waits for, and a mark that changes when that gets anywhere.
-    fn observe(&self) -> (Waiting, u64) {
-        let waiting = self.pulse.waiting();
+    /// Returns what the connection waits for, and a number that changes when there is progress.
+    fn observe(&self) -> (WaitingFor, u64) {
+        let waiting = self.activity.waiting();
         let mark = match waiting {
-            // Bytes that trickle in are no excuse: the whole head has one deadline.
-            Waiting::Head | Waiting::Request => self.pulse.served.load(Relaxed),
-            Waiting::Reader => self.pulse.sent.load(Relaxed) / self.limits.progress_bytes.max(1),
-            Waiting::Window => {
-                let replied = self.pulse.replied.load(Relaxed) / self.limits.progress_bytes.max(1);
-                replied.wrapping_add(self.pulse.served.load(Relaxed))
+            // Trickling bytes are not progress: the whole head has one deadline.
+            WaitingFor::Head | WaitingFor::Request => self.activity.served.load(Relaxed),
+            WaitingFor::SocketRead => self.activity.sent.load(Relaxed) / self.limits.progress_bytes.max(1),
+            WaitingFor::Window => {
+                let replied = self.activity.replied.load(Relaxed) / self.limits.progress_bytes.max(1);
+                replied.wrapping_add(self.activity.served.load(Relaxed))
             }
-            Waiting::Service => 0,
+            WaitingFor::Service => 0,
         };
         (waiting, mark)
     }
 
-    /// How long that may take; `None` = as long as it wants.
-    fn patience(&self, waiting: Waiting) -> Option<Duration> {
+    /// Returns how long the connection may wait; `None` if without limit.
+    fn time_limit(&self, waiting: WaitingFor) -> Option<Duration> {
         match waiting {
-            Waiting::Head => Some(self.limits.head_time),
-            Waiting::Request => Some(self.limits.idle_time),
-            Waiting::Reader => Some(self.limits.progress_time),
-            Waiting::Window => Some(self.limits.idle_time),
-            Waiting::Service => None,
+            WaitingFor::Head => Some(self.limits.head_time),
+            WaitingFor::Request => Some(self.limits.idle_time),
+            WaitingFor::SocketRead => Some(self.limits.progress_time),
+            WaitingFor::Window => Some(self.limits.idle_time),
+            WaitingFor::Service => None,
         }
     }
 
@@ -199,26 +200,26 @@ impl Watchdog {
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
         loop {
             let observed = self.observe();
-            if observed != self.seen {
-                self.seen = observed;
+            if observed != self.last_observed {
+                self.last_observed = observed;
                 self.since = Instant::now();
             }
-            let Some(patience) = self.patience(observed.0) else {
+            let Some(time_limit) = self.time_limit(observed.0) else {
                 return Poll::Pending;
             };
-            let deadline = self.since + patience;
-            // A later deadline needs no new alarm: the early one comes back here and is set again. That keeps the
-            // timer out of the path of every request.
+            let deadline = self.since + time_limit;
+            // A later deadline does not reset the alarm. The alarm rings early and is set again here, which
+            // keeps timer operations out of the path of every request.
             if deadline < self.alarm.deadline() {
                 self.alarm.as_mut().reset(deadline);
             }
             ready!(self.alarm.as_mut().poll(cx));
             if Instant::now() >= deadline {
-                // Asked again, it counts from here.
+                // The next poll starts a new period.
                 self.since = Instant::now();
-                self.alarm.as_mut().reset(self.since + patience);
+                self.alarm.as_mut().reset(self.since + time_limit);
                 return Poll::Ready(match observed.0 {
-                    Waiting::Request => Expired::Idle,
+                    WaitingFor::Request => Expired::Idle,
                     _ => Expired::Stalled,
                 });
             }
@@ -227,74 +228,79 @@ impl Watchdog {
     }
 }
 
-/// A socket that feeds a [`Pulse`] and closes politely.
+/// A socket that counts into an [`Activity`] and closes gracefully.
 #[derive(Debug)]
-pub(crate) struct Paced<S> {
+pub(crate) struct MonitoredSocket<S> {
     socket: S,
-    pulse: Arc<Pulse>,
+    activity: Arc<Activity>,
     limits: Arc<Limits>,
-    /// The endpoint's, one permit for each connection that may have a long farewell.
-    farewells: Arc<Semaphore>,
-    farewell: Option<Farewell>,
+    /// Shared by the endpoint: one permit for each connection that may linger for long.
+    lingering_connections: Arc<Semaphore>,
+    linger: Option<LingeringClose>,
 }
 
-impl<S> Paced<S> {
-    pub(crate) fn new(socket: S, pulse: Arc<Pulse>, limits: Arc<Limits>, farewells: Arc<Semaphore>) -> Self {
-        Self { socket, pulse, limits, farewells, farewell: None }
+impl<S> MonitoredSocket<S> {
+    pub(crate) fn new(
+        socket: S,
+        activity: Arc<Activity>,
+        limits: Arc<Limits>,
+        lingering_connections: Arc<Semaphore>,
+    ) -> Self {
+        Self { socket, activity, limits, lingering_connections, linger: None }
     }
 }
 
-/// Read buffer of a farewell.
-const FAREWELL_CHUNK: usize = 64 * 1024;
+/// Read buffer of a lingering close.
+const LINGER_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Reading on after the last reply, within bounds.
+/// Reading and discarding after the last reply, within limits.
 #[derive(Debug)]
-struct Farewell {
+struct LingeringClose {
     bytes_left: u64,
     ends: Instant,
     /// When the client last sent something.
-    heard: Instant,
-    patience: Duration,
-    /// Set for the earlier of both ends, or before it.
+    last_received: Instant,
+    time_limit: Duration,
+    /// Set for the earlier of both deadlines, or before it.
     alarm: Pin<Box<Sleep>>,
     _slot: Option<OwnedSemaphorePermit>,
 }
 
-impl Farewell {
-    fn begin(limits: &Limits, farewells: &Arc<Semaphore>) -> Self {
-        let slot = Arc::clone(farewells).try_acquire_owned().ok();
+impl LingeringClose {
+    fn begin(limits: &Limits, lingering_connections: &Arc<Semaphore>) -> Self {
+        let slot = Arc::clone(lingering_connections).try_acquire_owned().ok();
         let (bytes_left, time) = match slot {
-            Some(_) => (limits.farewell_bytes, limits.farewell_time),
+            Some(_) => (limits.linger_bytes, limits.linger_time),
             None => (limits.drain_bytes, limits.drain_time),
         };
         let now = Instant::now();
-        let patience = limits.drain_time;
-        let alarm = Box::pin(tokio::time::sleep(patience.min(time)));
-        Self { bytes_left, ends: now + time, heard: now, patience, alarm, _slot: slot }
+        let time_limit = limits.drain_time;
+        let alarm = Box::pin(tokio::time::sleep(time_limit.min(time)));
+        Self { bytes_left, ends: now + time, last_received: now, time_limit, alarm, _slot: slot }
     }
 
-    /// Discards what the client sends. Ready when it has closed, has sent enough or has had enough time.
+    /// Discards what the client sends. Ready when the client has closed, or when a limit is reached.
     fn poll(&mut self, socket: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
-        let mut discarded = [MaybeUninit::uninit(); FAREWELL_CHUNK];
+        let mut discarded = [MaybeUninit::uninit(); LINGER_BUFFER_BYTES];
         loop {
             let mut buf = ReadBuf::uninit(&mut discarded);
             match Pin::new(&mut *socket).poll_read(cx, &mut buf) {
                 Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
                     self.bytes_left = self.bytes_left.saturating_sub(buf.filled().len() as u64);
-                    self.heard = Instant::now();
-                    if self.bytes_left == 0 || self.heard >= self.ends {
+                    self.last_received = Instant::now();
+                    if self.bytes_left == 0 || self.last_received >= self.ends {
                         return Poll::Ready(());
                     }
                 }
                 Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => return self.poll_over(cx),
+                Poll::Pending => return self.poll_expired_linger(cx),
             }
         }
     }
 
-    /// Ready when the client has had enough time.
-    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let deadline = self.ends.min(self.heard + self.patience);
+    /// Ready when a time limit is reached.
+    fn poll_expired_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = self.ends.min(self.last_received + self.time_limit);
         loop {
             ready!(self.alarm.as_mut().poll(cx));
             if Instant::now() >= deadline {
@@ -305,7 +311,7 @@ impl Farewell {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MonitoredSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -315,28 +321,28 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
         let polled = Pin::new(&mut self.socket).poll_read(cx, buf);
         let received = (buf.filled().len() - before) as u64;
         if received > 0 {
-            self.pulse.received.fetch_add(received, Relaxed);
+            self.activity.received.fetch_add(received, Relaxed);
         }
         polled
     }
 }
 
-impl<S> Paced<S> {
+impl<S> MonitoredSocket<S> {
     fn note_write(&self, polled: &Poll<io::Result<usize>>) {
         match polled {
             Poll::Ready(Ok(sent)) => {
-                self.pulse.sent.fetch_add(*sent as u64, Relaxed);
-                if self.pulse.blocked.load(Relaxed) {
-                    self.pulse.blocked.store(false, Relaxed);
+                self.activity.sent.fetch_add(*sent as u64, Relaxed);
+                if self.activity.blocked.load(Relaxed) {
+                    self.activity.blocked.store(false, Relaxed);
                 }
             }
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.pulse.blocked.store(true, Relaxed),
+            Poll::Pending => self.activity.blocked.store(true, Relaxed),
         }
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MonitoredSocket<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.note_write(&polled);
@@ -363,14 +369,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Paced<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.farewell.is_none() {
+        if this.linger.is_none() {
             ready!(Pin::new(&mut this.socket).poll_shutdown(cx))?;
-            if !this.pulse.has_unread_input() {
+            if !this.activity.has_unread_input() {
                 return Poll::Ready(Ok(()));
             }
         }
-        let farewell = this.farewell.get_or_insert_with(|| Farewell::begin(&this.limits, &this.farewells));
-        farewell.poll(&mut this.socket, cx).map(Ok)
+        let linger = this
+            .linger
+            .get_or_insert_with(|| LingeringClose::begin(&this.limits, &this.lingering_connections));
+        linger.poll(&mut this.socket, cx).map(Ok)
     }
 }
 
@@ -391,8 +399,8 @@ mod tests {
         })
     }
 
-    /// How long the watchdog waits from now on, if it does within an hour.
-    async fn patience(watchdog: &mut Watchdog) -> Option<(u64, Expired)> {
+    /// Returns how long the watchdog waits from now on; `None` if more than an hour.
+    async fn time_limit(watchdog: &mut Watchdog) -> Option<(u64, Expired)> {
         let start = Instant::now();
         let expired = poll_fn(|cx| watchdog.poll_expired(cx));
         let expired = tokio::time::timeout(Duration::from_secs(3600), expired).await.ok()?;
@@ -400,78 +408,80 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_has_head_time_for_its_first_request_however_bytes_trickle() {
-        let pulse = Arc::new(Pulse::default());
-        let mut watchdog = Watchdog::new(Arc::clone(&pulse), limits());
+    async fn trickling_bytes_do_not_extend_head_time_for_the_first_request() {
+        let activity = Arc::new(Activity::default());
+        let mut watchdog = Watchdog::new(Arc::clone(&activity), limits());
         for _ in 0..9 {
             tokio::time::advance(Duration::from_secs(1)).await;
-            pulse.received.fetch_add(1, Relaxed);
+            activity.received.fetch_add(1, Relaxed);
             assert!(poll_fn(|cx| Poll::Ready(watchdog.poll_expired(cx))).await.is_pending());
         }
-        assert_eq!(patience(&mut watchdog).await, Some((1, Expired::Stalled)));
+        assert_eq!(time_limit(&mut watchdog).await, Some((1, Expired::Stalled)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn between_requests_it_may_idle_but_a_begun_head_has_to_be_finished() {
-        let pulse = Arc::new(Pulse::default());
-        let mut watchdog = Watchdog::new(Arc::clone(&pulse), limits());
-        pulse.received.fetch_add(50, Relaxed);
-        drop(pulse.begin());
-        assert_eq!(patience(&mut watchdog).await, Some((100, Expired::Idle)));
-        pulse.received.fetch_add(1, Relaxed);
-        assert_eq!(patience(&mut watchdog).await, Some((10, Expired::Stalled)));
+    async fn idle_time_applies_between_requests_and_head_time_once_a_head_has_begun() {
+        let activity = Arc::new(Activity::default());
+        let mut watchdog = Watchdog::new(Arc::clone(&activity), limits());
+        activity.received.fetch_add(50, Relaxed);
+        drop(activity.begin());
+        assert_eq!(time_limit(&mut watchdog).await, Some((100, Expired::Idle)));
+        activity.received.fetch_add(1, Relaxed);
+        assert_eq!(time_limit(&mut watchdog).await, Some((10, Expired::Stalled)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_service_may_take_its_time() {
-        let pulse = Arc::new(Pulse::default());
-        let mut watchdog = Watchdog::new(Arc::clone(&pulse), limits());
-        let request = pulse.begin();
-        assert_eq!(patience(&mut watchdog).await, None);
+    async fn waiting_for_the_service_has_no_limit() {
+        let activity = Arc::new(Activity::default());
+        let mut watchdog = Watchdog::new(Arc::clone(&activity), limits());
+        let request = activity.begin();
+        assert_eq!(time_limit(&mut watchdog).await, None);
         drop(request);
-        assert_eq!(patience(&mut watchdog).await, Some((100, Expired::Idle)));
+        assert_eq!(time_limit(&mut watchdog).await, Some((100, Expired::Idle)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_shut_window_on_a_multiplexed_connection_ends_like_an_idle_one() {
-        let pulse = Arc::new(Pulse::default());
-        pulse.set_multiplexed();
-        let mut watchdog = Watchdog::new(Arc::clone(&pulse), limits());
-        let mut request = pulse.begin();
-        assert_eq!(patience(&mut watchdog).await, None, "a service may take its time here too");
+    async fn a_closed_window_on_a_multiplexed_connection_is_limited_by_idle_time() {
+        let activity = Arc::new(Activity::default());
+        activity.set_multiplexed();
+        let mut watchdog = Watchdog::new(Arc::clone(&activity), limits());
+        let mut request = activity.begin();
+        assert_eq!(time_limit(&mut watchdog).await, None, "a service may take its time here too");
         request.reply();
         assert!(poll_fn(|cx| Poll::Ready(watchdog.poll_expired(cx))).await.is_pending());
         tokio::time::advance(Duration::from_secs(60)).await;
-        // A ping and its answer are nothing that the client has taken of the reply.
-        pulse.received.fetch_add(5000, Relaxed);
-        pulse.sent.fetch_add(5000, Relaxed);
-        assert_eq!(patience(&mut watchdog).await, Some((40, Expired::Stalled)));
+        // A ping and its answer are no progress of the reply.
+        activity.received.fetch_add(5000, Relaxed);
+        activity.sent.fetch_add(5000, Relaxed);
+        assert_eq!(time_limit(&mut watchdog).await, Some((40, Expired::Stalled)));
         request.replied(1000);
-        assert_eq!(patience(&mut watchdog).await, Some((100, Expired::Stalled)));
+        assert_eq!(time_limit(&mut watchdog).await, Some((100, Expired::Stalled)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_has_to_take_enough_in_time() {
-        let pulse = Arc::new(Pulse::default());
-        let mut watchdog = Watchdog::new(Arc::clone(&pulse), limits());
-        let _request = pulse.begin();
-        pulse.blocked.store(true, Relaxed);
+    async fn a_reader_must_read_progress_bytes_within_progress_time() {
+        let activity = Arc::new(Activity::default());
+        let mut watchdog = Watchdog::new(Arc::clone(&activity), limits());
+        let _request = activity.begin();
+        activity.blocked.store(true, Relaxed);
         assert!(poll_fn(|cx| Poll::Ready(watchdog.poll_expired(cx))).await.is_pending());
         tokio::time::advance(Duration::from_secs(15)).await;
-        pulse.sent.fetch_add(1000, Relaxed);
+        activity.sent.fetch_add(1000, Relaxed);
         assert!(poll_fn(|cx| Poll::Ready(watchdog.poll_expired(cx))).await.is_pending());
         tokio::time::advance(Duration::from_secs(15)).await;
-        pulse.sent.fetch_add(10, Relaxed);
-        assert_eq!(patience(&mut watchdog).await, Some((5, Expired::Stalled)));
+        activity.sent.fetch_add(10, Relaxed);
+        assert_eq!(time_limit(&mut watchdog).await, Some((5, Expired::Stalled)));
     }
 
-    /// How a farewell ends to which a client sends `chunk` every `pause`: bytes that it read, and seconds.
-    async fn farewell(limits: Limits, chunk: usize, pause: Duration, long: bool) -> (u64, u64) {
+    /// Lets a client send `chunk` every `pause` to a lingering close. Returns the bytes sent and the seconds
+    /// it took.
+    async fn linger(limits: Limits, chunk: usize, pause: Duration, long: bool) -> (u64, u64) {
         let (client, server) = tokio::io::duplex(1 << 20);
-        let pulse = Arc::new(Pulse::default());
-        pulse.abandon_body();
-        let farewells = Arc::new(Semaphore::new(usize::from(long)));
-        let mut paced = Paced::new(server, pulse, Arc::new(limits), Arc::clone(&farewells));
+        let activity = Arc::new(Activity::default());
+        activity.abandon_body();
+        let lingering_connections = Arc::new(Semaphore::new(usize::from(long)));
+        let mut socket =
+            MonitoredSocket::new(server, activity, Arc::new(limits), Arc::clone(&lingering_connections));
         let start = Instant::now();
         let (_unread, mut client) = tokio::io::split(client);
         let sending = tokio::spawn(async move {
@@ -482,20 +492,20 @@ mod tests {
             }
             sent
         });
-        paced.shutdown().await.unwrap();
+        socket.shutdown().await.unwrap();
         let seconds = start.elapsed().as_secs();
-        drop(paced);
-        assert_eq!(farewells.available_permits(), usize::from(long), "the slot is free again");
+        drop(socket);
+        assert_eq!(lingering_connections.available_permits(), usize::from(long), "the slot is free again");
         (sending.await.unwrap(), seconds)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_farewell_is_bounded_in_bytes_time_silence_and_number() {
+    async fn a_lingering_close_is_limited_in_bytes_time_silence_and_number() {
         let limits = Limits {
             drain_bytes: 2000,
             drain_time: Duration::from_secs(2),
-            farewell_bytes: 10_000,
-            farewell_time: Duration::from_secs(30),
+            linger_bytes: 10_000,
+            linger_time: Duration::from_secs(30),
             ..Limits::default()
         };
         let [second, long] = [1, 3].map(Duration::from_secs);
@@ -506,9 +516,9 @@ mod tests {
             (1000, second, false, (2000, 1)),
             (1, second, false, (2, 2)),
         ] {
-            let (sent, seconds) = farewell(limits.clone(), chunk, pause, slot).await;
+            let (sent, seconds) = linger(limits.clone(), chunk, pause, slot).await;
             let (bytes, time) = expected;
-            // The client finds the end when it sends the next time.
+            // The client notices the end only with its next write.
             assert!(sent.abs_diff(bytes) <= chunk as u64, "{chunk} {pause:?} {slot}: {sent}");
             assert_eq!(seconds, time, "{chunk} {pause:?} {slot}");
         }

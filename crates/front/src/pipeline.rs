@@ -1,11 +1,12 @@
-//! From a parsed HTTP request to the service and back, one step after the other: address, account, version, operation,
+//! From a parsed HTTP request to the service and back, in steps: address, account, version, operation,
 //! authentication, limits, service, reply.
 //!
-//! The order is the protocol's order of refusals: first what cannot be understood, then who may not, then what is too
-//! much. Whatever fails, a panic included, becomes a reply with a request id; the connection lives on.
+//! The order of the steps is the order of the protocol's refusals: malformed requests first, then missing
+//! permissions, then exceeded limits. Every failure, including a panic, becomes a reply with a request id,
+//! and the connection lives on.
 //!
-//! A request whose client goes away, or whose time is up, is dropped where it stands. What its service had already
-//! handed to the store may still happen, as the protocol says of a timeout.
+//! A request whose client disconnects or whose time is up is dropped at its current await point. Commits that
+//! its service has already submitted to the store may still take effect, as the protocol states for timeouts.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -25,56 +26,57 @@ use lazuli_concurrency::{Clock, Timestamp};
 use lazuli_protocol::address::{self, Address};
 use lazuli_protocol::operation::{BodyClass, route, route_website};
 use lazuli_protocol::properties::ServiceProperties;
-use lazuli_protocol::request::{Carried, full};
+use lazuli_protocol::request::{SubRequests, full};
 use lazuli_protocol::{
     Account, Accounts, ErrorCode, Operation, Query, Refusal, Request, Response, Service, ServiceKind,
     Version, cors, structured,
 };
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::allowance;
 use crate::body::{ReplyBody, RequestBody};
-use crate::carried::Inner;
 use crate::connection::{Handler, Origin};
-use crate::documents::Documents;
+use crate::document_memory::DocumentMemory;
 use crate::exchange::Exchange;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::reply::{Reply, X_MS_CLIENT_REQUEST_ID, X_MS_VERSION};
+use crate::reply::{ReplyContext, X_MS_CLIENT_REQUEST_ID, X_MS_VERSION};
 use crate::spelling;
+use crate::sub_requests::BatchSubRequests;
 
-/// The longest `x-ms-client-request-id` that is echoed and logged.
+/// Maximum length of an `x-ms-client-request-id` that is echoed and logged, in bytes.
 const MAX_CLIENT_REQUEST_ID: usize = 1024;
 
-/// What all endpoints share to let a request in.
-pub struct Gate {
+/// Everything that endpoints share to admit requests.
+pub struct Admission {
     /// The accounts and their service properties.
     pub accounts: Arc<dyn Accounts>,
-    /// Who calls, and may they.
+    /// Authenticates callers and checks their permissions.
     pub authenticator: Authenticator,
-    /// The store's clock, which the rules go by.
+    /// The store's clock, which the rules use.
     pub clock: Arc<dyn Clock>,
-    /// The machine's clock, which credentials are judged by: their dates are from clocks of the world, and the store's may
-    /// stand still or run ahead.
-    pub machine: Arc<dyn Clock>,
-    /// Host names whose first label is an account, beside those of the form `account.blob.anything`.
+    /// The machine's clock, which authentication uses: dates in credentials come from other machines' clocks,
+    /// and the store's clock may stand still or run ahead.
+    pub wall_clock: Arc<dyn Clock>,
+    /// Host names whose first label is an account, in addition to those of the form `account.blob.anything`.
     pub host_suffixes: Vec<String>,
 }
 
-/// The way of a request through one endpoint.
+/// Processes the requests of one endpoint.
 pub(crate) struct Pipeline {
     pub(crate) kind: ServiceKind,
     pub(crate) service: Arc<dyn Service>,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) admission: Arc<Admission>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) documents: Documents,
-    /// The host of requests that name none.
+    pub(crate) document_memory: DocumentMemory,
+    /// The host for requests that send none.
     pub(crate) host: String,
 }
 
-/// A request before anything is known of it.
-struct Arrival {
+/// A request as received.
+struct IncomingRequest {
     parts: Parts,
     body: Option<RequestBody>,
     origin: Origin,
@@ -82,11 +84,12 @@ struct Arrival {
     request_id: Uuid,
 }
 
-/// What a request asks for, of whom, and in which version.
-struct Target {
+/// The account, resource, operation and version that a request addresses.
+struct RequestTarget {
     address: Address,
     query: Query,
     account: Arc<Account>,
+    properties: Arc<ServiceProperties>,
     version: Version,
     operation: Operation,
 }
@@ -99,7 +102,7 @@ impl Handler for Pipeline {
         request: http::Request<Incoming>,
         origin: Origin,
     ) -> Result<http::Response<ReplyBody>, Infallible> {
-        let now = self.gate.clock.now();
+        let now = self.admission.clock.now();
         let request_id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
         let (mut parts, incoming) = request.into_parts();
         let http1 = parts.version < http::Version::HTTP_2;
@@ -110,27 +113,38 @@ impl Handler for Pipeline {
             origin.peer,
             (parts.method.clone(), parts.uri.clone()),
             Arc::clone(&self.metrics),
-            origin.pulse.begin(),
+            origin.activity.begin(),
         );
         exchange.set_authorization(parts.headers.get(AUTHORIZATION).cloned());
         if let Some(id) = client_request_id(&parts.headers) {
             exchange.set_client_request_id(id.clone());
         }
         let body = (!incoming.is_end_stream()).then(|| {
-            let pulse = http1.then(|| Arc::clone(&origin.pulse));
-            RequestBody::new(incoming, expects_continue(&parts), pulse, Arc::clone(&self.limits))
+            let activity = http1.then(|| Arc::clone(&origin.activity));
+            RequestBody::new(incoming, expects_continue(&parts), activity, Arc::clone(&self.limits))
         });
-        exchange.set_tally(body.as_ref().map(RequestBody::tally));
+        exchange.set_body_progress(body.as_ref().map(RequestBody::progress));
 
         let browser = parts.headers.get(ORIGIN).cloned();
-        let mut reply =
-            Reply { exchange, service: self.kind, version: Version::NEWEST, now, origin: browser, http1 };
-        let mut properties = None;
-        let arrival = Arrival { parts, body, origin, now, request_id };
-        let result = {
-            let mut served = pin!(self.serve(arrival, &mut reply, &mut properties));
-            poll_fn(|cx| poll_catching_panics(served.as_mut(), request_id, cx)).await
+        let mut reply = ReplyContext {
+            exchange,
+            service: self.kind,
+            version: Version::NEWEST,
+            now,
+            origin: browser,
+            http1,
         };
+        let mut properties = None;
+        let incoming_request = IncomingRequest { parts, body, origin, now, request_id };
+        let result = {
+            let mut served = pin!(self.serve(incoming_request, &mut reply, &mut properties));
+            poll_fn(|cx| poll_catching_panics(served.as_mut(), cx)).await
+        };
+        let result = result.unwrap_or_else(|panic| {
+            let _request = reply.exchange.span().enter();
+            tracing::error!(%request_id, panic = panic_text(&*panic), "a request panicked");
+            Err(Refusal::new(ErrorCode::InternalError))
+        });
         let mut response = reply.send(result, properties.as_ref().map_or(&[], |properties| &properties.cors));
         spelling::apply(response.extensions_mut()).await;
         Ok(response)
@@ -138,21 +152,31 @@ impl Handler for Pipeline {
 }
 
 impl Pipeline {
-    /// Carries out a request. `reply` and `properties` are filled as things become known, for refusals need them too.
+    /// Processes a request. Fills in `reply` and `properties` as they become known, because refusals need
+    /// them too.
     async fn serve(
         &self,
-        arrival: Arrival,
-        reply: &mut Reply,
+        incoming_request: IncomingRequest,
+        reply: &mut ReplyContext,
         properties: &mut Option<Arc<ServiceProperties>>,
     ) -> Result<Response, Refusal> {
         if self.metrics.unanswered(self.kind) > self.limits.requests as u64 {
             return Err(Refusal::new(ErrorCode::ServerBusy));
         }
-        let target = self.locate(&arrival, reply, properties).await?;
-        let Arrival { parts, mut body, origin, now, request_id } = arrival;
+        let target = self.locate(&incoming_request, reply, properties).await?;
         if target.operation.is_preflight() {
-            return preflight(properties.as_deref(), &parts.headers);
+            return preflight(properties.as_deref(), &incoming_request.parts.headers);
         }
+        self.execute(incoming_request, target).instrument(reply.exchange.span().clone()).await
+    }
+
+    /// Authenticates a request and carries out its operation.
+    async fn execute(
+        &self,
+        incoming_request: IncomingRequest,
+        target: RequestTarget,
+    ) -> Result<Response, Refusal> {
+        let IncomingRequest { parts, mut body, origin, now, request_id } = incoming_request;
         let head = Head {
             operation: target.operation,
             account: &target.account,
@@ -165,9 +189,9 @@ impl Pipeline {
             version: target.version,
             secure: origin.secure,
             peer: origin.peer.ip(),
-            now: self.gate.machine.now(),
+            now: self.admission.wall_clock.now(),
         };
-        let caller = self.gate.authenticator.authenticate(&head, &*self.service).await?;
+        let caller = self.admission.authenticator.authenticate(&head, &*self.service).await?;
         if target.address.secondary && !target.operation.row().read {
             return Err(Refusal::new(ErrorCode::InsufficientAccountPermissions)
                 .message("Write operations are not allowed."));
@@ -183,14 +207,15 @@ impl Pipeline {
         let endpoint = target
             .address
             .endpoint(if origin.secure { "https" } else { "http" }, self.host_of(&parts.uri, &parts.headers));
-        let carries = matches!(
+        let is_batch = matches!(
             target.operation,
             Operation::BlobBatch | Operation::ContainerBatch | Operation::EntityGroupTransaction
         );
-        let carried = carries.then(|| self.inner(&target, &origin, now, endpoint.clone()));
+        let sub_requests = is_batch.then(|| self.sub_requests(&target, &origin, now, endpoint.clone()));
         let request = Request {
             operation: target.operation,
             account: target.account,
+            properties: target.properties,
             container: target.address.container,
             object: target.address.object,
             query: target.query,
@@ -204,34 +229,35 @@ impl Pipeline {
             endpoint,
             secure: origin.secure,
             peer: origin.peer.ip(),
-            carried,
+            sub_requests,
         };
         let peer = origin.peer.ip();
-        let reply = self.documents.make(memory, peer, self.service.call(request));
+        let reply = self.document_memory.build(memory, peer, self.service.call(request));
         match tokio::time::timeout(time, reply).await {
             Ok(result) => result,
             Err(_) => Err(Refusal::new(ErrorCode::OperationTimedOut)),
         }
     }
 
-    /// Finds out what a request asks for.
+    /// Parses and routes a request.
     async fn locate(
         &self,
-        Arrival { parts, .. }: &Arrival,
-        reply: &mut Reply,
+        IncomingRequest { parts, .. }: &IncomingRequest,
+        reply: &mut ReplyContext,
         properties: &mut Option<Arc<ServiceProperties>>,
-    ) -> Result<Target, Refusal> {
+    ) -> Result<RequestTarget, Refusal> {
         let host = self.naming_host(&parts.uri, &parts.headers).await?;
         let query = match address::is_website(self.kind, host) {
             true => Query::default(),
             false => Query::parse(parts.uri.query().unwrap_or_default())?,
         };
-        let address = Address::parse(self.kind, host, parts.uri.path(), &query, &self.gate.host_suffixes)?;
-        let account = lazuli_auth::account(&*self.gate.accounts, &address.account).await?;
+        let address =
+            Address::parse(self.kind, host, parts.uri.path(), &query, &self.admission.host_suffixes)?;
+        let account = lazuli_auth::account(&*self.admission.accounts, &address.account).await?;
         reply.exchange.set_account(&account);
-        let found = self.gate.accounts.service_properties(&account, self.kind).await?;
+        let found = self.admission.accounts.service_properties(&account, self.kind).await?;
         let default = found.default_service_version;
-        *properties = Some(found);
+        *properties = Some(Arc::clone(&found));
         let version = match address.website {
             true => Version::NEWEST,
             false => version(&parts.headers, &query, default)?,
@@ -244,18 +270,18 @@ impl Pipeline {
             }
         };
         reply.exchange.set_operation(operation);
-        Ok(Target { address, query, account, version, operation })
+        Ok(RequestTarget { address, query, account, properties: found, version, operation })
     }
 
-    /// The host, unless it names an account that does not exist, and the path one that does: then it is a host like any
-    /// other, and says nothing.
+    /// Returns the host. If the host names an account that does not exist and the path names one that does,
+    /// the host is an arbitrary name, and the result is empty.
     async fn naming_host<'a>(&'a self, uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str, Refusal> {
         if headers.get_all(HOST).iter().nth(1).is_some() {
             return Err(Refusal::invalid_header(HOST, "sent more than once"));
         }
-        let accounts = &self.gate.accounts;
+        let accounts = &self.admission.accounts;
         let host = self.host_of(uri, headers);
-        let Some(named) = address::account_of_host(self.kind, host, &self.gate.host_suffixes) else {
+        let Some(named) = address::account_of_host(self.kind, host, &self.admission.host_suffixes) else {
             return Ok(host);
         };
         if accounts.account(&named).await?.is_some() {
@@ -265,23 +291,31 @@ impl Pipeline {
         Ok(if accounts.account(&named).await?.is_some() { "" } else { host })
     }
 
-    /// The door for requests that this one carries.
-    fn inner(&self, target: &Target, origin: &Origin, now: Timestamp, endpoint: String) -> Arc<dyn Carried> {
-        Arc::new(Inner {
+    /// Returns what admits the sub-requests of a batch.
+    fn sub_requests(
+        &self,
+        target: &RequestTarget,
+        origin: &Origin,
+        now: Timestamp,
+        endpoint: String,
+    ) -> Arc<dyn SubRequests> {
+        Arc::new(BatchSubRequests {
             kind: self.kind,
-            gate: Arc::clone(&self.gate),
+            admission: Arc::clone(&self.admission),
             service: Arc::clone(&self.service),
             account: Arc::clone(&target.account),
+            properties: Arc::clone(&target.properties),
             address: target.address.clone(),
             version: target.version,
             now,
             endpoint,
             secure: origin.secure,
-            peer: origin.peer.ip(),
+            peer: origin.peer,
+            metrics: Arc::clone(&self.metrics),
         })
     }
 
-    /// The one operation that is authentication's own.
+    /// Carries out Get User Delegation Key, the one operation of the authenticator.
     async fn user_delegation_key(
         &self,
         head: &Head<'_>,
@@ -289,27 +323,26 @@ impl Pipeline {
     ) -> Result<Response, Refusal> {
         let limit = usize::try_from(allowance::body_limit(head.operation)).unwrap_or(usize::MAX);
         let body = lazuli_protocol::request::collect(boxed(body).as_mut(), limit).await?;
-        let xml = self.gate.authenticator.user_delegation_key(head, &body).await?;
-        Ok(Response::with_body(StatusCode::OK, "application/xml", xml))
+        let xml = self.admission.authenticator.user_delegation_key(head, &body).await?;
+        Ok(Response::xml(xml))
     }
 
-    /// The host that the client addressed.
+    /// Returns the host that the client addressed.
     fn host_of<'a>(&'a self, uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
         let in_header = || headers.get(HOST).and_then(|host| host.to_str().ok());
         uri.authority().map(|authority| authority.as_str()).or_else(in_header).unwrap_or(&self.host)
     }
 }
 
-/// Polls a future, where a panic counts as a failure of this request alone. Not to be polled after that.
+/// Polls a future. A panic fails only its request; the future must not be polled again.
 fn poll_catching_panics(
     served: Pin<&mut impl Future<Output = Result<Response, Refusal>>>,
-    request_id: Uuid,
     cx: &mut Context<'_>,
-) -> Poll<Result<Response, Refusal>> {
-    catch_unwind(AssertUnwindSafe(|| served.poll(cx))).unwrap_or_else(|panic| {
-        tracing::error!(%request_id, panic = panic_text(&*panic), "a request panicked");
-        Poll::Ready(Err(Refusal::new(ErrorCode::InternalError)))
-    })
+) -> Poll<std::thread::Result<Result<Response, Refusal>>> {
+    match catch_unwind(AssertUnwindSafe(|| served.poll(cx))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    }
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
@@ -317,7 +350,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("(no message)")
 }
 
-/// The reply to a browser that asks before it asks.
+/// Answers a CORS preflight request.
 fn preflight(properties: Option<&ServiceProperties>, headers: &HeaderMap) -> Result<Response, Refusal> {
     let rules = properties.map_or(&[][..], |properties| &properties.cors);
     let mut response = Response::empty(StatusCode::OK);
@@ -325,8 +358,8 @@ fn preflight(properties: Option<&ServiceProperties>, headers: &HeaderMap) -> Res
     Ok(response)
 }
 
-/// The version that decides: the header's, else what a signature asks for, else the service's default, else the oldest.
-/// A signature's version that cannot be read is for authentication to refuse.
+/// Returns the request's version: that of the header, else of the signature, else the service's default, else
+/// the oldest. A malformed version in a signature is left to authentication to refuse.
 fn version(headers: &HeaderMap, query: &Query, default: Option<Version>) -> Result<Version, Refusal> {
     if let Some(value) = headers.get(X_MS_VERSION) {
         return Version::from_header(X_MS_VERSION.as_str(), value.to_str().unwrap_or_default());
@@ -340,7 +373,7 @@ fn version(headers: &HeaderMap, query: &Query, default: Option<Version>) -> Resu
     Ok(of_signature.or(default).unwrap_or(Version::OLDEST))
 }
 
-/// What may be echoed: up to 1024 visible ASCII characters.
+/// Returns the client's request id if it may be echoed: up to 1024 visible ASCII characters.
 fn client_request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
     let visible = |id: &&HeaderValue| id.as_bytes().iter().all(|byte| (0x20..0x7f).contains(byte));
     headers
@@ -360,7 +393,7 @@ fn content_length(parts: &Parts) -> Result<Option<u64>, Refusal> {
     text.parse().map(Some).map_err(|_| Refusal::invalid_header(CONTENT_LENGTH, text))
 }
 
-/// Refuses a body that is too large, or one whose end nobody could tell.
+/// Refuses a body that is too large, and a request that needs a body length but has none.
 fn admit_body(
     operation: Operation,
     body: Option<&mut RequestBody>,
@@ -394,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_the_headers_else_the_signatures_else_the_default() {
+    fn the_version_comes_from_the_header_then_the_signature_then_the_default() {
         let default = Some(Version::new(2013, 8, 15));
         let invalid_header = Err(ErrorCode::InvalidHeaderValue);
         let invalid_query = Err(ErrorCode::InvalidQueryParameterValue);
@@ -424,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_request_id_is_kept_if_it_is_short_and_visible() {
+    fn a_client_request_id_is_echoed_if_short_and_visible() {
         let long = "x".repeat(1025);
         for (id, kept) in
             [("a", true), (&long[1..], true), (&long, false), ("", false), ("a\tb", false), ("é", false)]

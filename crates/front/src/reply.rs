@@ -1,4 +1,4 @@
-//! What every reply has, whatever it answers: request id, version, date, server, CORS headers, and an honest length.
+//! What every reply has: request id, version, date, server, CORS headers, and a correct length.
 
 use std::cell::RefCell;
 
@@ -8,8 +8,8 @@ use http_body::Body as _;
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::cors::{self, CorsRule};
 use lazuli_protocol::error::{ErrorFormat, Refusal};
+use lazuli_protocol::kind::ServiceKind;
 use lazuli_protocol::request::{Body, Response};
-use lazuli_protocol::service::ServiceKind;
 use lazuli_protocol::version::Version;
 use lazuli_protocol::{date, operation::Operation};
 use uuid::Uuid;
@@ -28,21 +28,21 @@ macro_rules! server {
     };
 }
 
-/// What a reply needs to know of its request, by the time the service has taken the request away.
-pub(crate) struct Reply {
+/// The parts of a request that its reply needs after the service has consumed the request.
+pub(crate) struct ReplyContext {
     pub(crate) exchange: Exchange,
     pub(crate) service: ServiceKind,
-    /// The version that was used, or the newest where none could be told.
+    /// The request's version, or the newest if it is unknown.
     pub(crate) version: Version,
     pub(crate) now: Timestamp,
     /// `Origin`, if a browser sent one.
     pub(crate) origin: Option<HeaderValue>,
-    /// Whether the connection is HTTP/1, where it has to be said that it ends.
+    /// Whether the connection is HTTP/1, where a reply has to announce the end of the connection.
     pub(crate) http1: bool,
 }
 
-impl Reply {
-    /// The reply on the wire.
+impl ReplyContext {
+    /// Builds the HTTP reply.
     pub(crate) fn send(
         mut self,
         result: Result<Response, Refusal>,
@@ -95,8 +95,8 @@ impl Reply {
     }
 }
 
-/// The body to send, and how many bytes it promises. A reply to HEAD, 204 and 304 have none; elsewhere a length that
-/// the body knows itself counts, not what the headers say.
+/// Returns the body to send and its announced length. Replies to HEAD, 204 and 304 have neither. A length
+/// that the body knows itself takes precedence over the header.
 fn framed(
     method: &Method,
     status: StatusCode,
@@ -125,7 +125,7 @@ fn framed(
     (Some(body), exact.or(promised))
 }
 
-/// The shape of an error body: by service, and for tables by whether the operation speaks XML.
+/// Returns the format of error bodies: by service, and for tables by whether the operation uses XML.
 fn error_format(service: ServiceKind, operation: Option<Operation>) -> ErrorFormat {
     match (service, operation) {
         (
@@ -144,7 +144,7 @@ fn error_format(service: ServiceKind, operation: Option<Operation>) -> ErrorForm
     }
 }
 
-/// The status line of an error repeats its message, but for tables.
+/// Returns the reason phrase of an error's status line: the error's message.
 fn reason_phrase(refusal: &Refusal) -> Option<hyper::ext::ReasonPhrase> {
     refusal.text().lines().next().and_then(|line| line.as_bytes().to_vec().try_into().ok())
 }
@@ -163,12 +163,12 @@ fn uuid_value(id: Uuid) -> HeaderValue {
     ascii_value(id.hyphenated().encode_lower(&mut text))
 }
 
-/// A header value of text that we made ourselves and that is ASCII.
+/// Returns a header value of text known to be ASCII.
 fn ascii_value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// The last value that this thread has written, since the next is mostly the same.
+/// The last header value that this thread has built, because the next is usually the same.
 struct Cached<K>(RefCell<Option<(K, HeaderValue)>>);
 
 impl<K: PartialEq + Copy> Cached<K> {

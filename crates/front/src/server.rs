@@ -1,59 +1,60 @@
-//! The whole front door: one listener for each service, with what they share.
+//! The HTTP server: one listener for each service.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazuli_protocol::service::{Service, ServiceKind};
+use lazuli_protocol::kind::ServiceKind;
+use lazuli_protocol::service::Service;
 use tokio::time::Instant;
 
-use crate::documents::Documents;
+use crate::document_memory::DocumentMemory;
 use crate::limits::Limits;
-use crate::listener::{Listener, Serving};
+use crate::listener::{Listener, RunningListener};
 use crate::metrics::Metrics;
-use crate::pipeline::{Gate, Pipeline};
+use crate::pipeline::{Admission, Pipeline};
 use crate::tls::Tls;
 
-/// One service and where it listens.
+/// One service and its address.
 pub struct Endpoint {
-    /// Which service.
+    /// The service's kind.
     pub kind: ServiceKind,
-    /// Where; port 0 takes any free port.
+    /// The address to bind; port 0 takes any free port.
     pub address: SocketAddr,
-    /// What answers.
+    /// Answers the requests.
     pub service: Arc<dyn Service>,
 }
 
-/// An endpoint could not be opened.
+/// Binding an endpoint's address failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} for {}: {source}", kind.name())]
 pub struct BindError {
-    /// Which service.
+    /// The endpoint's service.
     pub kind: ServiceKind,
-    /// Where.
+    /// The address.
     pub address: SocketAddr,
-    /// Why.
+    /// The cause.
     pub source: io::Error,
 }
 
-/// A running front door. Dropping it closes everything at once.
+/// A running HTTP server. Dropping it closes everything at once.
 #[derive(Debug)]
-pub struct Server {
-    endpoints: Vec<(ServiceKind, SocketAddr, Serving)>,
+pub struct HttpServer {
+    endpoints: Vec<(ServiceKind, SocketAddr, RunningListener)>,
 }
 
-impl Server {
-    /// Opens all endpoints, or none. Has to be called within a tokio runtime.
+impl HttpServer {
+    /// Opens all endpoints, or none. Must be called within a tokio runtime.
     pub fn start(
         endpoints: Vec<Endpoint>,
-        gate: Arc<Gate>,
+        admission: Arc<Admission>,
         tls: Option<&Tls>,
         limits: Limits,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, BindError> {
         let limits = Arc::new(limits);
-        // Bind them all before any of them accepts.
+        // Bind all sockets before any of them accepts.
         let mut bound = Vec::with_capacity(endpoints.len());
         for endpoint in endpoints {
             let Endpoint { kind, address, .. } = endpoint;
@@ -65,10 +66,10 @@ impl Server {
             let pipeline = Pipeline {
                 kind: endpoint.kind,
                 service: endpoint.service,
-                gate: Arc::clone(&gate),
+                admission: Arc::clone(&admission),
                 limits: Arc::clone(&limits),
                 metrics: Arc::clone(metrics),
-                documents: Documents::new(&limits),
+                document_memory: DocumentMemory::new(&limits),
                 host: address.to_string(),
             };
             let serving = listener.serve(
@@ -82,13 +83,13 @@ impl Server {
         Ok(Self { endpoints: bound.into_iter().map(serve).collect() })
     }
 
-    /// The addresses that were bound.
+    /// Returns the bound addresses.
     pub fn addresses(&self) -> impl Iterator<Item = (ServiceKind, SocketAddr)> {
         self.endpoints.iter().map(|(kind, address, _)| (*kind, *address))
     }
 
-    /// Stops accepting at once, waits up to `deadline` for the requests under way, then drops what is left. Says
-    /// whether everything had finished.
+    /// Stops accepting at once, waits up to `deadline` for the requests in flight, then closes the rest.
+    /// Returns whether all requests had finished.
     pub async fn shutdown(self, deadline: Duration) -> bool {
         for (_, _, serving) in &self.endpoints {
             serving.drain();

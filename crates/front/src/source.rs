@@ -1,4 +1,4 @@
-//! Reads of this server that come with another request, as the source of a copy: judged as if they had come alone.
+//! Authorizes reads of a copy's source in this server as if they were requests of their own.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use lazuli_auth::Head;
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::{Account, Refusal, Service, SourceAccess, SourceRead};
 
-use crate::pipeline::Gate;
+use crate::pipeline::Admission;
 
 const INTENT: HeaderName = HeaderName::from_static("x-ms-file-request-intent");
 
 #[async_trait]
-impl SourceAccess for Gate {
+impl SourceAccess for Admission {
     async fn admit(&self, read: &SourceRead<'_>, service: &dyn Service) -> Result<Arc<Account>, Refusal> {
         let account = lazuli_auth::account(&*self.accounts, &read.address.account).await?;
-        let brought = [(AUTHORIZATION, read.authorization), (INTENT, read.intent)];
+        let credentials = [(AUTHORIZATION, read.authorization), (INTENT, read.intent)];
         let headers: HeaderMap =
-            brought.into_iter().filter_map(|(name, value)| Some((name, value?.clone()))).collect();
+            credentials.into_iter().filter_map(|(name, value)| Some((name, value?.clone()))).collect();
         let head = Head {
             operation: read.operation,
             account: &account,
@@ -32,7 +32,7 @@ impl SourceAccess for Gate {
             version: read.version,
             secure: read.secure,
             peer: read.peer,
-            now: self.machine.now(),
+            now: self.wall_clock.now(),
         };
         self.authenticator.authenticate(&head, service).await?;
         Ok(account)

@@ -1,9 +1,10 @@
-//! How clients spell the names of metadata.
+//! Preserves how clients spell the names of metadata.
 //!
-//! Over HTTP/1 a name has a case, and clients want `x-ms-meta-FileName` back as they sent it; but a header map knows lower
-//! case only. hyper remembers how a head that it read was spelled, and writes heads as they were read, yet it tells the
-//! spelling to nobody. So it is made to show it, in memory: to learn how a request spells its metadata it writes that out,
-//! and for a reply to be spelled it first reads the names in. Only messages with metadata make this detour.
+//! Over HTTP/1 names are case-preserving, and clients want `x-ms-meta-FileName` back as they sent it, but a
+//! header map holds lower-case names. hyper keeps the spelling of a head that it reads and writes heads in
+//! that spelling, but does not expose it. So this module runs hyper in memory: to learn a request's spelling,
+//! it has hyper write the metadata; to apply a spelling to a reply, it has hyper read the names first. Only
+//! messages with metadata take this detour.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -17,11 +18,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use lazuli_protocol::metadata::{PREFIX, SPELLING};
 
-/// Names of metadata as a reply is to spell them, until that is arranged.
+/// Metadata names in the spelling that a reply has to use, until [`apply`] arranges it.
 #[derive(Clone)]
-pub(crate) struct Spelled(HeaderValue);
+pub(crate) struct SpelledNames(HeaderValue);
 
-/// Adds to the headers of a request how it spells its metadata. What a client says in that header does not count.
+/// Adds the spelling of a request's metadata to its headers. Removes such a header that a client sent.
 pub(crate) async fn learn(headers: &mut HeaderMap, extensions: &Extensions) {
     headers.remove(SPELLING);
     let names = headers.keys().filter(|name| name.as_str().starts_with(PREFIX));
@@ -44,14 +45,14 @@ pub(crate) async fn learn(headers: &mut HeaderMap, extensions: &Extensions) {
     }
 }
 
-/// Takes out of the headers of a reply what they say about spelling, to be left with the reply.
-pub(crate) fn take(headers: &mut HeaderMap) -> Option<Spelled> {
-    headers.remove(SPELLING).map(Spelled)
+/// Removes the spelling from the headers of a reply and returns it, to be attached to the reply.
+pub(crate) fn take(headers: &mut HeaderMap) -> Option<SpelledNames> {
+    headers.remove(SPELLING).map(SpelledNames)
 }
 
-/// Lets the metadata of a reply be sent as it was once spelled.
+/// Makes hyper send the metadata of a reply in its spelling.
 pub(crate) async fn apply(extensions: &mut Extensions) {
-    let Some(Spelled(names)) = extensions.remove() else { return };
+    let Some(SpelledNames(names)) = extensions.remove() else { return };
     let mut head = b"GET / HTTP/1.1\r\n".to_vec();
     for name in names.as_bytes().split(|byte| *byte == b',') {
         head.extend_from_slice(&[PREFIX.as_bytes(), name, b":\r\n"].concat());
@@ -61,8 +62,8 @@ pub(crate) async fn apply(extensions: &mut Extensions) {
     extensions.extend(read);
 }
 
-/// Has hyper read a head and write a reply: what it remembers of the one, and how the other looks. Nothing if it does not
-/// take the head.
+/// Has hyper read a head and write a reply. Returns what hyper remembers of the head, and the written bytes.
+/// Both are empty if hyper refuses the head.
 async fn exchange(head: &[u8], response: Response<Empty<Bytes>>) -> (Extensions, Vec<u8>) {
     let read = Mutex::new(Extensions::new());
     let service = service_fn(|request: Request<Incoming>| {
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_spelling_that_was_read_is_learned_and_applied() {
+    async fn the_spelling_of_metadata_is_learned_and_applied() {
         let head = b"PUT / HTTP/1.1\r\nX-MS-META-FileName: 1\r\nx-ms-meta-b: 2\r\nOther: 3\r\n\r\n";
         let (extensions, _) = exchange(head, Response::new(Empty::new())).await;
         let mut headers = HeaderMap::new();
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_metadata_or_a_spelling_nothing_is_told() {
+    async fn without_metadata_or_spelling_no_header_is_added() {
         let mut headers = HeaderMap::new();
         headers.insert(SPELLING, HeaderValue::from_static("A"));
         learn(&mut headers, &Extensions::new()).await;

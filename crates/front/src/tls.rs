@@ -1,10 +1,11 @@
-//! TLS: a certificate from PEM files, or one that signs itself, made once and kept in the data directory.
+//! TLS with a certificate from PEM files, or with a self-signed one that is created once and kept in the data
+//! directory or in memory.
 //!
-//! A certificate from files can be read again while it is served, since certificates run out sooner than servers are
-//! restarted.
+//! Certificate files can be reloaded while they are in use, because certificates expire sooner than servers
+//! restart.
 //!
-//! An endpoint with TLS speaks nothing else on its port. Versions and cipher suites are rustls' own choice (1.2 and
-//! 1.3); ALPN offers HTTP/2 and HTTP/1.1.
+//! An endpoint with TLS speaks nothing else on its port. Versions (1.2 and 1.3) and cipher suites are the
+//! defaults of rustls; ALPN offers HTTP/2 and HTTP/1.1.
 
 use std::fs;
 use std::io::{self, Write};
@@ -26,55 +27,55 @@ use tokio_rustls::TlsAcceptor;
 pub(crate) const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// The files of a self-signed certificate, in a directory of their own.
+/// Files of a self-signed certificate, in their own directory.
 const CERTIFICATE_FILE: &str = "self-signed.crt";
 const KEY_FILE: &str = "self-signed.key";
-/// How long a self-signed certificate is good for: the longest that Apple's clients take.
+/// Lifetime of a self-signed certificate: the longest that Apple's clients accept.
 const SELF_SIGNED_LIFE: Span = Span::seconds(825 * 86_400);
-/// A certificate that runs out within this time is replaced when the server starts.
+/// A self-signed certificate that expires within this time is replaced when the server starts.
 const RENEW_BEFORE: Span = Span::seconds(30 * 86_400);
-/// It begins a day early, for clients whose clock is behind.
+/// A self-signed certificate is valid from one day earlier, for clients whose clock is behind.
 const BACKDATED: Span = Span::seconds(86_400);
 
-/// Why there is no TLS.
+/// Why TLS could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A file is not PEM, or holds no certificate or key.
     #[error("{}: {source}", path.display())]
     Pem {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: rustls_pki_types::pem::Error,
     },
-    /// Certificate and key do not fit together, or cannot be used.
+    /// Certificate and key do not match, or cannot be used.
     #[error("certificate and key cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
-    /// A self-signed certificate cannot be made, usually because of a host name.
-    #[error("no self-signed certificate: {0}")]
+    /// A self-signed certificate cannot be created, usually because of a host name.
+    #[error("cannot create a self-signed certificate: {0}")]
     Generate(#[from] rcgen::Error),
 }
 
-/// What an endpoint needs to speak TLS. Clones are the same.
+/// The TLS configuration of an endpoint. Clones share the certificate.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ServerConfig>,
-    served: Arc<Served>,
+    slot: Arc<CertificateSlot>,
 }
 
-/// The certificate that new connections get.
+/// The certificate that new connections use.
 #[derive(Debug)]
-struct Served(RwLock<Arc<CertifiedKey>>);
+struct CertificateSlot(RwLock<Arc<CertifiedKey>>);
 
-impl ResolvesServerCert for Served {
+impl ResolvesServerCert for CertificateSlot {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -87,38 +88,50 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// A certificate chain and its private key from PEM files; both may be in the same one.
+    /// Reads a certificate chain and its private key from PEM files; both may be in one file.
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
-        let served = Arc::new(Served(RwLock::new(read_pair(certificate, key)?)));
+        Self::serving(read_pair(certificate, key)?)
+    }
+
+    fn serving(pair: Arc<CertifiedKey>) -> Result<Self, TlsError> {
+        let slot = Arc::new(CertificateSlot(RwLock::new(pair)));
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::clone(&served) as Arc<dyn ResolvesServerCert>);
+            .with_cert_resolver(Arc::clone(&slot) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
-        Ok(Self { config: Arc::new(config), served })
+        Ok(Self { config: Arc::new(config), slot })
     }
 
-    /// Reads the files once more, for new connections. If they cannot be used, everything stays as it was.
+    /// Reads the files again, for new connections. If they cannot be used, the current certificate stays.
     pub fn reload(&self, certificate: &Path, key: &Path) -> Result<(), TlsError> {
         let pair = read_pair(certificate, key)?;
-        *self.served.0.write().unwrap_or_else(PoisonError::into_inner) = pair;
+        *self.slot.0.write().unwrap_or_else(PoisonError::into_inner) = pair;
         Ok(())
     }
 
-    /// The self-signed certificate in `directory`, made anew if there is none, or if it does not name all of
-    /// `hosts`, or is about to run out. `now` decides the last.
+    /// Returns the self-signed certificate in `directory`. Creates a new one if there is none, if it does not
+    /// name all of `hosts`, or if it expires soon after `now`.
     pub fn self_signed(directory: &Path, hosts: &[String], now: Timestamp) -> Result<Self, TlsError> {
         let (certificate, key) = Self::self_signed_files(directory);
-        if is_good_for(&certificate, hosts, now.saturating_add(RENEW_BEFORE))
+        if covers(&certificate, hosts, now.saturating_add(RENEW_BEFORE))
             && let Ok(tls) = Self::from_files(&certificate, &key)
         {
             return Ok(tls);
         }
-        generate(directory, hosts, now)?;
+        let (new_certificate, new_key) = generate(hosts, now)?;
+        store(directory, &new_certificate, &new_key)?;
         Self::from_files(&certificate, &key)
     }
 
-    /// Where [`Tls::self_signed`] keeps its certificate (for clients to trust) and key.
+    /// Returns a new self-signed certificate that is not stored on disk.
+    pub fn self_signed_in_memory(hosts: &[String], now: Timestamp) -> Result<Self, TlsError> {
+        let (certificate, key) = generate(hosts, now)?;
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        Self::serving(Arc::new(CertifiedKey::from_der(vec![certificate.der().clone()], key, &provider())?))
+    }
+
+    /// Returns the paths of the certificate (for clients to trust) and the key of [`Tls::self_signed`].
     pub fn self_signed_files(directory: &Path) -> (PathBuf, PathBuf) {
         (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE))
     }
@@ -136,7 +149,7 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(path).map_err(|source| TlsError::File { path: path.to_owned(), source })
 }
 
-/// A certificate chain and its key, which fit together.
+/// Reads a certificate chain and its matching key.
 fn read_pair(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsError> {
     let chain = read_chain(certificate)?;
     let pem = read(key)?;
@@ -155,8 +168,9 @@ fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(chain)
 }
 
-/// Whether a client that trusts this very certificate would take it for all of `hosts` at that time.
-fn is_good_for(certificate: &Path, hosts: &[String], at: Timestamp) -> bool {
+/// Returns whether a client that trusts exactly this certificate would accept it for all of `hosts` at that
+/// time.
+fn covers(certificate: &Path, hosts: &[String], at: Timestamp) -> bool {
     let Ok(chain) = read_chain(certificate) else { return false };
     let [certificate] = chain.as_slice() else { return false };
     let mut roots = rustls::RootCertStore::empty();
@@ -174,7 +188,7 @@ fn is_good_for(certificate: &Path, hosts: &[String], at: Timestamp) -> bool {
     })
 }
 
-fn generate(directory: &Path, hosts: &[String], now: Timestamp) -> Result<(), TlsError> {
+fn generate(hosts: &[String], now: Timestamp) -> Result<(rcgen::Certificate, rcgen::KeyPair), TlsError> {
     let at = |time: Timestamp| {
         time::OffsetDateTime::from_unix_timestamp(time.unix_seconds().cast_signed())
             .map_err(|_| rcgen::Error::Time)
@@ -186,19 +200,22 @@ fn generate(directory: &Path, hosts: &[String], now: Timestamp) -> Result<(), Tl
     params.not_after = at(now - BACKDATED + SELF_SIGNED_LIFE)?;
     let key = rcgen::KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
+    Ok((certificate, key))
+}
 
+fn store(directory: &Path, certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -> Result<(), TlsError> {
     let file_error = |path: &Path| {
         let path = path.to_owned();
         move |source| TlsError::File { path, source }
     };
     fs::create_dir_all(directory).map_err(file_error(directory))?;
     let (certificate_file, key_file) = Tls::self_signed_files(directory);
-    // A crash in between leaves a pair that does not fit, which the next start replaces.
+    // A crash between the two leaves a mismatched pair, which the next start replaces.
     replace(&key_file, key.serialize_pem().as_bytes(), 0o600).map_err(file_error(&key_file))?;
     replace(&certificate_file, certificate.pem().as_bytes(), 0o644).map_err(file_error(&certificate_file))
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically.
 fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut options = fs::OpenOptions::new();
@@ -215,6 +232,8 @@ fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use lazuli_concurrency::{Clock, SystemClock};
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_800_000_000);
@@ -224,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_self_signed_certificate_is_kept_until_a_host_is_missing_or_it_runs_out() {
+    fn a_self_signed_certificate_is_kept_until_a_host_is_missing_or_it_expires_soon() {
         let directory = tempfile::tempdir().unwrap();
         let (certificate, key) = Tls::self_signed_files(directory.path());
         let made = |names: &[&str], now| {
@@ -246,9 +265,37 @@ mod tests {
         assert_ne!(made(&["localhost"], NOW + Span::seconds(800 * 86_400)), third, "its key is gone");
     }
 
+    #[test]
+    fn a_certificate_that_is_stored_nowhere_is_one_that_clients_can_trust() {
+        let tls = Tls::self_signed_in_memory(&hosts(&["localhost"]), SystemClock.now()).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(tls.slot.0.read().unwrap().cert[0].clone()).unwrap();
+        let config = rustls::ClientConfig::builder_with_provider(provider());
+        let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+        let name = ServerName::try_from("localhost").unwrap();
+        let config = Arc::new(config.with_no_client_auth());
+        let mut client: rustls::Connection = rustls::ClientConnection::new(config, name).unwrap().into();
+        let mut server: rustls::Connection = rustls::ServerConnection::new(tls.config).unwrap().into();
+        let transfer = |from: &mut rustls::Connection, to: &mut rustls::Connection| {
+            let mut bytes = vec![];
+            while from.wants_write() {
+                from.write_tls(&mut bytes).unwrap();
+            }
+            let mut left = &bytes[..];
+            while !left.is_empty() {
+                to.read_tls(&mut left).unwrap();
+                to.process_new_packets().unwrap();
+            }
+        };
+        while client.is_handshaking() || server.is_handshaking() {
+            transfer(&mut client, &mut server);
+            transfer(&mut server, &mut client);
+        }
+    }
+
     #[cfg(unix)]
     #[test]
-    fn the_private_key_is_for_its_owner_only() {
+    fn the_private_key_is_readable_by_its_owner_only() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         Tls::self_signed(directory.path(), &hosts(&["localhost"]), NOW).unwrap();
@@ -257,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_cannot_be_used_say_which_and_why() {
+    fn unusable_certificate_files_are_named_in_the_error() {
         let directory = tempfile::tempdir().unwrap();
         Tls::self_signed(directory.path(), &hosts(&["localhost"]), NOW).unwrap();
         let (certificate, key) = Tls::self_signed_files(directory.path());

@@ -22,7 +22,7 @@ async fn a_body_is_streamed_to_the_service() {
 }
 
 #[tokio::test]
-async fn a_chunked_body_is_put_together() {
+async fn a_chunked_body_is_reassembled() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     client.send(put_head("count", "Transfer-Encoding: chunked")).await;
@@ -35,7 +35,7 @@ async fn a_chunked_body_is_put_together() {
 }
 
 #[tokio::test]
-async fn malformed_chunks_are_the_clients_fault() {
+async fn malformed_chunks_are_refused_with_400() {
     let server = start_with(Limits::default());
     for chunks in ["x\r\nhello\r\n", "5\r\nhello!\r\n", "-5\r\nhello\r\n", "ffffffffffffffffff\r\nhello"] {
         let mut client = server.connect().await;
@@ -49,7 +49,7 @@ async fn malformed_chunks_are_the_clients_fault() {
 }
 
 #[tokio::test]
-async fn a_body_without_any_length_is_refused_where_one_is_needed() {
+async fn a_body_without_a_length_is_refused_where_one_is_required() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     client.send(put_head("count", "x-ms-blob-type: BlockBlob")).await;
@@ -62,7 +62,7 @@ async fn a_body_without_any_length_is_refused_where_one_is_needed() {
 }
 
 #[tokio::test]
-async fn a_client_that_waits_for_100_continue_is_told_to_go_on() {
+async fn a_client_that_waits_for_100_continue_gets_it() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     for _ in 0..2 {
@@ -75,7 +75,7 @@ async fn a_client_that_waits_for_100_continue_is_told_to_go_on() {
 }
 
 #[tokio::test]
-async fn a_refused_client_that_waits_for_100_continue_is_not() {
+async fn a_refused_client_that_waits_for_100_continue_gets_only_the_refusal() {
     let server = start_with(Limits::default());
     for target in ["/lapis/c/count".to_owned(), format!("/lapis/c/refuse?{}", sas())] {
         let mut client = server.connect().await;
@@ -106,7 +106,7 @@ async fn a_body_beyond_the_limit_of_its_operation_is_refused_before_it_is_sent()
 }
 
 #[tokio::test]
-async fn a_chunked_body_beyond_the_limit_is_refused_when_it_gets_there() {
+async fn a_chunked_body_is_refused_when_it_exceeds_the_limit() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     let query = sas();
@@ -125,7 +125,7 @@ async fn a_chunked_body_beyond_the_limit_is_refused_when_it_gets_there() {
 }
 
 #[tokio::test]
-async fn a_body_that_stops_coming_is_given_up() {
+async fn a_body_that_stalls_is_refused() {
     let server = start_with(Limits { progress_time: SHORT, ..Limits::default() });
     let mut client = server.connect().await;
     client.send(put_head("count", "Content-Length: 5000000") + "half").await;
@@ -135,7 +135,7 @@ async fn a_body_that_stops_coming_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_body_that_trickles_is_given_up_but_a_slow_one_is_not() {
+async fn a_trickling_body_is_refused_but_a_slow_one_is_not() {
     let clock = StoppedClock::stop();
     let server = start_with(Limits { progress_time: SHORT, progress_bytes: 1000, ..Limits::default() });
     let counted = async |count| {
@@ -163,7 +163,7 @@ async fn a_body_that_trickles_is_given_up_but_a_slow_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_takes_its_request_with_it() {
+async fn a_disconnect_aborts_the_clients_requests() {
     let server = start_with(Limits::default());
     let mut half = server.connect().await;
     half.send(put_head("count", "Content-Length: 1000") + "half").await;
@@ -185,7 +185,7 @@ fn in_flight(server: &TestServer) -> u64 {
 }
 
 #[tokio::test]
-async fn a_reply_waits_for_its_reader_who_is_given_up_in_the_end() {
+async fn a_reply_waits_for_its_reader_until_the_connection_is_closed() {
     let server = start_with(Limits { progress_time: 2 * SHORT, ..Limits::default() });
     let mut client = server.connect().await;
     client.send("GET /lapis/public/endless HTTP/1.1\r\n\r\n").await;
@@ -199,7 +199,7 @@ async fn a_reply_waits_for_its_reader_who_is_given_up_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_reader_that_is_slow_but_reads_keeps_its_connection() {
+async fn a_slow_reader_keeps_its_connection() {
     let clock = StoppedClock::stop();
     let server = start_with(Limits { progress_time: SHORT, ..Limits::default() });
     let mut client = server.connect().await;

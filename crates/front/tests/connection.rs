@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use lazuli_front::Limits;
-use support::{PATIENCE, Raw, put_head, start_with};
+use support::{RawClient, TEST_TIMEOUT, put_head, start_with};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -29,7 +29,7 @@ async fn one_connection_carries_many_requests() {
 }
 
 #[tokio::test]
-async fn an_http_1_0_connection_ends_after_its_reply_unless_asked_to_stay() {
+async fn an_http_1_0_connection_closes_after_its_reply_unless_kept_alive() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     client.send("GET /lapis/public/a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await;
@@ -51,7 +51,7 @@ async fn pipelined_requests_are_answered_in_order() {
     }
 }
 
-/// A body that looks like a request, so that misreading it would show.
+/// A body that looks like a request, so that a server that misreads it would answer it.
 const TRAP: &str = "GET /lapis/public/smuggled HTTP/1.1\r\nHost: h\r\n\r\n";
 
 #[tokio::test]
@@ -98,11 +98,12 @@ async fn a_large_unread_body_ends_the_connection_after_the_reply() {
 }
 
 #[tokio::test]
-async fn a_client_that_is_still_sending_gets_to_read_its_refusal() {
+async fn a_client_that_is_still_sending_can_read_its_refusal() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     client.send("PUT /lapis/c/b HTTP/1.1\r\nHost: h\r\nContent-Length: 4000000000\r\n\r\n").await;
-    // A closed socket would answer the second of these with a reset, and the client would never read its reply.
+    // A closed socket would answer the second of these with a reset, and the client would never read its
+    // reply.
     for _ in 0..5 {
         client.send(vec![0; 100_000]).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -112,7 +113,7 @@ async fn a_client_that_is_still_sending_gets_to_read_its_refusal() {
 
 #[tokio::test]
 async fn a_client_that_sends_everything_before_it_reads_gets_its_refusal() {
-    let server = start_with(support::in_no_hurry());
+    let server = start_with(support::limits_without_timeouts());
     for refused in support::refused_uploads() {
         refused.send_everything_then_read(server.connect().await).await;
     }
@@ -202,7 +203,7 @@ async fn a_url_of_64_kib_is_refused() {
 }
 
 #[tokio::test]
-async fn a_client_that_trickles_its_headers_is_cut_off() {
+async fn a_client_that_trickles_its_headers_is_disconnected() {
     let server = start_with(Limits { head_time: SHORT, ..Limits::default() });
     let mut client = server.connect().await;
     let started = Instant::now();
@@ -219,20 +220,20 @@ async fn a_client_that_trickles_its_headers_is_cut_off() {
             }
         }
     };
-    timeout(PATIENCE, cut).await.expect("still connected");
+    timeout(TEST_TIMEOUT, cut).await.expect("still connected");
     assert!(started.elapsed() >= SHORT);
     server.assert_alive().await;
 }
 
 #[tokio::test]
-async fn a_connection_that_never_says_anything_is_cut_off() {
+async fn a_silent_connection_is_closed() {
     let server = start_with(Limits { head_time: SHORT, ..Limits::default() });
     let mut silent = server.connect().await;
     silent.assert_closed().await;
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_closed_and_a_begun_request_has_less_time() {
+async fn idle_connections_and_unfinished_heads_have_their_own_time_limits() {
     let server = start_with(Limits { idle_time: SHORT, head_time: 2 * SHORT, ..Limits::default() });
     let mut client = server.connect().await;
     assert_eq!(client.get("/lapis/public/a").await.status, 200);
@@ -248,7 +249,7 @@ async fn an_idle_connection_is_closed_and_a_begun_request_has_less_time() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_wait_their_turn() {
+async fn connections_beyond_the_limit_wait_for_a_slot() {
     let server = start_with(Limits { connections: 2, ..Limits::default() });
     let mut first = server.connect().await;
     let mut second = server.connect().await;
@@ -256,22 +257,22 @@ async fn connections_beyond_the_limit_wait_their_turn() {
     assert_eq!(second.get("/lapis/public/b").await.status, 200);
     let mut third = server.connect().await;
     third.send("GET /lapis/public/c HTTP/1.1\r\n\r\n").await;
-    assert!(timeout(SHORT, third.reply_to("GET")).await.is_err(), "it has to wait");
+    assert!(timeout(SHORT, third.reply_to("GET")).await.is_err(), "the connection waits");
     drop(first);
     assert_eq!(third.reply().await.text(), "c");
     assert_eq!(second.get("/lapis/public/b").await.status, 200);
 }
 
 #[tokio::test]
-async fn a_peer_with_too_many_connections_is_hung_up_on_until_it_closes_one() {
-    let server = start_with(Limits { connections: 4, counts_this_machine: true, ..Limits::default() });
+async fn a_peer_with_too_many_connections_is_disconnected_until_it_closes_one() {
+    let server = start_with(Limits { connections: 4, limit_loopback: true, ..Limits::default() });
     let mut clients = vec![];
     for _ in 0..3 {
         let mut client = server.connect().await;
         assert_eq!(client.get("/lapis/public/a").await.status, 200);
         clients.push(client);
     }
-    // More often than there is room: who is hung up on takes none.
+    // More often than there are slots: a refused connection takes none.
     for _ in 0..5 {
         server.connect().await.assert_closed().await;
     }
@@ -285,11 +286,11 @@ async fn a_peer_with_too_many_connections_is_hung_up_on_until_it_closes_one() {
 }
 
 #[tokio::test]
-async fn requests_beyond_the_limit_are_told_to_come_back() {
+async fn requests_beyond_the_limit_get_503() {
     let server = start_with(Limits { requests: 1, ..Limits::default() });
     let mut first = server.connect().await;
     first.send("GET /lapis/public/wait HTTP/1.1\r\n\r\n").await;
-    server.until("it waits", |server| server.service.waiting.load(SeqCst) == 1).await;
+    server.until("the request waits", |server| server.service.waiting.load(SeqCst) == 1).await;
     let reply = server.connect().await.get("/lapis/public/a").await;
     assert_eq!((reply.status, reply.error_code()), (503, "ServerBusy"));
     server.service.go.notify_one();
@@ -299,10 +300,10 @@ async fn requests_beyond_the_limit_are_told_to_come_back() {
 }
 
 #[tokio::test]
-async fn anonymous_clients_have_listings_made_up_to_a_bound_and_the_others_wait() {
-    const ROOM: u64 = 3;
+async fn listings_under_construction_are_limited_and_others_wait() {
+    const LIMIT: u64 = 3;
     const CLIENTS: u64 = 40;
-    let limits = Limits { making_bytes: 3 * (32 << 20), ..Limits::default() };
+    let limits = Limits { rendering_bytes: 3 * (32 << 20), ..Limits::default() };
     let server = start_with(limits);
     let mut clients = vec![];
     for _ in 0..CLIENTS {
@@ -312,9 +313,9 @@ async fn anonymous_clients_have_listings_made_up_to_a_bound_and_the_others_wait(
     }
     let in_flight = format!("lazuli_requests_in_flight{{service=\"blob\"}} {CLIENTS}\n");
     server.until("all have arrived", |server| server.metrics.render().contains(&in_flight)).await;
-    let making = |server: &support::TestServer| server.service.making.load(SeqCst);
-    server.until("as many as fit are made", |server| making(server) == ROOM).await;
-    // What takes no such memory is answered meanwhile.
+    let building = |server: &support::TestServer| server.service.building.load(SeqCst);
+    server.until("the limit is reached", |server| building(server) == LIMIT).await;
+    // Requests that need no such memory are answered meanwhile.
     server.assert_alive().await;
     let done = |server: &support::TestServer| {
         let line = "operation=\"List Blobs\",status=\"2xx\"} ";
@@ -332,29 +333,29 @@ async fn anonymous_clients_have_listings_made_up_to_a_bound_and_the_others_wait(
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(PATIENCE, async { tokio::join!(take, release) }).await.unwrap();
-    assert_eq!(server.service.most_making.load(SeqCst), ROOM);
+    timeout(TEST_TIMEOUT, async { tokio::join!(take, release) }).await.unwrap();
+    assert_eq!(server.service.most_building.load(SeqCst), LIMIT);
 }
 
 #[tokio::test]
-async fn shutdown_finishes_what_has_begun_and_takes_nothing_new() {
+async fn shutdown_finishes_requests_in_flight_and_accepts_no_more() {
     let server = start_with(Limits::default());
     let mut idle = server.connect().await;
     assert_eq!(idle.get("/lapis/public/a").await.status, 200);
     let mut busy = server.connect().await;
     busy.send("GET /lapis/public/wait HTTP/1.1\r\n\r\nGET /lapis/public/after HTTP/1.1\r\n\r\n").await;
-    server.until("it waits", |server| server.service.waiting.load(SeqCst) == 1).await;
+    server.until("the request waits", |server| server.service.waiting.load(SeqCst) == 1).await;
 
     let (service, address) = (server.service, server.address);
-    let shutdown = tokio::spawn(server.server.shutdown(PATIENCE));
+    let shutdown = tokio::spawn(server.server.shutdown(TEST_TIMEOUT));
     idle.assert_closed().await;
-    // The listening socket is gone, if not at this very moment.
+    // The listening socket closes soon, not immediately.
     let refused = async {
         while TcpStream::connect(address).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, refused).await.expect("still listening");
+    timeout(TEST_TIMEOUT, refused).await.expect("still listening");
     assert!(!shutdown.is_finished());
 
     service.go.notify_one();
@@ -369,19 +370,19 @@ async fn shutdown_does_not_wait_beyond_its_deadline() {
     let server = start_with(Limits::default());
     let mut busy = server.connect().await;
     busy.send("GET /lapis/public/wait HTTP/1.1\r\n\r\n").await;
-    server.until("it waits", |server| server.service.waiting.load(SeqCst) == 1).await;
-    let finished = timeout(PATIENCE, server.server.shutdown(SHORT)).await.expect("in time");
+    server.until("the request waits", |server| server.service.waiting.load(SeqCst) == 1).await;
+    let finished = timeout(TEST_TIMEOUT, server.server.shutdown(SHORT)).await.expect("in time");
     assert!(!finished);
     busy.assert_closed().await;
 }
 
 #[tokio::test]
-async fn a_port_can_be_taken_again_at_once_and_a_taken_one_is_refused() {
+async fn a_port_can_be_bound_again_after_shutdown_but_not_while_in_use() {
     let server = start_with(Limits::default());
     server.assert_alive().await;
     let taken = std::net::TcpListener::bind(server.address);
     assert!(taken.is_err());
-    server.server.shutdown(PATIENCE).await;
+    server.server.shutdown(TEST_TIMEOUT).await;
     let again = lazuli_front::Console::start(
         server.address,
         Box::new(|| lazuli_front::Readiness::Ready),
@@ -389,11 +390,11 @@ async fn a_port_can_be_taken_again_at_once_and_a_taken_one_is_refused() {
     )
     .unwrap();
     assert_eq!(again.address(), server.address);
-    let reply = Raw::connect(again.address()).await.get("/healthz").await;
+    let reply = RawClient::connect(again.address()).await.get("/healthz").await;
     assert_eq!((reply.status, reply.text()), (200, "ok\n"));
-    let mut idle = Raw::connect(again.address()).await;
+    let mut idle = RawClient::connect(again.address()).await;
     assert_eq!(idle.get("/nowhere").await.status, 404);
     assert_eq!(idle.get("/metrics").await.status, 200);
-    again.shutdown(PATIENCE).await;
+    again.shutdown(TEST_TIMEOUT).await;
     idle.assert_closed().await;
 }

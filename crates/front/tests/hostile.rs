@@ -1,4 +1,4 @@
-//! Whatever bytes come, the server answers the next client.
+//! The server answers the next client after receiving arbitrary bytes.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use lazuli_front::Limits;
 use proptest::prelude::*;
-use support::{Raw, TestServer, sas, start_with};
+use support::{RawClient, TestServer, sas, start_with};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Something like a request, with parts that are not.
+/// A request with some invalid parts.
 fn request() -> impl Strategy<Value = Vec<u8>> {
     let method = prop_oneof![
         Just("GET".to_owned()),
@@ -64,7 +64,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Sends bytes and hangs up. Every reply that comes back has a status, and none is a 500.
+/// Sends bytes and closes. Every reply has a status, and none is 500.
 async fn attack(server: &TestServer, bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let _ = stream.write_all(bytes).await;
@@ -77,13 +77,13 @@ async fn attack(server: &TestServer, bytes: &[u8]) -> Result<(), TestCaseError> 
         let status: u16 = line[9..12].parse().unwrap();
         prop_assert!(status != 500, "{line} after {:?}", String::from_utf8_lossy(bytes));
     }
-    let reply = Raw::connect(server.address).await.get("/lapis/public/alive").await;
+    let reply = RawClient::connect(server.address).await.get("/lapis/public/alive").await;
     prop_assert_eq!(reply.text(), "alive");
     Ok(())
 }
 
 #[test]
-fn no_bytes_bring_the_server_down() {
+fn arbitrary_bytes_never_bring_the_server_down() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let limits = Limits {
         head_time: Duration::from_millis(500),

@@ -11,10 +11,10 @@ use lazuli_auth::sign;
 use lazuli_front::Limits;
 use lazuli_protocol::cors::CorsRule;
 use lazuli_protocol::{Query, ServiceKind, Version};
-use support::{ACCOUNT, Options, Raw, key, put_head, sas, start, start_with};
+use support::{ACCOUNT, Options, RawClient, key, put_head, sas, start, start_with};
 
 #[tokio::test]
-async fn every_reply_carries_the_common_headers() {
+async fn every_reply_has_the_common_headers() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     let mut ids = std::collections::HashSet::new();
@@ -41,7 +41,7 @@ async fn every_reply_carries_the_common_headers() {
 }
 
 #[tokio::test]
-async fn a_host_names_an_account_only_if_there_is_one() {
+async fn a_host_names_an_account_only_if_the_account_exists() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     for (host, target) in [
@@ -61,7 +61,7 @@ async fn a_host_names_an_account_only_if_there_is_one() {
 }
 
 #[tokio::test]
-async fn the_version_is_echoed_and_a_malformed_one_refused() {
+async fn the_version_is_echoed_and_a_malformed_one_is_refused() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     for (asked, status, echoed) in [
@@ -99,7 +99,7 @@ async fn a_refusal_names_its_code_message_and_request() {
 #[tokio::test]
 async fn tables_refuse_in_json_and_their_xml_operations_in_xml() {
     let server = start_with(Limits::default());
-    let mut client = Raw::connect(server.table).await;
+    let mut client = RawClient::connect(server.table).await;
     let reply = client.get("/lapis/Tables?comp=nonsense").await;
     assert_eq!(reply.reason, "Bad Request");
     assert_eq!((reply.status, reply.error_code()), (400, "InvalidQueryParameterValue"));
@@ -114,7 +114,7 @@ async fn tables_refuse_in_json_and_their_xml_operations_in_xml() {
 }
 
 #[tokio::test]
-async fn what_nobody_asks_for_is_refused_and_never_a_500() {
+async fn invalid_requests_are_refused_and_never_get_a_500() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     let sas = sas();
@@ -142,7 +142,7 @@ async fn what_nobody_asks_for_is_refused_and_never_a_500() {
 }
 
 #[tokio::test]
-async fn the_service_sees_what_was_asked_by_whom_and_where() {
+async fn the_service_receives_the_operation_caller_and_endpoint() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     for (request, expected) in [
@@ -164,7 +164,7 @@ async fn the_service_sees_what_was_asked_by_whom_and_where() {
     }
 }
 
-/// The header lines of a PUT of `hello` that are signed with the account's key for that path.
+/// Header lines of a PUT of `hello`, signed with the account's key for that path.
 fn signed_for(path: &str) -> String {
     let mut headers = HeaderMap::new();
     headers.insert("x-ms-version", "2021-12-02".parse().unwrap());
@@ -186,7 +186,7 @@ fn signed_for(path: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_request_signed_with_the_account_key_is_let_in() {
+async fn a_request_signed_with_the_account_key_is_admitted() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     let lines = signed_for("/lapis/c/describe");
@@ -201,7 +201,7 @@ async fn a_request_signed_with_the_account_key_is_let_in() {
 }
 
 #[tokio::test]
-async fn empty_segments_in_front_are_signed_as_sent_and_name_nothing() {
+async fn leading_empty_segments_are_signed_as_sent_and_ignored_in_the_address() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     let (path_style, host_style) = ("localhost:10000", "lapis.blob.localhost:10000");
@@ -209,7 +209,7 @@ async fn empty_segments_in_front_are_signed_as_sent_and_name_nothing() {
         (host_style, "//c/describe", "//c/describe", 200),
         (path_style, "/lapis//c/describe", "/lapis//c/describe", 200),
         (path_style, "//lapis/c/describe", "//lapis/c/describe", 200),
-        // One that was made for another path is no good for this one, whatever they name.
+        // A signature of another path is invalid, even if both paths name the same blob.
         (host_style, "//c/describe", "/c/describe", 403),
         (host_style, "/c/describe", "//c/describe", 403),
         (path_style, "/lapis//c/describe", "/lapis/c/describe", 403),
@@ -227,7 +227,7 @@ async fn empty_segments_in_front_are_signed_as_sent_and_name_nothing() {
         (host_style, format!("//c/describe?{}", sas()), 200),
         (host_style, "//public/describe".into(), 200),
         (path_style, "/lapis//public/describe".into(), 200),
-        // Not public, and not there for who may not see it.
+        // The container is not public, so its existence is hidden.
         (host_style, "//c/describe".into(), 404),
         (path_style, "/lapis//c/describe".into(), 404),
     ] {
@@ -296,7 +296,7 @@ async fn a_preflight_is_answered_without_credentials() {
 }
 
 #[tokio::test]
-async fn actual_requests_of_a_browser_are_shared_errors_too() {
+async fn replies_to_browsers_have_cors_headers_including_errors() {
     let server = start(cors());
     let mut client = server.connect().await;
     for (origin, object, allowed) in [
@@ -317,32 +317,32 @@ async fn actual_requests_of_a_browser_are_shared_errors_too() {
 }
 
 #[tokio::test]
-async fn a_panic_is_a_500_with_a_request_id_and_the_connection_lives() {
+async fn a_panic_gets_a_500_with_a_request_id_and_the_connection_lives() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     let reply = client.get("/lapis/public/panic").await;
     assert_eq!((reply.status, reply.error_code()), (500, "InternalError"));
     assert!(reply.header("x-ms-request-id").is_some());
-    assert!(!reply.text().contains("as you wish"), "the panic's words are for the log");
+    assert!(!reply.text().contains("as you wish"), "the panic message appears only in the log");
     client.send(put_head("panic", "Content-Length: 4") + "body").await;
     assert_eq!(client.reply().await.status, 500);
     assert_eq!(client.get("/lapis/public/next").await.text(), "next");
 }
 
 #[tokio::test]
-async fn a_panic_in_a_replys_body_breaks_the_reply_and_nothing_else() {
+async fn a_panic_in_a_replys_body_breaks_only_that_reply() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     client.send("GET /lapis/public/panic-later HTTP/1.1\r\n\r\n").await;
     let mut got = Vec::new();
     tokio::io::AsyncReadExt::read_to_end(&mut client.stream, &mut got).await.unwrap();
-    assert!(got.len() < 1000, "the client can tell that this is not all: {got:?}");
+    assert!(got.len() < 1000, "the reply is visibly incomplete: {got:?}");
     server.assert_alive().await;
     server.until_quiet().await;
 }
 
 #[tokio::test]
-async fn a_request_whose_time_is_up_is_refused() {
+async fn a_request_that_exceeds_its_timeout_is_refused() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     let reply = client.get("/lapis/public/wait?timeout=1").await;
@@ -375,7 +375,7 @@ async fn requests_are_counted_by_operation_and_status() {
     }
 }
 
-/// Collects what is logged.
+/// Collects log output.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -391,7 +391,7 @@ impl std::io::Write for Log {
 }
 
 #[tokio::test]
-async fn the_access_log_tells_everything_but_secrets() {
+async fn the_access_log_has_all_fields_and_no_secrets() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -399,7 +399,7 @@ async fn the_access_log_tells_everything_but_secrets() {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(move || writer.clone())
         .finish();
-    // The test's runtime has this one thread.
+    // The test's runtime uses only this thread.
     let _guard = tracing::subscriber::set_default(subscriber);
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
@@ -443,7 +443,7 @@ async fn the_access_log_tells_everything_but_secrets() {
 }
 
 #[tokio::test]
-async fn refusals_are_logged_with_their_reason_and_caller_without_the_access_log() {
+async fn refusals_are_logged_with_reason_and_caller_but_no_secrets() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -451,7 +451,7 @@ async fn refusals_are_logged_with_their_reason_and_caller_without_the_access_log
         .with_max_level(tracing::Level::WARN)
         .with_writer(move || writer.clone())
         .finish();
-    // The test's runtime has this one thread.
+    // The test's runtime uses only this thread.
     let _guard = tracing::subscriber::set_default(subscriber);
     let server = start_with(Limits::default());
     let date = lazuli_protocol::date::rfc1123(support::NOW);

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use lazuli_front::{Limits, Tls};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
-use support::{NOW, Options, PATIENCE, Raw, TestServer, sas, start};
+use support::{NOW, Options, RawClient, TEST_TIMEOUT, TestServer, sas, start};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -53,7 +53,7 @@ fn request(method: &str, target: &str, body: impl Into<Bytes>) -> Request<Full<B
 }
 
 #[tokio::test]
-async fn a_client_that_speaks_http_2_gets_it() {
+async fn a_client_that_offers_http_2_gets_http_2() {
     let (server, directory) = start_tls(Limits::default());
     let stream = connect(server.address, &directory, &["h2", "http/1.1"]).await;
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"h2".as_slice()));
@@ -85,10 +85,10 @@ async fn a_client_that_speaks_http_2_gets_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_gets_http_1_1() {
+async fn a_client_without_http_2_gets_http_1_1() {
     let (server, directory) = start_tls(Limits::default());
     for alpn in [["http/1.1"].as_slice(), &[]] {
-        let mut client = Raw::new(connect(server.address, &directory, alpn).await);
+        let mut client = RawClient::new(connect(server.address, &directory, alpn).await);
         let reply = client.get("/lapis/public/describe").await;
         assert_eq!(reply.text(), "GetBlob lapis public 2009-09-19 https://localhost/lapis Anonymous");
         assert_eq!(client.put("count", &vec![0; 3 << 20]).await.text(), "3145728");
@@ -101,9 +101,9 @@ async fn a_client_that_does_not_gets_http_1_1() {
 
 #[tokio::test]
 async fn a_client_that_sends_everything_before_it_reads_gets_its_refusal() {
-    let (server, directory) = start_tls(support::in_no_hurry());
+    let (server, directory) = start_tls(support::limits_without_timeouts());
     for refused in support::refused_uploads() {
-        let client = Raw::new(connect(server.address, &directory, &["http/1.1"]).await);
+        let client = RawClient::new(connect(server.address, &directory, &["http/1.1"]).await);
         refused.send_everything_then_read(client).await;
     }
 }
@@ -116,17 +116,17 @@ async fn plain_text_on_a_tls_port_gets_no_http() {
     let mut got = Vec::new();
     let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.stream, &mut got).await;
     assert!(!got.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&got));
-    // HTTP/2 without TLS is not spoken anywhere.
+    // HTTP/2 needs TLS.
     let plain = start(Options::default());
     let mut client = plain.connect().await;
     client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
     assert_eq!(client.reply_to("PRI").await.map(|reply| reply.status), None);
-    let mut client = Raw::new(connect(server.address, &directory, &[]).await);
+    let mut client = RawClient::new(connect(server.address, &directory, &[]).await);
     assert_eq!(client.get("/lapis/public/a").await.status, 200);
 }
 
 #[tokio::test]
-async fn a_handshake_that_never_happens_is_given_up() {
+async fn a_handshake_that_never_happens_times_out() {
     let limits = Limits { head_time: std::time::Duration::from_millis(300), ..Limits::default() };
     let (server, _directory) = start_tls(limits);
     let mut client = server.connect().await;
@@ -139,34 +139,30 @@ async fn a_certificate_can_be_replaced_while_it_is_served() {
     let tls = Tls::self_signed(old.path(), &["localhost".into()], NOW).unwrap();
     Tls::self_signed(new.path(), &["localhost".into()], NOW).unwrap();
     let server = start(Options { tls: Some(tls.clone()), ..Options::default() });
-    let mut before = Raw::new(connect(server.address, &old, &[]).await);
+    let mut before = RawClient::new(connect(server.address, &old, &[]).await);
 
     let (certificate, key) = Tls::self_signed_files(new.path());
     let (old_certificate, _) = Tls::self_signed_files(old.path());
     assert!(tls.reload(&old_certificate, &key).is_err(), "a key of another certificate");
     connect(server.address, &old, &[]).await;
     tls.reload(&certificate, &key).unwrap();
-    let mut after = Raw::new(connect(server.address, &new, &[]).await);
+    let mut after = RawClient::new(connect(server.address, &new, &[]).await);
     assert_eq!(after.get("/lapis/public/a").await.status, 200);
-    assert_eq!(
-        before.get("/lapis/public/a").await.status,
-        200,
-        "a connection goes on with what it began with"
-    );
+    assert_eq!(before.get("/lapis/public/a").await.status, 200, "an open connection keeps its certificate");
 }
 
 #[tokio::test]
 async fn shutdown_does_not_wait_for_a_handshake() {
     let (server, directory) = start_tls(Limits::default());
     let mut silent = server.connect().await;
-    // Connections are accepted in order: this one is behind the silent one.
+    // Connections are accepted in order: this one comes after the silent one.
     drop(connect(server.address, &directory, &[]).await);
-    assert!(tokio::time::timeout(PATIENCE, server.server.shutdown(2 * PATIENCE)).await.unwrap());
+    assert!(tokio::time::timeout(TEST_TIMEOUT, server.server.shutdown(2 * TEST_TIMEOUT)).await.unwrap());
     silent.assert_closed().await;
 }
 
 #[tokio::test]
-async fn two_hundred_headers_are_taken_over_either_protocol() {
+async fn two_hundred_headers_are_accepted_over_both_protocols() {
     let (server, directory) = start_tls(Limits::default());
     let mut request = request("GET", "/lapis/public/blob", "");
     for n in 0..200 {
@@ -185,7 +181,7 @@ async fn two_hundred_headers_are_taken_over_either_protocol() {
 }
 
 #[tokio::test]
-async fn replies_that_a_client_does_not_take_keep_nobody_out() {
+async fn unread_replies_do_not_block_other_clients() {
     let (server, directory) = start_tls(Limits { requests: 2, ..Limits::default() });
     let stream = connect(server.address, &directory, &["h2"]).await;
     let (mut client, connection) = http2::Builder::new(TokioExecutor::new())
@@ -194,20 +190,20 @@ async fn replies_that_a_client_does_not_take_keep_nobody_out() {
         .await
         .unwrap();
     tokio::spawn(connection);
-    let mut untaken = vec![];
+    let mut unread = vec![];
     for _ in 0..5 {
-        untaken.push(client.send_request(request("GET", "/lapis/public/blob", "")).await.unwrap());
+        unread.push(client.send_request(request("GET", "/lapis/public/blob", "")).await.unwrap());
     }
-    let mut other = Raw::new(connect(server.address, &directory, &[]).await);
+    let mut other = RawClient::new(connect(server.address, &directory, &[]).await);
     assert_eq!(other.get("/lapis/public/blob").await.status, 200);
-    assert!(untaken.iter().all(|reply| reply.status() == 200));
+    assert!(unread.iter().all(|reply| reply.status() == 200));
     let metrics = server.metrics.render();
     let in_flight = metrics.lines().find(|line| line.contains("in_flight") && line.contains("blob")).unwrap();
     assert!(in_flight.ends_with(" 5") || in_flight.ends_with(" 6"), "{in_flight}");
 }
 
 #[tokio::test]
-async fn what_a_client_does_not_read_is_bounded_for_all_its_http_2_replies_together() {
+async fn unread_http_2_replies_of_a_connection_have_a_common_limit() {
     const PIECE: u64 = 64 * 1024;
     let (server, directory) = start_tls(Limits::default());
     let stream = connect(server.address, &directory, &["h2"]).await;
@@ -220,22 +216,22 @@ async fn what_a_client_does_not_read_is_bounded_for_all_its_http_2_replies_toget
     for _ in 0..200 {
         let mut client = client.clone();
         tokio::spawn(async move {
-            let _untaken = client.send_request(request("GET", "/lapis/public/endless", "")).await;
+            let _unread = client.send_request(request("GET", "/lapis/public/endless", "")).await;
             std::future::pending::<()>().await;
         });
     }
     let pulled = |server: &TestServer| server.service.pulled.load(std::sync::atomic::Ordering::SeqCst);
     let most = u64::from(Limits::default().streams_per_connection) * 2 * PIECE;
-    server.until("all that can be begun is", |server| pulled(server) >= most).await;
+    server.until("all possible replies have begun", |server| pulled(server) >= most).await;
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert_eq!(pulled(&server), most);
-    assert!(most <= 4 << 20, "with pieces as small as these");
+    assert!(most <= 4 << 20, "with frames of this size");
 }
 
 #[tokio::test]
-async fn documents_that_clients_do_not_take_are_bounded_for_all_connections_together() {
+async fn unread_documents_have_a_common_limit_for_all_connections() {
     let (server, directory) = start_tls(Limits { document_bytes: 5 << 20, ..Limits::default() });
-    let mut untaken = vec![];
+    let mut unread = vec![];
     for expected in [[200, 200, 200], [200, 200, 503]] {
         let stream = connect(server.address, &directory, &["h2"]).await;
         let (mut client, connection) = http2::Builder::new(TokioExecutor::new())
@@ -247,16 +243,16 @@ async fn documents_that_clients_do_not_take_are_bounded_for_all_connections_toge
         for status in expected {
             let reply = client.send_request(request("GET", "/lapis/public/document", "")).await.unwrap();
             assert_eq!(reply.status(), status);
-            untaken.push((client.clone(), reply));
+            unread.push((client.clone(), reply));
         }
     }
-    let mut other = Raw::new(connect(server.address, &directory, &[]).await);
+    let mut other = RawClient::new(connect(server.address, &directory, &[]).await);
     assert_eq!(other.get("/lapis/public/document").await.status, 503);
-    assert_eq!(other.get("/lapis/public/blob").await.status, 200, "what is small is not counted");
-    // They go away.
-    drop(untaken);
+    assert_eq!(other.get("/lapis/public/blob").await.status, 200, "small replies are not counted");
+    // The clients disconnect.
+    drop(unread);
     let again = async { while other.get("/lapis/public/document").await.status != 200 {} };
-    tokio::time::timeout(PATIENCE, again).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, again).await.unwrap();
     for _ in 0..10 {
         assert_eq!(other.get("/lapis/public/document").await.body.len(), 1 << 20);
     }
@@ -272,13 +268,15 @@ async fn shutdown_finishes_http_2_requests() {
     let waiting = client.send_request(request("GET", "/lapis/public/wait", ""));
     let waiting = tokio::spawn(waiting);
     server
-        .until("it waits", |server| server.service.waiting.load(std::sync::atomic::Ordering::SeqCst) == 1)
+        .until("the request waits", |server| {
+            server.service.waiting.load(std::sync::atomic::Ordering::SeqCst) == 1
+        })
         .await;
     let service = Arc::clone(&server.service);
-    let shutdown = tokio::spawn(server.server.shutdown(PATIENCE));
+    let shutdown = tokio::spawn(server.server.shutdown(TEST_TIMEOUT));
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert!(!shutdown.is_finished());
     service.go.notify_one();
     assert_eq!(text(waiting.await.unwrap().unwrap()).await, "waited");
-    assert!(tokio::time::timeout(PATIENCE, shutdown).await.unwrap().unwrap());
+    assert!(tokio::time::timeout(TEST_TIMEOUT, shutdown).await.unwrap().unwrap());
 }

@@ -1,7 +1,8 @@
-//! Builds a generation out of sight: a space is filled first, and a name is given to it last, in one commit.
+//! Builds a generation that is invisible until it is complete: its space is filled first, and one commit then
+//! gives the space its name.
 //!
-//! Until then a row of garbage names the space, so a crash leaves nothing that the sweep does not remove. The sweep of this
-//! process leaves a space alone that is being filled: [`IncomingSpaces`] says which ones are.
+//! Until that commit a garbage row names the space, so the sweep removes what a crash leaves. The sweep of
+//! this process skips spaces that are being filled, which [`IncomingSpaces`] lists.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,12 +11,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
 use lazuli_protocol::{Account, ErrorCode, Refusal};
+use lazuli_service::{Damage, commit_refusal};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceHeader, SpaceId};
 use parking_lot::Mutex;
 
-use crate::{Damage, GarbageWatch, Generation, Generations, keys, not_settled};
+use crate::{GarbageWatch, Generation, Generations, Settle, keys};
 
-/// Spaces that are being filled by this process.
+/// Spaces that this process is filling.
 #[derive(Debug, Default)]
 pub(crate) struct IncomingSpaces(Mutex<HashSet<SpaceId>>);
 
@@ -25,8 +27,8 @@ impl IncomingSpaces {
     }
 }
 
-/// A space that is being filled. Dropped before it has a name, it is garbage.
-#[must_use = "dropped, it is garbage"]
+/// A space that is being filled. Dropping it before the space has a name makes the space garbage.
+#[must_use = "dropping it makes the space garbage"]
 pub struct Incoming {
     space: SpaceId,
     epoch: u64,
@@ -41,7 +43,7 @@ impl Incoming {
         self.space
     }
 
-    /// Its epoch, which commits name.
+    /// The epoch of the space, which commits into it must name.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -50,35 +52,48 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         self.spaces.0.lock().remove(&self.space);
-        // If it has a name by now, the sweep finds nothing.
-        self.garbage.arises(None);
+        // If the space has a name by now, the sweep finds nothing.
+        self.garbage.schedule(None);
     }
 }
 
-/// A service that takes in what another store has, row by row.
+/// A generation as the directory of another store describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Original {
+    /// The value of the generation's row.
+    pub value: Bytes,
+    /// When the generation was deleted, if it is retired and clients can restore it.
+    pub deleted: Option<Stamp>,
+    /// The snapshots of the generation: when each was taken, and the value of its row.
+    pub snapshots: Vec<(Stamp, Bytes)>,
+}
+
+/// A service that imports generations from another store, row by row.
 #[async_trait]
 pub trait Intake: Send + Sync {
-    /// Begins to fill a space for that name, which must be free.
+    /// Begins to fill a space for the name. The name must be free.
     async fn begin(&self, account: &Account, name: &str, epoch: u64) -> Result<Incoming, Refusal>;
 
-    /// The value of a row as it is taken in: leases of clients that know nothing of the copy are gone.
+    /// Returns the value under which a row is imported. Leases are removed: their clients do not know of the
+    /// copy.
     fn value(&self, partition: &[u8], key: &[u8], value: Bytes) -> Result<Bytes, Damage>;
 
-    /// Gives the space its name. `value` and `snapshots` are those of the other store.
+    /// Gives the space its name. `renamed` is the new name as the client spells it, if it differs from the
+    /// name in the other store.
     async fn finish(
         &self,
         incoming: Incoming,
-        name: &str,
-        value: &Bytes,
-        snapshots: Vec<(Stamp, Bytes)>,
+        renamed: Option<&str>,
+        original: Original,
     ) -> Result<(), Refusal>;
 
-    /// What was taken in may have become garbage.
+    /// Makes a sweep due, because imported spaces may have become garbage.
     fn look_for_garbage(&self);
 }
 
 impl<G: Generation> Generations<G> {
-    /// Begins to fill a space, with an epoch that rows may speak of, for a name that must be free.
+    /// Begins to fill a space for a name that must be free. `epoch` is the epoch of the original space, which
+    /// its rows may mention.
     pub async fn begin_incoming(
         &self,
         account: &Account,
@@ -89,7 +104,7 @@ impl<G: Generation> Generations<G> {
         if self.current(&partition).await?.is_some() {
             return Err(G::ALREADY_EXISTS.into());
         }
-        let space = self.store.new_space().await.map_err(not_settled)?;
+        let space = self.store.new_space().await.map_err(commit_refusal)?;
         self.incoming.0.lock().insert(space);
         let incoming = Incoming {
             space,
@@ -98,44 +113,52 @@ impl<G: Generation> Generations<G> {
             spaces: self.incoming.clone(),
             garbage: self.garbage.clone(),
         };
-        let named = self.transact(&incoming.partition, Reads::default(), |_| {
+        let named = self.rows.transact(&incoming.partition, Reads::default(), |_| {
             let garbage = Mutation::Put(keys::garbage(space), Bytes::new());
             Ok(Decision::Write(Change::of([garbage]), ()))
         });
         named.await?;
         let header = SpaceHeader { epoch, open: true };
-        self.store.set_space(space, None, header).await.map_err(not_settled)?;
+        self.store.set_space(space, None, header).await.map_err(commit_refusal)?;
         Ok(incoming)
     }
 
-    /// Gives a space its name, if that is still free. `make` returns what the row of the name holds and the rows of its
-    /// snapshots.
+    /// Gives a space its name, if the name is still free. `make` returns the record of the generation and the
+    /// rows of its snapshots. If `deleted` is set, the name stays free and clients can restore the
+    /// generation.
     pub async fn finish_incoming(
         &self,
         incoming: Incoming,
+        deleted: Option<Stamp>,
         mut make: impl FnMut(SpaceId, Stamp, Timestamp) -> Result<(G, Vec<(Stamp, Bytes)>), Refusal>,
     ) -> Result<(), Refusal> {
         let (space, garbage) = (incoming.space, keys::garbage(incoming.space));
         let named =
             self.transact_current(&incoming.partition, Reads::key(garbage.clone()), |current, view| {
-                if current.is_some() {
+                if current.is_some() && deleted.is_none() {
                     return Err(G::ALREADY_EXISTS.into());
                 }
                 if view.row(&garbage).is_none() {
                     return Err(ErrorCode::InternalError.into());
                 }
                 let (new, snapshots) = make(space, view.stamp, view.now)?;
+                let key = deleted.map_or(keys::CURRENT, keys::deleted);
                 let mut mutations =
-                    vec![Mutation::Put(keys::CURRENT, new.encode()?), Mutation::Delete(garbage.clone())];
+                    vec![Mutation::Put(key, new.encode()?), Mutation::Delete(garbage.clone())];
                 let put = |(stamp, value)| Mutation::Put(keys::snapshot(space, stamp), value);
                 mutations.extend(snapshots.into_iter().map(put));
-                Ok(Decision::Write(Change::of(mutations), ()))
+                Ok(Decision::Write(Change::of(mutations), new.kept_until()))
             });
-        named.await
+        let kept_until = named.await?;
+        if let Some(stamp) = deleted {
+            self.garbage.schedule(kept_until);
+            self.settle(&incoming.partition, space, &keys::deleted(stamp), Settle::Moved).await?;
+        }
+        Ok(())
     }
 
     /// Makes the next sweep due.
     pub fn look_for_garbage(&self) {
-        self.garbage.arises(None);
+        self.garbage.schedule(None);
     }
 }

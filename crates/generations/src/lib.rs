@@ -1,25 +1,28 @@
 //! Generations: what containers, tables, queues and shares have in common.
 //!
-//! Each is a row that names a space, and what it holds lies in that space. The rows lie in the directory, one partition
-//! for each name. Deleting moves the row aside and closes the space, so it costs the same whatever is in it, and the name
-//! is free at once: whoever creates it again gets a new space and never sees the old one.
+//! Each resource is a row that names a space, and the space holds the resource's data. The rows lie in the
+//! directory, one partition for each name. A delete moves the row to another key and closes the space, so its
+//! cost does not depend on the amount of data. The name is free at once. A resource that is created again
+//! gets a new space and never sees the old one.
 //!
-//! The row and the space's header are two commits, and **the row decides**: a space is to be open if the current row names
-//! it, and closed if a row of what was deleted does; if neither does, it was [renamed](rename) and follows another name.
-//! Whoever moves a row makes the header follow before it answers, raising the epoch even if the
-//! header is right already: somebody whose move came earlier may be about to change it on the strength of what it saw. A
-//! header is always read before the row, and replaced only as it was read, so the last one to change it has seen the last
-//! move. A crash or a failure between the two leaves a header that lags; [`Generations::sweep`] finds it.
+//! The row and the space's header are two commits, and **the row decides**. A space must be open if the
+//! current row names it, and closed if a deleted or garbage row names it. If neither does, the resource was
+//! [renamed](rename), and another name decides about the space.
 //!
-//! [`keys`] names the rows, [`record`] frames their values, [`sweep`] removes what was deleted.
+//! Each operation that moves a row makes the header follow before it answers. It raises the epoch even if the
+//! header is right already, because an earlier move may be about to change the header based on the row that
+//! it saw. The header is always read before the row and replaced only if unchanged, so the last change of the
+//! header has seen the last move. A crash between the two commits leaves a stale header, which
+//! [`Generations::sweep`] repairs.
+//!
+//! [`keys`] names the rows, [`sweep`] removes deleted data.
 
-pub mod content;
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod incoming;
 pub mod keys;
 mod list;
-pub mod record;
 mod rename;
 mod slot;
 pub mod sweep;
@@ -32,56 +35,61 @@ use bytes::Bytes;
 use lazuli_account::AccountDirectory;
 use lazuli_concurrency::{Stamp, Timestamp};
 use lazuli_protocol::{Account, ErrorCode, Refusal};
+use lazuli_service::{Damage, Rows, commit_refusal, read_refusal, record, run_to_completion};
 use lazuli_store::{
-    Change, CommitError, Decision, Gate, Mutation, Partition, ReadError, Reads, SpaceHeader, SpaceId, Store,
-    View, transact,
+    Change, CommitError, Decision, Mutation, Partition, Reads, SpaceHeader, SpaceId, Store, View,
 };
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-pub use incoming::{Incoming, Intake};
-pub use list::{Beside, Entry};
-pub use record::Damage;
-pub use slot::named_space;
-pub use sweep::{GarbageWatch, Referred, Reopened, Swept};
+pub use incoming::{Incoming, Intake, Original};
+pub use list::{ListInclude, ListedGeneration};
+pub use slot::{is_being_renamed, named_space};
+pub use sweep::{ContentRefs, GarbageWatch, Reopened, Swept};
 
 use incoming::IncomingSpaces;
 use slot::{Renaming, Slot};
 
-/// How often something is tried anew because somebody else was faster.
+/// Maximum number of attempts of one operation that conflicts with others.
 const MAX_ATTEMPTS: usize = 64;
 
-/// What the row of a container, table, queue or share holds.
-pub trait Generation: Clone + Send + Sync + 'static {
-    /// What partition keys of this kind begin with, up to the first slash.
+/// The record in the row of a container, table, queue or share.
+pub trait Generation: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// The first part of partition keys of this kind, up to the first slash.
     const KIND: &'static str;
-    /// What a request for one that is not there is told.
+    /// The refusal of a request for a missing resource.
     const NOT_FOUND: ErrorCode;
-    /// What a request that needs the name to be free is told.
+    /// The refusal of a request that needs a free name.
     const ALREADY_EXISTS: ErrorCode;
 
-    /// The space that it names.
+    /// The space that holds the resource's data.
     fn space(&self) -> SpaceId;
 
-    /// The value of its row.
-    fn encode(&self) -> Result<Bytes, Refusal>;
+    /// Encodes the record as the value of a row.
+    fn encode(&self) -> Result<Bytes, Refusal> {
+        record::encode(self)
+    }
 
-    /// What a row holds.
-    fn decode(value: &Bytes) -> Result<Self, Damage>;
+    /// Decodes the value of a row.
+    fn decode(value: &Bytes) -> Result<Self, Damage> {
+        record::decode(value)
+    }
 
-    /// Of one that was deleted: until when it can be restored.
+    /// Until when a deleted generation can be restored.
     fn kept_until(&self) -> Option<Timestamp> {
         None
     }
 }
 
-/// All generations of one kind. Clones are the same.
+/// All generations of one kind. Clones share their state.
 pub struct Generations<G> {
     store: Arc<dyn Store>,
     accounts: AccountDirectory,
-    gate: Arc<Gate>,
+    rows: Rows,
     garbage: Arc<GarbageWatch>,
-    /// A sweep has opened a space.
+    /// Set when a sweep has opened a space.
     reopened: Arc<AtomicBool>,
-    /// Renames take turns.
+    /// Serializes the renames of this process.
     renames: Arc<tokio::sync::Mutex<()>>,
     /// Spaces that are being filled.
     incoming: Arc<IncomingSpaces>,
@@ -93,7 +101,7 @@ impl<G> Clone for Generations<G> {
         Self {
             store: self.store.clone(),
             accounts: self.accounts.clone(),
-            gate: self.gate.clone(),
+            rows: self.rows.clone(),
             garbage: self.garbage.clone(),
             reopened: self.reopened.clone(),
             renames: self.renames.clone(),
@@ -103,59 +111,60 @@ impl<G> Clone for Generations<G> {
     }
 }
 
-/// What came of creating.
+/// Result of creating a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Created<G> {
-    /// It was made.
+    /// The resource was created.
     New(G),
-    /// One of that name was there already.
+    /// A resource of that name exists already.
     Existing(G),
 }
 
 /// How to delete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removal {
-    /// Keep the row, as the rule left it, to be restored until its [`Generation::kept_until`].
+    /// Keep the row, as the rule left it, so that clients can restore it until [`Generation::kept_until`].
     pub keep: bool,
-    /// The decision holds only before this moment.
+    /// The delete may only commit before this time.
     pub valid_until: Option<Timestamp>,
 }
 
-/// Why a space's header is made to follow its row.
+/// Why a space's header is compared with its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Settle {
     /// The row was moved just now.
     Moved,
-    /// The header may have been left behind by somebody else.
+    /// The header may be stale after a crash or a failure.
     Repair,
 }
 
 impl<G: Generation> Generations<G> {
-    /// Those of a store.
+    /// Returns the generations of this kind in a store.
     pub fn new(store: Arc<dyn Store>, accounts: AccountDirectory) -> Self {
-        let (gate, garbage, reopened, renames, incoming) = Default::default();
-        Self { store, accounts, gate, garbage, reopened, renames, incoming, kind: PhantomData }
+        let rows = Rows::new(store.clone(), ErrorCode::InternalError);
+        let (garbage, reopened, renames, incoming) = Default::default();
+        Self { store, accounts, rows, garbage, reopened, renames, incoming, kind: PhantomData }
     }
 
-    /// The one of that name, if there is one.
+    /// Returns the current generation of a name, if there is one.
     pub async fn find(&self, account: &Account, name: &str) -> Result<Option<G>, Refusal> {
         self.current(&keys::partition(G::KIND, account, name)).await
     }
 
-    /// The one of that name.
+    /// Returns the current generation of a name, or the refusal for a missing one.
     pub async fn get(&self, account: &Account, name: &str) -> Result<G, Refusal> {
-        self.find(account, name).await?.ok_or_else(gone::<G>)
+        self.find(account, name).await?.ok_or_else(not_found::<G>)
     }
 
     async fn current(&self, partition: &Partition) -> Result<Option<G>, Refusal> {
         for _ in 0..MAX_ATTEMPTS {
             let set = self.store.read(partition, &Reads::key(keys::CURRENT)).await;
-            let row = set.map_err(unreadable)?.rows.into_iter().next().flatten();
+            let row = set.map_err(read_refusal)?.rows.into_iter().next().flatten();
             match Slot::of(row.as_ref())? {
                 Slot::Free => return Ok(None),
                 Slot::Held(current) => return Ok(Some(current)),
                 Slot::Renaming(renaming) => {
-                    if let Some(current) = self.while_pending(&renaming).await? {
+                    if let Some(current) = self.current_if_pending(&renaming).await? {
                         return Ok(current);
                     }
                 }
@@ -164,8 +173,8 @@ impl<G: Generation> Generations<G> {
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// Makes one of that name with a new space, unless there is one. Goes on to its end even if the caller goes away: the
-    /// space is named or becomes garbage.
+    /// Creates a resource with a new space, unless the name is taken. Runs detached, so the space is either
+    /// named or garbage in the end.
     pub async fn create(
         &self,
         account: &Account,
@@ -191,15 +200,15 @@ impl<G: Generation> Generations<G> {
             let created = created.await;
             match created {
                 Ok(Created::New(_)) => {}
-                Ok(Created::Existing(_)) => this.garbage.arises(None),
+                Ok(Created::Existing(_)) => this.garbage.schedule(None),
                 Err(_) => this.discard(&partition, space).await,
             }
             created
         };
-        carry_through(created).await
+        run_to_completion(created).await
     }
 
-    /// Makes garbage of a space that was opened to be named here, unless it was.
+    /// Marks a space as garbage that was opened for this name, unless the name's current row names it.
     async fn discard(&self, partition: &Partition, space: SpaceId) {
         let discarded = self.transact_current(partition, Reads::default(), |current, _| {
             if current.is_some_and(|current: G| current.space() == space) {
@@ -209,20 +218,20 @@ impl<G: Generation> Generations<G> {
             Ok(Decision::Write(Change::of([garbage]), ()))
         });
         if let Err(refusal) = discarded.await {
-            tracing::debug!(%refusal, ?space, "the header of a space without rows stays behind");
+            tracing::debug!(%refusal, ?space, "could not mark an unused space as garbage; its header remains");
         }
-        self.garbage.arises(None);
+        self.garbage.schedule(None);
     }
 
-    /// A new space. After a crash, one that no row names keeps its header, and holds nothing else.
+    /// Opens a new space. If the process crashes before a row names the space, only its header remains.
     async fn open_space(&self) -> Result<SpaceId, Refusal> {
-        let space = self.store.new_space().await.map_err(not_settled)?;
+        let space = self.store.new_space().await.map_err(commit_refusal)?;
         let header = SpaceHeader { epoch: 0, open: true };
-        self.store.set_space(space, None, header).await.map_err(not_settled)?;
+        self.store.set_space(space, None, header).await.map_err(commit_refusal)?;
         Ok(space)
     }
 
-    /// Changes the one of that name. The rule may say until when its decision holds.
+    /// Changes the current generation of a name. The rule may limit until when its decision may commit.
     pub async fn change<T>(
         &self,
         account: &Account,
@@ -231,7 +240,7 @@ impl<G: Generation> Generations<G> {
     ) -> Result<(G, T), Refusal> {
         let partition = keys::partition(G::KIND, account, name);
         let changed = self.transact_current(&partition, Reads::default(), |current, view| {
-            let mut current = current.ok_or_else(gone::<G>)?;
+            let mut current = current.ok_or_else(not_found::<G>)?;
             let (answer, until) = rule(&mut current, view)?;
             let put = Mutation::Put(keys::CURRENT, current.encode()?);
             Ok(Decision::Write(Change::of([put]).until(until), (current, answer)))
@@ -239,18 +248,18 @@ impl<G: Generation> Generations<G> {
         changed.await
     }
 
-    /// Deletes the one of that name, if the rule allows it. Goes on to its end even if the caller goes away.
+    /// Deletes the current generation of a name, if the rule allows it. Runs detached.
     pub async fn remove(
         &self,
         account: Arc<Account>,
         name: &str,
         rule: impl FnMut(&mut G, &View<'_>) -> Result<Removal, Refusal> + Send + 'static,
     ) -> Result<(), Refusal> {
-        self.remove_reading(account, name, Reads::default(), rule).await
+        self.remove_with_reads(account, name, Reads::default(), rule).await
     }
 
-    /// The same, by a rule that reads rows beside the current one.
-    pub async fn remove_reading(
+    /// Like [`Generations::remove`], with a rule that also sees other rows of the partition.
+    pub async fn remove_with_reads(
         &self,
         account: Arc<Account>,
         name: &str,
@@ -258,38 +267,38 @@ impl<G: Generation> Generations<G> {
         rule: impl FnMut(&mut G, &View<'_>) -> Result<Removal, Refusal> + Send + 'static,
     ) -> Result<(), Refusal> {
         let (this, partition) = (self.clone(), keys::partition(G::KIND, &account, name));
-        carry_through(async move { this.move_aside(&partition, reads, rule).await }).await
+        run_to_completion(async move { this.retire(&partition, reads, rule).await }).await
     }
 
-    async fn move_aside(
+    async fn retire(
         &self,
         partition: &Partition,
         reads: Reads,
         mut rule: impl FnMut(&mut G, &View<'_>) -> Result<Removal, Refusal>,
     ) -> Result<(), Refusal> {
         let moved = self.transact_current(partition, reads, |current, view| {
-            let mut current = current.ok_or_else(gone::<G>)?;
+            let mut current = current.ok_or_else(not_found::<G>)?;
             let removal = rule(&mut current, view)?;
-            let (aside, value) = match removal.keep {
+            let (retired, value) = match removal.keep {
                 false => (keys::garbage(current.space()), Bytes::new()),
                 true => (keys::deleted(view.stamp), current.encode()?),
             };
             let mutations = [
                 Mutation::Delete(keys::CURRENT),
                 Mutation::Delete(keys::GUARD),
-                Mutation::Put(aside.clone(), value),
+                Mutation::Put(retired.clone(), value),
             ];
             let kept_until = current.kept_until().filter(|_| removal.keep);
             let change = Change::of(mutations).until(removal.valid_until);
-            Ok(Decision::Write(change, (current.space(), aside, kept_until)))
+            Ok(Decision::Write(change, (current.space(), retired, kept_until)))
         });
-        let (space, aside, kept_until) = moved.await?;
-        self.garbage.arises(kept_until);
-        self.settle(partition, space, &aside, Settle::Moved).await
+        let (space, retired, kept_until) = moved.await?;
+        self.garbage.schedule(kept_until);
+        self.settle(partition, space, &retired, Settle::Moved).await
     }
 
-    /// Empties the one of that name: `renew` gives it a new space, and what was in the old one, which is returned, is gone
-    /// at once, however much it was. Goes on to its end even if the caller goes away.
+    /// Empties a resource at once, independent of its size: `renew` gives it a new space, and the old space
+    /// becomes garbage. Returns the old space. Runs detached.
     pub async fn renew(
         &self,
         account: Arc<Account>,
@@ -300,12 +309,12 @@ impl<G: Generation> Generations<G> {
         let renewed = async move {
             let space = this.open_space().await?;
             let moved = this.transact_current(&partition, Reads::default(), |current, _| {
-                let mut current = current.ok_or_else(gone::<G>)?;
+                let mut current = current.ok_or_else(not_found::<G>)?;
                 let old = current.space();
                 renew(&mut current, space);
                 let put = Mutation::Put(keys::CURRENT, current.encode()?);
-                let aside = Mutation::Put(keys::garbage(old), Bytes::new());
-                Ok(Decision::Write(Change::of([put, aside]), old))
+                let garbage = Mutation::Put(keys::garbage(old), Bytes::new());
+                Ok(Decision::Write(Change::of([put, garbage]), old))
             });
             let old = match moved.await {
                 Ok(old) => old,
@@ -314,15 +323,15 @@ impl<G: Generation> Generations<G> {
                     return Err(refusal);
                 }
             };
-            this.garbage.arises(None);
+            this.garbage.schedule(None);
             this.settle(&partition, old, &keys::garbage(old), Settle::Moved).await?;
             Ok(old)
         };
-        carry_through(renewed).await
+        run_to_completion(renewed).await
     }
 
-    /// Restores the one that was deleted at that stamp, unless the name is taken. The rule is given what is kept under
-    /// that stamp, if anything is, and says what it is when it is back.
+    /// Restores the generation that was deleted at the stamp, unless the name is taken. The rule gets the
+    /// retired record, or `None` if there is none, and returns the record to restore. Runs detached.
     pub async fn restore(
         &self,
         account: Arc<Account>,
@@ -345,39 +354,40 @@ impl<G: Generation> Generations<G> {
             let space = moved.await?;
             this.settle(&partition, space, &keys::CURRENT, Settle::Moved).await
         };
-        carry_through(restored).await
+        run_to_completion(restored).await
     }
 
-    /// Opens a space if the current row of a partition names it, and closes it if it was moved aside to that other row. If
-    /// neither, somebody has moved it on, and settles it. Where that does not come about, the next sweep does it.
+    /// Opens a space if the current row of a partition names it, and closes the space if the `retired` row
+    /// exists. If neither holds, a later move is responsible for the space. If this fails, the next sweep
+    /// repeats it.
     async fn settle(
         &self,
         partition: &Partition,
         space: SpaceId,
-        aside: &Bytes,
+        retired: &Bytes,
         why: Settle,
     ) -> Result<(), Refusal> {
-        let settled = self.try_settle(partition, space, aside, why).await;
-        settled.inspect_err(|_| self.garbage.arises(None))
+        let settled = self.try_settle(partition, space, retired, why).await;
+        settled.inspect_err(|_| self.garbage.schedule(None))
     }
 
     async fn try_settle(
         &self,
         partition: &Partition,
         space: SpaceId,
-        aside: &Bytes,
+        retired: &Bytes,
         why: Settle,
     ) -> Result<(), Refusal> {
         for _ in 0..MAX_ATTEMPTS {
-            // A space without a header is swept: nothing is left to be opened or closed.
-            let Some(header) = self.store.space(space).await.map_err(unreadable)? else {
+            // A space without a header was swept: nothing is left to open or close.
+            let Some(header) = self.store.space(space).await.map_err(read_refusal)? else {
                 return Ok(());
             };
-            let reads = Reads::keys([keys::CURRENT, aside.clone()]);
-            let rows = self.store.read(partition, &reads).await.map_err(unreadable)?.rows;
-            let [current, aside] = rows.as_slice() else { return Ok(()) };
+            let reads = Reads::keys([keys::CURRENT, retired.clone()]);
+            let rows = self.store.read(partition, &reads).await.map_err(read_refusal)?.rows;
+            let [current, retired] = rows.as_slice() else { return Ok(()) };
             let open = Slot::<G>::of(current.as_ref())?.space()? == Some(space);
-            if !open && aside.as_ref().is_none_or(|row| row.key == keys::CURRENT) {
+            if !open && retired.as_ref().is_none_or(|row| row.key == keys::CURRENT) {
                 return Ok(());
             }
             if header.open == open && why == Settle::Repair {
@@ -390,28 +400,30 @@ impl<G: Generation> Generations<G> {
                     self.reopened.fetch_or(open && why == Settle::Repair, Ordering::AcqRel);
                     return Ok(());
                 }
-                Err(error) => return Err(not_settled(error)),
+                Err(error) => return Err(commit_refusal(error)),
             }
         }
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// Raises the epoch of a space. A commit that was judged before takes effect before this returns, or never.
+    /// Raises the epoch of a space. A commit that read the old epoch takes effect before this returns, or
+    /// never.
     pub async fn fence(&self, space: SpaceId) -> Result<(), Refusal> {
         for _ in 0..MAX_ATTEMPTS {
-            let header = self.store.space(space).await.map_err(unreadable)?;
-            let header = header.filter(|header| header.open).ok_or_else(gone::<G>)?;
+            let header = self.store.space(space).await.map_err(read_refusal)?;
+            let header = header.filter(|header| header.open).ok_or_else(not_found::<G>)?;
             let next = SpaceHeader { epoch: header.epoch + 1, ..header };
             match self.store.set_space(space, Some(header), next).await {
                 Err(CommitError::Conflict) => {}
-                raised => return raised.map_err(not_settled),
+                raised => return raised.map_err(commit_refusal),
             }
         }
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// Runs a rule on who has a name and on rows beside it, of the service's own making.
-    pub async fn transact_beside<T>(
+    /// Runs a rule on the current generation of a name and on rows that the service keeps in the same
+    /// partition.
+    pub async fn transact_with<T>(
         &self,
         account: &Account,
         name: &str,
@@ -421,7 +433,7 @@ impl<G: Generation> Generations<G> {
         self.transact_current(&keys::partition(G::KIND, account, name), reads, rule).await
     }
 
-    /// Runs a rule on who has a name, once no rename is in its way.
+    /// Runs a rule on the current generation of a name, after resolving a rename in its way.
     async fn transact_current<T>(
         &self,
         partition: &Partition,
@@ -430,7 +442,7 @@ impl<G: Generation> Generations<G> {
     ) -> Result<T, Refusal> {
         reads.keys.push(keys::CURRENT);
         for _ in 0..MAX_ATTEMPTS {
-            let done = self.transact(partition, reads.clone(), |view| {
+            let done = self.rows.transact(partition, reads.clone(), |view| {
                 let decision = match Slot::of(view.row(&keys::CURRENT))? {
                     Slot::Free => rule(None, view)?,
                     Slot::Held(current) => rule(Some(current), view)?,
@@ -446,42 +458,12 @@ impl<G: Generation> Generations<G> {
                 Ok(answer) => return Ok(answer),
                 Err(renaming) => renaming,
             };
-            self.end(&renaming).await?;
+            self.resolve(&renaming).await?;
         }
         Err(ErrorCode::ServerBusy.into())
     }
-
-    async fn transact<T>(
-        &self,
-        partition: &Partition,
-        reads: Reads,
-        rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
-    ) -> Result<T, Refusal> {
-        let result = transact(&*self.store, &self.gate, partition, reads, rule).await;
-        result.map_err(|error| lazuli_account::refusal(error, || ErrorCode::InternalError.into()))
-    }
 }
 
-fn gone<G: Generation>() -> Refusal {
+fn not_found<G: Generation>() -> Refusal {
     G::NOT_FOUND.into()
-}
-
-/// What a client is told when rows cannot be read.
-pub fn unreadable(error: ReadError) -> Refusal {
-    tracing::error!(%error, "the store cannot be read");
-    ErrorCode::InternalError.into()
-}
-
-/// The refusal of a request whose store has not settled.
-pub fn not_settled(error: CommitError) -> Refusal {
-    lazuli_account::refusal(lazuli_store::TransactError::NotCommitted(error), || {
-        ErrorCode::InternalError.into()
-    })
-}
-
-/// Does something to its end, although the request that asked for it may be dropped.
-pub async fn carry_through<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
-) -> Result<T, Refusal> {
-    tokio::spawn(work).await.unwrap_or_else(|_| Err(ErrorCode::InternalError.into()))
 }

@@ -1,35 +1,37 @@
-//! Renaming: the row goes from one name to another, and the space with it, so nothing in it moves.
+//! Renaming: the row moves from one name to another and still names the same space, so no data moves.
 //!
-//! The names are two partitions, so this is an [intent](lazuli_store::intent) whose home is the partition of the old name.
-//! Until it is decided, the old name has the row and the new one is free; from then on it is the other way round. Those who
-//! only look a name up ask how far the rename is and let it go on; those who want to change a row end the rename first, one
-//! way or the other. A rename that was aborted so begins again, a bounded number of times.
+//! The names are two partitions, so a rename is an [intent](lazuli_store::intent) whose home is the partition
+//! of the old name. Before the decision the old name has the row and the new name is free; after it, the
+//! other way round. Lookups ask whether the rename is pending and let it go on. Operations that change a row
+//! resolve the rename first: they finish or abort it. A rename that was aborted in this way starts again, a
+//! bounded number of times.
 //!
-//! Somebody may be about to close or open the space on the strength of what the old name said, see [`crate`]. So the space
-//! is settled once more by the new name. Its epoch moves on, which writers into the space do not notice but for running
-//! their rule again: what they write is there under the new name.
+//! Another operation may be about to close or open the space based on the old name's row, see [`crate`]. So
+//! the new name settles the space once more, which raises the epoch. Writers into the space only run their
+//! rule again; their data appears under the new name.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::{Account, ErrorCode, Refusal};
-use lazuli_store::intent::{Ended, IntentError, IntentId, Intents, Plan, Planner};
+use lazuli_service::{commit_refusal, record, run_to_completion};
+use lazuli_store::intent::{Ended, IntentError, IntentId, IntentPlan, IntentPlanner};
 use lazuli_store::{Change, Mutation, Partition, Reads, TransactError, View};
 
 use crate::slot::{Rename, Renaming, Side, Slot};
-use crate::{Generation, Generations, MAX_ATTEMPTS, Settle, carry_through, gone, keys, not_settled, record};
+use crate::{Generation, Generations, MAX_ATTEMPTS, Settle, keys, not_found};
 
-/// The kind of intent that a rename is.
+/// The intent kind of a rename.
 const RENAME: u8 = 1;
-/// The target comes first: whoever walks over all rows may see the space twice, but never not at all.
+/// The target comes first, so that a scan of all rows may see the space twice but never misses it.
 const SIDES: [Side; 2] = [Side::Target, Side::Source];
 
-/// Says whether what is there may be renamed, and until when that holds.
+/// Checks whether a generation may be renamed, and returns until when the rename may commit.
 type Rule<G> = dyn Fn(&G, Timestamp) -> Result<Option<Timestamp>, Refusal> + Send + Sync;
 
 impl<G: Generation> Generations<G> {
-    /// Gives the one of that name another, if the rule allows it. Goes on to its end even if the caller goes away.
+    /// Renames a resource, if the rule allows it. Runs detached.
     pub async fn rename(
         &self,
         account: Arc<Account>,
@@ -40,37 +42,38 @@ impl<G: Generation> Generations<G> {
         let source = keys::partition(G::KIND, &account, source);
         let target = keys::partition(G::KIND, &account, target);
         let this = self.clone();
-        carry_through(async move { this.move_to(&source, &target, &rule).await }).await
+        run_to_completion(async move { this.move_to(&source, &target, &rule).await }).await
     }
 
     async fn move_to(&self, source: &Partition, target: &Partition, rule: &Rule<G>) -> Result<(), Refusal> {
-        // Two that want the same name, or the same row, would only abort one another.
-        let _turn = self.renames.lock().await;
+        // Concurrent renames of one row, or to one name, would abort each other.
+        let _serialized = self.renames.lock().await;
         let renames = Renames { rule: Some(rule) };
         for _ in 0..MAX_ATTEMPTS {
-            let current = self.current(source).await?.ok_or_else(gone::<G>)?;
+            let current = self.current(source).await?.ok_or_else(not_found::<G>)?;
             rule(&current, self.store.now())?;
             if source == target || self.current(target).await?.is_some() {
                 return Err(G::ALREADY_EXISTS.into());
             }
             let rename = Rename::new(source, target, &current.encode()?);
-            match self.intents(source, &renames).run(RENAME, record::encode(&rename)?).await {
+            match self.rows.intents(source, &renames).run(RENAME, record::encode(&rename)?).await {
                 Ok(()) => return self.settle(target, current.space(), &keys::CURRENT, Settle::Moved).await,
                 Err(IntentError::Refused(Obstacle::Refused(refusal))) => return Err(refusal),
-                Err(IntentError::Refused(Obstacle::Met(other))) => self.end(&other).await?,
+                Err(IntentError::Refused(Obstacle::OtherRename(other))) => self.resolve(&other).await?,
                 Err(IntentError::Refused(Obstacle::Changed) | IntentError::Aborted) => {}
-                Err(error) => return Err(interrupted(error)),
+                Err(error) => return Err(interrupted(source)(error)),
             }
         }
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// Who has a name, if a rename that its row speaks of has not been decided; else none, and the row speaks of it no more.
-    pub(crate) async fn while_pending(&self, renaming: &Renaming) -> Result<Option<Option<G>>, Refusal> {
+    /// Returns the current generation of a name whose row records a pending rename. If the rename has been
+    /// decided, resolves it and returns `None`; the caller then reads the row again.
+    pub(crate) async fn current_if_pending(&self, renaming: &Renaming) -> Result<Option<Option<G>>, Refusal> {
         let home = renaming.rename.source();
-        let pending = self.intents(&home, &Renames { rule: None }).is_pending(renaming.id).await;
-        if !pending.map_err(interrupted)? {
-            self.end(renaming).await?;
+        let pending = self.rows.intents(&home, &Renames::<G> { rule: None }).is_pending(renaming.id).await;
+        if !pending.map_err(interrupted(&home))? {
+            self.resolve(renaming).await?;
             return Ok(None);
         }
         match renaming.side {
@@ -79,30 +82,30 @@ impl<G: Generation> Generations<G> {
         }
     }
 
-    /// Ends a rename that somebody has begun: finishes it if it was decided, else aborts it.
-    pub(crate) async fn end(&self, renaming: &Renaming) -> Result<(), Refusal> {
+    /// Finishes a rename that was decided, and aborts one that was not.
+    pub(crate) async fn resolve(&self, renaming: &Renaming) -> Result<(), Refusal> {
         let rename = &renaming.rename;
         let plan = RenamePlan { rename: rename.clone(), rule: None };
-        let (home, renames) = (rename.source(), Renames { rule: None });
+        let (home, renames) = (rename.source(), Renames::<G> { rule: None });
         let marked = Some((&plan, renaming.side as usize));
-        let ended = self.intents(&home, &renames).resolve(renaming.id, marked).await;
-        self.settle_ended(ended, rename).await
+        let ended = self.rows.intents(&home, &renames).resolve(renaming.id, marked).await;
+        self.settle_resolved(ended, rename).await
     }
 
-    /// Ends a rename whose intent was found in its home.
-    pub(crate) async fn end_in(&self, home: &Partition, id: IntentId) -> Result<(), Refusal> {
-        let renames = Renames { rule: None };
-        let intents = self.intents(home, &renames);
-        let Some(plan) = intents.plan(id).await.map_err(interrupted)? else { return Ok(()) };
-        self.settle_ended(intents.resolve(id, None).await, &plan.rename).await
+    /// Resolves a rename whose intent was found in its home.
+    pub(crate) async fn resolve_at_home(&self, home: &Partition, id: IntentId) -> Result<(), Refusal> {
+        let renames = Renames::<G> { rule: None };
+        let intents = self.rows.intents(home, &renames);
+        let Some(plan) = intents.plan(id).await.map_err(interrupted(home))? else { return Ok(()) };
+        self.settle_resolved(intents.resolve(id, None).await, &plan.rename).await
     }
 
-    async fn settle_ended(
+    async fn settle_resolved(
         &self,
         ended: Result<Ended, IntentError<Obstacle>>,
         rename: &Rename,
     ) -> Result<(), Refusal> {
-        match ended.map_err(interrupted)? {
+        match ended.map_err(interrupted(&rename.source()))? {
             Ended::Aborted => Ok(()),
             Ended::Applied => {
                 let space = G::decode(&rename.value())?.space();
@@ -110,22 +113,14 @@ impl<G: Generation> Generations<G> {
             }
         }
     }
-
-    fn intents<'a>(
-        &'a self,
-        home: &'a Partition,
-        planner: &'a Renames<'a, G>,
-    ) -> Intents<'a, Renames<'a, G>> {
-        Intents { store: &*self.store, gate: &self.gate, home, planner }
-    }
 }
 
-/// Plans renames. Only whoever begins one has a rule.
+/// Plans renames. The rule is only set when a rename begins, not when one is resolved.
 struct Renames<'a, G> {
     rule: Option<&'a Rule<G>>,
 }
 
-impl<'a, G: Generation> Planner for Renames<'a, G> {
+impl<'a, G: Generation> IntentPlanner for Renames<'a, G> {
     type Plan = RenamePlan<'a, G>;
 
     fn plan(&self, kind: u8, payload: &Bytes) -> Option<RenamePlan<'a, G>> {
@@ -143,10 +138,10 @@ struct RenamePlan<'a, G> {
 #[derive(Debug)]
 enum Obstacle {
     Refused(Refusal),
-    /// The row is not what was to be renamed any more.
+    /// The row has changed since the rename began.
     Changed,
     /// Another rename is in the way.
-    Met(Renaming),
+    OtherRename(Renaming),
 }
 
 impl From<Refusal> for Obstacle {
@@ -155,7 +150,7 @@ impl From<Refusal> for Obstacle {
     }
 }
 
-impl<G: Generation> Plan for RenamePlan<'_, G> {
+impl<G: Generation> IntentPlan for RenamePlan<'_, G> {
     type Refusal = Obstacle;
 
     fn participants(&self) -> Vec<Partition> {
@@ -169,10 +164,10 @@ impl<G: Generation> Plan for RenamePlan<'_, G> {
     fn prepare(&self, id: IntentId, participant: usize, view: &View<'_>) -> Result<Change, Obstacle> {
         let side = SIDES[participant];
         let until = match (side, Slot::<G>::of(view.row(&keys::CURRENT)).map_err(Refusal::from)?) {
-            (_, Slot::Renaming(other)) => return Err(Obstacle::Met(other)),
+            (_, Slot::Renaming(other)) => return Err(Obstacle::OtherRename(other)),
             (Side::Target, Slot::Free) => None,
             (Side::Target, Slot::Held(_)) => return Err(Refusal::new(G::ALREADY_EXISTS).into()),
-            (Side::Source, Slot::Free) => return Err(gone::<G>().into()),
+            (Side::Source, Slot::Free) => return Err(not_found::<G>().into()),
             (Side::Source, Slot::Held(current)) => {
                 if current.encode()? != self.rename.value() {
                     return Err(Obstacle::Changed);
@@ -199,12 +194,13 @@ impl<G: Generation> Plan for RenamePlan<'_, G> {
     }
 }
 
-/// A step of a rename was not made. Somebody will end it.
-fn interrupted(error: IntentError<Obstacle>) -> Refusal {
-    match error {
-        IntentError::Interrupted(TransactError::NotCommitted(error)) => not_settled(error),
+/// Converts the error of a rename that stopped between two steps. The next operation on either name, or the
+/// sweep, resolves the rename.
+fn interrupted(source: &Partition) -> impl FnOnce(IntentError<Obstacle>) -> Refusal {
+    move |error| match error {
+        IntentError::Interrupted(TransactError::NotCommitted(error)) => commit_refusal(error),
         error => {
-            tracing::error!(%error, "a rename was interrupted");
+            tracing::error!(%error, ?source, "a rename was interrupted; the next access or sweep finishes or aborts it");
             ErrorCode::InternalError.into()
         }
     }

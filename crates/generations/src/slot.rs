@@ -1,26 +1,27 @@
-//! What the row of a name says: who has the name, or that a rename to it or from it is under way.
+//! The current row of a name: the generation that has the name, or a rename in progress to it or from it.
 //!
-//! While a rename is prepared and not yet ended, the rows of both names say so, and hold all that is needed to end it. They
-//! are the rows that everybody reads, so nobody can overlook it.
+//! From the preparation of a rename to its end, the rows of both names record it, with all that is needed to
+//! finish or abort it. Every operation on a name reads its current row, so none can miss the rename.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::Refusal;
+use lazuli_service::{Damage, record};
 use lazuli_store::intent::IntentId;
 use lazuli_store::{Partition, Row, SpaceId};
 use serde::{Deserialize, Serialize};
 
-use crate::{Damage, Generation, keys, record};
+use crate::{Generation, keys};
 
-/// What the value of a row begins with while a rename is under way; else it is the format of a record.
+/// First byte of a row that records a rename. In other rows the first byte is the format of the record.
 const RENAMING: u8 = 0xFE;
 
-/// A rename: what has to be known to carry it out. Never changes once it has begun.
+/// Everything needed to carry out a rename. Immutable once the rename has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rename {
     source: Vec<u8>,
     target: Vec<u8>,
-    /// The value of the row that is renamed.
+    /// The value of the row to move.
     value: Vec<u8>,
 }
 
@@ -51,7 +52,7 @@ pub(crate) enum Side {
     Source,
 }
 
-/// What the row of either name says while a rename is under way.
+/// A rename in progress, as the row of either name records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Renaming {
     pub(crate) id: IntentId,
@@ -60,7 +61,7 @@ pub(crate) struct Renaming {
 }
 
 impl Renaming {
-    /// The value of the row.
+    /// Encodes the rename as the value of a row.
     pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
         let fields = record::encode(&(self.id.0.ticks(), self.side, &self.rename))?;
         let mut value = BytesMut::with_capacity(1 + fields.len());
@@ -69,13 +70,13 @@ impl Renaming {
         Ok(value.freeze())
     }
 
-    /// What is being renamed.
+    /// Decodes the generation that is being renamed.
     pub(crate) fn generation<G: Generation>(&self) -> Result<G, Damage> {
         G::decode(&self.rename.value())
     }
 }
 
-/// What the row of a name says.
+/// The decoded current row of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Slot<G> {
     Free,
@@ -84,7 +85,7 @@ pub(crate) enum Slot<G> {
 }
 
 impl<G: Generation> Slot<G> {
-    /// Of the row, if it is there.
+    /// Decodes the current row. A missing row means that the name is free.
     pub(crate) fn of(row: Option<&Row>) -> Result<Self, Damage> {
         let Some(row) = row else { return Ok(Self::Free) };
         match row.value.split_first() {
@@ -96,7 +97,8 @@ impl<G: Generation> Slot<G> {
         }
     }
 
-    /// The space that it names. What is being renamed is named by both names, so that it is found whichever is looked at.
+    /// Returns the space that the row names. During a rename both rows name the space, so a scan finds it
+    /// under either name.
     pub(crate) fn space(&self) -> Result<Option<SpaceId>, Damage> {
         match self {
             Self::Free => Ok(None),
@@ -106,8 +108,8 @@ impl<G: Generation> Slot<G> {
     }
 }
 
-/// The space that a row of the directory names, if it is to be kept: for those who walk over all rows of a store. None for
-/// a row of garbage, and for a row of another kind.
+/// Returns the space that a row of the directory names, if the space is to be kept. Returns `None` for
+/// garbage rows and rows of another kind. For scans of all rows of a store.
 pub fn named_space<G: Generation>(partition: &[u8], row: &Row) -> Result<Option<SpaceId>, Damage> {
     if !partition.starts_with(&keys::kind(G::KIND)) {
         return Ok(None);
@@ -119,4 +121,9 @@ pub fn named_space<G: Generation>(partition: &[u8], row: &Row) -> Result<Option<
         Some(_) => G::decode(&row.value).map(|deleted| Some(deleted.space())),
         None => Ok(None),
     }
+}
+
+/// Returns whether a row records a rename in progress. Such a row does not hold a plain generation record.
+pub fn is_being_renamed(row: &Row) -> bool {
+    row.key == keys::CURRENT && row.value.first() == Some(&RENAMING)
 }

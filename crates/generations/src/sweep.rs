@@ -1,31 +1,37 @@
-//! Garbage: spaces that no current row names any more.
+//! The garbage sweep: removes spaces that no current row names.
 //!
-//! Deleting only moves a row. The rest is done here, in small steps and in the background: what was kept and whose time is
-//! over becomes garbage, and so does everything of an account that was removed; the rows of garbage are removed, and when
-//! none is left, the row that remembered it. Every step can be repeated, so it does not matter where the server was
-//! stopped.
+//! A delete only moves a row. The sweep does the rest in the background and in small steps:
+//!
+//! * Retired generations whose retention has ended become garbage, and so do all generations of a removed
+//!   account.
+//! * The rows of garbage spaces are removed, and finally the garbage row itself.
+//!
+//! Every step can be repeated, so the server may stop at any point.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use lazuli_concurrency::Timestamp;
-use lazuli_extents::Pace;
+use lazuli_concurrency::{Pace, Timestamp};
 use lazuli_protocol::Refusal;
+use lazuli_service::{SpaceScan, commit_refusal, read_refusal};
 use lazuli_store::intent::intent_of;
-use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row, SpaceId, Which, prefix_range};
+use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row, SpaceId, Which};
+use tracing::Instrument;
 
 use crate::slot::Slot;
-use crate::{Generation, Generations, Settle, keys, not_settled, unreadable};
+use crate::{Generation, Generations, Settle, keys};
 
-/// Rows that are looked at, or removed, between two pauses.
+/// Rows that are scanned or removed between two pauses.
 const STEP: usize = 256;
+/// Maximum number of snapshot rows that one commit removes. A commit may change 256 rows.
+const SNAPSHOTS_STEP: usize = 200;
 
-/// Whether it is worth looking for garbage. Cheap to ask.
+/// Remembers when the next sweep is due. Cheap to query.
 #[derive(Debug)]
 pub struct GarbageWatch {
-    /// Something was deleted since the last look, or nobody has looked yet.
+    /// Set if something was deleted since the last sweep began, or no sweep has run yet.
     due: AtomicBool,
-    /// When the next deleted generation cannot be restored any more.
+    /// When the next retention ends, in ticks.
     next: AtomicU64,
 }
 
@@ -36,8 +42,8 @@ impl Default for GarbageWatch {
 }
 
 impl GarbageWatch {
-    /// Something was deleted: for good, or to be kept until then.
-    pub fn arises(&self, kept_until: Option<Timestamp>) {
+    /// Makes a sweep due: at `kept_until`, the end of a retention, or now if there is none.
+    pub fn schedule(&self, kept_until: Option<Timestamp>) {
         match kept_until {
             None => self.due.store(true, Ordering::Release),
             Some(until) => {
@@ -46,29 +52,30 @@ impl GarbageWatch {
         }
     }
 
-    /// Whether it is.
+    /// Returns whether a sweep is due.
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.due.load(Ordering::Acquire) || self.next.load(Ordering::Acquire) <= now.ticks()
     }
 
-    /// Somebody begins to look. What arises from now on counts anew.
+    /// Resets the schedule at the beginning of a sweep. Later calls of [`GarbageWatch::schedule`] make the
+    /// next sweep due.
     pub fn begin(&self) {
         self.due.store(false, Ordering::Release);
         self.next.store(u64::MAX, Ordering::Release);
     }
 }
 
-/// What a sweep achieved.
+/// Result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Spaces whose rows are gone.
+    /// Spaces whose rows were removed.
     pub spaces: u64,
-    /// Bytes that these rows referred to. What refers to bytes more than once counts more than once.
+    /// Bytes of content that these rows referred to. Bytes with several references count several times.
     pub bytes: u64,
 }
 
-/// A sweep has opened a space, and somebody sees to what had stopped there. Dropped before that is [done](Reopened::done), it
-/// is for whoever sweeps next, which is due then.
+/// The duty to resume work that stopped in a space that a sweep has opened. If dropped before
+/// [`Reopened::done`], the duty passes to the next sweep, which is due at once.
 #[must_use]
 pub struct Reopened<'a> {
     reopened: &'a AtomicBool,
@@ -77,7 +84,7 @@ pub struct Reopened<'a> {
 }
 
 impl Reopened<'_> {
-    /// It goes on.
+    /// Records that the work was resumed.
     pub fn done(mut self) {
         self.is_done = true;
     }
@@ -87,22 +94,22 @@ impl Drop for Reopened<'_> {
     fn drop(&mut self) {
         if !self.is_done {
             self.reopened.store(true, Ordering::Release);
-            self.garbage.arises(None);
+            self.garbage.schedule(None);
         }
     }
 }
 
-/// Knows what rows refer to, outside of the store.
-pub trait Referred: Send + Sync {
-    /// The bytes that a row refers to.
+/// Content outside of the store that rows refer to.
+pub trait ContentRefs: Send + Sync {
+    /// Returns the number of bytes that a row refers to.
     fn bytes(&self, partition: &[u8], row: &Row) -> u64;
 
-    /// Rows are gone that referred to so many bytes.
+    /// Reports that rows were removed that referred to this number of bytes.
     fn released(&self, bytes: u64);
 }
 
-/// Rows that refer to nothing.
-impl Referred for () {
+/// For rows that do not refer to content.
+impl ContentRefs for () {
     fn bytes(&self, _: &[u8], _: &Row) -> u64 {
         0
     }
@@ -111,60 +118,59 @@ impl Referred for () {
 }
 
 impl<G: Generation> Generations<G> {
-    /// Attempts of transactions that had to be made again.
+    /// Returns the number of transaction attempts that were repeated.
     pub fn retries(&self) -> u64 {
-        self.gate.retries()
+        self.rows.retries()
     }
 
-    /// Whether [`Generations::sweep`] may find something to do. It does when the server starts.
+    /// Returns the number of transactions that wait for others.
+    pub fn waiting(&self) -> usize {
+        self.rows.waiting()
+    }
+
+    /// Returns whether [`Generations::sweep`] may find something to do. Always true when the server starts.
     pub fn sweep_due(&self) -> bool {
         self.garbage.is_due(self.store.now())
     }
 
-    /// Removes what was deleted, and puts right what a crash has left half done. May be dropped at any point.
-    pub async fn sweep(&self, pace: Pace, referred: &dyn Referred) -> Result<Swept, Refusal> {
+    /// Removes deleted data and completes what a crash has interrupted. May be dropped at any point.
+    pub async fn sweep(&self, pace: Pace, content: &dyn ContentRefs) -> Result<Swept, Refusal> {
         self.garbage.begin();
-        let swept = self.sweep_all(pace, referred).await;
+        let swept = self.sweep_all(pace, content).await;
         if swept.is_err() {
-            self.garbage.arises(None);
+            self.garbage.schedule(None);
         }
         swept
     }
 
-    /// Whether a sweep has opened a space, since somebody last saw to that: the row that was restored was ahead of its header.
-    /// What had stopped when the space was closed can go on.
+    /// Takes the duty to resume work if a sweep has opened a space since the last call. That happens if a
+    /// restore was interrupted between the row and the header. Work that stopped when the space was closed
+    /// can go on.
     pub fn take_reopened(&self) -> Option<Reopened<'_>> {
         let is_reopened = self.reopened.swap(false, Ordering::AcqRel);
         is_reopened.then(|| Reopened { reopened: &self.reopened, garbage: &self.garbage, is_done: false })
     }
 
-    async fn sweep_all(&self, pace: Pace, referred: &dyn Referred) -> Result<Swept, Refusal> {
+    async fn sweep_all(&self, pace: Pace, content: &dyn ContentRefs) -> Result<Swept, Refusal> {
         let mut swept = Swept::default();
-        let all = prefix_range(&keys::kind(G::KIND));
-        let mut from = (all.start, Bytes::new());
-        loop {
-            let page = self.store.scan_space(
-                SpaceId::ROOT,
-                from,
-                Some((all.end.clone(), Bytes::new())),
-                Which::All,
-                STEP,
-            );
-            let page = page.await.map_err(unreadable)?;
-            for (key, row) in page.rows {
+        let kind = keys::kind(G::KIND);
+        let mut scan = SpaceScan::new(&*self.store, SpaceId::ROOT, &kind, Which::All, STEP).paced(pace);
+        while let Some(rows) = scan.next().await? {
+            for (key, row) in rows {
                 let partition = Partition::new(SpaceId::ROOT, key);
-                if let Some(space) = self.find_garbage(&partition, &row).await? {
-                    swept.bytes += self.sweep_space(&partition, space, pace, referred).await?;
+                let span = tracing::error_span!("garbage", ?partition);
+                if let Some(space) = self.find_garbage(&partition, &row).instrument(span.clone()).await? {
+                    let sweep = self.sweep_space(&partition, space, pace, content);
+                    swept.bytes += sweep.instrument(span).await?;
                     swept.spaces += 1;
                 }
             }
-            let Some(next) = page.next else { return Ok(swept) };
-            from = next;
-            pace.rest().await;
         }
+        Ok(swept)
     }
 
-    /// The garbage that a row names, if it does or has come to. Else its space is made to follow it.
+    /// Returns the space that a row names, if the space is garbage. Otherwise makes the space's header follow
+    /// the row.
     async fn find_garbage(&self, partition: &Partition, row: &Row) -> Result<Option<SpaceId>, Refusal> {
         if let Some(space) = keys::garbage_space(&row.key) {
             if !self.is_garbage(partition, space, &row.key).await? {
@@ -183,55 +189,60 @@ impl<G: Generation> Generations<G> {
         let kept_until = keys::deleted_at(&row.key).and(generation.kept_until());
         let is_over = kept_until.is_some_and(|until| until <= self.store.now());
         if is_over || self.is_orphan(partition).await? {
-            return self.abandon(partition, &row.key).await;
+            return self.make_garbage(partition, &row.key).await;
         }
         self.settle(partition, generation.space(), &row.key, Settle::Repair).await?;
         if kept_until.is_some() {
-            self.garbage.arises(kept_until);
+            self.garbage.schedule(kept_until);
         }
         Ok(None)
     }
 
-    /// Whether a space that a row called garbage is. One that is being filled may come by a name at any moment: while it is
-    /// filled it is left alone, and afterwards its row says which it is.
+    /// Returns whether a space with a garbage row is garbage. A space that is being filled may get a name at
+    /// any moment, so it is skipped. Then the row is read again, because the space may just have got its
+    /// name.
     async fn is_garbage(&self, partition: &Partition, space: SpaceId, key: &Bytes) -> Result<bool, Refusal> {
         if self.incoming.contains(space) {
             return Ok(false);
         }
-        let set = self.store.read(partition, &Reads::key(key.clone())).await.map_err(unreadable)?;
+        let set = self.store.read(partition, &Reads::key(key.clone())).await.map_err(read_refusal)?;
         Ok(set.rows.first().is_some_and(Option::is_some))
     }
 
-    /// What a row names as current. A rename that it speaks of is ended instead, and what comes of it is looked at another
-    /// time.
+    /// Returns the generation that a row names as current. If the row records a rename, resolves the rename
+    /// and schedules another sweep for its result.
     async fn find_current(&self, partition: &Partition, row: &Row) -> Result<Option<G>, Refusal> {
         if let Some(id) = intent_of(&row.key) {
-            self.end_in(partition, id).await?;
+            self.resolve_at_home(partition, id).await?;
         } else if row.key == keys::CURRENT {
             match Slot::of(Some(row))? {
                 Slot::Free => return Ok(None),
                 Slot::Held(current) => return Ok(Some(current)),
-                Slot::Renaming(renaming) => self.end(&renaming).await?,
+                Slot::Renaming(renaming) => self.resolve(&renaming).await?,
             }
         } else {
-            // The mark of a rename, which the current row speaks of, too; a guard, which goes with the current row; or a
-            // snapshot, which goes with its space.
+            // The mark of a rename, which the current row records as well; a guard, which is removed with the
+            // current row; or a snapshot, which is removed with its space.
             return Ok(None);
         }
-        self.garbage.arises(None);
+        self.garbage.schedule(None);
         Ok(None)
     }
 
-    /// Whether the account of a partition is gone. Nobody can reach it any more: another account of that name is of
-    /// another generation.
+    /// Returns whether the account of a partition was removed. A new account of the same name has another
+    /// generation, so the partition is out of reach.
     async fn is_orphan(&self, partition: &Partition) -> Result<bool, Refusal> {
         let Some((account, generation)) = keys::owner(G::KIND, &partition.key) else { return Ok(false) };
+        // Check the reservation first: it ends only after the account exists.
+        if self.accounts.is_reserved(account, generation) {
+            return Ok(false);
+        }
         let account = self.accounts.get(account).await?;
         Ok(account.is_none_or(|account| account.generation != generation))
     }
 
-    /// Makes garbage of what a row names, unless it was deleted or restored meanwhile.
-    async fn abandon(&self, partition: &Partition, key: &Bytes) -> Result<Option<SpaceId>, Refusal> {
+    /// Turns the generation that a row names into garbage, unless it was deleted or restored meanwhile.
+    async fn make_garbage(&self, partition: &Partition, key: &Bytes) -> Result<Option<SpaceId>, Refusal> {
         let moved = self.transact_current(partition, Reads::key(key.clone()), |current, view| {
             let named = match view.row(key) {
                 Some(row) if row.key != keys::CURRENT => Some(G::decode(&row.value)?),
@@ -250,38 +261,49 @@ impl<G: Generation> Generations<G> {
         Ok(Some(space))
     }
 
-    /// Removes the rows of a space and then the row that names it as garbage, and those of its snapshots.
+    /// Removes the rows of a space, then its snapshot rows and its garbage row. Returns the bytes that the
+    /// rows referred to.
     async fn sweep_space(
         &self,
         partition: &Partition,
         space: SpaceId,
         pace: Pace,
-        referred: &dyn Referred,
+        content: &dyn ContentRefs,
     ) -> Result<u64, Refusal> {
         let start = || (Bytes::new(), Bytes::new());
         let (mut bytes, mut from) = (0, start());
         loop {
             let page = self.store.scan_space(space, from.clone(), None, Which::All, STEP).await;
-            let rows = page.map_err(unreadable)?.rows;
-            let dropped: u64 = rows.iter().map(|(partition, row)| referred.bytes(partition, row)).sum();
+            let rows = page.map_err(read_refusal)?.rows;
+            let dropped: u64 = rows.iter().map(|(partition, row)| content.bytes(partition, row)).sum();
             let swept = self.store.sweep_space(space, from.clone(), rows.len().max(1)).await;
-            referred.released(dropped);
+            content.released(dropped);
             bytes += dropped;
-            from = match swept.map_err(not_settled)? {
+            from = match swept.map_err(commit_refusal)? {
                 Some(next) => next,
                 None if from == start() => break,
-                // Nothing can have come meanwhile; that is found out before the space is forgotten.
+                // No row can have been added to a closed space. Scan again to verify that.
                 None => start(),
             };
             pace.rest().await;
         }
         let key = keys::garbage(space);
-        let forgotten = self.transact(partition, Reads::key(key.clone()), |_| {
-            let snapshots = Mutation::DeleteRange(keys::snapshots(space));
-            Ok(Decision::Write(Change::of([Mutation::Delete(key.clone()), snapshots]), ()))
-        });
-        forgotten.await?;
-        Ok(bytes)
+        let reads = Reads::key(key.clone()).and_range(keys::snapshots(space), SNAPSHOTS_STEP);
+        loop {
+            let forgotten = self.rows.transact(partition, reads.clone(), |view| {
+                let snapshots = view.ranges().iter().flat_map(|snapshots| &snapshots.rows);
+                let mut removed: Vec<_> = snapshots.map(|row| row.key.clone()).collect();
+                let is_last = !view.ranges().iter().any(|snapshots| snapshots.more);
+                if is_last {
+                    removed.push(key.clone());
+                }
+                let removed: Vec<_> = removed.into_iter().map(Mutation::Delete).collect();
+                Ok(Decision::Write(Change::of(removed), is_last))
+            });
+            if forgotten.await? {
+                return Ok(bytes);
+            }
+        }
     }
 }
 
@@ -290,14 +312,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_opened_and_not_seen_to_is_for_the_next_sweep() {
+    fn work_in_a_reopened_space_that_is_not_resumed_passes_to_the_next_sweep() {
         let (reopened, garbage) = (AtomicBool::new(false), GarbageWatch::default());
         garbage.begin();
         let taken = || Reopened { reopened: &reopened, garbage: &garbage, is_done: false };
-        let is_left = || (reopened.load(Ordering::Acquire), garbage.is_due(Timestamp::default()));
+        let state = || (reopened.load(Ordering::Acquire), garbage.is_due(Timestamp::default()));
         taken().done();
-        assert_eq!(is_left(), (false, false));
+        assert_eq!(state(), (false, false));
         drop(taken());
-        assert_eq!(is_left(), (true, true));
+        assert_eq!(state(), (true, true));
     }
 }

@@ -1,4 +1,5 @@
-//! Renames interrupted at every step, and in races: at any time exactly one of the two names has the space, and it is open.
+//! Renames that are interrupted at every step, and renames in races. At any time exactly one of the two names
+//! has the space, and the space is open.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,19 +10,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_account::AccountDirectory;
-use lazuli_concurrency::{Span, SystemClock, Timestamp};
-use lazuli_extents::Pace;
-use lazuli_generations::{Created, Damage, Generation, Generations, Removal, named_space, record};
-use lazuli_protocol::{Account, ErrorCode, Key, Refusal};
-use lazuli_store::interposed::{Between, Dying, Interposed};
+use lazuli_concurrency::{Pace, Span, SystemClock, Timestamp};
+use lazuli_generations::{Created, Generation, Generations, Removal, named_space};
+use lazuli_protocol::{Account, ErrorCode, Key};
+use lazuli_store::interposed::{CrashAtWrite, Interposed, Interposer};
 use lazuli_store::{
     Change, CommitError, Decision, Embedded, Gate, Mutation, Options, Partition, Reads, SpaceHeader, SpaceId,
     Store, View, transact,
 };
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use tokio::sync::Notify;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Thing {
     space: SpaceId,
     label: String,
@@ -35,15 +36,6 @@ impl Generation for Thing {
 
     fn space(&self) -> SpaceId {
         self.space
-    }
-
-    fn encode(&self) -> Result<Bytes, Refusal> {
-        record::encode(&(self.space.0, &self.label, self.kept_until))
-    }
-
-    fn decode(value: &Bytes) -> Result<Self, Damage> {
-        let (space, label, kept_until) = record::decode(value)?;
-        Ok(Self { space: SpaceId(space), label, kept_until })
     }
 
     fn kept_until(&self) -> Option<Timestamp> {
@@ -76,7 +68,7 @@ impl World {
         Self { store, account, things, _dir: dir }
     }
 
-    /// The same things, as a process sees them that begins on what another one left.
+    /// Returns the things as another process sees them that opens the same store.
     async fn restarted(&self) -> Generations<Thing> {
         self.over(self.store.clone()).await
     }
@@ -88,7 +80,7 @@ impl World {
     async fn create(&self, name: &str) -> Thing {
         match self.try_create(&self.things, name).await {
             Created::New(thing) => thing,
-            Created::Existing(_) => panic!("{name} is there already"),
+            Created::Existing(_) => panic!("{name} exists already"),
         }
     }
 
@@ -111,7 +103,7 @@ impl World {
         removed.await.map_err(|refusal| refusal.code())
     }
 
-    /// Who has which name, by a look-up of each and by a listing, which have to agree.
+    /// Returns all names and their things. Asserts that lookups and a listing agree.
     async fn names(&self, things: &Generations<Thing>) -> Vec<(String, Thing)> {
         let mut listed = vec![];
         let all = things.list(&self.account, "", None, false, |entry| {
@@ -156,7 +148,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn the_new_name_has_what_the_old_one_had() {
+async fn rename_moves_the_thing_and_its_space_to_the_new_name() {
     let world = World::new().await;
     let thing = world.create("a").await;
     let things = &world.things;
@@ -176,18 +168,18 @@ async fn the_new_name_has_what_the_old_one_had() {
 }
 
 #[tokio::test]
-async fn a_rename_interrupted_at_any_step_leaves_one_of_the_two_names() {
+async fn rename_interrupted_at_any_step_leaves_exactly_one_of_the_two_names() {
     let world = World::new().await;
     let mut ends = [0, 0];
     // begin, two to prepare, decide, two to finish, forget, settle.
     for write in 0..=8 {
         for last_takes_effect in [false, true] {
-            for who in 0..4 {
+            for next_actor in 0..4 {
                 let what = format!(
-                    "dies at write {write}, which takes effect: {last_takes_effect}; {who} comes next"
+                    "dies at write {write}, which takes effect: {last_takes_effect}; next actor: {next_actor}"
                 );
                 let thing = world.create("a").await;
-                let dying = Interposed::new(world.store.clone(), Dying::at(write, last_takes_effect));
+                let dying = Interposed::new(world.store.clone(), CrashAtWrite::at(write, last_takes_effect));
                 let dying = world.over(Arc::new(dying)).await;
                 world.rename(&dying, "a", "b").await.unwrap_err();
                 assert_eq!(world.named_spaces(), [thing.space], "{what}");
@@ -195,7 +187,7 @@ async fn a_rename_interrupted_at_any_step_leaves_one_of_the_two_names() {
                 let things = world.restarted().await;
                 let [(name, found)] = &world.names(&things).await[..] else { panic!("{what}") };
                 assert_eq!(*found, thing, "{what}");
-                match who {
+                match next_actor {
                     0 => {
                         while things.sweep_due() {
                             things.sweep(Pace::FULL, &()).await.unwrap();
@@ -240,7 +232,7 @@ async fn a_rename_interrupted_at_any_step_leaves_one_of_the_two_names() {
 }
 
 #[tokio::test]
-async fn a_space_that_was_renamed_follows_the_new_name() {
+async fn new_name_decides_whether_a_renamed_space_is_open() {
     let world = World::new().await;
     let thing = world.create("a").await;
     world.remove("a", true).await.unwrap();
@@ -250,8 +242,8 @@ async fn a_space_that_was_renamed_follows_the_new_name() {
         ControlFlow::Continue(())
     });
     list.await.unwrap();
-    // As if the restore had not yet got around to opening the space.
-    let stuck = Interposed::new(world.store.clone(), Dying::at(2, false));
+    // The restore stops before it opens the space.
+    let stuck = Interposed::new(world.store.clone(), CrashAtWrite::at(2, false));
     let restoring = world.over(Arc::new(stuck)).await;
     let restored =
         restoring.restore(world.account.clone(), "a", deleted.unwrap(), |kept, _| Ok(kept.unwrap()));
@@ -259,7 +251,7 @@ async fn a_space_that_was_renamed_follows_the_new_name() {
     assert!(!world.is_open(thing.space).await);
     world.rename(&world.things, "a", "b").await.unwrap();
     assert!(world.is_open(thing.space).await);
-    // Whoever still looks at the old name leaves it alone.
+    // Operations on the old name do not change the renamed space.
     world.create("a").await;
     world.remove("a", false).await.unwrap();
     world.things.sweep(Pace::FULL, &()).await.unwrap();
@@ -271,7 +263,7 @@ async fn a_space_that_was_renamed_follows_the_new_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renames_creates_and_deletes_at_once_never_give_two_names_to_one_space() {
+async fn concurrent_renames_creates_and_deletes_never_give_one_space_two_names() {
     const ROUNDS: usize = 40;
     let world = Arc::new(World::new().await);
     for round in 0..ROUNDS {
@@ -320,7 +312,7 @@ async fn renames_creates_and_deletes_at_once_never_give_two_names_to_one_space()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writers_into_the_space_do_not_notice_a_rename() {
+async fn writers_into_a_space_do_not_notice_a_rename() {
     let world = Arc::new(World::new().await);
     let thing = world.create("a").await;
     let gate = Arc::new(Gate::default());
@@ -353,12 +345,12 @@ async fn writers_into_the_space_do_not_notice_a_rename() {
     }
 }
 
-/// Holds up the caller that opens a space once it is open, until it is let go.
+/// Blocks a caller that has just opened a space until the test releases it.
 #[derive(Clone, Default)]
 struct Opening(Arc<(Notify, Notify)>);
 
 #[async_trait]
-impl Between for Opening {
+impl Interposer for Opening {
     async fn set_space(
         &self,
         store: &dyn Store,
@@ -374,7 +366,7 @@ impl Between for Opening {
 }
 
 #[tokio::test]
-async fn of_two_that_create_a_name_at_once_the_second_leaves_garbage_for_the_sweep() {
+async fn create_that_loses_a_race_leaves_its_space_as_garbage_for_the_sweep() {
     let world = World::new().await;
     let opening = Opening::default();
     let things = world.over(Arc::new(Interposed::new(world.store.clone(), opening.clone()))).await;
@@ -391,12 +383,12 @@ async fn of_two_that_create_a_name_at_once_the_second_leaves_garbage_for_the_swe
 }
 
 #[tokio::test]
-async fn a_space_that_was_opened_is_named_although_the_caller_has_gone() {
+async fn create_names_its_space_even_if_the_caller_has_gone() {
     let world = World::new().await;
     let opening = Opening::default();
     let things = world.over(Arc::new(Interposed::new(world.store.clone(), opening.clone()))).await;
     tokio::select! {
-        _ = world.try_create(&things, "a") => panic!("it is held up"),
+        _ = world.try_create(&things, "a") => panic!("the create is blocked"),
         () = opening.0.0.notified() => {}
     }
     opening.0.1.notify_one();
@@ -405,5 +397,5 @@ async fn a_space_that_was_opened_is_named_although_the_caller_has_gone() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), named).await.expect("it is named");
+    tokio::time::timeout(Duration::from_secs(30), named).await.expect("the space gets its name");
 }

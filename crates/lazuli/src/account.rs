@@ -1,5 +1,5 @@
-//! `lazuli account`: adds, lists and changes accounts, by way of the running server or, if there is none, in the data
-//! directory itself. Both carry out the same commands.
+//! `lazuli account`: adds, lists and changes accounts. If a server is running, it carries out the command;
+//! otherwise this process changes the data directory. The commands are the same.
 
 mod output;
 mod setting;
@@ -12,23 +12,23 @@ use lazuli_protocol::Key;
 use lazuli_store::{Directory, DirectoryError, Trust};
 
 use crate::Failure;
-use crate::config::{Config, Layer};
+use crate::config::Config;
 use crate::control::{self, Command, DevelopmentKey, Reply};
 use crate::data::Data;
 use output::Keys;
 use setting::SettingArgs;
 
-/// Memory for rows is not needed here.
+/// A small row cache is enough for commands.
 const CACHE_BYTES: u64 = 1 << 20;
 
 #[derive(Args)]
 pub(crate) struct AccountArgs {
     #[command(subcommand)]
-    action: Action,
+    action: AccountAction,
     /// The data directory, as for lazuli serve [default: ./lazuli-data]
     #[arg(long, value_name = "DIR", global = true)]
     data: Option<PathBuf>,
-    /// The configuration of lazuli serve, which says where the data directory is
+    /// The configuration file of lazuli serve, to find the data directory
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
     /// Print JSON
@@ -37,34 +37,34 @@ pub(crate) struct AccountArgs {
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum AccountAction {
     /// Add an account and print its keys
     Add {
         /// 3 to 24 lower-case letters and digits
         name: String,
         /// A key in Base64, given once or twice [default: two new keys]
         #[arg(long = "key", value_name = "KEY")]
-        // Parsed later: a refusal of clap's would repeat the key.
+        // Parsed later: an error message of clap would contain the key.
         keys: Vec<String>,
     },
     /// List accounts
     List {
-        /// Show their keys too
+        /// Also show the keys
         #[arg(long)]
         keys: bool,
     },
-    /// Change settings of an account; all of them, or none
+    /// Change settings of an account; if one setting is invalid, none is changed
     Set {
         /// The account
         name: String,
         #[command(flatten)]
         settings: SettingArgs,
     },
-    /// Replace a key of an account by a new one, at once, and print it
+    /// Replace a key of an account by a new one with immediate effect, and print the new key
     RotateKey {
         /// The account
         name: String,
-        /// Which of the two
+        /// Which of the two keys to replace
         #[arg(long, value_name = "1|2", default_value = "1", value_parser = parse_slot)]
         key: KeySlot,
     },
@@ -75,13 +75,16 @@ enum Action {
     },
 }
 
-/// Carries out a command and prints what came of it.
+/// Carries out a command and prints its result.
 pub(crate) fn run(args: AccountArgs, variable: impl Fn(&str) -> Option<String>) -> Result<(), Failure> {
-    let layer = Layer { data: args.data, ..Layer::default() };
-    let directory = Config::load(layer, args.config.as_deref(), variable)?.data;
+    let directory = Config::directory(args.data, args.config.as_deref(), variable)?;
     let show = match args.action {
-        Action::Add { .. } | Action::RotateKey { .. } | Action::List { keys: true } => Keys::Shown,
-        Action::List { keys: false } | Action::Set { .. } | Action::Remove { .. } => Keys::Hidden,
+        AccountAction::Add { .. } | AccountAction::RotateKey { .. } | AccountAction::List { keys: true } => {
+            Keys::Shown
+        }
+        AccountAction::List { keys: false } | AccountAction::Set { .. } | AccountAction::Remove { .. } => {
+            Keys::Hidden
+        }
     };
     let command = command(args.action)?;
     let reply = match control::ask(&directory, &command)? {
@@ -93,37 +96,39 @@ pub(crate) fn run(args: AccountArgs, variable: impl Fn(&str) -> Option<String>) 
     Ok(())
 }
 
-fn command(action: Action) -> Result<Command, Failure> {
+fn command(action: AccountAction) -> Result<Command, Failure> {
     Ok(match action {
-        Action::Add { name, keys } if keys.is_empty() => {
+        AccountAction::Add { name, keys } if keys.is_empty() => {
             Command::Add { name, keys: vec![new_key()?, new_key()?] }
         }
-        Action::Add { name, keys } => {
+        AccountAction::Add { name, keys } => {
             let keys = keys.iter().map(|key| parse_key(key)).collect::<Result<_, _>>()?;
             Command::Add { name, keys }
         }
-        Action::List { .. } => Command::List,
-        Action::Set { name, settings } => Command::Set { name, changes: settings.into_changes() },
-        Action::RotateKey { name, key: slot } => Command::RotateKey { name, slot, key: new_key()? },
-        Action::Remove { name } => Command::Remove { name },
+        AccountAction::List { .. } => Command::List,
+        AccountAction::Set { name, settings } => Command::Set { name, changes: settings.into_changes() },
+        AccountAction::RotateKey { name, key: slot } => Command::RotateKey { name, slot, key: new_key()? },
+        AccountAction::Remove { name } => Command::Remove { name },
     })
 }
 
-/// Carries out a command in a data directory without a server. Only adding an account makes a new directory.
+/// Carries out a command in a data directory without a server. Only `add` creates a missing directory.
 fn execute_here(path: &Path, command: Command) -> Result<Reply, Failure> {
     let opened = match command {
         Command::Add { .. } => Directory::open(path),
         _ => Directory::open_existing(path),
     };
     let directory = opened.map_err(|error| match error {
-        DirectoryError::InUse { .. } => Failure::Failed(format!("{error}, which cannot be asked")),
+        DirectoryError::InUse { .. } => {
+            Failure::Failed(format!("{error}, and that process does not answer on the control socket"))
+        }
         error => Failure::failed(error),
     })?;
     let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
     runtime.block_on(async {
         let data = Data::open(directory, Some(CACHE_BYTES), Trust::MayBeBehind)?;
         let accounts = AccountDirectory::open(data.store.clone()).await.map_err(Failure::failed)?;
-        // Whether the server can be reached by others is known when it starts.
+        // The server checks for the development key when it starts.
         Ok(control::execute(&accounts, DevelopmentKey::Accepted, command).await)
     })
 }

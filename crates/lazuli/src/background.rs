@@ -1,56 +1,186 @@
-//! What the server does on its own: chores that run now and then, gently, one at a time, until it stops.
+//! Background tasks of the server. Each is a [`Chore`] that runs periodically and at a slow pace, one at a
+//! time, until the server stops.
+//!
+//! A chore that fails or panics is retried and does not stop the others. [`ChoreHealth`] reports it on
+//! `/readyz` and in metrics.
 
-use std::pin::Pin;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lazuli_blob::{BlobService, Swept};
-use lazuli_extents::{Error, Extents, Pace, Space};
-use lazuli_generations::content::{ContentSweeper, SweepError};
+use lazuli_concurrency::Pace;
+use lazuli_content::sweep::{ContentSweeper, SweepError};
+use lazuli_extents::{Error, Extents, StorageUse};
+use lazuli_file::FileService;
+use lazuli_metrics::Histogram;
 use lazuli_protocol::Refusal;
 use lazuli_queue::QueueService;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tracing::Instrument;
 
-/// How often a chore is looked at, unless it says otherwise.
+/// Default interval between two checks whether a chore is due.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// A chore that took some time rests this many times as long, whatever it is asked for.
+/// After a run, a chore rests at least this many times as long as the run took.
 const REST: u32 = 4;
 /// Rest between the small steps of a chore, so that it takes a small part of the machine.
 const PACE: Pace = Pace { pause: Duration::from_millis(2) };
+/// Number of consecutive failures after which the server is degraded. A single failure may be a conflict with
+/// a request.
+const MAX_FAILURES: u32 = 3;
+/// A persistent failure is logged again after this long.
+const LOG_EVERY: Duration = Duration::from_secs(600);
 
-/// Something to be done now and then.
+/// A periodic background task.
 #[async_trait]
 pub(crate) trait Chore: Send + Sync {
-    /// For the log.
+    /// Returns the name for the log and metrics.
     fn name(&self) -> &'static str;
 
-    /// How often to look whether it is due.
+    /// Returns the interval between two checks whether the chore is due.
     fn every(&self) -> Duration {
         INTERVAL
     }
 
-    /// Whether there is anything to do. Asked often, so it has to be cheap.
+    /// Returns whether there is work to do. Must be cheap, because it is called often.
     fn is_due(&self) -> bool;
 
-    /// Does it, at that pace. May be dropped at any point, when the server stops.
+    /// Does the work at that pace. May be dropped at any point when the server stops.
     async fn run(&self, pace: Pace) -> Result<(), String>;
 }
 
-/// Chores under way.
+/// Whether a chore works, and how long it takes.
+#[derive(Debug)]
+pub(crate) struct ChoreHealth {
+    name: &'static str,
+    /// Durations of the runs.
+    pub(crate) times: Histogram,
+    failures: AtomicU64,
+    failing: Mutex<Option<Failing>>,
+}
+
+/// Consecutive failed attempts, and the last error that was logged.
+#[derive(Debug)]
+struct Failing {
+    attempts: u32,
+    logged: String,
+    logged_at: Instant,
+}
+
+impl ChoreHealth {
+    pub(crate) fn new(name: &'static str) -> Arc<Self> {
+        let (failures, failing) = Default::default();
+        Arc::new(Self { name, times: Histogram::of_times(), failures, failing })
+    }
+
+    /// Returns the value of the metrics label `chore`.
+    pub(crate) fn label(&self) -> String {
+        self.name.replace(' ', "_")
+    }
+
+    /// Returns how many attempts have failed since the start.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the last attempt failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.lock().is_some()
+    }
+
+    /// Returns why the server is degraded, if the chore fails repeatedly. `/readyz` needs no credentials and
+    /// errors may name objects, so the error itself is only in the log.
+    pub(crate) fn alarm(&self) -> Option<String> {
+        let failing = self.failing.lock();
+        let attempts = failing.as_ref()?.attempts;
+        let name = self.name;
+        (attempts >= MAX_FAILURES)
+            .then(|| format!("the task \"{name}\" fails ({attempts} attempts): see the log"))
+    }
+
+    /// Runs the chore once. A panic counts as a failure. Failures are counted, and logged at a limited rate.
+    pub(crate) async fn run(&self, work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+        let began = Instant::now();
+        let done = caught(work).instrument(tracing::error_span!("background", task = self.name)).await;
+        self.times.record_time(began.elapsed());
+        let mut failing = self.failing.lock();
+        match &done {
+            Ok(()) => {
+                if let Some(Failing { attempts, .. }) = failing.take() {
+                    tracing::info!(attempts, "the task \"{}\" works again", self.name);
+                }
+            }
+            Err(error) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                let before = failing.take();
+                let attempts = before.as_ref().map_or(0, |before| before.attempts).saturating_add(1);
+                let known = before
+                    .filter(|before| before.logged == *error && before.logged_at.elapsed() < LOG_EVERY)
+                    .map(|before| before.logged_at);
+                if known.is_none() {
+                    tracing::error!(attempts, error, "the task \"{}\" failed and will be retried", self.name);
+                }
+                let logged_at = known.unwrap_or_else(Instant::now);
+                *failing = Some(Failing { attempts, logged: error.clone(), logged_at });
+            }
+        }
+        done
+    }
+}
+
+/// Runs the work and converts a panic into an error.
+async fn caught(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    let mut work = pin!(work);
+    std::future::poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+        polled.unwrap_or_else(|panic| Poll::Ready(Err(format!("it panicked: {}", message(&*panic)))))
+    })
+    .await
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+}
+
+/// Chores with their health.
+pub(crate) struct Chores(Vec<(Box<dyn Chore>, Arc<ChoreHealth>)>);
+
+impl Chores {
+    pub(crate) fn new(chores: Vec<Box<dyn Chore>>) -> Self {
+        let with_health = |chore: Box<dyn Chore>| {
+            let health = ChoreHealth::new(chore.name());
+            (chore, health)
+        };
+        Self(chores.into_iter().map(with_health).collect())
+    }
+
+    /// Returns the health of each chore.
+    pub(crate) fn health(&self) -> Vec<Arc<ChoreHealth>> {
+        self.0.iter().map(|(_, health)| health.clone()).collect()
+    }
+}
+
+/// The running background tasks.
 pub(crate) struct Background {
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 impl Background {
-    /// Looks at each chore from time to time.
-    pub(crate) fn start(chores: Vec<Box<dyn Chore>>) -> Self {
+    /// Starts running the chores on the threads of a runtime.
+    pub(crate) fn start(runtime: &Handle, chores: Chores) -> Self {
         let (stop, mut stopped) = watch::channel(false);
-        let task = tokio::spawn(async move {
+        let task = runtime.spawn(async move {
             tokio::select! {
                 _ = stopped.wait_for(|stop| *stop) => {}
                 () = look_after(chores) => {}
@@ -59,56 +189,49 @@ impl Background {
         Self { stop, task }
     }
 
-    /// Drops what is being done and waits until that is so.
+    /// Cancels the running chore and waits until it has been dropped.
     pub(crate) async fn stop(self) {
         self.stop.send_replace(true);
         let _ = self.task.await;
     }
 }
 
-async fn look_after(chores: Vec<Box<dyn Chore>>) {
+async fn look_after(chores: Chores) {
     let now = Instant::now();
-    let mut planned: Vec<_> = chores.into_iter().map(|chore| (now, chore)).collect();
-    while let Some((at, chore)) = planned.iter_mut().min_by_key(|(at, _)| *at) {
+    let mut planned: Vec<_> = chores.0.into_iter().map(|chore| (now, chore)).collect();
+    while let Some((at, (chore, health))) = planned.iter_mut().min_by_key(|(at, _)| *at) {
         tokio::time::sleep_until(*at).await;
-        *at = look_at(&**chore).await;
+        *at = look_at(&**chore, health).await;
     }
 }
 
-/// Does a chore if it is due, and tells when to look at it again.
-async fn look_at(chore: &dyn Chore) -> Instant {
+/// Runs a chore if it is due, and returns when to check it again.
+async fn look_at(chore: &dyn Chore, health: &ChoreHealth) -> Instant {
     let began = Instant::now();
-    if !chore.is_due() {
+    // A check that panics counts as due: the run that follows reports what is wrong.
+    if !catch_unwind(AssertUnwindSafe(|| chore.is_due())).unwrap_or(true) {
         return began + chore.every();
     }
     let name = chore.name();
     tracing::debug!(name, "chore begins");
-    let done = chore.run(PACE).await;
+    let done = health.run(chore.run(PACE)).await;
+    tracing::debug!(name, "chore ends");
     let rest = chore.every().max(began.elapsed() * REST);
-    match done {
-        Ok(()) => {
-            tracing::debug!(name, "chore done");
-            Instant::now() + rest
-        }
-        Err(error) => {
-            tracing::error!(name, error, "chore failed");
-            Instant::now() + rest.max(INTERVAL)
-        }
-    }
+    Instant::now() + if done.is_ok() { rest } else { rest.max(INTERVAL) }
 }
 
-/// How often to look how much garbage there is: it can grow by hundreds of MiB in a second.
+/// Interval of checks for garbage content, which can grow by hundreds of MiB per second.
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
-/// Without a change for so long, nothing is waited for: what little garbage there is goes, too.
+/// If content has not changed for this long, a smaller amount of garbage is swept as well.
 const QUIET: Duration = Duration::from_secs(5);
-/// Garbage up to this much may stay for ever.
+/// Garbage up to this many bytes is never swept on its own.
 const LEFT_BYTES: u64 = 8 << 20;
 
 /// Sweeps content once enough of it may be garbage.
 pub(crate) struct ContentSweep {
     sweeper: Arc<ContentSweeper>,
     extents: Arc<dyn Extents>,
-    /// What was last seen to change, and when.
+    /// The counters of the last change, and when they changed.
     seen: Mutex<(Changed, Instant)>,
 }
 
@@ -120,8 +243,8 @@ impl ContentSweep {
         Self { sweeper, extents, seen: Mutex::new(((0, 0), Instant::now())) }
     }
 
-    /// Whether nothing has changed for a while.
-    fn is_quiet(&self, space: &Space) -> bool {
+    /// Returns whether content has not changed for [`QUIET`].
+    fn is_quiet(&self, space: &StorageUse) -> bool {
         let changed = (space.appended_since_mark, space.released_since_mark);
         let mut seen = self.seen.lock();
         if seen.0 != changed {
@@ -142,7 +265,7 @@ impl Chore for ContentSweep {
     }
 
     fn is_due(&self) -> bool {
-        let space = self.extents.space();
+        let space = self.extents.storage_use();
         space.should_sweep() || (self.is_quiet(&space) && space.released_since_mark > LEFT_BYTES)
     }
 
@@ -150,7 +273,7 @@ impl Chore for ContentSweep {
         let freed = match self.sweeper.sweep(pace).await {
             Ok(freed) => freed,
             Err(SweepError::Extents(Error::Busy(why))) => {
-                tracing::debug!(why, "content is not swept while a backup holds it");
+                tracing::debug!(why, "a backup is running; the content sweep is postponed");
                 return Ok(());
             }
             Err(error) => return Err(error.to_string()),
@@ -160,16 +283,16 @@ impl Chore for ContentSweep {
     }
 }
 
-/// Removes what deleted containers, shares, tables or queues have left behind: one chore for each service.
+/// Removes the data of deleted containers, shares, tables or queues: one chore for each service.
 pub(crate) struct GarbageSweep<S> {
-    /// What was deleted, for the log.
+    /// The kind of deleted objects: the name of the chore.
     pub(crate) what: &'static str,
     pub(crate) service: S,
     pub(crate) is_due: fn(&S) -> bool,
     pub(crate) sweep: for<'a> fn(&'a S, Pace) -> Sweeping<'a>,
 }
 
-/// A sweep under way.
+/// A running sweep.
 type Sweeping<'a> = Pin<Box<dyn Future<Output = Result<Swept, Refusal>> + Send + 'a>>;
 
 #[async_trait]
@@ -191,7 +314,28 @@ impl<S: Send + Sync> Chore for GarbageSweep<S> {
     }
 }
 
-/// Removes messages when their time is over.
+/// Releases the quota slices of idle shares, so that the number of remembered shares stays bounded.
+pub(crate) struct IdleShares {
+    pub(crate) file: FileService,
+}
+
+#[async_trait]
+impl Chore for IdleShares {
+    fn name(&self) -> &'static str {
+        "quotas of idle shares"
+    }
+
+    fn is_due(&self) -> bool {
+        self.file.has_idle_slices()
+    }
+
+    async fn run(&self, pace: Pace) -> Result<(), String> {
+        self.file.release_idle_slices(pace).await;
+        Ok(())
+    }
+}
+
+/// Removes expired messages.
 pub(crate) struct MessageExpiry {
     pub(crate) queue: QueueService,
 }
@@ -209,13 +353,13 @@ impl Chore for MessageExpiry {
     async fn run(&self, pace: Pace) -> Result<(), String> {
         let messages = self.queue.expire(pace).await.map_err(|refusal| refusal.to_string())?;
         if messages > 0 {
-            tracing::info!(messages, "removed messages that have expired");
+            tracing::info!(messages, "removed expired messages");
         }
         Ok(())
     }
 }
 
-/// Removes blobs, and what was deleted or staged, when their time is over.
+/// Removes expired blobs, soft-deleted states whose retention has ended, and expired staged blocks.
 pub(crate) struct BlobExpiry {
     pub(crate) blob: BlobService,
 }
@@ -233,15 +377,38 @@ impl Chore for BlobExpiry {
     async fn run(&self, pace: Pace) -> Result<(), String> {
         let expired = self.blob.expire(pace).await.map_err(|refusal| refusal.to_string())?;
         if expired.states > 0 {
-            tracing::info!(states = expired.states, bytes = expired.bytes, "removed what has expired");
+            tracing::info!(states = expired.states, bytes = expired.bytes, "removed expired blobs");
         }
+        Ok(())
+    }
+}
+
+/// Removes rows of staged blocks that were committed or dropped.
+pub(crate) struct DroppedBlocks {
+    pub(crate) blob: BlobService,
+}
+
+#[async_trait]
+impl Chore for DroppedBlocks {
+    fn name(&self) -> &'static str {
+        "dropped blocks"
+    }
+
+    fn is_due(&self) -> bool {
+        self.blob.dropped_due()
+    }
+
+    async fn run(&self, pace: Pace) -> Result<(), String> {
+        let rows = self.blob.remove_dropped(pace).await.map_err(|refusal| refusal.to_string())?;
+        tracing::debug!(rows, "removed dropped blocks");
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::AtomicUsize;
 
     use lazuli_concurrency::SystemClock;
     use lazuli_extents::LocalExtents;
@@ -300,27 +467,73 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_chore_runs_at_every_interval_if_it_is_due_even_after_it_failed() {
+    async fn due_chore_runs_at_every_interval_even_after_failures() {
         let runs = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
         let chore =
             |due, runs: &Arc<AtomicUsize>| Box::new(Count { due, runs: runs.clone(), endless: false });
-        let background = Background::start(vec![chore(false, &runs[0]), chore(true, &runs[1])]);
+        let chores: Vec<Box<dyn Chore>> = vec![chore(false, &runs[0]), chore(true, &runs[1])];
+        let background = Background::start(&Handle::current(), Chores::new(chores));
         tokio::time::sleep(INTERVAL * 3 - Duration::from_secs(1)).await;
         background.stop().await;
         assert_eq!(runs.map(|runs| runs.load(Ordering::SeqCst)), [0, 3]);
     }
 
+    /// Panics while its flag is set.
+    struct Panics(Arc<AtomicBool>);
+
+    #[async_trait]
+    impl Chore for Panics {
+        fn name(&self) -> &'static str {
+            "panicking chore"
+        }
+
+        fn is_due(&self) -> bool {
+            true
+        }
+
+        async fn run(&self, _: Pace) -> Result<(), String> {
+            tokio::task::yield_now().await;
+            assert!(self.0.load(Ordering::SeqCst), "row of account secret");
+            Ok(())
+        }
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn a_chore_that_takes_its_time_leaves_four_times_as_much_to_others() {
+    async fn panicking_chore_is_reported_and_retried_and_the_others_go_on() {
+        let (works, runs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let other = Count { due: true, runs: runs.clone(), endless: false };
+        let chores = Chores::new(vec![Box::new(Panics(works.clone())), Box::new(other)]);
+        let [health, other] = &chores.health()[..] else { panic!("two chores") };
+        let background = Background::start(&Handle::current(), chores);
+        tokio::time::sleep(INTERVAL - Duration::from_secs(1)).await;
+        assert_eq!((health.failures(), health.is_failing(), health.alarm()), (1, true, None));
+        tokio::time::sleep(INTERVAL * 2).await;
+        assert_eq!((health.failures(), runs.load(Ordering::SeqCst)), (3, 3));
+        let alarm = health.alarm().unwrap();
+        assert!(
+            alarm.contains("\"panicking chore\" fails (3 attempts)") && !alarm.contains("secret"),
+            "{alarm}"
+        );
+        assert_eq!((other.failures(), other.label()), (3, "count".to_owned()));
+        works.store(true, Ordering::SeqCst);
+        tokio::time::sleep(INTERVAL).await;
+        assert_eq!((health.failures(), health.is_failing(), health.alarm()), (3, false, None));
+        assert_eq!(health.times.count(), 4);
+        background.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_chore_rests_four_times_as_long_as_it_ran() {
         let runs = Arc::new(AtomicUsize::new(0));
-        let background = Background::start(vec![Box::new(Slow(runs.clone()))]);
+        let background =
+            Background::start(&Handle::current(), Chores::new(vec![Box::new(Slow(runs.clone()))]));
         tokio::time::sleep(Duration::from_millis(20_500)).await;
         background.stop().await;
         assert_eq!(runs.load(Ordering::SeqCst), 5, "at 0, 5, 10, 15 and 20 s");
     }
 
     #[tokio::test]
-    async fn content_is_swept_when_there_is_much_garbage_or_some_and_nothing_else_to_do() {
+    async fn content_is_swept_if_there_is_much_garbage_or_some_garbage_and_no_other_change() {
         let dir = tempfile::tempdir().unwrap();
         let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
         let extents = Arc::new(LocalExtents::open(dir.path(), Default::default()).unwrap());
@@ -349,8 +562,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn stopping_does_not_wait_for_a_chore_to_end() {
         let runs = Arc::new(AtomicUsize::new(0));
-        let background =
-            Background::start(vec![Box::new(Count { due: true, runs: runs.clone(), endless: true })]);
+        let count = Count { due: true, runs: runs.clone(), endless: true };
+        let background = Background::start(&Handle::current(), Chores::new(vec![Box::new(count)]));
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(runs.load(Ordering::SeqCst), 1);
         background.stop().await;

@@ -1,8 +1,8 @@
 //! `lazuli backup` and `lazuli restore`: online, consistent, incremental backups of a data directory.
 //!
-//! [`snapshot`] captures the directory of a running server by links; [`source`] is the directory as a backup reads it,
-//! captured or stopped; [`repository`] keeps backups as chunks, each stored once; [`copy`] writes one to the other;
-//! [`restore`] brings a backup back. See decision 0025.
+//! [`snapshot`] captures the directory of a running server by links; [`source`] is the directory as a backup
+//! reads it, captured or stopped; [`repository`] keeps backups as chunks, each stored once; [`copy`] writes
+//! one to the other; [`restore`] brings a backup back. See decision 0025.
 
 mod copy;
 pub(crate) mod fresh;
@@ -20,10 +20,10 @@ use clap::{Args, Subcommand};
 use indicatif::HumanBytes;
 
 use crate::Failure;
-use crate::config::{Config, Layer};
+use crate::config::Config;
 use crate::sealing::{RecipientArgs, Recipients};
 use repository::{Access, Repository};
-use source::Source;
+use source::BackupSource;
 
 pub(crate) use restore::{RestoreArgs, run as run_restore};
 
@@ -74,8 +74,7 @@ enum Action {
 pub(crate) fn run(args: BackupArgs, variable: impl Fn(&str) -> Option<String>) -> Result<(), Failure> {
     match args.action {
         None => {
-            let layer = Layer { data: args.data, ..Layer::default() };
-            let data = Config::load(layer, args.config.as_deref(), variable)?.data;
+            let data = Config::directory(args.data, args.config.as_deref(), variable)?;
             let to = args.to.ok_or_else(|| Failure::Usage("--to is missing".into()))?;
             back_up(&data, &to, args.recipients.load()?, args.dry_run)
         }
@@ -99,7 +98,7 @@ fn back_up(
     dry_run: bool,
 ) -> Result<(), Failure> {
     let repository = if dry_run && !to.exists() { None } else { Some(Repository::create(to, recipients)?) };
-    let source = Source::open(data)?;
+    let source = BackupSource::open(data)?;
     let copied = copy::copy(&source, repository.as_ref(), dry_run)?;
     // A backup counts only if nothing was freed while it was made.
     source.finish()?;

@@ -1,7 +1,7 @@
 //! `lazuli check`: verifies a data directory that no server has open, and changes nothing in it.
 //!
-//! Reads every log frame, every table, every row and every byte of content. Damage is listed on stdout with the names of
-//! the damaged objects, each damaged place once. The exit code says whether there was any.
+//! Reads every log frame, every table, every row and every byte of content. Damage is listed on stdout with
+//! the names of the damaged objects, each damaged place once. The exit code says whether there was any.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::survey::{Findings, Survey};
 /// Ends a walk that has shown what it was for.
 const ENOUGH: &str = "enough";
 
-/// What is wrong, as it is found.
+/// The damage that was found.
 #[derive(Default)]
 struct Damages {
     listed: Vec<String>,
@@ -78,8 +78,12 @@ fn check(dir: &Path, runtime: &Runtime) -> Result<Damages, Failure> {
 
 /// Every byte of every table, and whether the store can be opened.
 fn check_tables(store: &Path, findings: &Findings, damages: &mut Damages) -> Result<(), Failure> {
-    let progress = spinner("tables");
-    let tables = match embedded::damaged_tables(store) {
+    let progress = bar("{bar:40} {pos}/{len} tables {elapsed}");
+    let damaged = embedded::damaged_tables(store, |done, tables| {
+        progress.set_length(tables);
+        progress.set_position(done);
+    });
+    let tables = match damaged {
         Ok(tables) => tables,
         // The manifest is on the list already.
         Err(OpenError::Damaged { .. }) => vec![],
@@ -126,7 +130,8 @@ fn check_content(
             DamageKind::Chunk => {
                 damages.add(format!("{place}: the checksum does not match; no object refers to it"));
             }
-            // A crash leaves such bytes, and the next sweep frees them. If a row referred to them it would have said so.
+            // A crash leaves such bytes, and the next sweep frees them. If a row referred to them it would
+            // have said so.
             DamageKind::Unclaimed => println!("note: {place}: the remains of an unfinished write"),
         }
     }

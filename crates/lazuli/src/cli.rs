@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use lazuli_bench::BenchArgs;
 
 use crate::account::AccountArgs;
 use crate::backup::{BackupArgs, RestoreArgs};
-use crate::bench::BenchArgs;
 use crate::config::Layer;
 use crate::transfer::{ExportArgs, ImportArgs};
 
@@ -22,29 +22,29 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve a data directory
     ///
-    /// Without any option: data in ./lazuli-data, the development account, ports 10000 to 10003 and 10080 on 127.0.0.1.
+    /// Defaults: data in ./lazuli-data, the development account, ports 10000 to 10003 and 10080 on 127.0.0.1.
     ///
-    /// Every option is also read from a variable, as --blob-port from LAZULI_BLOB_PORT, and from the TOML file that --config
-    /// or LAZULI_CONFIG names, as blob-port. A flag counts before a variable, a variable before the file.
-    /// AZURITE_ACCOUNTS is understood too.
+    /// Every option can also be set by an environment variable (--blob-port by LAZULI_BLOB_PORT) and in the
+    /// TOML file that --config or LAZULI_CONFIG names (as blob-port). Flags override variables, and variables
+    /// override the file. AZURITE_ACCOUNTS is supported as well.
     Serve(ServeArgs),
-    /// Add, list and change accounts, of a running server or a stopped one
+    /// Add, list and change accounts of a running or stopped server
     Account(AccountArgs),
-    /// Back up a data directory, also while a server serves it
+    /// Back up a data directory, even while a server is running on it
     Backup(BackupArgs),
-    /// Restore a backup into a new data directory, or a part of it into a running server, and verify it
+    /// Restore and verify a backup in a new data directory, or restore a part of it into a running server
     Restore(RestoreArgs),
     /// Write all rows and content of a data directory as one stream
     Export(ExportArgs),
-    /// Make a new data directory of other data
+    /// Create a new data directory from exported data
     Import(ImportArgs),
-    /// Verify a data directory that nobody serves; exit with 1 if it is damaged
+    /// Verify the data directory of a stopped server; exit with 1 if it is damaged
     Check(DirectoryArgs),
-    /// Copy everything that can be read in a damaged data directory to a new one, and list what was lost
+    /// Copy all readable data of a damaged data directory to a new one, and list the losses
     Repair(RepairArgs),
-    /// Give back space in a data directory that nobody serves
+    /// Free disk space in the data directory of a stopped server
     Compact(CompactArgs),
-    /// Measure Lazuli beside what it has to hold up against
+    /// Benchmark Lazuli against Azurite, nginx and the raw disk
     Bench(BenchArgs),
 }
 
@@ -78,10 +78,10 @@ pub(crate) struct DirectoryArgs {
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     pub(crate) directory: DirectoryArgs,
-    /// Free the content of rows that were lost, too
+    /// Also free the content of lost rows
     ///
-    /// Sweeps refuse to free content when rows are missing that no commit removed. Use this only if the rows cannot be
-    /// brought back: what they referred to is then gone for good.
+    /// Sweeps refuse to free content if rows are missing that no commit removed. Use this option only if the
+    /// rows cannot be recovered: their content is deleted permanently.
     #[arg(long)]
     pub(crate) accept_missing_rows: bool,
 }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn command_line_is_well_formed() {
         Cli::command().debug_assert();
     }
 }

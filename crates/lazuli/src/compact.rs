@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use indicatif::HumanBytes;
-use lazuli_extents::{Extents, Pace};
+use lazuli_concurrency::Pace;
+use lazuli_extents::Extents;
 use lazuli_store::Trust;
 
 use crate::Failure;
@@ -31,14 +32,14 @@ async fn compact(dir: &Path, accept_missing_rows: bool) -> Result<(), Failure> {
     println!("rows: {} before, {} now", HumanBytes(before), HumanBytes(data.store.disk_bytes()));
 
     let progress = spinner("content");
-    let before = extents.space().allocated_bytes;
+    let before = extents.storage_use().allocated_bytes;
     let sweeper = data.sweeper();
     if accept_missing_rows {
         sweeper.accept_missing_rows().await.map_err(Failure::failed)?;
     }
     let freed = sweeper.sweep(Pace::FULL).await.map_err(Failure::failed)?;
     progress.finish_and_clear();
-    let now = extents.space().allocated_bytes;
+    let now = extents.storage_use().allocated_bytes;
     println!(
         "content: {} before, {} now, {} alive",
         HumanBytes(before),

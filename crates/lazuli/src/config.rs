@@ -1,8 +1,8 @@
-//! The configuration of `lazuli serve`: what can be chosen, where it is read from, and what it is when nobody chose.
+//! The configuration of `lazuli serve`: its options, their sources and their defaults.
 //!
-//! A [`Layer`] holds the choices of one source. The same type is parsed from the command line, from `LAZULI_*`
-//! variables and from TOML, so each option exists in all three under the same name. [`Config`] is what they come to:
-//! a flag counts before a variable, a variable before the file, the file before the default.
+//! A [`Layer`] holds the options that one source sets. The same type is parsed from the command line, from
+//! `LAZULI_*` variables and from TOML, so each option has the same name in all three. [`Config`] is the
+//! merged result: flags override variables, variables override the file, and the file overrides the defaults.
 
 mod value;
 
@@ -17,38 +17,45 @@ use serde::Deserialize;
 
 pub(crate) use value::{AllowedSource, ByteSize, ConfiguredAccount, GivenAccount, Host, LogFormat, Port};
 
-/// The option that only the command line and the environment have: it says where the file is.
+/// Path of the configuration file. This option does not exist in the file itself.
 const CONFIG_VARIABLE: &str = "LAZULI_CONFIG";
-/// Accounts as Azurite's users have them configured.
+/// Accounts in the format of Azurite.
 const AZURITE_ACCOUNTS: &str = "AZURITE_ACCOUNTS";
 
-/// Bytes that the scrub reads in a second, if nothing else was chosen: 4.6 TiB in a week.
+/// Default rate of the scrub in bytes per second: 4.6 TiB per week.
 const DEFAULT_SCRUB_RATE: u64 = 8 << 20;
 
-/// Why there is no configuration.
+/// Why the configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     Unreadable { path: PathBuf, error: std::io::Error },
-    /// The file is not TOML, or holds what nobody knows. Its text is not repeated: it may hold keys.
+    /// The file is not valid TOML or contains an unknown option. The message does not quote the file, because
+    /// it may contain keys.
     #[error("{}:{line}:{column}: {reason}", path.display())]
     File { path: PathBuf, line: usize, column: usize, reason: String },
-    /// A variable cannot be understood.
+    /// An environment variable has an invalid value.
     #[error("{0}")]
     Environment(String),
-    /// Options that make no sense together.
+    /// Options contradict each other.
     #[error("{0}")]
     Contradiction(String),
 }
 
-/// The choices of one source. What is absent is left to the next.
+/// The options that one source sets. For absent options the next source counts.
 #[derive(Args, Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct Layer {
-    /// Where data is kept [default: ./lazuli-data]
+    /// The data directory [default: ./lazuli-data]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
+    /// Keep all data in memory and write nothing to disk; all data is lost when the process ends
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) in_memory: Option<bool>,
+    /// With --in-memory: the memory limit for data [default: half of the memory of the machine or cgroup]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) memory_bytes: Option<ByteSize>,
     /// The address to listen on [default: 127.0.0.1]
     #[arg(long, value_name = "ADDR")]
     pub(crate) host: Option<Host>,
@@ -70,23 +77,24 @@ pub(crate) struct Layer {
     /// The port of the file service (SMB) [default: 10445]
     #[arg(long, value_name = "PORT")]
     pub(crate) smb_port: Option<Port>,
-    /// Let SMB clients on other machines do without encryption, on this machine they may anyway; requires signing
+    /// Allow unencrypted but signed SMB from remote hosts (always allowed from localhost)
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) smb_unencrypted: Option<bool>,
-    /// Refuse what SMB clients send neither signed nor encrypted, on this machine, too
+    /// Require signing or encryption from all SMB clients, including those on localhost
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) smb_require_signing: Option<bool>,
-    /// Hold SMB clients to the access lists of files; else the key of an account opens everything in it
+    /// Enforce file ACLs over SMB [default: account keys bypass ACLs]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) smb_enforce_permissions: Option<bool>,
     /// The port of health checks and metrics [default: 10080]
     #[arg(long, value_name = "PORT")]
     pub(crate) console_port: Option<Port>,
-    /// An account and its keys; may be given more than once [default: the development account, if there is no other]
+    /// An account and its keys; repeatable [default: the development account, if there is no other]
     #[arg(long, value_name = "NAME:KEY1[:KEY2]", value_delimiter = ';')]
     #[serde(deserialize_with = "value::accounts_from_toml")]
     pub(crate) account: Option<Vec<GivenAccount>>,
-    /// A host name whose first label is an account: with example.com, http://ACCOUNT.example.com/
+    /// A host name suffix for host-style URLs: with example.com, the server answers
+    /// `http://ACCOUNT.example.com/`
     #[arg(long, value_name = "NAME", value_delimiter = ';')]
     pub(crate) host_suffix: Option<Vec<String>>,
     /// The certificate chain for TLS, a PEM file
@@ -95,68 +103,70 @@ pub(crate) struct Layer {
     /// The private key for TLS, a PEM file
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Speak TLS with a certificate made here and kept in the data directory
+    /// Use TLS with a self-signed certificate, which is created and kept in the data directory
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) tls_self_signed: Option<bool>,
-    /// The OpenID Connect issuer whose bearer tokens are accepted: its URL, or a file with its discovery document
+    /// The OpenID Connect issuer whose bearer tokens are accepted: its URL, or a file with its discovery
+    /// document
     #[arg(long, value_name = "URL|FILE")]
     pub(crate) oidc_issuer: Option<String>,
-    /// An audience that is accepted in bearer tokens, besides those of the protocol; may be given more than once
+    /// An additional audience to accept in bearer tokens; repeatable
     #[arg(long, value_name = "AUDIENCE", value_delimiter = ';')]
     pub(crate) oidc_audience: Option<Vec<String>>,
-    /// Where copies may come from besides this server: a host, a network, public for every public address, * for
-    /// everything; may be given more than once [default: public]
+    /// An allowed source of server-side copies, in addition to this server: a host, a network, public for all
+    /// public addresses, or * for all addresses; repeatable [default: public]
     #[arg(long, value_name = "HOST[:PORT]|CIDR", value_delimiter = ';')]
     pub(crate) copy_source_allow: Option<Vec<AllowedSource>>,
-    /// How to log [default: text]
+    /// The log format [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log: Option<LogFormat>,
-    /// What to log: a level, or directives such as info,access=off [default: info]
+    /// The log level, or directives such as info,access=off [default: info]
     #[arg(long, value_name = "FILTER")]
     pub(crate) log_level: Option<String>,
-    /// Memory for all caches [default: an eighth of the machine's or the cgroup's, 16 MiB to 4 GiB]
+    /// Memory for all caches [default: 1/8 of the memory of the machine or cgroup, 16 MiB to 4 GiB]
     #[arg(long, value_name = "BYTES")]
     pub(crate) cache_bytes: Option<ByteSize>,
-    /// Accept the machine's clock whatever it says; else a start that is a day behind or years ahead of what is stored is
-    /// refused, and a step of more than an hour is not followed
+    /// Trust the machine's clock unconditionally; without this option, the server refuses to start if the
+    /// clock is a day behind or years ahead of the stored data, and ignores forward steps of more than an
+    /// hour
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) accept_time: Option<bool>,
-    /// How fast the scrub reads data that no client reads, in a second; 0 = no scrub [default: 8MiB]
+    /// The rate of the background scrub in bytes per second; 0 = no scrub [default: 8MiB]
     #[arg(long, value_name = "BYTES")]
     pub(crate) scrub_rate: Option<ByteSize>,
-    /// Serve the well-known development key to other machines too
+    /// Accept the well-known development key from remote hosts
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) insecure_dev_key: Option<bool>,
 }
 
-/// What `lazuli serve` does.
+/// The complete configuration of `lazuli serve`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
-    /// Where data is kept. Default: `lazuli-data` in the working directory.
-    pub(crate) data: PathBuf,
+    /// Where the data is. Default: `lazuli-data` in the working directory.
+    pub(crate) data: Storage,
     /// The address to listen on. Default: 127.0.0.1.
     pub(crate) host: IpAddr,
-    /// The services and their ports, those that are served. Default: 10000 to 10003.
+    /// The enabled services and their ports. Default: 10000 to 10003.
     pub(crate) services: Vec<(ServiceKind, u16)>,
-    /// The port of the file service over SMB, if it is served. Default: 10445.
+    /// The port of the file service over SMB, if it is enabled. Default: 10445.
     pub(crate) smb_port: Option<u16>,
-    /// Whether SMB clients on other machines may do without encryption. Default: no.
+    /// Whether SMB clients on other machines may connect without encryption. Default: no.
     pub(crate) smb_unencrypted: bool,
-    /// Whether what is not encrypted has to be signed. Default: no, and yes if encryption is not required.
+    /// Whether unencrypted SMB messages must be signed. Default: no. Implied by `smb_unencrypted`.
     pub(crate) smb_require_signing: bool,
-    /// Whether SMB clients are held to the access lists of files. Default: no.
+    /// Whether file ACLs are enforced over SMB. Default: no.
     pub(crate) smb_enforce_permissions: bool,
-    /// The port of health checks and metrics, if they are served. Default: 10080.
+    /// The port of health checks and metrics, if it is enabled. Default: 10080.
     pub(crate) console_port: Option<u16>,
-    /// Accounts that have to be there, with these keys. Default: none.
+    /// Accounts that must exist with exactly these keys. Default: none.
     pub(crate) accounts: Vec<ConfiguredAccount>,
     /// Host names whose first label is an account. Default: none.
     pub(crate) host_suffixes: Vec<String>,
     /// Default: plain HTTP.
     pub(crate) tls: TlsSource,
-    /// The issuer of bearer tokens. Default: none, so none is accepted.
+    /// The issuer of bearer tokens. Default: none, so bearer tokens are refused.
     pub(crate) oidc: Option<Oidc>,
-    /// Where copies may come from besides this server. Default: every public address.
+    /// Allowed sources of copies in addition to this server. Default: every public address.
     pub(crate) copy_source_allow: Vec<Allow>,
     /// Default: text.
     pub(crate) log: LogFormat,
@@ -164,12 +174,21 @@ pub(crate) struct Config {
     pub(crate) log_level: String,
     /// Memory for rows read from disk. Default: the store's own choice.
     pub(crate) cache_bytes: Option<u64>,
-    /// Whether the machine's clock is right whatever it says. Default: no.
+    /// Whether the machine's clock is trusted unconditionally. Default: no.
     pub(crate) accept_time: bool,
-    /// Bytes that the scrub reads in a second; 0: there is none. Default: 8 MiB.
+    /// Rate of the scrub in bytes per second; 0 disables it. Default: 8 MiB.
     pub(crate) scrub_rate: u64,
-    /// Whether the development key is served to other machines too. Default: no.
+    /// Whether the development key is accepted from other machines. Default: no.
     pub(crate) insecure_dev_key: bool,
+}
+
+/// Where the data is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// In a directory.
+    Directory(PathBuf),
+    /// In memory, with this limit in bytes. Default: the engine decides.
+    Memory { max_bytes: Option<u64> },
 }
 
 /// Where the certificate comes from.
@@ -179,7 +198,7 @@ pub(crate) enum TlsSource {
     Off,
     /// PEM files.
     Files { certificate: PathBuf, key: PathBuf },
-    /// Made here and kept in the data directory.
+    /// Created by the server and kept in the data directory.
     SelfSigned,
 }
 
@@ -188,19 +207,19 @@ pub(crate) enum TlsSource {
 pub(crate) struct Oidc {
     /// A URL, or a file with a discovery document.
     pub(crate) issuer: String,
-    /// Audiences besides those of the protocol.
+    /// Audiences in addition to those of the protocol.
     pub(crate) audiences: Vec<String>,
 }
 
 impl ConfiguredAccount {
-    /// The account that every client knows by heart.
+    /// Returns the development account that is built into every client.
     pub(crate) fn development() -> Self {
         Self { name: DEVELOPMENT_ACCOUNT.into(), keys: vec![development_key()] }
     }
 }
 
 impl Config {
-    /// What flags, the environment and a file come to. `file` is what `--config` says.
+    /// Merges flags, environment variables and the file. `file` is the value of `--config`.
     pub(crate) fn load(
         flags: Layer,
         file: Option<&Path>,
@@ -215,10 +234,25 @@ impl Config {
         Self::resolve(flags.or(environment).or(file))
     }
 
+    /// Returns the data directory for a command that needs one. Ignores `in-memory`, which only concerns
+    /// `serve`.
+    pub(crate) fn directory(
+        data: Option<PathBuf>,
+        file: Option<&Path>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<PathBuf, ConfigError> {
+        let layer = Layer { data, in_memory: Some(false), ..Layer::default() };
+        match Self::load(layer, file, variable)?.data {
+            Storage::Directory(path) => Ok(path),
+            Storage::Memory { .. } => contradiction("--in-memory: this command needs a directory"),
+        }
+    }
+
     fn resolve(layer: Layer) -> Result<Self, ConfigError> {
         if let Some(Port::On(_)) = layer.dfs_port {
             return contradiction("--dfs-port: not served by this version");
         }
+        let data = storage(&layer)?;
         let ports = [layer.blob_port, layer.queue_port, layer.table_port, layer.file_port];
         let services = ServiceKind::ALL.into_iter().zip(ports).zip(10_000..);
         let services = services
@@ -241,7 +275,7 @@ impl Config {
             return contradiction(format!("--log-level {log_level}: {error}"));
         }
         Ok(Self {
-            data: layer.data.unwrap_or_else(|| "lazuli-data".into()),
+            data,
             host: layer.host.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.0),
             services,
             smb_port: layer.smb_port.unwrap_or(Port::On(10_445)).number(),
@@ -268,10 +302,12 @@ impl Config {
 }
 
 impl Layer {
-    /// These choices, and `other`'s where there is none.
+    /// Fills in the options that are absent here from `other`.
     fn or(self, other: Self) -> Self {
         Self {
             data: self.data.or(other.data),
+            in_memory: self.in_memory.or(other.in_memory),
+            memory_bytes: self.memory_bytes.or(other.memory_bytes),
             host: self.host.or(other.host),
             blob_port: self.blob_port.or(other.blob_port),
             queue_port: self.queue_port.or(other.queue_port),
@@ -308,7 +344,7 @@ impl Layer {
             let name = variable_of(option);
             let Some(value) = set(&name) else { continue };
             let argument = format!("--{option}={value}");
-            // One at a time, so that the refusal can name the variable.
+            // Parse the variables one at a time, so that the error can name the variable.
             let one = OnlyOptions::try_parse_from(["lazuli", &argument])
                 .map_err(|error| environment(&name, &error))?;
             understood(one.layer.account.unwrap_or_default())
@@ -347,14 +383,14 @@ impl Layer {
     }
 }
 
-/// A command line of nothing but options.
+/// A command line that consists of options only.
 #[derive(Parser)]
 struct OnlyOptions {
     #[command(flatten)]
     layer: Layer,
 }
 
-/// The variable of an option.
+/// Returns the name of the environment variable for an option.
 fn variable_of(option: &str) -> String {
     format!("LAZULI_{}", option.to_ascii_uppercase().replace('-', "_"))
 }
@@ -363,6 +399,25 @@ fn environment(variable: &str, error: &clap::Error) -> ConfigError {
     let text = error.to_string();
     let reason = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
     ConfigError::Environment(format!("{variable}: {reason}"))
+}
+
+fn storage(layer: &Layer) -> Result<Storage, ConfigError> {
+    if layer.in_memory.is_none() && layer.memory_bytes.is_some() {
+        return contradiction("--memory-bytes needs --in-memory");
+    }
+    if !layer.in_memory.unwrap_or_default() {
+        return Ok(Storage::Directory(layer.data.clone().unwrap_or_else(|| "lazuli-data".into())));
+    }
+    // Options that apply to a data directory only.
+    let given = [
+        ("--data", layer.data.is_some()),
+        ("--cache-bytes", layer.cache_bytes.is_some()),
+        ("--scrub-rate", layer.scrub_rate.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => contradiction(format!("--in-memory goes without {option}")),
+        None => Ok(Storage::Memory { max_bytes: layer.memory_bytes.map(|size| size.0) }),
+    }
 }
 
 fn tls(cert: Option<PathBuf>, key: Option<PathBuf>, self_signed: bool) -> Result<TlsSource, ConfigError> {
@@ -375,12 +430,12 @@ fn tls(cert: Option<PathBuf>, key: Option<PathBuf>, self_signed: bool) -> Result
     }
 }
 
-/// A host name as names of hosts are compared.
+/// Normalizes a host name for comparison.
 fn host_name(name: &str) -> String {
     name.trim_matches('.').to_ascii_lowercase()
 }
 
-/// The accounts that were given, if all are understood.
+/// Returns the configured accounts, or the error of the first invalid one.
 fn understood(accounts: Vec<GivenAccount>) -> Result<Vec<ConfiguredAccount>, String> {
     accounts.into_iter().map(|account| account.0).collect()
 }

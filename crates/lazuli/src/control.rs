@@ -1,7 +1,8 @@
-//! How `lazuli account` and `lazuli backup` reach a running server: a Unix socket in the data directory.
+//! The control socket: a Unix socket in the data directory through which `lazuli account` and `lazuli backup`
+//! reach a running server.
 //!
-//! One line of JSON is a [`Command`], one line is the [`Reply`]. Whoever may open the socket, which is its owner only,
-//! may do everything; so nothing else proves who asks. Everything is bounded: lines, time, askers.
+//! A [`Command`] is one line of JSON, and so is the [`Reply`]. Only the owner may open the socket, so there
+//! is no further authentication. Line lengths, times and the number of clients are limited.
 
 mod client;
 mod intake;
@@ -23,19 +24,19 @@ pub(crate) use server::Control;
 
 /// The socket's name in the data directory.
 const SOCKET: &str = "control.sock";
-/// The longest path that the kernel takes for a socket, with the byte that ends it.
+/// Maximum length of a socket path, without the terminating zero byte.
 const MAX_SOCKET_PATH: usize = 107;
-/// The longest line that the server reads.
+/// Maximum length of a line that the server reads, in bytes.
 const MAX_COMMAND: u64 = 1 << 20;
-/// The longest line that a client reads: some ten thousand accounts.
+/// Maximum length of a line that a client reads, in bytes: enough for tens of thousands of accounts.
 const MAX_REPLY: u64 = 64 << 20;
 
-/// What can be asked of a server.
+/// A command to a running server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Command {
     /// Adds an account.
     Add { name: String, keys: Vec<Key> },
-    /// Tells all accounts.
+    /// Lists all accounts.
     List,
     /// Changes an account.
     Set { name: String, changes: Vec<Setting> },
@@ -43,14 +44,17 @@ pub(crate) enum Command {
     RotateKey { name: String, slot: KeySlot, key: Key },
     /// Removes an account.
     Remove { name: String },
-    /// Takes a snapshot of the data directory. The server keeps it until the connection ends, and answers [`HELD`] to a line
-    /// sent meanwhile.
+    /// Takes a snapshot of the data directory. The server keeps the snapshot until the connection ends, and
+    /// answers [`HELD`] to each further line.
     Snapshot,
-    /// Takes in one object of a backup. The server answers when it is ready for the stream, and again when it has read it.
+    /// Restores one object of a backup. The server answers when it is ready for the stream, and again when it
+    /// has read the stream.
     Restore(Target),
+    /// Restores a whole account under a free name. Without `keys`, the account keeps the keys of the backup.
+    RestoreAccount { name: String, keys: Vec<Key> },
 }
 
-/// Where an object of a backup goes.
+/// The target of a restored object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Target {
     pub(crate) service: ServiceKind,
@@ -58,31 +62,31 @@ pub(crate) struct Target {
     pub(crate) name: String,
 }
 
-/// What was restored.
+/// Size of the restored data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RestoredCounts {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
 }
 
-/// What a restore came to; or why there is nothing of it.
+/// Result of a restore. The error says why nothing was restored.
 pub(crate) type RestoreReply = Result<RestoredCounts, String>;
 
-/// What a server says that still keeps a snapshot.
+/// The line by which the server confirms that it still keeps a snapshot.
 const HELD: &[u8] = b"held\n";
 
-/// The segments of a snapshot; or why there is none.
+/// The segments of a snapshot, or why no snapshot was taken.
 pub(crate) type SnapshotReply = Result<Vec<Segment>, String>;
 
-/// The accounts that a command was about, as they are now; or why it was not carried out.
+/// The accounts after a command, or why the command failed.
 pub(crate) type Reply = Result<Vec<Account>, String>;
 
-/// What to do with the development key, which everybody knows.
+/// Whether accounts may have the well-known development key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DevelopmentKey {
     /// No account may have it: other machines can reach this server.
     Refused,
-    /// It is a key like any other.
+    /// Accounts may have the development key.
     Accepted,
 }
 
@@ -95,10 +99,13 @@ pub(crate) async fn execute(accounts: &AccountDirectory, rule: DevelopmentKey, c
         | Command::Set { .. }
         | Command::Remove { .. }
         | Command::Snapshot
-        | Command::Restore(_) => &[],
+        | Command::Restore(_)
+        | Command::RestoreAccount { .. } => &[],
     };
     if rule == DevelopmentKey::Refused && keys.contains(&development_key()) {
-        return Err("the well-known development key is not for a server that other machines can reach".into());
+        return Err(
+            "the well-known development key is not allowed on a server that other machines can reach".into(),
+        );
     }
     changed(accounts, command).await.map_err(|error| error.to_string())
 }
@@ -118,13 +125,14 @@ async fn changed(accounts: &AccountDirectory, command: Command) -> Result<Vec<Ac
             accounts.remove(&name).await?;
             return Ok(vec![]);
         }
-        // Not about accounts: the socket's server takes it.
-        Command::Snapshot | Command::Restore(_) => return Ok(vec![]),
+        // The server of the socket handles these commands.
+        Command::Snapshot | Command::Restore(_) | Command::RestoreAccount { .. } => return Ok(vec![]),
     };
     Ok(vec![Account::clone(&account)])
 }
 
-/// The path of the socket as the kernel takes it. A long one goes by way of the open directory, which has to be kept.
+/// Returns a path of the socket that fits into a socket address. If the path is too long, it goes through the
+/// file descriptor of the directory, which the caller must keep open.
 fn socket_path(directory: &Path) -> io::Result<(PathBuf, Option<File>)> {
     let path = directory.join(SOCKET);
     if path.as_os_str().len() <= MAX_SOCKET_PATH {

@@ -11,19 +11,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lazuli_concurrency::WrongTime;
+use lazuli_content::sweep::ContentSweeper;
 use lazuli_extents::LocalExtents;
-use lazuli_generations::content::ContentSweeper;
 use lazuli_protocol::date;
 use lazuli_store::{Directory, DirectoryError, Embedded, OpenError, Options, SteadyClock, Trust};
 
 use crate::{Failure, services};
 
-/// Where the rows are.
+/// The subdirectory of the rows.
 pub(crate) const STORE: &str = "store";
-/// What content sweeps remember.
+/// The file in which content sweeps keep their ledger.
 const SWEEP_LEDGER: &str = "sweep";
 
-/// A data directory that this process alone works on. The lock goes last.
+/// A data directory that this process has locked. The lock is dropped last.
 pub(crate) struct Data {
     pub(crate) store: Arc<Embedded>,
     pub(crate) extents: LocalExtents,
@@ -32,7 +32,7 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// Opens what a locked directory holds, and makes what it does not hold yet.
+    /// Opens the store and the segments of a locked directory, and creates them if they are missing.
     pub(crate) fn open(
         directory: Directory,
         cache_bytes: Option<u64>,
@@ -42,7 +42,7 @@ impl Data {
         let path = directory.subdirectory(STORE).map_err(Failure::failed)?;
         let clock = Arc::new(SteadyClock::of_machine(trust));
         let store = Embedded::open(&path, clock.clone(), options).map_err(|error| match error {
-            OpenError::Time(wrong) => Failure::Failed(wrong_time(wrong)),
+            OpenError::Time(wrong) => wrong_time(wrong),
             error => Failure::failed(error),
         })?;
         let extents = LocalExtents::open(directory.path(), Default::default()).map_err(Failure::failed)?;
@@ -57,9 +57,9 @@ impl Data {
     }
 }
 
-/// What to do about a clock that must be wrong.
-fn wrong_time(wrong: WrongTime) -> String {
-    match wrong {
+/// Converts the error for a wrong clock into a message that says what to do.
+pub(crate) fn wrong_time(wrong: WrongTime) -> Failure {
+    Failure::Failed(match wrong {
         WrongTime::Behind { machine, latest } => {
             let (machine, latest) = (date::iso8601_seconds(machine), date::iso8601_seconds(latest));
             format!(
@@ -76,15 +76,15 @@ fn wrong_time(wrong: WrongTime) -> String {
                  --accept-time."
             )
         }
-    }
+    })
 }
 
-/// Locks a data directory that must be there, for work that needs it stopped.
+/// Locks an existing data directory, for commands that need a stopped server.
 pub(crate) fn lock_stopped(path: &Path) -> Result<Directory, Failure> {
     Directory::open_existing(path).map_err(stop_first)
 }
 
-/// The same for work that only reads: nothing in the directory changes, and it may be read-only.
+/// Locks an existing data directory for reading only: nothing in it changes, and it may be read-only.
 pub(crate) fn lock_to_read(path: &Path) -> Result<Directory, Failure> {
     Directory::open_read_only(path).map_err(stop_first)
 }

@@ -7,38 +7,56 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lazuli_concurrency::Span;
+use lazuli_extents::LocalExtents;
 use lazuli_front::Readiness;
-use lazuli_store::embedded::{DamagedTable, Health, RowPlace, TaskFailure, log_failure};
-use lazuli_store::{Embedded, SpaceId, Store};
+use lazuli_store::embedded::{DamagedTable, Health, TaskFailure, log_failure};
+use lazuli_store::{Embedded, RowPosition, SpaceId, Store};
 use tokio::runtime::Handle;
 
-/// Pages of the directory of accounts that are read to name a space.
+/// Maximum number of scans of the directory when spaces are named.
 const MAX_PAGES: usize = 64;
-/// Rows in one of them.
+/// Rows in one scan.
 const PAGE_ROWS: usize = 1024;
 
-/// What `/readyz` says.
-pub(crate) fn readiness(draining: bool, extents_stopped: bool, health: &Health) -> Readiness {
+/// Whether content can be stored.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ContentHealth {
+    /// The disk has failed.
+    pub(crate) stopped: bool,
+    /// The last upload found no space.
+    pub(crate) full: bool,
+}
+
+impl ContentHealth {
+    pub(crate) fn of(extents: &LocalExtents) -> Self {
+        Self { stopped: extents.is_stopped(), full: extents.is_full() }
+    }
+}
+
+/// Returns the readiness that `/readyz` reports.
+pub(crate) fn readiness(draining: bool, content: ContentHealth, health: &Health) -> Readiness {
     if draining {
         return Readiness::NotReady("draining".into());
     }
     if let Some(why) = &health.stopped {
         return Readiness::NotReady(format!("the store has stopped: {why}"));
     }
-    if extents_stopped {
+    if content.stopped {
         return Readiness::NotReady("content cannot be stored after a disk failure".into());
     }
     let mut reasons: Vec<_> = health.failing.iter().map(TaskFailure::to_string).collect();
     if health.full && reasons.is_empty() {
         reasons.push("no space left on the device: only deletes are accepted".into());
+    } else if content.full {
+        reasons.push("no space left on the device: uploads are refused".into());
     }
     if reasons.is_empty() { Readiness::Ready } else { Readiness::Degraded(reasons) }
 }
 
-/// The same with one more thing that is wrong.
+/// Adds an alarm to a readiness.
 pub(crate) fn with_alarm(readiness: Readiness, alarm: String) -> Readiness {
     match readiness {
-        Readiness::Ready => Readiness::Degraded(vec![alarm]),
+        Readiness::Ready | Readiness::ReadyWith(_) => Readiness::Degraded(vec![alarm]),
         Readiness::Degraded(mut reasons) => {
             reasons.push(alarm);
             Readiness::Degraded(reasons)
@@ -47,13 +65,14 @@ pub(crate) fn with_alarm(readiness: Readiness, alarm: String) -> Readiness {
     }
 }
 
-/// The machine's clock is this far ahead and is not followed.
+/// Describes a forward step of the machine's clock that the server ignores.
 pub(crate) fn refused_step(step: Span) -> String {
     let hours = step.ticks() / Span::seconds(3600).ticks();
     format!("the machine's clock is {hours} hours ahead and is not followed")
 }
 
-/// Logs failures of the store's background tasks with the names of the objects. Has to be called within a runtime.
+/// Logs failures of the store's background tasks with the names of the objects. Must be called within a
+/// runtime.
 pub(crate) fn log_failures(store: &Arc<Embedded>) {
     let (runtime, weak) = (Handle::current(), Arc::downgrade(store));
     store.on_failure(Arc::new(move |failure| {
@@ -68,7 +87,8 @@ pub(crate) fn log_failures(store: &Arc<Embedded>) {
     }));
 }
 
-/// Names what a damaged table holds: the rows around the damage, and every container, table, queue or share.
+/// Describes a damaged table file: the rows around the damage, and the containers, tables, queues and shares
+/// in it.
 pub(crate) async fn describe(store: &dyn Store, table: &DamagedTable) -> String {
     let names = names(store).await;
     let name = |space: SpaceId| match names.get(&space) {
@@ -76,7 +96,7 @@ pub(crate) async fn describe(store: &dyn Store, table: &DamagedTable) -> String 
         None if space == SpaceId::ROOT => "the directory of accounts".to_owned(),
         None => format!("space {:016x}", space.0),
     };
-    let row = |row: &RowPlace| format!("{} {}", name(row.space), row.partition.escape_ascii());
+    let row = |row: &RowPosition| format!("{} {}", name(row.space), row.partition.escape_ascii());
     let around = match (&table.before, &table.after) {
         (Some(before), Some(after)) => format!("damage from {} to {}", row(before), row(after)),
         (Some(before), None) => format!("damage after {}", row(before)),
@@ -88,7 +108,7 @@ pub(crate) async fn describe(store: &dyn Store, table: &DamagedTable) -> String 
     format!("{around}; the table holds rows of {}{more}", spaces.join(", "))
 }
 
-/// The names of spaces: `KIND ACCOUNT/NAME`. Best effort: rows that cannot be read are skipped.
+/// Returns the names of spaces as `KIND ACCOUNT/NAME`. Rows that cannot be read are skipped.
 async fn names(store: &dyn Store) -> BTreeMap<SpaceId, String> {
     let mut names = BTreeMap::new();
     let mut from = (Bytes::new(), Bytes::new());
@@ -110,7 +130,7 @@ async fn names(store: &dyn Store) -> BTreeMap<SpaceId, String> {
     names
 }
 
-/// `blob/ACCOUNT/GENERATION/NAME` as people write it.
+/// Converts `blob/ACCOUNT/GENERATION/NAME` into a readable name.
 fn object_name(partition: &[u8]) -> Option<String> {
     let mut parts = std::str::from_utf8(partition).ok()?.splitn(4, '/');
     let (kind, account, _, name) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -138,33 +158,47 @@ mod tests {
     }
 
     #[test]
-    fn readiness_says_what_is_wrong_and_only_what_prevents_service_makes_it_not_ready() {
+    fn readiness_reports_each_problem_and_only_outages_make_it_not_ready() {
         let not_ready = |reason: &str| Readiness::NotReady(reason.into());
         let degraded = |reason: &str| Readiness::Degraded(vec![reason.into()]);
         let stopped = Health { stopped: Some("a background thread died: x".into()), ..Health::default() };
         let task = |cause| Health { failing: vec![failing(cause)], ..Health::default() };
         let full = Health { full: true, ..Health::default() };
-        for (draining, extents_stopped, health, expected) in [
-            (false, false, Health::default(), Readiness::Ready),
-            (true, false, Health::default(), not_ready("draining")),
-            (false, false, stopped, not_ready("the store has stopped: a background thread died: x")),
-            (false, true, Health::default(), not_ready("content cannot be stored after a disk failure")),
-            (false, false, task(Cause::Io), degraded("compaction fails (3 attempts): EIO")),
+        let content = ContentHealth::default();
+        let content_stopped = ContentHealth { stopped: true, ..content };
+        let content_full = ContentHealth { full: true, ..content };
+        for (draining, content, health, expected) in [
+            (false, content, Health::default(), Readiness::Ready),
+            (true, content, Health::default(), not_ready("draining")),
+            (false, content, stopped, not_ready("the store has stopped: a background thread died: x")),
             (
                 false,
+                content_stopped,
+                Health::default(),
+                not_ready("content cannot be stored after a disk failure"),
+            ),
+            (false, content, task(Cause::Io), degraded("compaction fails (3 attempts): EIO")),
+            (
                 false,
+                content,
                 task(Cause::Damaged),
                 degraded("compaction fails (3 attempts): table 17 is damaged"),
             ),
             (
                 false,
-                false,
+                content,
                 task(Cause::Full),
                 degraded("compaction fails (3 attempts): no space left on the device"),
             ),
-            (false, false, full, degraded("no space left on the device: only deletes are accepted")),
+            (false, content_full, full, degraded("no space left on the device: only deletes are accepted")),
+            (
+                false,
+                content_full,
+                Health::default(),
+                degraded("no space left on the device: uploads are refused"),
+            ),
         ] {
-            assert_eq!(readiness(draining, extents_stopped, &health), expected, "{health:?}");
+            assert_eq!(readiness(draining, content, &health), expected, "{health:?}");
         }
     }
 }

@@ -1,26 +1,70 @@
-//! Logs: to stderr, for people or for programs, one event a line. Requests are events of the target `access`.
+//! Logging to stderr, one event per line, as text or JSON. Requests are events of the target `access`.
 
 use std::io::stderr;
 
+use tracing::Dispatch;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::Failure;
 use crate::config::LogFormat;
 
-/// Lines that wait for stderr at most. A reader that is too slow loses lines; it never holds up a request.
+/// Maximum number of lines that wait for stderr. If the reader is too slow, lines are lost; requests never
+/// wait.
 const WAITING_LINES: usize = 64 * 1024;
 
-/// Logs until the guard is dropped, which writes out what waits. Can be called once.
+/// Starts logging. Dropping the guard flushes the waiting lines. Can be called once per process.
 pub(crate) fn init(format: LogFormat, filter: &str) -> Result<WorkerGuard, Failure> {
-    let filter = EnvFilter::try_new(filter).map_err(Failure::failed)?;
     let builder = NonBlockingBuilder::default().buffered_lines_limit(WAITING_LINES).lossy(true);
     let (writer, guard) = builder.finish(stderr());
+    let filter = EnvFilter::try_new(filter).map_err(Failure::failed)?;
+    dispatch(format, filter, writer).try_init().map_err(Failure::failed)?;
+    Ok(guard)
+}
+
+/// Returns the subscriber. Both formats write the fields of an event's spans, which name its request.
+fn dispatch<W>(format: LogFormat, filter: EnvFilter, writer: W) -> Dispatch
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false);
     match format {
-        LogFormat::Text => subscriber.try_init(),
-        LogFormat::Json => subscriber.json().flatten_event(true).with_current_span(false).try_init(),
+        LogFormat::Text => Dispatch::new(subscriber.finish()),
+        // The list of spans includes the current one.
+        LogFormat::Json => {
+            Dispatch::new(subscriber.json().flatten_event(true).with_current_span(false).finish())
+        }
     }
-    .map_err(Failure::failed)?;
-    Ok(guard)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn both_formats_write_the_fields_of_the_request() {
+        let line = |format, level| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let filter = EnvFilter::try_new(level).unwrap();
+            let dispatch = dispatch(format, filter, Arc::new(file.reopen().unwrap()));
+            tracing::dispatcher::with_default(&dispatch, || {
+                let span = tracing::error_span!("request", request_id = 7, account = "lapis");
+                span.in_scope(|| tracing::error!("a row is damaged"));
+            });
+            std::fs::read_to_string(file.path()).unwrap()
+        };
+        for level in ["error", "info"] {
+            let text = line(LogFormat::Text, level);
+            assert!(text.contains(r#"ERROR request{request_id=7 account="lapis"}: "#), "{level} {text}");
+            let json: serde_json::Value = serde_json::from_str(&line(LogFormat::Json, level)).unwrap();
+            assert_eq!(json["message"], "a row is damaged");
+            let expected = serde_json::json!([{"name": "request", "request_id": 7, "account": "lapis"}]);
+            assert_eq!(json["spans"], expected);
+        }
+    }
 }

@@ -1,18 +1,19 @@
 //! The `lazuli` program: an Azure-Storage-compatible store in one binary.
 //!
-//! It parses the command line, wires the layers together and looks after what lies on disk. What is stored and how it
-//! is spoken to is in the other crates. Exit codes: 0 done, 1 failed, 2 not understood.
+//! This crate parses the command line, connects the layers and maintains the data directory. The services,
+//! protocols and engines are in the other crates. Exit codes: 0 success, 1 failure, 2 invalid arguments or
+//! configuration.
 
 mod account;
 mod background;
 mod backup;
-mod bench;
 mod check;
 mod cli;
 mod compact;
 mod config;
 mod control;
 mod data;
+mod engine;
 mod health;
 mod logging;
 mod metrics;
@@ -20,7 +21,6 @@ mod names;
 mod oidc;
 mod provision;
 mod ready;
-mod records;
 mod repair;
 mod scrub;
 mod sealing;
@@ -37,23 +37,24 @@ use clap::Parser;
 use cli::{Cli, Command};
 use config::{Config, ConfigError};
 
-/// Gives memory back after a peak, which the C library's allocator does not: decision 0024.
+/// Returns memory to the operating system after a peak. The C library's allocator does not; see decision
+/// 0024.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// It was not understood.
+    /// The arguments or the configuration are invalid.
     #[error("{0}")]
     Usage(String),
-    /// It was understood, but did not work.
+    /// The command could not be completed.
     #[error("{0}")]
     Failed(String),
 }
 
 impl Failure {
-    /// Something did not work.
+    /// Returns a failure with this reason.
     pub(crate) fn failed(reason: impl std::fmt::Display) -> Self {
         Self::Failed(reason.to_string())
     }
@@ -68,13 +69,14 @@ impl From<ConfigError> for Failure {
 /// Keeps keys in memory from core dumps and from other processes of the same user.
 fn keep_keys_out_of_core_dumps() {
     use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
-    // Neither can fail for a process's own limits, and nothing depends on them.
+    // Neither call can fail for the process's own limits, and nothing depends on them.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
 fn main() -> ExitCode {
-    // Accounts' keys lie in the data directory: whatever this program makes is for its user only.
+    // The data directory contains account keys, so only the user may read the files that this program
+    // creates.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     keep_keys_out_of_core_dumps();
     let variable = |name: &str| std::env::var(name).ok();
@@ -90,7 +92,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args.dir),
         Command::Repair(args) => repair::run(&args.dir, &args.into),
         Command::Compact(args) => compact::run(&args.directory.dir, args.accept_missing_rows),
-        Command::Bench(args) => bench::run(args).map_err(Failure::failed),
+        Command::Bench(args) => lazuli_bench::run(args).map_err(Failure::Failed),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

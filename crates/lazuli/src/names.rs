@@ -6,8 +6,7 @@ use bytes::Bytes;
 use lazuli_blob::BlobRows;
 use lazuli_file::FileRows;
 use lazuli_queue::QueueRows;
-use lazuli_store::embedded::RowPlace;
-use lazuli_store::{Row, SpaceId};
+use lazuli_store::{Row, RowPosition, SpaceId};
 use lazuli_table::TableRows;
 
 use crate::services;
@@ -19,15 +18,15 @@ const MAX_DEPTH: usize = 250;
 
 /// A row that is to be named once all names are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) row: RowPlace,
-    /// Its value, if that says more than the key does.
+pub(crate) struct RowLocation {
+    pub(crate) row: RowPosition,
+    /// The value of the row, if it is needed to name the row.
     pub(crate) value: Option<Bytes>,
 }
 
-impl Place {
+impl RowLocation {
     pub(crate) fn of(space: SpaceId, partition: &Bytes, row: &Row) -> Self {
-        let place = RowPlace { space, partition: partition.clone(), key: row.key.clone() };
+        let place = RowPosition { space, partition: partition.clone(), key: row.key.clone() };
         Self { row: place, value: (space != SpaceId::ROOT).then(|| row.value.clone()) }
     }
 }
@@ -69,8 +68,8 @@ impl Names {
     }
 
     /// The name of a row.
-    pub(crate) fn name(&self, place: &Place) -> String {
-        let RowPlace { space, partition, key } = &place.row;
+    pub(crate) fn name(&self, place: &RowLocation) -> String {
+        let RowPosition { space, partition, key } = &place.row;
         if *space == SpaceId::ROOT {
             return root_name(partition, key);
         }
@@ -155,8 +154,8 @@ mod tests {
 
     #[test]
     fn rows_of_a_space_without_a_name_are_named_by_their_place() {
-        let row = RowPlace { space: SpaceId(7), partition: "bname".into(), key: "b".into() };
-        let place = Place { row: row.clone(), value: None };
+        let row = RowPosition { space: SpaceId(7), partition: "bname".into(), key: "b".into() };
+        let place = RowLocation { row: row.clone(), value: None };
         let mut names = Names::default();
         assert_eq!(names.name(&place), row.to_string());
         names.spaces.insert(SpaceId(7), ("blob".into(), "lapis/con".into()));

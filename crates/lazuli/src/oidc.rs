@@ -1,8 +1,8 @@
 //! The issuer of bearer tokens: where its keys are read from.
 //!
-//! A URL names an issuer by OpenID Connect discovery; its documents are fetched when a token needs them, so a server
-//! starts whether or not its issuer can be reached. A file holds the discovery document itself, for issuers without a
-//! web address; the key set it names may be a file beside it.
+//! A URL names an issuer by OpenID Connect discovery; its documents are fetched when a token needs them, so a
+//! server starts whether or not its issuer can be reached. A file holds the discovery document itself, for
+//! issuers without a web address. The key set that it names may be a file in the same folder.
 
 mod fetch;
 
@@ -19,11 +19,11 @@ use tokio::time::Instant;
 use crate::Failure;
 use crate::config::Oidc;
 
-/// Keys are fetched again after this time.
+/// Keys are refreshed after this time.
 const FRESH: Duration = Duration::from_secs(3600);
-/// The issuer is not asked more often than this, whatever tokens come in.
+/// Minimum interval between two requests to the issuer, independent of the tokens that arrive.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a token waits for the issuer's answer, if its key is not among those held.
+/// How long a token with an unknown key waits for the issuer's answer.
 const WAIT: Duration = Duration::from_secs(3);
 
 /// The issuer that the configuration names.
@@ -32,7 +32,8 @@ pub(crate) fn issuer(oidc: &Oidc) -> Result<Issuer, Failure> {
     if issuer.contains("://") {
         let url = issuer.trim_end_matches('/');
         let discovery = web_address(&format!("{url}/.well-known/openid-configuration"))?;
-        let keys = Arc::new(WebKeys::new(Source::Discovery { document: discovery, issuer: issuer.clone() }));
+        let keys =
+            Arc::new(WebKeys::new(IssuerKeys::Discovery { document: discovery, issuer: issuer.clone() }));
         return Ok(Issuer { authorization_uri: issuer.clone(), name: issuer, audiences, keys });
     }
     let path = Path::new(&issuer);
@@ -40,7 +41,7 @@ pub(crate) fn issuer(oidc: &Oidc) -> Result<Issuer, Failure> {
     let discovery =
         Discovery::parse(&document).map_err(|error| Failure::Failed(format!("{issuer}: {error}")))?;
     let keys: Arc<dyn KeySource> = if discovery.jwks_uri.contains("://") {
-        Arc::new(WebKeys::new(Source::Keys(web_address(&discovery.jwks_uri)?)))
+        Arc::new(WebKeys::new(IssuerKeys::Keys(web_address(&discovery.jwks_uri)?)))
     } else {
         Arc::new(FileKeys::new(path.parent().unwrap_or(Path::new("")).join(&discovery.jwks_uri)))
     };
@@ -60,19 +61,19 @@ fn web_address(text: &str) -> Result<Uri, Failure> {
 }
 
 /// Where a key set is.
-enum Source {
+enum IssuerKeys {
     /// Where a discovery document says, which has to be this issuer's own.
     Discovery { document: Uri, issuer: String },
     /// Here.
     Keys(Uri),
 }
 
-/// Keys that are fetched and kept for a while. They are fetched by a task of its own: whoever has a token of a key that
-/// is held does not wait for an issuer that does not answer.
+/// Keys that are fetched and kept for a while. A separate task fetches them, so a request whose key is known
+/// does not wait for an issuer that does not answer.
 struct WebKeys(Arc<Shared>);
 
 struct Shared {
-    source: Source,
+    source: IssuerKeys,
     held: Mutex<Held>,
     /// Changes when the issuer has answered, or will not.
     fetched: watch::Sender<()>,
@@ -83,16 +84,17 @@ struct Held {
     keys: Option<(Instant, Arc<KeySet>)>,
     /// When the issuer was asked last.
     asked: Option<Instant>,
-    /// It has not answered yet.
+    /// Whether an answer of the issuer is pending.
     fetching: bool,
 }
 
 impl WebKeys {
-    fn new(source: Source) -> Self {
+    fn new(source: IssuerKeys) -> Self {
         Self(Arc::new(Shared { source, held: Mutex::default(), fetched: watch::Sender::default() }))
     }
 
-    /// Sees to it that the issuer is asked if that is due. Returns whether an answer is awaited that matters here.
+    /// Sees to it that the issuer is asked if that is due. Returns whether an answer is awaited that matters
+    /// here.
     fn ask(&self, refresh: bool) -> bool {
         let mut held = self.0.held();
         let fresh = held.keys.as_ref().is_some_and(|(fetched, _)| fetched.elapsed() < FRESH);
@@ -117,15 +119,17 @@ impl Shared {
         held.fetching = false;
         match fetched {
             Ok(keys) => held.keys = Some((Instant::now(), Arc::new(keys))),
-            // Keys that were good an hour ago are better than none.
-            Err(error) => tracing::warn!(%error, "the keys of the issuer of bearer tokens cannot be had"),
+            // Keep the old keys.
+            Err(error) => {
+                tracing::warn!(%error, "could not fetch the issuer's signing keys (JWKS); keeping the old keys")
+            }
         }
         drop(held);
         self.fetched.send_replace(());
     }
 }
 
-impl Source {
+impl IssuerKeys {
     async fn fetch(&self) -> Result<KeySet, KeySourceError> {
         let at = match self {
             Self::Keys(at) => at.clone(),

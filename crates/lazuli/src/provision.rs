@@ -1,4 +1,4 @@
-//! Which accounts a server has when it starts, and whether it may be reached with them.
+//! Creates the configured accounts when the server starts, and refuses to expose the development key.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,10 +10,11 @@ use crate::Failure;
 use crate::config::{Config, ConfiguredAccount};
 use crate::control::DevelopmentKey;
 
-/// Makes sure of the configured accounts: they exist and have exactly these keys. What else is set stays. Where there
-/// is no account at all, neither configured nor stored, the development account is made.
+/// Ensures that the configured accounts exist and have exactly the configured keys. Other settings are
+/// unchanged. If no account is configured or stored, creates the development account.
 ///
-/// Refuses to serve an account whose key everybody knows to other machines, before anything is stored.
+/// Before storing anything, refuses if other machines could reach an account with the well-known development
+/// key.
 pub(crate) async fn provision(
     accounts: &AccountDirectory,
     config: &Config,
@@ -37,7 +38,7 @@ async fn provide(accounts: &AccountDirectory, wanted: &ConfiguredAccount) -> Res
     match accounts.get(&name).await? {
         Some(account) if account.keys == keys => {}
         Some(_) => {
-            tracing::warn!(account = name, "the keys of the configuration replace those that were stored");
+            tracing::warn!(account = name, "replacing the stored keys by those of the configuration");
             accounts.set_keys(&name, keys).await?;
         }
         None => {
@@ -48,7 +49,7 @@ async fn provide(accounts: &AccountDirectory, wanted: &ConfiguredAccount) -> Res
     Ok(())
 }
 
-/// Judges the accounts as they would be.
+/// Checks the accounts as they would be after provisioning.
 fn refuse_development_key(
     stored: &[Arc<Account>],
     wanted: &[ConfiguredAccount],
@@ -68,8 +69,8 @@ fn refuse_development_key(
         (None, None) => return Ok(()),
     };
     Err(Failure::Failed(format!(
-        "account {name} has the well-known development key, and listening on {host} would open it to everybody. \
-         {instead} or insist with --insecure-dev-key."
+        "account {name} has the well-known development key, and listening on {host} would expose it to other machines. \
+         {instead} or allow it with --insecure-dev-key."
     )))
 }
 
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_development_key_stays_on_this_machine_unless_somebody_insists() {
+    fn development_key_is_refused_for_other_machines_unless_explicitly_allowed() {
         for (host, insecure, rule) in [
             ("127.0.0.1", false, DevelopmentKey::Accepted),
             ("127.1.2.3", false, DevelopmentKey::Accepted),

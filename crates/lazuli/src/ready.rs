@@ -1,4 +1,4 @@
-//! What a server says when it is ready: where it is and how to connect.
+//! The text that the server prints when it is ready: addresses and a connection string.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,24 +8,24 @@ use lazuli_protocol::{Account, ServiceKind};
 
 /// A server that is ready.
 pub(crate) struct Ready<'a> {
-    /// Whether it speaks TLS.
+    /// Whether the endpoints use TLS.
     pub(crate) tls: bool,
-    /// Its services and where they listen.
+    /// The services and their addresses.
     pub(crate) services: &'a [(ServiceKind, SocketAddr)],
-    /// Where the file service listens for SMB.
+    /// The address of the SMB endpoint.
     pub(crate) smb: Option<SocketAddr>,
-    /// Where health checks and metrics are.
+    /// The address of health checks and metrics.
     pub(crate) console: Option<SocketAddr>,
-    /// Where its data is.
-    pub(crate) data: &'a Path,
-    /// The account to connect with.
+    /// The data directory; `None` if data is in memory.
+    pub(crate) data: Option<&'a Path>,
+    /// The account in the connection string.
     pub(crate) account: Option<&'a Account>,
-    /// Whether to show its key.
+    /// Whether to show the account's key.
     pub(crate) show_key: bool,
 }
 
 impl Ready<'_> {
-    /// The whole block.
+    /// Formats the text.
     pub(crate) fn block(&self) -> String {
         let mut block = format!("Lazuli {} is ready.\n", env!("CARGO_PKG_VERSION"));
         let account = self.account.map_or("ACCOUNT", |account| &account.name);
@@ -42,17 +42,21 @@ impl Ready<'_> {
         if let Some(console) = self.console {
             line("console", &format!("http://{}", reachable(console)));
         }
-        line("data", &self.data.display().to_string());
+        match self.data {
+            Some(data) => line("data", &data.display().to_string()),
+            None => line("data", "in memory: lost when the process ends"),
+        }
         if let Some(account) = self.account {
             line("connect", &self.connection_string(account));
         }
         block
     }
 
-    /// What SDKs and tools take to connect.
+    /// Returns the connection string for SDKs and tools.
     fn connection_string(&self, account: &Account) -> String {
         let key = match account.keys.first() {
             Some(key) if self.show_key => key.to_base64(),
+            _ if self.data.is_none() => "(as configured)".into(),
             _ => "(lazuli account list --keys)".into(),
         };
         let mut text = format!(
@@ -81,7 +85,7 @@ impl Ready<'_> {
     }
 }
 
-/// An address that a client on this machine can use, where the server listens on all of them.
+/// Replaces an unspecified address, on which the server listens on all interfaces, by loopback.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -108,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_names_endpoints_data_and_a_connection_string() {
+    fn text_names_endpoints_data_and_a_connection_string() {
         let account = account();
         let ready = Ready {
             tls: false,
@@ -118,7 +122,7 @@ mod tests {
             ],
             smb: Some("127.0.0.1:10445".parse().unwrap()),
             console: Some("127.0.0.1:10080".parse().unwrap()),
-            data: Path::new("/srv/data"),
+            data: Some(Path::new("/srv/data")),
             account: Some(&account),
             show_key: true,
         };
@@ -140,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn all_addresses_are_shown_as_loopback_and_keys_only_when_asked_for() {
+    fn unspecified_addresses_are_shown_as_loopback_and_keys_only_on_request() {
         let account = account();
         let ready = Ready {
             tls: true,
             services: &[(ServiceKind::Blob, "[::]:443".parse().unwrap())],
             smb: None,
             console: Some("0.0.0.0:80".parse().unwrap()),
-            data: Path::new("/srv/data"),
+            data: Some(Path::new("/srv/data")),
             account: Some(&account),
             show_key: false,
         };
@@ -155,5 +159,22 @@ mod tests {
         assert!(block.contains("https://[::1]:443/devstoreaccount1"), "{block}");
         assert!(block.contains("http://127.0.0.1:80\n"), "{block}");
         assert!(!block.contains(DEVELOPMENT_KEY) && block.contains("lazuli account list --keys"), "{block}");
+    }
+
+    #[test]
+    fn text_for_data_in_memory_warns_of_its_loss_and_suggests_no_command_for_keys() {
+        let account = account();
+        let ready = Ready {
+            tls: false,
+            services: &[],
+            smb: None,
+            console: None,
+            data: None,
+            account: Some(&account),
+            show_key: false,
+        };
+        let block = ready.block();
+        assert!(block.contains("data     in memory: lost when the process ends\n"), "{block}");
+        assert!(block.contains("AccountKey=(as configured);"), "{block}");
     }
 }

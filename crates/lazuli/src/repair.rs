@@ -1,7 +1,9 @@
-//! `lazuli repair`: copies everything that can be read in a damaged data directory to a new one, and lists what was lost.
+//! `lazuli repair`: copies everything that can be read in a damaged data directory to a new one, and lists
+//! what was lost.
 //!
-//! The damaged directory is opened as `lazuli check` opens it: nothing in it changes. Rows keep their tokens and content
-//! keeps its place, so ETags and versions stay. The new directory gets its name only when it is complete.
+//! The damaged directory is opened as `lazuli check` opens it: nothing in it changes. Rows keep their tokens
+//! and content keeps its place, so ETags and versions stay. The new directory gets its name only when it is
+//! complete.
 
 mod accounts;
 
@@ -24,9 +26,9 @@ use accounts::AccountsFound;
 
 /// The epoch of a space whose header is lost: above any that it can have had.
 const NEW_EPOCH: u64 = 1 << 32;
-/// What the new directory is called until it is complete.
+/// Suffix of the new directory's name until it is complete.
 const UNFINISHED: &str = ".unfinished";
-/// The certificate that was made for the server.
+/// The subdirectory of the server's self-signed certificate.
 const TLS: &str = "tls";
 
 /// Repairs `dir` into `into`.
@@ -38,13 +40,14 @@ pub(crate) fn run(dir: &Path, into: &Path) -> Result<(), Failure> {
     if unfinished.exists() {
         let path = unfinished.display();
         return Err(Failure::Failed(format!(
-            "{path} is left of a repair that was cut short. Remove it first."
+            "{path} was left by a repair that was interrupted. Remove it first."
         )));
     }
     let target = Directory::open(&unfinished).map_err(Failure::failed)?;
     let store = target.subdirectory(STORE).map_err(Failure::failed)?;
     let extents = LocalExtents::open_read_only(source.path()).map_err(Failure::failed)?;
     let mut survey = Survey::new(&runtime, &extents);
+    survey.findings.names_all = true;
     let loaded = load(&mut survey, &source.path().join(STORE), &store)?;
     copy_content(&survey, target.path())?;
     copy_certificate(source.path(), target.path()).map_err(Failure::failed)?;
@@ -73,7 +76,7 @@ fn refuse_taken(source: &Path, into: &Path) -> Result<(), Failure> {
     }
 }
 
-/// What went into the new directory.
+/// Counts of the new directory.
 struct Loaded {
     rows: u64,
     /// Accounts whose rows were lost.
@@ -111,7 +114,8 @@ fn load(survey: &mut Survey<'_>, from: &Path, to: &Path) -> Result<Loaded, Failu
     })?;
     progress.finish_and_clear();
     let accounts_again = accounts.load(&mut loader, |row| survey.findings.may_have_lost(row))?;
-    // A space that a row names and whose header is lost. Its row decides whether it stays open; the server sees to that.
+    // A space that a row names and whose header is lost. Its row decides whether it stays open; the server
+    // sees to that.
     for space in survey.names.spaces().filter(|space| !headers.contains(space)) {
         let header = SpaceHeader { epoch: NEW_EPOCH, open: true };
         loader.header(space, header, NO_TOKEN).map_err(Failure::failed)?;

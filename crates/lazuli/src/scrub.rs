@@ -1,8 +1,10 @@
-//! The background scrub: reads everything that lies in the data directory, also what no client reads, and reports damage.
+//! The background scrub: reads all data in the data directory, including data that no client reads, and
+//! reports damage.
 //!
-//! A pass verifies the tables of the tree, then the segments of content, part by part and slowly. It goes past the page
-//! cache, notes its [progress] in a file, and goes on from there after a restart. Damaged content is reported if a row
-//! refers to it, with the [names](naming) of the objects. Decision 0026.
+//! A pass verifies the table files of the tree, then the segments of content, in small steps and at a limited
+//! rate. Reads bypass the page cache. The pass saves its [progress] in a file and resumes there after a
+//! restart. Damaged content is reported if a row refers to it, with the [names](naming) of the objects. See
+//! decision 0026.
 
 mod naming;
 mod progress;
@@ -15,12 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lazuli_concurrency::{Clock, Timestamp};
-use lazuli_extents::{Damage, DamageKind, LocalExtents, SegmentPlace};
+use lazuli_extents::{Damage, DamageKind, LocalExtents, SegmentPosition};
 use lazuli_store::embedded::scrub::{TableFile, table_part, tables};
 use lazuli_store::{Embedded, OpenError, Store};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::background::ChoreHealth;
 use crate::data::{Data, STORE};
 use crate::health;
 use progress::{Position, Progress};
@@ -28,20 +31,20 @@ use reader::PastCache;
 
 /// The file of progress in the data directory.
 const FILE: &str = "scrub";
-/// How often to look whether a pass is due.
+/// Interval of checks whether a pass is due.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// How long to wait after a pass could not go on.
+/// Pause after a pass failed.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
-/// Bytes of one step.
+/// Minimum and maximum number of bytes of one step.
 const STEP: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
 
-/// Bytes that reads of tables go ahead: their blocks are small.
+/// Read-ahead for table files, in bytes: their blocks are small.
 const READ_AHEAD: usize = 32 << 10;
 
-/// What a scrub is doing, for metrics and health.
+/// State of the scrub, for metrics and health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status {
-    /// Bytes verified in this pass, and in all.
+    /// Bytes verified in this pass, and total bytes of the pass.
     pub(crate) done: u64,
     pub(crate) total: u64,
     /// Bytes read since the start.
@@ -58,13 +61,14 @@ pub(crate) struct Scrub {
     store: Arc<Embedded>,
     extents: LocalExtents,
     clock: Arc<dyn Clock>,
-    /// Bytes in a second; 0 = off.
+    /// Rate in bytes per second; 0 = off.
     rate: u64,
     progress: Mutex<Progress>,
     read: AtomicU64,
+    health: Arc<ChoreHealth>,
 }
 
-/// What a step came to.
+/// Result of a step.
 #[derive(Debug, Default)]
 struct Step {
     next: Position,
@@ -83,10 +87,16 @@ impl Scrub {
         let directory = data.directory.path().to_owned();
         let progress = Mutex::new(Progress::read(&directory.join(FILE)));
         let (store, extents) = (data.store.clone(), data.extents.clone());
-        Self { directory, store, extents, clock, rate, progress, read: AtomicU64::new(0) }
+        let (read, health) = (AtomicU64::new(0), ChoreHealth::new("scrub"));
+        Self { directory, store, extents, clock, rate, progress, read, health }
     }
 
-    /// What it is doing.
+    /// Returns whether passes succeed.
+    pub(crate) fn health(&self) -> &Arc<ChoreHealth> {
+        &self.health
+    }
+
+    /// Returns the state of the scrub.
     pub(crate) fn status(&self) -> Status {
         let progress = self.progress.lock();
         Status {
@@ -98,14 +108,15 @@ impl Scrub {
         }
     }
 
-    /// Why the server is degraded, if a scrub has found damage. It names no objects, because `/readyz` needs no credentials.
+    /// Returns why the server is degraded, if the scrub has found damage. Names no objects, because `/readyz`
+    /// needs no credentials.
     pub(crate) fn alarm(&self) -> Option<String> {
         let damaged = self.progress.lock().damaged();
         let places = if damaged == 1 { "place" } else { "places" };
         (damaged > 0).then(|| format!("the scrub has found {damaged} damaged {places}: see the log"))
     }
 
-    /// Scrubs for ever, whenever a pass is due. May be dropped at any point.
+    /// Runs passes forever, whenever one is due. May be dropped at any point.
     pub(crate) async fn run(&self) {
         if self.rate == 0 {
             return;
@@ -114,19 +125,16 @@ impl Scrub {
             let is_due = self.progress.lock().is_due(self.clock.now());
             let pause = match is_due {
                 false => LOOK_EVERY,
-                true => match self.pass().await {
+                true => match self.health.run(self.pass()).await {
                     Ok(()) => LOOK_EVERY,
-                    Err(error) => {
-                        tracing::error!(error, "the scrub could not go on and is tried again");
-                        RETRY_AFTER
-                    }
+                    Err(_) => RETRY_AFTER,
                 },
             };
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Ends the pass that is under way, or makes a new one.
+    /// Finishes the interrupted pass, or runs a new one.
     async fn pass(&self) -> Result<(), String> {
         if self.progress.lock().position == Position::Idle {
             let (tables, segments) = (self.tables().await, self.extents.segment_sizes());
@@ -174,7 +182,7 @@ impl Scrub {
         }
     }
 
-    /// Verifies about so many bytes.
+    /// Verifies about `bytes` bytes.
     async fn step(&self, position: Position, bytes: u64) -> Result<Step, String> {
         let (store, extents) = (self.directory.join(STORE), self.extents.clone());
         let (last_table, last_segment) = {
@@ -185,7 +193,7 @@ impl Scrub {
             Position::Idle => Ok(Step::default()),
             Position::Table { id, offset } => table_step(&store, id, offset, last_table, bytes),
             Position::Segment { id, offset, chunks } => {
-                segment_step(&extents, id, SegmentPlace { offset, chunks }, last_segment, bytes)
+                segment_step(&extents, id, SegmentPosition { offset, chunks }, last_segment, bytes)
             }
         })
         .await
@@ -196,7 +204,7 @@ impl Scrub {
         blocking(move || tables(&store).map_err(|error| error.to_string())).await
     }
 
-    /// Sets the total: what is done and what is ahead.
+    /// Updates the total: verified and remaining bytes.
     async fn measure(&self) {
         let tables = self.tables().await.unwrap_or_default();
         let segments = self.extents.segment_sizes();
@@ -267,7 +275,7 @@ impl Scrub {
     }
 }
 
-/// Holds reads to a rate. Time is that of the runtime, which tests control.
+/// Limits reads to a rate. Uses the runtime's clock, which tests control.
 struct Pacer {
     rate: u64,
     /// When the bytes reserved so far may have been read.
@@ -275,7 +283,7 @@ struct Pacer {
 }
 
 impl Pacer {
-    /// Waits until so many more bytes may be read. What was not read in an idle time is not made up for.
+    /// Waits until `bytes` more bytes may be read. Idle time does not accumulate credit.
     async fn reserve(&mut self, bytes: u64) {
         self.next = self.next.max(Instant::now()) + self.time(bytes);
         tokio::time::sleep_until(self.next).await;
@@ -333,7 +341,7 @@ fn table_step(store: &Path, id: u64, offset: u64, last: u64, bytes: u64) -> Resu
 fn segment_step(
     extents: &LocalExtents,
     id: u64,
-    place: SegmentPlace,
+    place: SegmentPosition,
     last: u64,
     bytes: u64,
 ) -> Result<Step, String> {
@@ -341,8 +349,8 @@ fn segment_step(
     let Some(segment) = ids.into_iter().find(|segment| *segment >= id && *segment <= last) else {
         return Ok(Step::default());
     };
-    let after = Position::in_segment(segment + 1, SegmentPlace::default());
-    let place = if segment == id { place } else { SegmentPlace::default() };
+    let after = Position::in_segment(segment + 1, SegmentPosition::default());
+    let place = if segment == id { place } else { SegmentPosition::default() };
     let path = extents.segment_path(segment);
     let mut reader = match PastCache::open(&path, 0) {
         Ok(reader) => reader,

@@ -1,5 +1,6 @@
-//! Encryption of backups and exports, in the format of age (age-encryption.org/v1). Writing needs
-//! recipients, which are public. Reading needs an identity, which is secret. A server that makes backups cannot read them.
+//! Encryption of backups and exports, in the format of age (age-encryption.org/v1). Writing needs recipients,
+//! which are public. Reading needs an identity, which is secret. A server that makes backups cannot read
+//! them.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -13,7 +14,7 @@ use crate::Failure;
 /// The longest file of recipients or identities.
 const MAX_KEY_FILE: u64 = 1 << 20;
 
-/// For whom to encrypt.
+/// Options that name recipients.
 #[derive(Args)]
 pub(crate) struct RecipientArgs {
     /// Encrypt for this age recipient (age1…); may be given more than once
@@ -38,33 +39,48 @@ pub(crate) struct Recipients(Vec<Recipient>);
 /// Identities, any of which may decrypt.
 pub(crate) struct Identities(Vec<age::x25519::Identity>);
 
+impl Recipients {
+    /// Formats the recipients, one per line, in sorted order.
+    pub(crate) fn to_text(&self) -> String {
+        let lines: std::collections::BTreeSet<_> = self.0.iter().map(|one| format!("{one}\n")).collect();
+        lines.into_iter().collect()
+    }
+}
+
 impl RecipientArgs {
-    /// The recipients; none if no option names one.
+    /// Loads the recipients. Returns `None` if no option names one.
     pub(crate) fn load(&self) -> Result<Option<Recipients>, Failure> {
-        let mut lines = self.recipients.clone();
-        for path in &self.files {
-            lines.extend(key_lines(path)?);
+        let mut recipients = vec![];
+        for text in &self.recipients {
+            let wrong = |_| Failure::Usage("--recipient is not an age X25519 recipient (age1…)".into());
+            recipients.push(text.parse().map_err(wrong)?);
         }
-        let parse = |line: &String| {
-            line.parse().map_err(|_| Failure::Usage(format!("{line:?} is not an age X25519 recipient")))
-        };
-        let recipients = lines.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+        for path in &self.files {
+            for line in key_lines(path)? {
+                // Do not quote the line: it may be a secret that got there by mistake.
+                let wrong = |_| {
+                    let path = path.display();
+                    Failure::Usage(format!("{path} holds a line that is not an age X25519 recipient (age1…)"))
+                };
+                recipients.push(line.parse().map_err(wrong)?);
+            }
+        }
         match (recipients.is_empty(), self.files.first()) {
             (false, _) => Ok(Some(Recipients(recipients))),
             (true, None) => Ok(None),
-            // Never in clear because a file happened to be empty.
-            (true, Some(path)) => Err(Failure::Usage(format!("{} names no recipient", path.display()))),
+            // Never write unencrypted data because a file happened to be empty.
+            (true, Some(path)) => Err(Failure::Usage(format!("{} contains no recipient", path.display()))),
         }
     }
 }
 
 impl IdentityArgs {
-    /// The identities; none if no option names a file.
+    /// Loads the identities. Returns `None` if no option names a file.
     pub(crate) fn load(&self) -> Result<Option<Identities>, Failure> {
         let mut identities = vec![];
         for path in &self.files {
             for line in key_lines(path)? {
-                // The line is a secret: it is not repeated.
+                // Do not quote the line: it is a secret.
                 let identity = line.parse();
                 identities.push(identity.map_err(|_| {
                     Failure::Usage(format!(
@@ -77,7 +93,7 @@ impl IdentityArgs {
         match (identities.is_empty(), self.files.first()) {
             (false, _) => Ok(Some(Identities(identities))),
             (true, None) => Ok(None),
-            (true, Some(path)) => Err(Failure::Usage(format!("{} holds no identity", path.display()))),
+            (true, Some(path)) => Err(Failure::Usage(format!("{} contains no identity", path.display()))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `lazuli serve`: opens the data directory, wires the layers together, and serves until it is told to stop.
+//! `lazuli serve`: opens the data, connects the layers, and serves until a signal stops it.
 
 use std::io::{IsTerminal, Write, stdout};
 use std::net::SocketAddr;
@@ -12,107 +12,108 @@ use lazuli_auth::Authenticator;
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_blob::BlobService;
 use lazuli_concurrency::{Clock, SystemClock, Timestamp};
-use lazuli_copy::{CopySources, Neighbours};
+use lazuli_content::sweep::ContentSweeper;
+use lazuli_copy::{CopySources, LocalServices};
 use lazuli_extents::Extents;
 use lazuli_file::FileService;
-use lazuli_front::{Console, Endpoint, Gate, Limits, Metrics, Server, Tls};
-use lazuli_generations::content::ContentSweeper;
+use lazuli_front::{Admission, Console, Endpoint, HttpServer, Limits, Metrics, Tls};
 use lazuli_outbound::Outbound;
 use lazuli_queue::QueueService;
-use lazuli_store::{Directory, Embedded, Store, Trust};
+use lazuli_store::{Store, scheduling};
 use lazuli_table::TableService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::runtime::{self, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::background::{Background, BlobExpiry, Chore, ContentSweep, GarbageSweep, MessageExpiry};
+use crate::background::{
+    Background, BlobExpiry, Chore, Chores, ContentSweep, DroppedBlocks, GarbageSweep, IdleShares,
+    MessageExpiry,
+};
 use crate::config::{Config, TlsSource};
-use crate::control::{Control, Intakes};
-use crate::data::Data;
+use crate::engine::{self, Engine};
 use crate::metrics::Sources;
 use crate::ready::Ready;
-use crate::scrub::Scrub;
 use crate::services::Services;
 use crate::smb::Smb;
-use crate::{Failure, health, logging, oidc, provision, services};
+use crate::{Failure, health, logging, oidc, provision};
 
-/// How long requests under way may take to finish when the server stops.
+/// How long requests in flight may take to finish when the server stops.
 const DRAIN_TIME: Duration = Duration::from_secs(30);
-/// The same for the console, which stays to the end to say that the server is draining.
+/// Drain time of the console, which stops last so that it can report that the server is draining.
 const CONSOLE_DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// File descriptors of the store and of content, of which each keeps up to 256 files open, and of all else that there are
-/// few of: the log, what is being written, listeners, the console.
+/// File descriptors for data: the store and the segments keep up to 256 files open each. The rest is for the
+/// log, files being written, listeners and the console.
 const FILES_OF_DATA: u64 = 2 * 256 + 128;
-/// Connections to sources of copies: of those that go on after their requests, to blobs and to files, and of requests that wait
-/// for theirs.
+/// Connections to copy sources: of pending copies to blobs and to files, and of requests that copy
+/// synchronously.
 const COPY_CONNECTIONS: usize = 2 * lazuli_copy::MAX_CONNECTIONS + lazuli_outbound::MAX_CONNECTIONS;
-/// File descriptors that are not for clients.
+/// File descriptors that are not available to clients.
 const FILES_RESERVED: u64 = FILES_OF_DATA + COPY_CONNECTIONS as u64;
-/// Connections of an endpoint that are let in even where there are fewer.
+/// Minimum connection limit of an endpoint, even if there are too few file descriptors.
 const FEWEST_CONNECTIONS: u64 = 16;
+
+/// Tasks that a worker runs before it polls for new input. With Tokio's default of 61, a read waited for up
+/// to 61 puts.
+const TASKS_PER_POLL: u32 = 16;
 
 /// Serves until a signal says to stop.
 pub(crate) fn run(config: Config) -> Result<(), Failure> {
     let _logs = logging::init(config.log, &config.log_level)?;
     let limits = limits(raise_file_limit(), &config);
-    let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
-    runtime.block_on(serve(config, limits))
+    let mut runtime = runtime::Builder::new_multi_thread();
+    runtime.enable_all().on_thread_start(scheduling::worker).event_interval(TASKS_PER_POLL);
+    let runtime = runtime.build().map_err(Failure::failed)?;
+    // Sweeps read many rows at a time. On separate threads they do not delay requests.
+    let mut background = runtime::Builder::new_multi_thread();
+    background.worker_threads(1).thread_name("lazuli-chores").enable_all();
+    let background = background.on_thread_start(scheduling::sweeper).build().map_err(Failure::failed)?;
+    runtime.block_on(serve(config, limits, background.handle()))
 }
 
-async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
-    let directory = Directory::open(&config.data).map_err(Failure::failed)?;
-    let trust = if config.accept_time { Trust::Any } else { Trust::Checked };
-    let data = Data::open(directory, config.cache_bytes, trust)?;
-    let accounts = AccountDirectory::open(data.store.clone()).await.map_err(Failure::failed)?;
+async fn serve(config: Config, limits: Limits, background: &Handle) -> Result<(), Failure> {
+    let engine = engine::open(&config)?;
+    let (store, extents, clock) = (engine.store(), engine.extents(), engine.clock());
+    let accounts = AccountDirectory::open(store.clone()).await.map_err(Failure::failed)?;
     let development_key = provision::provision(&accounts, &config).await?;
 
-    health::log_failures(&data.store);
     let metrics = Arc::new(Metrics::default());
-    let gate = gate(&config, &data, &accounts)?;
-    let services = Services::new(&data, &accounts, copy_sources(&config, &gate));
+    let gate = gate(&config, store.clone(), &accounts)?;
+    let services = Services::new(&store, &extents, &accounts, copy_sources(&config, &gate));
     let connections = limits.connections;
-    let tls = tls(&config, data.directory.path(), gate.machine.now())?;
+    let tls = tls(&config, engine.directory(), gate.wall_clock.now())?;
     let server = start_services(&config, limits, tls.as_ref(), &services, &accounts, gate, &metrics)?;
-    services.neighbours.listen_on(server.addresses().map(|(kind, address)| (kind, address.port())));
+    services.local_services.set_ports(server.addresses().map(|(kind, address)| (kind, address.port())));
     let smb = Smb::start(&config, connections, &services, &accounts).await?;
     let draining = Arc::new(AtomicBool::new(false));
-    let sweeper = Arc::new(data.sweeper());
-    let scrub = Arc::new(Scrub::new(&data, data.clock.clone(), config.scrub_rate));
+    let sweeper = Arc::new(engine.sweeper());
+    let chores = Chores::new(chores(&extents, &services, sweeper.clone()));
     let sources = Sources {
         front: metrics,
-        store: data.store.clone(),
-        extents: data.extents.clone(),
-        sweeper: sweeper.clone(),
-        scrub: scrub.clone(),
+        engine: engine.clone(),
+        store,
+        extents,
+        sweeper,
         accounts: accounts.clone(),
         blob: services.blob.clone(),
         file: services.file.clone(),
         queue: services.queue.clone(),
         table: services.table.clone(),
         smb: smb.as_ref().map(Smb::server),
-        clock: data.clock.clone(),
-        data: data.directory.path().to_owned(),
+        chores: chores.health().into_iter().chain(engine.chores()).collect(),
+        clock,
     };
-    let console = start_console(&config, &data, sources, &draining)?;
-    let intakes =
-        Intakes::new(data.store.clone(), Arc::new(data.extents.clone()), accounts.clone(), &services);
-    let control = Control::start(
-        data.directory.path(),
-        data.extents.clone(),
-        accounts.clone(),
-        development_key,
-        Some(intakes),
-    )
-    .map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
+    let console = start_console(&config, sources, &draining)?;
+    let control = engine.start_control(&accounts, development_key, &services)?;
     let (blob, file) = (services.blob.clone(), services.file.clone());
     tokio::spawn(async move { tokio::join!(blob.resume_copies(), file.resume_copies()) });
-    let background = Background::start(chores(&data, &services, sweeper));
-    let scrubbing = tokio::spawn(async move { scrub.run().await });
+    let own_work = engine.start_background(background);
+    let background = Background::start(background, chores);
 
-    // Before this a signal simply ends the process, which is no worse than a crash, and those are prepared for.
+    // Before this point a signal ends the process like a crash, which loses no acknowledged data.
     let mut signals = Signals::new().map_err(Failure::failed)?;
     let smb_address = smb.as_ref().map(Smb::address);
-    announce(&config, &data, &accounts, &server, smb_address, console.as_ref()).await?;
+    announce(&config, engine.directory(), &accounts, &server, smb_address, console.as_ref()).await?;
     while signals.next().await == Asked::Reload {
         reload(&config.tls, tls.as_ref());
     }
@@ -130,24 +131,29 @@ async fn serve(config: Config, limits: Limits) -> Result<(), Failure> {
     };
     let (finished, ()) = tokio::join!(server.shutdown(DRAIN_TIME), smb_stopped);
     if !finished {
-        tracing::warn!("requests were still under way after {DRAIN_TIME:?}");
+        tracing::warn!("requests were still in flight after {DRAIN_TIME:?}; canceling them");
     }
     services.file.flush_all().await;
     background.stop().await;
-    scrubbing.abort();
-    let _ = scrubbing.await;
+    if let Some(own_work) = own_work {
+        own_work.abort();
+        let _ = own_work.await;
+    }
     services.blob.stop_copies().await;
     services.file.stop_copies().await;
     services.file.release_slices().await;
     if let Some(console) = console {
         console.shutdown(CONSOLE_DRAIN_TIME).await;
     }
-    close(data).await
+    close(engine).await
 }
 
-/// What the server does on its own.
-fn chores(data: &Data, services: &Services, sweeper: Arc<ContentSweeper>) -> Vec<Box<dyn Chore>> {
-    let extents: Arc<dyn Extents> = Arc::new(data.extents.clone());
+/// Creates the background tasks of the server.
+fn chores(
+    extents: &Arc<dyn Extents>,
+    services: &Services,
+    sweeper: Arc<ContentSweeper>,
+) -> Vec<Box<dyn Chore>> {
     vec![
         Box::new(GarbageSweep {
             what: "deleted containers",
@@ -156,6 +162,7 @@ fn chores(data: &Data, services: &Services, sweeper: Arc<ContentSweeper>) -> Vec
             sweep: |blob, pace| Box::pin(blob.sweep_garbage(pace)),
         }),
         Box::new(BlobExpiry { blob: services.blob.clone() }),
+        Box::new(DroppedBlocks { blob: services.blob.clone() }),
         Box::new(GarbageSweep {
             what: "deleted tables",
             service: services.table.clone(),
@@ -175,23 +182,16 @@ fn chores(data: &Data, services: &Services, sweeper: Arc<ContentSweeper>) -> Vec
             sweep: |queue, pace| Box::pin(queue.sweep_garbage(pace)),
         }),
         Box::new(MessageExpiry { queue: services.queue.clone() }),
-        Box::new(ContentSweep::new(sweeper, extents)),
+        Box::new(IdleShares { file: services.file.clone() }),
+        Box::new(ContentSweep::new(sweeper, extents.clone())),
     ]
 }
 
-/// Writes out what is in memory and gives the directory back.
-async fn close(data: Data) -> Result<(), Failure> {
-    tokio::task::spawn_blocking(move || {
-        data.store.close();
-        if data.store.is_healthy() {
-            tracing::info!("stopped");
-            Ok(())
-        } else {
-            Err(Failure::Failed("the store had stopped after a disk failure".into()))
-        }
-    })
-    .await
-    .map_err(Failure::failed)?
+/// Makes everything durable that is not yet.
+async fn close(engine: Arc<dyn Engine>) -> Result<(), Failure> {
+    tokio::task::spawn_blocking(move || engine.close()).await.map_err(Failure::failed)??;
+    tracing::info!("stopped");
+    Ok(())
 }
 
 fn start_services(
@@ -200,56 +200,57 @@ fn start_services(
     tls: Option<&Tls>,
     services: &Services,
     accounts: &AccountDirectory,
-    gate: Arc<Gate>,
+    gate: Arc<Admission>,
     metrics: &Arc<Metrics>,
-) -> Result<Server, Failure> {
+) -> Result<HttpServer, Failure> {
     let endpoint = |(kind, port)| {
-        let service = services::behind(kind, services);
-        let service = Arc::new(ServiceLevel::new(kind, accounts.clone(), service));
+        let service = Arc::new(ServiceLevel::new(kind, accounts.clone(), services.get(kind)));
         Endpoint { kind, address: SocketAddr::new(config.host, port), service }
     };
     let endpoints = config.services.iter().copied().map(endpoint).collect();
-    Server::start(endpoints, gate, tls, limits, metrics).map_err(Failure::failed)
+    HttpServer::start(endpoints, gate, tls, limits, metrics).map_err(Failure::failed)
 }
 
-/// Who is let in.
-fn gate(config: &Config, data: &Data, accounts: &AccountDirectory) -> Result<Arc<Gate>, Failure> {
+/// Creates the admission check: accounts, authentication and clocks.
+fn gate(
+    config: &Config,
+    store: Arc<dyn Store>,
+    accounts: &AccountDirectory,
+) -> Result<Arc<Admission>, Failure> {
     let issuer = config.oidc.as_ref().map(oidc::issuer).transpose()?;
-    Ok(Arc::new(Gate {
+    Ok(Arc::new(Admission {
         accounts: Arc::new(accounts.clone()),
         authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), issuer),
-        clock: Arc::new(StoreClock(data.store.clone())),
-        machine: Arc::new(SystemClock),
+        clock: Arc::new(StoreClock(store)),
+        wall_clock: Arc::new(SystemClock),
         host_suffixes: config.host_suffixes.clone(),
     }))
 }
 
-/// What copies may come from.
-fn copy_sources(config: &Config, gate: &Arc<Gate>) -> CopySources {
+/// Returns the allowed sources of copies.
+fn copy_sources(config: &Config, gate: &Arc<Admission>) -> CopySources {
     CopySources {
         access: gate.clone(),
         host_suffixes: config.host_suffixes.clone(),
         outbound: Outbound::new(config.copy_source_allow.clone()),
-        neighbours: Neighbours::default(),
+        local_services: LocalServices::default(),
     }
 }
 
 fn start_console(
     config: &Config,
-    data: &Data,
     sources: Sources,
     draining: &Arc<AtomicBool>,
 ) -> Result<Option<Console>, Failure> {
     let Some(port) = config.console_port else { return Ok(None) };
     let address = SocketAddr::new(config.host, port);
-    let (store, extents, draining) = (data.store.clone(), data.extents.clone(), draining.clone());
-    let (sweeper, scrub) = (sources.sweeper.clone(), sources.scrub.clone());
-    let clock = data.clock.clone();
+    let (engine, clock, draining) = (sources.engine.clone(), sources.clock.clone(), draining.clone());
+    let (sweeper, chores) = (sources.sweeper.clone(), sources.chores.clone());
     let readiness = move || {
-        let draining = draining.load(Ordering::Relaxed);
-        let readiness = health::readiness(draining, extents.is_stopped(), &store.health());
-        let alarms = [sweeper.alarm(), scrub.alarm(), clock.refused_step().map(health::refused_step)];
-        alarms.into_iter().flatten().fold(readiness, health::with_alarm)
+        let readiness = engine.readiness(draining.load(Ordering::Relaxed));
+        let alarms = [sweeper.alarm(), engine.alarm(), clock.refused_step().map(health::refused_step)];
+        let failing = chores.iter().filter_map(|chore| chore.alarm());
+        alarms.into_iter().flatten().chain(failing).fold(readiness, health::with_alarm)
     };
     let console = Console::start(address, Box::new(readiness), Box::new(move || sources.render()));
     console
@@ -257,7 +258,7 @@ fn start_console(
         .map_err(|error| Failure::Failed(format!("cannot listen on {address} for the console: {error}")))
 }
 
-fn tls(config: &Config, directory: &Path, now: Timestamp) -> Result<Option<Tls>, Failure> {
+fn tls(config: &Config, directory: Option<&Path>, now: Timestamp) -> Result<Option<Tls>, Failure> {
     match &config.tls {
         TlsSource::Off => Ok(None),
         TlsSource::Files { certificate, key } => Tls::from_files(certificate, key).map(Some),
@@ -267,53 +268,60 @@ fn tls(config: &Config, directory: &Path, now: Timestamp) -> Result<Option<Tls>,
                 hosts.push(config.host.to_string());
             }
             hosts.extend(config.host_suffixes.iter().map(|suffix| format!("*.{suffix}")));
-            Tls::self_signed(&directory.join("tls"), &hosts, now).map(Some)
+            let tls = match directory {
+                Some(directory) => Tls::self_signed(&directory.join("tls"), &hosts, now),
+                None => Tls::self_signed_in_memory(&hosts, now),
+            };
+            tls.map(Some)
         }
     }
     .map_err(Failure::failed)
 }
 
-/// Reads the files of the certificate again. What cannot be used is said, and the server goes on with what it has.
+/// Reloads the certificate files. If they are invalid, logs the error and keeps the current certificate.
 fn reload(source: &TlsSource, tls: Option<&Tls>) {
     let (TlsSource::Files { certificate, key }, Some(tls)) = (source, tls) else {
-        return tracing::info!("there is no certificate to read again");
+        return tracing::info!("ignoring the reload signal: no certificate files are configured");
     };
     match tls.reload(certificate, key) {
-        Ok(()) => tracing::info!("the certificate was read again"),
-        Err(error) => tracing::error!(%error, "the certificate stays as it was"),
+        Ok(()) => tracing::info!(path = %certificate.display(), "reloaded the certificate"),
+        Err(error) => {
+            tracing::error!(%error, path = %certificate.display(), "could not reload the certificate; keeping the old one");
+        }
     }
 }
 
-/// Says where everything is. A key is shown if everybody knows it anyway, or if only a person reads it.
+/// Prints the addresses and a connection string. Shows the key if it is the well-known one, or if stdout is a
+/// terminal.
 async fn announce(
     config: &Config,
-    data: &Data,
+    data: Option<&Path>,
     accounts: &AccountDirectory,
-    server: &Server,
+    server: &HttpServer,
     smb: Option<SocketAddr>,
     console: Option<&Console>,
 ) -> Result<(), Failure> {
     let accounts = accounts.list().await.map_err(Failure::failed)?;
     let account = accounts.iter().find(|account| !account.settings.disabled).or(accounts.first());
     let public = account.is_some_and(|account| account.keys.first() == Some(&development_key()));
-    let path = data.directory.path();
+    let data = data.map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
     let ready = Ready {
         tls: config.tls != TlsSource::Off,
         services: &server.addresses().collect::<Vec<_>>(),
         smb,
         console: console.map(Console::address),
-        data: &path.canonicalize().unwrap_or_else(|_| path.to_owned()),
+        data: data.as_deref(),
         account: account.map(|account| &**account),
         show_key: public || stdout().is_terminal(),
     };
     let mut stdout = stdout().lock();
-    // Nobody may be listening, which is no reason not to serve.
+    // Serve even if stdout is closed.
     let _ = stdout.write_all(ready.block().as_bytes()).and_then(|()| stdout.flush());
     Ok(())
 }
 
-/// The store's clock, for those who know no store.
-struct StoreClock(Arc<Embedded>);
+/// The store's clock, for layers that do not know the store.
+struct StoreClock(Arc<dyn Store>);
 
 impl Clock for StoreClock {
     fn now(&self) -> Timestamp {
@@ -321,19 +329,19 @@ impl Clock for StoreClock {
     }
 }
 
-/// The signals that ask something of the server.
+/// The signals that the server handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
 }
 
-/// What a signal asks for.
+/// The action that a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// To stop.
+    /// Stop the server.
     Stop,
-    /// To read the certificate again.
+    /// Reload the certificate.
     Reload,
 }
 
@@ -355,22 +363,22 @@ impl Signals {
     }
 }
 
-/// Thousands of connections need thousands of file descriptors. What cannot be had is left as it is. Returns how many
-/// there may be.
+/// Raises the limit of open files as far as permitted, because each connection needs a file descriptor.
+/// Returns the resulting limit.
 fn raise_file_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let current = match setrlimit(Resource::Nofile, raised) {
         Ok(()) => limit.maximum,
         Err(error) => {
-            tracing::warn!(%error, "cannot raise the limit of open files");
+            tracing::warn!(%error, "could not raise the limit of open files");
             limit.current
         }
     };
     current.unwrap_or(u64::MAX)
 }
 
-/// The bounds of the endpoints, where the process may have so many open files.
+/// Returns the limits of the endpoints, given the limit of open files.
 fn limits(files: u64, config: &Config) -> Limits {
     let endpoints = config.services.len() + usize::from(config.smb_port.is_some());
     let usual = Limits::default();
@@ -384,8 +392,8 @@ fn limits(files: u64, config: &Config) -> Limits {
     Limits { connections, ..usual }
 }
 
-/// How many connections each of some endpoints can have without taking the files of the store. All have the same share, so
-/// that none can take another's.
+/// Returns the connection limit of each endpoint. All endpoints get an equal share of the file descriptors
+/// that the store does not need.
 fn connections(files: u64, endpoints: u64) -> usize {
     let each = files.saturating_sub(FILES_RESERVED) / endpoints.max(1);
     usize::try_from(each.max(FEWEST_CONNECTIONS)).unwrap_or(usize::MAX)
@@ -396,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_leave_the_store_its_files() {
+    fn connection_limit_reserves_file_descriptors_for_the_store() {
         for (files, endpoints, expected) in
             [(1 << 20, 5, 209_542), (100_000, 5, 19_827), (4096, 4, 808), (1024, 5, 32), (256, 5, 16)]
         {

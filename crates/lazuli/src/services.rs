@@ -1,135 +1,148 @@
-//! Which services this program has. One line each in [`behind`] and in [`readers`], and those whose rows refer to content in
-//! [`content_readers`]: content that no reader knows of would be freed by the next sweep.
+//! The services of this program. Each service appears in [`Services::get`] and [`readers`]. Services whose
+//! rows refer to content also appear in [`content_readers`]: the sweep frees content that no reader reports.
 
 use std::sync::Arc;
 
 use lazuli_account::AccountDirectory;
 use lazuli_blob::{BlobRows, BlobService};
-use lazuli_copy::{CopySources, Neighbours};
+use lazuli_content::sweep::ContentReader;
+use lazuli_copy::{CopySources, LocalServices};
+use lazuli_extents::{Content, Extents};
 use lazuli_file::{FileRows, FileService};
-use lazuli_generations::content::ContentReader;
 use lazuli_protocol::{Service, ServiceKind};
 use lazuli_queue::{QueueRows, QueueService};
-use lazuli_store::{Row, SpaceId};
+use lazuli_service::Damage;
+use lazuli_store::{Row, SpaceId, Store};
 use lazuli_table::{TableRows, TableService};
 
-use crate::data::Data;
-use crate::records::{Contents, RecordReader};
-
-/// The service behind an endpoint; without one it answers what all services have in common, and 501 to the rest.
-pub(crate) fn behind(kind: ServiceKind, services: &Services) -> Option<Arc<dyn Service>> {
-    match kind {
-        ServiceKind::Blob => Some(Arc::new(services.blob.clone())),
-        ServiceKind::Table => Some(Arc::new(services.table.clone())),
-        ServiceKind::Queue => Some(Arc::new(services.queue.clone())),
-        ServiceKind::File => Some(Arc::new(services.file.clone())),
-    }
-}
-
-/// The services of one data directory.
+/// The services of one server.
 pub(crate) struct Services {
     pub(crate) blob: BlobService,
     pub(crate) queue: QueueService,
     pub(crate) table: TableService,
     pub(crate) file: FileService,
-    /// Where they are reached, as copies have to know.
-    pub(crate) neighbours: Neighbours,
+    /// The services as copy sources, with their ports.
+    pub(crate) local_services: LocalServices,
 }
 
 impl Services {
-    /// All services on these rows and bytes.
-    pub(crate) fn new(data: &Data, accounts: &AccountDirectory, sources: CopySources) -> Self {
-        let extents = Arc::new(data.extents.clone());
-        let blob = BlobService::new(data.store.clone(), extents.clone(), accounts.clone());
-        let table = TableService::new(data.store.clone(), accounts.clone());
-        let queue = QueueService::new(data.store.clone(), accounts.clone());
-        let file = FileService::new(data.store.clone(), extents, accounts.clone());
-        // Each may copy from the other, as it is without copies of its own.
-        let neighbours = Neighbours::new([
+    /// Creates all services.
+    pub(crate) fn new(
+        store: &Arc<dyn Store>,
+        extents: &Arc<dyn Extents>,
+        accounts: &AccountDirectory,
+        sources: CopySources,
+    ) -> Self {
+        let blob = BlobService::new(store.clone(), extents.clone(), accounts.clone());
+        let table = TableService::new(store.clone(), accounts.clone());
+        let queue = QueueService::new(store.clone(), accounts.clone());
+        let file = FileService::new(store.clone(), extents.clone(), accounts.clone());
+        // Each may copy from the other. The sources are instances without copy sources, which avoids a cycle.
+        let local_services = LocalServices::new([
             (ServiceKind::Blob, Arc::new(blob.clone()) as Arc<dyn Service>),
             (ServiceKind::File, Arc::new(file.clone())),
         ]);
-        let sources = CopySources { neighbours: neighbours.clone(), ..sources };
+        let sources = CopySources { local_services: local_services.clone(), ..sources };
         let (blob, file) = (blob.with_copy_sources(sources.clone()), file.with_copy_sources(sources));
-        Self { blob, queue, table, file, neighbours }
+        Self { blob, queue, table, file, local_services }
+    }
+
+    /// Returns the service of that kind.
+    pub(crate) fn get(&self, kind: ServiceKind) -> Arc<dyn Service> {
+        match kind {
+            ServiceKind::Blob => Arc::new(self.blob.clone()),
+            ServiceKind::Table => Arc::new(self.table.clone()),
+            ServiceKind::Queue => Arc::new(self.queue.clone()),
+            ServiceKind::File => Arc::new(self.file.clone()),
+        }
     }
 }
 
-/// The space that a row of the directory names, whichever service it is of.
+/// Returns the space that a row of the directory names, for any service.
 pub(crate) fn space_named_by(partition: &[u8], row: &Row) -> Option<SpaceId> {
     [BlobRows::named_space, QueueRows::named_space, TableRows::named_space, FileRows::named_space]
         .iter()
         .find_map(|named_space| named_space(partition, row))
 }
 
-/// Readers of the rows that refer to content. Rows outside the directory say by the first byte of their partition key whose
-/// they are, and no two services share one.
+/// Returns the readers of rows that refer to content. Outside the directory, the first byte of a partition
+/// key identifies the service; no two services share a byte.
 pub(crate) const fn content_readers() -> [ContentReader; 2] {
     [lazuli_blob::content_of_row, lazuli_file::content_of_row]
 }
 
-/// Everybody who can read rows, fresh for one walk over all of them.
-pub(crate) fn readers() -> Vec<Box<dyn RecordReader>> {
-    vec![
-        Box::new(AccountRows),
-        Box::new(BlobRecords::default()),
-        Box::new(QueueRecords::default()),
-        Box::new(TableRecords::default()),
-        Box::new(FileRecords::default()),
+/// Reads rows of one service during a scan of the whole store. Returns the content that a row refers to, none
+/// for a row of another service, or a description of the damage. Rows must come in order of space, partition
+/// and key, so the directory of accounts comes first.
+pub(crate) type RowReader = Box<dyn FnMut(SpaceId, &[u8], &Row) -> Result<Vec<Content>, String> + Send>;
+
+/// Returns the readers of all services, for one scan.
+pub(crate) fn readers() -> [RowReader; 5] {
+    let (mut blobs, mut queues) = (BlobRows::default(), QueueRows::default());
+    let (mut tables, mut files) = (TableRows::default(), FileRows::default());
+    [
+        Box::new(|space, partition, row| match space {
+            SpaceId::ROOT => lazuli_account::check_row(partition, &row.key, &row.value).map(|()| vec![]),
+            _ => Ok(vec![]),
+        }),
+        describing(move |space, partition, row| blobs.contents(space, partition, row)),
+        describing(move |space, partition, row| queues.check(space, partition, row).map(|()| vec![])),
+        describing(move |space, partition, row| tables.check(space, partition, row).map(|()| vec![])),
+        describing(move |space, partition, row| {
+            files.contents(space, partition, row).map(|content| content.into_iter().collect())
+        }),
     ]
 }
 
-/// Accounts refer to no content.
-struct AccountRows;
+/// Wraps a reader so that its error names the damaged row.
+fn describing(
+    mut read: impl FnMut(SpaceId, &[u8], &Row) -> Result<Vec<Content>, Damage> + Send + 'static,
+) -> RowReader {
+    Box::new(move |space, partition, row| {
+        read(space, partition, row).map_err(|damage| {
+            format!("row {:?} of {:?}: {damage}", row.key, String::from_utf8_lossy(partition))
+        })
+    })
+}
 
-impl RecordReader for AccountRows {
-    fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
-        if space == SpaceId::ROOT {
-            lazuli_account::check_row(partition, &row.key, &row.value)?;
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::process::Command;
+
+    use bytes::Bytes;
+    use lazuli_store::embedded;
+
+    use super::*;
+
+    /// A damaged row of a queue or a table must not keep content from being freed.
+    #[test]
+    fn only_rows_that_may_refer_to_content_take_part_in_sweeps() {
+        let dir = tempfile::tempdir().unwrap();
+        let archive = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/format-1.tar.gz");
+        let status = Command::new("tar").args(["-xzf", archive, "-C"]).arg(dir.path()).status().unwrap();
+        assert!(status.success());
+        let data = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        let data = data.chain([dir.path().to_owned()]).find(|path| path.join("store").is_dir()).unwrap();
+        let (mut kinds, mut seen) = (BTreeMap::new(), BTreeSet::new());
+        let visit = |space, partition: &Bytes, row: &Row| {
+            if let Some(named) = space_named_by(partition, row) {
+                let kind = partition.split(|byte| *byte == b'/').next().unwrap();
+                kinds.insert(named, String::from_utf8(kind.to_vec()).unwrap());
+            }
+            let damaged = Row { value: Bytes::from_static(b"\xFF\xFF"), ..row.clone() };
+            let found =
+                content_readers().map(|read| read(space, partition, &damaged).map(|found| found.len()));
+            let kind = kinds.get(&space).map_or("", String::as_str);
+            let takes_part = found.iter().any(Result::is_err);
+            assert!(found.iter().all(|found| found.as_ref().is_ok_and(|found| *found == 0)) || takes_part);
+            assert!(!takes_part || matches!(kind, "blob" | "file"), "{kind} {partition:?} {row:?}");
+            seen.insert((kind.to_owned(), takes_part));
+            Ok(())
+        };
+        embedded::check(&data.join("store"), visit).unwrap();
+        for expected in [("", false), ("blob", true), ("file", true), ("queue", false), ("table", false)] {
+            assert!(seen.contains(&(expected.0.to_owned(), expected.1)), "{expected:?} of {seen:?}");
         }
-        Ok(Contents::new())
     }
-}
-
-#[derive(Default)]
-struct BlobRecords(BlobRows);
-
-impl RecordReader for BlobRecords {
-    fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
-        self.0.contents(space, partition, row).map_err(|damage| describe(partition, row, damage))
-    }
-}
-
-#[derive(Default)]
-struct QueueRecords(QueueRows);
-
-impl RecordReader for QueueRecords {
-    fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
-        let checked = self.0.check(space, partition, row);
-        checked.map(|()| Contents::new()).map_err(|damage| describe(partition, row, damage))
-    }
-}
-
-#[derive(Default)]
-struct TableRecords(TableRows);
-
-impl RecordReader for TableRecords {
-    fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
-        let checked = self.0.check(space, partition, row);
-        checked.map(|()| Contents::new()).map_err(|damage| describe(partition, row, damage))
-    }
-}
-
-#[derive(Default)]
-struct FileRecords(FileRows);
-
-impl RecordReader for FileRecords {
-    fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
-        let found = self.0.contents(space, partition, row);
-        found.map(|content| content.into_iter().collect()).map_err(|damage| describe(partition, row, damage))
-    }
-}
-
-fn describe(partition: &[u8], row: &Row, damage: impl std::fmt::Display) -> String {
-    format!("row {:?} of {:?}: {damage}", row.key, String::from_utf8_lossy(partition))
 }

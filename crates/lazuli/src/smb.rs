@@ -21,7 +21,7 @@ pub(crate) struct Smb {
 }
 
 impl Smb {
-    /// Starts it, if it is to be served.
+    /// Starts the endpoint, if it is enabled.
     pub(crate) async fn start(
         config: &Config,
         connections: usize,
@@ -36,7 +36,7 @@ impl Smb {
         let usual = Limits::default();
         let options = Options {
             require_encryption: !config.smb_unencrypted,
-            // What is neither could be changed on the way, and a login could be relayed.
+            // Messages that are neither signed nor encrypted could be modified, and a login could be relayed.
             require_signing: config.smb_require_signing || config.smb_unencrypted,
             enforce_permissions: config.smb_enforce_permissions,
             limits: Limits { connections: connections.min(usual.connections), ..usual },
@@ -46,26 +46,26 @@ impl Smb {
         let (stop, stopped) = oneshot::channel::<()>();
         let serving_server = server.clone();
         let serving = tokio::spawn(async move {
-            // Dropped or told: stop either way.
+            // Stop when the sender signals or is dropped.
             let stopped = async move { drop(stopped.await) };
             if let Err(error) = serving_server.serve(listener, stopped).await {
-                tracing::error!(%error, "SMB is served no more");
+                tracing::error!(%error, %address, "SMB listener stopped; restart the server to serve SMB again");
             }
         });
         Ok(Some(Self { address, server, stop, serving }))
     }
 
-    /// The endpoint itself, to ask how much it holds.
+    /// Returns the server, for metrics.
     pub(crate) fn server(&self) -> SmbServer {
         self.server.clone()
     }
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Hangs up on all clients and makes what they have written durable.
+    /// Disconnects all clients and makes their writes durable.
     pub(crate) async fn stop(self) {
         let _ = self.stop.send(());
         let _ = self.serving.await;

@@ -1,21 +1,24 @@
-//! Reads everything that can be read in a data directory, and finds out which objects are damaged. `lazuli check` lists
-//! them, `lazuli repair` leaves them out.
+//! Reads all readable data of a data directory and finds the damaged objects. `lazuli check` lists them,
+//! `lazuli repair` leaves them out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
 use indicatif::ProgressBar;
-use lazuli_extents::{Damage, DamageKind, Error, ExtentId, ExtentRef, LocalExtents, Verifier, frame_range};
-use lazuli_store::embedded::{Gap, Loss, Losses, RowPlace, Salvage, Salvaged};
-use lazuli_store::{ReadError, Row, SpaceId};
+use lazuli_extents::{
+    Content, Damage, DamageKind, Error, ExtentId, ExtentRef, LocalExtents, Verifier, frame_range,
+};
+use lazuli_store::embedded::{Gap, Loss, Losses, Salvage, Salvaged};
+use lazuli_store::{ReadError, Row, RowPosition, SpaceId};
 use tokio::runtime::Runtime;
 
-use crate::names::{Names, Place};
-use crate::records::{Contents, RecordReader};
-use crate::{Failure, services};
+use crate::Failure;
+use crate::names::{Names, RowLocation};
+use crate::services::{self, RowReader};
 
-/// Objects that are named for one damaged place.
+/// Maximum number of objects that `check` and the scrub name for one damaged place. A repair names all
+/// objects.
 const MAX_OBJECTS: usize = 100;
 /// Damaged places and rows that are listed. More are only counted.
 const MAX_LISTED: usize = 10_000;
@@ -27,44 +30,46 @@ enum ContentPlace {
     Extent(ExtentId),
 }
 
-/// What is wrong in one place, and who refers to it.
+/// Damage of one place in content, and the objects that refer to it.
 #[derive(Debug)]
 struct Broken {
     what: String,
     /// The bytes of its segment.
     bytes: Range<u64>,
-    objects: Vec<Place>,
+    objects: Vec<RowLocation>,
     more: u64,
 }
 
-/// What was found.
+/// All damage that was found.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) losses: Losses,
-    rows: Vec<(Place, String)>,
-    stale: Vec<Place>,
+    rows: Vec<(RowLocation, String)>,
+    stale: Vec<RowLocation>,
     content: BTreeMap<ContentPlace, Broken>,
     /// Rows in spaces that no row names.
     pub(crate) unnamed: u64,
-    /// Everything that is wrong with rows and content, also what is not listed.
+    /// Total number of damaged rows and places in content, including those that are not listed.
     pub(crate) count: u64,
     pub(crate) rows_read: u64,
+    /// Whether to name every object of a damaged place.
+    pub(crate) names_all: bool,
 }
 
-/// What to do with a row.
+/// Whether a repair keeps a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is sound, and so is what it refers to.
+    /// The row and its content are sound.
     Keep,
-    /// It is on the list.
+    /// The row or its content is damaged, or the row is stale.
     LeaveOut,
 }
 
-/// A walk over everything.
+/// A scan of all rows and content.
 pub(crate) struct Survey<'a> {
     runtime: &'a Runtime,
     extents: &'a LocalExtents,
-    readers: Vec<Box<dyn RecordReader>>,
+    readers: [RowReader; 5],
     pub(crate) verifier: Verifier,
     pub(crate) names: Names,
     pub(crate) findings: Findings,
@@ -82,7 +87,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Reads the rows of the store and the content that they refer to. What is to be kept goes to `keep`.
+    /// Reads the rows of the store and the content that they refer to. Passes rows to keep to `keep`.
     pub(crate) fn run(
         &mut self,
         store: &Path,
@@ -121,7 +126,7 @@ impl<'a> Survey<'a> {
         self.findings.rows_read += 1;
         self.names.learn(space, partition, row);
         self.findings.unnamed += u64::from(!self.names.knows(space));
-        let place = || Place::of(space, partition, row);
+        let place = || RowLocation::of(space, partition, row);
         if is_stale && self.findings.stale.len() < MAX_LISTED {
             self.findings.stale.push(place());
         }
@@ -143,28 +148,28 @@ impl<'a> Survey<'a> {
                 self.findings.damaged_extent(self.extents, &extent, &error, place());
             }
         }
-        // An older account or container is better than none: everything in it would be out of reach.
+        // Keep a stale account or container: without its row, everything in it would be out of reach.
         let is_kept = is_sound && (!is_stale || space == SpaceId::ROOT);
         Ok(if is_kept { Verdict::Keep } else { Verdict::LeaveOut })
     }
 
-    fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Contents, String> {
+    fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Vec<Content>, String> {
         let mut contents = vec![];
         for reader in &mut self.readers {
-            contents.extend(reader.contents(space, partition, row)?);
+            contents.extend(reader(space, partition, row)?);
         }
         Ok(contents)
     }
 }
 
 impl Findings {
-    /// Notes that an object refers to a damaged extent.
+    /// Records that an object refers to a damaged extent.
     pub(crate) fn damaged_extent(
         &mut self,
         extents: &LocalExtents,
         extent: &ExtentRef,
         error: &Error,
-        object: Place,
+        object: RowLocation,
     ) {
         let segment = extent.id.segment();
         let (at, what, bytes) = match extents.has_segment(segment) {
@@ -174,7 +179,7 @@ impl Findings {
         self.broken(at, what, bytes, object);
     }
 
-    fn broken(&mut self, at: ContentPlace, what: String, bytes: Range<u64>, object: Place) {
+    fn broken(&mut self, at: ContentPlace, what: String, bytes: Range<u64>, object: RowLocation) {
         let is_new = !self.content.contains_key(&at);
         self.count += u64::from(is_new);
         if is_new && self.content.len() >= MAX_LISTED {
@@ -185,26 +190,26 @@ impl Findings {
         if broken.objects.last() == Some(&object) {
             return;
         }
-        match broken.objects.len() < MAX_OBJECTS {
+        match self.names_all || broken.objects.len() < MAX_OBJECTS {
             true => broken.objects.push(object),
             false => broken.more += 1,
         }
     }
 
-    /// Whether a row that was not found may have been lost to damage.
-    pub(crate) fn may_have_lost(&self, row: &RowPlace) -> bool {
+    /// Returns whether a missing row may have been lost to damage.
+    pub(crate) fn may_have_lost(&self, row: &RowPosition) -> bool {
         let is_in = |loss: &Loss| loss.gap.as_ref().is_none_or(|gap| gap.contains(row));
         self.losses.count > self.losses.listed.len() as u64
             || self.losses.listed.iter().any(is_in)
             || self.rows.iter().any(|(place, _)| place.row == *row)
     }
 
-    /// Whether a table or a file of the log is on the list.
+    /// Returns whether a table file or log segment is listed as damaged.
     pub(crate) fn lists(&self, path: &Path) -> bool {
         self.losses.listed.iter().any(|loss| loss.path == path)
     }
 
-    /// Whether damage that was found in a segment belongs to content that is on the list.
+    /// Returns whether damage in a segment belongs to content that is listed as damaged.
     pub(crate) fn covers(&self, damage: &Damage) -> bool {
         let covers = |(at, broken): (&ContentPlace, &Broken)| match at {
             ContentPlace::Extent(id) => {
@@ -215,7 +220,7 @@ impl Findings {
         damage.kind != DamageKind::SegmentHeader && self.content.iter().any(covers)
     }
 
-    /// Damaged places in content, each with its line.
+    /// Returns the damaged places in content, each with its line for the log.
     pub(crate) fn content_lines(&self, names: &Names) -> Vec<(String, String)> {
         let line = |(at, broken): (&ContentPlace, &Broken)| {
             let objects: BTreeSet<_> = broken.objects.iter().map(|place| names.name(place)).collect();
@@ -235,7 +240,7 @@ impl Findings {
         self.content.iter().map(line).collect()
     }
 
-    /// The list: one line for each damaged place, with the names of the objects there.
+    /// Returns one line for each damaged place, with the names of the objects there.
     pub(crate) fn lines(&self, names: &Names) -> Vec<String> {
         let mut lines: Vec<_> = self.losses.listed.iter().map(|loss| loss_line(loss, names)).collect();
         lines.extend(self.rows.iter().map(|(place, what)| format!("row: {}: {what}", names.name(place))));
@@ -254,7 +259,7 @@ fn loss_line(loss: &Loss, names: &Names) -> String {
 }
 
 fn gap_text(gap: &Gap, names: &Names) -> String {
-    let name = |row: &RowPlace| names.name(&Place { row: row.clone(), value: None });
+    let name = |row: &RowPosition| names.name(&RowLocation { row: row.clone(), value: None });
     let from =
         gap.after.as_ref().map_or_else(|| "from the start".to_owned(), |row| format!("after {}", name(row)));
     let to = match (&gap.before, gap.to_end) {

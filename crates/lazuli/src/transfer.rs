@@ -1,4 +1,5 @@
-//! `lazuli export` and `lazuli import stream`: all rows and content as one stream that no engine or format shapes.
+//! `lazuli export` and `lazuli import stream`: all rows and content as one stream that no engine or format
+//! shapes.
 
 mod export;
 mod import;
@@ -12,7 +13,7 @@ use clap::{Args, Subcommand};
 use indicatif::{HumanBytes, HumanCount};
 
 use crate::Failure;
-use crate::backup::source::Source;
+use crate::backup::source::BackupSource;
 use crate::sealing::{IdentityArgs, RecipientArgs, Recipients};
 pub(crate) use export::Export;
 pub(crate) use import::StreamContents;
@@ -21,7 +22,7 @@ pub(crate) use stream::StreamReader;
 
 #[derive(Args)]
 pub(crate) struct ExportArgs {
-    /// The data directory, with a server or without
+    /// The data directory, of a running or stopped server
     #[arg(value_name = "DATA")]
     data: PathBuf,
     /// The file to write, or - for standard output
@@ -42,7 +43,7 @@ pub(crate) struct ImportArgs {
 
 #[derive(Subcommand)]
 enum From {
-    /// Make a new data directory of what lazuli export wrote
+    /// Create a new data directory from the output of lazuli export
     Stream {
         /// The file to read, or - for standard input
         #[arg(value_name = "FILE", default_value = "-")]
@@ -61,7 +62,7 @@ enum From {
 /// Exports a data directory.
 pub(crate) fn run_export(args: &ExportArgs) -> Result<(), Failure> {
     let recipients = args.recipients.load()?;
-    let source = Source::open(&args.data)?;
+    let source = BackupSource::open(&args.data)?;
     let counts = if args.dry_run {
         let counts = export::export(&source.dir, &mut io::sink())?;
         source.finish()?;
@@ -75,9 +76,9 @@ pub(crate) fn run_export(args: &ExportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the stream, encrypted if it is for recipients. Its end, without which no import accepts the stream, is written
-/// when the snapshot proved to have been kept.
-fn write(out: impl Write, recipients: Option<&Recipients>, source: Source) -> Result<Counts, Failure> {
+/// Writes the stream, encrypted if it is for recipients. Its end, without which no import accepts the stream,
+/// is written when the snapshot proved to have been kept.
+fn write(out: impl Write, recipients: Option<&Recipients>, source: BackupSource) -> Result<Counts, Failure> {
     let mut out = BufWriter::new(out);
     let dir = source.dir.clone();
     let Some(recipients) = recipients else {
@@ -92,7 +93,7 @@ fn write(out: impl Write, recipients: Option<&Recipients>, source: Source) -> Re
 }
 
 /// Writes a file that has its name only when it is complete.
-fn to_file(path: &Path, recipients: Option<&Recipients>, source: Source) -> Result<Counts, Failure> {
+fn to_file(path: &Path, recipients: Option<&Recipients>, source: BackupSource) -> Result<Counts, Failure> {
     let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lazuli_account::DEVELOPMENT_KEY;
 use lazuli_protocol::ServiceKind;
 use support::{
-    DEVELOPMENT_ACCOUNT, Reply, Server, eventually, fail, http, lazuli, run, signed_head, succeed, text,
+    DEVELOPMENT_ACCOUNT, Reply, Server, eventually, fail, http, lazuli, noise, run, signed_head, succeed,
+    text,
 };
 
 const MIB: usize = 1 << 20;
@@ -42,18 +43,6 @@ fn get(server: &Server, name: &str) -> Option<Vec<u8>> {
     (reply.status == 200).then_some(reply.body)
 }
 
-/// Bytes that no compression or deduplication shortens.
-fn random(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    });
-    words.take(length.div_ceil(8)).flat_map(u64::to_le_bytes).take(length).collect()
-}
-
 fn chunks(repository: &Path) -> Vec<(PathBuf, u64)> {
     let Ok(folders) = std::fs::read_dir(repository.join("chunks")) else { return vec![] };
     let folders = folders.map(|folder| folder.unwrap().path()).filter(|path| path.is_dir());
@@ -73,7 +62,7 @@ fn restore(from: &Path, into: &Path) -> String {
     succeed(&["restore", "--from", from.to_str().unwrap(), "--into", into.to_str().unwrap()])
 }
 
-/// What the writers of a load have submitted and what was acknowledged.
+/// The requests that the writers of a load have submitted, and those that were acknowledged.
 #[derive(Default)]
 struct History {
     submitted: AtomicU64,
@@ -136,7 +125,7 @@ fn messages(server: &Server) -> Vec<String> {
     }
 }
 
-/// What a restored server has of a writer's nth entity, message and file; a file is whole, or not yet written.
+/// Returns which of a writer's nth entity, message and file a restored server has. A file is whole or absent.
 fn has_beside(server: &Server, messages: &[String], writer: usize, n: u64) -> [bool; 3] {
     let entity = format!("/events(PartitionKey='{writer}',RowKey='{n}')");
     let entity = server.send(ServiceKind::Table, "GET", &entity, JSON, b"");
@@ -232,10 +221,10 @@ fn a_second_backup_after_a_change_of_one_percent_writes_at_most_three_percent() 
     let server = Server::start(&data);
     make_container(&server);
     for i in 0..BLOBS {
-        put(&server, &format!("large{i}"), &random(i, 3 * MIB));
+        put(&server, &format!("large{i}"), &noise(i, 3 * MIB));
         for j in 0..6 {
             // Small enough to lie in its row.
-            put(&server, &format!("small{i}-{j}"), &random(i * 10 + j, 7_000));
+            put(&server, &format!("small{i}-{j}"), &noise(i * 10 + j, 7_000));
         }
     }
     // Rows are in tables then.
@@ -245,9 +234,9 @@ fn a_second_backup_after_a_change_of_one_percent_writes_at_most_three_percent() 
     assert!(first >= BLOBS * 3 * MIB as u64, "{first}");
 
     let server = Server::start(&data);
-    put(&server, "large7", &random(1000, 3 * MIB * BLOBS as usize / 100));
+    put(&server, "large7", &noise(1000, 3 * MIB * BLOBS as usize / 100));
     for j in 0..3 {
-        put(&server, &format!("small7-{j}"), &random(2000 + j, 7_000));
+        put(&server, &format!("small7-{j}"), &noise(2000 + j, 7_000));
     }
     let said = back_up(&data, &repository);
     let written = chunk_bytes(&repository) - first;
@@ -258,7 +247,7 @@ fn a_second_backup_after_a_change_of_one_percent_writes_at_most_three_percent() 
     // Killed midway, a backup changes nothing about the earlier ones.
     let server = Server::start(&data);
     for i in 0..16 {
-        put(&server, &format!("more{i}"), &random(3000 + i, 3 * MIB));
+        put(&server, &format!("more{i}"), &noise(3000 + i, 3 * MIB));
     }
     let before = chunks(&repository).len();
     let mut command = lazuli();
@@ -287,9 +276,9 @@ fn a_second_backup_after_a_change_of_one_percent_writes_at_most_three_percent() 
     assert!(kept.contains("removed 000001-"), "{kept}");
     restore(&repository, &restored);
     let restored = Server::start(&restored);
-    assert!(get(&restored, "large7").unwrap() == random(1000, 3 * MIB * BLOBS as usize / 100));
-    assert!(get(&restored, "more15").unwrap() == random(3015, 3 * MIB));
-    assert!(get(&restored, "small7-1").unwrap() == random(2001, 7_000));
+    assert!(get(&restored, "large7").unwrap() == noise(1000, 3 * MIB * BLOBS as usize / 100));
+    assert!(get(&restored, "more15").unwrap() == noise(3015, 3 * MIB));
+    assert!(get(&restored, "small7-1").unwrap() == noise(2001, 7_000));
     restored.stop();
     server.stop();
 }
@@ -301,7 +290,7 @@ fn a_restore_refuses_damage_and_a_target_that_is_not_empty_and_a_dry_run_writes_
     let (restored, to) = (dir.path().join("restored"), repository.to_str().unwrap());
     let server = Server::start(&data);
     make_container(&server);
-    put(&server, "blob", &random(1, MIB));
+    put(&server, "blob", &noise(1, MIB));
     succeed(&["backup", "--data", data.to_str().unwrap(), "--to", to, "--dry-run"]);
     assert!(!repository.exists());
     back_up(&data, &repository);
@@ -355,12 +344,12 @@ fn an_import_has_what_was_exported_with_the_same_etags_and_exports_the_same() {
     let (out_text, again_text) = (out.to_str().unwrap(), again.to_str().unwrap());
     let server = Server::start(&data);
     make_container(&server);
-    put(&server, "large", &random(1, 5 * MIB));
-    put(&server, "small", &random(2, 700));
-    put(&server, "old", &random(3, 100_000));
+    put(&server, "large", &noise(1, 5 * MIB));
+    put(&server, "small", &noise(2, 700));
+    put(&server, "old", &noise(3, 100_000));
     // The snapshot shares its bytes with the blob.
     assert_eq!(blob(&server, "PUT", "/data/large?comp=snapshot", b"").status, 201);
-    assert_eq!(blob(&server, "PUT", "/data/staged?comp=block&blockid=AAAA", &random(4, MIB)).status, 201);
+    assert_eq!(blob(&server, "PUT", "/data/staged?comp=block&blockid=AAAA", &noise(4, MIB)).status, 201);
     assert_eq!(server.call(ServiceKind::Queue, "PUT", "/queue", "").status, 201);
     assert_eq!(blob(&server, "DELETE", "/data/old", b"").status, 202);
     let etag = |server: &Server| {
@@ -380,12 +369,12 @@ fn an_import_has_what_was_exported_with_the_same_etags_and_exports_the_same() {
     assert!(std::fs::read(&again).unwrap() == bytes, "the second export differs");
     let server = Server::start(&imported);
     assert_eq!(etag(&server), tag);
-    assert!(get(&server, "large").unwrap() == random(1, 5 * MIB));
-    assert!(get(&server, "small").unwrap() == random(2, 700));
+    assert!(get(&server, "large").unwrap() == noise(1, 5 * MIB));
+    assert!(get(&server, "small").unwrap() == noise(2, 700));
     assert_eq!(get(&server, "old"), None);
     let done = blob(&server, "PUT", "/data/staged?comp=blocklist", BLOCK_LIST);
     assert_eq!(done.status, 201, "{}", done.text());
-    assert!(get(&server, "staged").unwrap() == random(4, MIB));
+    assert!(get(&server, "staged").unwrap() == noise(4, MIB));
     // Stamps go on above those of the stream.
     put(&server, "large", b"new");
     assert!(get(&server, "large").unwrap() == b"new");
@@ -433,7 +422,7 @@ fn encrypted_backups_stay_incremental_and_only_their_recipients_restore_them() {
 
     let server = Server::start(&data);
     make_container(&server);
-    let first = random(1, 3 * MIB);
+    let first = noise(1, 3 * MIB);
     put(&server, "first", &first);
     succeed(&sealed);
     let before = chunks(&to);
@@ -450,6 +439,12 @@ fn encrypted_backups_stay_incremental_and_only_their_recipients_restore_them() {
 
     // Neither in clear, nor in the same folder.
     assert!(fail(&back_up, 1).contains("are encrypted"));
+    // Nor for others, which could not read the chunks that are there.
+    let (_, other) = identity(dir.path(), "other");
+    let said = fail(&[&back_up[..], &["--recipient", &mine, "--recipient", &other]].concat(), 1);
+    assert!(said.contains("other recipients"), "{said}");
+    let said = fail(&[&back_up[..], &["--recipients-file", arg(&key)]].concat(), 2);
+    assert!(said.contains("not an age X25519 recipient") && !said.contains("AGE-SECRET"), "{said}");
     let restored = dir.path().join("restored");
     let restore = ["restore", "--from", arg(&to), "--into", arg(&restored)];
     assert!(fail(&restore, 2).contains("--identity is missing"));
@@ -473,7 +468,7 @@ fn an_encrypted_export_is_imported_with_its_identity_only() {
     let arg = |path: &Path| -> &'static str { path.to_str().unwrap().to_owned().leak() };
     let server = Server::start(&data);
     make_container(&server);
-    let content = random(2, 2 * MIB);
+    let content = noise(2, 2 * MIB);
     put(&server, "b", &content);
     succeed(&["export", arg(&data), "--out", arg(&stream), "--recipient", &mine]);
     server.stop();

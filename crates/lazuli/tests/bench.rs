@@ -12,7 +12,8 @@ fn results(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path).expect("results are written")).expect("they are JSON")
 }
 
-/// The names of what was measured in a section. Nothing may have failed, and all of it was done at least once.
+/// The names of what was measured in a section. Nothing may have failed, and all of it was done at least
+/// once.
 fn measured(section: &serde_json::Value) -> Vec<&str> {
     let measurements = section["measurements"].as_array().expect("measurements");
     for series in

@@ -25,7 +25,7 @@ fn written_until(data: &Path, latest: Timestamp) {
     store.close();
 }
 
-/// What `lazuli serve` says when it does not start.
+/// Returns the message of a `lazuli serve` that does not start.
 fn refused(data: &Path) -> String {
     fail(&["serve", "--data", data.to_str().unwrap(), "--console-port=0", "--smb-port=off"], 1)
 }

@@ -1,5 +1,5 @@
-//! Copies from one service of the program to another. They need no leave to reach this machine: nothing goes over the
-//! network.
+//! Copies from one service of the program to another. They need no permission to reach this machine: nothing
+//! goes over the network.
 
 #![allow(clippy::unwrap_used)]
 
@@ -100,7 +100,7 @@ fn blobs_and_files_are_copied_to_each_other() {
     assert_eq!(send(&server, file, "PUT", "/docs/f?comp=range", &range, b"").status, 201);
     assert_eq!(send(&server, file, "GET", "/docs/f", "x-ms-range: bytes=0-9", b"").body, bytes[10..20]);
 
-    // The source speaks for itself: nobody's key or signature for one service is one for another.
+    // The source is authorized on its own: a key or signature for one service does not count for another.
     for (source, status, code) in [
         (url(&server, blob, "/things/source"), 401, "CannotVerifyCopySource"),
         (format!("{}?{}", url(&server, blob, "/things/none"), sas()), 404, "CannotVerifyCopySource"),

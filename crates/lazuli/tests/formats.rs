@@ -1,5 +1,5 @@
-//! Every version reads what an earlier one wrote: data directories of earlier versions, with objects of all services, and
-//! what a client read of them then. `fixtures/make.py` made them with the binary of their time.
+//! Every version reads what an earlier one wrote: data directories of earlier versions, with objects of all
+//! services, and what a client read of them then. `fixtures/make.py` made them with the binary of their time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,6 +8,8 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use lazuli_account::DEVELOPMENT_KEY;
 use lazuli_protocol::ServiceKind;
 use serde_json::Value;
@@ -35,6 +37,13 @@ fn get(server: &Server, service: ServiceKind, target: &str) -> Reply {
     // Of this version a reply is never cut into chunks.
     let head = head.replacen("HTTP/1.1", "HTTP/1.0", 1);
     http(server.address(service.name()), &head, b"")
+}
+
+fn put(server: &Server, target: &str, body: &[u8]) -> Reply {
+    let target = format!("/{DEVELOPMENT_ACCOUNT}{target}");
+    let (blob, length) = (ServiceKind::Blob, body.len());
+    let head = signed_head(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, blob, "PUT", &target, length);
+    http(server.address(blob.name()), &head, body)
 }
 
 fn header<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
@@ -87,16 +96,61 @@ fn compare(server: &Server, recorded: &str) {
     }
 }
 
+/// Compares a directory when it is opened for the first time, and when this version has written its own
+/// tables and log.
+fn compare_directory(name: &str) {
+    let dir = unpacked(&format!("{name}.tar.gz"));
+    let recorded = format!("{name}.json");
+    assert!(succeed(&["check", dir.path().to_str().unwrap()]).contains("no damage found"));
+    for _ in 0..2 {
+        let server = Server::start_with(dir.path(), &["--accept-time"], &[]);
+        compare(&server, &recorded);
+        server.stop();
+    }
+    assert!(succeed(&["check", dir.path().to_str().unwrap()]).contains("no damage found"));
+}
+
 #[test]
 fn every_object_of_a_directory_of_format_1_is_read_as_it_was_written() {
+    compare_directory("format-1");
+}
+
+#[test]
+fn every_object_of_a_directory_of_format_2_is_read_as_it_was_written() {
+    compare_directory("format-2");
+}
+
+/// The directory has a staged block, `block2`, in a row of the form that only format 1 wrote.
+#[test]
+fn blocks_that_were_staged_in_format_1_are_committed_with_new_ones() {
     let dir = unpacked("format-1.tar.gz");
+    let server = Server::start_with(dir.path(), &["--accept-time"], &[]);
+    let format = std::fs::read_to_string(dir.path().join("FORMAT")).unwrap();
+    assert_eq!(format, "lazuli 2\n", "an older program refuses it from now on");
+    let id = |n: u8| STANDARD.encode(format!("block{n}"));
+    let staged = put(&server, &format!("/things/blocks?comp=block&blockid={}", id(3)), b", and new");
+    assert_eq!(staged.status, 201, "{}", text(&staged.body));
+    let uncommitted = "/things/blocks?comp=blocklist&blocklisttype=uncommitted";
+    // Sorted by the text of their ids.
+    let listed = |server: &Server| text(&get(server, ServiceKind::Blob, uncommitted).body);
+    assert_eq!(names(&listed(&server)), [id(2), id(3)]);
+    let uncommitted = |n| format!("<Uncommitted>{}</Uncommitted>", id(n));
+    let list = format!("<BlockList>{}{}</BlockList>", uncommitted(2), uncommitted(3));
+    let committed = put(&server, "/things/blocks?comp=blocklist", list.as_bytes());
+    assert_eq!(committed.status, 201, "{}", text(&committed.body));
+    assert_eq!(names(&listed(&server)), [""; 0]);
+    let read = |server: &Server| text(&get(server, ServiceKind::Blob, "/things/blocks").body);
+    assert_eq!(read(&server), "staged and not committed, and new");
+    // The next blocks are of another generation, and the ids can be used again.
+    for (n, body) in [(2, "next"), (4, "last")] {
+        let target = format!("/things/blocks?comp=block&blockid={}", id(n));
+        assert_eq!(put(&server, &target, body.as_bytes()).status, 201);
+    }
+    assert_eq!(names(&listed(&server)), [id(4), id(2)]);
+    server.stop();
     assert!(succeed(&["check", dir.path().to_str().unwrap()]).contains("no damage found"));
     let server = Server::start_with(dir.path(), &["--accept-time"], &[]);
-    compare(&server, "format-1.json");
-    // Once more, when this version has written its own tables and log.
+    assert_eq!(names(&listed(&server)), [id(4), id(2)]);
+    assert_eq!(read(&server), "staged and not committed, and new");
     server.stop();
-    let server = Server::start_with(dir.path(), &["--accept-time"], &[]);
-    compare(&server, "format-1.json");
-    server.stop();
-    assert!(succeed(&["check", dir.path().to_str().unwrap()]).contains("no damage found"));
 }

@@ -50,7 +50,7 @@ impl TokenIssuer {
     }
 }
 
-/// A client that trusts the server's own certificate and nobody else's.
+/// A client that trusts only the server's own certificate.
 struct Client {
     address: String,
     tls: Arc<ClientConfig>,

@@ -1,4 +1,5 @@
-//! The `object_store` crate's own integration suite, which every backend of it has to pass, against the real program.
+//! The `object_store` crate's own integration suite, which every backend of it has to pass, against the real
+//! program.
 
 #![allow(clippy::unwrap_used)]
 

@@ -5,11 +5,16 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::SystemTime;
 
+use lazuli_protocol::ServiceKind;
 use rustix::mount::{MountFlags, UnmountFlags};
-use support::{Server, fail, run, succeed, text};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use support::{Server, fail, lazuli, run, succeed, text};
 
 fn served(data: &Path) {
     Server::start(data).stop();
@@ -53,6 +58,39 @@ fn a_sound_directory_passes_and_nothing_in_it_changes() {
     assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
     for (path, state) in &before {
         assert!(&after[path] == state, "{} has changed", path.display());
+    }
+}
+
+#[test]
+fn a_check_on_a_terminal_shows_how_far_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let blob = ServiceKind::Blob;
+    assert_eq!(server.send(blob, "PUT", "/things?restype=container", "", b"").status, 201);
+    let put = server.send(blob, "PUT", "/things/b", "x-ms-blob-type: BlockBlob", &[7; 200_000]);
+    assert_eq!(put.status, 201);
+    server.stop();
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let size = Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&terminal, size).unwrap();
+    let name = ptsname(&terminal, vec![]).unwrap().into_string().unwrap();
+    let inner = std::fs::File::options().read(true).write(true).open(name).unwrap();
+    let mut command = lazuli();
+    command.arg("check").arg(dir.path()).env("TERM", "xterm").stdout(Stdio::null()).stderr(inner);
+    let mut child = command.spawn().unwrap();
+    // Dropped here, so that the terminal ends with the child.
+    drop(command);
+    let (mut terminal, mut shown) = (std::fs::File::from(terminal), vec![]);
+    // Linux ends it by an error.
+    let _ = terminal.read_to_end(&mut shown);
+    assert!(child.wait().unwrap().success());
+    let shown = text(&shown);
+    for what in [" rows", " tables", " segments"] {
+        // A number of a number of them.
+        let mut places = shown.match_indices(what).map(|(at, _)| &shown[..at]);
+        assert!(places.any(|before| before.ends_with(|c: char| c.is_ascii_digit())), "{what}: {shown:?}");
     }
 }
 
@@ -113,7 +151,7 @@ fn damage_is_listed_and_the_exit_code_tells() {
     let path = dir.path().to_str().unwrap();
     let damaged = files(&dir.path().join("store")).into_iter().find(|path| {
         let bytes = std::fs::read(path).unwrap();
-        // Whatever holds an account: a table, or the log. What is in a file that waits to be used again is nobody's.
+        // The files that hold an account: a table, or the log. Spare log segments do not count.
         !path.ends_with("spare") && bytes.windows(9).any(|window| window == b"devstorea")
     });
     let damaged = damaged.unwrap();

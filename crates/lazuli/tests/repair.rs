@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use lazuli_protocol::{Key, ServiceKind};
-use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, run, succeed, text};
+use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, noise, run, succeed, text};
 
 const BLOBS: usize = 12;
 /// Not inline, and more than one chunk.
@@ -35,7 +35,8 @@ fn etag(reply: &Reply) -> String {
     line.unwrap_or_else(|| panic!("{}", reply.head)).to_owned()
 }
 
-/// Serves a directory with blobs, one of them with a snapshot, and a file in a directory. Returns the blobs' ETags.
+/// Serves a directory with blobs, one of them with a snapshot, and a file in a directory. Returns the blobs'
+/// ETags.
 fn filled(data: &Path) -> Vec<String> {
     let server = Server::start(data);
     let (blob, file) = (ServiceKind::Blob, ServiceKind::File);
@@ -194,13 +195,68 @@ fn with_a_bad_manifest_everything_is_salvaged() {
 }
 
 #[test]
+fn after_a_bad_block_exactly_the_blobs_between_those_on_the_list_are_gone() {
+    const SMALL: usize = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
+    let server = Server::start(&data);
+    let (blob, kind) = (ServiceKind::Blob, "x-ms-blob-type: BlockBlob");
+    let name = |i: usize| format!("/things/small-{i:03}");
+    assert_eq!(send(&server, blob, "PUT", "/things?restype=container", "", b"").status, 201);
+    for i in 0..SMALL {
+        assert_eq!(send(&server, blob, "PUT", &name(i), kind, &noise(i as u64, 2500)).status, 201);
+    }
+    server.stop();
+    succeed(&["compact", data.to_str().unwrap()]);
+    // Within the content of one blob.
+    let needle = &noise(SMALL as u64 / 2, 2500)[1000..1050];
+    let found = files(&data.join("store/tree/tables")).into_iter().find_map(|path| {
+        let bytes = std::fs::read(&path).unwrap();
+        bytes.windows(needle.len()).position(|window| window == needle).map(|at| (path, bytes, at))
+    });
+    let (path, mut bytes, at) = found.unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+
+    let output = run(&["check", data.to_str().unwrap()]);
+    assert!(text(&output.stderr).contains("is damaged in 1 places"), "{}", text(&output.stderr));
+    let list = repaired(&data, &into);
+    let [line] = &list[..] else { panic!("{list:?}") };
+    let (_, gap) = line.split_once("what was stored after ").unwrap_or_else(|| panic!("{line}"));
+    let (after, before) = gap.split_once(" and before ").unwrap_or_else(|| panic!("{line}"));
+    let number = |text: &str| -> usize {
+        let prefix = format!("blob {ACCOUNT}/things/small-");
+        let rest = text.strip_prefix(&prefix).unwrap_or_else(|| panic!("{line}"));
+        rest.get(..3).and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+    };
+    let (after, before) = (number(after), number(before));
+    let lost: Vec<_> = (after + 1..before).collect();
+    assert!(lost.contains(&(SMALL / 2)) && lost.len() < 20, "{line}");
+    let server = Server::start(&into);
+    for i in 0..SMALL {
+        let read = send(&server, blob, "GET", &name(i), "", b"");
+        if lost.contains(&i) {
+            assert_eq!(read.status, 404, "blob {i} is on the list: {line}");
+        } else {
+            assert!(
+                read.status == 200 && read.body == noise(i as u64, 2500),
+                "blob {i}: {} {line}",
+                read.status
+            );
+        }
+    }
+    server.stop();
+}
+
+#[test]
 fn a_bad_block_of_a_table_is_one_line_of_the_list_and_the_new_directory_is_sound() {
     let dir = tempfile::tempdir().unwrap();
     let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
     filled(&data);
     succeed(&["compact", data.to_str().unwrap()]);
     let tables = files(&data.join("store/tree/tables"));
-    // The name stands in full in the first row of a block and after each restart; any place in a block will do.
+    // The name stands in full in the first row of a block and after each restart; any place in a block will
+    // do.
     let found = tables.iter().find_map(|path| {
         let bytes = std::fs::read(path).unwrap();
         bytes.windows(7).position(|window| window == b"blob-05").map(|at| (path.clone(), bytes, at))
@@ -220,7 +276,7 @@ fn a_bad_block_of_a_table_is_one_line_of_the_list_and_the_new_directory_is_sound
 
 #[test]
 fn an_account_whose_row_is_lost_is_made_again_and_keeps_its_containers() {
-    /// Their rows fill several blocks of a table.
+    /// Number of blobs. Their rows fill several blocks of a table.
     const ACCOUNTS: usize = 40;
     let dir = tempfile::tempdir().unwrap();
     let (data, into) = (dir.path().join("data"), dir.path().join("data2"));

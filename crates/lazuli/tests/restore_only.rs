@@ -1,31 +1,22 @@
-//! `lazuli restore --only`: one container, table, queue or share of a backup, into a running server under a new name.
+//! `lazuli restore --only`: one container, table, queue or share of a backup, into a running server under a
+//! new name.
 
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use lazuli_protocol::ServiceKind;
+use lazuli_torture::{Fault, FaultKind, LossyFs, PathFilter};
 use rustix::fs::{FileType, Mode};
 use rustix::process::Signal;
-use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, fail, lazuli, succeed};
+use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, fail, lazuli, noise, succeed};
 
 const MIB: usize = 1 << 20;
 const JSON: &str = "Content-Type: application/json\nAccept: application/json;odata=nometadata";
 const BLOB: &str = "x-ms-blob-type: BlockBlob";
-
-/// Bytes that no compression or deduplication shortens.
-fn random(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    });
-    words.take(length.div_ceil(8)).flat_map(u64::to_le_bytes).take(length).collect()
-}
 
 fn sent(
     server: &Server,
@@ -67,7 +58,7 @@ fn each_kind_is_restored_under_a_new_name_as_it_was_beside_what_it_has_become() 
         "PUT",
         "/con/large",
         &format!("{BLOB}\nx-ms-meta-a: b\nx-ms-tags: k=v"),
-        &random(1, 3 * MIB),
+        &noise(1, 3 * MIB),
     );
     let snapshot = sent(&server, blob, "PUT", "/con/large?comp=snapshot", "", b"");
     let snapshot = header(&snapshot, "x-ms-snapshot").unwrap();
@@ -93,10 +84,10 @@ fn each_kind_is_restored_under_a_new_name_as_it_was_beside_what_it_has_become() 
     let made = sent(&server, file, "PUT", "/docs/dir/report", &head, b"");
     let permission_key = header(&made, "x-ms-file-permission-key").unwrap();
     let range = "x-ms-write: update\nx-ms-range: bytes=0-99999";
-    sent(&server, file, "PUT", "/docs/dir/report?comp=range", range, &random(2, 100_000));
+    sent(&server, file, "PUT", "/docs/dir/report?comp=range", range, &noise(2, 100_000));
     let share_snapshot = sent(&server, file, "PUT", "/docs?restype=share&comp=snapshot", "", b"");
     let share_snapshot = header(&share_snapshot, "x-ms-snapshot").unwrap();
-    sent(&server, file, "PUT", "/docs/dir/report?comp=range", range, &random(3, 100_000));
+    sent(&server, file, "PUT", "/docs/dir/report?comp=range", range, &noise(3, 100_000));
     sent(&server, file, "PUT", "/docs/dir/report?comp=lease", lease, b"");
 
     succeed(&["backup", "--data", data.to_str().unwrap(), "--to", backups.to_str().unwrap()]);
@@ -110,11 +101,11 @@ fn each_kind_is_restored_under_a_new_name_as_it_was_beside_what_it_has_become() 
 
     restore(&data, &backups, &format!("container:{ACCOUNT}/con"), "con2");
     let found = sent(&server, blob, "GET", "/con2/large", "", b"");
-    assert!(found.body == random(1, 3 * MIB));
+    assert!(found.body == noise(1, 3 * MIB));
     assert_eq!(header(&found, "etag"), header(&large, "etag"));
     assert_eq!(header(&found, "x-ms-meta-a").as_deref(), Some("b"));
     let old = sent(&server, blob, "GET", &format!("/con2/large?snapshot={snapshot}"), "", b"");
-    assert!(old.body == random(1, 3 * MIB));
+    assert!(old.body == noise(1, 3 * MIB));
     let tags = sent(&server, blob, "GET", "/con2/large?comp=tags", "", b"").text();
     assert!(tags.contains("<Key>k</Key><Value>v</Value>"), "{tags}");
     // Leases are gone: their holders know nothing of the copy.
@@ -139,7 +130,7 @@ fn each_kind_is_restored_under_a_new_name_as_it_was_beside_what_it_has_become() 
 
     restore(&data, &backups, &format!("share:{ACCOUNT}/docs"), "docs2");
     let found = sent(&server, file, "GET", "/docs2/dir/report", "", b"");
-    assert!(found.body == random(3, 100_000));
+    assert!(found.body == noise(3, 100_000));
     assert_eq!(header(&found, "x-ms-file-permission-key"), Some(permission_key.clone()));
     let path = "/docs2?restype=share&comp=filepermission";
     let permission =
@@ -147,7 +138,7 @@ fn each_kind_is_restored_under_a_new_name_as_it_was_beside_what_it_has_become() 
     assert!(permission.text().contains("(A;;FA;;;SY)"), "{}", permission.text());
     let old =
         sent(&server, file, "GET", &format!("/docs2/dir/report?sharesnapshot={share_snapshot}"), "", b"");
-    assert!(old.body == random(2, 100_000), "the snapshot shows what was there");
+    assert!(old.body == noise(2, 100_000), "the snapshot shows what was there");
     sent(&server, file, "DELETE", "/docs2/dir/report", "", b"");
 
     let (data_text, backups_text) = (data.to_str().unwrap(), backups.to_str().unwrap());
@@ -164,7 +155,7 @@ fn each_kind_is_restored_under_a_new_name_as_it_was_beside_what_it_has_become() 
     server.stop();
     assert!(succeed(&["check", data_text]).contains("no damage found"));
     let server = Server::start(&data);
-    assert!(sent(&server, blob, "GET", "/con2/large", "", b"").body == random(1, 3 * MIB));
+    assert!(sent(&server, blob, "GET", "/con2/large", "", b"").body == noise(1, 3 * MIB));
     server.stop();
 }
 
@@ -187,7 +178,7 @@ fn a_restore_that_is_killed_shows_nothing_and_its_space_comes_back() {
     let server = Server::start(&data);
     sent(&server, blob, "PUT", "/con?restype=container", "", b"");
     for n in 0..24 {
-        sent(&server, blob, "PUT", &format!("/con/{n}"), BLOB, &random(n, 2 * MIB));
+        sent(&server, blob, "PUT", &format!("/con/{n}"), BLOB, &noise(n, 2 * MIB));
     }
     succeed(&["backup", "--data", data_text, "--to", backups_text]);
     let metric = |server: &Server, name: &str| -> f64 {
@@ -198,7 +189,7 @@ fn a_restore_that_is_killed_shows_nothing_and_its_space_comes_back() {
     let only = format!("container:{ACCOUNT}/con");
     let rows = "lazuli_rows ";
     // A client that reads this chunk waits for ever, in the middle of its work.
-    let chunk = chunk_with(&backups, &random(20, 2 * MIB)[MIB..MIB + 64]);
+    let chunk = chunk_with(&backups, &noise(20, 2 * MIB)[MIB..MIB + 64]);
     let aside = chunk.with_extension("aside");
     std::fs::rename(&chunk, &aside).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, &chunk, FileType::Fifo, Mode::RWXU, 0).unwrap();
@@ -243,8 +234,58 @@ fn a_restore_that_is_killed_shows_nothing_and_its_space_comes_back() {
     std::fs::rename(&aside, &chunk).unwrap();
     restore(&data, &backups, &only, "con2");
     for n in 0..24 {
-        assert!(sent(&server, blob, "GET", &format!("/con2/{n}"), "", b"").body == random(n, 2 * MIB), "{n}");
+        assert!(sent(&server, blob, "GET", &format!("/con2/{n}"), "", b"").body == noise(n, 2 * MIB), "{n}");
     }
     server.stop();
     assert!(succeed(&["check", data_text]).contains("no damage found"));
+}
+
+#[test]
+fn a_sweep_before_the_last_commit_of_a_restore_frees_nothing_of_it() {
+    if !lazuli_torture::require() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (original, data, backups) =
+        (dir.path().join("original"), dir.path().join("data"), dir.path().join("backups"));
+    let blob = ServiceKind::Blob;
+    let server = Server::start(&original);
+    sent(&server, blob, "PUT", "/con?restype=container", "", b"");
+    sent(&server, blob, "PUT", "/con/blob", BLOB, &noise(1, 32 * MIB));
+    succeed(&["backup", "--data", original.to_str().unwrap(), "--to", backups.to_str().unwrap()]);
+    server.stop();
+
+    // The content of the other server lies on a disk of its own, whose syncs can be held.
+    Server::start(&data).stop();
+    let disk = LossyFs::mount_temporary().unwrap();
+    std::fs::remove_dir_all(data.join("segments")).unwrap();
+    std::os::unix::fs::symlink(disk.path(), data.join("segments")).unwrap();
+    let server = Server::start(&data);
+    // Begins a segment, so that the next sync is the one before the last commit.
+    sent(&server, blob, "PUT", "/first?restype=container", "", b"");
+    sent(&server, blob, "PUT", "/first/blob", BLOB, &noise(2, MIB));
+
+    let held = disk.fault(Fault::always(FaultKind::HeldSync, PathFilter::Files("/".into())));
+    let sweeps = || {
+        let (_, text) = server.console("/metrics");
+        let count = text.lines().find_map(|line| line.strip_prefix("lazuli_sweeps_total "));
+        count.unwrap().parse::<u64>().unwrap()
+    };
+    std::thread::scope(|scope| {
+        let restoring = scope.spawn(|| restore(&data, &backups, &format!("container:{ACCOUNT}/con"), "con2"));
+        eventually("the content is stored and its sync waits", || disk.struck(held) > 0);
+        // Enough content for a sweep. A sweep that frees something waits for the disk, too, so it may not
+        // end.
+        let before = sweeps();
+        scope.spawn(|| sent(&server, blob, "PUT", "/first/more", BLOB, &noise(3, 32 * MIB)));
+        let until = Instant::now() + Duration::from_secs(3);
+        while sweeps() == before && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        disk.heal(held);
+        restoring.join().unwrap();
+    });
+    assert!(sent(&server, blob, "GET", "/con2/blob", "", b"").body == noise(1, 32 * MIB));
+    server.stop();
+    assert!(succeed(&["check", data.to_str().unwrap()]).contains("no damage found"));
 }

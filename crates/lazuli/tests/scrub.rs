@@ -1,4 +1,5 @@
-//! The background scrub of a real server: it finds damage that no client meets, names the objects, and goes on after a kill.
+//! The background scrub of a real server: it finds damage that no client meets, names the objects, and goes
+//! on after a kill.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use lazuli_account::DEVELOPMENT_KEY;
 use lazuli_protocol::ServiceKind;
 use rustix::process::Signal;
-use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, http, signed_head, succeed};
+use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, http, noise, signed_head, succeed};
 
 const MIB: usize = 1 << 20;
 /// As fast as the machine can.
@@ -28,18 +29,6 @@ fn put(server: &Server, name: &str, body: &[u8]) {
     let list = b"<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList><Latest>AAAA</Latest></BlockList>";
     let done = blob(server, "PUT", &format!("/things/{name}?comp=blocklist"), "", list);
     assert_eq!(done.status, 201, "{}", done.text());
-}
-
-/// Bytes that are found in one place only.
-fn body(seed: u8, length: usize) -> Vec<u8> {
-    let mut state = (u64::from(seed) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    });
-    words.take(length.div_ceil(8)).flat_map(u64::to_le_bytes).take(length).collect()
 }
 
 fn metric(server: &Server, name: &str) -> f64 {
@@ -74,12 +63,12 @@ fn one_pass_finds_flipped_bytes_of_cold_data_names_the_objects_and_counts_each_p
     let server = Server::start_with(&data, &["--scrub-rate=0"], &[]);
     assert_eq!(blob(&server, "PUT", "/things?restype=container", "", b"").status, 201);
     for i in 0..8 {
-        put(&server, &format!("blob-{i}"), &body(i, 300_000));
+        put(&server, &format!("blob-{i}"), &noise(i, 300_000));
     }
     assert_eq!(blob(&server, "PUT", "/things/blob-3?comp=snapshot", "", b"").status, 201);
     for i in 0..400 {
         // Small enough to lie in their rows.
-        put(&server, &format!("small-{i:03}"), &body(i as u8, 500));
+        put(&server, &format!("small-{i:03}"), &noise(i, 500));
     }
     assert!(metric(&server, "lazuli_scrub_done_bytes") == 0.0, "0 means off");
     server.stop();
@@ -95,8 +84,8 @@ fn one_pass_finds_flipped_bytes_of_cold_data_names_the_objects_and_counts_each_p
 
     // Two chunks of one extent, which a snapshot shares.
     let segments = files(&data.join("segments"));
-    flip(&segments, &body(3, 300_000)[1000..1100]);
-    flip(&segments, &body(3, 300_000)[200_000..200_100]);
+    flip(&segments, &noise(3, 300_000)[1000..1100]);
+    flip(&segments, &noise(3, 300_000)[200_000..200_100]);
     let sound = std::fs::read(data.join("scrub")).unwrap();
     std::fs::remove_file(data.join("scrub")).unwrap();
     let server = Server::start_with(&data, &[FAST], &[]);
@@ -144,7 +133,7 @@ fn after_a_kill_a_pass_goes_on_within_a_percent_of_where_it_was() {
     let server = Server::start_with(&data, &["--scrub-rate=0"], &[]);
     assert_eq!(blob(&server, "PUT", "/things?restype=container", "", b"").status, 201);
     for i in 0..6 {
-        put(&server, &format!("blob-{i}"), &body(i, 4 * MIB));
+        put(&server, &format!("blob-{i}"), &noise(i, 4 * MIB));
     }
     server.stop();
     let server = Server::start_with(&data, &["--scrub-rate=4MiB"], &[]);

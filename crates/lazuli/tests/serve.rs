@@ -115,7 +115,7 @@ fn a_hang_up_stops_nothing() {
     server.signal(Signal::HUP);
     assert_eq!(server.call(ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
     let log = server.stop();
-    assert!(log.contains("no certificate to read again"), "{log}");
+    assert!(log.contains("no certificate files are configured"), "{log}");
 }
 
 /// A request that has begun and whose body is still to come.
@@ -189,13 +189,13 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
-fn the_development_key_is_not_served_to_other_machines_unless_somebody_insists() {
+fn development_key_is_refused_for_other_machines_unless_explicitly_allowed() {
     let dir = tempfile::tempdir().unwrap();
     let everywhere = ["serve", "--data", path(dir.path()), "--host", "0.0.0.0", "--blob-port=0"];
     let said = fail(&everywhere, 1);
     assert!(said.contains("well-known development key") && said.contains("--insecure-dev-key"), "{said}");
 
-    // What was refused has left no account behind: with one of its own there is nothing to insist on.
+    // The refused start has stored no account, so a configured account needs no flag.
     let mine = ["--host", "0.0.0.0", "--account", "mine:c2VjcmV0"];
     let server = Server::start_with(dir.path(), &mine, &[]);
     assert_eq!(server.call_as("mine", "c2VjcmV0", ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
@@ -316,4 +316,18 @@ fn keys_stay_out_of_core_dumps() {
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
     server.stop();
+}
+
+#[test]
+fn sweeps_have_a_thread_of_their_own_with_a_small_share_of_the_processors() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let mut found = vec![];
+    for thread in std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap() {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+        let (name, fields) = stat.split_once('(').unwrap().1.rsplit_once(") ").unwrap();
+        // Fields are counted from the state, the third of all; nice is the 19th.
+        found.push((name.to_owned(), fields.split(' ').nth(16).unwrap().parse::<i32>().unwrap()));
+    }
+    assert!(found.iter().any(|(name, nice)| name == "lazuli-chores" && *nice >= 10), "{found:?}");
 }

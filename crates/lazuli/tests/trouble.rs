@@ -13,9 +13,10 @@ use lazuli_auth::sign;
 use lazuli_concurrency::SystemClock;
 use lazuli_protocol::{Key, ServiceKind};
 use lazuli_store::{Commit, Embedded, Mutation, Options, Partition, SpaceHeader, SpaceId, Store};
+use lazuli_torture::{Fault, FaultKind, LossyFs, PathFilter};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
-use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, http, succeed};
+use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, http, noise, succeed};
 
 const BLOBS: usize = 400;
 const BLOCK_BLOB: &str = "x-ms-blob-type: BlockBlob\r\n";
@@ -30,18 +31,6 @@ fn send(server: &Server, method: &str, path: &str, headers: &str, body: &[u8]) -
         body.len()
     );
     http(server.address(ServiceKind::Blob.name()), &head, body)
-}
-
-/// Bytes that do not compress.
-fn noise(seed: usize, length: usize) -> Vec<u8> {
-    let mut word = seed as u64 + 1;
-    let mut next = || {
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        word.to_le_bytes()
-    };
-    std::iter::repeat_with(&mut next).flatten().take(length).collect()
 }
 
 /// Bytes that files below a directory take on disk.
@@ -66,7 +55,15 @@ fn an_empty_data_directory_takes_less_than_four_mebibytes_also_after_crashes() {
     }
 }
 
-/// Adds tables to the first level, whose keys surround those of all other tables, so that a merge needs them all.
+/// The value of a series.
+fn metric(server: &Server, name: &str) -> f64 {
+    let (_, text) = server.console("/metrics");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name}: {text}")).parse().unwrap()
+}
+
+/// Adds tables to the first level, whose keys surround those of all other tables, so that a merge needs them
+/// all.
 fn add_tables(store: &Path, tables: usize) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -77,8 +74,9 @@ fn add_tables(store: &Path, tables: usize) {
         // Each about as large as a memtable.
         for n in 0..tables {
             for space in [SpaceId(7), SpaceId(u64::MAX - 1)] {
-                let rows = (0..140)
-                    .map(|row| Mutation::Put(format!("{row:03}").into(), noise(1000 * n + row, 1000).into()));
+                let rows = (0..140).map(|row| {
+                    Mutation::Put(format!("{row:03}").into(), noise((1000 * n + row) as u64, 1000).into())
+                });
                 let (stamp, mutations) = (store.stamp(), rows.collect());
                 let commit =
                     Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
@@ -95,7 +93,7 @@ fn a_damaged_table_makes_the_server_degraded_and_the_log_names_the_container_and
     let server = Server::start(dir.path());
     assert_eq!(send(&server, "PUT", "/things?restype=container", "", b"").status, 201);
     for i in 0..BLOBS {
-        let put = send(&server, "PUT", &format!("/things/blob-{i:03}"), BLOCK_BLOB, &noise(i, 3000));
+        let put = send(&server, "PUT", &format!("/things/blob-{i:03}"), BLOCK_BLOB, &noise(i as u64, 3000));
         assert_eq!(put.status, 201, "{}", put.text());
     }
     server.stop();
@@ -117,10 +115,14 @@ fn a_damaged_table_makes_the_server_degraded_and_the_log_names_the_container_and
         assert_eq!(status, 200, "{said}");
         said.starts_with("degraded") && said.contains(&why) && !said.contains("things")
     });
+    assert_eq!(metric(&server, "lazuli_background_failing{task=\"compaction\"}"), 1.0);
+    assert!(metric(&server, "lazuli_background_failures_total{task=\"compaction\"}") >= 1.0);
+    assert_eq!(metric(&server, "lazuli_background_failing{task=\"flush\"}"), 0.0);
     assert_eq!(send(&server, "GET", "/things/blob-000", "", b"").body, noise(0, 3000));
     assert_eq!(send(&server, "PUT", "/things/new", BLOCK_BLOB, b"new").status, 201);
     let log = server.stop();
-    let line = log.lines().find(|line| line.contains("compaction fails")).unwrap_or_else(|| panic!("{log}"));
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("compaction fails")).collect();
+    let [line] = lines[..] else { panic!("one line of the log reports it: {log}") };
     let (_, around) = line.split_once("damage from ").unwrap_or_else(|| panic!("{line}"));
     assert!(around.contains(&format!("blob {ACCOUNT}/things")) && around.contains("blob-"), "{line}");
     assert!(line.contains(table.to_str().unwrap()), "{line}");
@@ -150,23 +152,73 @@ fn on_a_full_disk_a_blob_can_be_deleted_and_its_space_is_used_again() {
     let server = Server::start(&data);
     assert_eq!(send(&server, "PUT", "/things?restype=container", "", b"").status, 201);
     let put = |server: &Server, i: usize| {
-        send(server, "PUT", &format!("/things/blob-{i:03}"), BLOCK_BLOB, &noise(i, LENGTH)).status
+        send(server, "PUT", &format!("/things/blob-{i:03}"), BLOCK_BLOB, &noise(i as u64, LENGTH)).status
     };
+    let get = |server: &Server, i: usize| send(server, "GET", &format!("/things/blob-{i:03}"), "", b"").body;
     let refused = (0..100).find(|i| put(&server, *i) != 201).unwrap();
     assert!(refused > 4, "{refused} blobs");
-    assert_eq!(put(&server, refused), 503, "there is no space");
+    // A sweep that frees what a refused upload left ends the report; the next refusal begins it again.
+    eventually("readiness says that the disk is full", || {
+        let full = send(&server, "PUT", "/things/full", BLOCK_BLOB, &noise(refused as u64, LENGTH));
+        if full.status == 201 {
+            return false; // A sweep was faster.
+        }
+        assert_eq!(full.status, 503);
+        assert!(full.text().contains("There is no space left on the server."), "{}", full.text());
+        let (status, said) = server.console("/readyz");
+        assert_eq!(status, 200, "{said}");
+        said.starts_with("degraded: no space left on the device")
+            && metric(&server, "lazuli_content_full") == 1.0
+    });
+    assert!(get(&server, 0) == noise(0, LENGTH), "reads work");
     // The same after a crash: the server starts without space.
     server.signal(Signal::KILL);
     server.wait();
     let server = Server::start(&data);
+    assert_eq!(put(&server, refused), 503, "there is still no space");
+    assert!(get(&server, 0) == noise(0, LENGTH), "reads work");
     for i in 0..4 {
         let deleted = send(&server, "DELETE", &format!("/things/blob-{i:03}"), "", b"");
         assert_eq!(deleted.status, 202, "{}", deleted.text());
     }
     eventually("the space is used again", || put(&server, refused) == 201);
     for i in 4..=refused {
-        let read = send(&server, "GET", &format!("/things/blob-{i:03}"), "", b"");
-        assert!(read.body == noise(i, LENGTH), "blob {i}: {}", read.status);
+        assert!(get(&server, i) == noise(i as u64, LENGTH), "blob {i}");
     }
+    assert_eq!(server.console("/readyz"), (200, "ready\n".into()));
+    server.stop();
+}
+
+#[test]
+fn a_server_that_cannot_store_content_is_not_ready_and_goes_on_reading() {
+    const LENGTH: usize = 1 << 20;
+    if !lazuli_torture::require() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    Server::start(&data).stop();
+    // Content lies on a disk of its own, which fails.
+    let disk = LossyFs::mount_temporary().unwrap();
+    std::fs::remove_dir_all(data.join("segments")).unwrap();
+    std::os::unix::fs::symlink(disk.path(), data.join("segments")).unwrap();
+    let server = Server::start(&data);
+    assert_eq!(send(&server, "PUT", "/things?restype=container", "", b"").status, 201);
+    assert_eq!(send(&server, "PUT", "/things/before", BLOCK_BLOB, &noise(1, LENGTH)).status, 201);
+    assert_eq!(server.console("/readyz"), (200, "ready\n".into()));
+    let fault = disk.fault(Fault::once(FaultKind::SyncError, PathFilter::Files("/".into())));
+    let failed = send(&server, "PUT", "/things/after", BLOCK_BLOB, &noise(2, LENGTH));
+    assert!(failed.status >= 500 && disk.struck(fault) == 1, "{}", failed.status);
+    let (status, said) = server.console("/readyz");
+    assert_eq!((status, &*said), (503, "not ready: content cannot be stored after a disk failure\n"));
+    assert_eq!(metric(&server, "lazuli_content_stopped"), 1.0);
+    let refused = send(&server, "PUT", "/things/after", BLOCK_BLOB, &noise(2, LENGTH));
+    assert!(refused.status >= 500, "no later sync is believed: {}", refused.status);
+    assert!(send(&server, "GET", "/things/before", "", b"").body == noise(1, LENGTH));
+    assert_eq!(send(&server, "GET", "/things/after", "", b"").status, 404);
+    server.stop();
+    let server = Server::start(&data);
+    assert_eq!(send(&server, "PUT", "/things/after", BLOCK_BLOB, &noise(2, LENGTH)).status, 201);
+    assert_eq!(server.console("/readyz"), (200, "ready\n".into()));
     server.stop();
 }

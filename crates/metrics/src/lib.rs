@@ -1,31 +1,31 @@
 //! Counters that cost a few relaxed additions, and their Prometheus text, version 0.0.4.
 //!
-//! Written by hand because a registry with label maps would cost more on every request than it saves here. Labels are
-//! chosen where a family is rendered, from fixed lists: no label comes from a client.
+//! Written by hand because a registry with label maps would cost more on every request. The code that renders
+//! a family chooses its labels from fixed lists: no label comes from a client.
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Upper bounds for times in microseconds, from a fast sync to a stalled one.
-pub const SECONDS: &[u64] = &[
+pub const TIME_BUCKETS_MICROS: &[u64] = &[
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 10_000_000,
 ];
-/// Upper bounds for numbers of things that are done at once.
-pub const COUNTS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+/// Upper bounds for the number of items in a group.
+pub const COUNT_BUCKETS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// Counts values by size. The bounds are fixed when it is made.
+/// Counts values in buckets with fixed upper bounds.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],
-    /// One more than there are bounds: the last has none.
+    /// One more bucket than bounds: the last bucket has no bound.
     buckets: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
 
 impl Histogram {
-    /// Counts nothing yet.
+    /// Makes an empty histogram with these upper bounds.
     pub fn new(bounds: &'static [u64]) -> Self {
         Self {
             bounds,
@@ -34,9 +34,9 @@ impl Histogram {
         }
     }
 
-    /// Counts times, by [`SECONDS`].
+    /// Makes an empty histogram of times, with the bounds [`TIME_BUCKETS_MICROS`].
     pub fn of_times() -> Self {
-        Self::new(SECONDS)
+        Self::new(TIME_BUCKETS_MICROS)
     }
 
     /// Counts a value.
@@ -50,7 +50,7 @@ impl Histogram {
         self.record(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// How many values were counted.
+    /// Returns the number of counted values.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum()
     }
@@ -62,14 +62,14 @@ impl Default for Histogram {
     }
 }
 
-/// What kind of series a family has.
+/// The metric type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It only grows.
+pub enum MetricKind {
+    /// A value that only grows.
     Counter,
-    /// It is as it is now.
+    /// The current value.
     Gauge,
-    /// [`Histogram`].
+    /// The buckets, sum and count of a [`Histogram`].
     Histogram,
 }
 
@@ -78,19 +78,19 @@ pub enum Kind {
 pub struct Text(String);
 
 impl Text {
-    /// Begins a family. Its series follow.
-    pub fn family(&mut self, name: &str, kind: Kind, help: &str) -> &mut Self {
+    /// Begins a family. Add its series next.
+    pub fn family(&mut self, name: &str, kind: MetricKind, help: &str) -> &mut Self {
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         // Writing to a String cannot fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         self
     }
 
-    /// A series. `labels` are as they stand between braces, or nothing.
+    /// Adds a series. `labels` is the text between the braces, or empty.
     pub fn series(&mut self, name: &str, labels: &str, value: impl Display) -> &mut Self {
         let _ = match labels {
             "" => writeln!(self.0, "{name} {value}"),
@@ -99,12 +99,13 @@ impl Text {
         self
     }
 
-    /// A family with one series and no labels.
-    pub fn one(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) -> &mut Self {
+    /// Adds a family with one series without labels.
+    pub fn one(&mut self, name: &str, kind: MetricKind, help: &str, value: impl Display) -> &mut Self {
         self.family(name, kind, help).series(name, "", value)
     }
 
-    /// The series of a histogram. Values are divided by `unit`: a million turns microseconds into seconds.
+    /// Adds the series of a histogram. Values are divided by `unit`: 1,000,000 turns microseconds into
+    /// seconds.
     pub fn histogram(&mut self, name: &str, labels: &str, histogram: &Histogram, unit: f64) -> &mut Self {
         let separator = if labels.is_empty() { "" } else { "," };
         let mut count = 0;
@@ -118,7 +119,7 @@ impl Text {
         self.series(&format!("{name}_count"), labels, count)
     }
 
-    /// All of it.
+    /// Returns the complete text.
     pub fn finish(self) -> String {
         self.0
     }
@@ -129,13 +130,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_falls_into_the_first_bucket_that_holds_it_and_all_later_ones() {
+    fn value_is_counted_in_the_first_bucket_that_holds_it_and_all_later_ones() {
         let histogram = Histogram::of_times();
         for micros in [0, 50, 51, 20_000_000] {
             histogram.record_time(Duration::from_micros(micros));
         }
         let mut text = Text::default();
-        text.family("x_seconds", Kind::Histogram, "Times.");
+        text.family("x_seconds", MetricKind::Histogram, "Times.");
         text.histogram("x_seconds", "what=\"log\"", &histogram, 1e6);
         let text = text.finish();
         assert!(text.starts_with(
@@ -149,9 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn a_series_without_labels_has_no_braces() {
+    fn series_without_labels_has_no_braces() {
         let mut text = Text::default();
-        text.one("x", Kind::Gauge, "Any.", 3);
+        text.one("x", MetricKind::Gauge, "Any.", 3);
         text.histogram("y", "", &Histogram::new(&[1]), 1.0);
         let expected = "# HELP x Any.\n# TYPE x gauge\nx 3\ny_bucket{le=\"1\"} 0\ny_bucket{le=\"+Inf\"} 0\ny_sum 0\ny_count 0\n";
         assert_eq!(text.finish(), expected);

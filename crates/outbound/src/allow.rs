@@ -1,51 +1,52 @@
-//! Where requests may go.
+//! The list of allowed destinations.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 
-/// Where a cloud provider's machines reach the host that they run on. It looks public, and answers those machines only.
-/// The endpoints of other providers are link-local, shared or private addresses.
+use ipnet::IpNet;
+
+/// Address at which a cloud provider's virtual machines reach their host. It looks public, but answers only
+/// those machines. The endpoints of other providers are link-local, shared or private addresses.
 const PLATFORM: [Ipv4Addr; 1] = [Ipv4Addr::new(168, 63, 129, 16)];
-/// Any port: to ask for the route to an address, one has to be named.
+/// An arbitrary port: finding the route to an address needs one.
 const DISCARD: u16 = 9;
 
-/// One entry of a list of what is allowed: `*`, `public`, a network such as `10.0.0.0/8`, or a host. A network that is a
-/// single address, and a host, may name a port.
+/// An entry of the list: `*`, `public`, a network such as `10.0.0.0/8`, or a host. A single address and a
+/// host may have a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allow {
-    /// Everything that can be reached.
+    /// Every reachable address.
     Everything,
-    /// Every address of the public internet.
+    /// Every address of the public internet except those of this machine.
     Public,
-    /// Addresses by their first bits.
+    /// Addresses with a common prefix.
     Network {
-        /// Any address of it.
-        address: IpAddr,
-        /// How many of its bits count.
-        bits: u8,
-        /// Only at this port.
+        /// The network of the addresses.
+        network: IpNet,
+        /// The only allowed port.
         port: Option<u16>,
     },
-    /// A name, whatever it resolves to.
+    /// A host name, with any address that it resolves to.
     Host {
-        /// In lower case.
+        /// The name in lower case.
         name: String,
-        /// Only at this port.
+        /// The only allowed port.
         port: Option<u16>,
     },
 }
 
 impl Allow {
-    /// Whether it allows an address that a host was resolved to. The host is in lower case. `is_own` says whether an address
-    /// is this machine's: what listens there may be meant for this machine alone, so only an entry for it allows it.
+    /// Returns whether the entry allows an address of a host. The host must be in lower case. `is_own`
+    /// returns whether an address belongs to this machine. Services there may be meant for this machine only,
+    /// so `public` does not allow them.
     pub(crate) fn permits(&self, host: &str, address: SocketAddr, is_own: impl Fn(IpAddr) -> bool) -> bool {
         let ip = address.ip().to_canonical();
         let at = |port: &Option<u16>| port.is_none_or(|port| port == address.port());
         match self {
             Self::Everything => true,
             Self::Public => is_public(ip) && !is_own(ip),
-            Self::Network { address, bits, port } => at(port) && shares_bits(*address, ip, *bits),
+            Self::Network { network, port } => at(port) && network.contains(&ip),
             Self::Host { name, port } => at(port) && name == host,
         }
     }
@@ -55,21 +56,16 @@ impl FromStr for Allow {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let single = |address: IpAddr, port| {
-            let address = address.to_canonical();
-            Self::Network { address, bits: width(address), port }
-        };
+        let single = |address: IpAddr, port| Self::Network { network: address.to_canonical().into(), port };
         if text == "*" {
             return Ok(Self::Everything);
         }
         if text == "public" {
             return Ok(Self::Public);
         }
-        if let Some((address, bits)) = text.split_once('/') {
-            let address: IpAddr = address.parse().map_err(|_| format!("{address:?} is not an address"))?;
-            let bits = bits.parse().ok().filter(|bits| *bits <= width(address));
-            let bits = bits.ok_or_else(|| format!("{text:?} is not a network"))?;
-            return Ok(Self::Network { address, bits, port: None });
+        if text.contains('/') {
+            let network = text.parse().map_err(|_| format!("{text:?} is not a network"))?;
+            return Ok(Self::Network { network, port: None });
         }
         if let Ok(address) = text.trim_matches(['[', ']']).parse() {
             return Ok(single(address, None));
@@ -94,18 +90,18 @@ impl fmt::Display for Allow {
         match self {
             Self::Everything => f.write_str("*"),
             Self::Public => f.write_str("public"),
-            Self::Network { address, port: Some(port), .. } => {
-                write!(f, "{}", SocketAddr::new(*address, *port))
+            Self::Network { network, port: Some(port) } => {
+                write!(f, "{}", SocketAddr::new(network.addr(), *port))
             }
-            Self::Network { address, bits, port: None } => write!(f, "{address}/{bits}"),
+            Self::Network { network, port: None } => write!(f, "{network}"),
             Self::Host { name, port: Some(port) } => write!(f, "{name}:{port}"),
             Self::Host { name, port: None } => f.write_str(name),
         }
     }
 }
 
-/// Whether an address is this machine's: a socket can be bound to it. Where sockets can be bound to any address, the kernel
-/// tells by sending from the address itself. Sends nothing.
+/// Returns whether an address belongs to this machine: a socket can be bound to it. If sockets can be bound
+/// to any address, checks whether the kernel would use it as the source address for itself. Sends no packet.
 pub(crate) fn is_own(address: IpAddr) -> bool {
     let (any, foreign): (IpAddr, IpAddr) = match address {
         IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(198, 51, 100, 1).into()),
@@ -124,21 +120,8 @@ pub(crate) fn is_own(address: IpAddr) -> bool {
     source.is_ok_and(|source| source.ip() == address)
 }
 
-const fn width(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
-}
-
-fn shares_bits(network: IpAddr, address: IpAddr, bits: u8) -> bool {
-    let differs = match (network, address) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => u128::from(a.to_bits() ^ b.to_bits()) << 96,
-        (IpAddr::V6(a), IpAddr::V6(b)) => a.to_bits() ^ b.to_bits(),
-        _ => return false,
-    };
-    differs.leading_zeros() >= u32::from(bits)
-}
-
-/// Whether an address is on the public internet: none that is this machine's, a private network's, link-local, shared,
-/// multicast, reserved or for examples, and none that leads to one of these through a translation of addresses.
+/// Returns whether an address is on the public internet. Excludes loopback, private, link-local, shared,
+/// multicast, reserved and documentation addresses, and IPv6 addresses that are translated to one of these.
 fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
@@ -167,12 +150,12 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     let last_four =
         |segments: [u16; 2]| Ipv4Addr::from_bits(u32::from(segments[0]) << 16 | u32::from(segments[1]));
     match address.segments() {
-        // NAT64, and 6to4: an IPv4 address within.
+        // NAT64 and 6to4 contain an IPv4 address.
         [0x64, 0xff9b, 0, 0, 0, 0, a, b] => is_public_v4(last_four([a, b])),
         [0x2002, a, b, ..] => is_public_v4(last_four([a, b])),
-        // Teredo, examples and what else lies in the special block; examples.
+        // Teredo, documentation and other special addresses of this block, and documentation.
         [0x2001, block, ..] => block >= 0x200 && block != 0xdb8,
-        // The rest of what is routed.
+        // All other global unicast addresses.
         [first, ..] => (0x2000..0x4000).contains(&first),
     }
 }
@@ -182,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_that_anybody_can_reach_are_public() {
+    fn only_publicly_reachable_addresses_are_public() {
         for (address, public) in [
             ("8.8.8.8", true),
             ("20.60.1.1", true),
@@ -234,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_allows_what_it_names() {
+    fn entry_allows_only_what_it_names() {
         for (entry, host, address, allowed) in [
             ("*", "x", "127.0.0.1:80", true),
             ("public", "x", "8.8.8.8:80", true),
@@ -263,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_this_machine_have_to_be_named() {
+    fn addresses_of_this_machine_must_be_allowed_explicitly() {
         let own: SocketAddr = "[::ffff:8.8.8.8]:80".parse().unwrap();
         for (entry, allowed) in
             [("public", false), ("*", true), ("8.8.8.8", true), ("8.0.0.0/8", true), ("store.example", true)]
@@ -277,10 +260,17 @@ mod tests {
         {
             assert_eq!(is_own(address.parse().unwrap()), expected, "{address}");
         }
+        // The address of an interface, if this machine has a route to the internet. Connecting sends no
+        // packet.
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        if socket.connect((Ipv4Addr::new(198, 51, 100, 1), DISCARD)).is_ok() {
+            let address = socket.local_addr().unwrap().ip();
+            assert!(is_own(address), "{address}");
+        }
     }
 
     #[test]
-    fn what_names_nothing_is_refused() {
+    fn invalid_entry_is_refused() {
         for text in
             ["", "a b", "10.0.0.0/33", "10.0.0/8", "x/8", "host:port", "http://host", "fd00::/129", ":80"]
         {

@@ -1,4 +1,4 @@
-//! One GET on one connection. Every wait has an end.
+//! Sends one GET request per connection. Every wait has a timeout.
 
 use std::future::Future;
 use std::io;
@@ -22,81 +22,81 @@ use tokio_rustls::TlsConnector;
 use crate::Allow;
 use crate::allow::is_own;
 
-/// Connections that one [`Outbound`] has at once, but for those that are counted elsewhere.
+/// Maximum number of connections of one [`Outbound`] at once, apart from those with their own limit.
 pub const MAX_CONNECTIONS: usize = 64;
-/// How long a request waits for one of these.
-const TURN_TIME: Duration = Duration::from_secs(2);
-/// How long resolving, connecting and TLS may take together.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// How long a reply may take to begin.
-const REPLY_TIME: Duration = Duration::from_secs(30);
-/// How long a body may pause.
-const IDLE_TIME: Duration = Duration::from_secs(60);
-/// Addresses of one host that are tried.
+/// Maximum time that a request waits for a free connection.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time for name resolution, connecting and TLS together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time until a reply begins.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum time between two parts of a body.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum number of addresses of one host that are tried.
 const MAX_ADDRESSES: usize = 8;
 
-/// Why there is no reply, or not all of it.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There are as many connections as there may be.
+    /// All connections are in use.
     #[error("the server makes too many requests")]
     Busy,
-    /// It is not HTTP, or names no host.
+    /// The URL is not HTTP, or names no host.
     #[error("the URL cannot be requested")]
     Url,
-    /// The list does not allow it.
+    /// The list does not allow any address of the host.
     #[error("the server may not reach that address")]
     NotAllowed,
-    /// The host cannot be found, cannot be reached, or is not who it should be.
+    /// The host cannot be found or reached, or its certificate is invalid.
     #[error("{0}")]
     Unreachable(#[from] io::Error),
-    /// It broke off, or is not HTTP.
+    /// The connection broke off, or the reply is not HTTP.
     #[error("{0}")]
     Broken(#[from] hyper::Error),
-    /// It took too long.
+    /// The host did not answer in time.
     #[error("the host did not answer in time")]
     TimedOut,
-    /// More than was asked for.
+    /// The body is larger than the limit.
     #[error("the answer is too large")]
     TooLarge,
 }
 
-/// Makes requests of those that a list allows. Clones share their connections.
+/// Sends requests to allowed destinations. Clones share the limit of connections.
 #[derive(Clone, Debug)]
 pub struct Outbound {
     allow: Arc<[Allow]>,
-    /// None: somebody else bounds how many there are.
-    room: Option<Arc<Semaphore>>,
+    /// Limits the number of connections; `None` if the caller limits it.
+    connection_permits: Option<Arc<Semaphore>>,
 }
 
 impl Outbound {
-    /// Goes where any of the entries allows, with up to [`MAX_CONNECTIONS`].
+    /// Allows what any of the entries allows, with up to [`MAX_CONNECTIONS`].
     pub fn new(allow: impl Into<Arc<[Allow]>>) -> Self {
-        Self { allow: allow.into(), room: Some(Arc::new(Semaphore::new(MAX_CONNECTIONS))) }
+        Self { allow: allow.into(), connection_permits: Some(Arc::new(Semaphore::new(MAX_CONNECTIONS))) }
     }
 
-    /// Goes to the same places, for one whose connections are counted elsewhere.
+    /// Returns a client with the same list for a caller that limits the number of connections itself.
     #[must_use]
-    pub fn counted_elsewhere(&self) -> Self {
-        Self { allow: self.allow.clone(), room: None }
+    pub fn without_connection_limit(&self) -> Self {
+        Self { allow: self.allow.clone(), connection_permits: None }
     }
 
-    /// The reply to a GET, its body still to be read.
-    pub async fn get(&self, uri: &Uri, headers: HeaderMap) -> Result<Reply, Error> {
-        let turn = self.turn().await?;
+    /// Sends a GET request. The body of the returned reply is still to be read.
+    pub async fn get(&self, uri: &Uri, headers: HeaderMap) -> Result<OutboundReply, Error> {
+        let permit = self.acquire_permit().await?;
         let reply = self.fetch(uri, headers).await?;
-        Ok(Reply { _turn: turn, ..reply })
+        Ok(OutboundReply { _permit: permit, ..reply })
     }
 
-    /// Leave to have one more connection.
-    async fn turn(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
-        let Some(room) = &self.room else { return Ok(None) };
-        let turn = tokio::time::timeout(TURN_TIME, room.clone().acquire_owned()).await;
-        // Never closed, so it is only late.
-        turn.map_err(|_| Error::Busy)?.map(Some).map_err(|_| Error::Busy)
+    /// Waits until one more connection is allowed.
+    async fn acquire_permit(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
+        let Some(permits) = &self.connection_permits else { return Ok(None) };
+        let permit = tokio::time::timeout(PERMIT_TIMEOUT, permits.clone().acquire_owned()).await;
+        // The semaphore is never closed, so the inner error cannot occur.
+        permit.map_err(|_| Error::Busy)?.map(Some).map_err(|_| Error::Busy)
     }
 
-    async fn fetch(&self, uri: &Uri, headers: HeaderMap) -> Result<Reply, Error> {
+    async fn fetch(&self, uri: &Uri, headers: HeaderMap) -> Result<OutboundReply, Error> {
         let secure = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
@@ -106,19 +106,19 @@ impl Outbound {
         let host = host.trim_matches(['[', ']']).to_ascii_lowercase();
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
         if secure {
-            let stream = in_time(CONNECT_TIME, async {
+            let stream = in_time(CONNECT_TIMEOUT, async {
                 let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
                 let stream = self.connect(&host, port).await?;
                 Ok(TlsConnector::from(tls()?).connect(name, stream).await?)
             });
-            in_time(REPLY_TIME, exchange(stream.await?, uri, headers)).await
+            in_time(REPLY_TIMEOUT, exchange(stream.await?, uri, headers)).await
         } else {
-            let stream = in_time(CONNECT_TIME, self.connect(&host, port)).await?;
-            in_time(REPLY_TIME, exchange(stream, uri, headers)).await
+            let stream = in_time(CONNECT_TIMEOUT, self.connect(&host, port)).await?;
+            in_time(REPLY_TIMEOUT, exchange(stream, uri, headers)).await
         }
     }
 
-    /// Connects to an address of the host that is allowed: to just the address that was judged.
+    /// Connects to an allowed address of the host: exactly the address that was checked.
     async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
         let mut last = Error::NotAllowed;
         for address in lookup_host((host, port)).await?.take(MAX_ADDRESSES) {
@@ -143,21 +143,22 @@ impl Outbound {
 
 /// A reply. Dropping it closes its connection.
 #[derive(Debug)]
-pub struct Reply {
-    /// The status.
+pub struct OutboundReply {
+    /// The status code.
     pub status: StatusCode,
     /// The headers.
     pub headers: HeaderMap,
     body: Incoming,
-    _connection: Connection,
-    _turn: Option<OwnedSemaphorePermit>,
+    _connection: ConnectionTask,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Reply {
-    /// The next bytes; `None` at the end. A body that breaks off before its declared end is an error.
+impl OutboundReply {
+    /// Returns the next bytes, or `None` at the end. A body that breaks off before its declared end is an
+    /// error.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
-            let frame = tokio::time::timeout(IDLE_TIME, self.body.frame()).await;
+            let frame = tokio::time::timeout(IDLE_TIMEOUT, self.body.frame()).await;
             let Some(frame) = frame.map_err(|_| Error::TimedOut)? else { return Ok(None) };
             if let Ok(bytes) = frame?.into_data() {
                 return Ok(Some(bytes));
@@ -165,7 +166,7 @@ impl Reply {
         }
     }
 
-    /// The whole body, if it is at most `limit` bytes.
+    /// Returns the whole body, if it has at most `limit` bytes.
     pub async fn collect(mut self, limit: usize) -> Result<Bytes, Error> {
         let mut collected = BytesMut::new();
         while let Some(bytes) = self.next().await? {
@@ -186,9 +187,9 @@ async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     uri: &Uri,
     headers: HeaderMap,
-) -> Result<Reply, Error> {
+) -> Result<OutboundReply, Error> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = Connection(tokio::spawn(connection));
+    let connection = ConnectionTask(tokio::spawn(connection));
     let mut request = Request::new(Empty::<Bytes>::new());
     *request.uri_mut() = uri.path_and_query().map_or(Uri::from_static("/"), |path| Uri::from(path.clone()));
     *request.headers_mut() = headers;
@@ -197,20 +198,20 @@ async fn exchange(
     request.headers_mut().insert(header::HOST, host);
     let (head, body) = sender.send_request(request).await?.into_parts();
     let (status, headers) = (head.status, head.headers);
-    Ok(Reply { status, headers, body, _connection: connection, _turn: None })
+    Ok(OutboundReply { status, headers, body, _connection: connection, _permit: None })
 }
 
-/// The task that drives a connection, as long as somebody wants it.
+/// The task that drives a connection. Dropping it ends the task.
 #[derive(Debug)]
-struct Connection(JoinHandle<hyper::Result<()>>);
+struct ConnectionTask(JoinHandle<hyper::Result<()>>);
 
-impl Drop for Connection {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Trusts whom the machine trusts.
+/// Returns a TLS configuration that trusts the machine's root certificates.
 fn tls() -> io::Result<Arc<ClientConfig>> {
     static TLS: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     if let Some(config) = TLS.get() {
@@ -232,7 +233,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
-    /// Somewhere that begins every reply, and ends none.
+    /// Starts a server that begins every reply and ends none.
     async fn endless() -> Uri {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_are_bounded_until_their_replies_are_dropped() {
+    async fn number_of_connections_is_limited_until_replies_are_dropped() {
         let uri = endless().await;
         let outbound = Outbound::new([Allow::Everything]);
         let get = |outbound: Outbound| {
@@ -260,11 +261,11 @@ mod tests {
         for _ in 0..MAX_CONNECTIONS {
             replies.push(get(outbound.clone()).await.unwrap());
         }
-        // Nothing else is waited for, so that the time passes at once.
+        // The paused clock advances immediately, because no other timer is pending.
         tokio::time::pause();
         assert!(matches!(get(outbound.clone()).await, Err(Error::Busy)));
         tokio::time::resume();
-        replies.push(get(outbound.counted_elsewhere()).await.unwrap());
+        replies.push(get(outbound.without_connection_limit()).await.unwrap());
         drop(replies.swap_remove(0));
         replies.push(get(outbound).await.unwrap());
     }

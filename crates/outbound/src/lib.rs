@@ -1,11 +1,11 @@
-//! Requests that the server makes of others: the source of a copy, the keys of an issuer.
+//! Outbound requests of the server: to the source of a copy, and to an issuer for its keys.
 //!
-//! A URL that a client names could point anywhere, also to where only this machine can reach. So [`Outbound`] decides
-//! by the [`Allow`] list, and it decides about the very address that it then connects to: a name is resolved once, and
-//! what it resolves to is judged, not the name alone. No redirect is followed, for it would be one more URL to judge.
+//! A client can name any URL, even one that only this machine can reach. So [`Outbound`] checks every
+//! connection against the [`Allow`] list. It resolves a name once, checks the resulting address, and connects
+//! to that address. It follows no redirects, because each would be another URL to check.
 
 mod allow;
 mod client;
 
 pub use allow::Allow;
-pub use client::{Error, MAX_CONNECTIONS, Outbound, Reply};
+pub use client::{Error, MAX_CONNECTIONS, Outbound, OutboundReply};

@@ -1,10 +1,11 @@
-//! An account as the services see it: its keys, and the settings that the cloud keeps outside the data protocols.
+//! An account as the services see it: its keys, and the settings that the cloud keeps outside the data
+//! protocols.
 
 use serde::{Deserialize, Serialize};
 
-use crate::service::ServiceKind;
+use crate::kind::ServiceKind;
 
-/// A secret key of an account. Never printed.
+/// A secret key of an account. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Key(#[serde(with = "base64_bytes")] Vec<u8>);
@@ -12,45 +13,46 @@ pub struct Key(#[serde(with = "base64_bytes")] Vec<u8>);
 /// An account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
-    /// 3 to 24 lower-case letters and digits.
+    /// The name: 3 to 24 lower-case letters and digits.
     pub name: String,
-    /// Tells an account from an earlier one of the same name, whose data it must not see. Set when it is added.
+    /// Distinguishes the account from an earlier one of the same name, whose data it must not see. Set when
+    /// the account is added.
     #[serde(default)]
     pub generation: u64,
-    /// One or two keys; either may sign.
+    /// One or two keys. Signatures of each are valid.
     pub keys: Vec<Key>,
-    /// What `lazuli account set` changes.
+    /// Settings that `lazuli account set` changes.
     #[serde(default)]
     pub settings: Settings,
-    /// Which OAuth subjects may do what.
+    /// Roles of OAuth subjects.
     #[serde(default)]
     pub roles: Vec<RoleAssignment>,
 }
 
-/// Account-wide switches.
+/// Account-wide settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// A disabled account answers 403 `AccountIsDisabled`.
+    /// The account is disabled: all requests get 403 `AccountIsDisabled`.
     pub disabled: bool,
-    /// Every write of a blob makes a version.
+    /// Every write of a blob creates a version.
     pub blob_versioning: bool,
-    /// Days that a deleted container can be restored; none = off.
+    /// Days for which a deleted container can be restored; `None` if off.
     pub container_delete_retention_days: Option<u16>,
-    /// Whether containers may be made public.
+    /// Containers may be made public.
     pub public_access_allowed: bool,
-    /// Whether blobs of every container may have immutability policies and legal holds.
+    /// Blobs of all containers may have immutability policies and legal holds.
     pub version_immutability: bool,
-    /// Containers whose blobs may have them, whatever the account says.
+    /// Further containers whose blobs may have immutability policies and legal holds.
     pub immutable_containers: Vec<String>,
-    /// The tier of blobs that name none: Hot, Cool or Cold.
+    /// The tier of blobs for which the client names none: Hot, Cool or Cold.
     pub default_tier: String,
     /// Names of encryption scopes.
     pub encryption_scopes: Vec<String>,
 }
 
 impl Settings {
-    /// Whether blobs of a container may have immutability policies and legal holds.
+    /// Returns whether blobs of a container may have immutability policies and legal holds.
     pub fn has_version_immutability(&self, container: &str) -> bool {
         self.version_immutability || self.immutable_containers.iter().any(|name| name == container)
     }
@@ -71,18 +73,18 @@ impl Default for Settings {
     }
 }
 
-/// One OAuth subject's right to one service.
+/// One OAuth subject's role for one service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleAssignment {
-    /// The token's `oid`, else its `sub`.
+    /// The token's `oid` claim, else its `sub` claim.
     pub subject: String,
-    /// The service it counts for.
+    /// The service that the role applies to.
     pub service: ServiceKind,
-    /// What it allows.
+    /// The role.
     pub role: Role,
 }
 
-/// What an OAuth subject may do, in rising order.
+/// Roles of OAuth subjects, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -90,29 +92,29 @@ pub enum Role {
     Reader,
     /// Read, write and delete data.
     Contributor,
-    /// Contributor, and access control.
+    /// Contributor's rights, and access control.
     Owner,
 }
 
 impl Key {
-    /// A key from its bytes.
+    /// Creates a key from its bytes.
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// A key from its Base64 text; `None` if that is not Base64 or is empty.
+    /// Decodes a key; `None` if the text is not Base64 or is empty.
     pub fn from_base64(text: &str) -> Option<Self> {
         use base64::Engine;
         base64::engine::general_purpose::STANDARD.decode(text).ok().filter(|b| !b.is_empty()).map(Self)
     }
 
-    /// The Base64 text, as connection strings carry it.
+    /// Returns the Base64 text, as used in connection strings.
     pub fn to_base64(&self) -> String {
         use base64::Engine;
         base64::engine::general_purpose::STANDARD.encode(&self.0)
     }
 
-    /// The bytes that sign.
+    /// Returns the bytes that sign.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }

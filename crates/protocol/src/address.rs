@@ -1,46 +1,46 @@
-//! What a request addresses: account, container and object, from its host and path.
+//! The address of a request: account, container and object, from its host and path.
 //!
-//! Path style is `http://host:port/account/container/object`, host style `http://account.blob.host/container/object`.
-//! Names are percent-decoded and otherwise left alone: `a//b` and `./x` are names of blobs, so a path is never
-//! normalised, but for a backslash in the name of a blob, which is a slash. Whether a name is allowed is decided in [`names`].
-//! Accounts and containers cannot be empty, so empty segments in front of them are skipped: clients build
-//! `//container/object` for an endpoint that ends with a slash, and Java for any host with a port. They sign the path as
-//! they send it.
+//! Path style is `http://host:port/account/container/object`, host style
+//! `http://account.blob.host/container/object`. Names are percent-decoded and not normalized: `a//b` and
+//! `./x` are blob names. The one exception is a backslash in a blob name, which becomes a slash. [`names`]
+//! decides whether a name is allowed. Accounts and containers cannot be empty, so empty segments in front of
+//! them are skipped: clients build `//container/object` for an endpoint that ends with a slash, and Java for
+//! any host with a port. Clients sign the path as they send it.
 //!
-//! A static website is at `http://account.web.host/path`, or `http://account.z1.web.host/path` as the cloud service has
-//! it, on the port of the blob service. Browsers and curl take `account.web.localhost` for this machine without asking
-//! any DNS.
+//! A static website is at `http://account.web.host/path`, or at `http://account.z1.web.host/path` as in the
+//! cloud service, on the port of the blob service. Browsers and curl resolve `account.web.localhost` to this
+//! machine without DNS.
 
 use std::net::IpAddr;
 
 use crate::error::{ErrorCode, Refusal};
+use crate::kind::ServiceKind;
 use crate::names;
 use crate::query::{self, Query};
-use crate::service::ServiceKind;
 
 const SECONDARY: &str = "-secondary";
 
-/// Where a request goes.
+/// The resource that a request addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The account, without `-secondary`. It need not exist, nor be a name that an account could have.
+    /// The account, without `-secondary`. The account need not exist, and the name need not be valid.
     pub account: String,
     /// Container, queue, table or share; empty at service level.
     pub container: String,
-    /// The rest of the path: blob name, file path, message. For tables, what follows the name: `('t')` or
+    /// The rest of the path: blob name, file path or message. For tables, the part after the name: `('t')` or
     /// `(PartitionKey='p',RowKey='r')`.
     pub object: String,
-    /// Where the account was named.
+    /// Where the request names the account.
     pub style: Style,
-    /// Whether the secondary endpoint was addressed.
+    /// The request was sent to the secondary endpoint.
     pub secondary: bool,
-    /// Whether the account's static website was addressed. The container is that of the website then.
+    /// The request was sent to the account's static website. The container is then that of the website.
     pub website: bool,
-    /// The path as it was sent, the account included in path style: Shared Key signs it.
+    /// The path as sent, which Shared Key signs. In path style it includes the account.
     pub raw_path: String,
 }
 
-/// Where the account is named.
+/// Where a request names its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// In the path.
@@ -50,11 +50,12 @@ pub enum Style {
 }
 
 impl Address {
-    /// Reads an address.
+    /// Parses an address.
     ///
-    /// `host` is the `Host` header, `path` the path as sent. A host names an account if it is
-    /// `account.service.anything`, or `account` before one of `suffixes`; else the path names it. On the blob service
-    /// `/name` without `restype` is a blob in the root container, which is why the query is needed.
+    /// `host` is the `Host` header, `path` the path as sent. A host names an account if it has the form
+    /// `account.service.anything`, or is `account` followed by one of `suffixes`; otherwise the path names
+    /// it. The query is needed because on the blob service `/name` without `restype` is a blob in the root
+    /// container.
     pub fn parse(
         service: ServiceKind,
         host: &str,
@@ -84,11 +85,12 @@ impl Address {
         let raw_path = path.to_owned();
         let (container, object) = (String::new(), String::new());
         let whole = Self { account, container, object, style, secondary, website: false, raw_path };
-        whole.below(service, rest, query)
+        whole.with_rest(service, rest, query)
     }
 
-    /// Reads the address of a source: the URL of a blob or file that a header names. Some clients write every slash of
-    /// its path as `%2F`, so those separate names too. Everything else is decoded once, as in [`Address::parse`].
+    /// Parses the address of a source: the URL of a blob or file in a header. Some clients write every slash
+    /// of its path as
+    /// `%2F`, so `%2F` separates names, too. Everything else is decoded once, as in [`Address::parse`].
     pub fn of_source(
         service: ServiceKind,
         host: &str,
@@ -99,9 +101,9 @@ impl Address {
         Self::parse(service, host, &path.replace("%2F", "/").replace("%2f", "/"), query, suffixes)
     }
 
-    /// The address of a request that is carried in the body of one with this address, so has no host of its own.
-    /// Clients of path style disagree on whether the account stands in front.
-    pub fn carried(&self, service: ServiceKind, path: &str, query: &Query) -> Result<Self, Refusal> {
+    /// Parses the address of a sub-request in a batch with this address. A sub-request has no host of its
+    /// own. Path-style clients disagree on whether its path begins with the account.
+    pub fn sub_request(&self, service: ServiceKind, path: &str, query: &Query) -> Result<Self, Refusal> {
         let rest = path.strip_prefix('/').ok_or(ErrorCode::InvalidUri)?;
         let after_account = skip_empty_segments(rest).split_once('/').filter(|(first, _)| {
             let name = first.strip_suffix(SECONDARY).unwrap_or(first);
@@ -111,13 +113,13 @@ impl Address {
             Some((_, rest)) => (Style::Path, rest),
             None => (Style::Host, rest),
         };
-        Self { style, raw_path: path.to_owned(), ..self.clone() }.below(service, rest, query)
+        Self { style, raw_path: path.to_owned(), ..self.clone() }.with_rest(service, rest, query)
     }
 
-    /// The address that the rest of the path after the account names.
-    fn below(self, service: ServiceKind, rest: &str, query: &Query) -> Result<Self, Refusal> {
+    /// Parses the rest of the path after the account.
+    fn with_rest(self, service: ServiceKind, rest: &str, query: &Query) -> Result<Self, Refusal> {
         let (mut container, mut object) = split(service, skip_empty_segments(rest))?;
-        let unnamed = container.is_empty() && !object.is_empty(); // a key of a table without a name
+        let unnamed = container.is_empty() && !object.is_empty(); // the key of a table without a name
         if self.account.is_empty() || unnamed {
             return Err(Refusal::new(ErrorCode::InvalidUri));
         }
@@ -133,7 +135,8 @@ impl Address {
         Ok(Self { container, object, ..self })
     }
 
-    /// The address of the service as the client sees it, without a slash at the end: for listings and links.
+    /// Returns the service's URL as the client addressed it, without a trailing slash: for listings and
+    /// links.
     pub fn endpoint(&self, scheme: &str, host: &str) -> String {
         match self.style {
             Style::Host => format!("{scheme}://{host}"),
@@ -145,15 +148,15 @@ impl Address {
     }
 }
 
-/// The rest of a path, without empty segments in front.
+/// Removes empty segments at the start of a path.
 fn skip_empty_segments(rest: &str) -> &str {
     rest.trim_start_matches('/')
 }
 
-/// Container and object of a path after the account.
+/// Splits a path after the account into container and object.
 fn split(service: ServiceKind, rest: &str) -> Result<(String, String), Refusal> {
     if service == ServiceKind::Table {
-        // Keys may hold slashes, so the parenthesis is looked for first.
+        // Keys may contain slashes, so look for the parenthesis first.
         let rest = decode(rest)?;
         let end = rest.find(['(', '/']).unwrap_or(rest.len());
         let (table, object) = rest.split_at(end);
@@ -163,12 +166,13 @@ fn split(service: ServiceKind, rest: &str) -> Result<(String, String), Refusal> 
     Ok((decode(container)?, decode(object)?))
 }
 
-/// The name of the blob that is addressed with that one.
+/// Returns the name of the blob that is addressed with `sent`.
 fn blob_name(sent: String) -> String {
     if sent.contains('\\') { sent.replace('\\', "/") } else { sent }
 }
 
-/// The name of a blob as it stands at the end of a path, decoded, where that is not its name: clients may have signed it.
+/// Returns the blob name as it was sent at the end of a path, decoded, if it differs from the blob's name.
+/// Clients may have signed it.
 pub fn name_as_sent(path: &str, name: &str) -> Option<String> {
     if !path.contains('\\') && !path.contains("%5") {
         return None;
@@ -182,15 +186,16 @@ fn decode(text: &str) -> Result<String, Refusal> {
     query::decode(text).ok_or_else(|| Refusal::new(ErrorCode::RequestUrlFailedToParse))
 }
 
-/// The account that a host names if it names one, in its website too. Whether there is such an account only the caller
-/// knows: if there is none, but [one in the path](account_of_path), the host is just the name of a machine,
-/// `lazuli.web.svc.cluster.local`, and says nothing; [`Address::parse`] is to be given an empty one.
+/// Returns the account that a host names, also if the host is that of a website. The caller has to check that
+/// the account exists. If it does not, but [the one in the path](account_of_path) does, the host is only the
+/// name of a machine, such as `lazuli.web.svc.cluster.local`, and the caller passes an empty host to
+/// [`Address::parse`].
 pub fn account_of_host(service: ServiceKind, host: &str, suffixes: &[String]) -> Option<String> {
     let account = website_in_host(service, host).or_else(|| account_in_host(service, host, suffixes))?;
     Some(account.strip_suffix(SECONDARY).unwrap_or(&account).to_owned())
 }
 
-/// The account that a path names if the host names none.
+/// Returns the account that a path names if the host names none.
 pub fn account_of_path(path: &str) -> Option<String> {
     let first = skip_empty_segments(path.strip_prefix('/')?).split('/').next()?;
     let account = query::decode(first)?;
@@ -198,7 +203,7 @@ pub fn account_of_path(path: &str) -> Option<String> {
     names::is_account(account).then(|| account.to_owned())
 }
 
-/// The account that a host names, perhaps with `-secondary`.
+/// Returns the account that a host names, possibly with `-secondary`.
 fn account_in_host(service: ServiceKind, host: &str, suffixes: &[String]) -> Option<String> {
     let name = host_name(host);
     if name.starts_with('[') || name.parse::<IpAddr>().is_ok() {
@@ -218,13 +223,13 @@ fn account_in_host(service: ServiceKind, host: &str, suffixes: &[String]) -> Opt
         .map(str::to_owned)
 }
 
-/// The account whose static website a host is.
+/// Returns the account whose static website a host is.
 fn website_in_host(service: ServiceKind, host: &str) -> Option<String> {
     let name = host_name(host);
     let mut labels = name.split('.');
     let account = labels.next()?;
     let label = labels.next()?;
-    // One label may say where the website is: z and a number.
+    // One label may name the zone of the website: `z` and a number.
     let is_zone =
         label.strip_prefix('z').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
     let label = if is_zone { labels.next()? } else { label };
@@ -232,12 +237,12 @@ fn website_in_host(service: ServiceKind, host: &str) -> Option<String> {
     (service == ServiceKind::Blob && label == "web" && is_account).then(|| account.to_owned())
 }
 
-/// Whether a host is that of a static website, where a query means nothing.
+/// Returns whether a host is that of a static website, for which queries have no meaning.
 pub fn is_website(service: ServiceKind, host: &str) -> bool {
     website_in_host(service, host).is_some()
 }
 
-/// The name in a host: in lower case, without a port, and without the dot that makes it absolute.
+/// Returns the name in a host: in lower case, without the port and without a trailing dot.
 fn host_name(host: &str) -> String {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_account_is_in_the_host_or_else_in_the_path() {
+    fn the_account_is_in_the_host_else_in_the_path() {
         use Style::{Host, Path};
         for (service, host, target, account, style, secondary) in [
             (Blob, "127.0.0.1:10000", "/dev1/c/b", "dev1", Path, false),
@@ -276,7 +281,7 @@ mod tests {
             (Blob, "dev1.store.example.com", "/c/b", "dev1", Host, false),
             (Blob, "dev1.blob.store.example.com", "/c/b", "dev1", Host, false),
             (Queue, "dev1.queue.localhost", "/c/b", "dev1", Host, false),
-            // A host of another service, a host that is no account's, and an account name that cannot be.
+            // A host of another service, a host that names no account, and an invalid account name.
             (Blob, "dev1.queue.localhost", "/dev2/c/b", "dev2", Path, false),
             (Blob, "store.example.com", "/dev2/c/b", "dev2", Path, false),
             (Blob, "my-host.blob.svc", "/dev2/c/b", "dev2", Path, false),
@@ -295,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_website_has_a_host_of_its_own() {
+    fn a_website_has_its_own_host() {
         for (service, host, path, website) in [
             (Blob, "dev1.web.localhost:10000", "/a%20b/", Some("a b/")),
             (Blob, "dev1.z13.web.core.windows.net", "/", Some("")),
@@ -350,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_decoded_and_never_normalised() {
+    fn names_are_decoded_and_never_normalized() {
         for (service, target, container, object) in [
             (Blob, "/dev1", "", ""),
             (Blob, "/dev1/", "", ""),
@@ -409,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_carried_request_is_of_the_same_account_with_or_without_its_name_in_front() {
+    fn sub_requests_share_the_batchs_account_with_or_without_its_name_in_the_path() {
         use Style::{Host, Path};
         for (host, outer, path, container, object, style) in [
             ("localhost", "/dev1?comp=batch", "/dev1/c/b%20", "c", "b ", Path),
@@ -420,10 +425,10 @@ mod tests {
             ("dev1.blob.localhost", "/?comp=batch", "/dev1/b", "dev1", "b", Host),
         ] {
             let outer = address(Blob, host, outer).unwrap();
-            let carried = outer.carried(Blob, path, &Query::default()).unwrap();
-            let names = (carried.container.as_str(), carried.object.as_str());
-            assert_eq!((names, carried.style), ((container, object), style), "{host} {path}");
-            assert_eq!((carried.account.as_str(), carried.raw_path.as_str()), ("dev1", path));
+            let sub_request = outer.sub_request(Blob, path, &Query::default()).unwrap();
+            let names = (sub_request.container.as_str(), sub_request.object.as_str());
+            assert_eq!((names, sub_request.style), ((container, object), style), "{host} {path}");
+            assert_eq!((sub_request.account.as_str(), sub_request.raw_path.as_str()), ("dev1", path));
         }
     }
 
@@ -459,13 +464,13 @@ mod tests {
         assert_eq!(account_of_path("//dev1/c").as_deref(), Some("dev1"));
         let outer = address(Blob, "localhost", "/dev1?comp=batch").unwrap();
         for path in ["//dev1//c/b", "/dev1//c/b", "//c/b"] {
-            let carried = outer.carried(Blob, path, &Query::default()).unwrap();
-            assert_eq!((carried.container.as_str(), carried.object.as_str()), ("c", "b"), "{path}");
+            let sub_request = outer.sub_request(Blob, path, &Query::default()).unwrap();
+            assert_eq!((sub_request.container.as_str(), sub_request.object.as_str()), ("c", "b"), "{path}");
         }
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_addresses_are_refused() {
         for (target, expected) in [
             ("", ErrorCode::InvalidUri),
             ("*", ErrorCode::InvalidUri),
@@ -482,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn the_endpoint_is_as_the_client_addressed_it() {
+    fn the_endpoint_repeats_the_clients_host_and_account() {
         for (host, target, expected) in [
             ("127.0.0.1:10000", "/dev1/c/b", "http://127.0.0.1:10000/dev1"),
             ("127.0.0.1:10000", "/dev1-secondary/c/b", "http://127.0.0.1:10000/dev1-secondary"),

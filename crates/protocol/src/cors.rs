@@ -1,7 +1,8 @@
-//! Cross-origin resource sharing: which browser origin may do what, by the rules in a service's properties.
+//! Cross-origin resource sharing: what a browser origin may do, by the rules in a service's properties.
 //!
-//! The first rule that fits origin and method decides; the requested headers have to fit that rule, and no further
-//! rule is tried. CORS never refuses an actual request, it only leaves out the headers that a browser asks for.
+//! The first rule that matches origin and method decides. If the requested headers do not match that rule, no
+//! further rule is tried. CORS never refuses an actual request; it only omits the headers that a browser
+//! needs.
 
 use http::Method;
 use http::header::{
@@ -21,11 +22,11 @@ pub struct CorsRule {
     pub allowed_origins: Vec<String>,
     /// HTTP methods.
     pub allowed_methods: Vec<String>,
-    /// Request headers; `x-ms-meta*` stands for all that begin so, `*` for all.
+    /// Request headers; `x-ms-meta*` matches all with this prefix, `*` matches all.
     pub allowed_headers: Vec<String>,
-    /// Response headers that scripts may see; wildcards as above.
+    /// Response headers that scripts may read; wildcards as above.
     pub exposed_headers: Vec<String>,
-    /// How long a browser may remember the answer to a preflight.
+    /// Seconds for which a browser may cache the answer to a preflight.
     pub max_age_seconds: u32,
 }
 
@@ -35,7 +36,7 @@ impl CorsRule {
     }
 
     fn allows_origin(&self, origin: &str) -> bool {
-        self.allowed_origins.iter().any(|allowed| origin_fits(allowed, origin))
+        self.allowed_origins.iter().any(|allowed| origin_matches(allowed, origin))
     }
 
     fn allows_method(&self, method: &str) -> bool {
@@ -43,11 +44,11 @@ impl CorsRule {
     }
 
     fn allows_header(&self, header: &str) -> bool {
-        self.allowed_headers.iter().any(|allowed| header_fits(allowed, header))
+        self.allowed_headers.iter().any(|allowed| header_matches(allowed, header))
     }
 }
 
-/// The headers of the reply to a preflight, which is 200 and empty.
+/// Returns the headers of the reply to a preflight, which is 200 with an empty body.
 pub fn preflight(rules: &[CorsRule], request: &HeaderMap) -> Result<HeaderMap, Refusal> {
     let required = |name: HeaderName| {
         let value =
@@ -57,13 +58,13 @@ pub fn preflight(rules: &[CorsRule], request: &HeaderMap) -> Result<HeaderMap, R
     let origin = required(ORIGIN)?;
     let method = required(ACCESS_CONTROL_REQUEST_METHOD)?;
     let headers = request.get(ACCESS_CONTROL_REQUEST_HEADERS);
-    let wanted = headers
+    let requested = headers
         .map_or(Ok(""), HeaderValue::to_str)
         .map_err(|_| Refusal::invalid_header(ACCESS_CONTROL_REQUEST_HEADERS, ""))?;
     let rule = rules
         .iter()
         .find(|rule| rule.allows_origin(origin) && rule.allows_method(method))
-        .filter(|rule| words(wanted).all(|header| rule.allows_header(header)))
+        .filter(|rule| words(requested).all(|header| rule.allows_header(header)))
         .ok_or(ErrorCode::CorsPreflightFailure)?;
 
     let mut reply = HeaderMap::new();
@@ -76,14 +77,14 @@ pub fn preflight(rules: &[CorsRule], request: &HeaderMap) -> Result<HeaderMap, R
     Ok(reply)
 }
 
-/// Adds to the finished headers of a reply what a browser needs to hand it to a script.
+/// Adds to the final headers of a reply those that a browser needs to give it to a script.
 pub fn share(rules: &[CorsRule], method: &Method, request: &HeaderMap, reply: &mut HeaderMap) {
     let origin = request.get(ORIGIN).and_then(|origin| origin.to_str().ok());
-    let fits = |rule: &&CorsRule| {
+    let matches = |rule: &&CorsRule| {
         rule.allows_method(method.as_str())
             && (rule.any_origin() || origin.is_some_and(|origin| rule.allows_origin(origin)))
     };
-    let rule = rules.iter().find(fits);
+    let rule = rules.iter().find(matches);
     let cacheable = matches!(*method, Method::GET | Method::HEAD);
     if cacheable && !rules.is_empty() && !rule.is_some_and(CorsRule::any_origin) {
         reply.append(VARY, HeaderValue::from_static("Origin"));
@@ -92,7 +93,7 @@ pub fn share(rules: &[CorsRule], method: &Method, request: &HeaderMap, reply: &m
         let exposed: Vec<&str> = reply
             .keys()
             .map(HeaderName::as_str)
-            .filter(|name| rule.exposed_headers.iter().any(|exposed| header_fits(exposed, name)))
+            .filter(|name| rule.exposed_headers.iter().any(|exposed| header_matches(exposed, name)))
             .collect();
         let exposed = HeaderValue::from_str(&exposed.join(",")).ok().filter(|exposed| !exposed.is_empty());
         allow_origin(rule, request, reply);
@@ -100,7 +101,7 @@ pub fn share(rules: &[CorsRule], method: &Method, request: &HeaderMap, reply: &m
     }
 }
 
-/// Names the origin, and allows credentials unless the rule is for anybody.
+/// Adds the allowed origin, and allows credentials unless the rule allows all origins.
 fn allow_origin(rule: &CorsRule, request: &HeaderMap, reply: &mut HeaderMap) {
     if rule.any_origin() {
         reply.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
@@ -114,9 +115,10 @@ fn words(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|word| !word.is_empty())
 }
 
-/// `*`, the very origin, or a subdomain: `https://*.example.com` fits `https://a.example.com`, not
+/// Matches `*`, the exact origin, or a subdomain: `https://*.example.com` matches `https://a.example.com`,
+/// but not
 /// `https://example.com`.
-fn origin_fits(allowed: &str, origin: &str) -> bool {
+fn origin_matches(allowed: &str, origin: &str) -> bool {
     match allowed.split_once("*.") {
         None => allowed == "*" || allowed == origin,
         Some((scheme, domain)) => {
@@ -128,7 +130,7 @@ fn origin_fits(allowed: &str, origin: &str) -> bool {
     }
 }
 
-fn header_fits(allowed: &str, header: &str) -> bool {
+fn header_matches(allowed: &str, header: &str) -> bool {
     match allowed.strip_suffix('*') {
         Some(prefix) => header.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)),
         None => allowed.eq_ignore_ascii_case(header),
@@ -162,7 +164,7 @@ mod tests {
             rule("http://contoso.com", "DELETE", "*", ""),
             rule("https://*.fabrikam.com", "GET", "", ""),
         ];
-        for (origin, method, wanted, allowed) in [
+        for (origin, method, requested, allowed) in [
             (
                 "http://contoso.com",
                 "PUT",
@@ -170,7 +172,8 @@ mod tests {
                 Some("http://contoso.com"),
             ),
             ("http://contoso.com", "GET", "", Some("http://contoso.com")),
-            // The first rule fits origin and method but not the header; the second, which would, is not tried.
+            // The first rule matches origin and method but not the header. The second would match, but is not
+            // tried.
             ("http://contoso.com", "PUT", "x-ms-meta-other", None),
             ("http://contoso.com", "DELETE", "anything, x-at-all", Some("http://contoso.com")),
             ("http://contoso.com", "PATCH", "", None),
@@ -186,10 +189,10 @@ mod tests {
             ("http://a.fabrikam.com", "GET", "", None),
         ] {
             let mut request = headers(&[("origin", origin), ("access-control-request-method", method)]);
-            if !wanted.is_empty() {
-                request.insert("access-control-request-headers", HeaderValue::from_str(wanted).unwrap());
+            if !requested.is_empty() {
+                request.insert("access-control-request-headers", HeaderValue::from_str(requested).unwrap());
             }
-            let case = format!("{origin} {method} {wanted}");
+            let case = format!("{origin} {method} {requested}");
             match (preflight(&rules, &request), allowed) {
                 (Err(refusal), None) => assert_eq!(refusal.code(), ErrorCode::CorsPreflightFailure, "{case}"),
                 (Ok(reply), Some(allowed)) => {
@@ -203,7 +206,7 @@ mod tests {
                     );
                     assert_eq!(
                         reply.get("access-control-allow-headers").is_some(),
-                        !wanted.is_empty(),
+                        !requested.is_empty(),
                         "{case}"
                     );
                 }
@@ -213,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preflight_without_origin_or_method_is_malformed_and_one_without_rules_fails() {
+    fn preflights_without_origin_or_method_are_malformed_and_fail_without_rules() {
         for request in
             [headers(&[("origin", "http://a")]), headers(&[("access-control-request-method", "GET")])]
         {
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_actual_request_gets_the_headers_of_its_rule() {
+    fn actual_requests_get_the_headers_of_their_rule() {
         let any = || vec![rule("*", "GET", "", "x-ms-*")];
         let exact = || vec![rule("http://a", "GET", "", "x-ms-*,etag")];
         // (rules, method, origin) → (vary, allow-origin, allow-credentials, expose-headers)

@@ -1,8 +1,8 @@
-//! Dates as the protocol writes them: HTTP dates in headers and listings, ISO 8601 with seven decimals in snapshot
+//! Date formats of the protocol: HTTP dates in headers and listings, ISO 8601 with seven decimals in snapshot
 //! ids, table timestamps and errors, and the shorter ISO forms that shared access signatures may use.
 //!
-//! Formatting never fails; parsing gives `None` for anything that is not such a date. The calendar is the `time`
-//! crate's. The digits are written by hand, because a `Date` header goes out with every reply.
+//! Formatting never fails; parsing returns `None` for other text. The `time` crate provides the calendar.
+//! Digits are formatted by this module because every reply has a `Date` header.
 
 use http::HeaderValue;
 use lazuli_concurrency::{Timestamp, time::TICKS_PER_SECOND};
@@ -16,7 +16,7 @@ const MONTHS: [&str; 12] =
 const JULIAN_DAY_OF_YEAR_ONE: i32 = 1_721_426;
 const SECONDS_PER_DAY: u64 = 86_400;
 
-/// `Sun, 06 Nov 1994 08:49:37 GMT`, the form of HTTP headers and listings.
+/// Formats as `Sun, 06 Nov 1994 08:49:37 GMT`, for HTTP headers and listings.
 pub fn rfc1123(moment: Timestamp) -> String {
     let civil = Civil::of(moment);
     let mut out = String::with_capacity(29);
@@ -33,13 +33,13 @@ pub fn rfc1123(moment: Timestamp) -> String {
     out
 }
 
-/// The value of a header such as `Date` or `Last-Modified`.
+/// Returns the value of a header such as `Date` or `Last-Modified`.
 pub fn header_value(moment: Timestamp) -> HeaderValue {
-    // Always visible ASCII, so never empty.
+    // The text is visible ASCII, so the fallback is never used.
     HeaderValue::try_from(rfc1123(moment)).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// `1994-11-06T08:49:37.0000000Z`, the form of snapshot ids, table timestamps, access policies and errors.
+/// Formats as `1994-11-06T08:49:37.0000000Z`, for snapshot ids, table timestamps, access policies and errors.
 pub fn iso8601(moment: Timestamp) -> String {
     let civil = Civil::of(moment);
     let mut out = civil.date_and_time(28);
@@ -49,22 +49,22 @@ pub fn iso8601(moment: Timestamp) -> String {
     out
 }
 
-/// `1994-11-06T08:49:37Z`, for the few places that want whole seconds.
+/// Formats as `1994-11-06T08:49:37Z`, for the few places that need whole seconds.
 pub fn iso8601_seconds(moment: Timestamp) -> String {
     let mut out = Civil::of(moment).date_and_time(20);
     out.push('Z');
     out
 }
 
-/// An HTTP date in any of its three forms: RFC 1123, RFC 850, asctime. The name of the day is not checked against
-/// the date.
+/// Parses an HTTP date in any of its three forms: RFC 1123, RFC 850, asctime. Does not check the weekday
+/// against the date.
 pub fn parse_http(text: &str) -> Option<Timestamp> {
-    let mut scan = Scan(text);
+    let mut scan = DateScanner(text);
     let day_name = scan.until(|c| !c.is_ascii_alphabetic());
     if DAYS.contains(&day_name) && scan.literal(" ") {
         return asctime(scan);
     }
-    let month = |scan: &mut Scan<'_>| MONTHS.iter().position(|m| scan.literal(m)).map(|m| m as u8 + 1);
+    let month = |scan: &mut DateScanner<'_>| MONTHS.iter().position(|m| scan.literal(m)).map(|m| m as u8 + 1);
     scan.literal(", ").then_some(())?;
     let (year, month, day) = if DAYS.contains(&day_name) {
         let day = scan.number(2)?;
@@ -78,7 +78,7 @@ pub fn parse_http(text: &str) -> Option<Timestamp> {
         let month = month(&mut scan)?;
         scan.literal("-").then_some(())?;
         let year = scan.number(2)?;
-        // Two digits mean 1950 to 2049, as the cloud service's runtime reads them.
+        // Two digits mean 1950 to 2049, as in the cloud service's runtime.
         (if year < 50 { 2000 + year } else { 1900 + year }, month, day)
     } else {
         return None;
@@ -89,7 +89,7 @@ pub fn parse_http(text: &str) -> Option<Timestamp> {
     moment(year, month, day, seconds, 0)
 }
 
-fn asctime(mut scan: Scan<'_>) -> Option<Timestamp> {
+fn asctime(mut scan: DateScanner<'_>) -> Option<Timestamp> {
     let month = MONTHS.iter().position(|m| scan.literal(m))? as u8 + 1;
     scan.literal(" ").then_some(())?;
     let day = if scan.literal(" ") { scan.number(1)? } else { scan.number(2)? };
@@ -101,10 +101,11 @@ fn asctime(mut scan: Scan<'_>) -> Option<Timestamp> {
     moment(year, month, day, seconds, 0)
 }
 
-/// The ISO 8601 forms that shared access signatures and access policies take: `YYYY-MM-DD`, `…Thh:mm`,
-/// `…Thh:mm:ss`, `…Thh:mm:ss.f` with one to seven decimals, a time being followed by `Z` or an offset `±hh:mm`.
+/// Parses the ISO 8601 forms of shared access signatures and access policies: `YYYY-MM-DD`, `…Thh:mm`,
+/// `…Thh:mm:ss`,
+/// `…Thh:mm:ss.f` with one to seven decimals. A time is followed by `Z` or an offset `±hh:mm`.
 pub fn parse_iso8601(text: &str) -> Option<Timestamp> {
-    let mut scan = Scan(text);
+    let mut scan = DateScanner(text);
     let year = scan.number(4)?;
     scan.literal("-").then_some(())?;
     let month = scan.number(2)? as u8;
@@ -136,7 +137,7 @@ pub fn parse_iso8601(text: &str) -> Option<Timestamp> {
     Some(Timestamp::from_ticks(ticks)).filter(|t| *t <= Timestamp::MAX)
 }
 
-/// A snapshot or version id: exactly the form that [`iso8601`] writes.
+/// Parses a snapshot or version id: exactly the form that [`iso8601`] writes.
 pub fn parse_snapshot(text: &str) -> Option<Timestamp> {
     (text.len() == 28 && text.ends_with('Z')).then(|| parse_iso8601(text)).flatten()
 }
@@ -149,7 +150,7 @@ fn moment(year: u32, month: u8, day: u32, seconds: u32, ticks: u32) -> Option<Ti
     Some(Timestamp::from_ticks(seconds * TICKS_PER_SECOND + u64::from(ticks)))
 }
 
-/// A timestamp taken apart.
+/// A timestamp as calendar fields.
 struct Civil {
     year: u32,
     month: u8,
@@ -204,10 +205,10 @@ fn digits(out: &mut String, value: u32, width: u32) {
     }
 }
 
-/// The rest of a text that is being read from the front.
-struct Scan<'a>(&'a str);
+/// Parses a text from the front. Holds the rest.
+struct DateScanner<'a>(&'a str);
 
-impl<'a> Scan<'a> {
+impl<'a> DateScanner<'a> {
     fn literal(&mut self, expected: &str) -> bool {
         let rest = self.0.strip_prefix(expected);
         self.0 = rest.unwrap_or(self.0);
@@ -220,7 +221,7 @@ impl<'a> Scan<'a> {
         head
     }
 
-    /// Exactly that many digits.
+    /// Reads exactly `width` digits.
     fn number(&mut self, width: usize) -> Option<u32> {
         let (head, tail) = self.0.split_at_checked(width)?;
         self.0 = tail;
@@ -240,7 +241,7 @@ impl<'a> Scan<'a> {
         Some(seconds + self.number(2).filter(|s| *s < 60)?)
     }
 
-    /// One to seven decimals, as ticks.
+    /// Reads one to seven decimals and returns them as ticks.
     fn decimals(&mut self) -> Option<u32> {
         let decimals = self.until(|c| !c.is_ascii_digit());
         (1..=7).contains(&decimals.len()).then_some(())?;
@@ -256,7 +257,7 @@ mod tests {
     const RFC_EXAMPLE: Timestamp = Timestamp::from_unix_seconds(784_111_777);
 
     #[test]
-    fn formats_are_the_protocols() {
+    fn dates_are_formatted_as_the_protocol_specifies() {
         let fraction = Timestamp::from_ticks(637_545_308_929_740_791);
         for (moment, http, iso) in [
             (RFC_EXAMPLE, "Sun, 06 Nov 1994 08:49:37 GMT", "1994-11-06T08:49:37.0000000Z"),
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_access_signatures_take_short_forms_and_offsets() {
+    fn shared_access_signatures_may_use_short_forms_and_offsets() {
         for (text, expected) in [
             ("2021-04-20", "2021-04-20T00:00:00.0000000Z"),
             ("2021-04-20T15:54Z", "2021-04-20T15:54:00.0000000Z"),
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_id_has_seven_decimals_and_nothing_else() {
+    fn snapshot_ids_have_exactly_seven_decimals() {
         assert_eq!(parse_snapshot("2021-04-20T15:54:52.974079Z"), None);
         assert_eq!(parse_snapshot("2021-04-20T15:54:52.97407+00:00"), None);
         assert!(parse_snapshot("2021-04-20T15:54:52.9740791Z").is_some());

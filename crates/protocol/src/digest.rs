@@ -1,4 +1,4 @@
-//! What a client says that the digest of its body is.
+//! Digests of a request's body that the client sends.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -7,7 +7,7 @@ use http::HeaderMap;
 use crate::error::{ErrorCode, Refusal};
 use crate::header::Headers;
 
-/// The digests that were sent: one of them, or none.
+/// The digests that the client sent: at most one of the two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SentDigests {
     /// `Content-MD5`.
@@ -17,12 +17,12 @@ pub struct SentDigests {
 }
 
 impl SentDigests {
-    /// What the headers of a request say.
+    /// Reads the digests of a request's body.
     pub fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
         Self::parse_named(headers, "content-md5", "x-ms-content-crc64")
     }
 
-    /// The same of the source of a copy.
+    /// Reads the digests of a copy's source.
     pub fn parse_of_source(headers: &HeaderMap) -> Result<Self, Refusal> {
         Self::parse_named(headers, "x-ms-source-content-md5", "x-ms-source-content-crc64")
     }
@@ -36,13 +36,13 @@ impl SentDigests {
         Ok(Self { md5, crc64 })
     }
 
-    /// Refuses a body that is not what was meant.
+    /// Refuses a body whose digests differ from the sent ones.
     pub fn check(&self, md5: Option<[u8; 16]>, crc64: u64) -> Result<(), Refusal> {
         self.check_md5(md5)?;
         self.check_crc64(crc64)
     }
 
-    /// The same, by its MD5 alone.
+    /// Refuses a body whose MD5 differs from the sent one.
     pub fn check_md5(&self, md5: Option<[u8; 16]>) -> Result<(), Refusal> {
         match self.md5 {
             Some(sent) if md5 != Some(sent) => Err(Refusal::new(ErrorCode::Md5Mismatch)
@@ -52,7 +52,7 @@ impl SentDigests {
         }
     }
 
-    /// The same, by its CRC alone.
+    /// Refuses a body whose CRC-64 differs from the sent one.
     pub fn check_crc64(&self, crc64: u64) -> Result<(), Refusal> {
         match self.crc64 {
             Some(sent) if sent != crc64 => Err(Refusal::new(ErrorCode::Crc64Mismatch)

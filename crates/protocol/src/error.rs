@@ -1,7 +1,7 @@
-//! Refusals: what every layer above the rules answers when it does not do what was asked.
+//! Refusals: the answers to requests that are not carried out.
 //!
-//! A [`Refusal`] names an [`ErrorCode`] and what is particular to this case; [`Refusal::render`] turns it into the
-//! reply that the service's clients expect. The table of codes is in [`code`]. Nothing else in the project writes an
+//! A [`Refusal`] has an [`ErrorCode`] and the details of this case; [`Refusal::render`] turns it into the
+//! reply that the service's clients expect. The table of codes is in [`code`]. No other module produces an
 //! error status or an error body.
 
 pub mod code;
@@ -12,11 +12,13 @@ use std::fmt;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use crate::request::BodyError;
 use crate::version::Version;
 
 pub use code::ErrorCode;
 pub use render::ErrorFormat;
+
+/// A failure while a body is streamed: the client disconnected, sent too much, or was too slow.
+pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A request that was not carried out, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal with the code's own status and message.
+    /// Creates a refusal with the code's own status and message.
     pub const fn new(code: ErrorCode) -> Self {
         Self {
             code,
@@ -40,23 +42,23 @@ impl Refusal {
         }
     }
 
-    /// The answer to a conditional read whose copy is still good: 304, no body.
+    /// The answer to a conditional read if the client's copy is current: 304 without a body.
     pub const fn not_modified() -> Self {
         Self::new(ErrorCode::ConditionNotMet).with_status(StatusCode::NOT_MODIFIED)
     }
 
-    /// The answer to a part of the protocol that this server does not have.
+    /// The answer to a part of the protocol that this server does not implement.
     pub fn not_implemented(what: impl fmt::Display) -> Self {
         Self::new(ErrorCode::NotImplemented).message(format!("{what} is not implemented by this server."))
     }
 
-    /// Says something more particular than the code's default.
+    /// Replaces the code's default message.
     pub fn message(mut self, message: impl Into<Cow<'static, str>>) -> Self {
         self.message = message.into();
         self
     }
 
-    /// Adds an element beside the message, such as `HeaderName` or `AuthenticationErrorDetail`.
+    /// Adds an element next to the message, such as `HeaderName` or `AuthenticationErrorDetail`.
     pub fn detail(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.details.push((name, value.into()));
         self
@@ -74,29 +76,29 @@ impl Refusal {
         self
     }
 
-    /// Why.
+    /// Returns the error code.
     pub const fn code(&self) -> ErrorCode {
         self.code
     }
 
-    /// The status of the reply.
+    /// Returns the status of the reply.
     pub const fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The message, without request id and time.
+    /// Returns the message, without request id and time.
     pub fn text(&self) -> &str {
         &self.message
     }
 
-    /// The details beside the message.
+    /// Returns the details.
     pub fn details(&self) -> &[(&'static str, String)] {
         &self.details
     }
 
-    /// What to answer when the request's body failed while it was read.
+    /// Returns the refusal for a failure while the request's body was read.
     ///
-    /// A stream that already knows its refusal (a wrong MD5, say) fails with that [`Refusal`] itself.
+    /// A stream that already has a refusal, such as a wrong MD5, fails with that [`Refusal`] itself.
     pub fn from_body_error(error: BodyError) -> Self {
         match error.downcast::<Self>() {
             Ok(refusal) => *refusal,
@@ -105,32 +107,33 @@ impl Refusal {
                 Some(BodyFailure::TooSlow) => {
                     Self::new(ErrorCode::OperationTimedOut).with_status(StatusCode::REQUEST_TIMEOUT)
                 }
-                // Read only by a client that closed just its own direction.
-                Some(BodyFailure::Gone) => Self::new(ErrorCode::InvalidInput)
+                // Only a client that has closed just its sending direction can read this.
+                Some(BodyFailure::Disconnected) => Self::new(ErrorCode::InvalidInput)
                     .message("The request body ended before its declared length."),
                 None => Self::new(ErrorCode::InternalError),
             },
         }
     }
 
-    /// What a signature does not reach, though it holds. Before 2015-04-05 that looked like a resource that is not there.
+    /// The answer if a valid signature does not cover the request. Before 2015-04-05 it was that the resource
+    /// does not exist.
     pub fn not_authorized(code: ErrorCode, version: Version) -> Self {
         Self::new(if version.at_least(2015, 4, 5) { code } else { ErrorCode::ResourceNotFound })
     }
 
-    /// A header is there, but its value cannot be used.
+    /// The answer to a header with an invalid value.
     pub fn invalid_header(name: impl fmt::Display, value: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidHeaderValue)
             .detail("HeaderName", name.to_string())
             .detail("HeaderValue", value)
     }
 
-    /// A header that the operation needs is not there.
+    /// The answer to a request without a required header.
     pub fn missing_header(name: impl fmt::Display) -> Self {
         Self::new(ErrorCode::MissingRequiredHeader).detail("HeaderName", name.to_string())
     }
 
-    /// A query parameter is there, but its value cannot be used.
+    /// The answer to a query parameter with an invalid value.
     pub fn invalid_query(name: &str, value: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidQueryParameterValue)
             .detail("QueryParameterName", name)
@@ -138,7 +141,7 @@ impl Refusal {
             .detail("Reason", reason)
     }
 
-    /// A query parameter that the operation needs is not there.
+    /// The answer to a request without a required query parameter.
     pub fn missing_query(name: &str) -> Self {
         Self::new(ErrorCode::MissingRequiredQueryParameter).detail("QueryParameterName", name)
     }
@@ -158,16 +161,16 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// How a request's body can fail before its end. The front door's streams fail with these.
+/// Failures of a request's body before its end. The front door's streams fail with these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyFailure {
-    /// More bytes than the operation takes.
+    /// The body exceeds the operation's limit.
     #[error("the body is larger than allowed")]
     TooLarge,
-    /// No progress for too long.
+    /// The client made no progress for too long.
     #[error("the body arrived too slowly")]
     TooSlow,
-    /// The connection closed first.
-    #[error("the client went away")]
-    Gone,
+    /// The client disconnected before the end of the body.
+    #[error("the client disconnected")]
+    Disconnected,
 }

@@ -1,29 +1,29 @@
-//! One function per parser that reads the network, for fuzzers: any bytes at all, and none may panic.
+//! Fuzz targets: one function for each parser that reads the network. No input may panic.
 //!
-//! Where a parser has a writer, what was read is written and read again, and has to come out the same.
+//! Where a parser has a writer, the parsed value is written, parsed again and compared.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::address::Address;
 use crate::header::Headers;
-use crate::listing::{MAX_RESULTS, Page};
+use crate::kind::ServiceKind;
+use crate::listing::{MAX_RESULTS, PageRequest};
 use crate::metadata::Metadata;
 use crate::policy::SignedIdentifiers;
 use crate::properties::{ServiceProperties, Update};
 use crate::query::Query;
 use crate::range::ByteRange;
-use crate::service::ServiceKind;
 use crate::version::Version;
 use crate::{date, names, structured};
 
-/// [`Query::parse`] and its readers, [`Page::parse`] among them.
+/// [`Query::parse`] and its typed readers, and [`PageRequest::parse`].
 pub fn query(data: &[u8]) {
     let Ok(query) = Query::parse(&String::from_utf8_lossy(data)) else { return };
     for (name, _) in query.iter() {
         let _ = (query.number(name, 1..=5000), query.flag(name), query.list(name, &[("metadata", ())]));
     }
     for service in ServiceKind::ALL {
-        let _ = Page::parse(service, &query, MAX_RESULTS);
+        let _ = PageRequest::parse(service, &query, MAX_RESULTS);
     }
 }
 
@@ -61,7 +61,7 @@ pub fn dates(data: &[u8]) {
     }
 }
 
-/// [`Address::parse`]: a line with the host, a line with the path, a line with the query.
+/// [`Address::parse`]. The input has three lines: host, path, query.
 pub fn address(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.splitn(3, '\n');
@@ -77,7 +77,7 @@ pub fn address(data: &[u8]) {
     }
 }
 
-/// [`ByteRange`], from both of its headers.
+/// [`ByteRange`], from both headers.
 pub fn range(data: &[u8]) {
     let Ok(value) = HeaderValue::from_bytes(data) else { return };
     for name in ["range", "x-ms-range"] {
@@ -92,7 +92,7 @@ pub fn range(data: &[u8]) {
     }
 }
 
-/// [`Metadata`] and the typed readers, from headers: lines of `name:value`.
+/// [`Metadata`] and the typed header readers. The input has lines of `name:value`.
 pub fn metadata(data: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in data.split(|b| *b == b'\n').take(100) {
@@ -121,8 +121,8 @@ pub fn version(data: &[u8]) {
     }
 }
 
-/// A structured message: the length that is announced, the length of its pieces, then its bytes behind a good version
-/// and length, so that the rest is reached.
+/// A structured message. The input has the announced length, the length of the pieces, and the bytes after a
+/// valid version and length, so that the decoder gets past those.
 pub fn structured(data: &[u8]) {
     let Some((&[length, piece], rest)) = data.split_first_chunk() else { return };
     let mut message = vec![1];

@@ -1,9 +1,10 @@
 //! Typed reading of request headers, with the refusals that the protocol documents.
 //!
-//! [`Headers`] adds the readers to [`HeaderMap`], so that a handler says what it wants and passes on the refusal:
-//! `request.headers.required_number("x-ms-blob-content-length", 0..=MAX)?`. Absent headers are `None`. An empty value
-//! counts as absent, except for [`Headers::text`], where it may mean "clear this". A header that may appear once and
-//! appears twice is refused.
+//! [`Headers`] adds typed readers to [`HeaderMap`], so that a handler names what it needs and passes on the
+//! refusal:
+//! `request.headers.required_number("x-ms-blob-content-length", 0..=MAX)?`. Absent headers are `None`. An
+//! empty value counts as absent, except for [`Headers::text`], where it may mean "clear this". A header that
+//! may appear once is refused if it appears twice.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -16,41 +17,41 @@ use lazuli_concurrency::{Conditions, ETagPattern, Timestamp};
 use crate::date;
 use crate::error::{ErrorCode, Refusal};
 
-/// The longest MD5 value that is kept unchecked.
+/// Maximum length of an MD5 value that is stored unchecked, in bytes.
 const MAX_UNCHECKED_MD5: usize = 64;
 
-/// Readers of request headers. Names are in lower case.
+/// Typed readers of request headers. Names are in lower case.
 pub trait Headers {
-    /// The value as it is, which has to be UTF-8.
+    /// Returns the value as sent, which has to be UTF-8.
     fn text(&self, name: &str) -> Result<Option<&str>, Refusal>;
 
-    /// A value that is there and not empty.
+    /// Returns the trimmed value, if it is not empty.
     fn filled(&self, name: &str) -> Result<Option<&str>, Refusal> {
         Ok(self.text(name)?.map(str::trim).filter(|text| !text.is_empty()))
     }
 
-    /// A value that has to be there and not empty.
+    /// Returns a value that has to be present and not empty.
     fn required(&self, name: &str) -> Result<&str, Refusal> {
         self.filled(name)?.ok_or_else(|| Refusal::missing_header(name))
     }
 
-    /// A value by a parser that gives `None` for what is not one.
+    /// Returns a parsed value. `parse` returns `None` for an invalid value, which is refused.
     fn value<T>(&self, name: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>, Refusal> {
         let Some(text) = self.filled(name)? else { return Ok(None) };
         parse(text).map(Some).ok_or_else(|| Refusal::invalid_header(name, text))
     }
 
-    /// A value of a type that reads itself: a lease id, a GUID.
+    /// Returns a value of a type that implements `FromStr`, such as a lease id or a GUID.
     fn parsed<T: FromStr>(&self, name: &str) -> Result<Option<T>, Refusal> {
         self.value(name, |text| text.parse().ok())
     }
 
-    /// As [`Headers::parsed`], for a header that has to be there.
+    /// Like [`Headers::parsed`], for a required header.
     fn required_parsed<T: FromStr>(&self, name: &str) -> Result<T, Refusal> {
         self.parsed(name)?.ok_or_else(|| Refusal::missing_header(name))
     }
 
-    /// A whole number in a range.
+    /// Returns a whole number within a range.
     fn number(&self, name: &str, allowed: RangeInclusive<i64>) -> Result<Option<i64>, Refusal> {
         self.value(name, |text| {
             let digits = text.strip_prefix('-').unwrap_or(text);
@@ -59,29 +60,29 @@ pub trait Headers {
         })
     }
 
-    /// As [`Headers::number`], for a header that has to be there.
+    /// Like [`Headers::number`], for a required header.
     fn required_number(&self, name: &str, allowed: RangeInclusive<i64>) -> Result<i64, Refusal> {
         self.number(name, allowed)?.ok_or_else(|| Refusal::missing_header(name))
     }
 
-    /// `true` or `false`, without regard to case.
+    /// Returns `true` or `false`, ignoring case.
     fn flag(&self, name: &str) -> Result<Option<bool>, Refusal> {
         self.value(name, |text| text.to_ascii_lowercase().parse().ok())
     }
 
-    /// One word of a list, without regard to case, turned into what it stands for.
+    /// Returns the meaning of a word from a list, ignoring case.
     fn one_of<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<Option<T>, Refusal> {
         self.value(name, |text| {
             words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, meaning)| *meaning)
         })
     }
 
-    /// An HTTP date.
+    /// Returns an HTTP date.
     fn date(&self, name: &str) -> Result<Option<Timestamp>, Refusal> {
         self.value(name, date::parse_http)
     }
 
-    /// An MD5 value: `Content-MD5` or one of its `x-ms-` forms.
+    /// Returns an MD5 value: `Content-MD5` or one of its `x-ms-` forms.
     fn md5(&self, name: &str) -> Result<Option<[u8; 16]>, Refusal> {
         let Some(text) = self.filled(name)? else { return Ok(None) };
         let refusal =
@@ -89,7 +90,7 @@ pub trait Headers {
         base64(text).map(Some).ok_or_else(refusal)
     }
 
-    /// An MD5 value that is kept for clients and compared with nothing, so that any Base64 will do.
+    /// Returns an MD5 value that is stored for clients and never compared, so any Base64 is valid.
     fn unchecked_md5(&self, name: &str) -> Result<Option<Vec<u8>>, Refusal> {
         let Some(text) = self.filled(name)? else { return Ok(None) };
         let refusal =
@@ -98,7 +99,7 @@ pub trait Headers {
         bytes.map(Some).ok_or_else(refusal)
     }
 
-    /// A CRC64 value. What is too long for one is the CRC of nothing.
+    /// Returns a CRC-64 value. A value that is too long matches no content and is refused as a mismatch.
     fn crc64(&self, name: &str) -> Result<Option<[u8; 8]>, Refusal> {
         let Some(text) = self.filled(name)? else { return Ok(None) };
         let bytes = BASE64.decode(text).unwrap_or_default();
@@ -109,7 +110,8 @@ pub trait Headers {
         }
     }
 
-    /// A date that HTTP itself defines: what is none is as if it were not there. More than one is refused.
+    /// Returns a date of a header that HTTP defines: an invalid date counts as absent. More than one date is
+    /// refused.
     fn lenient_date(&self, name: &str) -> Result<Option<Timestamp>, Refusal> {
         let Some(text) = self.filled(name)? else { return Ok(None) };
         let is_first = |(end, _)| text.get(..end).and_then(date::parse_http).is_some();
@@ -119,13 +121,14 @@ pub trait Headers {
         Ok(date::parse_http(text))
     }
 
-    /// The condition headers of the addressed object.
+    /// Returns the condition headers of the addressed object.
     fn conditions(&self) -> Result<Conditions, Refusal> {
         let names = ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"];
         conditions(self, names, Self::lenient_date)
     }
 
-    /// The condition headers of the blob whose tags are addressed, which are not those of the tags.
+    /// Returns the condition headers of the blob whose tags are addressed. The tags have their own
+    /// conditions.
     fn blob_conditions(&self) -> Result<Conditions, Refusal> {
         conditions(
             self,
@@ -139,7 +142,7 @@ pub trait Headers {
         )
     }
 
-    /// The condition headers of a copy's source.
+    /// Returns the condition headers of a copy's source.
     fn source_conditions(&self) -> Result<Conditions, Refusal> {
         conditions(
             self,
@@ -153,7 +156,7 @@ pub trait Headers {
         )
     }
 
-    /// A header that may appear more than once: its values joined by commas.
+    /// Returns a header that may appear more than once: its values joined by commas.
     fn joined(&self, name: &str) -> Result<Option<String>, Refusal>;
 }
 
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_utf8_and_single() {
+    fn text_must_be_utf8_and_appear_once() {
         let map = headers(&[("a", "é".as_bytes()), ("b", b"\xff"), ("c", b"1"), ("c", b"2"), ("d", b"")]);
         assert_eq!(map.text("a"), Ok(Some("é")));
         assert_eq!(map.text("d"), Ok(Some("")));
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_flags_and_words_are_what_they_say() {
+    fn numbers_flags_and_words_are_parsed_strictly() {
         for (value, number) in [
             ("-1", Some(-1)),
             ("60", Some(60)),
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn guids_dates_and_digests_are_refused_by_header() {
+    fn invalid_guids_dates_and_digests_are_refused_with_their_header() {
         let map = headers(&[
             ("id", b"{D63BDDB4-1B1A-4F07-9C02-3E3D0F0E0A01}"),
             ("date", b"Sun, 06 Nov 1994 08:49:37 GMT"),
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_come_from_their_own_headers() {
+    fn each_kind_of_condition_has_its_own_headers() {
         let map = headers(&[
             ("if-match", b"\"0x1\", \"0x2\""),
             ("if-match", b"\"0x3\""),

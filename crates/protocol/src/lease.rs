@@ -1,6 +1,6 @@
-//! Leases on the wire: the headers that ask for a lease action, and the error codes of what the rules refuse.
+//! Leases on the wire: the headers of lease actions, and the error codes of lease refusals.
 //!
-//! What a lease does is in [`lazuli_concurrency::lease`].
+//! The rules of leases are in [`lazuli_concurrency::lease`].
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lazuli_concurrency::lease::Applied;
@@ -19,12 +19,12 @@ const PROPOSED: &str = "x-ms-proposed-lease-id";
 const DURATION: &str = "x-ms-lease-duration";
 const BREAK_PERIOD: &str = "x-ms-lease-break-period";
 
-/// What is leased: the codes of refused operations differ in its name.
+/// The kind of leased resource, on which some error codes depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leased {
     /// A blob.
     Blob,
-    /// A container, and also a share, whose codes are the same.
+    /// A container or a share, which have the same codes.
     Container,
     /// A file.
     File,
@@ -47,12 +47,12 @@ const VERBS: [(&str, Verb); 5] = [
     ("break", Verb::Break),
 ];
 
-/// The id that a request shows, if it shows one.
+/// Returns the lease id of a request, if it has one.
 pub fn lease_id(headers: &HeaderMap) -> Result<Option<LeaseId>, Refusal> {
     headers.parsed(ID)
 }
 
-/// The action that a Lease Blob, Lease Container or Lease Share request asks for. `generated` is a fresh random id,
+/// Returns the action of a Lease Blob, Lease Container or Lease Share request. `generated` is a new random id
 /// for an acquire that proposes none.
 pub fn lease_action(
     headers: &HeaderMap,
@@ -65,7 +65,7 @@ pub fn lease_action(
             generated,
             duration: headers
                 .value(DURATION, |text| LeaseDuration::from_seconds(text.parse().ok()?))?
-                .or_else(|| only_duration(version))
+                .or_else(|| fixed_duration(version))
                 .ok_or_else(|| Refusal::missing_header(DURATION))?,
         },
         Verb::Renew => LeaseAction::Renew { id: headers.required_parsed(ID)? },
@@ -80,17 +80,17 @@ pub fn lease_action(
     })
 }
 
-/// The duration that all leases had before there was a choice.
-fn only_duration(version: Version) -> Option<LeaseDuration> {
+/// Returns the fixed duration of leases in versions that had no duration header.
+fn fixed_duration(version: Version) -> Option<LeaseDuration> {
     if version.at_least(2012, 2, 12) { None } else { LeaseDuration::from_seconds(60) }
 }
 
-/// The id of a lease for whose id the client has no wish.
+/// Returns a random lease id.
 pub fn fresh_lease_id() -> LeaseId {
     LeaseId::from_bytes(uuid::Uuid::new_v4().into_bytes())
 }
 
-/// The reply to a lease action, but for the tag and the date of what is leased.
+/// Returns the reply to a lease action, without the ETag and date of the leased resource.
 pub fn lease_reply(action: LeaseAction, applied: &Applied) -> Response {
     let (status, shows_id) = match action {
         LeaseAction::Acquire { .. } => (StatusCode::CREATED, true),
@@ -110,7 +110,7 @@ pub fn lease_reply(action: LeaseAction, applied: &Applied) -> Response {
     response
 }
 
-/// The action that a Lease File request asks for: infinite only, and never a renewal.
+/// Returns the action of a Lease File request. File leases are infinite and cannot be renewed.
 pub fn file_lease_action(headers: &HeaderMap, generated: LeaseId) -> Result<FileLeaseAction, Refusal> {
     Ok(match verb(headers)? {
         Verb::Acquire => {
@@ -132,7 +132,7 @@ fn verb(headers: &HeaderMap) -> Result<Verb, Refusal> {
 }
 
 impl Refusal {
-    /// The refusal of a lease action, or of the use of what is leased.
+    /// The refusal of a lease action, or of an operation on a leased resource.
     pub fn lease(refusal: LeaseRefusal, leased: Leased) -> Self {
         use LeaseRefusal as R;
         let code = match (refusal, leased) {
@@ -165,7 +165,8 @@ impl Refusal {
     }
 }
 
-/// The answer to a condition header that does not hold. What exists already is a blob: files say that for themselves.
+/// The answer to a failed condition. `AlreadyExists` is answered for blobs; the file service has its own
+/// answer.
 impl From<ConditionRefusal> for Refusal {
     fn from(refusal: ConditionRefusal) -> Self {
         match refusal {
@@ -189,7 +190,7 @@ mod tests {
     const A: LeaseId = LeaseId::from_bytes([0xaa; 16]);
     const B: LeaseId = LeaseId::from_bytes([0xbb; 16]);
 
-    /// `name=value` words; `A` and `B` stand for the ids.
+    /// Builds headers from `name=value` words; `A` and `B` stand for the lease ids.
     fn headers(words: &str) -> HeaderMap {
         let ids = |value: &str| match value {
             "A" => A.to_string(),
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn actions_take_the_headers_that_they_need() {
+    fn lease_actions_require_their_headers() {
         use ErrorCode::{InvalidHeaderValue as Invalid, MissingRequiredHeader as Missing};
         use LeaseAction as L;
         let acquire = |proposed, seconds| L::Acquire {
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn file_leases_are_infinite_and_never_renewed() {
+    fn file_leases_are_infinite_and_cannot_be_renewed() {
         use ErrorCode::{InvalidHeaderValue as Invalid, MissingRequiredHeader as Missing};
         use FileLeaseAction as F;
         for (words, expected) in [
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_actions_are_conflicts_and_refused_uses_are_failed_preconditions() {
+    fn refused_lease_actions_are_conflicts_and_refused_operations_failed_preconditions() {
         use LeaseRefusal as R;
         for (refusal, leased, status, code) in [
             (R::AlreadyPresent, Leased::Blob, 409, "LeaseAlreadyPresent"),

@@ -1,5 +1,5 @@
-//! The vocabulary that the REST services, the front door and authentication share: versions, operations, errors,
-//! dates, XML. Values and pure functions only, but for the counter in [`peers`]; nothing here does I/O.
+//! The vocabulary of the REST services, the front door and authentication: versions, operations, errors,
+//! dates, XML. Contains values and pure functions, and the counter in [`peers`]; nothing here does I/O.
 
 pub mod account;
 pub mod address;
@@ -7,9 +7,11 @@ pub mod cors;
 pub mod date;
 pub mod digest;
 pub mod error;
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 pub mod header;
+pub mod kind;
 pub mod lease;
 pub mod listing;
 pub mod metadata;
@@ -32,11 +34,12 @@ pub use account::{Account, Key};
 pub use address::Address;
 pub use error::{ErrorCode, Refusal};
 pub use header::Headers;
+pub use kind::ServiceKind;
 pub use metadata::Metadata;
 pub use operation::Operation;
 pub use query::Query;
 pub use range::ByteRange;
 pub use request::{Body, Request, Response};
-pub use service::{Accounts, Service, ServiceKind};
+pub use service::{Accounts, Service};
 pub use source::{SourceAccess, SourceRead};
 pub use version::Version;

@@ -1,35 +1,36 @@
-//! What all XML listings share: the parameters that choose a page, their echo in the reply, and markers.
+//! Paging of XML listings: the parameters that select a page, their echo in the reply, and markers.
 //!
-//! A marker is where the next page begins. To the client it is an opaque token; inside is a key that only the listing
-//! understands. A client that makes one up begins its page elsewhere, and sees nothing that it could not list anyway.
+//! A marker is where the next page begins. To clients it is an opaque token; it contains a key that only the
+//! listing understands. A forged marker begins the page elsewhere, and shows nothing that the client could
+//! not list anyway.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::error::{ErrorCode, Refusal};
+use crate::kind::ServiceKind;
 use crate::query::Query;
-use crate::service::ServiceKind;
 use crate::xml;
 
-/// The most entries of a page, and as many as there are if the client does not say.
+/// Maximum and default number of entries on a page.
 pub const MAX_RESULTS: u16 = 5000;
 
-/// What a page is to hold.
+/// The page that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page<'a> {
+pub struct PageRequest<'a> {
     query: &'a Query,
-    /// Only names that begin so.
+    /// Only names with this prefix are listed.
     pub prefix: &'a str,
-    /// Names that hold this after the prefix are folded into one entry.
+    /// Names that contain the delimiter after the prefix are folded into one entry.
     pub delimiter: Option<&'a str>,
-    /// The key to begin at, as [`Page::write_next`] was given it.
+    /// The key to begin at, as it was passed to [`PageRequest::write_next`].
     pub start: Option<Vec<u8>>,
-    /// How many entries at most.
+    /// Maximum number of entries.
     pub limit: usize,
 }
 
-impl<'a> Page<'a> {
-    /// The page that a query asks of a service, of at most `cap` entries.
+impl<'a> PageRequest<'a> {
+    /// Parses the query of a listing. A page has at most `cap` entries.
     pub fn parse(service: ServiceKind, query: &'a Query, cap: u16) -> Result<Self, Refusal> {
         let marker = query.get("marker").filter(|marker| !marker.is_empty());
         let start = marker.map(|marker| {
@@ -47,7 +48,7 @@ impl<'a> Page<'a> {
         })
     }
 
-    /// Writes back the parameters that were sent, and only those.
+    /// Writes the parameters that were sent.
     pub fn write_echo(&self, xml: &mut xml::Writer) {
         if let Some(prefix) = self.query.get("prefix") {
             xml.name("Prefix", prefix);
@@ -59,12 +60,12 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The marker of a page that begins there.
+    /// Returns the marker of a page that begins at `start`.
     pub fn marker(start: &[u8]) -> String {
         URL_SAFE_NO_PAD.encode(start)
     }
 
-    /// Writes where the next page begins; empty if this was the last.
+    /// Writes where the next page begins; an empty marker if this was the last page.
     pub fn write_next(xml: &mut xml::Writer, start: Option<&[u8]>) {
         match start {
             Some(start) => xml.text("NextMarker", Self::marker(start)),
@@ -85,42 +86,42 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_everything_unless_the_query_says_otherwise() {
+    fn a_page_contains_everything_by_default() {
         let query = Query::parse("comp=list").unwrap();
-        let page = Page::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
+        let page = PageRequest::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
         assert_eq!((page.prefix, page.delimiter, &page.start, page.limit), ("", None, &None, 5000));
         assert_eq!(written(|xml| page.write_echo(xml)), "");
         let query = Query::parse("marker=&delimiter=&maxresults=7").unwrap();
-        let page = Page::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
+        let page = PageRequest::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
         assert_eq!((page.delimiter, &page.start, page.limit), (None, &None, 7));
     }
 
     #[test]
-    fn only_what_was_sent_is_echoed() {
+    fn only_sent_parameters_are_echoed() {
         let query = Query::parse("delimiter=/&prefix=a%26&maxresults=9999").unwrap();
-        let page = Page::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
+        let page = PageRequest::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
         assert_eq!((page.prefix, page.delimiter, page.limit), ("a&", Some("/"), 5000));
         let echo = "<Prefix>a&amp;</Prefix><MaxResults>9999</MaxResults><Delimiter>/</Delimiter>";
         assert_eq!(written(|xml| page.write_echo(xml)), echo);
     }
 
     #[test]
-    fn a_marker_comes_back_as_the_key_it_was_made_from() {
-        assert_eq!(written(|xml| Page::write_next(xml, None)), "<NextMarker />");
+    fn a_marker_decodes_to_its_key() {
+        assert_eq!(written(|xml| PageRequest::write_next(xml, None)), "<NextMarker />");
         let key: Vec<u8> = (0..=255).collect();
-        let element = written(|xml| Page::write_next(xml, Some(&key)));
+        let element = written(|xml| PageRequest::write_next(xml, Some(&key)));
         let marker = element.trim_start_matches("<NextMarker>").trim_end_matches("</NextMarker>");
         let query = Query::parse(&format!("marker={marker}")).unwrap();
-        assert_eq!(Page::parse(ServiceKind::Blob, &query, 1).unwrap().start, Some(key));
+        assert_eq!(PageRequest::parse(ServiceKind::Blob, &query, 1).unwrap().start, Some(key));
     }
 
     #[test]
-    fn what_is_not_a_marker_is_refused() {
+    fn invalid_markers_are_refused() {
         let query = Query::parse("marker=a%20b").unwrap();
         for (service, code) in
             [(ServiceKind::Queue, ErrorCode::InvalidMarker), (ServiceKind::Blob, ErrorCode::OutOfRangeInput)]
         {
-            assert_eq!(Page::parse(service, &query, 1).unwrap_err().code(), code);
+            assert_eq!(PageRequest::parse(service, &query, 1).unwrap_err().code(), code);
         }
     }
 }

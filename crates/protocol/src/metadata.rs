@@ -1,7 +1,9 @@
-//! Metadata: the name-value pairs that a client attaches to a container, blob, queue, share, directory or file.
+//! Metadata: the name-value pairs that a client attaches to a container, blob, queue, share, directory or
+//! file.
 //!
-//! Names are C# identifiers, compared without regard to case and kept as they were spelled. A header map has no case, so
-//! [`SPELLING`] tells it between the front door and here, both ways. Values are what an HTTP header may hold in ASCII.
+//! Names are C# identifiers, compared without regard to case and stored as spelled. A header map has
+//! lower-case names, so the front door and this module pass the spelling in [`SPELLING`], in both directions.
+//! Values are ASCII header values.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
@@ -9,20 +11,21 @@ use serde::{Deserialize, Serialize};
 use crate::error::{ErrorCode, Refusal};
 use crate::xml;
 
-/// What the names of headers that hold metadata begin with.
+/// Prefix of the names of metadata headers.
 pub const PREFIX: &str = "x-ms-meta-";
-/// Names of metadata that have capital letters, as they are spelled, with commas between them. It is never on the wire.
+/// Internal header with the metadata names that have capital letters, as spelled, separated by commas. Never
+/// sent.
 pub const SPELLING: HeaderName = HeaderName::from_static("lazuli-metadata-spelling");
-/// All names and values together.
+/// Maximum bytes of all names and values together.
 const MAX_SIZE: usize = 8 << 10;
 
-/// Name-value pairs, ordered by name. Two that hold the same are equal.
+/// Name-value pairs, ordered by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Metadata(Vec<(String, String)>);
 
 impl Metadata {
-    /// The pairs that a request's `x-ms-meta-` headers hold.
+    /// Reads the `x-ms-meta-` headers of a request.
     pub fn from_headers(headers: &HeaderMap) -> Result<Self, Refusal> {
         let mut pairs = Vec::new();
         let mut size = 0;
@@ -50,17 +53,17 @@ impl Metadata {
         }
     }
 
-    /// Whether there are any pairs.
+    /// Returns whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The pairs, ordered by name.
+    /// Returns the pairs, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Adds a reply's `x-ms-meta-` headers.
+    /// Adds the `x-ms-meta-` headers to a reply.
     pub fn write_headers(&self, headers: &mut HeaderMap) {
         let has_capitals = |name: &&str| name.bytes().any(|byte| byte.is_ascii_uppercase());
         let spelled: Vec<_> = self.iter().map(|(name, _)| name).filter(has_capitals).collect();
@@ -68,7 +71,7 @@ impl Metadata {
             headers.insert(SPELLING, names);
         }
         for (name, value) in self.iter() {
-            // Both were read from headers, so both are good for headers.
+            // Names and values were read from headers, so they are valid in headers.
             let name = HeaderName::try_from(format!("{PREFIX}{name}"));
             if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
                 headers.insert(name, value);
@@ -86,7 +89,7 @@ impl Metadata {
     }
 }
 
-/// Pairs with names in lower case, spelled as the headers say.
+/// Restores the spelling of lower-case names from the headers.
 fn spelled(mut pairs: Vec<(String, String)>, headers: &HeaderMap) -> Vec<(String, String)> {
     let names = headers.get(SPELLING).and_then(|names| names.to_str().ok()).unwrap_or_default();
     for (name, _) in &mut pairs {
@@ -97,7 +100,7 @@ fn spelled(mut pairs: Vec<(String, String)>, headers: &HeaderMap) -> Vec<(String
     pairs
 }
 
-/// A C# identifier, as far as a header name can be one.
+/// Returns whether a header name is a C# identifier.
 fn is_identifier(name: &str) -> bool {
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     starts_well && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_come_back_as_headers_and_in_listings() {
+    fn pairs_are_returned_as_headers_and_in_listings() {
         let metadata = metadata(&[("Zeta", "a < b"), ("_x1", ""), ("alpha", " spaced ")]).unwrap();
         let pairs: Vec<_> = metadata.iter().collect();
         assert_eq!(pairs, [("_x1", ""), ("alpha", "spaced"), ("zeta", "a < b")]);
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_spelled_as_the_header_beside_them_says() {
+    fn the_spelling_header_restores_the_case_of_names() {
         let mut headers = HeaderMap::new();
         headers.insert("x-ms-meta-filename", HeaderValue::from_static("1"));
         headers.insert("x-ms-meta-b", HeaderValue::from_static("2"));

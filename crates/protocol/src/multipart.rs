@@ -1,8 +1,9 @@
-//! Requests that another request carries in its body: parts of `multipart/mixed`, each of them `application/http`.
+//! Requests in the body of a batch: parts of `multipart/mixed`, each of type `application/http`.
 //!
-//! Blob batches and entity group transactions come this way. Clients write it loosely, so it is read loosely: lines may
-//! end without a carriage return, the empty line after a request's headers may be missing, and so may the dashes of the
-//! last delimiter if nothing follows it. What cannot be read is `None`; the service knows what to say then.
+//! Used by blob batches and entity group transactions. Clients format them loosely, so the parser accepts
+//! lines without a carriage return, a missing empty line after a request's headers, and a last delimiter
+//! without its final dashes if nothing follows it. A malformed part is `None`; the service knows its error
+//! code.
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -10,12 +11,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use httparse::Status::{Complete, Partial};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-/// Headers of one part, and of the request in it.
+/// Maximum number of headers of a part, and of the request in it.
 const MAX_HEADERS: usize = 64;
-/// What stands unencoded in the addresses of some clients, though no address can hold it.
+/// Characters that some clients leave unencoded in URLs although no URL may contain them.
 const UNSAFE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'`');
 
-/// The boundary that a `Content-Type` of `multipart/mixed` announces.
+/// Returns the boundary of a `Content-Type` of `multipart/mixed`.
 pub fn boundary(content_type: &str) -> Option<&str> {
     let (media_type, parameters) = content_type.split_once(';')?;
     if !media_type.trim().eq_ignore_ascii_case("multipart/mixed") {
@@ -28,7 +29,7 @@ pub fn boundary(content_type: &str) -> Option<&str> {
     boundary.filter(|boundary| !boundary.is_empty())
 }
 
-/// What lies between the delimiters, if there is a last one.
+/// Splits a body at its delimiters. Returns `None` if the last delimiter is missing.
 pub fn split<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<&'a [u8]>> {
     let mut parts = Vec::new();
     let mut start = None;
@@ -52,39 +53,40 @@ pub fn split<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<&'a [u8]>> {
     ends_here.then_some(parts)
 }
 
-/// One part: what it says of itself, and what it holds.
+/// One part of a multipart body.
 #[derive(Debug)]
 pub struct Part<'a> {
-    /// Its own headers.
+    /// The headers of the part.
     pub headers: HeaderMap,
-    /// What follows them.
+    /// The bytes after the headers.
     pub content: &'a [u8],
 }
 
-/// A request that a part holds.
+/// The request in a part.
 #[derive(Debug)]
-pub struct Held<'a> {
-    /// Method, path, query and headers. An address that names a host has lost it.
+pub struct PartRequest<'a> {
+    /// Method, path, query and headers. The host of an absolute URL is removed.
     pub head: Parts,
-    /// The rest, with the line end before the next delimiter: that is what limits it, not its `Content-Length`.
+    /// The body, including the line end before the next delimiter. The delimiter ends it, not its
+    /// `Content-Length`.
     pub body: &'a [u8],
 }
 
 impl<'a> Part<'a> {
-    /// Reads the headers of a part.
+    /// Parses the headers of a part.
     pub fn parse(part: &'a [u8]) -> Option<Self> {
         let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let Ok(Complete((length, fields))) = httparse::parse_headers(part, &mut fields) else { return None };
         Some(Self { headers: map(fields)?, content: &part[length..] })
     }
 
-    /// Its `Content-Type`.
+    /// Returns the `Content-Type` of the part.
     pub fn content_type(&self) -> Option<&str> {
         self.headers.get(http::header::CONTENT_TYPE)?.to_str().ok()
     }
 
-    /// The request in it, if it is `application/http`.
-    pub fn request(&self) -> Option<Held<'a>> {
+    /// Parses the request in the part, if its type is `application/http`.
+    pub fn request(&self) -> Option<PartRequest<'a>> {
         let media_type = self.content_type()?.split(';').next()?.trim();
         if !media_type.eq_ignore_ascii_case("application/http") {
             return None;
@@ -96,7 +98,7 @@ impl<'a> Part<'a> {
         let (headers, body) = headers(rest)?;
         let (mut head, ()) = http::Request::builder().method(method).uri(target).body(()).ok()?.into_parts();
         head.headers = headers;
-        Some(Held { head, body })
+        Some(PartRequest { head, body })
     }
 }
 
@@ -119,7 +121,7 @@ fn request_line(line: &str) -> Option<(Method, String)> {
     Some((Method::from_bytes(method.as_bytes()).ok()?, target))
 }
 
-/// The headers of a request, and what follows them.
+/// Parses the headers of a request. Returns them and the bytes after them.
 fn headers(rest: &[u8]) -> Option<(HeaderMap, &[u8])> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
     match httparse::parse_headers(rest, &mut fields).ok()? {
@@ -144,7 +146,7 @@ fn map(fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
     Some(headers)
 }
 
-/// The body that consists of these parts.
+/// Joins parts to a multipart body.
 pub fn join(boundary: &str, parts: &[Bytes]) -> Vec<u8> {
     let around = boundary.len() + 8;
     let mut body = Vec::with_capacity(parts.iter().map(|part| part.len() + around).sum::<usize>() + around);
@@ -164,28 +166,29 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn held(request: &str) -> Option<(String, String, String)> {
+    fn part_request(request: &str) -> Option<(String, String, String)> {
         let part = format!("content-type: application/http; msgtype=request\r\n\r\n{request}");
         let part = Part::parse(part.as_bytes()).unwrap();
-        let held = part.request()?;
-        let date = held.head.headers.get("x-ms-date").map_or("", |date| date.to_str().unwrap()).to_owned();
-        Some((format!("{} {}", held.head.method, held.head.uri), date, {
-            String::from_utf8(held.body.to_vec()).unwrap()
+        let part_request = part.request()?;
+        let date =
+            part_request.head.headers.get("x-ms-date").map_or("", |date| date.to_str().unwrap()).to_owned();
+        Some((format!("{} {}", part_request.head.method, part_request.head.uri), date, {
+            String::from_utf8(part_request.body.to_vec()).unwrap()
         }))
     }
 
     #[test]
-    fn a_request_is_read_as_each_client_writes_it() {
+    fn requests_are_parsed_as_each_client_formats_them() {
         for (request, line, date, body) in [
-            // With an empty line, without one, with nothing at all after the last header, with line feeds only.
+            // With an empty line, without one, with nothing after the last header, with line feeds only.
             ("DELETE /c/b HTTP/1.1\r\nX-MS-Date: d\r\n\r\n", "DELETE /c/b", "d", ""),
             ("DELETE /c/b?snapshot=s HTTP/1.1\r\nx-ms-date: d\r\n", "DELETE /c/b?snapshot=s", "d", ""),
             ("DELETE /c/b HTTP/1.1\r\nx-ms-date: d", "DELETE /c/b", "d", ""),
             ("DELETE /c/b HTTP/1.1", "DELETE /c/b", "", ""),
             ("PUT /c/%C3%A4 HTTP/1.1\nx-ms-date: d\n\n{}\n", "PUT /c/%C3%A4", "d", "{}\n"),
-            // An empty line too many, before and after.
+            // With an additional empty line, before and after.
             ("\r\nPOST /t HTTP/1.1\r\nx-ms-date: d\r\n\r\n\r\n{}", "POST /t", "d", "\r\n{}"),
-            // An address that is relative, absolute, absolute without a path, not encoded.
+            // With a URL that is relative, absolute, absolute without a path, not encoded.
             ("MERGE t(PartitionKey='p',RowKey='') HTTP/1.1", "MERGE /t(PartitionKey='p',RowKey='')", "", ""),
             ("GET https://a.b:1/t()?$top=1 HTTP/1.1", "GET /t()?$top=1", "", ""),
             ("GET HTTP://a.b HTTP/1.1", "GET /", "", ""),
@@ -197,17 +200,17 @@ mod tests {
             ),
             ("GET t()?u=http://x/y HTTP/1.0", "GET /t()?u=http://x/y", "", ""),
         ] {
-            assert_eq!(held(request).unwrap(), (line.into(), date.into(), body.into()), "{request}");
+            assert_eq!(part_request(request).unwrap(), (line.into(), date.into(), body.into()), "{request}");
         }
         for malformed in
             ["", "DELETE", "DELETE /c/b", "DELETE /c/b HTTP/2", "DELETE /c HTTP/1.1\r\nno header"]
         {
-            assert!(held(malformed).is_none(), "{malformed}");
+            assert!(part_request(malformed).is_none(), "{malformed}");
         }
     }
 
     #[test]
-    fn a_part_has_headers_and_only_http_is_a_request() {
+    fn parts_have_headers_and_only_application_http_holds_a_request() {
         assert!(Part::parse(b"no header\r\n\r\n").is_none());
         assert!(Part::parse(b"a: b\r\n").is_none());
         for (part, is_request) in [
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_lie_between_delimiters_and_the_last_one_has_to_be_there() {
+    fn parts_are_delimited_and_the_last_delimiter_is_required() {
         let split = |body: &str| {
             let parts = split(body.as_bytes(), "x")?;
             Some(parts.iter().map(|part| String::from_utf8(part.to_vec()).unwrap()).collect::<Vec<_>>())
@@ -231,7 +234,7 @@ mod tests {
             split("before\r\n--x \r\na --x\r\n--xy\r\n--x--\r\nafter").unwrap(),
             ["a --x\r\n--xy\r\n"]
         );
-        // As a JavaScript client ended its transactions for years.
+        // A JavaScript client ended its transactions like this for years.
         assert_eq!(split("--x\r\na\r\n--x\r\n").unwrap(), ["a\r\n"]);
         assert_eq!(split("--x--").unwrap(), [""; 0]);
         for unfinished in ["--x\r\na\r\n", "--x\r\na\r\n--x\r\nb", "--x\r\n", ""] {
@@ -240,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_joined_is_split_the_same() {
+    fn joined_parts_split_into_the_same_parts() {
         let parts = [Bytes::from_static(b"a: b\r\n\r\nc"), Bytes::new()];
         let body = join("x", &parts);
         assert_eq!(split(&body, "x").unwrap(), [&b"a: b\r\n\r\nc\r\n"[..], b"\r\n"]);
     }
 
     #[test]
-    fn a_boundary_may_be_quoted_and_has_to_be_there() {
+    fn a_boundary_is_required_and_may_be_quoted() {
         assert_eq!(boundary("multipart/mixed; boundary=batch_1"), Some("batch_1"));
         assert_eq!(boundary("Multipart/Mixed;charset=x; Boundary=\"a b\""), Some("a b"));
         for none in ["multipart/mixed", "multipart/mixed; boundary=", "text/plain; boundary=a", ""] {

@@ -1,24 +1,24 @@
-//! The names that accounts, containers, queues, shares, tables and blobs may have.
+//! The rules for names of accounts, containers, queues, shares, tables and blobs.
 //!
-//! Paths of files have rules of their own, in the file service.
+//! The rules for file paths are in the file service.
 
 use crate::error::{ErrorCode, Refusal};
 
-/// The container that `/name` addresses.
+/// The container of blobs with the address `/name`.
 pub const ROOT_CONTAINER: &str = "$root";
 /// The container of an account's static website.
 pub const WEB_CONTAINER: &str = "$web";
-/// Containers whose names break the rules of names.
+/// Containers whose names break the usual rules.
 const SPECIAL_CONTAINERS: [&str; 4] = [ROOT_CONTAINER, WEB_CONTAINER, "$logs", "$blobchangefeed"];
 const MAX_BLOB_NAME: usize = 1024;
 const MAX_BLOB_SEGMENTS: usize = 254;
 
-/// Whether an account can have that name: 3 to 24 lower-case letters and digits.
+/// Returns whether a name is valid for an account: 3 to 24 lower-case letters and digits.
 pub fn is_account(name: &str) -> bool {
     (3..=24).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
-/// Checks the name of a container: that of a queue, or one of the few special ones.
+/// Checks the name of a container: the rule of queues, or one of the special names.
 pub fn check_container(name: &str) -> Result<(), Refusal> {
     if SPECIAL_CONTAINERS.contains(&name) { Ok(()) } else { check_dns(name) }
 }
@@ -33,7 +33,7 @@ pub fn check_share(name: &str) -> Result<(), Refusal> {
     check_dns(name)
 }
 
-/// Checks the name of a table: 3 to 63 letters and digits, a letter first, and not `tables`.
+/// Checks the name of a table: 3 to 63 letters and digits, beginning with a letter, and not `tables`.
 pub fn check_table(name: &str) -> Result<(), Refusal> {
     check_length(name)?;
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic());
@@ -46,11 +46,11 @@ pub fn check_table(name: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Checks the name of a blob in that container: 1 to 1024 characters, at most 254 segments, no control characters,
-/// and in the root container no slash. Anything else goes, `.`, `..` and empty segments included. A backslash became a slash
-/// in [`Address`](crate::Address).
+/// Checks the name of a blob: 1 to 1024 characters, at most 254 segments, no control characters, and no slash
+/// in the root container. Everything else is valid, including `.`, `..` and empty segments.
+/// [`Address`](crate::Address) has already replaced backslashes by slashes.
 pub fn check_blob(container: &str, name: &str) -> Result<(), Refusal> {
-    // The protocol counts characters as UTF-16 does.
+    // The protocol counts UTF-16 code units.
     let length = name.encode_utf16().take(MAX_BLOB_NAME + 1).count();
     if length == 0 || length > MAX_BLOB_NAME {
         return Err(Refusal::new(ErrorCode::OutOfRangeInput));
@@ -63,7 +63,7 @@ pub fn check_blob(container: &str, name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// 3 to 63 lower-case letters, digits and single dashes between them.
+/// Checks a DNS label: 3 to 63 lower-case letters, digits and single dashes between them.
 fn check_dns(name: &str) -> Result<(), Refusal> {
     check_length(name)?;
     let characters = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_queues_and_shares_are_dns_labels() {
+    fn names_of_containers_queues_and_shares_are_dns_labels() {
         let (longest, too_long) = ("a".repeat(63), "a".repeat(64));
         for (name, expected) in [
             ("abc", None),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_words_that_begin_with_a_letter() {
+    fn table_names_are_alphanumeric_and_begin_with_a_letter() {
         let (longest, too_long) = ("T".repeat(63), "T".repeat(64));
         for (name, expected) in [
             ("Customers2", None),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn blobs_may_be_called_almost_anything() {
+    fn blob_names_may_contain_almost_anything() {
         let longest = "é".repeat(1024);
         let pairs = "😀".repeat(512);
         let deepest = vec!["a"; 254].join("/");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_are_short_and_lower_case() {
+    fn account_names_are_short_and_lower_case() {
         for name in ["abc", "devstoreaccount1", &"a".repeat(24)] {
             assert!(is_account(name), "{name}");
         }

@@ -1,8 +1,8 @@
-//! The REST operations: one variant each, one table that says everything about them that does not depend on data.
+//! The REST operations, with one table of all their properties that do not depend on data.
 //!
-//! [`route`] finds the operation of a request, [`Operation::row`] what it needs: permissions, role, body, scope. The
-//! table promises that a request routes to at most one operation. Whether the resource exists, and whether a
-//! create-only permission would overwrite something, is for the services.
+//! [`fn@route`] finds the operation of a request, and [`Operation::row`] its requirements: permissions, role,
+//! body, scope. A request matches at most one operation. The services check whether the resource exists, and
+//! whether a create-only permission would overwrite something.
 
 mod route;
 mod table;
@@ -13,50 +13,52 @@ mod tests;
 use http::HeaderMap;
 
 use crate::account::Role;
+use crate::kind::ServiceKind;
 use crate::query::Query;
-use crate::service::ServiceKind;
 use crate::version::Version;
 
 pub use route::{route, route_website};
 pub use table::Operation;
 
-/// What the table says about one operation.
+/// The table's row of one operation.
 #[derive(Debug)]
 pub struct Row {
     /// The operation.
     pub operation: Operation,
-    /// Its name in the REST documentation.
+    /// The name in the REST documentation.
     pub name: &'static str,
-    /// The service that has it.
+    /// The operation's service.
     pub service: ServiceKind,
-    /// What it acts on, as `srt` of an account SAS counts.
+    /// The resource type, as in `srt` of an account SAS.
     pub scope: Scope,
-    /// The addresses it is sent to.
-    pub places: &'static [Place],
-    /// The HTTP methods it is sent with.
+    /// The kinds of address of the operation's requests.
+    pub addresses: &'static [AddressKind],
+    /// The HTTP methods of the operation's requests.
     pub methods: &'static [&'static str],
-    /// The value of `restype`; empty = absent.
+    /// The value of `restype`; empty if absent.
     pub restype: &'static str,
-    /// The value of `comp`; empty = absent.
+    /// The value of `comp`; empty if absent.
     pub comp: &'static str,
-    /// What else tells it from operations of the same address and method. The first row of the table that fits wins.
-    pub when: &'static [When],
-    /// What an account SAS must grant, as a rule; [`Operation::account_permission`] knows the exceptions.
+    /// Headers and parameters that distinguish the operation from others with the same address and method.
+    /// The first matching row of the table applies.
+    pub discriminators: &'static [Discriminator],
+    /// The permission usually required of an account SAS; [`Operation::account_permission`] knows the
+    /// exceptions.
     pub account_sas: Permission,
-    /// What a service or user delegation SAS must grant, as a rule; [`Operation::service_permission`] and
-    /// [`Operation::delegated_permission`] know the exceptions.
+    /// The permission usually required of a service or user delegation SAS; [`Operation::service_permission`]
+    /// and [`Operation::delegated_permission`] know the exceptions.
     pub service_sas: Permission,
-    /// Who may call it without credentials.
+    /// When the operation needs no credentials.
     pub anonymous: Anonymous,
-    /// The least role that an OAuth subject needs, as a rule; [`Operation::role`] knows the exceptions.
+    /// The lowest role usually sufficient for an OAuth subject; [`Operation::role`] knows the exceptions.
     pub role: Role,
-    /// How large a body it takes.
+    /// The size class of the body.
     pub body: BodyClass,
-    /// Whether it only reads: safe to repeat, and served from a secondary.
+    /// The operation only reads: it is safe to repeat, and served by secondary endpoints.
     pub read: bool,
 }
 
-/// What an operation acts on: the letters of `srt`.
+/// Resource types of operations: the letters of `srt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// `s`: the service.
@@ -69,9 +71,9 @@ pub enum Scope {
     Any,
 }
 
-/// The kinds of address in a path.
+/// Kinds of addresses of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum AddressKind {
     /// `/`
     Service,
     /// `/container`, `/queue`, `/share`
@@ -92,60 +94,60 @@ pub enum Place {
     Entity,
     /// `/$batch` of the table service
     TableBatch,
-    /// Anything on a static website
+    /// Any path of a static website
     Website,
 }
 
-/// A header or query parameter that tells operations apart. Values compare without regard to case.
+/// A header or query parameter that distinguishes operations. Values are compared without regard to case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// The header is there.
+pub enum Discriminator {
+    /// The header is present and not blank.
     Header(&'static str),
     /// The header has this value.
     HeaderIs(&'static str, &'static str),
-    /// The query parameter has a value: an empty one counts as none, here as in the services.
+    /// The query parameter is present and not empty. The services treat an empty one as absent, too.
     Query(&'static str),
     /// The query parameter has this value.
     QueryIs(&'static str, &'static str),
 }
 
-/// The letters of a SAS that allow an operation: alternatives are separated by `|`, letters needed together joined by
-/// `+`; `*` = any SAS will do, nothing = none will.
+/// The SAS letters that allow an operation. Alternatives are separated by `|`, letters required together by
+/// `+`. `*` means that any SAS suffices, an empty text that none does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission(pub &'static str);
 
-/// Who may call an operation without credentials.
+/// When an operation needs no credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anonymous {
-    /// Nobody.
+    /// Credentials are always required.
     Never,
-    /// Anybody, if the container lets its blobs be read.
+    /// Allowed if the container's blobs are public.
     PublicBlob,
-    /// Anybody, if the container lets itself be listed too.
+    /// Allowed if the container and its listing are public.
     PublicContainer,
-    /// Anybody, whatever is addressed.
+    /// Allowed on all resources.
     Always,
 }
 
-/// How large a body an operation takes.
+/// Size classes of bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyClass {
-    /// None.
+    /// No body.
     Nothing,
     /// A small XML or JSON document, or a queue message.
     Small,
-    /// The first bytes of a file, which need not come with it: 4 MiB.
+    /// The optional initial content of a file: 4 MiB.
     Optional,
-    /// One write of pages or a range, an entity, a batch: 4 MiB.
+    /// A write of pages or a range, an entity, or a batch: 4 MiB.
     Medium,
     /// A block list: 50,000 block ids.
     Large,
-    /// Content that is streamed; the service knows the limit.
+    /// Streamed content; the service knows the limit.
     Stream,
 }
 
 impl BodyClass {
-    /// The most bytes that may be read into memory for it; none = it is streamed.
+    /// Returns the maximum number of bytes, which may be read into memory; `None` for a streamed body.
     pub const fn limit(self) -> Option<usize> {
         match self {
             Self::Nothing => Some(0),
@@ -158,12 +160,12 @@ impl BodyClass {
 }
 
 impl Permission {
-    /// No SAS allows it.
+    /// No SAS suffices.
     pub const NEVER: Self = Self("");
-    /// Any SAS allows it.
+    /// Any SAS suffices.
     pub const ANY: Self = Self("*");
 
-    /// Whether these letters allow it.
+    /// Returns whether these letters suffice.
     pub fn granted_by(self, letters: &str) -> bool {
         match self.0 {
             "" => false,
@@ -175,8 +177,8 @@ impl Permission {
     }
 }
 
-impl When {
-    /// Whether the request fits.
+impl Discriminator {
+    /// Returns whether a request matches.
     pub fn holds(self, query: &Query, headers: &HeaderMap) -> bool {
         let header_is = |name, value: &str| {
             headers
@@ -184,7 +186,7 @@ impl When {
                 .is_some_and(|h| h.as_bytes().trim_ascii().eq_ignore_ascii_case(value.as_bytes()))
         };
         match self {
-            // Nobody who reads a header makes anything of a blank one, so neither does what it asks for.
+            // The readers of headers ignore a blank value, so it must not select an operation either.
             Self::Header(name) => headers.get(name).is_some_and(|h| !h.as_bytes().trim_ascii().is_empty()),
             Self::HeaderIs(name, value) => header_is(name, value),
             Self::Query(name) => query.get(name).is_some_and(|v| !v.is_empty()),
@@ -194,17 +196,17 @@ impl When {
 }
 
 impl Operation {
-    /// The name in the REST documentation.
+    /// Returns the name in the REST documentation.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// Whether it is a browser's question before it asks.
+    /// Returns whether the operation is a CORS preflight.
     pub fn is_preflight(self) -> bool {
         self == route::preflight(self.service())
     }
 
-    /// Whether it asks for a user delegation key, which is not for the service to give.
+    /// Returns whether the operation is Get User Delegation Key, which the front door carries out.
     pub fn is_user_delegation_key(self) -> bool {
         matches!(
             self,
@@ -212,38 +214,40 @@ impl Operation {
         )
     }
 
-    /// Whether a bearer token has to come with `x-ms-file-request-intent`, since it passes over the permissions of
-    /// files: for files, directories and their permissions, but not for the service and for shares.
+    /// Returns whether a request with a bearer token requires `x-ms-file-request-intent`, because the token
+    /// bypasses file permissions. True for files, directories and their permissions, false for the service
+    /// and for shares.
     pub fn needs_file_request_intent(self) -> bool {
         let row = self.row();
-        let is_below_share = row.places.contains(&Place::Object);
+        let is_below_share = row.addresses.contains(&AddressKind::Object);
         row.service == ServiceKind::File
             && (is_below_share || matches!(self, Self::CreatePermission | Self::GetPermission))
     }
 
-    /// The service that has it.
+    /// Returns the operation's service.
     pub fn service(self) -> ServiceKind {
         self.row().service
     }
 
-    /// What an account SAS must grant for this request.
+    /// Returns the permission that an account SAS must grant for this request.
     pub fn account_permission(self, query: &Query, headers: &HeaderMap) -> Permission {
         self.exception(query, headers).map_or(self.row().account_sas, |(permission, _)| permission)
     }
 
-    /// What a user delegation SAS must grant for this request. Since 2026-04-06 the right to create suffices for blocks;
-    /// `version` is the older one of the request's and the signature's.
+    /// Returns the permission that a user delegation SAS must grant for this request. Since version
+    /// 2026-04-06 the right to create suffices for blocks. `version` is the older of the request's and the
+    /// signature's versions.
     pub fn delegated_permission(self, query: &Query, headers: &HeaderMap, version: Version) -> Permission {
         let usual = self.service_permission(query, headers);
-        let of_blocks = matches!(self, Self::PutBlock | Self::PutBlockFromUrl | Self::PutBlockList);
+        let writes_blocks = matches!(self, Self::PutBlock | Self::PutBlockFromUrl | Self::PutBlockList);
         match usual.0 {
-            "w" if of_blocks && version.at_least(2026, 4, 6) => Permission("c|w"),
-            "w+t" if of_blocks && version.at_least(2026, 4, 6) => Permission("c+t|w+t"),
+            "w" if writes_blocks && version.at_least(2026, 4, 6) => Permission("c|w"),
+            "w+t" if writes_blocks && version.at_least(2026, 4, 6) => Permission("c+t|w+t"),
             _ => usual,
         }
     }
 
-    /// What a service SAS must grant for this request.
+    /// Returns the permission that a service SAS must grant for this request.
     pub fn service_permission(self, query: &Query, headers: &HeaderMap) -> Permission {
         let usual = self.row().service_sas;
         if usual == Permission::NEVER {
@@ -252,25 +256,25 @@ impl Operation {
         self.exception(query, headers).map_or(usual, |(permission, _)| permission)
     }
 
-    /// The least role that an OAuth subject needs for this request.
+    /// Returns the lowest role that allows an OAuth subject this request.
     pub fn role(self, query: &Query, headers: &HeaderMap) -> Role {
         let usual = self.exception(query, headers).map_or(self.row().role, |(_, role)| role);
-        self.further_permission(query, headers).map_or(usual, |(_, role)| role.max(usual))
+        self.additional_permission(query, headers).map_or(usual, |(_, role)| role.max(usual))
     }
 
-    /// What a request needs besides its operation's permission and role, because its headers do what another operation does:
-    /// they protect a blob, or make a container public.
-    pub fn further_permission(self, query: &Query, headers: &HeaderMap) -> Option<(Permission, Role)> {
-        let further = |(operations, when, _): &&table::Further| {
-            operations.contains(&self) && when.iter().any(|when| when.holds(query, headers))
+    /// Returns the permission and role that a request requires in addition to those of its operation. Some
+    /// headers do what another operation does: they protect a blob, or make a container public.
+    pub fn additional_permission(self, query: &Query, headers: &HeaderMap) -> Option<(Permission, Role)> {
+        let matches = |(operations, headers_of, _): &&table::AdditionalPermission| {
+            operations.contains(&self) && headers_of.iter().any(|header| header.holds(query, headers))
         };
-        let of = table::FURTHER.iter().find(further)?.2.row();
-        Some((of.service_sas, of.role))
+        let row = table::ADDITIONAL_PERMISSIONS.iter().find(matches)?.2.row();
+        Some((row.service_sas, row.role))
     }
 
     fn exception(self, query: &Query, headers: &HeaderMap) -> Option<(Permission, Role)> {
-        let fits =
+        let matches =
             |(operation, when, ..): &&table::Exception| *operation == self && when.holds(query, headers);
-        table::EXCEPTIONS.iter().find(fits).map(|(_, _, permission, role)| (*permission, *role))
+        table::EXCEPTIONS.iter().find(matches).map(|(_, _, permission, role)| (*permission, *role))
     }
 }

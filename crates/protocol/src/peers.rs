@@ -1,54 +1,55 @@
-//! How much each peer has of what an endpoint has so much of, such as connections, so that no single one has it all.
+//! Limits the share of an endpoint's resources, such as connections, that one peer can hold.
 //!
-//! A peer is an address, for IPv6 the 64 bits of its network, which is what one customer has. This machine is not counted, unless
-//! it is to be: what is in front of a server, and speaks for many, is mostly there.
+//! A peer is an IPv4 address or a /64 network of IPv6, which is what one customer has. Loopback addresses
+//! have no limit by default, because proxies on this machine speak for many clients.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The peers of one endpoint.
+/// Resources held by the peers of one endpoint.
 #[derive(Debug)]
 pub struct Peers {
-    /// How much one of them can have.
-    most: usize,
-    counts_this_machine: bool,
+    /// Maximum amount of one peer.
+    limit: usize,
+    limit_loopback: bool,
     held: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// What a peer has, until it is dropped.
+/// An amount held by a peer, which is released on drop.
 #[derive(Debug)]
-pub struct Share {
+pub struct PeerShare {
     peers: Arc<Peers>,
-    /// None: it is not counted.
+    /// `None` if the peer has no limit.
     peer: Option<IpAddr>,
     amount: usize,
 }
 
 impl Peers {
-    /// For an endpoint that has so much of it. A peer can have three quarters.
-    pub fn new(total: usize, counts_this_machine: bool) -> Arc<Self> {
-        Arc::new(Self { most: total - total / 4, counts_this_machine, held: Mutex::default() })
+    /// Creates the limits for a resource with `total` units. A peer can hold three quarters of them.
+    pub fn new(total: usize, limit_loopback: bool) -> Arc<Self> {
+        Arc::new(Self { limit: total - total / 4, limit_loopback, held: Mutex::default() })
     }
 
-    /// A peer takes so much. None: it has enough. Who has nothing gets even what is more than a peer can have.
-    pub fn take(self: &Arc<Self>, address: IpAddr, amount: usize) -> Option<Share> {
-        let (peer, amount) = (self.peer(address), amount.min(self.most));
+    /// Acquires `amount` units for a peer; `None` if the peer would exceed its limit. A peer that holds
+    /// nothing gets its whole limit at limit, even if `amount` is larger.
+    pub fn acquire(self: &Arc<Self>, address: IpAddr, amount: usize) -> Option<PeerShare> {
+        let (peer, amount) = (self.peer(address), amount.min(self.limit));
         if let Some(peer) = peer {
             let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
             let held = all.get(&peer).copied().unwrap_or(0) + amount;
-            if held > self.most {
+            if held > self.limit {
                 return None;
             }
             all.insert(peer, held);
         }
-        Some(Share { peers: self.clone(), peer, amount })
+        Some(PeerShare { peers: self.clone(), peer, amount })
     }
 
-    /// What an address counts as, if it is counted.
+    /// Returns the peer of an address; `None` if it has no limit.
     fn peer(&self, address: IpAddr) -> Option<IpAddr> {
         match address.to_canonical() {
-            own if own.is_loopback() && !self.counts_this_machine => None,
+            own if own.is_loopback() && !self.limit_loopback => None,
             IpAddr::V6(address) => {
                 Some(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into())
             }
@@ -57,7 +58,7 @@ impl Peers {
     }
 }
 
-impl Drop for Share {
+impl Drop for PeerShare {
     fn drop(&mut self) {
         let Some(peer) = self.peer else { return };
         let mut all = self.peers.held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,12 +76,12 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
-    fn connect(peers: &Arc<Peers>, address: &str) -> Option<Share> {
-        peers.take(address.parse().unwrap(), 1)
+    fn connect(peers: &Arc<Peers>, address: &str) -> Option<PeerShare> {
+        peers.acquire(address.parse().unwrap(), 1)
     }
 
     #[test]
-    fn a_peer_gets_three_quarters_of_the_connections_and_what_it_gives_back() {
+    fn a_peer_can_hold_three_quarters_and_reuse_what_it_releases() {
         let peers = Peers::new(8, false);
         let mut held: Vec<_> = (0..6).map(|_| connect(&peers, "192.0.2.1").unwrap()).collect();
         assert!(connect(&peers, "192.0.2.1").is_none());
@@ -90,21 +91,21 @@ mod tests {
         held.push(connect(&peers, "192.0.2.1").unwrap());
         assert!(connect(&peers, "192.0.2.1").is_none());
         drop(held);
-        assert!(peers.held.lock().unwrap().is_empty(), "nobody is remembered who is gone");
+        assert!(peers.held.lock().unwrap().is_empty(), "a peer that holds nothing is forgotten");
     }
 
     #[test]
-    fn a_peer_gets_no_more_than_fits_but_something_if_it_has_nothing() {
+    fn a_larger_amount_is_cut_to_the_limit_for_a_peer_that_holds_nothing() {
         let peers = Peers::new(100, false);
-        let take = |amount| peers.take([192, 0, 2, 1].into(), amount);
-        let held = take(70);
-        assert!(held.is_some() && take(6).is_none());
-        drop((take(5), take(5)));
+        let acquire = |amount| peers.acquire([192, 0, 2, 1].into(), amount);
+        let held = acquire(70);
+        assert!(held.is_some() && acquire(6).is_none());
+        drop((acquire(5), acquire(5)));
         drop(held);
-        let held = take(1000);
-        assert!(held.is_some() && take(1).is_none());
+        let held = acquire(1000);
+        assert!(held.is_some() && acquire(1).is_none());
         drop(held);
-        assert!(take(75).is_some());
+        assert!(acquire(75).is_some());
     }
 
     #[test]
@@ -116,10 +117,10 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_can_have_them_all_unless_it_counts() {
+    fn loopback_has_no_limit_unless_configured() {
         const OWN: [&str; 4] = ["127.0.0.1", "127.0.0.1", "::1", "::ffff:127.0.0.1"];
-        for (counts_this_machine, expected) in [(false, [true; 4]), (true, [true, false, true, false])] {
-            let peers = Peers::new(1, counts_this_machine);
+        for (limit_loopback, expected) in [(false, [true; 4]), (true, [true, false, true, false])] {
+            let peers = Peers::new(1, limit_loopback);
             let held = OWN.map(|address| connect(&peers, address));
             assert_eq!(held.map(|held| held.is_some()), expected);
         }

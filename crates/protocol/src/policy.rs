@@ -1,4 +1,4 @@
-//! Stored access policies and public access: what the ACL operations read and write.
+//! Stored access policies and public access, as the ACL operations read and write them.
 
 use lazuli_concurrency::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,43 +6,42 @@ use serde::{Deserialize, Serialize};
 use crate::error::Refusal;
 use crate::{date, xml};
 
-/// A container, queue, table or share holds at most this many policies.
+/// Maximum number of policies of a container, queue, table or share.
 const MAX_POLICIES: usize = 5;
-/// The longest id of a policy, in characters.
+/// Maximum length of a policy's id, in characters.
 const MAX_ID_CHARS: usize = 64;
-/// The letters of permissions, of all services: a policy may have those that its own does not know.
+/// Permission letters of all services. A policy may contain letters that its own service does not use.
 const LETTERS: &str = "racwdxyltfmeopiu";
 
-/// What a shared access signature that names the policy may do, and when. What is absent has to be in the signature.
+/// The rights of a shared access signature that refers to this policy. Absent fields have to be in the
+/// signature.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AccessPolicy {
-    /// Valid from then on.
-    #[serde(with = "optional_ticks")]
+    /// Start of the validity.
     pub start: Option<Timestamp>,
-    /// Valid until then.
-    #[serde(with = "optional_ticks")]
+    /// End of the validity.
     pub expiry: Option<Timestamp>,
-    /// The letters that `sp` would hold.
+    /// Permission letters, as in `sp`.
     pub permissions: Option<String>,
 }
 
-/// A policy with the id that signatures name it by.
+/// A policy with its id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedIdentifier {
-    /// What `si` says.
+    /// The id, to which signatures refer with `si`.
     pub id: String,
     /// The policy.
     pub policy: AccessPolicy,
 }
 
-/// All policies of a container, queue, table or share, in the order they were set.
+/// All policies of a container, queue, table or share, in the order in which they were set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SignedIdentifiers(pub Vec<SignedIdentifier>);
 
 impl SignedIdentifiers {
-    /// The policies of a Set ACL body. An empty body means none.
+    /// Parses the body of a Set ACL request. An empty body means no policies.
     pub fn parse(body: &[u8]) -> Result<Self, Refusal> {
         let mut identifiers: Vec<SignedIdentifier> = Vec::new();
         if body.trim_ascii().is_empty() {
@@ -66,13 +65,13 @@ impl SignedIdentifiers {
         Ok(Self(identifiers))
     }
 
-    /// The body of a Get ACL reply.
+    /// Returns the body of a Get ACL reply.
     pub fn to_xml(&self) -> String {
         let mut xml = xml::Writer::new();
         xml.open("SignedIdentifiers");
         for SignedIdentifier { id, policy } in &self.0 {
             xml.open("SignedIdentifier").text("Id", id);
-            // Clients tell a policy that says nothing by its absence.
+            // Clients recognize an empty policy by the missing element.
             if *policy != AccessPolicy::default() {
                 xml.open("AccessPolicy");
                 xml.optional("Start", policy.start.map(date::iso8601));
@@ -85,7 +84,7 @@ impl SignedIdentifiers {
         xml.finish()
     }
 
-    /// The policy of that id.
+    /// Returns the policy with this id.
     pub fn get(&self, id: &str) -> Option<&AccessPolicy> {
         self.0.iter().find(|identifier| identifier.id == id).map(|identifier| &identifier.policy)
     }
@@ -110,7 +109,7 @@ fn parse_identifier(xml: &mut xml::Reader<'_>) -> Result<SignedIdentifier, Refus
 }
 
 fn parse_policy(xml: &mut xml::Reader<'_>) -> Result<AccessPolicy, Refusal> {
-    // An empty element says the same as none: clients write both.
+    // An empty element means the same as a missing one: clients write both.
     let moment = |text: &str| if text.is_empty() { Some(None) } else { date::parse_iso8601(text).map(Some) };
     let letters = |text: &str| {
         let letters = text.chars().all(|letter| LETTERS.contains(letter)).then(|| text.to_owned());
@@ -128,21 +127,21 @@ fn parse_policy(xml: &mut xml::Reader<'_>) -> Result<AccessPolicy, Refusal> {
     Ok(policy)
 }
 
-/// What anybody may read of a container.
+/// Anonymous read access to a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PublicAccess {
-    /// Nothing.
+    /// No anonymous access.
     #[default]
     None,
-    /// Its blobs, not which there are.
+    /// Blobs can be read, but not listed.
     Blob,
-    /// Its blobs and its listing.
+    /// Blobs can be read and listed.
     Container,
 }
 
 impl PublicAccess {
-    /// The level that the value of `x-ms-blob-public-access` names. No header means [`PublicAccess::None`].
+    /// Parses the value of `x-ms-blob-public-access`. Without the header, access is [`PublicAccess::None`].
     pub fn parse(value: &str) -> Result<Self, Refusal> {
         match value {
             "blob" => Ok(Self::Blob),
@@ -151,31 +150,13 @@ impl PublicAccess {
         }
     }
 
-    /// The value of `x-ms-blob-public-access` and of the listing's `PublicAccess`; absent for none.
+    /// Returns the value of `x-ms-blob-public-access` and of `PublicAccess` in listings; `None` if absent.
     pub const fn name(self) -> Option<&'static str> {
         match self {
             Self::None => None,
             Self::Blob => Some("blob"),
             Self::Container => Some("container"),
         }
-    }
-}
-
-mod optional_ticks {
-    use lazuli_concurrency::Timestamp;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(
-        moment: &Option<Timestamp>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        moment.map(Timestamp::ticks).serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Timestamp>, D::Error> {
-        Ok(Option::deserialize(deserializer)?.map(Timestamp::from_ticks))
     }
 }
 
@@ -195,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_come_back_as_they_were_set() {
+    fn policies_are_returned_as_set() {
         let full = "<Start>2021-04-20T00:00:00.0000000Z</Start><Expiry>2022-01-01T08:00:00.5000000Z</Expiry>\
                     <Permission>rwd</Permission>";
         let empty = "<SignedIdentifier><Id>empty</Id></SignedIdentifier>";
@@ -212,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn no_body_and_empty_elements_mean_nothing_is_set() {
+    fn empty_bodies_and_elements_clear_policies() {
         for body in ["", "  \r\n", "<SignedIdentifiers/>", &document("")] {
             assert_eq!(
                 SignedIdentifiers::parse(body.as_bytes()),
@@ -230,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_their_number_are_limited() {
+    fn the_length_and_number_of_ids_are_limited() {
         let many = |n: usize| document(&(0..n).map(|i| identifier(&i.to_string(), "")).collect::<String>());
         let of_id = |id: &str| document(&identifier(id, ""));
         for (text, expected) in [

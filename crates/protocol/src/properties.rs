@@ -1,7 +1,8 @@
-//! The properties of a service: what Get and Set Service Properties read and write.
+//! Service properties, as Get and Set Service Properties read and write them.
 //!
-//! One type serves all services; which roots a service has is decided where they are parsed and rendered. A Set
-//! changes only the roots that it names. Logging and metrics settings are kept and given back, and do nothing else.
+//! One type serves all services; the parser and the renderer know which elements a service has. Set changes
+//! only the elements that it contains. Logging and metrics settings are stored and returned, and have no
+//! effect.
 
 mod parse;
 mod render;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::cors::CorsRule;
 use crate::version::Version;
 
-/// The properties of one service of an account. The default is what a new account has.
+/// The properties of one service of an account. The default applies to a new account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceProperties {
@@ -21,65 +22,65 @@ pub struct ServiceProperties {
     pub hour_metrics: Metrics,
     /// `MinuteMetrics`.
     pub minute_metrics: Metrics,
-    /// `Cors`, in the order that they are tried.
+    /// `Cors`: rules in the order in which they are tried.
     pub cors: Vec<CorsRule>,
-    /// `DefaultServiceVersion`: the version of a blob request that names none.
+    /// `DefaultServiceVersion`: the version of blob requests without a version.
     pub default_service_version: Option<Version>,
     /// `DeleteRetentionPolicy`: soft delete of blobs.
     pub delete_retention: DeleteRetention,
-    /// `StaticWebsite`, of blobs.
+    /// `StaticWebsite`, for blobs.
     pub static_website: StaticWebsite,
-    /// `ShareDeleteRetentionPolicy`: days that a deleted share is kept; none = off.
+    /// `ShareDeleteRetentionPolicy`: days for which a deleted share is kept; `None` if off.
     pub share_delete_retention_days: Option<u16>,
-    /// `ProtocolSettings`, of files.
+    /// `ProtocolSettings`, for files.
     pub protocol_settings: ProtocolSettings,
 }
 
-/// What to log.
+/// Settings of request logging.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Logging {
     /// The version of the log format.
     pub version: String,
-    /// Deletions.
+    /// Log deletions.
     pub delete: bool,
-    /// Reads.
+    /// Log reads.
     pub read: bool,
-    /// Writes.
+    /// Log writes.
     pub write: bool,
-    /// Days that logs are kept; none = for ever.
+    /// Days for which logs are kept; `None` means forever.
     pub retention_days: Option<u16>,
 }
 
-/// What to count.
+/// Settings of request metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metrics {
-    /// The version of the metrics.
+    /// The version of the metrics format.
     pub version: String,
-    /// Whether to count at all.
+    /// Metrics are enabled.
     pub enabled: bool,
-    /// Whether to count by operation. Present only if enabled.
+    /// Count by operation. Present only if metrics are enabled.
     pub include_apis: Option<bool>,
-    /// Days that metrics are kept; none = for ever.
+    /// Days for which metrics are kept; `None` means forever.
     pub retention_days: Option<u16>,
 }
 
 /// Soft delete of blobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeleteRetention {
-    /// Days that a deleted blob is kept; none = off.
+    /// Days for which a deleted blob is kept; `None` if off.
     pub days: Option<u16>,
-    /// Whether a soft-deleted snapshot or version may be deleted for good before that.
+    /// A soft-deleted snapshot or version may be deleted permanently before that.
     pub allow_permanent_delete: bool,
 }
 
-/// Serving `$web` as a website.
+/// Settings of the static website in `$web`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StaticWebsite {
-    /// Whether to.
+    /// The website is enabled.
     pub enabled: bool,
     /// The name of the index page in every directory.
     pub index_document: Option<String>,
-    /// The page for what does not exist.
+    /// The page for missing resources.
     pub error_document_404_path: Option<String>,
     /// The page for every directory.
     pub default_index_document_path: Option<String>,
@@ -89,9 +90,9 @@ pub struct StaticWebsite {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProtocolSettings {
-    /// Whether a client may use several connections for one session.
+    /// A client may use several connections for one session.
     pub smb_multichannel: bool,
-    /// Whether SMB without encryption is refused; none = as the server is configured.
+    /// Refuse SMB without encryption; `None` means as the server is configured.
     pub smb_encryption_required: Option<bool>,
 }
 
@@ -107,7 +108,7 @@ impl Default for Metrics {
     }
 }
 
-/// What a Set Service Properties request changes: the roots that it names.
+/// The elements that a Set Service Properties request changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
     logging: Option<Logging>,
@@ -122,7 +123,7 @@ pub struct Update {
 }
 
 impl ServiceProperties {
-    /// Takes over every root that the update names and leaves the others.
+    /// Replaces every element that the update contains and keeps the others.
     pub fn apply(&mut self, update: Update) {
         fn set<T>(current: &mut T, new: Option<T>) {
             if let Some(new) = new {

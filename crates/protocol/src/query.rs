@@ -1,8 +1,9 @@
-//! The query string, decoded once at the edge.
+//! The query string, decoded once by the front door.
 //!
-//! Names are looked up without regard to case and kept in lower case; values are percent-decoded UTF-8. Repeats and
-//! order are kept, because Shared Key signs them. `+` is a space, as HTML forms have it and some clients write it;
-//! except in parameters that hold no spaces (Base64, times), whose `+` many clients leave as it is.
+//! Names are stored in lower case and looked up without regard to case; values are percent-decoded UTF-8.
+//! Repeated parameters and their order are kept because Shared Key signs them. `+` is a space, as in HTML
+//! forms and as some clients send it, except in parameters that contain no spaces (Base64, times), where many
+//! clients send `+` literally.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
@@ -11,11 +12,11 @@ use percent_encoding::percent_decode_str;
 
 use crate::error::{ErrorCode, Refusal};
 
-/// More parameters than any operation and signature can have together.
+/// Maximum number of parameters. No operation and signature have more together.
 const MAX_PARAMETERS: usize = 128;
 
-/// Parameters of Base64 or of times, in which a `+` is meant.
-const PLUS_IS_PLUS: [&str; 10] =
+/// Parameters of Base64 or times, in which `+` is literal.
+const LITERAL_PLUS_PARAMETERS: [&str; 10] =
     ["sig", "blockid", "popreceipt", "marker", "st", "se", "skt", "ske", "snapshot", "versionid"];
 
 /// Decoded query parameters.
@@ -31,12 +32,12 @@ pub struct Parameter {
     pub name: String,
     /// The value; empty if none was sent.
     pub value: String,
-    /// For a parameter that was sent without `=`: its text, in the case it was sent in.
+    /// The name as sent, for a parameter without `=`.
     pub bare: Option<String>,
 }
 
 impl Query {
-    /// The parameters of the part of a URI after `?`.
+    /// Parses the part of a URI after `?`.
     pub fn parse(raw: &str) -> Result<Self, Refusal> {
         let mut parameters = Vec::new();
         for part in raw.split('&').filter(|part| !part.is_empty()) {
@@ -48,7 +49,7 @@ impl Query {
             let (sent, value) = part.split_once('=').unwrap_or((part, ""));
             let sent = decode(sent).ok_or(ErrorCode::InvalidUri)?;
             let name = sent.to_lowercase();
-            let spaced = match value.contains('+') && !PLUS_IS_PLUS.contains(&name.as_str()) {
+            let spaced = match value.contains('+') && !LITERAL_PLUS_PARAMETERS.contains(&name.as_str()) {
                 true => Cow::Owned(value.replace('+', " ")),
                 false => Cow::Borrowed(value),
             };
@@ -61,45 +62,45 @@ impl Query {
         Ok(Self { parameters })
     }
 
-    /// The first value of a parameter, if it was sent.
+    /// Returns the first value of a parameter, if it was sent.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.get_all(name).next()
     }
 
-    /// Every value of a parameter, in the order sent.
+    /// Returns all values of a parameter, in the order sent.
     pub fn get_all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
         let named = move |parameter: &&Parameter| parameter.name.eq_ignore_ascii_case(name);
         self.parameters.iter().filter(named).map(|parameter| parameter.value.as_str())
     }
 
-    /// Whether the parameter was sent, with a value or without.
+    /// Returns whether the parameter was sent, with or without a value.
     pub fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// All parameters as sent: names in lower case, values decoded.
+    /// Returns all parameters in the order sent: names in lower case, values decoded.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.parameters.iter().map(|parameter| (parameter.name.as_str(), parameter.value.as_str()))
     }
 
-    /// All parameters as sent, with those that have no `=` marked.
+    /// Returns all parameters in the order sent, with those without `=` marked.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// The value of a parameter that has to be there and not empty.
+    /// Returns the value of a parameter that has to be present and not empty.
     pub fn required(&self, name: &str) -> Result<&str, Refusal> {
         self.get(name).filter(|value| !value.is_empty()).ok_or_else(|| Refusal::missing_query(name))
     }
 
-    /// A whole number in a range; absent and empty are `None`.
+    /// Returns a whole number within a range; `None` if absent or empty.
     pub fn number(&self, name: &str, allowed: RangeInclusive<i64>) -> Result<Option<i64>, Refusal> {
         let Some(text) = self.get(name).filter(|text| !text.is_empty()) else { return Ok(None) };
         let digits = text.strip_prefix('-').unwrap_or(text);
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
             return Err(Refusal::invalid_query(name, text, "The value is not a whole number."));
         }
-        // What does not even fit an i64 is out of any range.
+        // A number that does not fit an i64 is out of every range.
         match text.parse() {
             Ok(number) if allowed.contains(&number) => Ok(Some(number)),
             _ => Err(Refusal::new(ErrorCode::OutOfRangeQueryParameterValue)
@@ -110,13 +111,13 @@ impl Query {
         }
     }
 
-    /// `maxresults`: at least 1, and never more than `cap`, which is also the default.
+    /// Returns `maxresults`: at least 1, capped at `cap`, which is also the default.
     pub fn max_results(&self, cap: u16) -> Result<usize, Refusal> {
-        let asked = self.number("maxresults", 1..=i64::from(i32::MAX))?;
-        Ok(asked.map_or(usize::from(cap), |asked| (asked as usize).min(usize::from(cap))))
+        let requested = self.number("maxresults", 1..=i64::from(i32::MAX))?;
+        Ok(requested.map_or(usize::from(cap), |requested| (requested as usize).min(usize::from(cap))))
     }
 
-    /// `true` or `false`, without regard to case; absent and empty are `None`.
+    /// Returns `true` or `false`, ignoring case; `None` if absent or empty.
     pub fn flag(&self, name: &str) -> Result<Option<bool>, Refusal> {
         match self.get(name) {
             None | Some("") => Ok(None),
@@ -126,8 +127,8 @@ impl Query {
         }
     }
 
-    /// The words of a list such as `include`, comma-separated or repeated, each turned into what it stands for.
-    /// A word that is not among `known` is refused.
+    /// Returns the meanings of the words of a list such as `include`, comma-separated or repeated. Refuses
+    /// words that are not in `known`.
     pub fn list<T: Copy>(&self, name: &str, known: &[(&str, T)]) -> Result<Vec<T>, Refusal> {
         self.get_all(name)
             .flat_map(|value| value.split(','))
@@ -143,7 +144,8 @@ impl Query {
     }
 }
 
-/// Percent-decoded text; `None` if a `%` is not followed by two hexadecimal digits or the bytes are not UTF-8.
+/// Percent-decodes text; `None` if a `%` is not followed by two hexadecimal digits or the bytes are not
+/// UTF-8.
 pub(crate) fn decode(text: &str) -> Option<String> {
     let mut escapes = text.split('%').skip(1).map(str::as_bytes);
     escapes
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_case_blind_values_are_decoded_and_order_and_repeats_stay() {
+    fn names_ignore_case_and_values_are_decoded_in_the_order_sent() {
         let query = Query::parse(
             "Comp=list&&include=snapshots&include=metadata%2Ccopy&prefix=a%20b+c%2B%C3%A9&blockid=a+b%2B&x",
         )
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_decoded_is_refused() {
+    fn undecodable_parameters_are_refused() {
         for (raw, code) in [
             ("prefix=%", ErrorCode::InvalidQueryParameterValue),
             ("prefix=%4", ErrorCode::InvalidQueryParameterValue),
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_refused_by_form_or_by_range() {
+    fn malformed_and_out_of_range_numbers_are_refused() {
         use ErrorCode::{InvalidQueryParameterValue as Form, OutOfRangeQueryParameterValue as Range};
         for (raw, expected) in [
             ("", Ok(None)),
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn max_results_is_capped_not_refused() {
+    fn large_max_results_are_capped_instead_of_refused() {
         for (raw, expected) in [("", 5000), ("maxresults=7", 7), ("maxresults=5001", 5000)] {
             assert_eq!(Query::parse(raw).unwrap().max_results(5000), Ok(expected));
         }
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_and_required_parameters() {
+    fn flags_and_required_parameters_are_checked() {
         let query = Query::parse("peekonly=True&x=1&empty=").unwrap();
         assert_eq!(query.flag("peekonly"), Ok(Some(true)));
         assert_eq!(query.flag("empty"), Ok(None));

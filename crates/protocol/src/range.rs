@@ -1,8 +1,9 @@
 //! Byte ranges: `Range`, `x-ms-range`, `x-ms-source-range`.
 //!
-//! The protocol has `bytes=first-` and `bytes=first-last`, one range at a time. `x-ms-range` wins over `Range`. What is
-//! anything else (a suffix, several ranges, another unit) is ignored on a read, as HTTP has it, and the whole is sent; on
-//! writes it is refused, and so it is in the `x-ms-range` of a read of a file.
+//! The protocol has `bytes=first-` and `bytes=first-last`, one range at a time. `x-ms-range` takes precedence
+//! over
+//! `Range`. Other values (a suffix, several ranges, another unit) are ignored on reads, as HTTP specifies,
+//! and the whole content is sent. On writes, and in the `x-ms-range` of a read of a file, they are refused.
 
 use std::ops::Range;
 
@@ -13,20 +14,20 @@ use crate::header::Headers;
 
 const X_MS_RANGE: &str = "x-ms-range";
 
-/// A range as a request names it.
+/// A range as in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange {
     /// The first byte.
     pub first: u64,
-    /// The last byte, inclusive, never before the first; none = to the end.
+    /// The last byte, inclusive, never before the first; `None` means to the end.
     pub last: Option<u64>,
 }
 
 impl ByteRange {
-    /// Reads `bytes=first-` or `bytes=first-last`.
+    /// Parses `bytes=first-` or `bytes=first-last`.
     pub fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.trim().strip_prefix("bytes=")?.split_once('-')?;
-        // Offsets are file offsets, so they fit an i64; that also keeps `last + 1` in range.
+        // Offsets are file offsets, so they fit an i64. That also keeps `last + 1` from overflowing.
         let offset = |digits: &str| {
             let whole = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
             whole.then(|| digits.parse::<i64>().ok()).flatten().map(i64::unsigned_abs)
@@ -36,19 +37,19 @@ impl ByteRange {
         Some(Self { first, last })
     }
 
-    /// The range that a read asks for; none = everything.
+    /// Returns the range of a read; `None` means everything.
     pub fn of_read(headers: &HeaderMap) -> Option<Self> {
         let own = headers.get(X_MS_RANGE).filter(|own| !own.is_empty());
         Self::parse(own.or_else(|| headers.get(RANGE))?.to_str().ok()?)
     }
 
-    /// The range that a read of a file asks for; none = everything.
+    /// Returns the range of a read of a file; `None` means everything.
     pub fn of_file_read(headers: &HeaderMap) -> Result<Option<Self>, Refusal> {
         headers.value(X_MS_RANGE, Self::parse)?;
         Ok(Self::of_read(headers))
     }
 
-    /// The range that a write goes to, which has to have an end.
+    /// Returns the range of a write, which has to have an end.
     pub fn of_write(headers: &HeaderMap) -> Result<Range<u64>, Refusal> {
         let name = if headers.contains_key(X_MS_RANGE) { X_MS_RANGE } else { RANGE.as_str() };
         let range = headers.value(name, |text| {
@@ -58,7 +59,8 @@ impl ByteRange {
         range.ok_or_else(|| Refusal::missing_header(RANGE))
     }
 
-    /// The bytes of this range in something of that length: cut off at the end, and refused if it begins beyond it.
+    /// Returns the part of this range within `length` bytes: cut off at the end, and refused if it begins
+    /// after the end.
     pub fn within(self, length: u64) -> Result<Range<u64>, Refusal> {
         if self.first >= length {
             let refusal = Refusal::new(ErrorCode::InvalidRange);
@@ -68,7 +70,7 @@ impl ByteRange {
     }
 }
 
-/// The `Content-Range` of a reply that holds part of something of that length. The part is not empty.
+/// Returns the `Content-Range` of a reply with a part of `length` bytes. The part is not empty.
 pub fn content_range(part: &Range<u64>, length: u64) -> HeaderValue {
     header(format!("bytes {}-{}/{length}", part.start, part.end.saturating_sub(1)))
 }
@@ -83,7 +85,7 @@ mod tests {
     use http::HeaderName;
 
     #[test]
-    fn a_range_has_a_first_byte_and_perhaps_a_last() {
+    fn a_range_has_a_first_and_an_optional_last_byte() {
         let max = i64::MAX as u64;
         for (text, expected) in [
             ("bytes=0-", Some((0, None))),
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn on_reads_x_ms_range_wins_and_a_strange_range_is_ignored_but_for_files() {
+    fn on_reads_x_ms_range_takes_precedence_and_only_files_refuse_other_ranges() {
         let strange = Err(ErrorCode::InvalidHeaderValue);
         for (range, own, expected, of_file) in [
             (None, None, None, Ok(None)),
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn on_writes_the_range_is_needed_and_has_an_end() {
+    fn on_writes_a_range_with_an_end_is_required() {
         for (range, own, expected) in [
             (Some("bytes=0-511"), None, Ok(0..512)),
             (Some("bytes=0-511"), Some("bytes=512-1023"), Ok(512..1024)),
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_cut_off_at_the_end_and_refused_beyond_it() {
+    fn a_range_is_cut_off_at_the_end_and_refused_after_it() {
         for (text, length, expected) in [
             ("bytes=0-", 10, Some(0..10)),
             ("bytes=3-5", 10, Some(3..6)),

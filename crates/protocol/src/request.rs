@@ -1,4 +1,5 @@
-//! A request as a service sees it, after the front door: routed, authenticated, authorised, its body still a stream.
+//! A request as a service receives it from the front door: routed, authenticated and authorized, with a
+//! streamed body.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -9,36 +10,39 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::{BodyExt, Full};
 
 use crate::account::Account;
 use crate::address::Address;
+pub use crate::error::BodyError;
 use crate::error::Refusal;
 use crate::operation::Operation;
+use crate::properties::ServiceProperties;
 use crate::query::Query;
 use crate::version::Version;
 use lazuli_concurrency::Timestamp;
 
-/// An error while a body streams: the client went away, sent too much, or was too slow.
-pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
-
 /// The body of a reply.
 pub enum Body {
-    /// All of it is at hand.
+    /// The complete body, in memory.
     Whole(Bytes),
-    /// It is made as it is sent. Back-pressure is the stream's own: nothing is read until it is polled.
+    /// A streamed body. It is polled only when the connection can take more, which is the back-pressure.
     Stream(Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send>>),
 }
 
-/// A streaming body of a request. `Sync` only so that a request can be shared while something else is waited for.
+/// The streamed body of a request. `Sync` so that a request can be shared across await points.
 pub type RequestBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send + Sync>>;
 
-/// One request, ready for its service.
+/// One request to a service.
 pub struct Request {
-    /// Which REST operation it is.
+    /// The REST operation.
     pub operation: Operation,
-    /// The account it addresses.
+    /// The addressed account.
     pub account: Arc<Account>,
-    /// Container, queue, table or share, decoded; empty at service level. `$root` where the path names no container.
+    /// The properties of the addressed service, as they were when the request began.
+    pub properties: Arc<ServiceProperties>,
+    /// Container, queue, table or share, decoded; empty at service level. `$root` if the path names no
+    /// container.
     pub container: String,
     /// The rest of the path, decoded, without its leading slash: blob name, file path, entity address.
     pub object: String,
@@ -46,9 +50,9 @@ pub struct Request {
     pub query: Query,
     /// Headers as sent.
     pub headers: HeaderMap,
-    /// The protocol version that decides behaviour.
+    /// The protocol version, which decides behavior.
     pub version: Version,
-    /// Who calls, and what remains to be checked of what they may do.
+    /// The caller, with the permissions that the service has to check.
     pub caller: Caller,
     /// The body.
     pub body: RequestBody,
@@ -56,50 +60,54 @@ pub struct Request {
     pub content_length: Option<u64>,
     /// When the request began, by the store's clock.
     pub now: Timestamp,
-    /// The id that the reply and the log carry.
+    /// The id in the reply and in the logs.
     pub request_id: uuid::Uuid,
-    /// `http://host:port/account` or `http://account.blob.host`, as the client addressed us: for listings and links.
+    /// `http://host:port/account` or `http://account.blob.host`, as the client addressed the server: for
+    /// listings and links.
     pub endpoint: String,
-    /// Whether it came over TLS.
+    /// The connection uses TLS.
     pub secure: bool,
     /// The client's address.
     pub peer: IpAddr,
-    /// Who lets in the requests that this one carries in its body. None for operations that carry none.
-    pub carried: Option<Arc<dyn Carried>>,
+    /// Admits the sub-requests of a batch. `None` for other operations.
+    pub sub_requests: Option<Arc<dyn SubRequests>>,
 }
 
-/// Lets in the requests that another one carries in its body. Account, connection, time and version are those of the
-/// request that carries them.
+/// Admits the requests in the body of a batch. Account, connection, time and version are those of the batch.
 #[async_trait]
-pub trait Carried: Send + Sync {
-    /// What a carried request asks for, and of what.
+pub trait SubRequests: Send + Sync {
+    /// Returns the operation and address of a sub-request.
     fn locate(&self, head: &http::request::Parts) -> Result<(Operation, Address), Refusal>;
 
-    /// The request, without a body and with that id, if its caller may do what it asks for: let in as if it had come on
-    /// its own, by its own credentials.
+    /// Authenticates a sub-request by its own credentials, as if it had come on its own. Returns it with the
+    /// given id and without a body.
     async fn admit(&self, head: http::request::Parts, request_id: uuid::Uuid) -> Result<Request, Refusal>;
+
+    /// Logs the refusal of a sub-request. The batch itself succeeds.
+    fn log_refusal(&self, _head: &http::request::Parts, _request_id: uuid::Uuid, _refusal: &Refusal) {}
 }
 
-/// Who calls.
+/// The authenticated caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Signed with a key of the account: everything is allowed.
+    /// Signed with a key of the account: may do everything.
     Key,
     /// A shared access signature.
     Sas(Grant),
     /// An OAuth subject with a role.
     Bearer {
-        /// The token's `oid`, else its `sub`.
+        /// The token's `oid` claim, else its `sub` claim.
         subject: String,
-        /// Its role for this service.
+        /// The subject's role for this service.
         role: crate::account::Role,
     },
-    /// Nobody: the resource has to be public.
+    /// No credentials: the resource has to be public.
     Anonymous,
 }
 
 impl Caller {
-    /// Whether it may replace what is there, where it may create: a shared access signature may allow only what is new.
+    /// Returns whether a caller that may create may also replace: a shared access signature may be
+    /// create-only.
     pub fn may_replace(&self) -> bool {
         match self {
             Self::Sas(grant) => grant.permissions.contains('w'),
@@ -107,7 +115,7 @@ impl Caller {
         }
     }
 
-    /// Puts the headers that a shared access signature names in the place of the stored ones.
+    /// Replaces the stored headers that a shared access signature overrides.
     pub fn override_headers(&self, headers: &mut HeaderMap) {
         if let Self::Sas(grant) = self {
             for (name, value) in &grant.response_headers {
@@ -117,24 +125,26 @@ impl Caller {
     }
 }
 
-/// What a shared access signature grants, for the checks that only the service can make.
+/// The grants of a shared access signature that only the service can check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// The letters of `sp`, or of the stored access policy; those of a user delegation that its owner has the right to.
+    /// The letters of `sp` or of the stored access policy. For a user delegation SAS: those of them that its
+    /// owner's role allows.
     pub permissions: String,
-    /// Table SAS: the one table it is for, in lower case. A transaction's path names none, so the service compares it.
+    /// Table SAS: the one table it covers, in lower case. The path of a transaction names no table, so the
+    /// service checks it.
     pub table: Option<String>,
     /// Table SAS: the range of keys, inclusive (spk, srk, epk, erk).
     pub table_range: TableRange,
     /// `ses`: the encryption scope that writes must use.
     pub encryption_scope: Option<String>,
-    /// rscc, rscd, rsce, rscl, rsct: headers that a read's reply carries instead of the stored ones.
+    /// rscc, rscd, rsce, rscl, rsct: headers that replace the stored ones in the reply to a read.
     pub response_headers: Vec<(http::HeaderName, http::HeaderValue)>,
-    /// A directory SAS: the path that every object has to lie under.
+    /// Directory SAS: the path that has to contain every object.
     pub directory: Option<String>,
 }
 
-/// The keys that a table SAS reaches. A row key comes with its partition key.
+/// The keys that a table SAS covers. A row key requires its partition key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableRange {
     /// First partition key.
@@ -158,26 +168,31 @@ pub struct Response {
 }
 
 impl Response {
-    /// A reply without a body.
+    /// Creates a reply without a body.
     pub fn empty(status: StatusCode) -> Self {
         Self { status, headers: HeaderMap::new(), body: Body::Whole(Bytes::new()) }
     }
 
-    /// A reply with a body at hand.
+    /// Creates a reply with a body in memory.
     pub fn with_body(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Self {
         let mut headers = HeaderMap::new();
         headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
         Self { status, headers, body: Body::whole(body) }
     }
+
+    /// A reply of 200 with an XML document.
+    pub fn xml(document: impl Into<Bytes>) -> Self {
+        Self::with_body(StatusCode::OK, "application/xml", document)
+    }
 }
 
 impl Body {
-    /// One that is at hand.
+    /// Creates a body from bytes in memory.
     pub fn whole(bytes: impl Into<Bytes>) -> Self {
         Self::Whole(bytes.into())
     }
 
-    /// One that is made as it is sent.
+    /// Creates a streamed body.
     pub fn stream(body: impl http_body::Body<Data = Bytes, Error = BodyError> + Send + 'static) -> Self {
         Self::Stream(Box::pin(body))
     }
@@ -192,7 +207,9 @@ impl http_body::Body for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
-            Self::Whole(bytes) => Poll::Ready(take(bytes).map(Ok)),
+            Self::Whole(bytes) => {
+                Pin::new(&mut Full::new(std::mem::take(bytes))).poll_frame(cx).map_err(|never| match never {})
+            }
             Self::Stream(body) => body.as_mut().poll_frame(cx),
         }
     }
@@ -212,47 +229,24 @@ impl http_body::Body for Body {
     }
 }
 
-/// All there is; nothing the next time.
-fn take(bytes: &mut Bytes) -> Option<Frame<Bytes>> {
-    let bytes = std::mem::take(bytes);
-    (!bytes.is_empty()).then(|| Frame::data(bytes))
-}
-
-/// A request's body that is at hand, in one piece or empty.
+/// Creates a request body from bytes in memory, which may be empty.
 pub fn full(bytes: impl Into<Bytes>) -> RequestBody {
-    Box::pin(Full(bytes.into()))
-}
-
-struct Full(Bytes);
-
-impl http_body::Body for Full {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Poll::Ready(take(&mut self.0).map(Ok))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.len() as u64)
-    }
+    Box::pin(Full::new(bytes.into()).map_err(|never| match never {}))
 }
 
 impl Request {
-    /// The whole body, if it is at most `limit` bytes.
+    /// Reads the whole body, if it is at most as long as the table of operations allows.
+    pub async fn read_document(&mut self) -> Result<Bytes, Refusal> {
+        self.read_body(self.operation.row().body.limit().unwrap_or_default()).await
+    }
+
+    /// Reads the whole body, if it has at most `limit` bytes.
     pub async fn read_body(&mut self, limit: usize) -> Result<Bytes, Refusal> {
         collect(self.body.as_mut(), limit).await
     }
 }
 
-/// Reads a whole body into memory, refusing one of more than `limit` bytes as soon as that is known.
+/// Reads a whole body into memory. Refuses one of more than `limit` bytes as soon as that is known.
 pub async fn collect<B>(mut body: Pin<&mut B>, limit: usize) -> Result<Bytes, Refusal>
 where
     B: http_body::Body<Data = Bytes, Error = BodyError> + ?Sized,

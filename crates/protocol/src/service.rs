@@ -1,53 +1,24 @@
-//! What the front door asks of a service, and of the directory of accounts.
+//! The interfaces that the front door requires of services and of the account directory.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
 
 use crate::account::Account;
 use crate::error::Refusal;
+use crate::kind::ServiceKind;
 use crate::policy::{AccessPolicy, PublicAccess};
 use crate::properties::ServiceProperties;
 use crate::request::{Request, Response};
 
-/// The services, each with an endpoint of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ServiceKind {
-    /// Containers and blobs.
-    Blob,
-    /// Queues and messages.
-    Queue,
-    /// Tables and entities.
-    Table,
-    /// Shares, directories and files over REST.
-    File,
-}
-
-impl ServiceKind {
-    /// All of them, in the order of their default ports.
-    pub const ALL: [Self; 4] = [Self::Blob, Self::Queue, Self::Table, Self::File];
-
-    /// The name in host names, SAS resources and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Blob => "blob",
-            Self::Queue => "queue",
-            Self::Table => "table",
-            Self::File => "file",
-        }
-    }
-}
-
-/// One REST service behind the front door. It is called only with requests that were routed, authenticated and
-/// authorised.
+/// One REST service behind the front door. All requests have been routed, authenticated and authorized.
 #[async_trait]
 pub trait Service: Send + Sync {
     /// Carries out one operation.
     async fn call(&self, request: Request) -> Result<Response, Refusal>;
 
-    /// The stored access policy `id` of a container, queue, table or share, for a SAS that names it with `si`.
+    /// Returns the stored access policy `id` of a container, queue, table or share, for a SAS that refers to
+    /// it with `si`.
     async fn access_policy(
         &self,
         account: &Account,
@@ -55,17 +26,19 @@ pub trait Service: Send + Sync {
         id: &str,
     ) -> Result<Option<AccessPolicy>, Refusal>;
 
-    /// What a container lets anybody read.
-    async fn public_access(&self, account: &Account, container: &str) -> Result<PublicAccess, Refusal>;
+    /// Returns the anonymous access to a container.
+    async fn public_access(&self, _: &Account, _: &str) -> Result<PublicAccess, Refusal> {
+        Ok(PublicAccess::None)
+    }
 }
 
 /// The directory of accounts.
 #[async_trait]
 pub trait Accounts: Send + Sync {
-    /// The account of that name.
+    /// Returns the account with this name.
     async fn account(&self, name: &str) -> Result<Option<Arc<Account>>, Refusal>;
 
-    /// The properties of one service of an account: CORS rules, default version, retention.
+    /// Returns the properties of one service of an account: CORS rules, default version, retention.
     async fn service_properties(
         &self,
         account: &Account,

@@ -1,4 +1,4 @@
-//! Reading one thing of this server because another request names its URL: the source of a copy.
+//! Reads of a resource in this server whose URL another request contains: the source of a copy.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,37 +15,36 @@ use crate::query::Query;
 use crate::service::Service;
 use crate::version::Version;
 
-/// A read that nobody sent: what it would look like if somebody had.
+/// A read of a copy's source, with what a client's own request would have contained.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceRead<'a> {
-    /// What is to be done with the source.
+    /// The operation that reads the source.
     pub operation: Operation,
-    /// Where it is.
+    /// The address of the source.
     pub address: &'a Address,
-    /// The query that holds its credentials, if any are there.
+    /// The query of the source's URL, which may contain credentials.
     pub query: &'a Query,
-    /// Its `Authorization`.
+    /// The `Authorization` header for the source.
     pub authorization: Option<&'a HeaderValue>,
-    /// What its token is used for, which the file service wants to know.
+    /// The intent of a bearer token, which the file service requires.
     pub intent: Option<&'a HeaderValue>,
-    /// The version of the request that names it.
+    /// The version of the copy request.
     pub version: Version,
-    /// Whether its URL is of HTTPS.
+    /// The source's URL uses HTTPS.
     pub secure: bool,
-    /// The client that names it.
+    /// The client that sent the copy request.
     pub peer: IpAddr,
 }
 
-/// Judges such a read as the front door would judge the request.
+/// Authorizes reads of sources as the front door authorizes requests.
 #[async_trait]
 pub trait SourceAccess: Send + Sync {
-    /// The account that the source is in, if what the read brings is enough to be let in. `service` is the one that
-    /// the source is of.
+    /// Returns the source's account if the read's credentials suffice. `service` is the source's service.
     async fn admit(&self, read: &SourceRead<'_>, service: &dyn Service) -> Result<Arc<Account>, Refusal>;
 
-    /// The account of a source that was let in before.
+    /// Returns the account of a source that was authorized before.
     async fn account(&self, name: &str) -> Result<Arc<Account>, Refusal>;
 
-    /// The store's time, for a read of a source that was let in before.
+    /// Returns the store's time, for a read of a source that was authorized before.
     fn now(&self) -> Timestamp;
 }

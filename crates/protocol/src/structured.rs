@@ -1,15 +1,15 @@
-//! Structured messages: bodies that carry a CRC-64/NVME of each of their segments and of their whole content, so that
-//! either side can tell what arrived from what was meant, however long it is.
+//! Structured messages: bodies with a CRC-64/NVME of each segment and of the whole content. Either side can
+//! verify what arrived, whatever its length.
 //!
 //! ```text
-//! message    version u8 = 1, length of the message u64, flags u16 = 1, segments u16,
+//! message    version u8 = 1, length of the message u64, flags u16 = 1, number of segments u16,
 //!            segments, CRC of the content u64
-//! segment    number u16 from 1 on, length of the content u64, content, CRC of it u64
+//! segment    number u16, from 1, length of the content u64, content, CRC of the content u64
 //! ```
 //!
-//! Numbers are little-endian. [`Structured::of`] takes a request's body out of its message, so that whoever reads it
-//! sees content only, and fails before the end if it is not what it should be; [`Structured::answer`] puts a reply's
-//! body into one. Both work on what passes through and keep nothing.
+//! Numbers are little-endian. [`Structured::from_request`] decodes a request's body, so that its reader gets
+//! the content only; if the message is corrupt, the body fails before its end. [`Structured::encode_reply`]
+//! encodes a reply's body. Both process the stream without buffering it.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -35,24 +35,25 @@ const MESSAGE_HEADER: usize = 13;
 const SEGMENT_HEADER: usize = 10;
 const CRC: usize = 8;
 const MAX_SEGMENTS: u64 = u16::MAX as u64;
-/// The content of a segment that we write, unless that makes too many of them.
+/// Bytes of content in a segment that the encoder writes, unless that results in too many segments.
 const SEGMENT: u64 = 4 << 20;
 
-/// The most bytes by which a message is longer than its content.
+/// Maximum number of bytes by which a message is longer than its content.
 pub const MAX_OVERHEAD: u64 = (MESSAGE_HEADER + CRC) as u64 + MAX_SEGMENTS * (SEGMENT_HEADER + CRC) as u64;
 
-/// A request that uses structured messages.
+/// The use of structured messages by one request.
 #[derive(Debug)]
 pub struct Structured {
-    /// How the client names the format, which the reply repeats.
+    /// The format as the client names it, which the reply repeats.
     format: HeaderValue,
-    /// Whether the reply's body is to be one.
-    reads: bool,
+    /// The body of the reply is to be encoded.
+    encodes_reply: bool,
 }
 
 impl Structured {
-    /// Whether a request uses structured messages. If its own body is one, it is replaced by its content.
-    pub fn of(request: &mut Request) -> Result<Option<Self>, Refusal> {
+    /// Detects whether a request uses structured messages. If its body is one, replaces it by the decoded
+    /// content.
+    pub fn from_request(request: &mut Request) -> Result<Option<Self>, Refusal> {
         use Operation::{AppendBlock, CreateFile, GetBlob, GetFile, PutBlob, PutBlock, PutPage, PutRange};
         let reads = match request.operation {
             GetBlob | GetFile => true,
@@ -69,22 +70,22 @@ impl Structured {
             let length = request.headers.required_number(BODY_LENGTH.as_str(), 0..=i64::MAX)?.unsigned_abs();
             let message = request.content_length.ok_or(ErrorCode::MissingContentLengthHeader)?;
             let body = std::mem::replace(&mut request.body, full(""));
-            request.body = Box::pin(Through::new(body, Decoder::new(message, length), length));
+            request.body = Box::pin(CodecBody::new(body, Decoder::new(message, length), length));
             request.content_length = Some(length);
         }
-        Ok(Some(Self { format, reads }))
+        Ok(Some(Self { format, encodes_reply: reads }))
     }
 
-    /// The reply as the client expects it.
-    pub fn answer(self, mut response: Response) -> Response {
-        if self.reads {
+    /// Returns the reply in the format that the client expects.
+    pub fn encode_reply(self, mut response: Response) -> Response {
+        if self.encodes_reply {
             let length =
                 response.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-            // A reply that does not say how long it is, is no content.
+            // A reply without a length has no content to encode.
             let Some(length) = length else { return response };
             let encoder = Encoder::new(length);
             let message = encoder.message_length();
-            response.body = Body::stream(Through::new(response.body, encoder, message));
+            response.body = Body::stream(CodecBody::new(response.body, encoder, message));
             response.headers.insert(CONTENT_LENGTH, message.into());
             response.headers.insert(BODY_LENGTH, length.into());
         }
@@ -97,34 +98,34 @@ fn malformed(reason: &'static str) -> Refusal {
     Refusal::new(ErrorCode::InvalidInput).message(reason)
 }
 
-/// Something that bytes pass through and come out of changed.
-trait Pass: Unpin {
+/// Encodes or decodes a stream.
+trait Codec: Unpin {
     fn push(&mut self, bytes: Bytes, out: &mut VecDeque<Bytes>) -> Result<(), Refusal>;
-    /// There are no more.
+    /// Called at the end of the input.
     fn finish(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), Refusal>;
 }
 
-/// A body that has passed through something.
-struct Through<B, P> {
-    /// None once it has ended or failed.
+/// A body that is encoded or decoded as it is read.
+struct CodecBody<B, P> {
+    /// `None` once the body has ended or failed.
     body: Option<B>,
-    pass: P,
-    /// What came out of the last piece.
+    codec: P,
+    /// Output of the last input.
     out: VecDeque<Bytes>,
-    /// Bytes still to come.
+    /// Bytes of output still to come.
     left: u64,
 }
 
-impl<B, P> Through<B, P> {
-    fn new(body: B, pass: P, length: u64) -> Self {
-        Self { body: Some(body), pass, out: VecDeque::new(), left: length }
+impl<B, P> CodecBody<B, P> {
+    fn new(body: B, codec: P, length: u64) -> Self {
+        Self { body: Some(body), codec, out: VecDeque::new(), left: length }
     }
 }
 
-impl<B, P> http_body::Body for Through<B, P>
+impl<B, P> http_body::Body for CodecBody<B, P>
 where
     B: http_body::Body<Data = Bytes, Error = BodyError> + Unpin,
-    P: Pass,
+    P: Codec,
 {
     type Data = Bytes;
     type Error = BodyError;
@@ -140,9 +141,9 @@ where
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
             let Some(body) = &mut this.body else { return Poll::Ready(None) };
-            let passed = match ready!(Pin::new(body).poll_frame(cx)) {
+            let result = match ready!(Pin::new(body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) => this.pass.push(bytes, &mut this.out),
+                    Ok(bytes) => this.codec.push(bytes, &mut this.out),
                     Err(_) => Ok(()),
                 },
                 Some(Err(error)) => {
@@ -151,10 +152,10 @@ where
                 }
                 None => {
                     this.body = None;
-                    this.pass.finish(&mut this.out)
+                    this.codec.finish(&mut this.out)
                 }
             };
-            if let Err(refusal) = passed {
+            if let Err(refusal) = result {
                 this.body = None;
                 this.out.clear();
                 return Poll::Ready(Some(Err(refusal.into())));
@@ -167,27 +168,27 @@ where
     }
 }
 
-/// Takes content out of a message.
+/// Decodes a message into its content.
 #[derive(Debug)]
 struct Decoder {
-    /// How long the message is to be, and its content.
+    /// Announced lengths of the message and of its content.
     message_length: u64,
     content_length: u64,
     next: Field,
-    /// The bytes of that field that have arrived.
+    /// The bytes of the next field that have arrived.
     field: Vec<u8>,
     segments: u16,
-    /// The number of the segment at hand, its content's length, and what of that is still to come.
+    /// The current segment's number, the length of its content, and the part of that still to come.
     number: u16,
     length: u64,
     left: u64,
-    /// Content of all segments so far, the one at hand included.
-    announced: u64,
+    /// Length of the content of all segments so far, including the current one.
+    content_so_far: u64,
     segment_crc: Digest,
     content_crc: u64,
 }
 
-/// What comes next in a message.
+/// The fields of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     MessageHeader,
@@ -195,7 +196,7 @@ enum Field {
     Content,
     SegmentCrc,
     ContentCrc,
-    Nothing,
+    End,
 }
 
 impl Field {
@@ -204,7 +205,7 @@ impl Field {
             Self::MessageHeader => MESSAGE_HEADER,
             Self::SegmentHeader => SEGMENT_HEADER,
             Self::SegmentCrc | Self::ContentCrc => CRC,
-            Self::Content | Self::Nothing => 0,
+            Self::Content | Self::End => 0,
         }
     }
 }
@@ -220,13 +221,13 @@ impl Decoder {
             number: 0,
             length: 0,
             left: 0,
-            announced: 0,
+            content_so_far: 0,
             segment_crc: Digest::new(Crc64Nvme),
             content_crc: 0,
         }
     }
 
-    /// Reads the field that has arrived. What comes next?
+    /// Reads a complete field. Returns the field that follows.
     fn read(&mut self) -> Result<Field, Refusal> {
         let mut field = &*self.field;
         Ok(match self.next {
@@ -252,8 +253,8 @@ impl Decoder {
                 }
                 self.length = field.get_u64_le();
                 self.left = self.length;
-                self.announced = self.announced.saturating_add(self.length);
-                if self.announced > self.content_length {
+                self.content_so_far = self.content_so_far.saturating_add(self.length);
+                if self.content_so_far > self.content_length {
                     return Err(malformed("The structured message has more content than announced."));
                 }
                 self.segment_crc = Digest::new(Crc64Nvme);
@@ -274,9 +275,9 @@ impl Decoder {
                 if field.get_u64_le() != self.content_crc {
                     return Err(ErrorCode::Crc64Mismatch.into());
                 }
-                Field::Nothing
+                Field::End
             }
-            Field::Content | Field::Nothing => self.next,
+            Field::Content | Field::End => self.next,
         })
     }
 
@@ -285,7 +286,7 @@ impl Decoder {
     }
 }
 
-impl Pass for Decoder {
+impl Codec for Decoder {
     fn push(&mut self, mut bytes: Bytes, out: &mut VecDeque<Bytes>) -> Result<(), Refusal> {
         while !bytes.is_empty() {
             match self.next {
@@ -296,7 +297,7 @@ impl Pass for Decoder {
                     self.left -= length as u64;
                     out.push_back(content);
                 }
-                Field::Nothing => return Err(malformed("The structured message is longer than it says.")),
+                Field::End => return Err(malformed("The structured message is longer than it says.")),
                 field => {
                     let part = bytes.split_to(bytes.len().min(field.length() - self.field.len()));
                     self.field.extend_from_slice(&part);
@@ -315,7 +316,7 @@ impl Pass for Decoder {
     }
 
     fn finish(&mut self, _: &mut VecDeque<Bytes>) -> Result<(), Refusal> {
-        if self.next == Field::Nothing && self.announced == self.content_length {
+        if self.next == Field::End && self.content_so_far == self.content_length {
             Ok(())
         } else {
             Err(malformed("The structured message ends before its content does."))
@@ -323,14 +324,14 @@ impl Pass for Decoder {
     }
 }
 
-/// Puts content into a message.
+/// Encodes content as a message.
 #[derive(Debug)]
 struct Encoder {
     content_length: u64,
     segment_length: u64,
-    /// Content before the segment at hand; none before the first.
-    begun: Option<u64>,
-    /// The number of the segment at hand, and what of it is still to come.
+    /// Length of the content before the current segment; `None` before the first.
+    segment_start: Option<u64>,
+    /// The current segment's number, and the length of its content still to come.
     number: u16,
     left: u64,
     segment_crc: Digest,
@@ -342,7 +343,7 @@ impl Encoder {
         Self {
             content_length,
             segment_length: SEGMENT.max(content_length.div_ceil(MAX_SEGMENTS)),
-            begun: None,
+            segment_start: None,
             number: 0,
             left: 0,
             segment_crc: Digest::new(Crc64Nvme),
@@ -350,7 +351,7 @@ impl Encoder {
         }
     }
 
-    /// Even no content is one segment.
+    /// Returns the number of segments. Empty content has one, too.
     fn segments(&self) -> u64 {
         self.content_length.div_ceil(self.segment_length).max(1)
     }
@@ -360,10 +361,10 @@ impl Encoder {
         self.content_length + around
     }
 
-    /// Ends the segment at hand, if there is one, and begins the next.
+    /// Ends the current segment, if there is one, and begins the next.
     fn begin_segment(&mut self) -> Bytes {
         let mut bytes = Vec::with_capacity(CRC + MESSAGE_HEADER + SEGMENT_HEADER);
-        let begun = match self.begun {
+        let segment_start = match self.segment_start {
             None => {
                 bytes.put_u8(VERSION);
                 bytes.put_u64_le(self.message_length());
@@ -371,14 +372,14 @@ impl Encoder {
                 bytes.put_u16_le(self.segments() as u16);
                 0
             }
-            Some(begun) => {
+            Some(segment_start) => {
                 bytes.put_u64_le(self.segment_crc.finalize());
-                begun + self.segment_length
+                segment_start + self.segment_length
             }
         };
-        self.begun = Some(begun);
+        self.segment_start = Some(segment_start);
         self.number += 1;
-        self.left = self.segment_length.min(self.content_length.saturating_sub(begun));
+        self.left = self.segment_length.min(self.content_length.saturating_sub(segment_start));
         self.segment_crc = Digest::new(Crc64Nvme);
         bytes.put_u16_le(self.number);
         bytes.put_u64_le(self.left);
@@ -386,11 +387,11 @@ impl Encoder {
     }
 }
 
-impl Pass for Encoder {
+impl Codec for Encoder {
     fn push(&mut self, mut bytes: Bytes, out: &mut VecDeque<Bytes>) -> Result<(), Refusal> {
         while !bytes.is_empty() {
             if self.left == 0 {
-                if self.begun.is_some() && u64::from(self.number) == self.segments() {
+                if self.segment_start.is_some() && u64::from(self.number) == self.segments() {
                     return Err(malformed("The content is longer than announced."));
                 }
                 out.push_back(self.begin_segment());
@@ -405,7 +406,7 @@ impl Pass for Encoder {
     }
 
     fn finish(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), Refusal> {
-        if self.begun.is_none() {
+        if self.segment_start.is_none() {
             out.push_back(self.begin_segment());
         }
         let mut bytes = Vec::with_capacity(2 * CRC);
@@ -416,7 +417,8 @@ impl Pass for Encoder {
     }
 }
 
-/// A message with that content, all of it in memory.
+/// Encodes content in memory.
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub fn message(content: &[u8], segment_length: u64) -> Vec<u8> {
     let mut encoder = Encoder { segment_length, ..Encoder::new(content.len() as u64) };
@@ -427,7 +429,8 @@ pub fn message(content: &[u8], segment_length: u64) -> Vec<u8> {
     out.iter().flat_map(|bytes| bytes.iter().copied()).collect()
 }
 
-/// The content of a message that arrives in pieces of that length.
+/// Decodes a message that arrives in pieces of `piece` bytes.
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub fn content(message: &[u8], length: u64, piece: usize) -> Result<Vec<u8>, Refusal> {
     let mut decoder = Decoder::new(message.len() as u64, length);
@@ -448,12 +451,12 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_laid_out_as_clients_read_it() {
+    fn a_message_has_the_specified_layout() {
         let empty = message(b"", 4);
         assert_eq!(empty[..13], [1, 39, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0]);
         assert_eq!(empty[13..23], [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(empty[23..], [0; 16]);
-        // The check value of CRC-64/NVME.
+        // The check value of CRC-64/NVME, as its specification gives it.
         let digits = message(b"123456789", 9);
         let check = 0xAE8B_1486_0A79_9888_u64.to_le_bytes();
         assert_eq!(
@@ -463,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_into_a_message_comes_out_of_it_however_it_arrives() {
+    fn encoded_content_is_decoded_however_it_is_split() {
         for length in [0, 1, 4, 5, 1000] {
             let data: Vec<u8> = (0..length).map(|i| (i * 31 % 251) as u8).collect();
             for segment in [1, 3, 4, 999, 5000] {
@@ -482,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_byte_is_noticed() {
+    fn every_flipped_byte_is_detected() {
         let data = b"some content of some length";
         let message = message(data, 10);
         for at in 0..message.len() {
@@ -501,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_cut_or_lies_about_its_length_is_refused() {
+    fn truncated_messages_and_wrong_lengths_are_refused() {
         let data = b"some content of some length";
         let whole = message(data, 10);
         for length in 0..whole.len() {
@@ -509,13 +512,13 @@ mod tests {
         }
         let longer = [&whole[..], b"x"].concat();
         assert_eq!(code(&longer, data.len() as u64), Err(ErrorCode::InvalidInput));
-        for announced in [0, data.len() as u64 - 1, data.len() as u64 + 1] {
-            assert_eq!(code(&whole, announced), Err(ErrorCode::InvalidInput), "{announced}");
+        for content_so_far in [0, data.len() as u64 - 1, data.len() as u64 + 1] {
+            assert_eq!(code(&whole, content_so_far), Err(ErrorCode::InvalidInput), "{content_so_far}");
         }
     }
 
     #[test]
-    fn no_bytes_make_the_decoder_panic() {
+    fn arbitrary_bytes_never_make_the_decoder_panic() {
         let good = message(b"some content", 5);
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
         for _ in 0..5000 {
@@ -533,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_very_long_content_has_no_more_segments_than_can_be_counted() {
+    fn very_long_content_stays_within_the_maximum_number_of_segments() {
         for length in [0, SEGMENT, SEGMENT + 1, MAX_SEGMENTS * SEGMENT, MAX_SEGMENTS * SEGMENT + 1, 200 << 40]
         {
             let encoder = Encoder::new(length);

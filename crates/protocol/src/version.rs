@@ -1,8 +1,8 @@
-//! The protocol version that a request asks for, and the switches that depend on it.
+//! The protocol version of a request, and the switches that depend on it.
 //!
-//! A version is a date. Any well-formed date from [`Version::OLDEST`] on is taken, published or not; later than
-//! [`Version::NEWEST`] counts as the newest, because refusing it would lock out clients that are newer than this
-//! server.
+//! A version is a date. Every well-formed date from [`Version::OLDEST`] on is accepted, whether or not a
+//! version was published on it. Dates after [`Version::NEWEST`] count as the newest version: refusing them
+//! would lock out clients that are newer than this server.
 
 use std::fmt;
 
@@ -19,17 +19,17 @@ pub struct Version {
 }
 
 impl Version {
-    /// The first version that is served.
+    /// The oldest supported version.
     pub const OLDEST: Self = Self::new(2009, 9, 19);
-    /// The newest version that is known.
+    /// The newest known version.
     pub const NEWEST: Self = Self::new(2026, 10, 6);
 
-    /// The version of that date, for a behaviour switch: `version >= Version::new(2015, 4, 5)`.
+    /// The version of this date, for a behavior switch: `version >= Version::new(2015, 4, 5)`.
     pub const fn new(year: u16, month: u8, day: u8) -> Self {
         Self { year, month, day }
     }
 
-    /// Whether behaviour that began on that date applies.
+    /// Returns whether behavior that was introduced on this date applies.
     pub const fn at_least(self, year: u16, month: u8, day: u8) -> bool {
         self.ordinal() >= Self::new(year, month, day).ordinal()
     }
@@ -38,12 +38,12 @@ impl Version {
         self.year as u32 * 10_000 + self.month as u32 * 100 + self.day as u32
     }
 
-    /// The version of a header or parameter called `name` whose value is `text`.
+    /// Parses the value of a header, or refuses it.
     pub fn from_header(name: &str, text: &str) -> Result<Self, Refusal> {
         Self::parse(text).ok_or_else(|| Refusal::invalid_header(name, text))
     }
 
-    /// The version that a text asks for; `None` if it is not a date, or is older than [`Version::OLDEST`].
+    /// Parses a version; `None` if it is not a date, or is older than [`Version::OLDEST`].
     pub fn parse(text: &str) -> Option<Self> {
         let bytes: &[u8; 10] = text.as_bytes().try_into().ok()?;
         let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2] = *bytes else { return None };
@@ -53,8 +53,8 @@ impl Version {
         let (year, month, day) =
             (number(&[y1, y2, y3, y4])?, number(&[m1, m2])? as u8, number(&[d1, d2])? as u8);
         time::Date::from_calendar_date(i32::from(year), time::Month::try_from(month).ok()?, day).ok()?;
-        let asked = Self::new(year, month, day);
-        (asked >= Self::OLDEST).then(|| asked.min(Self::NEWEST))
+        let version = Self::new(year, month, day);
+        (version >= Self::OLDEST).then(|| version.min(Self::NEWEST))
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use crate::error::ErrorCode;
 
     #[test]
-    fn dates_from_2009_on_are_versions_and_later_than_known_is_the_newest() {
+    fn dates_since_2009_are_versions_and_later_ones_count_as_the_newest() {
         for (text, expected) in [
             ("2009-09-19", Some("2009-09-19")),
             ("2021-12-02", Some("2021-12-02")),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_version_names_the_header() {
+    fn the_refusal_of_a_bad_version_names_the_header() {
         let refusal = Version::from_header("x-ms-version", "soon").unwrap_err();
         assert_eq!(refusal.code(), ErrorCode::InvalidHeaderValue);
         assert_eq!(
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_order_by_date() {
+    fn versions_are_ordered_by_date() {
         let version = Version::new(2013, 8, 15);
         assert!(version.at_least(2013, 8, 15) && version.at_least(2012, 12, 31));
         assert!(!version.at_least(2013, 8, 16) && !version.at_least(2014, 1, 1));

@@ -1,4 +1,4 @@
-//! XML in both directions: a [`Writer`] for replies and a bounded pull [`Reader`] for request bodies.
+//! XML: a [`Writer`] for replies and a bounded pull [`Reader`] for request bodies.
 
 mod reader;
 mod writer;
@@ -7,7 +7,7 @@ pub use reader::Reader;
 pub use reader::{invalid, missing};
 pub use writer::{Writer, encoded};
 
-/// Whether XML 1.0 can hold the character at all, even escaped.
+/// Returns whether XML 1.0 allows the character, escaped or not.
 pub const fn is_char(c: char) -> bool {
     matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
 }

@@ -1,4 +1,4 @@
-//! Reading a request's body into memory, and what its failures are answered with.
+//! Reading a request's body into memory, and the answers to its failures.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -10,7 +10,7 @@ use lazuli_protocol::error::BodyFailure;
 use lazuli_protocol::request::{BodyError, collect, full};
 use lazuli_protocol::{ErrorCode, Refusal};
 
-/// A body that arrives in pieces and says so much about its size.
+/// A body that arrives in pieces and has a given size hint.
 struct Pieces {
     pieces: VecDeque<Result<Bytes, BodyError>>,
     announced: u64,
@@ -49,22 +49,22 @@ fn collected(
 }
 
 #[test]
-fn a_body_is_joined_up_to_its_limit() {
+fn a_body_is_collected_up_to_its_limit() {
     assert_eq!(collected(vec![], 0, 0), Ok(Bytes::new()));
     assert_eq!(collected(vec![Ok("ab"), Ok("cd")], 0, 4), Ok(Bytes::from("abcd")));
     let refused = |result: Result<Bytes, Refusal>| result.unwrap_err().code();
     assert_eq!(refused(collected(vec![Ok("ab"), Ok("cde")], 0, 4)), ErrorCode::RequestBodyTooLarge);
-    // Refused before a byte is read.
-    let gone = || Err(BodyError::from(BodyFailure::Gone));
-    assert_eq!(refused(collected(vec![gone()], 5, 4)), ErrorCode::RequestBodyTooLarge);
+    // Refused before any byte is read.
+    let disconnected = || Err(BodyError::from(BodyFailure::Disconnected));
+    assert_eq!(refused(collected(vec![disconnected()], 5, 4)), ErrorCode::RequestBodyTooLarge);
 }
 
 #[test]
-fn a_body_that_fails_is_answered_by_its_cause() {
+fn the_answer_to_a_failed_body_depends_on_the_cause() {
     for (error, status, code) in [
         (BodyError::from(BodyFailure::TooLarge), 413, ErrorCode::RequestBodyTooLarge),
         (BodyError::from(BodyFailure::TooSlow), 408, ErrorCode::OperationTimedOut),
-        (BodyError::from(BodyFailure::Gone), 400, ErrorCode::InvalidInput),
+        (BodyError::from(BodyFailure::Disconnected), 400, ErrorCode::InvalidInput),
         (BodyError::from(Refusal::new(ErrorCode::Md5Mismatch)), 400, ErrorCode::Md5Mismatch),
         (BodyError::from("something else"), 500, ErrorCode::InternalError),
     ] {
@@ -74,7 +74,7 @@ fn a_body_that_fails_is_answered_by_its_cause() {
 }
 
 #[test]
-fn a_body_at_hand_knows_its_size() {
+fn a_body_in_memory_knows_its_size() {
     use http_body::Body as _;
     for (text, size) in [("abc", 3), ("", 0)] {
         let body = full(text);

@@ -1,11 +1,11 @@
-//! The table of error codes against the protocol's own lists.
+//! Compares the table of error codes with the protocol's own lists.
 
 use std::collections::BTreeSet;
 
 use lazuli_protocol::ErrorCode;
 
-/// Codes by status, as the protocol's reference lists them, service by service. A code that several services have is
-/// listed by each.
+/// Codes by status, as the protocol's reference lists them for each service. Codes of several services are
+/// repeated.
 const LISTED: &[(u16, &str)] = &[
     // Common.
     (
@@ -124,7 +124,7 @@ const LISTED: &[(u16, &str)] = &[
 ];
 
 #[test]
-fn the_table_holds_the_listed_codes_with_their_statuses_and_no_others() {
+fn the_table_has_exactly_the_documented_codes_and_statuses() {
     let listed: BTreeSet<(&str, u16)> = LISTED
         .iter()
         .flat_map(|(status, codes)| codes.split_whitespace().map(|code| (code, *status)))
@@ -137,7 +137,7 @@ fn the_table_holds_the_listed_codes_with_their_statuses_and_no_others() {
 }
 
 #[test]
-fn no_code_is_in_the_table_twice() {
+fn no_code_is_listed_twice() {
     let names: BTreeSet<&str> = ErrorCode::ALL.iter().map(|code| code.name()).collect();
     assert_eq!(names.len(), ErrorCode::ALL.len());
 }

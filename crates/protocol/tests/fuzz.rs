@@ -1,11 +1,11 @@
-//! Every parser that reads the network, fed with noise and with damaged good input. None may panic, and what is read
-//! and written again has to be the same.
+//! Feeds noise and damaged valid input to every parser that reads the network. None may panic, and a parsed
+//! value that is written and parsed again must be the same.
 
 use lazuli_protocol::fuzz;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-/// Enough to meet every branch of a damaged input, few enough to take a second.
+/// Number of inputs: enough to reach every branch of a damaged input, few enough to take a second.
 const CASES: u32 = 3000;
 
 const PROPERTIES: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?><StorageServiceProperties><Logging>\
@@ -23,7 +23,7 @@ const IDENTIFIERS: &str = "\u{feff}<SignedIdentifiers><SignedIdentifier><Id>MTIz
     <Start>2021-04-20T15:54:52.9740791Z</Start><Expiry>2022-01-01</Expiry><Permission>rwd</Permission></AccessPolicy>\
     </SignedIdentifier><SignedIdentifier><Id><![CDATA[<x>]]></Id></SignedIdentifier></SignedIdentifiers>";
 
-/// One way to damage an input.
+/// One way of damaging an input.
 #[derive(Clone, Debug)]
 enum Damage {
     Replace(u8),

@@ -1,4 +1,4 @@
-//! Get and Set Service Properties, as documents.
+//! Get and Set Service Properties as documents.
 
 use lazuli_protocol::properties::{ServiceProperties, Update};
 use lazuli_protocol::{ErrorCode, ServiceKind, Version};
@@ -39,7 +39,7 @@ fn set(service: ServiceKind, roots: &str) -> Result<ServiceProperties, ErrorCode
 }
 
 #[test]
-fn a_new_account_has_everything_switched_off() {
+fn a_new_account_has_everything_disabled() {
     let common = metrics("HourMetrics", &format!("<Enabled>false</Enabled>{OFF}"))
         + &metrics("MinuteMetrics", &format!("<Enabled>false</Enabled>{OFF}"))
         + "<Cors></Cors>";
@@ -61,7 +61,7 @@ fn a_new_account_has_everything_switched_off() {
 }
 
 #[test]
-fn what_was_set_is_given_back() {
+fn properties_are_returned_as_set() {
     let analytics = logging(WEEK)
         + &metrics("HourMetrics", &format!("<Enabled>true</Enabled><IncludeAPIs>true</IncludeAPIs>{WEEK}"))
         + &metrics("MinuteMetrics", &format!("<Enabled>true</Enabled><IncludeAPIs>false</IncludeAPIs>{OFF}"));
@@ -92,12 +92,12 @@ fn what_was_set_is_given_back() {
 }
 
 #[test]
-fn properties_stored_before_a_field_existed_still_load() {
+fn properties_without_newer_fields_still_load() {
     assert_eq!(serde_json::from_str::<ServiceProperties>("{}").unwrap(), ServiceProperties::default());
 }
 
 #[test]
-fn a_root_that_is_not_named_stays_and_an_empty_cors_clears() {
+fn missing_elements_are_kept_and_an_empty_cors_element_clears() {
     let cors = format!("<Cors>{}</Cors>", rule("GET", "*", "*", "*"));
     let mut properties = set(Blob, &(logging(WEEK) + &cors)).unwrap();
     let mut apply = |roots: &str| {
@@ -110,7 +110,7 @@ fn a_root_that_is_not_named_stays_and_an_empty_cors_clears() {
 }
 
 #[test]
-fn each_service_has_its_own_roots() {
+fn each_service_has_its_own_elements() {
     let blob_only = ["<DefaultServiceVersion>2021-12-02</DefaultServiceVersion>", "<StaticWebsite/>"];
     for (service, root) in [
         (File, logging(OFF).as_str()),
@@ -127,7 +127,7 @@ fn each_service_has_its_own_roots() {
 }
 
 #[test]
-fn a_root_that_is_named_is_whole_and_within_limits() {
+fn elements_must_be_complete_and_within_limits() {
     let retention = |inner: &str| format!("<DeleteRetentionPolicy>{inner}</DeleteRetentionPolicy>");
     for roots in [
         retention("<Enabled>true</Enabled>"),
@@ -166,7 +166,7 @@ fn cors_rules_are_limited() {
         (one(rule("GET", "*", "", "x*,y*,z*")), false),
         (one(rule("GET", &long(256), "", "")), true),
         (one(rule("GET", &long(257), "", "")), false),
-        // 2 KiB in all: 8 origins of 255 bytes, 3 for GET, and what headers add.
+        // 2 KiB in total: 8 origins of 255 bytes, 3 for GET, and the headers.
         (one(rule("GET", &list(8, &long(255)), "", "12345")), true),
         (one(rule("GET", &list(8, &long(255)), "", "123456")), false),
         (one(rule("", "*", "", "")), false),
@@ -181,7 +181,7 @@ fn cors_rules_are_limited() {
 }
 
 #[test]
-fn older_versions_get_the_document_of_their_time() {
+fn older_versions_get_their_own_document() {
     let xml = |version: (u16, u8, u8)| {
         ServiceProperties::default().to_xml(Blob, Version::new(version.0, version.1, version.2))
     };

@@ -1,42 +1,46 @@
-//! What an aggregate expression has seen so far.
+//! The state of aggregate expressions.
 
 use std::cmp::Ordering;
 
-use crate::report::Failure;
+use crate::report::RecordFailure;
 use crate::syntax::AggregateKind;
 use crate::value::{Number, Value};
 
-/// One aggregate over the rows so far.
+/// The state of one aggregate over the rows so far.
 #[derive(Debug, Default)]
 pub(crate) struct Accumulator {
     count: u64,
-    /// Whole numbers are summed up exactly; no number of rows that a blob can have overflows this.
+    /// Exact sum of whole numbers. No number of rows that fits in a blob overflows it.
     ints: i128,
     floats: f64,
     has_floats: bool,
     extreme: Option<Value<'static>>,
 }
 
-/// What a row adds to an aggregate.
-pub(crate) enum Addend {
-    /// Nothing: there is no value.
+/// The contribution of one row to an aggregate.
+pub(crate) enum Contribution {
+    /// The row has no value.
     Nothing,
-    /// One more to count.
+    /// The row only counts.
     One,
     Number(Number),
-    /// A value beyond all so far.
+    /// A value beyond the extreme of all rows so far.
     Extreme(Value<'static>),
 }
 
 impl Accumulator {
-    /// What a row with that value adds.
-    pub(crate) fn judge(&self, kind: AggregateKind, value: Value<'_>) -> Result<Addend, Failure> {
+    /// Returns the contribution of a row with this value.
+    pub(crate) fn contribution(
+        &self,
+        kind: AggregateKind,
+        value: Value<'_>,
+    ) -> Result<Contribution, RecordFailure> {
         if value.is_absent() {
-            return Ok(Addend::Nothing);
+            return Ok(Contribution::Nothing);
         }
         let beyond = match kind {
-            AggregateKind::Count => return Ok(Addend::One),
-            AggregateKind::Sum | AggregateKind::Average => return value.number().map(Addend::Number),
+            AggregateKind::Count => return Ok(Contribution::One),
+            AggregateKind::Sum | AggregateKind::Average => return value.number().map(Contribution::Number),
             AggregateKind::Min => Ordering::Less,
             AggregateKind::Max => Ordering::Greater,
         };
@@ -44,25 +48,25 @@ impl Accumulator {
             Some(extreme) => value.compare(extreme)? == Some(beyond),
             None => true,
         };
-        Ok(if is_beyond { Addend::Extreme(value.into_owned()?) } else { Addend::One })
+        Ok(if is_beyond { Contribution::Extreme(value.into_owned()?) } else { Contribution::One })
     }
 
-    /// Adds that.
-    pub(crate) fn add(&mut self, addend: Addend) {
-        match addend {
-            Addend::Nothing => return,
-            Addend::One => {}
-            Addend::Number(Number::Int(int)) => self.ints += i128::from(int),
-            Addend::Number(Number::Float(float)) => {
+    /// Adds the contribution of a row.
+    pub(crate) fn add(&mut self, contribution: Contribution) {
+        match contribution {
+            Contribution::Nothing => return,
+            Contribution::One => {}
+            Contribution::Number(Number::Int(int)) => self.ints += i128::from(int),
+            Contribution::Number(Number::Float(float)) => {
                 self.floats += float;
                 self.has_floats = true;
             }
-            Addend::Extreme(value) => self.extreme = Some(value),
+            Contribution::Extreme(value) => self.extreme = Some(value),
         }
         self.count += 1;
     }
 
-    /// The result. Without any value there is a count, and nothing else.
+    /// Returns the result. Without any value, all aggregates except a count are `NULL`.
     pub(crate) fn result(self, kind: AggregateKind) -> Value<'static> {
         let sum = self.ints as f64 + self.floats;
         match kind {
@@ -78,7 +82,7 @@ impl Accumulator {
     }
 }
 
-/// Sums of huge numbers may have no value.
+/// Returns `NULL` for results that are not finite, such as sums of huge numbers.
 fn finite(float: f64) -> Value<'static> {
     if float.is_finite() { Value::Float(float) } else { Value::Null }
 }

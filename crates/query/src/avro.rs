@@ -1,4 +1,4 @@
-//! The reply to a query: a container of Avro with four kinds of records.
+//! The encoding of a reply: an Avro container with four kinds of records.
 //!
 //! ```text
 //! container = "Obj\x01"  metadata:map<bytes>  sync:16  block*
@@ -6,13 +6,15 @@
 //! record    = kind:long  (resultData | error | progress | end)
 //! ```
 //!
-//! Numbers are zigzag-encoded in groups of seven bits; strings and bytes have their length before them. Every record is a
-//! block of its own, so that clients have it when it is there. Written by hand: crates for Avro want a value in memory for
-//! each record and bring a parser of schemas, and this is all that is needed of it.
+//! Numbers are zigzag-encoded in groups of seven bits. Strings and bytes are prefixed with their length.
+//! Every record is its own block, so that clients receive it immediately.
+//!
+//! Implemented by hand: the Avro crates need a value in memory for each record, and include a schema parser.
+//! Only this small part of the format is needed.
 
 use crate::report::QueryError;
 
-/// What the records look like. Clients tell them apart by these names.
+/// The schema of the records. Clients identify records by these names.
 const SCHEMA: &str = concat!(
     r#"[{"type":"record","name":"com.microsoft.azure.storage.queryBlobContents.resultData","#,
     r#""doc":"Holds result data in the format specified for this query (CSV, JSON, etc.).","#,
@@ -28,14 +30,14 @@ const SCHEMA: &str = concat!(
     r#""doc":"Sent as the final message of the response","fields":[{"name":"totalBytes","type":"long"}]}]"#,
 );
 
-/// Writes a container.
+/// Encodes an Avro container.
 #[derive(Debug)]
 pub(crate) struct Container {
     sync: [u8; 16],
 }
 
 impl Container {
-    /// One whose blocks end in these bytes, which should be random.
+    /// Creates a container with a sync marker, which should be random.
     pub(crate) fn new(sync: [u8; 16]) -> Self {
         Self { sync }
     }
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_is_json() {
+    fn schema_is_valid_json() {
         let schema: serde_json::Value = serde_json::from_str(SCHEMA).unwrap();
         let names: Vec<_> =
             schema.as_array().unwrap().iter().map(|record| record["name"].as_str().unwrap()).collect();

@@ -1,23 +1,26 @@
-//! Delimited text: how it is laid out, where its records end, and what their fields are.
+//! Delimited text: its dialect, the ends of its records, and its fields.
 //!
-//! A quote begins a field or is part of it. Within quotes a doubled one stands for itself and separators are text. An
-//! escape character makes the next one text, within quotes and without. Where records end in a line feed, a carriage
-//! return before it belongs to it. Records without a single byte are passed over.
+//! A quote at the beginning of a field opens a quoted section; any other quote is text. Within quotes, a
+//! doubled quote stands for one, and separators are text. An escape character makes the next character text,
+//! within quotes and without. If records end with a line feed, a carriage return before it belongs to the
+//! separator. Empty records are skipped.
 //!
-//! The reader decides at every byte with all the bytes at hand that the decision can depend on, or waits for more, so how
-//! its input is cut into pieces does not matter. It remembers where it was and looks at no byte twice.
+//! The reader decides at each byte only when all bytes are available on which the decision can depend. So the
+//! result does not depend on how the input is split into parts. The reader keeps its position and examines no
+//! byte twice.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::scan::MAX_RECORD;
-
-/// The longest separator.
+/// Maximum size of a record in bytes.
+pub const MAX_RECORD: usize = 1 << 20;
+/// Maximum length of a separator in bytes.
 const MAX_SEPARATOR: usize = 8;
-/// A decision depends on no more bytes than this: a separator, two quotes, or an escape and what it escapes.
+/// Maximum number of bytes that a decision depends on: a separator, two quotes, or an escape and the
+/// escaped character.
 const LOOKAHEAD: usize = 8;
 
-/// How delimited text is laid out.
+/// The dialect of delimited text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delimited {
     pub(crate) column_separator: String,
@@ -40,41 +43,43 @@ impl Default for Delimited {
 }
 
 impl Delimited {
-    /// With these separators, which are the usual ones where they are empty. `None` if one is too long.
+    /// Sets the separators. Empty ones stand for the defaults. Returns `None` if one is too long.
     pub fn separated_by(self, column: &str, record: &str) -> Option<Self> {
-        let or = |given: &str, usual: &str| if given.is_empty() { usual } else { given }.to_owned();
+        let or = |given: &str, default_dialect: &str| {
+            if given.is_empty() { default_dialect } else { given }.to_owned()
+        };
         let (column_separator, record_separator) = (or(column, ","), or(record, "\n"));
         let fits = column_separator.len().max(record_separator.len()) <= MAX_SEPARATOR;
         fits.then_some(Self { column_separator, record_separator, ..self })
     }
 
-    /// With this character around fields that hold separators, or none.
+    /// Sets the character around fields that contain separators.
     #[must_use]
     pub fn quoted(self, quote: Option<char>) -> Self {
         Self { quote, ..self }
     }
 
-    /// With this character before one that is text, or none.
+    /// Sets the character that makes the next one text.
     #[must_use]
     pub fn escaped(self, escape: Option<char>) -> Self {
         Self { escape, ..self }
     }
 
-    /// With the names of columns in its first record, or without.
+    /// Sets whether the first record contains the column names.
     #[must_use]
     pub fn with_headers(self, has_headers: bool) -> Self {
         Self { has_headers, ..self }
     }
 }
 
-/// Where a field lies in its record, which is not longer than [`MAX_RECORD`] by more than a few bytes.
+/// The position of a field in its record. A record is longer than [`MAX_RECORD`] by at most a few bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     start: u32,
     end: u32,
-    /// Whether it begins with a quote.
+    /// Whether the field begins with a quote.
     quoted: bool,
-    /// Whether it is not simply what stands there, or between the quotes.
+    /// Whether the field contains escapes or doubled quotes, so that its value is not a part of the record.
     marked: bool,
 }
 
@@ -93,7 +98,7 @@ impl Span {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FieldState {
     FieldStart,
     Plain,
     Quoted,
@@ -105,10 +110,10 @@ pub(crate) struct DelimitedReader {
     dialect: Delimited,
     quote: String,
     escape: String,
-    /// Bytes that something begins with.
+    /// The bytes that begin a separator, a quote or an escape.
     special: [bool; 256],
-    place: Place,
-    /// How far the record has been looked at.
+    state: FieldState,
+    /// Offset in the record up to which all bytes were examined.
     at: usize,
     field: Span,
     spans: Vec<Span>,
@@ -124,35 +129,36 @@ impl DelimitedReader {
                 special[usize::from(first)] = true;
             }
         }
-        let (place, field) = (Place::FieldStart, Span::default());
-        Self { dialect, quote, escape, special, place, at: 0, field, spans: vec![] }
+        let (state, field) = (FieldState::FieldStart, Span::default());
+        Self { dialect, quote, escape, special, state, at: 0, field, spans: vec![] }
     }
 
     pub(crate) fn dialect(&self) -> &Delimited {
         &self.dialect
     }
 
-    /// The fields of the record that was found last.
+    /// Returns the fields of the last record.
     pub(crate) fn spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// How long the record is at least that is being looked for.
+    /// Returns how many bytes of the current record were examined.
     pub(crate) fn looked_at(&self) -> usize {
         self.at
     }
 
-    /// How long the record is, its separator included, that `buffer` begins with; `None` if more is needed to tell, or
-    /// there is none. `buffer` begins where it did before until a record is found, which the caller then takes away.
+    /// Returns the length of the record at the start of `buffer`, including its separator. Returns `None` if
+    /// more bytes are needed or no record is left. `buffer` must begin at the same position until a record
+    /// was found, which the caller then removes.
     pub(crate) fn next(&mut self, buffer: &[u8], last: bool) -> Option<usize> {
         if self.at == 0 {
             self.spans.clear();
-            self.place = Place::FieldStart;
+            self.state = FieldState::FieldStart;
             self.field = Span::default();
         }
-        // What is longer is no record; looking at all of it would fill the memory with fields.
+        // Stop at the maximum size: the fields of a longer record could fill the memory.
         while self.at <= MAX_RECORD {
-            if self.place != Place::FieldStart {
+            if self.state != FieldState::FieldStart {
                 let plain = buffer[self.at..].iter().position(|byte| self.special[usize::from(*byte)]);
                 self.at = plain.map_or(buffer.len(), |plain| self.at + plain);
             }
@@ -175,7 +181,7 @@ impl DelimitedReader {
     }
 
     fn is_end_of_record(&self, rest: &[u8]) -> bool {
-        self.place != Place::Quoted && rest.starts_with(self.dialect.record_separator.as_bytes())
+        self.state != FieldState::Quoted && rest.starts_with(self.dialect.record_separator.as_bytes())
     }
 
     fn end_of_input(&mut self) -> Option<usize> {
@@ -195,44 +201,44 @@ impl DelimitedReader {
         self.spans.push(self.field);
     }
 
-    /// Goes past what stands next, which does not end the record.
+    /// Moves past the next bytes, which do not end the record.
     fn pass(&mut self, buffer: &[u8]) {
         let rest = &buffer[self.at..];
         let (quote, escape) = (self.quote.as_bytes(), self.escape.as_bytes());
         let is_quote = !quote.is_empty() && rest.starts_with(quote);
         let is_escape = !escape.is_empty() && escape != quote && rest.starts_with(escape);
-        match self.place {
-            Place::FieldStart if is_quote => {
+        match self.state {
+            FieldState::FieldStart if is_quote => {
                 self.field.quoted = true;
-                self.place = Place::Quoted;
+                self.state = FieldState::Quoted;
                 self.at += quote.len();
             }
-            Place::Quoted if is_quote && rest[quote.len()..].starts_with(quote) => {
+            FieldState::Quoted if is_quote && rest[quote.len()..].starts_with(quote) => {
                 self.field.marked = true;
                 self.at += 2 * quote.len();
             }
-            Place::Quoted if is_quote => {
-                self.place = Place::Plain;
+            FieldState::Quoted if is_quote => {
+                self.state = FieldState::Plain;
                 self.at += quote.len();
             }
             _ if is_escape => {
                 self.field.marked = true;
                 self.at = (self.at + escape.len() + 1).min(buffer.len());
-                if self.place == Place::FieldStart {
-                    self.place = Place::Plain;
+                if self.state == FieldState::FieldStart {
+                    self.state = FieldState::Plain;
                 }
             }
-            Place::Quoted => self.at += 1,
-            Place::FieldStart | Place::Plain
+            FieldState::Quoted => self.at += 1,
+            FieldState::FieldStart | FieldState::Plain
                 if rest.starts_with(self.dialect.column_separator.as_bytes()) =>
             {
                 self.end_field(buffer, false);
                 self.at += self.dialect.column_separator.len();
                 self.field = Span::from(self.at);
-                self.place = Place::FieldStart;
+                self.state = FieldState::FieldStart;
             }
-            Place::FieldStart => self.place = Place::Plain,
-            Place::Plain => self.at += 1,
+            FieldState::FieldStart => self.state = FieldState::Plain,
+            FieldState::Plain => self.at += 1,
         }
     }
 }
@@ -243,7 +249,7 @@ pub(crate) struct Fields<'a> {
     pub(crate) record: &'a str,
     pub(crate) spans: &'a [Span],
     pub(crate) dialect: &'a Delimited,
-    /// What the columns are called.
+    /// The column names, if the text has a header.
     pub(crate) header: Option<&'a [String]>,
 }
 
@@ -252,7 +258,7 @@ impl<'a> Fields<'a> {
         self.spans.len()
     }
 
-    /// A field, counted from zero.
+    /// Returns a field, counted from zero.
     pub(crate) fn get(&self, index: usize) -> Option<Cow<'a, str>> {
         let span = self.spans.get(index)?;
         let raw = self.record.get(span.range())?;
@@ -266,7 +272,7 @@ impl<'a> Fields<'a> {
         Some(inner.map_or_else(|| Cow::Owned(self.unmarked(raw, span.quoted)), Cow::Borrowed))
     }
 
-    /// What a field means that has quotes or escapes in it.
+    /// Returns the value of a field with quotes or escapes.
     fn unmarked(&self, raw: &str, quoted: bool) -> String {
         let (quote, escape) =
             (self.dialect.quote, self.dialect.escape.filter(|_| self.dialect.escape != self.dialect.quote));
@@ -292,7 +298,7 @@ impl<'a> Fields<'a> {
         text
     }
 
-    /// What a column is called.
+    /// Returns the name of a column.
     pub(crate) fn name(&self, index: usize) -> Option<&'a str> {
         self.header?.get(index).map(String::as_str)
     }
@@ -302,7 +308,7 @@ impl<'a> Fields<'a> {
 mod tests {
     use super::*;
 
-    /// The records of a text, fed in pieces of that size.
+    /// Returns the records of a text that arrives in parts of `piece` bytes.
     fn read(dialect: &Delimited, text: &str, piece: usize) -> Vec<Vec<String>> {
         let mut reader = DelimitedReader::new(dialect.clone());
         let (mut buffer, mut records) = (vec![], vec![]);
@@ -322,22 +328,22 @@ mod tests {
 
     #[test]
     fn records_are_split_into_fields() {
-        let usual = Delimited::default();
+        let default_dialect = Delimited::default();
         let tabs = Delimited::default().separated_by("\t", "\r\n").unwrap().quoted(None);
         let escaped =
             Delimited::default().separated_by("::", "!").unwrap().quoted(Some('\'')).escaped(Some('\\'));
         let rows: [(&Delimited, &str, &[&[&str]]); 16] = [
-            (&usual, "", &[]),
-            (&usual, "a", &[&["a"]]),
-            (&usual, "a,b\nc,d\n", &[&["a", "b"], &["c", "d"]]),
-            (&usual, "a,b\r\nc\r\n", &[&["a", "b"], &["c"]]),
-            (&usual, ",\n,,\n", &[&["", ""], &["", "", ""]]),
-            (&usual, "\"a,b\",\"c\nd\"\n", &[&["a,b", "c\nd"]]),
-            (&usual, "\"say \"\"hi\"\"\",\"\"\n", &[&["say \"hi\"", ""]]),
-            (&usual, "a\"b,\"c\"d\n", &[&["a\"b", "cd"]]),
-            (&usual, "\"open\n", &[&["open\n"]]),
-            (&usual, "\"a\"\r\n", &[&["a"]]),
-            (&usual, "ä,\u{1f600}\n", &[&["ä", "\u{1f600}"]]),
+            (&default_dialect, "", &[]),
+            (&default_dialect, "a", &[&["a"]]),
+            (&default_dialect, "a,b\nc,d\n", &[&["a", "b"], &["c", "d"]]),
+            (&default_dialect, "a,b\r\nc\r\n", &[&["a", "b"], &["c"]]),
+            (&default_dialect, ",\n,,\n", &[&["", ""], &["", "", ""]]),
+            (&default_dialect, "\"a,b\",\"c\nd\"\n", &[&["a,b", "c\nd"]]),
+            (&default_dialect, "\"say \"\"hi\"\"\",\"\"\n", &[&["say \"hi\"", ""]]),
+            (&default_dialect, "a\"b,\"c\"d\n", &[&["a\"b", "cd"]]),
+            (&default_dialect, "\"open\n", &[&["open\n"]]),
+            (&default_dialect, "\"a\"\r\n", &[&["a"]]),
+            (&default_dialect, "ä,\u{1f600}\n", &[&["ä", "\u{1f600}"]]),
             (&tabs, "a\tb\r\n\"c\nd\t\r", &[&["a", "b"], &["\"c\nd", "\r"]]),
             (&escaped, "a::b!c", &[&["a", "b"], &["c"]]),
             (&escaped, "'a!::b'::c\\!d!", &[&["a!::b", "c!d"]]),
@@ -352,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn separators_have_a_length() {
+    fn length_of_separators_is_limited() {
         assert!(
             Delimited::default().separated_by("", "").is_some_and(|dialect| dialect == Delimited::default())
         );

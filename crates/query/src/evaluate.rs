@@ -1,53 +1,34 @@
-//! The value of an expression for a row.
+//! Evaluates expressions for a row.
 //!
-//! `NULL` is neither true nor false: comparisons with it give it back, `AND` and `OR` decide without it where they can.
-//! Whatever is looked at is paid for out of [`Fuel`], so that no statement can hold a thread for long.
+//! `NULL` is neither true nor false. Comparisons with `NULL` return `NULL`. `AND` and `OR` ignore it if
+//! another operand decides the result. All work is charged to [`Fuel`], so that no statement can occupy a
+//! thread for long.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::cmp::Ordering;
 
 use time::OffsetDateTime;
 
+use crate::fuel::Fuel;
 use crate::function::call;
 use crate::like::is_like;
 use crate::moment;
-use crate::report::Failure;
+use crate::report::RecordFailure;
 use crate::row::Row;
 use crate::syntax::{Absence, Arithmetic, Comparison, Expression};
 use crate::value::{Number, Value};
 
-/// What may still be done for a record: about one for each operation and each few bytes looked at.
-#[derive(Debug)]
-pub(crate) struct Fuel(Cell<usize>);
-
-impl Fuel {
-    pub(crate) fn new(amount: usize) -> Self {
-        Self(Cell::new(amount))
-    }
-
-    pub(crate) fn spend(&self, amount: usize) -> Result<(), Failure> {
-        let left = self.0.get().checked_sub(amount).ok_or(Failure::TooComplex)?;
-        self.0.set(left);
-        Ok(())
-    }
-
-    pub(crate) fn left(&self) -> usize {
-        self.0.get()
-    }
-}
-
-/// What an expression is evaluated for.
+/// The inputs of an evaluation.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) row: Row<'a>,
-    /// What `UTCNOW` gives.
+    /// Value of `UTCNOW`.
     pub(crate) now: OffsetDateTime,
     pub(crate) fuel: &'a Fuel,
 }
 
 impl<'a> Context<'a> {
-    pub(crate) fn value(&self, expression: &'a Expression) -> Result<Value<'a>, Failure> {
+    pub(crate) fn value(&self, expression: &'a Expression) -> Result<Value<'a>, RecordFailure> {
         self.fuel.spend(1)?;
         Ok(match expression {
             Expression::Literal(literal) => literal.into(),
@@ -105,13 +86,14 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// Its truth, or `None` where it is neither true nor false.
-    pub(crate) fn truth(&self, expression: &'a Expression) -> Result<Option<bool>, Failure> {
+    /// Evaluates a condition. Returns `None` if it is neither true nor false.
+    pub(crate) fn truth(&self, expression: &'a Expression) -> Result<Option<bool>, RecordFailure> {
         self.value(expression)?.truth()
     }
 
-    /// `AND` of all parts, up to the first that decides; `OR`, if what decides is true.
-    fn all(&self, parts: &'a [Expression], decides: bool) -> Result<Option<bool>, Failure> {
+    /// Evaluates `AND` (if `decides` is false) or `OR` (if `decides` is true), up to the first part that
+    /// decides.
+    fn all(&self, parts: &'a [Expression], decides: bool) -> Result<Option<bool>, RecordFailure> {
         let mut result = Some(!decides);
         for part in parts {
             match self.truth(part)? {
@@ -123,7 +105,7 @@ impl<'a> Context<'a> {
         Ok(result)
     }
 
-    fn is_in(&self, value: &Value<'a>, list: &'a [Expression]) -> Result<Option<bool>, Failure> {
+    fn is_in(&self, value: &Value<'a>, list: &'a [Expression]) -> Result<Option<bool>, RecordFailure> {
         let mut result = Some(false);
         for item in list {
             match self.compare(value, &self.value(item)?)? {
@@ -135,7 +117,11 @@ impl<'a> Context<'a> {
         Ok(result)
     }
 
-    pub(crate) fn compare(&self, left: &Value<'_>, right: &Value<'_>) -> Result<Option<Ordering>, Failure> {
+    pub(crate) fn compare(
+        &self,
+        left: &Value<'_>,
+        right: &Value<'_>,
+    ) -> Result<Option<Ordering>, RecordFailure> {
         self.fuel.spend(left.weight().max(right.weight()))?;
         left.compare(right)
     }
@@ -158,12 +144,12 @@ fn from_truth<'a>(truth: Option<bool>) -> Value<'a> {
     truth.map_or(Value::Null, Value::Boolean)
 }
 
-/// Reckons with two values. A number added to a time is a number of days.
+/// Applies an arithmetic operator. A number added to a time is a number of days.
 pub(crate) fn arithmetic<'a>(
     left: Value<'a>,
     operator: Arithmetic,
     right: Value<'a>,
-) -> Result<Value<'a>, Failure> {
+) -> Result<Value<'a>, RecordFailure> {
     if left.is_absent() || right.is_absent() {
         return Ok(Value::Null);
     }
@@ -172,20 +158,20 @@ pub(crate) fn arithmetic<'a>(
         let days = match operator {
             Arithmetic::Add => days,
             Arithmetic::Subtract => -days,
-            _ => return Err(Failure::InvalidTypeConversion),
+            _ => return Err(RecordFailure::InvalidTypeConversion),
         };
-        return moment::add_days(moment, days).map(Value::Timestamp).ok_or(Failure::ArithmeticOverflow);
+        return moment::add_days(moment, days).map(Value::Timestamp).ok_or(RecordFailure::ArithmeticOverflow);
     }
     if matches!((&right, operator), (Value::Timestamp(_), Arithmetic::Add)) {
         return arithmetic(right, operator, left);
     }
-    Ok(reckon(left.number()?, operator, right.number()?)?.into())
+    Ok(apply(left.number()?, operator, right.number()?)?.into())
 }
 
-fn reckon(left: Number, operator: Arithmetic, right: Number) -> Result<Number, Failure> {
+fn apply(left: Number, operator: Arithmetic, right: Number) -> Result<Number, RecordFailure> {
     let divides = matches!(operator, Arithmetic::Divide | Arithmetic::Remainder);
     if divides && right.float() == 0.0 {
-        return Err(Failure::DivideByZero);
+        return Err(RecordFailure::DivideByZero);
     }
     if let (Number::Int(left), Number::Int(right)) = (left, right) {
         let result = match operator {
@@ -195,7 +181,7 @@ fn reckon(left: Number, operator: Arithmetic, right: Number) -> Result<Number, F
             Arithmetic::Divide => left.checked_div(right),
             Arithmetic::Remainder => left.checked_rem(right),
         };
-        return result.map(Number::Int).ok_or(Failure::ArithmeticOverflow);
+        return result.map(Number::Int).ok_or(RecordFailure::ArithmeticOverflow);
     }
     let (left, right) = (left.float(), right.float());
     let result = match operator {
@@ -205,11 +191,11 @@ fn reckon(left: Number, operator: Arithmetic, right: Number) -> Result<Number, F
         Arithmetic::Divide => left / right,
         Arithmetic::Remainder => left % right,
     };
-    if result.is_finite() { Ok(Number::Float(result)) } else { Err(Failure::ArithmeticOverflow) }
+    if result.is_finite() { Ok(Number::Float(result)) } else { Err(RecordFailure::ArithmeticOverflow) }
 }
 
-/// The text of a value, which is paid for.
-pub(crate) fn text_of<'a>(value: Value<'a>, fuel: &Fuel) -> Result<Option<Cow<'a, str>>, Failure> {
+/// Converts a value to text and charges for its length.
+pub(crate) fn text_of<'a>(value: Value<'a>, fuel: &Fuel) -> Result<Option<Cow<'a, str>>, RecordFailure> {
     let text = value.into_text();
     fuel.spend(text.as_ref().map_or(0, |text| text.len() / 4))?;
     Ok(text)

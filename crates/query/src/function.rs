@@ -5,16 +5,16 @@ use std::cmp::Ordering;
 
 use crate::evaluate::{Context, text_of};
 use crate::moment;
-use crate::report::Failure;
-use crate::syntax::{Expression, Function, Side};
+use crate::report::RecordFailure;
+use crate::syntax::{Expression, Function, TrimSide};
 use crate::value::{Number, Value};
 
-/// What a function gives. The parser has seen to it that it has the arguments that it takes.
+/// Calls a function. The parser has checked the number of arguments.
 pub(crate) fn call<'a>(
     context: &Context<'a>,
     function: Function,
     arguments: &'a [Expression],
-) -> Result<Value<'a>, Failure> {
+) -> Result<Value<'a>, RecordFailure> {
     if function == Function::Coalesce {
         for argument in arguments {
             let value = context.value(argument)?;
@@ -33,7 +33,7 @@ pub(crate) fn call<'a>(
     if function == Function::UtcNow {
         return Ok(Value::Timestamp(context.now));
     }
-    // All others give nothing for nothing.
+    // All other functions return NULL for NULL.
     if first.is_absent() || (second.is_absent() && arguments.len() > 1) {
         return Ok(Value::Null);
     }
@@ -41,7 +41,7 @@ pub(crate) fn call<'a>(
         Function::DateAdd(part) => {
             let quantity = whole(&first)?;
             let sum = moment::add(second.timestamp()?, part, quantity);
-            sum.map(Value::Timestamp).ok_or(Failure::ArithmeticOverflow)
+            sum.map(Value::Timestamp).ok_or(RecordFailure::ArithmeticOverflow)
         }
         Function::DateDiff(part) => {
             Ok(Value::Int(moment::difference(part, first.timestamp()?, second.timestamp()?)))
@@ -50,7 +50,8 @@ pub(crate) fn call<'a>(
         Function::ToTimestamp => first.timestamp().map(Value::Timestamp),
         Function::ToString => {
             let format = text_of(second, context.fuel)?.unwrap_or_default();
-            let text = moment::format(first.timestamp()?, &format).ok_or(Failure::InvalidTypeConversion)?;
+            let text =
+                moment::format(first.timestamp()?, &format).ok_or(RecordFailure::InvalidTypeConversion)?;
             Ok(Value::Text(Cow::Owned(text)))
         }
         _ => of_text(context, function, first, second, argument(2)?),
@@ -63,7 +64,7 @@ fn of_text<'a>(
     first: Value<'a>,
     second: Value<'a>,
     third: Value<'a>,
-) -> Result<Value<'a>, Failure> {
+) -> Result<Value<'a>, RecordFailure> {
     let text = text_of(first, context.fuel)?.unwrap_or_default();
     Ok(match function {
         Function::CharLength => Value::Int(text.chars().count() as i64),
@@ -82,7 +83,7 @@ fn of_text<'a>(
     })
 }
 
-/// So many characters of a text from the one of that index on. What lies before the text counts and is not there.
+/// Returns `length` characters of a text from index `start`. Positions before the text count, but are empty.
 fn substring(text: &str, start: i64, length: i64) -> &str {
     let end = usize::try_from(start.saturating_add(length)).unwrap_or(0);
     let start = usize::try_from(start).unwrap_or(0);
@@ -90,20 +91,20 @@ fn substring(text: &str, start: i64, length: i64) -> &str {
     if start < end { &text[offset(start)..offset(end)] } else { "" }
 }
 
-fn trim<'a>(text: &'a str, side: Side, set: &str) -> &'a str {
+fn trim<'a>(text: &'a str, side: TrimSide, set: &str) -> &'a str {
     let is_of_set = |character: char| set.contains(character);
     match side {
-        Side::Both => text.trim_matches(is_of_set),
-        Side::Leading => text.trim_start_matches(is_of_set),
-        Side::Trailing => text.trim_end_matches(is_of_set),
+        TrimSide::Both => text.trim_matches(is_of_set),
+        TrimSide::Leading => text.trim_start_matches(is_of_set),
+        TrimSide::Trailing => text.trim_end_matches(is_of_set),
     }
 }
 
-/// A whole number.
-fn whole(value: &Value<'_>) -> Result<i64, Failure> {
+/// Converts a value to a whole number.
+fn whole(value: &Value<'_>) -> Result<i64, RecordFailure> {
     match value.number()? {
         Number::Int(int) => Ok(int),
-        Number::Float(_) => Err(Failure::InvalidTypeConversion),
+        Number::Float(_) => Err(RecordFailure::InvalidTypeConversion),
     }
 }
 
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_a_text_is_counted_from_zero() {
+    fn substring_counts_characters_from_zero() {
         for (start, length, expected) in [
             (1, 5, "23456"),
             (0, 2, "12"),
@@ -133,8 +134,8 @@ mod tests {
 
     #[test]
     fn characters_are_trimmed_from_the_ends() {
-        assert_eq!(trim("1112211Microsoft22211122", Side::Both, "123"), "Microsoft");
-        assert_eq!(trim("  a  ", Side::Leading, " "), "a  ");
-        assert_eq!(trim("  a  ", Side::Trailing, " "), "  a");
+        assert_eq!(trim("1112211Microsoft22211122", TrimSide::Both, "123"), "Microsoft");
+        assert_eq!(trim("  a  ", TrimSide::Leading, " "), "a  ");
+        assert_eq!(trim("  a  ", TrimSide::Trailing, " "), "  a");
     }
 }

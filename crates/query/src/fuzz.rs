@@ -1,10 +1,10 @@
-//! Entry points for fuzzing: everything here takes bytes that a client chose, and must not panic.
+//! Entry points for fuzzing: passes untrusted bytes to the parser and the readers. Nothing may panic.
 
 use time::OffsetDateTime;
 
-use crate::{Delimited, Format, Query, Scan, Step};
+use crate::{Delimited, Format, Query, QueryScan, ScanStep};
 
-/// A statement: text up to the first zero byte, run over what comes behind it.
+/// Fuzzes a statement: the text before the first zero byte, run over the bytes after it.
 pub fn statement(data: &[u8]) {
     let split = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
     let Ok(statement) = std::str::from_utf8(&data[..split]) else { return };
@@ -18,7 +18,7 @@ pub fn statement(data: &[u8]) {
     }
 }
 
-/// The bytes of a blob, for readers of all formats. The first byte says in what pieces they come.
+/// Fuzzes the readers of all formats with the bytes of a blob. The first byte is the size of its parts.
 pub fn blob(data: &[u8]) {
     let Some((piece, blob)) = data.split_first() else { return };
     let odd =
@@ -34,16 +34,16 @@ pub fn blob(data: &[u8]) {
 }
 
 fn run(query: Query, input: Format, output: Format, blob: &[u8], piece: usize) {
-    let mut scan = Scan::new(query, input, output, OffsetDateTime::UNIX_EPOCH);
+    let mut scan = QueryScan::new(query, input, output, OffsetDateTime::UNIX_EPOCH);
     let mut pieces = blob.chunks(piece);
     loop {
         match scan.step() {
-            Step::Done => return,
-            Step::Pause => {
+            ScanStep::Done => return,
+            ScanStep::Pause => {
                 scan.take_output();
                 scan.take_errors();
             }
-            Step::Hungry => match pieces.next() {
+            ScanStep::Hungry => match pieces.next() {
                 Some(piece) => scan.feed(piece),
                 None => scan.finish(),
             },

@@ -1,24 +1,26 @@
-//! Query Blob Contents: the query language, the formats it reads and writes, and the form of the reply.
+//! Query Blob Contents: the query language, the input and output formats, and the encoding of the reply.
 //!
-//! Pure: no I/O, no clock, no randomness. A [`Query`] is a statement, a [`Scan`] runs it over bytes that come in pieces, and
-//! an [`Answer`] makes of that the body of a reply. What any of them holds is bounded whatever the blob's size, and so is
-//! the work that they do at a time.
+//! Pure: no I/O, no clock, no randomness. A [`Query`] is a parsed statement. A [`QueryScan`] runs it over the
+//! bytes of a blob, which arrive in parts. A [`QueryReply`] encodes the results as the body of a reply.
+//! Memory is bounded for any size of the blob, and so is the work of each call.
 //!
-//! The language is that of the "Query acceleration SQL language reference". Where that is silent, docs/decisions/0018 says
-//! what was chosen.
+//! The language is that of the "Query acceleration SQL language reference". docs/decisions/0018 records the
+//! choices where that reference is silent.
 
 mod aggregate;
-mod answer;
 mod avro;
 mod delimited;
 mod evaluate;
+mod fuel;
 mod function;
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod like;
 mod lines;
 mod moment;
 mod parse;
+mod reply;
 mod report;
 mod row;
 mod scan;
@@ -30,20 +32,20 @@ mod tree;
 mod value;
 mod write;
 
-pub use answer::{Answer, Next};
-pub use delimited::Delimited;
-pub use report::{Malformed, QueryError};
-pub use scan::{MAX_RECORD, Scan, Step};
+pub use delimited::{Delimited, MAX_RECORD};
+pub use reply::{QueryReply, ReplyStep};
+pub use report::{QueryError, StatementError};
+pub use scan::{QueryScan, ScanStep};
 pub use statement::Query;
 
-/// How records are laid out, in the blob or in the reply.
+/// The layout of records, in the blob or in the reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Delimited text.
     Delimited(Delimited),
-    /// Values of JSON.
+    /// A sequence of JSON values.
     Json {
-        /// What stands behind each of them. Values of a blob need not have it between them.
+        /// Text after each value. Values of a blob may also follow each other without it.
         record_separator: String,
     },
 }

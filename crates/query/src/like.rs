@@ -1,7 +1,7 @@
-//! `LIKE`: `%` is any text, `_` any character.
+//! `LIKE`: `%` matches any text, `_` any single character.
 
-use crate::evaluate::Fuel;
-use crate::report::Failure;
+use crate::fuel::Fuel;
+use crate::report::RecordFailure;
 
 enum Piece {
     Any,
@@ -9,14 +9,20 @@ enum Piece {
     Exactly(char),
 }
 
-/// Whether text is like a pattern. The last `%` alone is ever tried again, so this takes at most as many steps as the
-/// text is long times the pattern; each is paid for.
-pub(crate) fn is_like(text: &str, pattern: &str, escape: Option<char>, fuel: &Fuel) -> Result<bool, Failure> {
+/// Returns whether text matches a pattern. Only the last `%` is ever retried, so the number of steps is at
+/// most the length of the text times that of the pattern. Each step costs fuel.
+pub(crate) fn is_like(
+    text: &str,
+    pattern: &str,
+    escape: Option<char>,
+    fuel: &Fuel,
+) -> Result<bool, RecordFailure> {
     fuel.spend(text.len() / 4 + pattern.len())?;
     let text: Vec<char> = text.chars().collect();
     let pattern = pieces(pattern, escape);
     let (mut at, mut piece) = (0, 0);
-    // Behind the last `%`, and where the text went on behind it.
+    // The position after the last `%` in the pattern, and the text position where its continuation was last
+    // tried.
     let mut retry: Option<(usize, usize)> = None;
     while at < text.len() {
         fuel.spend(1)?;
@@ -36,9 +42,9 @@ pub(crate) fn is_like(text: &str, pattern: &str, escape: Option<char>, fuel: &Fu
             }
             _ => {}
         }
-        let Some((behind, from)) = retry else { return Ok(false) };
-        retry = Some((behind, from + 1));
-        (at, piece) = (from + 1, behind);
+        let Some((after, from)) = retry else { return Ok(false) };
+        retry = Some((after, from + 1));
+        (at, piece) = (from + 1, after);
     }
     Ok(pattern[piece..].iter().all(|piece| matches!(piece, Piece::Any)))
 }
@@ -62,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_all_of_the_text() {
+    fn pattern_must_match_the_whole_text() {
         for (text, pattern, expected) in [
             ("", "", true),
             ("", "%", true),
@@ -87,8 +93,8 @@ mod tests {
     }
 
     #[test]
-    fn work_is_bounded() {
+    fn work_of_matching_is_bounded() {
         let (text, pattern) = ("a".repeat(100_000), format!("%{}b", "a".repeat(1000)));
-        assert_eq!(is_like(&text, &pattern, None, &Fuel::new(1_000_000)), Err(Failure::TooComplex));
+        assert_eq!(is_like(&text, &pattern, None, &Fuel::new(1_000_000)), Err(RecordFailure::TooComplex));
     }
 }

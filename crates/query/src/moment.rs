@@ -1,4 +1,4 @@
-//! Points in time: how they are read, written and reckoned with.
+//! Points in time: parsing, formatting and arithmetic.
 
 use time::{Date, Duration, Month, OffsetDateTime, Time, UtcOffset};
 
@@ -30,7 +30,7 @@ impl Part {
         NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, part)| *part)
     }
 
-    /// How long it always is, if it always is as long.
+    /// Returns the length of a part in seconds, if it is constant.
     fn seconds(self) -> Option<i64> {
         match self {
             Self::Day => Some(86_400),
@@ -42,8 +42,8 @@ impl Part {
     }
 }
 
-/// Reads a time of ISO 8601, which may end anywhere behind the year: `2007T`, `2007-02-23`, `2007-02-23T12:14Z`,
-/// `2007-02-23T12:14:33.079-08:00`. Without an offset it is UTC.
+/// Parses an ISO 8601 time, which may end anywhere after the year: `2007T`, `2007-02-23`,
+/// `2007-02-23T12:14Z`, `2007-02-23T12:14:33.079-08:00`. Without an offset, the time is UTC.
 pub(crate) fn parse(text: &str) -> Option<OffsetDateTime> {
     let text = text.trim();
     let (date, time) = text.split_once(['T', 't', ' ']).unwrap_or((text, ""));
@@ -97,7 +97,7 @@ fn parse_time(time: &str) -> Option<Time> {
     Time::from_hms_nano(byte(hour)?, byte(minute)?, byte(second)?, nanosecond).ok()
 }
 
-/// The digits behind the point of a second, in nanoseconds; what is finer is dropped.
+/// Converts the fractional digits of a second to nanoseconds. Further digits are dropped.
 fn parse_fraction(digits: &str) -> Option<u32> {
     if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
         return None;
@@ -107,14 +107,14 @@ fn parse_fraction(digits: &str) -> Option<u32> {
     Some(value * 10_u32.pow(9 - shown.len() as u32))
 }
 
-/// A number of at most so many digits.
+/// Parses a number of at most `digits` digits.
 fn number(text: &str, digits: usize) -> Option<u32> {
     let is_number =
         !text.is_empty() && text.len() <= digits && text.bytes().all(|digit| digit.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
 }
 
-/// A time as text: `2017-01-02T03:04:05.006Z`, with as many decimals as it needs.
+/// Formats a time as `2017-01-02T03:04:05.006Z`, with as many decimals as needed.
 pub(crate) fn to_text(moment: OffsetDateTime) -> String {
     let fraction = match moment.nanosecond() {
         0 => String::new(),
@@ -139,7 +139,8 @@ fn offset_text(offset: UtcOffset, separator: &str) -> String {
     format!("{sign}{:02}{separator}{:02}", minutes.abs() / 60, minutes.abs() % 60)
 }
 
-/// `DATE_ADD`. `None` if no such time can be told. A month that is too short ends the day it has.
+/// Implements `DATE_ADD`. If the resulting month is too short, returns its last day. Returns `None` if the
+/// result is out of range.
 pub(crate) fn add(moment: OffsetDateTime, part: Part, quantity: i64) -> Option<OffsetDateTime> {
     if let Some(seconds) = part.seconds() {
         return moment.checked_add(Duration::seconds(seconds.checked_mul(quantity)?));
@@ -153,22 +154,22 @@ pub(crate) fn add(moment: OffsetDateTime, part: Part, quantity: i64) -> Option<O
     Some(moment.replace_date(Date::from_calendar_date(year, month, day).ok()?))
 }
 
-/// A time so many days later, or parts of days.
+/// Adds a number of days, which may have a fraction. Returns `None` if the result is out of range.
 pub(crate) fn add_days(moment: OffsetDateTime, days: f64) -> Option<OffsetDateTime> {
     let seconds = days * 86_400.0;
-    // Further than that there is no calendar, and no time either.
+    // Beyond this the result is outside of the calendar in any case.
     if seconds.is_nan() || seconds.abs() > 1e12 {
         return None;
     }
     moment.checked_add(Duration::seconds_f64(seconds))
 }
 
-/// `DATE_DIFF`: how many whole parts lie between two times.
+/// Implements `DATE_DIFF`: returns the number of whole parts between two times.
 pub(crate) fn difference(part: Part, from: OffsetDateTime, to: OffsetDateTime) -> i64 {
     if let Some(seconds) = part.seconds() {
         return (to - from).whole_seconds() / seconds;
     }
-    // At the very end of the calendar there may be no such time.
+    // At the very end of the calendar, the converted time may not exist.
     let to = to.checked_to_offset(from.offset()).unwrap_or(to);
     let months = |moment: OffsetDateTime| i64::from(moment.year()) * 12 + i64::from(u8::from(moment.month()));
     let within = |moment: OffsetDateTime| (moment.day(), moment.time());
@@ -181,7 +182,7 @@ pub(crate) fn difference(part: Part, from: OffsetDateTime, to: OffsetDateTime) -
     if part == Part::Year { elapsed / 12 } else { elapsed }
 }
 
-/// `EXTRACT`.
+/// Implements `EXTRACT`.
 pub(crate) fn extract(part: Part, moment: OffsetDateTime) -> i64 {
     match part {
         Part::Year => moment.year().into(),
@@ -195,15 +196,15 @@ pub(crate) fn extract(part: Part, moment: OffsetDateTime) -> i64 {
     }
 }
 
-/// `TO_STRING`: the format's letters become parts of the time, everything else stays. `None` for a run of letters that
-/// means nothing.
+/// Implements `TO_STRING`: letters in the format are replaced by parts of the time, other characters are
+/// copied. Returns `None` if a run of letters has no meaning.
 pub(crate) fn format(moment: OffsetDateTime, format: &str) -> Option<String> {
     let mut text = String::new();
     let mut rest = format;
     while let Some(letter) = rest.chars().next() {
         let end = rest.find(|next| next != letter).unwrap_or(rest.len());
-        let (run, behind) = rest.split_at(end);
-        rest = behind;
+        let (run, after) = rest.split_at(end);
+        rest = after;
         match letter {
             'A'..='Z' | 'a'..='z' => text.push_str(&format_run(moment, letter, run.len())?),
             _ => text.push_str(run),
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_iso_8601_are_read() {
+    fn iso_8601_times_are_parsed() {
         for (text, expected) in [
             ("2007T", "2007-01-01T00:00:00Z"),
             ("2007", "2007-01-01T00:00:00Z"),
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_added_to() {
+    fn quantities_are_added_to_times() {
         for (text, part, quantity, expected) in [
             ("2017-01-02T03:04:05.006Z", Part::Minute, 1, "2017-01-02T03:05:05.006Z"),
             ("2020-01-31T", Part::Month, 1, "2020-02-29T00:00:00Z"),
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn times_differ_by_whole_parts() {
+    fn differences_count_whole_parts() {
         for (part, from, to, expected) in [
             (Part::Hour, "2018-11-09T00:00+05:30", "2018-11-09T01:00:23-08:00", 14),
             (Part::Day, "2010-01-01T23:00Z", "2010-01-02T01:00Z", 0),
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_as_a_format_says() {
+    fn times_are_formatted() {
         let moment = at("1969-07-20T20:08:05.120+05:30");
         for (text, expected) in [
             ("MMMM d, y", "July 20, 1969"),

@@ -1,4 +1,4 @@
-//! From text to a statement.
+//! Parses statements.
 //!
 //! ```text
 //! statement  = SELECT projection FROM table [[AS] alias] [WHERE or] [LIMIT number] [;]
@@ -7,40 +7,41 @@
 //! or         = and (OR and)*      and = not (AND not)*      not = NOT not | test
 //! test       = sum [ comparison sum | [NOT] BETWEEN sum AND sum | [NOT] IN (or, …)
 //!                  | [NOT] LIKE sum [ESCAPE 'c'] | IS [NOT] NULL | IS [NOT] MISSING ]
-//! sum        = product ((+ | -) product)*      product = sign ((* | / | %) sign)*      sign = - sign | + sign | primary
+//! sum        = product ((+ | -) product)*      product = sign ((* | / | %) sign)*
+//! sign       = - sign | + sign | primary
 //! primary    = literal | ( or ) | call | column
 //! ```
 
 mod call;
 mod expression;
 
-use crate::Malformed;
-use crate::syntax::{Aggregate, AggregateKind, Column, Projection, Select, Selected, Step, TableStep};
+use crate::StatementError;
+use crate::syntax::{Aggregate, AggregateKind, Column, PathStep, Projection, Select, Selected, TableStep};
 use crate::token::{Token, tokens};
 
-/// The longest statement, as documented.
+/// Maximum length of a statement in bytes, as documented.
 const MAX_STATEMENT: usize = 256 << 10;
-/// The most expressions that a projection lists, as documented.
+/// Maximum number of expressions in a projection, as documented.
 const MAX_COLUMNS: usize = 49;
-/// Parentheses, calls and negations within each other.
+/// Maximum nesting of parentheses, calls and negations.
 const MAX_DEPTH: usize = 64;
-/// Steps of a path.
+/// Maximum number of steps in a path.
 const MAX_STEPS: usize = 64;
-/// The smallest batch that `sys.split` makes, as documented.
+/// Minimum batch size of `sys.split` in bytes, as documented.
 const MIN_SPLIT: i64 = 10 << 20;
-/// What a blob is called in a statement.
+/// The name of the table in a statement.
 const TABLE: &str = "BlobStorage";
 
-/// Words that cannot be names without quotes.
+/// Words that cannot be names unless quoted.
 const RESERVED: [&str; 15] = [
     "SELECT", "FROM", "WHERE", "LIMIT", "AS", "AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "ESCAPE", "IS",
     "NULL", "MISSING",
 ];
 
-/// Reads a statement.
-pub(crate) fn parse(statement: &str) -> Result<Select, Malformed> {
+/// Parses a statement.
+pub(crate) fn parse(statement: &str) -> Result<Select, StatementError> {
     if statement.len() > MAX_STATEMENT {
-        return Err(Malformed::at(MAX_STATEMENT, "The expression is longer than 256 KiB."));
+        return Err(StatementError::at(MAX_STATEMENT, "The expression is longer than 256 KiB."));
     }
     let mut parser = Parser { tokens: tokens(statement)?, at: 0, end: statement.len(), depth: 0 };
     parser.statement()
@@ -60,7 +61,7 @@ enum Item {
 }
 
 impl Parser {
-    fn statement(&mut self) -> Result<Select, Malformed> {
+    fn statement(&mut self) -> Result<Select, StatementError> {
         self.expect_word("SELECT")?;
         let projection = self.projection()?;
         self.expect_word("FROM")?;
@@ -75,13 +76,13 @@ impl Parser {
         let mut select = Select { projection, table, predicate, limit };
         let visit = &mut |column: &mut Column| {
             strip_table(column, alias.as_deref());
-            Ok::<(), Malformed>(())
+            Ok::<(), StatementError>(())
         };
         select.try_for_each_column(visit)?;
         Ok(select)
     }
 
-    fn projection(&mut self) -> Result<Projection, Malformed> {
+    fn projection(&mut self) -> Result<Projection, StatementError> {
         if self.symbol("*") {
             return Ok(Projection::All);
         }
@@ -117,7 +118,7 @@ impl Parser {
         }
     }
 
-    fn item(&mut self) -> Result<Item, Malformed> {
+    fn item(&mut self) -> Result<Item, StatementError> {
         const AGGREGATES: [(&str, AggregateKind); 6] = [
             ("COUNT", AggregateKind::Count),
             ("AVERAGE", AggregateKind::Average),
@@ -138,7 +139,7 @@ impl Parser {
         Ok(Item::Aggregate(Aggregate { kind: *kind, of }, self.alias()?))
     }
 
-    fn table(&mut self) -> Result<Vec<TableStep>, Malformed> {
+    fn table(&mut self) -> Result<Vec<TableStep>, StatementError> {
         if !self.word(TABLE) {
             return Err(self.refuse("The table is BlobStorage."));
         }
@@ -152,14 +153,14 @@ impl Parser {
             }
             steps.push(step);
         }
-        // `BlobStorage[*]` is what `BlobStorage` is.
+        // `BlobStorage[*]` is equivalent to `BlobStorage`.
         match steps.first() {
             Some(TableStep::Each) => Ok(steps.split_off(1)),
             _ => Err(self.refuse("A path begins with BlobStorage[*].")),
         }
     }
 
-    fn table_step(&mut self) -> Result<Option<TableStep>, Malformed> {
+    fn table_step(&mut self) -> Result<Option<TableStep>, StatementError> {
         if self.is_symbol_at(self.at, "[") && self.is_symbol_at(self.at + 1, "*") {
             self.at += 2;
             self.expect("]")?;
@@ -168,8 +169,8 @@ impl Parser {
         Ok(self.step()?.map(TableStep::To))
     }
 
-    /// `.name` or `[number]`, if there is one.
-    fn step(&mut self) -> Result<Option<Step>, Malformed> {
+    /// Parses `.name` or `[number]`, if present.
+    fn step(&mut self) -> Result<Option<PathStep>, StatementError> {
         if self.symbol(".") {
             return self.name().map(Some);
         }
@@ -182,20 +183,20 @@ impl Parser {
         };
         let index = index.ok_or_else(|| self.refuse("An index is a number."))?;
         self.expect("]")?;
-        Ok(Some(Step::Index(index)))
+        Ok(Some(PathStep::Index(index)))
     }
 
-    /// A name, in quotes or not.
-    fn name(&mut self) -> Result<Step, Malformed> {
+    /// Parses a name, quoted or not.
+    fn name(&mut self) -> Result<PathStep, StatementError> {
         match self.next() {
-            Some(Token::Name(name)) => Ok(Step::Field { name, exact: true }),
-            Some(Token::Word(name)) => Ok(Step::Field { name, exact: false }),
+            Some(Token::Name(name)) => Ok(PathStep::Field { name, exact: true }),
+            Some(Token::Word(name)) => Ok(PathStep::Field { name, exact: false }),
             _ => Err(self.refuse("A name is expected.")),
         }
     }
 
-    /// `[AS] name`
-    fn alias(&mut self) -> Result<Option<String>, Malformed> {
+    /// Parses `[AS] name`, if present.
+    fn alias(&mut self) -> Result<Option<String>, StatementError> {
         let explicit = self.word("AS");
         let is_name = match self.peek() {
             Some(Token::Name(_)) => true,
@@ -211,7 +212,7 @@ impl Parser {
         }
     }
 
-    fn limit(&mut self) -> Result<u64, Malformed> {
+    fn limit(&mut self) -> Result<u64, StatementError> {
         match self.next() {
             Some(Token::Int(limit)) => Ok(limit.unsigned_abs()),
             _ => Err(self.refuse("A limit is a number.")),
@@ -219,7 +220,10 @@ impl Parser {
     }
 
     /// Runs a rule one level deeper.
-    fn deeper<T>(&mut self, rule: impl FnOnce(&mut Self) -> Result<T, Malformed>) -> Result<T, Malformed> {
+    fn deeper<T>(
+        &mut self,
+        rule: impl FnOnce(&mut Self) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
         if self.depth == MAX_DEPTH {
             return Err(self.refuse("The expression is nested too deeply."));
         }
@@ -243,7 +247,7 @@ impl Parser {
         matches!(self.peek(), Some(Token::Word(found)) if found.eq_ignore_ascii_case(word))
     }
 
-    /// Whether `first.second(` comes next.
+    /// Returns whether `first.second(` comes next.
     fn is_call_of(&self, first: &str, second: &str) -> bool {
         use Token::{Symbol, Word};
         match self.tokens.get(self.at..self.at + 4) {
@@ -270,21 +274,21 @@ impl Parser {
         is
     }
 
-    fn expect_word(&mut self, word: &str) -> Result<(), Malformed> {
+    fn expect_word(&mut self, word: &str) -> Result<(), StatementError> {
         if self.word(word) { Ok(()) } else { Err(self.refuse(format!("{word} is expected."))) }
     }
 
-    fn expect(&mut self, symbol: &str) -> Result<(), Malformed> {
+    fn expect(&mut self, symbol: &str) -> Result<(), StatementError> {
         if self.symbol(symbol) { Ok(()) } else { Err(self.refuse(format!("'{symbol}' is expected."))) }
     }
 
-    fn unexpected(&self) -> Malformed {
+    fn unexpected(&self) -> StatementError {
         self.refuse("This is not expected here.")
     }
 
-    /// Refuses the statement for what comes next, or for its end.
-    fn refuse(&self, reason: impl Into<String>) -> Malformed {
-        Malformed::at(self.tokens.get(self.at).map_or(self.end, |(_, at)| *at), reason)
+    /// Returns an error at the next token, or at the end of the statement.
+    fn refuse(&self, reason: impl Into<String>) -> StatementError {
+        StatementError::at(self.tokens.get(self.at).map_or(self.end, |(_, at)| *at), reason)
     }
 }
 
@@ -292,9 +296,9 @@ fn is_reserved(word: &str) -> bool {
     RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(word))
 }
 
-/// `BlobStorage.name` and `alias.name` are `name`.
+/// Removes the table name or alias from the path of a column.
 fn strip_table(column: &mut Column, alias: Option<&str>) {
-    let names_table = |step: &Step| step.is_to(TABLE) || alias.is_some_and(|alias| step.is_to(alias));
+    let names_table = |step: &PathStep| step.is_to(TABLE) || alias.is_some_and(|alias| step.is_to(alias));
     if column.steps.len() > 1 && column.steps.first().is_some_and(names_table) {
         column.steps.remove(0);
     }

@@ -1,56 +1,57 @@
-//! What a query tells of what went wrong.
+//! The errors of statements and records.
 
 use std::fmt;
 
-/// A statement that is not one of the language, and why.
+/// A statement that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Malformed {
-    /// Where in the statement, in bytes.
+pub struct StatementError {
+    /// Position of the error in the statement, in bytes.
     pub position: usize,
-    /// Why.
+    /// Reason, for the client.
     pub reason: String,
 }
 
-impl Malformed {
+impl StatementError {
     pub(crate) fn at(position: usize, reason: impl Into<String>) -> Self {
         Self { position, reason: reason.into() }
     }
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for StatementError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "The query expression is not valid at character {}: {}", self.position, self.reason)
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for StatementError {}
 
-/// An error that the reply to a query carries.
+/// An error in the reply to a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryError {
-    /// Whether nothing of the blob is looked at any more.
+    /// Whether the error ends the query.
     pub fatal: bool,
-    /// Its name on the wire.
+    /// Name of the error in the protocol.
     pub name: &'static str,
-    /// What happened.
+    /// Description, for the client.
     pub description: String,
-    /// Where the record begins that it is about.
+    /// Offset of the affected record in the blob.
     pub position: u64,
 }
 
-/// Why a record has no result. Others may have.
+/// Why a record has no result. Other records are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum RecordFailure {
     InvalidTypeConversion,
     InvalidColumnOrdinal,
     ArithmeticOverflow,
     DivideByZero,
     NotUtf8,
-    /// A record for which the statement is too much work ends the query: the others would be as much.
+    /// The statement takes too much work for one record. Ends the query, since other records would take as
+    /// much.
     TooComplex,
 }
 
-impl Failure {
+impl RecordFailure {
     pub(crate) fn at(self, position: u64) -> QueryError {
         let (name, description) = match self {
             Self::InvalidTypeConversion => ("InvalidTypeConversion", "Invalid type conversion."),
@@ -64,18 +65,18 @@ impl Failure {
     }
 }
 
-/// Input that cannot be read on.
+/// Returns the error for input that cannot be parsed any further.
 pub(crate) fn parse_error(position: u64, description: impl Into<String>) -> QueryError {
     QueryError { fatal: true, name: "ParseError", description: description.into(), position }
 }
 
-/// A record that is longer than a record may be.
+/// Returns the error for a record that exceeds the maximum size.
 pub(crate) fn record_too_large(position: u64) -> QueryError {
     let description = "The record is larger than 1 MiB.".to_owned();
     QueryError { fatal: true, name: "RecordTooLarge", description, position }
 }
 
-/// A statement that names a column which the header does not.
+/// Returns the error for a statement that names a column which is not in the header.
 pub(crate) fn unknown_column(name: &str, position: u64) -> QueryError {
     let description = format!("There is no column {name}.");
     QueryError { fatal: true, name: "InvalidColumnName", description, position }

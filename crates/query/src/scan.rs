@@ -1,60 +1,59 @@
-//! Runs a statement over a blob that comes in pieces.
+//! Runs a statement over a blob that arrives in parts.
 //!
-//! A [`Scan`] holds the record that is not complete yet, the results that were not fetched yet, and nothing else that
-//! grows with the blob. It does a bounded amount of work at a time, so whoever drives it can do other things in between.
+//! A [`QueryScan`] holds the incomplete record and the results that were not fetched yet; nothing else grows
+//! with the blob. It does a bounded amount of work per step, so that its caller can run other tasks in
+//! between.
 
 use time::OffsetDateTime;
 
 use crate::Format;
-use crate::delimited::{DelimitedReader, Fields};
-use crate::evaluate::Fuel;
-use crate::lines::{Found, ValueReader};
-use crate::report::{Failure, QueryError, parse_error, record_too_large, unknown_column};
+use crate::delimited::{DelimitedReader, Fields, MAX_RECORD};
+use crate::fuel::Fuel;
+use crate::lines::{ValueReader, ValueSearch};
+use crate::report::{QueryError, RecordFailure, parse_error, record_too_large, unknown_column};
 use crate::row::{Row, for_each_row};
 use crate::sink::Sink;
 use crate::statement::Query;
 use crate::syntax::TableStep;
-use crate::tree::Tree;
-use crate::write::Writer;
+use crate::tree::JsonValue;
+use crate::write::RowWriter;
 
-/// The longest record.
-pub const MAX_RECORD: usize = 1 << 20;
-/// What may be done for one record, results included.
+/// Maximum work for one record, including its results, in units of [`Fuel`].
 const WORK_PER_RECORD: usize = 8 << 20;
-/// What is done before others get their turn.
+/// Maximum work per step.
 const WORK_PER_STEP: usize = 1 << 20;
-/// Results and errors that are kept until they are fetched, but for those of one record.
+/// Pending results in bytes, and pending errors, at which a step pauses. One record may exceed them.
 const OUTPUT_PER_STEP: usize = 1 << 20;
 const ERRORS_PER_STEP: usize = 1024;
-/// What a record with an error costs at least.
+/// Minimum cost of a record with an error.
 const ERROR_COST: usize = 64;
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// What comes next.
+/// The next action of the caller of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// More of the blob, or its end.
+pub enum ScanStep {
+    /// Feed more of the blob, or its end.
     Hungry,
-    /// Another step, once results are fetched and others had their turn.
+    /// Fetch the results, yield to other tasks, and call `step` again.
     Pause,
-    /// Nothing. What was found is all.
+    /// Stop: all results were found.
     Done,
 }
 
-/// A statement on its way through a blob.
-pub struct Scan {
-    reader: Reader,
+/// A statement that runs over a blob.
+pub struct QueryScan {
+    reader: RecordReader,
     sink: Sink,
-    /// Which parts of a record are rows.
+    /// The path from a record to its rows.
     table: Vec<TableStep>,
-    /// The names of columns, once they were read.
+    /// The column names, once they were read.
     header: Option<Vec<String>>,
-    /// What was fed and is not done with begins there.
+    /// Bytes that were fed; those before `start` are done.
     pending: Vec<u8>,
     start: usize,
-    /// Where in the blob that is.
+    /// Offset of `start` in the blob.
     position: u64,
-    /// Where the last record began.
+    /// Offset of the last record in the blob.
     record: u64,
     has_begun: bool,
     is_last: bool,
@@ -62,23 +61,24 @@ pub struct Scan {
     errors: Vec<QueryError>,
 }
 
-enum Reader {
+enum RecordReader {
     Delimited(Box<DelimitedReader>),
     Json(ValueReader),
 }
 
-impl Scan {
-    /// A statement that was read for that input, before the first byte of it.
+impl QueryScan {
+    /// Creates a scan from the beginning of a blob. The query must have been parsed for the same input
+    /// format.
     pub fn new(query: Query, input: Format, output: Format, now: OffsetDateTime) -> Self {
         let reader = match input {
-            Format::Delimited(dialect) => Reader::Delimited(Box::new(DelimitedReader::new(dialect))),
-            Format::Json { record_separator } => Reader::Json(ValueReader::new(&record_separator)),
+            Format::Delimited(dialect) => RecordReader::Delimited(Box::new(DelimitedReader::new(dialect))),
+            Format::Json { record_separator } => RecordReader::Json(ValueReader::new(&record_separator)),
         };
         let table = query.select.table.clone();
         Self {
             reader,
             table,
-            sink: Sink::new(query, Writer::new(output), now),
+            sink: Sink::new(query, RowWriter::new(output), now),
             header: None,
             pending: vec![],
             start: 0,
@@ -91,34 +91,34 @@ impl Scan {
         }
     }
 
-    /// The next bytes of the blob. To be called when a step is hungry.
+    /// Adds the next bytes of the blob, after [`ScanStep::Hungry`].
     pub fn feed(&mut self, bytes: &[u8]) {
         self.pending.drain(..std::mem::take(&mut self.start));
         self.pending.extend_from_slice(bytes);
     }
 
-    /// That was all of the blob.
+    /// Marks the end of the blob.
     pub fn finish(&mut self) {
         self.is_last = true;
     }
 
-    /// Whether results or errors have to be fetched before anything else is done.
+    /// Returns whether results or errors must be fetched before the next step.
     pub fn is_loaded(&self) -> bool {
         self.sink.output.len() >= OUTPUT_PER_STEP || self.errors.len() >= ERRORS_PER_STEP
     }
 
-    /// Fetches results. What is written later comes behind them.
+    /// Returns and removes the results so far. Later results follow them.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.sink.output)
     }
 
-    /// Fetches errors.
+    /// Returns and removes the errors so far.
     pub fn take_errors(&mut self) -> Vec<QueryError> {
         std::mem::take(&mut self.errors)
     }
 
-    /// Looks at records until there are no more, or a bounded amount of work is done.
-    pub fn step(&mut self) -> Step {
+    /// Processes records until there are no more, or a bounded amount of work is done.
+    pub fn step(&mut self) -> ScanStep {
         let mut work = WORK_PER_STEP;
         while !self.is_over {
             if self.sink.is_full() {
@@ -126,19 +126,19 @@ impl Scan {
                 break;
             }
             if work == 0 || self.is_loaded() {
-                return Step::Pause;
+                return ScanStep::Pause;
             }
             match self.next_record() {
                 Ok(Some(cost)) => work = work.saturating_sub(cost),
                 Ok(None) if self.is_last => self.end(),
-                Ok(None) => return Step::Hungry,
+                Ok(None) => return ScanStep::Hungry,
                 Err(fatal) => {
                     self.errors.push(fatal);
                     self.is_over = true;
                 }
             }
         }
-        Step::Done
+        ScanStep::Done
     }
 
     fn end(&mut self) {
@@ -146,7 +146,7 @@ impl Scan {
         self.is_over = true;
     }
 
-    /// Looks at the next record and tells what that took; `None` if there is no whole one.
+    /// Processes the next record and returns the cost. Returns `None` if there is no complete record.
     fn next_record(&mut self) -> Result<Option<usize>, QueryError> {
         if !self.has_begun {
             let unread = &self.pending[self.start..];
@@ -158,8 +158,8 @@ impl Scan {
             self.pass(mark);
         }
         match &self.reader {
-            Reader::Delimited(_) => self.next_delimited(),
-            Reader::Json(_) => self.next_value(),
+            RecordReader::Delimited(_) => self.next_delimited(),
+            RecordReader::Json(_) => self.next_value(),
         }
     }
 
@@ -170,7 +170,14 @@ impl Scan {
 
     fn next_delimited(&mut self) -> Result<Option<usize>, QueryError> {
         let Self {
-            reader: Reader::Delimited(reader), sink, header, pending, start, position, errors, ..
+            reader: RecordReader::Delimited(reader),
+            sink,
+            header,
+            pending,
+            start,
+            position,
+            errors,
+            ..
         } = self
         else {
             return Ok(None);
@@ -185,7 +192,7 @@ impl Scan {
         if let Some(size) = sink.split() {
             sink.take_into_batch(length as u64, size);
         } else if !matches!(reader.spans(), [span] if span.is_blank()) {
-            let record = std::str::from_utf8(&unread[..length]).map_err(|_| Failure::NotUtf8);
+            let record = std::str::from_utf8(&unread[..length]).map_err(|_| RecordFailure::NotUtf8);
             let awaits_header = reader.dialect().has_headers && header.is_none();
             let fields = record.map(|record| Fields {
                 record,
@@ -211,32 +218,40 @@ impl Scan {
 
     fn next_value(&mut self) -> Result<Option<usize>, QueryError> {
         let Self {
-            reader: Reader::Json(reader), sink, table, pending, start, position, errors, record, ..
+            reader: RecordReader::Json(reader),
+            sink,
+            table,
+            pending,
+            start,
+            position,
+            errors,
+            record,
+            ..
         } = self
         else {
             return Ok(None);
         };
         let unread = &pending[*start..];
         let (at, passed) = match reader.next(unread, self.is_last) {
-            Found::More { passed } if reader.looked_at() <= MAX_RECORD => {
+            ValueSearch::More { passed } if reader.looked_at() <= MAX_RECORD => {
                 self.pass(passed);
                 return Ok(None);
             }
-            Found::More { .. } => {
+            ValueSearch::More { .. } => {
                 return Err(record_too_large(*position + reader.begun_at().unwrap_or(0) as u64));
             }
-            Found::Value { at, .. } if at.len() > MAX_RECORD => {
+            ValueSearch::Value { at, .. } if at.len() > MAX_RECORD => {
                 return Err(record_too_large(*position + at.start as u64));
             }
-            Found::Value { at, passed } => (at, passed),
-            Found::Unexpected { at } => {
+            ValueSearch::Value { at, passed } => (at, passed),
+            ValueSearch::Unexpected { at } => {
                 let token = char::from(unread[at]);
                 let byte = *position + at as u64;
                 let description =
                     format!("Unexpected token '{token}' at [byte: {byte}]. Expecting tokens '{{', or '['. ");
                 return Err(parse_error(*record, description));
             }
-            Found::Cut => {
+            ValueSearch::Cut => {
                 let begun = reader.begun_at().map_or(*record, |at| *position + at as u64);
                 return Err(parse_error(begun, "The blob ends within a value."));
             }
@@ -244,15 +259,15 @@ impl Scan {
         *record = *position + at.start as u64;
         let fuel = Fuel::new(WORK_PER_RECORD);
         match std::str::from_utf8(&unread[at]) {
-            Err(_) => errors.push(Failure::NotUtf8.at(*record)),
+            Err(_) => errors.push(RecordFailure::NotUtf8.at(*record)),
             Ok(text) => {
-                let tree = Tree::parse(text).map_err(|reason| parse_error(*record, reason))?;
-                let whole = table.is_empty();
+                let tree = JsonValue::parse(text).map_err(|reason| parse_error(*record, reason))?;
+                let is_whole_record = table.is_empty();
                 for_each_row(&tree, table, &mut |tree| {
                     if sink.is_full() {
                         return Ok(());
                     }
-                    report(sink.take(Row::Json { tree, whole }, &fuel), *record, &fuel, errors)
+                    report(sink.take(Row::Json { tree, is_whole_record }, &fuel), *record, &fuel, errors)
                 })?;
             }
         }
@@ -262,9 +277,9 @@ impl Scan {
     }
 }
 
-/// Notes the failure of a row. One that ends the query is given back.
+/// Records the failure of a row. Returns an error that ends the query.
 fn report(
-    taken: Result<(), Failure>,
+    taken: Result<(), RecordFailure>,
     position: u64,
     fuel: &Fuel,
     errors: &mut Vec<QueryError>,

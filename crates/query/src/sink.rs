@@ -1,32 +1,34 @@
-//! What a statement makes of rows: the other half of a [`Scan`](crate::Scan), behind the readers.
+//! Turns rows into results: the half of a [`QueryScan`](crate::QueryScan) that follows the readers.
 
 use time::OffsetDateTime;
 
-use crate::aggregate::{Accumulator, Addend};
+use crate::aggregate::{Accumulator, Contribution};
 use crate::delimited::Fields;
-use crate::evaluate::{Context, Fuel};
-use crate::report::Failure;
+use crate::evaluate::Context;
+use crate::fuel::Fuel;
+use crate::report::RecordFailure;
 use crate::row::Row;
 use crate::statement::Query;
 use crate::syntax::Projection;
 use crate::value::Value;
-use crate::write::Writer;
+use crate::write::RowWriter;
 
 pub(crate) struct Sink {
     pub(crate) query: Query,
-    writer: Writer,
+    writer: RowWriter,
     now: OffsetDateTime,
     accumulators: Vec<Accumulator>,
-    /// Rows written so far.
+    /// Number of result rows written so far.
     rows: u64,
+    /// Whether the row of column names was written.
     has_header: bool,
-    /// The bytes of the batch that `sys.split` is at.
+    /// Bytes in the current batch of `sys.split`.
     batch: u64,
     pub(crate) output: Vec<u8>,
 }
 
 impl Sink {
-    pub(crate) fn new(query: Query, writer: Writer, now: OffsetDateTime) -> Self {
+    pub(crate) fn new(query: Query, writer: RowWriter, now: OffsetDateTime) -> Self {
         let accumulators = match &query.select.projection {
             Projection::Aggregates(aggregates) => aggregates.iter().map(|_| Accumulator::default()).collect(),
             _ => vec![],
@@ -34,14 +36,14 @@ impl Sink {
         Self { query, writer, now, accumulators, rows: 0, has_header: false, batch: 0, output: vec![] }
     }
 
-    /// Whether no row can change the result any more.
+    /// Returns whether no further row can change the result.
     pub(crate) fn is_full(&self) -> bool {
         let is_aggregate = matches!(self.query.select.projection, Projection::Aggregates(_));
         self.query.select.limit.is_some_and(|limit| self.rows >= limit && (!is_aggregate || limit == 0))
     }
 
-    /// Takes a row. One that fails leaves nothing behind.
-    pub(crate) fn take(&mut self, row: Row<'_>, fuel: &Fuel) -> Result<(), Failure> {
+    /// Processes a row. A row that fails leaves no partial output.
+    pub(crate) fn take(&mut self, row: Row<'_>, fuel: &Fuel) -> Result<(), RecordFailure> {
         let context = Context { row, now: self.now, fuel };
         if let Some(predicate) = &self.query.select.predicate
             && context.truth(predicate)? != Some(true)
@@ -52,16 +54,15 @@ impl Sink {
             Projection::Split(_) => Ok(()),
             Projection::Aggregates(aggregates) => {
                 let accumulators = &mut self.accumulators;
-                let judged =
-                    aggregates.iter().zip(&*accumulators).map(
-                        |((aggregate, _), accumulator)| match &aggregate.of {
-                            Some(of) => accumulator.judge(aggregate.kind, context.value(of)?),
-                            None => Ok(Addend::One),
-                        },
-                    );
-                let addends: Vec<_> = judged.collect::<Result<_, Failure>>()?;
-                for (accumulator, addend) in accumulators.iter_mut().zip(addends) {
-                    accumulator.add(addend);
+                let contributions = aggregates.iter().zip(&*accumulators).map(
+                    |((aggregate, _), accumulator)| match &aggregate.of {
+                        Some(of) => accumulator.contribution(aggregate.kind, context.value(of)?),
+                        None => Ok(Contribution::One),
+                    },
+                );
+                let contributions: Vec<_> = contributions.collect::<Result<_, RecordFailure>>()?;
+                for (accumulator, contribution) in accumulators.iter_mut().zip(contributions) {
+                    accumulator.add(contribution);
                 }
                 Ok(())
             }
@@ -78,7 +79,7 @@ impl Sink {
         }
     }
 
-    fn write_row(&mut self, row: Row<'_>, fuel: &Fuel) -> Result<(), Failure> {
+    fn write_row(&mut self, row: Row<'_>, fuel: &Fuel) -> Result<(), RecordFailure> {
         let Self { query, writer, output, now, .. } = self;
         let context = Context { row, now: *now, fuel };
         writer.begin_row(output);
@@ -99,7 +100,7 @@ impl Sink {
         fuel.spend(1)
     }
 
-    /// Writes the names of columns before the first row, if they are asked for.
+    /// Writes the column names before the first row, if the format has them.
     fn write_header(&mut self, row: Option<Row<'_>>, header: Option<&[String]>) {
         if self.has_header || !self.writer.has_headers() {
             return;
@@ -117,7 +118,7 @@ impl Sink {
                 names.extend(header.iter().cloned().map(Some));
             }
             (_, Some(row)) => {
-                // Names alone cost nothing that could fail.
+                // Reading only names cannot fail.
                 let _ = row.for_each_field(|name, _| {
                     names.push(name.map(str::to_owned));
                     Ok(())
@@ -136,7 +137,7 @@ impl Sink {
         self.writer.end_row(&mut self.output);
     }
 
-    /// The size of batches, if that is what is asked for.
+    /// Returns the batch size if the statement is `sys.split`.
     pub(crate) fn split(&self) -> Option<u64> {
         match self.query.select.projection {
             Projection::Split(size) => Some(size),
@@ -144,7 +145,7 @@ impl Sink {
         }
     }
 
-    /// Takes so many bytes, which a record ends with, into the batch.
+    /// Adds the bytes of a complete record to the current batch of `sys.split`.
     pub(crate) fn take_into_batch(&mut self, bytes: u64, size: u64) {
         self.batch += bytes;
         if self.batch >= size {
@@ -166,7 +167,7 @@ impl Sink {
         self.rows += 1;
     }
 
-    /// There are no more rows. Without any the names of columns are those of the header.
+    /// Ends the result. If there were no rows, the column names come from the header.
     pub(crate) fn end(&mut self, header: Option<&[String]>) {
         if self.split().is_some() {
             if self.batch > 0 {

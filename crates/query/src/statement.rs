@@ -1,30 +1,33 @@
-//! A statement together with the format of what it asks.
+//! A parsed statement, checked against the input format.
 
 use crate::Format;
 use crate::parse::parse;
-use crate::report::Malformed;
+use crate::report::StatementError;
 use crate::syntax::{Column, Expression, Projection, Select, Selected};
 
-/// A statement that can be run on input of a format.
+/// A statement that can run on input of a given format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Query {
     pub(crate) select: Select,
 }
 
 impl Query {
-    /// Reads a statement for blobs of that format.
-    pub fn parse(statement: &str, input: &Format) -> Result<Self, Malformed> {
+    /// Parses a statement for blobs of the given format.
+    pub fn parse(statement: &str, input: &Format) -> Result<Self, StatementError> {
         let mut select = parse(statement)?;
         match input {
             Format::Delimited(dialect) => {
                 if !select.table.is_empty() {
-                    return Err(Malformed::at(0, "Delimited text has no paths: the table is BlobStorage."));
+                    return Err(StatementError::at(
+                        0,
+                        "Delimited text has no paths: the table is BlobStorage.",
+                    ));
                 }
                 select.try_for_each_column(&mut |column| bind_ordinal(column, dialect.has_headers))?;
             }
             Format::Json { .. } => {
                 if matches!(select.projection, Projection::Split(_)) {
-                    return Err(Malformed::at(0, "sys.split is for delimited text."));
+                    return Err(StatementError::at(0, "sys.split is for delimited text."));
                 }
             }
         }
@@ -32,7 +35,8 @@ impl Query {
         Ok(Self { select })
     }
 
-    /// Finds the columns that are named in the header of delimited text; the name of one that is not there.
+    /// Resolves the columns that are named in the header of delimited text. Returns the name of a missing
+    /// column.
     pub(crate) fn bind(&mut self, header: &[String]) -> Result<(), String> {
         self.select.try_for_each_column(&mut |column| {
             let (None, Some(step)) = (column.ordinal, column.steps.first()) else { return Ok(()) };
@@ -45,22 +49,25 @@ impl Query {
     }
 }
 
-fn bind_ordinal(column: &mut Column, has_headers: bool) -> Result<(), Malformed> {
+fn bind_ordinal(column: &mut Column, has_headers: bool) -> Result<(), StatementError> {
     let name = column.name().unwrap_or_default();
     let [step] = column.steps.as_slice() else {
-        return Err(Malformed::at(0, format!("Delimited text has no paths: {name}.")));
+        return Err(StatementError::at(0, format!("Delimited text has no paths: {name}.")));
     };
     match step.ordinal() {
         Some(ordinal) => column.ordinal = Some(ordinal),
         None if has_headers => {}
         None => {
-            return Err(Malformed::at(0, format!("The text has no header that could name a column {name}.")));
+            return Err(StatementError::at(
+                0,
+                format!("The text has no header that could name a column {name}."),
+            ));
         }
     }
     Ok(())
 }
 
-/// A column that is given no name has that of the field which it is, unless that is a number.
+/// Names unnamed result columns after the field that they select, unless that is a column number.
 fn name_columns(projection: &mut Projection) {
     let Projection::Columns(columns) = projection else { return };
     for Selected { expression, name } in columns {

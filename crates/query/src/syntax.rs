@@ -1,7 +1,7 @@
-//! A statement as it is after parsing.
+//! The syntax tree of a statement.
 //!
-//! Chains of one operator are lists, not trees, so how deep a statement can be is bounded by its parentheses alone and
-//! nothing that walks it can run out of stack.
+//! Chains of one operator are lists, not trees. So the depth of a statement is bounded by its parentheses,
+//! and walking it cannot overflow the stack.
 
 use crate::moment::Part;
 
@@ -9,19 +9,19 @@ use crate::moment::Part;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Select {
     pub(crate) projection: Projection,
-    /// Behind `BlobStorage[*]`: which part of each record is a row.
+    /// The path after `BlobStorage[*]`, which selects the rows of each record.
     pub(crate) table: Vec<TableStep>,
     pub(crate) predicate: Option<Expression>,
     pub(crate) limit: Option<u64>,
 }
 
-/// What a statement gives for its rows.
+/// The results that a statement returns for its rows.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Projection {
     /// `*`
     All,
     Columns(Vec<Selected>),
-    /// One row for all of them.
+    /// One result row for all input rows.
     Aggregates(Vec<(Aggregate, Option<String>)>),
     /// `sys.split(size)`
     Split(u64),
@@ -31,11 +31,11 @@ pub(crate) enum Projection {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Selected {
     pub(crate) expression: Expression,
-    /// What the column is called, if it has a name.
+    /// Name of the result column, if it has one.
     pub(crate) name: Option<String>,
 }
 
-/// An aggregate expression. `None` is `COUNT(*)`.
+/// An aggregate expression. `of` is `None` for `COUNT(*)`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Aggregate {
     pub(crate) kind: AggregateKind,
@@ -51,18 +51,18 @@ pub(crate) enum AggregateKind {
     Sum,
 }
 
-/// A step from a record to its rows.
+/// A step of the path from a record to its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TableStep {
-    To(Step),
+    To(PathStep),
     /// `[*]`
     Each,
 }
 
-/// A step from a row to a value in it.
+/// A step of the path from a row to a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// A field. Names in quotes are exact, others are so without regard to case.
+pub(crate) enum PathStep {
+    /// A field. Quoted names are compared exactly, others ignoring case.
     Field {
         name: String,
         exact: bool,
@@ -70,8 +70,8 @@ pub(crate) enum Step {
     Index(usize),
 }
 
-impl Step {
-    /// Whether it leads to the field of that name.
+impl PathStep {
+    /// Returns whether the step selects a field with this name.
     pub(crate) fn is_to(&self, field: &str) -> bool {
         match self {
             Self::Field { name, exact: true } => name == field,
@@ -80,7 +80,7 @@ impl Step {
         }
     }
 
-    /// `_3` is the third column of delimited text.
+    /// Returns the column number of names such as `_3`, the third column of delimited text.
     pub(crate) fn ordinal(&self) -> Option<usize> {
         match self {
             Self::Field { name, exact: false } => {
@@ -96,17 +96,17 @@ impl Step {
 /// A reference to a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Column {
-    pub(crate) steps: Vec<Step>,
-    /// Its number among the columns of delimited text, counted from one, once that is known.
+    pub(crate) steps: Vec<PathStep>,
+    /// Column number in delimited text, counted from one, once it is known.
     pub(crate) ordinal: Option<usize>,
 }
 
 impl Column {
-    /// What it is called in a reply: its last name.
+    /// Returns the name of the column in results: the last field name of the path.
     pub(crate) fn name(&self) -> Option<&str> {
         self.steps.iter().rev().find_map(|step| match step {
-            Step::Field { name, .. } => Some(name.as_str()),
-            Step::Index(_) => None,
+            PathStep::Field { name, .. } => Some(name.as_str()),
+            PathStep::Index(_) => None,
         })
     }
 }
@@ -149,16 +149,16 @@ pub(crate) enum Type {
     Boolean,
 }
 
-/// What `IS` asks for.
+/// The condition that `IS` tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Absence {
     Null,
     Missing,
 }
 
-/// The ends of a string that `TRIM` looks at.
+/// The ends of a string that `TRIM` trims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum TrimSide {
     Both,
     Leading,
     Trailing,
@@ -169,11 +169,11 @@ pub(crate) enum Function {
     CharLength,
     Lower,
     Upper,
-    /// Of text, where it begins (from zero), and how long it is, if it does not go to the end.
+    /// Arguments: text, start (from zero), and optionally the length.
     Substring,
-    /// Of text, and the characters to remove, if not spaces.
-    Trim(Side),
-    /// A quantity, and a time.
+    /// Arguments: text, and optionally the characters to remove instead of spaces.
+    Trim(TrimSide),
+    /// Arguments: a quantity and a time.
     DateAdd(Part),
     DateDiff(Part),
     Extract(Part),
@@ -196,7 +196,7 @@ pub(crate) enum Expression {
     Compare(Box<Expression>, Comparison, Box<Expression>),
     Between(Box<Expression>, Box<(Expression, Expression)>),
     In(Box<Expression>, Vec<Expression>),
-    /// A value, a pattern, and the character that escapes in it.
+    /// A value, a pattern, and the escape character of the pattern.
     Like(Box<Expression>, Box<Expression>, Option<char>),
     Is(Box<Expression>, Absence),
     Cast(Box<Expression>, Type),
@@ -204,7 +204,7 @@ pub(crate) enum Expression {
 }
 
 impl Expression {
-    /// Every reference to a field that it holds.
+    /// Calls `visit` for every column reference in the expression.
     pub(crate) fn try_for_each_column<E>(
         &mut self,
         visit: &mut impl FnMut(&mut Column) -> Result<(), E>,
@@ -240,7 +240,7 @@ impl Expression {
 }
 
 impl Select {
-    /// Every reference to a field that it holds.
+    /// Calls `visit` for every column reference in the statement.
     pub(crate) fn try_for_each_column<E>(
         &mut self,
         visit: &mut impl FnMut(&mut Column) -> Result<(), E>,

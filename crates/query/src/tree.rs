@@ -1,4 +1,4 @@
-//! A record of JSON, its fields in the order in which they came.
+//! A JSON value with its fields in their original order.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,31 +6,31 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use crate::syntax::Step;
+use crate::syntax::PathStep;
 
-/// A value of JSON. How deep it can be is bounded by the parser of `serde_json`.
+/// A JSON value. The parser of `serde_json` bounds its depth.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Tree<'a> {
+pub(crate) enum JsonValue<'a> {
     Null,
     Boolean(bool),
     Int(i64),
     Float(f64),
     Text(Cow<'a, str>),
-    Array(Vec<Tree<'a>>),
-    Object(Vec<(Cow<'a, str>, Tree<'a>)>),
+    Array(Vec<JsonValue<'a>>),
+    Object(Vec<(Cow<'a, str>, JsonValue<'a>)>),
 }
 
-impl<'a> Tree<'a> {
-    /// Reads one value, all of the text. The error says what is wrong and where.
+impl<'a> JsonValue<'a> {
+    /// Parses all of `text` as one value. The error names the problem and its position.
     pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// What lies one step further.
-    pub(crate) fn step(&self, step: &Step) -> Option<&Tree<'a>> {
+    /// Returns the value one step further.
+    pub(crate) fn step(&self, step: &PathStep) -> Option<&JsonValue<'a>> {
         match (self, step) {
-            (Self::Array(items), Step::Index(index)) => items.get(*index),
-            (Self::Object(fields), Step::Field { name, .. }) => {
+            (Self::Array(items), PathStep::Index(index)) => items.get(*index),
+            (Self::Object(fields), PathStep::Field { name, .. }) => {
                 let exactly = fields.iter().find(|(field, _)| field == name);
                 let found = exactly.or_else(|| fields.iter().find(|(field, _)| step.is_to(field)));
                 found.map(|(_, value)| value)
@@ -39,7 +39,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// How much there is to look at for a step.
+    /// Returns the cost of one step.
     pub(crate) fn width(&self) -> usize {
         match self {
             Self::Object(fields) => fields.len(),
@@ -52,13 +52,13 @@ impl<'a> Tree<'a> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Tree<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for JsonValue<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TreeVisitor)
+        deserializer.deserialize_any(JsonVisitor)
     }
 }
 
-/// A name of a field, without a copy where it has no escapes.
+/// The name of a field, borrowed unless it has escapes.
 struct Name<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
@@ -80,41 +80,41 @@ impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
     }
 }
 
-struct TreeVisitor;
+struct JsonVisitor;
 
-impl<'de> Visitor<'de> for TreeVisitor {
-    type Value = Tree<'de>;
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = JsonValue<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Tree::Null)
+        Ok(JsonValue::Null)
     }
 
     fn visit_bool<E>(self, boolean: bool) -> Result<Self::Value, E> {
-        Ok(Tree::Boolean(boolean))
+        Ok(JsonValue::Boolean(boolean))
     }
 
     fn visit_i64<E>(self, int: i64) -> Result<Self::Value, E> {
-        Ok(Tree::Int(int))
+        Ok(JsonValue::Int(int))
     }
 
     fn visit_u64<E>(self, int: u64) -> Result<Self::Value, E> {
-        Ok(i64::try_from(int).map_or(Tree::Float(int as f64), Tree::Int))
+        Ok(i64::try_from(int).map_or(JsonValue::Float(int as f64), JsonValue::Int))
     }
 
     fn visit_f64<E>(self, float: f64) -> Result<Self::Value, E> {
-        Ok(Tree::Float(float))
+        Ok(JsonValue::Float(float))
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Tree::Text(Cow::Borrowed(text)))
+        Ok(JsonValue::Text(Cow::Borrowed(text)))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Tree::Text(Cow::Owned(text.to_owned())))
+        Ok(JsonValue::Text(Cow::Owned(text.to_owned())))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
@@ -122,7 +122,7 @@ impl<'de> Visitor<'de> for TreeVisitor {
         while let Some(item) = seq.next_element()? {
             items.push(item);
         }
-        Ok(Tree::Array(items))
+        Ok(JsonValue::Array(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
@@ -130,11 +130,11 @@ impl<'de> Visitor<'de> for TreeVisitor {
         while let Some((Name(name), value)) = map.next_entry()? {
             fields.push((name, value));
         }
-        Ok(Tree::Object(fields))
+        Ok(JsonValue::Object(fields))
     }
 }
 
-impl Serialize for Tree<'_> {
+impl Serialize for JsonValue<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Null => serializer.serialize_unit(),
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_and_values_survive() {
+    fn field_order_and_values_are_preserved() {
         for text in [
             r#"{"b":1,"a":[true,null,"x\ny",{"":-2.5}],"b2":9223372036854775807}"#,
             "[]",
@@ -167,17 +167,17 @@ mod tests {
             r#""text""#,
             "1.0",
         ] {
-            assert_eq!(Tree::parse(text).unwrap().to_json(), text);
+            assert_eq!(JsonValue::parse(text).unwrap().to_json(), text);
         }
     }
 
     #[test]
-    fn what_is_not_json_or_is_too_deep_is_refused() {
+    fn invalid_or_too_deep_json_is_refused() {
         for text in ["", "{name: 1}", "{\"a\":1,}", "[1 2]", "01", "1 2", "nan"] {
-            assert!(Tree::parse(text).is_err(), "{text}");
+            assert!(JsonValue::parse(text).is_err(), "{text}");
         }
-        assert!(Tree::parse(&"[".repeat(100_000)).is_err());
+        assert!(JsonValue::parse(&"[".repeat(100_000)).is_err());
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
-        assert!(Tree::parse(&deep).is_err());
+        assert!(JsonValue::parse(&deep).is_err());
     }
 }

@@ -1,7 +1,8 @@
-//! Values, and how they become values of another type.
+//! Values of expressions, and their conversion to other types.
 //!
-//! Where two types meet, the one that stands later in `STRING, BOOLEAN, INT, FLOAT, TIMESTAMP` wins and the other value is
-//! converted to it, or the record fails. Text beside a number is taken for the kind of number that it spells.
+//! If two types meet, the one that comes later in `STRING, BOOLEAN, INT, FLOAT, TIMESTAMP` wins. The other
+//! value is converted to it, or the record fails. Text that meets a number is converted to the kind of number
+//! that it spells.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -9,13 +10,13 @@ use std::cmp::Ordering;
 use time::OffsetDateTime;
 
 use crate::moment;
-use crate::report::Failure;
+use crate::report::RecordFailure;
 use crate::syntax::{Literal, Type};
-use crate::tree::Tree;
+use crate::tree::JsonValue;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value<'a> {
-    /// A field that a record does not have. Everything but `IS MISSING` takes it for `NULL`.
+    /// A field that a record does not have. Equivalent to `NULL` except for `IS MISSING`.
     Missing,
     Null,
     Boolean(bool),
@@ -24,10 +25,10 @@ pub(crate) enum Value<'a> {
     Text(Cow<'a, str>),
     Timestamp(OffsetDateTime),
     /// An array or an object.
-    Tree(&'a Tree<'a>),
+    Json(&'a JsonValue<'a>),
 }
 
-/// A value to reckon with.
+/// An operand of arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Number {
     Int(i64),
@@ -64,26 +65,26 @@ impl<'a> From<&'a Literal> for Value<'a> {
     }
 }
 
-impl<'a> From<&'a Tree<'a>> for Value<'a> {
-    fn from(tree: &'a Tree<'a>) -> Self {
+impl<'a> From<&'a JsonValue<'a>> for Value<'a> {
+    fn from(tree: &'a JsonValue<'a>) -> Self {
         match tree {
-            Tree::Null => Self::Null,
-            Tree::Boolean(boolean) => Self::Boolean(*boolean),
-            Tree::Int(int) => Self::Int(*int),
-            Tree::Float(float) => Self::Float(*float),
-            Tree::Text(text) => Self::Text(Cow::Borrowed(text)),
-            Tree::Array(_) | Tree::Object(_) => Self::Tree(tree),
+            JsonValue::Null => Self::Null,
+            JsonValue::Boolean(boolean) => Self::Boolean(*boolean),
+            JsonValue::Int(int) => Self::Int(*int),
+            JsonValue::Float(float) => Self::Float(*float),
+            JsonValue::Text(text) => Self::Text(Cow::Borrowed(text)),
+            JsonValue::Array(_) | JsonValue::Object(_) => Self::Json(tree),
         }
     }
 }
 
 impl<'a> Value<'a> {
-    /// Whether there is no value.
+    /// Returns whether the value is `NULL` or missing.
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self, Self::Missing | Self::Null)
     }
 
-    /// How much it holds, as a measure of what it costs to look at.
+    /// Returns the cost of processing the value, in units of [`Fuel`](crate::fuel::Fuel).
     pub(crate) fn weight(&self) -> usize {
         match self {
             Self::Text(text) => text.len() / 4,
@@ -91,20 +92,20 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Its truth. `None` is neither true nor false.
-    pub(crate) fn truth(&self) -> Result<Option<bool>, Failure> {
+    /// Converts the value to a boolean. `None` is neither true nor false.
+    pub(crate) fn truth(&self) -> Result<Option<bool>, RecordFailure> {
         match self {
             Self::Missing | Self::Null => Ok(None),
             Self::Boolean(boolean) => Ok(Some(*boolean)),
             Self::Int(int) => Ok(Some(*int != 0)),
             Self::Float(float) => Ok(Some(*float != 0.0)),
-            Self::Text(text) => parse_boolean(text).map(Some).ok_or(Failure::InvalidTypeConversion),
-            Self::Timestamp(_) | Self::Tree(_) => Err(Failure::InvalidTypeConversion),
+            Self::Text(text) => parse_boolean(text).map(Some).ok_or(RecordFailure::InvalidTypeConversion),
+            Self::Timestamp(_) | Self::Json(_) => Err(RecordFailure::InvalidTypeConversion),
         }
     }
 
-    /// The number that it is, or spells.
-    pub(crate) fn number(&self) -> Result<Number, Failure> {
+    /// Converts the value to a number.
+    pub(crate) fn number(&self) -> Result<Number, RecordFailure> {
         match self {
             Self::Boolean(boolean) => Ok(Number::Int((*boolean).into())),
             Self::Int(int) => Ok(Number::Int(*int)),
@@ -112,24 +113,25 @@ impl<'a> Value<'a> {
             Self::Text(text) => {
                 let text = text.trim();
                 let int = text.parse().map(Number::Int).ok();
-                int.or_else(|| parse_float(text).map(Number::Float)).ok_or(Failure::InvalidTypeConversion)
+                int.or_else(|| parse_float(text).map(Number::Float))
+                    .ok_or(RecordFailure::InvalidTypeConversion)
             }
-            Self::Missing | Self::Null | Self::Timestamp(_) | Self::Tree(_) => {
-                Err(Failure::InvalidTypeConversion)
+            Self::Missing | Self::Null | Self::Timestamp(_) | Self::Json(_) => {
+                Err(RecordFailure::InvalidTypeConversion)
             }
         }
     }
 
-    /// The time that it is, or spells.
-    pub(crate) fn timestamp(&self) -> Result<OffsetDateTime, Failure> {
+    /// Converts the value to a timestamp.
+    pub(crate) fn timestamp(&self) -> Result<OffsetDateTime, RecordFailure> {
         match self {
             Self::Timestamp(timestamp) => Ok(*timestamp),
-            Self::Text(text) => moment::parse(text).ok_or(Failure::InvalidTypeConversion),
-            _ => Err(Failure::InvalidTypeConversion),
+            Self::Text(text) => moment::parse(text).ok_or(RecordFailure::InvalidTypeConversion),
+            _ => Err(RecordFailure::InvalidTypeConversion),
         }
     }
 
-    /// The text that it is written as; `None` where there is no value.
+    /// Converts the value to text. Returns `None` if it is absent.
     pub(crate) fn into_text(self) -> Option<Cow<'a, str>> {
         Some(match self {
             Self::Missing | Self::Null => return None,
@@ -138,12 +140,12 @@ impl<'a> Value<'a> {
             Self::Float(float) => Cow::Owned(float_text(float)),
             Self::Text(text) => text,
             Self::Timestamp(timestamp) => Cow::Owned(moment::to_text(timestamp)),
-            Self::Tree(tree) => Cow::Owned(tree.to_json()),
+            Self::Json(tree) => Cow::Owned(tree.to_json()),
         })
     }
 
-    /// `CAST`.
-    pub(crate) fn cast(self, to: Type) -> Result<Self, Failure> {
+    /// Converts the value as `CAST` does.
+    pub(crate) fn cast(self, to: Type) -> Result<Self, RecordFailure> {
         if self.is_absent() {
             return Ok(Self::Null);
         }
@@ -154,24 +156,26 @@ impl<'a> Value<'a> {
             Type::Float => Ok(Self::Float(self.number()?.float())),
             Type::Int => match (&self, self.number()?) {
                 (_, Number::Int(int)) => Ok(Self::Int(int)),
-                // Text has to spell a whole number; a number loses what is behind the point.
+                // Text must spell a whole number. The fraction of a number is dropped.
                 (Self::Float(_), Number::Float(float))
                     if float.trunc().abs() < 9_223_372_036_854_775_808.0 =>
                 {
                     Ok(Self::Int(float as i64))
                 }
-                _ => Err(Failure::InvalidTypeConversion),
+                _ => Err(RecordFailure::InvalidTypeConversion),
             },
         }
     }
 
-    /// How it compares with another value. `None` if one of them is absent.
-    pub(crate) fn compare(&self, other: &Self) -> Result<Option<Ordering>, Failure> {
+    /// Compares two values. Returns `None` if one of them is absent.
+    pub(crate) fn compare(&self, other: &Self) -> Result<Option<Ordering>, RecordFailure> {
         if self.is_absent() || other.is_absent() {
             return Ok(None);
         }
         let ordering = match (self, other) {
-            (Self::Tree(_), _) | (_, Self::Tree(_)) => return Err(Failure::InvalidTypeConversion),
+            (Self::Json(_), _) | (_, Self::Json(_)) => {
+                return Err(RecordFailure::InvalidTypeConversion);
+            }
             (Self::Timestamp(_), _) | (_, Self::Timestamp(_)) => self.timestamp()?.cmp(&other.timestamp()?),
             (Self::Text(left), Self::Text(right)) => left.cmp(right),
             (Self::Int(_) | Self::Float(_), _) | (_, Self::Int(_) | Self::Float(_)) => {
@@ -184,8 +188,8 @@ impl<'a> Value<'a> {
         Ok(Some(ordering))
     }
 
-    /// The same value, which holds what it refers to.
-    pub(crate) fn into_owned(self) -> Result<Value<'static>, Failure> {
+    /// Converts the value to one without references.
+    pub(crate) fn into_owned(self) -> Result<Value<'static>, RecordFailure> {
         Ok(match self {
             Self::Missing => Value::Missing,
             Self::Null => Value::Null,
@@ -194,7 +198,7 @@ impl<'a> Value<'a> {
             Self::Float(float) => Value::Float(float),
             Self::Text(text) => Value::Text(Cow::Owned(text.into_owned())),
             Self::Timestamp(timestamp) => Value::Timestamp(timestamp),
-            Self::Tree(_) => return Err(Failure::InvalidTypeConversion),
+            Self::Json(_) => return Err(RecordFailure::InvalidTypeConversion),
         })
     }
 }
@@ -216,12 +220,12 @@ fn parse_boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// A finite number. What Rust reads beyond that (`inf`, `nan`) is text.
+/// Parses a finite number. Rust also parses `inf` and `nan`, which are text here.
 fn parse_float(text: &str) -> Option<f64> {
     text.parse().ok().filter(|float: &f64| float.is_finite())
 }
 
-/// A number as JSON has it, and as it is read back.
+/// Formats a number as JSON, so that parsing it returns the same number.
 pub(crate) fn float_text(float: f64) -> String {
     format!("{float:?}")
 }
@@ -239,19 +243,19 @@ mod tests {
         let time = moment::parse("2020-01-02T03:04:05Z").unwrap();
         for (value, to, expected) in [
             (text(" 12 "), Type::Int, Ok(Value::Int(12))),
-            (text("12.5"), Type::Int, Err(Failure::InvalidTypeConversion)),
-            (text(""), Type::Int, Err(Failure::InvalidTypeConversion)),
-            (text("pizza"), Type::Float, Err(Failure::InvalidTypeConversion)),
-            (text("inf"), Type::Float, Err(Failure::InvalidTypeConversion)),
+            (text("12.5"), Type::Int, Err(RecordFailure::InvalidTypeConversion)),
+            (text(""), Type::Int, Err(RecordFailure::InvalidTypeConversion)),
+            (text("pizza"), Type::Float, Err(RecordFailure::InvalidTypeConversion)),
+            (text("inf"), Type::Float, Err(RecordFailure::InvalidTypeConversion)),
             (text("1e3"), Type::Float, Ok(Value::Float(1000.0))),
             (Value::Float(-2.9), Type::Int, Ok(Value::Int(-2))),
-            (Value::Float(1e19), Type::Int, Err(Failure::InvalidTypeConversion)),
+            (Value::Float(1e19), Type::Int, Err(RecordFailure::InvalidTypeConversion)),
             (Value::Boolean(true), Type::Int, Ok(Value::Int(1))),
             (text("TRUE"), Type::Boolean, Ok(Value::Boolean(true))),
-            (text("yes"), Type::Boolean, Err(Failure::InvalidTypeConversion)),
+            (text("yes"), Type::Boolean, Err(RecordFailure::InvalidTypeConversion)),
             (Value::Int(0), Type::Boolean, Ok(Value::Boolean(false))),
             (text("2020-01-02T03:04:05Z"), Type::Timestamp, Ok(Value::Timestamp(time))),
-            (Value::Int(1), Type::Timestamp, Err(Failure::InvalidTypeConversion)),
+            (Value::Int(1), Type::Timestamp, Err(RecordFailure::InvalidTypeConversion)),
             (Value::Timestamp(time), Type::String, Ok(text("2020-01-02T03:04:05Z"))),
             (Value::Float(2.0), Type::String, Ok(text("2.0"))),
             (Value::Missing, Type::Int, Ok(Value::Null)),
@@ -268,7 +272,7 @@ mod tests {
             (text("300"), text("25"), Ok(Some(Ordering::Greater))),
             (text("300"), text("4"), Ok(Some(Ordering::Less))),
             (text("2.5"), Value::Int(2), Ok(Some(Ordering::Greater))),
-            (text("x"), Value::Int(2), Err(Failure::InvalidTypeConversion)),
+            (text("x"), Value::Int(2), Err(RecordFailure::InvalidTypeConversion)),
             (Value::Int(2), Value::Float(2.0), Ok(Some(Ordering::Equal))),
             (Value::Boolean(true), Value::Int(1), Ok(Some(Ordering::Equal))),
             (text("false"), Value::Boolean(true), Ok(Some(Ordering::Less))),

@@ -1,4 +1,4 @@
-//! Results as they are sent: delimited text, or JSON.
+//! Encodes results as delimited text or JSON.
 
 use std::io::Write;
 
@@ -6,22 +6,22 @@ use crate::Format;
 use crate::delimited::Delimited;
 use crate::value::{Value, float_text};
 
-/// Writes rows in a format.
+/// Encodes result rows in a format.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct RowWriter {
     format: Format,
-    /// Fields of the row so far, those included that JSON leaves out.
+    /// Number of fields in the current row, including missing ones, which JSON omits.
     fields: usize,
-    /// Whether JSON has left out all of them so far.
+    /// Whether the current row has no JSON fields yet.
     is_empty: bool,
 }
 
-impl Writer {
+impl RowWriter {
     pub(crate) fn new(format: Format) -> Self {
         Self { format, fields: 0, is_empty: true }
     }
 
-    /// Whether the first row is to be the names of columns.
+    /// Returns whether the first row contains the column names.
     pub(crate) fn has_headers(&self) -> bool {
         matches!(&self.format, Format::Delimited(dialect) if dialect.has_headers)
     }
@@ -33,7 +33,7 @@ impl Writer {
         }
     }
 
-    /// The next field. One without a name is called after its place.
+    /// Writes the next field. A field without a name is named after its position.
     pub(crate) fn field(&mut self, out: &mut Vec<u8>, name: Option<&str>, value: Value<'_>) {
         self.fields += 1;
         match &self.format {
@@ -72,10 +72,11 @@ impl Writer {
     }
 }
 
-/// A field, in quotes where it would be read as something else without. Where there is no quote, escapes have to do.
+/// Writes a field, in quotes if it could be misread without them. Without a quote character, escapes are
+/// used.
 fn delimited(out: &mut Vec<u8>, dialect: &Delimited, text: &str) {
     let escape = dialect.escape.filter(|_| dialect.escape != dialect.quote);
-    // The beginning of a separator would be one together with what comes behind the field.
+    // The first character of a separator could form one with the text after the field.
     let begins_separator = |character: char| {
         let separators = [&dialect.column_separator, &dialect.record_separator];
         separators.iter().any(|separator| separator.starts_with(character))
@@ -115,10 +116,10 @@ fn json(out: &mut Vec<u8>, value: Value<'_>) {
     match value {
         Value::Missing | Value::Null => out.extend_from_slice(b"null"),
         Value::Boolean(boolean) => out.extend_from_slice(if boolean { b"true" } else { b"false" }),
-        // Writing to memory does not fail.
+        // Writing to memory cannot fail.
         Value::Int(int) => drop(write!(out, "{int}")),
         Value::Float(float) => out.extend_from_slice(float_text(float).as_bytes()),
-        Value::Tree(tree) => drop(serde_json::to_writer(out, tree)),
+        Value::Json(tree) => drop(serde_json::to_writer(out, tree)),
         Value::Text(text) => json_text(out, &text),
         Value::Timestamp(_) => json_text(out, &value.into_text().unwrap_or_default()),
     }
@@ -133,18 +134,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_quoted_where_they_have_to_be() {
-        let usual = Delimited::default();
+    fn fields_are_quoted_only_if_necessary() {
+        let default_dialect = Delimited::default();
         let other =
             Delimited::default().separated_by(";", ".").unwrap().quoted(Some('\'')).escaped(Some('\\'));
         let bare = Delimited::default().separated_by(";", ".").unwrap().quoted(None).escaped(Some('\\'));
         for (dialect, text, expected) in [
-            (&usual, "", ""),
-            (&usual, "plain text", "plain text"),
-            (&usual, "a,b", "\"a,b\""),
-            (&usual, "a\nb", "\"a\nb\""),
-            (&usual, "a\r", "\"a\r\""),
-            (&usual, "say \"hi\"", "\"say \"\"hi\"\"\""),
+            (&default_dialect, "", ""),
+            (&default_dialect, "plain text", "plain text"),
+            (&default_dialect, "a,b", "\"a,b\""),
+            (&default_dialect, "a\nb", "\"a\nb\""),
+            (&default_dialect, "a\r", "\"a\r\""),
+            (&default_dialect, "say \"hi\"", "\"say \"\"hi\"\"\""),
             (&other, "1.0", "'1.0'"),
             (&other, "a,b", "a,b"),
             (&other, "it's", "'it\\'s'"),

@@ -1,5 +1,5 @@
-//! What holds for every blob: how it is cut into pieces does not matter, text that was written is read as it was, and
-//! nothing panics.
+//! Properties that hold for every blob: the result does not depend on how the blob is split into parts,
+//! written text is read back unchanged, and nothing panics.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -8,7 +8,7 @@ use lazuli_query::{Delimited, Format, fuzz};
 use proptest::prelude::*;
 use support::{csv, json, run, with_headers};
 
-/// Blobs of what readers look at, joined at random.
+/// Generates blobs from the character sequences that matter to the readers.
 fn blob() -> impl Strategy<Value = Vec<u8>> {
     let parts: &[&[u8]] = &[
         b"a",
@@ -67,7 +67,7 @@ fn statements() -> impl Strategy<Value = &'static str> {
 
 proptest! {
     #[test]
-    fn how_a_blob_is_cut_does_not_matter(
+    fn result_does_not_depend_on_how_a_blob_is_split(
         blob in blob(), input in formats(), output in formats(), statement in statements(), piece in 1..9_usize,
     ) {
         let whole = run(statement, &input, &output, &blob, 1 << 20);
@@ -75,11 +75,11 @@ proptest! {
     }
 
     #[test]
-    fn text_that_was_written_is_read_as_it_was(
+    fn written_text_is_read_back_unchanged(
         rows in prop::collection::vec(prop::collection::vec("[a,:!'\"\\\\ \r\né]{0,6}", 1..4), 0..6),
         escaped in any::<bool>(),
     ) {
-        // A record of one empty field is a blank line.
+        // A record with a single empty field is a blank line.
         let rows: Vec<_> = rows.into_iter().filter(|row| row.len() > 1 || !row[0].is_empty()).collect();
         let records: Vec<String> = rows.iter().map(|row| serde_json::to_string(row).unwrap()).collect();
         let blob = format!("[{}]", records.join(","));
@@ -99,13 +99,13 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_a_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), blob in blob()) {
+    fn no_bytes_cause_a_panic_in_a_reader(bytes in prop::collection::vec(any::<u8>(), 0..200), blob in blob()) {
         fuzz::blob(&bytes);
         fuzz::blob(&blob);
     }
 
     #[test]
-    fn no_statement_makes_the_parser_or_a_scan_panic(
+    fn no_statement_causes_a_panic_in_the_parser_or_a_scan(
         words in prop::collection::vec(prop::sample::select(WORDS), 0..30), blob in blob(),
     ) {
         let where_ = format!("SELECT {} FROM BlobStorage", words.join(" "));

@@ -1,4 +1,4 @@
-//! Statements over blobs: each row a blob, a statement, and what comes of it.
+//! Statements and their results. Each test row has a blob, a statement and the expected result.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -19,7 +19,7 @@ fn check(input: &Format, output: &Format, blob: &str, rows: &[(&str, &str)]) {
 }
 
 #[test]
-fn columns_and_conditions_over_delimited_text() {
+fn columns_and_conditions_of_delimited_text() {
     check(
         &with_headers(),
         &csv(),
@@ -43,7 +43,7 @@ fn columns_and_conditions_over_delimited_text() {
 }
 
 #[test]
-fn functions() {
+fn functions_return_their_documented_results() {
     check(
         &csv(),
         &csv(),
@@ -91,7 +91,7 @@ fn functions() {
 }
 
 #[test]
-fn aggregates() {
+fn aggregates_cover_all_rows() {
     check(
         &with_headers(),
         &csv(),
@@ -118,7 +118,7 @@ fn aggregates() {
 }
 
 #[test]
-fn paths_over_json() {
+fn paths_select_parts_of_json() {
     check(
         &json("\n"),
         &json("\n"),
@@ -149,7 +149,7 @@ fn paths_over_json() {
 }
 
 #[test]
-fn formats_become_each_other() {
+fn formats_are_converted_to_each_other() {
     let all = "SELECT * FROM BlobStorage";
     check(
         &csv(),
@@ -181,7 +181,7 @@ fn formats_become_each_other() {
 }
 
 #[test]
-fn a_row_that_fails_is_reported_and_left_out() {
+fn failing_row_is_reported_and_skipped() {
     for (input, blob, statement, data, errors) in [
         (
             csv(),
@@ -237,7 +237,7 @@ fn a_row_that_fails_is_reported_and_left_out() {
 }
 
 #[test]
-fn what_cannot_be_read_ends_the_query() {
+fn unreadable_input_ends_the_query() {
     let all = "SELECT * FROM BlobStorage";
     let long = "x".repeat(MAX_RECORD + 1);
     for (input, blob, statement, data, position, name) in [
@@ -262,7 +262,7 @@ fn what_cannot_be_read_ends_the_query() {
 }
 
 #[test]
-fn a_record_of_the_greatest_length_is_read() {
+fn record_of_maximum_size_is_read() {
     let record = "x".repeat(MAX_RECORD - 1);
     for piece in [1 << 16, 1 << 22] {
         let blob = format!("a\n{record}\nb\n");
@@ -272,7 +272,7 @@ fn a_record_of_the_greatest_length_is_read() {
 }
 
 #[test]
-fn a_record_takes_a_bounded_amount_of_work() {
+fn work_per_record_is_bounded() {
     let record = "a".repeat(1_000_000);
     let many = vec!["_1"; 49].join(",");
     let pattern = format!("%{}b", "a".repeat(10_000));
@@ -286,7 +286,7 @@ fn a_record_takes_a_bounded_amount_of_work() {
             ("", "QueryTooComplex", true)
         );
     }
-    // A field that has to be unquoted each time it is looked at.
+    // A field that has to be unquoted on each access.
     let quoted = format!("\"{}\"", "\"\"".repeat(400_000));
     let statement = format!("SELECT * FROM BlobStorage WHERE {}", vec!["_1 = 'a'"; 10_000].join(" OR "));
     let outcome = run(&statement, &csv(), &csv(), quoted.as_bytes(), 1 << 20).unwrap();
@@ -298,7 +298,7 @@ fn a_record_takes_a_bounded_amount_of_work() {
 }
 
 #[test]
-fn a_blob_is_split_at_ends_of_records() {
+fn blob_is_split_at_the_ends_of_records() {
     let record = format!("{}\n", "x".repeat(1 << 20 >> 1));
     let blob = record.repeat(50);
     let outcome =
@@ -312,7 +312,7 @@ fn a_blob_is_split_at_ends_of_records() {
 }
 
 #[test]
-fn a_byte_order_mark_and_blank_lines_are_no_data() {
+fn byte_order_mark_and_blank_lines_are_skipped() {
     let blob = "\u{feff}a,b\n\n1,2\r\n\r\n3,4\n\n";
     for piece in [1, 2, 100] {
         let outcome = run("SELECT a FROM BlobStorage", &with_headers(), &csv(), blob.as_bytes(), piece);
@@ -321,7 +321,7 @@ fn a_byte_order_mark_and_blank_lines_are_no_data() {
 }
 
 #[test]
-fn a_statement_has_to_fit_its_input() {
+fn statement_must_fit_the_input_format() {
     for (statement, input) in [
         ("SELECT name FROM BlobStorage", csv()),
         ("SELECT a.b FROM BlobStorage", with_headers()),

@@ -1,7 +1,7 @@
 //! Clear Messages.
 //!
-//! The queue is given a new space, so clearing takes effect in one moment and costs the same whatever is in it. Messages
-//! that are being put at that moment are put again, into the new one.
+//! Clearing gives the queue a new space. So it is atomic, and its cost does not depend on the number of
+//! messages. A put that runs at the same time is repeated in the new space.
 
 use http::StatusCode;
 use lazuli_protocol::{Refusal, Request, Response, names};

@@ -1,34 +1,32 @@
-//! The documents of messages: what a client sends, and what it is given.
+//! Reads the XML document in which a client sends a message, and writes the list of messages in replies.
 
 use http::StatusCode;
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response, Version, date, xml};
 use lazuli_store::SpaceId;
 
-use crate::XML;
 use crate::record::Message;
 use crate::slot::{PopReceipt, Slot};
 
-/// The text of a message, in bytes of UTF-8.
+/// Maximum size of a message's text, in bytes of UTF-8.
 const MAX_TEXT: usize = 64 << 10;
-/// The same before 2011-08-18.
+/// Maximum size of a message's text before version 2011-08-18, in bytes of UTF-8.
 const OLD_MAX_TEXT: usize = 8 << 10;
 
 const ROOT: &str = "QueueMessage";
 const TEXT: &str = "MessageText";
 
-/// The text of the message that a request brings; `None` if it has no body.
+/// Reads the text of the message in a request's body. Returns `None` if the request has no body.
 pub(crate) async fn read_text(request: &mut Request) -> Result<Option<String>, Refusal> {
-    let limit = request.operation.row().body.limit().unwrap_or_default();
-    let body = request.read_body(limit).await?;
+    let body = request.read_document().await?;
     parse(&body, request.version)
 }
 
-/// The refusal of a Put Message that brings no text.
+/// Returns the refusal of a Put Message without text.
 pub(crate) fn no_text() -> Refusal {
     xml::missing(TEXT)
 }
 
-/// The text in a document; `None` if there is no document, or no text in it.
+/// Parses a document and returns its text. Returns `None` if the document is empty or has no text.
 pub(crate) fn parse(body: &[u8], version: Version) -> Result<Option<String>, Refusal> {
     if body.is_empty() {
         return Ok(None);
@@ -42,32 +40,32 @@ pub(crate) fn parse(body: &[u8], version: Version) -> Result<Option<String>, Ref
         }
     }
     xml.finish()?;
-    let most = if version.at_least(2011, 8, 18) { MAX_TEXT } else { OLD_MAX_TEXT };
+    let max_bytes = if version.at_least(2011, 8, 18) { MAX_TEXT } else { OLD_MAX_TEXT };
     match text {
-        Some(text) if text.len() > most => {
-            Err(Refusal::new(ErrorCode::RequestBodyTooLarge).detail("MaxLimit", most.to_string()))
+        Some(text) if text.len() > max_bytes => {
+            Err(Refusal::new(ErrorCode::RequestBodyTooLarge).detail("MaxLimit", max_bytes.to_string()))
         }
         text => Ok(text),
     }
 }
 
-/// Which of a message's elements are shown.
+/// The operation that a list of messages answers. It decides which elements of each message are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
-    /// To the one who put it: not its text.
+pub(crate) enum ReplyTo {
+    /// All elements except the dequeue count and the text.
     Put,
-    /// To the one who got it: everything.
-    Got,
-    /// To those who look: not what it is held by.
-    Peeked,
+    /// All elements.
+    Get,
+    /// All elements except the pop receipt and the time of the next visibility.
+    Peek,
 }
 
-/// The list of these messages of a queue.
+/// Renders the list of the given messages of a queue.
 pub(crate) fn list(
     status: StatusCode,
     queue: SpaceId,
     messages: &[(Slot, Message<'_>)],
-    shown: Shown,
+    reply_to: ReplyTo,
 ) -> Response {
     let mut xml = xml::Writer::new();
     xml.open("QueueMessagesList");
@@ -76,17 +74,17 @@ pub(crate) fn list(
         xml.text("MessageId", message.id().to_guid(queue));
         xml.text("InsertionTime", date::rfc1123(message.inserted()));
         xml.text("ExpirationTime", date::rfc1123(message.expires()));
-        if shown != Shown::Peeked {
+        if reply_to != ReplyTo::Peek {
             xml.text("PopReceipt", PopReceipt(*slot));
             xml.text("TimeNextVisible", date::rfc1123(slot.visible_at));
         }
-        if shown != Shown::Put {
+        if reply_to != ReplyTo::Put {
             xml.text("DequeueCount", message.dequeue_count);
             xml.text(TEXT, &message.text);
         }
         xml.close();
     }
-    Response::with_body(status, XML, xml.finish())
+    Response { status, ..Response::xml(xml.finish()) }
 }
 
 #[cfg(test)]
@@ -100,10 +98,10 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_what_the_client_meant() {
+    fn text_is_unescaped_and_line_ends_are_normalized() {
         let message =
             |inner: &str| format!("<QueueMessage><MessageText>{inner}</MessageText></QueueMessage>");
-        for (inner, meant) in [
+        for (inner, expected) in [
             ("", ""),
             (" \t a ", " \t a "),
             ("&lt;b&gt;&amp;&quot;&apos;", "<b>&\"'"),
@@ -112,7 +110,7 @@ mod tests {
             ("<![CDATA[<x>]]>", "<x>"),
             ("a<b>c</b>d", "acd"),
         ] {
-            assert_eq!(text(&message(inner)), Ok(Some(meant.to_owned())), "{inner:?}");
+            assert_eq!(text(&message(inner)), Ok(Some(expected.to_owned())), "{inner:?}");
         }
     }
 
@@ -140,17 +138,17 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_on_the_text_and_not_on_its_escapes() {
-        for (version, most) in [(NOW, MAX_TEXT), (Version::new(2009, 9, 19), OLD_MAX_TEXT)] {
+    fn size_limit_applies_to_the_unescaped_text() {
+        for (version, max_bytes) in [(NOW, MAX_TEXT), (Version::new(2009, 9, 19), OLD_MAX_TEXT)] {
             let document = |bytes: usize| {
                 let text = "&amp;".repeat(bytes - 2) + "é";
                 format!("<QueueMessage><MessageText>{text}</MessageText></QueueMessage>")
             };
-            let fits = parse(document(most).as_bytes(), version).unwrap();
-            assert_eq!(fits.map(|text| text.len()), Some(most));
-            let refusal = parse(document(most + 1).as_bytes(), version).unwrap_err();
+            let fits = parse(document(max_bytes).as_bytes(), version).unwrap();
+            assert_eq!(fits.map(|text| text.len()), Some(max_bytes));
+            let refusal = parse(document(max_bytes + 1).as_bytes(), version).unwrap_err();
             assert_eq!(refusal.code(), ErrorCode::RequestBodyTooLarge);
-            assert_eq!(refusal.details(), [("MaxLimit", most.to_string())]);
+            assert_eq!(refusal.details(), [("MaxLimit", max_bytes.to_string())]);
         }
     }
 }

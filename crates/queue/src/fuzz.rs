@@ -1,16 +1,16 @@
-//! Entry points for fuzzing: everything here takes bytes that a client chose, and must not panic.
+//! Entry points for fuzzing. Each takes bytes that a client chose, and must not panic.
 
 use lazuli_protocol::Version;
 use lazuli_store::SpaceId;
 
 use crate::slot::{MessageId, PopReceipt};
 
-/// The body of a Put Message or Update Message.
+/// Parses the body of a Put Message or Update Message.
 pub fn message(data: &[u8]) {
     let _ = crate::document::parse(data, Version::NEWEST);
 }
 
-/// A pop receipt, and the id of a message.
+/// Parses a pop receipt and the id of a message.
 pub fn receipt(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         if let Ok(receipt) = text.parse::<PopReceipt>() {
@@ -26,8 +26,8 @@ pub fn receipt(data: &[u8]) {
 mod tests {
     use rand::prelude::*;
 
-    /// Runs a target on pieces of what it is for, cut and joined at random, with random bytes between them.
-    fn throw(target: fn(&[u8]), pieces: &[&[u8]]) {
+    /// Runs a target on inputs of randomly cut and joined pieces, with random bytes between them.
+    fn run_random(target: fn(&[u8]), pieces: &[&[u8]]) {
         let mut rng = rand::rng();
         for _ in 0..2000 {
             let mut input = Vec::new();
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn no_message_makes_the_parser_panic() {
+    fn message_parser_never_panics() {
         let pieces: [&[u8]; 7] = [
             b"<QueueMessage>",
             b"</QueueMessage>",
@@ -54,13 +54,13 @@ mod tests {
             b"<![CDATA[x]]>",
             "é😀".as_bytes(),
         ];
-        throw(super::message, &pieces);
+        run_random(super::message, &pieces);
     }
 
     #[test]
-    fn no_receipt_makes_the_parser_panic() {
+    fn receipt_parser_never_panics() {
         let pieces: [&[u8]; 4] =
             [b"CN4BAgMEBQYI3gECAwQFBx8", b"d63bddb4-1b1a-4f07-9c02-3e3d0f0e0a01", b"-", b"_"];
-        throw(super::receipt, &pieces);
+        run_random(super::receipt, &pieces);
     }
 }

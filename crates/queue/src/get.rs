@@ -5,30 +5,30 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use lazuli_concurrency::{Span, Timestamp};
-use lazuli_generations::{carry_through, unreadable};
 use lazuli_protocol::{Query, Refusal, Request, Response, Version, names};
+use lazuli_service::run_to_completion;
 use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId, View};
 
-use crate::document::{self, Shown};
-use crate::line::{Line, MAX_READY, floor_value};
+use crate::candidates::{CandidateCache, MAX_READY, floor_value};
+use crate::document::{self, ReplyTo};
 use crate::put::SEVEN_DAYS;
 use crate::record::Message;
 use crate::slot::Slot;
-use crate::{LATENESS, QueueService, keys, queue_gone};
+use crate::{MAX_COMMIT_DELAY, QueueService, keys};
 
-/// Messages that one request gets.
+/// Maximum number of messages that one request gets.
 const MAX_MESSAGES: i64 = 32;
-/// How long a message is invisible if the client does not say.
+/// Default visibility timeout, in seconds.
 const DEFAULT_TIMEOUT: i64 = 30;
-/// The longest time that it could be before 2011-08-18.
+/// Maximum visibility timeout before version 2011-08-18, in seconds.
 const TWO_HOURS: i64 = 2 * 60 * 60;
-/// How often more candidates are looked for when some of those that were found are gone. Each time one at least is out of
-/// the way for good, and there are never more of them.
+/// Maximum number of rounds in which a request takes candidates. Each round that is not the last removes at
+/// least one candidate permanently, and there are never more than [`MAX_READY`] of them.
 const MAX_ROUNDS: usize = MAX_READY;
-/// After so many, others have their turn: rows that are in memory are read without waiting for anything.
-const ROUNDS_A_TURN: usize = 64;
+/// Rounds after which the task yields, because reading rows that are in memory never does.
+const ROUNDS_PER_YIELD: usize = 64;
 
-/// Messages that were got or seen, each with its slot.
+/// Messages with their slots.
 type Messages = Vec<(Slot, Message<'static>)>;
 
 impl QueueService {
@@ -38,56 +38,57 @@ impl QueueService {
         let wanted = number_of_messages(&request.query)?;
         let timeout = visibility_timeout(&request.query, request.version)?;
         let (service, account, name) = (self.clone(), request.account, request.container);
-        carry_through(async move {
+        run_to_completion(async move {
             service.in_queue(&account, &name, |space| service.get(space, wanted, timeout)).await
         })
         .await
     }
 
     async fn get(&self, space: SpaceId, wanted: usize, timeout: Span) -> Result<Response, Refusal> {
-        let line = self.lines.of(space);
+        let cache = self.candidates.of(space);
         let mut got: Messages = vec![];
         for round in 1..=MAX_ROUNDS {
-            if round % ROUNDS_A_TURN == 0 {
+            if round % ROUNDS_PER_YIELD == 0 {
                 tokio::task::yield_now().await;
             }
-            match self.get_more(space, &line, wanted - got.len(), timeout).await {
+            match self.get_more(space, &cache, wanted - got.len(), timeout).await {
                 Ok((more, complete)) => {
                     got.extend(more);
                     if complete {
                         break;
                     }
                 }
-                // What was got already is this consumer's, and nobody else's for a while.
+                // The messages got so far are now invisible to other consumers, so return them.
                 Err(_) if !got.is_empty() => break,
                 Err(refusal) => return Err(refusal),
             }
         }
-        Ok(document::list(StatusCode::OK, space, &got, Shown::Got))
+        Ok(document::list(StatusCode::OK, space, &got, ReplyTo::Get))
     }
 
-    /// Gets up to so many messages. False if there may be more, since some candidates were gone.
+    /// Gets up to `wanted` messages. Returns false if some candidates no longer existed, so that another
+    /// round is needed.
     async fn get_more(
         &self,
         space: SpaceId,
-        line: &Arc<Line>,
+        cache: &Arc<CandidateCache>,
         wanted: usize,
         timeout: Span,
     ) -> Result<(Messages, bool), Refusal> {
-        let taken = line.take(&*self.store, wanted).await?;
+        let taken = cache.take(&*self.store, wanted).await?;
         let candidates = taken.slots().len();
         if candidates == 0 {
             return Ok((vec![], true));
         }
         let reads = Reads::keys(taken.slots().iter().copied().map(keys::message));
-        let mut floor = Floor::default();
-        let rule = |view: &View<'_>| hand_out(view, taken.slots(), timeout, line, &mut floor);
+        let mut floor = FloorCheck::default();
+        let rule = |view: &View<'_>| hand_out(view, taken.slots(), timeout, cache, &mut floor);
         let got = self.transact(space, reads, rule).await?;
         if let Some(raised) = floor.raised {
-            line.floor_raised(raised);
+            cache.floor_raised(raised);
         }
-        taken.done();
-        line.written(got.iter().map(|(slot, _)| *slot));
+        taken.finish();
+        cache.record_written(got.iter().map(|(slot, _)| *slot));
         let complete = got.len() == candidates;
         Ok((got, complete))
     }
@@ -100,18 +101,15 @@ impl QueueService {
     }
 
     async fn peek(&self, space: SpaceId, wanted: usize) -> Result<Response, Refusal> {
-        let (partition, line) = (keys::messages(space), self.lines.of(space));
+        let (partition, cache) = (keys::messages(space), self.candidates.of(space));
         let mut seen = vec![];
         for round in 1..=MAX_ROUNDS {
-            if round % ROUNDS_A_TURN == 0 {
+            if round % ROUNDS_PER_YIELD == 0 {
                 tokio::task::yield_now().await;
             }
-            let slots = line.look(&*self.store, wanted).await?;
+            let slots = cache.peek(&*self.store, wanted).await?;
             let reads = Reads::keys(slots.iter().copied().map(keys::message));
-            let set = self.store.read(&partition, &reads).await.map_err(unreadable)?;
-            if !set.space.is_some_and(|space| space.open) {
-                return Err(queue_gone());
-            }
+            let set = self.rows.read(&partition, &reads).await?;
             let now = self.store.now();
             seen.clear();
             let mut gone = vec![];
@@ -124,50 +122,55 @@ impl QueueService {
             if gone.is_empty() {
                 break;
             }
-            line.drop_ready(&gone);
+            cache.discard(&gone);
         }
-        Ok(document::list(StatusCode::OK, space, &seen, Shown::Peeked))
+        Ok(document::list(StatusCode::OK, space, &seen, ReplyTo::Peek))
     }
 }
 
-/// A floor that a commit raises, if the rows that it was raised past are read and there are none.
+/// Decides how far a commit raises the floor. The rows below the new floor are read in the same transaction,
+/// to prove that there are none.
 #[derive(Default)]
-struct Floor {
-    asked: Option<Range<Slot>>,
+struct FloorCheck {
+    /// The slots that must be empty, from the present floor to the proposed one.
+    range: Option<Range<Slot>>,
+    /// The floor that the commit writes.
     raised: Option<Slot>,
 }
 
-impl Floor {
-    /// What has to be read first. A message that is found is one that the line does not know: written by another front end, or
-    /// by a request that has not reported it yet.
-    fn judge(&mut self, view: &View<'_>, line: &Line) -> Option<Reads> {
+impl FloorCheck {
+    /// Returns what must be read before the floor can be raised; `None` if the decision has been made. A
+    /// message that is found in the range is one that the cache does not know: another front end has written
+    /// it, or a request of this one that has not reported it yet.
+    fn judge(&mut self, view: &View<'_>, cache: &CandidateCache) -> Option<Reads> {
         self.raised = None;
-        let Some((scanned, asked)) = view.ranges().first().zip(self.asked.clone()) else {
-            self.asked = line.floor_due(view.now);
-            let range = self.asked.clone()?;
+        let Some((scanned, range)) = view.ranges().first().zip(self.range.clone()) else {
+            self.range = cache.floor_due(view.now);
+            let range = self.range.clone()?;
             return Some(Reads::default().and_range(keys::between(range.start, range.end), 1));
         };
         let found = scanned.rows.first().and_then(|row| keys::slot(&row.key));
-        line.written(found);
-        self.raised = Some(found.unwrap_or(asked.end));
+        cache.record_written(found);
+        self.raised = Some(found.unwrap_or(range.end));
         None
     }
 }
 
-/// Moves these messages on to where they are visible again, those that are still there and alive.
+/// Moves the messages in `slots` that exist and have not expired to the slots in which they become visible
+/// again.
 fn hand_out(
     view: &View<'_>,
     slots: &[Slot],
     timeout: Span,
-    line: &Line,
-    floor: &mut Floor,
+    cache: &CandidateCache,
+    floor: &mut FloorCheck,
 ) -> Result<Decision<Messages>, Refusal> {
-    if let Some(more) = floor.judge(view, line) {
+    if let Some(more) = floor.judge(view, cache) {
         return Ok(Decision::Read(more));
     }
     let mut got: Messages = vec![];
     let mut mutations = vec![];
-    let mut until = view.now + LATENESS;
+    let mut until = view.now + MAX_COMMIT_DELAY;
     for old in slots.iter().copied().map(keys::message) {
         let Some(row) = view.row(&old) else { continue };
         let mut message = Message::decode(&row.value)?.into_owned();
@@ -199,7 +202,7 @@ fn number_of_messages(query: &Query) -> Result<usize, Refusal> {
 }
 
 fn visibility_timeout(query: &Query, version: Version) -> Result<Span, Refusal> {
-    let longest = if version.at_least(2011, 8, 18) { SEVEN_DAYS } else { TWO_HOURS };
-    let seconds = query.number("visibilitytimeout", 1..=longest)?.unwrap_or(DEFAULT_TIMEOUT);
+    let max = if version.at_least(2011, 8, 18) { SEVEN_DAYS } else { TWO_HOURS };
+    let seconds = query.number("visibilitytimeout", 1..=max)?.unwrap_or(DEFAULT_TIMEOUT);
     Ok(Span::seconds(seconds.unsigned_abs()))
 }

@@ -1,14 +1,15 @@
-//! How rows are named.
+//! The keys of rows.
 //!
 //! ```text
 //! space            partition    row                                   value
 //! ROOT             queue/…      as crates/generations has them        the queue
-//! of the queue     messages     count                                 how many messages there are
-//!                               floor                                 no message has a slot below this one
+//! of the queue     messages     count                                 number of messages
+//!                               floor                                 no message has a smaller slot
 //!                               m VISIBLE-AT STAMP INDEX              a message, see [`Slot`]
 //! ```
 //!
-//! A queue is one partition: its messages are handed out by commits on single rows, which do not conflict.
+//! A queue is one partition. Messages are handed out by commits on single rows, so commits on different
+//! messages do not conflict.
 
 use std::ops::Range;
 
@@ -21,33 +22,33 @@ use crate::slot::{SLOT_BYTES, Slot};
 const MESSAGES: &str = "messages";
 /// The row that counts messages.
 pub(crate) const COUNT: Bytes = Bytes::from_static(b"count");
-/// The row that says from where on there are messages.
+/// The row that holds the floor: the slot below which there are no messages.
 pub(crate) const FLOOR: Bytes = Bytes::from_static(b"floor");
-/// What rows of messages begin with.
+/// Prefix of the keys of messages.
 const MESSAGE: &[u8] = b"m";
 
-/// The partition of the messages in a queue's space.
+/// Returns the partition of the messages in a queue's space.
 pub(crate) fn messages(space: SpaceId) -> Partition {
     Partition::new(space, MESSAGES)
 }
 
-/// The row of a message.
+/// Returns the key of the message in a slot.
 pub(crate) fn message(slot: Slot) -> Bytes {
     [MESSAGE, &slot.to_bytes()].concat().into()
 }
 
-/// The slot that a row of a message is in.
+/// Returns the slot in the key of a message; `None` for other keys.
 pub(crate) fn slot(row: &[u8]) -> Option<Slot> {
     let bytes: &[u8; SLOT_BYTES] = row.strip_prefix(MESSAGE)?.try_into().ok()?;
     Some(Slot::from_bytes(bytes))
 }
 
-/// The rows of all messages.
+/// Returns the range of the keys of all messages.
 pub(crate) fn all() -> Range<Bytes> {
     prefix_range(MESSAGE)
 }
 
-/// The rows of messages from one slot on and before another.
+/// Returns the range of keys from one slot, inclusive, to another, exclusive.
 pub(crate) fn between(from: Slot, to: Slot) -> Range<Bytes> {
     message(from)..message(to)
 }
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_found_by_its_slot_and_nothing_else_is_taken_for_one() {
+    fn slots_round_trip_and_other_keys_are_not_messages() {
         let slot = Slot::from_bytes(&[7; SLOT_BYTES]);
         assert_eq!(super::slot(&message(slot)), Some(slot));
         assert!(all().contains(&message(slot)) && all().contains(&message(Slot::FIRST)));

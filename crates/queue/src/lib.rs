@@ -1,100 +1,111 @@
-//! The queue service: queues, and the messages in them.
+//! The queue service: queues and their messages.
 //!
-//! A message is one row, whose key says when it becomes visible: [`slot`]. Getting, updating and deleting it are commits
-//! on the condition that this one row is unchanged, so a message goes to one consumer at a time whatever their number, and
-//! no two of them wait for each other. Which rows are worth trying is known to [`line`], in memory; it decides nothing.
+//! A message is one row. Its key contains the time at which the message becomes visible: see [`slot`].
+//! Getting, updating and deleting a message are commits on the condition that its row is unchanged. So a
+//! message goes to one consumer at a time, and consumers do not wait for each other. [`candidates`] remembers
+//! in memory which rows are worth trying; it only saves work and decides nothing.
 //!
-//! A handler reads the request, runs a rule inside a transaction on the queue's partition, and answers. Files are named
-//! after the families of REST operations; [`QueueService::call`] is the table of contents.
+//! A handler reads the request, runs a rule in a transaction on the queue's partition, and replies. Files are
+//! named after the families of REST operations; [`QueueService::call`] is the table of contents.
 
+mod candidates;
 mod clear;
 mod document;
 mod expiry;
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod get;
 mod keys;
-mod line;
 mod list;
 mod names;
 mod put;
 mod queue;
 mod record;
+mod restore;
 mod rows;
 mod slot;
-mod taken_in;
 mod update;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use lazuli_account::AccountDirectory;
-use lazuli_concurrency::Span;
-use lazuli_extents::Pace;
+use lazuli_concurrency::{Pace, Span};
 use lazuli_generations::{Generations, Swept};
-use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
+use lazuli_protocol::policy::AccessPolicy;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
-use lazuli_store::{Decision, Gate, Reads, SpaceId, Store, View, transact};
+use lazuli_service::Rows;
+use lazuli_store::{Decision, Reads, SpaceId, Store, View};
 
+use candidates::CandidateCaches;
 use expiry::ExpiryWatch;
-use line::Lines;
 use record::Queue;
 
 pub use rows::QueueRows;
 
-/// The type of bodies that are documents.
-pub(crate) const XML: &str = "application/xml";
-/// How long after a message was given its slot the commit may still happen. Whoever has seen all messages that were
-/// visible so long ago knows that no more will come.
-pub(crate) const LATENESS: Span = Span::seconds(30);
-/// How often an operation begins again because the queue was cleared under it.
-const MAX_CLEARINGS: usize = 16;
+/// Maximum time from the moment a message is given its slot to its commit. After this time, no message
+/// appears in a slot whose time of visibility has passed.
+pub(crate) const MAX_COMMIT_DELAY: Span = Span::seconds(30);
+/// Maximum number of attempts of an operation while the queue is being cleared.
+const MAX_ATTEMPTS: usize = 16;
 
-/// The queue service on a store. Clones are the same service.
+/// The queue service on a store. Clones share their state.
 #[derive(Clone)]
 pub struct QueueService {
     store: Arc<dyn Store>,
+    rows: Rows,
     queues: Generations<Queue>,
-    lines: Arc<Lines>,
+    candidates: Arc<CandidateCaches>,
     expiry: Arc<ExpiryWatch>,
-    /// Counts retries; it has no lines.
-    gate: Arc<Gate>,
 }
 
 impl QueueService {
-    /// The service of these accounts.
+    /// Creates the service for the given accounts.
     pub fn new(store: Arc<dyn Store>, accounts: AccountDirectory) -> Self {
         let expiry = Arc::new(ExpiryWatch::new(store.now()));
         let queues = Generations::new(store.clone(), accounts);
-        Self { store, queues, lines: Arc::default(), expiry, gate: Arc::default() }
+        let rows = Rows::new(store.clone(), ErrorCode::QueueNotFound);
+        Self { store, rows, queues, candidates: Arc::default(), expiry }
     }
 
-    /// Attempts of transactions that had to be made again.
+    /// Returns the number of transaction attempts that had to be repeated.
     pub fn retries(&self) -> u64 {
-        self.gate.retries() + self.queues.retries()
+        self.rows.retries() + self.queues.retries()
     }
 
-    /// Messages that are remembered as candidates for the next gets, over all queues.
+    /// Returns the number of transactions that wait for others.
+    pub fn waiting(&self) -> usize {
+        self.rows.waiting() + self.queues.waiting()
+    }
+
+    /// Returns the number of candidates for the next gets, over all queues.
     pub fn candidates(&self) -> usize {
-        self.lines.total()
+        self.candidates.total()
     }
 
-    /// Queues whose next expiry is remembered.
+    /// Returns the number of queues whose candidates are remembered.
+    pub fn cached_queues(&self) -> usize {
+        self.candidates.len()
+    }
+
+    /// Returns the number of queues whose next expiry is remembered.
     pub fn watched_queues(&self) -> usize {
         self.expiry.len()
     }
 
-    /// Whether [`QueueService::sweep_garbage`] may find something to do.
+    /// Returns whether [`QueueService::sweep_garbage`] may find garbage.
     pub fn garbage_due(&self) -> bool {
         self.queues.sweep_due()
     }
 
-    /// Removes the messages of queues that were deleted or cleared. May be dropped at any point.
+    /// Removes the messages of deleted and cleared queues. The future may be dropped at any point.
     pub async fn sweep_garbage(&self, pace: Pace) -> Result<Swept, Refusal> {
         self.queues.sweep(pace, &()).await
     }
 
-    /// Does something in the space of a queue; again if the queue was cleared meanwhile, which gave it another one.
+    /// Runs `work` in the space of a queue. Repeats it if the queue was cleared meanwhile, which gives the
+    /// queue a new space.
     async fn in_queue<T, F>(
         &self,
         account: &Account,
@@ -104,31 +115,25 @@ impl QueueService {
     where
         F: Future<Output = Result<T, Refusal>>,
     {
-        for _ in 0..MAX_CLEARINGS {
+        for _ in 0..MAX_ATTEMPTS {
             match work(self.queues.get(account, name).await?.space).await {
                 Err(refusal) if refusal.code() == ErrorCode::QueueNotFound => {}
-                done => return done,
+                result => return result,
             }
         }
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// Runs a rule on a queue's partition. Whoever meets a conflict reads that its message is gone and does not stand in
-    /// anybody's way again, so there is no line to stand in.
+    /// Runs a rule on a queue's partition, without the gate: a transaction that conflicts finds its message
+    /// gone when it reads again, so it does not conflict twice.
     async fn transact<T>(
         &self,
         queue: SpaceId,
         reads: Reads,
         rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
     ) -> Result<T, Refusal> {
-        let result = transact(&*self.store, &self.gate.apart(), &keys::messages(queue), reads, rule).await;
-        result.map_err(|error| lazuli_account::refusal(error, queue_gone))
+        self.rows.without_queue().transact(&keys::messages(queue), reads, rule).await
     }
-}
-
-/// The queue was deleted while the request was under way, or cleared.
-fn queue_gone() -> Refusal {
-    ErrorCode::QueueNotFound.into()
 }
 
 #[async_trait]
@@ -160,9 +165,5 @@ impl Service for QueueService {
     ) -> Result<Option<AccessPolicy>, Refusal> {
         let found = self.queues.find(account, queue).await?;
         Ok(found.and_then(|queue| queue.policies.get(id).cloned()))
-    }
-
-    async fn public_access(&self, _: &Account, _: &str) -> Result<PublicAccess, Refusal> {
-        Ok(PublicAccess::None)
     }
 }

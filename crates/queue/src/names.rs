@@ -1,4 +1,4 @@
-//! Names rows of this service as people do, for reports of damage.
+//! Describes rows of this service in words, for reports of damage.
 
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::date;
@@ -6,7 +6,8 @@ use lazuli_protocol::date;
 use crate::{QueueRows, keys};
 
 impl QueueRows {
-    /// What a row in a queue's space is of, to be read behind the queue's name.
+    /// Describes a row in a queue's space. The text follows the queue's name. Returns `None` for an unknown
+    /// row.
     pub fn describe(partition: &[u8], key: &[u8]) -> Option<String> {
         if partition != keys::messages(lazuli_store::SpaceId::ROOT).key {
             return None;
@@ -37,7 +38,7 @@ mod tests {
     use crate::slot::Slot;
 
     #[test]
-    fn every_kind_of_row_has_a_name() {
+    fn every_kind_of_row_has_a_description() {
         let partition = keys::messages(SpaceId(1)).key;
         let at = Timestamp::from_unix_seconds(1_700_000_000);
         let slot = Slot { visible_at: at, stamp: Stamp::from_ticks(at.ticks()), index: 3 };

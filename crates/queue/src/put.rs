@@ -2,34 +2,34 @@
 
 use http::StatusCode;
 use lazuli_concurrency::{Span, Timestamp};
-use lazuli_generations::carry_through;
 use lazuli_protocol::{Query, Refusal, Request, Response, Version, names};
+use lazuli_service::run_to_completion;
 use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId};
 
-use crate::document::{self, Shown};
+use crate::document::{self, ReplyTo};
 use crate::record::Message;
 use crate::slot::{MessageId, Slot};
-use crate::{LATENESS, QueueService, keys};
+use crate::{MAX_COMMIT_DELAY, QueueService, keys};
 
 const VISIBILITY_TIMEOUT: &str = "visibilitytimeout";
 const MESSAGE_TTL: &str = "messagettl";
-/// Seven days: the longest time that a message can be invisible for, and how long it lives if the client does not say.
+/// Maximum visibility timeout, and default time to live of a message, in seconds.
 pub(crate) const SEVEN_DAYS: i64 = 7 * 24 * 60 * 60;
 
-/// How long a message waits, and how long it lives.
+/// The visibility timeout and the time to live of a new message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Times {
+struct MessageTimes {
     visibility_timeout: Span,
-    /// `None`: for ever.
+    /// `None` if the message never expires.
     time_to_live: Option<Span>,
 }
 
-impl Times {
+impl MessageTimes {
     fn parse(query: &Query, version: Version) -> Result<Self, Refusal> {
-        let longest = if version.at_least(2017, 7, 29) { i64::from(i32::MAX) } else { SEVEN_DAYS };
-        let shortest = if version.at_least(2017, 7, 29) { -1 } else { 1 };
+        let max_ttl = if version.at_least(2017, 7, 29) { i64::from(i32::MAX) } else { SEVEN_DAYS };
+        let min_ttl = if version.at_least(2017, 7, 29) { -1 } else { 1 };
         let visibility = query.number(VISIBILITY_TIMEOUT, 0..=SEVEN_DAYS)?.unwrap_or(0);
-        let ttl = query.number(MESSAGE_TTL, shortest..=longest)?.unwrap_or(SEVEN_DAYS);
+        let ttl = query.number(MESSAGE_TTL, min_ttl..=max_ttl)?.unwrap_or(SEVEN_DAYS);
         if ttl == 0 {
             let reason = "A message lives for at least one second, or for ever: -1.";
             return Err(Refusal::invalid_query(MESSAGE_TTL, "0", reason));
@@ -51,10 +51,10 @@ impl QueueService {
     /// Put Message.
     pub(crate) async fn put_message(&self, mut request: Request) -> Result<Response, Refusal> {
         names::check_queue(&request.container)?;
-        let times = Times::parse(&request.query, request.version)?;
+        let times = MessageTimes::parse(&request.query, request.version)?;
         let text = document::read_text(&mut request).await?.ok_or_else(document::no_text)?;
         let (service, account, name) = (self.clone(), request.account, request.container);
-        let response = carry_through(async move {
+        let response = run_to_completion(async move {
             service.in_queue(&account, &name, |space| service.put(space, &text, times)).await
         });
         let response = response.await?;
@@ -64,20 +64,20 @@ impl QueueService {
         }
     }
 
-    async fn put(&self, space: SpaceId, text: &str, times: Times) -> Result<Response, Refusal> {
-        let line = self.lines.of(space);
+    async fn put(&self, space: SpaceId, text: &str, times: MessageTimes) -> Result<Response, Refusal> {
+        let cache = self.candidates.of(space);
         let put = self.transact(space, Reads::default(), |view| {
             let message = Message::new(MessageId(view.stamp), view.now, times.expiry(view.now), text);
             let visible_at = view.now + times.visibility_timeout;
             let slot = Slot { visible_at, stamp: view.stamp, index: 0 };
             let put = Mutation::Put(keys::message(slot), message.encode()?);
             let change = Change::of([put, Mutation::Add(keys::COUNT, 1)]);
-            Ok(Decision::Write(change.until(Some(view.now + LATENESS)), (slot, message)))
+            Ok(Decision::Write(change.until(Some(view.now + MAX_COMMIT_DELAY)), (slot, message)))
         });
         let (slot, message) = put.await?;
-        line.written([slot]);
+        cache.record_written([slot]);
         self.expiry.expect(space, message.expires());
-        Ok(document::list(StatusCode::CREATED, space, &[(slot, message)], Shown::Put))
+        Ok(document::list(StatusCode::CREATED, space, &[(slot, message)], ReplyTo::Put))
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
             ("messagettl=-1", old, Err(Range)),
             ("messagettl=0", old, Err(Range)),
         ] {
-            let times = Times::parse(&Query::parse(query).unwrap(), version);
+            let times = MessageTimes::parse(&Query::parse(query).unwrap(), version);
             let times = times.map(|times| {
                 let ttl = times.time_to_live.map(Span::seconds_rounded_up);
                 (times.visibility_timeout.seconds_rounded_up(), ttl)

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, StatusCode};
-use lazuli_generations::{Created, Removal, unreadable};
+use lazuli_generations::{Created, Removal};
 use lazuli_protocol::policy::SignedIdentifiers;
 use lazuli_protocol::{ErrorCode, Metadata, Refusal, Request, Response, names};
+use lazuli_service::read_refusal;
 use lazuli_store::{Reads, SpaceId};
 use parking_lot::Mutex;
 
 use crate::record::Queue;
-use crate::{QueueService, XML, keys};
+use crate::{QueueService, keys};
 
 const MESSAGES_COUNT: HeaderName = HeaderName::from_static("x-ms-approximate-messages-count");
 
@@ -52,9 +53,9 @@ impl QueueService {
         Ok(Response::empty(StatusCode::NO_CONTENT))
     }
 
-    /// Nothing will be in that space any more.
+    /// Drops what is remembered about a space that no longer belongs to a queue.
     pub(crate) fn forget(&self, space: SpaceId) {
-        self.lines.forget(space);
+        self.candidates.forget(space);
         self.expiry.forget(space);
     }
 
@@ -68,8 +69,8 @@ impl QueueService {
         Ok(response)
     }
 
-    /// How many messages there are. Those that have expired are counted until somebody has removed them, which is done
-    /// here if it is little.
+    /// Returns the number of messages. Expired messages count until they are removed. A small queue is walked
+    /// first to remove them.
     async fn count(&self, space: SpaceId) -> Result<u64, Refusal> {
         let count = self.stored_count(space).await?;
         if self.expire_before_counting(space, count).await? {
@@ -81,9 +82,8 @@ impl QueueService {
 
     async fn stored_count(&self, space: SpaceId) -> Result<u64, Refusal> {
         let set = self.store.read(&keys::messages(space), &Reads::key(keys::COUNT)).await;
-        let row = set.map_err(unreadable)?.rows.into_iter().next().flatten();
-        let count = row.and_then(|row| row.value.first_chunk().map(|bytes| i64::from_le_bytes(*bytes)));
-        Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
+        let row = set.map_err(read_refusal)?.rows.into_iter().next().flatten();
+        Ok(row.map_or(0, |row| u64::try_from(row.count()).unwrap_or(0)))
     }
 
     /// Set Queue Metadata.
@@ -95,17 +95,16 @@ impl QueueService {
     /// Get Queue ACL.
     pub(crate) async fn get_queue_acl(&self, request: Request) -> Result<Response, Refusal> {
         let queue = self.queue(&request).await?;
-        Ok(Response::with_body(StatusCode::OK, XML, queue.policies.to_xml()))
+        Ok(Response::xml(queue.policies.to_xml()))
     }
 
     /// Set Queue ACL.
     pub(crate) async fn set_queue_acl(&self, mut request: Request) -> Result<Response, Refusal> {
-        let limit = request.operation.row().body.limit().unwrap_or_default();
-        let policies = SignedIdentifiers::parse(&request.read_body(limit).await?)?;
+        let policies = SignedIdentifiers::parse(&request.read_document().await?)?;
         self.change(&request, |queue| queue.policies = policies.clone()).await
     }
 
-    /// The queue that a request addresses.
+    /// Returns the queue that a request addresses.
     async fn queue(&self, request: &Request) -> Result<Queue, Refusal> {
         names::check_queue(&request.container)?;
         self.queues.get(&request.account, &request.container).await

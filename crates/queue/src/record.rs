@@ -1,22 +1,22 @@
-//! What rows hold.
+//! The values of rows: queues and messages.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
-use lazuli_generations::{Damage, Generation, record};
+use lazuli_generations::Generation;
 use lazuli_protocol::policy::SignedIdentifiers;
 use lazuli_protocol::{ErrorCode, Metadata, Refusal};
+use lazuli_service::{Damage, record};
 use lazuli_store::SpaceId;
 use serde::{Deserialize, Serialize};
 
 use crate::slot::MessageId;
 
-/// A queue.
+/// The record of a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Queue {
-    /// Where its messages are.
-    #[serde(with = "record::space")]
+    /// The space that holds the queue's messages.
     pub(crate) space: SpaceId,
     pub(crate) metadata: Metadata,
     pub(crate) policies: SignedIdentifiers,
@@ -30,31 +30,23 @@ impl Generation for Queue {
     fn space(&self) -> SpaceId {
         self.space
     }
-
-    fn encode(&self) -> Result<Bytes, Refusal> {
-        record::encode(self)
-    }
-
-    fn decode(value: &Bytes) -> Result<Self, Damage> {
-        record::decode(value)
-    }
 }
 
-/// A message. When it is visible is in the key of its row.
+/// A message. The key of its row holds the time at which it becomes visible.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Message<'a> {
     id: u64,
     inserted: u64,
     expires: u64,
-    /// How often it was got.
+    /// The number of times that a consumer has got the message.
     pub(crate) dequeue_count: u32,
-    /// What the client put, as it is without the escapes of XML.
+    /// The text that the client put, without XML escapes.
     #[serde(borrow)]
     pub(crate) text: Cow<'a, str>,
 }
 
 impl<'a> Message<'a> {
-    /// A new message, which nobody has got yet.
+    /// Creates a message that no consumer has got yet.
     pub(crate) fn new(id: MessageId, inserted: Timestamp, expires: Timestamp, text: &'a str) -> Self {
         let (inserted, expires) = (inserted.ticks(), expires.ticks());
         Self { id: id.0.ticks(), inserted, expires, dequeue_count: 0, text: Cow::Borrowed(text) }
@@ -64,12 +56,12 @@ impl<'a> Message<'a> {
         MessageId(Stamp::from_ticks(self.id))
     }
 
-    /// When it was put.
+    /// Returns the time at which the message was put.
     pub(crate) fn inserted(&self) -> Timestamp {
         Timestamp::from_ticks(self.inserted)
     }
 
-    /// When it vanishes.
+    /// Returns the time from which on the message no longer exists for clients.
     pub(crate) fn expires(&self) -> Timestamp {
         Timestamp::from_ticks(self.expires)
     }
@@ -78,17 +70,17 @@ impl<'a> Message<'a> {
         self.expires() <= now
     }
 
-    /// The value of its row.
+    /// Returns the value of the message's row.
     pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
         record::encode(self)
     }
 
-    /// Reads a row.
+    /// Reads the value of a message's row.
     pub(crate) fn decode(value: &'a [u8]) -> Result<Self, Damage> {
         record::decode(value)
     }
 
-    /// The same on its own.
+    /// Returns the message with an owned text.
     pub(crate) fn into_owned(self) -> Message<'static> {
         Message { text: Cow::Owned(self.text.into_owned()), ..self }
     }
@@ -99,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_read_back_and_damage_is_noticed() -> Result<(), Refusal> {
+    fn records_round_trip_and_damage_is_detected() -> Result<(), Refusal> {
         let moment = Timestamp::from_unix_seconds;
         let id = MessageId(Stamp::from_ticks(5));
         let message = Message { dequeue_count: 3, ..Message::new(id, moment(7), moment(9), "<é>\r\n") };

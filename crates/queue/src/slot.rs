@@ -1,9 +1,10 @@
-//! Where a message stands in its queue, and the names that clients know it by.
+//! Slots, which are the positions of messages in a queue; and the names by which clients know messages.
 //!
-//! A message is in one slot at a time: when it becomes visible, and which commit put it there. Getting or updating it moves
-//! it to another slot. **No slot is used twice**, so a slot is as good as a version, and the pop receipt is just that: the
-//! slot that the message was moved to. As long as it is there nobody has got or updated it since; once it has moved on
-//! the old receipt names a slot that is empty for good.
+//! A message is in one slot at a time. The slot consists of the time at which the message becomes visible and
+//! the stamp of the commit that moved it there. Getting or updating a message moves it to another slot. **No
+//! slot is used twice**, so a slot identifies a version of the message. The pop receipt is the slot itself:
+//! while the message is in that slot, no consumer has got or updated it since. When it has moved, the slot in
+//! the old receipt stays empty forever.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,35 +16,35 @@ use lazuli_store::SpaceId;
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes of a slot in a row's key.
+/// Size of a slot in a row's key, in bytes.
 pub(crate) const SLOT_BYTES: usize = 17;
 
-/// A place in a queue. Slots are in the order in which messages are handed out.
+/// A position in a queue. Messages are handed out in the order of their slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slot {
-    /// From then on the message can be got.
+    /// The time from which on the message can be got.
     pub(crate) visible_at: Timestamp,
-    /// The commit that moved it there.
+    /// The stamp of the commit that moved the message to this slot.
     pub(crate) stamp: Stamp,
-    /// Tells apart the messages that one commit moved.
+    /// Distinguishes the messages that one commit moved.
     pub(crate) index: u8,
 }
 
 impl Slot {
-    /// Before every message.
+    /// The first slot, which no message has.
     pub(crate) const FIRST: Self = Self::first_at(Timestamp::from_ticks(0));
 
-    /// Not after any message that becomes visible then or later, and after all that do before.
+    /// Returns the first slot of the messages that become visible at `visible_at` or later.
     pub(crate) const fn first_at(visible_at: Timestamp) -> Self {
         Self { visible_at, stamp: Stamp::from_ticks(0), index: 0 }
     }
 
-    /// After every message that is visible by then.
+    /// Returns the first slot after those of all messages that are visible at `now`.
     pub(crate) fn end_of_visible(now: Timestamp) -> Self {
         Self::first_at(now + Span::from_ticks(1))
     }
 
-    /// For the key of a row: in the order of slots.
+    /// Encodes the slot for a row's key. The order of the bytes is the order of slots.
     pub(crate) fn to_bytes(self) -> [u8; SLOT_BYTES] {
         let mut bytes = [self.index; SLOT_BYTES];
         bytes[..8].copy_from_slice(&self.visible_at.ticks().to_be_bytes());
@@ -61,7 +62,7 @@ impl Slot {
     }
 }
 
-/// What the holder of a message proves it with: the slot that it was moved to.
+/// A pop receipt: the slot to which its holder's request moved the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PopReceipt(pub(crate) Slot);
 
@@ -71,33 +72,34 @@ impl fmt::Display for PopReceipt {
     }
 }
 
-/// A text that is no pop receipt.
+/// The error for a text that is not a pop receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NotAReceipt;
+pub(crate) struct InvalidReceipt;
 
 impl FromStr for PopReceipt {
-    type Err = NotAReceipt;
+    type Err = InvalidReceipt;
 
-    fn from_str(text: &str) -> Result<Self, NotAReceipt> {
+    fn from_str(text: &str) -> Result<Self, InvalidReceipt> {
         let bytes: [u8; SLOT_BYTES] =
-            BASE64.decode(text).ok().and_then(|bytes| bytes.try_into().ok()).ok_or(NotAReceipt)?;
+            BASE64.decode(text).ok().and_then(|bytes| bytes.try_into().ok()).ok_or(InvalidReceipt)?;
         Ok(Self(Slot::from_bytes(&bytes)))
     }
 }
 
-/// The id of a message: which commit put it into the queue. Clients see a GUID, whose other half is a digest of the queue
-/// and the first, so that an id that this queue never gave out is told from one that it did.
+/// The id of a message: the stamp of the commit that put it into the queue. Clients see a GUID. Its first
+/// half is the stamp, and its second half is a digest of the stamp and the queue, which detects ids that this
+/// queue never gave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageId(pub(crate) Stamp);
 
 impl MessageId {
-    /// As clients of that queue see it.
+    /// Returns the id as clients of the queue see it.
     pub(crate) fn to_guid(self, queue: SpaceId) -> Uuid {
         let ticks = self.0.ticks();
         Uuid::from_u64_pair(ticks, xxh3_64_with_seed(&ticks.to_be_bytes(), queue.0))
     }
 
-    /// The id that a text is in that queue; `None` for one that was never given out.
+    /// Parses an id of the queue. Returns `None` if the queue never gave it out.
     pub(crate) fn parse(text: &str, queue: SpaceId) -> Option<Self> {
         let guid = Uuid::try_parse(text).ok()?;
         let id = Self(Stamp::from_ticks(guid.as_u64_pair().0));
@@ -134,17 +136,17 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_is_read_back_and_nothing_else_is_one() {
+    fn receipts_round_trip_and_other_texts_are_refused() {
         let receipt = PopReceipt(slot(0x08DE_0102_0304_0506, 0x08DE_0102_0304_0507, 31));
         let text = receipt.to_string();
         assert_eq!(text.parse(), Ok(receipt));
         for other in [&format!("{text}Random"), &text[1..], &format!("{text}="), "", "a b", "été", "AAAA"] {
-            assert_eq!(other.parse::<PopReceipt>(), Err(NotAReceipt), "{other}");
+            assert_eq!(other.parse::<PopReceipt>(), Err(InvalidReceipt), "{other}");
         }
     }
 
     #[test]
-    fn an_id_is_known_only_in_the_queue_that_gave_it_out() {
+    fn id_is_valid_only_in_the_queue_that_gave_it_out() {
         let id = MessageId(Stamp::from_ticks(0x08DE_0102_0304_0506));
         let text = id.to_guid(SpaceId(7)).to_string();
         assert_eq!(text.len(), 36);

@@ -1,8 +1,9 @@
-//! Security descriptors: the bytes that clients of SMB send and receive, and the SDDL that the file service keeps.
+//! Security descriptors: the binary form that SMB clients send and receive, and the SDDL text that the file
+//! service stores.
 //!
-//! A [`Descriptor`] is what both say. [`binary`] reads and writes the bytes, in the self-relative form; [`sddl`] the text.
-//! Conditional entries and resource attributes have an expression, which is a language of its own and not understood:
-//! their bytes are refused, and their text is, but by [`Descriptor::check_sddl`].
+//! A [`Descriptor`] represents both. [`binary`] parses and writes the self-relative binary form, [`sddl`] the
+//! text. Conditional entries and resource attributes contain an expression, a language of its own that is not
+//! supported. Their bytes are refused. Their text is refused as well, except by [`Descriptor::check_sddl`].
 
 mod binary;
 pub mod cursor;
@@ -11,24 +12,24 @@ mod sid;
 
 pub use sid::Sid;
 
-/// Entries of one access list. Lists are 64 KiB at most.
+/// Maximum number of entries of an access list. A list has at most 64 KiB.
 const MAX_ENTRIES: usize = 2048;
 
-/// Which parts of a descriptor a request is about.
+/// The parts of a descriptor that a request refers to.
 pub mod part {
     /// The owner.
     pub const OWNER: u32 = 0x1;
-    /// The group.
+    /// The primary group.
     pub const GROUP: u32 = 0x2;
-    /// The access list.
+    /// The access list (DACL).
     pub const DACL: u32 = 0x4;
-    /// The audit list.
+    /// The audit list (SACL).
     pub const SACL: u32 = 0x8;
-    /// The label.
+    /// The mandatory label in the SACL.
     pub const LABEL: u32 = 0x10;
 }
 
-/// Bits that say how a list came to be.
+/// Control bits of a descriptor.
 mod control {
     pub(super) const DACL_PRESENT: u16 = 0x0004;
     pub(super) const SACL_PRESENT: u16 = 0x0010;
@@ -41,66 +42,66 @@ mod control {
     pub(super) const SELF_RELATIVE: u16 = 0x8000;
 }
 
-/// It is neither bytes nor text of a descriptor.
+/// The input is not a valid security descriptor, or contains an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedDescriptor;
 
 /// A security descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Whose it is.
+    /// The owner.
     pub owner: Option<Sid>,
-    /// The owner's group.
+    /// The primary group.
     pub group: Option<Sid>,
-    /// Who may do what.
+    /// The access list.
     pub dacl: Option<Acl>,
-    /// What is audited, and the label.
+    /// The audit list, including the label.
     pub sacl: Option<Acl>,
 }
 
 /// An access list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acl {
-    /// Not changed by what is inherited.
+    /// Protected from inherited entries.
     pub is_protected: bool,
-    /// To be inherited anew.
+    /// Inheritance is requested.
     pub is_requested: bool,
-    /// Made by inheritance.
+    /// Contains inherited entries.
     pub is_inherited: bool,
-    /// None: there is a list, and it is no list. Everybody may do everything.
+    /// `None` for a null list, which grants everyone full access.
     pub entries: Option<Vec<Ace>>,
 }
 
 /// An entry of an access list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ace {
-    /// What it does: allow, deny, audit.
-    pub kind: u8,
-    /// What inherits it, and when it counts.
+    /// The type: allow, deny, audit and so on.
+    pub ace_type: u8,
+    /// Inheritance and audit flags.
     pub flags: u8,
-    /// The rights that it is about.
+    /// The rights.
     pub mask: u32,
-    /// Of the kinds that are about parts of an object.
-    pub object: Option<Object>,
-    /// Whom it is about.
+    /// Present in entries for parts of an object.
+    pub object: Option<ObjectTypes>,
+    /// The trustee.
     pub sid: Sid,
 }
 
-/// What an entry is about, if not all.
+/// The object types of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Object {
-    /// The kind of part.
-    pub kind: Option<u128>,
-    /// The kind of what inherits it.
-    pub inherited_kind: Option<u128>,
+pub struct ObjectTypes {
+    /// The part of the object to which the entry applies, if not to all.
+    pub object_type: Option<u128>,
+    /// The type of the objects that inherit the entry, if not all.
+    pub inherited_object_type: Option<u128>,
 }
 
-/// Kinds of entries.
-mod kind {
+/// Entry types.
+mod ace_type {
     pub(super) const LABEL: u8 = 0x11;
-    /// Kinds that are about parts of an object.
-    pub(super) const OF_OBJECTS: [u8; 5] = [0x05, 0x06, 0x07, 0x08, 0x0b];
-    /// By number, with the letters that SDDL has for them.
+    /// Types with [`super::ObjectTypes`].
+    pub(super) const OBJECT_TYPES: [u8; 5] = [0x05, 0x06, 0x07, 0x08, 0x0b];
+    /// Supported types, with their names in SDDL.
     pub(super) const NAMES: [(u8, &str); 11] = [
         (0x00, "A"),
         (0x01, "D"),
@@ -114,14 +115,14 @@ mod kind {
         (0x13, "SP"),
         (0x14, "TL"),
     ];
-    /// Those that have an expression.
+    /// Types with an expression, with their names in SDDL.
     pub(super) const WITH_EXPRESSION: [(u8, &str); 6] =
         [(0x09, "XA"), (0x0a, "XD"), (0x0b, "ZA"), (0x0d, "XU"), (0x12, "RA"), (0x15, "FL")];
 }
 
 impl Descriptor {
-    /// The same, with the owner, group and access list of another where it has none.
-    pub fn or(self, other: Self) -> Self {
+    /// Fills in a missing owner, group and access list from `other`.
+    pub fn or_defaults(self, other: Self) -> Self {
         Self {
             owner: self.owner.or(other.owner),
             group: self.group.or(other.group),
@@ -130,22 +131,23 @@ impl Descriptor {
         }
     }
 
-    /// The parts that a client asks for.
-    pub fn only(mut self, parts: u32) -> Self {
+    /// Removes all parts that are not requested.
+    pub fn filter_parts(mut self, parts: u32) -> Self {
         let wants = |part: u32| parts & part != 0;
         self.owner = self.owner.filter(|_| wants(part::OWNER));
         self.group = self.group.filter(|_| wants(part::GROUP));
         self.dacl = self.dacl.filter(|_| wants(part::DACL));
         self.sacl = self.sacl.filter(|_| wants(part::SACL | part::LABEL));
         if let Some(entries) = self.sacl.as_mut().and_then(|sacl| sacl.entries.as_mut()) {
-            entries.retain(|ace| wants(if ace.kind == kind::LABEL { part::LABEL } else { part::SACL }));
+            entries
+                .retain(|ace| wants(if ace.ace_type == ace_type::LABEL { part::LABEL } else { part::SACL }));
         }
         self
     }
 
-    /// Takes over the parts of another. An access list that the other does not have becomes none. A list that says that it
-    /// was inherited is believed if it asks for that, too.
-    pub fn replace(&mut self, parts: u32, mut other: Self) {
+    /// Replaces parts by those of `other`. If `other` has no access list, the result is a null list. A list
+    /// keeps its "inherited" flag only if it also requests inheritance.
+    pub fn replace_parts(&mut self, parts: u32, mut other: Self) {
         for acl in [&mut other.dacl, &mut other.sacl].into_iter().flatten() {
             acl.is_inherited &= acl.is_requested;
             acl.is_requested = false;
@@ -173,7 +175,7 @@ mod tests {
         "O:SYG:BAD:PAI(A;OICI;FA;;;SY)(D;;0x116;;;S-1-5-21-1-2-3-1001)S:(AU;SAFA;FA;;;WD)(ML;;0x1;;;ME)";
 
     #[test]
-    fn text_becomes_bytes_and_text_again() {
+    fn sddl_survives_a_round_trip_through_the_binary_form() {
         for sddl in [
             SDDL,
             "O:SYG:SYD:(A;OICI;FA;;;BA)(A;OICI;FA;;;SY)(A;OICI;0x1301bf;;;AU)",
@@ -191,19 +193,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_of_a_new_file_is_filled_in() {
+    fn missing_parts_are_filled_in() {
         for (sent, complete) in [
             ("", "O:SYG:SYD:(A;;FA;;;SY)"),
             ("D:NO_ACCESS_CONTROL", "O:SYG:SYD:NO_ACCESS_CONTROL"),
             ("O:BAG:BUD:P", "O:BAG:BUD:P"),
         ] {
             let other = Descriptor::from_sddl("O:SYG:SYD:(A;;FA;;;SY)S:(AU;SA;FA;;;WD)").unwrap();
-            assert_eq!(Descriptor::from_sddl(sent).unwrap().or(other).to_sddl(), complete);
+            assert_eq!(Descriptor::from_sddl(sent).unwrap().or_defaults(other).to_sddl(), complete);
         }
     }
 
     #[test]
-    fn a_client_gets_the_parts_that_it_asks_for() {
+    fn only_requested_parts_are_returned() {
         let all = Descriptor::from_sddl(SDDL).unwrap();
         for (parts, sddl) in [
             (part::OWNER, "O:SY"),
@@ -213,12 +215,12 @@ mod tests {
             (part::LABEL, "S:(ML;;0x1;;;ME)"),
             (0, ""),
         ] {
-            assert_eq!(all.clone().only(parts).to_sddl(), sddl);
+            assert_eq!(all.clone().filter_parts(parts).to_sddl(), sddl);
         }
     }
 
     #[test]
-    fn what_a_client_sets_replaces_that_part_and_no_other() {
+    fn only_the_given_parts_are_replaced() {
         let sent = Descriptor::from_sddl("O:BUG:BUD:(A;;FR;;;WD)").unwrap();
         for (parts, sddl) in [
             (part::OWNER, "O:BUG:SYD:(A;;FA;;;SY)"),
@@ -226,15 +228,15 @@ mod tests {
             (part::GROUP | part::SACL, "O:SYG:BUD:(A;;FA;;;SY)"),
         ] {
             let mut descriptor = Descriptor::from_sddl("O:SYG:SYD:(A;;FA;;;SY)").unwrap();
-            descriptor.replace(parts, sent.clone());
+            descriptor.replace_parts(parts, sent.clone());
             assert_eq!(descriptor.to_sddl(), sddl);
         }
         let mut descriptor = sent;
-        descriptor.replace(part::DACL, Descriptor::default());
+        descriptor.replace_parts(part::DACL, Descriptor::default());
         assert_eq!(descriptor.to_sddl(), "O:BUG:BUD:NO_ACCESS_CONTROL");
         for (sent, kept) in [("D:AI", "D:"), ("D:AR", "D:"), ("D:ARAI", "D:AI"), ("D:PARAI", "D:PAI")] {
             let mut descriptor = Descriptor::default();
-            descriptor.replace(part::DACL, Descriptor::from_sddl(sent).unwrap());
+            descriptor.replace_parts(part::DACL, Descriptor::from_sddl(sent).unwrap());
             assert_eq!(descriptor.to_sddl(), kept, "{sent}");
         }
     }

@@ -1,12 +1,12 @@
-//! Descriptors as text: `O:owner G:group D:flags(entry)(entry) S:flags(entry)`.
+//! The text form of descriptors (SDDL): `O:owner G:group D:flags(entry)(entry) S:flags(entry)`.
 
 use std::fmt::Write as _;
 
-use super::{Ace, Acl, Descriptor, MAX_ENTRIES, Malformed, Object, Sid, binary, kind};
+use super::{Ace, Acl, Descriptor, MAX_ENTRIES, MalformedDescriptor, ObjectTypes, Sid, ace_type, binary};
 
-/// A list that is there and is none.
-const NO_LIST: &str = "NO_ACCESS_CONTROL";
-/// What an entry's flags are called.
+/// A null list.
+const NO_ACCESS_CONTROL: &str = "NO_ACCESS_CONTROL";
+/// Names of entry flags.
 const FLAGS: [(&str, u8); 8] = [
     ("OI", 0x01),
     ("CI", 0x02),
@@ -17,7 +17,7 @@ const FLAGS: [(&str, u8); 8] = [
     ("SA", 0x40),
     ("FA", 0x80),
 ];
-/// What rights are called. The first ones stand for a whole mask where one is written.
+/// Names of rights. The first [`NAMED_MASKS`] are used when writing a mask that they match exactly.
 const RIGHTS: [(&str, u32); 28] = [
     ("FA", 0x001f_01ff),
     ("FR", 0x0012_0089),
@@ -48,48 +48,47 @@ const RIGHTS: [(&str, u32); 28] = [
     ("NR", 0x0000_0002),
     ("NX", 0x0000_0004),
 ];
-/// How many of them are written.
-const WRITTEN_RIGHTS: usize = 8;
+const NAMED_MASKS: usize = 8;
 
-/// What becomes of entries with an expression.
+/// How to treat entries with an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Expressions {
+enum ConditionalEntries {
     Refused,
-    LeftOut,
+    Skipped,
 }
 
 impl Descriptor {
-    /// Reads text. Entries with an expression are refused.
-    pub fn from_sddl(text: &str) -> Result<Self, Malformed> {
-        Self::read_sddl(text, Expressions::Refused)
+    /// Parses text. Refuses entries with an expression.
+    pub fn from_sddl(text: &str) -> Result<Self, MalformedDescriptor> {
+        Self::read_sddl(text, ConditionalEntries::Refused)
     }
 
-    /// Reads text that nobody has to understand all of: entries with an expression are left out, if they have their form.
-    pub fn check_sddl(text: &str) -> Result<Self, Malformed> {
-        Self::read_sddl(text, Expressions::LeftOut)
+    /// Parses text in order to check it. Skips entries with an expression if their syntax is valid.
+    pub fn check_sddl(text: &str) -> Result<Self, MalformedDescriptor> {
+        Self::read_sddl(text, ConditionalEntries::Skipped)
     }
 
-    fn read_sddl(text: &str, expressions: Expressions) -> Result<Self, Malformed> {
+    fn read_sddl(text: &str, conditional: ConditionalEntries) -> Result<Self, MalformedDescriptor> {
         let mut descriptor = Self::default();
         let mut rest = text.trim();
         while !rest.is_empty() {
-            let (part, value) = rest.split_at_checked(2).ok_or(Malformed)?;
+            let (part, value) = rest.split_at_checked(2).ok_or(MalformedDescriptor)?;
             let end = value_end(value);
             let (value, next) = value.split_at(end);
             let value = value.trim();
             match part {
                 "O:" if descriptor.owner.is_none() => descriptor.owner = Some(Sid::parse(value)?),
                 "G:" if descriptor.group.is_none() => descriptor.group = Some(Sid::parse(value)?),
-                "D:" if descriptor.dacl.is_none() => descriptor.dacl = Some(read_list(value, expressions)?),
-                "S:" if descriptor.sacl.is_none() => descriptor.sacl = Some(read_list(value, expressions)?),
-                _ => return Err(Malformed),
+                "D:" if descriptor.dacl.is_none() => descriptor.dacl = Some(read_list(value, conditional)?),
+                "S:" if descriptor.sacl.is_none() => descriptor.sacl = Some(read_list(value, conditional)?),
+                _ => return Err(MalformedDescriptor),
             }
             rest = next;
         }
         Ok(descriptor)
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn to_sddl(&self) -> String {
         let mut text = String::new();
         for (part, sid) in [("O:", &self.owner), ("G:", &self.group)] {
@@ -107,16 +106,18 @@ impl Descriptor {
     }
 }
 
-/// Where the value of a part ends: before the next part. Outside of entries, colons are only in what names parts.
+/// Returns the end of a part's value, which is the start of the next part. Outside of entries, colons only
+/// follow the name of a part.
 fn value_end(value: &str) -> usize {
-    let colon = depths(value).find(|(_, character, depth)| (*character, *depth) == (':', 0));
+    let colon = parenthesis_depths(value).find(|(_, character, depth)| (*character, *depth) == (':', 0));
     colon.map_or(value.len(), |(colon, ..)| {
         value[..colon].char_indices().next_back().map_or(0, |(before, _)| before)
     })
 }
 
-/// The characters of a text, each with the number of parentheses that are open after it. Those in quotes do not count.
-fn depths(text: &str) -> impl Iterator<Item = (usize, char, usize)> {
+/// Returns the characters of a text, each with the number of parentheses open after it. Ignores parentheses
+/// in quotes.
+fn parenthesis_depths(text: &str) -> impl Iterator<Item = (usize, char, usize)> {
     let (mut depth, mut is_quoted) = (0_usize, false);
     text.char_indices().map(move |(at, character)| {
         match character {
@@ -129,7 +130,7 @@ fn depths(text: &str) -> impl Iterator<Item = (usize, char, usize)> {
     })
 }
 
-fn read_list(value: &str, expressions: Expressions) -> Result<Acl, Malformed> {
+fn read_list(value: &str, conditional: ConditionalEntries) -> Result<Acl, MalformedDescriptor> {
     let (mut flags, entries) = value.split_at(value.find('(').unwrap_or(value.len()));
     flags = flags.trim();
     let mut acl = Acl::default();
@@ -137,73 +138,76 @@ fn read_list(value: &str, expressions: Expressions) -> Result<Acl, Malformed> {
     while !flags.is_empty() {
         let known: [(&str, &mut bool); 3] =
             [("P", &mut acl.is_protected), ("AR", &mut acl.is_requested), ("AI", &mut acl.is_inherited)];
-        if let Some(rest) = flags.strip_prefix(NO_LIST) {
+        if let Some(rest) = flags.strip_prefix(NO_ACCESS_CONTROL) {
             (is_list, flags) = (false, rest);
             continue;
         }
         let found = known.into_iter().find_map(|(name, flag)| Some((flags.strip_prefix(name)?, flag)));
-        let (rest, flag) = found.ok_or(Malformed)?;
+        let (rest, flag) = found.ok_or(MalformedDescriptor)?;
         (*flag, flags) = (true, rest);
     }
     if is_list {
-        acl.entries = Some(read_entries(entries, expressions)?);
+        acl.entries = Some(read_entries(entries, conditional)?);
     } else if !entries.is_empty() {
-        return Err(Malformed);
+        return Err(MalformedDescriptor);
     }
     Ok(acl)
 }
 
-fn read_entries(text: &str, expressions: Expressions) -> Result<Vec<Ace>, Malformed> {
+fn read_entries(text: &str, conditional: ConditionalEntries) -> Result<Vec<Ace>, MalformedDescriptor> {
     let (mut text, mut entries) = (text.trim_start(), vec![]);
     while !text.is_empty() {
-        let inner = text.strip_prefix('(').ok_or(Malformed)?;
-        let (end, ..) = depths(text).find(|(_, _, depth)| *depth == 0).ok_or(Malformed)?;
+        let inner = text.strip_prefix('(').ok_or(MalformedDescriptor)?;
+        let (end, ..) =
+            parenthesis_depths(text).find(|(_, _, depth)| *depth == 0).ok_or(MalformedDescriptor)?;
         if entries.len() == MAX_ENTRIES {
-            return Err(Malformed);
+            return Err(MalformedDescriptor);
         }
-        entries.extend(read_entry(&inner[..end - 1], expressions)?);
+        entries.extend(read_entry(&inner[..end - 1], conditional)?);
         text = inner[end..].trim_start();
     }
-    if binary::list_size(&entries) > usize::from(u16::MAX) { Err(Malformed) } else { Ok(entries) }
+    if binary::list_size(&entries) > usize::from(u16::MAX) { Err(MalformedDescriptor) } else { Ok(entries) }
 }
 
-/// An entry; none if it is one that is left out.
-fn read_entry(entry: &str, expressions: Expressions) -> Result<Option<Ace>, Malformed> {
+/// Parses an entry. Returns `None` if the entry is skipped.
+fn read_entry(entry: &str, conditional: ConditionalEntries) -> Result<Option<Ace>, MalformedDescriptor> {
     let mut fields: Vec<&str> = entry.splitn(7, ';').map(str::trim).collect();
     let expression = fields.get(6).copied();
     fields.truncate(6);
-    let [name, flags, rights, object, inherited, sid] = fields[..] else { return Err(Malformed) };
+    let [name, flags, rights, object, inherited, sid] = fields[..] else { return Err(MalformedDescriptor) };
     let is_name = |(_, known): &&(u8, &str)| known.eq_ignore_ascii_case(name);
-    let number = match (kind::NAMES.iter().find(is_name), kind::WITH_EXPRESSION.iter().find(is_name)) {
+    let number = match (ace_type::NAMES.iter().find(is_name), ace_type::WITH_EXPRESSION.iter().find(is_name))
+    {
         (Some((number, _)), _) if expression.is_none() => number,
         (None, Some((number, _))) if expression.is_some_and(is_expression) => number,
-        _ => return Err(Malformed),
+        _ => return Err(MalformedDescriptor),
     };
-    let has_object = kind::OF_OBJECTS.contains(number);
-    let object = Object { kind: read_guid(object)?, inherited_kind: read_guid(inherited)? };
-    if !has_object && object != Object::default() {
-        return Err(Malformed);
+    let has_object = ace_type::OBJECT_TYPES.contains(number);
+    let object =
+        ObjectTypes { object_type: read_guid(object)?, inherited_object_type: read_guid(inherited)? };
+    if !has_object && object != ObjectTypes::default() {
+        return Err(MalformedDescriptor);
     }
     let ace = Ace {
-        kind: *number,
-        flags: letters(flags, &FLAGS)?,
+        ace_type: *number,
+        flags: parse_letters(flags, &FLAGS)?,
         mask: read_rights(rights)?,
         object: has_object.then_some(object),
         sid: Sid::parse(sid)?,
     };
-    match (expression, expressions) {
+    match (expression, conditional) {
         (None, _) => Ok(Some(ace)),
-        (Some(_), Expressions::LeftOut) => Ok(None),
-        (Some(_), Expressions::Refused) => Err(Malformed),
+        (Some(_), ConditionalEntries::Skipped) => Ok(None),
+        (Some(_), ConditionalEntries::Refused) => Err(MalformedDescriptor),
     }
 }
 
-/// Whether a text is in parentheses, and something is in them.
+/// Returns whether a text is a pair of parentheses with content.
 fn is_expression(text: &str) -> bool {
     text.len() > 2 && text.starts_with('(') && text.ends_with(')')
 }
 
-fn read_rights(text: &str) -> Result<u32, Malformed> {
+fn read_rights(text: &str) -> Result<u32, MalformedDescriptor> {
     let number = if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         u32::from_str_radix(hex, 16)
     } else if text.starts_with('0') {
@@ -211,30 +215,31 @@ fn read_rights(text: &str) -> Result<u32, Malformed> {
     } else if text.starts_with(|c: char| c.is_ascii_digit()) {
         text.parse()
     } else {
-        return letters(text, &RIGHTS);
+        return parse_letters(text, &RIGHTS);
     };
-    number.map_err(|_| Malformed)
+    number.map_err(|_| MalformedDescriptor)
 }
 
-/// The sum of what pairs of letters stand for.
-fn letters<T>(mut text: &str, known: &[(&str, T)]) -> Result<T, Malformed>
+/// Returns the combined bits of two-letter names.
+fn parse_letters<T>(mut text: &str, known: &[(&str, T)]) -> Result<T, MalformedDescriptor>
 where
     T: Copy + Default + std::ops::BitOr<Output = T>,
 {
     let mut sum = T::default();
     while !text.is_empty() {
-        let (pair, rest) = text.split_at_checked(2).ok_or(Malformed)?;
-        let (_, value) = known.iter().find(|(name, _)| name.eq_ignore_ascii_case(pair)).ok_or(Malformed)?;
+        let (pair, rest) = text.split_at_checked(2).ok_or(MalformedDescriptor)?;
+        let (_, value) =
+            known.iter().find(|(name, _)| name.eq_ignore_ascii_case(pair)).ok_or(MalformedDescriptor)?;
         (sum, text) = (sum | *value, rest);
     }
     Ok(sum)
 }
 
-fn read_guid(text: &str) -> Result<Option<u128>, Malformed> {
+fn read_guid(text: &str) -> Result<Option<u128>, MalformedDescriptor> {
     if text.is_empty() {
         return Ok(None);
     }
-    let guid = uuid::Uuid::try_parse(text).map_err(|_| Malformed)?;
+    let guid = uuid::Uuid::try_parse(text).map_err(|_| MalformedDescriptor)?;
     Ok(Some(u128::from_le_bytes(guid.to_bytes_le())))
 }
 
@@ -243,17 +248,18 @@ fn write_list(text: &mut String, acl: &Acl) {
         text.push_str(if flag { name } else { "" });
     }
     let Some(entries) = &acl.entries else {
-        text.push_str(NO_LIST);
+        text.push_str(NO_ACCESS_CONTROL);
         return;
     };
     for ace in entries {
-        let name = kind::NAMES.iter().find(|(number, _)| *number == ace.kind).map_or("", |(_, name)| name);
+        let name =
+            ace_type::NAMES.iter().find(|(number, _)| *number == ace.ace_type).map_or("", |(_, name)| name);
         let flags: String =
             FLAGS.iter().filter(|(_, bit)| ace.flags & bit != 0).map(|(name, _)| *name).collect();
-        let rights = RIGHTS[..WRITTEN_RIGHTS].iter().find(|(_, mask)| *mask == ace.mask);
+        let rights = RIGHTS[..NAMED_MASKS].iter().find(|(_, mask)| *mask == ace.mask);
         let rights = rights.map_or_else(|| format!("{:#x}", ace.mask), |(name, _)| (*name).to_owned());
         let object = ace.object.unwrap_or_default();
-        let (object, inherited) = (guid(object.kind), guid(object.inherited_kind));
+        let (object, inherited) = (guid(object.object_type), guid(object.inherited_object_type));
         let _ = write!(text, "({name};{flags};{rights};{object};{inherited};{})", ace.sid);
     }
 }
@@ -267,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_write_a_right_is_understood() {
+    fn all_notations_of_rights_are_parsed() {
         for (rights, mask) in [
             ("FA", 0x1f_01ff),
             ("RCSDWDWO", 0xf_0000),
@@ -285,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_descriptor_is_refused() {
+    fn invalid_descriptors_are_refused() {
         for text in [
             "nonsense",
             "O:",
@@ -306,12 +312,12 @@ mod tests {
             "Ö",
             "D:ü:",
         ] {
-            assert_eq!(Descriptor::from_sddl(text), Err(Malformed), "{text}");
+            assert_eq!(Descriptor::from_sddl(text), Err(MalformedDescriptor), "{text}");
         }
     }
 
     #[test]
-    fn an_expression_is_checked_for_its_form_and_its_entry_left_out() {
+    fn entries_with_a_valid_expression_are_skipped_by_check_sddl() {
         for entry in [
             r#"(XA;;FX;;;WD;(@User.Title=="PM" && (@User.Division=="Finance:)" || Member_of {SID(BA)})))"#,
             "(XD;OICI;FR;;;S-1-5-21-1-2-3-4;(Exists WIFISTATE))",
@@ -320,7 +326,7 @@ mod tests {
             let text = format!("O:SYG:SYD:P(A;;FA;;;BA){entry}(A;;FR;;;WD)");
             let checked = Descriptor::check_sddl(&text).map(|descriptor| descriptor.to_sddl());
             assert_eq!(checked.as_deref(), Ok("O:SYG:SYD:P(A;;FA;;;BA)(A;;FR;;;WD)"), "{entry}");
-            assert_eq!(Descriptor::from_sddl(&text), Err(Malformed), "{entry}");
+            assert_eq!(Descriptor::from_sddl(&text), Err(MalformedDescriptor), "{entry}");
         }
         let audit = r#"S:(RA;;;;;WD;("Project",TS,0,"Windows","SQL"))(XU;;FX;;;WD;(a))(ML;;NW;;;HI)"#;
         let checked = Descriptor::check_sddl(audit).map(|descriptor| descriptor.to_sddl());
@@ -335,20 +341,20 @@ mod tests {
             "D:(XA;;FA;;;XX;(a==1))",
             "D:(A;;FA;;;WD;(a==1))",
         ] {
-            assert_eq!(Descriptor::check_sddl(text), Err(Malformed), "{text}");
+            assert_eq!(Descriptor::check_sddl(text), Err(MalformedDescriptor), "{text}");
         }
     }
 
     #[test]
-    fn a_list_is_no_longer_than_its_bytes_can_be() {
+    fn lists_longer_than_64_kib_are_refused() {
         let list = |entries: usize| format!("D:{}", "(A;;FA;;;S-1-5-21-1-2-3-4)".repeat(entries));
         // 36 bytes each, after eight.
         assert!(Descriptor::from_sddl(&list(1820)).is_ok());
-        assert_eq!(Descriptor::from_sddl(&list(1821)), Err(Malformed));
+        assert_eq!(Descriptor::from_sddl(&list(1821)), Err(MalformedDescriptor));
     }
 
     #[test]
-    fn spaces_between_parts_do_not_matter() {
+    fn spaces_between_parts_are_ignored() {
         let text = "O:SY G:SY D:P (A;;FA;;;WD) (A; OICI ;FR;;;BA)";
         assert_eq!(Descriptor::from_sddl(text).unwrap().to_sddl(), "O:SYG:SYD:P(A;;FA;;;WD)(A;OICI;FR;;;BA)");
     }

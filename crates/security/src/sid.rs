@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::Malformed;
-use crate::cursor::{Reader, Writer};
+use super::MalformedDescriptor;
+use crate::cursor::{ByteReader, ByteWriter};
 
-/// Numbers behind the authority.
+/// Maximum number of sub-authorities.
 const MAX_SUB_AUTHORITIES: usize = 15;
-/// What SDDL has two letters for.
+/// Two-letter names of SDDL.
 const ALIASES: [(&str, &str); 49] = [
     ("WD", "S-1-1-0"),
     ("CO", "S-1-3-0"),
@@ -59,8 +59,9 @@ const ALIASES: [(&str, &str); 49] = [
     ("AS", "S-1-18-1"),
     ("SS", "S-1-18-2"),
 ];
-/// What SDDL has two letters for in every domain. There is none here: they are taken to be of a domain of zeros.
-const IN_DOMAIN: [(&str, u32); 17] = [
+/// Two-letter names for accounts and groups of a domain, with their relative ids. There is no domain, so they
+/// belong to a domain of zeros.
+const DOMAIN_ALIASES: [(&str, u32); 17] = [
     ("RO", 498),
     ("LA", 500),
     ("LG", 501),
@@ -88,53 +89,53 @@ pub struct Sid {
 }
 
 impl Sid {
-    /// Bytes that it takes.
+    /// Returns the length in bytes.
     pub fn size(&self) -> usize {
         8 + 4 * self.sub_authorities.len()
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub(super) fn read(reader: &mut ByteReader<'_>) -> Result<Self, MalformedDescriptor> {
         let (revision, count) = (reader.u8()?, usize::from(reader.u8()?));
         if revision != 1 || count > MAX_SUB_AUTHORITIES {
-            return Err(Malformed);
+            return Err(MalformedDescriptor);
         }
         let authority = reader.array::<6>()?.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         let sub_authorities = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
         Ok(Self { authority, sub_authorities })
     }
 
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut ByteWriter) {
         writer.u8(1).u8(self.sub_authorities.len() as u8).put(&self.authority.to_be_bytes()[2..]);
         for sub_authority in &self.sub_authorities {
             writer.u32(*sub_authority);
         }
     }
 
-    /// The numbers of a text `S-1-…`, or what two letters stand for.
-    pub fn parse(text: &str) -> Result<Self, Malformed> {
+    /// Parses the text `S-1-…` or a two-letter name.
+    pub fn parse(text: &str) -> Result<Self, MalformedDescriptor> {
         let is_name = |name: &str| name.eq_ignore_ascii_case(text);
         if let Some((_, numbers)) = ALIASES.iter().find(|(name, _)| is_name(name)) {
-            return Self::numbers(numbers);
+            return Self::parse_numbers(numbers);
         }
-        if let Some((_, relative)) = IN_DOMAIN.iter().find(|(name, _)| is_name(name)) {
+        if let Some((_, relative)) = DOMAIN_ALIASES.iter().find(|(name, _)| is_name(name)) {
             return Ok(Self { authority: 5, sub_authorities: vec![21, 0, 0, 0, *relative] });
         }
-        Self::numbers(text)
+        Self::parse_numbers(text)
     }
 
-    fn numbers(text: &str) -> Result<Self, Malformed> {
+    fn parse_numbers(text: &str) -> Result<Self, MalformedDescriptor> {
         let mut parts = text.split('-');
         let is_sid = parts.next().is_some_and(|s| s.eq_ignore_ascii_case("S")) && parts.next() == Some("1");
-        let authority = parts.next().filter(|_| is_sid).ok_or(Malformed)?;
+        let authority = parts.next().filter(|_| is_sid).ok_or(MalformedDescriptor)?;
         let authority = match authority.strip_prefix("0x") {
             Some(hex) => u64::from_str_radix(hex, 16),
             None => authority.parse(),
         };
-        let authority = authority.ok().filter(|authority| *authority < 1 << 48).ok_or(Malformed)?;
+        let authority = authority.ok().filter(|authority| *authority < 1 << 48).ok_or(MalformedDescriptor)?;
         let sub_authorities: Vec<u32> =
-            parts.map(|part| part.parse().map_err(|_| Malformed)).collect::<Result<_, _>>()?;
-        let is_good = sub_authorities.len() <= MAX_SUB_AUTHORITIES;
-        if is_good { Ok(Self { authority, sub_authorities }) } else { Err(Malformed) }
+            parts.map(|part| part.parse().map_err(|_| MalformedDescriptor)).collect::<Result<_, _>>()?;
+        let is_valid = sub_authorities.len() <= MAX_SUB_AUTHORITIES;
+        if is_valid { Ok(Self { authority, sub_authorities }) } else { Err(MalformedDescriptor) }
     }
 }
 
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_are_shown_as_they_were_written_or_by_their_letters() {
+    fn identifiers_are_written_as_numbers_or_by_their_alias() {
         for (text, shown) in [
             ("S-1-5-21-1-2-3-1001", "S-1-5-21-1-2-3-1001"),
             ("S-1-5-18", "SY"),
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_identifier_is_refused() {
+    fn invalid_identifiers_are_refused() {
         let long = format!("S-1-5{}", "-1".repeat(16));
         for text in [
             "",
@@ -189,12 +190,12 @@ mod tests {
             "S-1-0x1000000000000",
             &long,
         ] {
-            assert_eq!(Sid::parse(text), Err(Malformed), "{text}");
+            assert_eq!(Sid::parse(text), Err(MalformedDescriptor), "{text}");
         }
         for bytes in
             [&[][..], &[1, 1, 0, 0, 0, 0, 0, 5], &[2, 0, 0, 0, 0, 0, 0, 5], &[1, 16, 0, 0, 0, 0, 0, 5]]
         {
-            assert_eq!(Sid::read(&mut Reader::new(bytes)), Err(Malformed), "{bytes:?}");
+            assert_eq!(Sid::read(&mut ByteReader::new(bytes)), Err(MalformedDescriptor), "{bytes:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One function for each command: parse, do, answer. Here is who may call which.
+//! The commands, one function each, and the checks before them.
 
 mod change_notify;
 pub(crate) mod close;
@@ -18,37 +18,61 @@ mod set_info;
 mod tree;
 mod write;
 
-use crate::call::{Answer, Call};
-use crate::credits::is_paid_for;
+use tracing::{Instrument, Span};
+
+use crate::call::{Call, CommandResult};
+use crate::credits::is_charged_enough;
 use crate::negotiated::Dialect;
-use crate::wire::header::{Command, flags};
+use crate::session::Session;
+use crate::wire::header::{SmbCommand, flags};
 use crate::wire::status::Status;
 
-/// Answers a call, once it is sure whose it is.
-pub(crate) async fn answer(call: &mut Call) -> Answer {
-    let Some(command) = Command::of(call.header.command) else {
+/// Checks that a call may run, and executes its command.
+pub(crate) async fn execute(call: &mut Call) -> CommandResult {
+    let Some(command) = SmbCommand::from_code(call.header.command) else {
         return Err(Status::INVALID_PARAMETER.into());
     };
     let is_negotiated = call.connection.negotiated.get().is_some();
-    if (command == Command::Negotiate) == is_negotiated {
-        // Once, and first.
+    if (command == SmbCommand::Negotiate) == is_negotiated {
+        // Negotiate must be the first request, and must not be repeated.
         call.connection.close();
         return Err(Status::INVALID_PARAMETER.into());
     }
     call.session = call.connection.session(&call.server, call.header.session_id);
-    check_welcome(call).await?;
+    call.is_binding = command == SmbCommand::SessionSetup && session_setup::is_binding(call);
+    let span = command_span(call, command);
+    execute_in_session(call, command).instrument(span).await
+}
+
+/// Returns the span that names the request in the log.
+fn command_span(call: &Call, command: SmbCommand) -> Span {
+    let session = call.session.as_deref();
+    let tree = session.and_then(|session| session.tree(call.header.tree_id));
+    tracing::error_span!(
+        "smb",
+        session_id = call.header.session_id,
+        message_id = call.header.message_id,
+        account = session.and_then(Session::login).map(|login| login.account.name.as_str()),
+        ?command,
+        share = tree.as_ref().and_then(|tree| tree.tree.as_ref()).map(|tree| tree.name.as_str()),
+    )
+}
+
+/// Checks that a call may run in its session, and executes its command.
+async fn execute_in_session(call: &mut Call, command: SmbCommand) -> CommandResult {
+    check_authorized(call).await?;
     match command {
-        Command::Negotiate => return negotiate::negotiate(call).await,
-        Command::SessionSetup => {
-            if call.session.is_none() && session_setup::is_binding(call) {
-                // Checks the signature.
-                call.session = call.session_elsewhere();
+        SmbCommand::Negotiate => return negotiate::negotiate(call).await,
+        SmbCommand::SessionSetup => {
+            if call.session.is_none() && call.is_binding {
+                call.session = call.signing_session();
+                call.is_verified = call.session.is_some();
             } else {
                 check_signature(call)?;
             }
             return session_setup::session_setup(call).await;
         }
-        Command::Echo => {
+        SmbCommand::Echo => {
             check_signature(call)?;
             return tree::echo(call);
         }
@@ -56,83 +80,88 @@ pub(crate) async fn answer(call: &mut Call) -> Answer {
     }
     check_login(call)?;
     check_signature(call)?;
-    if call.session()?.is_anonymous() && matches!(command, Command::TreeConnect | Command::Create) {
+    if call.session()?.is_anonymous() && matches!(command, SmbCommand::TreeConnect | SmbCommand::Create) {
         return Err(Status::ACCESS_DENIED.into());
     }
-    if command == Command::TreeConnect && call.connection.dialect() == Dialect::Smb311 && !is_protected(call)
+    if command == SmbCommand::TreeConnect
+        && call.connection.dialect() == Dialect::Smb311
+        && !is_protected(call)
     {
         return Err(Status::ACCESS_DENIED.into());
     }
     match command {
-        Command::Logoff => return tree::logoff(call).await,
-        Command::TreeConnect => return tree::connect(call).await,
+        SmbCommand::Logoff => return tree::logoff(call).await,
+        SmbCommand::TreeConnect => return tree::tree_connect(call).await,
         _ => {}
     }
     let session = call.session()?;
     call.tree = Some(session.tree(call.header.tree_id).ok_or(Status::NETWORK_NAME_DELETED)?);
-    if !is_paid_for(call.connection.dialect(), &call.header, &call.message) {
+    if !is_charged_enough(call.connection.dialect(), &call.header, &call.message) {
         return Err(Status::INVALID_PARAMETER.into());
     }
     match command {
-        Command::TreeDisconnect => tree::disconnect(call).await,
-        Command::Ioctl => ioctl::ioctl(call).await,
-        Command::QueryDirectory => query_directory::query_directory(call).await,
-        Command::QueryInfo => query_info::query_info(call).await,
-        Command::SetInfo => set_info::set_info(call).await,
-        Command::ChangeNotify => change_notify::change_notify(call).await,
-        Command::Create => create::create(call).await,
-        Command::Close => close::close_file(call).await,
-        Command::Flush => flush::flush(call).await,
-        Command::Read => read::read(call).await,
-        Command::Write => write::write(call).await,
-        Command::Lock => lock::lock(call).await,
-        Command::OplockBreak => oplock_break::acknowledge(call),
+        SmbCommand::TreeDisconnect => tree::tree_disconnect(call).await,
+        SmbCommand::Ioctl => ioctl::ioctl(call).await,
+        SmbCommand::QueryDirectory => query_directory::query_directory(call).await,
+        SmbCommand::QueryInfo => query_info::query_info(call).await,
+        SmbCommand::SetInfo => set_info::set_info(call).await,
+        SmbCommand::ChangeNotify => change_notify::change_notify(call).await,
+        SmbCommand::Create => create::create(call).await,
+        SmbCommand::Close => close::close_file(call).await,
+        SmbCommand::Flush => flush::flush(call).await,
+        SmbCommand::Read => read::read(call).await,
+        SmbCommand::Write => write::write(call).await,
+        SmbCommand::Lock => lock::lock(call).await,
+        SmbCommand::OplockBreak => oplock_break::acknowledge(call),
         _ => Err(Status::NOT_IMPLEMENTED.into()),
     }
 }
 
-/// Whether it shows that the client has the session's key: in 3.1.1 that nobody changed what was said before there was one.
+/// Returns whether the request proves that the client has the session's key. In 3.1.1 this also proves that
+/// no attacker has modified the unsigned messages before the key existed.
 fn is_protected(call: &Call) -> bool {
-    call.sealed_by.is_some() || call.header.flags & flags::SIGNED != 0
+    call.encrypted_by.is_some() || call.header.flags & flags::SIGNED != 0
 }
 
-/// Ends the session of who could not log in any more.
-async fn check_welcome(call: &Call) -> Result<(), Status> {
+/// Ends the session if its account key is no longer valid.
+async fn check_authorized(call: &Call) -> Result<(), Status> {
     let Some(session) = &call.session else { return Ok(()) };
-    match session.is_welcome(&call.server).await {
+    match session.is_authorized(&call.server).await {
         Ok(true) => Ok(()),
         Ok(false) => {
             session.end(&call.server, false).await;
             Err(Status::USER_SESSION_DELETED)
         }
         Err(error) => {
-            tracing::warn!(%error, "an account could not be read");
+            tracing::warn!(%error, "could not read the account of an SMB session");
             Err(Status::INSUFFICIENT_RESOURCES)
         }
     }
 }
 
-/// Refuses who has not logged in, and what should have been encrypted.
+/// Fails if the session has not logged in, or if the request must be encrypted and is not.
 fn check_login(call: &Call) -> Result<(), Status> {
     let login = call.session()?.login().ok_or(Status::USER_SESSION_DELETED)?;
-    match &call.sealed_by {
-        Some(sealed_by) if sealed_by.id != call.header.session_id => Err(Status::ACCESS_DENIED),
+    match &call.encrypted_by {
+        Some(encrypted_by) if encrypted_by.id != call.header.session_id => Err(Status::ACCESS_DENIED),
         None if login.must_encrypt => Err(Status::ACCESS_DENIED),
         _ => Ok(()),
     }
 }
 
-/// Refuses what is signed wrongly, or not at all if it has to be. What is encrypted needs no signature.
-fn check_signature(call: &Call) -> Result<(), Status> {
+/// Fails if the signature is wrong, or missing although required. Encrypted requests need no signature.
+fn check_signature(call: &mut Call) -> Result<(), Status> {
     let Some(session) = &call.session else { return Ok(()) };
     let Some(login) = session.login() else { return Ok(()) };
-    if call.sealed_by.is_some() {
-        return Ok(());
+    if let Some(encrypted_by) = &call.encrypted_by {
+        // The key of another session proves nothing about this one.
+        return if encrypted_by.id == session.id { Ok(()) } else { Err(Status::ACCESS_DENIED) };
     }
-    // The connection may have ended meanwhile.
-    let key = session.signing(&call.connection).ok_or(Status::USER_SESSION_DELETED)?;
+    // Fails if the connection has ended meanwhile.
+    let key = session.signing_key(&call.connection).ok_or(Status::USER_SESSION_DELETED)?;
     let is_signed = call.header.flags & flags::SIGNED != 0;
-    if is_signed && !key.verify(&call.message) || !is_signed && login.must_sign {
+    call.is_verified = is_signed && key.verify(&call.message);
+    if !call.is_verified && (is_signed || login.must_sign || login.must_encrypt) {
         return Err(Status::ACCESS_DENIED);
     }
     Ok(())

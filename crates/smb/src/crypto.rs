@@ -1,25 +1,25 @@
-//! Signing, encryption and the keys for both.
+//! Signing, encryption, and the derivation of keys.
 //!
-//! Everything here is of one session or one channel of it, immutable once made, and used by all requests at once. Nothing
-//! knows of connections.
+//! All values here belong to one session or one of its channels. They are immutable and shared by concurrent
+//! requests. This module does not know connections.
 
+mod encrypt;
 mod keys;
 mod preauth;
-mod seal;
 mod sign;
 
-pub(crate) use keys::{KeyContext, SessionKey, SessionKeys, signing_key};
+pub(crate) use encrypt::{Cipher, TRANSFORM_HEADER_SIZE, TransformHeader};
+pub(crate) use keys::{KeyContext, SessionKey, SessionKeys, derive_signing_key};
 pub(crate) use preauth::Preauth;
-pub(crate) use seal::{Cipher, TRANSFORM_HEADER, Transform};
-pub(crate) use sign::{SigningAlgorithm, SigningKey};
+pub(crate) use sign::{Signature, SigningAlgorithm, SigningKey};
 
-/// Whether two signatures are the same, without telling by the time it takes where they differ.
-pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
+/// Compares two signatures in constant time.
+pub(crate) fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
     use subtle::ConstantTimeEq;
     one.ct_eq(other).into()
 }
 
-/// Bytes from hexadecimal text.
+/// Decodes hexadecimal text.
 #[cfg(test)]
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();

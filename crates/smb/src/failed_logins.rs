@@ -1,4 +1,4 @@
-//! Failed logins: all are counted, and a bounded number is logged.
+//! Counts all failed logins and logs a bounded number of them.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,29 +8,30 @@ use parking_lot::Mutex;
 
 use crate::wire::status::Status;
 
-/// Log lines in one window.
+/// Maximum number of log lines in one window.
 const MAX_LINES: u32 = 20;
 const WINDOW: Span = Span::seconds(10);
-/// Characters of a name that are logged. Clients choose names, even those of no account.
+/// Maximum number of characters of an account name in the log. Clients choose the names, even of accounts
+/// that do not exist.
 const MAX_NAME: usize = 64;
 
-/// Counts and logs them.
+/// Counter and log of failed logins.
 #[derive(Debug, Default)]
 pub(crate) struct FailedLogins {
     count: AtomicU64,
-    window: Mutex<Window>,
+    window: Mutex<LogWindow>,
 }
 
 #[derive(Debug, Default)]
-struct Window {
+struct LogWindow {
     began: Timestamp,
     lines: u32,
-    /// Failures since the last line.
+    /// Failures since the last log line.
     unlogged: u64,
 }
 
 impl FailedLogins {
-    /// A login has failed.
+    /// Counts a failed login, and logs it unless the window is full.
     pub(crate) fn record(&self, peer: SocketAddr, account: &str, status: Status, now: Timestamp) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let Some(unlogged) = self.window.lock().admit(now) else { return };
@@ -38,16 +39,17 @@ impl FailedLogins {
         tracing::warn!(%peer, ?account, ?status, unlogged, "an SMB login failed");
     }
 
-    /// Returns how many there were.
+    /// Returns the number of failed logins since the start.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 }
 
-impl Window {
-    /// Returns how many failures were not logged since the last line, if there may be another line now.
+impl LogWindow {
+    /// Returns the number of failures that were not logged since the last line. Returns `None` if the window
+    /// is full.
     fn admit(&mut self, now: Timestamp) -> Option<u64> {
-        // A clock that was set back does not end logging.
+        // If the clock was set back, begin a new window, so that logging continues.
         if now.since(self.began) >= WINDOW || now < self.began {
             *self = Self { began: now, lines: 0, unlogged: self.unlogged };
         }
@@ -65,8 +67,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_counted_and_logged_a_few_times_in_each_window() {
-        let mut window = Window::default();
+    fn a_flood_of_failures_logs_a_bounded_number_of_lines_per_window() {
+        let mut window = LogWindow::default();
         let start = Timestamp::from_unix_seconds(1_000_000);
         for (now, expected) in [(start, 0), (start + WINDOW, 80), (start, 80), (start + WINDOW, 80)] {
             let lines: Vec<_> = (0..100).filter_map(|_| window.admit(now)).collect();

@@ -1,53 +1,54 @@
-//! Frames: what comes over the connection in one piece, and the messages that are in it.
+//! Frames, as sent over a connection, and the messages in them.
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{self, AsyncRead, AsyncReadExt};
 
-use crate::credits::MAX_WAITING;
-use crate::wire::header::{Command, HEADER, Header, MAGIC};
+use crate::credits::MAX_PARKED_REQUEST;
+use crate::wire::header::{HEADER_SIZE, MAGIC, MessageHeader, SmbCommand};
 
-/// The longest frame of a client that has logged in: a write of 8 MiB, and what may come with it in a compound.
+/// Maximum frame length after login: a write of 8 MiB and the other messages of its compound.
 pub(crate) const MAX_FRAME: usize = (8 << 20) + (64 << 10);
-/// The longest frame of a client that has not: a token of 16 KiB has room in it.
-pub(crate) const MAX_FIRST_FRAME: usize = 20 << 10;
-/// Messages that a compound can have.
+/// Maximum frame length before login. A token of 16 KiB fits.
+pub(crate) const MAX_FRAME_BYTES_BEFORE_LOGIN: usize = 20 << 10;
+/// Maximum number of messages in a compound.
 const MAX_COMPOUND: usize = 256;
-/// What an encrypted message starts with.
-pub(crate) const SEALED: [u8; 4] = *b"\xfdSMB";
-/// What a message of the first version starts with.
-pub(crate) const OLD: [u8; 4] = *b"\xffSMB";
+/// First bytes of an encrypted frame.
+pub(crate) const ENCRYPTED_MAGIC: [u8; 4] = *b"\xfdSMB";
+/// First bytes of an SMB1 message.
+pub(crate) const SMB1_MAGIC: [u8; 4] = *b"\xffSMB";
 const PREFIX: usize = 4;
 
-/// Not what this protocol sends: the connection is closed.
+/// The frame violates the protocol, so the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a message")]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedFrame;
 
 /// One message of a frame.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
-    pub(crate) header: Header,
-    /// From its header to the next one's, what fills the space between them included.
+    pub(crate) header: MessageHeader,
+    /// The message from its header up to the next header, including padding.
     pub(crate) bytes: Bytes,
 }
 
 impl Message {
-    /// A message of a frame. One that may have to wait does not keep a long frame in memory, nor does what is written and is
-    /// the smaller part of it.
-    fn new(header: Header, bytes: Bytes, frame: &Bytes) -> Self {
-        let command = Command::of(header.command);
-        let is_apart = match command {
-            Some(Command::Write) => bytes.len() < frame.len() / 2,
+    /// Returns a message of a frame. Copies a request that may have to wait out of a long frame, and a write
+    /// that is the smaller part of its frame, so that they do not keep the frame in memory.
+    fn new(header: MessageHeader, bytes: Bytes, frame: &Bytes) -> Self {
+        let command = SmbCommand::from_code(header.command);
+        let is_copied = match command {
+            Some(SmbCommand::Write) => bytes.len() < frame.len() / 2,
             _ => {
-                let waits = command.is_some_and(Command::waits);
-                waits && bytes.len() <= MAX_WAITING && frame.len() > MAX_WAITING
+                let waits = command.is_some_and(SmbCommand::may_wait);
+                waits && bytes.len() <= MAX_PARKED_REQUEST && frame.len() > MAX_PARKED_REQUEST
             }
         };
-        Self { header, bytes: if is_apart { Bytes::copy_from_slice(&bytes) } else { bytes } }
+        Self { header, bytes: if is_copied { Bytes::copy_from_slice(&bytes) } else { bytes } }
     }
 }
 
-/// Reads a frame; none at the end of the connection. The limit is asked for when its length is known.
+/// Reads a frame. Returns `None` at the end of the connection. Calls `limit` once the frame's length is
+/// known.
 pub(crate) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
     limit: impl Fn() -> usize,
@@ -72,36 +73,36 @@ pub(crate) async fn read(
                 }
                 return Ok(Some(frame));
             }
-            // A sign of life.
+            // A session keep-alive of NetBIOS.
             0x85 if length == 0 => {}
             _ => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
 
-/// What goes before a frame.
+/// Returns the length prefix of a frame.
 pub(crate) fn prefix(length: usize) -> [u8; PREFIX] {
-    debug_assert!(length < 1 << 24, "no frame is so long");
+    debug_assert!(length < 1 << 24, "the length prefix has 24 bits");
     let [.., a, b, c] = (length as u32).to_be_bytes();
     [0, a, b, c]
 }
 
-/// The messages of a plain frame.
-pub(crate) fn split(frame: &Bytes) -> Result<Vec<Message>, Malformed> {
+/// Splits an unencrypted frame into its messages.
+pub(crate) fn split(frame: &Bytes) -> Result<Vec<Message>, MalformedFrame> {
     let mut messages = vec![];
     let mut rest = frame.clone();
     loop {
-        if messages.len() == MAX_COMPOUND || !rest.starts_with(&MAGIC) || rest.len() < HEADER + 2 {
-            return Err(Malformed);
+        if messages.len() == MAX_COMPOUND || !rest.starts_with(&MAGIC) || rest.len() < HEADER_SIZE + 2 {
+            return Err(MalformedFrame);
         }
-        let header = Header::parse(&rest).map_err(|_| Malformed)?;
+        let header = MessageHeader::parse(&rest).map_err(|_| MalformedFrame)?;
         let next = header.next as usize;
         if next == 0 {
             messages.push(Message::new(header, rest, frame));
             return Ok(messages);
         }
-        if next < HEADER + 2 || !next.is_multiple_of(8) || next >= rest.len() {
-            return Err(Malformed);
+        if next < HEADER_SIZE + 2 || !next.is_multiple_of(8) || next >= rest.len() {
+            return Err(MalformedFrame);
         }
         let following = rest.split_off(next);
         messages.push(Message::new(header, rest, frame));
@@ -112,14 +113,14 @@ pub(crate) fn split(frame: &Bytes) -> Result<Vec<Message>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::cursor::Writer;
+    use crate::wire::cursor::ByteWriter;
 
     fn message(next: u32, length: usize) -> Vec<u8> {
-        of(Command::Echo, next, length)
+        of(SmbCommand::Echo, next, length)
     }
 
-    fn of(command: Command, next: u32, length: usize) -> Vec<u8> {
-        let header = Header {
+    fn of(command: SmbCommand, next: u32, length: usize) -> Vec<u8> {
+        let header = MessageHeader {
             credit_charge: 1,
             status: 0,
             command: command as u16,
@@ -132,39 +133,40 @@ mod tests {
             session_id: 0,
             signature: [0; 16],
         };
-        let mut writer = Writer::new();
+        let mut writer = ByteWriter::new();
         header.write(&mut writer);
-        writer.zeros(length - HEADER);
+        writer.zeros(length - HEADER_SIZE);
         writer.finish()
     }
 
     #[test]
-    fn a_compound_is_taken_apart() {
+    fn a_compound_is_split_into_its_messages() {
         let frame = Bytes::from([message(72, 72), message(0, 68)].concat());
         let messages = split(&frame).unwrap();
         assert_eq!(messages.iter().map(|message| message.bytes.len()).collect::<Vec<_>>(), [72, 68]);
     }
 
     #[test]
-    fn what_may_wait_keeps_nothing_of_a_long_frame_but_itself() {
-        for (command, is_apart) in [
-            (Command::Create, true),
-            (Command::Lock, true),
-            (Command::ChangeNotify, true),
-            (Command::Write, true),
-            (Command::Read, false),
+    fn requests_that_may_wait_do_not_keep_a_long_frame_in_memory() {
+        for (command, is_copied) in [
+            (SmbCommand::Create, true),
+            (SmbCommand::Lock, true),
+            (SmbCommand::ChangeNotify, true),
+            (SmbCommand::Write, true),
+            (SmbCommand::Read, false),
         ] {
             let long = 1 << 20;
-            let frame = Bytes::from([of(Command::Write, long, long as usize), of(command, 0, 72)].concat());
+            let frame =
+                Bytes::from([of(SmbCommand::Write, long, long as usize), of(command, 0, 72)].concat());
             let last = split(&frame).unwrap().pop().unwrap();
             assert_eq!(last.bytes, frame[long as usize..]);
-            // Nobody else has it, so it can be had whole.
-            assert_eq!(frame.try_into_mut().is_ok(), is_apart, "{command:?}");
+            // Succeeds only if the message does not share the frame's memory.
+            assert_eq!(frame.try_into_mut().is_ok(), is_copied, "{command:?}");
         }
     }
 
     #[test]
-    fn offsets_that_lead_astray_are_refused() {
+    fn wrong_offsets_between_messages_are_refused() {
         for frame in [
             message(8, 72),
             message(70, 80),
@@ -175,14 +177,14 @@ mod tests {
             [message(72, 72), vec![0; 70]].concat(),
             vec![],
         ] {
-            assert_eq!(split(&Bytes::from(frame)).err(), Some(Malformed));
+            assert_eq!(split(&Bytes::from(frame)).err(), Some(MalformedFrame));
         }
         let endless = message(72, 72).repeat(MAX_COMPOUND + 1);
-        assert_eq!(split(&Bytes::from(endless)).err(), Some(Malformed));
+        assert_eq!(split(&Bytes::from(endless)).err(), Some(MalformedFrame));
     }
 
     #[tokio::test]
-    async fn a_frame_is_read_whole_or_not_at_all() {
+    async fn a_frame_is_read_completely_or_not_at_all() {
         let whole = [&prefix(3)[..], b"abc"].concat();
         assert_eq!(read(&mut &whole[..], || 10).await.unwrap().unwrap(), b"abc"[..]);
         assert!(read(&mut &whole[..6], || 10).await.unwrap().is_none());

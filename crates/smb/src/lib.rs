@@ -1,35 +1,38 @@
-//! The SMB endpoint: the shares of the file service over SMB 2.0.2 to 3.1.1.
+//! Serves the shares of the file service over SMB 2.0.2 to 3.1.1.
 //!
-//! A connection reads frames ([`connection`]), opens and checks them ([`crypto`]), and hands each message to its command
-//! ([`commands`]), which works on a session, a tree and an open file. Files themselves are `lazuli_file`'s, as is the table
-//! of who has them open, which requests over REST go through, too. [`wire`] is what messages look like.
+//! [`dispatch`] reads the frames of a connection, decrypts and verifies them ([`crypto`]), and passes each
+//! message to its command ([`commands`]). A command works on a session, a tree connect and an open.
+//! `lazuli_file` stores the files and owns the open-file table, which REST requests use as well. [`wire`]
+//! defines the layout of the messages.
 
+mod access_check;
+mod bind_responses;
 mod call;
-mod changes;
+mod change_notifier;
+mod channel_sequence;
 mod commands;
 mod connection;
 mod credits;
 mod crypto;
+mod dispatch;
+mod endpoint;
 mod failed_logins;
 mod frame;
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
-mod granted;
-mod handles;
+mod limits;
 mod negotiated;
 mod ntlm;
-mod open;
-mod outgoing;
 mod pattern;
-mod places;
 mod rpc;
-mod sequence;
 mod server;
 mod session;
 mod spnego;
-mod strangers;
 mod throttle;
+mod unauthenticated;
 mod wire;
 
-pub use places::Limits;
-pub use server::{Figures, Options, SmbServer};
+pub use endpoint::{Figures, SmbServer};
+pub use limits::Limits;
+pub use server::Options;

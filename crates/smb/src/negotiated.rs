@@ -1,16 +1,16 @@
-//! What client and server have agreed on, and the rules by which they do (MS-SMB2 3.3.5.4).
+//! The result of Negotiate, and its rules (MS-SMB2 3.3.5.4).
 
 use crate::crypto::{Cipher, SigningAlgorithm};
-use crate::wire::cursor::{Reader, Writer};
+use crate::wire::cursor::{ByteReader, ByteWriter};
 use crate::wire::negotiate::{self, capability, mode};
 use crate::wire::status::Status;
 
-/// Bytes of a read, a write, or anything else.
+/// Maximum number of bytes in one read, write or transaction.
 pub(crate) const MAX_TRANSFER: u32 = 8 << 20;
-/// The same in 2.0.2, which has no requests of more than one credit.
-const MAX_TRANSFER_202: u32 = 64 << 10;
+/// Maximum for dialect 2.0.2, whose requests consume only one credit.
+const MAX_TRANSFER_SMB202: u32 = 64 << 10;
 
-/// A version of the protocol.
+/// A dialect of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Dialect {
     Smb202,
@@ -21,10 +21,10 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// The newest first.
+    /// Newest first.
     const ALL: [Self; 5] = [Self::Smb311, Self::Smb302, Self::Smb300, Self::Smb210, Self::Smb202];
 
-    /// Its number.
+    /// Returns the number of the dialect.
     pub(crate) const fn number(self) -> u16 {
         match self {
             Self::Smb202 => 0x0202,
@@ -35,17 +35,17 @@ impl Dialect {
         }
     }
 
-    /// The newest of those that a client offers.
+    /// Returns the newest dialect that the client offers.
     fn choose(offered: &[u16]) -> Option<Self> {
         Self::ALL.into_iter().find(|dialect| offered.contains(&dialect.number()))
     }
 
-    /// Bytes of a read, a write, or anything else.
+    /// Returns the maximum number of bytes in one read, write or transaction.
     pub(crate) fn max_transfer(self) -> u32 {
-        if self == Self::Smb202 { MAX_TRANSFER_202 } else { MAX_TRANSFER }
+        if self == Self::Smb202 { MAX_TRANSFER_SMB202 } else { MAX_TRANSFER }
     }
 
-    /// What the server can do, in this dialect.
+    /// Returns the server's capabilities in this dialect.
     fn capabilities(self, client: u32) -> u32 {
         let mut capabilities = 0;
         if self >= Self::Smb210 {
@@ -54,7 +54,7 @@ impl Dialect {
         if self >= Self::Smb300 {
             capabilities |= client & capability::MULTI_CHANNEL;
         }
-        // In 3.1.1 contexts say so.
+        // 3.1.1 negotiates encryption with contexts.
         if matches!(self, Self::Smb300 | Self::Smb302) {
             capabilities |= client & capability::ENCRYPTION;
         }
@@ -62,24 +62,24 @@ impl Dialect {
     }
 }
 
-/// What client and server have agreed on.
+/// The parameters that client and server have negotiated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Negotiated {
     pub(crate) dialect: Dialect,
     pub(crate) client_guid: [u8; 16],
     pub(crate) client_capabilities: u32,
     pub(crate) client_mode: u16,
-    /// What the server said that it can do.
+    /// The capabilities that the server has announced.
     pub(crate) capabilities: u32,
     pub(crate) mode: u16,
     pub(crate) signing: SigningAlgorithm,
-    /// None: nothing can be encrypted.
+    /// `None` if encryption was not negotiated.
     pub(crate) cipher: Option<Cipher>,
 }
 
 impl Negotiated {
-    /// What comes of a client's offer.
-    pub(crate) fn choose(request: &negotiate::Request, must_sign: bool) -> Result<Self, Status> {
+    /// Returns the result for a client's request.
+    pub(crate) fn choose(request: &negotiate::NegotiateRequest, must_sign: bool) -> Result<Self, Status> {
         let dialect = Dialect::choose(&request.dialects).ok_or(Status::NOT_SUPPORTED)?;
         let capabilities = dialect.capabilities(request.capabilities);
         let (signing, cipher) = match dialect {
@@ -102,12 +102,12 @@ impl Negotiated {
         })
     }
 
-    /// Whether the server insists on signatures.
+    /// Returns whether the server requires signing.
     pub(crate) const fn must_sign(&self) -> bool {
         self.mode & mode::SIGNING_REQUIRED != 0
     }
 
-    /// Whether a session that was set up where this was agreed on can be used where the other was, and why not.
+    /// Checks whether a session set up with these parameters can be bound to a connection with other ones.
     pub(crate) fn may_bind(&self, other: &Self) -> Result<(), Status> {
         if self.signing != other.signing {
             if self.signing == SigningAlgorithm::AesGmac {
@@ -129,25 +129,28 @@ impl Negotiated {
         Ok(())
     }
 
-    /// `FSCTL_VALIDATE_NEGOTIATE_INFO`: the client repeats, signed, what it offered, and is told, signed, what it was
-    /// answered. None if it did not say the same then: somebody has changed it on the way, and the connection is closed.
+    /// Handles `FSCTL_VALIDATE_NEGOTIATE_INFO`: over a protected channel, the client repeats its offer and
+    /// receives the server's choice. Returns `None` if the offer differs from the one in Negotiate. Then an
+    /// attacker has modified it, and the connection must be closed.
     pub(crate) fn validate(&self, input: &[u8], server_guid: [u8; 16]) -> Option<Vec<u8>> {
-        let mut reader = Reader::new(input);
+        let mut reader = ByteReader::new(input);
         let (capabilities, guid): (_, [u8; 16]) = (reader.u32().ok()?, reader.array().ok()?);
         let (mode, count) = (reader.u16().ok()?, reader.u16().ok()?);
         let dialects = (0..count).map(|_| reader.u16()).collect::<Result<Vec<_>, _>>().ok()?;
-        let same = Dialect::choose(&dialects) == Some(self.dialect)
+        let is_same = Dialect::choose(&dialects) == Some(self.dialect)
             && capabilities == self.client_capabilities
             && guid == self.client_guid
             && mode == self.client_mode;
-        let mut writer = Writer::new();
+        let mut writer = ByteWriter::new();
         writer.u32(self.capabilities).put(&server_guid).u16(self.mode).u16(self.dialect.number());
-        same.then(|| writer.finish())
+        is_same.then(|| writer.finish())
     }
 }
 
-/// Algorithms of 3.1.1: the fastest that both know.
-fn choose_contexts(contexts: &negotiate::Contexts) -> Result<(SigningAlgorithm, Option<Cipher>), Status> {
+/// Returns the fastest algorithms of 3.1.1 that both sides support.
+fn choose_contexts(
+    contexts: &negotiate::NegotiateContexts,
+) -> Result<(SigningAlgorithm, Option<Cipher>), Status> {
     const SIGNING: [SigningAlgorithm; 3] =
         [SigningAlgorithm::AesGmac, SigningAlgorithm::AesCmac, SigningAlgorithm::HmacSha256];
     const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes128Ccm, Cipher::Aes256Gcm, Cipher::Aes256Ccm];
@@ -165,16 +168,20 @@ fn choose_contexts(contexts: &negotiate::Contexts) -> Result<(SigningAlgorithm, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::negotiate::{Contexts, Request};
+    use crate::wire::negotiate::{NegotiateContexts, NegotiateRequest};
 
     const ALL: [u16; 5] = [0x0202, 0x0210, 0x0300, 0x0302, 0x0311];
 
-    fn contexts() -> Contexts {
-        Contexts { hashes: Some(vec![1]), ciphers: Some(vec![4, 1, 2, 3]), signing: Some(vec![0, 1, 2]) }
+    fn contexts() -> NegotiateContexts {
+        NegotiateContexts {
+            hashes: Some(vec![1]),
+            ciphers: Some(vec![4, 1, 2, 3]),
+            signing: Some(vec![0, 1, 2]),
+        }
     }
 
-    fn offer(dialects: &[u16]) -> Request {
-        Request {
+    fn offer(dialects: &[u16]) -> NegotiateRequest {
+        NegotiateRequest {
             dialects: dialects.to_vec(),
             security_mode: 1,
             capabilities: 0x7f,
@@ -184,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_dialect_decides_what_else_there_is() {
+    fn the_newest_common_dialect_determines_the_other_parameters() {
         use SigningAlgorithm::{AesCmac, AesGmac, HmacSha256};
         for (offered, dialect, signing, cipher, capabilities) in [
             (&ALL[..1], Dialect::Smb202, HmacSha256, None, 0),
@@ -205,29 +212,29 @@ mod tests {
     }
 
     #[test]
-    fn algorithms_that_the_client_does_not_offer_are_not_used() {
-        let choose = |contexts| Negotiated::choose(&Request { contexts, ..offer(&ALL) }, false);
-        let none = Contexts { ciphers: None, signing: None, ..contexts() };
+    fn only_algorithms_that_the_client_offers_are_chosen() {
+        let choose = |contexts| Negotiated::choose(&NegotiateRequest { contexts, ..offer(&ALL) }, false);
+        let none = NegotiateContexts { ciphers: None, signing: None, ..contexts() };
         let chosen = choose(none).expect("chosen");
         assert_eq!((chosen.signing, chosen.cipher), (SigningAlgorithm::AesCmac, None));
-        let strange = Contexts { ciphers: Some(vec![9]), signing: Some(vec![0]), ..contexts() };
-        let chosen = choose(strange).expect("chosen");
+        let unknown = NegotiateContexts { ciphers: Some(vec![9]), signing: Some(vec![0]), ..contexts() };
+        let chosen = choose(unknown).expect("chosen");
         assert_eq!((chosen.signing, chosen.cipher), (SigningAlgorithm::HmacSha256, None));
-        let no_hash = Contexts { hashes: None, ..contexts() };
+        let no_hash = NegotiateContexts { hashes: None, ..contexts() };
         assert_eq!(choose(no_hash), Err(Status::INVALID_PARAMETER));
-        let other_hash = Contexts { hashes: Some(vec![7]), ..contexts() };
+        let other_hash = NegotiateContexts { hashes: Some(vec![7]), ..contexts() };
         assert_eq!(choose(other_hash), Err(Status::SMB_NO_PREAUTH_INTEGRITY_HASH_OVERLAP));
     }
 
     #[test]
-    fn encryption_in_3_0_needs_a_client_that_can() {
-        let request = Request { capabilities: 0x06, ..offer(&[0x0300]) };
+    fn encryption_in_3_0_requires_the_client_capability() {
+        let request = NegotiateRequest { capabilities: 0x06, ..offer(&[0x0300]) };
         let chosen = Negotiated::choose(&request, false).expect("chosen");
         assert_eq!((chosen.cipher, chosen.capabilities), (None, 0x06));
     }
 
     #[test]
-    fn a_session_is_bound_only_to_what_is_as_safe_and_of_the_same_client() {
+    fn a_session_is_bound_only_to_an_equally_safe_connection_of_the_same_client() {
         use SigningAlgorithm::{AesCmac, AesGmac, HmacSha256};
         let new = || Negotiated::choose(&offer(&ALL), false).expect("chosen");
         let signed = |signing| Negotiated { signing, ..new() };
@@ -251,21 +258,21 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_offered_something_else_is_not_told_anything() {
+    fn validation_fails_for_an_offer_that_differs_from_negotiate() {
         let chosen = Negotiated::choose(&offer(&ALL[..4]), false).expect("chosen");
-        let said = |capabilities: u32, guid: u8, mode: u16, dialects: &[u16]| {
-            let mut writer = Writer::new();
+        let validate = |capabilities: u32, guid: u8, mode: u16, dialects: &[u16]| {
+            let mut writer = ByteWriter::new();
             writer.u32(capabilities).put(&[guid; 16]).u16(mode).u16(dialects.len() as u16);
             dialects.iter().for_each(|dialect| _ = writer.u16(*dialect));
             chosen.validate(&writer.finish(), [8; 16])
         };
-        let answer = said(0x7f, 5, 1, &ALL[..4]).expect("an answer");
+        let answer = validate(0x7f, 5, 1, &ALL[..4]).expect("an answer");
         assert_eq!(answer, [&[0x4e, 0, 0, 0][..], &[8; 16], &[1, 0], &[0x02, 0x03]].concat());
-        assert_eq!(said(0x3f, 5, 1, &ALL[..4]), None);
-        assert_eq!(said(0x7f, 6, 1, &ALL[..4]), None);
-        assert_eq!(said(0x7f, 5, 3, &ALL[..4]), None);
-        assert_eq!(said(0x7f, 5, 1, &ALL), None);
-        assert_eq!(said(0x7f, 5, 1, &[]), None);
+        assert_eq!(validate(0x3f, 5, 1, &ALL[..4]), None);
+        assert_eq!(validate(0x7f, 6, 1, &ALL[..4]), None);
+        assert_eq!(validate(0x7f, 5, 3, &ALL[..4]), None);
+        assert_eq!(validate(0x7f, 5, 1, &ALL), None);
+        assert_eq!(validate(0x7f, 5, 1, &[]), None);
         assert_eq!(chosen.validate(&[0; 23], [8; 16]), None);
     }
 }

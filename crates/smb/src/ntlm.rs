@@ -1,8 +1,9 @@
-//! NTLMv2, the accepting side (MS-NLMP).
+//! NTLMv2, the server side (MS-NLMP).
 //!
-//! Three messages: the client's offer, the server's challenge, the client's answer to it, which proves that it knows the
-//! password and leaves both with a key. Older answers (LM, NTLMv1) are refused, as is an answer without a name. Nothing here
-//! knows of accounts: an answer names a user, and is then tried with the passwords which that user may have.
+//! The client sends NEGOTIATE, the server CHALLENGE, and the client AUTHENTICATE, which proves that it knows
+//! the password. Both sides then share a session key. LM and NTLMv1 responses are refused, as are responses
+//! without a user name. This module does not know accounts: the caller tries the passwords that the named
+//! user may have.
 
 mod message;
 mod mic;
@@ -13,67 +14,71 @@ mod tests;
 use lazuli_concurrency::Timestamp;
 
 use crate::crypto::SessionKey;
-pub(crate) use message::Answer;
+pub(crate) use message::AuthenticateMessage;
 pub(crate) use mic::ListSigner;
 
-/// What every message starts with.
+/// First bytes of every message.
 pub(crate) const MAGIC: [u8; 8] = *b"NTLMSSP\0";
 
-/// Not a message of this protocol, or not the one that has its turn.
+/// The message is invalid or unexpected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a message of NTLM")]
-pub(crate) struct Malformed;
+#[error("invalid or unexpected NTLM message")]
+pub(crate) struct MalformedNtlm;
 
-/// A login that has come to the challenge.
+/// A login after the server's challenge.
 #[derive(Clone, Debug)]
-pub(crate) struct Challenged {
+pub(crate) struct ChallengedLogin {
     nonce: [u8; 8],
-    /// Both are signed with the answer.
-    offer: Vec<u8>,
+    /// The first two messages. The third message's MIC covers them.
+    negotiate: Vec<u8>,
     challenge: Vec<u8>,
 }
 
-/// A login that has succeeded.
+/// A successful login.
 #[derive(Debug)]
-pub(crate) struct Accepted {
-    /// The key that both have now.
+pub(crate) struct AcceptedLogin {
+    /// The shared session key.
     pub(crate) key: SessionKey,
-    /// Flags of the answer.
+    /// Flags of the AUTHENTICATE message.
     flags: u32,
 }
 
-impl Challenged {
-    /// Answers the client's offer with a challenge. The nonce has to be random.
-    pub(crate) fn new(offer: &[u8], nonce: [u8; 8], now: Timestamp) -> Result<Self, Malformed> {
-        let flags = message::parse_offer(offer)?;
+impl ChallengedLogin {
+    /// Creates the challenge for a NEGOTIATE message. The nonce must be random.
+    pub(crate) fn new(negotiate: &[u8], nonce: [u8; 8], now: Timestamp) -> Result<Self, MalformedNtlm> {
+        let flags = message::parse_negotiate(negotiate)?;
         let challenge = message::challenge(flags, nonce, now);
-        Ok(Self { nonce, offer: offer.to_vec(), challenge })
+        Ok(Self { nonce, negotiate: negotiate.to_vec(), challenge })
     }
 
-    /// What to send to the client.
+    /// Returns the CHALLENGE message.
     pub(crate) fn challenge(&self) -> &[u8] {
         &self.challenge
     }
 
-    /// Whether the answer was made with this password.
-    pub(crate) fn check(&self, answer: &Answer, password: &str) -> Option<Accepted> {
-        let key = response::check(answer, &self.nonce, password)?;
-        let is_whole = match answer.signature() {
-            Some(signature) => {
-                let answer = answer.without_signature();
-                crate::crypto::same(
-                    &response::hmac_md5(&key[..], &[&self.offer, &self.challenge, &answer]),
-                    &signature,
+    /// Checks an AUTHENTICATE message against a password. Returns `None` if it does not match.
+    pub(crate) fn verify_password(
+        &self,
+        message: &AuthenticateMessage,
+        password: &str,
+    ) -> Option<AcceptedLogin> {
+        let key = response::check(message, &self.nonce, password)?;
+        let is_authentic = match message.mic() {
+            Some(mic) => {
+                let message = message.without_mic();
+                crate::crypto::constant_time_eq(
+                    &response::hmac_md5(&key[..], &[&self.negotiate, &self.challenge, &message]),
+                    &mic,
                 )
             }
             None => true,
         };
-        is_whole.then_some(Accepted { key, flags: answer.flags })
+        is_authentic.then_some(AcceptedLogin { key, flags: message.flags })
     }
 }
 
-impl Accepted {
-    /// What signs the list of mechanisms that the client began with.
+impl AcceptedLogin {
+    /// Returns the signer for the client's list of mechanisms.
     pub(crate) fn list_signer(&self) -> Option<ListSigner> {
         ListSigner::new(&self.key, self.flags)
     }

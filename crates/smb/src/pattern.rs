@@ -1,73 +1,74 @@
-//! Wildcards of directory listings, as the file system of Windows understands them. Case does not count.
+//! Wildcards of directory listings, with the semantics of Windows file systems. Matching ignores case.
 //!
-//! `*` and `?` are what they are everywhere. Clients turn what DOS programs ask for into three more: `<` is a `*` that stops
-//! before the last dot of the name, `>` is a `?` that also matches nothing before a dot or at the end, and `"` is a dot
-//! or the end.
+//! `*` and `?` have their usual meaning. Clients translate the patterns of DOS programs to three more
+//! characters: `<` is a `*` that stops before the last dot of the name, `>` is a `?` that also matches
+//! nothing before a dot or at the end, and `"` matches a dot or the end.
 
 use lazuli_file::fold_name;
 
-/// The longest pattern, in characters. No name is longer than a quarter of it.
+/// Maximum length of a pattern in characters. The longest name has a quarter of that.
 const MAX_PATTERN: usize = 1024;
 
-/// A pattern that names are matched with.
+/// A pattern, folded for comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern(Vec<char>);
 
 impl Pattern {
-    /// The pattern of that text, if it can be one.
+    /// Parses a pattern. Returns `None` if it is empty, too long, or contains a separator or NUL.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let folded: Vec<char> = fold_name(text).chars().collect();
-        let is_good = !folded.is_empty() && folded.len() <= MAX_PATTERN;
-        (is_good && !text.contains(['/', '\\', '\0'])).then_some(Self(folded))
+        let is_valid = !folded.is_empty() && folded.len() <= MAX_PATTERN;
+        (is_valid && !text.contains(['/', '\\', '\0'])).then_some(Self(folded))
     }
 
-    /// The folded name that alone can match, if there are no wildcards.
+    /// Returns the folded name that the pattern matches if it has no wildcards.
     pub(crate) fn literal(&self) -> Option<String> {
         let is_wild = |c: &char| matches!(c, '*' | '?' | '<' | '>' | '"');
         (!self.0.iter().any(is_wild)).then(|| self.0.iter().collect())
     }
 
-    /// Whether a name matches.
+    /// Returns whether a name matches.
     pub(crate) fn matches(&self, name: &str) -> bool {
         if self.0 == ['*'] {
             return true;
         }
         let name: Vec<char> = fold_name(name).chars().collect();
         let last_dot = name.iter().rposition(|c| *c == '.');
-        // Which beginnings of the pattern match the part of the name that has been read.
+        // Whether each prefix of the pattern matches the characters of the name that were read so far.
         let mut reached = vec![false; self.0.len() + 1];
         reached[0] = true;
-        self.pass_over(&mut reached, None);
+        self.skip_optional(&mut reached, None);
         for (at, read) in name.iter().enumerate() {
             let mut next = vec![false; self.0.len() + 1];
-            for (place, wanted) in self.0.iter().enumerate().filter(|(place, _)| reached[*place]) {
-                match wanted {
-                    '*' => next[place] = true,
-                    '<' if *read != '.' || Some(at) != last_dot => next[place] = true,
-                    '?' => next[place + 1] = true,
-                    '>' if *read != '.' => next[place + 1] = true,
-                    '"' if *read == '.' => next[place + 1] = true,
-                    other if other == read => next[place + 1] = true,
+            for (position, expected) in self.0.iter().enumerate().filter(|(position, _)| reached[*position]) {
+                match expected {
+                    '*' => next[position] = true,
+                    '<' if *read != '.' || Some(at) != last_dot => next[position] = true,
+                    '?' => next[position + 1] = true,
+                    '>' if *read != '.' => next[position + 1] = true,
+                    '"' if *read == '.' => next[position + 1] = true,
+                    other if other == read => next[position + 1] = true,
                     _ => {}
                 }
             }
             reached = next;
-            self.pass_over(&mut reached, name.get(at + 1));
+            self.skip_optional(&mut reached, name.get(at + 1));
         }
         reached[self.0.len()]
     }
 
-    /// Goes over what may match nothing, before the next character or at the end of the name.
-    fn pass_over(&self, reached: &mut [bool], next: Option<&char>) {
-        for (place, wanted) in self.0.iter().enumerate() {
-            let may_be_nothing = match wanted {
+    /// Extends `reached` over pattern characters that may match nothing before the character `next`, or at
+    /// the end of the name.
+    fn skip_optional(&self, reached: &mut [bool], next: Option<&char>) {
+        for (position, expected) in self.0.iter().enumerate() {
+            let may_be_nothing = match expected {
                 '*' | '<' => true,
                 '>' => matches!(next, None | Some('.')),
                 '"' => next.is_none(),
                 _ => false,
             };
-            if reached[place] && may_be_nothing {
-                reached[place + 1] = true;
+            if reached[position] && may_be_nothing {
+                reached[position + 1] = true;
             }
         }
     }
@@ -105,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_of_stars_takes_no_longer_than_any_other() {
+    fn a_pattern_of_many_stars_needs_no_backtracking() {
         let pattern = Pattern::parse(&"*a".repeat(100)).unwrap();
         assert!(pattern.matches(&"a".repeat(200)));
         assert!(!pattern.matches(&"a".repeat(99)));
     }
 
     #[test]
-    fn what_can_be_no_pattern_is_refused_and_a_name_is_known_for_one() {
+    fn invalid_patterns_are_refused_and_literal_names_are_recognized() {
         for text in ["", "a/b", "a\\b", "a\0", &"x".repeat(1025)] {
             assert_eq!(Pattern::parse(text), None, "{text:?}");
         }

@@ -1,74 +1,82 @@
-//! Sessions: who has logged in, and what they have connected to and opened.
+//! Sessions: the login of a client, its tree connects and its opens.
+
+pub(crate) mod directory_scan;
+pub(crate) mod handles;
+pub(crate) mod open;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use lazuli_account::AccountError;
-use lazuli_file::native::Tree;
+use lazuli_file::handles::Tree;
 use lazuli_protocol::{Account, Key};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::commands::close;
-use crate::connection::Connection;
+use crate::bind_responses::BindResponses;
+use crate::connection::SmbConnection;
 use crate::crypto::{Preauth, SessionKeys, SigningKey};
-use crate::handles;
+use crate::limits::Permit;
 use crate::negotiated::Negotiated;
-use crate::open::{FileId, Open};
-use crate::places::Place;
-use crate::server::Server;
+use crate::server::ServerState;
 use crate::spnego::Acceptor;
+use crate::wire::FileId;
 use crate::wire::status::Status;
+use open::Open;
 
-/// Shares that a session can be connected to at once.
+/// Maximum number of tree connects of a session.
 const MAX_TREES: usize = 1024;
-/// Files that a session can have open at once.
+/// Maximum number of opens of a session.
 const MAX_OPENS: usize = 16_384;
 
-/// Connections that a session can be on at once.
+/// Maximum number of connections of a session.
 const MAX_CHANNELS: usize = 32;
-/// Connections on which a session can be set up at once. One more forgets the setup on the oldest.
+/// Maximum number of concurrent setups of a session. At the limit the setup on the oldest connection is
+/// dropped.
 const MAX_SETUPS: usize = MAX_CHANNELS;
 
-/// A session, from the first message that sets it up. It ends with the last of its connections.
+/// A session, from the first Session Setup until its last connection ends.
 pub(crate) struct Session {
     pub(crate) id: u64,
-    /// Where it is used, the connection on which it was set up first.
+    /// Connections of the session. The first one is where it was set up.
     channels: Mutex<Vec<Channel>>,
-    /// Once it has logged in. Logging in again changes nothing of it.
+    /// Set by the first login. A reauthentication does not change it.
     login: OnceLock<Login>,
-    proof: Mutex<Proof>,
-    /// While it is being set up, set up again, or bound to a connection: by the connection.
+    login_key: Mutex<LoginKey>,
+    /// Setups, reauthentications and binds in progress, by connection.
     pub(crate) setups: Mutex<BTreeMap<u64, Setup>>,
-    /// Whether it has logged in again without a name. Then it can use what it has, and have nothing new.
+    /// Responses to binding requests, if the session signs with AES-GMAC.
+    pub(crate) bind_responses: BindResponses,
+    /// Whether the last reauthentication was anonymous. The session can then use its tree connects and opens,
+    /// but make no new ones.
     is_anonymous: AtomicBool,
     trees: Mutex<HashMap<u32, Arc<TreeConnect>>>,
     opens: Mutex<HashMap<u64, Arc<Open>>>,
     next_tree: AtomicU32,
-    /// Cancelled when it has ended, and nothing of it is open any more but what waits for its client.
+    /// Canceled when the session has ended and all opens except kept durable ones are closed.
     pub(crate) ended: CancellationToken,
-    #[expect(dead_code, reason = "it is given back when it is dropped")]
-    place: Place,
+    #[expect(dead_code, reason = "released on drop")]
+    permit: Permit,
 }
 
-/// The key of the account that a session has logged in with, the last time.
+/// The account key of the last login or reauthentication.
 #[derive(Default)]
-struct Proof {
+struct LoginKey {
     key: Option<Key>,
-    /// How many changes of accounts there had been when it was looked whether the key still counts.
-    checked: Option<u64>,
+    /// The counter of account changes at which the key was last found valid.
+    checked_at: Option<u64>,
 }
 
-/// A connection that a session is used on.
+/// A connection of a session.
 struct Channel {
-    connection: Weak<Connection>,
+    connection: Weak<SmbConnection>,
     number: u64,
-    /// What signs there; none: the session's own key.
+    /// The channel's signing key. `None` stands for the session's own key.
     signing: Option<Arc<SigningKey>>,
 }
 
-/// A login that is under way.
+/// A setup, reauthentication or bind in progress.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) acceptor: Acceptor,
@@ -76,13 +84,15 @@ pub(crate) struct Setup {
     pub(crate) preauth: Preauth,
 }
 
-/// Who has logged in, and how what they send is protected.
+/// The account that has logged in, and the protection of its messages.
 pub(crate) struct Login {
     pub(crate) account: Arc<Account>,
-    /// The name that the client's machine gave.
+    /// The workstation name that the client gave.
     pub(crate) client_name: String,
     pub(crate) keys: SessionKeys,
-    /// What was agreed on where it was set up.
+    /// Id of the message that completed the login. Its response was signed, although the request was not.
+    pub(crate) message_id: u64,
+    /// The negotiated parameters of the first connection.
     pub(crate) negotiated: Negotiated,
     /// Whether every message must be signed, or encrypted.
     pub(crate) must_sign: bool,
@@ -90,21 +100,21 @@ pub(crate) struct Login {
     pub(crate) must_encrypt: bool,
 }
 
-/// A share that a session is connected to.
+/// A tree connect: a session's connection to a share.
 #[derive(Debug)]
 pub(crate) struct TreeConnect {
     pub(crate) id: u32,
-    /// None is the share of pipes.
+    /// `None` for `IPC$`.
     pub(crate) tree: Option<Tree>,
-    #[expect(dead_code, reason = "it is given back when it is dropped")]
-    place: Place,
+    #[expect(dead_code, reason = "released on drop")]
+    permit: Permit,
 }
 
 impl Session {
-    /// A session that is being set up.
-    pub(crate) fn new(id: u64, connection: &Arc<Connection>, place: Place) -> Self {
+    /// Returns a session that is being set up on a connection.
+    pub(crate) fn new(id: u64, connection: &Arc<SmbConnection>, permit: Permit) -> Self {
         Self {
-            place,
+            permit,
             id,
             channels: Mutex::new(vec![Channel {
                 connection: Arc::downgrade(connection),
@@ -112,8 +122,9 @@ impl Session {
                 signing: None,
             }]),
             login: OnceLock::new(),
-            proof: Mutex::default(),
+            login_key: Mutex::default(),
             setups: Mutex::default(),
+            bind_responses: BindResponses::default(),
             is_anonymous: AtomicBool::new(false),
             trees: Mutex::default(),
             opens: Mutex::default(),
@@ -122,53 +133,54 @@ impl Session {
         }
     }
 
-    /// Who has logged in, if somebody has.
+    /// Returns the login, if the session is set up.
     pub(crate) fn login(&self) -> Option<&Login> {
         self.login.get()
     }
 
-    /// Somebody has logged in with a key. False if somebody had already.
-    pub(crate) fn log_in(&self, login: Login, key: Key) -> bool {
-        let mut proof = self.proof.lock();
+    /// Completes the setup. Returns false if the session is set up already.
+    pub(crate) fn set_login(&self, login: Login, key: Key) -> bool {
+        let mut login_key = self.login_key.lock();
         let is_first = self.login.set(login).is_ok();
         if is_first {
-            *proof = Proof { key: Some(key), checked: None };
+            *login_key = LoginKey { key: Some(key), checked_at: None };
         }
         is_first
     }
 
-    /// Logged in again, with a key, or without a name.
-    pub(crate) fn log_in_again(&self, key: Option<Key>) {
+    /// Records a reauthentication, with a key or anonymous.
+    pub(crate) fn set_reauthenticated(&self, key: Option<Key>) {
         self.is_anonymous.store(key.is_none(), Ordering::Relaxed);
         if key.is_some() {
-            *self.proof.lock() = Proof { key, checked: None };
+            *self.login_key.lock() = LoginKey { key, checked_at: None };
         }
     }
 
-    /// Whether who has logged in still could: the account is there, is enabled and has that key.
-    pub(crate) async fn is_welcome(&self, server: &Server) -> Result<bool, AccountError> {
+    /// Returns whether the login would still succeed: the account exists, is enabled and has the key.
+    pub(crate) async fn is_authorized(&self, server: &ServerState) -> Result<bool, AccountError> {
         let Some(login) = self.login() else { return Ok(true) };
         loop {
             let changes = *server.account_changes.borrow();
-            let key = match &*self.proof.lock() {
-                Proof { checked, .. } if *checked == Some(changes) => return Ok(true),
-                Proof { key, .. } => key.clone(),
+            let key = match &*self.login_key.lock() {
+                LoginKey { checked_at, .. } if *checked_at == Some(changes) => return Ok(true),
+                LoginKey { key, .. } => key.clone(),
             };
             let account = server.accounts.get(&login.account.name).await?;
             let account = account.filter(|account| {
                 account.generation == login.account.generation && !account.settings.disabled
             });
-            let is_welcome =
+            let is_authorized =
                 account.zip(key.as_ref()).is_some_and(|(account, key)| account.keys.contains(key));
-            let mut proof = self.proof.lock();
-            // A key that the session has logged in with meanwhile may be newer than what was read of the account.
-            if proof.key != key || (!is_welcome && *server.account_changes.borrow() != changes) {
+            let mut login_key = self.login_key.lock();
+            // Retry if the session has reauthenticated or the accounts have changed meanwhile: the account
+            // that was read may be outdated.
+            if login_key.key != key || (!is_authorized && *server.account_changes.borrow() != changes) {
                 continue;
             }
-            if is_welcome {
-                proof.checked = Some(changes);
+            if is_authorized {
+                login_key.checked_at = Some(changes);
             }
-            return Ok(is_welcome);
+            return Ok(is_authorized);
         }
     }
 
@@ -177,30 +189,44 @@ impl Session {
         self.is_anonymous.load(Ordering::Relaxed)
     }
 
-    /// A connection on which its client can be reached.
-    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
+    /// Returns a connection of the session that has not ended.
+    pub(crate) fn connection(&self) -> Option<Arc<SmbConnection>> {
         let channels = self.channels.lock();
         let mut connections = channels.iter().filter_map(|channel| channel.connection.upgrade());
         connections.find(|connection| !connection.is_closed())
     }
 
-    /// Returns the key that signs its messages on a connection, once it has logged in. None if it is not on the connection.
-    pub(crate) fn signing(&self, connection: &Connection) -> Option<Arc<SigningKey>> {
+    /// Returns the key that signs the session's messages on a connection. `None` before the login, and if the
+    /// session is not on the connection.
+    pub(crate) fn signing_key(&self, connection: &SmbConnection) -> Option<Arc<SigningKey>> {
         let login = self.login()?;
         let channels = self.channels.lock();
         let channel = channels.iter().find(|channel| channel.number == connection.number)?;
         Some(channel.signing.clone().unwrap_or_else(|| login.keys.signing.clone()))
     }
 
-    /// Returns the key that signs the answer to a Session Setup on a connection that the session is not on, to a client that
-    /// has shown that it has the key: clients drop a bind that is answered otherwise.
-    pub(crate) fn signing_elsewhere(&self) -> Option<Arc<SigningKey>> {
+    /// Returns the key that signs the response to a binding request on a connection that the session is not
+    /// on. Clients drop the response if it is not signed. Returns `None` if the key has signed the response
+    /// to the login under the same message id, unless the client has signed different requests with that id
+    /// itself.
+    pub(crate) fn bind_signing_key(&self, message_id: u64) -> Option<Arc<SigningKey>> {
         let login = self.login()?;
-        Some(login.keys.signing.clone())
+        let would_reuse = self.needs_unique_message_ids() && login.message_id == message_id;
+        (!would_reuse || self.bind_responses.has_reused(message_id)).then(|| login.keys.signing.clone())
     }
 
-    /// It is used on another connection from now on.
-    pub(crate) fn join(&self, connection: &Arc<Connection>, signing: Arc<SigningKey>) -> Result<(), Status> {
+    /// Returns whether signing two different messages under one message id reveals the session's key.
+    pub(crate) fn needs_unique_message_ids(&self) -> bool {
+        self.login().is_some_and(|login| login.keys.signing.needs_unique_message_ids())
+    }
+
+    /// Adds a connection, on which `signing` signs. Fails if the session has too many connections or is on
+    /// this one already.
+    pub(crate) fn add_channel(
+        &self,
+        connection: &Arc<SmbConnection>,
+        signing: Arc<SigningKey>,
+    ) -> Result<(), Status> {
         let mut channels = self.channels.lock();
         let number = connection.number;
         if channels.len() >= MAX_CHANNELS || channels.iter().any(|channel| channel.number == number) {
@@ -211,21 +237,21 @@ impl Session {
         Ok(())
     }
 
-    /// Whether it is on another connection, too.
-    pub(crate) fn is_elsewhere(&self, connection: &Connection) -> bool {
+    /// Returns whether the session has another connection.
+    pub(crate) fn has_other_channel(&self, connection: &SmbConnection) -> bool {
         self.channels.lock().iter().any(|channel| channel.number != connection.number)
     }
 
-    /// A connection is lost. Whether it was the last.
-    pub(crate) fn leave(&self, connection: &Connection) -> bool {
+    /// Removes a connection that has ended. Returns whether it was the last.
+    pub(crate) fn remove_channel(&self, connection: &SmbConnection) -> bool {
         let mut channels = self.channels.lock();
         channels.retain(|channel| channel.number != connection.number);
-        self.forget_setup(connection.number);
+        self.remove_setup(connection.number);
         channels.is_empty()
     }
 
-    /// Begins a setup on a connection, unless one is under way.
-    pub(crate) fn begin_setup(&self, connection: &Connection) {
+    /// Begins a setup on a connection, unless one is in progress there.
+    pub(crate) fn begin_setup(&self, connection: &SmbConnection) {
         let mut setups = self.setups.lock();
         if setups.len() >= MAX_SETUPS && !setups.contains_key(&connection.number) {
             setups.pop_first();
@@ -235,80 +261,86 @@ impl Session {
             .or_insert_with(|| Setup { acceptor: Acceptor::default(), preauth: *connection.preauth.lock() });
     }
 
-    /// Forgets the setup on a connection.
-    pub(crate) fn forget_setup(&self, connection: u64) {
+    /// Removes the setup on a connection.
+    pub(crate) fn remove_setup(&self, connection: u64) {
         self.setups.lock().remove(&connection);
     }
 
-    /// Connects it to a share, or to the pipes.
-    pub(crate) fn connect(&self, tree: Option<Tree>, place: Place) -> Result<Arc<TreeConnect>, Status> {
+    /// Adds a tree connect. `None` connects to `IPC$`.
+    pub(crate) fn add_tree_connect(
+        &self,
+        tree: Option<Tree>,
+        permit: Permit,
+    ) -> Result<Arc<TreeConnect>, Status> {
         let mut trees = self.trees.lock();
         if trees.len() >= MAX_TREES {
             return Err(Status::INSUFFICIENT_RESOURCES);
         }
         let id = self.next_tree.fetch_add(1, Ordering::Relaxed);
-        let connected = Arc::new(TreeConnect { id, tree, place });
+        let connected = Arc::new(TreeConnect { id, tree, permit });
         trees.insert(id, connected.clone());
         Ok(connected)
     }
 
-    /// A share that it is connected to.
+    /// Returns a tree connect.
     pub(crate) fn tree(&self, id: u32) -> Option<Arc<TreeConnect>> {
         self.trees.lock().get(&id).cloned()
     }
 
-    /// Takes a share away, and what is open in it, to be closed.
-    pub(crate) fn disconnect(&self, id: u32) -> Vec<Arc<Open>> {
+    /// Removes a tree connect. Returns its opens, which the caller must close.
+    pub(crate) fn remove_tree_connect(&self, id: u32) -> Vec<Arc<Open>> {
         let Some(tree) = self.trees.lock().remove(&id) else { return vec![] };
         let mut opens = self.opens.lock();
         opens.extract_if(|_, open| Arc::ptr_eq(&open.tree, &tree)).map(|(_, open)| open).collect()
     }
 
-    /// Takes everything away that is open, to be closed.
-    pub(crate) fn clear(&self) -> Vec<Arc<Open>> {
+    /// Removes all tree connects and opens. The caller must close the opens.
+    pub(crate) fn take_all_opens(&self) -> Vec<Arc<Open>> {
         self.trees.lock().clear();
         self.opens.lock().drain().map(|(_, open)| open).collect()
     }
 
-    /// An open of this session.
-    pub(crate) fn open(&self, id: FileId) -> Option<Arc<Open>> {
+    /// Returns an open of this session.
+    pub(crate) fn find_open(&self, id: FileId) -> Option<Arc<Open>> {
         self.opens.lock().get(&id.volatile).filter(|open| open.id == id).cloned()
     }
 
-    /// Whether it can have another open.
-    pub(crate) fn has_room(&self) -> bool {
+    /// Returns whether the session can have another open.
+    pub(crate) fn can_open(&self) -> bool {
         self.opens.lock().len() < MAX_OPENS
     }
 
     /// Adds an open.
-    pub(crate) fn add(&self, open: Arc<Open>) {
+    pub(crate) fn add_open(&self, open: Arc<Open>) {
         self.opens.lock().insert(open.id.volatile, open);
     }
 
-    /// Takes an open away.
-    pub(crate) fn remove(&self, id: FileId) -> Option<Arc<Open>> {
+    /// Removes an open.
+    pub(crate) fn remove_open(&self, id: FileId) -> Option<Arc<Open>> {
         self.opens.lock().remove(&id.volatile)
     }
 
-    /// Ends it: everything that is open is closed. `lost`: because its connection is gone, so what is durable stays. If it is
-    /// ending already, waits for that.
-    pub(crate) async fn end(&self, server: &Arc<Server>, lost: bool) {
+    /// Ends the session and closes its opens. If `is_lost`, the connection was lost, so durable opens are
+    /// kept. If the session is ending already, waits for that.
+    pub(crate) async fn end(&self, server: &Arc<ServerState>, is_lost: bool) {
         let Some(ending) = server.sessions.end(self.id) else { return self.ended.cancelled().await };
         let connections: Vec<_> =
             self.channels.lock().iter().filter_map(|channel| channel.connection.upgrade()).collect();
         for connection in connections {
-            connection.forget_session(self.id, self.signing(&connection));
+            connection.forget_session(self.id, self.signing_key(&connection));
         }
-        // Before anything is waited for: a client that is back soon gets all that is durable.
-        let (kept, closed): (Vec<_>, Vec<_>) =
-            self.clear().into_iter().partition(|open| lost && handles::keep(server, open));
+        // Mark durable opens before anything waits, so that a client that reconnects soon finds all of them.
+        let (kept, closed): (Vec<_>, Vec<_>) = self
+            .take_all_opens()
+            .into_iter()
+            .partition(|open| is_lost && handles::keep_durable(server, open));
         for open in closed {
-            close::discard(server, &open).await;
+            handles::discard(server, &open).await;
         }
         for open in kept {
-            handles::flush(server, &open).await;
+            handles::flush_disconnected(server, &open).await;
         }
         drop(ending);
-        server.handles.end(self);
+        server.handles.remove_session(self);
     }
 }

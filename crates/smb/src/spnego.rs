@@ -1,75 +1,75 @@
-//! SPNEGO, the accepting side: the tokens around NTLM (RFC 4178, MS-SPNG).
+//! SPNEGO, the server side: the tokens around NTLM (RFC 4178, MS-SPNG).
 //!
-//! The only mechanism on offer is NTLM. A client that prefers another is asked to begin again with this one, and one that
-//! sends NTLM without anything around it is answered in the same way. The list of mechanisms is signed by both, once there is
-//! a key, so nobody can have changed it on the way.
+//! NTLM is the only mechanism. A client that prefers another one is asked to continue with NTLM. A client
+//! that sends NTLM without SPNEGO gets responses without SPNEGO. Both sides sign the list of mechanisms once
+//! there is a key, which detects modification by an attacker.
 
 use der::asn1::{AnyRef, ObjectIdentifier};
 use der::{Decode, Encode, Reader, SliceReader, Tag, TagNumber, Tagged};
 use lazuli_concurrency::Timestamp;
 
-use crate::ntlm::{self, Accepted, Answer, Challenged};
+use crate::ntlm::{self, AcceptedLogin, AuthenticateMessage, ChallengedLogin};
 
 const SPNEGO: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.2");
 const NTLM: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.311.2.2.10");
-/// The longest token that is looked at.
+/// Maximum length of a token in bytes.
 const MAX_TOKEN: usize = 16 << 10;
-/// Mechanisms that a client can offer.
+/// Maximum number of mechanisms that a client may offer.
 const MAX_MECHANISMS: usize = 32;
 
-/// How far it has come, as the server tells it.
+/// The negotiation state in a response.
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum NegState {
     Completed = 0,
     Incomplete = 1,
 }
 
-/// Not a token of this protocol, or not the one that has its turn.
+/// The token is invalid or unexpected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a token of SPNEGO or NTLM")]
-pub(crate) struct Malformed;
+#[error("invalid or unexpected SPNEGO or NTLM token")]
+pub(crate) struct MalformedToken;
 
-impl From<der::Error> for Malformed {
+impl From<der::Error> for MalformedToken {
     fn from(_: der::Error) -> Self {
         Self
     }
 }
 
-impl From<ntlm::Malformed> for Malformed {
-    fn from(_: ntlm::Malformed) -> Self {
+impl From<ntlm::MalformedNtlm> for MalformedToken {
+    fn from(_: ntlm::MalformedNtlm) -> Self {
         Self
     }
 }
 
-/// A login that is under way.
+/// A login in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
-    /// The client's list, as it sent it; none if there is no SPNEGO around NTLM.
+    /// The client's list of mechanisms as sent. `None` if the client does not use SPNEGO.
     list: Option<Vec<u8>>,
-    challenged: Option<Challenged>,
+    challenged: Option<ChallengedLogin>,
 }
 
-/// What comes next.
+/// The next step of a login.
 #[derive(Debug)]
-pub(crate) enum Step {
-    /// Send this and wait for the client.
+pub(crate) enum AcceptStep {
+    /// Send this token and wait for the client's next one.
     Continue(Vec<u8>),
-    /// The client has answered the challenge.
-    Answered(Box<Answered>),
+    /// The client has responded to the challenge. Check its proof.
+    Authenticate(Box<LoginProof>),
 }
 
-/// An answer that is to be checked.
+/// The client's response to the challenge, to be checked.
 #[derive(Debug)]
-pub(crate) struct Answered {
-    pub(crate) answer: Answer,
-    challenged: Challenged,
+pub(crate) struct LoginProof {
+    pub(crate) message: AuthenticateMessage,
+    challenged: ChallengedLogin,
     list: Option<Vec<u8>>,
     signature: Option<Vec<u8>>,
 }
 
-/// What the server says first: that it offers NTLM.
-pub(crate) fn offer() -> Vec<u8> {
-    let offer = || {
+/// Returns the server's first token, which offers NTLM.
+pub(crate) fn initial_token() -> Vec<u8> {
+    let token = || {
         let list = element(Tag::Sequence, &NTLM.to_der()?)?;
         let init = element(
             context(TagNumber::N0),
@@ -77,61 +77,71 @@ pub(crate) fn offer() -> Vec<u8> {
         )?;
         element(TagNumber::N0.application(true), &[SPNEGO.to_der()?, init].concat())
     };
-    offer().unwrap_or_default()
+    token().unwrap_or_default()
 }
 
 impl Acceptor {
-    /// Takes a token of the client.
-    pub(crate) fn step(&mut self, token: &[u8], nonce: [u8; 8], now: Timestamp) -> Result<Step, Malformed> {
+    /// Processes a token of the client.
+    pub(crate) fn step(
+        &mut self,
+        token: &[u8],
+        nonce: [u8; 8],
+        now: Timestamp,
+    ) -> Result<AcceptStep, MalformedToken> {
         if token.len() > MAX_TOKEN {
-            return Err(Malformed);
+            return Err(MalformedToken);
         }
         if token.starts_with(&ntlm::MAGIC) {
-            return self.step_inside(Some(token), None, false, nonce, now);
+            return self.step_ntlm(Some(token), None, false, nonce, now);
         }
         let outer = whole(token)?;
         if outer.tag() == TagNumber::N0.application(true) {
             let init = Init::parse(outer.value())?;
             self.list = Some(init.list.to_vec());
             self.challenged = None;
-            self.step_inside(init.token, None, true, nonce, now)
+            self.step_ntlm(init.token, None, true, nonce, now)
         } else {
             let response = ClientResponse::parse(outer)?;
-            self.step_inside(Some(response.token.ok_or(Malformed)?), response.signature, false, nonce, now)
+            self.step_ntlm(Some(response.token.ok_or(MalformedToken)?), response.signature, false, nonce, now)
         }
     }
 
-    fn step_inside(
+    fn step_ntlm(
         &mut self,
         token: Option<&[u8]>,
         signature: Option<&[u8]>,
         is_first: bool,
         nonce: [u8; 8],
         now: Timestamp,
-    ) -> Result<Step, Malformed> {
+    ) -> Result<AcceptStep, MalformedToken> {
         let Some(token) = token else {
-            // The client prefers another mechanism, or waits to be told which.
-            return Ok(Step::Continue(response(State::Incomplete, true, None, None)?));
+            // The client prefers another mechanism, or waits for the server's choice.
+            return Ok(AcceptStep::Continue(response(NegState::Incomplete, true, None, None)?));
         };
         if let Some(challenged) = self.challenged.take() {
-            let answer = Answer::parse(token)?;
+            let message = AuthenticateMessage::parse(token)?;
             let (list, signature) = (self.list.take(), signature.map(<[u8]>::to_vec));
-            return Ok(Step::Answered(Box::new(Answered { answer, challenged, list, signature })));
+            return Ok(AcceptStep::Authenticate(Box::new(LoginProof {
+                message,
+                challenged,
+                list,
+                signature,
+            })));
         }
-        let challenged = Challenged::new(token, nonce, now)?;
-        let said = match self.list {
-            Some(_) => response(State::Incomplete, is_first, Some(challenged.challenge()), None)?,
+        let challenged = ChallengedLogin::new(token, nonce, now)?;
+        let token = match self.list {
+            Some(_) => response(NegState::Incomplete, is_first, Some(challenged.challenge()), None)?,
             None => challenged.challenge().to_vec(),
         };
         self.challenged = Some(challenged);
-        Ok(Step::Continue(said))
+        Ok(AcceptStep::Continue(token))
     }
 }
 
-impl Answered {
-    /// Tries a password. The token that ends the login, if it is right.
-    pub(crate) fn check(&self, password: &str) -> Option<(Accepted, Vec<u8>)> {
-        let accepted = self.challenged.check(&self.answer, password)?;
+impl LoginProof {
+    /// Checks a password. If it is right, returns the login and the final token.
+    pub(crate) fn verify_password(&self, password: &str) -> Option<(AcceptedLogin, Vec<u8>)> {
+        let accepted = self.challenged.verify_password(&self.message, password)?;
         let Some(list) = &self.list else { return Some((accepted, vec![])) };
         let signer = accepted.list_signer();
         let signature = match (&signer, &self.signature) {
@@ -143,14 +153,14 @@ impl Answered {
             }
             _ => None,
         };
-        let token = response(State::Completed, false, None, signature.as_ref().map(|s| &s[..])).ok()?;
+        let token = response(NegState::Completed, false, None, signature.as_ref().map(|s| &s[..])).ok()?;
         Some((accepted, token))
     }
 
-    /// The token that ends a login without a password.
+    /// Returns the final token of an anonymous login.
     pub(crate) fn anonymous_token(&self) -> Vec<u8> {
         match self.list {
-            Some(_) => response(State::Completed, false, None, None).unwrap_or_default(),
+            Some(_) => response(NegState::Completed, false, None, None).unwrap_or_default(),
             None => vec![],
         }
     }
@@ -158,50 +168,50 @@ impl Answered {
 
 /// The client's first token.
 struct Init<'a> {
-    /// The list of mechanisms, as it is.
+    /// The encoded list of mechanisms.
     list: &'a [u8],
-    /// The first token of NTLM, if that is the first in the list.
+    /// The first NTLM token, if NTLM is first in the list.
     token: Option<&'a [u8]>,
 }
 
 impl<'a> Init<'a> {
-    fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    fn parse(bytes: &'a [u8]) -> Result<Self, MalformedToken> {
         let mut reader = SliceReader::new(bytes)?;
         if ObjectIdentifier::decode(&mut reader)? != SPNEGO {
-            return Err(Malformed);
+            return Err(MalformedToken);
         }
         let init = whole(reader.read_slice(reader.remaining_len())?)?;
         let [list, _, token, _] = fields(inner(init, context(TagNumber::N0))?)?;
-        let list = list.ok_or(Malformed)?;
+        let list = list.ok_or(MalformedToken)?;
         let mechanisms = mechanisms(list)?;
         if !mechanisms.contains(&NTLM) {
-            return Err(Malformed);
+            return Err(MalformedToken);
         }
         let token = token.filter(|_| mechanisms.first() == Some(&NTLM));
         Ok(Self { list, token: token.map(octets).transpose()? })
     }
 }
 
-/// Every other token of the client.
+/// A later token of the client.
 struct ClientResponse<'a> {
     token: Option<&'a [u8]>,
     signature: Option<&'a [u8]>,
 }
 
 impl<'a> ClientResponse<'a> {
-    fn parse(outer: AnyRef<'a>) -> Result<Self, Malformed> {
+    fn parse(outer: AnyRef<'a>) -> Result<Self, MalformedToken> {
         let [_, _, token, signature] = fields(inner(outer, context(TagNumber::N1))?)?;
         Ok(Self { token: token.map(octets).transpose()?, signature: signature.map(octets).transpose()? })
     }
 }
 
-/// A token of the server.
+/// Returns a token of the server.
 fn response(
-    state: State,
+    state: NegState,
     names_mechanism: bool,
     token: Option<&[u8]>,
     signature: Option<&[u8]>,
-) -> Result<Vec<u8>, Malformed> {
+) -> Result<Vec<u8>, MalformedToken> {
     let mut content = element(context(TagNumber::N0), &element(Tag::Enumerated, &[state as u8])?)?;
     if names_mechanism {
         content.extend(element(context(TagNumber::N1), &NTLM.to_der()?)?);
@@ -218,45 +228,45 @@ fn context(number: TagNumber) -> Tag {
     number.context_specific(true)
 }
 
-fn element(tag: Tag, content: &[u8]) -> Result<Vec<u8>, Malformed> {
+fn element(tag: Tag, content: &[u8]) -> Result<Vec<u8>, MalformedToken> {
     Ok(AnyRef::new(tag, content)?.to_der()?)
 }
 
-/// The one element that bytes are.
-fn whole(bytes: &[u8]) -> Result<AnyRef<'_>, Malformed> {
+/// Decodes bytes that are one element.
+fn whole(bytes: &[u8]) -> Result<AnyRef<'_>, MalformedToken> {
     Ok(AnyRef::from_der(bytes)?)
 }
 
-/// The content of an element with this tag.
-fn inner(element: AnyRef<'_>, tag: Tag) -> Result<&[u8], Malformed> {
-    if element.tag() == tag { Ok(element.value()) } else { Err(Malformed) }
+/// Returns the content of an element, which must have this tag.
+fn inner(element: AnyRef<'_>, tag: Tag) -> Result<&[u8], MalformedToken> {
+    if element.tag() == tag { Ok(element.value()) } else { Err(MalformedToken) }
 }
 
-fn octets(bytes: &[u8]) -> Result<&[u8], Malformed> {
+fn octets(bytes: &[u8]) -> Result<&[u8], MalformedToken> {
     inner(whole(bytes)?, Tag::OctetString)
 }
 
-/// The contents of the fields 0 to 3 of a sequence, each of which may be missing.
-fn fields(bytes: &[u8]) -> Result<[Option<&[u8]>; 4], Malformed> {
+/// Returns the optional fields 0 to 3 of a sequence.
+fn fields(bytes: &[u8]) -> Result<[Option<&[u8]>; 4], MalformedToken> {
     let mut reader = SliceReader::new(inner(whole(bytes)?, Tag::Sequence)?)?;
     let mut fields = [None; 4];
     while !reader.is_finished() {
         let field = AnyRef::decode(&mut reader)?;
         if !field.tag().is_context_specific() {
-            return Err(Malformed);
+            return Err(MalformedToken);
         }
-        let place = fields.get_mut(usize::from(field.tag().number().value())).ok_or(Malformed)?;
-        *place = Some(field.value());
+        let slot = fields.get_mut(usize::from(field.tag().number().value())).ok_or(MalformedToken)?;
+        *slot = Some(field.value());
     }
     Ok(fields)
 }
 
-fn mechanisms(list: &[u8]) -> Result<Vec<ObjectIdentifier>, Malformed> {
+fn mechanisms(list: &[u8]) -> Result<Vec<ObjectIdentifier>, MalformedToken> {
     let mut reader = SliceReader::new(inner(whole(list)?, Tag::Sequence)?)?;
     let mut mechanisms = vec![];
     while !reader.is_finished() {
         if mechanisms.len() == MAX_MECHANISMS {
-            return Err(Malformed);
+            return Err(MalformedToken);
         }
         mechanisms.push(ObjectIdentifier::decode(&mut reader)?);
     }

@@ -1,12 +1,14 @@
-//! Messages as they are on the wire: parsed from bytes and written to them, nothing else.
+//! The wire format of the messages: parsing and writing, nothing else.
 //!
-//! Offsets in a message count from its header, so requests are parsed from the whole message. Our own, rather than a crate's:
-//! docs/decisions/0015.
+//! Offsets in a message count from its header, so requests are parsed from the whole message.
+//! docs/decisions/0015 explains why no crate is used for this.
 
+pub(crate) mod access;
 pub(crate) mod close;
 pub(crate) mod create;
 pub(crate) mod cursor;
 pub(crate) mod directory;
+mod file_id;
 pub(crate) mod header;
 pub(crate) mod info;
 pub(crate) mod io;
@@ -18,3 +20,5 @@ pub(crate) mod oplock;
 pub(crate) mod session_setup;
 pub(crate) mod status;
 pub(crate) mod time;
+
+pub(crate) use file_id::FileId;

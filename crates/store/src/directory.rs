@@ -1,4 +1,4 @@
-//! The data directory: one process at a time, one format at a time.
+//! The data directory. Ensures that only one process uses it, and only in a format that the process knows.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -10,50 +10,50 @@ use rustix::fs::{FlockOperation, flock};
 use crate::log::sync_dir;
 
 /// The format of data directories that this program writes. Decision 0021 says when to raise it.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// The oldest format that this program reads.
-const OLDEST: u32 = 1;
+const OLDEST_FORMAT: u32 = 1;
 const FORMAT_FILE: &str = "FORMAT";
 const LOCK_FILE: &str = "LOCK";
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Another process has it open.
+    /// Another process has the directory open.
     #[error("{path} is in use by another process{owner}")]
     InUse {
         /// The directory.
         path: PathBuf,
-        /// What is known of that process.
+        /// The process id in parentheses, or empty if unknown.
         owner: String,
     },
-    /// Written by a newer version of the program.
+    /// A newer version of the program wrote the directory.
     #[error("{path} has format {found}; this program reads up to format {FORMAT}. Use a newer Lazuli.")]
     Newer {
         /// The directory.
         path: PathBuf,
-        /// Its format.
+        /// The directory's format.
         found: u32,
     },
-    /// It holds something else.
+    /// The directory holds something else.
     #[error("{path} is not a Lazuli data directory: {why}")]
     Foreign {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// The file system refused.
+    /// A file system operation failed.
     #[error("{path}: {error}")]
     Io {
-        /// What was touched.
+        /// The file or directory of the operation.
         path: PathBuf,
-        /// What it said.
+        /// The error of the operating system.
         error: io::Error,
     },
 }
 
-/// A data directory that this process has locked. The lock ends with the value, or with the process.
+/// A data directory that this process has locked. The lock ends with this value, or with the process.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -61,27 +61,27 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Locks a data directory, making a new one if the path does not exist or is empty.
+    /// Locks a data directory. Creates it if the path does not exist or is empty.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         let io = |error| DirectoryError::Io { path: path.into(), error };
         let created: Vec<_> = path.ancestors().take_while(|dir| !dir.exists()).collect();
         std::fs::create_dir_all(path).map_err(io)?;
         for dir in created {
-            // Each name is durable only when the directory that holds it is synced.
+            // A new name is durable only when its parent directory is synced.
             let parent = dir
                 .parent()
                 .map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
             parent.map_or(Ok(()), sync_dir).map_err(io)?;
         }
-        let lock = Lock::take(path)?;
-        if let Err(error) = claim(path, OLDEST..=FORMAT) {
-            lock.give_back();
+        let lock = DirectoryLock::acquire(path)?;
+        if let Err(error) = upgrade_format(path, OLDEST_FORMAT..=FORMAT) {
+            lock.restore();
             return Err(error);
         }
         Ok(Self { path: path.into(), _lock: lock.keep() })
     }
 
-    /// Locks a data directory that must exist already.
+    /// Locks an existing data directory.
     pub fn open_existing(path: &Path) -> Result<Self, DirectoryError> {
         if !path.join(FORMAT_FILE).exists() {
             return Err(no_format(path));
@@ -89,8 +89,8 @@ impl Directory {
         Self::open(path)
     }
 
-    /// Locks a data directory that must exist already, to look at it: changes nothing in it, so it may be read-only.
-    /// Others may look at it at the same time.
+    /// Locks an existing data directory for reading. Changes nothing in it, so it may be read-only. Several
+    /// processes may have it locked this way.
     pub fn open_read_only(path: &Path) -> Result<Self, DirectoryError> {
         let io = |error| DirectoryError::Io { path: path.into(), error };
         let text = match std::fs::read_to_string(path.join(FORMAT_FILE)) {
@@ -100,21 +100,21 @@ impl Directory {
         };
         let lock = match File::open(path.join(LOCK_FILE)) {
             Ok(lock) => lock,
-            // A copy without the file: no process has ever opened it. The directory itself can be locked as well.
+            // The directory is a copy without the lock file. Lock the directory itself.
             Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(path).map_err(io)?,
             Err(error) => return Err(io(error)),
         };
         lock_file(&lock, path, FlockOperation::NonBlockingLockShared)?;
-        check_format(path, &text, &(OLDEST..=FORMAT))?;
+        check_format(path, &text, &(OLDEST_FORMAT..=FORMAT))?;
         Ok(Self { path: path.into(), _lock: lock })
     }
 
-    /// Where it is.
+    /// Returns the directory's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A directory within it, made durably if it is not there.
+    /// Returns the path of a subdirectory. Creates it durably if it does not exist.
     pub fn subdirectory(&self, name: &str) -> Result<PathBuf, DirectoryError> {
         let path = self.path.join(name);
         let io = |error| DirectoryError::Io { path: path.clone(), error };
@@ -126,21 +126,21 @@ impl Directory {
     }
 }
 
-/// The lock of a directory that may turn out not to be ours.
-struct Lock {
+/// The lock of a directory that may turn out to be foreign.
+struct DirectoryLock {
     file: File,
     path: PathBuf,
-    /// It was not there before.
-    made: bool,
+    /// Whether this process created the lock file.
+    created: bool,
 }
 
-impl Lock {
-    fn take(directory: &Path) -> Result<Self, DirectoryError> {
+impl DirectoryLock {
+    fn acquire(directory: &Path) -> Result<Self, DirectoryError> {
         let path = directory.join(LOCK_FILE);
         let io = |error| DirectoryError::Io { path: path.clone(), error };
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        let (file, made) = match options.clone().create_new(true).open(&path) {
+        let (file, created) = match options.clone().create_new(true).open(&path) {
             Ok(file) => (file, true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 (options.create(true).truncate(false).open(&path).map_err(io)?, false)
@@ -148,10 +148,10 @@ impl Lock {
             Err(error) => return Err(io(error)),
         };
         lock_file(&file, directory, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Self { file, path, made })
+        Ok(Self { file, path, created })
     }
 
-    /// The directory is ours. The process id helps whoever finds it in use; nothing depends on it.
+    /// Keeps the lock. Writes the process id for error messages; nothing depends on it.
     fn keep(mut self) -> File {
         let file = &mut self.file;
         let _ = file
@@ -161,9 +161,9 @@ impl Lock {
         self.file
     }
 
-    /// The directory is not ours: it stays as it was found.
-    fn give_back(self) {
-        if self.made {
+    /// Restores a foreign directory to the state in which it was found.
+    fn restore(self) {
+        if self.created {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -176,9 +176,9 @@ fn lock_file(mut file: &File, directory: &Path, how: FlockOperation) -> Result<(
     let mut pid = String::new();
     let _ = file.read_to_string(&mut pid);
     let pid = pid.trim();
-    // A process that only looks leaves the id of an earlier one there.
-    let runs = !pid.is_empty() && Path::new("/proc").join(pid).exists();
-    let owner = if runs { format!(" (pid {pid})") } else { String::new() };
+    // A process that only reads keeps the id of an earlier process in the file.
+    let is_running = !pid.is_empty() && Path::new("/proc").join(pid).exists();
+    let owner = if is_running { format!(" (pid {pid})") } else { String::new() };
     Err(DirectoryError::InUse { path: directory.into(), owner })
 }
 
@@ -186,9 +186,9 @@ fn no_format(path: &Path) -> DirectoryError {
     DirectoryError::Foreign { path: path.into(), why: format!("no {FORMAT_FILE} file in it") }
 }
 
-/// Makes sure that a locked directory has the newest of these formats: a directory with an older one of them is given it
-/// now, before anything is written that an older program does not know; an empty directory becomes a new one.
-fn claim(path: &Path, formats: RangeInclusive<u32>) -> Result<(), DirectoryError> {
+/// Ensures that a locked directory has the newest of these formats. Initializes an empty directory. Upgrades
+/// an older format now, before anything is written that an older program does not know.
+fn upgrade_format(path: &Path, formats: RangeInclusive<u32>) -> Result<(), DirectoryError> {
     let io = |error| DirectoryError::Io { path: path.into(), error };
     match std::fs::read_to_string(path.join(FORMAT_FILE)) {
         Ok(text) => {
@@ -203,7 +203,8 @@ fn claim(path: &Path, formats: RangeInclusive<u32>) -> Result<(), DirectoryError
     }
 }
 
-/// Returns the format that a file of formats names. It holds exactly what was written there, or it is damaged.
+/// Returns the format in the text of a format file. Any text that this program would not write is refused as
+/// damaged.
 fn check_format(path: &Path, text: &str, formats: &RangeInclusive<u32>) -> Result<u32, DirectoryError> {
     let number = text.strip_prefix("lazuli ").and_then(|rest| rest.strip_suffix('\n')?.parse::<u32>().ok());
     match number.filter(|number| text == format_text(*number)) {
@@ -224,7 +225,7 @@ fn refuse_foreign(path: &Path) -> Result<(), DirectoryError> {
     let io = |error| DirectoryError::Io { path: path.into(), error };
     for entry in std::fs::read_dir(path).map_err(io)? {
         let name = entry.map_err(io)?.file_name();
-        if !EMPTY.iter().any(|of_empty| name == *of_empty) {
+        if !ALLOWED_IF_EMPTY.iter().any(|allowed| name == *allowed) {
             let why = format!("it holds {} but no {FORMAT_FILE} file", name.to_string_lossy());
             return Err(DirectoryError::Foreign { path: path.into(), why });
         }
@@ -232,12 +233,13 @@ fn refuse_foreign(path: &Path) -> Result<(), DirectoryError> {
     Ok(())
 }
 
-const TEMPORARY: &str = "FORMAT.new";
-/// What an empty directory may hold: the leavings of a start that was cut short, and what a new file system comes with.
-const EMPTY: [&str; 3] = [LOCK_FILE, TEMPORARY, "lost+found"];
+const TEMPORARY_FORMAT_FILE: &str = "FORMAT.new";
+/// The names that an empty directory may contain: files of an interrupted start, and the directory of a new
+/// file system.
+const ALLOWED_IF_EMPTY: [&str; 3] = [LOCK_FILE, TEMPORARY_FORMAT_FILE, "lost+found"];
 
 fn write_format(path: &Path, format: u32) -> io::Result<()> {
-    let temporary = path.join(TEMPORARY);
+    let temporary = path.join(TEMPORARY_FORMAT_FILE);
     let mut file = File::create(&temporary)?;
     file.write_all(format_text(format).as_bytes())?;
     file.sync_all()?;
@@ -250,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_has_one_owner_at_a_time() {
+    fn directory_has_one_owner_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
         let owner = Directory::open(&path).unwrap();
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_and_foreign_files_are_refused_untouched() {
+    fn newer_formats_and_foreign_files_are_refused_and_left_untouched() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
         assert!(matches!(Directory::open(dir.path()), Err(DirectoryError::Foreign { .. })));
@@ -271,8 +273,8 @@ mod tests {
         assert_eq!(std::fs::read_to_string(dir.path().join(LOCK_FILE)).unwrap(), "another program's");
         let data = dir.path().join("data");
         drop(Directory::open(&data).unwrap());
-        std::fs::write(data.join(FORMAT_FILE), "lazuli 2\n").unwrap();
-        assert!(matches!(Directory::open(&data), Err(DirectoryError::Newer { found: 2, .. })));
+        std::fs::write(data.join(FORMAT_FILE), format_text(FORMAT + 1)).unwrap();
+        assert!(matches!(Directory::open(&data), Err(DirectoryError::Newer { .. })));
         assert!(matches!(
             Directory::open_existing(&dir.path().join("none")),
             Err(DirectoryError::Foreign { .. })
@@ -280,16 +282,16 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_an_older_format_is_read_and_raised_only_by_a_writer() {
+    fn older_format_is_read_and_upgraded_only_by_a_writer() {
         let dir = tempfile::tempdir().unwrap();
         drop(Directory::open(dir.path()).unwrap());
-        let said = || std::fs::read_to_string(dir.path().join(FORMAT_FILE)).unwrap();
+        let format_file = || std::fs::read_to_string(dir.path().join(FORMAT_FILE)).unwrap();
         // A program of the next format.
-        let next = || OLDEST..=FORMAT + 1;
-        assert_eq!(check_format(dir.path(), &said(), &next()).unwrap(), FORMAT);
-        assert_eq!(said(), format_text(FORMAT), "to look at it does not raise it");
-        claim(dir.path(), next()).unwrap();
-        assert_eq!(said(), format_text(FORMAT + 1));
+        let next = || OLDEST_FORMAT..=FORMAT + 1;
+        assert_eq!(check_format(dir.path(), &format_file(), &next()).unwrap(), FORMAT);
+        assert_eq!(format_file(), format_text(FORMAT), "reading does not upgrade it");
+        upgrade_format(dir.path(), next()).unwrap();
+        assert_eq!(format_file(), format_text(FORMAT + 1));
         for opened in [Directory::open(dir.path()), Directory::open_read_only(dir.path())] {
             let found = FORMAT + 1;
             assert!(
@@ -297,13 +299,16 @@ mod tests {
                 "{opened:?}"
             );
         }
-        // A program that no longer reads it.
-        assert!(matches!(claim(dir.path(), FORMAT + 2..=FORMAT + 3), Err(DirectoryError::Foreign { .. })));
-        assert_eq!(said(), format_text(FORMAT + 1));
+        // A program that no longer reads the format.
+        assert!(matches!(
+            upgrade_format(dir.path(), FORMAT + 2..=FORMAT + 3),
+            Err(DirectoryError::Foreign { .. })
+        ));
+        assert_eq!(format_file(), format_text(FORMAT + 1));
     }
 
     #[test]
-    fn a_format_file_that_is_not_exactly_what_was_written_is_refused() {
+    fn format_file_with_other_text_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         drop(Directory::open(dir.path()).unwrap());
         for text in [
@@ -326,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_share_a_directory_and_keep_its_owner_out() {
+    fn readers_share_a_directory_and_exclude_an_owner() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(Directory::open_read_only(dir.path()), Err(DirectoryError::Foreign { .. })));
         let owner = Directory::open(dir.path()).unwrap();
@@ -340,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_system_is_an_empty_directory() {
+    fn root_of_a_new_file_system_counts_as_empty() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("lost+found")).unwrap();
         drop(Directory::open(dir.path()).unwrap());

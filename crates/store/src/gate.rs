@@ -1,84 +1,93 @@
-//! A line to stand in for those who met a conflict.
+//! The queues of transactions on hot partitions.
 //!
-//! A rule runs without any lock at first. When its commit conflicts it queues for its partition, and whoever comes
-//! later and finds a queue joins its end. So a hot row is served first come, first served, one rule at a time,
-//! instead of everybody running again and again.
+//! A transaction first runs without a lock. After a conflict it joins the queue of its partition, and so do
+//! new transactions that find a queue. The queue is first in, first out and runs one rule at a time, so
+//! transactions on a hot row do not make each other retry again and again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::Partition;
 
-/// Queues of partitions that somebody waits for.
+/// The queues of all partitions for which transactions wait.
 #[derive(Debug, Default)]
 pub struct Gate {
-    lines: Mutex<HashMap<Partition, Line>>,
-    /// Attempts that had to be made again.
+    queues: Mutex<HashMap<Partition, PartitionQueue>>,
+    /// Number of attempts that had to be repeated.
     retries: Arc<AtomicU64>,
+    /// Number of tickets in all queues.
+    waiting: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
-    turn: Arc<Turn<()>>,
-    /// How many hold a place in it.
-    places: usize,
+struct PartitionQueue {
+    front: Arc<AsyncMutex<()>>,
+    /// Number of transactions that hold a ticket.
+    tickets: usize,
 }
 
-/// A place in a line; leaving gives it up.
-pub(crate) struct Place<'a> {
+/// A place in a partition's queue. Dropping it leaves the queue.
+pub(crate) struct Ticket<'a> {
     gate: &'a Gate,
     partition: &'a Partition,
-    turn: Arc<Turn<()>>,
+    front: Arc<AsyncMutex<()>>,
 }
 
 impl Gate {
-    /// A gate with lines of its own, whose retries count here.
+    /// Makes a gate with separate queues that shares this gate's counters.
     #[must_use]
-    pub fn apart(&self) -> Self {
-        Self { lines: Mutex::default(), retries: self.retries.clone() }
+    pub fn with_separate_queues(&self) -> Self {
+        Self { queues: Mutex::default(), retries: self.retries.clone(), waiting: self.waiting.clone() }
     }
 
-    /// Attempts of transactions that had to be made again.
+    /// Returns how many attempts of transactions had to be repeated.
     pub fn retries(&self) -> u64 {
         self.retries.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many transactions are in queues, including those at the front.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_retry(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether anybody waits for that partition.
-    pub(crate) fn has_line(&self, partition: &Partition) -> bool {
-        self.lines.lock().contains_key(partition)
+    /// Whether the partition has a queue.
+    pub(crate) fn has_queue(&self, partition: &Partition) -> bool {
+        self.queues.lock().contains_key(partition)
     }
 
-    /// Takes a place at the end of the line.
-    pub(crate) fn join<'a>(&'a self, partition: &'a Partition) -> Place<'a> {
-        let mut lines = self.lines.lock();
-        let line = lines.entry(partition.clone()).or_default();
-        line.places += 1;
-        Place { gate: self, partition, turn: line.turn.clone() }
-    }
-}
-
-impl Place<'_> {
-    /// Waits until everybody before has left.
-    pub(crate) async fn turn(&self) -> OwnedMutexGuard<()> {
-        self.turn.clone().lock_owned().await
+    /// Joins the end of the partition's queue.
+    pub(crate) fn join<'a>(&'a self, partition: &'a Partition) -> Ticket<'a> {
+        let mut queues = self.queues.lock();
+        let queue = queues.entry(partition.clone()).or_default();
+        queue.tickets += 1;
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Ticket { gate: self, partition, front: queue.front.clone() }
     }
 }
 
-impl Drop for Place<'_> {
+impl Ticket<'_> {
+    /// Waits until all transactions that joined earlier have left.
+    pub(crate) async fn wait_for_turn(&self) -> OwnedMutexGuard<()> {
+        self.front.clone().lock_owned().await
+    }
+}
+
+impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        let mut lines = self.gate.lines.lock();
-        if let Some(line) = lines.get_mut(self.partition) {
-            line.places -= 1;
-            if line.places == 0 {
-                lines.remove(self.partition);
+        let mut queues = self.gate.queues.lock();
+        if let Some(queue) = queues.get_mut(self.partition) {
+            queue.tickets -= 1;
+            self.gate.waiting.fetch_sub(1, Ordering::Relaxed);
+            if queue.tickets == 0 {
+                queues.remove(self.partition);
             }
         }
     }
@@ -90,17 +99,19 @@ mod tests {
     use crate::SpaceId;
 
     #[tokio::test]
-    async fn places_are_served_in_order_and_an_empty_line_vanishes() {
+    async fn tickets_are_served_in_order_and_empty_queues_are_removed() {
         let gate = Gate::default();
         let partition = Partition::new(SpaceId(1), "p");
         let first = gate.join(&partition);
         let second = gate.join(&partition);
-        let held = first.turn().await;
-        assert!(second.turn.try_lock().is_err());
-        assert!(gate.has_line(&partition));
-        drop((held, first));
-        let _held = second.turn().await;
+        let permit = first.wait_for_turn().await;
+        assert!(second.front.try_lock().is_err());
+        assert!(gate.has_queue(&partition));
+        assert_eq!((gate.waiting(), gate.with_separate_queues().waiting()), (2, 2));
+        drop((permit, first));
+        let _permit = second.wait_for_turn().await;
         drop(second);
-        assert!(!gate.has_line(&partition));
+        assert!(!gate.has_queue(&partition));
+        assert_eq!(gate.waiting(), 0);
     }
 }

@@ -1,87 +1,90 @@
-//! Checks what concurrent clients saw of one partition for linearizability.
+//! Checks the history of concurrent operations on one partition for linearizability.
 //!
-//! Every operation reads all registers in one snapshot; a write commits on the condition that nothing it read has
-//! changed. An operation is said to take effect at one moment between its start and its end: for a write, its whole
-//! read must be the state just before it. The search for such an order is the one of Wing and Gong, with states
-//! already tried remembered; an order by time prunes it, so histories of thousands of operations take moments.
+//! Every operation reads all registers in one snapshot. A write commits on condition that nothing it read has
+//! changed. Each operation must appear to take effect at one moment between its start and its end; for a
+//! write, its whole read must be the state just before that moment. The search for such an order is that of
+//! Wing and Gong and remembers the states already tried. Operations that do not overlap have a fixed order,
+//! which prunes the search: histories of thousands of operations take little time.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The registers of the partition; 0 = absent.
-pub type State = [u64; 4];
+pub type Registers = [u64; 4];
 
-/// What one operation saw and did.
+/// The read and the write of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// The registers it read.
-    pub read: State,
-    /// The register it then changed, and to what.
+    pub read: Registers,
+    /// The register that the operation then changed, and its new value.
     pub wrote: Option<(usize, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Operation {
+struct TimedOperation {
     start: u64,
     end: u64,
     observed: Observed,
 }
 
-/// A history in the making.
+/// A history that operations are recorded in.
 #[derive(Debug, Default)]
 pub struct History {
     clock: AtomicU64,
-    operations: Mutex<Vec<Operation>>,
+    operations: Mutex<Vec<TimedOperation>>,
 }
 
 impl History {
-    /// An empty one.
+    /// Makes an empty history.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The moment at which an operation starts.
+    /// Returns the start time of an operation.
     pub fn tick(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// An operation that started then has ended now.
+    /// Records an operation that started at `start` and ends now.
     pub fn record(&self, start: u64, observed: Observed) {
         let end = self.tick();
         if let Ok(mut operations) = self.operations.lock() {
-            operations.push(Operation { start, end, observed });
+            operations.push(TimedOperation { start, end, observed });
         }
     }
 
-    /// How many operations it holds.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.operations.lock().map_or(0, |o| o.len())
     }
 
-    /// Whether it holds none.
+    /// Whether there are no operations.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Finds an order that explains everything, or says how far it got.
+    /// Searches for an order that explains all operations. Returns a description of the failure if there is
+    /// none.
     pub fn check(self) -> Result<(), String> {
         let mut operations = self.operations.into_inner().unwrap_or_default();
         operations.sort_by_key(|o| o.start);
-        Search { operations, tried: HashSet::new() }.run()
+        Search { operations, tried_states: HashSet::new() }.run()
     }
 }
 
 struct Search {
-    operations: Vec<Operation>,
-    tried: HashSet<(Vec<usize>, State)>,
+    operations: Vec<TimedOperation>,
+    tried_states: HashSet<(Vec<usize>, Registers)>,
 }
 
-/// A choice made: which operation, and what there was before it.
-struct Step {
-    state: State,
-    /// Operations not yet placed that could come next, by index, and the next one to try.
+/// A position in the search: the state there and the operations that could come next.
+struct Choice {
+    state: Registers,
+    /// The operations that could come next, by index.
     candidates: Vec<usize>,
+    /// The position in `candidates` of the next operation to try.
     next: usize,
 }
 
@@ -90,7 +93,7 @@ impl Search {
         let mut placed = vec![false; self.operations.len()];
         let mut order: Vec<usize> = vec![];
         let mut steps =
-            vec![Step { state: [0; 4], candidates: self.candidates(&placed, 0, [0; 4]), next: 0 }];
+            vec![Choice { state: [0; 4], candidates: self.candidates(&placed, 0, [0; 4]), next: 0 }];
         let (mut first_unplaced, mut furthest) = (0, 0);
         while order.len() < self.operations.len() {
             furthest = furthest.max(order.len());
@@ -98,7 +101,7 @@ impl Search {
                 return Err(self.explain(furthest));
             };
             let Some(&chosen) = step.candidates.get(step.next) else {
-                // A dead end: take the last choice back.
+                // Dead end: undo the last choice.
                 steps.pop();
                 if let Some(undone) = order.pop() {
                     placed[undone] = false;
@@ -120,9 +123,9 @@ impl Search {
                 (first_unplaced..).take_while(|i| *i < placed.len()).filter(|i| placed[*i]).collect();
             let mut key = vec![first_unplaced];
             key.extend(ahead);
-            if self.tried.insert((key, state)) {
+            if self.tried_states.insert((key, state)) {
                 let candidates = self.candidates(&placed, first_unplaced, state);
-                steps.push(Step { state, candidates, next: 0 });
+                steps.push(Choice { state, candidates, next: 0 });
             } else {
                 placed[chosen] = false;
                 order.pop();
@@ -132,9 +135,9 @@ impl Search {
         Ok(())
     }
 
-    /// Those that started before any other unplaced one ended, and that read this state. Reads come first: they
-    /// change nothing, so placing one early never hurts.
-    fn candidates(&self, placed: &[bool], from: usize, state: State) -> Vec<usize> {
+    /// Returns the unplaced operations that started before any other unplaced one ended and that read this
+    /// state. A read changes nothing, so if there is one, it is the only candidate.
+    fn candidates(&self, placed: &[bool], from: usize, state: Registers) -> Vec<usize> {
         let mut earliest_end = u64::MAX;
         let mut found = vec![];
         for (i, operation) in self.operations.iter().enumerate().skip(from) {
@@ -157,8 +160,8 @@ impl Search {
     }
 
     fn explain(&self, furthest: usize) -> String {
-        let around = self.operations.iter().skip(furthest.saturating_sub(5)).take(12);
-        let lines: Vec<_> = around.map(|o| format!("{}..{} {:?}", o.start, o.end, o.observed)).collect();
+        let nearby = self.operations.iter().skip(furthest.saturating_sub(5)).take(12);
+        let lines: Vec<_> = nearby.map(|o| format!("{}..{} {:?}", o.start, o.end, o.observed)).collect();
         format!(
             "{furthest} of {} operations explained; around there:\n{}",
             self.operations.len(),
@@ -171,23 +174,23 @@ impl Search {
 mod tests {
     use super::*;
 
-    /// Start, end, what was read, what was written.
-    type Line = (u64, u64, State, Option<(usize, u64)>);
+    /// Start, end, read registers, written register.
+    type OperationLine = (u64, u64, Registers, Option<(usize, u64)>);
 
-    fn history(operations: &[Line]) -> History {
-        let made = History::new();
+    fn history(operations: &[OperationLine]) -> History {
+        let history = History::new();
         for &(start, end, read, wrote) in operations {
-            made.operations.lock().unwrap().push(Operation {
+            history.operations.lock().unwrap().push(TimedOperation {
                 start,
                 end,
                 observed: Observed { read, wrote },
             });
         }
-        made
+        history
     }
 
     #[test]
-    fn an_order_is_found_whatever_the_order_of_ends() {
+    fn order_is_found_for_overlapping_operations() {
         let fine = [
             (0, 9, [0, 0, 0, 0], Some((0, 1))),
             (1, 2, [1, 0, 0, 0], Some((1, 7))),

@@ -1,4 +1,4 @@
-//! Operations that need more than one partition: a row with idempotent steps and one commit that decides.
+//! Operations on more than one partition: an intent row with idempotent steps, decided by one commit.
 //!
 //! ```text
 //! begin      home:         intent row, pending
@@ -7,10 +7,10 @@
 //! finish     participant:  apply and remove the mark; then home: remove the intent row
 //! ```
 //!
-//! Whoever meets a mark may finish a committed intent or abort a pending one, at any time, together with anybody
-//! else, also after the process that began it has died: every step does nothing where its mark is gone. An intent row
-//! is removed only once no mark is left, and marks are only left while it is pending. So a mark without a row belongs
-//! to an intent that was aborted, and is undone.
+//! Any process that finds a mark may finish a committed intent or abort a pending one, at any time,
+//! concurrently with others, and also after the process that began it has died. Every step does nothing if
+//! its mark is gone. Marks are only written while the intent is pending, and the intent row is removed only
+//! after all marks. So a mark without an intent row belongs to an aborted intent and is undone.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use lazuli_concurrency::{Stamp, Timestamp};
@@ -19,123 +19,129 @@ use crate::{
     Change, CommitError, Decision, Gate, Mutation, Partition, Reads, Store, TransactError, View, transact,
 };
 
-/// What row keys of intents and of their marks start with. Services keep their own rows clear of it.
+/// The first byte of the row keys of intents and marks. Services do not use it (and above) for their own
+/// rows.
 pub const INTENT_PREFIX: u8 = 0xFE;
 const MARK_PREFIX: u8 = 0xFF;
 const FORMAT: u8 = 1;
-/// Format, state, kind, epoch.
+/// Bytes of format, state, kind and epoch.
 const HEAD_BYTES: usize = 11;
 
-/// Names one intent: the stamp it began with.
+/// The id of an intent: the stamp of the commit that began it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IntentId(pub Stamp);
 
-/// How far an intent is.
+/// The state of an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum IntentState {
     Pending = 0,
     Committed = 1,
     Aborted = 2,
 }
 
-/// An intent row.
+/// The contents of an intent row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Record {
-    state: State,
-    /// The epoch of the home's space when it was decided.
+struct IntentRow {
+    state: IntentState,
+    /// The epoch of the home's space when the intent was decided.
     epoch: u64,
     kind: u8,
     payload: Bytes,
 }
 
-/// What an intent has come to, and in which epoch of its home's space.
+/// The state of an intent, and the epoch of its home's space at the decision.
 #[derive(Clone, Copy, Debug)]
-struct Decided {
-    state: State,
+struct IntentDecision {
+    state: IntentState,
     epoch: u64,
 }
 
-/// What becomes of a participant.
+/// How a participant is completed: apply with the epoch of the decision, or undo.
 #[derive(Clone, Copy, Debug)]
-enum Outcome {
+enum Completion {
     Apply(u64),
     Undo,
 }
 
-/// What an operation does in each of its partitions. All of it is derived from what the intent row holds, so that
-/// anybody can carry it on. The functions are pure.
-pub trait Plan: Send + Sync {
-    /// Why a participant cannot take part.
+/// The steps of an operation in each of its partitions. All are derived from the intent row, so that any
+/// process can continue them. The functions are pure.
+pub trait IntentPlan: Send + Sync {
+    /// Why a participant refuses the operation.
     type Refusal: Send;
 
-    /// The partitions that change. The order is the order in which they are prepared.
+    /// Returns the partitions that change, in the order in which they are prepared.
     fn participants(&self) -> Vec<Partition>;
 
-    /// What the functions below need to see of one of them.
+    /// Returns the rows of a participant that the functions below need.
     fn reads(&self, participant: usize) -> Reads;
 
-    /// Checks that it can be done, and reserves what must not change until it is.
+    /// Checks that the operation is possible, and reserves what must not change until it is finished.
     fn prepare(&self, id: IntentId, participant: usize, view: &View<'_>) -> Result<Change, Self::Refusal>;
 
-    /// Does it. Only called where it was prepared. `epoch` is the one of the home's space in which it was decided, and so
-    /// the one in which it happened, although the space may have moved on since. It cannot be refused any more: an error
-    /// means that this program is unable to do it, and leaves it to be done.
+    /// Applies the operation to a prepared participant. `epoch` is the epoch of the home's space at the
+    /// decision, and so the epoch in which the operation took effect, although the space may have a later one
+    /// now. The operation can no longer be refused: an error means that this program cannot apply it and
+    /// leaves it unfinished.
     fn apply(&self, participant: usize, epoch: u64, view: &View<'_>) -> Result<Vec<Mutation>, Self::Refusal>;
 
-    /// Gives back what was reserved. Only called where it was prepared.
+    /// Undoes the reservation of a prepared participant.
     fn undo(&self, participant: usize, view: &View<'_>) -> Vec<Mutation>;
 }
 
-/// Makes plans from what intent rows hold.
-pub trait Planner: Send + Sync {
-    /// The plans it makes.
-    type Plan: Plan;
+/// Makes plans from the contents of intent rows.
+pub trait IntentPlanner: Send + Sync {
+    /// The plans that it makes.
+    type Plan: IntentPlan;
 
-    /// The plan of an intent of that kind; `None` if this program does not know the kind.
+    /// Makes the plan of an intent of this kind. Returns `None` if this program does not know the kind.
     fn plan(&self, kind: u8, payload: &Bytes) -> Option<Self::Plan>;
 }
 
 /// How an intent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Everywhere.
+    /// All participants applied it.
     Applied,
-    /// Nowhere.
+    /// No participant applied it.
     Aborted,
 }
 
-/// Why an intent was not carried through.
+/// Why an intent was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum IntentError<R> {
-    /// A participant refused; nothing has changed.
+    /// A participant refused. Nothing has changed.
     #[error("refused")]
     Refused(R),
-    /// Somebody aborted it; nothing has changed.
-    #[error("aborted by somebody else")]
+    /// Another process aborted the intent. Nothing has changed.
+    #[error("aborted by another process")]
     Aborted,
-    /// This program does not know the kind.
+    /// The intent has a kind that this program does not know.
     #[error("an intent of unknown kind")]
     UnknownKind,
-    /// A step failed. Somebody may still finish or abort it.
+    /// A step failed. Any process may still finish or abort the intent.
     #[error("interrupted: {0}")]
     Interrupted(TransactError<()>),
 }
 
-/// Carries out intents whose rows lie in one partition, their home.
+/// Runs intents whose rows lie in one partition, their home.
 pub struct Intents<'a, P> {
-    /// Where the participants lie.
+    /// The store of the home and of all participants.
     pub store: &'a dyn Store,
-    /// The lines of the store's callers.
+    /// The queues of transactions.
     pub gate: &'a Gate,
-    /// Where the intent rows lie.
+    /// The partition of the intent rows.
     pub home: &'a Partition,
-    /// What makes plans of them.
+    /// Makes the plans of the intents.
     pub planner: &'a P,
 }
 
-impl<P: Planner> Intents<'_, P> {
-    /// Begins an intent and carries it through.
-    pub async fn run(&self, kind: u8, payload: Bytes) -> Result<(), IntentError<<P::Plan as Plan>::Refusal>> {
+impl<P: IntentPlanner> Intents<'_, P> {
+    /// Begins an intent and completes it.
+    pub async fn run(
+        &self,
+        kind: u8,
+        payload: Bytes,
+    ) -> Result<(), IntentError<<P::Plan as IntentPlan>::Refusal>> {
         let plan = self.planner.plan(kind, &payload).ok_or(IntentError::UnknownKind)?;
         let id = self.begin(kind, payload).await?;
         for participant in 0..plan.participants().len() {
@@ -146,8 +152,10 @@ impl<P: Planner> Intents<'_, P> {
                 return Err(error);
             }
         }
-        match self.decide(id, State::Committed).await? {
-            Some(Decided { state: State::Committed, epoch }) => self.finish(id, &plan, epoch).await,
+        match self.decide(id, IntentState::Committed).await? {
+            Some(IntentDecision { state: IntentState::Committed, epoch }) => {
+                self.finish(id, &plan, epoch).await
+            }
             _ => {
                 self.abort(id, &plan).await?;
                 Err(IntentError::Aborted)
@@ -155,43 +163,47 @@ impl<P: Planner> Intents<'_, P> {
         }
     }
 
-    /// Ends an intent that somebody left: finishes it if it was decided, else aborts it. `marked` is where a mark of it was
-    /// met, if that is how it was found.
+    /// Ends an unfinished intent: finishes it if it was decided, and aborts it otherwise. `marked` is the
+    /// participant whose mark led to the intent, if any.
     pub async fn resolve(
         &self,
         id: IntentId,
         marked: Option<(&P::Plan, usize)>,
-    ) -> Result<Ended, IntentError<<P::Plan as Plan>::Refusal>> {
-        let Some(record) = self.record(id).await? else {
+    ) -> Result<Ended, IntentError<<P::Plan as IntentPlan>::Refusal>> {
+        let Some(intent) = self.read_row(id).await? else {
             if let Some((plan, participant)) = marked {
-                self.settle(id, plan, participant, Outcome::Undo).await?;
+                self.complete(id, plan, participant, Completion::Undo).await?;
             }
             return Ok(Ended::Aborted);
         };
-        let plan = self.planner.plan(record.kind, &record.payload).ok_or(IntentError::UnknownKind)?;
-        match self.decide(id, State::Aborted).await? {
-            Some(Decided { state: State::Committed, epoch }) => {
+        let plan = self.planner.plan(intent.kind, &intent.payload).ok_or(IntentError::UnknownKind)?;
+        match self.decide(id, IntentState::Aborted).await? {
+            Some(IntentDecision { state: IntentState::Committed, epoch }) => {
                 self.finish(id, &plan, epoch).await.map(|()| Ended::Applied)
             }
             _ => self.abort(id, &plan).await.map(|()| Ended::Aborted),
         }
     }
 
-    /// Whether an intent is neither decided nor aborted. What it reserved is still as it was before.
-    pub async fn is_pending(&self, id: IntentId) -> Result<bool, IntentError<<P::Plan as Plan>::Refusal>> {
-        Ok(self.record(id).await?.is_some_and(|record| record.state == State::Pending))
+    /// Whether an intent is neither committed nor aborted. Its reservations are then still in place.
+    pub async fn is_pending(
+        &self,
+        id: IntentId,
+    ) -> Result<bool, IntentError<<P::Plan as IntentPlan>::Refusal>> {
+        Ok(self.read_row(id).await?.is_some_and(|intent| intent.state == IntentState::Pending))
     }
 
-    /// The plan of an intent, unless it has ended.
+    /// Returns the plan of an intent, or `None` if it has ended.
     pub async fn plan(
         &self,
         id: IntentId,
-    ) -> Result<Option<P::Plan>, IntentError<<P::Plan as Plan>::Refusal>> {
-        let Some(record) = self.record(id).await? else { return Ok(None) };
-        self.planner.plan(record.kind, &record.payload).map(Some).ok_or(IntentError::UnknownKind)
+    ) -> Result<Option<P::Plan>, IntentError<<P::Plan as IntentPlan>::Refusal>> {
+        let Some(intent) = self.read_row(id).await? else { return Ok(None) };
+        self.planner.plan(intent.kind, &intent.payload).map(Some).ok_or(IntentError::UnknownKind)
     }
 
-    /// The intents in this home that nobody has ended, and when each began. A page of them, oldest first.
+    /// Returns the unfinished intents of this home and when each began, oldest first, up to
+    /// [`crate::MAX_SCAN_ROWS`].
     pub async fn unfinished(&self) -> Result<Vec<(IntentId, Timestamp)>, crate::ReadError> {
         let range = crate::prefix_range(&[INTENT_PREFIX]);
         let set =
@@ -201,10 +213,10 @@ impl<P: Planner> Intents<'_, P> {
     }
 
     async fn begin<R>(&self, kind: u8, payload: Bytes) -> Result<IntentId, IntentError<R>> {
-        let record = Record { state: State::Pending, epoch: 0, kind, payload };
-        self.step(self.home, Reads::default(), |view| {
+        let intent = IntentRow { state: IntentState::Pending, epoch: 0, kind, payload };
+        self.transact_at(self.home, Reads::default(), |view| {
             let id = IntentId(view.stamp);
-            let put = Mutation::Put(row_key(id), record.encode());
+            let put = Mutation::Put(row_key(id), intent.encode());
             Decision::Write(Change::of([put]), id)
         })
         .await
@@ -213,7 +225,7 @@ impl<P: Planner> Intents<'_, P> {
     async fn prepare<R>(
         &self,
         id: IntentId,
-        plan: &impl Plan<Refusal = R>,
+        plan: &impl IntentPlan<Refusal = R>,
         participant: usize,
     ) -> Result<(), IntentError<R>> {
         let partition = &plan.participants()[participant];
@@ -231,18 +243,22 @@ impl<P: Planner> Intents<'_, P> {
         .map_err(IntentError::from)
     }
 
-    /// Moves a pending intent on and says what it is then; `None` if its row is gone.
-    async fn decide<R>(&self, id: IntentId, to: State) -> Result<Option<Decided>, IntentError<R>> {
-        self.step(self.home, Reads::key(row_key(id)), |view| {
-            let Some(record) = view.row(&row_key(id)).and_then(|row| Record::decode(&row.value)) else {
+    /// Decides a pending intent and returns its state then, or `None` if its row is gone.
+    async fn decide<R>(
+        &self,
+        id: IntentId,
+        to: IntentState,
+    ) -> Result<Option<IntentDecision>, IntentError<R>> {
+        self.transact_at(self.home, Reads::key(row_key(id)), |view| {
+            let Some(intent) = view.row(&row_key(id)).and_then(|row| IntentRow::decode(&row.value)) else {
                 return Decision::Answer(None);
             };
-            if record.state != State::Pending {
-                return Decision::Answer(Some(Decided { state: record.state, epoch: record.epoch }));
+            if intent.state != IntentState::Pending {
+                return Decision::Answer(Some(IntentDecision { state: intent.state, epoch: intent.epoch }));
             }
             let epoch = view.space().map_or(0, |space| space.epoch);
-            let put = Mutation::Put(row_key(id), Record { state: to, epoch, ..record }.encode());
-            Decision::Write(Change::of([put]), Some(Decided { state: to, epoch }))
+            let put = Mutation::Put(row_key(id), IntentRow { state: to, epoch, ..intent }.encode());
+            Decision::Write(Change::of([put]), Some(IntentDecision { state: to, epoch }))
         })
         .await
     }
@@ -250,32 +266,38 @@ impl<P: Planner> Intents<'_, P> {
     async fn finish<R>(
         &self,
         id: IntentId,
-        plan: &impl Plan<Refusal = R>,
+        plan: &impl IntentPlan<Refusal = R>,
         epoch: u64,
     ) -> Result<(), IntentError<R>> {
         for participant in 0..plan.participants().len() {
-            self.settle(id, plan, participant, Outcome::Apply(epoch)).await?;
+            self.complete(id, plan, participant, Completion::Apply(epoch)).await?;
         }
-        self.forget(id).await
+        self.remove_row(id).await
     }
 
-    async fn abort<R>(&self, id: IntentId, plan: &impl Plan<Refusal = R>) -> Result<(), IntentError<R>> {
-        // Once it is aborted it can no longer be committed, so what is undone stays undone.
-        if let Some(Decided { state: State::Committed, epoch }) = self.decide(id, State::Aborted).await? {
+    async fn abort<R>(
+        &self,
+        id: IntentId,
+        plan: &impl IntentPlan<Refusal = R>,
+    ) -> Result<(), IntentError<R>> {
+        // An aborted intent cannot be committed any more, so what is undone stays undone.
+        if let Some(IntentDecision { state: IntentState::Committed, epoch }) =
+            self.decide(id, IntentState::Aborted).await?
+        {
             return self.finish(id, plan, epoch).await;
         }
         for participant in 0..plan.participants().len() {
-            self.settle(id, plan, participant, Outcome::Undo).await?;
+            self.complete(id, plan, participant, Completion::Undo).await?;
         }
-        self.forget(id).await
+        self.remove_row(id).await
     }
 
-    async fn settle<R>(
+    async fn complete<R>(
         &self,
         id: IntentId,
-        plan: &impl Plan<Refusal = R>,
+        plan: &impl IntentPlan<Refusal = R>,
         participant: usize,
-        outcome: Outcome,
+        completion: Completion,
     ) -> Result<(), IntentError<R>> {
         let mut reads = plan.reads(participant);
         reads.keys.push(mark_key(id));
@@ -284,9 +306,9 @@ impl<P: Planner> Intents<'_, P> {
             if view.row(&mark_key(id)).is_none() {
                 return Ok(Decision::Answer(()));
             }
-            let mut mutations = match outcome {
-                Outcome::Apply(epoch) => plan.apply(participant, epoch, view)?,
-                Outcome::Undo => plan.undo(participant, view),
+            let mut mutations = match completion {
+                Completion::Apply(epoch) => plan.apply(participant, epoch, view)?,
+                Completion::Undo => plan.undo(participant, view),
             };
             mutations.push(Mutation::Delete(mark_key(id)));
             Ok(Decision::Write(Change::of(mutations), ()))
@@ -295,21 +317,21 @@ impl<P: Planner> Intents<'_, P> {
         .map_err(IntentError::from)
     }
 
-    async fn forget<R>(&self, id: IntentId) -> Result<(), IntentError<R>> {
-        self.step(self.home, Reads::default(), |_| {
+    async fn remove_row<R>(&self, id: IntentId) -> Result<(), IntentError<R>> {
+        self.transact_at(self.home, Reads::default(), |_| {
             Decision::Write(Change::of([Mutation::Delete(row_key(id))]), ())
         })
         .await
     }
 
-    async fn record<R>(&self, id: IntentId) -> Result<Option<Record>, IntentError<R>> {
-        self.step(self.home, Reads::key(row_key(id)), |view| {
-            Decision::Answer(view.row(&row_key(id)).and_then(|row| Record::decode(&row.value)))
+    async fn read_row<R>(&self, id: IntentId) -> Result<Option<IntentRow>, IntentError<R>> {
+        self.transact_at(self.home, Reads::key(row_key(id)), |view| {
+            Decision::Answer(view.row(&row_key(id)).and_then(|row| IntentRow::decode(&row.value)))
         })
         .await
     }
 
-    async fn step<T, R>(
+    async fn transact_at<T, R>(
         &self,
         partition: &Partition,
         reads: Reads,
@@ -321,13 +343,13 @@ impl<P: Planner> Intents<'_, P> {
     }
 }
 
-/// The intent that a row of its home is of.
+/// Returns the id of the intent that a row of its home belongs to.
 pub fn intent_of(row: &[u8]) -> Option<IntentId> {
     let ticks = row.strip_prefix(&[INTENT_PREFIX])?.try_into().ok().map(u64::from_be_bytes)?;
     Some(IntentId(Stamp::from_ticks(ticks)))
 }
 
-/// The key of an intent's mark in each of its participants, for services to look for.
+/// Returns the key of an intent's mark, which is the same in each of its participants.
 pub fn mark_key(id: IntentId) -> Bytes {
     key(MARK_PREFIX, id)
 }
@@ -356,13 +378,13 @@ impl<R> From<TransactError<R>> for IntentError<R> {
 }
 
 impl<R> IntentError<R> {
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Interrupted(TransactError::NotCommitted(CommitError::Busy)))
     }
 }
 
-impl Record {
+impl IntentRow {
     fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(HEAD_BYTES + self.payload.len());
         bytes.put_u8(FORMAT);
@@ -375,9 +397,9 @@ impl Record {
 
     fn decode(bytes: &Bytes) -> Option<Self> {
         let state = match (bytes.first()?, bytes.get(1)?) {
-            (&FORMAT, 0) => State::Pending,
-            (&FORMAT, 1) => State::Committed,
-            (&FORMAT, 2) => State::Aborted,
+            (&FORMAT, 0) => IntentState::Pending,
+            (&FORMAT, 1) => IntentState::Committed,
+            (&FORMAT, 2) => IntentState::Aborted,
             _ => return None,
         };
         let epoch = u64::from_be_bytes(bytes.get(3..HEAD_BYTES)?.try_into().ok()?);

@@ -1,4 +1,4 @@
-//! A store with somebody in between, for tests: one who counts, holds up, or lets the process die at a commit.
+//! Stores that intercept calls, for tests: they count, delay or fail calls on their way to a store.
 
 mod queueing;
 
@@ -16,10 +16,10 @@ use crate::{
 
 pub use queueing::Queueing;
 
-/// Who stands between a store and its callers. What is not overridden goes through.
+/// Intercepts calls to a store. Methods that are not overridden pass calls through.
 #[async_trait]
-pub trait Between: Send + Sync + 'static {
-    /// A commit is asked for.
+pub trait Interposer: Send + Sync + 'static {
+    /// Handles a commit.
     async fn commit(
         &self,
         store: &dyn Store,
@@ -29,7 +29,7 @@ pub trait Between: Send + Sync + 'static {
         store.commit(partition, commit).await
     }
 
-    /// A space is to be opened or closed.
+    /// Handles a change of a space's header.
     async fn set_space(
         &self,
         store: &dyn Store,
@@ -40,40 +40,40 @@ pub trait Between: Send + Sync + 'static {
         store.set_space(space, from, to).await
     }
 
-    /// Every commit that was submitted before is to be decided.
+    /// Handles a call that waits until all earlier commits are decided.
     async fn settled(&self, store: &dyn Store) -> Result<(), CommitError> {
         store.settled().await
     }
 
-    /// Rows of a partition have been read, and are about to be given out.
+    /// Runs after rows of a partition were read, before they are returned.
     async fn was_read(&self) {}
 
-    /// A page of a walk over all rows has been shown.
+    /// Runs after each page of a walk over all rows.
     async fn page_visited(&self, _store: &dyn Store) {}
 
-    /// A scan has given out so many rows.
+    /// Runs after a scan or a visit that returned this many rows.
     fn scanned(&self, _rows: usize) {}
 }
 
-/// A store as those see it who have somebody between them and it.
+/// A store whose calls pass through an [`Interposer`].
 pub struct Interposed<B> {
     store: Arc<dyn Store>,
-    /// Who is in between.
-    pub between: B,
+    /// The interposer.
+    pub interposer: B,
 }
 
 impl<B> Interposed<B> {
-    /// Puts somebody in front of a store.
-    pub fn new(store: Arc<dyn Store>, between: B) -> Self {
-        Self { store, between }
+    /// Puts an interposer in front of a store.
+    pub fn new(store: Arc<dyn Store>, interposer: B) -> Self {
+        Self { store, interposer }
     }
 }
 
 #[async_trait]
-impl<B: Between> Store for Interposed<B> {
+impl<B: Interposer> Store for Interposed<B> {
     async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, ReadError> {
         let set = self.store.read(partition, reads).await;
-        self.between.was_read().await;
+        self.interposer.was_read().await;
         set
     }
 
@@ -86,7 +86,7 @@ impl<B: Between> Store for Interposed<B> {
         limit: usize,
     ) -> Result<SpacePage, ReadError> {
         let page = self.store.scan_space(space, from, end, which, limit).await?;
-        self.between.scanned(page.rows.len());
+        self.interposer.scanned(page.rows.len());
         Ok(page)
     }
 
@@ -103,7 +103,7 @@ impl<B: Between> Store for Interposed<B> {
             visitor(partition, row)
         };
         let visited = self.store.visit_space(space, from, end, &mut counting).await?;
-        self.between.scanned(rows);
+        self.interposer.scanned(rows);
         Ok(visited)
     }
 
@@ -120,7 +120,7 @@ impl<B: Between> Store for Interposed<B> {
             visitor(stretch)
         };
         let visited = self.store.visit_runs(space, from, end, &mut counting).await?;
-        self.between.scanned(rows);
+        self.interposer.scanned(rows);
         Ok(visited)
     }
 
@@ -130,12 +130,12 @@ impl<B: Between> Store for Interposed<B> {
         visitor: &mut AllVisitor<'_>,
     ) -> Result<Option<RowPosition>, ReadError> {
         let next = self.store.visit_all(from, visitor).await?;
-        self.between.page_visited(&*self.store).await;
+        self.interposer.page_visited(&*self.store).await;
         Ok(next)
     }
 
     async fn settled(&self) -> Result<(), CommitError> {
-        self.between.settled(&*self.store).await
+        self.interposer.settled(&*self.store).await
     }
 
     fn row_counts(&self) -> Option<RowCounts> {
@@ -143,7 +143,7 @@ impl<B: Between> Store for Interposed<B> {
     }
 
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError> {
-        self.between.commit(&*self.store, partition, commit).await
+        self.interposer.commit(&*self.store, partition, commit).await
     }
 
     async fn space(&self, space: SpaceId) -> Result<Option<SpaceHeader>, ReadError> {
@@ -156,7 +156,7 @@ impl<B: Between> Store for Interposed<B> {
         from: Option<SpaceHeader>,
         to: SpaceHeader,
     ) -> Result<(), CommitError> {
-        self.between.set_space(&*self.store, space, from, to).await
+        self.interposer.set_space(&*self.store, space, from, to).await
     }
 
     async fn sweep_space(
@@ -181,15 +181,15 @@ impl<B: Between> Store for Interposed<B> {
     }
 }
 
-/// The process dies at a commit or at a change of a space's header: before it takes effect or after, the caller never
-/// learns which. Nothing is written from then on.
-pub struct Dying {
+/// Simulates a crash at a commit or at a change of a space's header. The caller does not learn whether the
+/// write took effect. All later writes fail.
+pub struct CrashAtWrite {
     left: AtomicI64,
     last_takes_effect: bool,
 }
 
-impl Dying {
-    /// The write at which it dies, counted from 1; with 0 it is dead from the start.
+impl CrashAtWrite {
+    /// Crashes at the write with this number, counted from 1; with 0 every write fails.
     pub fn at(write: u32, last_takes_effect: bool) -> Self {
         Self { left: i64::from(write).into(), last_takes_effect }
     }
@@ -210,7 +210,7 @@ impl Dying {
 }
 
 #[async_trait]
-impl Between for Dying {
+impl Interposer for CrashAtWrite {
     async fn commit(
         &self,
         store: &dyn Store,

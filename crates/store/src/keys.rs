@@ -1,25 +1,26 @@
-//! How the embedded engine names its rows, so that plain byte order is the order the trait promises.
+//! The row keys of the embedded engine, encoded so that byte order is the order that [`crate::Store`]
+//! promises.
 //!
 //! ```text
 //! 00 "clock"                                   the clock's ceiling
-//! 00 "rows"                                    how many rows were added and removed
+//! 00 "rows"                                    numbers of rows added and removed
 //! 01 space:u64                                 a space's header
 //! 02 space:u64 escaped(partition) row-key      a row
 //! ```
 //!
-//! A partition key is escaped so that no partition's rows mingle with another's: `00` becomes `00 FF`, and `00 01`
-//! ends it. Order is kept: a key that is a prefix of another comes first.
+//! Partition keys are escaped so that the rows of two partitions never mix: `00` becomes `00 FF`, and `00 01`
+//! ends the key. Escaping keeps the order: a key that is a prefix of another sorts first.
 
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::{Partition, SpaceId};
+use crate::{Partition, RowPosition, SpaceId};
 
-/// Names the row that holds the clock's ceiling.
+/// The key of the row that holds the clock's ceiling.
 pub(crate) const CLOCK: &[u8] = b"\x00clock";
 
-/// Names the row that counts rows.
+/// The key of the row that counts rows.
 pub(crate) const COUNTS: &[u8] = b"\x00rows";
 
 const HEADER: u8 = 1;
@@ -27,25 +28,19 @@ const ROW: u8 = 2;
 const END_OF_PARTITION: [u8; 2] = [0, 1];
 const ESCAPED_NUL: [u8; 2] = [0, 0xFF];
 
-/// The key of a space's header.
+/// Returns the key of a space's header.
 pub(crate) fn header(space: SpaceId) -> [u8; 9] {
     let mut key = [HEADER; 9];
     key[1..].copy_from_slice(&space.0.to_be_bytes());
     key
 }
 
-/// The keys of all headers.
+/// Returns the range of the keys of all headers.
 pub(crate) fn headers() -> Range<Bytes> {
     Bytes::from_static(&[HEADER])..Bytes::from_static(&[ROW])
 }
 
-/// The space whose header has this key.
-pub(crate) fn header_space(key: &[u8]) -> Option<SpaceId> {
-    let space = key.strip_prefix(&[HEADER])?;
-    Some(SpaceId(u64::from_be_bytes(space.try_into().ok()?)))
-}
-
-/// What every row key of a partition starts with.
+/// Returns the prefix of every row key of a partition.
 pub(crate) fn prefix(partition: &Partition) -> Bytes {
     let mut key = BytesMut::with_capacity(16 + partition.key.len());
     put_partition(&mut key, partition.space, &partition.key);
@@ -53,7 +48,7 @@ pub(crate) fn prefix(partition: &Partition) -> Bytes {
     key.freeze()
 }
 
-/// The key of one row, from its partition's prefix.
+/// Returns the full key of one row, from its partition's prefix.
 pub(crate) fn row(prefix: &[u8], key: &[u8]) -> Bytes {
     let mut full = BytesMut::with_capacity(prefix.len() + key.len());
     full.extend_from_slice(prefix);
@@ -61,12 +56,12 @@ pub(crate) fn row(prefix: &[u8], key: &[u8]) -> Bytes {
     full.freeze()
 }
 
-/// The range of full keys of a range of row keys, from its partition's prefix.
+/// Returns the range of full keys for a range of row keys, from its partition's prefix.
 pub(crate) fn range(prefix: &[u8], range: &Range<Bytes>) -> Range<Bytes> {
     row(prefix, &range.start)..row(prefix, &range.end)
 }
 
-/// Where a scan over a space starts, at the row of a partition or the first one after it; or ends, before that.
+/// Returns the key at which a scan over a space starts, or before which it ends. The row need not exist.
 pub(crate) fn space_from(space: SpaceId, partition: &[u8], key: &[u8]) -> Bytes {
     let mut full = BytesMut::with_capacity(16 + partition.len() + key.len());
     put_partition(&mut full, space, partition);
@@ -75,7 +70,7 @@ pub(crate) fn space_from(space: SpaceId, partition: &[u8], key: &[u8]) -> Bytes 
     full.freeze()
 }
 
-/// The end of a space: above every row in it.
+/// Returns the end of a space, above every row in it.
 pub(crate) fn space_end(space: SpaceId) -> Bytes {
     let mut full = BytesMut::new();
     match space.0.checked_add(1) {
@@ -88,27 +83,19 @@ pub(crate) fn space_end(space: SpaceId) -> Bytes {
     full.freeze()
 }
 
-/// The first key after every row of the partition that a full key's prefix names.
+/// Returns the first key after all rows of the partition with this prefix.
 pub(crate) fn after_partition(prefix: &[u8]) -> Bytes {
     let mut key = BytesMut::from(&prefix[..prefix.len() - END_OF_PARTITION.len()]);
     key.extend_from_slice(&[0, 2]);
     key.freeze()
 }
 
-/// What the keys of all rows of a row's partition start with.
-pub(crate) fn partition_prefix(full: &[u8]) -> Option<&[u8]> {
-    let rest = full.strip_prefix(&[ROW])?.get(8..)?;
-    // A zero byte of the partition key is followed by another byte than the end's.
-    let end = rest.windows(2).position(|bytes| bytes == END_OF_PARTITION)?;
-    Some(&full[..9 + end + END_OF_PARTITION.len()])
-}
-
-/// Takes a full key apart: the length of its partition's prefix, the partition key, the row key.
+/// Splits a full key into the length of its partition's prefix, the partition key and the row key.
 pub(crate) fn split(full: &Bytes) -> Option<(usize, Bytes, Bytes)> {
     if full.first() != Some(&ROW) || full.len() < 11 {
         return None;
     }
-    // Few partition keys hold a zero byte: the others are lent from the full key.
+    // Most partition keys have no zero byte and can be slices of the full key.
     let end = 9 + full[9..].iter().position(|byte| *byte == 0)?;
     if full[end..].starts_with(&END_OF_PARTITION) {
         let row = end + END_OF_PARTITION.len();
@@ -132,7 +119,13 @@ pub(crate) fn split(full: &Bytes) -> Option<(usize, Bytes, Bytes)> {
     }
 }
 
-/// The space that a full row key lies in.
+/// Returns the position of the row with a full key.
+pub(crate) fn position(full: &Bytes) -> Option<RowPosition> {
+    let (_, partition, key) = split(full)?;
+    Some(RowPosition { space: space_of(full)?, partition, key })
+}
+
+/// Returns the space of a full row key.
 pub(crate) fn space_of(full: &[u8]) -> Option<SpaceId> {
     if full.first() != Some(&ROW) {
         return None;
@@ -140,7 +133,7 @@ pub(crate) fn space_of(full: &[u8]) -> Option<SpaceId> {
     Some(SpaceId(u64::from_be_bytes(full.get(1..9)?.try_into().ok()?)))
 }
 
-/// The space whose header has this full key.
+/// Returns the space whose header has this key.
 pub(crate) fn header_of(full: &[u8]) -> Option<SpaceId> {
     match full.split_first() {
         Some((&HEADER, space)) => Some(SpaceId(u64::from_be_bytes(space.try_into().ok()?))),
@@ -180,7 +173,7 @@ mod tests {
         }
 
         #[test]
-        fn a_key_splits_into_what_it_was_made_of(
+        fn key_splits_into_its_parts(
             partition in prop::collection::vec(any::<u8>(), 0..20),
             key in prop::collection::vec(any::<u8>(), 0..20),
         ) {
@@ -188,15 +181,13 @@ mod tests {
             let (at, p, k) = split(&made).unwrap();
             prop_assert_eq!((&p[..], &k[..]), (&partition[..], &key[..]));
             prop_assert_eq!(&made[..at], &prefix(&Partition::new(SpaceId(7), partition))[..]);
-            prop_assert_eq!(partition_prefix(&made), Some(&made[..at]));
             prop_assert!(after_partition(&made[..at]) > made);
             prop_assert_eq!((space_of(&made), header_of(&made)), (Some(SpaceId(7)), None));
             prop_assert_eq!(header_of(&header(SpaceId(7))), Some(SpaceId(7)));
         }
 
         #[test]
-        fn splitting_anything_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            let _ = partition_prefix(&bytes);
+        fn splitting_random_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             let _ = split(&bytes.into());
         }
     }

@@ -1,35 +1,47 @@
 //! Partitions of ordered rows with atomic conditional commits.
 //!
-//! A [`Partition`] is one atomic scope: a blob with its blocks and snapshots, a PartitionKey, a queue, a directory.
-//! What every engine promises, and the conformance suite checks:
+//! A [`Partition`] is one atomic scope: a blob with its blocks and snapshots, a PartitionKey, a queue, a
+//! directory. Every engine guarantees the following, and the conformance suite checks it:
 //!
-//! - a commit is all or nothing and serialisable within its partition, phantoms included; reads are linearizable;
-//! - durable before visible, visible before acknowledged;
-//! - stamps are unique and grow within a row, also over restarts and clock steps backwards;
-//! - every commit compares the epoch of its [space](SpaceHeader) and is refused once the space was closed or moved on;
+//! - A commit takes effect completely or not at all. It is serializable within its partition, phantoms
+//!   included. Reads are linearizable.
+//! - A commit is durable before it is visible, and visible before it is acknowledged.
+//! - Stamps are unique and grow within a row, also across restarts and backward clock steps.
+//! - Every commit compares the epoch of its [space](SpaceHeader). A closed space, or one with another epoch,
+//!   refuses it.
 //! - no commit spans two partitions: the type cannot express one.
 
 mod clock;
+#[cfg(any(test, feature = "testing"))]
 pub mod conformance;
+mod digest;
 mod directory;
 pub mod embedded;
 mod gate;
+#[cfg(any(test, feature = "testing"))]
 pub mod history;
+mod in_memory;
 pub mod intent;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod interposed;
 mod keys;
+mod limits;
 mod log;
 mod memory;
 mod run;
+pub mod scheduling;
 mod steady;
+mod tombstones;
 mod transact;
 mod types;
 
 pub use directory::{Directory, DirectoryError};
 pub use embedded::{Embedded, OpenError, Options};
 pub use gate::Gate;
+pub use in_memory::InMemoryStore;
 pub use log::LogError;
+pub use memory::available as available_memory;
 pub use run::{
     KEPT_ROWS_PER_ROW, MAX_RUN_BYTES, MAX_RUN_ROWS, MEMO_BYTES_PER_ROW, Run, RunBuilder, RunVisitor, Stretch,
 };

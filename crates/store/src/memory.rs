@@ -1,39 +1,40 @@
-//! How much memory this process may have: the machine's, or less where a cgroup limits it.
+//! The memory that this process may use: the machine's memory, or less if a cgroup limits it.
 
 use std::path::{Path, PathBuf};
 
-/// Where cgroups are mounted: the hierarchy of version 2, alone or beside version 1, and that of memory in version 1.
-const UNIFIED: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-const MEMORY: &str = "/sys/fs/cgroup/memory";
-/// Assumed where the machine does not tell.
-const UNKNOWN: u64 = 1 << 30;
+/// Mount points of cgroups version 2, alone or together with version 1.
+const UNIFIED_MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+/// Mount point of the memory controller of cgroups version 1.
+const MEMORY_MOUNT: &str = "/sys/fs/cgroup/memory";
+/// Assumed if the machine's memory is unknown, in bytes.
+const DEFAULT_MEMORY: u64 = 1 << 30;
 
-/// Bytes of memory that this process may have.
-pub(crate) fn available() -> u64 {
+/// Returns the bytes of memory that this process may use.
+pub fn available() -> u64 {
     allowed(&|path| std::fs::read_to_string(path).ok())
 }
 
-/// The machine's memory, or the smallest limit of any cgroup that the process is in.
+/// Returns the machine's memory, or the smallest limit of the process's cgroups if that is less.
 fn allowed(read: &dyn Fn(&Path) -> Option<String>) -> u64 {
     let machine = read(Path::new("/proc/meminfo")).and_then(|text| {
         let kib: u64 = text.lines().next()?.split_whitespace().nth(1)?.parse().ok()?;
         Some(kib << 10)
     });
-    let machine = machine.unwrap_or(UNKNOWN);
+    let machine = machine.unwrap_or(DEFAULT_MEMORY);
     cgroup_limit(read).map_or(machine, |limit| limit.min(machine))
 }
 
-/// The smallest limit in all hierarchies; `None` if nothing is limited.
+/// Returns the smallest limit in all hierarchies, or `None` if there is no limit.
 fn cgroup_limit(read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
     let groups = read(Path::new("/proc/self/cgroup"))?;
     let limits = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
         if controllers.is_empty() {
-            let in_mount = |mount: &&str| smallest(read, mount, path, &["memory.max", "memory.high"]);
-            UNIFIED.iter().filter_map(in_mount).min()
+            let in_mount = |mount: &&str| smallest_limit(read, mount, path, &["memory.max", "memory.high"]);
+            UNIFIED_MOUNTS.iter().filter_map(in_mount).min()
         } else if controllers.split(',').any(|controller| controller == "memory") {
-            smallest(read, MEMORY, path, &["memory.limit_in_bytes"])
+            smallest_limit(read, MEMORY_MOUNT, path, &["memory.limit_in_bytes"])
         } else {
             None
         }
@@ -41,9 +42,14 @@ fn cgroup_limit(read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
     limits.min()
 }
 
-/// The smallest limit of a group and of all above it. A group that is not there is passed over: in a container the path may
-/// be the host's while the mount begins at the container's own group.
-fn smallest(read: &dyn Fn(&Path) -> Option<String>, mount: &str, path: &str, files: &[&str]) -> Option<u64> {
+/// Returns the smallest limit of a group and its ancestors. Skips groups that do not exist: in a container
+/// the path may be the host's while the mount begins at the container's own group.
+fn smallest_limit(
+    read: &dyn Fn(&Path) -> Option<String>,
+    mount: &str,
+    path: &str,
+    files: &[&str],
+) -> Option<u64> {
     let mut directory = PathBuf::from(mount);
     let mut directories = vec![directory.clone()];
     for part in path.split('/').filter(|part| !matches!(*part, "" | "." | "..")) {
@@ -51,7 +57,8 @@ fn smallest(read: &dyn Fn(&Path) -> Option<String>, mount: &str, path: &str, fil
         directories.push(directory.clone());
     }
     let paths = directories.iter().flat_map(|directory| files.iter().map(|file| directory.join(file)));
-    // "max" is no number. Version 1 says that there is no limit by one that no machine has.
+    // Version 2 writes "max" for no limit, which is not a number. Version 1 writes a number beyond any
+    // machine's memory.
     paths.filter_map(|path| read(&path)?.trim().parse().ok()).min()
 }
 
@@ -71,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_limit_up_the_hierarchy_counts() {
+    fn smallest_limit_in_the_hierarchy_counts() {
         let nested = ("/proc/self/cgroup", "0::/kube/pod/app\n");
         for (files, expected) in [
             (vec![], 16 * GIB),
@@ -98,7 +105,8 @@ mod tests {
                 ],
                 GIB,
             ),
-            // Version 1: no limit is a large number; a container's path that is the host's; both versions at once.
+            // Version 1: no limit is a large number; a container with the host's path; both versions
+            // together.
             (
                 vec![
                     ("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n"),
@@ -122,7 +130,7 @@ mod tests {
                 ],
                 GIB,
             ),
-            // Outside of the namespace, and nonsense.
+            // A path outside of the namespace, and malformed text.
             (
                 vec![("/proc/self/cgroup", "0::/../../x\n"), ("/sys/fs/cgroup/x/memory.max", "1073741824")],
                 GIB,
@@ -134,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_some() {
+    fn this_machine_has_memory() {
         assert!(available() > 0);
     }
 }

@@ -1,5 +1,7 @@
-//! Runs: rows of a space that lie one after the other, copied into one buffer, so that who visits many of them goes over
-//! memory that lies together, and can note on them what it found out for the next visitor.
+//! Runs: consecutive rows of a space, copied into one buffer.
+//!
+//! Visitors of many rows read contiguous memory. They can also store a memo with the run: what they computed
+//! from its rows, for the next visitor.
 
 use std::any::Any;
 use std::ops::{ControlFlow, Range};
@@ -7,29 +9,30 @@ use std::sync::{Arc, OnceLock};
 
 use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Token};
 
-/// Rows of one run. A change of one row costs the next visitor as many reads, so there are not more.
+/// Maximum number of rows in a run. After a row changes, the next visitor reads the whole run again, so runs
+/// are short.
 pub const MAX_RUN_ROWS: usize = 640;
-/// Bytes of keys and values after which a run takes no further row.
+/// A run takes no further row once it has this many bytes of keys and values.
 pub const MAX_RUN_BYTES: usize = 1 << 20;
-/// A visit to so many rows of a [kept](Stretch::kept) run counts as a visit to one row that had to be read: the visitor
-/// goes over prepared memory, at about ten nanoseconds a row instead of most of a microsecond.
+/// Visiting this many rows of a [kept](Stretch::kept) run costs as much as reading one row. The rows lie in
+/// prepared memory and take about ten nanoseconds each, instead of most of a microsecond.
 pub const KEPT_ROWS_PER_ROW: usize = 64;
-/// Bytes that a run's memo may hold for each of its rows. Engines count them whether there is a memo or not.
+/// Bytes that a run's memo may use for each of its rows. Engines count them even without a memo.
 pub const MEMO_BYTES_PER_ROW: usize = 64;
 
-// Places in the buffer are of 32 bits.
+// Offsets in the buffer have 32 bits.
 const _: () = assert!(MAX_RUN_BYTES + 2 * MAX_KEY_BYTES + MAX_VALUE_BYTES < u32::MAX as usize);
 
-/// Rows of a space that lie one after the other, in order, as of one state.
+/// Consecutive rows of a space, in order, from one snapshot.
 pub struct Run {
     buffer: Box<[u8]>,
-    places: Box<[Place]>,
+    offsets: Box<[RowOffsets]>,
     memo: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// Where a row lies in the buffer. Rows of one partition name it once.
+/// The offsets of a row's parts in the buffer. Rows of one partition share its key.
 #[derive(Clone, Copy)]
-struct Place {
+struct RowOffsets {
     partition: u32,
     partition_end: u32,
     key: u32,
@@ -39,50 +42,50 @@ struct Place {
 }
 
 impl Run {
-    /// How many rows it has, at most [`MAX_RUN_ROWS`].
+    /// Returns the number of rows, at most [`MAX_RUN_ROWS`].
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.offsets.len()
     }
 
-    /// Whether it has none.
+    /// Whether the run has no rows.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.offsets.is_empty()
     }
 
-    /// The partition key of a row.
+    /// Returns the partition key of a row.
     pub fn partition(&self, row: usize) -> &[u8] {
-        let Place { partition, partition_end, .. } = self.places[row];
+        let RowOffsets { partition, partition_end, .. } = self.offsets[row];
         &self.buffer[partition as usize..partition_end as usize]
     }
 
-    /// The key of a row within its partition.
+    /// Returns the key of a row within its partition.
     pub fn key(&self, row: usize) -> &[u8] {
-        let Place { key, value, .. } = self.places[row];
+        let RowOffsets { key, value, .. } = self.offsets[row];
         &self.buffer[key as usize..value as usize]
     }
 
-    /// What the service stored in a row.
+    /// Returns the service's data in a row.
     pub fn value(&self, row: usize) -> &[u8] {
         &self.buffer[self.value_range(row)]
     }
 
-    /// Where in the [buffer](Run::buffer) the value of a row lies.
+    /// Returns the range of the [buffer](Run::buffer) that holds the value of a row.
     pub fn value_range(&self, row: usize) -> Range<usize> {
-        let Place { value, end, .. } = self.places[row];
+        let RowOffsets { value, end, .. } = self.offsets[row];
         value as usize..end as usize
     }
 
-    /// The version of a row.
+    /// Returns the token of a row.
     pub fn token(&self, row: usize) -> Token {
-        self.places[row].token
+        self.offsets[row].token
     }
 
-    /// The bytes of all rows, less than 4 GiB.
+    /// Returns the bytes of all rows, less than 4 GiB.
     pub fn buffer(&self) -> &[u8] {
         &self.buffer
     }
 
-    /// The first row at or behind a partition key and row key.
+    /// Returns the index of the first row at or after a partition key and row key.
     pub fn position(&self, partition: &[u8], key: &[u8]) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -96,69 +99,69 @@ impl Run {
         low
     }
 
-    /// What a visitor noted on it, made now if nobody did; `None` if that is of another type. It goes with the run, and
-    /// may take [`Run::memo_bytes`].
+    /// Returns the run's memo, and makes it if there is none. Returns `None` if the memo has another type.
+    /// The memo is dropped with the run, and may use [`Run::memo_bytes`].
     pub fn memo<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
         self.memo.get_or_init(|| Box::new(make())).downcast_ref()
     }
 
-    /// How much memory its memo may take.
+    /// Returns how much memory the memo may use.
     pub fn memo_bytes(&self) -> usize {
         self.len() * MEMO_BYTES_PER_ROW
     }
 
-    /// How much memory it takes with its memo.
+    /// Returns how much memory the run uses, including its memo.
     pub(crate) fn bytes(&self) -> usize {
-        self.buffer.len() + self.len() * size_of::<Place>() + self.memo_bytes() + size_of::<Self>()
+        self.buffer.len() + self.len() * size_of::<RowOffsets>() + self.memo_bytes() + size_of::<Self>()
     }
 }
 
-/// A run in the making, for engines.
+/// Builds a run. For engines.
 #[derive(Default)]
 pub struct RunBuilder {
     buffer: Vec<u8>,
-    places: Vec<Place>,
+    offsets: Vec<RowOffsets>,
 }
 
 impl RunBuilder {
-    /// Whether it takes another row.
+    /// Whether the run may take another row.
     pub fn has_room(&self) -> bool {
-        self.places.len() < MAX_RUN_ROWS && self.buffer.len() < MAX_RUN_BYTES
+        self.offsets.len() < MAX_RUN_ROWS && self.buffer.len() < MAX_RUN_BYTES
     }
 
-    /// How many rows it has.
+    /// Returns the number of rows so far.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.offsets.len()
     }
 
-    /// Whether it has none.
+    /// Whether no row was added.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.offsets.is_empty()
     }
 
-    /// Adds a row, which comes after those that it has.
+    /// Adds a row, which must come after the previous ones.
     pub fn add(&mut self, partition: &[u8], key: &[u8], value: &[u8], token: Token) {
-        let last = self.places.last().map(|last| last.partition as usize..last.partition_end as usize);
-        let known = last.filter(|last| self.buffer[last.clone()] == *partition);
-        let partition = known.unwrap_or_else(|| self.push(partition));
+        let last = self.offsets.last().map(|last| last.partition as usize..last.partition_end as usize);
+        let same_partition = last.filter(|last| self.buffer[last.clone()] == *partition);
+        let partition = same_partition.unwrap_or_else(|| self.push(partition));
         let key = self.push(key);
         let value = self.push(value);
-        // The bounds of a run leave places far below 4 GiB.
-        let at = |place: usize| place as u32;
-        self.places.push(Place {
-            partition: at(partition.start),
-            partition_end: at(partition.end),
-            key: at(key.start),
-            value: at(value.start),
-            end: at(value.end),
+        // The limits of a run keep offsets far below 4 GiB.
+        let narrow = |offset: usize| offset as u32;
+        self.offsets.push(RowOffsets {
+            partition: narrow(partition.start),
+            partition_end: narrow(partition.end),
+            key: narrow(key.start),
+            value: narrow(value.start),
+            end: narrow(value.end),
             token,
         });
     }
 
-    /// The run.
+    /// Returns the run.
     pub fn finish(self) -> Run {
-        let (buffer, places) = (self.buffer.into_boxed_slice(), self.places.into_boxed_slice());
-        Run { buffer, places, memo: OnceLock::new() }
+        let (buffer, offsets) = (self.buffer.into_boxed_slice(), self.offsets.into_boxed_slice());
+        Run { buffer, offsets, memo: OnceLock::new() }
     }
 
     fn push(&mut self, bytes: &[u8]) -> Range<usize> {
@@ -168,29 +171,29 @@ impl RunBuilder {
     }
 }
 
-/// The rows of a run that a visit covers.
+/// The rows of a run that one visit covers.
 #[derive(Clone)]
 pub struct Stretch {
-    /// The run. Who keeps it keeps all of its rows in memory.
+    /// The run. Keeping it keeps all of its rows in memory.
     pub run: Arc<Run>,
-    /// Which of its rows.
+    /// The indexes of the rows.
     pub rows: Range<usize>,
-    /// Whether it was in memory already.
+    /// Whether the run was already in memory.
     pub kept: bool,
 }
 
 impl Stretch {
-    /// For how many rows that had to be read, and bytes of them, a visit counts.
+    /// Returns how many rows and bytes the visit counts against the limits of a scan.
     pub fn cost(&self) -> (usize, usize) {
         let first = self.rows.clone().next().map_or(0, |first| self.run.value_range(first).start);
         let bytes = self.rows.clone().next_back().map_or(0, |last| self.run.value_range(last).end - first);
-        // Even a short run has to be found.
+        // Finding even a short run has a cost.
         let rows = self.rows.len();
         if self.kept { (1 + rows / KEPT_ROWS_PER_ROW, bytes / KEPT_ROWS_PER_ROW) } else { (rows, bytes) }
     }
 }
 
-/// Is given rows by the run, and breaks off before one of them that it does not take.
+/// A callback that receives rows in runs. Breaking with the index of a row ends the visit before it.
 pub type RunVisitor<'a> = dyn FnMut(&Stretch) -> ControlFlow<usize> + Send + 'a;
 
 #[cfg(test)]
@@ -200,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_shows_the_rows_that_it_was_made_of_and_finds_them() {
+    fn run_returns_the_rows_that_were_added_and_finds_their_positions() {
         let rows: [(&[u8], &[u8], &[u8]); 4] =
             [(b"", b"", b""), (b"a", b"", b"1"), (b"a", b"x\0", b"22"), (b"b", b"", b"")];
         let mut builder = RunBuilder::default();
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memo_is_made_once_and_only_its_type_sees_it() {
+    fn memo_is_made_once_and_returned_only_for_its_type() {
         let run = RunBuilder::default().finish();
         assert_eq!(run.memo(|| 7u32), Some(&7));
         assert_eq!(run.memo(|| 8u32), Some(&7));
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_has_room_for_so_many_rows_and_bytes() {
+    fn run_is_limited_in_rows_and_bytes() {
         let mut rows = RunBuilder::default();
         while rows.has_room() {
             rows.add(b"p", b"k", b"", Token(Stamp::from_ticks(1)));

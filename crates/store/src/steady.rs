@@ -1,9 +1,10 @@
 //! The machine's clock, checked against the boot clock.
 //!
-//! What is stamped with a time that is far ahead cannot be set back: tokens grow, and leases end by them. So a step
-//! forward is followed only up to [`MAX_STEP`] beyond what the boot clock says. The boot clock counts suspend, so waking
-//! up is no step. While the machine's clock is behind the time shown, time goes on at [nine tenths](SLOW) of its pace until
-//! the machine has caught up, so timeouts end. Decision 0031 has the reasons.
+//! A stored time that is far ahead cannot be corrected: tokens only grow, and leases end by it. So a forward
+//! step is followed only up to [`MAX_STEP`] beyond the boot clock. The boot clock counts suspend, so waking
+//! up is not a step. While the machine's clock is behind the time already returned, time advances at [nine
+//! tenths](SLOWDOWN) of its pace until the machine has caught up, so timeouts still end. Decision 0031 has
+//! the reasons.
 
 use std::sync::Arc;
 
@@ -11,20 +12,21 @@ use lazuli_concurrency::{Clock, Span, Timestamp, WrongTime};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The largest step forward that is followed.
+/// The largest forward step that is followed.
 const MAX_STEP: Span = Span::seconds(3600);
-/// A machine that is further behind the latest time known is wrong, or was wrong before.
+/// If the machine is further behind the latest known time, it is wrong, or was wrong before.
 const MAX_BEHIND: Span = Span::seconds(24 * 3600);
-/// A machine that is further ahead of the latest time known is wrong. The server may have been off for less.
+/// If the machine is further ahead of the latest known time, it is wrong. The server may have been off for
+/// less.
 const MAX_AHEAD: Span = Span::seconds(5 * 365 * 24 * 3600);
-/// No clock is right that shows less: this version was not there yet. 2026-01-01.
+/// A clock that shows an earlier time is wrong, because this version did not exist yet: 2026-01-01.
 const RELEASED: Timestamp = Timestamp::from_unix_seconds(1_767_225_600);
-/// Time loses a tenth of its pace while the machine is behind.
-const SLOW: u64 = 10;
-/// The anchor moves this often while time is slow: rarely, because each move rounds.
-const SLOW_ANCHOR: Span = Span::seconds(1);
+/// While the machine is behind, time loses one tick in this many.
+const SLOWDOWN: u64 = 10;
+/// How often the anchor moves while time is slow. Rarely, because each move rounds.
+const SLOW_ANCHOR_INTERVAL: Span = Span::seconds(1);
 
-/// Time since the machine was started, suspend counted, as a moment after 0001-01-01.
+/// The time since the machine was started, including suspend, as a time after 0001-01-01.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 
@@ -39,52 +41,53 @@ impl Clock for BootClock {
 /// How far the machine's clock is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// A reading that must be wrong is refused: by [`Clock::resume`], and later by not following it.
+    /// Wrong times are refused: at the start by [`Clock::resume`], and later by not following the clock.
     Checked,
-    /// The same, but the machine may be behind from the start: for work without clients, who would see it.
+    /// Like `Checked`, but the machine may be behind at the start. For work without clients that would see
+    /// the time.
     MayBeBehind,
-    /// Every reading is right.
+    /// Every time is trusted.
     Any,
 }
 
-/// The machine's clock as far as it can be right.
+/// The machine's clock, followed as far as it can be right.
 pub struct SteadyClock {
     wall: Arc<dyn Clock>,
     boot: Arc<dyn Clock>,
     trust: Trust,
-    state: Mutex<State>,
+    state: Mutex<SteadyState>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct SteadyState {
     anchor: Anchor,
     /// How far the machine's clock is ahead, if it is not followed.
     refused: Option<Span>,
 }
 
-/// A time that was shown, and what the boot clock said then.
+/// A time that was returned, and the boot clock's time at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Anchor {
     time: Timestamp,
     boot: Timestamp,
 }
 
-/// What to make of a reading.
+/// The result of checking a time of the machine's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// It is the time.
+    /// The time is right.
     Right,
-    /// It is behind: this is the time.
+    /// The time is behind; use this time.
     Behind(Timestamp),
-    /// It is this far ahead of the time that follows from the boot clock.
+    /// The time is ahead by this span; the boot clock gives this time.
     Ahead(Span, Timestamp),
 }
 
 impl Anchor {
-    fn judge(self, wall: Timestamp, boot: Timestamp) -> Reading {
+    fn check(self, wall: Timestamp, boot: Timestamp) -> Reading {
         let elapsed = boot.since(self.boot);
         let expected = self.time + elapsed;
-        let slow = self.time + Span::from_ticks(elapsed.ticks() - elapsed.ticks() / SLOW);
+        let slow = self.time + Span::from_ticks(elapsed.ticks() - elapsed.ticks() / SLOWDOWN);
         if wall > expected + MAX_STEP {
             Reading::Ahead(wall.since(expected), expected)
         } else if wall < slow {
@@ -95,8 +98,8 @@ impl Anchor {
     }
 }
 
-/// Whether a server may start at this time, where `latest` was shown by an earlier one.
-fn judge_start(latest: Timestamp, machine: Timestamp) -> Result<(), WrongTime> {
+/// Checks whether a server may start at the machine's time, given the latest time of an earlier process.
+fn check_start(latest: Timestamp, machine: Timestamp) -> Result<(), WrongTime> {
     let latest = latest.max(RELEASED);
     if latest.since(machine) > MAX_BEHIND {
         Err(WrongTime::Behind { machine, latest })
@@ -108,23 +111,23 @@ fn judge_start(latest: Timestamp, machine: Timestamp) -> Result<(), WrongTime> {
 }
 
 impl SteadyClock {
-    /// The machine's clocks.
+    /// Makes a clock from the machine's clocks.
     pub fn of_machine(trust: Trust) -> Self {
         Self::new(Arc::new(lazuli_concurrency::SystemClock), Arc::new(BootClock), trust)
     }
 
-    /// `wall` is checked against `boot`, which never steps.
+    /// Makes a clock that checks `wall` against `boot`, which never steps.
     pub fn new(wall: Arc<dyn Clock>, boot: Arc<dyn Clock>, trust: Trust) -> Self {
         let anchor = Anchor { time: wall.now(), boot: boot.now() };
-        Self { wall, boot, trust, state: Mutex::new(State { anchor, refused: None }) }
+        Self { wall, boot, trust, state: Mutex::new(SteadyState { anchor, refused: None }) }
     }
 
-    /// What the machine's clock says, also if it is not followed.
+    /// Returns the time of the machine's clock, even if it is not followed.
     pub fn machine(&self) -> Timestamp {
         self.wall.now()
     }
 
-    /// How far the machine's clock is ahead, if it is not followed.
+    /// Returns how far the machine's clock is ahead, if it is not followed.
     pub fn refused_step(&self) -> Option<Span> {
         self.now();
         self.state.lock().refused
@@ -134,28 +137,28 @@ impl SteadyClock {
 impl Clock for SteadyClock {
     fn now(&self) -> Timestamp {
         let mut state = self.state.lock();
-        // In this order a pause between the two makes a reading look late, never ahead.
+        // In this order a pause between the two calls makes the time look late, never ahead.
         let (wall, boot) = (self.wall.now(), self.boot.now());
-        let (time, refused) = match state.anchor.judge(wall, boot) {
+        let (time, refused) = match state.anchor.check(wall, boot) {
             Reading::Right => (wall, None),
             Reading::Ahead(..) if self.trust == Trust::Any => (wall, None),
             Reading::Ahead(step, time) => (time, Some(step)),
             Reading::Behind(time) => {
-                if boot.since(state.anchor.boot) >= SLOW_ANCHOR {
+                if boot.since(state.anchor.boot) >= SLOW_ANCHOR_INTERVAL {
                     state.anchor = Anchor { time, boot };
                 }
-                state.note(None);
+                state.set_refused(None);
                 return time;
             }
         };
         state.anchor = Anchor { time, boot };
-        state.note(refused);
+        state.set_refused(refused);
         time
     }
 
     fn resume(&self, latest: Timestamp) -> Result<(), WrongTime> {
         let machine = self.wall.now();
-        match judge_start(latest, machine) {
+        match check_start(latest, machine) {
             Ok(()) => {}
             Err(WrongTime::Behind { .. }) if self.trust == Trust::MayBeBehind => {}
             Err(_) if self.trust == Trust::Any => {}
@@ -166,8 +169,8 @@ impl Clock for SteadyClock {
     }
 }
 
-impl State {
-    fn note(&mut self, refused: Option<Span>) {
+impl SteadyState {
+    fn set_refused(&mut self, refused: Option<Span>) {
         match (self.refused, refused) {
             (None, Some(step)) => tracing::error!(
                 seconds = step.seconds_rounded_up(),
@@ -197,7 +200,7 @@ mod tests {
         Timestamp::from_ticks(0) + Span::seconds(seconds)
     }
 
-    /// A clock at second 1,000, booted 500 seconds before.
+    /// Returns a clock at second 1,000 of a machine that was booted 500 seconds before.
     fn clocks(trust: Trust) -> (SteadyClock, Arc<ManualClock>, Arc<ManualClock>) {
         let wall = Arc::new(ManualClock::new(at(1000)));
         let booted = Arc::new(ManualClock::new(boot(500)));
@@ -205,10 +208,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_is_followed_unless_it_is_more_than_an_hour_ahead_of_the_boot_clock_or_behind() {
+    fn time_is_followed_unless_it_is_behind_or_an_hour_ahead_of_the_boot_clock() {
         let anchor = Anchor { time: at(1000), boot: boot(500) };
         let ahead = |step: u64, time: u64| Reading::Ahead(Span::seconds(step), at(time));
-        for (what, wall, booted, expected) in [
+        for (case, wall, booted, expected) in [
             ("nothing happened", 1000, 500, Reading::Right),
             ("ten seconds", 1010, 510, Reading::Right),
             ("a step of an hour", 1010 + 3600, 510, Reading::Right),
@@ -219,15 +222,15 @@ mod tests {
             ("a step back", 990, 510, Reading::Behind(at(1009))),
             ("a step back at once", 500, 500, Reading::Behind(at(1000))),
         ] {
-            assert_eq!(anchor.judge(at(wall), boot(booted)), expected, "{what}");
+            assert_eq!(anchor.check(at(wall), boot(booted)), expected, "{case}");
         }
     }
 
     #[test]
-    fn a_start_is_refused_a_day_behind_or_years_ahead_of_the_latest_time() {
+    fn start_is_refused_a_day_behind_or_years_ahead_of_the_latest_time() {
         let day = |days: i64| RELEASED.unix_seconds().saturating_add_signed(days * DAY as i64);
         let day = |days| Timestamp::from_unix_seconds(day(days));
-        for (what, latest, machine, expected) in [
+        for (case, latest, machine, expected) in [
             ("a restart", Some(100), 100, None),
             ("a ceiling of a few hours ahead", Some(101), 100, None),
             ("the clock was ahead earlier", Some(102), 100, Some("behind")),
@@ -239,16 +242,16 @@ mod tests {
             ("a new directory in 2080", None, 19_000, Some("ahead")),
         ] {
             let latest = latest.map_or(Timestamp::from_ticks(0), day);
-            let found = judge_start(latest, day(machine)).err().map(|wrong| match wrong {
+            let found = check_start(latest, day(machine)).err().map(|wrong| match wrong {
                 WrongTime::Behind { .. } => "behind",
                 WrongTime::Ahead { .. } => "ahead",
             });
-            assert_eq!(found, expected, "{what}");
+            assert_eq!(found, expected, "{case}");
         }
     }
 
     #[test]
-    fn time_goes_on_by_the_boot_clock_until_the_machine_comes_back() {
+    fn time_follows_the_boot_clock_until_the_machine_clock_is_right_again() {
         let (clock, wall, booted) = clocks(Trust::Checked);
         wall.advance(Span::seconds(10 * DAY));
         assert_eq!(clock.now(), at(1000));
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_up_to_an_hour_may_follow_each_other() {
+    fn consecutive_steps_of_up_to_an_hour_are_followed() {
         let (clock, wall, _) = clocks(Trust::Checked);
         for _ in 0..3 {
             wall.advance(MAX_STEP);
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_step_is_followed_if_the_machine_is_trusted() {
+    fn every_step_is_followed_with_full_trust() {
         let (clock, wall, _) = clocks(Trust::Any);
         wall.advance(Span::seconds(100 * DAY));
         assert_eq!((clock.now(), clock.refused_step()), (wall.now(), None));
@@ -282,12 +285,12 @@ mod tests {
     }
 
     #[test]
-    fn time_is_slower_while_the_machine_is_behind_and_then_the_same() {
+    fn time_is_slower_while_the_machine_is_behind_and_then_equal() {
         let (clock, wall, booted) = clocks(Trust::Checked);
         clock.resume(at(1000) + Span::seconds(60)).unwrap();
         let mut shown = clock.now();
         assert_eq!(shown, at(1060));
-        // Often enough for rounding to add up, if it did.
+        // Often enough that rounding errors would add up.
         for _ in 0..60_000 {
             booted.advance(Span::millis(10));
             wall.advance(Span::millis(10));
@@ -299,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn work_without_clients_goes_on_where_the_machine_is_behind_but_not_where_it_is_ahead() {
+    fn may_be_behind_accepts_a_machine_that_is_behind_but_not_one_ahead() {
         let (clock, wall, _) = clocks(Trust::MayBeBehind);
         assert!(clock.resume(at(400 * DAY)).is_ok());
         assert_eq!(clock.now(), at(400 * DAY));
@@ -308,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_boot_clock_runs() {
+    fn boot_clock_runs() {
         let first = BootClock.now();
         assert!(first > Timestamp::from_ticks(0) && BootClock.now() >= first);
     }

@@ -1,8 +1,10 @@
-//! How services change a partition: read rows, run a rule, commit on exactly the rows it judged.
+//! How services change a partition: read rows, run a rule, and commit on condition that the rows are
+//! unchanged.
 //!
-//! A rule is a pure function of what was read, its stamp and the time. If the commit conflicts, the space has moved on, or
-//! the deadline of the decision has passed, everything is read again and the rule runs again with a fresh stamp, a bounded number of
-//! times, waiting its turn at the [`Gate`].
+//! A rule is a pure function of the rows read, its stamp and the time. If the commit conflicts, the space has
+//! another epoch, or the decision's deadline has passed, the transaction reads everything again and reruns
+//! the rule with a new stamp. The number of attempts is bounded, and retries wait in the queue of the
+//! [`Gate`].
 
 use std::future::ready;
 use std::ops::Range;
@@ -10,79 +12,79 @@ use std::ops::Range;
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
 
-use crate::gate::Place;
+use crate::gate::Ticket;
 use crate::{
     Commit, CommitError, Condition, Gate, Mutation, Partition, ReadError, ReadSet, Reads, Row, Scanned,
     SpaceHeader, Store,
 };
 
-/// How often a rule runs before its caller is told that the store is busy.
+/// Maximum number of attempts before a transaction fails with [`CommitError::Busy`].
 const MAX_ATTEMPTS: usize = 64;
-/// How often a rule may ask for more rows within one attempt.
+/// Maximum number of times that a rule may request more rows within one attempt.
 const MAX_READS: usize = 16;
 
-/// What a rule sees.
+/// The input of a rule: rows, stamp and time.
 pub struct View<'a> {
     reads: &'a Reads,
     set: &'a ReadSet,
-    /// The stamp that rows written by this attempt carry.
+    /// The stamp of the rows that this attempt writes.
     pub stamp: Stamp,
-    /// The time at which the rule judges.
+    /// The time that the rule must use.
     pub now: Timestamp,
 }
 
 impl View<'_> {
-    /// A row that was read; `None` if it is absent or was not asked for.
+    /// Returns a row that was read, or `None` if it is absent or was not requested.
     pub fn row(&self, key: &[u8]) -> Option<&Row> {
         let at = self.reads.keys.iter().position(|k| k == key)?;
         self.set.rows[at].as_ref()
     }
 
-    /// Whether a row was asked for.
+    /// Whether a row was requested.
     pub fn has_read(&self, key: &[u8]) -> bool {
         self.reads.keys.iter().any(|k| k == key)
     }
 
-    /// The ranges that were read, in the order they were asked for.
+    /// Returns the ranges that were read, in the order of the request.
     pub fn ranges(&self) -> &[Scanned] {
         &self.set.ranges
     }
 
-    /// The space's header in the same snapshot.
+    /// Returns the space's header in the same snapshot.
     pub fn space(&self) -> Option<SpaceHeader> {
         self.set.space
     }
 }
 
-/// What a rule decides.
+/// The decision of a rule.
 #[derive(Debug)]
 pub enum Decision<T> {
-    /// Commit this, and answer that once it is durable.
+    /// Commit the change, and return the value once the change is durable.
     Write(Change, T),
-    /// Answer without a change. What was read is one state of the partition.
+    /// Return the value without a change. The rows read were a consistent state of the partition.
     Answer(T),
-    /// Read these as well and ask again. The whole set is read anew, in one snapshot.
+    /// Read these rows too and run the rule again. All rows are read anew, in one snapshot.
     Read(Reads),
 }
 
 /// A change that a rule wants.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
-    /// What changes, in order.
+    /// The changes, in order.
     pub mutations: Vec<Mutation>,
-    /// The decision relied on the clock and holds only before this moment.
+    /// The decision depends on the time and holds only before this moment.
     pub valid_until: Option<Timestamp>,
     /// Allows up to [`crate::MAX_BULK_COMMIT_BYTES`].
     pub bulk: bool,
 }
 
 impl Change {
-    /// A change of these mutations, whatever the time.
+    /// Makes a change of these mutations without a deadline.
     pub fn of(mutations: impl Into<Vec<Mutation>>) -> Self {
         Self { mutations: mutations.into(), valid_until: None, bulk: false }
     }
 
-    /// The same, but only before `until`, if that is a time.
+    /// Sets the deadline to `until` if that is earlier than the current one.
     #[must_use]
     pub fn until(mut self, until: Option<Timestamp>) -> Self {
         self.valid_until = match (self.valid_until, until) {
@@ -93,7 +95,7 @@ impl Change {
     }
 }
 
-/// Why nothing was decided.
+/// Why a transaction made no change, or may have made none.
 #[derive(Debug, thiserror::Error)]
 pub enum TransactError<E> {
     /// The rule refused.
@@ -102,10 +104,10 @@ pub enum TransactError<E> {
     /// The space is closed.
     #[error("the space is closed")]
     Gone,
-    /// Nothing happened.
+    /// The commit did not take effect.
     #[error(transparent)]
     NotCommitted(CommitError),
-    /// It may or may not have happened.
+    /// The commit may or may not have taken effect.
     #[error("the outcome of the commit is unknown")]
     Unknown,
     /// The rows could not be read.
@@ -124,8 +126,8 @@ pub async fn transact<T, E>(
     transact_announced(store, gate, partition, reads, rule, || ready(Ok(()))).await
 }
 
-/// Like [`transact`], but awaits `announce` before every commit, after everything that the commit depends on was read, the
-/// epoch of the space included. If that epoch is raised at any time after the read, the commit fails.
+/// Like [`transact`], but awaits `announce` before every commit. By then everything that the commit depends
+/// on has been read, including the space's epoch. If the epoch is raised after that, the commit fails.
 pub async fn transact_announced<T, E, F: Future<Output = Result<(), E>>>(
     store: &dyn Store,
     gate: &Gate,
@@ -154,8 +156,8 @@ pub async fn transact_announced<T, E, F: Future<Output = Result<(), E>>>(
     }
 }
 
-/// A transaction by hand, for rules that have to wait for something between reading and committing, such as content to
-/// be written. What holds for [`transact`] holds here: begin, judge, commit, and begin again if it conflicted.
+/// A transaction in separate steps, for callers that must wait between reading and committing, for example
+/// until content is written. The guarantees are those of [`transact`]. If a commit conflicts, begin again:
 ///
 /// ```text
 /// let mut attempts = Attempts::new(store, gate, &partition);
@@ -169,13 +171,13 @@ pub struct Attempts<'a> {
     store: &'a dyn Store,
     gate: &'a Gate,
     partition: &'a Partition,
-    made: usize,
-    // Given back in this order.
-    turn: Option<tokio::sync::OwnedMutexGuard<()>>,
-    place: Option<Place<'a>>,
+    count: usize,
+    // Dropped in this order: the turn before the place in the queue.
+    permit: Option<tokio::sync::OwnedMutexGuard<()>>,
+    ticket: Option<Ticket<'a>>,
 }
 
-/// What one attempt has read.
+/// The rows that one attempt has read, with its stamp and time.
 pub struct Attempt {
     reads: Reads,
     set: ReadSet,
@@ -184,43 +186,43 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// What a rule judges.
+    /// Returns the input for the rule.
     pub fn view(&self) -> View<'_> {
         View { reads: &self.reads, set: &self.set, stamp: self.stamp, now: self.now }
     }
 }
 
 impl<'a> Attempts<'a> {
-    /// Nothing has been read yet.
+    /// Prepares a transaction. Reads nothing yet.
     pub fn new(store: &'a dyn Store, gate: &'a Gate, partition: &'a Partition) -> Self {
-        let place = gate.has_line(partition).then(|| gate.join(partition));
-        Self { store, gate, partition, made: 0, turn: None, place }
+        let ticket = gate.has_queue(partition).then(|| gate.join(partition));
+        Self { store, gate, partition, count: 0, permit: None, ticket }
     }
 
-    /// Waits for the turn of the next attempt. What must not be held in a line can be taken between this and
-    /// [`Attempts::begin`].
+    /// Waits for the turn of the next attempt. Call this before acquiring something that must not be held in
+    /// the queue, and [`Attempts::begin`] after it.
     pub async fn wait_turn(&mut self) {
-        if let (Some(place), None) = (&self.place, &self.turn) {
-            self.turn = Some(place.turn().await);
+        if let (Some(ticket), None) = (&self.ticket, &self.permit) {
+            self.permit = Some(ticket.wait_for_turn().await);
         }
     }
 
-    /// Reads for the next attempt, when it is its turn.
+    /// Waits for the transaction's turn and reads the rows for the next attempt.
     pub async fn begin(&mut self, reads: Reads) -> Result<Attempt, TransactError<Never>> {
-        if self.made == MAX_ATTEMPTS {
+        if self.count == MAX_ATTEMPTS {
             return Err(TransactError::NotCommitted(CommitError::Busy));
         }
-        self.made += 1;
+        self.count += 1;
         self.wait_turn().await;
         let attempt = self.read(reads).await?;
         match attempt.set.space {
             Some(SpaceHeader { open: true, .. }) => Ok(attempt),
-            // What is left in a closed space is nobody's to judge.
+            // The rows of a closed space must not be used.
             _ => Err(TransactError::Gone),
         }
     }
 
-    /// Reads more rows in the same attempt: everything anew, in one snapshot.
+    /// Reads more rows for the same attempt. All rows are read anew, in one snapshot.
     pub async fn read_more(&mut self, attempt: Attempt, more: Reads) -> Result<Attempt, ReadError> {
         let mut reads = attempt.reads;
         reads.keys.extend(more.keys);
@@ -228,20 +230,22 @@ impl<'a> Attempts<'a> {
         self.read(reads).await
     }
 
-    /// Whether what the attempt read is still so. For a refusal that rests on more than that: rows read later, content.
+    /// Whether the rows that the attempt read are unchanged. For refusals that depend on later reads as well:
+    /// other rows, or content.
     pub async fn is_current(&self, attempt: &Attempt) -> Result<bool, ReadError> {
         Ok(self.store.read(self.partition, &attempt.reads).await? == attempt.set)
     }
 
     async fn read(&self, reads: Reads) -> Result<Attempt, ReadError> {
-        // The stamp comes before the read: a row written later by somebody else has a larger one and conflicts.
+        // Take the stamp before the read: rows that other transactions write later have larger stamps and
+        // conflict.
         let stamp = self.store.stamp();
         let set = self.store.read(self.partition, &reads).await?;
         Ok(Attempt { reads, set, stamp, now: self.store.now() })
     }
 
-    /// Commits on exactly what the attempt read. False: something changed meanwhile, the space moved on, or the deadline
-    /// has passed; begin again.
+    /// Commits on condition that everything the attempt read is unchanged. Returns false if something has
+    /// changed, the space has another epoch, or the deadline has passed; begin again then.
     pub async fn commit(&mut self, attempt: Attempt, change: Change) -> Result<bool, TransactError<Never>> {
         let Some(SpaceHeader { epoch, open: true }) = attempt.set.space else {
             return Err(TransactError::Gone);
@@ -256,11 +260,11 @@ impl<'a> Attempts<'a> {
         };
         match self.store.commit(self.partition, commit).await {
             Ok(()) => Ok(true),
-            // A space that has moved on is not closed for that: whoever begins again learns which it is.
+            // `Gone` may only mean a new epoch. The next attempt finds out whether the space is closed.
             Err(CommitError::Conflict | CommitError::Expired | CommitError::Gone) => {
                 self.gate.count_retry();
-                if self.place.is_none() {
-                    self.place = Some(self.gate.join(self.partition));
+                if self.ticket.is_none() {
+                    self.ticket = Some(self.gate.join(self.partition));
                 }
                 Ok(false)
             }
@@ -270,11 +274,11 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// Nothing: [`Attempts`] never refuses.
+/// An error that cannot occur: [`Attempts`] never refuses.
 pub type Never = std::convert::Infallible;
 
 impl TransactError<Never> {
-    /// The same among errors of a rule that can refuse.
+    /// Converts the error to that of a rule that can refuse.
     pub fn widen<E>(self) -> TransactError<E> {
         match self {
             Self::Refused(never) => match never {},
@@ -286,7 +290,7 @@ impl TransactError<Never> {
     }
 }
 
-/// Everything that was read must still be so.
+/// Returns the conditions that everything which was read is unchanged.
 fn conditions(reads: &Reads, set: ReadSet) -> Vec<Condition> {
     let rows = reads.keys.iter().zip(set.rows).map(|(key, row)| match row {
         Some(row) => Condition::Unchanged(key.clone(), row.token),
@@ -296,7 +300,7 @@ fn conditions(reads: &Reads, set: ReadSet) -> Vec<Condition> {
     rows.chain(ranges).collect()
 }
 
-/// The range of all keys that start with `prefix`.
+/// Returns the range of all keys that start with `prefix`.
 pub fn prefix_range(prefix: &[u8]) -> Range<Bytes> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.last_mut() {
@@ -306,6 +310,6 @@ pub fn prefix_range(prefix: &[u8]) -> Range<Bytes> {
         }
         end.pop();
     }
-    // Every key starts with nothing, or with nothing but FF: no key is as long as this.
+    // The prefix is empty or all 0xFF, so no longer prefix can end the range. No key is as long as this one.
     Bytes::copy_from_slice(prefix)..vec![0xFF; crate::MAX_KEY_BYTES + 1].into()
 }

@@ -1,33 +1,37 @@
-//! The trait that services stand on, and the values it speaks.
+//! The [`Store`] trait that services build on, and its values and limits.
 
+use std::fmt;
 use std::ops::{ControlFlow, Range};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::run::RunVisitor;
 
-/// A generation of a container, table, queue or share; or the directory of accounts. Never used again once closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A generation of a container, table, queue or share, or the account directory. A closed space is never
+/// reopened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct SpaceId(pub u64);
 
 impl SpaceId {
-    /// The directory that is there from the start: accounts, and what names the spaces below them.
+    /// The space that always exists: accounts, and the names of all other spaces.
     pub const ROOT: Self = Self(0);
 }
 
 /// One atomic scope within a space. Partitions are ordered by their keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
-    /// The space it lies in.
+    /// The partition's space.
     pub space: SpaceId,
-    /// Its key.
+    /// The partition's key within the space.
     pub key: Bytes,
 }
 
 impl Partition {
-    /// The partition `key` of a space.
+    /// Makes the partition with this key.
     pub fn new(space: SpaceId, key: impl Into<Bytes>) -> Self {
         Self { space, key: key.into() }
     }
@@ -37,22 +41,29 @@ impl Partition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub Stamp);
 
-/// Identifies the contents of a range of rows, an empty range included: a digest of keys and tokens.
+/// Identifies the contents of a range of rows, which may be empty: a digest of keys and tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RangeToken(pub u128);
 
-/// A row as it was read.
+/// One version of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its key within the partition.
+    /// The row's key within the partition.
     pub key: Bytes,
-    /// What the service stored.
+    /// The service's data.
     pub value: Bytes,
-    /// This version of it.
+    /// Identifies this version of the row.
     pub token: Token,
 }
 
-/// What must still hold when a commit takes effect.
+impl Row {
+    /// Returns the value of a counter, see [`Mutation::Add`].
+    pub fn count(&self) -> i64 {
+        self.value.first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
+    }
+}
+
+/// A requirement that must hold when a commit takes effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// The row does not exist.
@@ -63,90 +74,89 @@ pub enum Condition {
     RangeUnchanged(Range<Bytes>, RangeToken),
 }
 
-/// A change to one row, or to a range of them.
+/// A change to one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// Writes a row.
     Put(Bytes, Bytes),
-    /// Removes a row, if it is there.
+    /// Removes a row, if it exists.
     Delete(Bytes),
-    /// Removes every row in the range, at most [`MAX_RANGE_DELETE`].
-    DeleteRange(Range<Bytes>),
-    /// Adds to a counter: a row of eight little-endian bytes, 0 if absent. Never conflicts with another `Add`.
+    /// Adds to a counter: a row of eight little-endian bytes, 0 if absent. Never conflicts with another
+    /// `Add`.
     Add(Bytes, i64),
 }
 
-/// Mutations in one commit.
+/// Maximum number of mutations in one commit.
 pub const MAX_MUTATIONS: usize = 256;
-/// Bytes of keys and values in one commit.
+/// Maximum bytes of keys and values in one commit.
 pub const MAX_COMMIT_BYTES: usize = 8 << 20;
-/// The same for a commit that says it is [bulk](Commit::bulk).
+/// Maximum bytes of keys and values in a [bulk](Commit::bulk) commit.
 pub const MAX_BULK_COMMIT_BYTES: usize = 128 << 20;
-/// Bytes in one value.
+/// Maximum bytes in one value.
 pub const MAX_VALUE_BYTES: usize = 2 << 20;
-/// Bytes in one row key, and in one partition key.
+/// Maximum bytes in one row key, and in one partition key.
 pub const MAX_KEY_BYTES: usize = 8 << 10;
-/// Rows that one `DeleteRange` may remove.
-pub const MAX_RANGE_DELETE: usize = 131_072;
-/// Rows that one scan returns at most.
+/// Maximum number of rows that one scan returns.
 pub const MAX_SCAN_ROWS: usize = 8192;
-/// Bytes of keys and values after which a scan over a space ends its page. The last row may exceed it.
+/// A scan over a space ends its page once it has this many bytes of keys and values. The last row may exceed
+/// the limit.
 pub const MAX_SCAN_BYTES: usize = 16 << 20;
 
 /// One atomic change of one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// The stamp that was given out for this attempt; above every row that it writes, else the commit conflicts.
+    /// The stamp of this attempt. The commit conflicts unless the stamp is above those of all rows that it
+    /// writes.
     pub stamp: Stamp,
-    /// The epoch that the space had when the rule judged it.
+    /// The epoch that the rule saw in the space's header.
     pub epoch: u64,
-    /// What must still hold.
+    /// The requirements that must hold when the commit takes effect.
     pub conditions: Vec<Condition>,
-    /// What changes, in order.
+    /// The changes, in order.
     pub mutations: Vec<Mutation>,
-    /// The decision relied on the clock and holds only before this moment.
+    /// The decision depends on the time and holds only before this moment.
     pub valid_until: Option<Timestamp>,
     /// Allows up to [`MAX_BULK_COMMIT_BYTES`].
     pub bulk: bool,
 }
 
-/// A space's header.
+/// The header of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceHeader {
-    /// Raised by whoever must fence writers off: a share snapshot, a restore.
+    /// Raised to fence writers off, for example by a share snapshot or a restore.
     pub epoch: u64,
     /// A closed space refuses every commit.
     pub open: bool,
 }
 
-/// Why a commit did not happen, or may not have.
+/// Why a commit did not take effect, or may not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// Something read has changed, or the stamp is not above a row's: run the rule again.
+    /// Something that was read has changed, or a row's stamp is not below the commit's. Run the rule again.
     #[error("a row changed since it was read")]
     Conflict,
-    /// The space is closed or its epoch moved on.
+    /// The space is closed or has another epoch.
     #[error("the space is closed or has moved on")]
     Gone,
     /// `valid_until` has passed.
     #[error("the decision's deadline has passed")]
     Expired,
-    /// It may or may not have happened. Never retried blindly.
+    /// The commit may or may not have taken effect. Never retry it blindly.
     #[error("the outcome of the commit is unknown")]
     Unknown,
-    /// Too much is waiting. Nothing happened.
+    /// Too many commits are waiting. The commit did not take effect.
     #[error("the store is busy")]
     Busy,
-    /// No space left on the device. Nothing happened.
+    /// The device has no space left. The commit did not take effect.
     #[error("the store is full")]
     Full,
-    /// The commit breaks a limit. Nothing happened.
+    /// The commit exceeds a limit. It did not take effect.
     #[error("the commit is too large")]
     TooLarge,
-    /// A row that the commit depends on cannot be read. Nothing happened.
+    /// A row that the commit depends on cannot be read. The commit did not take effect.
     #[error("a row that the commit depends on cannot be read")]
     Unreadable,
-    /// The store has stopped after a failure of its disk. Nothing happened.
+    /// The store has stopped after a disk failure. The commit did not take effect.
     #[error("the store has stopped after a disk failure")]
     Stopped,
 }
@@ -154,20 +164,20 @@ pub enum CommitError {
 /// Why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// What lies on disk is not what was written.
+    /// Stored bytes are not those that were written.
     #[error("damaged: {0}")]
     Damaged(String),
-    /// The disk did not answer.
+    /// The disk returned an error.
     #[error("I/O: {0}")]
     Io(String),
 }
 
-/// What to read of a partition, in one snapshot.
+/// The rows and ranges to read of a partition, in one snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// Single rows.
     pub keys: Vec<Bytes>,
-    /// Ranges, each with the number of rows wanted at most.
+    /// Ranges, each with the maximum number of rows to return.
     pub ranges: Vec<(Range<Bytes>, usize)>,
 }
 
@@ -182,7 +192,7 @@ impl Reads {
         Self { keys: keys.into_iter().collect(), ranges: vec![] }
     }
 
-    /// Reads a range too.
+    /// Adds a range to read.
     #[must_use]
     pub fn and_range(mut self, range: Range<Bytes>, limit: usize) -> Self {
         self.ranges.push((range, limit));
@@ -190,36 +200,36 @@ impl Reads {
     }
 }
 
-/// One range as it was read.
+/// The rows that were read of one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scanned {
-    /// The part of the range that the rows and the token speak of: shorter than asked when `more`.
+    /// The range that the rows and the token cover. Ends before the requested range if `more`.
     pub range: Range<Bytes>,
-    /// Its rows, in order.
+    /// The rows of the range, in order.
     pub rows: Vec<Row>,
     /// Identifies exactly these rows in this range.
     pub token: RangeToken,
-    /// Rows remain from `range.end` on.
+    /// Whether more rows follow, from `range.end` on.
     pub more: bool,
 }
 
-/// Rows of one partition, read in one snapshot, in the order they were asked for.
+/// Rows of one partition, read in one snapshot. In the order of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadSet {
     /// The space's header in the same snapshot; `None` if the space was never opened.
     pub space: Option<SpaceHeader>,
-    /// One per key asked for.
+    /// One entry for each requested key.
     pub rows: Vec<Option<Row>>,
-    /// One per range asked for.
+    /// One entry for each requested range.
     pub ranges: Vec<Scanned>,
 }
 
-/// Which rows of each partition a scan over a space returns.
+/// The rows of each partition that a scan over a space returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// Every row.
     All,
-    /// The first row of each partition, whatever else it holds: the cost is per partition, not per row.
+    /// Only the first row of each partition. The cost depends on the number of partitions, not of rows.
     First,
 }
 
@@ -230,23 +240,23 @@ pub struct SpacePage {
     pub space: Option<SpaceHeader>,
     /// Partition key and row, in order.
     pub rows: Vec<(Bytes, Row)>,
-    /// Where to go on: the partition key and row key of the next row, if any remains.
+    /// The partition key and row key of the next row, if any remains.
     pub next: Option<(Bytes, Bytes)>,
 }
 
-/// What a visit to the rows of a space came to.
+/// The result of a visit to the rows of a space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visited {
     /// The space's header in the same snapshot; `None` if the space was never opened.
     pub space: Option<SpaceHeader>,
-    /// Where to go on: the partition key and row key of the first row that was not taken, if any remains.
+    /// The partition key and row key of the first row that was not visited, if any remains.
     pub next: Option<(Bytes, Bytes)>,
 }
 
-/// Is given rows, each with its partition key, and breaks off before one that it does not take.
+/// A callback that receives rows with their partition keys. Breaking ends the visit before that row.
 pub type Visitor<'a> = dyn FnMut(Bytes, Row) -> ControlFlow<()> + Send + 'a;
 
-/// A row's place among all rows of a store.
+/// The position of a row among all rows of a store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RowPosition {
     /// The space.
@@ -257,28 +267,47 @@ pub struct RowPosition {
     pub key: Bytes,
 }
 
-/// Receives rows of all spaces, each with its space and partition key, and breaks off before one that it does not take.
+impl RowPosition {
+    /// Returns the position of the row with this key in a partition.
+    pub fn new(partition: &Partition, key: &Bytes) -> Self {
+        Self { space: partition.space, partition: partition.key.clone(), key: key.clone() }
+    }
+}
+
+impl fmt::Display for RowPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (space, partition, key) = (self.space.0, self.partition.escape_ascii(), self.key.escape_ascii());
+        write!(f, "space {space:016x} partition \"{partition}\" row \"{key}\"")
+    }
+}
+
+/// A callback that receives rows of all spaces with their space and partition key. Breaking ends the visit
+/// before that row.
 pub type AllVisitor<'a> = dyn FnMut(SpaceId, Bytes, Row) -> ControlFlow<()> + Send + 'a;
 
-/// How many rows a store has added and removed in its life. Both only grow, and are durable with the commits they count.
+/// The numbers of rows that a store has added and removed since it was created. Both only grow, and are
+/// durable with the commits that they count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowCounts {
-    /// Rows that were written where none was.
+    /// Rows that were written where there was none.
     pub added: u64,
     /// Rows that were removed.
     pub removed: u64,
-    /// Whether every row was counted. False for a store that an earlier version made, which did not count.
+    /// Whether every row was counted. False for a store that was created by an earlier version, which did not
+    /// count.
     pub complete: bool,
 }
 
-/// An engine: rows in partitions, committed atomically.
+/// An engine that stores rows in partitions and commits changes atomically.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Reads rows and ranges of one partition in one snapshot that holds every commit acknowledged before the call.
+    /// Reads rows and ranges of one partition in one snapshot, which includes every commit acknowledged
+    /// before the call.
     async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, ReadError>;
 
-    /// Reads rows over the partitions of a space from `(partition, row key)` on and below `end`, another such pair, in
-    /// order, one snapshot a call. A page ends early, with `next`, when it holds [`MAX_SCAN_BYTES`].
+    /// Reads rows of a space in order, from the `(partition, row key)` pair `from` up to the pair `end`
+    /// (exclusive), in one snapshot for each call. A page ends early, with `next`, once it has
+    /// [`MAX_SCAN_BYTES`].
     async fn scan_space(
         &self,
         space: SpaceId,
@@ -288,8 +317,9 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<SpacePage, ReadError>;
 
-    /// Shows rows to a visitor as [`Store::scan_space`] would return them, one snapshot a call, until it breaks off or
-    /// [`MAX_SCAN_ROWS`] or [`MAX_SCAN_BYTES`] were shown: for those who do not know how many they need.
+    /// Passes the rows that [`Store::scan_space`] would return to a visitor, in one snapshot for each call.
+    /// Ends when the visitor breaks, or after [`MAX_SCAN_ROWS`] or [`MAX_SCAN_BYTES`]. For callers that do
+    /// not know how many rows they need.
     async fn visit_space(
         &self,
         space: SpaceId,
@@ -298,10 +328,11 @@ pub trait Store: Send + Sync + 'static {
         visitor: &mut Visitor<'_>,
     ) -> Result<Visited, ReadError>;
 
-    /// Shows the rows that [`Store::visit_space`] would show, by the [run](crate::Run): an engine may keep runs in memory,
-    /// with what visitors noted on them, and shows one again as long as no row in it has changed. A visit goes on until
-    /// the visitor breaks off before a row, or the runs shown [cost](crate::Stretch::cost) [`MAX_SCAN_ROWS`] or
-    /// [`MAX_SCAN_BYTES`], which the last one may exceed. For those who look at many rows again and again.
+    /// Passes the rows that [`Store::visit_space`] would visit in [runs](crate::Run). For callers that visit
+    /// many rows repeatedly: an engine may keep runs in memory, with the memos of their visitors, and pass
+    /// them again until a row in them changes. The visit ends when the visitor breaks before a row, or when
+    /// the [cost](crate::Stretch::cost) of the runs reaches [`MAX_SCAN_ROWS`] or [`MAX_SCAN_BYTES`], which
+    /// the last run may exceed.
     async fn visit_runs(
         &self,
         space: SpaceId,
@@ -310,29 +341,32 @@ pub trait Store: Send + Sync + 'static {
         visitor: &mut RunVisitor<'_>,
     ) -> Result<Visited, ReadError>;
 
-    /// Shows one page of all rows of all spaces, in order of space, partition and key, from a place on: at most
-    /// [`MAX_SCAN_ROWS`] rows and about [`MAX_SCAN_BYTES`]. Returns the place of the first row that was not taken, if any
-    /// remains. Every page shows the state of its own moment, so a row that changes place during a walk of many pages may
-    /// be shown twice or not at all. A row that stays in its place is shown exactly once.
+    /// Passes one page of all rows of all spaces to a visitor, in the order of space, partition and key: at
+    /// most [`MAX_SCAN_ROWS`] rows and about [`MAX_SCAN_BYTES`]. Returns the position of the first row that
+    /// was not visited, if any remains. Every page is a snapshot of its own. A row that moves to another key
+    /// during a walk of many pages may be visited twice or not at all; a row that keeps its key is visited
+    /// exactly once.
     async fn visit_all(
         &self,
         from: Option<RowPosition>,
         visitor: &mut AllVisitor<'_>,
     ) -> Result<Option<RowPosition>, ReadError>;
 
-    /// Returns when every commit that was submitted before is decided, including those whose callers have gone away.
+    /// Waits until every commit submitted before this call is decided, including those whose callers were
+    /// dropped.
     async fn settled(&self) -> Result<(), CommitError>;
 
-    /// Rows added and removed so far, as of the last acknowledged commit; `None` if the engine does not count them.
+    /// Returns the rows added and removed so far, as of the last acknowledged commit, or `None` if the engine
+    /// does not count them.
     fn row_counts(&self) -> Option<RowCounts>;
 
-    /// Commits. When it returns `Ok` the change is durable and visible to every later read.
+    /// Commits a change. Once it returns `Ok`, the change is durable and visible to every later read.
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError>;
 
-    /// A space's header.
+    /// Returns a space's header, or `None` if the space was never opened.
     async fn space(&self, space: SpaceId) -> Result<Option<SpaceHeader>, ReadError>;
 
-    /// Replaces a space's header if it still is `from`. `None` opens a space that never was.
+    /// Replaces a space's header if the current one is `from`. `None` opens a space that was never opened.
     async fn set_space(
         &self,
         space: SpaceId,
@@ -340,9 +374,9 @@ pub trait Store: Send + Sync + 'static {
         to: SpaceHeader,
     ) -> Result<(), CommitError>;
 
-    /// Removes up to `limit` rows of a closed space from `(partition, row key)` on, and says where to go on; `None` if
-    /// no row is left from there on. Once none is left at all, the space's header goes, too. Run by the sweeper, which
-    /// goes on where it was: what it has removed may be dear to read past.
+    /// Removes up to `limit` rows of a closed space, starting at a `(partition, row key)` pair. Returns the
+    /// pair to continue at, or `None` if no row follows. Removes the space's header after the last row. The
+    /// garbage sweep continues at the returned pair, because reading past many removed rows may be slow.
     async fn sweep_space(
         &self,
         space: SpaceId,
@@ -350,12 +384,12 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Option<(Bytes, Bytes)>, CommitError>;
 
-    /// An id for a new space, never given out before.
+    /// Returns an id for a new space, which was never issued before.
     async fn new_space(&self) -> Result<SpaceId, CommitError>;
 
-    /// A fresh stamp: above every stamp given out before, on this engine, ever.
+    /// Issues a stamp that is greater than all stamps that this engine ever issued.
     fn stamp(&self) -> Stamp;
 
-    /// The engine's clock: never backwards, also over restarts.
+    /// Returns the engine's time, which never runs backward, also across restarts.
     fn now(&self) -> Timestamp;
 }

@@ -1,4 +1,4 @@
-//! Background work that fails: it leaves nothing behind, is visible, and does not harm commits and reads.
+//! Tests failing background work: it leaves no files, is visible, and does not harm commits and reads.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,12 +15,14 @@ use lazuli_store::embedded::{Backoff, Cause, Task};
 use lazuli_store::{
     Commit, CommitError, Embedded, Mutation, Options, Partition, Reads, SpaceHeader, SpaceId, Store,
 };
+use rand::rngs::SmallRng;
+use rand::{RngCore, SeedableRng};
 
 const SPACE: SpaceId = SpaceId(7);
 const QUICK: Duration = Duration::from_millis(1);
 
 fn options() -> Options {
-    Options { backoff: Backoff { first: QUICK, most: QUICK, most_if_full: QUICK }, ..Options::SMALL }
+    Options { backoff: Backoff { first: QUICK, max: QUICK, max_if_full: QUICK }, ..Options::SMALL }
 }
 
 async fn open(dir: &Path) -> Embedded {
@@ -35,16 +37,11 @@ async fn open_with(dir: &Path, options: Options) -> Embedded {
     store
 }
 
-/// Bytes that do not compress.
+/// Returns bytes that do not compress.
 fn noise(seed: u64) -> Bytes {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let word = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    std::iter::repeat_with(word).take(128).flatten().collect()
+    let mut bytes = vec![0; 1024];
+    SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes.into()
 }
 
 fn key(n: u64) -> Bytes {
@@ -78,7 +75,7 @@ fn damage(tables: &Path) -> PathBuf {
 }
 
 /// Makes a store of 3,000 rows in one table, and damages the table.
-async fn with_a_damaged_table(dir: &Path) -> PathBuf {
+async fn store_with_damaged_table(dir: &Path) -> PathBuf {
     let store = open(dir).await;
     for n in 0..30 {
         put_all(&store, 100 * n..100 * (n + 1)).await.unwrap();
@@ -93,10 +90,10 @@ async fn with_a_damaged_table(dir: &Path) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_compaction_that_fails_on_a_damaged_table_leaves_no_files_and_names_the_table() {
+async fn failed_compaction_of_a_damaged_table_leaves_no_files_and_names_the_table() {
     let dir = tempfile::tempdir().unwrap();
     let tables = dir.path().join("tree/tables");
-    let damaged = with_a_damaged_table(dir.path()).await;
+    let damaged = store_with_damaged_table(dir.path()).await;
 
     let store = open(dir.path()).await;
     let logged = Arc::new(AtomicU64::new(0));
@@ -137,7 +134,7 @@ async fn a_compaction_that_fails_on_a_damaged_table_leaves_no_files_and_names_th
     tokio::task::spawn_blocking(move || {
         store.close();
         let on_disk: u64 = files(&tables).iter().map(|(_, length)| length).sum();
-        // The tree does not count the ends of the files.
+        // The tree does not count the trailers of the files.
         let in_manifest = store.disk_bytes() / 100 * 105;
         assert!(on_disk <= in_manifest, "{on_disk} above {in_manifest}: {:?}", files(&tables));
     })
@@ -145,19 +142,20 @@ async fn a_compaction_that_fails_on_a_damaged_table_leaves_no_files_and_names_th
     .unwrap();
 }
 
-/// The tree chooses the merge with the damaged table again and again. The rest of the first level must be merged, too.
+/// The tree tries the merge with the damaged table again and again. The rest of the first level must still be
+/// merged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_go_on_beside_a_damaged_table_when_the_first_level_would_be_full() {
+async fn damaged_table_does_not_block_commits_when_the_first_level_is_full() {
     const ROUNDS: u64 = 60;
     const ROWS: u64 = 250;
     let dir = tempfile::tempdir().unwrap();
-    with_a_damaged_table(dir.path()).await;
+    store_with_damaged_table(dir.path()).await;
     let never = Duration::from_secs(3600);
-    let backoff = Backoff { first: never, most: never, most_if_full: never };
+    let backoff = Backoff { first: never, max: never, max_if_full: never };
     let store = open_with(dir.path(), Options { backoff, ..Options::SMALL }).await;
     let blobs = Partition::new(SPACE, "blobs");
     for round in 1..=ROUNDS {
-        // About one memtable, of the same rows each time.
+        // About one memtable, with the same rows in each round.
         let mutations = (0..ROWS).map(|n| Mutation::Put(key(10_000 + n), noise(round * ROWS + n))).collect();
         let stamp = store.stamp();
         let commit =

@@ -1,4 +1,4 @@
-//! Captures of a store that is written to, and stores built from what was read of another.
+//! Tests captures of a store during writes, and stores loaded from what was read of another.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ async fn new_space(store: &Embedded) -> SpaceId {
     space
 }
 
-/// Two rows with the same number: a commit that is there by half would show.
+/// Commits two rows with the same number, so that half of a commit would be noticed.
 async fn put(store: &Embedded, partition: &Partition, n: u64) {
     let value = Bytes::from(n.to_le_bytes().repeat(1000));
     let mutations = vec![Mutation::Put("a".into(), value.clone()), Mutation::Put("b".into(), value)];
@@ -51,7 +51,7 @@ struct History {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_capture_under_load_shows_one_state_with_everything_acknowledged_before() {
+async fn capture_under_load_is_one_state_with_everything_acknowledged_before() {
     const WRITERS: u8 = 4;
     const CAPTURES: u64 = 12;
     let dir = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ async fn a_capture_under_load_shows_one_state_with_everything_acknowledged_befor
     };
     let mut tables = 0;
     for round in 1..=CAPTURES {
-        // Enough for several memtables, and segments of the log, since the last capture.
+        // Write enough for several memtables and log segments since the last capture.
         while counts(|h| &h.acknowledged).iter().any(|n| *n < 40 * round) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -112,13 +112,13 @@ async fn a_capture_under_load_shows_one_state_with_everything_acknowledged_befor
         writer.await.unwrap();
     }
     assert!(tables > 0, "the rows were in the log all the time");
-    // A capture is a store like any other.
+    // A capture can be opened like any store.
     let captured = open(&dir.path().join("capture3"));
     put(&captured, &Partition::new(space, vec![0]), 1).await;
 }
 
 #[tokio::test]
-async fn a_loaded_store_has_the_rows_tokens_and_clock_of_the_one_that_was_read() {
+async fn loaded_store_has_the_rows_tokens_and_clock_of_its_source() {
     let dir = tempfile::tempdir().unwrap();
     let [source, loaded] = ["source", "loaded"].map(|name| dir.path().join(name));
     for path in [&source, &loaded] {

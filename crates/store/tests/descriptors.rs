@@ -1,4 +1,5 @@
-//! A process without file descriptors. In a process of its own, for the limit is the whole process's.
+//! Tests a process without free file descriptors. The limit applies to the whole process, so this test has
+//! its own.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,14 +10,14 @@ use lazuli_concurrency::SystemClock;
 use lazuli_store::{Commit, CommitError, Embedded, Mutation, Options, Partition, Reads, SpaceHeader, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// No file descriptor can be had above the lowest ones, which are taken.
+/// Limits the process to the descriptors that are already open.
 fn limit_descriptors(current: u64) {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum }).unwrap();
 }
 
 #[tokio::test]
-async fn commits_are_refused_while_the_next_segment_cannot_be_opened_and_then_go_on() {
+async fn commits_are_refused_while_the_next_segment_cannot_be_opened_and_then_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let open = || Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
     let store = open();

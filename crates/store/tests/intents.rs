@@ -1,4 +1,5 @@
-//! Intents interrupted at every step: the thing moved is in exactly one place, before and after somebody ends them.
+//! Tests intents that are interrupted at every step: the moved row is in exactly one place, before and after
+//! other callers end them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,15 +7,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lazuli_concurrency::SystemClock;
-use lazuli_store::intent::{Ended, IntentError, IntentId, Intents, Plan, Planner};
-use lazuli_store::interposed::{Dying, Interposed};
+use lazuli_store::intent::{Ended, IntentError, IntentId, IntentPlan, IntentPlanner, Intents};
+use lazuli_store::interposed::{CrashAtWrite, Interposed};
 use lazuli_store::{
     Change, Commit, Embedded, Gate, Mutation, Options, Partition, Reads, SpaceHeader, SpaceId, Store, View,
 };
 
-/// Moves the row `thing` from one partition to another. While prepared, the target is reserved by `coming` and the
-/// source by `leaving`. The target comes first, so that whoever overlooks the marks may see the thing twice, but never
-/// not at all.
+/// Moves the row `thing` from one partition to another. While prepared, `coming` reserves the target and
+/// `leaving` the source. The target comes first, so that readers that ignore the marks may see the row twice,
+/// but never miss it.
 struct Move;
 
 struct MovePlan([Partition; 2]);
@@ -24,7 +25,7 @@ const LEAVING: Bytes = Bytes::from_static(b"leaving");
 const COMING: Bytes = Bytes::from_static(b"coming");
 const VALUE: Bytes = Bytes::from_static(b"value");
 
-impl Planner for Move {
+impl IntentPlanner for Move {
     type Plan = MovePlan;
     fn plan(&self, kind: u8, payload: &Bytes) -> Option<MovePlan> {
         let space = SpaceId(u64::from_be_bytes(payload[..8].try_into().ok()?));
@@ -33,7 +34,7 @@ impl Planner for Move {
     }
 }
 
-impl Plan for MovePlan {
+impl IntentPlan for MovePlan {
     type Refusal = &'static str;
 
     fn participants(&self) -> Vec<Partition> {
@@ -61,13 +62,13 @@ impl Plan for MovePlan {
     }
 }
 
-struct World {
+struct TestStore {
     store: Arc<Embedded>,
     space: SpaceId,
     home: Partition,
 }
 
-impl World {
+impl TestStore {
     async fn new(store: Arc<Embedded>) -> Self {
         let space = store.new_space().await.unwrap();
         store.set_space(space, None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
@@ -88,7 +89,7 @@ impl World {
         self.store.commit(&Partition::new(self.space, partition), commit).await.unwrap();
     }
 
-    /// Which of `thing` and the reservations each partition holds.
+    /// Returns which of `thing` and the reservations a partition has.
     async fn rows(&self, partition: &'static str) -> Vec<Bytes> {
         let reads = Reads::default().and_range(Bytes::new()..vec![0xFF; 10].into(), 100);
         let set = self.store.read(&Partition::new(self.space, partition), &reads).await.unwrap();
@@ -99,18 +100,18 @@ impl World {
         self.space.0.to_be_bytes().to_vec().into()
     }
 
-    async fn assert_settled(&self, ended: Ended, what: &str) {
+    async fn assert_ended(&self, ended: Ended, case: &str) {
         let (here, there) = match ended {
             Ended::Applied => (vec![], vec![THING]),
             Ended::Aborted => (vec![THING], vec![]),
         };
-        assert_eq!(self.rows("source").await, here, "{what}: source");
-        assert_eq!(self.rows("target").await, there, "{what}: target");
-        assert_eq!(self.rows("home").await, Vec::<Bytes>::new(), "{what}: home");
+        assert_eq!(self.rows("source").await, here, "{case}: source");
+        assert_eq!(self.rows("target").await, there, "{case}: target");
+        assert_eq!(self.rows("home").await, Vec::<Bytes>::new(), "{case}: home");
     }
 }
 
-/// A store; its files vanish with the value beside it.
+/// Opens a store. Its files are removed when the returned directory is dropped.
 fn store() -> (tempfile::TempDir, Arc<Embedded>) {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
@@ -118,42 +119,42 @@ fn store() -> (tempfile::TempDir, Arc<Embedded>) {
 }
 
 #[tokio::test]
-async fn an_intent_interrupted_at_any_step_is_ended_by_anybody() {
+async fn intent_interrupted_at_any_step_is_ended_by_any_caller() {
     let (_dir, store) = store();
     let gate = Gate::default();
     let mut applied = 0;
-    // begin, two to prepare, decide, two to finish, forget.
+    // The steps: begin, two to prepare, decide, two to finish, remove the row.
     for lives in 0..=7 {
         for last_takes_effect in [false, true] {
-            let what = format!("dies at commit {lives}, which takes effect: {last_takes_effect}");
-            let world = World::new(store.clone()).await;
-            let dying = Interposed::new(store.clone(), Dying::at(lives, last_takes_effect));
+            let case = format!("dies at commit {lives}, which takes effect: {last_takes_effect}");
+            let world = TestStore::new(store.clone()).await;
+            let dying = Interposed::new(store.clone(), CrashAtWrite::at(lives, last_takes_effect));
             let intents = Intents { store: &dying, gate: &gate, home: &world.home, planner: &Move };
             let outcome = intents.run(1, world.payload()).await;
-            assert_eq!(outcome.is_err(), lives <= 7, "{what}: {outcome:?}");
+            assert_eq!(outcome.is_err(), lives <= 7, "{case}: {outcome:?}");
 
-            // While it is unfinished, the thing is in at least one place.
+            // While the intent is unfinished, the row is in at least one place.
             let here = world.rows("source").await.contains(&THING);
             let there = world.rows("target").await.contains(&THING);
-            assert!(here || there, "{what}: lost");
+            assert!(here || there, "{case}: lost");
 
             let intents = Intents { store: &*store, gate: &gate, home: &world.home, planner: &Move };
             let left = intents.unfinished().await.unwrap();
             let mut ended = if there { Ended::Applied } else { Ended::Aborted };
             for (id, _) in left {
-                // Two at once, as two readers might.
+                // Resolve twice concurrently, as two readers might.
                 let (a, b) = tokio::join!(intents.resolve(id, None), intents.resolve(id, None));
                 ended = a.unwrap();
                 let _ = b;
-                assert!(intents.resolve(id, None).await.is_ok(), "{what}: again");
+                assert!(intents.resolve(id, None).await.is_ok(), "{case}: again");
             }
             if ended == Ended::Applied {
                 applied += 1;
             }
             world
-                .assert_settled(
+                .assert_ended(
                     if world.rows("target").await.is_empty() { Ended::Aborted } else { Ended::Applied },
-                    &what,
+                    &case,
                 )
                 .await;
         }
@@ -162,10 +163,10 @@ async fn an_intent_interrupted_at_any_step_is_ended_by_anybody() {
 }
 
 #[tokio::test]
-async fn a_refused_intent_leaves_nothing_behind() {
+async fn refused_intent_leaves_no_rows() {
     let gate = Gate::default();
     let (_dir, store) = store();
-    let world = World::new(store.clone()).await;
+    let world = TestStore::new(store.clone()).await;
     world.put("target", THING).await;
     let intents = Intents { store: &*world.store, gate: &gate, home: &world.home, planner: &Move };
     let refused = intents.run(1, world.payload()).await;
@@ -175,16 +176,17 @@ async fn a_refused_intent_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_mark_whose_intent_is_gone_is_undone() {
+async fn mark_without_an_intent_is_undone() {
     let gate = Gate::default();
     let (_dir, store) = store();
-    let world = World::new(store.clone()).await;
-    // Begun, then aborted and forgotten by somebody else before its slow owner prepared the source.
+    let world = TestStore::new(store.clone()).await;
+    // The intent was begun, then aborted and removed by another caller before its slow owner prepared the
+    // source.
     let id = IntentId(world.store.stamp());
     world.put("source", LEAVING).await;
     world.put("source", lazuli_store::intent::mark_key(id)).await;
     let intents = Intents { store: &*world.store, gate: &gate, home: &world.home, planner: &Move };
     let plan = Move.plan(1, &world.payload()).unwrap();
     assert_eq!(intents.resolve(id, Some((&plan, 1))).await.unwrap(), Ended::Aborted);
-    world.assert_settled(Ended::Aborted, "an orphaned mark").await;
+    world.assert_ended(Ended::Aborted, "an orphaned mark").await;
 }

@@ -1,4 +1,4 @@
-//! What a store keeps in memory.
+//! Tests what a store keeps in memory.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use lazuli_concurrency::SystemClock;
 use lazuli_store::{Commit, Embedded, Mutation, Options, Partition, SpaceHeader, SpaceId, Store};
 
 const SPACE: SpaceId = SpaceId(7);
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 async fn put(store: &Embedded, key: String, bytes: usize) {
     let mutations = vec![Mutation::Put(key.into(), vec![7; bytes].into())];
@@ -19,11 +19,12 @@ async fn put(store: &Embedded, key: String, bytes: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flushed_memtable_is_freed_without_waiting_for_the_next_flush() {
+async fn flushed_memtable_is_freed_without_waiting_for_the_next_flush() {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
     store.set_space(SPACE, None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
-    // Several flushes, because the first one is followed by a compaction, which makes the tree forget.
+    // Flush several times, because the first flush is followed by a compaction, which makes the tree free old
+    // versions.
     for round in 0..3 {
         let mut row = 0;
         let mut before = 0;
@@ -32,7 +33,7 @@ async fn a_flushed_memtable_is_freed_without_waiting_for_the_next_flush() {
             put(&store, format!("{round}-{row:06}"), 4096).await;
             row += 1;
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         while store.figures().old_versions > 0 || store.figures().sealed_memtables > 0 {
             assert!(Instant::now() < deadline, "round {round}: {:?}", store.figures());
             tokio::time::sleep(Duration::from_millis(10)).await;

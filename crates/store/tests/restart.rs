@@ -1,4 +1,4 @@
-//! Restarts: what a store costs when it is new, and after many crashes.
+//! Tests restarts: the disk usage of a new store, and of a store after many crashes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,8 @@ fn open(dir: &Path) -> Embedded {
     Embedded::open(dir, Arc::new(SystemClock), options).unwrap()
 }
 
-/// The same with segments of so many bytes, and the frames that it replayed are printed for the parent.
+/// Opens a store with segments of this many bytes. Prints the number of replayed frames for the parent
+/// process.
 fn open_in_child(dir: &Path, log_segment_bytes: usize) -> Embedded {
     let options = Options { log_segment_bytes, cache_bytes: 1 << 20, ..Options::default() };
     let store = Embedded::open(dir, Arc::new(SystemClock), options).unwrap();
@@ -28,7 +29,7 @@ fn open_in_child(dir: &Path, log_segment_bytes: usize) -> Embedded {
     store
 }
 
-/// Bytes that files below a directory take on disk.
+/// Returns the bytes that files below a directory use on disk.
 fn disk_bytes(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -43,12 +44,13 @@ fn partition() -> Partition {
     Partition::new(SpaceId(7), "p")
 }
 
-/// Opens the store, commits one row and dies, if a parent asks for it.
+/// Opens the store, commits one row and exits without cleanup. Does nothing unless a parent process sets the
+/// environment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crashing_child() {
     let Ok(dir) = std::env::var(DIRECTORY) else { return };
     let bytes = std::env::var(BYTES).map_or(1, |bytes| bytes.parse().unwrap());
-    // Segments are small where many commits are to end them.
+    // Segments are small in tests whose commits must fill them.
     let segment = if bytes > 1 { 1 << 20 } else { Options::default().log_segment_bytes };
     let store = open_in_child(Path::new(&dir), segment);
     if store.space(SpaceId(7)).await.unwrap().is_none() {
@@ -61,7 +63,7 @@ async fn crashing_child() {
     std::process::abort();
 }
 
-/// Lets a child commit a row of so many bytes and die. Returns how many frames it replayed.
+/// Runs a child that commits a row of `bytes` bytes and crashes. Returns how many frames it replayed.
 fn crash(dir: &Path, bytes: usize) -> u64 {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "crashing_child", "--nocapture"])
@@ -75,18 +77,24 @@ fn crash(dir: &Path, bytes: usize) -> u64 {
     count.unwrap_or_else(|| panic!("{said} {}", String::from_utf8_lossy(&child.stderr))).parse().unwrap()
 }
 
-/// Each crash leaves a few frames. Those of one or two segments are replayed, however many crashes there were.
+/// Each crash leaves a few frames. A start replays those of one or two segments, however many crashes there
+/// were.
 #[test]
-fn what_a_start_replays_does_not_grow_with_the_number_of_crashes() {
+fn replayed_frames_do_not_grow_with_the_number_of_crashes() {
     let dir = tempfile::tempdir().unwrap();
-    let replayed: Vec<_> = (0..40).map(|_| crash(dir.path(), 100_000)).collect();
+    let mut replayed = vec![];
+    for _ in 0..40 {
+        replayed.push(crash(dir.path(), 100_000));
+        let segments = std::fs::read_dir(dir.path().join("log")).unwrap().count();
+        assert!(segments <= 3, "{segments} segments");
+    }
     let (first, last) = replayed.split_at(20);
     // A start may add a frame for the clock.
     assert!(last.iter().max().unwrap() <= &(first.iter().max().unwrap() + 3), "{replayed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_loop_keeps_a_small_log_and_loses_nothing() {
+async fn log_stays_small_and_complete_in_a_crash_loop() {
     let dir = tempfile::tempdir().unwrap();
     let mut sizes = vec![];
     for _ in 0..CRASHES {
@@ -102,7 +110,7 @@ async fn a_crash_loop_keeps_a_small_log_and_loses_nothing() {
 }
 
 #[test]
-fn an_empty_store_takes_less_than_four_mebibytes_also_after_restarts() {
+fn empty_store_uses_less_than_four_mebibytes_also_after_restarts() {
     let dir = tempfile::tempdir().unwrap();
     for restart in 0..4 {
         let store = open(dir.path());

@@ -1,4 +1,5 @@
-//! Visits by the run beside commits: every visit shows one state, and never one that is older than what was acknowledged.
+//! Tests visits in runs during commits: every visit returns one state, with everything that was acknowledged
+//! before.
 
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +37,7 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().unwrap())
 }
 
-/// Visits every row in one call; how many runs of it were kept ones.
+/// Visits all rows in one call. Returns how many of the runs were kept ones.
 async fn visit(store: &Embedded, space: SpaceId, mut row: impl FnMut(&[u8], &[u8], u64) + Send) -> usize {
     let mut kept = 0;
     let mut visitor = |stretch: &Stretch| {
@@ -52,14 +53,14 @@ async fn visit(store: &Embedded, space: SpaceId, mut row: impl FnMut(&[u8], &[u8
     kept
 }
 
-/// Writers set three rows of a partition that lie runs apart to one number, each writer in a partition of its own, and say
-/// which number was acknowledged. A visit must find three times the same number, and none that is older.
+/// Each writer sets three rows of its own partition, several runs apart, to one number, and publishes the
+/// acknowledged number. A visit must find the same number three times, and at least the acknowledged one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_visit_shows_whole_commits_and_all_that_were_acknowledged() {
+async fn visit_returns_whole_commits_and_all_acknowledged_ones() {
     const WRITERS: usize = 3;
     const COMMITS: u64 = 400;
     const ROWS: usize = 3 * MAX_RUN_ROWS;
-    const APART: [usize; 3] = [1, MAX_RUN_ROWS + 100, ROWS - 1];
+    const POSITIONS: [usize; 3] = [1, MAX_RUN_ROWS + 100, ROWS - 1];
     let dir = tempfile::tempdir().unwrap();
     let (store, space) = open(dir.path(), Options::SMALL).await;
     let partition = |writer: usize| Partition::new(space, vec![writer as u8]);
@@ -82,7 +83,7 @@ async fn a_visit_shows_whole_commits_and_all_that_were_acknowledged() {
                     let found = visit(&store, space, |partition, key, value| {
                         rows += 1;
                         let row = u32::from_be_bytes(key.try_into().unwrap()) as usize;
-                        if APART.contains(&row) {
+                        if POSITIONS.contains(&row) {
                             seen[partition[0] as usize].push(value);
                         }
                     });
@@ -102,7 +103,7 @@ async fn a_visit_shows_whole_commits_and_all_that_were_acknowledged() {
             let (store, acknowledged, partition) = (store.clone(), acknowledged.clone(), partition(writer));
             tokio::spawn(async move {
                 for n in 1..=COMMITS {
-                    commit(&store, &partition, APART.map(|row| put(row, n)).to_vec()).await;
+                    commit(&store, &partition, POSITIONS.map(|row| put(row, n)).to_vec()).await;
                     acknowledged[writer].store(n, Ordering::SeqCst);
                 }
             })
@@ -122,7 +123,7 @@ async fn a_visit_shows_whole_commits_and_all_that_were_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_second_visit_finds_every_run_and_a_change_costs_one_of_them() {
+async fn second_visit_finds_every_run_and_a_change_drops_one() {
     const ROWS: usize = 4 * MAX_RUN_ROWS;
     let dir = tempfile::tempdir().unwrap();
     let (store, space) = open(dir.path(), Options::SMALL).await;
@@ -147,7 +148,7 @@ async fn a_second_visit_finds_every_run_and_a_change_costs_one_of_them() {
 }
 
 #[tokio::test]
-async fn a_space_larger_than_the_budget_is_visited_as_well_and_partly_from_memory() {
+async fn space_larger_than_the_budget_is_visited_partly_from_memory() {
     const ROWS: usize = 12 * MAX_RUN_ROWS;
     let dir = tempfile::tempdir().unwrap();
     let options = Options { run_bytes: 512 << 10, ..Options::SMALL };

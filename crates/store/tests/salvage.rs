@@ -1,4 +1,4 @@
-//! Reading a damaged store, and filling a new one with what was read.
+//! Tests reading a damaged store, and loading a new one with what was read.
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,8 +39,8 @@ async fn new_space(store: &Embedded) -> SpaceId {
     space
 }
 
-/// A store with one table, then rows in the log.
-async fn made() -> (TempDir, SpaceId) {
+/// Makes a store with one table and later rows in the log.
+async fn filled_store() -> (TempDir, SpaceId) {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let space = new_space(&store).await;
@@ -50,12 +50,12 @@ async fn made() -> (TempDir, SpaceId) {
     open(dir.path()).compact().unwrap();
     let store = open(dir.path());
     put(&store, space, [("row-9999".to_owned(), 2)].into_iter()).await;
-    // As if the process were killed: what is in the log stays there.
+    // Drop the store as if the process were killed: the rows in the log stay there.
     std::mem::forget(store);
     (dir, space)
 }
 
-fn sound(dir: &Path) -> Rows {
+fn rows_of(dir: &Path) -> Rows {
     let mut rows = Rows::new();
     embedded::check(dir, |space, partition, row| {
         rows.insert((space, partition.clone(), row.key.clone()), row.clone());
@@ -65,7 +65,7 @@ fn sound(dir: &Path) -> Rows {
     rows
 }
 
-/// What can be read, the stale rows, and what was lost.
+/// Returns the readable rows, the stale rows and the losses.
 fn salvage(dir: &Path, mut loader: Option<&mut Loader>) -> (Rows, Rows, Losses) {
     let (mut rows, mut stale) = (Rows::new(), Rows::new());
     let losses = Salvage::open(dir).unwrap().run(|found| {
@@ -104,30 +104,30 @@ fn flip(path: &Path, at: usize) {
 }
 
 #[tokio::test]
-async fn rows_loaded_into_a_new_store_keep_their_tokens_and_new_stamps_are_above_them() {
-    let (dir, space) = made().await;
-    let expected = sound(dir.path());
+async fn loaded_rows_keep_their_tokens_and_new_stamps_are_above_them() {
+    let (dir, space) = filled_store().await;
+    let expected = rows_of(dir.path());
     assert_eq!(expected.len(), ROWS + 1);
     let target = tempfile::tempdir().unwrap();
     let mut loader = Loader::create(target.path()).unwrap();
     let (rows, stale, losses) = salvage(dir.path(), Some(&mut loader));
     loader.finish().unwrap();
     assert_eq!((&rows, stale.len(), losses.count), (&expected, 0, 0), "{losses:?}");
-    assert_eq!(sound(target.path()), expected);
+    assert_eq!(rows_of(target.path()), expected);
     let store = open(target.path());
     assert_eq!(store.space(space).await.unwrap(), Some(SpaceHeader { epoch: 1, open: true }));
     let newest = expected.values().map(|row| row.token.0).max().unwrap();
     assert!(store.stamp() > newest);
     put(&store, space, [("row-0000".to_owned(), 3)].into_iter()).await;
     drop(store);
-    assert_eq!(sound(target.path()).len(), ROWS + 1);
+    assert_eq!(rows_of(target.path()).len(), ROWS + 1);
     assert!(Loader::create(target.path()).is_err(), "only an empty directory is filled");
 }
 
 #[tokio::test]
-async fn a_bad_block_costs_exactly_the_rows_of_the_gap_that_is_reported() {
-    let (dir, space) = made().await;
-    let expected = sound(dir.path());
+async fn damaged_block_loses_exactly_the_rows_of_the_reported_gap() {
+    let (dir, space) = filled_store().await;
+    let expected = rows_of(dir.path());
     let table = largest_table(dir.path());
     let length = std::fs::metadata(&table).unwrap().len() as usize;
     flip(&table, length / 4);
@@ -149,7 +149,7 @@ async fn a_bad_block_costs_exactly_the_rows_of_the_gap_that_is_reported() {
 }
 
 #[tokio::test]
-async fn an_older_version_of_a_row_in_a_gap_is_stale() {
+async fn older_version_of_a_row_in_a_gap_is_stale() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let space = new_space(&store).await;
@@ -159,7 +159,7 @@ async fn an_older_version_of_a_row_in_a_gap_is_stale() {
     let before: Vec<_> = tables(dir.path());
     let store = open(dir.path());
     put(&store, space, (0..ROWS).map(|i| (format!("row-{i:04}"), 2))).await;
-    // More than a memtable, in another space, so that the rows above reach a table of their own.
+    // Write more than a memtable to another space, so that the rows above get their own table.
     let other = new_space(&store).await;
     put(&store, other, (0..2000).map(|i| (format!("other-{i:04}"), 3))).await;
     drop(store);
@@ -169,7 +169,7 @@ async fn an_older_version_of_a_row_in_a_gap_is_stale() {
     }) else {
         panic!("the newer rows are in no table of their own");
     };
-    let expected = sound(dir.path());
+    let expected = rows_of(dir.path());
     let bytes = std::fs::read(&newer).unwrap();
     let at = bytes.windows(64).position(|window| window == [2; 64]).unwrap();
     flip(&newer, at);
@@ -182,9 +182,9 @@ async fn an_older_version_of_a_row_in_a_gap_is_stale() {
 }
 
 #[tokio::test]
-async fn without_a_manifest_every_row_is_read_from_the_tables_and_the_log() {
-    let (dir, _) = made().await;
-    let expected = sound(dir.path());
+async fn all_rows_are_read_from_tables_and_log_without_a_manifest() {
+    let (dir, _) = filled_store().await;
+    let expected = rows_of(dir.path());
     let current = dir.path().join("tree/current");
     for at in [0, 9, 24] {
         flip(&current, at);
@@ -199,11 +199,11 @@ async fn without_a_manifest_every_row_is_read_from_the_tables_and_the_log() {
 }
 
 #[tokio::test]
-async fn a_table_without_its_index_is_read_block_by_block() {
-    let (dir, _) = made().await;
-    let expected = sound(dir.path());
+async fn table_without_its_index_is_read_block_by_block() {
+    let (dir, _) = filled_store().await;
+    let expected = rows_of(dir.path());
     let table = largest_table(dir.path());
-    // The trailer says where the contents are.
+    // The trailer has the offset of the contents.
     let length = std::fs::metadata(&table).unwrap().len() as usize;
     flip(&table, length - 3);
     let (rows, _, losses) = salvage(dir.path(), None);
@@ -212,7 +212,7 @@ async fn a_table_without_its_index_is_read_block_by_block() {
 }
 
 #[tokio::test]
-async fn a_damaged_frame_of_the_log_costs_its_commits_and_no_later_ones() {
+async fn damaged_log_frame_loses_its_commits_and_no_later_ones() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let space = new_space(&store).await;
@@ -220,7 +220,7 @@ async fn a_damaged_frame_of_the_log_costs_its_commits_and_no_later_ones() {
         put(&store, space, [(format!("logged-{i}"), 0xA0 + i)].into_iter()).await;
     }
     std::mem::forget(store);
-    let expected = sound(dir.path());
+    let expected = rows_of(dir.path());
     let logs = std::fs::read_dir(dir.path().join("log")).unwrap().map(|entry| entry.unwrap().path());
     let value = [0xA1; VALUE];
     let (log, at) = logs

@@ -1,4 +1,4 @@
-//! A store on a machine whose clock jumps.
+//! Tests a store on a machine whose clock jumps.
 
 #![allow(clippy::unwrap_used)]
 
@@ -46,7 +46,7 @@ async fn write(store: &Embedded) -> Timestamp {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_jump_of_the_machine_leaves_no_trace_in_tokens_and_timeouts_go_on() {
+async fn jump_of_the_machine_clock_does_not_affect_tokens_or_stop_timeouts() {
     let machine = Machine::new();
     let store = machine.open().unwrap();
     store.set_space(SpaceId(7), None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
@@ -65,16 +65,16 @@ async fn a_jump_of_the_machine_leaves_no_trace_in_tokens_and_timeouts_go_on() {
     machine.boot.advance(Span::seconds(10));
     assert!(write(&store).await > last);
     machine.pass(Span::seconds(100));
-    assert_eq!(store.now(), machine.wall.now(), "it goes on with the machine");
+    assert_eq!(store.now(), machine.wall.now(), "time follows the machine again");
     store.close();
     drop(store);
-    // Nothing of the jump is stored: the next start accepts the right time.
+    // Nothing of the jump is stored, so the next start accepts the right time.
     let store = machine.open().unwrap();
     assert!(write(&store).await > last);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_refuses_to_open_where_the_clock_is_behind_by_days_and_is_not_changed() {
+async fn store_refuses_to_open_with_a_clock_days_behind_and_is_not_changed() {
     let machine = Machine::new();
     drop(machine.open().unwrap());
     machine.wall.set(machine.wall.now() - TWO_DAYS);

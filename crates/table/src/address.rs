@@ -1,25 +1,26 @@
-//! What stands in parentheses behind a table's name: the keys of an entity, or behind `Tables` the name of a table.
+//! Parses the parentheses in an address: after a table's name they hold the keys of an entity, after `Tables`
+//! the name of a table.
 //!
-//! A quote inside a quoted string is doubled. Spaces between the parts do not matter.
+//! A quote in a quoted string is doubled. Spaces between the parts are ignored.
 
 use lazuli_protocol::{ErrorCode, Refusal};
 
 use crate::keys::Keys;
 
-/// The keys in `(PartitionKey='p',RowKey='r')`, in either order.
+/// Parses the keys in `(PartitionKey='p',RowKey='r')`, in either order.
 pub(crate) fn keys(object: &str) -> Result<Keys, Refusal> {
-    let mut scan = Scan(object);
-    scan.symbol("(").map_err(|_| wrong_number())?;
+    let mut scan = AddressScanner(object);
+    scan.symbol("(").map_err(|_| wrong_number_of_keys())?;
     let (mut partition, mut row) = (None, None);
     loop {
         let name = scan.name();
-        let place = match name {
+        let key = match name {
             "PartitionKey" => &mut partition,
             "RowKey" => &mut row,
-            _ => return Err(wrong_number()),
+            _ => return Err(wrong_number_of_keys()),
         };
         scan.symbol("=")?;
-        if place.replace(scan.quoted()?).is_some() {
+        if key.replace(scan.quoted()?).is_some() {
             return Err(malformed());
         }
         if scan.symbol(",").is_err() {
@@ -27,13 +28,13 @@ pub(crate) fn keys(object: &str) -> Result<Keys, Refusal> {
         }
     }
     scan.end()?;
-    let (Some(partition), Some(row)) = (partition, row) else { return Err(wrong_number()) };
+    let (Some(partition), Some(row)) = (partition, row) else { return Err(wrong_number_of_keys()) };
     Ok(Keys { partition, row })
 }
 
-/// The name in `('t')` or `(TableName='t')`.
+/// Parses the name in `('t')` or `(TableName='t')`.
 pub(crate) fn table(object: &str) -> Result<String, Refusal> {
-    let mut scan = Scan(object);
+    let mut scan = AddressScanner(object);
     scan.symbol("(")?;
     if scan.name() == "TableName" {
         scan.symbol("=")?;
@@ -43,9 +44,10 @@ pub(crate) fn table(object: &str) -> Result<String, Refusal> {
     Ok(name)
 }
 
-struct Scan<'a>(&'a str);
+/// The part of an address that is not parsed yet.
+struct AddressScanner<'a>(&'a str);
 
-impl<'a> Scan<'a> {
+impl<'a> AddressScanner<'a> {
     fn skip_spaces(&mut self) {
         self.0 = self.0.trim_start_matches(' ');
     }
@@ -77,22 +79,22 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// A string in quotes at the start of a text, and what follows it.
+/// Parses a quoted string at the start of a text. Returns the string and the rest of the text.
 pub(crate) fn quoted(text: &str) -> Option<(String, &str)> {
     let (mut string, mut rest) = (String::new(), text);
     loop {
-        let (part, behind) = rest.strip_prefix('\'')?.split_once('\'')?;
+        let (part, after) = rest.strip_prefix('\'')?.split_once('\'')?;
         string.push_str(part);
-        if !behind.starts_with('\'') {
-            return Some((string, behind));
+        if !after.starts_with('\'') {
+            return Some((string, after));
         }
         string.push('\'');
-        rest = behind;
+        rest = after;
     }
 }
 
-/// Some clients compare the text.
-fn wrong_number() -> Refusal {
+/// Returns the refusal of the live service. Some clients compare its text.
+fn wrong_number_of_keys() -> Refusal {
     Refusal::new(ErrorCode::InvalidInput).message(
         "The number of keys specified in the URI does not match number of key properties for the resource.",
     )
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_addresses_are_refused() {
         for object in [
             "",
             "()",

@@ -1,13 +1,14 @@
-//! Entity Group Transaction: up to 100 writes to entities of one partition, all of them or none.
+//! Entity ChangeSet Transaction: up to 100 writes to entities of one partition, all of them or none.
 //!
-//! A PartitionKey is a partition of the store, so the change set is one commit: every operation is judged on the rows as
-//! they are in one snapshot, by the same rules as if it had come alone, and nobody sees some of them without the others.
-//! All entities that it writes carry the same stamp. A batch may instead hold a single query of entities.
+//! A PartitionKey is a partition of the store, so a change set is one commit. All operations are decided on
+//! the rows of one snapshot, by the same rules as single operations, and readers see all of their effects or
+//! none. All written entities have the same stamp. Instead of a change set, a batch may contain a single
+//! query of entities.
 //!
-//! Who sends the batch was found out by its own credentials; what each operation needs is checked here. An operation that
-//! brings credentials itself has to be allowed by those, too. An operation that
-//! fails is answered as the live service does it: 202, with that operation's refusal as the only part, its index in front
-//! of the message. A batch that cannot be read at all gets a plain refusal.
+//! The front end authenticates the batch by its own credentials. The permissions for each operation are
+//! checked here. If an operation has credentials of its own, they must allow it too. If an operation fails,
+//! the reply is that of the live service: status 202 with one part, which holds the refusal of that
+//! operation, with its index before the message. A batch that cannot be parsed gets a plain refusal.
 
 pub(crate) mod multipart;
 mod reply;
@@ -18,92 +19,101 @@ use std::pin::Pin;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use lazuli_concurrency::Stamp;
-use lazuli_protocol::request::{Caller, Carried, collect, full};
+use lazuli_protocol::request::{Caller, SubRequests, collect, full};
 use lazuli_protocol::{ErrorCode, Headers, Operation, Query, Refusal, Request, Response, Service, names};
 use lazuli_store::{Change, Decision, MAX_SCAN_BYTES, Reads};
 
 use crate::json::parse::invalid;
-use crate::write::{Action, Origin, Write};
-use crate::{TableService, allowed, keys};
+use crate::write::{LinkBase, Write, WriteAction};
+use crate::{TableService, authorization, keys};
 
-use multipart::{Contents, Sent};
+use multipart::{BatchContents, BatchRequest};
 
-/// The most operations in a change set.
+/// Maximum number of operations in a change set.
 const MAX_OPERATIONS: usize = 100;
-/// The longest reply to one operation, which is a page of entities: JSON takes several times the bytes of their rows.
-const MAX_REPLY: usize = 16 * MAX_SCAN_BYTES;
+/// Maximum size of the reply to one operation, in bytes. The largest is a page of entities; as JSON they take
+/// several times the bytes of their rows.
+const MAX_REPLY_BYTES: usize = 16 * MAX_SCAN_BYTES;
 
-/// The operation that fails a change set, and why.
+/// The operation because of which a change set fails.
 #[derive(Debug)]
-struct Failure {
+struct FailedOperation {
     index: usize,
     refusal: Refusal,
 }
 
-impl Failure {
+impl FailedOperation {
+    /// Returns a function that adds the index of the operation to a refusal.
     fn at(index: usize) -> impl FnOnce(Refusal) -> Self {
         move |refusal| Self { index, refusal }
     }
 }
 
-/// What a change set asks for: writes to different entities of one partition, in their order.
+/// A parsed change set: writes to different entities of one partition, in the order of the operations.
 #[derive(Debug)]
-struct Group<'a> {
+struct ChangeSet<'a> {
     table: String,
     writes: Vec<Write<'a>>,
 }
 
 impl TableService {
-    /// Entity Group Transaction.
+    /// Entity ChangeSet Transaction.
     pub(crate) async fn entity_group_transaction(&self, mut request: Request) -> Result<Response, Refusal> {
-        let carried = request.carried.take().ok_or(ErrorCode::InternalError)?;
+        let sub_requests = request.sub_requests.take().ok_or(ErrorCode::InternalError)?;
         let content_type = request.headers.text(CONTENT_TYPE.as_str())?;
         let content_type = content_type.ok_or_else(|| Refusal::missing_header(CONTENT_TYPE))?.to_owned();
-        let limit = request.operation.row().body.limit().unwrap_or_default();
-        let body = request.read_body(limit).await?;
-        match multipart::contents(&content_type, &body)? {
-            Contents::Query(sent) => self.batched_query(request, &*carried, &sent).await,
-            Contents::ChangeSet(operations) => self.change_set(&request, &*carried, &operations).await,
+        let body = request.read_document().await?;
+        match multipart::parse(&content_type, &body)? {
+            BatchContents::Query(part) => self.batched_query(request, &*sub_requests, &part).await,
+            BatchContents::ChangeSet(operations) => {
+                self.change_set(&request, &*sub_requests, &operations).await
+            }
         }
     }
 
     async fn change_set(
         &self,
         request: &Request,
-        carried: &dyn Carried,
-        operations: &[Sent<'_>],
+        sub_requests: &dyn SubRequests,
+        operations: &[BatchRequest<'_>],
     ) -> Result<Response, Refusal> {
-        let admitted = admit(request, carried, operations).await;
-        let group = match admitted.and_then(|callers| group(request, carried, operations, &callers)) {
-            Ok(group) => group,
-            Err(failure) => return Ok(failed(request, operations, failure)),
+        let admitted = admit(request, sub_requests, operations).await;
+        let change_set = match admitted
+            .and_then(|callers| parse_change_set(request, sub_requests, operations, &callers))
+        {
+            Ok(change_set) => change_set,
+            Err(failure) => return Ok(failed(request, sub_requests, operations, failure)),
         };
-        let stamp = match self.commit(request, &group).await? {
+        let stamp = match self.commit(request, &change_set).await? {
             Ok(stamp) => stamp,
-            Err(failure) => return Ok(failed(request, operations, failure)),
+            Err(failure) => return Ok(failed(request, sub_requests, operations, failure)),
         };
         let (endpoint, account) = (request.endpoint.as_str(), request.account.name.as_str());
-        let origin = Origin { endpoint, account, table: &group.table };
+        let links = LinkBase { endpoint, account, table: &change_set.table };
         let mut parts = Vec::with_capacity(operations.len());
-        for (operation, write) in operations.iter().zip(&group.writes) {
-            parts.push(part(operation, write.respond(stamp, origin)).await?);
+        for (operation, write) in operations.iter().zip(&change_set.writes) {
+            parts.push(part(operation, write.respond(stamp, links)).await?);
         }
         Ok(reply::change_set(&parts))
     }
 
-    /// Carries out all writes, or says which one cannot be carried out.
-    async fn commit(&self, request: &Request, group: &Group<'_>) -> Result<Result<Stamp, Failure>, Refusal> {
-        let Some(first) = group.writes.first() else { return Err(ErrorCode::InvalidInput.into()) };
-        let table = match self.table(&request.account, &group.table).await {
+    /// Commits all writes, or returns the operation that failed.
+    async fn commit(
+        &self,
+        request: &Request,
+        change_set: &ChangeSet<'_>,
+    ) -> Result<Result<Stamp, FailedOperation>, Refusal> {
+        let Some(first) = change_set.writes.first() else { return Err(ErrorCode::InvalidInput.into()) };
+        let table = match self.table(&request.account, &change_set.table).await {
             Ok(table) => table,
-            Err(refusal) => return Ok(Err(Failure { index: 0, refusal })),
+            Err(refusal) => return Ok(Err(FailedOperation { index: 0, refusal })),
         };
         let partition = keys::partition(table.space, &first.keys.partition);
-        let rows: Vec<Bytes> = group.writes.iter().map(Write::row_key).collect();
+        let rows: Vec<Bytes> = change_set.writes.iter().map(Write::row_key).collect();
         let mut index = None;
-        let written = self.transact(&partition, Reads::keys(rows.iter().cloned()), |view| {
+        let written = self.rows.transact(&partition, Reads::keys(rows.iter().cloned()), |view| {
             let mut change = Change::default();
-            for (at, (write, row)) in group.writes.iter().zip(&rows).enumerate() {
+            for (at, (write, row)) in change_set.writes.iter().zip(&rows).enumerate() {
                 index = Some(at);
                 change.mutations.push(write.apply(view.row(row))?);
             }
@@ -114,67 +124,70 @@ impl TableService {
         });
         match (written.await, index) {
             (Ok(stamp), _) => Ok(Ok(stamp)),
-            (Err(refusal), Some(index)) => Ok(Err(Failure { index, refusal })),
+            (Err(refusal), Some(index)) => Ok(Err(FailedOperation { index, refusal })),
             (Err(refusal), None) if refusal.code() == ErrorCode::TableNotFound => {
-                Ok(Err(Failure { index: 0, refusal }))
+                Ok(Err(FailedOperation { index: 0, refusal }))
             }
             (Err(refusal), None) => Err(refusal),
         }
     }
 
-    /// The other kind of batch: one query of entities.
+    /// Executes a batch that consists of one query of entities.
     async fn batched_query(
         &self,
         request: Request,
-        carried: &dyn Carried,
-        sent: &Sent<'_>,
+        sub_requests: &dyn SubRequests,
+        sub_request: &BatchRequest<'_>,
     ) -> Result<Response, Refusal> {
-        let (operation, address) = carried.locate(&sent.head)?;
+        let (operation, address) = sub_requests.locate(&sub_request.head)?;
         if operation != Operation::QueryEntities {
             return Err(invalid("A batch holds one change set or one query of entities."));
         }
         let (request_id, now) = (request.request_id, request.now);
-        let asked = async {
-            let own = admit(&request, carried, std::slice::from_ref(sent)).await;
+        let executed = async {
+            let own = admit(&request, sub_requests, std::slice::from_ref(sub_request)).await;
             let own = own.map_err(|failure| failure.refusal)?.pop().flatten();
-            allowed::check_operation(&request.caller, operation, &address.container, request.version)?;
-            let caller = allowed::narrower(&request.caller, own, request.version)?;
-            let query = Query::parse(sent.head.uri.query().unwrap_or_default())?;
+            authorization::check_operation(&request.caller, operation, &address.container, request.version)?;
+            let caller = authorization::narrower_caller(&request.caller, own, request.version)?;
+            let query = Query::parse(sub_request.head.uri.query().unwrap_or_default())?;
             let inner = Request {
                 operation,
                 caller,
                 container: address.container,
                 object: address.object,
                 query,
-                headers: sent.head.headers.clone(),
+                headers: sub_request.head.headers.clone(),
                 body: full(""),
                 content_length: Some(0),
                 ..request
             };
-            part(sent, self.call(inner).await?).await
+            part(sub_request, self.call(inner).await?).await
         };
-        Ok(reply::batch(match asked.await {
+        Ok(reply::batch(match executed.await {
             Ok(part) => part,
-            Err(refusal) => reply::refused(&sent.ids, 0, &refusal, (request_id, now)),
+            Err(refusal) => {
+                sub_requests.log_refusal(&sub_request.head, request_id, &refusal);
+                reply::refused(&sub_request.ids, 0, &refusal, (request_id, now))
+            }
         }))
     }
 }
 
-/// The caller of each operation that brings credentials of its own. Refuses the first whose credentials do not allow it.
-/// Most bring none; some clients repeat the signature of the batch.
+/// Returns the caller of each operation that has credentials of its own. Refuses the first operation whose
+/// credentials do not allow it. Most operations have none; some clients repeat the signature of the batch.
 async fn admit(
     request: &Request,
-    carried: &dyn Carried,
-    operations: &[Sent<'_>],
-) -> Result<Vec<Option<Caller>>, Failure> {
+    sub_requests: &dyn SubRequests,
+    operations: &[BatchRequest<'_>],
+) -> Result<Vec<Option<Caller>>, FailedOperation> {
     let mut callers = vec![];
-    for (index, Sent { head, .. }) in operations.iter().take(MAX_OPERATIONS).enumerate() {
-        let query = Query::parse(head.uri.query().unwrap_or_default()).map_err(Failure::at(index))?;
-        let brings_its_own = query.contains("sig") || head.headers.contains_key(AUTHORIZATION);
-        callers.push(match brings_its_own {
+    for (index, BatchRequest { head, .. }) in operations.iter().take(MAX_OPERATIONS).enumerate() {
+        let query = Query::parse(head.uri.query().unwrap_or_default()).map_err(FailedOperation::at(index))?;
+        let has_credentials = query.contains("sig") || head.headers.contains_key(AUTHORIZATION);
+        callers.push(match has_credentials {
             true => {
-                let admitted = carried.admit(head.clone(), request.request_id).await;
-                Some(admitted.map_err(Failure::at(index))?.caller)
+                let admitted = sub_requests.admit(head.clone(), request.request_id).await;
+                Some(admitted.map_err(FailedOperation::at(index))?.caller)
             }
             false => None,
         });
@@ -182,71 +195,81 @@ async fn admit(
     Ok(callers)
 }
 
-/// Reads the operations of a change set, in order, and refuses the first that its caller may not do or that cannot be in
-/// one with those before it.
-fn group<'a>(
+/// Parses the operations of a change set in order. Refuses the first operation that its caller may not do, or
+/// that cannot be in one change set with the operations before it.
+fn parse_change_set<'a>(
     request: &Request,
-    carried: &dyn Carried,
-    operations: &[Sent<'a>],
+    sub_requests: &dyn SubRequests,
+    operations: &[BatchRequest<'a>],
     callers: &[Option<Caller>],
-) -> Result<Group<'a>, Failure> {
+) -> Result<ChangeSet<'a>, FailedOperation> {
     if operations.len() > MAX_OPERATIONS {
         let refusal = invalid("The batch request operation exceeds the maximum 100 changes per change set.");
-        return Err(Failure { index: MAX_OPERATIONS - 1, refusal });
+        return Err(FailedOperation { index: MAX_OPERATIONS - 1, refusal });
     }
-    let mut group = Group { table: String::new(), writes: Vec::with_capacity(operations.len()) };
+    let mut change_set = ChangeSet { table: String::new(), writes: Vec::with_capacity(operations.len()) };
     for (index, operation) in operations.iter().enumerate() {
-        let (table, write) = read(request, carried, operation).map_err(Failure::at(index))?;
+        let (table, write) =
+            parse_write(request, sub_requests, operation).map_err(FailedOperation::at(index))?;
         if let Some(own) = callers.get(index).and_then(Option::as_ref) {
-            allowed::check_keys(own, &write.keys, request.version).map_err(Failure::at(index))?;
+            authorization::check_keys(own, &write.keys, request.version)
+                .map_err(FailedOperation::at(index))?;
         }
-        match group.writes.first() {
-            None => group.table = table,
+        match change_set.writes.first() {
+            None => change_set.table = table,
             Some(first)
-                if !group.table.eq_ignore_ascii_case(&table)
+                if !change_set.table.eq_ignore_ascii_case(&table)
                     || first.keys.partition != write.keys.partition =>
             {
                 let refusal = ErrorCode::CommandsInBatchActOnDifferentPartitions.into();
-                return Err(Failure { index, refusal });
+                return Err(FailedOperation { index, refusal });
             }
             Some(_) => {}
         }
-        group.writes.push(write);
+        change_set.writes.push(write);
     }
-    let mut rows = HashSet::with_capacity(group.writes.len());
-    match group.writes.iter().position(|write| !rows.insert(write.keys.row.as_str())) {
-        Some(index) => Err(Failure { index, refusal: ErrorCode::InvalidDuplicateRow.into() }),
-        None => Ok(group),
+    let mut rows = HashSet::with_capacity(change_set.writes.len());
+    match change_set.writes.iter().position(|write| !rows.insert(write.keys.row.as_str())) {
+        Some(index) => Err(FailedOperation { index, refusal: ErrorCode::InvalidDuplicateRow.into() }),
+        None => Ok(change_set),
     }
 }
 
-/// The table that an operation is for, and what it does to it.
-fn read<'a>(
+/// Parses an operation. Returns the name of its table and the write.
+fn parse_write<'a>(
     request: &Request,
-    carried: &dyn Carried,
-    sent: &Sent<'a>,
+    sub_requests: &dyn SubRequests,
+    sub_request: &BatchRequest<'a>,
 ) -> Result<(String, Write<'a>), Refusal> {
-    let (operation, address) = carried.locate(&sent.head)?;
+    let (operation, address) = sub_requests.locate(&sub_request.head)?;
     let (caller, version) = (&request.caller, request.version);
-    allowed::check_operation(caller, operation, &address.container, version)?;
-    Action::of(operation)?;
+    authorization::check_operation(caller, operation, &address.container, version)?;
+    WriteAction::of(operation)?;
     names::check_table(&address.container)?;
-    let query = Query::parse(sent.head.uri.query().unwrap_or_default())?;
-    let said = (&sent.head.headers, &query, version);
-    let write = Write::parse(operation, &address.object, said, sent.body)?;
-    allowed::check_keys(caller, &write.keys, version)?;
+    let query = Query::parse(sub_request.head.uri.query().unwrap_or_default())?;
+    let options = (&sub_request.head.headers, &query, version);
+    let write = Write::parse(operation, &address.object, options, sub_request.body)?;
+    authorization::check_keys(caller, &write.keys, version)?;
     Ok((address.container, write))
 }
 
-/// One part of the reply.
-async fn part(sent: &Sent<'_>, mut response: Response) -> Result<Bytes, Refusal> {
-    let body = collect(Pin::new(&mut response.body), MAX_REPLY).await?;
-    Ok(reply::part(&sent.ids, response.status, &response.headers, &body))
+/// Renders the reply to one operation as a part of the reply to the batch.
+async fn part(sub_request: &BatchRequest<'_>, mut response: Response) -> Result<Bytes, Refusal> {
+    let body = collect(Pin::new(&mut response.body), MAX_REPLY_BYTES).await?;
+    Ok(reply::part(&sub_request.ids, response.status, &response.headers, &body))
 }
 
-/// The reply to a change set of which nothing was carried out.
-fn failed(request: &Request, operations: &[Sent<'_>], Failure { index, refusal }: Failure) -> Response {
-    let none = multipart::Ids::default();
+/// Returns the reply to a change set that failed.
+fn failed(
+    request: &Request,
+    sub_requests: &dyn SubRequests,
+    operations: &[BatchRequest<'_>],
+    FailedOperation { index, refusal }: FailedOperation,
+) -> Response {
+    if let Some(operation) = operations.get(index) {
+        sub_requests.log_refusal(&operation.head, request.request_id, &refusal);
+    }
+    let none = multipart::ContentIds::default();
     let ids = operations.get(index).map_or(&none, |operation| &operation.ids);
     reply::change_set(&[reply::refused(ids, index, &refusal, (request.request_id, request.now))])
 }

@@ -1,13 +1,14 @@
-//! Filters judged on runs of rows: column by column instead of entity by entity.
+//! Evaluates filters on runs of rows, column by column instead of entity by entity.
 //!
-//! The store shows rows by the [`Run`] and keeps runs in memory. A filter that is asked about a run for the first time
-//! takes the properties that it compares out of all entities into columns, and leaves these on the run for the next one.
-//! Each comparison goes over its column and yields one bit a row; `and`, `or` and `not` are operations on those bits. Keys
-//! and the Timestamp need no column: the run has them. What comes out is exactly what [`Filter::matches`] says of each
-//! entity.
+//! The store delivers rows in [`Run`]s and keeps runs in memory. When a filter is first evaluated on a run,
+//! the properties that it compares are extracted from all entities into columns, which stay with the run for
+//! later filters. Each comparison scans its column and yields one bit per row; `and`, `or` and `not` combine
+//! those bits. Keys and the Timestamp need no column, because the run has them. The result is exactly that of
+//! [`Filter::matches`] for each entity.
 //!
-//! Columns take as much memory as the store has counted for them; the oldest go first. A row that cannot be decoded is no
-//! concern of this module: it says up to which row it has judged.
+//! The columns of a run take at most the memory that the store has accounted for them; the oldest are evicted
+//! first. Rows that cannot be decoded are left to the caller: [`RunMatches::end`] is the first row that was
+//! not evaluated.
 
 mod bits;
 mod column;
@@ -23,114 +24,118 @@ use crate::filter::{Comparison, Filter, Property};
 use crate::keys::{Keys, partition_key, row_key};
 use crate::value::Value;
 use bits::Bits;
-use column::{Cell, Column, judge_keys};
+use column::{Cell, Column, compare_keys};
 
-/// Comparisons of a filter for which a row in memory counts once.
-const FEW_COMPARISONS: usize = 4;
-/// So many entities that are decoded, but not read, count as one that is read.
+/// A row in memory is charged once for each group of this many comparisons in the filter.
+const COMPARISONS_PER_CHARGE: usize = 4;
+/// Decoding this many entities in memory is charged like reading one.
 const DECODED_PER_READ: usize = 2;
-/// What a kept column takes beside its own bytes.
+/// Memory of a cached column in addition to its values and name, in bytes.
 const COLUMN_OVERHEAD: usize = 64;
 
-/// A filter, and what it has to know of entities.
-pub(crate) struct Judge<'f> {
+/// A filter that is evaluated on runs.
+pub(crate) struct RunFilter<'f> {
     filter: &'f Filter,
-    /// The properties that it compares, each once.
+    /// The properties that the filter compares, each once.
     names: Vec<&'f str>,
-    /// How many times as dear it is as most filters are.
-    effort: usize,
+    /// The charge for a row in memory.
+    cost_factor: usize,
 }
 
-/// What came out for a run.
-pub(crate) struct Judged {
-    /// The rows that match, up to `end`.
+/// The result of a filter on a run.
+pub(crate) struct RunMatches {
+    /// The matching rows before `end`. Bits from `end` on have no meaning.
     pub(crate) matching: Bits,
-    /// The first row that could not be judged, or the number of rows.
+    /// The first row that could not be decoded, or the number of rows.
     pub(crate) end: usize,
-    /// Entities had to be decoded for it.
-    is_dear: bool,
+    /// Whether entities had to be decoded, because a column was not cached.
+    decoded: bool,
 }
 
-impl<'f> Judge<'f> {
-    /// If runs are of use for a filter: not if all that it says of entities is which range of keys they have.
-    pub(crate) fn of(filter: &'f Filter) -> Option<Self> {
-        let (mut names, mut seen) = (vec![], Seen::default());
-        look_through(filter, &mut names, &mut seen);
-        let looks_at_every_row = !names.is_empty() || seen.timestamp || (seen.row && !seen.partition);
-        let effort = seen.comparisons.div_ceil(FEW_COMPARISONS);
-        looks_at_every_row.then_some(Self { filter, names, effort })
+impl<'f> RunFilter<'f> {
+    /// Returns `None` if runs are of no use for the filter, because it only selects a range of keys.
+    pub(crate) fn new(filter: &'f Filter) -> Option<Self> {
+        let (mut names, mut used) = (vec![], UsedProperties::default());
+        collect_properties(filter, &mut names, &mut used);
+        let needs_every_row = !names.is_empty() || used.timestamp || (used.row && !used.partition);
+        let cost_factor = used.comparisons.div_ceil(COMPARISONS_PER_CHARGE);
+        needs_every_row.then_some(Self { filter, names, cost_factor })
     }
 
-    /// For how many rows, and bytes of them, a page is charged that read them and judged them: what the store says,
-    /// more for kept rows if there is much to compare, and half a row for each that was decoded, but not read.
-    pub(crate) fn cost(&self, stretch: &Stretch, judged: &Judged) -> (usize, usize) {
+    /// Returns the number of rows and bytes that a page is charged for reading and evaluating a stretch: the
+    /// store's cost, multiplied for cached rows if the filter has many comparisons, plus half a row for each
+    /// row that was decoded but not read.
+    pub(crate) fn cost(&self, stretch: &Stretch, matches: &RunMatches) -> (usize, usize) {
         let (rows, bytes) = stretch.cost();
         if !stretch.kept {
             return (rows, bytes);
         }
-        let decoded = if judged.is_dear { stretch.rows.len() / DECODED_PER_READ } else { 0 };
-        (rows * self.effort + decoded, bytes)
+        let decoded = if matches.decoded { stretch.rows.len() / DECODED_PER_READ } else { 0 };
+        (rows * self.cost_factor + decoded, bytes)
     }
 
-    /// Judges all rows of a run.
-    pub(crate) fn judge(&self, run: &Run) -> Judged {
-        let own = Columns::default();
-        let columns = run.memo(Columns::default).unwrap_or(&own);
-        let Seeing { columns, end, is_dear } = columns.see(run, &self.names);
-        let sight = Sight { run, names: &self.names, columns: &columns };
-        Judged { matching: sight.judge(self.filter), end, is_dear }
+    /// Evaluates the filter on all rows of a run.
+    pub(crate) fn evaluate(&self, run: &Run) -> RunMatches {
+        let uncached = ColumnCache::default();
+        let cache = run.memo(ColumnCache::default).unwrap_or(&uncached);
+        let RequestedColumns { columns, end, decoded } = cache.get_or_build(run, &self.names);
+        let evaluation = Evaluation { run, names: &self.names, columns: &columns };
+        RunMatches { matching: evaluation.matches(self.filter), end, decoded }
     }
 }
 
+/// The keys that a filter compares, and the number of its comparisons.
 #[derive(Default)]
-struct Seen {
+struct UsedProperties {
     partition: bool,
     row: bool,
     timestamp: bool,
     comparisons: usize,
 }
 
-fn look_through<'f>(filter: &'f Filter, names: &mut Vec<&'f str>, seen: &mut Seen) {
+fn collect_properties<'f>(filter: &'f Filter, names: &mut Vec<&'f str>, used: &mut UsedProperties) {
     match filter {
         Filter::Constant(_) => {}
         Filter::Comparison(Comparison { property, .. }) => {
-            seen.comparisons += 1;
+            used.comparisons += 1;
             match property {
-                Property::PartitionKey => seen.partition = true,
-                Property::RowKey => seen.row = true,
-                Property::Timestamp => seen.timestamp = true,
+                Property::PartitionKey => used.partition = true,
+                Property::RowKey => used.row = true,
+                Property::Timestamp => used.timestamp = true,
                 Property::Named(name) if names.contains(&name.as_str()) => {}
                 Property::Named(name) => names.push(name),
             }
         }
-        Filter::Not(inner) => look_through(inner, names, seen),
-        Filter::And(all) | Filter::Or(all) => all.iter().for_each(|one| look_through(one, names, seen)),
+        Filter::Not(inner) => collect_properties(inner, names, used),
+        Filter::And(all) | Filter::Or(all) => all.iter().for_each(|one| collect_properties(one, names, used)),
     }
 }
 
-/// The columns of a run that are kept with it.
+/// The columns that are cached with a run.
 #[derive(Default)]
-struct Columns(Mutex<Kept>);
+struct ColumnCache(Mutex<CachedColumns>);
 
 #[derive(Default)]
-struct Kept {
-    /// The first row that cannot be decoded, or the number of rows; `None` until somebody looked.
+struct CachedColumns {
+    /// The first row that cannot be decoded, or the number of rows; `None` until the rows were first decoded.
     end: Option<usize>,
-    /// By name, the oldest first.
+    /// Columns with their names, oldest first.
     columns: VecDeque<(Box<str>, Arc<Column>)>,
+    /// Memory of all cached columns.
     bytes: usize,
 }
 
-/// The columns that were asked for, in that order.
-struct Seeing {
+/// The columns for a filter, in the order of its names.
+struct RequestedColumns {
     columns: Vec<Arc<Column>>,
     end: usize,
-    is_dear: bool,
+    /// Whether entities had to be decoded.
+    decoded: bool,
 }
 
-impl Columns {
-    /// The columns of these names; those that are not there yet are made, all in one go.
-    fn see(&self, run: &Run, names: &[&str]) -> Seeing {
+impl ColumnCache {
+    /// Returns the columns with the given names. Builds the missing ones in one pass over the run.
+    fn get_or_build(&self, run: &Run, names: &[&str]) -> RequestedColumns {
         let (known, end): (Vec<_>, _) = {
             let kept = self.0.lock();
             (names.iter().map(|name| kept.get(name)).collect(), kept.end)
@@ -138,38 +143,39 @@ impl Columns {
         if let Some(end) = end
             && let Some(columns) = known.iter().cloned().collect()
         {
-            return Seeing { columns, end, is_dear: false };
+            return RequestedColumns { columns, end, decoded: false };
         }
-        // Not under the lock: at worst two readers make the same.
+        // Build without the lock. At worst two readers build the same columns.
         let missing: Vec<_> = names.iter().zip(&known).filter(|(_, known)| known.is_none()).collect();
         let missing: Vec<&str> = missing.into_iter().map(|(name, _)| *name).collect();
-        let (made, end) = make(run, &missing);
-        let made: Vec<_> = made.into_iter().map(Arc::new).collect();
+        let (built, end) = build_columns(run, &missing);
+        let built: Vec<_> = built.into_iter().map(Arc::new).collect();
         {
             let mut kept = self.0.lock();
             kept.end = Some(end);
-            for (name, column) in missing.iter().zip(&made) {
+            for (name, column) in missing.iter().zip(&built) {
                 kept.add(name, column, run.memo_bytes());
             }
         }
-        let mut made = made.into_iter();
-        let columns = known.into_iter().filter_map(|known| known.or_else(|| made.next())).collect();
-        Seeing { columns, end, is_dear: true }
+        let mut built = built.into_iter();
+        let columns = known.into_iter().filter_map(|known| known.or_else(|| built.next())).collect();
+        RequestedColumns { columns, end, decoded: true }
     }
 }
 
-impl Kept {
+impl CachedColumns {
     fn get(&self, name: &str) -> Option<Arc<Column>> {
         self.columns.iter().find(|(own, _)| **own == *name).map(|(_, column)| column.clone())
     }
 
-    fn add(&mut self, name: &str, column: &Arc<Column>, most: usize) {
+    /// Adds a column unless it is larger than `max_bytes`. Evicts the oldest columns until it fits.
+    fn add(&mut self, name: &str, column: &Arc<Column>, max_bytes: usize) {
         let size = |name: &str, column: &Column| COLUMN_OVERHEAD + name.len() + column.bytes();
         let bytes = size(name, column);
-        if bytes > most || self.get(name).is_some() {
+        if bytes > max_bytes || self.get(name).is_some() {
             return;
         }
-        while self.bytes + bytes > most {
+        while self.bytes + bytes > max_bytes {
             let Some((name, column)) = self.columns.pop_front() else { return };
             self.bytes -= size(&name, &column);
         }
@@ -178,10 +184,11 @@ impl Kept {
     }
 }
 
-/// Takes properties out of the entities of a run, up to the first row that cannot be decoded.
-fn make(run: &Run, names: &[&str]) -> (Vec<Column>, usize) {
+/// Builds columns from the entities of a run. Returns them with the first row that cannot be decoded, or the
+/// number of rows.
+fn build_columns(run: &Run, names: &[&str]) -> (Vec<Column>, usize) {
     let mut cells: Vec<Vec<Option<Cell>>> = names.iter().map(|_| Vec::with_capacity(run.len())).collect();
-    let end = (0..run.len()).find(|row| take(run, *row, names, &mut cells).is_none());
+    let end = (0..run.len()).find(|row| push_row(run, *row, names, &mut cells).is_none());
     let end = end.unwrap_or(run.len());
     let columns = cells.into_iter().map(|mut cells| {
         cells.resize(run.len(), None);
@@ -190,13 +197,14 @@ fn make(run: &Run, names: &[&str]) -> (Vec<Column>, usize) {
     (columns.collect(), end)
 }
 
-fn take(run: &Run, row: usize, names: &[&str], cells: &mut [Vec<Option<Cell>>]) -> Option<()> {
-    if !Keys::are_of_row(run.partition(row), run.key(row)) {
+/// Adds the cells of one row. Returns `None` if the row cannot be decoded.
+fn push_row(run: &Run, row: usize, names: &[&str], cells: &mut [Vec<Option<Cell>>]) -> Option<()> {
+    if !Keys::is_entity_row(run.partition(row), run.key(row)) {
         return None;
     }
     cells.iter_mut().for_each(|cells| cells.push(None));
     let mut all = true;
-    let taken = Entity::visit(run.value(row), |name, value| {
+    let visited = Entity::visit(run.value(row), |name, value| {
         if let Some(at) = names.iter().position(|wanted| *wanted == name) {
             let cell = Cell::of(run, &value);
             all &= cell.is_some();
@@ -205,33 +213,33 @@ fn take(run: &Run, row: usize, names: &[&str], cells: &mut [Vec<Option<Cell>>]) 
             }
         }
     });
-    taken.ok().filter(|()| all)
+    visited.ok().filter(|()| all)
 }
 
-/// A run, and the columns of it that a filter needs.
-struct Sight<'a> {
+/// A run with the columns that a filter needs.
+struct Evaluation<'a> {
     run: &'a Run,
     names: &'a [&'a str],
     columns: &'a [Arc<Column>],
 }
 
-impl Sight<'_> {
-    /// The rows that match; what it says of numbers behind the last row means nothing.
-    fn judge(&self, filter: &Filter) -> Bits {
+impl Evaluation<'_> {
+    /// Returns the matching rows. Bits after the last row have no meaning.
+    fn matches(&self, filter: &Filter) -> Bits {
         match filter {
             Filter::Constant(true) => Bits::ALL,
             Filter::Constant(false) => Bits::NONE,
             Filter::Comparison(comparison) => self.compare(comparison),
-            Filter::Not(inner) => !self.judge(inner),
+            Filter::Not(inner) => !self.matches(inner),
             Filter::And(all) => {
                 all.iter().fold(
                     Bits::ALL,
                     |found, filter| {
-                        if found.is_none() { found } else { found & self.judge(filter) }
+                        if found.is_none() { found } else { found & self.matches(filter) }
                     },
                 )
             }
-            Filter::Or(all) => all.iter().fold(Bits::NONE, |found, filter| found | self.judge(filter)),
+            Filter::Or(all) => all.iter().fold(Bits::NONE, |found, filter| found | self.matches(filter)),
         }
     }
 
@@ -239,18 +247,18 @@ impl Sight<'_> {
         let (run, operator) = (self.run, *operator);
         match (property, literal) {
             (Property::PartitionKey, Value::String(key)) => {
-                judge_keys(run, Run::partition, operator, &partition_key(key))
+                compare_keys(run, Run::partition, operator, &partition_key(key))
             }
-            (Property::RowKey, Value::String(key)) => judge_keys(run, Run::key, operator, &row_key(key)),
+            (Property::RowKey, Value::String(key)) => compare_keys(run, Run::key, operator, &row_key(key)),
             (Property::Timestamp, Value::DateTime(literal)) => Bits::of_rows(run.len(), |row| {
                 operator.holds(Some(run.token(row).0.timestamp().ticks().cmp(literal)))
             }),
             (Property::Named(name), literal) => {
                 let column =
                     self.names.iter().position(|own| own == name).and_then(|at| self.columns.get(at));
-                column.map_or(Bits::NONE, |column| column.judge(run, operator, literal))
+                column.map_or(Bits::NONE, |column| column.compare(run, operator, literal))
             }
-            // Keys are strings and the Timestamp is a DateTime: nothing else is comparable with them.
+            // Keys are strings and the Timestamp is a DateTime. Literals of other types match nothing.
             _ => Bits::NONE,
         }
     }

@@ -1,58 +1,62 @@
-//! Entities: their own properties, as a row holds them.
+//! Entities: the properties that a row holds.
 //!
-//! The keys are the row's name and the Timestamp is the stamp of the commit that wrote it, so neither is stored again.
+//! PartitionKey and RowKey are in the row's key, and the Timestamp is the stamp of the commit that wrote the
+//! row, so the value holds none of them.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
-use lazuli_generations::{Damage, record};
 use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_service::{Damage, record};
 use serde::de::{DeserializeSeed, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::keys::Keys;
 use crate::value::Value;
 
-/// Properties beside PartitionKey, RowKey and Timestamp.
+/// Maximum number of properties, not counting PartitionKey, RowKey and Timestamp.
 const MAX_PROPERTIES: usize = 252;
-/// The size of an entity as the data model counts it.
+/// Maximum size of an entity in bytes, as the data model counts them.
 const MAX_ENTITY_BYTES: usize = 1 << 20;
-/// The longest name of a property.
+/// Maximum length of a property's name.
 const MAX_NAME_CHARS: usize = 255;
 
 /// A property's name and value.
 pub(crate) type Property<'a> = (Cow<'a, str>, Value<'a>);
 
-/// The own properties of an entity, in the order in which they came. No name is there twice.
+/// The properties of an entity, without its keys and Timestamp, in the order in which they were sent. Names
+/// are unique.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Entity<'a> {
     pub(crate) properties: Vec<Property<'a>>,
 }
 
 impl<'a> Entity<'a> {
-    /// What a row holds.
+    /// Decodes the value of a row.
     pub(crate) fn decode(value: &'a [u8]) -> Result<Self, Damage> {
-        let properties: Vec<Borrowed<'a>> = record::decode(value)?;
-        Ok(Self { properties: properties.into_iter().map(|Borrowed(name, value)| (name, value)).collect() })
+        let properties: Vec<StoredProperty<'a>> = record::decode(value)?;
+        Ok(Self {
+            properties: properties.into_iter().map(|StoredProperty(name, value)| (name, value)).collect(),
+        })
     }
 
-    /// Shows what a row holds, property by property.
+    /// Decodes the value of a row and passes each property to the visitor.
     pub(crate) fn visit(value: &'a [u8], visitor: impl FnMut(Cow<'a, str>, Value<'a>)) -> Result<(), Damage> {
-        record::decode_seed(Each(visitor), value)
+        record::decode_seed(PropertyVisitor(visitor), value)
     }
 
-    /// The value of its row.
+    /// Returns the value of the entity's row.
     pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
         record::encode(&self.properties)
     }
 
-    /// The value of a property.
+    /// Returns the value of a property.
     pub(crate) fn get(&self, name: &str) -> Option<&Value<'a>> {
         self.properties.iter().find(|(own, _)| own == name).map(|(_, value)| value)
     }
 
-    /// Takes over the properties of another, in place of its own where both have one.
+    /// Adds the properties of another entity. They replace those with the same names.
     pub(crate) fn merge(&mut self, other: &Entity<'a>) {
         for (name, value) in &other.properties {
             match self.properties.iter_mut().find(|(own, _)| own == name) {
@@ -62,7 +66,7 @@ impl<'a> Entity<'a> {
         }
     }
 
-    /// Refuses an entity that is too large as a whole.
+    /// Refuses an entity that is too large or has too many properties.
     pub(crate) fn check(&self, keys: &Keys) -> Result<(), Refusal> {
         if self.properties.len() > MAX_PROPERTIES {
             return Err(ErrorCode::TooManyProperties.into());
@@ -74,14 +78,14 @@ impl<'a> Entity<'a> {
     }
 }
 
-/// A property as it is decoded. Only a field can be told to borrow, so a pair of its own.
+/// A property while it is decoded. A tuple struct, because serde can mark only fields as borrowed.
 #[derive(Deserialize)]
-struct Borrowed<'a>(#[serde(borrow)] Cow<'a, str>, #[serde(borrow)] Value<'a>);
+struct StoredProperty<'a>(#[serde(borrow)] Cow<'a, str>, #[serde(borrow)] Value<'a>);
 
-/// Takes properties one by one.
-struct Each<F>(F);
+/// Passes decoded properties to a function, one by one.
+struct PropertyVisitor<F>(F);
 
-impl<'de, F: FnMut(Cow<'de, str>, Value<'de>)> DeserializeSeed<'de> for Each<F> {
+impl<'de, F: FnMut(Cow<'de, str>, Value<'de>)> DeserializeSeed<'de> for PropertyVisitor<F> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -89,7 +93,7 @@ impl<'de, F: FnMut(Cow<'de, str>, Value<'de>)> DeserializeSeed<'de> for Each<F> 
     }
 }
 
-impl<'de, F: FnMut(Cow<'de, str>, Value<'de>)> Visitor<'de> for Each<F> {
+impl<'de, F: FnMut(Cow<'de, str>, Value<'de>)> Visitor<'de> for PropertyVisitor<F> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,21 +101,21 @@ impl<'de, F: FnMut(Cow<'de, str>, Value<'de>)> Visitor<'de> for Each<F> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut properties: A) -> Result<(), A::Error> {
-        while let Some(Borrowed(name, value)) = properties.next_element()? {
+        while let Some(StoredProperty(name, value)) = properties.next_element()? {
             self.0(name, value);
         }
         Ok(())
     }
 }
 
-/// Refuses what cannot be the name of a property: those are identifiers as C# has them.
+/// Refuses an invalid property name. Valid names are C# identifiers.
 pub(crate) fn check_name(name: &str) -> Result<(), Refusal> {
     if name.chars().take(MAX_NAME_CHARS + 1).count() > MAX_NAME_CHARS {
         return Err(ErrorCode::PropertyNameTooLong.into());
     }
     let mut chars = name.chars();
-    let starts_well = chars.next().is_some_and(|c| c.is_alphabetic() || c == '_');
-    if starts_well && chars.all(|c| c.is_alphanumeric() || c == '_') {
+    let starts_as_identifier = chars.next().is_some_and(|c| c.is_alphabetic() || c == '_');
+    if starts_as_identifier && chars.all(|c| c.is_alphanumeric() || c == '_') {
         Ok(())
     } else {
         Err(Refusal::new(ErrorCode::PropertyNameInvalid))
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entity_is_read_back_as_it_was_written_and_a_damaged_one_is_not() -> Result<(), Refusal> {
+    fn entity_round_trips_and_damage_is_detected() -> Result<(), Refusal> {
         let entity = entity(&[
             ("S", Value::String("ä\0😀".into())),
             ("B", Value::Boolean(true)),
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_replaces_what_both_have_and_keeps_the_rest() {
+    fn merging_replaces_common_properties_and_keeps_the_others() {
         let mut old = entity(&[("A", Value::Int32(1)), ("B", Value::Int32(2))]);
         old.merge(&entity(&[("B", Value::Boolean(true)), ("C", Value::Int32(3))]));
         let expected = [("A", Value::Int32(1)), ("B", Value::Boolean(true)), ("C", Value::Int32(3))];
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entity_has_at_most_252_properties_and_one_mebibyte() {
+    fn entity_has_at_most_252_properties_and_one_mebibyte() {
         let with = |count: usize, size: usize| {
             let value = Value::Binary(vec![0; size].into());
             Entity { properties: (0..count).map(|i| (format!("P{i:03}").into(), value.clone())).collect() }
@@ -189,7 +193,7 @@ mod tests {
         };
         assert_eq!(with(252, 1), Ok(()));
         assert_eq!(with(253, 1), Err(ErrorCode::TooManyProperties));
-        // Each of these counts 8 + 2 × 4 + 4 + 65,516 = 64 KiB, and the entity another four bytes.
+        // Each property counts 8 + 2 × 4 + 4 + 65,516 bytes = 64 KiB, and the entity another 4 bytes.
         assert_eq!(with(15, 65_516), Ok(()));
         assert_eq!(with(16, 65_516), Err(ErrorCode::EntityTooLarge));
     }

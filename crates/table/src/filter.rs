@@ -1,8 +1,8 @@
-//! `$filter`: [`parse`] makes a tree of it once, [`range`] tells which keys can match, so that no others are read, and
-//! [`evaluate`] judges the entities that were.
+//! `$filter`: [`parse`] builds a syntax tree, [`range`] determines which keys can match, so that no other
+//! rows are read, and [`evaluate`] evaluates the tree on entities.
 //!
-//! The logic has two values. A comparison with a property that an entity does not have, or has with another type, is
-//! false, for `ne` too, and so `not` makes it true.
+//! The logic has two values. A comparison is false if the entity does not have the property, or has it with
+//! another type, even for `ne`. So `not` of such a comparison is true.
 
 pub(crate) mod evaluate;
 mod parse;
@@ -10,8 +10,9 @@ pub(crate) mod range;
 
 use crate::value::Value;
 
-/// A condition on entities. `And` and `Or` have at least two operands and hold none of their own kind, and `Not` no
-/// `Not`, so a tree is at most twice as deep as its comparisons are many, and can be walked by recursion.
+/// A condition on entities. `And` and `Or` have at least two operands, none of their own kind, and the
+/// operand of `Not` is not a `Not`. So the depth of the tree is at most twice the number of comparisons, and
+/// recursion over it is safe.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Filter {
     Constant(bool),
@@ -21,7 +22,7 @@ pub(crate) enum Filter {
     Or(Vec<Filter>),
 }
 
-/// A property compared with a literal. A boolean property that stands alone is compared with `true`.
+/// A comparison of a property with a literal. A property without a comparison is compared with `true`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Comparison {
     pub(crate) property: Property,
@@ -29,17 +30,17 @@ pub(crate) struct Comparison {
     pub(crate) literal: Value<'static>,
 }
 
-/// What is compared.
+/// A property that a filter names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Property {
     PartitionKey,
     RowKey,
     Timestamp,
-    /// One of the entity's own, or what a table has.
+    /// A property of the entity, or of a table.
     Named(String),
 }
 
-/// How it is compared.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operator {
     Equal,
@@ -51,8 +52,8 @@ pub(crate) enum Operator {
 }
 
 impl Operator {
-    /// The one of that name.
-    fn of_name(name: &str) -> Option<Self> {
+    /// Parses the name of an operator.
+    fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "eq" => Self::Equal,
             "ne" => Self::NotEqual,
@@ -64,7 +65,7 @@ impl Operator {
         })
     }
 
-    /// The one that holds for `b` and `a` where this one holds for `a` and `b`.
+    /// Returns the operator that holds for `b` and `a` when this one holds for `a` and `b`.
     const fn mirrored(self) -> Self {
         match self {
             Self::Equal | Self::NotEqual => self,
@@ -75,7 +76,7 @@ impl Operator {
         }
     }
 
-    /// The one that holds where this one does not, of values that have an order.
+    /// Returns the operator that holds when this one does not, for values that have an order.
     const fn negated(self) -> Self {
         match self {
             Self::Equal => Self::NotEqual,
@@ -89,7 +90,7 @@ impl Operator {
 }
 
 impl Property {
-    fn of_name(name: &str) -> Self {
+    fn from_name(name: &str) -> Self {
         match name {
             "PartitionKey" => Self::PartitionKey,
             "RowKey" => Self::RowKey,

@@ -1,7 +1,7 @@
-//! What a client wants to get and says that it sends: `Accept`, `$format`, `Content-Type`, `Prefer`.
+//! Formats of requests and replies: `Accept`, `$format`, `Content-Type`, `Prefer`.
 //!
-//! Only JSON is spoken. Atom, which old versions answer with unless they are asked for JSON, is refused with the error that
-//! newer versions have for it.
+//! Only JSON is supported. Atom, the default of old versions, is refused with the error that newer versions
+//! use.
 
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -9,21 +9,21 @@ use lazuli_protocol::{ErrorCode, Headers, Query, Refusal, Response, Version};
 
 use crate::json::render::Metadata;
 
-/// Answers are JSON unless the client says otherwise from here on.
+/// From this version on, replies are JSON by default.
 const JSON_BY_DEFAULT: Version = Version::new(2015, 12, 11);
-/// The version that brought JSON.
+/// The first version with JSON.
 const JSON: Version = Version::new(2013, 8, 15);
 
-/// What `Prefer` asks of an insertion.
+/// Whether the reply to an insertion returns the object, as `Prefer` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Echo {
-    /// Nothing was asked: the object comes back.
-    Unasked,
+    /// The request has no preference. The reply returns the object.
+    Unspecified,
     Content,
     NoContent,
 }
 
-/// How much metadata a reply is to carry.
+/// Returns the level of metadata in the reply.
 pub(crate) fn metadata(headers: &HeaderMap, query: &Query, version: Version) -> Result<Metadata, Refusal> {
     if let Some(format) = query.get("$format").filter(|format| !format.is_empty()) {
         let level = if format == "json" { Some(Metadata::Minimal) } else { level(format) };
@@ -36,15 +36,15 @@ pub(crate) fn metadata(headers: &HeaderMap, query: &Query, version: Version) -> 
             false => Err(ErrorCode::AtomFormatNotSupported.into()),
         };
     };
-    let found = accept.split(',').find_map(level);
-    at_version(found.ok_or(ErrorCode::AtomFormatNotSupported)?, version)
+    let accepted = accept.split(',').find_map(level);
+    at_version(accepted.ok_or(ErrorCode::AtomFormatNotSupported)?, version)
 }
 
 fn at_version(metadata: Metadata, version: Version) -> Result<Metadata, Refusal> {
     if version >= JSON { Ok(metadata) } else { Err(ErrorCode::JsonFormatNotSupported.into()) }
 }
 
-/// The level that a media type asks for, if it is one that we can answer with.
+/// Returns the level of metadata that a media type requests; `None` if the media type is not supported.
 fn level(media_type: &str) -> Option<Metadata> {
     let mut parts = media_type.split(';').map(str::trim);
     let name = parts.next()?;
@@ -60,7 +60,7 @@ fn level(media_type: &str) -> Option<Metadata> {
     }
 }
 
-/// Refuses a body that is not JSON. One that does not say what it is, is taken for it.
+/// Refuses a body that is not JSON. A body without a type counts as JSON.
 pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(content_type) = headers.filled(CONTENT_TYPE.as_str())? else { return Ok(()) };
     let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -71,17 +71,17 @@ pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// What `Prefer` says.
+/// Parses the `Prefer` header.
 pub(crate) fn echo(headers: &HeaderMap) -> Result<Echo, Refusal> {
     let preferences = [("return-content", Echo::Content), ("return-no-content", Echo::NoContent)];
-    Ok(headers.one_of("prefer", &preferences)?.unwrap_or(Echo::Unasked))
+    Ok(headers.one_of("prefer", &preferences)?.unwrap_or(Echo::Unspecified))
 }
 
 impl Echo {
-    /// Says in a reply that a wish was granted.
+    /// Adds the header that confirms the preference to a reply.
     pub(crate) fn confirm(self, headers: &mut HeaderMap) {
         let applied = match self {
-            Self::Unasked => return,
+            Self::Unspecified => return,
             Self::Content => "return-content",
             Self::NoContent => "return-no-content",
         };
@@ -89,7 +89,7 @@ impl Echo {
     }
 }
 
-/// A reply of JSON.
+/// Returns a JSON reply.
 pub(crate) fn json(status: StatusCode, metadata: Metadata, body: Vec<u8>) -> Response {
     let content_type = match metadata {
         Metadata::None => "application/json;odata=nometadata;streaming=true;charset=utf-8",
@@ -97,19 +97,19 @@ pub(crate) fn json(status: StatusCode, metadata: Metadata, body: Vec<u8>) -> Res
         Metadata::Full => "application/json;odata=fullmetadata;streaming=true;charset=utf-8",
     };
     let mut response = Response::with_body(status, content_type, body);
-    common(&mut response.headers);
+    add_common_headers(&mut response.headers);
     response
 }
 
-/// A reply without a body.
+/// Returns a reply without a body.
 pub(crate) fn empty(status: StatusCode) -> Response {
     let mut response = Response::empty(status);
-    common(&mut response.headers);
+    add_common_headers(&mut response.headers);
     response
 }
 
-/// The headers that every reply of the data operations has.
-fn common(headers: &mut HeaderMap) {
+/// Adds the headers of all data operations.
+fn add_common_headers(headers: &mut HeaderMap) {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert("dataserviceversion", HeaderValue::from_static("3.0;"));
@@ -119,7 +119,7 @@ fn common(headers: &mut HeaderMap) {
 mod tests {
     use super::*;
 
-    fn asked(accept: Option<&str>, query: &str, version: Version) -> Result<Metadata, ErrorCode> {
+    fn level_for(accept: Option<&str>, query: &str, version: Version) -> Result<Metadata, ErrorCode> {
         let mut headers = HeaderMap::new();
         if let Some(accept) = accept {
             headers.insert(ACCEPT, accept.parse().unwrap());
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn json_of_the_level_that_was_asked_for_or_the_documented_refusal() {
+    fn reply_has_the_requested_metadata_level_or_the_documented_error() {
         use ErrorCode::{AtomFormatNotSupported, JsonFormatNotSupported};
         let (new, old, oldest) =
             (Version::new(2019, 2, 2), Version::new(2014, 2, 14), Version::new(2012, 2, 12));
@@ -148,7 +148,7 @@ mod tests {
             (None, "$format=application/json;odata=nometadata", new, Ok(Metadata::None)),
             (Some("application/json"), "$format=atom", new, Err(AtomFormatNotSupported)),
         ] {
-            assert_eq!(asked(accept, query, version), expected, "{accept:?} {query} {version:?}");
+            assert_eq!(level_for(accept, query, version), expected, "{accept:?} {query} {version:?}");
         }
     }
 }

@@ -1,54 +1,55 @@
-//! Entry points for fuzzing: each takes whatever a client could send, and must not panic.
+//! Entry points for fuzzing. Each takes bytes that a client could send, and must not panic.
 
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::{Operation, Query, Version};
 
-use crate::batch::multipart::{self, Contents};
+use crate::batch::multipart::{self, BatchContents};
 use crate::entity::Entity;
 use crate::filter::Filter;
-use crate::filter::evaluate::Found;
-use crate::filter::range::Reach;
+use crate::filter::evaluate::FoundEntity;
+use crate::filter::range::ScanRanges;
 use crate::json::parse;
-use crate::json::render::{Metadata, Renderer, Stands};
+use crate::json::render::{Metadata, Placement, Renderer};
 use crate::keys::{Keys, partition_key, row_key};
 use crate::value::Value;
 use crate::write::Write;
 
-/// The body of a write: what can be read is written and read back the same.
+/// Parses the body of a write. If that succeeds, the entity must round-trip through JSON.
 pub fn entity(data: &[u8]) {
     let Ok(sent) = parse::entity(data) else { return };
     let renderer = Renderer { metadata: Metadata::Minimal, endpoint: "http://h", account: "a", table: "t" };
     let mut json = Vec::new();
     let keys = Keys::default();
-    renderer.entity(&mut json, Stands::Alone, (&keys, Stamp::from_ticks(1), &sent.entity), None);
+    renderer.entity(&mut json, Placement::Alone, (&keys, Stamp::from_ticks(1), &sent.entity), None);
     let again = parse::entity(&json).map(|again| again.entity.encode());
     assert_eq!(again, Ok(sent.entity.encode()), "{:?}", String::from_utf8_lossy(&json));
 }
 
-/// The address of an entity or a table.
+/// Parses the address of an entity or a table.
 pub fn address(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let _ = crate::address::keys(text);
     let _ = crate::address::table(text);
 }
 
-/// A filter: what it matches lies among the rows that are read for it.
+/// Parses a filter. The rows that are read for the filter must contain its matches.
 pub fn filter(data: &[u8]) {
     let Some(filter) = std::str::from_utf8(data).ok().and_then(|text| Filter::parse(text).ok()) else {
         return;
     };
-    let reach = Reach::of(Some(&filter));
+    let ranges = ScanRanges::of(Some(&filter));
     let entity = Entity { properties: vec![("P".into(), Value::Int32(5))] };
     for (partition, row) in [("", ""), ("p", ""), ("p", "r"), ("\u{FF61}", "😀")] {
         let keys = Keys { partition: partition.into(), row: row.into() };
-        let matches = filter.matches(&Found { keys: &keys, stamp: Stamp::from_ticks(1), entity: &entity });
+        let matches =
+            filter.matches(&FoundEntity { keys: &keys, stamp: Stamp::from_ticks(1), entity: &entity });
         let at = (partition_key(partition), row_key(row));
-        let is_read = reach.spans.iter().any(|span| span.contains(&at));
+        let is_read = ranges.spans.iter().any(|span| span.contains(&at));
         assert!(is_read || !matches);
     }
 }
 
-/// The options of a query, its continuation among them.
+/// Parses the options of a query, including continuation tokens.
 pub fn query(data: &[u8]) {
     let Some(query) = std::str::from_utf8(data).ok().and_then(|text| Query::parse(text).ok()) else { return };
     let _ = crate::query::select(&query);
@@ -60,21 +61,21 @@ pub fn query(data: &[u8]) {
     }
 }
 
-/// A batch whose boundary is `b`, or whatever the first line says: every operation that it holds is read.
+/// Parses a batch and all operations in it. The boundary is `b`, or taken from the first line.
 pub fn batch(data: &[u8]) {
     let (first, rest) = data.split_at(data.iter().position(|byte| *byte == b'\n').unwrap_or_default());
     let (first, query) = (String::from_utf8_lossy(first), Query::default());
     for (content_type, body) in [("multipart/mixed; boundary=b", data), (&*first, rest)] {
-        let sent = match multipart::contents(content_type, body) {
-            Ok(Contents::Query(sent)) => vec![*sent],
-            Ok(Contents::ChangeSet(sent)) => sent,
+        let requests = match multipart::parse(content_type, body) {
+            Ok(BatchContents::Query(request)) => vec![*request],
+            Ok(BatchContents::ChangeSet(requests)) => requests,
             Err(_) => continue,
         };
-        for sent in sent {
-            let said = (&sent.head.headers, &query, Version::NEWEST);
-            let object = sent.head.uri.path();
+        for request in requests {
+            let options = (&request.head.headers, &query, Version::NEWEST);
+            let object = request.head.uri.path();
             for operation in [Operation::InsertEntity, Operation::MergeEntity, Operation::DeleteEntity] {
-                let _ = Write::parse(operation, object, said, sent.body);
+                let _ = Write::parse(operation, object, options, request.body);
             }
         }
     }
@@ -85,10 +86,10 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
-    type Entry = fn(&[u8]);
+    type FuzzTarget = fn(&[u8]);
 
-    /// Good inputs, each for its entry; what is made of them is mostly bad.
-    const SEEDS: [(Entry, &[&str]); 5] = [
+    /// Valid inputs for each target. Mutations of them are mostly invalid.
+    const SEEDS: [(FuzzTarget, &[&str]); 5] = [
         (
             super::entity,
             &[r#"{"P":"5","P@odata.type":"Edm.Int64","D":1.5e3,"N":null,"S":"\u00e4\ud83d\ude00"}"#],
@@ -120,14 +121,14 @@ mod tests {
     ];
 
     #[test]
-    fn whatever_is_sent_is_read_or_refused() {
+    fn mutated_inputs_are_parsed_or_refused() {
         let seed = rand::random();
         println!("seed {seed}");
         let mut rng = StdRng::seed_from_u64(seed);
-        for (entry, seeds) in SEEDS {
+        for (target, seeds) in SEEDS {
             for round in 0..2000 {
                 let mut data = seeds[round % seeds.len()].as_bytes().to_vec();
-                entry(&data);
+                target(&data);
                 for _ in 0..rng.random_range(1..6) {
                     let (at, other) = (rng.random_range(0..data.len()), rng.random_range(0..data.len()));
                     match rng.random_range(0..4) {
@@ -138,10 +139,10 @@ mod tests {
                     }
                 }
                 data.truncate(rng.random_range(1..=data.len()));
-                entry(&data);
+                target(&data);
             }
             for _ in 0..500 {
-                entry(&(0..rng.random_range(0..40)).map(|_| rng.random()).collect::<Vec<u8>>());
+                target(&(0..rng.random_range(0..40)).map(|_| rng.random()).collect::<Vec<u8>>());
             }
         }
     }

@@ -1,32 +1,32 @@
-//! The point read: Query Entities on the address of one entity.
+//! Point reads: Query Entities with the address of one entity.
 
 use http::StatusCode;
 use http::header::ETAG;
 use lazuli_concurrency::TableETag;
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response};
+use lazuli_service::reply::put;
 use lazuli_store::Reads;
 
 use crate::entity::Entity;
-use crate::json::render::{Renderer, Stands};
-use crate::write::put;
-use crate::{TableService, address, allowed, format, keys, query};
+use crate::json::render::{Placement, Renderer};
+use crate::{TableService, address, authorization, format, keys, query};
 
 impl TableService {
-    /// The entity that a request addresses.
+    /// Returns the entity that a request addresses.
     pub(crate) async fn get_entity(&self, request: Request) -> Result<Response, Refusal> {
         let keys = address::keys(&request.object)?;
         keys.check()?;
         let metadata = format::metadata(&request.headers, &request.query, request.version)?;
         let select = query::select(&request.query)?;
         let table = self.table(&request.account, &request.container).await?;
-        let is_reached = match &request.caller {
-            Caller::Sas(grant) => allowed::contains(&grant.table_range, &keys),
+        let is_permitted = match &request.caller {
+            Caller::Sas(grant) => authorization::contains(&grant.table_range, &keys),
             _ => true,
         };
         let partition = keys::partition(table.space, &keys.partition);
-        let set = self.read(&partition, &Reads::key(keys::row_key(&keys.row))).await?;
-        let row = set.rows.into_iter().next().flatten().filter(|_| is_reached);
+        let set = self.rows.read(&partition, &Reads::key(keys::row_key(&keys.row))).await?;
+        let row = set.rows.into_iter().next().flatten().filter(|_| is_permitted);
         let row = row.ok_or(ErrorCode::ResourceNotFound)?;
         let entity = Entity::decode(&row.value)?;
 
@@ -37,9 +37,9 @@ impl TableService {
             table: &request.container,
         };
         let mut body = Vec::new();
-        renderer.entity(&mut body, Stands::Alone, (&keys, row.token.0, &entity), select.as_deref());
+        renderer.entity(&mut body, Placement::Alone, (&keys, row.token.0, &entity), select.as_deref());
         let mut response = format::json(StatusCode::OK, metadata, body);
-        put(&mut response.headers, ETAG.as_str(), &TableETag::from(row.token.0).to_string());
+        put(&mut response.headers, ETAG.as_str(), TableETag::from(row.token.0).to_string());
         Ok(response)
     }
 }

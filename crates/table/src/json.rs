@@ -1,4 +1,4 @@
-//! Entities as JSON: [`parse`] reads what clients send, [`render`] writes what they get.
+//! Entities as JSON: [`parse`] reads the bodies of requests, [`render`] writes those of replies.
 
 pub(crate) mod parse;
 pub(crate) mod render;

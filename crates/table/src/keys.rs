@@ -1,14 +1,15 @@
-//! How entities are named and ordered.
+//! The keys of rows, and the order of entities.
 //!
 //! ```text
 //! space     partition        row       value
 //! a table   e PARTITIONKEY   ROWKEY    the entity's own properties
 //! ```
 //!
-//! A PartitionKey is a partition, so an entity group transaction is one commit. Tables themselves are rows of the
-//! directory, see [`lazuli_generations`]. The protocol orders strings by their UTF-16 code units, and so do the bytes of
-//! keys: UTF-8, but with a character beyond U+FFFF as its two surrogates, three bytes each. Most keys are plain text in a
-//! hex dump that way, and no key starts with the bytes that intents keep for themselves.
+//! Each PartitionKey has its own partition, so an entity group transaction is one commit. Tables themselves
+//! are rows of the directory, see [`lazuli_generations`]. The protocol orders strings by UTF-16 code units.
+//! The bytes of keys have the same order: they are UTF-8, except that a character beyond U+FFFF is encoded as
+//! its two surrogates, three bytes each. So most keys are readable in a hex dump, and no key starts with the
+//! prefix that is reserved for intents.
 
 use std::cmp::Ordering;
 
@@ -16,9 +17,9 @@ use bytes::Bytes;
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{Partition, SpaceId};
 
-/// What partition keys of entities start with.
+/// Prefix of the partition keys of entities.
 pub(crate) const ENTITIES: u8 = b'e';
-/// The longest key, in UTF-16 code units.
+/// Maximum length of a key, in UTF-16 code units.
 const MAX_KEY_UNITS: usize = 1024;
 
 /// The two keys that name an entity in its table.
@@ -35,24 +36,25 @@ impl Keys {
         check("RowKey", &self.row)
     }
 
-    /// The keys of a row, as the store names it.
+    /// Decodes the keys of a row from its partition key and row key. Returns `None` if they are not those of
+    /// an entity.
     pub(crate) fn of_row(partition: &[u8], row: &[u8]) -> Option<Self> {
         Some(Self { partition: text(partition.strip_prefix(&[ENTITIES])?)?, row: text(row)? })
     }
 
-    /// Whether a row, as the store names it, has keys.
-    pub(crate) fn are_of_row(partition: &[u8], row: &[u8]) -> bool {
+    /// Returns whether [`Keys::of_row`] can decode the keys of a row.
+    pub(crate) fn is_entity_row(partition: &[u8], row: &[u8]) -> bool {
         let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok() || text(bytes).is_some();
         partition.strip_prefix(&[ENTITIES]).is_some_and(is_text) && is_text(row)
     }
 }
 
-/// The partition of a PartitionKey.
+/// Returns the partition for a PartitionKey.
 pub(crate) fn partition(space: SpaceId, key: &str) -> Partition {
     Partition::new(space, partition_key(key))
 }
 
-/// The partition key of a PartitionKey.
+/// Encodes a PartitionKey as the key of a partition.
 pub(crate) fn partition_key(key: &str) -> Bytes {
     let mut bytes = Vec::with_capacity(1 + key.len());
     bytes.push(ENTITIES);
@@ -60,16 +62,17 @@ pub(crate) fn partition_key(key: &str) -> Bytes {
     bytes.into()
 }
 
-/// The row of a RowKey.
+/// Encodes a RowKey as the key of a row.
 pub(crate) fn row_key(key: &str) -> Bytes {
     let mut bytes = Vec::with_capacity(key.len());
     push_ordinal(&mut bytes, key);
     bytes.into()
 }
 
-/// Compares strings as the protocol does: by their UTF-16 code units.
+/// Compares strings by UTF-16 code units, as the protocol does.
 pub(crate) fn ordinal(a: &str, b: &str) -> Ordering {
-    // UTF-8 agrees with UTF-16 except between the characters above the surrogates and those beyond U+FFFF.
+    // The orders of UTF-8 and UTF-16 differ only between characters from U+E000 to U+FFFF and those beyond
+    // U+FFFF.
     if a.is_ascii() || b.is_ascii() { a.cmp(b) } else { a.encode_utf16().cmp(b.encode_utf16()) }
 }
 
@@ -100,7 +103,7 @@ fn push_ordinal(bytes: &mut Vec<u8>, key: &str) {
     }
 }
 
-/// The text that a key was made of.
+/// Decodes the text of a key.
 fn text(bytes: &[u8]) -> Option<String> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return Some(text.to_owned());
@@ -127,8 +130,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_ordered_by_utf16_code_units_and_read_back() {
-        // U+FF61 is above every surrogate in UTF-16, and below every character beyond U+FFFF in UTF-8.
+    fn keys_are_ordered_by_utf16_code_units_and_round_trip() {
+        // In UTF-16 U+FF61 is above all surrogates; in UTF-8 it is below all characters beyond U+FFFF.
         let ordered = ["", "0", "A", "a", "a0", "ä", "日本", "\u{D7FF}", "😀", "😀a", "\u{E000}", "\u{FF61}"];
         for pair in ordered.windows(2) {
             assert_eq!(ordinal(pair[0], pair[1]), Ordering::Less, "{pair:?}");
@@ -138,17 +141,17 @@ mod tests {
         for key in ordered {
             let keys = Keys { partition: key.into(), row: key.into() };
             assert_eq!(Keys::of_row(&partition_key(key), &row_key(key)), Some(keys));
-            assert!(Keys::are_of_row(&partition_key(key), &row_key(key)));
+            assert!(Keys::is_entity_row(&partition_key(key), &row_key(key)));
             assert!(!row_key(key).starts_with(&[lazuli_store::intent::INTENT_PREFIX]));
         }
         for (partition, row) in [(&b"e"[..], &b"\xFF"[..]), (b"e\xFF", b""), (b"x", b""), (b"", b"")] {
             assert_eq!(Keys::of_row(partition, row), None);
-            assert!(!Keys::are_of_row(partition, row));
+            assert!(!Keys::is_entity_row(partition, row));
         }
     }
 
     #[test]
-    fn a_key_has_at_most_1024_characters_and_none_that_urls_or_terminals_trip_over() {
+    fn key_has_at_most_1024_code_units_and_no_forbidden_characters() {
         let at = |key: &str| Keys { partition: key.into(), row: String::new() }.check().is_ok();
         assert!(at("") && at("a b'c%") && at(&"x".repeat(1024)) && at(&"😀".repeat(512)));
         for key in ["/", "\\", "#", "?", "\t", "\0", "\u{7F}", "\u{9F}", &"x".repeat(1025), &"😀".repeat(513)]

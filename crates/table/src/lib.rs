@@ -1,19 +1,22 @@
-//! The table service: tables, entities in them, queries and entity group transactions.
+//! The table service: tables, entities, queries and entity group transactions.
 //!
-//! A handler reads the request, runs a rule inside a transaction on one partition, and answers.
-//! [`TableService::call`] is the table of contents. Below the handlers: [`address`] and [`format`] read what a request
-//! says, [`filter`] which entities a query is for, [`columns`] finds them in memory, [`json`] reads and writes bodies, [`entity`] and [`value`] are what is stored, [`keys`] says where.
+//! A handler reads the request, runs a rule in a transaction on one partition, and replies.
+//! [`TableService::call`] is the table of contents. Below the handlers, [`address`] and [`mod@format`] read
+//! addresses and headers, [`filter`] parses and evaluates `$filter`, [`columns`] evaluates filters on rows in
+//! memory, [`json`] reads and writes bodies, [`entity`] and [`value`] define what rows hold, and [`keys`]
+//! defines their keys.
 //!
-//! Optimistic concurrency is the default here: update, merge and delete name the version that they change.
+//! Concurrency control is optimistic: update, merge and delete may name the version that they change.
 
 mod address;
-mod allowed;
+mod authorization;
 mod batch;
 mod columns;
 mod continuation;
 mod entity;
 mod filter;
 mod format;
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod get;
@@ -22,9 +25,9 @@ mod keys;
 mod names;
 mod query;
 mod query_tables;
+mod restore;
 mod rows;
 mod table;
-mod taken_in;
 mod value;
 mod write;
 
@@ -32,67 +35,52 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lazuli_account::AccountDirectory;
-use lazuli_extents::Pace;
-use lazuli_generations::{Generations, Swept, unreadable};
-use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
+use lazuli_concurrency::Pace;
+use lazuli_generations::{Generations, Swept};
+use lazuli_protocol::policy::AccessPolicy;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
-use lazuli_store::{Decision, Gate, Partition, ReadSet, Reads, Store, View, transact};
+use lazuli_service::Rows;
+use lazuli_store::Store;
 
 pub use rows::TableRows;
 
 use table::Table;
 
-/// The table service on a store. Clones are the same service.
+/// The table service on a store. Clones share their state.
 #[derive(Clone)]
 pub struct TableService {
     store: Arc<dyn Store>,
+    rows: Rows,
     tables: Generations<Table>,
-    gate: Arc<Gate>,
 }
 
 impl TableService {
-    /// The service of these accounts.
+    /// Creates the service for the given accounts.
     pub fn new(store: Arc<dyn Store>, accounts: AccountDirectory) -> Self {
         let tables = Generations::new(store.clone(), accounts);
-        Self { store, tables, gate: Arc::default() }
+        let rows = Rows::new(store.clone(), ErrorCode::TableNotFound);
+        Self { store, rows, tables }
     }
 
-    /// Attempts of transactions that had to be made again.
+    /// Returns the number of transaction attempts that had to be repeated.
     pub fn retries(&self) -> u64 {
-        self.gate.retries() + self.tables.retries()
+        self.rows.retries() + self.tables.retries()
     }
 
-    /// Whether [`TableService::sweep`] may find something to do.
+    /// Returns the number of transactions that wait for others.
+    pub fn waiting(&self) -> usize {
+        self.rows.waiting() + self.tables.waiting()
+    }
+
+    /// Returns whether [`TableService::sweep`] may find garbage.
     pub fn sweep_due(&self) -> bool {
         self.tables.sweep_due()
     }
 
-    /// Removes what deleted tables have left behind. May be dropped at any point.
+    /// Removes the rows of deleted tables. The future may be dropped at any point.
     pub async fn sweep(&self, pace: Pace) -> Result<Swept, Refusal> {
         self.tables.sweep(pace, &()).await
     }
-
-    /// Runs a rule on a partition of a table.
-    async fn transact<T>(
-        &self,
-        partition: &Partition,
-        reads: Reads,
-        rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
-    ) -> Result<T, Refusal> {
-        let result = transact(&*self.store, &self.gate, partition, reads, rule).await;
-        result.map_err(|error| lazuli_account::refusal(error, table_gone))
-    }
-
-    /// Reads rows of a partition, if its table is still there.
-    async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, Refusal> {
-        let set = self.store.read(partition, reads).await.map_err(unreadable)?;
-        if set.space.is_some_and(|space| space.open) { Ok(set) } else { Err(table_gone()) }
-    }
-}
-
-/// The table was deleted while the request was under way.
-fn table_gone() -> Refusal {
-    ErrorCode::TableNotFound.into()
 }
 
 #[async_trait]
@@ -130,9 +118,5 @@ impl Service for TableService {
     ) -> Result<Option<AccessPolicy>, Refusal> {
         let found = self.tables.find(account, &table::folded(table)).await?;
         Ok(found.and_then(|table| table.policies.get(id).cloned()))
-    }
-
-    async fn public_access(&self, _: &Account, _: &str) -> Result<PublicAccess, Refusal> {
-        Ok(PublicAccess::None)
     }
 }

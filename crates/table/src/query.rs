@@ -1,37 +1,38 @@
 //! Query Entities: `$filter`, `$select`, `$top` and continuation.
 //!
-//! A page ends when it is full, or when many rows were read for it: then it may be short or even empty, and says where to
-//! go on. Each span of keys is read in one snapshot and no partition lies in two, so a query sees an entity group
-//! transaction whole or not at all. What is not judged by its keys alone is shown by the run, which the store may have in
-//! memory, and judged by [columns](crate::columns).
+//! A page ends when it is full, or when many rows were read for it. In the latter case it may be short or
+//! even empty, and contains a continuation token. Each span of keys is read in one snapshot, and no partition
+//! lies in two spans. So a query sees an entity group transaction completely or not at all. Filters on more
+//! than keys read rows in runs, which the store may have in memory, and are evaluated by
+//! [columns](crate::columns).
 
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use http::StatusCode;
-use lazuli_generations::{Damage, unreadable};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response};
+use lazuli_service::{Damage, read_refusal};
 use lazuli_store::{MAX_SCAN_BYTES, MAX_SCAN_ROWS, Row, SpaceId, Stretch, Token};
 
-use crate::columns::{Judge, Judged};
+use crate::columns::{RunFilter, RunMatches};
 use crate::entity::{Entity, check_name};
 use crate::filter::Filter;
-use crate::filter::evaluate::Found;
-use crate::filter::range::{Position, Reach, Span};
+use crate::filter::evaluate::FoundEntity;
+use crate::filter::range::{Position, RowSpan, ScanRanges};
 use crate::json::parse::invalid;
-use crate::json::render::{Renderer, Stands};
+use crate::json::render::{Placement, Renderer};
 use crate::keys::Keys;
-use crate::{TableService, allowed, continuation, format, table_gone};
+use crate::{TableService, authorization, continuation, format};
 
-/// The most names in `$select`.
+/// Maximum number of names in `$select`.
 const MAX_SELECTED: usize = 255;
-/// The most entities, or tables, of a page, and as many as there are if the client does not say.
+/// Maximum and default number of entities or tables in a page.
 const MAX_TOP: usize = 1000;
-/// What OData has and the table service never had.
+/// Query options of OData that the table service never supported.
 const UNSUPPORTED: [&str; 6] = ["$orderby", "$skip", "$inlinecount", "$count", "$expand", "$search"];
 
-/// The properties that `$select` names, each once; `None`: all of them.
+/// Parses `$select`. Returns each selected property once; `None` for all properties.
 pub(crate) fn select(query: &Query) -> Result<Option<Vec<String>>, Refusal> {
     let Some(names) = query.get("$select").map(str::trim).filter(|names| !names.is_empty()) else {
         return Ok(None);
@@ -44,7 +45,7 @@ pub(crate) fn select(query: &Query) -> Result<Option<Vec<String>>, Refusal> {
         if selected.len() == MAX_SELECTED {
             return Err(invalid("$select names too many properties."));
         }
-        // What no property can be called, such as an annotation, selects nothing.
+        // A name that no property can have, such as that of an annotation, selects nothing.
         if check_name(name).is_ok() && !selected.iter().any(|other| other == name) {
             selected.push(name.to_owned());
         }
@@ -52,20 +53,20 @@ pub(crate) fn select(query: &Query) -> Result<Option<Vec<String>>, Refusal> {
     Ok(Some(selected))
 }
 
-/// How many entities or tables `$top` asks for.
+/// Parses `$top`, the maximum number of entities or tables.
 pub(crate) fn top(query: &Query) -> Result<usize, Refusal> {
     let Some(text) = query.get("$top").filter(|text| !text.is_empty()) else { return Ok(MAX_TOP) };
-    let asked = text.parse().ok().filter(|top| (0..=MAX_TOP).contains(top));
-    asked.ok_or_else(|| invalid(format!("$top is not a number of at most {MAX_TOP}.")))
+    let top = text.parse().ok().filter(|top| (0..=MAX_TOP).contains(top));
+    top.ok_or_else(|| invalid(format!("$top is not a number of at most {MAX_TOP}.")))
 }
 
-/// The condition of `$filter`. An empty one is none.
+/// Parses `$filter`. An empty filter counts as missing.
 pub(crate) fn filter(query: &Query) -> Result<Option<Filter>, Refusal> {
     let text = query.get("$filter").filter(|text| !text.trim_ascii().is_empty());
     text.map(Filter::parse).transpose()
 }
 
-/// Refuses options that would change the answer if they were known.
+/// Refuses options that would change the result but are not supported.
 pub(crate) fn check_options(query: &Query) -> Result<(), Refusal> {
     match UNSUPPORTED.into_iter().find(|name| query.contains(name)) {
         Some(name) => {
@@ -75,66 +76,74 @@ pub(crate) fn check_options(query: &Query) -> Result<(), Refusal> {
     }
 }
 
-/// A page that is being written.
-struct Page<'a> {
+/// A page of entities that is being written.
+struct EntityPage<'a> {
     renderer: Renderer<'a>,
     filter: Option<&'a Filter>,
     select: Option<&'a [String]>,
-    /// How many more entities it takes.
-    room: usize,
-    /// How many more rows, and bytes of them, are read for it.
-    rows: usize,
-    bytes: usize,
-    /// As long as what is read at most: rows from memory hardly count as read.
+    /// Number of entities that may still be added.
+    remaining_entities: usize,
+    /// Number of rows, and of their bytes, that may still be read.
+    remaining_rows: usize,
+    remaining_bytes: usize,
+    /// The body so far. Its size has a limit of its own, because rows from memory are charged little.
     body: Vec<u8>,
 }
 
-impl Page<'_> {
-    fn is_done(&self) -> bool {
-        self.room == 0 || self.rows == 0 || self.bytes == 0 || self.body.len() >= MAX_SCAN_BYTES
+impl EntityPage<'_> {
+    fn is_full(&self) -> bool {
+        self.remaining_entities == 0
+            || self.remaining_rows == 0
+            || self.remaining_bytes == 0
+            || self.body.len() >= MAX_SCAN_BYTES
     }
 
-    fn spend(&mut self, (rows, bytes): (usize, usize)) {
-        self.rows = self.rows.saturating_sub(rows);
-        self.bytes = self.bytes.saturating_sub(bytes);
+    fn charge(&mut self, (rows, bytes): (usize, usize)) {
+        self.remaining_rows = self.remaining_rows.saturating_sub(rows);
+        self.remaining_bytes = self.remaining_bytes.saturating_sub(bytes);
     }
 
     /// Adds the entity of a row if it matches the filter.
     fn add(
         &mut self,
-        name: (&[u8], &[u8]),
+        (partition, row): (&[u8], &[u8]),
         value: &[u8],
         Token(stamp): Token,
         filter: Option<&Filter>,
     ) -> Result<(), Damage> {
-        let keys = Keys::of_row(name.0, name.1).ok_or(Damage::Undecodable)?;
+        let keys = Keys::of_row(partition, row).ok_or(Damage::Undecodable)?;
         let entity = Entity::decode(value)?;
-        if filter.is_none_or(|filter| filter.matches(&Found { keys: &keys, stamp, entity: &entity })) {
+        if filter.is_none_or(|filter| filter.matches(&FoundEntity { keys: &keys, stamp, entity: &entity })) {
             if self.body.last() == Some(&b'}') {
                 self.body.push(b',');
             }
-            self.renderer.entity(&mut self.body, Stands::InList, (&keys, stamp, &entity), self.select);
-            self.room -= 1;
+            self.renderer.entity(&mut self.body, Placement::InList, (&keys, stamp, &entity), self.select);
+            self.remaining_entities -= 1;
         }
         Ok(())
     }
 
-    /// Adds the entities of a run that match; breaks off before the first row that the page does not take.
-    fn add_run(&mut self, stretch: &Stretch, judge: &Judge<'_>) -> Result<ControlFlow<usize>, Damage> {
+    /// Adds the matching entities of a run. When the page is full, breaks with the row at which the next page
+    /// begins.
+    fn add_run(
+        &mut self,
+        stretch: &Stretch,
+        run_filter: &RunFilter<'_>,
+    ) -> Result<ControlFlow<usize>, Damage> {
         let Stretch { run, rows, .. } = stretch;
-        if self.is_done() {
+        if self.is_full() {
             return Ok(ControlFlow::Break(rows.start));
         }
-        let judged = judge.judge(run);
-        self.spend(judge.cost(stretch, &judged));
-        let Judged { matching, end, .. } = judged;
+        let matches = run_filter.evaluate(run);
+        self.charge(run_filter.cost(stretch, &matches));
+        let RunMatches { matching, end, .. } = matches;
         let filter = self.filter;
-        let judged = matching.within(rows.start..rows.end.min(end)).map(|row| (row, None));
-        // What columns could not judge is judged, or found to be damaged, row by row.
+        let matching = matching.within(rows.start..rows.end.min(end)).map(|row| (row, None));
+        // From the first undecodable row on, rows are evaluated one by one, and the damage is reported.
         let others = (rows.start.max(end)..rows.end).map(|row| (row, filter));
-        for (row, filter) in judged.chain(others) {
+        for (row, filter) in matching.chain(others) {
             self.add((run.partition(row), run.key(row)), run.value(row), run.token(row), filter)?;
-            if self.room == 0 || self.body.len() >= MAX_SCAN_BYTES {
+            if self.remaining_entities == 0 || self.body.len() >= MAX_SCAN_BYTES {
                 return Ok(ControlFlow::Break(row + 1));
             }
         }
@@ -149,7 +158,7 @@ impl TableService {
         let metadata = format::metadata(&request.headers, &request.query, request.version)?;
         let (filter, select) = (filter(&request.query)?, select(&request.query)?);
         let top = top(&request.query)?;
-        let reach = reach(&request, filter.as_ref())?;
+        let ranges = scan_ranges(&request, filter.as_ref())?;
         let table = self.table(&request.account, &request.container).await?;
 
         let renderer = Renderer {
@@ -159,10 +168,17 @@ impl TableService {
             table: &request.container,
         };
         let (filter, select) = (filter.as_ref(), select.as_deref());
-        let (rows, bytes) = (MAX_SCAN_ROWS, MAX_SCAN_BYTES);
-        let mut page = Page { renderer, filter, select, room: top, rows, bytes, body: Vec::new() };
+        let mut page = EntityPage {
+            renderer,
+            filter,
+            select,
+            remaining_entities: top,
+            remaining_rows: MAX_SCAN_ROWS,
+            remaining_bytes: MAX_SCAN_BYTES,
+            body: Vec::new(),
+        };
         renderer.open_list(&mut page.body, &request.container);
-        let next = if top == 0 { None } else { self.fill(&mut page, table.space, reach).await? };
+        let next = if top == 0 { None } else { self.fill(&mut page, table.space, ranges).await? };
         Renderer::close_list(&mut page.body);
 
         let mut response = format::json(StatusCode::OK, metadata, page.body);
@@ -172,22 +188,23 @@ impl TableService {
         Ok(response)
     }
 
-    /// Reads rows for a page until it is full or enough were read; where the next one begins, if more are left.
+    /// Fills a page until it is full or enough rows were read. Returns the position of the next page if rows
+    /// are left.
     async fn fill(
         &self,
-        page: &mut Page<'_>,
+        page: &mut EntityPage<'_>,
         space: SpaceId,
-        reach: Reach,
+        ranges: ScanRanges,
     ) -> Result<Option<Position>, Refusal> {
-        let judge = page.filter.and_then(Judge::of);
-        for Span { from, end } in reach.spans {
-            if page.is_done() {
+        let run_filter = page.filter.and_then(RunFilter::new);
+        for RowSpan { from, end } in ranges.spans {
+            if page.is_full() {
                 return Ok(Some(from));
             }
             let mut damage = None;
-            let visited = match &judge {
-                Some(judge) => {
-                    let mut visitor = |stretch: &Stretch| match page.add_run(stretch, judge) {
+            let visited = match &run_filter {
+                Some(run_filter) => {
+                    let mut visitor = |stretch: &Stretch| match page.add_run(stretch, run_filter) {
                         Ok(flow) => flow,
                         Err(found) => {
                             damage = Some(found);
@@ -198,20 +215,20 @@ impl TableService {
                 }
                 None => {
                     let mut visitor = |partition: Bytes, row: Row| {
-                        if page.is_done() {
+                        if page.is_full() {
                             return ControlFlow::Break(());
                         }
-                        page.spend((1, row.value.len()));
-                        let (name, filter) = ((&*partition, &*row.key), page.filter);
-                        damage = page.add(name, &row.value, row.token, filter).err();
+                        page.charge((1, row.value.len()));
+                        let (position, filter) = ((&*partition, &*row.key), page.filter);
+                        damage = page.add(position, &row.value, row.token, filter).err();
                         if damage.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                     };
                     self.store.visit_space(space, from, end, &mut visitor).await
                 }
             };
-            let visited = visited.map_err(unreadable)?;
+            let visited = visited.map_err(read_refusal)?;
             if !visited.space.is_some_and(|space| space.open) {
-                return Err(table_gone());
+                return Err(ErrorCode::TableNotFound.into());
             }
             if let Some(damage) = damage {
                 return Err(damage.into());
@@ -224,14 +241,14 @@ impl TableService {
     }
 }
 
-/// The rows that a query asks for and its caller may see.
-fn reach(request: &Request, filter: Option<&Filter>) -> Result<Reach, Refusal> {
-    let mut reach = Reach::of(filter);
+/// Returns the rows that a query can match, that follow its continuation token, and that its caller may see.
+fn scan_ranges(request: &Request, filter: Option<&Filter>) -> Result<ScanRanges, Refusal> {
+    let mut ranges = ScanRanges::of(filter);
     if let Some(from) = continuation::position(&request.query)? {
-        reach.clip(&Span { from, end: None });
+        ranges.clip(&RowSpan { from, end: None });
     }
     if let Caller::Sas(grant) = &request.caller {
-        reach.clip(&allowed::span(&grant.table_range));
+        ranges.clip(&authorization::row_span(&grant.table_range));
     }
-    Ok(reach)
+    Ok(ranges)
 }

@@ -1,23 +1,24 @@
-//! Query Tables: all of them, with `$filter` on TableName, `$top` and continuation, or one by its name.
+//! Query Tables: lists tables, with `$filter` on TableName, `$top` and continuation, or returns one table by
+//! its name.
 //!
-//! Names are shown as they were created. They are ordered and compared without regard to case.
+//! Names are returned with the case of their creation. Order and comparison ignore case.
 
 use std::ops::ControlFlow;
 
 use http::StatusCode;
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response, names};
 
-use crate::filter::evaluate::Subject;
+use crate::filter::evaluate::FilterSubject;
 use crate::filter::{Filter, Property};
-use crate::json::render::{Renderer, Stands};
+use crate::json::render::{Placement, Renderer};
 use crate::table::folded;
 use crate::value::Value;
 use crate::{TableService, address, continuation, format, query};
 
-/// A table as a filter sees it: by its folded name.
-struct Named<'a>(&'a str);
+/// A table on which a filter is evaluated, by its folded name.
+struct ListedTable<'a>(&'a str);
 
-impl Subject for Named<'_> {
+impl FilterSubject for ListedTable<'_> {
     fn get(&self, property: &Property) -> Option<Value<'_>> {
         match property {
             Property::Named(name) if name == "TableName" => Some(Value::String(self.0.into())),
@@ -33,9 +34,9 @@ impl TableService {
         let metadata = format::metadata(&request.headers, &request.query, request.version)?;
         let mut filter = query::filter(&request.query)?;
         if let Some(filter) = &mut filter {
-            fold(filter);
+            fold_literals(filter);
         }
-        let mut room = query::top(&request.query)?;
+        let mut remaining = query::top(&request.query)?;
         let start = continuation::table(&request.query)?;
 
         let (endpoint, account) = (request.endpoint.as_str(), request.account.name.as_str());
@@ -43,19 +44,19 @@ impl TableService {
         let mut body = Vec::new();
         renderer.open_list(&mut body, "Tables");
         let mut next = None;
-        if room > 0 {
+        if remaining > 0 {
             let listed = self.tables.list(&request.account, "", start.as_deref(), false, |entry| {
-                if filter.as_ref().is_some_and(|filter| !filter.matches(&Named(entry.name))) {
+                if filter.as_ref().is_some_and(|filter| !filter.matches(&ListedTable(entry.name))) {
                     return ControlFlow::Continue(());
                 }
-                if room == 0 {
+                if remaining == 0 {
                     return ControlFlow::Break(());
                 }
                 if body.last() == Some(&b'}') {
                     body.push(b',');
                 }
-                renderer.table(&mut body, Stands::InList, &entry.record.name);
-                room -= 1;
+                renderer.table(&mut body, Placement::InList, &entry.record.name);
+                remaining -= 1;
                 ControlFlow::Continue(())
             });
             next = listed.await?;
@@ -69,7 +70,7 @@ impl TableService {
         Ok(response)
     }
 
-    /// The table that a request addresses.
+    /// Returns the table that a request addresses.
     pub(crate) async fn get_table(&self, request: Request) -> Result<Response, Refusal> {
         let metadata = format::metadata(&request.headers, &request.query, request.version)?;
         let name = address::table(&request.object)?;
@@ -79,13 +80,13 @@ impl TableService {
         let (endpoint, account) = (request.endpoint.as_str(), request.account.name.as_str());
         let renderer = Renderer { metadata, endpoint, account, table: "Tables" };
         let mut body = Vec::new();
-        renderer.table(&mut body, Stands::Alone, &table.name);
+        renderer.table(&mut body, Placement::Alone, &table.name);
         Ok(format::json(StatusCode::OK, metadata, body))
     }
 }
 
-/// Folds the names that tables are compared with, as their own are.
-fn fold(filter: &mut Filter) {
+/// Folds the string literals of a filter like the names of tables.
+fn fold_literals(filter: &mut Filter) {
     match filter {
         Filter::Constant(_) => {}
         Filter::Comparison(comparison) => {
@@ -93,7 +94,7 @@ fn fold(filter: &mut Filter) {
                 *name = folded(name).into();
             }
         }
-        Filter::Not(inner) => fold(inner),
-        Filter::And(all) | Filter::Or(all) => all.iter_mut().for_each(fold),
+        Filter::Not(inner) => fold_literals(inner),
+        Filter::And(all) | Filter::Or(all) => all.iter_mut().for_each(fold_literals),
     }
 }

@@ -1,27 +1,31 @@
-//! Reads rows of this service for those who walk over all rows of a store. They refer to no content.
+//! Checks the rows of this service during a walk over all rows of a store. They refer to no content.
 
 use std::collections::HashSet;
 
-use lazuli_generations::{Damage, Generation, keys as names};
+use lazuli_generations::{Generation, keys as names};
+use lazuli_service::Damage;
 use lazuli_store::{Row, SpaceId};
 
 use crate::entity::Entity;
 use crate::keys::Keys;
 use crate::table::Table;
 
-/// One walk over all rows, in order, those of the directory first: it says which spaces are tables.
+/// State of one walk over all rows. The walk must visit the rows in order, beginning with those of the
+/// directory, which say which spaces are tables.
 #[derive(Debug, Default)]
 pub struct TableRows {
+    /// The spaces of the tables that the walk has found.
     tables: HashSet<SpaceId>,
 }
 
 impl TableRows {
-    /// The space of the table that a row of the directory names, if it is such a row and can be read.
+    /// Returns the space of the table that a row of the directory names. Returns `None` if it is another row
+    /// or cannot be read.
     pub fn named_space(partition: &[u8], row: &Row) -> Option<SpaceId> {
         lazuli_generations::named_space::<Table>(partition, row).ok().flatten()
     }
 
-    /// Whether a row can be read, if it is one of this service.
+    /// Fails if a row is damaged. Rows of other services and of deleted tables are not checked.
     pub fn check(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<(), Damage> {
         if space == SpaceId::ROOT {
             if partition.starts_with(&names::kind(Table::KIND)) && names::garbage_space(&row.key).is_none() {

@@ -1,28 +1,26 @@
-//! Tables: create, delete, access policies. Querying them is in [`crate::query_tables`].
+//! Tables: create, delete, access policies. Query Tables is in [`crate::query_tables`].
 //!
-//! Names are compared without regard to case and shown as they were created.
+//! Comparison of names ignores case. Names are returned with the case of their creation.
 
-use bytes::Bytes;
 use http::StatusCode;
 use http::header::LOCATION;
-use lazuli_generations::{Created, Damage, Generation, Removal, record};
+use lazuli_generations::{Created, Generation, Removal};
 use lazuli_protocol::policy::SignedIdentifiers;
 use lazuli_protocol::{Account, ErrorCode, Refusal, Request, Response, names};
+use lazuli_service::reply::put;
 use lazuli_store::{SpaceId, View};
 use serde::{Deserialize, Serialize};
 
 use crate::format::{self, Echo};
 use crate::json::parse;
-use crate::json::render::{Renderer, Stands};
-use crate::write::put;
+use crate::json::render::{Placement, Renderer};
 use crate::{TableService, address};
 
-/// A table.
+/// The record of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Table {
-    #[serde(with = "record::space")]
     pub(crate) space: SpaceId,
-    /// Its name as it was created.
+    /// The name with the case of its creation.
     pub(crate) name: String,
     pub(crate) policies: SignedIdentifiers,
 }
@@ -35,23 +33,15 @@ impl Generation for Table {
     fn space(&self) -> SpaceId {
         self.space
     }
-
-    fn encode(&self) -> Result<Bytes, Refusal> {
-        record::encode(self)
-    }
-
-    fn decode(value: &Bytes) -> Result<Self, Damage> {
-        record::decode(value)
-    }
 }
 
-/// A name as tables are found by it.
+/// Returns the name by which a table is stored.
 pub(crate) fn folded(name: &str) -> String {
     name.to_ascii_lowercase()
 }
 
 impl TableService {
-    /// The table of that name.
+    /// Returns the table with the given name.
     pub(crate) async fn table(&self, account: &Account, name: &str) -> Result<Table, Refusal> {
         names::check_table(name)?;
         self.tables.get(account, &folded(name)).await
@@ -62,8 +52,7 @@ impl TableService {
         format::check_content_type(&request.headers)?;
         let metadata = format::metadata(&request.headers, &request.query, request.version)?;
         let echo = format::echo(&request.headers)?;
-        let limit = request.operation.row().body.limit().unwrap_or_default();
-        let name = parse::table_name(&request.read_body(limit).await?)?;
+        let name = parse::table_name(&request.read_document().await?)?;
         names::check_table(&name)?;
         let shown = name.clone();
         let make = move |space, _: &View<'_>| Table {
@@ -81,7 +70,7 @@ impl TableService {
             let (endpoint, account) = (request.endpoint.as_str(), request.account.name.as_str());
             let mut body = Vec::new();
             let renderer = Renderer { metadata, endpoint, account, table: "Tables" };
-            renderer.table(&mut body, Stands::Alone, &name);
+            renderer.table(&mut body, Placement::Alone, &name);
             format::json(StatusCode::CREATED, metadata, body)
         };
         echo.confirm(&mut response.headers);
@@ -107,14 +96,13 @@ impl TableService {
     /// Get Table ACL.
     pub(crate) async fn get_table_acl(&self, request: Request) -> Result<Response, Refusal> {
         let table = self.table(&request.account, &request.container).await?;
-        Ok(Response::with_body(StatusCode::OK, "application/xml", table.policies.to_xml()))
+        Ok(Response::xml(table.policies.to_xml()))
     }
 
     /// Set Table ACL.
     pub(crate) async fn set_table_acl(&self, mut request: Request) -> Result<Response, Refusal> {
         names::check_table(&request.container)?;
-        let limit = request.operation.row().body.limit().unwrap_or_default();
-        let policies = SignedIdentifiers::parse(&request.read_body(limit).await?)?;
+        let policies = SignedIdentifiers::parse(&request.read_document().await?)?;
         let rule = |table: &mut Table, _: &View<'_>| {
             table.policies = policies.clone();
             Ok(((), None))

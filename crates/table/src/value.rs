@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use lazuli_protocol::{ErrorCode, Refusal};
 use serde::{Deserialize, Serialize};
 
-/// The longest String in UTF-16 code units, and the longest Binary in bytes: 64 KiB each.
+/// Maximum length of a String in UTF-16 code units, and of a Binary in bytes: 64 KiB each.
 const MAX_STRING_UNITS: usize = 32 << 10;
 const MAX_BINARY_BYTES: usize = 64 << 10;
 
-/// The value of a property. Rows hold it in this order of variants.
+/// The value of a property. Rows store the index of the variant, so the order must not change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Value<'a> {
     String(#[serde(borrow)] Cow<'a, str>),
@@ -48,7 +48,7 @@ impl EdmType {
         Self::Binary,
     ];
 
-    /// The name in annotations.
+    /// Returns the type's name in annotations.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::String => "Edm.String",
@@ -62,14 +62,14 @@ impl EdmType {
         }
     }
 
-    /// The type of that name.
-    pub(crate) fn of_name(name: &str) -> Option<Self> {
+    /// Returns the type with the given name in annotations.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|edm| edm.name() == name)
     }
 }
 
 impl Value<'_> {
-    /// What it is.
+    /// Returns the type of the value.
     pub(crate) const fn edm_type(&self) -> EdmType {
         match self {
             Self::String(_) => EdmType::String,
@@ -83,7 +83,7 @@ impl Value<'_> {
         }
     }
 
-    /// How many bytes it counts for in the size of its entity.
+    /// Returns the number of bytes that the value adds to the size of its entity.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::String(text) => 4 + 2 * text.encode_utf16().count(),

@@ -1,60 +1,60 @@
-//! Insert, update, merge and delete of single entities; the rule that each follows is also that of the operations in a
-//! transaction.
+//! Insert, update, merge and delete of single entities. Operations in a transaction follow the same rules.
 //!
-//! An entity's tag is the stamp of the commit that wrote its row, so nothing changes without a new tag. Update, merge and
-//! delete come with `If-Match`, insert-or-replace and insert-or-merge without.
+//! The ETag of an entity is the stamp of the commit that wrote its row, so each change gives a new ETag.
+//! Update, merge and delete have `If-Match`; insert-or-replace and insert-or-merge do not.
 
 use http::header::{ETAG, LOCATION};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 use lazuli_concurrency::{ETagPattern, Stamp, TableETag};
 use lazuli_protocol::{ErrorCode, Headers, Operation, Query, Refusal, Request, Response, Version};
+use lazuli_service::reply::put;
 use lazuli_store::{Change, Decision, Mutation, Reads, Row};
 
 use crate::entity::Entity;
 use crate::format::{self, Echo};
-use crate::json::parse::{self, Sent};
-use crate::json::render::{Metadata, Renderer, Stands, entity_link};
+use crate::json::parse::{self, EntityBody};
+use crate::json::render::{Metadata, Placement, Renderer, entity_link};
 use crate::keys::{self, Keys};
 use crate::value::Value;
-use crate::{TableService, address, allowed};
+use crate::{TableService, address, authorization};
 
-/// One entity is to be changed.
+/// The write of one entity, parsed from a request.
 #[derive(Debug)]
 pub(crate) struct Write<'a> {
-    pub(crate) action: Action,
+    pub(crate) action: WriteAction,
     pub(crate) keys: Keys,
-    /// `If-Match`. `None`: whatever is there, or nothing.
+    /// `If-Match`; `None` if the write is unconditional.
     condition: Option<ETagPattern<TableETag>>,
     entity: Entity<'a>,
-    reply: Reply,
+    reply: ReplyOptions,
 }
 
-/// What is to become of an entity.
+/// The change that a write makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum WriteAction {
     Insert,
     Replace,
     Merge,
     Delete,
 }
 
-/// How the client wants to hear of it.
+/// The options for the reply to a write.
 #[derive(Clone, Copy, Debug)]
-struct Reply {
+struct ReplyOptions {
     echo: Echo,
     metadata: Metadata,
 }
 
-/// Where a write came from, for the links in its reply.
+/// The parts of a request's address that the links in its reply need.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Origin<'a> {
+pub(crate) struct LinkBase<'a> {
     pub(crate) endpoint: &'a str,
     pub(crate) account: &'a str,
     pub(crate) table: &'a str,
 }
 
-impl Action {
-    /// What an operation does to an entity, if it changes one.
+impl WriteAction {
+    /// Returns the change that an operation makes. Refuses operations that change no entity.
     pub(crate) fn of(operation: Operation) -> Result<Self, Refusal> {
         match operation {
             Operation::InsertEntity => Ok(Self::Insert),
@@ -67,33 +67,35 @@ impl Action {
 }
 
 impl<'a> Write<'a> {
-    /// The write that an operation on a table asks for.
+    /// Parses the write from an operation on a table.
     pub(crate) fn parse(
         operation: Operation,
         object: &str,
         (headers, query, version): (&HeaderMap, &Query, Version),
         body: &'a [u8],
     ) -> Result<Self, Refusal> {
-        let action = Action::of(operation)?;
-        let addressed = (action != Action::Insert).then(|| address::keys(object)).transpose()?;
+        let action = WriteAction::of(operation)?;
+        let addressed = (action != WriteAction::Insert).then(|| address::keys(object)).transpose()?;
         let condition = condition(action, headers)?;
-        if action != Action::Delete {
+        if action != WriteAction::Delete {
             format::check_content_type(headers)?;
         }
         let reply = match action {
-            Action::Insert => {
-                Reply { echo: format::echo(headers)?, metadata: format::metadata(headers, query, version)? }
-            }
-            _ => Reply { echo: Echo::NoContent, metadata: Metadata::None },
+            WriteAction::Insert => ReplyOptions {
+                echo: format::echo(headers)?,
+                metadata: format::metadata(headers, query, version)?,
+            },
+            _ => ReplyOptions { echo: Echo::NoContent, metadata: Metadata::None },
         };
         let sent = match action {
-            Action::Delete => Sent::default(),
+            WriteAction::Delete => EntityBody::default(),
             _ => parse::entity(body)?,
         };
         let keys = match addressed {
             None => Keys { partition: key(sent.partition)?, row: key(sent.row)? },
             Some(keys) => {
-                // Clients send keys of other types as they print them in the address: there is nothing to compare.
+                // A client whose keys are not strings sends them in the body with their own types, and as
+                // text in the address. Only strings can be compared.
                 let is_other = |sent, key: &str| matches!(sent, Some(Value::String(sent)) if sent != key);
                 if is_other(sent.partition, &keys.partition) || is_other(sent.row, &keys.row) {
                     return Err(parse::invalid("The keys in the body are not those of the address."));
@@ -106,16 +108,18 @@ impl<'a> Write<'a> {
         Ok(Self { action, keys, condition, entity: sent.entity, reply })
     }
 
-    /// The row that it changes.
+    /// Returns the key of the row that the write changes.
     pub(crate) fn row_key(&self) -> bytes::Bytes {
         keys::row_key(&self.keys.row)
     }
 
-    /// What it does to the row as it is.
+    /// Applies the write to the current row. Refuses the write if its condition does not hold.
     pub(crate) fn apply(&self, current: Option<&Row>) -> Result<Mutation, Refusal> {
         match (self.action, &self.condition, current) {
-            (Action::Insert, _, Some(_)) => return Err(ErrorCode::EntityAlreadyExists.into()),
-            (Action::Delete, _, None) | (_, Some(_), None) => return Err(ErrorCode::ResourceNotFound.into()),
+            (WriteAction::Insert, _, Some(_)) => return Err(ErrorCode::EntityAlreadyExists.into()),
+            (WriteAction::Delete, _, None) | (_, Some(_), None) => {
+                return Err(ErrorCode::ResourceNotFound.into());
+            }
             (_, Some(condition), Some(row)) if !condition.matches(&row.token.0.into()) => {
                 return Err(ErrorCode::UpdateConditionNotSatisfied.into());
             }
@@ -123,8 +127,8 @@ impl<'a> Write<'a> {
         }
         let key = self.row_key();
         match (self.action, current) {
-            (Action::Delete, _) => Ok(Mutation::Delete(key)),
-            (Action::Merge, Some(row)) => {
+            (WriteAction::Delete, _) => Ok(Mutation::Delete(key)),
+            (WriteAction::Merge, Some(row)) => {
                 let mut merged = Entity::decode(&row.value)?;
                 merged.merge(&self.entity);
                 merged.check(&self.keys)?;
@@ -134,29 +138,29 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// The reply once it was committed with that stamp.
-    pub(crate) fn respond(&self, stamp: Stamp, origin: Origin<'_>) -> Response {
+    /// Returns the reply after a commit with the given stamp.
+    pub(crate) fn respond(&self, stamp: Stamp, links: LinkBase<'_>) -> Response {
         let mut response = match (self.action, self.reply.echo) {
-            (Action::Insert, Echo::Unasked | Echo::Content) => {
+            (WriteAction::Insert, Echo::Unspecified | Echo::Content) => {
                 let renderer = Renderer {
                     metadata: self.reply.metadata,
-                    endpoint: origin.endpoint,
-                    account: origin.account,
-                    table: origin.table,
+                    endpoint: links.endpoint,
+                    account: links.account,
+                    table: links.table,
                 };
                 let mut body = Vec::new();
-                renderer.entity(&mut body, Stands::Alone, (&self.keys, stamp, &self.entity), None);
+                renderer.entity(&mut body, Placement::Alone, (&self.keys, stamp, &self.entity), None);
                 format::json(StatusCode::CREATED, self.reply.metadata, body)
             }
             _ => format::empty(StatusCode::NO_CONTENT),
         };
         let headers = &mut response.headers;
-        if self.action != Action::Delete {
-            put(headers, ETAG.as_str(), &TableETag::from(stamp).to_string());
+        if self.action != WriteAction::Delete {
+            put(headers, ETAG.as_str(), TableETag::from(stamp).to_string());
         }
-        if self.action == Action::Insert {
+        if self.action == WriteAction::Insert {
             self.reply.echo.confirm(headers);
-            let link = format!("{}/{}", origin.endpoint, entity_link(origin.table, &self.keys));
+            let link = format!("{}/{}", links.endpoint, entity_link(links.table, &self.keys));
             put(headers, LOCATION.as_str(), &link);
             put(headers, "dataserviceid", &link);
         }
@@ -164,7 +168,7 @@ impl<'a> Write<'a> {
     }
 }
 
-/// A key of an entity that is inserted.
+/// Returns the PartitionKey or RowKey in the body of an insertion.
 fn key(sent: Option<Value<'_>>) -> Result<String, Refusal> {
     match sent {
         None => Err(ErrorCode::PropertiesNeedValue.into()),
@@ -173,25 +177,18 @@ fn key(sent: Option<Value<'_>>) -> Result<String, Refusal> {
     }
 }
 
-/// Adds a header whose value is known to be good for one; a value that is not, is left out.
-pub(crate) fn put(headers: &mut HeaderMap, name: &'static str, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
-        headers.insert(name, value);
-    }
-}
-
-/// What `If-Match` says, where it may be.
-fn condition(action: Action, headers: &HeaderMap) -> Result<Option<ETagPattern<TableETag>>, Refusal> {
-    if action != Action::Insert && headers.filled("if-none-match")?.is_some() {
+/// Parses `If-Match`. Insert ignores it, and delete requires it.
+fn condition(action: WriteAction, headers: &HeaderMap) -> Result<Option<ETagPattern<TableETag>>, Refusal> {
+    if action != WriteAction::Insert && headers.filled("if-none-match")?.is_some() {
         return Err(parse::invalid("If-None-Match is not supported here."));
     }
     let Some(text) = headers.filled("if-match")? else {
         return match action {
-            Action::Delete => Err(Refusal::missing_header("If-Match")),
+            WriteAction::Delete => Err(Refusal::missing_header("If-Match")),
             _ => Ok(None),
         };
     };
-    if action == Action::Insert {
+    if action == WriteAction::Insert {
         return Ok(None);
     }
     let is_tag = text.strip_prefix("W/").unwrap_or(text).strip_prefix('"').is_some_and(|t| t.ends_with('"'));
@@ -204,23 +201,26 @@ fn condition(action: Action, headers: &HeaderMap) -> Result<Option<ETagPattern<T
 }
 
 impl TableService {
-    /// Insert Entity, Update Entity, Merge Entity, Insert Or Replace Entity, Insert Or Merge Entity, Delete Entity.
+    /// Insert Entity, Update Entity, Merge Entity, Insert Or Replace Entity, Insert Or Merge Entity, Delete
+    /// Entity.
     pub(crate) async fn write_entity(&self, mut request: Request) -> Result<Response, Refusal> {
-        let limit = request.operation.row().body.limit().unwrap_or_default();
-        let body = request.read_body(limit).await?;
+        let body = request.read_document().await?;
         let table = self.table(&request.account, &request.container).await?;
-        let said = (&request.headers, &request.query, request.version);
-        let write = Write::parse(request.operation, &request.object, said, &body)?;
-        allowed::check_keys(&request.caller, &write.keys, request.version)?;
+        let options = (&request.headers, &request.query, request.version);
+        let write = Write::parse(request.operation, &request.object, options, &body)?;
+        authorization::check_keys(&request.caller, &write.keys, request.version)?;
         let partition = keys::partition(table.space, &write.keys.partition);
         let row = write.row_key();
-        let written = self.transact(&partition, Reads::key(row.clone()), |view| {
+        let written = self.rows.transact(&partition, Reads::key(row.clone()), |view| {
             let mutation = write.apply(view.row(&row))?;
             Ok(Decision::Write(Change::of([mutation]), view.stamp))
         });
         let stamp = written.await?;
-        let origin =
-            Origin { endpoint: &request.endpoint, account: &request.account.name, table: &request.container };
-        Ok(write.respond(stamp, origin))
+        let links = LinkBase {
+            endpoint: &request.endpoint,
+            account: &request.account.name,
+            table: &request.container,
+        };
+        Ok(write.respond(stamp, links))
     }
 }

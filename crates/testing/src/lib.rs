@@ -1,7 +1,12 @@
-//! For tests only: a service on a free port, on a store of its own and with a clock that the test moves; and a client for
-//! it. What fails here fails the test, so everything may panic.
+//! Servers and clients for tests. A server runs one service on a free port, with its own store and a clock
+//! that the test moves.
+//!
+//! Failures fail the test, so every function may panic.
 #![allow(clippy::unwrap_used)]
 
+mod engine;
+mod log;
+pub mod memory;
 pub mod web;
 
 use std::collections::BTreeMap;
@@ -20,102 +25,97 @@ use lazuli_auth::shared_key::{Message, Scheme};
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_auth::{Authenticator, sign};
 use lazuli_concurrency::{Clock, ManualClock, Span, Timestamp};
-use lazuli_extents::{Extents, LocalExtents};
-use lazuli_front::{Endpoint, Gate, Limits, Server};
+use lazuli_extents::Extents;
+use lazuli_front::{Admission, Endpoint, HttpServer, Limits};
 use lazuli_protocol::{Account, Key, Query, Service, ServiceKind, Version, date};
-use lazuli_store::{Embedded, Options, Store};
-use tempfile::TempDir;
+use lazuli_store::Store;
 
-/// The account that requests address.
+pub use engine::{AllRows, Engine};
+pub use log::LogCapture;
+
+/// The account that requests address by default.
 pub const ACCOUNT: &str = "lapis";
-/// An account of the same server, with the same key.
+/// Another account of the same server, with the same key.
 pub const OTHER_ACCOUNT: &str = "malachite";
-/// What the clock of a new server shows: 2026-01-02T03:04:05Z.
+/// The time at which the clock of a new server starts: 2026-01-02T03:04:05Z.
 pub const NOW: Timestamp = Timestamp::from_unix_seconds(1_767_323_045);
-/// The version that requests carry if they name none.
+/// The `x-ms-version` of requests whose headers have none.
 pub const VERSION: &str = "2025-01-05";
 
-/// The key of the accounts.
+/// Returns the key of both accounts.
 pub fn key() -> Key {
     Key::from_bytes(b"a key for tests".to_vec())
 }
 
-/// What a service is made on.
+/// The parts that a service is built on.
 pub struct Parts {
-    /// Rows.
+    /// The rows.
     pub store: Arc<dyn Store>,
-    /// Bytes.
+    /// The bytes.
     pub extents: Arc<dyn Extents>,
-    /// Accounts.
+    /// The directory of accounts.
     pub accounts: AccountDirectory,
-    /// Who is let in.
-    pub gate: Arc<Gate>,
+    /// Authorizes requests.
+    pub gate: Arc<Admission>,
 }
 
-/// Makes a service.
-pub type Make<S> = fn(Parts) -> S;
+/// Builds a service. Kept, since a restart builds it again.
+type BuildService<S> = Arc<dyn Fn(Parts) -> S + Send + Sync>;
 
-/// A running server. Everything goes when it is dropped.
+/// A running server. Dropping it stops the server; the last one on an engine deletes the data.
 pub struct TestServer<S> {
-    /// What the store's clock follows.
+    /// The clock that the store's clock follows.
     pub clock: Arc<ManualClock>,
     /// The directory of accounts.
     pub accounts: AccountDirectory,
     /// The service itself.
     pub service: S,
-    /// The store under it.
-    pub store: Arc<Embedded>,
-    extents: Arc<dyn Extents>,
-    /// Where it listens.
+    /// The store below the service.
+    pub store: Arc<dyn Store>,
+    /// The address on which the server listens.
     pub address: SocketAddr,
     kind: ServiceKind,
-    make: Make<S>,
-    server: Option<Server>,
+    build: BuildService<S>,
+    server: Option<HttpServer>,
+    limits: Limits,
     http: HttpClient<HttpConnector, Full<Bytes>>,
-    directory: Arc<TempDir>,
+    /// The rows and bytes of the server.
+    pub engine: Engine,
 }
 
-struct StoreClock(Arc<Embedded>);
-
-impl Clock for StoreClock {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-}
-
-/// A reply, all of it.
+/// A whole reply.
 #[derive(Debug)]
 pub struct Reply {
-    /// Its status.
+    /// The status code.
     pub status: StatusCode,
-    /// Its headers, by name in lower case.
+    /// The headers, by name in lower case.
     pub headers: BTreeMap<String, String>,
-    /// Its body.
+    /// The whole body.
     pub body: Bytes,
 }
 
 impl Reply {
-    /// A header.
+    /// Returns the value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(String::as_str)
     }
 
-    /// The tag, which has to be there.
+    /// Returns the ETag, or fails the test if there is none.
     pub fn etag(&self) -> &str {
         self.header("etag").unwrap_or_else(|| panic!("no tag in {self:?}"))
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    /// Status and error code, for comparison with the tables.
+    /// Returns the status and the error code, for comparison with the protocol's error tables.
     pub fn outcome(&self) -> (u16, &str) {
         (self.status.as_u16(), self.header("x-ms-error-code").unwrap_or(""))
     }
 
-    /// Fails the test unless the status is that one.
+    /// Fails the test unless the reply has this status.
     #[track_caller]
     pub fn expect(self, status: u16) -> Self {
         let code = self.header("x-ms-error-code").unwrap_or("");
@@ -123,7 +123,7 @@ impl Reply {
         self
     }
 
-    /// Fails the test unless the refusal is that one.
+    /// Fails the test unless the reply is a refusal with this status and error code.
     #[track_caller]
     pub fn refused(self, status: u16, code: &str) -> Self {
         assert_eq!(self.outcome(), (status, code), "{}", self.text());
@@ -131,23 +131,59 @@ impl Reply {
     }
 }
 
-/// A server of a kind on an empty store.
-pub async fn start<S: Service + Clone + 'static>(kind: ServiceKind, make: Make<S>) -> TestServer<S> {
-    open(kind, make, Arc::new(tempfile::tempdir().unwrap()), Arc::new(ManualClock::new(NOW))).await
+/// Appends an account SAS that allows everything in a service to the target.
+pub fn allowed(kind: ServiceKind, target: &str) -> String {
+    let permissions = match kind {
+        ServiceKind::Blob => "rwdxylacuptfi",
+        _ => "rwdlacup",
+    };
+    let fields = [
+        ("sv", "2022-11-02"),
+        ("ss", &kind.name()[..1]),
+        ("srt", "sco"),
+        ("sp", permissions),
+        ("se", "2099-12-31T00:00:00Z"),
+    ];
+    let separator = if target.contains('?') { '&' } else { '?' };
+    format!("{target}{separator}{}", sign::account_sas(ACCOUNT, &key(), &fields))
+}
+
+/// Starts a server of one service on an empty store.
+pub async fn start<S: Service + Clone + 'static>(
+    kind: ServiceKind,
+    build: impl Fn(Parts) -> S + Send + Sync + 'static,
+) -> TestServer<S> {
+    start_with(kind, build, Limits::default()).await
+}
+
+/// Like [`start`], but with other limits.
+pub async fn start_with<S: Service + Clone + 'static>(
+    kind: ServiceKind,
+    build: impl Fn(Parts) -> S + Send + Sync + 'static,
+    limits: Limits,
+) -> TestServer<S> {
+    let clock = Arc::new(ManualClock::new(NOW));
+    open(kind, Arc::new(build), Engine::new(clock.clone()), clock, limits).await
+}
+
+/// Like [`start_with`], but always on the embedded engine: for tests of its memory and of its caches.
+pub async fn start_embedded<S: Service + Clone + 'static>(
+    kind: ServiceKind,
+    build: impl Fn(Parts) -> S + Send + Sync + 'static,
+    limits: Limits,
+) -> TestServer<S> {
+    let clock = Arc::new(ManualClock::new(NOW));
+    open(kind, Arc::new(build), Engine::embedded(clock.clone()), clock, limits).await
 }
 
 async fn open<S: Service + Clone + 'static>(
     kind: ServiceKind,
-    make: Make<S>,
-    directory: Arc<TempDir>,
+    build: BuildService<S>,
+    engine: Engine,
     clock: Arc<ManualClock>,
+    limits: Limits,
 ) -> TestServer<S> {
-    let store_directory = directory.path().join("store");
-    std::fs::create_dir_all(&store_directory).unwrap();
-    let store = Arc::new(Embedded::open(&store_directory, clock.clone(), Options::SMALL).unwrap());
-    let extents: Arc<dyn Extents> =
-        Arc::new(LocalExtents::open(directory.path(), Default::default()).unwrap());
-    let accounts = AccountDirectory::open(store.clone() as Arc<dyn Store>).await.unwrap();
+    let accounts = AccountDirectory::open(engine.store.clone()).await.unwrap();
     for name in [ACCOUNT, OTHER_ACCOUNT] {
         if accounts.get(name).await.unwrap().is_none() {
             let (settings, roles) = (Default::default(), vec![]);
@@ -155,54 +191,52 @@ async fn open<S: Service + Clone + 'static>(
             accounts.add(account).await.unwrap();
         }
     }
-    serve(kind, make, directory, clock, store, extents, accounts)
+    serve(kind, build, engine, accounts, clock, limits)
 }
 
-/// A front end on a store.
+/// Starts a front end on a store.
 fn serve<S: Service + Clone + 'static>(
     kind: ServiceKind,
-    make: Make<S>,
-    directory: Arc<TempDir>,
-    clock: Arc<ManualClock>,
-    store: Arc<Embedded>,
-    extents: Arc<dyn Extents>,
+    build: BuildService<S>,
+    engine: Engine,
     accounts: AccountDirectory,
+    clock: Arc<ManualClock>,
+    limits: Limits,
 ) -> TestServer<S> {
-    let gate = Arc::new(Gate {
+    let gate = Arc::new(Admission {
         accounts: Arc::new(accounts.clone()),
         authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), None),
-        clock: Arc::new(StoreClock(store.clone())),
-        machine: clock.clone(),
+        clock: engine.clock(),
+        wall_clock: clock.clone(),
         host_suffixes: vec![],
     });
     let parts = Parts {
-        store: store.clone(),
-        extents: extents.clone(),
+        store: engine.store.clone(),
+        extents: engine.extents.clone(),
         accounts: accounts.clone(),
         gate: gate.clone(),
     };
-    let service = make(parts);
-    let level = ServiceLevel::new(kind, accounts.clone(), Some(Arc::new(service.clone())));
+    let service = build(parts);
+    let level = ServiceLevel::new(kind, accounts.clone(), Arc::new(service.clone()));
     let address = ([127, 0, 0, 1], 0).into();
     let endpoint = Endpoint { kind, address, service: Arc::new(level) };
-    let server = Server::start(vec![endpoint], gate, None, Limits::default(), &Arc::default()).unwrap();
+    let server = HttpServer::start(vec![endpoint], gate, None, limits.clone(), &Arc::default()).unwrap();
     let address = server.addresses().next().unwrap().1;
     let http = HttpClient::builder(TokioExecutor::new()).build_http();
-    let server = Some(server);
-    TestServer { clock, accounts, service, store, extents, address, kind, make, server, http, directory }
+    let (server, store) = (Some(server), engine.store.clone());
+    TestServer { clock, accounts, service, store, address, kind, build, server, limits, http, engine }
 }
 
 impl<S: Service + Clone + 'static> TestServer<S> {
-    /// Moves the clock by so many seconds and a moment: stamps run ahead of a clock that stands still.
+    /// Moves the clock by `seconds` and 1 ms, because stamps run ahead of a clock that stands still.
     pub fn advance(&self, seconds: u64) {
         self.clock.advance(Span::millis(seconds * 1000 + 1));
     }
 
-    /// Another front end on the same store.
-    pub fn other_front_end(&self, make: Make<S>) -> Self {
-        let (directory, clock) = (self.directory.clone(), self.clock.clone());
-        let (store, extents, accounts) = (self.store.clone(), self.extents.clone(), self.accounts.clone());
-        serve(self.kind, make, directory, clock, store, extents, accounts)
+    /// Starts another front end on the same store.
+    pub fn other_front_end(&self, build: impl Fn(Parts) -> S + Send + Sync + 'static) -> Self {
+        let (engine, accounts) = (self.engine.clone(), self.accounts.clone());
+        serve(self.kind, Arc::new(build), engine, accounts, self.clock.clone(), self.limits.clone())
     }
 
     /// Stops the server and starts it on the same data.
@@ -210,38 +244,45 @@ impl<S: Service + Clone + 'static> TestServer<S> {
         if let Some(server) = self.server.take() {
             server.shutdown(Duration::from_secs(5)).await;
         }
-        let (kind, make, store) = (self.kind, self.make, self.store.clone());
-        let (directory, clock) = (self.directory.clone(), self.clock.clone());
+        let (kind, build, engine) = (self.kind, self.build.clone(), self.engine.clone());
+        let (clock, limits) = (self.clock.clone(), self.limits.clone());
         drop(self);
-        tokio::task::spawn_blocking(move || store.close()).await.unwrap();
-        open(kind, make, directory, clock).await
+        open(kind, build, engine.reopen().await, clock, limits).await
     }
 
-    /// The target with a signature that allows everything.
+    /// Appends an account SAS that allows everything to the target.
     pub fn allowed(&self, target: &str) -> String {
-        let letter = &self.kind.name()[..1];
-        let fields = [
-            ("sv", "2022-11-02"),
-            ("ss", letter),
-            ("srt", "sco"),
-            ("sp", "rwdlacup"),
-            ("se", "2099-12-31T00:00:00Z"),
-        ];
-        let separator = if target.contains('?') { '&' } else { '?' };
-        format!("{target}{separator}{}", sign::account_sas(ACCOUNT, &key(), &fields))
+        allowed(self.kind, target)
     }
 
-    /// A request that is allowed everything. `target` is the path below the account, with its query, encoded. Headers are
-    /// `name: value` lines.
+    /// Sends a request with a signature that allows everything. `target` is the encoded path below the
+    /// account, with its query; `headers` has one `name: value` per line.
     pub async fn call(&self, method: &str, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
         self.send(method, &self.allowed(target), headers, body).await
     }
 
-    /// A request as it is: anonymous, or with a signature in its target.
+    /// Sends a request without adding a signature.
     pub async fn send(&self, method: &str, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
+        self.send_to(ACCOUNT, method, target, headers, body).await
+    }
+
+    /// Sends a request to `account` without adding a signature.
+    pub async fn send_to(
+        &self,
+        account: &str,
+        method: &str,
+        target: &str,
+        headers: &str,
+        body: impl Into<Bytes>,
+    ) -> Reply {
+        self.send_path(method, &format!("/{account}{target}"), headers, body).await
+    }
+
+    /// Sends a request whose path is complete: it includes the account, unless the host names it.
+    pub async fn send_path(&self, method: &str, path: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
         let mut request = http::Request::builder()
             .method(Method::from_bytes(method.as_bytes()).unwrap())
-            .uri(format!("http://{}/{ACCOUNT}{target}", self.address));
+            .uri(format!("http://{}{path}", self.address));
         let mut version = false;
         for line in headers.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (name, value) = line.split_once(':').unwrap();
@@ -262,11 +303,23 @@ impl<S: Service + Clone + 'static> TestServer<S> {
         Reply { status: head.status, headers, body: body.collect().await.unwrap().to_bytes() }
     }
 
-    /// A request that is signed with the account's key, for the few that no signature in a URI can allow.
+    /// Sends a request signed with the account's key, for operations that no SAS can allow.
     pub async fn signed(&self, method: &str, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
+        self.signed_as(ACCOUNT, method, target, headers, body).await
+    }
+
+    /// Sends a request to `account`, signed with its key.
+    pub async fn signed_as(
+        &self,
+        account: &str,
+        method: &str,
+        target: &str,
+        headers: &str,
+        body: impl Into<Bytes>,
+    ) -> Reply {
         let body: Bytes = body.into();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let now = date::rfc1123(self.store.now());
+        let now = date::rfc1123(self.clock.now());
         let lines = format!("{headers}\nx-ms-date: {now}\nx-ms-version: {VERSION}");
         let lines = lines.lines().filter_map(|line| line.trim().split_once(':'));
         let mut signed = http::HeaderMap::new();
@@ -278,9 +331,9 @@ impl<S: Service + Clone + 'static> TestServer<S> {
         let message = Message {
             scheme: Scheme::SharedKey,
             service: self.kind,
-            account: ACCOUNT,
+            account,
             method,
-            path: &format!("/{ACCOUNT}{path}"),
+            path: &format!("/{account}{path}"),
             query: &Query::parse(query).unwrap(),
             headers: &signed,
             version: Version::parse(VERSION).unwrap(),
@@ -288,25 +341,30 @@ impl<S: Service + Clone + 'static> TestServer<S> {
         let authorization = sign::authorization(&message, &key()).unwrap();
         let mut lines: Vec<_> = lines.map(|(name, value)| format!("{name}: {value}")).collect();
         lines.push(format!("authorization: {}", authorization.to_str().unwrap()));
-        self.send(method, target, &lines.join("\n"), body).await
+        self.send_to(account, method, target, &lines.join("\n"), body).await
     }
 
-    /// PUT.
+    /// Sends a PUT request with a signature that allows everything.
     pub async fn put(&self, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
         self.call("PUT", target, headers, body).await
     }
 
-    /// POST.
+    /// Sends a POST request with a signature that allows everything.
     pub async fn post(&self, target: &str, headers: &str, body: impl Into<Bytes>) -> Reply {
         self.call("POST", target, headers, body).await
     }
 
-    /// GET.
+    /// Sends a GET request with a signature that allows everything.
     pub async fn get(&self, target: &str, headers: &str) -> Reply {
         self.call("GET", target, headers, "").await
     }
 
-    /// DELETE.
+    /// Sends a HEAD request with a signature that allows everything.
+    pub async fn head(&self, target: &str, headers: &str) -> Reply {
+        self.call("HEAD", target, headers, "").await
+    }
+
+    /// Sends a DELETE request with a signature that allows everything.
     pub async fn delete(&self, target: &str, headers: &str) -> Reply {
         self.call("DELETE", target, headers, "").await
     }

@@ -1,4 +1,4 @@
-//! A place on the web that a test controls: one document, with or without ranges, that can change, stall and fail.
+//! An HTTP server that a test controls. It serves one document, which can change, stall and fail.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,89 +8,89 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Notify};
 
-/// What the place serves, and how.
+/// The document, and how the server answers requests for it.
 #[derive(Clone, Default)]
-pub struct Page {
-    /// What it is.
+pub struct WebDocument {
+    /// The content.
     pub body: Bytes,
-    /// Lines of further headers, `ETag` among them.
+    /// Lines of additional headers, among them `ETag`.
     pub headers: Vec<String>,
-    /// What every request is answered with instead.
+    /// If set, the status of every reply, without a body.
     pub status: Option<&'static str>,
-    /// The length that it says it has, if that is not the truth.
-    pub says_length: Option<usize>,
-    /// Whether it sends all of it whatever is asked for.
+    /// A wrong `Content-Length` to send.
+    pub claimed_length: Option<usize>,
+    /// Answers requests for ranges with the whole document.
     pub ignores_ranges: bool,
-    /// Requests for ranges wait here until they are let go.
+    /// Makes requests for ranges wait for [`Web::release`].
     pub stalls: bool,
-    /// So many requests for ranges break off half way.
-    pub breaks: usize,
+    /// Number of requests for ranges that get half of their body only.
+    pub cut_replies: usize,
 }
 
-impl Page {
-    /// A document with a tag.
+impl WebDocument {
+    /// Returns a document with an ETag.
     pub fn new(body: impl Into<Bytes>) -> Self {
         Self { body: body.into(), headers: vec!["ETag: \"v1\"".into()], ..Self::default() }
     }
 }
 
-/// The place. It is served as long as the runtime of the test lives.
+/// The server. It runs until the test's runtime ends.
 pub struct Web {
-    /// Where it is.
+    /// The server's address.
     pub address: SocketAddr,
-    /// What it serves.
-    pub page: Arc<Mutex<Page>>,
-    /// The heads of all requests.
+    /// The document.
+    pub page: Arc<Mutex<WebDocument>>,
+    /// The heads of all requests so far, in lower case.
     pub requests: Arc<Mutex<Vec<String>>>,
-    go: Arc<Notify>,
+    released: Arc<Notify>,
 }
 
 impl Web {
     /// Serves a document on a free port.
-    pub async fn serve(page: Page) -> Self {
+    pub async fn serve(page: WebDocument) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let web = Self {
             address: listener.local_addr().unwrap(),
             page: Arc::new(Mutex::new(page)),
             requests: Arc::default(),
-            go: Arc::default(),
+            released: Arc::default(),
         };
-        let (page, requests, go) = (web.page.clone(), web.requests.clone(), web.go.clone());
+        let (page, requests, released) = (web.page.clone(), web.requests.clone(), web.released.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(answer(stream, page.clone(), requests.clone(), go.clone()));
+                tokio::spawn(answer(stream, page.clone(), requests.clone(), released.clone()));
             }
         });
         web
     }
 
-    /// The URL of the document.
+    /// Returns the URL of the document.
     pub fn url(&self) -> String {
         format!("http://{}/document", self.address)
     }
 
-    /// The entry that allows to copy from here.
+    /// Returns the entry of the allow list of copy sources that admits this server.
     pub fn allowed(&self) -> String {
         self.address.to_string()
     }
 
-    /// Lets requests go that stall, and those that come.
+    /// Answers stalled requests, and stops stalling.
     pub async fn release(&self) {
         self.page.lock().await.stalls = false;
-        self.go.notify_waiters();
+        self.released.notify_waiters();
     }
 
-    /// Changes what is served from now on.
-    pub async fn change(&self, change: impl FnOnce(&mut Page)) {
+    /// Changes the document for subsequent requests.
+    pub async fn change(&self, change: impl FnOnce(&mut WebDocument)) {
         change(&mut *self.page.lock().await);
     }
 }
 
 async fn answer(
     stream: TcpStream,
-    page: Arc<Mutex<Page>>,
+    page: Arc<Mutex<WebDocument>>,
     requests: Arc<Mutex<Vec<String>>>,
-    go: Arc<Notify>,
+    released: Arc<Notify>,
 ) {
     let mut stream = BufReader::new(stream);
     let mut head = String::new();
@@ -102,17 +102,17 @@ async fn answer(
     let head = head.to_ascii_lowercase();
     requests.lock().await.push(head.clone());
     let header = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    let released = go.notified();
+    let released = released.notified();
     tokio::pin!(released);
     released.as_mut().enable();
     if header("range").is_some() && page.lock().await.stalls {
         released.await;
     }
-    let breaks = {
+    let cut_replies = {
         let mut page = page.lock().await;
-        let breaks = header("range").is_some() && page.breaks > 0;
-        page.breaks -= usize::from(breaks);
-        breaks
+        let cut_replies = header("range").is_some() && page.cut_replies > 0;
+        page.cut_replies -= usize::from(cut_replies);
+        cut_replies
     };
     let page = page.lock().await.clone();
     let etag = page.headers.iter().find_map(|line| line.strip_prefix("ETag: "));
@@ -132,10 +132,10 @@ async fn answer(
         ("200 OK", String::new(), page.body.clone())
     };
     let headers: String = page.headers.iter().map(|line| format!("{line}\r\n")).collect();
-    let length = page.says_length.unwrap_or(part.len());
+    let length = page.claimed_length.unwrap_or(part.len());
     let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{range}{headers}\r\n");
-    let part = if breaks { part.slice(..part.len() / 2) } else { part };
-    // The other side may have read enough.
+    let part = if cut_replies { part.slice(..part.len() / 2) } else { part };
+    // Ignore errors: the client may close the connection once it has read enough.
     let _ = stream.write_all(head.as_bytes()).await;
     let _ = stream.write_all(&part).await;
 }

@@ -1,22 +1,23 @@
-//! Drops requests at every point at which they wait, as clients do that disconnect, and sees that nothing is half done.
+//! Drops requests at every await point, as disconnecting clients do, and verifies that nothing is half done.
 //!
-//! Each trial makes an account, brings it into the state that a case wants, polls the case's request a number of times and
-//! drops it. Sweeps of content and of garbage run beside it, and in half of the trials the container, queue, table or share is
-//! deleted at once. The store decides commits late and in order, so that a dropped request leaves commits in the queue.
+//! Each trial creates an account, prepares the state that a case requires, polls the case's request a number
+//! of times and drops it. Content sweeps and garbage sweeps run at the same time, and in half of the trials
+//! the container, queue, table or share is deleted right afterwards. The store delays commits and decides
+//! them in order, so that a dropped request leaves commits in the queue.
 //!
 //! After every trial:
 //!
-//! - the operation happened wholly or not at all;
-//! - everything that is listed can be read, every byte of it;
+//! - the operation happened completely or not at all;
+//! - everything that is listed can be read completely;
 //! - the usage of a share is the sum of the lengths of its files;
 //! - a container with a protected blob was not deleted;
-//! - the same request, sent again, is answered soon, and not by an error of the server.
+//! - the same request, sent again, is answered in time, and not with a server error.
 //!
-//! After several trials the store is opened again and must show the same. Then the accounts are removed and swept, and
-//! neither content nor the header of a space may be left.
+//! After several trials the store is reopened and must show the same state. Then the accounts are removed and
+//! swept, and neither content nor space headers may be left.
 
 mod cases;
-mod late;
+mod delayed_commits;
 mod server;
 pub(crate) mod state;
 
@@ -29,7 +30,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use lazuli_account::Setting;
-use lazuli_extents::Pace;
+use lazuli_concurrency::Pace;
 use lazuli_protocol::{Account, Operation, ServiceKind};
 use lazuli_store::{SpaceId, Store};
 use rand::rngs::StdRng;
@@ -40,35 +41,35 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use cases::Case;
-use server::{Reply, Server, port};
-use state::{Reader, one};
+use server::{AllServices, TestReply, port};
+use state::{StateReader, one};
 
-/// A request that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Trials between two openings of the store.
-const BATCH: usize = 24;
-/// Trials of a case in a round of a bounded run.
-const SAMPLE: usize = 3;
-/// Turns of the scheduler that a commit waits, at most.
+/// A request that takes longer is considered to hang.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Trials between two reopenings of the store.
+const BATCH_TRIALS: usize = 24;
+/// Trials of one case in one round of a bounded run.
+const SAMPLE_TRIALS: usize = 3;
+/// Maximum number of scheduler turns by which a commit is delayed.
 const MAX_TURNS: u32 = 40;
 
-/// How much to run.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Bound {
-    /// Points chosen by the seed, for this long.
+    /// Random points, for this long.
     For(Duration),
-    /// Every point of every case once, with and without a delete beside it.
+    /// Every point of every case once, with and without a concurrent delete.
     All,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Requests that were dropped.
+    /// Number of requests that were dropped.
     pub drops: usize,
-    /// Cases of which at least one request was dropped.
+    /// Number of cases of which at least one request was dropped.
     pub cases: usize,
-    /// What went wrong, and where.
+    /// Failures, with the case and its plan.
     pub failures: Vec<String>,
 }
 
@@ -79,31 +80,31 @@ impl fmt::Display for Report {
     }
 }
 
-/// Where a request is dropped, and what happens beside it.
+/// Where a request is dropped, and what else happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Plan {
-    /// The number of times that it waits before it is dropped; `None`: it is answered.
+struct TrialPlan {
+    /// The number of await points after which the request is dropped; `None` to let it finish.
     point: Option<u32>,
-    /// Delete what it works in at once.
+    /// Delete the container, queue, table or share right afterwards.
     deletes: bool,
-    /// Turns that every commit waits.
+    /// Scheduler turns by which every commit is delayed.
     turns: u32,
-    /// The point at which sweeps begin.
+    /// The await point at which sweeps begin.
     sweep_at: u32,
 }
 
-impl Plan {
+impl TrialPlan {
     const UNDISTURBED: Self = Self { point: None, deletes: false, turns: 0, sweep_at: u32::MAX };
 }
 
-/// The states around an operation, and how often it waits.
+/// The states before and after an operation, and its number of await points.
 struct Reference {
     before: String,
     after: String,
     points: u32,
 }
 
-/// Runs cases whose name contains `only`.
+/// Runs the cases whose name contains `only`.
 pub fn run(seed: u64, bound: Bound, only: &str) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -120,7 +121,7 @@ pub fn run(seed: u64, bound: Bound, only: &str) -> Report {
     })
 }
 
-/// Operations that change something and that no case calls.
+/// Returns the writing operations that no case calls.
 pub fn missing_operations() -> Vec<&'static str> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let called: BTreeSet<_> = runtime.block_on(async {
@@ -139,12 +140,12 @@ pub fn missing_operations() -> Vec<&'static str> {
 
 struct Fuzzer {
     dir: TempDir,
-    /// None only while it is opened again.
-    opened: Option<Arc<Server>>,
-    /// Tasks of the server that never end.
+    /// `None` only while the store is being reopened.
+    opened: Option<Arc<AllServices>>,
+    /// Number of the server's tasks that never end.
     resident_tasks: usize,
     references: HashMap<&'static str, Reference>,
-    /// Accounts of this batch, and their state.
+    /// Accounts of this batch, with their states.
     accounts: Vec<(Arc<Account>, ServiceKind, String, String)>,
     next_account: usize,
     report: Report,
@@ -153,25 +154,25 @@ struct Fuzzer {
 impl Fuzzer {
     async fn open() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let opened = Some(Server::open(dir.path()).await);
+        let opened = Some(AllServices::open(dir.path()).await);
         let resident_tasks = Handle::current().metrics().num_alive_tasks();
         let (references, accounts, next_account, report) = Default::default();
         Self { dir, opened, resident_tasks, references, accounts, next_account, report }
     }
 
-    fn server(&self) -> &Arc<Server> {
+    fn server(&self) -> &Arc<AllServices> {
         self.opened.as_ref().expect("open")
     }
 
     async fn sample(&mut self, seed: u64, cases: &[Case], deadline: Instant) {
-        let mut random: Vec<_> = cases.iter().map(|case| random_of(seed, case)).collect();
+        let mut random: Vec<_> = cases.iter().map(|case| case_random(seed, case)).collect();
         while Instant::now() < deadline && !cases.is_empty() {
             for (case, random) in cases.iter().zip(&mut random) {
                 if Instant::now() >= deadline {
                     return;
                 }
                 let Some(points) = self.points(case).await else { continue };
-                for _ in 0..SAMPLE {
+                for _ in 0..SAMPLE_TRIALS {
                     let point = random.random_range(1..=points);
                     let deletes = random.random();
                     self.drop_at(case, point, deletes, random).await;
@@ -182,7 +183,7 @@ impl Fuzzer {
 
     async fn every_point(&mut self, seed: u64, cases: &[Case]) {
         for case in cases {
-            let mut random = random_of(seed, case);
+            let mut random = case_random(seed, case);
             let Some(points) = self.points(case).await else { continue };
             for point in 1..=points {
                 for deletes in [false, true] {
@@ -193,7 +194,7 @@ impl Fuzzer {
     }
 
     async fn drop_at(&mut self, case: &Case, point: u32, deletes: bool, random: &mut StdRng) {
-        let plan = Plan {
+        let plan = TrialPlan {
             point: Some(point),
             deletes,
             turns: random.random_range(0..MAX_TURNS),
@@ -203,16 +204,17 @@ impl Fuzzer {
             self.report.failures.push(format!("{} ({plan:?}): {wrong}", case.name));
         }
         self.report.drops += 1;
-        if self.accounts.len() >= BATCH {
+        if self.accounts.len() >= BATCH_TRIALS {
             self.end_batch().await;
         }
     }
 
-    /// How often a case's request waits; `None` if the request did not go well, which is reported once.
+    /// Returns the number of await points of a case's request; `None` if the request failed, which is
+    /// reported once.
     async fn points(&mut self, case: &Case) -> Option<u32> {
         if !self.references.contains_key(case.name) {
             self.report.cases += 1;
-            if let Err(wrong) = self.learn(case).await {
+            if let Err(wrong) = self.run_reference(case).await {
                 self.report.failures.push(format!("{}, not dropped: {wrong}", case.name));
                 let (before, after) = Default::default();
                 self.references.insert(case.name, Reference { before, after, points: 0 });
@@ -221,17 +223,17 @@ impl Fuzzer {
         Some(self.references[case.name].points).filter(|points| *points > 0)
     }
 
-    /// Runs a case undisturbed.
-    async fn learn(&mut self, case: &Case) -> Result<(), String> {
+    /// Runs a case without dropping its request.
+    async fn run_reference(&mut self, case: &Case) -> Result<(), String> {
         let (account, request) = self.prepare(case).await?;
         let before = self.state(&account, case).await?;
-        let (reply, points) = self.call(&account, case, &request, Plan::UNDISTURBED).await?;
+        let (reply, points) = self.call(&account, case, &request, TrialPlan::UNDISTURBED).await?;
         let reply = reply.ok_or("no answer")?;
         let is_expected = reply.is_success() || case.name.starts_with("abort") && reply.status == 409;
         if !is_expected {
             return Err(format!("{} {}", reply.status, reply.text()));
         }
-        self.settle().await?;
+        self.wait_until_idle().await?;
         let after = self.state(&account, case).await?;
         if before == after && !case.name.starts_with("abort") && !is_invisible(case) {
             return Err("no change is visible".into());
@@ -241,27 +243,27 @@ impl Fuzzer {
         Ok(())
     }
 
-    async fn trial(&mut self, case: &Case, plan: Plan) -> Result<(), String> {
+    async fn trial(&mut self, case: &Case, plan: TrialPlan) -> Result<(), String> {
         let (account, request) = self.prepare(case).await?;
         let (_, _) = self.call(&account, case, &request, plan).await?;
         let deleted = match plan.deletes {
             true => Some(self.answer(&account, case.service, cases::delete(case.service)).await?),
             false => None,
         };
-        self.settle().await?;
+        self.wait_until_idle().await?;
         let state = self.state(&account, case).await?;
-        let is_deleted = deleted.as_ref().is_some_and(Reply::is_success);
+        let is_deleted = deleted.as_ref().is_some_and(TestReply::is_success);
         if !is_deleted && !case.in_parts {
             self.compare(case, &state)?;
         }
         if is_deleted && case.service == ServiceKind::Blob {
-            self.see_that_nothing_protected_was_deleted(&account).await?;
+            self.check_protected_blobs(&account).await?;
         }
         if !plan.deletes {
-            // Its outcome depends on whether the first one took place.
+            // The outcome depends on whether the dropped request took effect.
             self.answer(&account, case.service, &request).await.map_err(|wrong| format!("again: {wrong}"))?;
         }
-        self.settle().await?;
+        self.wait_until_idle().await?;
         let state = self.state(&account, case).await?;
         self.accounts.push((account, case.service, state, format!("{} {plan:?}", case.name)));
         Ok(())
@@ -284,8 +286,8 @@ impl Fuzzer {
         ))
     }
 
-    /// Restores a container that was deleted: none of its blobs may be protected.
-    async fn see_that_nothing_protected_was_deleted(&self, account: &Arc<Account>) -> Result<(), String> {
+    /// Restores a container that was deleted and verifies that none of its blobs is protected.
+    async fn check_protected_blobs(&self, account: &Arc<Account>) -> Result<(), String> {
         let blob = ServiceKind::Blob;
         let listed = self.answer(account, blob, "GET /?comp=list&include=deleted").await?.text();
         let deleted = state::all(&listed, "Container").find(|xml| one(xml, "Deleted") == "true");
@@ -305,15 +307,15 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// An answer that has to come soon.
+    /// Sends a request that has to be answered in time.
     async fn answer(
         &self,
         account: &Arc<Account>,
         service: ServiceKind,
         request: &str,
-    ) -> Result<Reply, String> {
+    ) -> Result<TestReply, String> {
         let line = request.lines().next().unwrap_or_default();
-        let answer = timeout(PATIENCE, self.server().call(account, service, request)).await;
+        let answer = timeout(TIMEOUT, self.server().call(account, service, request)).await;
         let reply = answer.map_err(|_| format!("{line} hangs"))??;
         match reply.status {
             500.. => Err(format!("{line}: {} {}", reply.status, reply.text())),
@@ -321,22 +323,23 @@ impl Fuzzer {
         }
     }
 
-    /// Sends a case's request. Returns the answer, unless it was dropped, and how often it waited.
+    /// Sends a case's request. Returns the reply, unless the request was dropped, and the number of await
+    /// points.
     async fn call(
         &self,
         account: &Arc<Account>,
         case: &Case,
         request: &str,
-        plan: Plan,
-    ) -> Result<(Option<Reply>, u32), String> {
-        self.server().late.between.delay(plan.turns);
+        plan: TrialPlan,
+    ) -> Result<(Option<TestReply>, u32), String> {
+        self.server().delayed.interposer.delay(plan.turns);
         let (server, mut points) = (self.server().clone(), 0);
         let called = {
             let mut called = pin!(self.server().call(account, case.service, request));
             let counted = std::future::poll_fn(|cx| {
                 if points == plan.sweep_at {
                     let server = server.clone();
-                    // Some sweeps are refused: what they walk over is deleted meanwhile.
+                    // Sweeps may be refused if their space is deleted meanwhile.
                     tokio::spawn(async move {
                         let _ = tokio::join!(server.sweep_garbage(), server.sweeper.sweep(Pace::FULL));
                     });
@@ -347,29 +350,29 @@ impl Fuzzer {
                 points += 1;
                 if plan.point == Some(points) { Poll::Ready(None) } else { Poll::Pending }
             });
-            timeout(PATIENCE, counted).await.map_err(|_| "it hangs".to_owned())?
+            timeout(TIMEOUT, counted).await.map_err(|_| "it hangs".to_owned())?
         };
         Ok((called.transpose()?, points))
     }
 
-    /// Waits until every commit is decided and every task that a request left has ended.
-    async fn settle(&self) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+    /// Waits until every commit is decided and every task of the request has ended.
+    async fn wait_until_idle(&self) -> Result<(), String> {
+        let deadline = Instant::now() + TIMEOUT;
         while Handle::current().metrics().num_alive_tasks() > self.resident_tasks {
             if Instant::now() > deadline {
                 return Err("tasks of the request do not end".into());
             }
             tokio::time::sleep(Duration::from_micros(200)).await;
         }
-        self.server().late.between.delay(0);
-        self.server().late.settled().await.map_err(|error| error.to_string())
+        self.server().delayed.interposer.delay(0);
+        self.server().delayed.settled().await.map_err(|error| error.to_string())
     }
 
     async fn state(&self, account: &Arc<Account>, case: &Case) -> Result<String, String> {
-        Reader { server: self.server(), account }.state(case.service).await
+        StateReader { server: self.server(), account }.state(case.service).await
     }
 
-    /// Makes an account in the state that a case wants. Returns the account and the case's request.
+    /// Creates an account in the state that a case requires. Returns the account and the case's request.
     async fn prepare(&mut self, case: &Case) -> Result<(Arc<Account>, String), String> {
         self.next_account += 1;
         let name = format!("account{:06}", self.next_account);
@@ -378,9 +381,9 @@ impl Fuzzer {
             let set = self.server().accounts.set(&name, vec![Setting::BlobVersioning(true)]).await;
             account = set.map_err(|error| error.to_string())?;
         }
-        self.server().late.between.delay(0);
+        self.server().delayed.interposer.delay(0);
         let url = |service| format!("http://127.0.0.1:{}/{name}", port(service));
-        let mut known = HashMap::from([
+        let mut values = HashMap::from([
             ("blob".to_owned(), url(ServiceKind::Blob)),
             ("file".to_owned(), url(ServiceKind::File)),
         ]);
@@ -390,18 +393,18 @@ impl Fuzzer {
                 Some(("file", request)) => (ServiceKind::File, request),
                 _ => (case.service, *request),
             };
-            let request = filled_in(request, &known);
+            let request = substitute(request, &values);
             let reply = self.answer(&account, service, &request).await?;
             if !reply.is_success() {
                 return Err(format!("{request}: {} {}", reply.status, reply.text()));
             }
-            learn_from(&reply, &mut known);
+            remember_values(&reply, &mut values);
         }
-        let request = filled_in(case.request, &known);
+        let request = substitute(case.request, &values);
         Ok((account, request))
     }
 
-    /// Opens the store again, compares, removes all accounts and sees that nothing is left.
+    /// Reopens the store, compares the states, removes all accounts and verifies that nothing is left.
     async fn end_batch(&mut self) {
         if let Err(wrong) = self.try_end_batch().await {
             let names: Vec<_> = self.accounts.iter().map(|(_, _, _, name)| name.as_str()).collect();
@@ -413,7 +416,7 @@ impl Fuzzer {
     async fn try_end_batch(&mut self) -> Result<(), String> {
         self.reopen().await;
         for (account, service, state, name) in &self.accounts {
-            let found = Reader { server: self.server(), account }.state(*service).await;
+            let found = StateReader { server: self.server(), account }.state(*service).await;
             if found.as_ref() != Ok(state) {
                 return Err(format!("{name}: another state after the store was opened again: {found:?}"));
             }
@@ -421,7 +424,7 @@ impl Fuzzer {
         for account in self.server().accounts.list().await.map_err(|error| error.to_string())? {
             self.server().accounts.remove(&account.name).await.map_err(|error| error.to_string())?;
         }
-        // The first one finds the accounts gone, the next one what that has left.
+        // The first sweep finds the removed accounts, the second one what they leave.
         for _ in 0..2 {
             self.server().sweep_garbage().await.map_err(|refusal| format!("garbage: {refusal}"))?;
         }
@@ -441,44 +444,44 @@ impl Fuzzer {
         let store = self.server().store.clone();
         tokio::task::spawn_blocking(move || store.close()).await.expect("closed");
         self.opened = None;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Handle::current().metrics().num_alive_tasks() > 0 && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_micros(200)).await;
         }
-        self.opened = Some(Server::open(self.dir.path()).await);
-        // What resumes copies ends soon.
+        self.opened = Some(AllServices::open(self.dir.path()).await);
+        // The tasks that resume copies end soon.
         self.resident_tasks = self.resident_tasks.min(Handle::current().metrics().num_alive_tasks());
     }
 }
 
-/// Cases whose effect is not in what [`state`] reads.
+/// Cases whose effect is not part of what [`state`] reads.
 fn is_invisible(case: &Case) -> bool {
     ["create a permission", "force handles", "commit blocks again"]
         .iter()
         .any(|name| case.name.starts_with(name))
 }
 
-fn random_of(seed: u64, case: &Case) -> StdRng {
+fn case_random(seed: u64, case: &Case) -> StdRng {
     let mut hasher = DefaultHasher::new();
     (seed, case.name).hash(&mut hasher);
     StdRng::seed_from_u64(hasher.finish())
 }
 
-fn filled_in(request: &str, known: &HashMap<String, String>) -> String {
-    known.iter().fold(request.to_owned(), |text, (name, value)| text.replace(&format!("<<{name}>>"), value))
+fn substitute(request: &str, values: &HashMap<String, String>) -> String {
+    values.iter().fold(request.to_owned(), |text, (name, value)| text.replace(&format!("<<{name}>>"), value))
 }
 
-fn learn_from(reply: &Reply, known: &mut HashMap<String, String>) {
+fn remember_values(reply: &TestReply, values: &mut HashMap<String, String>) {
     for (name, value) in &reply.headers {
         if let Ok(value) = value.to_str() {
-            known.insert(name.to_string(), value.to_owned());
+            values.insert(name.to_string(), value.to_owned());
         }
     }
     let text = reply.text();
     for name in ["Version", "VersionId", "MessageId", "PopReceipt"] {
         let value = one(&text, name);
         if !value.is_empty() {
-            known.insert(name.to_owned(), value.replace('+', "%2B").replace('=', "%3D"));
+            values.insert(name.to_owned(), value.replace('+', "%2B").replace('=', "%3D"));
         }
     }
 }

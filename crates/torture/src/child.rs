@@ -1,13 +1,14 @@
-//! Workers in processes of their own, to be killed at any moment.
+//! Worker processes that can be killed at any moment.
 //!
-//! [`Child::spawn`] runs this very executable again with a role in its environment. The worker's code calls
-//! [`Parent::connect`] first, does its work, and says [`Parent::ack`] after each operation was acknowledged
-//! to it and before it starts the next. What the child had said before it was killed is never lost: it is in
-//! the socket, not in a buffer of the child.
+//! [`Child::spawn`] runs this executable again with a role in its environment. The worker's code calls
+//! [`Parent::connect`] first, then does its work and calls [`Parent::ack`] after each acknowledged operation
+//! and before the next one. Lines that the child sent before it was killed are never lost: they are in the
+//! socket, not in a buffer of the child.
 //!
-//! The two talk in lines over a socket pair that is the child's standard input; its standard output and
-//! error go to a file for failure messages. A child dies with the thread that spawned it: it is killed when
-//! its [`Child`] is dropped, and by the kernel if the parent had no time for that. No call waits for ever.
+//! Both sides exchange lines over a socket pair, which is the child's standard input. The child's standard
+//! output and error go to a file, for failure messages. A child dies with the thread that spawned it: it is
+//! killed when its [`Child`] is dropped, or by the kernel if the parent is killed first. No call waits
+//! forever.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -25,74 +26,74 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 const ROLE: &str = "LAZULI_TORTURE_ROLE";
 const ARGUMENTS: &str = "LAZULI_TORTURE_ARGUMENTS";
 const PARENT: &str = "LAZULI_TORTURE_PARENT";
-/// Stands between arguments in the environment. ASCII has had a character for this since 1963.
+/// Separates arguments in the environment: the ASCII unit separator.
 const SEPARATOR: &str = "\x1f";
-/// Longest line either side accepts.
+/// Maximum length of a line, in bytes.
 const MAX_LINE: u64 = 64 << 10;
-/// Acknowledgements that wait for the parent; then the child waits.
+/// Maximum number of acknowledgements that wait for the parent; then the child waits.
 const MAX_UNREAD: usize = 1 << 16;
-/// How much of the child's output is kept for messages.
+/// Bytes of the child's output that are kept for messages.
 const MAX_OUTPUT: u64 = 64 << 10;
-/// A killed process is gone within this time, or something is very wrong.
-const DYING: Duration = Duration::from_secs(10);
+/// Time within which a killed process must have ended.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the worker's code is in this executable.
+/// Where the worker's code begins in this executable.
 #[derive(Debug, Clone, Copy)]
-pub enum Entry<'a> {
-    /// The `#[test]` with exactly this name. It has to return at once if [`Parent::connect`] finds no parent,
-    /// as it does in an ordinary test run.
+pub enum EntryPoint<'a> {
+    /// The `#[test]` with exactly this name. It must return at once if [`Parent::connect`] finds no parent,
+    /// as in an ordinary test run.
     Test(&'a str),
-    /// `main`, which has to call [`Parent::connect`] first.
+    /// `main`, which must call [`Parent::connect`] first.
     Main,
 }
 
-/// An operation the child had acknowledged to it.
+/// An operation that the child reported as acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ack {
-    /// The worker's own number for it.
+    /// A number that the worker chose.
     pub number: u64,
     /// The rest of the line.
     pub detail: String,
 }
 
-/// Why no acknowledgement came.
+/// Why there is no acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Silence {
-    /// Not in time; the child may still run.
+pub enum AckError {
+    /// None came in time; the child may still run.
     TimedOut,
-    /// The child has ended, or closed its side.
+    /// The child has ended or closed its socket.
     Ended,
 }
 
-/// A child that is no more.
+/// A child that has ended.
 #[derive(Debug)]
-pub struct Ended {
-    /// Everything it acknowledged, in order.
+pub struct FinishedChild {
+    /// All acknowledgements, in order.
     pub acks: Vec<Ack>,
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// The end of what it printed.
+    /// The end of the child's output.
     pub output: String,
 }
 
-/// A running worker, seen from the parent.
+/// A running worker, as the parent sees it.
 #[derive(Debug)]
 pub struct Child {
     process: std::process::Child,
     pidfd: OwnedFd,
     socket: UnixStream,
-    heard: Receiver<Ack>,
+    received: Receiver<Ack>,
     acks: Vec<Ack>,
     output: File,
 }
 
 impl Child {
-    /// Starts this executable again in the given role.
-    pub fn spawn(entry: Entry<'_>, role: &str, arguments: &[&str]) -> io::Result<Child> {
+    /// Runs this executable again with the given role.
+    pub fn spawn(entry: EntryPoint<'_>, role: &str, arguments: &[&str]) -> io::Result<Child> {
         let (socket, theirs) = UnixStream::pair()?;
         let output = tempfile::tempfile()?;
         let mut command = Command::new(std::env::current_exe()?);
-        if let Entry::Test(name) = entry {
+        if let EntryPoint::Test(name) = entry {
             command.args([name, "--exact", "--nocapture", "--test-threads=1"]);
         }
         let process = command
@@ -103,41 +104,43 @@ impl Child {
             .stdout(output.try_clone()?)
             .stderr(output.try_clone()?)
             .spawn()?;
-        let (say, heard) = sync_channel(MAX_UNREAD);
+        let (send_line, received) = sync_channel(MAX_UNREAD);
         let pidfd = rustix::process::pidfd_open(Pid::from_child(&process), PidfdFlags::empty())?;
-        let child = Child { process, pidfd, socket, heard, acks: Vec::new(), output };
+        let child = Child { process, pidfd, socket, received, acks: Vec::new(), output };
         let reader = BufReader::new(child.socket.try_clone()?);
-        std::thread::Builder::new().name("acks".to_owned()).spawn(move || listen(reader, &say))?;
+        std::thread::Builder::new()
+            .name("acks".to_owned())
+            .spawn(move || receive_acks(reader, &send_line))?;
         Ok(child)
     }
 
-    /// The child's process id.
+    /// Returns the child's process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Sends a line, for [`Parent::hear`].
-    pub fn say(&mut self, line: &str) -> io::Result<()> {
+    /// Sends a line, for [`Parent::receive_line`].
+    pub fn send_line(&mut self, line: &str) -> io::Result<()> {
         send(&self.socket, line)
     }
 
-    /// Everything acknowledged and read so far.
+    /// Returns all acknowledgements read so far.
     pub fn acks(&self) -> &[Ack] {
         &self.acks
     }
 
     /// Waits for the next acknowledgement.
-    pub fn next_ack(&mut self, timeout: Duration) -> Result<Ack, Silence> {
-        let ack = self.heard.recv_timeout(timeout).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Silence::TimedOut,
-            RecvTimeoutError::Disconnected => Silence::Ended,
+    pub fn next_ack(&mut self, timeout: Duration) -> Result<Ack, AckError> {
+        let ack = self.received.recv_timeout(timeout).map_err(|error| match error {
+            RecvTimeoutError::Timeout => AckError::TimedOut,
+            RecvTimeoutError::Disconnected => AckError::Ended,
         })?;
         self.acks.push(ack.clone());
         Ok(ack)
     }
 
-    /// Waits until `count` acknowledgements were read in all.
-    pub fn wait_acks(&mut self, count: usize, timeout: Duration) -> Result<(), Silence> {
+    /// Waits until `count` acknowledgements were read in total.
+    pub fn wait_acks(&mut self, count: usize, timeout: Duration) -> Result<(), AckError> {
         let deadline = Instant::now() + timeout;
         while self.acks.len() < count {
             self.next_ack(deadline.saturating_duration_since(Instant::now()))?;
@@ -145,25 +148,25 @@ impl Child {
         Ok(())
     }
 
-    /// Waits for the child to end by itself, at most this long. Then it is killed, which the status shows.
-    pub fn finish(mut self, timeout: Duration) -> io::Result<Ended> {
+    /// Waits up to `timeout` for the child to end. Then kills it, which the status shows.
+    pub fn finish(mut self, timeout: Duration) -> io::Result<FinishedChild> {
         let deadline = Instant::now() + timeout;
-        // Reading on, or a child with much to say would wait for us.
+        // Keep reading, else a child with many acknowledgements would wait for its parent.
         while self.next_ack(deadline.saturating_duration_since(Instant::now())).is_ok() {}
         wait(&self.pidfd, deadline)?;
         self.kill()
     }
 
-    /// Kills the child with `SIGKILL` and reads what it had still said.
-    pub fn kill(mut self) -> io::Result<Ended> {
+    /// Kills the child with `SIGKILL` and reads its remaining acknowledgements.
+    pub fn kill(mut self) -> io::Result<FinishedChild> {
         let status = self.reap()?;
-        let deadline = Instant::now() + DYING;
+        let deadline = Instant::now() + KILL_TIMEOUT;
         while self.next_ack(deadline.saturating_duration_since(Instant::now())).is_ok() {}
         let output = self.output()?;
-        Ok(Ended { acks: std::mem::take(&mut self.acks), status, output })
+        Ok(FinishedChild { acks: std::mem::take(&mut self.acks), status, output })
     }
 
-    /// The end of what the child printed so far.
+    /// Returns the end of the child's output so far.
     pub fn output(&self) -> io::Result<String> {
         let len = self.output.metadata()?.len();
         let kept = len.min(MAX_OUTPUT);
@@ -173,9 +176,9 @@ impl Child {
     }
 
     fn reap(&mut self) -> io::Result<ExitStatus> {
-        // It may have ended by itself; then there is nothing to kill.
+        // The child may have ended already, so ignore the error.
         let _ = self.process.kill();
-        if !wait(&self.pidfd, Instant::now() + DYING)? {
+        if !wait(&self.pidfd, Instant::now() + KILL_TIMEOUT)? {
             let message = format!("process {} does not die", self.process.id());
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }
@@ -191,7 +194,7 @@ impl Drop for Child {
     }
 }
 
-/// Waits for a process to end; false if it did not in time.
+/// Waits for a process to end. Returns false if it did not end in time.
 fn wait(pidfd: &OwnedFd, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -204,8 +207,8 @@ fn wait(pidfd: &OwnedFd, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// Passes acknowledgements on until the child's side is closed. Half a line is no acknowledgement.
-fn listen(mut reader: BufReader<UnixStream>, say: &SyncSender<Ack>) {
+/// Forwards acknowledgements until the child's socket is closed. Ignores incomplete lines.
+fn receive_acks(mut reader: BufReader<UnixStream>, send_line: &SyncSender<Ack>) {
     while let Ok(Some(line)) = receive(&mut reader) {
         let Some((number, detail)) =
             line.strip_prefix("ack ").map(|ack| ack.split_once(' ').unwrap_or((ack, "")))
@@ -213,7 +216,7 @@ fn listen(mut reader: BufReader<UnixStream>, say: &SyncSender<Ack>) {
             continue;
         };
         let Ok(number) = number.parse() else { continue };
-        if say.send(Ack { number, detail: detail.to_owned() }).is_err() {
+        if send_line.send(Ack { number, detail: detail.to_owned() }).is_err() {
             return;
         }
     }
@@ -223,7 +226,7 @@ fn send(mut socket: &UnixStream, line: &str) -> io::Result<()> {
     if line.contains('\n') || line.len() as u64 >= MAX_LINE {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a line"));
     }
-    // One call, so that lines of several threads do not mix.
+    // Write with one call, so that lines of several threads do not mix.
     socket.write_all(format!("{line}\n").as_bytes())
 }
 
@@ -233,7 +236,7 @@ fn receive(reader: &mut BufReader<UnixStream>) -> io::Result<Option<String>> {
     Ok(line.strip_suffix(b"\n").map(|line| String::from_utf8_lossy(line).into_owned()))
 }
 
-/// The parent, seen from the worker.
+/// The parent, as the worker sees it.
 #[derive(Debug)]
 pub struct Parent {
     role: String,
@@ -243,11 +246,11 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// Finds the parent if this process was started by [`Child::spawn`]; `None` in an ordinary run.
+    /// Connects to the parent if [`Child::spawn`] started this process; `None` in an ordinary run.
     pub fn connect() -> io::Result<Option<Parent>> {
         let Ok(role) = std::env::var(ROLE) else { return Ok(None) };
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have died before the line above; then nobody will kill us.
+        // The parent may have died before the line above; then the kernel will not kill this process.
         let parent = std::env::var(PARENT).ok().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
         if rustix::process::getppid() != parent {
             return Err(io::Error::other("the parent is gone"));
@@ -262,23 +265,23 @@ impl Parent {
         Ok(Some(Parent { role, arguments, socket, reader }))
     }
 
-    /// What this worker is to do.
+    /// Returns the role of this worker.
     pub fn role(&self) -> &str {
         &self.role
     }
 
-    /// The arguments given to [`Child::spawn`].
+    /// Returns the arguments given to [`Child::spawn`].
     pub fn arguments(&self) -> &[String] {
         &self.arguments
     }
 
-    /// Says that an operation was acknowledged. Threads may share this.
+    /// Reports an acknowledged operation. Threads may share this.
     pub fn ack(&self, number: u64, detail: &str) -> io::Result<()> {
         send(&self.socket, &format!("ack {number} {detail}"))
     }
 
-    /// Waits for a line from [`Child::say`]; `None` when the parent has closed its side.
-    pub fn hear(&mut self) -> io::Result<Option<String>> {
+    /// Waits for a line from [`Child::send_line`]; `None` when the parent has closed its socket.
+    pub fn receive_line(&mut self) -> io::Result<Option<String>> {
         receive(&mut self.reader)
     }
 }

@@ -1,14 +1,15 @@
-//! The bytes of one file on the lossy disk: what reads see, and what a power cut leaves.
+//! The bytes of one file on the lossy disk: what reads return, and what a power cut leaves.
 //!
-//! A [`Content`] holds two images, *current* and *durable*, as maps of 4 KiB pages that share every page
-//! they have in common, so a synced file costs its size once. `dirty` names the pages a sync has to copy
-//! over. Everything here is pure: no clock, no lock, no I/O; randomness comes in as a generator.
+//! A [`Content`] holds two images, *current* and *durable*, as maps of 4 KiB pages. The images share all
+//! equal pages, so a synced file costs its size once. `dirty` names the pages that a sync has to copy. This
+//! module is pure: no clock, no lock, no I/O; random generators are parameters.
 //!
-//! The rules that a journaling file system promises and that are kept even when a cut tears a file:
+//! The rules of a journaling file system, which also apply when a cut tears a file:
 //! - a sector (512 bytes) is written whole or not at all;
-//! - a file never shows bytes that were in it before a truncate together with bytes written behind the new
-//!   end after it: a truncate that the cut undid takes those later writes with it;
-//! - the size follows the data: a page that became durable is inside the durable size.
+//! - a file never shows bytes from before a truncate together with bytes written after the truncate beyond
+//!   the new
+//!   end: if the cut undoes the truncate, it undoes those later writes, too;
+//! - the size follows the data: a page that became durable is within the durable size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,15 +19,15 @@ use rand::Rng;
 
 /// The unit in which unsynced data is kept or lost.
 pub(crate) const PAGE: u64 = 4096;
-/// The unit a disk writes atomically.
+/// The unit that a disk writes atomically.
 pub(crate) const SECTOR: u64 = 512;
 
 type Page = [u8; PAGE as usize];
 
-/// Shared by every page that is allocated but was never written.
+/// Shared by all pages that are allocated but were never written.
 static ZERO: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new([0; PAGE as usize]));
 
-/// The part of each page that `range` covers: page number, and bytes within that page.
+/// Returns the part of each page that `range` covers: the page's number, and the bytes within the page.
 fn spans(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
     (range.start / PAGE..range.end.div_ceil(PAGE)).map(move |page| {
         let base = page * PAGE;
@@ -35,7 +36,7 @@ fn spans(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
     })
 }
 
-/// One version of a file. Bytes of a page beyond `size` are zero; a page that is not there reads as zeros.
+/// One version of a file. Bytes of a page beyond `size` are zero; an absent page reads as zeros.
 #[derive(Debug, Clone, Default)]
 struct Image {
     pages: BTreeMap<u64, Arc<Page>>,
@@ -58,7 +59,7 @@ impl Image {
         out
     }
 
-    /// Writes within one page; does not move the size.
+    /// Writes within one page. Does not change the size.
     fn patch(&mut self, number: u64, part: Range<usize>, bytes: &[u8]) {
         let page = self.pages.entry(number).or_insert_with(|| ZERO.clone());
         match <Page>::try_from(bytes) {
@@ -67,7 +68,7 @@ impl Image {
         }
     }
 
-    /// Takes over one page of `other`, a hole included.
+    /// Copies one page of `other`, which may be a hole.
     fn adopt(&mut self, number: u64, other: &Image) {
         match other.pages.get(&number) {
             Some(page) => self.pages.insert(number, page.clone()),
@@ -88,41 +89,42 @@ impl Image {
 
 /// The last write before the cut, of which only one side of `at` reached the disk.
 #[derive(Debug, Clone)]
-pub(crate) struct Torn {
+pub(crate) struct TornWrite {
     range: Range<u64>,
     at: u64,
     front_survives: bool,
 }
 
-impl Torn {
-    /// Picks where a write tears: a sector boundary strictly inside it, or nowhere if it has none.
-    pub(crate) fn pick(range: Range<u64>, rng: &mut impl Rng) -> Option<Torn> {
+impl TornWrite {
+    /// Picks where a write tears: at a sector boundary inside it. Returns `None` if there is no such
+    /// boundary.
+    pub(crate) fn pick(range: Range<u64>, rng: &mut impl Rng) -> Option<TornWrite> {
         let first = range.start / SECTOR + 1;
         let last = range.end.checked_sub(1)? / SECTOR;
-        (first <= last).then(|| Torn {
+        (first <= last).then(|| TornWrite {
             at: rng.random_range(first..=last) * SECTOR,
             front_survives: rng.random(),
             range,
         })
     }
 
-    /// Whether this sector reached the disk; `None` if the torn write did not touch it.
+    /// Returns whether this sector reached the disk; `None` if the torn write did not touch the sector.
     fn survives(&self, sector: Range<u64>) -> Option<bool> {
         (sector.start < self.range.end && self.range.start < sector.end)
             .then_some((sector.start < self.at) == self.front_survives)
     }
 }
 
-/// What a power cut did to unsynced changes.
+/// The effect of a power cut on unsynced changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Loss {
     /// Unsynced pages that reached the disk nevertheless, wholly or in part.
     pub pages_kept: u64,
-    /// Unsynced pages that are gone.
+    /// Unsynced pages that were lost.
     pub pages_lost: u64,
     /// Unsynced directory operations that reached the disk nevertheless.
     pub entries_kept: u64,
-    /// Unsynced directory operations that are gone.
+    /// Unsynced directory operations that were lost.
     pub entries_lost: u64,
 }
 
@@ -131,10 +133,10 @@ pub struct Loss {
 pub(crate) struct Content {
     current: Image,
     durable: Image,
-    /// Pages the next sync copies. A page can differ from its durable twin and yet not be here: that is what
-    /// a failed sync leaves behind.
+    /// Pages that the next sync copies. After a failed sync, pages can differ from their durable version
+    /// without being in this set.
     dirty: BTreeSet<u64>,
-    /// The current size was not made durable yet (and no failed sync gave it up).
+    /// The current size is not durable yet (and no failed sync dropped it).
     size_dirty: bool,
     /// The smallest size since the last sync, if that is below the durable size.
     shrunk_to: Option<u64>,
@@ -145,12 +147,12 @@ impl Content {
         self.current.size
     }
 
-    /// Pages that take space now.
+    /// Returns the number of allocated pages.
     pub(crate) fn allocated(&self) -> u64 {
         self.current.pages.len() as u64
     }
 
-    /// Pages in `range` that take no space yet.
+    /// Returns the pages in `range` that are not allocated yet.
     pub(crate) fn unallocated(&self, range: Range<u64>) -> impl Iterator<Item = u64> {
         spans(range).map(|(number, _)| number).filter(|number| !self.current.pages.contains_key(number))
     }
@@ -175,7 +177,7 @@ impl Content {
         if size < self.current.size {
             self.dirty.extend(self.current.pages.range(size / PAGE..).map(|(number, _)| number));
             if size < self.durable.size {
-                self.shrunk_to = Some(self.shrunk_to.map_or(size, |least| least.min(size)));
+                self.shrunk_to = Some(self.shrunk_to.map_or(size, |smallest| smallest.min(size)));
             }
             self.current.set_size(size);
             self.size_dirty = true;
@@ -216,24 +218,25 @@ impl Content {
         }
     }
 
-    /// Makes the current content durable. `fsync` and `fdatasync` alike: the size is needed to read the data.
+    /// Makes the current content durable, for `fsync` and `fdatasync` alike, because reading the data needs
+    /// the size.
     pub(crate) fn sync(&mut self) {
         while let Some(number) = self.dirty.pop_first() {
-            self.settle(number);
+            self.make_durable(number);
         }
-        self.settle_truncate();
+        self.make_truncate_durable();
         if std::mem::take(&mut self.size_dirty) {
             self.durable.size = self.current.size;
         }
     }
 
-    /// A sync the device refused. As on Linux the pages are clean afterwards: no later sync brings them.
+    /// Fails a sync. As on Linux the pages are clean afterwards: no later sync writes them.
     pub(crate) fn fail_sync(&mut self) {
         self.dirty.clear();
         self.size_dirty = false;
     }
 
-    /// The kernel writes one dirty page back by itself, as it may at any time.
+    /// Writes back one dirty page, as the kernel may do at any time.
     pub(crate) fn write_back_one(&mut self, rng: &mut impl Rng) {
         if self.dirty.is_empty() {
             return;
@@ -241,49 +244,49 @@ impl Content {
         let nth = rng.random_range(0..self.dirty.len());
         if let Some(number) = self.dirty.iter().nth(nth).copied() {
             self.dirty.remove(&number);
-            self.settle(number);
+            self.make_durable(number);
         }
     }
 
-    /// One page reaches the disk, and the truncate before it, and as much of the size as shows it.
-    fn settle(&mut self, number: u64) {
-        self.settle_truncate();
+    /// Makes one page durable, after a preceding truncate, and the size as far as the page reaches.
+    fn make_durable(&mut self, number: u64) {
+        self.make_truncate_durable();
         self.durable.adopt(number, &self.current);
         self.durable.size = self.durable.size.max(self.current.size.min((number + 1) * PAGE));
     }
 
-    fn settle_truncate(&mut self) {
+    fn make_truncate_durable(&mut self) {
         if let Some(size) = self.shrunk_to.take() {
             self.durable.set_size(size);
         }
     }
 
-    /// Power cut that loses everything unsynced.
+    /// Cuts the power so that everything unsynced is lost.
     pub(crate) fn forget(&mut self) -> Loss {
         let loss = Loss { pages_lost: self.dirty.len() as u64, ..Loss::default() };
         self.reboot();
         loss
     }
 
-    /// Power cut that loses any part of what is unsynced.
-    pub(crate) fn tear(&mut self, torn: Option<&Torn>, rng: &mut impl Rng) -> Loss {
+    /// Cuts the power so that any part of the unsynced changes is lost.
+    pub(crate) fn tear(&mut self, torn: Option<&TornWrite>, rng: &mut impl Rng) -> Loss {
         let mut loss = Loss::default();
         let undone = match self.shrunk_to {
             Some(size) if rng.random() => Some(size),
             _ => None,
         };
         if undone.is_none() {
-            self.settle_truncate();
+            self.make_truncate_durable();
         }
         while let Some(number) = self.dirty.pop_first() {
-            // Pages behind a truncate that never happened hold what they held before it.
+            // If the truncate never happened, pages after its end keep their earlier bytes.
             let kept =
                 undone.is_none_or(|size| (number + 1) * PAGE <= size) && self.tear_page(number, torn, rng);
             *(if kept { &mut loss.pages_kept } else { &mut loss.pages_lost }) += 1;
         }
         if undone.is_none() && (self.size_dirty || loss.pages_kept > 0) {
             let size = torn_size(self.durable.size..self.current.size, rng);
-            // Data beyond the size must not come back when the file grows again.
+            // Data beyond the size must not reappear when the file grows again.
             self.durable.size = self.durable.size.max(self.current.size);
             self.durable.set_size(size);
         }
@@ -291,8 +294,8 @@ impl Content {
         loss
     }
 
-    /// Puts the surviving sectors of a dirty page into the durable image; false if there are none.
-    fn tear_page(&mut self, number: u64, torn: Option<&Torn>, rng: &mut impl Rng) -> bool {
+    /// Puts the surviving sectors of a dirty page into the durable image. Returns false if there are none.
+    fn tear_page(&mut self, number: u64, torn: Option<&TornWrite>, rng: &mut impl Rng) -> bool {
         let otherwise = rng.random();
         let base = number * PAGE;
         let survives = |at: u64| {
@@ -312,7 +315,7 @@ impl Content {
         !sectors.is_empty()
     }
 
-    /// A fresh boot: what is durable is all there is.
+    /// Reboots: the current content is what is durable.
     fn reboot(&mut self) {
         self.current = self.durable.clone();
         self.dirty.clear();
@@ -320,17 +323,18 @@ impl Content {
         self.shrunk_to = None;
     }
 
-    /// Pages a bit can rot in: durable, and inside the durable size.
+    /// Returns the pages in which bits can be flipped: durable, and within the durable size.
     pub(crate) fn durable_pages(&self) -> impl Iterator<Item = u64> {
         self.durable.pages.keys().copied().take_while(|number| number * PAGE < self.durable.size)
     }
 
-    /// The durable bytes of this page that are inside the file.
+    /// Returns the number of durable bytes of this page within the file.
     pub(crate) fn durable_len(&self, page: u64) -> u64 {
         self.durable.size.saturating_sub(page * PAGE).min(PAGE)
     }
 
-    /// Flips one durable bit; false if nothing durable is there. A page that is dirty in memory hides it.
+    /// Flips one durable bit. Returns false if nothing durable is there. A page that is dirty in memory hides
+    /// the flip.
     pub(crate) fn flip(&mut self, offset: u64, bit: u8) -> bool {
         let number = offset / PAGE;
         let Some(page) = self.durable.pages.get_mut(&number).filter(|_| offset < self.durable.size) else {
@@ -344,7 +348,8 @@ impl Content {
     }
 }
 
-/// An unsynced growth may be durable wholly, not at all, or up to some sector in between.
+/// Returns a durable size after a tear: unsynced growth may be durable completely, not at all, or up to some
+/// sector.
 fn torn_size(growth: Range<u64>, rng: &mut impl Rng) -> u64 {
     match rng.random_range(0..4) {
         0 => growth.start,
@@ -377,7 +382,7 @@ mod tests {
         content
     }
 
-    /// Compares with two plain vectors, and after a tear checks that no byte came from anywhere else.
+    /// Compares with two plain vectors, and verifies after a tear that every byte has a legitimate origin.
     #[test]
     fn random_histories_match_a_plain_model() {
         for seed in 0..200 {
@@ -420,7 +425,7 @@ mod tests {
                         current = durable.clone();
                     }
                     _ => {
-                        let torn = Torn::pick(range, rng);
+                        let torn = TornWrite::pick(range, rng);
                         content.tear(torn.as_ref(), rng);
                         let left = all(&content);
                         assert!(left.len() <= current.len().max(durable.len()), "seed {seed} step {step}");
@@ -454,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_written_again_after_a_failed_sync_is_kept_by_the_next_and_its_size_with_it() {
+    fn a_page_rewritten_after_a_failed_sync_is_durable_after_the_next_with_its_size() {
         let mut content = Content::default();
         content.write(0, b"lost?");
         content.fail_sync();
@@ -466,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_loses_growth_but_not_the_truncate_before_it() {
+    fn a_failed_sync_loses_growth_but_not_an_earlier_truncate() {
         let mut content = synced(b"old bytes");
         content.set_len(2);
         content.write(2, b"d new");
@@ -477,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn synced_pages_are_held_once() {
+    fn synced_pages_are_stored_once() {
         let content = synced(&[7; 3 * PAGE as usize]);
         for (number, page) in &content.current.pages {
             assert!(Arc::ptr_eq(page, &content.durable.pages[number]));

@@ -1,12 +1,12 @@
-//! A disk that loses power, lies and fails: the model behind the FUSE file system.
+//! A disk that loses power, reports false success and fails: the model behind the FUSE file system.
 //!
-//! [`Disk`] is [`Tree`] and [`crate::content`] with the switches of a tester around them: faults, space, a
-//! power cut now or at the n-th operation, a memory of what was asked. Every operation that changes something
-//! goes through [`Disk::operate`], which is where a planned cut strikes. One caller at a time; no threads, no
-//! clock, no I/O.
+//! [`Disk`] adds a tester's switches to [`FileTree`] and [`crate::content`]: faults, capacity, a power cut
+//! now or at the n-th operation, and a trace of the operations. Every changing operation goes through
+//! [`Disk::operate`], where a planned cut takes effect. The caller serializes access; there are no threads,
+//! no clock and no I/O.
 //!
-//! Permissions, owners and times are not modelled: modes are stored, the rest is constant or counted in
-//! operations, and none of them is lost in a cut.
+//! Permissions, owners and times are not modeled: modes are stored, times count operations, the rest is
+//! constant. None of these is lost in a cut.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -16,15 +16,15 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rustix::io::Errno;
 
-use crate::content::{Content, Loss, PAGE, Torn};
-use crate::fault::{FaultKind, Faults, On};
+use crate::content::{Content, Loss, PAGE, TornWrite};
+use crate::fault::{FaultKind, Faults, PathFilter};
 use crate::trace::Trace;
-use crate::tree::{Directory, Ino, Mode, Node, ROOT, Tree};
+use crate::tree::{CutMode, Directory, FileTree, Ino, Node, ROOT};
 
-/// Space on a new disk.
+/// Capacity of a new disk in bytes.
 const DEFAULT_CAPACITY: u64 = 8 << 30;
 
-/// What `stat` shows.
+/// The attributes that `stat` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) ino: Ino,
@@ -36,10 +36,10 @@ pub(crate) struct Attributes {
     pub(crate) changed: u64,
 }
 
-/// A line of a directory listing.
-pub(crate) type Entry = (Ino, bool, OsString);
+/// An entry of a directory listing.
+pub(crate) type ListingEntry = (Ino, bool, OsString);
 
-/// The three forms of `fallocate` the disk knows.
+/// The supported forms of `fallocate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allocate {
     Grow,
@@ -47,130 +47,131 @@ pub(crate) enum Allocate {
     PunchHole,
 }
 
-/// A bit that was flipped on the medium.
+/// A bit that was flipped on the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flipped {
     /// The file, from the root of the disk.
     pub path: String,
-    /// The byte.
+    /// The offset of the byte.
     pub offset: u64,
-    /// The bit in it, 0 to 7.
+    /// The bit in the byte, 0 to 7.
     pub bit: u8,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Power {
-    On,
+    PathFilter,
     Off(Loss),
 }
 
-/// A power cut that waits for its operation.
+/// A power cut at a later operation.
 #[derive(Debug)]
 struct PlannedCut {
     operations_left: u64,
-    mode: Mode,
+    mode: CutMode,
     rng: StdRng,
-    /// Whether the operation it strikes still reached the disk. It is not acknowledged either way.
+    /// Whether the operation at which the cut happens still reaches the disk. It is not acknowledged in
+    /// either case.
     applied: bool,
 }
 
-/// See the module.
+/// The lossy disk, see the module.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    tree: Tree,
+    tree: FileTree,
     pub(crate) faults: Faults,
     pub(crate) trace: Trace,
     power: Power,
     boot: u64,
-    /// The write a torn cut tears, while it is unsynced.
+    /// The last write, which a tearing cut tears while the write is unsynced.
     last_write: Option<(Ino, Range<u64>)>,
     plan: Option<PlannedCut>,
     write_back: Option<(u32, StdRng)>,
-    /// In pages.
+    /// Capacity in pages.
     capacity: u64,
-    /// Pages that can be allocated without counting again. Never too many.
-    surely_free: u64,
+    /// Pages that can be allocated without counting again: a lower bound.
+    known_free: u64,
 }
 
 impl Disk {
     pub(crate) fn new() -> Disk {
         Disk {
-            tree: Tree::new(),
+            tree: FileTree::new(),
             faults: Faults::default(),
             trace: Trace::default(),
-            power: Power::On,
+            power: Power::PathFilter,
             boot: 0,
             last_write: None,
             plan: None,
             write_back: None,
             capacity: DEFAULT_CAPACITY / PAGE,
-            surely_free: 0,
+            known_free: 0,
         }
     }
 }
 
-/// Power: on, off, and when it goes off.
+/// Power, and planned cuts.
 impl Disk {
-    /// The number of the running boot.
+    /// Returns the number of the current boot.
     pub(crate) fn boot_number(&self) -> u64 {
         self.boot
     }
 
-    /// Whether a mount made in this boot still works.
+    /// Returns whether a mount of this boot still works.
     pub(crate) fn serves(&self, boot: u64) -> bool {
-        matches!(self.power, Power::On) && self.boot == boot
+        matches!(self.power, Power::PathFilter) && self.boot == boot
     }
 
-    /// What the cut took, while the power is off.
+    /// Returns the loss of the cut, while the power is off.
     pub(crate) fn loss(&self) -> Option<Loss> {
         match self.power {
-            Power::On => None,
+            Power::PathFilter => None,
             Power::Off(loss) => Some(loss),
         }
     }
 
-    /// Power cut. If the power is off already, the loss of that cut.
-    pub(crate) fn cut(&mut self, mode: Mode, seed: u64) -> Loss {
+    /// Cuts the power. If the power is off already, returns the loss of that cut.
+    pub(crate) fn cut(&mut self, mode: CutMode, seed: u64) -> Loss {
         match self.power {
-            Power::On => self.cut_with(mode, &mut StdRng::seed_from_u64(seed)),
+            Power::PathFilter => self.cut_with(mode, &mut StdRng::seed_from_u64(seed)),
             Power::Off(loss) => loss,
         }
     }
 
-    fn cut_with(&mut self, mode: Mode, rng: &mut StdRng) -> Loss {
+    fn cut_with(&mut self, mode: CutMode, rng: &mut StdRng) -> Loss {
         let torn = match (mode, self.last_write.take()) {
-            (Mode::Tear, Some((ino, range))) => Torn::pick(range, rng).map(|torn| (ino, torn)),
+            (CutMode::Tear, Some((ino, range))) => TornWrite::pick(range, rng).map(|torn| (ino, torn)),
             _ => None,
         };
         let detail = format!("{mode:?}");
         let loss = self.tree.cut(mode, torn, rng);
-        self.trace.note("power cut", "/".to_owned(), format!("{detail} {loss:?}"), Ok(()));
+        self.trace.record("power cut", "/".to_owned(), format!("{detail} {loss:?}"), Ok(()));
         self.power = Power::Off(loss);
         self.plan = None;
-        self.surely_free = 0;
+        self.known_free = 0;
         loss
     }
 
-    /// Power comes back; mounts of the last boot stay dead. Faults stay switched on.
+    /// Restores the power. Mounts of earlier boots stay dead. Faults stay enabled.
     pub(crate) fn start(&mut self) {
-        self.power = Power::On;
+        self.power = Power::PathFilter;
         self.boot += 1;
-        self.trace.note("boot", "/".to_owned(), String::new(), Ok(()));
+        self.trace.record("boot", "/".to_owned(), String::new(), Ok(()));
     }
 
-    /// Lets `operations` more changing operations pass and cuts the power at the next.
-    pub(crate) fn plan_cut(&mut self, operations: u64, mode: Mode, seed: u64) {
+    /// Plans a power cut after `operations` more changing operations, at the next one.
+    pub(crate) fn plan_cut(&mut self, operations: u64, mode: CutMode, seed: u64) {
         let mut rng = StdRng::seed_from_u64(seed);
         let applied = rng.random();
         self.plan = Some(PlannedCut { operations_left: operations, mode, rng, applied });
     }
 
-    /// Makes the kernel write back a random dirty page of a file at one in `one_in` writes to it; 0: never.
+    /// Makes the kernel write back a random dirty page at one in `one_in` writes to a file; 0 means never.
     pub(crate) fn write_back(&mut self, one_in: u32, seed: u64) {
         self.write_back = (one_in > 0).then(|| (one_in, StdRng::seed_from_u64(seed)));
     }
 
-    /// Runs one changing operation, notes it, and cuts the power if its time has come.
+    /// Runs and records one changing operation, and cuts the power if the cut is due.
     fn operate<T>(
         &mut self,
         name: &'static str,
@@ -188,59 +189,60 @@ impl Disk {
         };
         let Some(PlannedCut { mode, mut rng, applied, .. }) = due else {
             let result = act(self, &path);
-            self.trace.note(name, path, detail, result.as_ref().map(|_| ()).map_err(|errno| *errno));
+            self.trace.record(name, path, detail, result.as_ref().map(|_| ()).map_err(|errno| *errno));
             return result;
         };
         if applied {
-            // Its own outcome is lost with the power.
+            // The outcome is lost with the power.
             let _ = act(self, &path);
         }
-        self.trace.note(name, path, detail, Err(Errno::IO));
+        self.trace.record(name, path, detail, Err(Errno::IO));
         self.cut_with(mode, &mut rng);
         Err(Errno::IO)
     }
 }
 
-/// Space.
+/// Capacity.
 impl Disk {
     pub(crate) fn set_capacity(&mut self, bytes: u64) {
         self.capacity = bytes / PAGE;
-        self.surely_free = 0;
+        self.known_free = 0;
     }
 
-    /// Bytes taken and bytes there are.
+    /// Returns the used bytes and the capacity in bytes.
     pub(crate) fn space(&self) -> (u64, u64) {
         (self.tree.allocated() * PAGE, self.capacity * PAGE)
     }
 
-    /// Takes the space a change of `range` needs. Returns where the space ends if it ends within `range`.
+    /// Reserves pages for a change of `range`. Returns where the free space ends within `range`, or the end
+    /// of `range`.
     fn reserve(&mut self, ino: Ino, range: Range<u64>) -> Result<u64, Errno> {
         let needed = self.tree.file(ino)?.unallocated(range.clone()).count() as u64;
-        if needed > self.surely_free {
-            self.surely_free = self.capacity.saturating_sub(self.tree.allocated());
+        if needed > self.known_free {
+            self.known_free = self.capacity.saturating_sub(self.tree.allocated());
         }
-        if needed <= self.surely_free {
-            self.surely_free -= needed;
+        if needed <= self.known_free {
+            self.known_free -= needed;
             return Ok(range.end);
         }
-        let first_without = self.tree.file(ino)?.unallocated(range).nth(self.surely_free as usize);
-        self.surely_free = 0;
+        let first_without = self.tree.file(ino)?.unallocated(range).nth(self.known_free as usize);
+        self.known_free = 0;
         first_without.map(|page| page * PAGE).ok_or(Errno::NOSPC)
     }
 }
 
-/// Content of files, and syncing.
+/// Content of files, and syncs.
 impl Disk {
     pub(crate) fn read(&mut self, ino: Ino, range: Range<u64>) -> Result<Vec<u8>, Errno> {
         let path = self.tree.path(ino);
         if self.faults.strikes(FaultKind::ReadError, &path, false) {
-            self.trace.note("read", path, format!("{range:?}"), Err(Errno::IO));
+            self.trace.record("read", path, format!("{range:?}"), Err(Errno::IO));
             return Err(Errno::IO);
         }
         Ok(self.tree.file(ino)?.read(range))
     }
 
-    /// Stores the bytes, or as many of them as faults and space allow; at least one.
+    /// Stores the bytes, or as many of them as faults and capacity allow; at least one.
     pub(crate) fn write(&mut self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         let detail = format!("{} bytes at {offset}", bytes.len());
         self.operate("write", self.tree.path(ino), detail, |disk, path| {
@@ -300,7 +302,14 @@ impl Disk {
         self.tree.file_mut(ino)
     }
 
-    /// `fsync` or `fdatasync` of a file, or `fsync` of a directory.
+    /// Returns whether a sync has to wait now.
+    pub(crate) fn is_sync_held(&mut self, ino: Ino) -> bool {
+        let Ok(directory) = self.tree.inode(ino).map(|inode| inode.is_directory()) else { return false };
+        let path = self.tree.path(ino);
+        self.faults.strikes(FaultKind::HeldSync, &path, directory)
+    }
+
+    /// Syncs a file (`fsync` or `fdatasync`) or a directory (`fsync`).
     pub(crate) fn sync(&mut self, ino: Ino) -> Result<(), Errno> {
         let directory = self.tree.inode(ino)?.is_directory();
         let path = self.tree.path(ino);
@@ -329,12 +338,12 @@ impl Disk {
         let ino = self.find(path)?;
         let flipped = self.tree.file_mut(ino)?.flip(offset, bit);
         let outcome = if flipped { Ok(()) } else { Err(Errno::NXIO) };
-        self.trace.note("flip", path.to_owned(), format!("bit {bit} of byte {offset}"), outcome);
+        self.trace.record("flip", path.to_owned(), format!("bit {bit} of byte {offset}"), outcome);
         outcome
     }
 
     /// Flips a random durable bit in a random durable page of the matching files, if there is one.
-    pub(crate) fn flip_any(&mut self, on: &On, seed: u64) -> Option<Flipped> {
+    pub(crate) fn flip_any(&mut self, on: &PathFilter, seed: u64) -> Option<Flipped> {
         let mut rng = StdRng::seed_from_u64(seed);
         let pages: Vec<(Ino, u64)> = self
             .tree
@@ -358,7 +367,7 @@ impl Disk {
     }
 }
 
-/// Names, attributes, and what the kernel holds.
+/// Names, attributes, and the kernel's references.
 impl Disk {
     pub(crate) fn attributes(&self, ino: Ino) -> Result<Attributes, Errno> {
         let inode = self.tree.inode(ino)?;
@@ -389,7 +398,7 @@ impl Disk {
         self.attributes(ino)
     }
 
-    /// The kernel gives references back.
+    /// Drops references of the kernel.
     pub(crate) fn forget(&mut self, ino: Ino, lookups: u64) {
         self.tree.forget(ino, lookups);
     }
@@ -402,7 +411,7 @@ impl Disk {
         self.tree.release(ino);
     }
 
-    /// Makes a file, which is open then, or a directory for the kernel, which then holds a reference.
+    /// Creates a directory, or a file, which is then open. The kernel then holds a reference.
     pub(crate) fn create(
         &mut self,
         parent: Ino,
@@ -446,8 +455,8 @@ impl Disk {
         })
     }
 
-    /// Everything in a directory, `.` and `..` first.
-    pub(crate) fn list(&self, ino: Ino) -> Result<Vec<Entry>, Errno> {
+    /// Returns all entries of a directory, `.` and `..` first.
+    pub(crate) fn list(&self, ino: Ino) -> Result<Vec<ListingEntry>, Errno> {
         let mut listing =
             vec![(ino, true, OsString::from(".")), (self.tree.parent(ino), true, OsString::from(".."))];
         for (name, ino) in self.tree.entries(ino)? {

@@ -1,32 +1,34 @@
-//! Faults that are switched on while the disk runs: which calls fail, on which paths, how often.
+//! Faults that can be enabled while the disk runs: which calls fail, on which paths, how often.
 //!
-//! A [`Fault`] is a rule; [`Faults`] asks each rule of the right kind in turn and counts how often it struck,
-//! so a test can tell "the fault was survived" from "the fault never happened". What a fault does to the
-//! data is up to [`crate::disk`].
+//! A [`Fault`] is a rule. [`Faults`] checks all rules of the right kind for each call and counts how often
+//! they applied, so that a test can distinguish "the fault was survived" from "the fault never happened".
+//! [`crate::disk`] implements the effect on the data.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// What goes wrong.
+/// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// A read fails with `EIO`.
     ReadError,
     /// A write fails with `EIO` and writes nothing.
     WriteError,
-    /// A write stores about half of its bytes and says so.
+    /// A write stores about half of its bytes and reports that.
     ShortWrite,
-    /// A sync fails with `EIO`. What was unsynced is never made durable by a later sync, as on Linux, unless
-    /// it is written again.
+    /// A sync fails with `EIO`. As on Linux, a later sync does not make the unsynced data durable, unless it
+    /// is written again.
     SyncError,
-    /// A sync reports success and makes nothing durable: as if the program had not called it.
+    /// A sync reports success and makes nothing durable.
     LyingSync,
+    /// A sync waits until the fault is disabled.
+    HeldSync,
 }
 
-/// Which files and directories, by a part of the path from the root of the disk (`/a/b.log`).
+/// Selects files and directories by their path from the root of the disk, such as `/a/b.log`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum On {
-    /// Files and directories whose path contains this. The empty text matches all.
+pub enum PathFilter {
+    /// Files and directories whose path contains this. An empty text matches all.
     Any(String),
     /// Files whose path contains this.
     Files(String),
@@ -36,62 +38,62 @@ pub enum On {
     Exactly(String),
 }
 
-impl On {
+impl PathFilter {
     pub(crate) fn matches(&self, path: &str, directory: bool) -> bool {
         match self {
-            On::Any(part) => path.contains(part),
-            On::Files(part) => !directory && path.contains(part),
-            On::Directories(part) => directory && path.contains(part),
-            On::Exactly(whole) => path == whole,
+            PathFilter::Any(part) => path.contains(part),
+            PathFilter::Files(part) => !directory && path.contains(part),
+            PathFilter::Directories(part) => directory && path.contains(part),
+            PathFilter::Exactly(whole) => path == whole,
         }
     }
 }
 
-/// How often.
+/// Selects the calls that fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub enum Schedule {
     /// Every matching call.
     Always,
-    /// After `skip` matching calls the next `times`.
+    /// After `skip` matching calls, the next `times` calls.
     Calls {
-        /// Matching calls that go well first.
+        /// Number of matching calls that succeed first.
         skip: u64,
-        /// Matching calls that then fail.
+        /// Number of matching calls that then fail.
         times: u64,
     },
-    /// Each matching call with a chance of one in `n`.
+    /// Each matching call with a probability of 1 in `n`.
     OneIn {
-        /// At least 1.
+        /// The inverse of the probability, at least 1.
         n: u32,
-        /// Where the randomness comes from.
+        /// The seed of the random generator.
         seed: u64,
     },
 }
 
-/// One rule: `kind` strikes `on` these paths, `when` it says.
+/// One rule: a fault of this kind on these paths and calls.
 #[derive(Debug, Clone)]
 pub struct Fault {
-    /// What goes wrong.
+    /// The kind of fault.
     pub kind: FaultKind,
-    /// Where.
-    pub on: On,
-    /// How often.
-    pub when: When,
+    /// The paths.
+    pub on: PathFilter,
+    /// The calls.
+    pub when: Schedule,
 }
 
 impl Fault {
     /// A fault on every matching call.
-    pub fn always(kind: FaultKind, on: On) -> Fault {
-        Fault { kind, on, when: When::Always }
+    pub fn always(kind: FaultKind, on: PathFilter) -> Fault {
+        Fault { kind, on, when: Schedule::Always }
     }
 
     /// A fault on the next matching call only.
-    pub fn once(kind: FaultKind, on: On) -> Fault {
-        Fault { kind, on, when: When::Calls { skip: 0, times: 1 } }
+    pub fn once(kind: FaultKind, on: PathFilter) -> Fault {
+        Fault { kind, on, when: Schedule::Calls { skip: 0, times: 1 } }
     }
 }
 
-/// Names a rule that was switched on.
+/// Identifies an enabled rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultId(u64);
 
@@ -104,7 +106,7 @@ struct Rule {
     struck: u64,
 }
 
-/// The rules in force.
+/// The enabled rules.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     rules: Vec<Rule>,
@@ -116,8 +118,8 @@ impl Faults {
         let id = FaultId(self.next);
         self.next += 1;
         let seed = match fault.when {
-            When::OneIn { seed, .. } => seed,
-            When::Always | When::Calls { .. } => 0,
+            Schedule::OneIn { seed, .. } => seed,
+            Schedule::Always | Schedule::Calls { .. } => 0,
         };
         self.rules.push(Rule { id, fault, rng: StdRng::seed_from_u64(seed), calls: 0, struck: 0 });
         id
@@ -135,11 +137,11 @@ impl Faults {
         self.rules.iter().find(|rule| rule.id == id).map_or(0, |rule| rule.struck)
     }
 
-    /// Whether this call meets a fault of this kind. Counts the call.
+    /// Counts the call and returns whether it meets a fault of this kind.
     pub(crate) fn strikes(&mut self, kind: FaultKind, path: &str, directory: bool) -> bool {
         let mut strikes = false;
         for rule in &mut self.rules {
-            // Every matching rule counts the call, also after one has struck.
+            // Every matching rule counts the call, even after another rule has applied.
             strikes |= rule.fault.kind == kind && rule.fault.on.matches(path, directory) && rule.strikes();
         }
         strikes
@@ -151,9 +153,9 @@ impl Rule {
         let call = self.calls;
         self.calls += 1;
         let strikes = match self.fault.when {
-            When::Always => true,
-            When::Calls { skip, times } => call >= skip && call - skip < times,
-            When::OneIn { n, .. } => self.rng.random_ratio(1, n.max(1)),
+            Schedule::Always => true,
+            Schedule::Calls { skip, times } => call >= skip && call - skip < times,
+            Schedule::OneIn { n, .. } => self.rng.random_ratio(1, n.max(1)),
         };
         self.struck += u64::from(strikes);
         strikes
@@ -165,11 +167,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_skips_then_strikes_then_stops() {
+    fn a_schedule_of_calls_skips_then_fails_then_succeeds() {
         let mut faults = Faults::default();
-        let on = On::Files("log".into());
-        let id =
-            faults.add(Fault { kind: FaultKind::WriteError, on, when: When::Calls { skip: 2, times: 2 } });
+        let on = PathFilter::Files("log".into());
+        let id = faults.add(Fault {
+            kind: FaultKind::WriteError,
+            on,
+            when: Schedule::Calls { skip: 2, times: 2 },
+        });
         let mut write = |path| faults.strikes(FaultKind::WriteError, path, false);
         assert!(!write("/other"), "another path does not count");
         assert_eq!([(); 5].map(|()| write("/a.log")), [false, false, true, true, false]);
@@ -178,11 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn one_in_n_repeats_with_its_seed() {
+    fn a_random_schedule_repeats_with_its_seed() {
         let draw = |seed| {
             let mut faults = Faults::default();
-            let when = When::OneIn { n: 4, seed };
-            faults.add(Fault { kind: FaultKind::ReadError, on: On::Any(String::new()), when });
+            let when = Schedule::OneIn { n: 4, seed };
+            faults.add(Fault { kind: FaultKind::ReadError, on: PathFilter::Any(String::new()), when });
             (0..64).map(|_| faults.strikes(FaultKind::ReadError, "/x", false)).collect::<Vec<_>>()
         };
         assert_eq!(draw(1), draw(1));
@@ -192,17 +197,17 @@ mod tests {
     }
 
     #[test]
-    fn predicates_tell_files_from_directories() {
-        // (predicate, path, directory, matches)
+    fn path_filters_distinguish_files_from_directories() {
+        // (filter, path, directory, matches)
         for (on, path, directory, matches) in [
-            (On::Any(String::new()), "/", true, true),
-            (On::Any("data".into()), "/data/x", false, true),
-            (On::Files("data".into()), "/data", true, false),
-            (On::Files("data".into()), "/data/x", false, true),
-            (On::Directories("data".into()), "/data", true, true),
-            (On::Directories("data".into()), "/data/x", false, false),
-            (On::Exactly("/data".into()), "/data", true, true),
-            (On::Exactly("/data".into()), "/data/x", false, false),
+            (PathFilter::Any(String::new()), "/", true, true),
+            (PathFilter::Any("data".into()), "/data/x", false, true),
+            (PathFilter::Files("data".into()), "/data", true, false),
+            (PathFilter::Files("data".into()), "/data/x", false, true),
+            (PathFilter::Directories("data".into()), "/data", true, true),
+            (PathFilter::Directories("data".into()), "/data/x", false, false),
+            (PathFilter::Exactly("/data".into()), "/data", true, true),
+            (PathFilter::Exactly("/data".into()), "/data/x", false, false),
         ] {
             assert_eq!(on.matches(path, directory), matches, "{on:?} {path}");
         }

@@ -1,8 +1,9 @@
-//! Flips one bit of a small data directory and looks at what becomes of it.
+//! Flips one bit of a small data directory and verifies that the flip is reported or harmless.
 //!
-//! [`template`] makes a directory with every kind of file in it, at most 32 KiB of them in use. [`layout`] lists its bits.
-//! [`verify`] runs in a process of its own for each flip: it checks the directory, opens it, and compares every row and
-//! every content with what was written. [`run`] starts that process and judges what it says.
+//! [`template`] creates a directory with every kind of file, of which at most 32 KiB are in use. [`layout`]
+//! lists its bits. [`verify`] runs in its own process for each flip: it checks the directory, opens it, and
+//! compares every row and all content with what was written. [`run`] starts that process and evaluates its
+//! result.
 
 pub mod layout;
 pub mod run;

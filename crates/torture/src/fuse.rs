@@ -1,12 +1,12 @@
-//! [`Disk`] as a FUSE file system: one call of the kernel, one call of the model.
+//! [`Disk`] as a FUSE file system. Each call of the kernel is one call of the model.
 //!
-//! An [`Adapter`] belongs to one boot. After a power cut it answers `EIO` to everything, for as long as any
-//! process keeps a file of that boot open; the next boot is a new mount with a new adapter.
+//! An [`Adapter`] belongs to one boot. After a power cut it answers `EIO` to everything, as long as any
+//! process keeps a file of that boot open. The next boot is a new mount with a new adapter.
 //!
-//! Files are opened with direct I/O, so that every read and every write reaches the model and a bit flipped
-//! on the disk is seen at once. Names and attributes change only through this mount, so the kernel may cache
-//! them for as long as it likes. Locks are left to the kernel. Not there: links, symbolic links, shared `mmap`
-//! (refused), and `sync` and `syncfs`, which FUSE does not pass on and which therefore make nothing durable.
+//! Files are opened with direct I/O, so that every read and write reaches the model and a flipped bit is
+//! visible at once. Names and attributes change only through this mount, so the kernel may cache them. The
+//! kernel implements locks. Not supported: links, symbolic links, shared `mmap` (refused), and `sync` and
+//! `syncfs`, which FUSE does not forward and which therefore make nothing durable.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -25,23 +25,26 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::content::{PAGE, SECTOR};
-use crate::disk::{Allocate, Attributes, Disk, Entry};
+use crate::disk::{Allocate, Attributes, Disk, ListingEntry};
 
-/// How long the kernel may trust names and attributes. Nobody else changes them.
+/// How long the kernel may cache names and attributes, which change only through this mount.
 const TTL: Duration = Duration::from_secs(3600);
-/// Largest write the kernel passes on in one piece.
+/// Maximum bytes of a write that the kernel forwards.
 const MAX_WRITE: u32 = 1 << 20;
-/// Longest name.
+/// Maximum length of a name.
 const MAX_NAME: u32 = 255;
-/// Concurrent writers to one file need not wait for each other in the kernel.
+/// Lets the kernel run concurrent writes to one file.
 const OPEN_FLAGS: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+
+/// How often a held sync checks whether it may continue.
+const HELD_SYNC_POLL: Duration = Duration::from_millis(5);
 
 /// Serves one boot of the disk.
 pub(crate) struct Adapter {
     disk: Arc<Mutex<Disk>>,
     boot: u64,
-    /// What each open directory listed, so that a reader who deletes as he goes skips nothing.
-    listings: Mutex<HashMap<u64, Vec<Entry>>>,
+    /// The listing of each open directory, so that deleting while listing skips no entry.
+    listings: Mutex<HashMap<u64, Vec<ListingEntry>>>,
     next_listing: AtomicU64,
 }
 
@@ -142,7 +145,7 @@ fn answer_attr(reply: ReplyAttr, result: Result<Attributes, Errno>) {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Neither the writeback cache nor remote locks are asked for: writes come at once, locks stay local.
+        // Without the writeback cache and remote locks, writes arrive at once and locks stay in the kernel.
         config
             .set_max_write(MAX_WRITE)
             .map_err(|most| io::Error::other(format!("FUSE takes at most {most} bytes a write")))?;
@@ -290,12 +293,22 @@ impl Filesystem for Adapter {
         reply.ok();
     }
 
-    /// Sent at every `close`, which promises nothing.
+    /// Sent at every `close`. Guarantees nothing.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         answer(reply, self.disk().map(|_| ()));
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        if self.disk().is_ok_and(|mut disk| disk.is_sync_held(ino.0)) {
+            let held = Self::new(self.disk.clone());
+            std::thread::spawn(move || {
+                while held.disk().is_ok_and(|mut disk| disk.is_sync_held(ino.0)) {
+                    std::thread::sleep(HELD_SYNC_POLL);
+                }
+                answer(reply, held.disk().and_then(|mut disk| disk.sync(ino.0)));
+            });
+            return;
+        }
         answer(reply, self.disk().and_then(|mut disk| disk.sync(ino.0)));
     }
 

@@ -1,4 +1,4 @@
-//! A service in a process that may die: the store of a directory, its account, and calls without a socket in between.
+//! A service in a worker process: the store of a data directory, an account, and calls without a socket.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -12,28 +12,30 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lazuli_account::AccountDirectory;
 use lazuli_concurrency::SystemClock;
 use lazuli_extents::{Content, LocalExtents};
-use lazuli_generations::Damage;
 use lazuli_protocol::account::Settings;
 use lazuli_protocol::operation::{Operation, route};
-use lazuli_protocol::request::{Caller, Carried, collect, full};
+use lazuli_protocol::request::{Caller, SubRequests, collect, full};
 use lazuli_protocol::{
     Account, Address, Key, Query, Refusal, Request, Response, Service, ServiceKind, Version,
 };
+use lazuli_service::Damage;
 use lazuli_store::{Directory, Embedded, ReadError, Row, SpaceId, Store, embedded};
 
 use crate::child::Parent;
-use crate::workload::{Acknowledged, CLIENTS, REFUSED, VERIFIED, wrong_while_working};
+use crate::workload::{
+    Acknowledged, CLIENTS, REFUSED, SMALL_TABLES, VERIFIED, report_failures, report_wrong,
+};
 
 const ACCOUNT: &str = "torture";
-/// The pause between two sweeps of garbage.
-const BETWEEN_SWEEPS: Duration = Duration::from_millis(50);
-/// More than any reply here has.
-const MOST: usize = 4 << 20;
+/// Pause between two garbage sweeps.
+const SWEEP_PAUSE: Duration = Duration::from_millis(50);
+/// Maximum size of a reply in these tests.
+const MAX_REPLY_BYTES: usize = 4 << 20;
 
 /// A reply's headers and body, or a refusal's status and text.
 pub(crate) type Replied = Result<(HeaderMap, Bytes), (StatusCode, String)>;
 
-/// The store of a directory, and an account on it.
+/// The store of a data directory, with an account.
 #[derive(Clone)]
 pub(crate) struct Host {
     pub(crate) store: Arc<Embedded>,
@@ -42,26 +44,28 @@ pub(crate) struct Host {
     _directory: Arc<Directory>,
 }
 
-/// What a worker does, once its directory is open.
-pub(crate) trait Work: Sized {
-    /// Checks the directory as it lies there.
+/// A service that a worker runs on its data directory.
+pub(crate) trait HostedService: Sized {
+    /// Checks the directory before it is opened.
     fn check(dir: &Path) -> impl Future<Output = Result<(), String>>;
 
     /// Opens the service.
     fn open(host: Host, dir: &Path) -> impl Future<Output = Self>;
 
-    /// Verifies that every client finds what was acknowledged or what came next. Returns what is there.
+    /// Verifies that every client finds the last acknowledged operation or the next one. Returns the verified
+    /// counts.
     fn verify(&self, acknowledged: &Acknowledged) -> impl Future<Output = [u64; CLIENTS]>;
 
-    /// All clients at work, until the service takes no more; why.
+    /// Runs all clients until the service refuses writes. Returns the refusal.
     fn run(&self, counts: [u64; CLIENTS], parent: &Parent) -> impl Future<Output = String>;
 
-    /// Sweeps all the time, as a server does. Returns if something is wrong.
+    /// Sweeps continuously, as a server does. Returns only if something is wrong.
     fn sweep(&self) -> impl Future<Output = String>;
 }
 
-/// The worker's main: opens what is there, verifies it, says so, and works until it dies.
-pub(crate) fn work<W: Work>(parent: &Parent) {
+/// The main function of a worker: opens and verifies the directory, reports that, and works until it is
+/// killed.
+pub(crate) fn work<W: HostedService>(parent: &Parent) {
     let [dir, acknowledged] = parent.arguments() else { panic!("a directory and what was acknowledged") };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -72,31 +76,33 @@ pub(crate) fn work<W: Work>(parent: &Parent) {
             W::check(dir).await.expect("a clean check");
         }
         let host = Host::open(directory, &store_dir).await;
-        let stamp = host.store.stamp().ticks();
+        let store = host.store.clone();
+        let stamp = store.stamp().ticks();
         assert!(stamp > acknowledged.stamp, "stamp {stamp} comes after {} was given out", acknowledged.stamp);
         let service = W::open(host, dir).await;
         let counts = service.verify(&acknowledged).await;
-        let seen: Vec<_> = counts.iter().map(u64::to_string).collect();
-        parent.ack(VERIFIED, &seen.join(" ")).expect("the parent listens");
+        let counts_text: Vec<_> = counts.iter().map(u64::to_string).collect();
+        parent.ack(VERIFIED, &counts_text.join(" ")).expect("the parent listens");
         let refused = tokio::select! {
             refused = service.run(counts, parent) => refused,
-            wrong = service.sweep() => return wrong_while_working(parent, &wrong),
+            wrong = service.sweep() => return report_wrong(parent, &wrong),
+            () = report_failures(&store, parent) => return,
         };
         parent.ack(REFUSED, &refused.replace('\n', " ")).expect("the parent listens");
     });
 }
 
-/// Sweeps garbage all the time. What fails is done by the next sweep.
-pub(crate) async fn sweep_garbage_again_and_again<T>(
+/// Sweeps garbage continuously. A failed sweep is repeated by the next one.
+pub(crate) async fn sweep_garbage_continuously<T>(
     mut sweep: impl AsyncFnMut() -> Result<T, Refusal>,
 ) -> String {
     loop {
         let _ = sweep().await;
-        tokio::time::sleep(BETWEEN_SWEEPS).await;
+        tokio::time::sleep(SWEEP_PAUSE).await;
     }
 }
 
-/// Verifies a directory that nobody has open, as `lazuli check` does: its rows, and the content that they refer to.
+/// Checks a directory that is not open, like `lazuli check`: its rows, and the content to which they refer.
 pub(crate) async fn check_contents<C: IntoIterator<Item = Content>>(
     dir: &Path,
     mut contents: impl FnMut(SpaceId, &[u8], &Row) -> Result<C, Damage>,
@@ -121,14 +127,14 @@ pub(crate) async fn check_contents<C: IntoIterator<Item = Content>>(
 
 impl Host {
     async fn open(directory: Directory, store_dir: &Path) -> Self {
-        let store = Embedded::open(store_dir, Arc::new(SystemClock), lazuli_store::Options::SMALL);
+        let store = Embedded::open(store_dir, Arc::new(SystemClock), SMALL_TABLES);
         let store = Arc::new(store.unwrap_or_else(|error| panic!("the store does not open: {error}")));
         let accounts = AccountDirectory::open(store.clone()).await.expect("the accounts open");
         let account = match accounts.get(ACCOUNT).await.expect("read") {
             Some(account) => account,
             None => {
                 let keys = vec![Key::from_bytes(vec![1; 32])];
-                // Deleted containers can be restored.
+                // Lets deleted containers be restored.
                 let settings = Settings { container_delete_retention_days: Some(7), ..Settings::default() };
                 let roles = vec![];
                 let account = Account { name: ACCOUNT.into(), generation: 0, keys, settings, roles };
@@ -138,7 +144,7 @@ impl Host {
         Self { store, accounts, account, _directory: Arc::new(directory) }
     }
 
-    /// One operation of a service on a container and an object in it, and its whole reply.
+    /// Sends one operation on a container and an object to a service. Returns the whole reply.
     pub(crate) async fn call(
         &self,
         service: &dyn Service,
@@ -154,6 +160,7 @@ impl Host {
         let request = Request {
             operation,
             account: self.account.clone(),
+            properties: Arc::default(),
             container: container.into(),
             object: object.into(),
             query: Query::parse(query).expect("a query"),
@@ -167,20 +174,20 @@ impl Host {
             endpoint: format!("http://127.0.0.1/{ACCOUNT}"),
             secure: false,
             peer: [127, 0, 0, 1].into(),
-            carried: Some(Arc::new(Inside(operation.row().service))),
+            sub_requests: Some(Arc::new(BatchLocator(operation.row().service))),
         };
         let refused = |refusal: Refusal| (refusal.status(), refusal.to_string());
         let Response { headers, mut body, .. } = service.call(request).await.map_err(refused)?;
-        let body = collect(Pin::new(&mut body), MOST).await.map_err(refused)?;
+        let body = collect(Pin::new(&mut body), MAX_REPLY_BYTES).await.map_err(refused)?;
         Ok((headers, body))
     }
 }
 
-/// Finds what the parts of a batch ask for. They come in by the credentials of the whole.
-struct Inside(ServiceKind);
+/// Locates the operations of a batch. They use the credentials of the batch.
+struct BatchLocator(ServiceKind);
 
 #[async_trait]
-impl Carried for Inside {
+impl SubRequests for BatchLocator {
     fn locate(&self, head: &Parts) -> Result<(Operation, Address), Refusal> {
         let query = Query::parse(head.uri.query().unwrap_or_default())?;
         let path = format!("/{ACCOUNT}{}", head.uri.path());

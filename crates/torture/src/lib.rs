@@ -1,14 +1,16 @@
-//! Crash, power-loss and fault testers for the storage core, and for the services on it.
+//! Testers for crashes, power loss and faults of the storage core and its services.
 //!
-//! - [`LossyFs`] is a FUSE file system on a disk that forgets, tears, lies and fails on demand. A program
-//!   under test uses it through ordinary system calls; the tester holds the switches.
-//! - [`child`] runs a worker in a process of its own, collects what it acknowledged, and kills it.
-//! - [`cancel`] drops requests while they wait.
-//! - [`flips`] flips single bits of a data directory and sees that each is reported or harmless.
-//! - [`Seed`] makes what was random repeatable, and prints it when a test fails.
+//! - [`LossyFs`] is a FUSE file system on a disk that forgets, tears, reports false success and fails on
+//!   demand. The
+//!   program under test uses ordinary system calls; the tester controls the faults.
+//! - [`child`] runs a worker in its own process, collects its acknowledgements, and kills it.
+//! - [`cancel`] drops requests at their await points.
+//! - [`flips`] flips single bits of a data directory and verifies that each flip is reported or harmless.
+//! - [`Seed`] makes random tests repeatable, and prints itself when a test fails.
 //!
-//! The idea of every test built on these: run a workload, let it acknowledge, cut the power or kill it at
-//! some moment, start again, and check that all that was acknowledged is there and nothing is half there.
+//! All tests follow one scheme: run a workload, collect its acknowledgements, cut the power or kill the
+//! process at some moment, restart, and verify that everything acknowledged is there and nothing is half
+//! done.
 
 pub mod blobs;
 pub mod cancel;
@@ -32,8 +34,8 @@ pub mod workload;
 
 pub use content::Loss;
 pub use disk::Flipped;
-pub use fault::{Fault, FaultId, FaultKind, On, When};
+pub use fault::{Fault, FaultId, FaultKind, PathFilter, Schedule};
 pub use lossy::{LossyFs, available, require};
 pub use seed::Seed;
-pub use trace::{Counters, Operation};
-pub use tree::Mode;
+pub use trace::{Counters, DiskOperation};
+pub use tree::CutMode;

@@ -1,10 +1,10 @@
-//! [`LossyFs`]: mounts the lossy disk and holds its switches.
+//! [`LossyFs`]: mounts the lossy disk and controls its faults.
 //!
-//! Unmounted when dropped, also while a test panics, and lazily: a process that still holds files open keeps
-//! nothing of ours busy. A mount that a killed test left behind at the same path is cleared first.
+//! The disk is unmounted on drop, also while a test panics. The unmount is lazy, so open files of other
+//! processes do not block it. A mount that a killed test left at the same path is removed first.
 //!
-//! Do not use the mount from the process that serves it while that process may be killed: the kernel waits
-//! for an answer that cannot come, and the process cannot die. Let workers be [`crate::child`] processes.
+//! Do not use the mount from the process that serves it if that process may be killed: the kernel would wait
+//! for a reply that cannot come, and the process could not die. Use [`crate::child`] processes as workers.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use tempfile::TempDir;
 
 use crate::content::Loss;
 use crate::disk::{Disk, Flipped};
-use crate::fault::{Fault, FaultId, On};
+use crate::fault::{Fault, FaultId, PathFilter};
 use crate::fuse::Adapter;
-use crate::trace::{Counters, Operation};
-use crate::tree::Mode;
+use crate::trace::{Counters, DiskOperation};
+use crate::tree::CutMode;
 
 /// The name in `/proc/mounts`.
 const NAME: &str = "lazuli-lossy";
@@ -36,12 +36,12 @@ pub struct LossyFs {
 }
 
 impl LossyFs {
-    /// Mounts a fresh, empty disk on an existing directory.
+    /// Mounts a new, empty disk on an existing directory.
     pub fn mount(path: impl Into<PathBuf>) -> io::Result<LossyFs> {
         LossyFs::mount_on(path.into(), None)
     }
 
-    /// Mounts a fresh, empty disk on a directory of its own, which goes away with it.
+    /// Mounts a new, empty disk on a temporary directory, which is removed with it.
     pub fn mount_temporary() -> io::Result<LossyFs> {
         let temporary = tempfile::Builder::new().prefix("lazuli-lossy-").tempdir()?;
         LossyFs::mount_on(temporary.path().to_owned(), Some(temporary))
@@ -53,31 +53,31 @@ impl LossyFs {
         Ok(LossyFs { path, disk, session, _temporary: temporary })
     }
 
-    /// Where it is mounted.
+    /// Returns the path of the mount.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Cuts the power now. Afterwards everything on this mount fails with `EIO` until [`LossyFs::boot`].
-    /// If a planned cut came first, the loss of that one.
-    pub fn cut(&self, mode: Mode, seed: u64) -> Loss {
+    /// Cuts the power now. Afterwards everything on this mount fails with `EIO` until [`LossyFs::boot`]. If a
+    /// planned cut has happened already, returns the loss of that cut.
+    pub fn cut(&self, mode: CutMode, seed: u64) -> Loss {
         self.disk.lock().cut(mode, seed)
     }
 
-    /// Cuts the power at a changing operation (write, truncate, sync, create, rename, …) from now: after
-    /// `operations` more of them. Whether that operation itself still reaches the disk is up to the seed; it
-    /// fails with `EIO` in any case. Replaces an earlier plan.
-    pub fn plan_cut(&self, operations: u64, mode: Mode, seed: u64) {
+    /// Plans a power cut after `operations` more changing operations (write, truncate, sync, create, rename,
+    /// …), at the next one. The seed decides whether that operation still reaches the disk; it fails with
+    /// `EIO` in any case. Replaces an earlier plan.
+    pub fn plan_cut(&self, operations: u64, mode: CutMode, seed: u64) {
         self.disk.lock().plan_cut(operations, mode, seed);
     }
 
-    /// The loss, if the power is off.
+    /// Returns the loss if the power is off.
     pub fn is_cut(&self) -> Option<Loss> {
         self.disk.lock().loss()
     }
 
-    /// Gives power back after a cut and mounts what survived, at the same path. Whoever still has files of
-    /// the last boot open gets `EIO` for ever.
+    /// Restores the power after a cut and mounts the surviving files at the same path. Files that are still
+    /// open since an earlier boot fail with `EIO` forever.
     pub fn boot(&self) -> io::Result<()> {
         let mut session = self.session.lock();
         if self.is_cut().is_none() {
@@ -89,64 +89,65 @@ impl LossyFs {
         Ok(())
     }
 
-    /// Switches a fault on. It survives power cuts.
+    /// Enables a fault. The fault survives power cuts.
     pub fn fault(&self, fault: Fault) -> FaultId {
         self.disk.lock().faults.add(fault)
     }
 
-    /// Switches one fault off.
+    /// Disables one fault.
     pub fn heal(&self, fault: FaultId) {
         self.disk.lock().faults.remove(fault);
     }
 
-    /// Switches all faults off.
+    /// Disables all faults.
     pub fn heal_all(&self) {
         self.disk.lock().faults.clear();
     }
 
-    /// How often a fault struck since it was switched on.
+    /// Returns how often a fault occurred since it was enabled.
     pub fn struck(&self, fault: FaultId) -> u64 {
         self.disk.lock().faults.struck(fault)
     }
 
-    /// Lets the kernel write back one random dirty page of a file, unasked, at about one in `one_in` writes
-    /// to it, so that a later cut can also leave versions in between. 0, the start, is never.
+    /// Lets the kernel write back one random dirty page of a file at about one in `one_in` writes to it, so
+    /// that a later cut can also leave intermediate versions. 0, the default, means never.
     pub fn write_back(&self, one_in: u32, seed: u64) {
         self.disk.lock().write_back(one_in, seed);
     }
 
-    /// Limits the space; 8 GiB to begin with. A write that only partly fits is short, the next is `ENOSPC`.
+    /// Limits the capacity; the default is 8 GiB. A write that fits only partly is short, the next one fails
+    /// with `ENOSPC`.
     pub fn set_capacity(&self, bytes: u64) {
         self.disk.lock().set_capacity(bytes);
     }
 
-    /// Bytes that files take now, in whole pages of 4 KiB.
+    /// Returns the bytes that files use, in whole pages of 4 KiB.
     pub fn used(&self) -> u64 {
         self.disk.lock().space().0
     }
 
-    /// Flips one durable bit of the file at `path` (from the root of the disk). `ENXIO` if nothing durable is
-    /// there.
+    /// Flips one durable bit of the file at `path` (from the root of the disk). Returns `ENXIO` if nothing
+    /// durable is there.
     pub fn flip(&self, path: &str, offset: u64, bit: u8) -> io::Result<()> {
         Ok(self.disk.lock().flip(path, offset, bit)?)
     }
 
     /// Flips a random durable bit in a random durable page of the matching files, if there is one.
-    pub fn flip_any(&self, on: &On, seed: u64) -> Option<Flipped> {
+    pub fn flip_any(&self, on: &PathFilter, seed: u64) -> Option<Flipped> {
         self.disk.lock().flip_any(on, seed)
     }
 
-    /// What was done to the matching paths since the disk was made.
-    pub fn counters(&self, on: &On) -> Counters {
+    /// Returns counters of operations on the matching paths since the disk was created.
+    pub fn counters(&self, on: &PathFilter) -> Counters {
         self.disk.lock().trace.counters(on)
     }
 
-    /// The last 200 operations that changed or should have changed something, oldest first.
-    pub fn operations(&self) -> Vec<Operation> {
+    /// Returns the last 200 changing operations, including failed ones, oldest first.
+    pub fn operations(&self) -> Vec<DiskOperation> {
         self.disk.lock().trace.last()
     }
 
-    /// [`LossyFs::operations`] as text for a failure message.
+    /// Returns [`LossyFs::operations`] as text for a failure message.
     pub fn report(&self) -> String {
         let lines: Vec<String> = self.operations().iter().map(ToString::to_string).collect();
         lines.join("\n")
@@ -160,7 +161,7 @@ impl Drop for LossyFs {
 }
 
 fn serve(path: &Path, disk: &Arc<Mutex<Disk>>) -> io::Result<BackgroundSession> {
-    // The daemon of an earlier mount here is gone, the mount is not.
+    // The daemon of an earlier mount here has ended, but the mount still exists.
     if rustix::fs::stat(path).is_err_and(|errno| errno == Errno::NOTCONN) {
         unmount(path, None);
     }
@@ -172,14 +173,14 @@ fn serve(path: &Path, disk: &Arc<Mutex<Disk>>) -> io::Result<BackgroundSession> 
     })
 }
 
-/// Takes the mount out of the tree at once; the session ends by itself when the last open file is closed.
+/// Detaches the mount at once. The session ends when the last open file is closed.
 fn unmount(path: &Path, session: Option<BackgroundSession>) {
-    // Not permitted without root: then dropping the session does it, by fusermount3.
+    // Fails without root privileges. Then dropping the session unmounts, using fusermount3.
     let _ = rustix::mount::unmount(path, UnmountFlags::DETACH);
     drop(session);
 }
 
-/// Whether this machine can mount FUSE file systems; tried once, by doing it.
+/// Returns whether this machine can mount FUSE file systems. Tries once.
 pub fn available() -> Result<(), String> {
     static TRIED: OnceLock<Result<(), String>> = OnceLock::new();
     TRIED
@@ -190,10 +191,11 @@ pub fn available() -> Result<(), String> {
         .clone()
 }
 
-/// For the first line of a test: false, after saying so, if it has to be skipped for want of FUSE.
+/// For the first line of a test: returns false, and prints the reason, if the test has to be skipped without
+/// FUSE.
 ///
 /// # Panics
-/// If FUSE is missing where it must not be: in CI (`CI=true`).
+/// Panics if FUSE is missing in CI (`CI=true`).
 pub fn require() -> bool {
     match available() {
         Ok(()) => true,

@@ -1,11 +1,12 @@
-//! What clients write: bytes that say whose they are and which of theirs, in sizes that take different paths.
+//! The bytes that clients write: unique for each client and operation, in sizes that take different code
+//! paths.
 
-/// What a client's n-th operation writes: sizes that stay inline, that take one extent, that take several chunks.
+/// Returns the bytes of a client's n-th operation. The sizes are inline, one extent, or several chunks.
 pub(crate) fn payload(client: usize, n: u64) -> Vec<u8> {
     filled(client, n, [100, 20_000, 70_000, 5_000, 200_000][(n as usize + client) % 5])
 }
 
-/// So many bytes that no other client's n-th operation writes.
+/// Returns `size` bytes that differ from those of every other client and operation.
 pub(crate) fn filled(client: usize, n: u64, size: usize) -> Vec<u8> {
     let mut word = (client as u64 + 1) << 40 | n;
     let mut bytes = Vec::with_capacity(size + 8);

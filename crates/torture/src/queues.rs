@@ -1,9 +1,10 @@
-//! The queue service under load, in a process that may die at any moment, and what must be true afterwards.
+//! The queue service under load in a process that is killed or loses power, and the verification afterwards.
 //!
-//! There are three queues, each with a producer and a consumer. The producer puts the numbers from 1 on; the consumer
-//! gets several at a time and deletes them in their order, every third after an update that makes its first receipt
-//! worthless. Each acknowledges after the service did. So after a crash a queue must hold, each once, the numbers after
-//! the last one deleted up to the last one put; or one fewer in front, or one more behind, which were under way.
+//! There are three queues, each with a producer and a consumer. The producer puts numbers, beginning with 1.
+//! The consumer gets several messages at a time and deletes them in order, every third one after an update
+//! that invalidates its first pop receipt. Each acknowledges after the service did. So after a crash a queue
+//! must have, exactly once, the numbers after the last deleted one up to the last put one. One more deletion
+//! and one more put may have been in flight.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::StatusCode;
-use lazuli_extents::Pace;
+use lazuli_concurrency::Pace;
 use lazuli_protocol::operation::Operation;
 use lazuli_protocol::xml;
 use lazuli_queue::{QueueRows, QueueService};
@@ -22,53 +23,53 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::child::Parent;
-use crate::hosted::{self, Host, Replied, Work};
+use crate::hosted::{self, Host, HostedService, Replied};
 use crate::workload::{Acknowledged, CLIENTS, COMMITTED};
 
-/// Queues, with two clients each.
+/// Number of queues, with two clients each.
 const QUEUES: usize = CLIENTS / 2;
-/// A producer waits for its consumer at this depth, so that one look shows all that is there.
+/// Maximum number of messages in a queue, so that one peek shows all of them.
 const DEPTH: u64 = 24;
-/// How long a message is hidden from everybody after its consumer has died.
-const TIMEOUT: Duration = Duration::from_secs(1);
-/// By then the messages of a dead consumer are back.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often somebody who waits looks again.
-const LOOK: Duration = Duration::from_millis(5);
+/// Visibility timeout of a message, which ends after its consumer was killed.
+const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time within which the messages of a killed consumer must be visible again.
+const REAPPEAR_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 type Refused = (StatusCode, String);
 
-/// The worker's main.
+/// The main function of the worker process.
 pub fn work(parent: &Parent) {
     hosted::work::<Queues>(parent);
 }
 
-/// A message as its consumer holds it.
-struct Held {
+/// A message that a consumer received.
+struct ReceivedMessage {
     id: String,
     receipt: String,
 }
 
-/// How clients acknowledge: they go on once the parent has it.
+/// Sends acknowledgements of clients, which continue after the parent has recorded them.
 #[derive(Clone)]
-struct Say(mpsc::Sender<(usize, u64, oneshot::Sender<()>)>);
+struct AckSender(mpsc::Sender<(usize, u64, oneshot::Sender<()>)>);
 
-impl Say {
+impl AckSender {
     async fn ack(&self, client: usize, count: u64) {
-        let (heard, wait) = oneshot::channel();
-        self.0.send((client, count, heard)).await.expect("somebody listens");
-        wait.await.expect("it was heard");
+        let (recorded, wait) = oneshot::channel();
+        self.0.send((client, count, recorded)).await.expect("the run is listening");
+        wait.await.expect("recorded");
     }
 }
 
-/// The service on a directory.
+/// The queue service of a data directory.
 #[derive(Clone)]
 struct Queues {
     service: QueueService,
     host: Host,
 }
 
-impl Work for Queues {
+impl HostedService for Queues {
     async fn check(dir: &Path) -> Result<(), String> {
         let mut rows = QueueRows::default();
         let read = embedded::check(&dir.join("store"), |space, partition, row| {
@@ -88,39 +89,40 @@ impl Work for Queues {
     }
 
     async fn verify(&self, acknowledged: &Acknowledged) -> [u64; CLIENTS] {
-        let mut seen = acknowledged.counts;
+        let mut counts = acknowledged.counts;
         for queue in 0..QUEUES {
-            let [put, deleted] = [seen[2 * queue], seen[2 * queue + 1]];
-            let there = self.all_there(queue).await;
-            let (first, last) = (there.first().copied(), there.last().copied());
+            let [put, deleted] = [counts[2 * queue], counts[2 * queue + 1]];
+            let found_numbers = self.all_there(queue).await;
+            let (first, last) = (found_numbers.first().copied(), found_numbers.last().copied());
             let expected = [(put, deleted), (put + 1, deleted), (put, deleted + 1), (put + 1, deleted + 1)];
-            let found =
-                expected.into_iter().find(|(put, deleted)| there.iter().copied().eq(*deleted + 1..=*put));
+            let found = expected
+                .into_iter()
+                .find(|(put, deleted)| found_numbers.iter().copied().eq(*deleted + 1..=*put));
             let (put, deleted) = found.unwrap_or_else(|| {
-                panic!("queue {queue}: put up to {put}, deleted up to {deleted}; {first:?} to {last:?} are there: {there:?}")
+                panic!("queue {queue}: put up to {put}, deleted up to {deleted}; {first:?} to {last:?} are there: {found_numbers:?}")
             });
-            (seen[2 * queue], seen[2 * queue + 1]) = (put, deleted);
+            (counts[2 * queue], counts[2 * queue + 1]) = (put, deleted);
         }
-        seen
+        counts
     }
 
     async fn run(&self, counts: [u64; CLIENTS], parent: &Parent) -> String {
         let mut running = JoinSet::new();
-        let (say, mut said) = mpsc::channel(CLIENTS);
-        let say = Say(say);
+        let (ack_sender, mut acks) = mpsc::channel(CLIENTS);
+        let ack_sender = AckSender(ack_sender);
         for (queue, counts) in counts.chunks(2).enumerate() {
             let (put, deleted) = (counts[0], Arc::new(AtomicU64::new(counts[1])));
-            let (queues, so_far, say_put) = (self.clone(), deleted.clone(), say.clone());
+            let (queues, so_far, say_put) = (self.clone(), deleted.clone(), ack_sender.clone());
             running.spawn(async move { queues.produce(queue, put, &so_far, &say_put).await });
-            let (queues, say_deleted) = (self.clone(), say.clone());
+            let (queues, say_deleted) = (self.clone(), ack_sender.clone());
             running.spawn(async move { queues.consume(queue, &deleted, &say_deleted).await });
         }
         loop {
             tokio::select! {
-                Some((client, count, heard)) = said.recv() => {
+                Some((client, count, recorded)) = acks.recv() => {
                     let stamp = self.host.store.stamp().ticks();
                     parent.ack(COMMITTED, &format!("{client} {count} {stamp}")).expect("the parent listens");
-                    let _ = heard.send(());
+                    let _ = recorded.send(());
                 }
                 Some(ended) = running.join_next() => {
                     let (status, refused) = ended.expect("a client does not panic");
@@ -131,12 +133,12 @@ impl Work for Queues {
     }
 
     async fn sweep(&self) -> String {
-        hosted::sweep_garbage_again_and_again(async || self.service.sweep_garbage(Pace::FULL).await).await
+        hosted::sweep_garbage_continuously(async || self.service.sweep_garbage(Pace::FULL).await).await
     }
 }
 
 impl Queues {
-    /// The numbers in a queue, in order, once as many are visible as are counted.
+    /// Returns the numbers in a queue, in order, once as many messages are visible as are counted.
     async fn all_there(&self, queue: usize) -> Vec<u64> {
         let begun = Instant::now();
         loop {
@@ -148,34 +150,40 @@ impl Queues {
             let query = "peekonly=true&numofmessages=32";
             let (_, body) =
                 self.call(Operation::PeekMessages, queue, "messages", query, "").await.expect("seen");
-            let mut there: Vec<u64> = messages(&body).into_iter().map(|(n, _)| n).collect();
-            there.sort_unstable();
-            if Ok(there.len()) == count {
-                return there;
+            let mut found_numbers: Vec<u64> = messages(&body).into_iter().map(|(n, _)| n).collect();
+            found_numbers.sort_unstable();
+            if Ok(found_numbers.len()) == count {
+                return found_numbers;
             }
             assert!(
-                begun.elapsed() < PATIENCE,
-                "queue {queue}: {count:?} are counted and {there:?} are there"
+                begun.elapsed() < REAPPEAR_TIMEOUT,
+                "queue {queue}: {count:?} are counted and {found_numbers:?} are there"
             );
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    async fn produce(&self, queue: usize, mut put: u64, deleted: &AtomicU64, say: &Say) -> Refused {
+    async fn produce(
+        &self,
+        queue: usize,
+        mut put: u64,
+        deleted: &AtomicU64,
+        ack_sender: &AckSender,
+    ) -> Refused {
         loop {
             while put - deleted.load(Ordering::SeqCst) >= DEPTH {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             put += 1;
             let body = format!("<QueueMessage><MessageText>{put}</MessageText></QueueMessage>");
             if let Err(refused) = self.call(Operation::PutMessage, queue, "messages", "", &body).await {
                 return refused;
             }
-            say.ack(2 * queue, put).await;
+            ack_sender.ack(2 * queue, put).await;
         }
     }
 
-    async fn consume(&self, queue: usize, deleted: &AtomicU64, say: &Say) -> Refused {
+    async fn consume(&self, queue: usize, deleted: &AtomicU64, ack_sender: &AckSender) -> Refused {
         let mut held = BTreeMap::new();
         loop {
             let next = deleted.load(Ordering::SeqCst) + 1;
@@ -183,7 +191,7 @@ impl Queues {
                 None => match self.get(queue).await {
                     Ok(more) => {
                         if more.is_empty() {
-                            tokio::time::sleep(LOOK).await;
+                            tokio::time::sleep(POLL_INTERVAL).await;
                         }
                         for (n, message) in more {
                             assert!(n >= next, "queue {queue}: {n} was deleted and is back");
@@ -195,9 +203,10 @@ impl Queues {
                 Some(message) => match self.delete(queue, next, message).await {
                     Ok(true) => {
                         deleted.store(next, Ordering::SeqCst);
-                        say.ack(2 * queue + 1, next).await;
+                        ack_sender.ack(2 * queue + 1, next).await;
                     }
-                    // Its time was over and it was got again, by this consumer, who is the only one.
+                    // The message became visible again and was received again, by this consumer, the only
+                    // one.
                     Ok(false) => {}
                     Err(refused) => return refused,
                 },
@@ -205,15 +214,15 @@ impl Queues {
         }
     }
 
-    async fn get(&self, queue: usize) -> Result<Vec<(u64, Held)>, Refused> {
-        let query = format!("numofmessages=5&visibilitytimeout={}", TIMEOUT.as_secs());
+    async fn get(&self, queue: usize) -> Result<Vec<(u64, ReceivedMessage)>, Refused> {
+        let query = format!("numofmessages=5&visibilitytimeout={}", VISIBILITY_TIMEOUT.as_secs());
         let (_, body) = self.call(Operation::GetMessages, queue, "messages", &query, "").await?;
         Ok(messages(&body))
     }
 
-    /// Deletes a message, every third one after an update. False if the receipt is an old one.
-    async fn delete(&self, queue: usize, n: u64, message: Held) -> Result<bool, Refused> {
-        let Held { id, mut receipt } = message;
+    /// Deletes a message, every third one after an update. Returns false if the pop receipt is outdated.
+    async fn delete(&self, queue: usize, n: u64, message: ReceivedMessage) -> Result<bool, Refused> {
+        let ReceivedMessage { id, mut receipt } = message;
         let object = format!("messages/{id}");
         let current = |done: Replied| match done {
             Ok((headers, _)) => Ok(Some(headers)),
@@ -221,7 +230,7 @@ impl Queues {
             Err(refused) => Err(refused),
         };
         if n.is_multiple_of(3) {
-            let query = format!("popreceipt={receipt}&visibilitytimeout={}", TIMEOUT.as_secs());
+            let query = format!("popreceipt={receipt}&visibilitytimeout={}", VISIBILITY_TIMEOUT.as_secs());
             let updated = self.call(Operation::UpdateMessage, queue, &object, &query, "").await;
             let Some(headers) = current(updated)? else { return Ok(false) };
             receipt = headers["x-ms-popreceipt"].to_str().expect("text").to_owned();
@@ -244,12 +253,12 @@ impl Queues {
     }
 }
 
-/// The messages of a reply, by their numbers. Those that were only looked at have no receipt.
-fn messages(body: &[u8]) -> Vec<(u64, Held)> {
+/// Returns the messages of a reply with their numbers. Peeked messages have no pop receipt.
+fn messages(body: &[u8]) -> Vec<(u64, ReceivedMessage)> {
     let mut reader = xml::Reader::root(body, "QueueMessagesList").expect("a list");
     let mut messages = vec![];
     while reader.child().expect("a message").is_some() {
-        let (mut number, mut held) = (0, Held { id: String::new(), receipt: String::new() });
+        let (mut number, mut held) = (0, ReceivedMessage { id: String::new(), receipt: String::new() });
         while let Some(element) = reader.child().expect("an element") {
             let element = element.to_owned();
             let text = reader.text().expect("text");

@@ -1,11 +1,11 @@
-//! Seeds: whatever is random in a test comes from one, and a failing test prints it.
+//! Seeds: all randomness of a test comes from one seed, which a failing test prints.
 
 use std::ops::Deref;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-/// Set to a number to repeat a run.
+/// Set this variable to a number to repeat a run.
 const VARIABLE: &str = "LAZULI_TORTURE_SEED";
 
 /// A seed that prints itself if the test that holds it panics.
@@ -13,18 +13,18 @@ const VARIABLE: &str = "LAZULI_TORTURE_SEED";
 pub struct Seed(u64);
 
 impl Seed {
-    /// The seed in `LAZULI_TORTURE_SEED`, else a fresh one.
+    /// Returns the seed in `LAZULI_TORTURE_SEED`, or a random one.
     pub fn pick() -> Seed {
         let given = std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok());
         Seed(given.unwrap_or_else(rand::random))
     }
 
-    /// This very seed, for a test that goes through a fixed list.
+    /// Creates a seed from a given number, for a test with a fixed list of seeds.
     pub fn fixed(seed: u64) -> Seed {
         Seed(seed)
     }
 
-    /// A generator that starts from this seed.
+    /// Returns a generator with this seed.
     pub fn rng(&self) -> StdRng {
         StdRng::seed_from_u64(self.0)
     }

@@ -1,45 +1,44 @@
-//! The table service under load, in a process that may die at any moment, and what must be true afterwards.
+//! The table service under load in a process that is killed or loses power, and the verification afterwards.
 //!
-//! Each client owns a PartitionKey and counts. Each of its operations is an entity group transaction that brings all of
-//! its entities to the count: some are replaced, some merged into, one is inserted and the one before it deleted. A client
-//! acknowledges after the service did. So after a crash all entities of a client must stand at the count that was
-//! acknowledged last, or all at the next.
+//! Each client owns a PartitionKey and counts its operations. Each operation is an entity group transaction
+//! that sets all of its entities to the new count: some are replaced, some are merged, one is inserted and
+//! its predecessor deleted. A client acknowledges after the service did. So after a crash all entities of a
+//! client must have the last acknowledged count, or all must have the next one.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use bytes::Bytes;
 use http::StatusCode;
-use lazuli_concurrency::TableETag;
-use lazuli_extents::Pace;
+use lazuli_concurrency::{Pace, TableETag};
 use lazuli_protocol::operation::Operation;
 use lazuli_store::embedded;
 use lazuli_table::{TableRows, TableService};
 use tokio::task::JoinSet;
 
 use crate::child::Parent;
-use crate::hosted::{self, Host, Replied, Work};
+use crate::hosted::{self, Host, HostedService, Replied};
 use crate::workload::{Acknowledged, CLIENTS, COMMITTED};
 
 const TABLE: &str = "torture";
-/// Entities of a client that are changed again and again.
+/// Number of entities of a client that are changed repeatedly.
 const ENTITIES: u64 = 20;
-/// What separates the parts of a transaction.
+/// Content type of a transaction, with its boundary.
 const BATCH_TYPE: &str = "multipart/mixed; boundary=batch";
 
-/// The worker's main.
+/// The main function of the worker process.
 pub fn work(parent: &Parent) {
     hosted::work::<Tables>(parent);
 }
 
-/// The service on a directory.
+/// The table service of a data directory.
 #[derive(Clone)]
 struct Tables {
     service: TableService,
     host: Host,
 }
 
-impl Work for Tables {
+impl HostedService for Tables {
     async fn check(dir: &Path) -> Result<(), String> {
         let mut rows = TableRows::default();
         let read = embedded::check(&dir.join("store"), |space, partition, row| {
@@ -81,7 +80,7 @@ impl Work for Tables {
             next(&mut running, client, count + 1);
         }
         loop {
-            let Some(done) = running.join_next().await else { return "nobody is left".into() };
+            let Some(done) = running.join_next().await else { return "no client is left".into() };
             match done.expect("a client does not panic") {
                 Ok((client, count, stamp)) => {
                     parent.ack(COMMITTED, &format!("{client} {count} {stamp}")).expect("the parent listens");
@@ -93,11 +92,11 @@ impl Work for Tables {
     }
 
     async fn sweep(&self) -> String {
-        hosted::sweep_garbage_again_and_again(async || self.service.sweep(Pace::FULL).await).await
+        hosted::sweep_garbage_continuously(async || self.service.sweep(Pace::FULL).await).await
     }
 }
 
-/// RowKey, count, and the count that only merges leave alone, of every entity after so many operations.
+/// Returns the entities after `n` operations: RowKey, count, and the property that only merges keep.
 fn expected(n: u64) -> Vec<(String, u64, Option<u64>)> {
     if n == 0 {
         return vec![];
@@ -109,7 +108,7 @@ fn expected(n: u64) -> Vec<(String, u64, Option<u64>)> {
 }
 
 impl Tables {
-    /// A client's n-th operation. Returns the stamp that its tags are made of.
+    /// Runs a client's n-th operation. Returns the stamp in the ETags.
     async fn once(&self, client: usize, n: u64) -> Result<u64, String> {
         let mut body = String::from("--batch\r\nContent-Type: multipart/mixed; boundary=changeset\r\n\r\n");
         let mut operation = |line: String, condition: &str, entity: String| {
@@ -125,7 +124,7 @@ impl Tables {
             let target = at(&format!("e{i:02}"));
             match i % 2 {
                 0 => operation(format!("PUT {target}"), "", format!(r#"{{"Count":{n}}}"#)),
-                // The first operation leaves a property that later ones do not send.
+                // The first operation adds a property that later ones do not send.
                 _ if n == 1 => operation(format!("MERGE {target}"), "", r#"{"Count":1,"First":1}"#.into()),
                 _ => operation(format!("MERGE {target}"), "If-Match: *\r\n", format!(r#"{{"Count":{n}}}"#)),
             }
@@ -154,7 +153,7 @@ impl Tables {
         Ok(tag.timestamp().ticks())
     }
 
-    /// What there is of a client.
+    /// Returns the entities of a client.
     async fn entities(&self, client: usize) -> Vec<(String, u64, Option<u64>)> {
         let query = format!("$filter=PartitionKey%20eq%20'{client}'");
         let (_, body) = self.call(Operation::QueryEntities, TABLE, &query, "").await.expect("queried");

@@ -1,31 +1,31 @@
-//! What the disk was asked to do: the last operations for a failure report, and counts per path.
+//! A trace of the disk's operations: the last ones for a failure report, and counters for each path.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use rustix::io::Errno;
 
-use crate::fault::On;
+use crate::fault::PathFilter;
 
-/// How many operations a failure report shows.
-const REMEMBERED: usize = 200;
+/// Maximum number of operations in a failure report.
+const MAX_OPERATIONS: usize = 200;
 
-/// One operation the disk was asked for.
+/// One operation of the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Operation {
-    /// Counts all operations from 0.
+pub struct DiskOperation {
+    /// The number of the operation, from 0.
     pub number: u64,
     /// `write`, `sync`, `rename`, …
     pub name: &'static str,
-    /// The path it worked on, from the root of the disk.
+    /// The path of the operation, from the root of the disk.
     pub path: String,
-    /// Offset and length, the new path, the fault that struck: whatever it takes to understand it.
+    /// Details, such as offset and length, the new path, or the fault that occurred.
     pub detail: String,
-    /// How it ended.
+    /// The result.
     pub outcome: Result<(), Errno>,
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for DiskOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#{} {} {} {}", self.number, self.name, self.path, self.detail)?;
         match self.outcome {
@@ -35,45 +35,45 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What was done to some paths.
+/// Counters of operations on some paths.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// `fsync` and `fdatasync` calls on files, failed and lying ones included.
+    /// `fsync` and `fdatasync` calls on files, including failed and lying ones.
     pub file_syncs: u64,
-    /// `fsync` calls on directories, failed and lying ones included.
+    /// `fsync` calls on directories, including failed and lying ones.
     pub directory_syncs: u64,
-    /// Write requests that stored something. The kernel splits a write call of more than 1 MiB.
+    /// Write requests that stored bytes. The kernel splits writes of more than 1 MiB.
     pub writes: u64,
-    /// Bytes those stored.
+    /// Bytes that these requests stored.
     pub bytes_written: u64,
 }
 
-/// The memory of the disk.
+/// The trace of a disk.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
-    last: VecDeque<Operation>,
+    last: VecDeque<DiskOperation>,
     next: u64,
-    /// By (path, is a directory).
+    /// Counters by (path, is a directory).
     counters: BTreeMap<(String, bool), Counters>,
 }
 
 impl Trace {
-    /// Operations so far.
+    /// Returns the number of operations so far.
     pub(crate) fn operations(&self) -> u64 {
         self.next
     }
 
-    pub(crate) fn note(
+    pub(crate) fn record(
         &mut self,
         name: &'static str,
         path: String,
         detail: String,
         outcome: Result<(), Errno>,
     ) {
-        if self.last.len() == REMEMBERED {
+        if self.last.len() == MAX_OPERATIONS {
             self.last.pop_front();
         }
-        self.last.push_back(Operation { number: self.next, name, path, detail, outcome });
+        self.last.push_back(DiskOperation { number: self.next, name, path, detail, outcome });
         self.next += 1;
     }
 
@@ -81,7 +81,7 @@ impl Trace {
         add(self.counters.entry((path.to_owned(), directory)).or_default());
     }
 
-    pub(crate) fn counters(&self, on: &On) -> Counters {
+    pub(crate) fn counters(&self, on: &PathFilter) -> Counters {
         let mut sum = Counters::default();
         for ((path, directory), counters) in &self.counters {
             if on.matches(path, *directory) {
@@ -94,7 +94,7 @@ impl Trace {
         sum
     }
 
-    pub(crate) fn last(&self) -> Vec<Operation> {
+    pub(crate) fn last(&self) -> Vec<DiskOperation> {
         self.last.iter().cloned().collect()
     }
 }

@@ -1,13 +1,14 @@
 //! The names on the lossy disk: inodes, directories, and which directory operations are durable.
 //!
-//! Every directory has current entries and durable entries. An operation edits the current ones and is noted
-//! in `pending`; syncing a directory makes that directory's part of the pending operations durable, in
-//! order. A rename between two directories is therefore durable only after both were synced; synced on one
-//! side only, the file has two names or none after a cut. That is harsher than ext4 or XFS, which log both
-//! sides together, and is all that POSIX promises.
+//! Every directory has current entries and durable entries. An operation changes the current ones and is
+//! added to
+//! `pending`. Syncing a directory makes that directory's part of the pending operations durable, in order. So
+//! a rename between two directories is durable only after both were synced; if only one previous synced, the
+//! file can have two names or none after a cut. That is stricter than ext4 or XFS, which log both sides
+//! together, and is all that POSIX guarantees.
 //!
-//! An inode lives as long as anything can still lead to it: a current or durable entry, a pending operation,
-//! or the kernel (`lookups`). Pure like [`crate::content`]; faults and power are [`crate::disk`]'s.
+//! An inode exists as long as anything refers to it: a current or durable entry, a pending operation, or the
+//! kernel (`lookups`). This module is pure like [`crate::content`]; [`crate::disk`] adds faults and power.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -15,22 +16,22 @@ use std::ffi::{OsStr, OsString};
 use rand::Rng;
 use rustix::io::Errno;
 
-use crate::content::{Content, Loss, Torn};
+use crate::content::{Content, Loss, TornWrite};
 
-/// An inode number. Never used twice on one disk.
+/// An inode number, which is never reused on one disk.
 pub(crate) type Ino = u64;
 /// The root directory, as FUSE numbers it.
 pub(crate) const ROOT: Ino = 1;
-/// Deepest path that is spelled out in reports.
+/// Maximum depth of paths in reports.
 const MAX_DEPTH: usize = 64;
 
-/// What a power cut does to changes that were not synced.
+/// How a power cut treats unsynced changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// All of them are lost.
+pub enum CutMode {
+    /// All unsynced changes are lost.
     Forget,
-    /// Each page and each directory operation is kept or lost on its own (operations on one name in order),
-    /// and the very last write is torn at a sector boundary.
+    /// Each page and each directory operation is kept or lost independently (operations on one name in
+    /// order), and the last write is torn at a sector boundary.
     Tear,
 }
 
@@ -49,16 +50,16 @@ pub(crate) enum Node {
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub(crate) node: Node,
-    /// Current names. A file with none lives on while it is open.
+    /// Number of current names. A file without a name exists while it is open.
     pub(crate) links: u64,
     pub(crate) mode: u32,
-    /// Of the last change, in operations since the disk was made: this disk has no other clock.
+    /// Time of the last change, in operations since the disk previous created.
     pub(crate) changed: u64,
-    /// Open handles.
+    /// Number of open handles.
     opens: u64,
-    /// References the kernel holds; it returns them when it likes.
+    /// Number of references that the kernel holds.
     lookups: u64,
-    /// Where it was last linked; the path in faults and reports.
+    /// Where the inode previous last linked, for its path in faults and reports.
     parent: Ino,
     name: OsString,
 }
@@ -69,29 +70,30 @@ impl Inode {
     }
 }
 
-/// A directory entry set or removed.
+/// A directory entry that previous set or removed.
 #[derive(Debug)]
 struct Edit {
     directory: Ino,
     name: OsString,
     to: Option<Ino>,
-    /// What the entry led to before.
-    was: Option<Ino>,
+    /// The inode to which the entry referred before.
+    previous: Option<Ino>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct FileTree {
     inodes: BTreeMap<Ino, Inode>,
     next: Ino,
-    /// Operations of which some directory was not synced yet, oldest first.
+    /// Operations with directories that are not synced yet, oldest first.
     pending: Vec<Vec<Edit>>,
-    /// Something was unlinked since the last sweep.
-    litter: bool,
+    /// Something previous unlinked since the last sweep.
+    may_have_orphans: bool,
 }
 
-impl Tree {
-    pub(crate) fn new() -> Tree {
-        let mut tree = Tree { inodes: BTreeMap::new(), next: ROOT, pending: Vec::new(), litter: false };
+impl FileTree {
+    pub(crate) fn new() -> FileTree {
+        let mut tree =
+            FileTree { inodes: BTreeMap::new(), next: ROOT, pending: Vec::new(), may_have_orphans: false };
         let root = tree.add(Node::Directory(Directory::default()), 0o755);
         debug_assert_eq!(root, ROOT);
         tree
@@ -143,7 +145,7 @@ impl Tree {
         }
     }
 
-    /// Every file with its path, in inode order.
+    /// Returns every file, in inode order.
     pub(crate) fn files(&self) -> impl Iterator<Item = (Ino, &Content)> {
         self.inodes.iter().filter_map(|(ino, inode)| match &inode.node {
             Node::File(content) => Some((*ino, content)),
@@ -151,7 +153,7 @@ impl Tree {
         })
     }
 
-    /// The path from the root of the disk, `/` first.
+    /// Returns the path from the root of the disk, beginning with `/`.
     pub(crate) fn path(&self, ino: Ino) -> String {
         let mut names = Vec::new();
         let mut at = ino;
@@ -172,7 +174,7 @@ impl Tree {
         self.directory(parent)?.current.get(name).copied().ok_or(Errno::NOENT)
     }
 
-    /// The current entries in name order.
+    /// Returns the current entries in name order.
     pub(crate) fn entries(&self, ino: Ino) -> Result<impl Iterator<Item = (&OsString, Ino)>, Errno> {
         Ok(self.directory(ino)?.current.iter().map(|(name, ino)| (name, *ino)))
     }
@@ -181,14 +183,14 @@ impl Tree {
         self.inodes.get(&ino).map_or(ROOT, |inode| inode.parent)
     }
 
-    /// The kernel got to know the inode.
+    /// Adds a reference of the kernel.
     pub(crate) fn remember(&mut self, ino: Ino) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.lookups += 1;
         }
     }
 
-    /// The kernel dropped references.
+    /// Drops references of the kernel.
     pub(crate) fn forget(&mut self, ino: Ino, lookups: u64) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.lookups = inode.lookups.saturating_sub(lookups);
@@ -206,7 +208,7 @@ impl Tree {
         }
     }
 
-    /// Pages allocated by all files that have a name or are open.
+    /// Returns the number of pages allocated by all files that have a name or are open.
     pub(crate) fn allocated(&self) -> u64 {
         let pages = |inode: &Inode| match &inode.node {
             Node::File(content) if inode.links + inode.opens > 0 => content.allocated(),
@@ -224,7 +226,7 @@ impl Tree {
         Ok(ino)
     }
 
-    /// `unlink`, or `rmdir` if a directory is wanted.
+    /// Removes a file (`unlink`) or a directory (`rmdir`).
     pub(crate) fn remove(&mut self, parent: Ino, name: &OsStr, directory: bool) -> Result<(), Errno> {
         let ino = self.lookup(parent, name)?;
         self.check_removable(ino, directory)?;
@@ -259,19 +261,19 @@ impl Tree {
         }
     }
 
-    /// Edits the current entries and notes the operation as not durable.
+    /// Changes the current entries and adds the operation to the pending ones.
     fn apply(&mut self, mut operation: Vec<Edit>) {
-        for Edit { directory, name, to, was } in &mut operation {
+        for Edit { directory, name, to, previous } in &mut operation {
             let Some(Inode { node: Node::Directory(entries), .. }) = self.inodes.get_mut(directory) else {
                 continue;
             };
-            *was = match to {
+            *previous = match to {
                 Some(ino) => entries.current.insert(name.clone(), *ino),
                 None => entries.current.remove(name),
             };
-            if let Some(inode) = was.and_then(|was| self.inodes.get_mut(&was)) {
+            if let Some(inode) = previous.and_then(|previous| self.inodes.get_mut(&previous)) {
                 inode.links = inode.links.saturating_sub(1);
-                self.litter = true;
+                self.may_have_orphans = true;
             }
             if let Some(inode) = to.and_then(|ino| self.inodes.get_mut(&ino)) {
                 inode.links += 1;
@@ -285,15 +287,15 @@ impl Tree {
     pub(crate) fn sync_directory(&mut self, ino: Ino) -> Result<(), Errno> {
         self.directory(ino)?;
         for edit in self.take_pending(ino) {
-            self.settle(edit);
+            self.make_durable(edit);
         }
-        if std::mem::take(&mut self.litter) {
+        if std::mem::take(&mut self.may_have_orphans) {
             self.sweep();
         }
         Ok(())
     }
 
-    /// A directory sync the device refused: what was pending stays visible, and no later sync brings it.
+    /// Fails a sync of a directory: its pending changes stay visible, but no later sync makes them durable.
     pub(crate) fn fail_sync_directory(&mut self, ino: Ino) {
         self.take_pending(ino);
     }
@@ -307,7 +309,7 @@ impl Tree {
         taken
     }
 
-    fn settle(&mut self, Edit { directory, name, to, .. }: Edit) {
+    fn make_durable(&mut self, Edit { directory, name, to, .. }: Edit) {
         if let Some(Inode { node: Node::Directory(entries), .. }) = self.inodes.get_mut(&directory) {
             match to {
                 Some(ino) => entries.durable.insert(name, ino),
@@ -316,20 +318,21 @@ impl Tree {
         }
     }
 
-    /// Power cut and fresh boot: afterwards current is durable, everywhere, and the kernel knows nothing.
-    pub(crate) fn cut(&mut self, mode: Mode, torn: Option<(Ino, Torn)>, rng: &mut impl Rng) -> Loss {
+    /// Cuts the power and reboots: the current entries are then the durable ones, and the kernel has no
+    /// references.
+    pub(crate) fn cut(&mut self, mode: CutMode, torn: Option<(Ino, TornWrite)>, rng: &mut impl Rng) -> Loss {
         let mut loss = Loss::default();
-        // An operation is lost by itself, or because it builds on a lost one: on the same name, or by
-        // removing a directory that it would have emptied.
+        // An operation is lost by chance, or because it depends on a lost one: on the same name, or by
+        // removing a directory that the lost one would have emptied.
         let mut lost: BTreeSet<(Ino, OsString)> = BTreeSet::new();
         for operation in std::mem::take(&mut self.pending) {
             let builds_on_lost = operation.iter().any(|edit| {
                 lost.contains(&(edit.directory, edit.name.clone()))
-                    || lost.iter().any(|(directory, _)| Some(*directory) == edit.was)
+                    || lost.iter().any(|(directory, _)| Some(*directory) == edit.previous)
             });
-            if mode == Mode::Tear && rng.random() && !builds_on_lost {
+            if mode == CutMode::Tear && rng.random() && !builds_on_lost {
                 loss.entries_kept += 1;
-                operation.into_iter().for_each(|edit| self.settle(edit));
+                operation.into_iter().for_each(|edit| self.make_durable(edit));
             } else {
                 loss.entries_lost += 1;
                 lost.extend(operation.into_iter().map(|edit| (edit.directory, edit.name)));
@@ -342,7 +345,7 @@ impl Tree {
                     directory.current = directory.durable.clone();
                     continue;
                 }
-                Node::File(content) if mode == Mode::Forget => content.forget(),
+                Node::File(content) if mode == CutMode::Forget => content.forget(),
                 Node::File(content) => {
                     let torn = torn.as_ref().filter(|(torn_ino, _)| torn_ino == ino);
                     content.tear(torn.map(|(_, torn)| torn), rng)
@@ -356,7 +359,7 @@ impl Tree {
         loss
     }
 
-    /// Forgets inodes nothing leads to any more.
+    /// Removes inodes to which nothing refers any more.
     fn sweep(&mut self) {
         let mut alive = BTreeSet::new();
         let mut found = vec![ROOT];
@@ -372,7 +375,7 @@ impl Tree {
         self.inodes.retain(|ino, _| alive.contains(ino));
     }
 
-    /// Finds names, parents and link counts again from the entries.
+    /// Rebuilds names, parents and link counts from the entries.
     fn relink(&mut self) {
         let links: Vec<(Ino, OsString, Ino)> = self
             .inodes
@@ -395,7 +398,7 @@ impl Tree {
 }
 
 fn edit(directory: Ino, name: &OsStr, to: Option<Ino>) -> Edit {
-    Edit { directory, name: name.to_owned(), to, was: None }
+    Edit { directory, name: name.to_owned(), to, previous: None }
 }
 
 #[cfg(test)]
@@ -405,13 +408,13 @@ mod tests {
 
     use super::*;
 
-    fn file(tree: &mut Tree, parent: Ino, name: &str) -> Ino {
+    fn file(tree: &mut FileTree, parent: Ino, name: &str) -> Ino {
         tree.create(parent, OsStr::new(name), Node::File(Content::default()), 0o644).unwrap()
     }
 
     #[test]
-    fn an_inode_is_freed_when_nothing_leads_to_it_any_more() {
-        let mut tree = Tree::new();
+    fn an_inode_is_freed_when_nothing_refers_to_it() {
+        let mut tree = FileTree::new();
         let ino = file(&mut tree, ROOT, "f");
         tree.remember(ino);
         tree.sync_directory(ROOT).unwrap();
@@ -430,7 +433,7 @@ mod tests {
     #[test]
     fn a_file_moved_out_of_a_directory_that_is_then_removed_is_never_lost() {
         for seed in 0..64 {
-            let mut tree = Tree::new();
+            let mut tree = FileTree::new();
             let directory = Node::Directory(Directory::default());
             let d = tree.create(ROOT, OsStr::new("d"), directory, 0o755).unwrap();
             let f = file(&mut tree, d, "f");
@@ -438,7 +441,7 @@ mod tests {
             tree.sync_directory(d).unwrap();
             tree.rename((d, OsStr::new("f")), (ROOT, OsStr::new("f")), true).unwrap();
             tree.remove(ROOT, OsStr::new("d"), true).unwrap();
-            tree.cut(Mode::Tear, None, &mut StdRng::seed_from_u64(seed));
+            tree.cut(CutMode::Tear, None, &mut StdRng::seed_from_u64(seed));
             assert!(["/f", "/d/f"].contains(&tree.path(f).as_str()), "seed {seed}: {}", tree.path(f));
             assert_eq!(tree.inode(f).map(|inode| inode.links), Ok(1), "seed {seed}");
         }
@@ -446,7 +449,7 @@ mod tests {
 
     #[test]
     fn paths_follow_renames_of_the_directories_above() {
-        let mut tree = Tree::new();
+        let mut tree = FileTree::new();
         let directory = Node::Directory(Directory::default());
         let d = tree.create(ROOT, OsStr::new("d"), directory, 0o755).unwrap();
         let f = file(&mut tree, d, "f");

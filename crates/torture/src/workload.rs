@@ -1,50 +1,52 @@
-//! The storage core under load, in a process that may die at any moment, and what must be true afterwards.
+//! The storage core under load in a process that is killed or loses power, and the verification afterwards.
 //!
-//! Each client owns a partition and counts. Its n-th operation uploads content of its own, makes it durable, and
-//! then commits, in one step: both copies of the count, the content's map, a row of history and the removal of an
-//! old one. It acknowledges after the store did. So after a crash each partition must show, whole, the last state
-//! acknowledged or the one after it, and the content must be what that state says. Content is swept all the time.
+//! Each client owns a partition and counts its operations. Its n-th operation uploads new content, makes it
+//! durable, and then makes one commit: both copies of the count, the content's map, a history row, and the
+//! removal of an old history row. The client acknowledges after the store did. So after a crash each
+//! partition must have exactly the last acknowledged state or the next one, with the matching content.
+//! Content is swept continuously.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lazuli_concurrency::{Stamp, SystemClock};
-use lazuli_extents::{Content, Extents, LocalExtents, Pace, Upload, read_all};
-use lazuli_generations::Damage;
-use lazuli_generations::content::{ContentReader, ContentSweeper, SweepError};
+use lazuli_concurrency::{Pace, Stamp, SystemClock};
+use lazuli_content::sweep::{ContentReader, ContentSweeper, SweepError};
+use lazuli_extents::{Content, Extents, LocalExtents, Upload, read_all};
+use lazuli_service::Damage;
+use lazuli_store::embedded::{Backoff, Task};
 use lazuli_store::{
-    Change, CommitError, Decision, Directory, Embedded, Gate, Mutation, Partition, Reads, Row, SpaceHeader,
-    SpaceId, Store, TransactError, embedded, prefix_range, transact,
+    Change, CommitError, Decision, Directory, Embedded, Gate, Mutation, Options, Partition, Reads, Row,
+    SpaceHeader, SpaceId, Store, TransactError, embedded, prefix_range, transact,
 };
 
 use crate::child::Parent;
 use crate::payload::payload;
 
-/// Clients at work at once.
+/// Number of concurrent clients.
 pub const CLIENTS: usize = 6;
-/// The pause between two sweeps of content.
-const BETWEEN_SWEEPS: Duration = Duration::from_millis(25);
-/// Rows of history that each keeps.
-const KEPT: u64 = 20;
+/// Pause between two content sweeps.
+const SWEEP_PAUSE: Duration = Duration::from_millis(25);
+/// Number of history rows that each client keeps.
+const HISTORY_ROWS: u64 = 20;
 const OPEN: SpaceHeader = SpaceHeader { epoch: 0, open: true };
-/// Where the clients' partitions lie.
+/// The space of the clients' partitions.
 const SPACE: SpaceId = SpaceId(7);
 
-/// What the dead have acknowledged.
+/// Acknowledgements of earlier workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// The last count of each client.
+    /// The last acknowledged count of each client.
     pub counts: [u64; CLIENTS],
-    /// The highest stamp seen.
+    /// The highest acknowledged stamp.
     pub stamp: u64,
-    /// How many acknowledgements there were.
+    /// Number of acknowledgements.
     pub total: u64,
 }
 
 impl Acknowledged {
-    /// Takes a client's acknowledgement in: `client count stamp`.
+    /// Records a client's acknowledgement: `client count stamp`.
     pub fn add(&mut self, detail: &str) {
         let mut fields = detail.split(' ').map(|field| field.parse::<u64>().expect("a number"));
         let mut next = || fields.next().expect("three numbers");
@@ -55,14 +57,14 @@ impl Acknowledged {
         self.total += 1;
     }
 
-    /// A worker has seen these counts: what was seen must stay, acknowledged or not.
-    pub fn seen(&mut self, detail: &str) {
+    /// Records the counts that a worker has verified. What was observed must stay, acknowledged or not.
+    pub fn observe(&mut self, detail: &str) {
         for (count, seen) in self.counts.iter_mut().zip(detail.split(' ')) {
             *count = seen.parse().expect("a count");
         }
     }
 
-    /// As an argument for a child.
+    /// Returns an argument for a child.
     pub fn to_argument(&self) -> String {
         let counts: Vec<_> = self.counts.iter().map(u64::to_string).collect();
         format!("{} {}", self.stamp, counts.join(" "))
@@ -79,45 +81,70 @@ impl Acknowledged {
     }
 }
 
-/// The number with which a worker says that all is well and that it starts.
+/// Acknowledgement number: the worker has verified the directory and starts.
 pub const VERIFIED: u64 = 0;
-/// The number with which it says that the store has refused further writes.
+/// Acknowledgement number: the store has refused further writes.
 pub const REFUSED: u64 = 1;
-/// The number of a client's acknowledgement.
+/// Acknowledgement number: a client's operation was committed.
 pub const COMMITTED: u64 = 2;
-/// The number with which it says that it found something wrong while it worked.
+/// Acknowledgement number: the worker found something wrong while it worked.
 pub const WRONG: u64 = 3;
+/// Acknowledgement number: a flush or a compaction has failed.
+pub const FAILED: u64 = 4;
 
-/// The worker: verifies what the dead left, says so, then works until it is killed or refused.
-pub fn work(parent: &Parent) {
+/// Memtables so small that every round flushes and compacts, and short retry delays.
+pub const SMALL_TABLES: Options = Options {
+    memtable_bytes: 8 << 10,
+    backoff: Backoff {
+        first: Duration::from_millis(5),
+        max: Duration::from_millis(50),
+        max_if_full: Duration::from_millis(50),
+    },
+    ..Options::SMALL
+};
+
+/// Runs a worker: verifies the directory, reports that, then works until it is killed or refused.
+pub fn work(parent: &Parent, options: Options) {
     let [dir, acknowledged] = parent.arguments() else { panic!("a directory and what was acknowledged") };
     let acknowledged = Acknowledged::from_argument(acknowledged);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let core = Arc::new(Core::open(Path::new(dir)).await);
-        let seen = core.verify(&acknowledged).await;
-        parent.ack(VERIFIED, &seen.map(|count| count.to_string()).join(" ")).expect("the parent listens");
+        let core = Arc::new(Core::open(Path::new(dir), options).await);
+        let counts = core.verify(&acknowledged).await;
+        parent.ack(VERIFIED, &counts.map(|count| count.to_string()).join(" ")).expect("the parent listens");
         let clients = (0..CLIENTS).map(|client| core.clone().run_client(client));
         let refused = tokio::select! {
             refused = run_all(clients.collect(), parent) => refused,
-            wrong = sweep_again_and_again(&core.sweeper) => return wrong_while_working(parent, &wrong),
+            wrong = sweep_continuously(&core.sweeper) => return report_wrong(parent, &wrong),
+            () = report_failures(&core.store, parent) => return,
         };
         parent.ack(REFUSED, &refused).expect("the parent listens");
     });
 }
 
-/// Tells the parent that something is wrong.
-pub(crate) fn wrong_while_working(parent: &Parent, wrong: &str) {
+/// Reports each task of the engine that fails, once. Never returns.
+pub(crate) async fn report_failures(store: &Embedded, parent: &Parent) {
+    let mut tasks = Task::ALL.to_vec();
+    loop {
+        for task in tasks.extract_if(.., |task| store.failed_attempts(*task) > 0) {
+            parent.ack(FAILED, task.name()).expect("the parent listens");
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Reports that something is wrong.
+pub(crate) fn report_wrong(parent: &Parent, wrong: &str) {
     parent.ack(WRONG, &wrong.replace('\n', " ")).expect("the parent listens");
 }
 
-/// Sweeps content all the time. Returns if rows are missing; a sweep may fail for any other reason.
-pub(crate) async fn sweep_again_and_again(sweeper: &ContentSweeper) -> String {
+/// Sweeps content continuously. Returns if rows are missing; a sweep may fail for any other reason.
+pub(crate) async fn sweep_continuously(sweeper: &ContentSweeper) -> String {
     loop {
         if let Err(SweepError::RowsMissing(why)) = sweeper.sweep(Pace::FULL).await {
             return why;
         }
-        tokio::time::sleep(BETWEEN_SWEEPS).await;
+        tokio::time::sleep(SWEEP_PAUSE).await;
     }
 }
 
@@ -138,22 +165,22 @@ where
     }
     let mut running = tokio::task::JoinSet::new();
     for client in started {
-        running.spawn(async move { client.once().await });
+        running.spawn(async move { client.run_operation().await });
     }
     loop {
-        let Some(done) = running.join_next().await else { return "nobody is left".into() };
+        let Some(done) = running.join_next().await else { return "no client is left".into() };
         match done.expect("a client does not panic") {
             Ok((client, stamp)) => {
                 let detail = format!("{} {} {}", client.client, client.count, stamp.ticks());
                 parent.ack(COMMITTED, &detail).expect("the parent listens");
-                running.spawn(async move { client.once().await });
+                running.spawn(async move { client.run_operation().await });
             }
             Err(refused) => return refused,
         }
     }
 }
 
-/// The storage core, open.
+/// An open storage core.
 pub struct Core {
     store: Arc<Embedded>,
     sweeper: ContentSweeper,
@@ -169,20 +196,20 @@ struct Client {
 }
 
 impl Core {
-    /// Checks the directory as it lies there, then opens it.
-    pub async fn open(dir: &Path) -> Self {
+    /// Checks the directory, then opens it.
+    pub async fn open(dir: &Path, options: Options) -> Self {
         let directory = Directory::open(dir).expect("the directory opens");
         let store_dir = directory.subdirectory("store").expect("made");
         if store_dir.join("tree").join("current").exists() {
             check(dir).await.expect("a clean check");
         }
-        let store = Embedded::open(&store_dir, Arc::new(SystemClock), lazuli_store::Options::SMALL);
+        let store = Embedded::open(&store_dir, Arc::new(SystemClock), options);
         let store = store.unwrap_or_else(|error| panic!("the store does not open: {error}"));
         let extents = LocalExtents::open(dir, lazuli_extents::Options::default());
         let extents = extents.unwrap_or_else(|error| panic!("the extents do not open: {error}"));
-        match store.set_space(SPACE, None, OPEN).await {
-            Ok(()) | Err(CommitError::Conflict) => {}
-            Err(error) => panic!("the space does not open: {error}"),
+        // A full store refuses all writes, even without a change, so check first whether the space exists.
+        if store.space(SPACE).await.expect("readable").is_none() {
+            store.set_space(SPACE, None, OPEN).await.expect("the space opens");
         }
         let (store, extents): (_, Arc<dyn Extents>) = (Arc::new(store), Arc::new(extents));
         let readers: [ContentReader; 1] = [content_of_row];
@@ -190,18 +217,18 @@ impl Core {
         Self { store, sweeper, extents, gate: Gate::default(), _directory: directory }
     }
 
-    /// Whether it still takes writes.
+    /// Returns whether the store accepts writes.
     pub fn is_healthy(&self) -> bool {
         self.store.is_healthy()
     }
 
-    /// Verifies that every partition shows what was acknowledged or what came next, whole.
-    /// Returns the counts that are there.
+    /// Verifies that every partition has the last acknowledged state or the next one. Returns the verified
+    /// counts.
     pub async fn verify(&self, acknowledged: &Acknowledged) -> [u64; CLIENTS] {
         let stamp = self.store.stamp().ticks();
         assert!(stamp > acknowledged.stamp, "stamp {stamp} comes after {} was given out", acknowledged.stamp);
-        let mut seen = acknowledged.counts;
-        for (client, count) in seen.iter_mut().enumerate() {
+        let mut counts = acknowledged.counts;
+        for (client, count) in counts.iter_mut().enumerate() {
             let found = self.state(client).await.unwrap_or_else(|wrong| panic!("client {client}: {wrong}"));
             assert!(
                 found == *count || found == *count + 1,
@@ -209,10 +236,10 @@ impl Core {
             );
             *count = found;
         }
-        seen
+        counts
     }
 
-    /// The count of a client's partition, if the partition is whole.
+    /// Returns the count of a client's partition, if the partition is complete.
     async fn state(&self, client: usize) -> Result<u64, String> {
         let reads = Reads::keys([Bytes::from("a"), "b".into(), "content".into()]);
         let reads = reads.and_range(prefix_range(b"h"), 1000);
@@ -229,11 +256,11 @@ impl Core {
             return Err(format!("half of a commit is there: {count} and {}", number(b)));
         }
         let history: Vec<u64> = set.ranges[0].rows.iter().map(number).collect();
-        let expected: Vec<u64> = (count.saturating_sub(KEPT - 1).max(1)..=count).collect();
+        let expected: Vec<u64> = (count.saturating_sub(HISTORY_ROWS - 1).max(1)..=count).collect();
         if history != expected {
             return Err(format!("the history of {count} is {history:?}"));
         }
-        let content = Content::decode(content.value.clone()).ok_or("a content map that is none")?;
+        let content = Content::decode(content.value.clone()).ok_or("the content map is invalid")?;
         let bytes = read_all(&self.extents, &content, 0..content.len(), 1 << 20)
             .await
             .map_err(|error| error.to_string())?;
@@ -250,8 +277,8 @@ impl Core {
 }
 
 impl Client {
-    /// One operation; the client one further, and the stamp of its commit.
-    async fn once(mut self) -> Result<(Self, Stamp), String> {
+    /// Runs one operation. Returns the client with its new count, and the stamp of the commit.
+    async fn run_operation(mut self) -> Result<(Self, Stamp), String> {
         let core = self.core.clone();
         let count = self.count + 1;
         let writer = core.extents.writer();
@@ -265,14 +292,14 @@ impl Client {
         let value = Bytes::copy_from_slice(&count.to_le_bytes());
         let partition = partition(self.client);
         let stamp = transact(&*core.store, &core.gate, &partition, Reads::key("a"), |view| {
-            assert_eq!(view.row(b"a").map_or(0, number), count - 1, "nobody else counts here");
+            assert_eq!(view.row(b"a").map_or(0, number), count - 1, "no other client counts here");
             let mut mutations = vec![
                 Mutation::Put("a".into(), value.clone()),
                 Mutation::Put("content".into(), encoded.clone().into()),
                 Mutation::Put(history_key(count), value.clone()),
                 Mutation::Put("b".into(), value.clone()),
             ];
-            if let Some(old) = count.checked_sub(KEPT) {
+            if let Some(old) = count.checked_sub(HISTORY_ROWS) {
                 mutations.push(Mutation::Delete(history_key(old)));
             }
             Ok::<_, ()>(Decision::Write(Change::of(mutations), view.stamp))
@@ -286,8 +313,8 @@ impl Client {
     }
 }
 
-/// Verifies a directory that nobody has open, as `lazuli check` does: the log, the tables, and the extents that rows
-/// refer to.
+/// Checks a directory that is not open, like `lazuli check`: the log, the tables, and the extents to which
+/// rows refer.
 pub async fn check(dir: &Path) -> Result<(), String> {
     let mut contents = vec![];
     embedded::check(&dir.join("store"), |space, _, row| {
@@ -300,7 +327,7 @@ pub async fn check(dir: &Path) -> Result<(), String> {
     let extents = LocalExtents::open_read_only(dir).map_err(|error| error.to_string())?;
     let mut verifier = extents.verifier();
     for content in contents {
-        let content = Content::decode(content).ok_or("a content map that is none")?;
+        let content = Content::decode(content).ok_or("the content map is invalid")?;
         let lost = verifier.content(&content).await.map_err(|error| error.to_string())?;
         if let Some((extent, error)) = lost.first() {
             return Err(format!("{extent:?}: {error}"));

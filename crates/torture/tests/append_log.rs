@@ -1,9 +1,9 @@
-//! The tester tested: a small append-only log that syncs as it should never loses what it acknowledged, and
-//! each sync it leaves out is noticed.
+//! Tests of the tester: a small append-only log that syncs correctly never loses what it acknowledged, and
+//! every omitted sync is detected.
 //!
-//! The log is a directory of segments. A record is its number, its length and a checksum, then filler. A
-//! record is acknowledged after the segment was synced. A new segment is written under another name, synced,
-//! renamed, and the directory synced, before it takes records.
+//! The log is a directory of segments. A record has its number, its length, a checksum and filler. A record
+//! is acknowledged after its segment was synced. A new segment is written under another name, synced and
+//! renamed, and the directory is synced, before the segment takes records.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hasher};
@@ -11,20 +11,20 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lazuli_torture::child::{Child, Entry, Parent};
-use lazuli_torture::{Fault, FaultKind, LossyFs, Mode, On, Seed, When, require};
+use lazuli_torture::child::{Child, EntryPoint, Parent};
+use lazuli_torture::{CutMode, Fault, FaultKind, LossyFs, PathFilter, Schedule, Seed, require};
 use rand::Rng;
 
 const RECORDS_PER_SEGMENT: u64 = 16;
 const HEADER: usize = 24;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Log {
     directory: PathBuf,
     segment: File,
     /// The number of the next record.
     next: u64,
-    /// Believes a sync that succeeds after one that failed.
+    /// Ignores an earlier failed sync if a later one succeeds.
     stubborn: bool,
 }
 
@@ -37,7 +37,7 @@ fn checksum(number: u64, len: u64, filler: &[u8]) -> u64 {
 }
 
 fn encode(number: u64) -> Vec<u8> {
-    // Mostly a few hundred bytes, now and then a few pages.
+    // Usually a few hundred bytes, sometimes a few pages.
     let most = if number.is_multiple_of(8) { 9001 } else { 701 };
     let filler = vec![number as u8; (number * 997 % most) as usize];
     let len = filler.len() as u64;
@@ -49,7 +49,7 @@ fn encode(number: u64) -> Vec<u8> {
     record
 }
 
-/// The length of the record in front if it is whole and the one expected.
+/// Returns the length of the first record if it is complete and has the expected number.
 fn decode(bytes: &[u8], expected: u64) -> Option<usize> {
     let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let (number, len, sum) = (word(0)?, word(8)?, word(16)?);
@@ -59,14 +59,14 @@ fn decode(bytes: &[u8], expected: u64) -> Option<usize> {
 }
 
 impl Log {
-    /// Finds all whole records, cuts off what is behind them, and is ready for the next.
+    /// Finds all complete records, cuts off everything after them, and is ready to append.
     fn recover(directory: &Path) -> io::Result<Log> {
         let (mut next, stubborn) = (0_u64, false);
         let directory = directory.to_owned();
         loop {
             let path = directory.join(format!("segment-{next}"));
             let Ok(bytes) = fs::read(&path) else {
-                // If a process was killed here the power was not: records can be whole and yet not durable.
+                // If only the process was killed, complete records may not be durable.
                 if let Some(last) = next.checked_sub(RECORDS_PER_SEGMENT) {
                     File::open(directory.join(format!("segment-{last}")))?.sync_data()?;
                 }
@@ -118,11 +118,11 @@ fn new_segment(directory: &Path, first: u64) -> io::Result<File> {
 fn run(fs: &LossyFs, cuts: u64, stubborn: bool, rng: &mut impl Rng) -> Result<(), String> {
     let mut acknowledged = 0;
     for cut in 0..cuts {
-        let mode = if rng.random() { Mode::Tear } else { Mode::Forget };
+        let mode = if rng.random() { CutMode::Tear } else { CutMode::Forget };
         fs.plan_cut(rng.random_range(0..60), mode, rng.random());
         while fs.is_cut().is_none() {
             let Ok(mut log) = Log::recover(fs.path()) else { continue };
-            // One more than acknowledged may have become durable before its acknowledgement.
+            // One more record than acknowledged may be durable.
             if !(acknowledged..=acknowledged + 1).contains(&log.next) {
                 let found = log.next;
                 return Err(format!(
@@ -142,7 +142,7 @@ fn run(fs: &LossyFs, cuts: u64, stubborn: bool, rng: &mut impl Rng) -> Result<()
 }
 
 #[test]
-fn a_log_that_syncs_loses_nothing_in_200_cuts() {
+fn a_correct_log_loses_nothing_in_200_cuts() {
     if !require() {
         return;
     }
@@ -150,17 +150,17 @@ fn a_log_that_syncs_loses_nothing_in_200_cuts() {
     let fs = LossyFs::mount_temporary().unwrap();
     fs.write_back(4, *seed);
     run(&fs, 200, false, &mut seed.rng()).unwrap();
-    assert!(fs.counters(&On::Files("segment".into())).bytes_written > 1 << 19, "it did something");
+    assert!(fs.counters(&PathFilter::Files("segment".into())).bytes_written > 1 << 19, "it did something");
 }
 
 #[test]
-fn every_kind_of_sync_the_log_leaves_out_is_noticed() {
+fn every_kind_of_omitted_sync_is_detected() {
     if !require() {
         return;
     }
     let seed = Seed::pick();
-    for on in [On::Files("segment".into()), On::Directories("".into())] {
-        for when in [When::Always, When::OneIn { n: 3, seed: *seed }] {
+    for on in [PathFilter::Files("segment".into()), PathFilter::Directories("".into())] {
+        for when in [Schedule::Always, Schedule::OneIn { n: 3, seed: *seed }] {
             let fs = LossyFs::mount_temporary().unwrap();
             let lie = fs.fault(Fault { kind: FaultKind::LyingSync, on: on.clone(), when });
             let noticed = run(&fs, 200, false, &mut seed.rng());
@@ -171,31 +171,35 @@ fn every_kind_of_sync_the_log_leaves_out_is_noticed() {
 }
 
 #[test]
-fn believing_a_sync_that_succeeds_after_one_that_failed_is_noticed() {
+fn ignoring_a_failed_sync_is_detected() {
     if !require() {
         return;
     }
     let seed = Seed::pick();
     let fs = LossyFs::mount_temporary().unwrap();
-    let when = When::OneIn { n: 20, seed: *seed };
-    fs.fault(Fault { kind: FaultKind::SyncError, on: On::Files("segment".into()), when });
+    let when = Schedule::OneIn { n: 20, seed: *seed };
+    fs.fault(Fault { kind: FaultKind::SyncError, on: PathFilter::Files("segment".into()), when });
     assert!(run(&fs, 200, true, &mut seed.rng()).is_err());
 }
 
 #[test]
-fn failing_and_short_writes_make_the_log_lose_nothing() {
+fn the_log_loses_nothing_after_failed_and_short_writes() {
     if !require() {
         return;
     }
     let seed = Seed::pick();
     let fs = LossyFs::mount_temporary().unwrap();
     for kind in [FaultKind::ShortWrite, FaultKind::WriteError] {
-        fs.fault(Fault { kind, on: On::Files("segment".into()), when: When::OneIn { n: 10, seed: *seed } });
+        fs.fault(Fault {
+            kind,
+            on: PathFilter::Files("segment".into()),
+            when: Schedule::OneIn { n: 10, seed: *seed },
+        });
     }
     run(&fs, 100, false, &mut seed.rng()).unwrap();
 }
 
-/// Not a test by itself: where the child of the test below starts.
+/// Not a test: the entry point of the child of the test below.
 #[test]
 fn worker() {
     let Some(parent) = Parent::connect().unwrap() else { return };
@@ -207,7 +211,7 @@ fn worker() {
 }
 
 #[test]
-fn a_log_in_another_process_loses_nothing_when_it_is_killed_and_the_power_is_cut() {
+fn a_log_in_another_process_survives_kills_and_power_cuts() {
     if !require() {
         return;
     }
@@ -217,11 +221,11 @@ fn a_log_in_another_process_loses_nothing_when_it_is_killed_and_the_power_is_cut
     let path = fs.path().to_str().unwrap();
     let mut acknowledged = 0;
     for round in 0..20 {
-        let mut child = Child::spawn(Entry::Test("worker"), "log", &[path]).unwrap();
-        child.wait_acks(rng.random_range(1..100), PATIENCE).unwrap();
-        // Half of the time the process dies first and the power stays on.
+        let mut child = Child::spawn(EntryPoint::Test("worker"), "log", &[path]).unwrap();
+        child.wait_acks(rng.random_range(1..100), TIMEOUT).unwrap();
+        // In half of the rounds the process is killed first while the power stays on.
         if round % 2 == 0 {
-            fs.cut(Mode::Tear, rng.random());
+            fs.cut(CutMode::Tear, rng.random());
         }
         let ended = child.kill().unwrap();
         let recovered = ended.acks[0].number;

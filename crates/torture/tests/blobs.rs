@@ -1,10 +1,10 @@
-//! The blob service killed, and its power cut, under a mixed load of all three types of blob.
+//! The blob service under a mixed load of all three types of blob, killed or without power.
 
 use std::time::Duration;
 
 use lazuli_torture::blobs::work;
 use lazuli_torture::child::Parent;
-use lazuli_torture::rounds::{cut_again_and_again, kill_again_and_again};
+use lazuli_torture::rounds::{cut_repeatedly, kill_repeatedly};
 
 #[test]
 fn worker() {
@@ -15,10 +15,10 @@ fn worker() {
 
 #[test]
 fn no_acknowledged_blob_is_lost_when_the_service_is_killed() {
-    kill_again_and_again("worker", 25, Duration::from_millis(150));
+    kill_repeatedly("worker", 25, Duration::from_millis(150));
 }
 
 #[test]
 fn no_acknowledged_blob_is_lost_when_the_power_is_cut() {
-    cut_again_and_again("worker", 20, true);
+    cut_repeatedly("worker", 20, true);
 }

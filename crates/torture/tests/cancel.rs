@@ -4,7 +4,7 @@
 //! cargo test -p lazuli-torture --test cancel                                20 seconds, chosen by a seed
 //! LAZULI_CANCEL_SECONDS=600 cargo test -p lazuli-torture --test cancel      longer
 //! LAZULI_CANCEL_SECONDS=all cargo test -p lazuli-torture --test cancel      every point of every operation
-//! LAZULI_CANCEL_CASE="put a blob" …                                         only cases with that in their name
+//! LAZULI_CANCEL_CASE="put a blob" …                                       only cases with that in their name
 //! ```
 
 use std::time::Duration;
@@ -12,11 +12,11 @@ use std::time::Duration;
 use lazuli_torture::Seed;
 use lazuli_torture::cancel::{Bound, missing_operations, run};
 
-/// How long a run takes that is not told otherwise.
+/// Default duration of a run.
 const SAMPLE: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_request_that_is_dropped_happened_wholly_or_not_at_all() {
+fn dropped_requests_happen_completely_or_not_at_all() {
     let seed = Seed::pick();
     let bound = match std::env::var("LAZULI_CANCEL_SECONDS").as_deref() {
         Ok("all") => Bound::All,
@@ -30,6 +30,6 @@ fn a_request_that_is_dropped_happened_wholly_or_not_at_all() {
 }
 
 #[test]
-fn every_operation_that_changes_something_has_a_case() {
+fn every_writing_operation_has_a_case() {
     assert_eq!(missing_operations(), [""; 0]);
 }

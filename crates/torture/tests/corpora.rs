@@ -1,4 +1,4 @@
-//! No input that the fuzzer found worth keeping makes a parser panic.
+//! No input in the fuzzer's corpora makes a parser panic.
 
 #[path = "../../../fuzz/parsers.rs"]
 mod parsers;
@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 use parsers::PARSERS;
 
-/// All corpora together may not grow beyond this: they are part of every clone.
+/// Maximum bytes of all corpora together, because they are part of every clone.
 const MAX_BYTES: usize = 2 << 20;
 
 fn corpora() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", "..", "fuzz", "corpus"].iter().collect()
 }
 
-/// Takes one input off the front of a corpus, in the format of `fuzz/corpus.py`.
+/// Takes one input from the start of a corpus, in the format of `fuzz/corpus.py`.
 fn next_input<'a>(corpus: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, rest) = corpus.split_first_chunk::<4>()?;
     let (input, rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
@@ -23,7 +23,7 @@ fn next_input<'a>(corpus: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 #[test]
-fn every_parser_takes_its_whole_corpus() {
+fn every_parser_accepts_its_whole_corpus() {
     let mut bytes = 0;
     for (name, parser) in PARSERS {
         let packed = std::fs::read(corpora().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -1,4 +1,5 @@
-//! A disk that fails: what was acknowledged stays, and nothing more is acknowledged than the disk has taken.
+//! A failing disk: acknowledged commits stay, and no commit is acknowledged that the disk has not
+//! stored.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,47 +7,47 @@ use std::time::{Duration, Instant};
 use lazuli_concurrency::{Clock, ManualClock, Span, Timestamp};
 use lazuli_store::embedded::{Backoff, Task};
 use lazuli_store::{
-    Change, CommitError, Decision, Embedded, Gate, Mutation, Options, Partition, Reads, SpaceId, Store,
-    TransactError, View, transact,
+    Change, CommitError, Decision, Directory, Embedded, Gate, Mutation, Options, Partition, Reads, SpaceId,
+    Store, TransactError, View, transact,
 };
-use lazuli_torture::child::{Child, Entry, Parent, Silence};
+use lazuli_torture::child::{AckError, Child, EntryPoint, Parent};
 use lazuli_torture::rounds::{Round, round};
 use lazuli_torture::workload::{Acknowledged, work};
-use lazuli_torture::{Fault, FaultKind, LossyFs, Mode, On, Seed, When, require};
+use lazuli_torture::{CutMode, Fault, FaultKind, LossyFs, PathFilter, Schedule, Seed, require};
 use rand::Rng;
 
 #[test]
 fn worker() {
     if let Some(parent) = Parent::connect().expect("a parent, or none") {
-        work(&parent);
+        work(&parent, Options::SMALL);
     }
 }
 
 fn run(fs: &LossyFs, acknowledged: &mut Acknowledged, meanwhile: impl FnOnce(&mut Child)) -> Round {
-    round(Entry::Test("worker"), fs.path(), acknowledged, meanwhile)
+    round(EntryPoint::Test("worker"), fs.path(), acknowledged, meanwhile)
         .unwrap_or_else(|wrong| panic!("{wrong}\n{}", fs.report()))
 }
 
-fn commits(child: &mut Child, many: usize) {
+fn wait_for_commits(child: &mut Child, many: usize) {
     let before = child.acks().len();
     child.wait_acks(before + many, Duration::from_secs(30)).expect("it works");
 }
 
-fn until_it_ends(child: &mut Child) {
-    while child.next_ack(Duration::from_secs(30)) != Err(Silence::Ended) {}
+fn wait_until_it_ends(child: &mut Child) {
+    while child.next_ack(Duration::from_secs(30)) != Err(AckError::Ended) {}
 }
 
-fn log() -> On {
-    On::Files("/store/log/".into())
+fn log() -> PathFilter {
+    PathFilter::Files("/store/log/".into())
 }
 
-fn segments() -> On {
-    On::Files("/segments/".into())
+fn segments() -> PathFilter {
+    PathFilter::Files("/segments/".into())
 }
 
-/// Faults after which a store must refuse: in the log and in the segments.
+/// After a fault in the log or in the segments, the store must refuse writes.
 #[test]
-fn after_a_failed_sync_or_write_nothing_more_is_acknowledged() {
+fn nothing_is_acknowledged_after_a_failed_sync_or_write() {
     if !require() {
         return;
     }
@@ -62,24 +63,24 @@ fn after_a_failed_sync_or_write_nothing_more_is_acknowledged() {
         let mut acknowledged = Acknowledged::default();
         let mut fault = None;
         let done = run(&fs, &mut acknowledged, |child| {
-            commits(child, 40);
+            wait_for_commits(child, 40);
             fault = Some(fs.fault(Fault::once(kind, on)));
-            until_it_ends(child);
+            wait_until_it_ends(child);
         });
         let struck = fs.struck(fault.expect("switched on"));
-        assert_eq!(struck, 1, "{what}: it struck once, and after that nobody tried again and believed");
+        assert_eq!(struck, 1, "{what}: the fault occurred once, and a later success was not trusted");
         assert!(done.refused.is_some(), "{what}: the store says that it stopped");
-        // The disk is well again but what the failed sync covered is gone for good.
-        fs.cut(Mode::Forget, 1);
+        // The disk works again, but the data of the failed sync is lost permanently.
+        fs.cut(CutMode::Forget, 1);
         fs.boot().expect("it boots");
-        let again = run(&fs, &mut acknowledged, |child| commits(child, 20));
+        let again = run(&fs, &mut acknowledged, |child| wait_for_commits(child, 20));
         assert!(again.acks >= 20, "{what}: after a restart it works again");
     }
 }
 
-/// Faults in what is not needed for durability: the store goes on.
+/// After a fault in files that are not needed for durability, the store continues.
 #[test]
-fn a_failing_flush_is_tried_again_and_loses_nothing() {
+fn a_failed_flush_is_retried_and_loses_nothing() {
     if !require() {
         return;
     }
@@ -88,27 +89,27 @@ fn a_failing_flush_is_tried_again_and_loses_nothing() {
         let mut acknowledged = Acknowledged::default();
         let mut fault = None;
         run(&fs, &mut acknowledged, |child| {
-            commits(child, 40);
-            let when = When::Calls { skip: 0, times: 3 };
-            fault = Some(fs.fault(Fault { kind, on: On::Any("/store/tree/tables".into()), when }));
-            commits(child, 1500);
+            wait_for_commits(child, 40);
+            let when = Schedule::Calls { skip: 0, times: 3 };
+            fault = Some(fs.fault(Fault { kind, on: PathFilter::Any("/store/tree/tables".into()), when }));
+            wait_for_commits(child, 1500);
         });
         assert_eq!(fs.struck(fault.expect("switched on")), 3, "{kind:?} struck");
-        fs.cut(Mode::Tear, 2);
+        fs.cut(CutMode::Tear, 2);
         fs.boot().expect("it boots");
-        run(&fs, &mut acknowledged, |child| commits(child, 20));
+        run(&fs, &mut acknowledged, |child| wait_for_commits(child, 20));
     }
 }
 
 #[test]
-fn a_flush_that_fails_leaves_no_file_behind() {
+fn a_failed_flush_leaves_no_file() {
     if !require() {
         return;
     }
     let fs = LossyFs::mount_temporary().expect("mounted");
     let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_000_000_000)));
     let quick = Duration::from_millis(1);
-    let backoff = Backoff { first: quick, most: quick, most_if_full: quick };
+    let backoff = Backoff { first: quick, max: quick, max_if_full: quick };
     let options = Options { backoff, ..Options::SMALL };
     let store = Embedded::open(fs.path(), clock, options).expect("it opens");
     let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime");
@@ -122,15 +123,15 @@ fn a_flush_that_fails_leaves_no_file_behind() {
     let mut row = 0;
     for kind in [FaultKind::WriteError, FaultKind::SyncError] {
         let (before, files) = (store.failed_attempts(Task::Flush), tables());
-        // Written in full, but not made durable, or not even that.
-        fs.fault(Fault::always(kind, On::Files("/tree/tables/".into())));
+        // Written completely but not synced, or not written completely.
+        fs.fault(Fault::always(kind, PathFilter::Files("/tree/tables/".into())));
         let deadline = Instant::now() + Duration::from_secs(60);
         while store.failed_attempts(Task::Flush) < before + 10 {
             assert!(Instant::now() < deadline, "{kind:?}: the flush fails: {:?}", store.health());
-            // One memtable is enough; more would make commits wait.
+            // One memtable is enough; more would delay wait_for_commits.
             row += usize::from(row < 40 && put(row));
         }
-        // At most the file of an attempt that is under way.
+        // At most the file of an attempt in progress.
         assert!(tables() <= files + 1, "{kind:?}: {files} files, then {}", tables());
         fs.heal_all();
         let flushed = || store.health().failing.is_empty() && tables() >= 1;
@@ -144,14 +145,14 @@ fn a_flush_that_fails_leaves_no_file_behind() {
     }
 }
 
-/// The name of a new manifest may be on disk although the call that wrote it failed. To write it again would truncate what
-/// a restart needs, and to remove its tables would lose their rows.
+/// After a failed call, the name of the new manifest may be on disk nevertheless. Writing the manifest again
+/// would truncate what a restart needs, and removing its tables would lose their rows.
 #[test]
-fn a_manifest_in_doubt_stops_the_store_and_a_restart_finds_every_row() {
+fn an_uncertain_manifest_stops_the_store_and_a_restart_finds_every_row() {
     if !require() {
         return;
     }
-    for (seed, mode) in [(1, Mode::Forget), (2, Mode::Tear), (3, Mode::Forget)] {
+    for (seed, mode) in [(1, CutMode::Forget), (2, CutMode::Tear), (3, CutMode::Forget)] {
         let fs = LossyFs::mount_temporary().expect("mounted");
         let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_000_000_000)));
         let open = || Embedded::open(fs.path(), clock.clone(), Options::SMALL).expect("it opens");
@@ -164,8 +165,9 @@ fn a_manifest_in_doubt_stops_the_store_and_a_restart_finds_every_row() {
             runtime.block_on(transact(&store, &Gate::default(), &partition, Reads::default(), rule)).is_ok()
         };
         assert!(put(0));
-        // The name `current` has moved to the new manifest when this strikes.
-        let fault = fs.fault(Fault::always(FaultKind::SyncError, On::Exactly("/tree/current".into())));
+        // When this fault occurs, `current` has been renamed to the new manifest.
+        let fault =
+            fs.fault(Fault::always(FaultKind::SyncError, PathFilter::Exactly("/tree/current".into())));
         let mut acknowledged = 1;
         let deadline = Instant::now() + Duration::from_secs(60);
         while store.is_healthy() {
@@ -188,6 +190,20 @@ fn a_manifest_in_doubt_stops_the_store_and_a_restart_finds_every_row() {
     }
 }
 
+/// All directories above a new data directory are made durable, not only the innermost.
+#[test]
+fn a_new_data_directory_below_new_directories_survives_a_power_cut() {
+    if !require() {
+        return;
+    }
+    let fs = LossyFs::mount_temporary().expect("mounted");
+    let data = fs.path().join("srv/storage/lazuli");
+    drop(Directory::open(&data).expect("it opens"));
+    fs.cut(CutMode::Forget, 1);
+    fs.boot().expect("it boots");
+    drop(Directory::open_existing(&data).expect("it is there after the cut"));
+}
+
 #[test]
 fn short_writes_are_completed() {
     if !require() {
@@ -196,13 +212,13 @@ fn short_writes_are_completed() {
     let fs = LossyFs::mount_temporary().expect("mounted");
     let fault = fs.fault(Fault {
         kind: FaultKind::ShortWrite,
-        on: On::Files(String::new()),
-        when: When::OneIn { n: 3, seed: 5 },
+        on: PathFilter::Files(String::new()),
+        when: Schedule::OneIn { n: 3, seed: 5 },
     });
     let mut acknowledged = Acknowledged::default();
     for cut in 0..5 {
-        run(&fs, &mut acknowledged, |child| commits(child, 200));
-        fs.cut(Mode::Tear, cut);
+        run(&fs, &mut acknowledged, |child| wait_for_commits(child, 200));
+        fs.cut(CutMode::Tear, cut);
         fs.boot().expect("it boots");
     }
     run(&fs, &mut acknowledged, |_| ());
@@ -217,24 +233,24 @@ fn a_full_disk_refuses_and_recovers() {
     let fs = LossyFs::mount_temporary().expect("mounted");
     let mut acknowledged = Acknowledged::default();
     let done = run(&fs, &mut acknowledged, |child| {
-        commits(child, 40);
-        // Less than is in use: sweeps give back what content of before took.
+        wait_for_commits(child, 40);
+        // Smaller than what is in use: sweeps free the space of earlier content.
         fs.set_capacity(1 << 20);
-        until_it_ends(child);
+        wait_until_it_ends(child);
     });
     let refused = done.refused.expect("it says so");
     assert!(refused.contains("full") || refused.contains("space"), "{refused}");
     fs.set_capacity(8 << 30);
-    let again = run(&fs, &mut acknowledged, |child| commits(child, 20));
+    let again = run(&fs, &mut acknowledged, |child| wait_for_commits(child, 20));
     assert!(again.acks >= 20);
-    fs.cut(Mode::Forget, 3);
+    fs.cut(CutMode::Forget, 3);
     fs.boot().expect("it boots");
     run(&fs, &mut acknowledged, |_| ());
 }
 
-/// A start on a full disk, after a crash: reads and deletes work, writes are refused as Full.
+/// After a start on a full disk, reads and deletes work, and writes are refused as full.
 #[test]
-fn a_store_opens_on_a_full_disk_and_takes_deletes_but_no_writes() {
+fn a_store_opens_on_a_full_disk_and_accepts_deletes_but_no_writes() {
     if !require() {
         return;
     }
@@ -256,7 +272,7 @@ fn a_store_opens_on_a_full_disk_and_takes_deletes_but_no_writes() {
     fs.set_capacity(fs.used());
     let refused = (20..2000).find(|row| full(commit(&store, put(*row)))).expect("the disk is full");
     for round in 0..3 {
-        fs.cut(Mode::Forget, round);
+        fs.cut(CutMode::Forget, round);
         fs.boot().expect("it boots");
         let store = open();
         assert!(full(commit(&store, put(refused))) && store.health().full, "writes are refused as Full");
@@ -273,9 +289,10 @@ fn a_store_opens_on_a_full_disk_and_takes_deletes_but_no_writes() {
     commit(&open(), put(refused)).expect("writes go on when there is space");
 }
 
-/// Without room for a new ceiling time stands still; with room again it goes on, in the same process.
+/// On a full disk the clock stops because no ceiling can be stored. Once there is space, the clock continues
+/// in the same process.
 #[test]
-fn time_goes_on_when_a_full_disk_has_room_again() {
+fn the_clock_continues_when_a_full_disk_has_space_again() {
     if !require() {
         return;
     }
@@ -294,7 +311,7 @@ fn time_goes_on_when_a_full_disk_has_room_again() {
     for bytes in [100_000, 1000, 1] {
         assert!((0..1000).any(|_| !commit(bytes)), "the disk is full");
     }
-    // Ceilings may use part of the log's reserve. When that is used up, time stands still.
+    // Ceilings may use part of the log's reserve. The clock stops when that is used up.
     let stands_still = (0..100_000).any(|_| {
         machine.advance(Span::seconds(70));
         store.now() + Span::seconds(5) < machine.now()
@@ -318,8 +335,8 @@ fn time_goes_on_when_a_full_disk_has_room_again() {
     Embedded::open(fs.path(), machine, Options::SMALL).expect("it opens again");
 }
 
-/// Bits that flip in what was acknowledged: reported before anything is served, or they hit nothing in use. The counts,
-/// the history and the content of every client are compared with what was acknowledged in either case.
+/// Flipped bits in acknowledged data are reported before anything is returned, or hit unused bytes. In both
+/// cases the counts, the history and the content of every client are compared with what was acknowledged.
 #[test]
 fn a_flipped_bit_is_reported() {
     if !require() {
@@ -328,7 +345,7 @@ fn a_flipped_bit_is_reported() {
     const FLIPS: u64 = 12;
     let seed = Seed::pick();
     let mut random = seed.rng();
-    // Logs and segments are set aside in advance: only their beginning is in use, and of a segment only what no later
+    // Logs and segments are preallocated: only their beginning is in use, and of a segment only what no later
     // operation has replaced.
     for (what, commits_before, in_use, bits, at_least) in [
         ("store/log", 60, 4096..12_000, 1, FLIPS),
@@ -339,21 +356,21 @@ fn a_flipped_bit_is_reported() {
         for _ in 0..FLIPS {
             let fs = LossyFs::mount_temporary().expect("mounted");
             let mut acknowledged = Acknowledged::default();
-            run(&fs, &mut acknowledged, |child| commits(child, commits_before));
-            fs.cut(Mode::Forget, random.random());
+            run(&fs, &mut acknowledged, |child| wait_for_commits(child, commits_before));
+            fs.cut(CutMode::Forget, random.random());
             fs.boot().expect("it boots");
-            // In every file, since some may only wait to be removed.
+            // Flip bits in every file, because some files may only be waiting for their removal.
             for file in std::fs::read_dir(fs.path().join(what)).expect("listed") {
                 let file = file.expect("listed");
                 let length = file.metadata().expect("its length").len();
                 let path = format!("/{what}/{}", file.file_name().to_str().expect("a name"));
                 for _ in 0..bits {
                     let at = random.random_range(in_use.start..in_use.end.min(length));
-                    // Refused where nothing was ever written.
+                    // The flip is refused where nothing was ever written.
                     let _ = fs.flip(&path, at, random.random_range(0..8));
                 }
             }
-            if let Err(said) = round(Entry::Test("worker"), fs.path(), &mut acknowledged, |_| ()) {
+            if let Err(said) = round(EntryPoint::Test("worker"), fs.path(), &mut acknowledged, |_| ()) {
                 let said = said.to_lowercase();
                 assert!(said.contains("damage") || said.contains("checksum"), "{what}: reported as {said}");
                 reported += 1;

@@ -1,10 +1,10 @@
-//! The file service killed, and its power cut, while files and directories are written to and moved.
+//! The file service while files and directories are written and moved, killed or without power.
 
 use std::time::Duration;
 
 use lazuli_torture::child::Parent;
 use lazuli_torture::files::work;
-use lazuli_torture::rounds::{cut_again_and_again, kill_again_and_again};
+use lazuli_torture::rounds::{cut_repeatedly, kill_repeatedly};
 
 #[test]
 fn worker() {
@@ -15,10 +15,10 @@ fn worker() {
 
 #[test]
 fn nothing_acknowledged_is_lost_or_in_two_places_when_the_service_is_killed() {
-    kill_again_and_again("worker", 25, Duration::from_millis(150));
+    kill_repeatedly("worker", 25, Duration::from_millis(150));
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_or_in_two_places_when_the_power_is_cut() {
-    cut_again_and_again("worker", 20, false);
+    cut_repeatedly("worker", 20, false);
 }

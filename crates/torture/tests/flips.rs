@@ -1,4 +1,4 @@
-//! Flips bits of a data directory: each flip is reported, or nothing is different.
+//! Flips bits of a data directory: each flip is reported or harmless.
 //!
 //! ```text
 //! cargo test -p lazuli-torture --test flips              as many as fit in 30 seconds, chosen by a seed
@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use lazuli_torture::Seed;
-use lazuli_torture::flips::run::{Flips, LOOK, look};
+use lazuli_torture::flips::run::{Flips, VERIFY_ARGUMENT, verify_and_print};
 use rand::seq::SliceRandom;
 
-/// How long a run takes that does not flip all bits.
+/// Duration of a run that does not flip all bits.
 const SAMPLE: Duration = Duration::from_secs(30);
 /// Maximum number of bytes in use.
 const MAX_USED: usize = 32 << 10;
@@ -20,9 +20,9 @@ const MAX_USED: usize = 32 << 10;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [first, dir, expected] = &arguments[..]
-        && first == LOOK
+        && first == VERIFY_ARGUMENT
     {
-        look(dir.as_ref(), expected.as_ref());
+        verify_and_print(dir.as_ref(), expected.as_ref());
         return ExitCode::SUCCESS;
     }
     if arguments.iter().any(|argument| argument == "--list") {

@@ -1,10 +1,10 @@
-//! The queue service killed, and its power cut, under producers and consumers.
+//! The queue service under producers and consumers, killed or without power.
 
 use std::time::Duration;
 
 use lazuli_torture::child::Parent;
 use lazuli_torture::queues::work;
-use lazuli_torture::rounds::{cut_again_and_again, kill_again_and_again};
+use lazuli_torture::rounds::{cut_repeatedly, kill_repeatedly};
 
 #[test]
 fn worker() {
@@ -15,10 +15,10 @@ fn worker() {
 
 #[test]
 fn no_message_is_lost_or_comes_back_when_the_service_is_killed() {
-    kill_again_and_again("worker", 15, Duration::from_millis(300));
+    kill_repeatedly("worker", 15, Duration::from_millis(300));
 }
 
 #[test]
 fn no_message_is_lost_or_comes_back_when_the_power_is_cut() {
-    cut_again_and_again("worker", 12, false);
+    cut_repeatedly("worker", 12, false);
 }

@@ -1,9 +1,10 @@
-//! The table service killed, and its power cut, under entity group transactions: each is whole or absent.
+//! The table service under entity group transactions, killed or without power: each transaction is complete
+//! or absent.
 
 use std::time::Duration;
 
 use lazuli_torture::child::Parent;
-use lazuli_torture::rounds::{cut_again_and_again, kill_again_and_again};
+use lazuli_torture::rounds::{cut_repeatedly, kill_repeatedly};
 use lazuli_torture::tables::work;
 
 #[test]
@@ -15,10 +16,10 @@ fn worker() {
 
 #[test]
 fn no_acknowledged_transaction_is_lost_or_torn_when_the_service_is_killed() {
-    kill_again_and_again("worker", 25, Duration::from_millis(150));
+    kill_repeatedly("worker", 25, Duration::from_millis(150));
 }
 
 #[test]
 fn no_acknowledged_transaction_is_lost_or_torn_when_the_power_is_cut() {
-    cut_again_and_again("worker", 20, true);
+    cut_repeatedly("worker", 20, true);
 }

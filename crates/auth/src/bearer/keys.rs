@@ -1,4 +1,4 @@
-//! The public keys of an issuer: a JSON web key set, and where it is read from.
+//! The public keys of an issuer: JSON web key sets, and where they are read from.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -10,24 +10,24 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature;
 use serde::Deserialize;
 
-/// More than any issuer publishes.
+/// Maximum size of a document. No issuer publishes a longer one.
 const MAX_DOCUMENT_BYTES: usize = 1 << 20;
 
-/// Where the keys of an issuer come from.
+/// A source of an issuer's keys.
 #[async_trait]
 pub trait KeySource: Send + Sync {
-    /// The keys. With `refresh`, a token named a key that was not among those given last: a source that caches asks
-    /// again, unless it did so a moment ago, since anybody can send such tokens.
+    /// Returns the keys. `refresh` means that a token named a key that was missing from the last result. A
+    /// caching source then reads the keys again, but not too often: any client can send such tokens.
     async fn keys(&self, refresh: bool) -> Result<Arc<KeySet>, KeySourceError>;
 }
 
-/// Why keys could not be had.
+/// Why keys are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum KeySourceError {
     /// The document could not be read or fetched.
     #[error("the document could not be read: {0}")]
     Unavailable(#[from] std::io::Error),
-    /// The document is not what it should be.
+    /// The document is malformed.
     #[error("the document is malformed")]
     Malformed,
 }
@@ -36,19 +36,19 @@ pub enum KeySourceError {
 #[derive(Debug, Default)]
 pub struct KeySet(Vec<PublicKey>);
 
-/// An OpenID Connect discovery document, as far as it matters here.
+/// The fields of an OpenID Connect discovery document that are used here.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Discovery {
-    /// What tokens say in `iss`.
+    /// The issuer's name in the `iss` of tokens.
     pub issuer: String,
-    /// Where the key set is.
+    /// Address of the key set.
     pub jwks_uri: String,
-    /// Where clients get tokens.
+    /// Address where clients get tokens.
     pub authorization_endpoint: Option<String>,
 }
 
 impl Discovery {
-    /// Reads a discovery document.
+    /// Parses a discovery document.
     pub fn parse(document: &[u8]) -> Result<Self, KeySourceError> {
         parse(document)
     }
@@ -92,13 +92,14 @@ struct Labels {
 }
 
 impl KeySet {
-    /// Reads a key set. Keys of other kinds or for other uses are passed over.
+    /// Parses a key set. Skips keys of other kinds and for other uses.
     pub fn parse(document: &[u8]) -> Result<Self, KeySourceError> {
         let document: Document = parse(document)?;
         Ok(Self(document.keys.into_iter().filter_map(PublicKey::from_jwk).collect()))
     }
 
-    /// The keys of that name, or all if the token names none, that can verify the algorithm.
+    /// Returns the keys with an id that can verify an algorithm. Without an id, returns all keys for the
+    /// algorithm.
     pub(super) fn named<'a>(
         &'a self,
         kid: Option<&'a str>,
@@ -148,12 +149,12 @@ impl PublicKey {
     }
 }
 
-/// Keys that never change.
+/// A fixed key set.
 #[derive(Debug)]
 pub struct StaticKeys(Arc<KeySet>);
 
 impl StaticKeys {
-    /// These keys.
+    /// Creates a source that always returns `keys`.
     pub fn new(keys: KeySet) -> Self {
         Self(Arc::new(keys))
     }
@@ -166,62 +167,63 @@ impl KeySource for StaticKeys {
     }
 }
 
-/// A key file is looked at no more often than this, unless a key is missed.
-const LOOK: Duration = Duration::from_secs(1);
+/// A key file is checked for changes at most once in this time, unless a key is missing.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Keys in a local file, read again when the file has changed.
 #[derive(Debug)]
 pub struct FileKeys {
     path: PathBuf,
-    /// See [`LOOK`].
-    look: Duration,
+    /// Minimum time between two checks of the file, unless a key is missing.
+    check_interval: Duration,
     cached: Mutex<Option<Cached>>,
 }
 
 #[derive(Clone, Debug)]
 struct Cached {
-    /// When the file was looked at last.
-    looked: Instant,
-    /// When it was written, as it said.
+    /// When the file was checked last.
+    checked: Instant,
+    /// Modification time of the file.
     modified: SystemTime,
     keys: Arc<KeySet>,
 }
 
 impl FileKeys {
-    /// The key set in that file. It is read when it is first needed.
+    /// Creates a source for a key set file. The file is read when it is first needed.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), look: LOOK, cached: Mutex::new(None) }
+        Self { path: path.into(), check_interval: CHECK_INTERVAL, cached: Mutex::new(None) }
     }
 
-    /// The same, looked at whenever keys are asked for.
+    /// Creates a source that checks the file on every call.
     #[cfg(test)]
     pub(super) fn watched(path: impl Into<PathBuf>) -> Self {
-        Self { look: Duration::ZERO, ..Self::new(path) }
+        Self { check_interval: Duration::ZERO, ..Self::new(path) }
     }
 
     fn read(&self, refresh: bool) -> Result<Arc<KeySet>, KeySourceError> {
         let mut cached = self.cached.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(cached) = cached.as_ref().filter(|cached| !refresh && cached.looked.elapsed() < self.look)
+        if let Some(cached) =
+            cached.as_ref().filter(|cached| !refresh && cached.checked.elapsed() < self.check_interval)
         {
             return Ok(cached.keys.clone());
         }
-        let looked = Instant::now();
-        let found = self.look(cached.as_ref());
+        let checked = Instant::now();
+        let found = self.read_if_changed(cached.as_ref());
         let (modified, keys) = match (found, &*cached) {
             (Ok(found), _) => found,
-            // It may be in the middle of being written: what was read before stays good.
+            // The file may be half written, so keep the last keys.
             (Err(error), Some(cached)) => {
-                tracing::warn!(%error, path = %self.path.display(), "the key file cannot be used");
+                tracing::warn!(%error, path = %self.path.display(), "could not read the key file; the last keys stay in use");
                 (cached.modified, cached.keys.clone())
             }
             (Err(error), None) => return Err(error),
         };
-        *cached = Some(Cached { looked, modified, keys: keys.clone() });
+        *cached = Some(Cached { checked, modified, keys: keys.clone() });
         Ok(keys)
     }
 
-    /// The keys, read from the file unless it is the one that was read before.
-    fn look(&self, before: Option<&Cached>) -> Result<(SystemTime, Arc<KeySet>), KeySourceError> {
+    /// Reads the keys from the file, unless the file is unchanged.
+    fn read_if_changed(&self, before: Option<&Cached>) -> Result<(SystemTime, Arc<KeySet>), KeySourceError> {
         let modified = std::fs::metadata(&self.path)?.modified()?;
         if let Some(before) = before.filter(|before| before.modified == modified) {
             return Ok((modified, before.keys.clone()));

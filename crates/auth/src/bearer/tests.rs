@@ -1,7 +1,7 @@
 use super::*;
 use lazuli_protocol::account::Settings;
 
-/// Made by `tests/vectors/generate.py`.
+/// Created by `tests/vectors/generate.py`.
 #[derive(Deserialize)]
 struct Vectors {
     jwks: serde_json::Value,
@@ -43,7 +43,7 @@ fn verify(issuer: &Issuer, token: &str) -> Result<Subject, TokenError> {
 }
 
 #[test]
-fn tokens_are_accepted_or_refused_for_the_reason_that_is_theirs() {
+fn tokens_are_accepted_or_refused_for_the_expected_reason() {
     let vectors = vectors();
     let issuer = issuer(StaticKeys::new(KeySet::parse(vectors.jwks.to_string().as_bytes()).unwrap()));
     for Vector { name, token, error } in vectors.tokens {
@@ -59,7 +59,7 @@ fn tokens_are_accepted_or_refused_for_the_reason_that_is_theirs() {
 }
 
 #[test]
-fn a_key_file_is_read_again_when_a_key_is_missed() {
+fn key_file_is_read_again_if_a_key_is_missing() {
     let vectors = vectors();
     let file = tempfile::NamedTempFile::new().unwrap();
     let earlier = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
@@ -71,13 +71,13 @@ fn a_key_file_is_read_again_when_a_key_is_missed() {
     assert_eq!(verify(&issuer, token), Err(TokenError::UnknownKey));
     write(&vectors.jwks.to_string());
     assert!(verify(&issuer, token).is_ok());
-    // Keys once read stay good while nothing is missed.
+    // Known keys stay valid while no key is missing.
     write("not json");
     assert!(verify(&issuer, token).is_ok());
 }
 
 #[test]
-fn a_key_that_is_taken_out_of_the_file_is_good_no_more() {
+fn key_that_is_removed_from_the_file_is_no_longer_accepted() {
     let vectors = vectors();
     let file = tempfile::NamedTempFile::new().unwrap();
     let now = std::time::SystemTime::now();
@@ -96,13 +96,13 @@ fn a_key_that_is_taken_out_of_the_file_is_good_no_more() {
 }
 
 #[test]
-fn keys_that_cannot_be_had_are_not_a_reason_to_accept() {
+fn token_is_refused_if_the_keys_are_unavailable() {
     let missing = issuer(FileKeys::new("/nowhere/jwks.json"));
     assert_eq!(verify(&missing, &vectors().tokens[0].token), Err(TokenError::Keys));
 }
 
 #[test]
-fn discovery_documents_name_issuer_and_keys() {
+fn discovery_document_names_issuer_and_keys() {
     let document =
         br#"{"issuer":"https://i","jwks_uri":"https://i/keys","token_endpoint":"https://i/token"}"#;
     let discovery = Discovery::parse(document).unwrap();

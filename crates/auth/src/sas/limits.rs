@@ -1,4 +1,4 @@
-//! When, from where and over which protocol a shared access signature may be used.
+//! The time, the client addresses and the protocols for which a shared access signature is valid.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,18 +7,18 @@ use lazuli_protocol::{ErrorCode, Refusal, Version, date};
 
 use crate::refusal::authentication_failed;
 
-/// How long a signature without a version and without a stored access policy may hold.
+/// Maximum lifetime of a signature without a version and without a stored access policy.
 const MAX_UNVERSIONED: Span = Span::seconds(3600);
 
-/// The time in which a signature holds: from its start, if it has one, until before its expiry.
+/// The time in which a signature is valid: from its start, if given, and before its expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct ValidityWindow {
     pub(super) start: Option<Timestamp>,
     pub(super) expiry: Timestamp,
 }
 
-impl Window {
-    /// Refuses a signature that does not hold now.
+impl ValidityWindow {
+    /// Refuses a signature that is not valid now.
     pub(super) fn check(self, now: Timestamp) -> Result<(), Refusal> {
         let [expiry, current] = [self.expiry, now].map(date::rfc1123);
         match self.start {
@@ -33,7 +33,8 @@ impl Window {
         }
     }
 
-    /// Refuses a signature of the first era that nobody can revoke and that holds for longer than was allowed then.
+    /// Refuses a signature without version that no policy can revoke and that is valid for longer than
+    /// allowed.
     pub(super) fn check_length(self, now: Timestamp) -> Result<(), Refusal> {
         let start = self.start.unwrap_or(now);
         if self.expiry.since(start) <= MAX_UNVERSIONED {
@@ -46,7 +47,7 @@ impl Window {
     }
 }
 
-/// `sip`: an IPv4 address, or two with a hyphen between that are the ends of a range.
+/// Checks `sip`: an IPv4 address, or an inclusive range of two addresses with a hyphen between them.
 pub(super) fn check_source(sip: &str, peer: IpAddr, version: Version) -> Result<(), Refusal> {
     if sip.is_empty() {
         return Ok(());
@@ -63,7 +64,7 @@ pub(super) fn check_source(sip: &str, peer: IpAddr, version: Version) -> Result<
     }
 }
 
-/// `spr`: `https`, or both.
+/// Checks `spr`: `https`, or both protocols.
 pub(super) fn check_protocol(spr: &str, secure: bool, version: Version) -> Result<(), Refusal> {
     match spr {
         "" | "https,http" | "http,https" => Ok(()),
@@ -79,7 +80,7 @@ mod tests {
     use ErrorCode::{AuthenticationFailed, AuthorizationProtocolMismatch, AuthorizationSourceIPMismatch};
 
     #[test]
-    fn a_signature_holds_from_its_start_until_before_its_expiry() {
+    fn signature_is_valid_from_its_start_until_before_its_expiry() {
         let at = Timestamp::from_unix_seconds;
         for (start, expiry, now, detail) in [
             (Some(100), 200, 100, None),
@@ -113,7 +114,7 @@ mod tests {
                 ),
             ),
         ] {
-            let window = Window { start: start.map(at), expiry: at(expiry) };
+            let window = ValidityWindow { start: start.map(at), expiry: at(expiry) };
             let refused = window.check(at(now)).err();
             let expected = detail.map(|d| ("AuthenticationErrorDetail", d.to_owned()));
             assert_eq!(
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_compared_with_an_address_or_an_inclusive_range() {
+    fn source_address_must_be_the_address_or_in_the_inclusive_range() {
         for (sip, peer, expected) in [
             ("", "10.0.0.1", None),
             ("", "::1", None),
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn https_can_be_demanded_http_cannot() {
+    fn https_can_be_required_and_http_cannot() {
         for (spr, secure, expected) in [
             ("", false, None),
             ("", true, None),

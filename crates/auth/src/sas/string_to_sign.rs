@@ -1,26 +1,27 @@
-//! The strings that shared access signatures are signed over, for every era of `sv`.
+//! The strings to sign of shared access signatures, for every version of `sv`.
 //!
-//! Pure functions from the fields of a signature to its string; the server verifies with them and [`crate::sign`]
-//! signs with them. Fields are given by a function from the parameter's name to its decoded value, empty if absent.
+//! Pure functions from the fields of a signature to its string. The server verifies with them, and
+//! [`crate::sign`] signs with them. A function maps parameter names to decoded values, and absent parameters
+//! to an empty string.
 
 use lazuli_protocol::{ServiceKind, Version};
 
-/// The value of a field by the name of its parameter.
+/// Returns the value of a field by its parameter name.
 pub(crate) type Field<'f, 'a> = &'f dyn Fn(&str) -> &'a str;
 
-/// The response headers that a signature may override, in the order in which they are signed.
+/// The response headers that a signature can override, in the order in which they are signed.
 const RESPONSE_HEADERS: [&str; 5] = ["rscc", "rscd", "rsce", "rscl", "rsct"];
 
-/// What a service or user delegation SAS is for.
+/// The resource that a service or user delegation SAS is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Resource<'a> {
-    /// The service, which has its own list of fields.
+    /// The service, which decides which fields are signed.
     pub service: ServiceKind,
-    /// The account's name.
+    /// The name of the account.
     pub account: &'a str,
-    /// Container and whatever is in it, decoded, without a slash at either end; a table in lower case.
+    /// Container and object, decoded, without a slash at either end; for tables, the table in lower case.
     pub path: &'a str,
-    /// The snapshot or version that `sr=bs` and `sr=bv` name, else nothing.
+    /// The snapshot or version that `sr=bs` and `sr=bv` refer to; otherwise empty.
     pub timestamp: &'a str,
 }
 
@@ -33,7 +34,7 @@ pub(crate) struct Bound {
     pub(crate) parameters: String,
 }
 
-/// An account SAS, from 2015-04-05.
+/// Returns the string to sign of an account SAS, from version 2015-04-05.
 pub(crate) fn account(account: &str, version: Version, field: Field<'_, '_>) -> String {
     let mut lines = vec![account];
     lines.extend(["sp", "ss", "srt", "st", "se", "sip", "spr", "sv"].map(field));
@@ -44,7 +45,7 @@ pub(crate) fn account(account: &str, version: Version, field: Field<'_, '_>) -> 
     lines.join("\n")
 }
 
-/// A service SAS. Signatures without `sv` count as the oldest version.
+/// Returns the string to sign of a service SAS. Signatures without `sv` have the oldest version.
 pub(crate) fn service(resource: &Resource<'_>, version: Version, field: Field<'_, '_>) -> String {
     let canonical = resource.canonical(version);
     let mut lines = vec![field("sp"), field("st"), field("se"), &canonical, field("si")];
@@ -72,7 +73,8 @@ pub(crate) fn service(resource: &Resource<'_>, version: Version, field: Field<'_
     lines.join("\n")
 }
 
-/// A user delegation SAS, from 2018-11-09. Clients disagree on that of files and queues, so there it is two strings.
+/// Returns the strings to sign of a user delegation SAS, from version 2018-11-09. Clients disagree about
+/// files and queues, so these have two strings.
 pub(crate) fn user_delegation(
     resource: &Resource<'_>,
     version: Version,
@@ -130,7 +132,7 @@ mod tests {
     use super::*;
     use ServiceKind::{Blob, File, Queue, Table};
 
-    /// Every field is its own name, so a string shows which fields it has.
+    /// The value of every field is its own name, so a string shows which fields it contains.
     fn fields(version: &str) -> impl Fn(&str) -> &'static str + use<> {
         let version: &'static str = version.to_owned().leak();
         move |name| if name == "sv" { version } else { name.to_owned().leak() }
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn account_strings_end_with_a_line_feed_and_gain_the_encryption_scope() {
+    fn account_strings_end_with_a_line_feed_and_sign_the_encryption_scope_since_2020_12_06() {
         for (version, text) in [
             ("2015-04-05", "acct sp ss srt st se sip spr SV -"),
             ("2020-10-02", "acct sp ss srt st se sip spr SV -"),
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn service_strings_follow_the_era_of_their_version() {
+    fn service_strings_depend_on_their_version() {
         for (kind, version, text) in [
             (Blob, "2009-09-19", "sp st se /acct/c/o si"),
             (Blob, "2012-02-12", "sp st se /acct/c/o si SV"),
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn user_delegation_strings_follow_the_era_of_their_version() {
+    fn user_delegation_strings_depend_on_their_version() {
         let key = "sp st se RES skoid sktid skt ske sks skv";
         let bound = Bound { headers: "srh".into(), parameters: "srq".into() };
         for (kind, version, texts) in [

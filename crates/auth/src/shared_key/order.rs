@@ -1,16 +1,16 @@
 //! The order in which newer clients sort the `x-ms-*` headers that they sign.
 //!
-//! It is the word order of the service's own platform: hyphens and apostrophes do not count at first, punctuation
-//! comes before digits and digits before letters. Only names that differ in nothing else are told apart by their
-//! hyphens: the name whose first odd hyphen comes later is first. It differs from the ordinal order for names such as
-//! `x-ms-meta-a_b`, `x-ms-meta-a-b` and `x-ms-meta-ab`.
+//! The order is the word sort of the live service's platform. Hyphens and apostrophes are ignored at first;
+//! punctuation comes before digits, and digits before letters. Names that differ only in hyphens and
+//! apostrophes are ordered by them: the name whose first extra hyphen comes later is first. The result
+//! differs from ordinal order for names such as `x-ms-meta-a_b`, `x-ms-meta-a-b` and `x-ms-meta-ab`.
 
 use std::cmp::Ordering;
 
-/// The characters that count in the first pass, in ascending order.
+/// The characters that are compared first, in ascending order.
 const RANKED: &[u8] = b"!#$%&*.^_`|~+0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// Compares two header names in lower case.
+/// Compares two lowercase header names.
 pub(super) fn weighted(a: &str, b: &str) -> Ordering {
     ranks(a).cmp(ranks(b)).then_with(|| by_hyphens(a.as_bytes(), b.as_bytes()))
 }
@@ -19,8 +19,8 @@ fn ranks(name: &str) -> impl Iterator<Item = usize> + '_ {
     name.bytes().filter_map(|byte| RANKED.iter().position(|ranked| *ranked == byte))
 }
 
-/// Names that have the same ranked characters: at the first place where only one has a hyphen or apostrophe, that one
-/// is later. Where both have one, an apostrophe is before a hyphen.
+/// Compares names with the same ranked characters. At the first position where only one name has a hyphen or
+/// apostrophe, that name is later. If both have one, the apostrophe is first.
 fn by_hyphens(a: &[u8], b: &[u8]) -> Ordering {
     let odd = |byte: Option<&u8>| byte.filter(|byte| !RANKED.contains(byte)).copied();
     (0..a.len().max(b.len()))
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hyphens_count_last_and_punctuation_comes_first() {
+    fn hyphens_are_compared_last_and_punctuation_comes_first() {
         // Sorted with the comparison function of the Python SDK.
         let sorted = [
             "x-ms-blob-type",

@@ -1,4 +1,4 @@
-//! A small world to authenticate in: one account, one service, a clock that the request carries.
+//! The environment of the tests: one account, one service, and requests that carry the time.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -25,9 +25,9 @@ pub const TOKENS: &str = include_str!("../vectors/tokens.json");
 /// The `oid` of the tokens, and the owner of the user delegation keys.
 pub const SUBJECT: &str = "11111111-2222-3333-4444-555555555555";
 
-/// A version of the protocol that is neither old nor new.
+/// A protocol version that is neither old nor new.
 pub const SV: &str = "2021-12-02";
-/// An hour after the time of every request.
+/// One hour after the time of every request.
 pub const LATER: &str = "2026-05-20T13:00:00Z";
 
 pub struct World {
@@ -37,8 +37,8 @@ pub struct World {
     pub authenticator: Authenticator,
 }
 
-/// A request; every field has a default that does no harm.
-pub struct Ask {
+/// A request. Every field has a harmless default.
+pub struct TestRequest {
     pub operation: Operation,
     pub method: Method,
     pub path: String,
@@ -99,23 +99,23 @@ impl World {
         self
     }
 
-    pub fn ask(&self, ask: &Ask) -> Result<Caller, Refusal> {
-        ask.with_head(&self.account, |head| block_on(self.authenticator.authenticate(head, self)))
+    pub fn authenticate(&self, request: &TestRequest) -> Result<Caller, Refusal> {
+        request.with_head(&self.account, |head| block_on(self.authenticator.authenticate(head, self)))
     }
 
-    pub fn code(&self, ask: &Ask) -> Option<ErrorCode> {
-        self.ask(ask).err().map(|refusal| refusal.code())
+    pub fn code(&self, request: &TestRequest) -> Option<ErrorCode> {
+        self.authenticate(request).err().map(|refusal| refusal.code())
     }
 
-    pub fn grant(&self, ask: &Ask) -> Grant {
-        match self.ask(ask) {
+    pub fn grant(&self, request: &TestRequest) -> Grant {
+        match self.authenticate(request) {
             Ok(Caller::Sas(grant)) => grant,
             other => panic!("{other:?}"),
         }
     }
 }
 
-impl Ask {
+impl TestRequest {
     pub fn new(operation: Operation) -> Self {
         let (container, object) = match operation.service() {
             ServiceKind::Queue => ("q", "messages"),
@@ -176,16 +176,16 @@ impl Ask {
     }
 }
 
-/// An account SAS for everything, with some fields changed; an empty value leaves a field out.
+/// Returns an account SAS for everything, with some fields changed. An empty value removes a field.
 pub fn account_sas(changes: &[(&str, &str)]) -> String {
-    let usual = [("sv", SV), ("ss", "bqtf"), ("srt", "sco"), ("sp", "rwdxylacupfti"), ("se", LATER)];
-    sign::account_sas(ACCOUNT, &key(), &changed(&usual, changes))
+    let defaults = [("sv", SV), ("ss", "bqtf"), ("srt", "sco"), ("sp", "rwdxylacupfti"), ("se", LATER)];
+    sign::account_sas(ACCOUNT, &key(), &changed(&defaults, changes))
 }
 
-/// A SAS for container `c`, with some fields changed.
+/// Returns a SAS for container `c`, with some fields changed.
 pub fn container_sas(changes: &[(&str, &str)]) -> String {
-    let usual = [("sv", SV), ("sr", "c"), ("sp", "racwdxyltfmeopi"), ("se", LATER)];
-    service_sas(ServiceKind::Blob, "c", &changed(&usual, changes))
+    let defaults = [("sv", SV), ("sr", "c"), ("sp", "racwdxyltfmeopi"), ("se", LATER)];
+    service_sas(ServiceKind::Blob, "c", &changed(&defaults, changes))
 }
 
 pub fn service_sas(service: ServiceKind, path: &str, fields: &[(&str, &str)]) -> String {
@@ -198,20 +198,21 @@ pub const TENANT: &str = "66666666-7777-8888-9999-000000000000";
 pub const KEY_START: &str = "2026-05-20T11:00:00Z";
 pub const KEY_END: &str = "2026-05-20T14:00:00Z";
 
-/// A bearer token of [`SUBJECT`], as an Authorization header has it.
+/// Returns a bearer token of [`SUBJECT`] for an Authorization header.
 pub fn bearer() -> String {
     let tokens: serde_json::Value = serde_json::from_str(TOKENS).unwrap();
     format!("Bearer {}", tokens["tokens"][0]["token"].as_str().unwrap())
 }
 
-/// A user delegation SAS for the container, share or queue of [`Ask::new`], signed with a key that the server gave out.
+/// Returns a user delegation SAS for the container, share or queue of [`TestRequest::new`], signed with a
+/// key from the server.
 pub fn delegated(service: ServiceKind, changes: &[(&str, &str)]) -> String {
     let (path, sr) = match service {
         ServiceKind::File => ("c", "s"),
         ServiceKind::Queue => ("q", ""),
         ServiceKind::Blob | ServiceKind::Table => ("c", "c"),
     };
-    let usual = [
+    let defaults = [
         ("sv", SV),
         ("sr", sr),
         ("sp", "rwl"),
@@ -226,10 +227,10 @@ pub fn delegated(service: ServiceKind, changes: &[(&str, &str)]) -> String {
     let resource = Resource { service, account: ACCOUNT, path, timestamp: "" };
     let user_tenant = changes.iter().find(|(name, _)| *name == "skdutid").map_or("", |(_, tenant)| tenant);
     let key = user_delegation_key(service, user_tenant);
-    sign::user_delegation_sas(&resource, &key, &changed(&usual, changes))
+    sign::user_delegation_sas(&resource, &key, &changed(&defaults, changes))
 }
 
-/// Asks the server for a user delegation key, as a client does.
+/// Requests a user delegation key from the server, like a client.
 pub fn user_delegation_key(service: ServiceKind, user_tenant: &str) -> Key {
     let world = World::new();
     let operation = match service {
@@ -237,12 +238,12 @@ pub fn user_delegation_key(service: ServiceKind, user_tenant: &str) -> Key {
         ServiceKind::Queue => Operation::GetQueueUserDelegationKey,
         ServiceKind::Blob | ServiceKind::Table => Operation::GetUserDelegationKey,
     };
-    let ask = Ask::new(operation).at("", "").header("authorization", &bearer()).version(SV);
+    let request = TestRequest::new(operation).at("", "").header("authorization", &bearer()).version(SV);
     let body = format!(
         "<KeyInfo><Start>{KEY_START}</Start><Expiry>{KEY_END}</Expiry>\
          <DelegatedUserTid>{user_tenant}</DelegatedUserTid></KeyInfo>"
     );
-    let reply = ask.with_head(&world.account, |head| {
+    let reply = request.with_head(&world.account, |head| {
         block_on(world.authenticator.user_delegation_key(head, body.as_bytes()))
     });
     let reply = reply.unwrap();
@@ -250,26 +251,29 @@ pub fn user_delegation_key(service: ServiceKind, user_tenant: &str) -> Key {
     Key::from_base64(value).unwrap()
 }
 
-/// A request signed now, by us.
-pub fn signed(mut ask: Ask, account: &str, key: &Key) -> Ask {
-    let query = Query::parse(&ask.query).unwrap();
+/// Returns the request with a signature and the current date.
+pub fn signed(mut request: TestRequest, account: &str, key: &Key) -> TestRequest {
+    let query = Query::parse(&request.query).unwrap();
     let message = Message {
         scheme: Scheme::SharedKey,
-        service: ask.operation.service(),
+        service: request.operation.service(),
         account,
-        method: ask.method.as_str(),
-        path: &ask.path,
+        method: request.method.as_str(),
+        path: &request.path,
         query: &query,
-        headers: &ask.headers,
-        version: ask.version,
+        headers: &request.headers,
+        version: request.version,
     };
     let value = sign::authorization(&message, key).unwrap();
-    ask.headers.insert("authorization", value);
-    ask
+    request.headers.insert("authorization", value);
+    request
 }
 
-pub fn changed<'a>(usual: &[(&'a str, &'a str)], changes: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-    let kept = usual.iter().filter(|(name, _)| !changes.iter().any(|(changed, _)| changed == name));
+pub fn changed<'a>(
+    defaults: &[(&'a str, &'a str)],
+    changes: &[(&'a str, &'a str)],
+) -> Vec<(&'a str, &'a str)> {
+    let kept = defaults.iter().filter(|(name, _)| !changes.iter().any(|(changed, _)| changed == name));
     kept.chain(changes).filter(|(_, value)| !value.is_empty()).copied().collect()
 }
 

@@ -1,40 +1,52 @@
-//! Puts the content of a blob together out of staged blocks and parts of the content that it has, without reading a byte
-//! of either.
+//! Puts the new content of a blob together from staged blocks and parts of its old content, without reading
+//! their bytes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
+use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
 use lazuli_extents::{Content, Edit, Writer};
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{Partition, Reads};
 
-use super::{CommittedBlock, From, Listed, NewList, READ_AT_ONCE};
-use crate::block::BlockId;
-use crate::cipher::Nonce;
-use crate::encryption::check_update;
-use crate::record::{Blob, StagedBlock};
-use crate::{BlobService, keys, reply};
+use super::{From, Listed, NewList, READ_AT_ONCE};
+use crate::content::block_list::CommittedBlock;
+use crate::content::cipher::Nonce;
+use crate::content::encryption::check_update;
+use crate::model::keys;
+use crate::model::record::{Blob, StagedBlock};
+use crate::model::staging::{BlockId, Staging};
+use crate::{BlobService, reply};
 
-/// Puts content together out of blocks.
+/// Puts content together from blocks.
 pub(super) struct Blocks<'a> {
     pub(super) service: &'a BlobService,
     pub(super) partition: &'a Partition,
     pub(super) writer: &'a Writer,
 }
 
-/// Where the committed blocks of a blob lie in its content.
+/// Content that was put together.
+pub(super) struct Assembled {
+    pub(super) content: Content,
+    /// The list of its blocks.
+    pub(super) block_list: Content,
+    /// The rows of the staged blocks that it uses, each once.
+    pub(super) staged: Vec<Bytes>,
+}
+
+/// The ranges of the committed blocks in the content of a blob.
 type Parts = HashMap<BlockId, (Range<u64>, Option<Nonce>)>;
 
 impl Blocks<'_> {
-    /// The content of the blocks that are listed and the list to store with it, both durable.
+    /// Returns the content of the listed blocks and the list to store with it. Both are durable.
     pub(super) async fn assemble(
         &self,
         old: Option<&Blob>,
         NewList { listed, seal }: NewList<'_>,
         now: Timestamp,
-    ) -> Result<(Content, Content), Refusal> {
+    ) -> Result<Assembled, Refusal> {
         let service = self.service;
         let live = old.filter(|old| old.is_live(now));
         let old_content = live.map(|old| old.content.clone()).unwrap_or_default();
@@ -44,29 +56,32 @@ impl Blocks<'_> {
             }
             _ => Parts::new(),
         };
-        let has_staged = old.is_some_and(|old| old.is_there(now) && old.staged(now).is_some());
+        let staging = old.filter(|old| old.is_there(now)).and_then(|old| old.staged(now));
         let mut edit = Edit::new(&service.extents, self.writer, &Content::empty());
-        // Parts of the old content that lie one behind the other are taken over as one.
+        // Adjacent parts of the old content are appended as one.
         let mut run = 0..0;
         let mut list = Vec::with_capacity(listed.len());
         let mut is_staged = HashMap::new();
         for some in listed.chunks(READ_AT_ONCE) {
-            let staged = if has_staged { self.staged(some).await? } else { HashMap::new() };
+            let staged = match staging {
+                Some(staging) => self.staged(staging, some).await?,
+                None => HashMap::new(),
+            };
             for Listed { from, id } in some {
                 let staged = staged.get(id).filter(|_| *from != From::Committed);
                 let part = parts.get(id).filter(|_| *from != From::Uncommitted);
                 let (size, nonce) = match (staged, part) {
                     (Some(block), _) => {
                         check_update(block.encryption.as_ref(), seal)?;
-                        edit.append_part(&old_content, run).await.map_err(reply::extents)?;
+                        edit.append_part(&old_content, run).await.map_err(reply::content_refusal)?;
                         run = 0..0;
-                        edit.append(&block.content).await.map_err(reply::extents)?;
+                        edit.append(&block.content).await.map_err(reply::content_refusal)?;
                         (block.content.len(), block.nonce)
                     }
                     (None, Some((part, nonce))) => {
                         check_update(live.and_then(|old| old.encryption.as_ref()), seal)?;
                         if run.end != part.start {
-                            edit.append_part(&old_content, run).await.map_err(reply::extents)?;
+                            edit.append_part(&old_content, run).await.map_err(reply::content_refusal)?;
                             run = part.start..part.start;
                         }
                         run.end = part.end;
@@ -74,28 +89,35 @@ impl Blocks<'_> {
                     }
                     (None, None) => return Err(ErrorCode::InvalidBlockList.into()),
                 };
-                // Two blocks of one name could not be told apart afterwards.
+                // A list must not use two different blocks with the same id.
                 if *is_staged.entry(id).or_insert(staged.is_some()) != staged.is_some() {
                     return Err(ErrorCode::InvalidBlockList.into());
                 }
                 list.push(CommittedBlock { id: id.clone(), size, nonce });
             }
         }
-        edit.append_part(&old_content, run).await.map_err(reply::extents)?;
-        let content = edit.finish().await.map_err(reply::extents)?;
+        edit.append_part(&old_content, run).await.map_err(reply::content_refusal)?;
+        let content = edit.finish().await.map_err(reply::content_refusal)?;
         let list = service.write_block_list(self.writer, &list).await?;
         service.sync(&content).await?;
         service.sync(&list).await?;
-        Ok((content, list))
+        let generation = staging.map_or(0, |staging| staging.generation);
+        let staged = is_staged.into_iter().filter(|(_, is_staged)| *is_staged);
+        let staged = staged.map(|(id, _)| keys::staged(generation, &id.0)).collect();
+        Ok(Assembled { content, block_list: list, staged })
     }
 
-    /// Those of the blocks that are staged.
-    async fn staged(&self, listed: &[Listed]) -> Result<HashMap<BlockId, StagedBlock>, Refusal> {
+    /// Reads the staged ones among the listed blocks.
+    async fn staged(
+        &self,
+        staging: Staging,
+        listed: &[Listed],
+    ) -> Result<HashMap<BlockId, StagedBlock>, Refusal> {
         let ids: Vec<_> =
             listed.iter().filter(|block| block.from != From::Committed).map(|block| &block.id).collect();
         let pin = self.service.pin();
-        let reads = Reads::keys(ids.iter().map(|id| keys::staged(&id.0)));
-        let set = self.service.read(self.partition, &reads).await?;
+        let reads = Reads::keys(ids.iter().map(|id| keys::staged(staging.generation, &id.0)));
+        let set = self.service.rows.read(self.partition, &reads).await?;
         let mut staged = HashMap::new();
         for (id, row) in ids.into_iter().zip(set.rows) {
             if let Some(row) = row {
@@ -107,7 +129,7 @@ impl Blocks<'_> {
     }
 }
 
-/// Where each block lies. A block that is there twice is the same twice, so one place is enough.
+/// The range of each block. A block that occurs twice has the same bytes twice, so one range is enough.
 fn parts(list: Vec<CommittedBlock>) -> Parts {
     let mut parts = Parts::with_capacity(list.len());
     let mut start = 0;

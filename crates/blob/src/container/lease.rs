@@ -5,7 +5,7 @@ use lazuli_protocol::{Refusal, Request, Response};
 
 use crate::BlobService;
 use crate::lease::lease_reply;
-use crate::precondition::Preconditions;
+use crate::rules::precondition::Preconditions;
 
 impl BlobService {
     /// Lease Container.

@@ -1,13 +1,14 @@
-//! What a page of List Blobs says about one blob. Which elements there are depends on the version of the request.
+//! What a page of List Blobs says about one blob. Which elements there are depends on the version of the
+//! request.
 
 use lazuli_protocol::{ErrorCode, Refusal, date, xml};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::{Listing, Shown};
-use crate::record::{Blob, BlobCopy, Encryption, Kind};
+use crate::model::record::{Blob, BlobCopy, Encryption, Kind};
 use crate::reply;
 
-/// What a name has to escape in the path of a URL.
+/// The characters that are escaped in the path of a URL.
 const PATH: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -168,7 +169,7 @@ impl Listing<'_> {
         self.write_late_properties(blob);
     }
 
-    /// What an uncommitted blob does not have.
+    /// Writes the properties that an uncommitted blob does not have.
     fn write_content_properties(&mut self, blob: &Blob) {
         let version = self.request.version;
         let (xml, headers) = (&mut self.xml, &blob.headers);
@@ -223,7 +224,7 @@ impl Listing<'_> {
         xml.optional("CopyDestinationSnapshot", copy.destination_snapshot.map(reply::stamp_text));
     }
 
-    /// What later versions of the protocol added.
+    /// Writes the properties that later versions of the protocol added.
     fn write_late_properties(&mut self, blob: &Blob) {
         let version = self.request.version;
         let (xml, include) = (&mut self.xml, self.include);

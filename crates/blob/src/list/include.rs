@@ -2,11 +2,11 @@
 
 use lazuli_protocol::{Query, Refusal, Version};
 
-use crate::keys::RowKind;
+use crate::model::keys::RowKind;
 
-/// What a page holds beside current blobs.
+/// The entries of a page in addition to current blobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Include {
+pub(super) struct BlobInclude {
     pub(super) snapshots: bool,
     pub(super) metadata: bool,
     pub(super) uncommitted: bool,
@@ -19,7 +19,7 @@ pub(super) struct Include {
     pub(super) legal_hold: bool,
 }
 
-type Set = fn(&mut Include);
+type Set = fn(&mut BlobInclude);
 
 /// The words of `include`, what each asks for, and the version that brought it.
 const INCLUDES: [(&str, Set, Version); 11] = [
@@ -46,8 +46,8 @@ pub(crate) fn known<T: Copy>(
     since.map(|(word, meaning, _)| (*word, *meaning)).collect()
 }
 
-impl Include {
-    /// What a query asks for, of what that version knows.
+impl BlobInclude {
+    /// Reads the `include` parameter of a query in a version.
     pub(super) fn parse(query: &Query, version: Version) -> Result<Self, Refusal> {
         let mut include = Self::default();
         for set in query.list("include", &known(&INCLUDES, version))? {
@@ -69,7 +69,7 @@ impl Include {
             RowKind::DeletedSnapshot(_) => self.snapshots && self.deleted,
             RowKind::Version(_) => self.versions || self.deleted_with_versions,
             RowKind::DeletedVersion(_) => (self.versions && self.deleted) || self.deleted_with_versions,
-            RowKind::StagedCount | RowKind::Staged(_) => false,
+            RowKind::StagedCount | RowKind::Staged { .. } => false,
         }
     }
 }

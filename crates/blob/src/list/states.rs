@@ -1,25 +1,26 @@
 //! The states of one blob in the order of time, though rows of several kinds hold them.
 //!
-//! What was deleted has rows of its own, and so have versions beside snapshots: in each kind the rows are in the order of
-//! time, together they are not. Here the kinds are read side by side. A place among the states is that of a row: its
-//! time, then its key; so a marker that names the row leads back to the same place.
+//! Snapshots, versions and deleted states have rows of different kinds. The rows of each kind are in time
+//! order, but not those of all kinds together, so the kinds are read in parallel and merged. The position of
+//! a state is the time of its row, then the key, so a marker that names the row leads back to the same
+//! position.
 
 use bytes::Bytes;
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::Refusal;
 use lazuli_store::{Partition, Reads, Row, Scanned, SpaceId, prefix_range};
 
-use super::{Include, LAST, Listing, MAX_ROWS, Position};
-use crate::keys::{self, RowKind};
-use crate::record::{self, Blob};
+use super::{BlobInclude, LAST, Listing, MAX_ROWS, Position};
+use crate::model::keys::{self, RowKind};
+use crate::model::record::{self, Blob};
 use crate::{BlobService, reply};
 
 /// Rows of each kind that are read at once. At least two, see [`in_order`].
 const STATES_AT_ONCE: usize = 32;
 
 impl BlobService {
-    /// Begins a page in the midst of a blob: its states from that row on, the current one is yet to come. Returns where
-    /// the next page begins if that is all that fits.
+    /// Begins a page in the midst of a blob: its states from that row on, the current one is yet to come.
+    /// Returns where the next page begins if that is all that fits.
     pub(super) async fn resume(
         &self,
         space: SpaceId,
@@ -35,7 +36,7 @@ impl BlobService {
         if !listing.enter(from.partition.clone()) {
             return Ok(None);
         }
-        let mut rows = set.map_err(reply::unreadable)?.rows.into_iter();
+        let mut rows = set.map_err(reply::read_refusal)?.rows.into_iter();
         listing.group.base = record::blob(rows.next().flatten().as_ref())?;
         if let Some(row) = rows.next().flatten() {
             listing.see_version(&row.key, Blob::decode(&row.value)?);
@@ -48,8 +49,8 @@ impl BlobService {
         }
     }
 
-    /// Writes the states of the blob that is being read from that row on, but for the current one. Returns where the
-    /// next page begins if this one ends.
+    /// Writes the states of the blob that is being read from that row on, but for the current one. Returns
+    /// where the next page begins if this one ends.
     pub(super) async fn write_states(
         &self,
         space: SpaceId,
@@ -61,7 +62,7 @@ impl BlobService {
         loop {
             let reads = reads(listing.include, &from);
             let set = self.store.read(&Partition::new(space, partition.clone()), &reads).await;
-            let (rows, next) = in_order(set.map_err(reply::unreadable)?.ranges);
+            let (rows, next) = in_order(set.map_err(reply::read_refusal)?.ranges);
             *read += rows.len();
             for row in rows {
                 let full = listing.state(&row)?;
@@ -80,7 +81,7 @@ impl BlobService {
     }
 }
 
-/// The kinds of rows that entries are made of beside the current state, in order, each with where it begins.
+/// The kinds of rows that have entries in addition to the current state, in order, each with its first key.
 pub(super) fn kinds() -> [(RowKind<'static>, Bytes); 4] {
     const FIRST: Stamp = Stamp::from_ticks(0);
     let (snapshots, versions) = (keys::snapshots().start, keys::versions().start);
@@ -92,14 +93,16 @@ pub(super) fn kinds() -> [(RowKind<'static>, Bytes); 4] {
     ]
 }
 
-/// Where the last kind of rows begins that is of any use: from there on rows are in the order of time as they stand.
-pub(super) fn last_kind(include: Include) -> Bytes {
+/// Where the last kind of rows begins that is of any use: from there on rows are in the order of time as they
+/// stand.
+pub(super) fn last_kind(include: BlobInclude) -> Bytes {
     let wanted = kinds().into_iter().rfind(|(kind, _)| include.reads(*kind));
     wanted.map(|(_, start)| start).unwrap_or_default()
 }
 
-/// The rows of every kind that is of any use, from the place of a row on; from the first on if it is not one of these.
-fn reads(include: Include, from: &[u8]) -> Reads {
+/// The rows of every kind that is of any use, from the place of a row on; from the first on if it is not one
+/// of these.
+fn reads(include: BlobInclude, from: &[u8]) -> Reads {
     let stamp = keys::row_kind(from).and_then(RowKind::stamp);
     let wanted = kinds().into_iter().filter(|(kind, _)| include.reads(*kind));
     wanted.fold(Reads::default(), |reads, (_, kind)| {
@@ -112,8 +115,8 @@ fn reads(include: Include, from: &[u8]) -> Reads {
     })
 }
 
-/// The rows of all ranges in order, as far as all that come before are known; and the row to go on from. Where a range
-/// has more rows, that is its last one at most: so there is progress if it has two.
+/// The rows of all ranges in order, as far as all that come before are known; and the row to go on from.
+/// Where a range has more rows, that is its last one at most: so there is progress if it has two.
 fn in_order(ranges: Vec<Scanned>) -> (Vec<Row>, Option<Bytes>) {
     let place = |row: &Row| (keys::row_kind(&row.key).and_then(RowKind::stamp), row.key.clone());
     let cut_short = ranges.iter().filter(|range| range.more);
@@ -161,7 +164,7 @@ mod tests {
 
     #[test]
     fn reading_goes_on_at_the_place_of_a_row_in_every_kind() {
-        let include = Include { snapshots: true, deleted: true, ..Include::default() };
+        let include = BlobInclude { snapshots: true, deleted: true, ..BlobInclude::default() };
         let starts =
             |from: &[u8]| reads(include, from).ranges.into_iter().map(|(range, _)| range.start).collect();
         let after = |key: Bytes| Bytes::from([&key[..], &[0]].concat());

@@ -39,7 +39,7 @@ fn names_are_folded_at_the_first_delimiter_after_the_prefix() {
         ("", "a/b", None),
     ] {
         let query = Query::parse(query).unwrap();
-        let page = Page::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
+        let page = PageRequest::parse(ServiceKind::Blob, &query, MAX_RESULTS).unwrap();
         assert_eq!(fold(name, &page), expected, "{name}");
     }
 }
@@ -48,11 +48,11 @@ fn names_are_folded_at_the_first_delimiter_after_the_prefix() {
 fn each_version_knows_the_includes_that_it_brought() {
     let include = |words: &str, version| {
         let query = Query::parse(&format!("include={words}")).unwrap();
-        Include::parse(&query, Version::parse(version).unwrap()).map_err(|refusal| refusal.code())
+        BlobInclude::parse(&query, Version::parse(version).unwrap()).map_err(|refusal| refusal.code())
     };
     let all = "snapshots,metadata,uncommittedblobs,copy,deleted,tags,versions,deletedwithversions,\
                immutabilitypolicy,legalhold,permissions";
-    let everything = Include {
+    let everything = BlobInclude {
         snapshots: true,
         metadata: true,
         uncommitted: true,
@@ -65,8 +65,11 @@ fn each_version_knows_the_includes_that_it_brought() {
         legal_hold: true,
     };
     assert_eq!(include(all, "2021-12-02"), Ok(everything));
-    assert_eq!(include("", "2021-12-02"), Ok(Include::default()));
-    assert_eq!(include("Metadata", "2009-09-19"), Ok(Include { metadata: true, ..Include::default() }));
+    assert_eq!(include("", "2021-12-02"), Ok(BlobInclude::default()));
+    assert_eq!(
+        include("Metadata", "2009-09-19"),
+        Ok(BlobInclude { metadata: true, ..BlobInclude::default() })
+    );
     assert_eq!(include("copy", "2011-08-18"), Err(ErrorCode::InvalidQueryParameterValue));
     assert_eq!(include("versions", "2019-07-07"), Err(ErrorCode::InvalidQueryParameterValue));
     assert_eq!(include("everything", "2021-12-02"), Err(ErrorCode::InvalidQueryParameterValue));

@@ -3,7 +3,7 @@
 use lazuli_protocol::{ErrorCode, Refusal, xml};
 use lazuli_query::{Delimited, Format};
 
-/// What a client asks.
+/// The query of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct QueryRequest {
     pub(super) expression: String,

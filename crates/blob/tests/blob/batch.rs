@@ -1,9 +1,11 @@
-//! Blob Batch: the multipart exchange, who may do what, and what a batch cannot hold.
+//! Blob Batch: the multipart exchange, permissions, and operations that a batch cannot hold.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use lazuli_auth::shared_key::{Message, Scheme};
 use lazuli_auth::sign;
 use lazuli_protocol::{Query, ServiceKind, Version, date};
+use lazuli_store::Mutation;
+use lazuli_testing::LogCapture;
 
 use crate::support::{ACCOUNT, NOW, Reply, TestServer, VERSION, key, start};
 
@@ -130,8 +132,8 @@ async fn each_request_is_answered_in_its_order_with_its_id_and_its_own_outcome()
 
 #[tokio::test]
 async fn the_reply_has_the_bytes_of_the_live_service() {
-    // As recorded by azure-sdk-for-js and azure-sdk-for-python: a part without a body ends with one empty line, one with
-    // a body with the line end before the delimiter, and nothing follows the last delimiter.
+    // As recorded by azure-sdk-for-js and azure-sdk-for-python: a part without a body ends with one empty
+    // line, one with a body with the line end before the delimiter, and nothing follows the last delimiter.
     let server = start().await;
     server.create_container("aaa").await;
     server.put_block_blob("/aaa/one", "x").await;
@@ -211,7 +213,8 @@ async fn a_request_is_let_in_by_its_own_credentials_only() {
     server.head("/aaa/one", "").await.expect(200);
 }
 
-/// Python signs and sends `/container/blob`, JavaScript `/account/container/blob`, .NET that without its first slash.
+/// Python signs and sends `/container/blob`, JavaScript `/account/container/blob`, .NET that without its
+/// first slash.
 #[tokio::test]
 async fn a_signed_request_may_name_the_account_or_not() {
     let server = start().await;
@@ -294,4 +297,28 @@ async fn a_body_that_is_no_batch_is_refused_at_once() {
     post("content-type: multipart/mixed", b"x".to_vec()).await.refused(400, "InvalidHeaderValue");
     post("content-type: application/xml", b"x".to_vec()).await.refused(400, "InvalidHeaderValue");
     post(CONTENT_TYPE, vec![b'x'; (4 << 20) + 1]).await.refused(413, "RequestBodyTooLarge");
+}
+
+#[tokio::test]
+async fn internal_errors_are_logged_with_request_id_account_and_operation() {
+    let log = LogCapture::start();
+    let server = start().await;
+    server.create_container("con").await;
+    for row in ["bone", "btwo"] {
+        server.change_row(row, Mutation::Put("b".into(), "damaged".into())).await;
+    }
+    let whole = server.get("/con/one", "").await.expect(500);
+    let parts = server.batch("/?comp=batch", &["/lapis/con/one", "/lapis/con/two"].map(delete)).await;
+    let id = |part: &Part| part.header("x-ms-request-id").unwrap().to_owned();
+    let lines = log.lines_with("a row is damaged");
+    for (span, id, operation) in [
+        ("request", whole.header("x-ms-request-id").unwrap().to_owned(), "Get Blob"),
+        ("part", id(&parts[0]), "Delete Blob"),
+        ("part", id(&parts[1]), "Delete Blob"),
+    ] {
+        let span = format!("{span}{{request_id={id} account=\"lapis\" operation=\"{operation}\"}}:");
+        assert!(lines.iter().any(|line| line.contains(&span)), "{span} {lines:?}");
+    }
+    let refused = log.lines_with("error=\"InternalError\"");
+    assert!(refused.iter().any(|line| line.matches("request_id=").count() == 1), "{refused:?}");
 }

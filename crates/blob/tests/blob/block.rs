@@ -6,8 +6,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use lazuli_auth::sign::{self, Resource};
+use lazuli_concurrency::Pace;
 use lazuli_protocol::ServiceKind;
-use lazuli_store::Mutation;
+use lazuli_store::{Mutation, SpaceId};
 
 use crate::support::{ACCOUNT, Reply, TestServer, key, start};
 
@@ -38,6 +39,20 @@ fn list(words: &str) -> String {
 impl TestServer {
     pub(crate) async fn put_block(&self, blob: &str, name: &str, body: impl Into<Bytes>) -> Reply {
         self.put(&format!("{blob}?comp=block&blockid={}", in_query(&id(name))), "", body).await
+    }
+
+    /// Stages blocks of one byte each.
+    pub(crate) async fn stage_many(&self, blob: &str, blocks: usize) {
+        let puts = (0..blocks).map(async |n| {
+            self.put_block(blob, &format!("{n:05}"), vec![n as u8]).await.expect(201);
+        });
+        futures_util::future::join_all(puts).await;
+    }
+
+    /// Commits the first `blocks` staged blocks.
+    pub(crate) async fn commit_many(&self, blob: &str, blocks: usize) -> Reply {
+        let words: Vec<_> = (0..blocks).map(|n| format!("u:{n:05}")).collect();
+        self.put_block_list(blob, "", &words.join(" ")).await
     }
 
     pub(crate) async fn put_block_list(&self, blob: &str, headers: &str, words: &str) -> Reply {
@@ -383,6 +398,73 @@ async fn fifty_thousand_blocks_are_committed_and_rearranged() {
     assert!(part[0] == 249 && part[1] == 248 && part[100] == 248 && part[101] == 247);
     let reply = server.get("/con/b?comp=blocklist", "").await.expect(200);
     assert_eq!(reply.text().matches("<Block>").count(), 50_000);
+}
+
+#[tokio::test]
+async fn a_list_of_few_blocks_removes_their_rows_and_one_of_many_leaves_them_for_later() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.stage_many("/con/few", 200).await;
+    server.commit_many("/con/few", 200).await.expect(201);
+    assert_eq!((server.blob_rows(), server.service.dropped_due()), (1, false));
+    server.stage_many("/con/few", 2).await;
+    server.commit_many("/con/few", 1).await.expect(201);
+    assert_eq!((server.blob_rows(), server.service.dropped_due()), (2, true), "one block was not listed");
+    assert_eq!(server.service.remove_dropped(Pace::FULL).await.unwrap(), 1);
+
+    server.stage_many("/con/many", 700).await;
+    server.watched.interposer.take_writes();
+    server.commit_many("/con/many", 700).await.expect(201);
+    assert_eq!((server.watched.interposer.take_writes(), server.blob_rows()), (1, 702));
+    let all: Vec<u8> = (0..700usize).map(|n| n as u8).collect();
+    assert_eq!(server.get("/con/many", "").await.body, all);
+    assert!(server.blocks("/con/many").await.ends_with(" | "), "dropped blocks are not staged");
+    server.put_block_list("/con/many", "", "u:00000").await.refused(400, "InvalidBlockList");
+    assert_eq!(server.service.remove_dropped(Pace::FULL).await.unwrap(), 700);
+    assert_eq!((server.watched.interposer.take_writes(), server.blob_rows()), (3, 2), "250 rows at a time");
+    assert!(!server.service.dropped_due());
+    assert_eq!(server.get("/con/many", "").await.body, all);
+}
+
+#[tokio::test]
+async fn blocks_are_staged_anew_beside_dropped_ones_of_the_same_names() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.stage_many("/con/b", 300).await;
+    server.commit_many("/con/b", 300).await.expect(201);
+    server.put_block("/con/b", "00007", "new").await.expect(201);
+    server.put_block("/con/b", "00008", "other").await.expect(201);
+    assert_eq!(server.blocks("/con/b").await.split_once(" | ").unwrap().1, "00007=3 00008=5");
+    assert_eq!(server.service.remove_dropped(Pace::FULL).await.unwrap(), 300);
+    server.put_block_list("/con/b", "", "u:00007 c:00007 u:00009").await.refused(400, "InvalidBlockList");
+    server.put_block_list("/con/b", "", "u:00008 c:00009 u:00007").await.expect(201);
+    assert_eq!(&server.get("/con/b", "").await.body[..], b"other\x09new");
+    assert_eq!(server.blob_rows(), 1);
+}
+
+#[tokio::test]
+async fn a_request_whose_client_disconnects_leaves_a_note_of_the_blocks_that_it_drops() {
+    let server = start().await;
+    server.create_container("con").await;
+    server.stage_many("/con/b", 3).await;
+    let queueing = &server.watched.interposer.queueing;
+    queueing.queue_next(|partition| partition.space != SpaceId::ROOT && partition.key.starts_with(b"b"));
+    tokio::select! {
+        _ = server.put_block_blob("/con/b", "whole") => panic!("the commit is queued"),
+        () = queueing.queued() => {}
+    }
+    queueing.dropped().await;
+    assert!(server.service.dropped_due());
+
+    // The chore is dropped at its first step. The note stays.
+    let mut chore = std::pin::pin!(server.service.remove_dropped(Pace::FULL));
+    std::future::poll_fn(|context| {
+        let _ = chore.as_mut().poll(context);
+        std::task::Poll::Ready(())
+    })
+    .await;
+    chore.set(server.service.remove_dropped(Pace::FULL));
+    assert!(server.service.dropped_due());
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
-//! Two clocks: the rules go by the store's, which never runs backwards; credentials are judged by the machine's.
+//! Two clocks: the rules go by the store's, which never runs backwards; credentials are judged by the
+//! machine's.
 
 use lazuli_auth::sign;
 use lazuli_concurrency::Span;
 use lazuli_protocol::date;
-use lazuli_store::Store;
 
 use crate::support::{ACCOUNT, NOW, TestServer, key, start};
 

@@ -11,7 +11,7 @@ const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 const SYNC: &str = "x-ms-requires-sync: true";
 const LEASE: &str = "12345678-1234-1234-1234-123456789012";
 
-/// The ways to copy a whole block blob: headers beside the source, and the status of success.
+/// The ways to copy a whole block blob: headers in addition to the source, and the status of success.
 const WAYS: [(&str, u16); 3] = [("", 202), (SYNC, 202), (BLOCK, 201)];
 
 impl TestServer {
@@ -19,7 +19,8 @@ impl TestServer {
         format!("http://{}/{account}{target}", self.address)
     }
 
-    /// A copy from a URL, or from what the caller owns: that has to bring a signature where Copy Blob does without.
+    /// A copy from a URL, or from what the caller owns: that has to bring a signature where Copy Blob does
+    /// without.
     async fn copy(&self, from: &str, to: &str, headers: &str) -> Reply {
         let within_the_request = [BLOCK, SYNC].into_iter().any(|way| headers.contains(way));
         let source = match from.starts_with("http") {
@@ -116,7 +117,7 @@ async fn copy_blob_from_url_tells_the_crc64_and_the_md5_only_if_that_was_sent() 
         let copied =
             server.copy("/things/source", "/things/copy", &format!("{SYNC}\n{sent}")).await.expect(202);
         assert_eq!((copied.header("x-ms-content-crc64"), copied.header("content-md5")), (crc64, expected));
-        // Older versions know no CRC64, and nothing is read for the digest that they might be told instead.
+        // Older versions know no CRC64, and the server does not read the source to report another digest.
         let old = format!("{SYNC}\nx-ms-version: 2018-11-09\n{sent}");
         let copied = server.copy("/things/source", "/things/copy", &old).await.expect(202);
         assert_eq!((copied.header("x-ms-content-crc64"), copied.header("content-md5")), (None, expected));
@@ -661,7 +662,7 @@ async fn a_copy_over_itself_has_the_bytes_whose_digest_it_tells() {
     for (way, outcome) in [("", (202, "")), (SYNC, (412, "SourceConditionNotMet"))] {
         server.put_block_blob("/things/b", "read").await;
         let other = server.clone();
-        server.watched.between.before_next_commit(move || {
+        server.watched.interposer.before_next_commit(move || {
             let overwrite = other.put_block_blob("/things/b", "written meanwhile");
             tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(overwrite));
         });
@@ -779,7 +780,7 @@ async fn tags_are_those_of_the_request_or_if_asked_for_those_of_the_source() {
         let odd = format!("{way}\nx-ms-copy-source-tag-option: SOME");
         let odd = server.copy("/things/source", "/things/other", &odd).await;
         if way.is_empty() {
-            // A copy that may go on after its request cannot be told so.
+            // Copy Blob may continue after its request, so it ignores this header.
             both.expect(202);
             odd.expect(202);
             assert_eq!(tags().await, "");

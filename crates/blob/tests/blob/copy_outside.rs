@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use lazuli_account::Setting;
 use lazuli_auth::sign;
-use lazuli_extents::Pace;
-use lazuli_store::{SpaceHeader, Store};
-use lazuli_testing::web::{Page, Web};
+use lazuli_concurrency::Pace;
+use lazuli_store::SpaceHeader;
+use lazuli_testing::web::{Web, WebDocument};
 
 use crate::support::{ACCOUNT, Reply, TestServer, allowed, key, start, start_allowing};
 
@@ -32,7 +32,7 @@ impl TestServer {
     }
 }
 
-async fn served(page: Page) -> (Web, TestServer) {
+async fn served(page: WebDocument) -> (Web, TestServer) {
     let web = Web::serve(page).await;
     let server = start_allowing(&[&web.allowed()]).await;
     server.create_container("things").await;
@@ -45,7 +45,7 @@ fn bytes(length: usize) -> Bytes {
 
 #[tokio::test]
 async fn a_copy_from_elsewhere_is_pending_until_it_is_done() {
-    let mut page = Page::new(bytes(300_000));
+    let mut page = WebDocument::new(bytes(300_000));
     page.headers.extend(["Content-Type: text/x-far", "x-ms-meta-a: 1"].map(str::to_owned));
     page.stalls = true;
     let (web, server) = served(page).await;
@@ -77,7 +77,7 @@ async fn a_copy_from_elsewhere_is_pending_until_it_is_done() {
 
 #[tokio::test]
 async fn nothing_else_is_written_to_the_target_of_a_pending_copy() {
-    let mut page = Page::new("hello");
+    let mut page = WebDocument::new("hello");
     page.stalls = true;
     let (web, server) = served(page).await;
     server.put_block_blob("/things/source", "other").await;
@@ -104,7 +104,7 @@ async fn nothing_else_is_written_to_the_target_of_a_pending_copy() {
 
 #[tokio::test]
 async fn a_pending_copy_can_be_aborted_by_its_id() {
-    let mut page = Page::new(bytes(100_000));
+    let mut page = WebDocument::new(bytes(100_000));
     page.stalls = true;
     let (web, server) = served(page).await;
     let begun = server.copy_from(&web.url(), "/things/copy", "x-ms-meta-a: 1").await.expect(202);
@@ -128,7 +128,7 @@ async fn a_pending_copy_can_be_aborted_by_its_id() {
 #[tokio::test]
 async fn a_source_that_changes_while_it_is_copied_fails_the_copy() {
     for weak in [false, true] {
-        let mut page = Page::new(bytes(100_000));
+        let mut page = WebDocument::new(bytes(100_000));
         if weak {
             page.headers = vec!["ETag: W/\"v1\"".into()];
         }
@@ -148,7 +148,7 @@ async fn a_source_that_changes_while_it_is_copied_fails_the_copy() {
 
 #[tokio::test]
 async fn a_source_that_is_gone_fails_the_copy() {
-    let mut page = Page::new(bytes(1000));
+    let mut page = WebDocument::new(bytes(1000));
     page.stalls = true;
     let (web, server) = served(page).await;
     server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
@@ -162,8 +162,8 @@ async fn a_source_that_is_gone_fails_the_copy() {
 #[tokio::test]
 async fn a_connection_that_breaks_does_not_fail_the_copy() {
     for ignores_ranges in [false, true] {
-        let mut page = Page::new(bytes(500_000));
-        (page.breaks, page.ignores_ranges) = (2, ignores_ranges);
+        let mut page = WebDocument::new(bytes(500_000));
+        (page.cut_replies, page.ignores_ranges) = (2, ignores_ranges);
         let (web, server) = served(page).await;
         server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
         assert_eq!(server.copied("/things/copy").await.header("x-ms-copy-status"), Some("success"));
@@ -174,7 +174,7 @@ async fn a_connection_that_breaks_does_not_fail_the_copy() {
 
 #[tokio::test]
 async fn a_pending_copy_goes_on_after_a_restart() {
-    let mut page = Page::new(bytes(200_000));
+    let mut page = WebDocument::new(bytes(200_000));
     page.stalls = true;
     let (web, server) = served(page).await;
     let begun = server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
@@ -195,7 +195,7 @@ async fn a_pending_copy_goes_on_after_a_restart() {
 
 #[tokio::test]
 async fn a_restart_fails_a_copy_that_has_been_pending_for_two_weeks() {
-    let mut page = Page::new("hello");
+    let mut page = WebDocument::new("hello");
     page.stalls = true;
     let (web, server) = served(page).await;
     server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
@@ -211,7 +211,7 @@ async fn a_page_blob_from_elsewhere_is_all_zeros_until_it_is_done() {
     let mut body = vec![0; 8192];
     body[512] = 1;
     body[8191] = 2;
-    let mut page = Page::new(body.clone());
+    let mut page = WebDocument::new(body.clone());
     page.headers.extend(["x-ms-blob-type: PageBlob", "x-ms-blob-sequence-number: 9"].map(str::to_owned));
     page.stalls = true;
     let (web, server) = served(page).await;
@@ -226,7 +226,7 @@ async fn a_page_blob_from_elsewhere_is_all_zeros_until_it_is_done() {
 
 #[tokio::test]
 async fn sources_elsewhere_are_read_within_the_request_where_the_operation_says_so() {
-    let (web, server) = served(Page::new(bytes(100_000))).await;
+    let (web, server) = served(WebDocument::new(bytes(100_000))).await;
     for (way, status) in [(SYNC, 202), (BLOCK, 201)] {
         server.copy_from(&web.url(), "/things/copy", way).await.expect(status);
         assert!(server.get("/things/copy", "").await.body == bytes(100_000), "{way}");
@@ -249,7 +249,7 @@ async fn sources_elsewhere_are_read_within_the_request_where_the_operation_says_
 
 #[tokio::test]
 async fn what_the_source_answers_is_told() {
-    let (web, server) = served(Page::new("hello")).await;
+    let (web, server) = served(WebDocument::new("hello")).await;
     let condition = "x-ms-source-if-match: \"v2\"";
     server.copy_from(&web.url(), "/things/copy", condition).await.refused(412, "SourceConditionNotMet");
     let condition = format!("x-ms-source-if-none-match: \"v1\"\n{BLOCK}");
@@ -273,9 +273,9 @@ async fn what_the_source_answers_is_told() {
 
 #[tokio::test]
 async fn the_size_of_the_source_is_limited() {
-    let (web, server) = served(Page::new("hello")).await;
+    let (web, server) = served(WebDocument::new("hello")).await;
     for (way, mib) in [(SYNC, 256), (BLOCK, 5000)] {
-        web.change(|page| page.says_length = Some((mib << 20) + 1)).await;
+        web.change(|page| page.claimed_length = Some((mib << 20) + 1)).await;
         let refused = server.copy_from(&web.url(), "/things/copy", way).await;
         let refused = refused.refused(409, "CannotVerifyCopySource");
         assert!(refused.text().contains(&format!("({mib}MB)")), "{}", refused.text());
@@ -286,7 +286,7 @@ async fn the_size_of_the_source_is_limited() {
 
 #[tokio::test]
 async fn only_what_is_allowed_is_reached() {
-    let web = Web::serve(Page::new("hello")).await;
+    let web = Web::serve(WebDocument::new("hello")).await;
     let port = web.address.port();
     let other = start().await;
     other.create_container("things").await;
@@ -379,7 +379,7 @@ async fn one_server_copies_from_another() {
 async fn what_comes_from_elsewhere_is_encrypted_as_the_container_says() {
     for kind in ["BlockBlob", "PageBlob", "AppendBlob"] {
         let body = [vec![0; 4096], vec![5; 1024], vec![0; 512]].concat();
-        let mut page = Page::new(body.clone());
+        let mut page = WebDocument::new(body.clone());
         page.headers.push(format!("x-ms-blob-type: {kind}"));
         page.stalls = true;
         let (web, server) = served(page).await;
@@ -399,7 +399,7 @@ async fn what_comes_from_elsewhere_is_encrypted_as_the_container_says() {
 
 #[tokio::test]
 async fn a_client_that_goes_away_leaves_no_copy_that_nobody_looks_after() {
-    let (web, server) = served(Page::new(bytes(1000))).await;
+    let (web, server) = served(WebDocument::new(bytes(1000))).await;
     let mut begun = 0;
     for round in 0..60 {
         let target = format!("/things/copy{round}");
@@ -420,11 +420,12 @@ async fn a_client_that_goes_away_leaves_no_copy_that_nobody_looks_after() {
 
 #[tokio::test]
 async fn a_copy_to_a_container_that_is_deleted_meanwhile_goes_on_when_it_is_restored() {
-    // What the copy meets: a container that is deleted for a moment; until the copy was to end; over a restart.
+    // What the copy meets: a container that is deleted for a moment; until the copy was to end; over a
+    // restart.
     for (round, (ends_while_deleted, restarts)) in
         [(false, false), (true, false), (false, true)].into_iter().enumerate()
     {
-        let mut page = Page::new(bytes(200_000));
+        let mut page = WebDocument::new(bytes(200_000));
         page.stalls = true;
         let (web, mut server) = served(page).await;
         server.set(Setting::ContainerSoftDelete(Some(7))).await;
@@ -451,7 +452,7 @@ async fn a_copy_to_a_container_that_is_deleted_meanwhile_goes_on_when_it_is_rest
 
 #[tokio::test]
 async fn a_copy_to_a_container_that_a_sweep_opens_goes_on() {
-    let mut page = Page::new(bytes(200_000));
+    let mut page = WebDocument::new(bytes(200_000));
     page.stalls = true;
     let (web, server) = served(page).await;
     server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
@@ -471,14 +472,14 @@ async fn a_copy_to_a_container_that_a_sweep_opens_goes_on() {
 
 #[tokio::test]
 async fn a_copy_whose_end_the_store_is_too_busy_for_ends_later() {
-    let mut page = Page::new(bytes(200_000));
+    let mut page = WebDocument::new(bytes(200_000));
     page.stalls = true;
     let (web, server) = served(page).await;
     server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
     while web.requests.lock().await.len() < 2 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    server.watched.between.refuse_commits(2);
+    server.watched.interposer.refuse_commits(2);
     web.release().await;
     assert_eq!(server.copied("/things/copy").await.header("x-ms-copy-status"), Some("success"));
     assert!(server.get("/things/copy", "").await.body == bytes(200_000));
@@ -486,9 +487,9 @@ async fn a_copy_whose_end_the_store_is_too_busy_for_ends_later() {
 
 #[tokio::test]
 async fn slow_sources_keep_no_other_copy_waiting_and_end_when_their_time_is_over() {
-    let mut page = Page::new("hello");
+    let mut page = WebDocument::new("hello");
     page.stalls = true;
-    let (slow, fast) = (Web::serve(page).await, Web::serve(Page::new("world")).await);
+    let (slow, fast) = (Web::serve(page).await, Web::serve(WebDocument::new("world")).await);
     let server = start_allowing(&[&slow.allowed(), &fast.allowed()]).await;
     server.create_container("things").await;
     // As many as fetch at once.

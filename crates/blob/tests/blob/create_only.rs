@@ -9,7 +9,8 @@ use crate::support::{ACCOUNT, Reply, TestServer, allowed, start};
 
 const LIST: &str = "<BlockList><Latest>AAAA</Latest></BlockList>";
 
-/// Carries out an operation on a blob or a container for a caller who may only create: status and error code.
+/// Carries out an operation on a blob or a container for a caller that may only create. Returns status and
+/// error code.
 async fn create(
     server: &TestServer,
     operation: Operation,
@@ -26,6 +27,7 @@ async fn create(
     let request = Request {
         operation,
         account: server.accounts.get(ACCOUNT).await.unwrap().unwrap(),
+        properties: server.accounts.properties(ACCOUNT, ServiceKind::Blob).await.unwrap(),
         container: "things".into(),
         object: object.into(),
         query: Query::parse(query).unwrap(),
@@ -39,7 +41,7 @@ async fn create(
         endpoint: format!("http://{}/{ACCOUNT}", server.address),
         secure: true,
         peer: "127.0.0.1".parse().unwrap(),
-        carried: None,
+        sub_requests: None,
     };
     match server.service.call(request).await {
         Ok(response) => (response.status.as_u16(), String::new()),

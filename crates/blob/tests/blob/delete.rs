@@ -2,8 +2,10 @@
 
 use futures_util::future::join_all;
 use lazuli_auth::sign;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
-use crate::support::{ACCOUNT, Reply, TestServer, key, start};
+use crate::support::{ACCOUNT, Reply, TestServer, VERSION, allowed, key, start};
 
 const DAY: u64 = 86_400;
 
@@ -392,6 +394,31 @@ async fn nothing_is_restored_whose_days_are_over_before_the_commit() {
     let server = start_with(Some(1), false).await;
     server.put_block_blob("/box/b", "1").await;
     server.delete("/box/b", "").await.expect(202);
-    server.watched.between.before_next_commit(server.time_passes(DAY));
+    server.watched.interposer.before_next_commit(server.time_passes(DAY));
     undelete(&server, "/box/b").await.refused(404, "BlobNotFound");
+}
+
+#[tokio::test]
+async fn an_upload_keeps_the_old_state_if_soft_delete_was_turned_on_meanwhile() {
+    let server = start_with(None, false).await;
+    server.put_block_blob("/box/b", "old").await;
+    let mut upload = TcpStream::connect(server.address).await.unwrap();
+    let head = format!(
+        "PUT /{ACCOUNT}{} HTTP/1.1\r\nhost: a\r\nx-ms-version: {VERSION}\r\nx-ms-blob-type: BlockBlob\r\n\
+         content-length: 3\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n",
+        allowed("/box/b")
+    );
+    upload.write_all(head.as_bytes()).await.unwrap();
+    // The server asks for the body, so it has looked up the account.
+    let mut reply = vec![0; 25];
+    upload.read_exact(&mut reply).await.unwrap();
+    assert!(reply.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&reply));
+    server.soft_delete(Some(7)).await;
+    upload.write_all(b"new").await.unwrap();
+    let mut reply = String::new();
+    upload.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.contains("HTTP/1.1 201"), "{reply}");
+    let list = server.get("/box?restype=container&comp=list&include=deleted,snapshots", "").await.expect(200);
+    assert!(list.text().contains("<Deleted>true</Deleted>"), "{}", list.text());
+    server.put("/box/b?comp=undelete", "", "").await.expect(200);
 }

@@ -8,7 +8,7 @@ use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::ServiceKind;
 use ring::digest::{SHA256, digest};
 
-use crate::support::{ACCOUNT, Reply, TestServer, allowed, key, start};
+use crate::support::{ACCOUNT, Reply, TestServer, allowed, key, start_with_files};
 
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 
@@ -43,7 +43,7 @@ fn random(length: usize) -> Bytes {
 }
 
 async fn start_with_scopes() -> TestServer {
-    let server = start().await;
+    let server = start_with_files().await;
     for name in ["first", "second"] {
         server.set(Setting::AddEncryptionScope(name.into())).await;
     }
@@ -162,7 +162,7 @@ async fn a_change_needs_what_the_blob_is_encrypted_with() {
     let target = "/things/key?comp=properties";
     server.put(target, "x-ms-blob-content-type: text/plain", "").await.expect(200);
     server.put(target, &customer(2), "").await.refused(409, "BlobCustomerSpecifiedEncryptionMismatch");
-    // Who replaces a blob chooses anew.
+    // A request that replaces a blob chooses the encryption again.
     server.put("/things/key", &with(BLOCK, &scope("second")), "other").await.expect(201);
     assert_eq!(server.get("/things/key", "").await.expect(200).text(), "other");
 }

@@ -1,8 +1,8 @@
-//! What has run out is removed for good.
+//! Removing what has expired.
 
 use crate::support::{TestServer, start};
 use lazuli_blob::Expired;
-use lazuli_extents::Pace;
+use lazuli_concurrency::Pace;
 
 const DAY: u64 = 86_400;
 
@@ -106,13 +106,35 @@ async fn blocks_alone_can_be_deleted() {
     server.delete("/box/b", "if-match: *").await.refused(412, "ConditionNotMet");
     let deleted = server.delete("/box/b", "").await.expect(202);
     assert_eq!(deleted.header("x-ms-delete-type-permanent"), Some("true"));
+    assert_eq!(server.service.remove_dropped(Pace::FULL).await.unwrap(), 1);
     assert_eq!(server.blob_rows(), 0);
     server.put("/box/b?comp=undelete", "", "").await.refused(404, "BlobNotFound");
     // With a blob go its blocks.
     server.put_block_blob("/box/b", "1").await;
     server.put("/box/b?comp=block&blockid=AAAA", "", "x").await.expect(201);
     server.delete("/box/b", "").await.expect(202);
+    assert_eq!(server.service.remove_dropped(Pace::FULL).await.unwrap(), 1);
     assert_eq!(server.blob_rows(), 1);
+}
+
+#[tokio::test]
+async fn a_walk_removes_dropped_blocks_that_no_note_tells_of_and_no_others() {
+    const BLOCKS: usize = 300;
+    let server = start().await;
+    server.create_container("box").await;
+    server.stage_many("/box/a", BLOCKS).await;
+    server.delete("/box/a", "").await.expect(202);
+    server.stage_many("/box/b", BLOCKS).await;
+    server.put_block_blob("/box/b", "whole").await;
+    // Blocks of the same names, that nothing has dropped.
+    server.stage_many("/box/b", BLOCKS).await;
+    assert_eq!(server.blob_rows(), 3 * BLOCKS + 2);
+    let server = server.restart().await;
+    assert!(!server.service.dropped_due(), "a restart forgets notes");
+    assert_eq!(expire(&server).await, Expired::default());
+    assert_eq!(server.blob_rows(), BLOCKS + 2, "blob, count and blocks");
+    server.commit_many("/box/b", BLOCKS).await.expect(201);
+    assert_eq!(server.get("/box/b", "").await.body.len(), BLOCKS);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Delete Container and Restore Container: what becomes of what is in a container, and of those who write to it.
+//! Delete Container and Restore Container: the blobs of a container, and concurrent writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::{OTHER_ACCOUNT, TestServer, key, start};
 use lazuli_account::Setting;
 use lazuli_auth::sign;
-use lazuli_extents::Pace;
-use lazuli_store::{SpaceHeader, SpaceId, Store};
+use lazuli_concurrency::Pace;
+use lazuli_store::{SpaceHeader, SpaceId};
+use lazuli_testing::AllRows;
 
 const CON: &str = "/con?restype=container";
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
@@ -288,7 +289,7 @@ async fn a_crash_between_the_two_commits_of_a_delete_or_restore_is_put_right() {
     assert_eq!(server.store.space(garbage).await.unwrap(), None);
     assert!(!server.store.space(deleted).await.unwrap().unwrap().open);
     assert_eq!(server.get("/current/second", "").await.expect(200).text(), "x");
-    // Restoring opens what somebody left open just as well.
+    // Restoring also works if the space is still open.
     server.set_open(deleted, true).await;
     let restore = TestServer::restore("deleted", &server.deleted_version().await);
     server.put("/deleted?restype=container&comp=undelete", &restore, "").await.expect(201);
@@ -304,7 +305,7 @@ async fn a_delete_that_overtakes_a_restore_closes_the_space_for_good() {
     let space = server.space_of("b");
     server.delete(CON, "").await.expect(202);
     let restore = TestServer::restore("con", &server.deleted_version().await);
-    let hold = server.watched.between.hold_next();
+    let hold = server.watched.interposer.hold_next();
     let restoring = tokio::spawn({
         let server = server.clone();
         async move { server.put(&format!("{CON}&comp=undelete"), &restore, "").await.expect(201) }
@@ -324,7 +325,7 @@ async fn a_restore_that_overtakes_a_delete_opens_the_space_for_good() {
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
     server.create_container("con").await;
     server.put_block_blob("/con/b", "x").await;
-    let hold = server.watched.between.hold_next();
+    let hold = server.watched.interposer.hold_next();
     let deleting = tokio::spawn({
         let server = server.clone();
         async move { server.delete(CON, "").await.expect(202) }
@@ -344,7 +345,7 @@ async fn a_client_that_goes_away_leaves_nothing_half_done() {
     server.create_container("con").await;
     server.put_block_blob("/con/b", "x").await;
     let space = server.space_of("b");
-    let hold = server.watched.between.hold_next();
+    let hold = server.watched.interposer.hold_next();
     let deleting = tokio::spawn({
         let server = server.clone();
         async move { server.delete(CON, "").await }
@@ -404,7 +405,7 @@ async fn a_space_that_could_not_follow_its_row_is_put_right_by_the_next_sweep() 
     let space = server.space_of("b");
     server.service.sweep_garbage(Pace::FULL).await.unwrap();
 
-    server.watched.between.refuse_next();
+    server.watched.interposer.refuse_next();
     server.delete(CON, "").await.refused(503, "ServerBusy");
     assert!(server.service.garbage_due());
     server.service.sweep_garbage(Pace::FULL).await.unwrap();
@@ -412,7 +413,7 @@ async fn a_space_that_could_not_follow_its_row_is_put_right_by_the_next_sweep() 
     assert!(!server.service.garbage_due());
 
     let restore = TestServer::restore("con", &server.deleted_version().await);
-    server.watched.between.refuse_next();
+    server.watched.interposer.refuse_next();
     server.put(&format!("{CON}&comp=undelete"), &restore, "").await.refused(503, "ServerBusy");
     assert!(server.service.garbage_due());
     server.service.sweep_garbage(Pace::FULL).await.unwrap();

@@ -73,7 +73,8 @@ async fn a_backup_that_is_encrypted_in_another_way_differs_only_where_its_source
     let resize = "x-ms-blob-content-length: 131072";
     let again = format!("x-ms-blob-content-length: 65536|{resize}");
     let (mut last_source, mut last): (Option<String>, Option<String>) = (None, None);
-    // What is done to the source, which page of it is written then, the scope of the backup, and what differs there.
+    // What is done to the source, which page of it is written then, the scope of the backup, and what differs
+    // there.
     for (query, headers, page, scope, expected) in [
         ("", "", 1, "first", ""),
         ("", "", 2, "first", "PageRange 1024-1535"),
@@ -90,7 +91,7 @@ async fn a_backup_that_is_encrypted_in_another_way_differs_only_where_its_source
         }
         let snapshot = server.page_snapshot("/things/source", page, page as u8).await;
         if let Some(last) = last_source.filter(|_| query == "snapshot") {
-            // Nobody knows any more what has changed since.
+            // The changes since the last copy can no longer be found.
             server.delete(&format!("/things/source?snapshot={last}"), "").await.expect(202);
         }
         let scope = format!("x-ms-encryption-scope: {scope}");

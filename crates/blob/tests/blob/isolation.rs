@@ -1,4 +1,4 @@
-//! A read that has begun goes on to its end, whatever happens to the blob meanwhile, and its tag is that of its bytes.
+//! A read continues to its end even if the blob is changed meanwhile, and its `ETag` is that of its bytes.
 
 use std::future::Future;
 
@@ -50,8 +50,8 @@ impl SlowRead {
     }
 }
 
-/// Begins to read, does something, sweeps, reads on to the end; then sweeps again, when nobody reads any more. Returns what
-/// the two sweeps have freed.
+/// Begins to read, does something, sweeps, and reads on to the end; then sweeps again, when no reader is
+/// left. Returns what the two sweeps have freed.
 async fn read_through(
     server: &TestServer,
     target: &str,
@@ -112,7 +112,7 @@ async fn a_read_outlives_overwriting_deleting_and_removing_what_it_reads() {
     server.put_block_blob("/gone/b", old.clone()).await;
     let delete_container = async {
         server.delete("/gone?restype=container", "").await.expect(202);
-        server.service.sweep_garbage(lazuli_extents::Pace::FULL).await.unwrap();
+        server.service.sweep_garbage(lazuli_concurrency::Pace::FULL).await.unwrap();
     };
     let (held, free) = read_through(&server, "/gone/b", &old, delete_container).await;
     assert!(held < length && free >= length, "{held} {free}");
@@ -160,7 +160,7 @@ async fn states_share_bytes_and_sweeps_take_only_what_none_of_them_has() {
     assert!(server.get(&snapshot, "").await.expect(200).body == bytes);
     server.delete("/box/b", "x-ms-delete-snapshots: include").await.expect(202);
     server.advance(86_400);
-    server.service.expire(lazuli_extents::Pace::FULL).await.unwrap();
+    server.service.expire(lazuli_concurrency::Pace::FULL).await.unwrap();
     assert!(server.sweep().await.bytes >= 4 << 20);
 }
 

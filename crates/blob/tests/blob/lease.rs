@@ -1,4 +1,5 @@
-//! Lease Blob, and the use of leased blobs: the rows of the tables of the specification, one cell after the other.
+//! Lease Blob, and the use of leased blobs: the rows of the tables of the specification, one cell after the
+//! other.
 
 use crate::support::{Reply, TestServer, start};
 
@@ -82,8 +83,8 @@ async fn lease_actions_do_in_every_state_what_the_table_says() {
     const NO_ACQUIRE: &str = "409 LeaseIsBreakingAndCannotBeAcquired";
     const NO_CHANGE: &str = "409 LeaseIsBreakingAndCannotBeChanged";
     const NO_RENEW: &str = "409 LeaseIsBrokenAndCannotBeRenewed";
-    // Columns: available, leased, breaking, broken, expired. A success names the state that it leads to; a break also
-    // how long it takes.
+    // Columns: available, leased, breaking, broken, expired. A success names the state that it leads to; a
+    // break also how long it takes.
     let table = [
         ("lease-action=acquire lease-duration=30", ["201 leased", TAKEN, TAKEN, "201 leased", "201 leased"]),
         (
@@ -177,7 +178,8 @@ async fn a_break_takes_the_shorter_of_its_period_and_what_remains() {
     }
 }
 
-/// How an operation uses a blob, its name, the type of blob it needs, and its method, query, headers and body.
+/// How an operation uses a blob, its name, the type of blob it needs, and its method, query, headers and
+/// body.
 type Use = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
 const USES: [Use; 23] = [
@@ -278,7 +280,7 @@ async fn a_lease_that_runs_out_before_the_commit_is_lost() {
         let blob = format!("/con/{n}");
         let put = server.put(&blob, &format!("x-ms-blob-type: {kind}"), "").await.expect(201);
         server.bring_lease_to(&blob, "leased").await;
-        server.watched.between.before_next_commit(server.time_passes(62));
+        server.watched.interposer.before_next_commit(server.time_passes(62));
         let all = format!("{own}\n{}", headers("lease-id=A"));
         let reply = server.call(method, &format!("{blob}{query}"), &all, *body).await;
         assert_eq!(reply.outcome(), (412, "LeaseLost"), "{name}");
@@ -291,14 +293,14 @@ async fn a_lease_that_runs_out_before_the_commit_is_lost() {
         let name = container(&format!("con-{}", method.to_lowercase()));
         server.put(&name, "", "").await.expect(201);
         server.bring_lease_to(&name, "leased").await;
-        server.watched.between.before_next_commit(server.time_passes(62));
+        server.watched.interposer.before_next_commit(server.time_passes(62));
         let reply = server.call(method, &format!("{name}{query}"), &headers("lease-id=A"), "").await;
         assert_eq!(reply.outcome(), (412, "LeaseLost"), "{method}");
     }
     server.create_container("old").await;
     server.bring_lease_to(&container("old"), "leased").await;
     // The commit that reserves the old name is the third.
-    server.watched.between.before_commit_after(2, server.time_passes(62));
+    server.watched.interposer.before_commit_after(2, server.time_passes(62));
     let rename = format!("x-ms-source-container-name: old\n{}", headers("source-lease-id=A"));
     server.put("/new?restype=container&comp=rename", &rename, "").await.refused(412, "LeaseLost");
     server.head(&container("old"), "").await.expect(200);

@@ -7,7 +7,7 @@ use crate::support::{ACCOUNT, TestServer, key, start};
 use bytes::Bytes;
 use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::ServiceKind;
-use lazuli_store::{Commit, Partition, Reads, Store};
+use lazuli_store::{Commit, Partition, Reads};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 pub(crate) const LIST: &str = "/con?restype=container&comp=list";
@@ -20,7 +20,7 @@ pub(crate) fn unescape(text: &str) -> String {
     text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&")
 }
 
-/// What stands between two tags, everywhere.
+/// Returns the texts between two tags.
 pub(crate) fn elements<'a>(text: &'a str, open: &str, close: &str) -> Vec<&'a str> {
     text.split(open).skip(1).map(|rest| rest.split_once(close).unwrap().0).collect()
 }
@@ -204,24 +204,24 @@ async fn a_page_costs_what_it_shows_whatever_lies_under_a_prefix() {
     server.put_all(&["first", "huge/0", "last", "wide/0"]).await;
     multiply(&server, "huge/0", (0..20_000).map(|at| format!("huge/{at:05}"))).await;
     multiply(&server, "huge/0", (0..2000).map(|at| format!("wide/{at:04}/only"))).await;
-    server.watched.between.take_rows();
+    server.watched.interposer.take_rows();
     assert_eq!(names(&server.list("delimiter=/").await).0, ["first", "huge/*", "last", "wide/*"]);
-    let read = server.watched.between.take_rows();
+    let read = server.watched.interposer.take_rows();
     assert!(read <= 100, "{read} rows were read for four entries");
 
     // Where every entry is a prefix of its own, no more is read than there is.
     let (found, pages) = server.pages("delimiter=/&prefix=wide/").await;
     assert_eq!((found.len(), pages), (2001, 1));
-    let read = server.watched.between.take_rows();
+    let read = server.watched.interposer.take_rows();
     assert!(read <= 2001, "{read} rows were read for 2001 entries");
 
     let (found, pages) = server.pages("prefix=huge/").await;
     assert_eq!((found.len(), pages), (20_001, 5));
-    let read = server.watched.between.take_rows();
+    let read = server.watched.interposer.take_rows();
     assert!(read <= 20_001 + 5 * 1024, "{read} rows were read for 20001 entries");
     let (found, _) = names(&server.list("maxresults=1").await);
     assert_eq!(found, ["first"]);
-    assert!(server.watched.between.take_rows() <= 2);
+    assert!(server.watched.interposer.take_rows() <= 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -236,11 +236,11 @@ async fn a_page_of_what_cannot_be_seen_ends_early_and_says_where_to_go_on() {
         ("include=snapshots", ["a", "gone/live", "z"]),
         ("delimiter=/", ["a", "gone/*", "z"]),
     ] {
-        server.watched.between.take_rows();
+        server.watched.interposer.take_rows();
         let (first, marker) = names(&server.list(query).await);
         assert_eq!(first, ["a"], "{query}");
         assert!(!marker.is_empty(), "{query}");
-        let read = server.watched.between.take_rows();
+        let read = server.watched.interposer.take_rows();
         assert!(read < 16_384 + 1024, "{read} rows were read for one entry");
         assert_eq!(server.pages(query).await, (expected.map(str::to_owned).to_vec(), 2), "{query}");
     }
@@ -341,10 +341,10 @@ async fn more_staged_blocks_than_a_page_has_entries_do_not_hold_up_a_listing() {
         let id = format!("{at:06}");
         server.put(&format!("/con/a?comp=block&blockid={}", encode(&base64(&id))), "", "x").await.expect(201);
     }
-    server.watched.between.take_rows();
+    server.watched.interposer.take_rows();
     let (found, _) = names(&server.list("include=versions&maxresults=1").await);
     assert_eq!(found, ["a"]);
-    let read = server.watched.between.take_rows();
+    let read = server.watched.interposer.take_rows();
     assert!(read < 20, "{read} rows were read for one entry");
 }
 
@@ -419,7 +419,7 @@ async fn a_signature_for_a_directory_shows_what_is_in_it_and_nothing_else() {
         let reply = server.send("GET", &format!("{LIST}&prefix={prefix}&{sas}"), "", "").await;
         assert_eq!(reply.status, 403, "{prefix}");
     }
-    // A marker that somebody made up leads nowhere else.
+    // An invented marker does not lead out of the prefix.
     for marker in ["a/c/1", "a/c/1\0\u{7f}", "a/b0\0z", "a/bc", "a"] {
         use base64::Engine;
         let marker = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(marker);

@@ -18,7 +18,8 @@ impl TestServer {
     }
 }
 
-/// Every entry as `name` and, if it has one, `@snapshot` or `#version`, `!` if it is deleted, `=` if it is current.
+/// Every entry as `name` and, if it has one, `@snapshot` or `#version`, `!` if it is deleted, `=` if it is
+/// current.
 pub(crate) fn states(text: &str) -> Vec<String> {
     let element = |entry: &str, name: &str| {
         elements(entry, &format!("<{name}>"), "<").first().map(|value| (*value).to_owned())
@@ -140,7 +141,8 @@ async fn pages_of_any_size_hold_what_one_page_holds_whatever_is_included() {
     server.create_container("con").await;
     server.versioning(true).await;
     server.soft_delete(Some(3)).await;
-    // A letter is a step: put, snapshot, delete the earlier version, delete the latest, delete the current state.
+    // A letter is a step: put, snapshot, delete the earlier version, delete the latest, delete the current
+    // state.
     let blobs = ["ps", "pspsp", "px", "ppx", "ppex", "psse", "pssx", "ppxl", "ppsxl", "pspexl", "psexl"];
     for name in blobs {
         let blob = format!("/con/{name}");
@@ -214,7 +216,7 @@ async fn versions_come_oldest_first_and_the_current_one_says_that_it_is() {
     let gone = server.put_block_blob("/con/d/b", "").await.header("x-ms-version-id").unwrap().to_owned();
     let [first, second, third] = &versions[..] else { panic!() };
     server.delete("/con/d/b", "").await.expect(202);
-    // Folded once, however many versions it has beside the current one.
+    // Folded once, however many earlier versions it has.
     server.put_block_blob("/con/folded/b", "1").await;
     server.put_block_blob("/con/folded/b", "2").await;
     for includes in ["versions", "versions,deletedwithversions", "deletedwithversions"] {

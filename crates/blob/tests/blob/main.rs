@@ -1,4 +1,5 @@
-//! The blob service over a real port: one file for each family of operations, one program, so that it links once.
+//! The blob service over a real port: one file for each family of operations, one program, so that it links
+//! once.
 #![allow(clippy::unwrap_used, dead_code)]
 
 mod append;

@@ -41,7 +41,8 @@ impl TestServer {
     }
 }
 
-/// `<PageRange><Start>0</Start><End>511</End></PageRange>` is `0-511`, a cleared range `!0-511`, a marker `>512`.
+/// `<PageRange><Start>0</Start><End>511</End></PageRange>` is `0-511`, a cleared range `!0-511`, a marker
+/// `>512`.
 fn short(xml: &str) -> String {
     let xml = xml.strip_prefix("<?xml version=\"1.0\" encoding=\"utf-8\"?><PageList>").unwrap();
     let xml = xml.strip_suffix("</PageList>").unwrap();
@@ -318,7 +319,8 @@ async fn lists_and_differences_are_those_of_a_plain_model() {
 /// Stands in a model for a page that was cleared.
 const CLEARED: u8 = 255;
 
-/// What a list of differences says between two states, each a byte for every page, 0 for one that was never written.
+/// The list of differences between two states, which have a byte for each page: 0 if the page was never
+/// written.
 fn differences(old: &[u8], new: &[u8]) -> String {
     let mut list: Vec<(char, u64, u64)> = vec![];
     for (page, (old, new)) in old.iter().zip(new).enumerate() {
@@ -355,7 +357,7 @@ async fn the_largest_blob_costs_only_what_is_written() {
     let range = format!("x-ms-range: bytes={}-{}", length - MIB - 512, length - MIB + 511);
     let part = server.get("/box/p", &range).await.expect(206);
     assert!(part.body[..512] == [0; 512] && part.body[512..] == [5; 512]);
-    assert!(server.extents.space().allocated_bytes < 256 * MIB);
+    assert!(server.engine.extents.storage_use().allocated_bytes < 256 * MIB);
     server.clear("/box/p", 0..length).await.expect(201);
     assert_eq!(server.ranges("/box/p", "", "").await, "");
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use lazuli_account::Setting;
-use lazuli_testing::web::{Page, Web};
+use lazuli_testing::web::{Web, WebDocument};
 
 use crate::support::{ACCOUNT, Reply, TestServer, allowed, start, start_allowing};
 
@@ -17,8 +17,8 @@ fn bytes(length: usize) -> Bytes {
     (0..length).map(|i| (i * 31 % 253) as u8).collect::<Vec<_>>().into()
 }
 
-/// Whether a reply tells the CRC64 of a source; else it tells the MD5, and never both.
-fn tells_crc64(reply: &Reply) -> bool {
+/// Whether a reply reports the CRC64 of a source. Else it must report the MD5, never both.
+fn reports_crc64(reply: &Reply) -> bool {
     let told = ["content-md5", "x-ms-content-crc64"].map(|name| reply.header(name).is_some());
     assert_ne!(told[0], told[1], "{reply:?}");
     told[1]
@@ -40,7 +40,7 @@ impl TestServer {
         self.put(target, &format!("x-ms-copy-source: {url}\n{headers}"), "").await
     }
 
-    /// What the operations have written, and nothing of it any more.
+    /// Returns what the operations have written, and removes it.
     async fn taken(&self, target: &str) -> Bytes {
         let blob = target.split('?').next().unwrap();
         if blob == "/things/block" {
@@ -82,7 +82,7 @@ async fn any_part_of_a_source_can_be_taken() {
             let range = if range.is_empty() { String::new() } else { format!("x-ms-source-range: {range}") };
             let put =
                 server.put_from(&server.source(), target, &format!("{headers}\n{range}")).await.expect(201);
-            assert_eq!(tells_crc64(&put), target == WAYS[0].0);
+            assert_eq!(reports_crc64(&put), target == WAYS[0].0);
             assert!(server.taken(target).await == body.slice(part), "{target} {range}");
         }
     }
@@ -224,7 +224,7 @@ async fn the_part_is_limited_by_the_version() {
 
 #[tokio::test]
 async fn parts_of_sources_elsewhere_are_fetched() {
-    let web = Web::serve(Page::new(bytes(500_000))).await;
+    let web = Web::serve(WebDocument::new(bytes(500_000))).await;
     let server = start_allowing(&[&web.allowed()]).await;
     server.create_container("things").await;
     server.put("/things/append", APPEND, "").await.expect(201);
@@ -233,7 +233,7 @@ async fn parts_of_sources_elsewhere_are_fetched() {
         for (target, headers) in WAYS {
             let range = format!("{headers}\nx-ms-source-range: bytes=1000-400000");
             let put = server.put_from(&web.url(), target, &range).await.expect(201);
-            assert_eq!(tells_crc64(&put), target == WAYS[0].0);
+            assert_eq!(reports_crc64(&put), target == WAYS[0].0);
             assert!(server.taken(target).await == bytes(500_000).slice(1000..400_001), "{target}");
         }
     }
@@ -258,9 +258,9 @@ async fn pages_are_taken_as_far_as_they_fit_their_place() {
             server.put_from(&server.source(), &target, &headers).await
         };
         let written = put("bytes=512-2047", "bytes=7-1542", "").await.expect(201);
-        assert!(!tells_crc64(&written));
+        assert!(!reports_crc64(&written));
         let crc64 = "x-ms-source-content-crc64: ".to_owned() + &server.crc64("bytes=7-1542").await;
-        assert!(tells_crc64(&put("bytes=512-2047", "bytes=7-1542", &crc64).await.expect(201)));
+        assert!(reports_crc64(&put("bytes=512-2047", "bytes=7-1542", &crc64).await.expect(201)));
         assert_eq!(written.header("x-ms-blob-sequence-number"), Some("5"));
         let got = server.get(&format!("/{container}/page"), "").await.expect(200).body;
         assert!(got[..512] == [0; 512] && got[512..2048] == body[7..1543] && got[2048..] == [0; 6144]);

@@ -161,7 +161,7 @@ async fn snapshots_and_versions_can_be_asked() {
         (format!("/box/b?snapshot={snapshot}"), "old\n"),
         (format!("/box/b?versionid={version}"), "old\n"),
     ] {
-        let reply = query(&server, &target, "", ALL).await.expect_avro();
+        let reply = expect_avro(query(&server, &target, "", ALL).await);
         assert_eq!(records(&reply.body)[0], data(expected), "{target}");
     }
 }
@@ -225,7 +225,7 @@ async fn a_blob_with_a_key_is_asked_with_that_key() {
         )
     };
     server.put("/box/b", &format!("x-ms-blob-type: BlockBlob\n{}", customer(1)), CSV).await.expect(201);
-    let reply = query(&server, "/box/b", &customer(1), ALL).await.expect_avro();
+    let reply = expect_avro(query(&server, "/box/b", &customer(1), ALL).await);
     assert_eq!(records(&reply.body)[0], data(CSV));
     assert_eq!(
         query(&server, "/box/b", "", ALL).await.outcome(),
@@ -303,11 +303,9 @@ async fn a_query_goes_on_to_its_end_whatever_happens_to_the_blob() {
     assert_eq!(progress, (1..=8).map(|at| at * (4 << 20)).collect::<Vec<i64>>());
 }
 
-impl Reply {
-    /// Fails the test unless it is the reply to a query.
-    #[track_caller]
-    fn expect_avro(self) -> Self {
-        assert_eq!((self.outcome(), self.header("content-type")), ((200, ""), Some("avro/binary")));
-        self
-    }
+/// Fails the test unless this is the reply to a query.
+#[track_caller]
+fn expect_avro(reply: Reply) -> Reply {
+    assert_eq!((reply.outcome(), reply.header("content-type")), ((200, ""), Some("avro/binary")));
+    reply
 }

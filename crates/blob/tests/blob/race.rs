@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use lazuli_store::{Partition, SpaceId};
 
 use crate::support::{TestServer, start};
 
@@ -104,7 +106,8 @@ async fn one_client_holds_the_lease_at_a_time_also_when_it_expires() {
                 }
                 reply.expect(201);
                 taken.fetch_add(1, Ordering::SeqCst);
-                // Whoever has the lease appends to the list of holders. If two had it, one of the two would be missing.
+                // The holder of the lease appends to the list of holders. If there were two, one would be
+                // missing.
                 let holders = server.get("/con/b", "").await.expect(200).text().to_owned();
                 let headers = format!("{BLOCK}\nx-ms-lease-id: {id}");
                 let written = server.put("/con/b", &headers, format!("{holders}{n}.{turn} ")).await;
@@ -186,7 +189,7 @@ async fn a_list_of_blocks_is_committed_as_a_whole_or_not_at_all() {
                 let reply = server.put_block_list("/con/b", "", &words).await;
                 match reply.outcome() {
                     (201, _) => committed += 1,
-                    // Somebody else's list came first, and dropped what was staged.
+                    // Another list came first, and dropped the staged blocks.
                     outcome => assert_eq!(outcome, (400, "InvalidBlockList")),
                 }
                 let got = server.get("/con/b", "").await.expect(200);
@@ -254,5 +257,41 @@ async fn of_lists_that_come_at_once_none_misses_a_block_that_another_has_just_co
         };
         clients(CLIENTS, lists).await;
         assert_eq!(server.get(&blob, "").await.text(), "content");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_waits_in_line_for_its_blob_does_not_hold_up_a_sweep() {
+    let list = "<BlockList><Latest>AAAA</Latest></BlockList>";
+    for (target, body) in [("/box/a?comp=appendblock", "more"), ("/box/b?comp=blocklist", list)] {
+        let server = Arc::new(start().await);
+        server.create_container("box").await;
+        server.put("/box/a", "x-ms-blob-type: AppendBlob", "").await.expect(201);
+        server.put("/box/b?comp=block&blockid=AAAA", "", "block").await.expect(201);
+        let put = || {
+            let server = server.clone();
+            tokio::spawn(async move { server.put(target, "", body).await })
+        };
+        // The first one is dropped at its commit. That makes the second one conflict, so it takes its turn,
+        // and stays at its next commit. The third one waits in line.
+        let watch = &server.watched.interposer;
+        let is_blob =
+            |partition: &Partition| partition.space != SpaceId::ROOT && partition.key.starts_with(b"b");
+        watch.queueing.queue_next(is_blob);
+        let first = put();
+        watch.queueing.queued().await;
+        first.abort();
+        watch.queueing.dropped().await;
+        let queueing = watch.queueing.clone();
+        watch.before_commit_after(1, move || queueing.queue_next(is_blob));
+        let second = put();
+        watch.queueing.queued().await;
+        let third = put();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!second.is_finished() && !third.is_finished());
+        let swept = tokio::time::timeout(Duration::from_secs(10), server.sweep()).await;
+        assert!(swept.is_ok(), "{target}: the sweep waits");
+        second.abort();
+        third.abort();
     }
 }

@@ -1,4 +1,4 @@
-//! Rename Container: what goes along, who is refused, and what happens meanwhile.
+//! Rename Container: everything that moves along, refusals, and concurrent requests.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::lease::headers;
 use crate::support::{ACCOUNT, Reply, TestServer, key, start};
 use lazuli_account::Setting;
 use lazuli_auth::sign;
-use lazuli_extents::Pace;
+use lazuli_concurrency::Pace;
 
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 const OLD: &str = "/old?restype=container";
@@ -150,7 +150,7 @@ async fn a_rename_that_overtakes_a_restore_leaves_the_container_open() {
     server.create_container("old").await;
     server.put_block_blob("/old/b", "x").await;
     server.delete(OLD, "").await.expect(202);
-    let hold = server.watched.between.hold_next();
+    let hold = server.watched.interposer.hold_next();
     let restoring = tokio::spawn({
         let server = server.clone();
         async move { server.undelete("old").await.expect(201) }
@@ -170,14 +170,14 @@ async fn a_delete_that_a_restore_and_a_rename_overtake_closes_nothing() {
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
     server.create_container("old").await;
     server.put_block_blob("/old/b", "x").await;
-    let hold = server.watched.between.hold_next();
+    let hold = server.watched.interposer.hold_next();
     let deleting = tokio::spawn({
         let server = server.clone();
         async move { server.delete(OLD, "").await.expect(202) }
     });
     // The row is aside, and the space is about to be closed.
     hold.reached.notified().await;
-    let hold_restore = server.watched.between.hold_next();
+    let hold_restore = server.watched.interposer.hold_next();
     let restoring = tokio::spawn({
         let server = server.clone();
         async move { server.undelete("old").await.expect(201) }
@@ -203,7 +203,7 @@ async fn a_server_that_dies_during_a_rename_has_the_container_under_one_name() {
             let what = format!("dies at write {write}, which takes effect: {last_takes_effect}");
             server.create_container("old").await;
             server.put_block_blob("/old/b", bytes.clone()).await;
-            server.watched.between.die_at(write, last_takes_effect);
+            server.watched.interposer.die_at(write, last_takes_effect);
             server.rename("old", "new", "").await.refused(500, "InternalError");
             server = server.restart().await;
             server.sweep().await;

@@ -128,7 +128,7 @@ async fn nothing_is_written_to_a_blob_that_expires_before_the_commit() {
         let server = start_with_box().await;
         server.put_block_blob("/box/b", "1").await;
         server.put("/box/b?comp=expiry", expire, "").await.expect(200);
-        server.watched.between.before_next_commit(server.time_passes(61));
+        server.watched.interposer.before_next_commit(server.time_passes(61));
         let refused = server.call(method, &format!("/box/b{query}"), headers, "").await;
         assert_eq!(refused.outcome(), (404, "BlobNotFound"), "{method} {query}");
         server.get("/box/b", "").await.refused(404, "BlobNotFound");
@@ -425,7 +425,7 @@ async fn a_container_is_kept_if_a_client_disconnects_before_its_blob_is_protecte
     ] {
         let server = Arc::new(start_with_box().await);
         server.put_block_blob("/box/b", "1").await;
-        let queueing = &server.watched.between.queueing;
+        let queueing = &server.watched.interposer.queueing;
         queueing.queue_next(|partition| partition.space != SpaceId::ROOT && partition.key.starts_with(b"b"));
         let protecting = tokio::spawn({
             let server = server.clone();
@@ -443,12 +443,13 @@ async fn a_container_is_kept_if_a_client_disconnects_before_its_blob_is_protecte
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_is_kept_if_another_front_end_protects_a_blob_while_it_is_searched() {
-    // The other front end's commit is decided after this search of Delete Container: one without a fence, or the last one.
+    // The other front end's commit is decided after this search of Delete Container: one without a fence, or
+    // the last one.
     for (search, protected, status) in [(0, Ok(()), 409), (1, Err(CommitError::Gone), 202)] {
         let deleting = start_with_box().await;
         let protecting = Arc::new(deleting.other_front_end().await);
         deleting.put_block_blob("/box/b", "1").await;
-        let queueing = &protecting.watched.between.queueing;
+        let queueing = &protecting.watched.interposer.queueing;
         queueing.queue_next(|partition| partition.space != SpaceId::ROOT && partition.key.starts_with(b"b"));
         let hold = tokio::spawn({
             let protecting = protecting.clone();
@@ -458,7 +459,7 @@ async fn a_container_is_kept_if_another_front_end_protects_a_blob_while_it_is_se
         hold.abort();
         queueing.dropped().await;
         let (watched, runtime) = (protecting.watched.clone(), tokio::runtime::Handle::current());
-        deleting.watched.between.after_scan_after(search, move || {
+        deleting.watched.interposer.after_scan_after(search, move || {
             tokio::task::block_in_place(|| runtime.block_on(watched.settled())).unwrap();
         });
         let deleted = deleting.delete("/box?restype=container", "").await;
@@ -474,7 +475,7 @@ async fn a_delete_searches_again_if_another_front_end_protects_a_blob_after_the_
     set_hold(&protecting, "/box/b", true).await.expect(200);
     set_hold(&protecting, "/box/b", false).await.expect(200);
     let runtime = tokio::runtime::Handle::current();
-    deleting.watched.between.after_scan_after(1, move || {
+    deleting.watched.interposer.after_scan_after(1, move || {
         let held = async move { set_hold(&protecting, "/box/b", true).await.expect(200) };
         tokio::task::block_in_place(|| runtime.block_on(held));
     });
@@ -485,7 +486,7 @@ async fn a_delete_searches_again_if_another_front_end_protects_a_blob_after_the_
 #[tokio::test]
 async fn requests_that_protect_nothing_cost_no_commit_for_it() {
     let server = start_with_box().await;
-    let writes = || server.watched.between.take_writes();
+    let writes = || server.watched.interposer.take_writes();
     writes();
     server.put_block_blob("/box/b", "1").await;
     assert_eq!(writes(), 1, "Put Blob: the blob");

@@ -51,7 +51,8 @@ async fn a_message_that_is_not_what_it_says_leaves_nothing() {
         Bytes::from(bytes)
     };
     for (body, length, code) in [
-        // A byte of the content, of a segment's CRC, of the content's CRC, of a segment's number, of the version.
+        // A byte of the content, of a segment's CRC, of the content's CRC, of a segment's number, of the
+        // version.
         (flipped(100), 3000, "Crc64Mismatch"),
         (flipped(1023), 3000, "Crc64Mismatch"),
         (flipped(whole.len() - 1), 3000, "Crc64Mismatch"),

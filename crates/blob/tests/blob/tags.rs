@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lazuli_account::Setting;
 use lazuli_auth::sign;
-use lazuli_extents::Pace;
-use lazuli_store::{Mutation, Partition, Reads, Store, prefix_range};
+use lazuli_concurrency::Pace;
+use lazuli_store::{Mutation, Partition, Reads, prefix_range};
 
 use crate::support::{ACCOUNT, Reply, TestServer, key, start};
 
@@ -377,7 +377,7 @@ async fn a_version_is_found_once_although_its_blob_is_overwritten_meanwhile() {
         server.put_tagged("/con/b", &format!("a={version:03}")).await;
     }
     let other = server.clone();
-    server.watched.between.after_next_scan(move || {
+    server.watched.interposer.after_next_scan(move || {
         let overwrite = async {
             other.put_tagged("/con/b", "a=300").await;
             other.put_tagged("/con/b", "a=301").await;
@@ -397,7 +397,8 @@ async fn a_version_is_found_on_one_page_although_its_blob_is_overwritten_between
         let more = format!("&include=versions{more}");
         server.find_page("/con?restype=container&", "a>''", &more).await
     };
-    // It becomes a version when it is overwritten. Its other row is there for the first page to end before it.
+    // It becomes a version when it is overwritten. Its other row is there for the first page to end before
+    // it.
     server.put_tagged("/con/b", "a=1").await;
     server.put("/con/b?comp=snapshot", "", "").await.expect(201);
     server.set(Setting::BlobVersioning(true)).await;

@@ -1,12 +1,12 @@
-//! Somebody between the service and its store: counts the rows which scans give out, so that a test can say what a
-//! listing may cost, and can hold up the opening or closing of a space, so that a test can say what happens meanwhile;
-//! and can let the process die at a write.
+//! Watches and disturbs the store under a service. Counts the rows that scans return, so that a test can
+//! bound the cost of a listing. Can hold up the opening or closing of a space, act before a commit, and let
+//! the process die at a write.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use lazuli_store::interposed::{Between, Dying, Queueing};
+use lazuli_store::interposed::{CrashAtWrite, Interposer, Queueing};
 use lazuli_store::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
 use tokio::sync::Notify;
 
@@ -15,7 +15,7 @@ pub(crate) struct Watch {
     pub(crate) queueing: Queueing,
     rows: AtomicUsize,
     held: Mutex<Option<Arc<Hold>>>,
-    dying: Mutex<Option<Arc<Dying>>>,
+    dying: Mutex<Option<Arc<CrashAtWrite>>>,
     busy: AtomicBool,
     busy_commits: AtomicUsize,
     before_commit: Mutex<Option<(usize, Act)>>,
@@ -45,7 +45,7 @@ impl Watch {
         self.busy.store(true, Ordering::SeqCst);
     }
 
-    /// Refuses so many of the next commits to blobs.
+    /// Refuses this number of commits to blobs.
     pub(crate) fn refuse_commits(&self, commits: usize) {
         self.busy_commits.store(commits, Ordering::SeqCst);
     }
@@ -55,7 +55,7 @@ impl Watch {
         self.before_commit_after(0, act);
     }
 
-    /// The same, after so many commits.
+    /// Does something before the commit that comes after this number of others.
     pub(crate) fn before_commit_after(&self, commits: usize, act: impl FnOnce() + Send + 'static) {
         *self.before_commit.lock().unwrap() = Some((commits, Box::new(act)));
     }
@@ -65,7 +65,7 @@ impl Watch {
         self.after_scan_after(0, act);
     }
 
-    /// The same, after so many scans.
+    /// Does something after the scan that comes after this number of others.
     pub(crate) fn after_scan_after(&self, scans: usize, act: impl FnOnce() + Send + 'static) {
         *self.after_scan.lock().unwrap() = Some((scans, Box::new(act)));
     }
@@ -86,9 +86,9 @@ impl Watch {
         }
     }
 
-    /// Nothing is written from that write on, see [`Dying`].
+    /// Nothing is written from that write on, see [`CrashAtWrite`].
     pub(crate) fn die_at(&self, write: u32, last_takes_effect: bool) {
-        *self.dying.lock().unwrap() = Some(Arc::new(Dying::at(write, last_takes_effect)));
+        *self.dying.lock().unwrap() = Some(Arc::new(CrashAtWrite::at(write, last_takes_effect)));
     }
 
     /// Rows given out since this was last asked.
@@ -98,7 +98,7 @@ impl Watch {
 }
 
 #[async_trait]
-impl Between for Watch {
+impl Interposer for Watch {
     fn scanned(&self, rows: usize) {
         self.rows.fetch_add(rows, Ordering::SeqCst);
         if let Some(act) = Self::act(&self.after_scan) {

@@ -1,6 +1,6 @@
-//! How a lease is stored, as part of the record of its object.
+//! The stored form of a lease, which is part of the record of its object.
 //!
-//! A version byte, a byte for the kind, then its fields; numbers are big-endian:
+//! The encoding is a version byte and a kind byte, followed by the fields. Numbers are big-endian.
 //!
 //! | kind | fields |
 //! |---|---|
@@ -9,17 +9,17 @@
 //! | 2 breaking | id (16), ends (8) |
 //! | 3 broken | id (16) |
 //!
-//! Each lease has exactly one encoding, and nothing else decodes.
+//! Each lease has exactly one encoding, and no other bytes decode.
 
 use super::{Lease, LeaseDuration, LeaseId, Stored};
 use crate::Timestamp;
 
 const VERSION: u8 = 1;
 
-/// Why bytes are not a lease.
+/// Why bytes could not be decoded as a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseDecodeError {
-    /// Written by a format that this program does not know.
+    /// A version of the format that this program does not know.
     #[error("lease format version {0} is not known")]
     UnknownVersion(u8),
     /// The bytes are damaged.
@@ -27,8 +27,22 @@ pub enum LeaseDecodeError {
     Malformed,
 }
 
+impl From<Lease> for Vec<u8> {
+    fn from(lease: Lease) -> Self {
+        lease.encode()
+    }
+}
+
+impl TryFrom<Vec<u8>> for Lease {
+    type Error = LeaseDecodeError;
+
+    fn try_from(bytes: Vec<u8>) -> Result<Self, LeaseDecodeError> {
+        Self::decode(&bytes)
+    }
+}
+
 impl Lease {
-    /// The lease as bytes to store, at most 27.
+    /// Encodes the lease for storage, in at most 27 bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         match self.0 {
@@ -52,7 +66,7 @@ impl Lease {
         bytes
     }
 
-    /// Reads a lease back from all of `bytes`.
+    /// Decodes a lease from all of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Self, LeaseDecodeError> {
         let mut fields = Fields(bytes);
         let [version] = fields.take()?;
@@ -72,7 +86,7 @@ impl Lease {
     }
 }
 
-/// What is left to read.
+/// The bytes that have not been decoded yet.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -126,14 +140,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_lease_is_read_back_as_it_was_written(lease in any_lease()) {
+        fn lease_decodes_as_encoded(lease in any_lease()) {
             let bytes = lease.encode();
             prop_assert!(bytes.len() <= 27);
             prop_assert_eq!(Lease::decode(&bytes), Ok(lease));
         }
 
         #[test]
-        fn a_damaged_lease_is_an_error_or_another_lease_but_never_two_spellings_of_one(
+        fn damaged_lease_never_decodes_as_the_original(
             lease in any_lease(), at in any::<prop::sample::Index>(), flip in 1..=255_u8,
         ) {
             let mut bytes = lease.encode();
@@ -146,7 +160,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn decoding_random_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Ok(lease) = Lease::decode(&bytes) {
                 prop_assert_eq!(lease.encode(), bytes);
             }
@@ -154,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_is_the_documented_one() {
+    fn encoding_matches_the_documented_format() {
         let id = [0xA; 16];
         let at = Timestamp::from_ticks(0x0102_0304_0506_0708);
         let time = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -186,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_lease_is_refused() {
+    fn malformed_leases_are_refused() {
         let leased = |seconds| [&[1, 1][..], &[0xA; 16], &[seconds], &[0; 8]].concat();
         assert_eq!(Lease::decode(&[0, 0]), Err(LeaseDecodeError::UnknownVersion(0)));
         assert_eq!(Lease::decode(&[2, 0]), Err(LeaseDecodeError::UnknownVersion(2)));

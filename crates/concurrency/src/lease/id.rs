@@ -1,4 +1,4 @@
-//! The id of a lease: a GUID, in any of the text forms that .NET reads, compared as a value.
+//! The id of a lease: a GUID in any text form that .NET parses, compared by value.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -14,12 +14,12 @@ pub struct LeaseId(u128);
 pub struct InvalidLeaseId;
 
 impl LeaseId {
-    /// The id with these bytes, in the order in which the text shows them.
+    /// Makes an id from bytes, in the order in which the text shows them.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(bytes))
     }
 
-    /// The bytes of the id, in the order in which the text shows them.
+    /// Returns the bytes of the id, in the order in which the text shows them.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
@@ -36,7 +36,8 @@ impl fmt::Display for LeaseId {
 impl FromStr for LeaseId {
     type Err = InvalidLeaseId;
 
-    /// Reads the forms N (digits), D (hyphenated), B (in braces), P (in parentheses) and X (nested hexadecimal).
+    /// Parses the forms N (digits), D (hyphenated), B (in braces), P (in parentheses) and X (nested
+    /// hexadecimal).
     fn from_str(text: &str) -> Result<Self, InvalidLeaseId> {
         let text = text.trim();
         let value = if let Some(inner) = enclosed(text, "{", "}") {
@@ -54,13 +55,13 @@ fn enclosed<'a>(text: &'a str, open: &str, close: &str) -> Option<&'a str> {
     text.strip_prefix(open)?.strip_suffix(close)
 }
 
-/// `00000000-0000-0000-0000-000000000000`
+/// Parses `00000000-0000-0000-0000-000000000000`.
 fn hyphenated(text: &str) -> Option<u128> {
     joined(text.split('-'), &[8, 4, 4, 4, 12], |digits, width| number(digits, width..=width))
 }
 
-/// `0x00000000,0x0000,0x0000,{0x00,0x00,0x00,0x00,0x00,0x00,0x00,0x00}`, with white space anywhere and leading zeros
-/// left out at will.
+/// Parses `0x00000000,0x0000,0x0000,{0x00,0x00,0x00,0x00,0x00,0x00,0x00,0x00}`. White space is allowed
+/// anywhere, and leading zeros are optional.
 fn nested(text: &str) -> Option<u128> {
     let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     let (head, tail) = text.strip_suffix('}')?.split_once(",{")?;
@@ -70,7 +71,7 @@ fn nested(text: &str) -> Option<u128> {
     Some(joined(head.split(','), &[8, 4, 4], prefixed)? << 64 | joined(tail.split(','), &[2; 8], prefixed)?)
 }
 
-/// The number that fields of these widths, in digits, spell together.
+/// Parses fields of these widths, in digits, and concatenates them to one number.
 fn joined<'a>(
     mut fields: impl Iterator<Item = &'a str>,
     widths: &[usize],
@@ -84,7 +85,7 @@ fn joined<'a>(
 }
 
 fn number(digits: &str, width: RangeInclusive<usize>) -> Option<u128> {
-    // The radix parser alone would take a sign.
+    // `from_str_radix` alone would accept a sign.
     let plain = width.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
     if plain { u128::from_str_radix(digits, 16).ok() } else { None }
 }
@@ -96,7 +97,7 @@ mod tests {
     const ID: LeaseId = LeaseId(0xCA76_1232_ED42_11CE_BACD_00AA_0057_B223);
 
     #[test]
-    fn every_text_form_of_dot_net_is_read_as_the_same_id() {
+    fn every_text_form_of_dot_net_is_parsed_as_the_same_id() {
         for text in [
             "ca761232ed4211cebacd00aa0057b223",
             "CA761232-ED42-11CE-BACD-00AA0057B223",
@@ -112,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_displayed_hyphenated_in_lower_case() {
+    fn id_is_displayed_hyphenated_in_lower_case() {
         assert_eq!(ID.to_string(), "ca761232-ed42-11ce-bacd-00aa0057b223");
         assert_eq!(LeaseId(1).to_string(), "00000000-0000-0000-0000-000000000001");
         assert_eq!(LeaseId::from_bytes(ID.to_bytes()), ID);
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn malformed_ids_are_refused() {
         for text in [
             "",
             "lease",

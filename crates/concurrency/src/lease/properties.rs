@@ -1,11 +1,11 @@
-//! What holds for every history of actions, uses and clock steps.
+//! Properties of leases that hold for every history of actions, uses and clock steps.
 
 use proptest::prelude::*;
 
 use super::*;
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum HistoryStep {
     Act(LeaseAction),
     Use(Access, Option<LeaseId>),
     Wait(Span),
@@ -36,21 +36,21 @@ fn any_action() -> impl Strategy<Value = LeaseAction> {
     ]
 }
 
-/// Waits of up to 40 s, some of them exact seconds so that ends are met on the tick.
+/// Generates waits of up to 40 s. Some are whole seconds, so that leases end exactly on the tick.
 fn any_wait() -> impl Strategy<Value = Span> {
     prop_oneof![(0..=40_u64).prop_map(Span::seconds), (0..400_000_000_u64).prop_map(Span::from_ticks)]
 }
 
-fn any_history() -> impl Strategy<Value = Vec<Step>> {
+fn any_history() -> impl Strategy<Value = Vec<HistoryStep>> {
     let step = prop_oneof![
-        any_action().prop_map(Step::Act),
-        (any_access(), prop::option::of(any_id())).prop_map(|(access, id)| Step::Use(access, id)),
-        any_wait().prop_map(Step::Wait),
+        any_action().prop_map(HistoryStep::Act),
+        (any_access(), prop::option::of(any_id())).prop_map(|(access, id)| HistoryStep::Use(access, id)),
+        any_wait().prop_map(HistoryStep::Wait),
     ];
     prop::collection::vec(step, 1..40)
 }
 
-/// When the holder loses the lock, if nobody does anything; the past if there is none.
+/// Returns when the lock ends if no request comes, or the start of time if there is no lock.
 fn locked_until(lease: &Lease, now: Timestamp) -> Timestamp {
     match lease.status(now) {
         LeaseStatus::Locked => lease.changes_at(now).unwrap_or(Timestamp::MAX),
@@ -58,23 +58,23 @@ fn locked_until(lease: &Lease, now: Timestamp) -> Timestamp {
     }
 }
 
-/// Moments from `now` to just before a deadline, or for long after if there is none.
-fn moments_before(deadline: Option<Timestamp>, now: Timestamp) -> impl Iterator<Item = Timestamp> {
+/// Returns times from `now` to just before a deadline, or to 1000 s later without a deadline.
+fn times_before(deadline: Option<Timestamp>, now: Timestamp) -> impl Iterator<Item = Timestamp> {
     let last = deadline.map_or(now + Span::seconds(1000), |end| end - Span::from_ticks(1));
     let length = last.since(now).ticks();
     (0..=8).map(move |part| now + Span::from_ticks(length / 8 * part)).chain([last])
 }
 
-/// What holds for a lease at any moment, however it came about.
+/// Checks the properties that every lease has at any time.
 fn check_lease(lease: &Lease, now: Timestamp) -> Result<(), TestCaseError> {
     let state = lease.state(now);
     let locked = matches!(state, LeaseState::Leased | LeaseState::Breaking);
     prop_assert_eq!(lease.status(now) == LeaseStatus::Locked, locked);
     for access in [Access::Write, Access::CopyDestination, Access::Manage] {
         let writers = IDS.iter().filter(|id| lease.admits(access, Some(**id), now).is_ok()).count();
-        let anybody = lease.admits(access, None, now).is_ok();
+        let without_id = lease.admits(access, None, now).is_ok();
         prop_assert!(writers <= usize::from(locked), "{} writers", writers);
-        prop_assert_eq!(anybody, !locked);
+        prop_assert_eq!(without_id, !locked);
     }
     prop_assert!(lease.admits(Access::Read, None, now).is_ok());
     prop_assert_eq!(lease.id().is_none(), state == LeaseState::Available);
@@ -112,9 +112,9 @@ fn check_applied(
             prop_assert!(seconds <= u64::from(period.0));
         }
     }
-    for moment in moments_before(applied.valid_until, now) {
-        prop_assert!(before.apply(action, moment).is_ok(), "{:?} fails at {:?}", action, moment);
-        prop_assert!(applied.valid_until.is_none() || before.state(moment) == before.state(now));
+    for time in times_before(applied.valid_until, now) {
+        prop_assert!(before.apply(action, time).is_ok(), "{:?} fails at {:?}", action, time);
+        prop_assert!(applied.valid_until.is_none() || before.state(time) == before.state(now));
     }
     Ok(())
 }
@@ -130,9 +130,9 @@ fn check_admission(
     if before.status(now) == LeaseStatus::Locked {
         prop_assert_eq!(admission.lease, *before);
     }
-    for moment in moments_before(admission.valid_until, now) {
-        let again = before.admits(access, id, moment);
-        prop_assert!(again.is_ok(), "{:?} fails at {:?}", access, moment);
+    for time in times_before(admission.valid_until, now) {
+        let again = before.admits(access, id, time);
+        prop_assert!(again.is_ok(), "{:?} fails at {:?}", access, time);
         if admission.by_holder {
             prop_assert_eq!(again, Ok(*admission));
         }
@@ -144,25 +144,25 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn every_history_keeps_the_promises_of_a_lease(history in any_history()) {
+    fn lease_properties_hold_in_every_history(history in any_history()) {
         let mut now = Timestamp::from_unix_seconds(1_000_000);
         let mut lease = Lease::AVAILABLE;
         check_lease(&lease, now)?;
         for step in history {
             match step {
-                Step::Act(action) => {
+                HistoryStep::Act(action) => {
                     if let Ok(applied) = lease.apply(action, now) {
                         check_applied(&lease, action, &applied, now)?;
                         lease = applied.lease;
                     }
                 }
-                Step::Use(access, id) => {
+                HistoryStep::Use(access, id) => {
                     if let Ok(admission) = lease.admits(access, id, now) {
                         check_admission(&lease, (access, id), &admission, now)?;
                         lease = admission.lease;
                     }
                 }
-                Step::Wait(span) => {
+                HistoryStep::Wait(span) => {
                     let earlier = lease.state(now);
                     now = now + span;
                     let allowed = match earlier {

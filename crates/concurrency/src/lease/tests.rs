@@ -1,7 +1,7 @@
 //! The tables of the specification, cell by cell.
 //!
-//! A cell is written as the state afterwards with its id and the seconds it has left, such as `Breaking(A) 8`, or as
-//! the name of the refusal. All columns are judged at [`NOW`].
+//! A cell is the resulting state with its id and the remaining seconds, such as `Breaking(A) 8`, or the name
+//! of the refusal. All columns are evaluated at [`NOW`].
 
 use super::*;
 
@@ -43,12 +43,12 @@ fn break_in(seconds: i64) -> LeaseAction {
 
 const BREAK: LeaseAction = LeaseAction::Break { period: None };
 
-/// The lease that a series of successful actions leaves behind.
+/// Applies successful actions in order and returns the resulting lease.
 fn lease(actions: &[(Timestamp, LeaseAction)]) -> Lease {
     actions.iter().fold(Lease::AVAILABLE, |lease, (at, action)| lease.apply(*action, *at).unwrap().lease)
 }
 
-/// The columns of the tables. Leases of 30 s were acquired 10 s ago, or 40 s ago where they shall have expired. Each
+/// The columns of the tables. Leases of 30 s were acquired 10 s ago, or 40 s ago if they have expired. Each
 /// column lists every way to get there.
 fn columns() -> [Vec<Lease>; 6] {
     let fixed = (ago(10), acquire_for(Some(A), 30));
@@ -83,13 +83,13 @@ fn cell(lease: &Lease) -> String {
     format!("{:?}{id}{}", lease.state(NOW), left.unwrap_or_default())
 }
 
-/// The deadline of a decision that rests on the state of each column.
+/// The deadline of a decision that depends on the state of each column.
 fn deadlines() -> [Option<Timestamp>; 6] {
     [None, Some(NOW + Span::seconds(20)), None, Some(NOW + Span::seconds(8)), None, None]
 }
 
 #[test]
-fn the_columns_are_in_the_states_that_head_them() {
+fn columns_are_in_the_states_of_their_headings() {
     use LeaseState::*;
     let heads = [Available, Leased, Leased, Breaking, Broken, Expired];
     for (leases, head) in columns().iter().zip(heads) {
@@ -147,7 +147,7 @@ fn lease_actions_answer_as_in_the_table() {
 }
 
 #[test]
-fn the_use_of_a_blob_answers_as_in_the_table() {
+fn operations_on_a_blob_are_admitted_as_in_the_table() {
     use Access::{Read, Write};
     let absent = "NotPresentWithOperation";
     let wrong = "IdMismatchWithOperation";
@@ -185,7 +185,7 @@ fn deleting_a_container_or_managing_a_share_needs_the_id_and_keeps_an_ended_leas
 }
 
 #[test]
-fn the_destination_of_a_copy_needs_a_lease_without_end() {
+fn destination_of_a_copy_needs_an_infinite_lease() {
     use Access::CopyDestination;
     let absent = "NotPresentWithOperation";
     let wrong = "IdMismatchWithOperation";
@@ -209,7 +209,7 @@ fn check_uses<const ROWS: usize>(rows: [(&str, Access, Option<LeaseId>, [&str; 6
                     Err(refusal) => assert_eq!(format!("{refusal:?}"), expected, "{name} on {lease:?}"),
                     Ok(admission) => {
                         assert_eq!(cell(&admission.lease), expected, "{name} on {lease:?}");
-                        // Whoever is let in without an id does not rest on the lease.
+                        // An operation that is admitted without an id does not depend on the lease.
                         assert_eq!(admission.by_holder, id.is_some(), "{name} on {lease:?}");
                         assert_eq!(
                             admission.valid_until,
@@ -224,7 +224,7 @@ fn check_uses<const ROWS: usize>(rows: [(&str, Access, Option<LeaseId>, [&str; 6
 }
 
 #[test]
-fn a_write_without_id_after_the_end_makes_the_old_holder_a_stranger() {
+fn write_without_id_clears_a_lease_that_has_ended() {
     for column in [4, 5] {
         for ended in &columns()[column] {
             let admission = ended.admits(Access::Write, None, NOW).unwrap();
@@ -237,7 +237,7 @@ fn a_write_without_id_after_the_end_makes_the_old_holder_a_stranger() {
 }
 
 #[test]
-fn only_a_break_reports_the_time_left_and_counts_a_started_second() {
+fn only_a_break_reports_the_remaining_time_rounded_up_to_seconds() {
     let [_, fixed, infinite, breaking, broken, expired] = columns().map(|leases| leases[0]);
     let later = NOW + Span::millis(300);
     let rows = [
@@ -264,7 +264,7 @@ fn only_a_break_reports_the_time_left_and_counts_a_started_second() {
 }
 
 #[test]
-fn the_clock_ends_a_fixed_lease_and_a_break_on_the_tick() {
+fn fixed_leases_and_breaks_end_exactly_on_the_tick() {
     let end_of = |lease: Lease| lease.changes_at(NOW).unwrap();
     let [_, fixed, infinite, breaking, _, _] = columns().map(|leases| leases[0]);
     let tick = Span::from_ticks(1);

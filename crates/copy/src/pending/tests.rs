@@ -1,25 +1,26 @@
-//! Who fetches when, with a clock that does not wait.
+//! The scheduling of copies, with a paused clock.
 
 use std::net::SocketAddr;
 
 use lazuli_concurrency::ManualClock;
 use lazuli_outbound::Outbound;
 use lazuli_protocol::{Account, Service, SourceAccess, SourceRead};
-use lazuli_store::{Embedded, Options};
+use lazuli_store::{InMemoryStore, SpaceHeader};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::Neighbours;
+use crate::LocalServices;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_767_323_045);
 const LENGTH: usize = 100;
+const SPACE: SpaceId = SpaceId(1);
 
-/// Nothing of this server is a source here.
-struct Nobody;
+/// Refuses all sources in this server.
+struct NoLocalSources;
 
 #[async_trait]
-impl SourceAccess for Nobody {
+impl SourceAccess for NoLocalSources {
     async fn admit(&self, _: &SourceRead<'_>, _: &dyn Service) -> Result<Arc<Account>, Refusal> {
         Err(ErrorCode::AuthenticationFailed.into())
     }
@@ -48,7 +49,7 @@ impl Destination for Targets {
     }
 
     async fn spaces(&self, _: Option<Bytes>) -> Result<(Vec<SpaceId>, Option<Bytes>), Refusal> {
-        Ok((vec![], None))
+        Ok((vec![SPACE], None))
     }
 
     async fn open(&self, _: SpaceId, _: &PendingCopy<()>) -> Result<Option<Vec<u8>>, Refusal> {
@@ -64,7 +65,7 @@ impl Destination for Targets {
         Ok(())
     }
 
-    async fn note(&self, _: SpaceId, _: &PendingCopy<()>, _: u64) -> Result<bool, Refusal> {
+    async fn record_progress(&self, _: SpaceId, _: &PendingCopy<()>, _: u64) -> Result<bool, Refusal> {
         Ok(true)
     }
 
@@ -73,7 +74,7 @@ impl Destination for Targets {
     }
 }
 
-/// Serves a document whose bytes are their places, so slowly.
+/// Serves a document whose bytes are their own offsets, with a pause before each byte.
 async fn serve(pause: Option<Duration>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -93,8 +94,8 @@ async fn answer(mut stream: TcpStream, pause: Option<Duration>) -> std::io::Resu
     let head = String::from_utf8(head).unwrap();
     let range = head.lines().find_map(|line| line.strip_prefix("range: bytes=")).unwrap();
     let from: usize = range.split('-').next().unwrap().parse().unwrap();
-    let (left, last) = (LENGTH - from, LENGTH - 1);
-    let lines = format!("content-length: {left}\r\ncontent-range: bytes {from}-{last}/{LENGTH}");
+    let (rows_left, last) = (LENGTH - from, LENGTH - 1);
+    let lines = format!("content-length: {rows_left}\r\ncontent-range: bytes {from}-{last}/{LENGTH}");
     stream.write_all(format!("HTTP/1.1 206 Partial Content\r\n{lines}\r\n\r\n").as_bytes()).await?;
     for at in from..LENGTH {
         if let Some(pause) = pause {
@@ -106,7 +107,7 @@ async fn answer(mut stream: TcpStream, pause: Option<Duration>) -> std::io::Resu
 }
 
 fn copy_of(address: SocketAddr) -> PendingCopy<()> {
-    let mut seen = Seen::default();
+    let mut seen = SourceVersion::default();
     seen.length = LENGTH as u64;
     PendingCopy {
         id: [1; 16],
@@ -119,30 +120,62 @@ fn copy_of(address: SocketAddr) -> PendingCopy<()> {
     }
 }
 
-fn targets(directory: &std::path::Path) -> Targets {
-    let store = Embedded::open(directory, Arc::new(ManualClock::new(NOW)), Options::SMALL).unwrap();
+fn targets() -> Targets {
+    let store = InMemoryStore::new(Arc::new(ManualClock::new(NOW)), 1 << 20);
     let sources = CopySources {
-        access: Arc::new(Nobody),
+        access: Arc::new(NoLocalSources),
         host_suffixes: vec![],
         outbound: Outbound::new(["127.0.0.1".parse().unwrap()]),
-        neighbours: Neighbours::default(),
+        local_services: LocalServices::default(),
     };
     Targets(Arc::new(Copies::new(Arc::new(store), b"w", Some(sources))))
 }
 
 #[tokio::test(start_paused = true)]
-async fn sources_that_trickle_keep_no_other_copy_waiting_however_many() {
-    let directory = tempfile::tempdir().unwrap();
-    let targets = targets(directory.path());
+async fn resumed_copies_beyond_the_limit_run_after_others_have_ended() {
+    const LIMIT: usize = 2;
+    const COPIES: u8 = 9;
+    let Targets(copies) = targets();
+    let mut copies = Arc::into_inner(copies).unwrap();
+    (copies.pending, copies.max_pending) = (Arc::new(Semaphore::new(LIMIT)), LIMIT);
+    let targets = Targets(Arc::new(copies));
+    let store = targets.0.store.clone();
+    let open = SpaceHeader { epoch: 0, open: true };
+    store.set_space(SPACE, None, open).await.unwrap();
+    let address = serve(Some(Duration::from_millis(10))).await;
+    for n in 0..COPIES {
+        let copy = PendingCopy { id: [n; 16], ..copy_of(address) };
+        let row = Mutation::Put(Bytes::copy_from_slice(&copy.id), record::encode(&copy).unwrap());
+        targets.0.write::<Targets>(SPACE, row).await.unwrap();
+    }
+    assert!(targets.0.resume(&targets).await);
+    let rows_left = async || {
+        let reads = Reads::default().and_range(prefix_range(&[]), 100);
+        store.read(&targets.0.rows(SPACE), &reads).await.unwrap().ranges[0].rows.len()
+    };
+    let mut max_pending_seen = 0;
+    for _ in 0..100_000 {
+        max_pending_seen = max_pending_seen.max(targets.0.pending());
+        if rows_left().await == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!((rows_left().await, max_pending_seen), (0, LIMIT));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_sources_do_not_block_other_copies() {
+    let targets = targets();
     let (slow, fast) = (serve(Some(Duration::from_secs(8))).await, serve(None).await);
     let mut tricklers = JoinSet::new();
-    // More than fetch, are slow, and keep what they have, at once.
+    // More than the copies that read, are slow and keep their content at a time.
     for _ in 0..MAX_CONNECTIONS + MAX_PARKED + 20 {
         let targets = targets.clone();
         tricklers.spawn(async move {
             loop {
                 match fetch(&targets, SpaceId(1), &copy_of(slow)).await {
-                    Err(Stopped::Later) => continue,
+                    Err(FetchError::Requeue) => continue,
                     ended => return ended,
                 }
             }

@@ -1,4 +1,4 @@
-//! Captures the content of a store that goes on writing, for a backup.
+//! Captures the content of a running store for a backup.
 
 use std::fs;
 use std::path::Path;
@@ -9,32 +9,32 @@ use super::directory::read_segment_header;
 use crate::extent::Error;
 use crate::segment::BLOCK;
 
-/// How long to wait for appends under way. An append takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time to wait for appends in flight. An append takes milliseconds.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// A segment of a capture.
+/// One segment of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedSegment {
-    /// The name of its file.
+    /// Name of the segment file.
     pub name: String,
-    /// Identifies its bytes: among segments with the same name and identity, the shorter one is the beginning of the longer,
-    /// except for what was freed. None if the segment's header is damaged.
+    /// Identifies the bytes of the segment. Of two segments with the same name and identity, the shorter one
+    /// is a prefix of the longer, except for freed ranges. `None` if the segment's header is damaged.
     pub identity: Option<String>,
-    /// Bytes of it that belong to the capture.
+    /// Bytes of the segment that belong to the capture.
     pub length: u64,
 }
 
 impl LocalExtents {
-    /// Links the segments that hold everything appended so far into the folder `into`, which must lie on the same file
-    /// system. They stay as they are as long as nothing is freed, so keep a [mark](crate::Extents::begin_mark) meanwhile.
-    /// Blocks.
+    /// Creates hard links in the folder `into` to the segments that hold everything appended so far. The
+    /// folder must be on the same file system. The segments stay unchanged as long as nothing is freed, so
+    /// keep a [mark](crate::Extents::begin_mark) meanwhile. Blocks.
     pub fn capture(&self, into: &Path) -> Result<Vec<CapturedSegment>, Error> {
         let end = self.0.appender.lock().next();
-        let deadline = Instant::now() + PATIENCE;
-        while self.0.appender.lock().quiet_below() < end {
+        let deadline = Instant::now() + APPEND_TIMEOUT;
+        while self.0.appender.lock().written_below() < end {
             if Instant::now() > deadline {
-                return Err(Error::Io("an append does not end".into()));
+                return Err(Error::Io("timed out waiting for an append to end".into()));
             }
             std::thread::sleep(PAUSE);
         }
@@ -52,7 +52,7 @@ impl LocalExtents {
         Ok(captured)
     }
 
-    /// Lists the segments as they are. Blocks.
+    /// Lists the segments in their present state. Blocks.
     pub fn list_segments(&self) -> Result<Vec<CapturedSegment>, Error> {
         let mut listed = vec![];
         for id in self.0.directory.segments() {

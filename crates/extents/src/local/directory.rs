@@ -1,4 +1,4 @@
-//! The directory of segment files: their names, which of them exist, and those that are open.
+//! The directory of segment files: which segments exist, their sizes, and their open files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -13,34 +13,37 @@ use rustix::io::Errno;
 use super::disk::allocated;
 use super::read::read_blocking;
 use super::{Mode, OpenError};
-use crate::segment::{BLOCK, NotAHeader, SegmentHeader};
+use crate::segment::{BLOCK, HeaderError, SegmentHeader};
 
-/// Files that are kept open for reading.
+/// Maximum number of files that are kept open for reading.
 const MAX_OPEN: usize = 256;
-/// Segments from the highest down that a crash can have left with room set aside at the end. The one before the highest
-/// is cut to its length when the highest begins.
+/// How many of the highest segments a crash can leave with preallocated space at the end. Older ones have
+/// been trimmed: the one before the highest is trimmed when the highest begins.
 const MAX_UNTRIMMED: usize = 2;
 
 /// The directory `segments`.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    /// Open and locked while this process uses it.
+    /// Open, and locked while this process uses the directory.
     pub(crate) handle: File,
     mode: Mode,
-    table: Mutex<Table>,
+    table: Mutex<SegmentTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct SegmentTable {
     /// Bytes on disk of every segment.
     segments: BTreeMap<u64, u64>,
+    /// Open files, each with the value of `uses` at its last use.
     open: HashMap<u64, (Arc<File>, u64)>,
+    /// Counts uses of open files.
     uses: u64,
 }
 
 impl Directory {
-    /// Opens and locks the directory below `data`, makes it if it may, and looks at every segment.
+    /// Opens and locks the directory below `data`, and inspects every segment. In read-write mode, creates
+    /// the directory if it does not exist.
     pub(crate) fn open(data: &Path, mode: Mode) -> Result<Self, OpenError> {
         let path = data.join("segments");
         if mode == Mode::ReadWrite && !path.exists() {
@@ -63,7 +66,7 @@ impl Directory {
             directory.inspect(*id, &file)?;
             directory.set_allocated(*id, &file)?;
         }
-        // Only now, when all of them are known to be of a format that we know.
+        // Only now, when every segment is known to have a supported format.
         if mode == Mode::ReadWrite {
             for id in ids.iter().rev().take(MAX_UNTRIMMED) {
                 let file = directory.open_file(*id)?;
@@ -80,19 +83,19 @@ impl Directory {
             let name = entry?.file_name();
             match name.to_str().and_then(parse_name) {
                 Some(id) => ids.push(id),
-                None => tracing::warn!(?name, "not a segment; left alone"),
+                None => tracing::warn!(?name, "ignored a file that is not a segment"),
             }
         }
         ids.sort_unstable();
         Ok(ids)
     }
 
-    /// Refuses a format from the future. A header that is damaged costs nobody his data: frames stand for themselves.
+    /// Refuses newer formats. A damaged segment header loses no data: every frame is self-describing.
     fn inspect(&self, id: u64, file: &File) -> Result<(), OpenError> {
         match read_segment_header(file, id)? {
-            Err(NotAHeader::Newer(version)) => Err(OpenError::NewerFormat { version, segment: id }),
-            Err(NotAHeader::Damaged) => {
-                tracing::warn!(segment = id, "segment header is damaged or was never completed");
+            Err(HeaderError::NewerFormat(version)) => Err(OpenError::NewerFormat { version, segment: id }),
+            Err(HeaderError::Damaged) => {
+                tracing::warn!(segment = id, "segment header is damaged or incomplete; reads do not need it");
                 Ok(())
             }
             Ok(_) => Ok(()),
@@ -107,40 +110,40 @@ impl Directory {
         OpenOptions::new().read(true).write(self.mode == Mode::ReadWrite).open(self.path_of(id))
     }
 
-    /// Every segment, lowest first.
+    /// Returns every segment, lowest first.
     pub(crate) fn segments(&self) -> Vec<u64> {
         self.table.lock().segments.keys().copied().collect()
     }
 
-    /// Every segment with its bytes on disk, lowest first.
+    /// Returns every segment with its bytes on disk, lowest first.
     pub(crate) fn sizes(&self) -> Vec<(u64, u64)> {
         self.table.lock().segments.iter().map(|(id, bytes)| (*id, *bytes)).collect()
     }
 
-    /// The highest segment that exists, or 0.
+    /// Returns the highest segment that exists, or 0.
     pub(crate) fn highest(&self) -> u64 {
         self.table.lock().segments.last_key_value().map_or(0, |(id, _)| *id)
     }
 
-    /// Segments and their bytes on disk.
+    /// Returns the number of segments and their bytes on disk.
     pub(crate) fn totals(&self) -> (u64, u64) {
         let table = self.table.lock();
         (table.segments.len() as u64, table.segments.values().sum())
     }
 
-    /// Makes the file of a segment that never was. Not durable yet, and not yet known.
+    /// Creates the file of a new segment. Neither durable nor listed yet.
     pub(crate) fn create(&self, id: u64) -> io::Result<File> {
         OpenOptions::new().read(true).write(true).create_new(true).open(self.path_of(id))
     }
 
-    /// Counts a segment, or counts it again.
+    /// Records a segment's bytes on disk. Adds the segment if it is new.
     pub(crate) fn set_allocated(&self, id: u64, file: &File) -> io::Result<()> {
         let bytes = allocated(file)?;
         self.table.lock().segments.insert(id, bytes);
         Ok(())
     }
 
-    /// The file of a segment if it is open.
+    /// Returns the file of a segment if it is open.
     pub(crate) fn opened(&self, id: u64) -> Option<Arc<File>> {
         let mut table = self.table.lock();
         table.uses += 1;
@@ -150,7 +153,7 @@ impl Directory {
         Some(file.clone())
     }
 
-    /// The file of a segment. Blocks. `None` if there is no such segment.
+    /// Returns the file of a segment, or `None` if there is no such segment. Blocks.
     pub(crate) fn file(&self, id: u64) -> io::Result<Option<Arc<File>>> {
         if let Some(file) = self.opened(id) {
             return Ok(Some(file));
@@ -166,7 +169,7 @@ impl Directory {
         }
     }
 
-    /// Keeps a file open in the place of the one that was used longest ago.
+    /// Keeps a file open, closing the least recently used one if necessary.
     pub(crate) fn keep_open(&self, id: u64, file: &Arc<File>) {
         let mut table = self.table.lock();
         if table.open.len() >= MAX_OPEN
@@ -189,7 +192,7 @@ impl Directory {
     }
 }
 
-/// The name of a segment's file.
+/// Returns the name of a segment's file.
 pub(crate) fn name(id: u64) -> String {
     format!("{id:016x}.seg")
 }
@@ -197,26 +200,26 @@ pub(crate) fn name(id: u64) -> String {
 pub(crate) fn parse_name(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".seg").filter(|digits| digits.len() == 16)?;
     let id = u64::from_str_radix(digits, 16).ok()?;
-    // 48 bits name a segment; and one name is one segment, so only the digits that we write.
+    // Segment ids have 48 bits. Each segment has exactly one valid name, so accept only what `name` returns.
     (id > 0 && id >> 48 == 0 && format!("{id:016x}") == digits).then_some(id)
 }
 
 /// Reads block 0 of a segment.
-pub(crate) fn read_segment_header(file: &File, id: u64) -> io::Result<Result<SegmentHeader, NotAHeader>> {
+pub(crate) fn read_segment_header(file: &File, id: u64) -> io::Result<Result<SegmentHeader, HeaderError>> {
     let mut block = vec![0; BLOCK as usize];
     read_blocking(file, &mut block, 0)?;
     Ok(decode_segment_header(&block, id))
 }
 
-/// Decodes block 0 of a segment. A header that belongs to another segment is no better than a damaged one.
-pub(crate) fn decode_segment_header(block: &[u8], id: u64) -> Result<SegmentHeader, NotAHeader> {
+/// Decodes block 0 of a segment. The header of another segment counts as damaged.
+pub(crate) fn decode_segment_header(block: &[u8], id: u64) -> Result<SegmentHeader, HeaderError> {
     SegmentHeader::decode(block).and_then(|header| match header.id == id {
         true => Ok(header),
-        false => Err(NotAHeader::Damaged),
+        false => Err(HeaderError::Damaged),
     })
 }
 
-/// Gives back the room that was set aside at the end of a file and never written to.
+/// Cuts off preallocated space at the end of a file that was never written to.
 fn trim(file: &File) -> Result<(), Errno> {
     let mut end = BLOCK;
     loop {
@@ -231,7 +234,8 @@ fn trim(file: &File) -> Result<(), Errno> {
     if end < file.metadata().map_err(|_| Errno::IO)?.len() { ftruncate(file, end) } else { Ok(()) }
 }
 
-/// Where the next bytes lie that are not a hole, from `offset` on. A file system that cannot tell says: here.
+/// Returns the next offset that is not in a hole, from `offset` on. On a file system without holes, returns
+/// `offset`.
 pub(crate) fn next_data(file: &File, offset: u64) -> Result<Option<u64>, Errno> {
     match seek(file, SeekFrom::Data(offset)) {
         Ok(data) => Ok(Some(data)),
@@ -246,7 +250,7 @@ mod tests {
     use super::parse_name;
 
     #[test]
-    fn only_names_that_we_write_are_segments() {
+    fn only_canonical_names_are_segments() {
         for (name, id) in [
             ("0000000000000001.seg", Some(1)),
             ("0000ffffffffffff.seg", Some((1 << 48) - 1)),

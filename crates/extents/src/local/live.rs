@@ -1,4 +1,4 @@
-//! The blocks of segments that are referred to: one bit for each, 8 KiB for 256 MiB.
+//! The live blocks of segments: one bit per block, 8 KiB for a segment of 256 MiB.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,21 +10,21 @@ use crate::segment::{BLOCK, MAX_SEGMENT_BYTES, header_bytes};
 const BLOCKS: u32 = (MAX_SEGMENT_BYTES / BLOCK) as u32;
 const WORDS: usize = BLOCKS as usize / 64;
 
-/// The blocks of one segment.
+/// The live blocks of one segment.
 #[derive(Clone, Debug)]
-pub(crate) struct Blocks(Box<[u64; WORDS]>);
+pub(crate) struct SegmentBlocks(Box<[u64; WORDS]>);
 
-/// The blocks of all segments.
+/// The live blocks of all segments.
 #[derive(Debug, Default)]
-pub(crate) struct Live(BTreeMap<u64, Blocks>);
+pub(crate) struct LiveBlocks(BTreeMap<u64, SegmentBlocks>);
 
-impl Default for Blocks {
+impl Default for SegmentBlocks {
     fn default() -> Self {
         Self(Box::new([0; WORDS]))
     }
 }
 
-impl Blocks {
+impl SegmentBlocks {
     fn contains(&self, block: u32) -> bool {
         self.0[block as usize / 64] >> (block % 64) & 1 == 1
     }
@@ -35,18 +35,18 @@ impl Blocks {
         }
     }
 
-    /// How many are referred to.
+    /// Returns the number of live blocks.
     pub(crate) fn count(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// The block behind the last one that is referred to; 0 if none is.
+    /// Returns the block after the last live one, or 0 if none is live.
     pub(crate) fn end(&self) -> u32 {
         let last = self.0.iter().rposition(|word| *word != 0);
         last.map_or(0, |word| word as u32 * 64 + 64 - self.0[word].leading_zeros())
     }
 
-    /// The longest runs within a range of which no block is referred to.
+    /// Returns the maximal runs of dead blocks within a range.
     pub(crate) fn dead(&self, within: Range<u32>) -> impl Iterator<Item = Range<u32>> {
         let end = within.end.min(BLOCKS);
         let mut at = within.start;
@@ -58,9 +58,9 @@ impl Blocks {
     }
 }
 
-impl Live {
-    /// Notes that a part of an extent is referred to: its header, and the chunks that the part touches. False if the
-    /// header was noted before.
+impl LiveBlocks {
+    /// Marks the blocks of a part of an extent as live: its header, and the chunks that the part touches.
+    /// Returns false if the header was marked before.
     pub(crate) fn insert(&mut self, extent: &ExtentRef, range: Range<u32>) -> bool {
         let blocks = self.0.entry(extent.id.segment()).or_default();
         let first = u32::from(extent.id.block());
@@ -76,14 +76,14 @@ impl Live {
         fresh
     }
 
-    /// The blocks of a segment, if any is referred to.
-    pub(crate) fn remove(&mut self, segment: u64) -> Option<Blocks> {
+    /// Removes and returns the live blocks of a segment, if there are any.
+    pub(crate) fn remove(&mut self, segment: u64) -> Option<SegmentBlocks> {
         self.0.remove(&segment)
     }
 
-    /// How many are referred to in all.
+    /// Returns the number of live blocks in all segments.
     pub(crate) fn count(&self) -> u64 {
-        self.0.values().map(Blocks::count).sum()
+        self.0.values().map(SegmentBlocks::count).sum()
     }
 }
 
@@ -101,9 +101,9 @@ mod tests {
     }
 
     #[test]
-    fn an_extent_referred_to_as_a_whole_takes_its_whole_frame() {
+    fn whole_extent_keeps_its_whole_frame() {
         for length in [1, 4060, 4061, CHUNK as u32, MIB, 8 * MIB] {
-            let mut live = Live::default();
+            let mut live = LiveBlocks::default();
             assert!(live.insert(&extent(1, length), 0..length));
             assert!(!live.insert(&extent(1, length), 0..length));
             assert_eq!(live.count() * BLOCK, frame_bytes(length), "{length}");
@@ -113,8 +113,8 @@ mod tests {
     }
 
     #[test]
-    fn a_part_takes_the_header_and_the_chunks_it_touches() {
-        let mut live = Live::default();
+    fn part_of_an_extent_keeps_the_header_and_the_touched_chunks() {
+        let mut live = LiveBlocks::default();
         live.insert(&extent(10, MIB), CHUNK as u32 * 4 + 5..CHUNK as u32 * 5);
         let blocks = live.remove(1).unwrap();
         // The header takes 96 bytes, so chunk 4 begins in block 64 of the frame and ends in block 80.
@@ -123,16 +123,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_noted_behind_the_end_of_a_segment() {
-        let mut live = Live::default();
+    fn blocks_after_the_end_of_a_segment_are_ignored() {
+        let mut live = LiveBlocks::default();
         live.insert(&extent(u16::MAX, 8 * MIB), 0..8 * MIB);
         assert_eq!(live.count(), 1);
     }
 
     proptest! {
         #[test]
-        fn dead_runs_are_what_is_not_noted(noted in prop::collection::vec((0u32..500, 1u32..40), 0..12), from in 0u32..300, to in 0u32..600) {
-            let mut blocks = Blocks::default();
+        fn dead_runs_are_the_blocks_that_are_not_live(noted in prop::collection::vec((0u32..500, 1u32..40), 0..12), from in 0u32..300, to in 0u32..600) {
+            let mut blocks = SegmentBlocks::default();
             let mut model = [false; 600];
             for (start, len) in noted {
                 blocks.insert(start..start + len);

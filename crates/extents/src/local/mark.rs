@@ -1,11 +1,12 @@
-//! Freeing blocks: what a mark did not note and what lies below where it began is punched out.
+//! Freeing blocks: punches out everything that a mark did not find in use and that was appended before the
+//! mark began.
 //!
-//! Nothing is remembered between two sweeps. What is free is a hole; a segment that takes no more than what lives in it
-//! has nothing to free, and otherwise punching a hole twice does no harm. Torn frames and remains of a crash are freed
-//! like everything else that nobody refers to, without being looked at.
+//! No state is kept between two sweeps. Free blocks are holes. A segment that allocates no more than its live
+//! blocks has nothing to free, and punching a hole twice is harmless. Torn frames and leftovers of a crash
+//! are freed like other unreferenced blocks, without being inspected.
 //!
-//! All of that in small steps. A file system may take its time for what it frees, and lets those wait meanwhile who want
-//! something made durable: one that tells the disk of it at once takes 40 ms for a segment.
+//! Everything is freed in small steps. Freeing can be slow on some file systems and delays concurrent syncs:
+//! with immediate discard, freeing one segment takes 40 ms.
 
 use std::fs::File;
 use std::io;
@@ -14,55 +15,56 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
+use lazuli_concurrency::Pace;
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use rustix::io::Errno;
 
-use super::live::{Blocks, Live};
-use super::{Shared, blocking, disk};
-use crate::engine::Mark;
+use super::live::{LiveBlocks, SegmentBlocks};
+use super::{LocalShared, blocking, disk};
+use crate::engine::{Freed, Mark};
 use crate::extent::{Error, ExtentId, ExtentRef};
 use crate::pin::Appended;
 use crate::segment::BLOCK;
-use crate::sweep::{Freed, Pace};
 
-/// Bytes of its own that a file system may count for a file. Less is not worth punching.
+/// Metadata bytes that a file system may count for a file. Punching less than this is not worthwhile.
 const SLACK: u64 = 4 * BLOCK;
 
-/// Bytes, and holes, that are freed in one step.
+/// Maximum bytes and holes freed in one step.
 const STEP_BYTES: u64 = 8 << 20;
 const STEP_HOLES: usize = 256;
 
-/// A mark over segment files.
+/// The mark of a sweep over segment files.
 pub(crate) struct LocalMark {
-    shared: Arc<Shared>,
-    live: Live,
-    /// Everything from here on was appended after the mark began, and stays.
+    shared: Arc<LocalShared>,
+    live: LiveBlocks,
+    /// Extents from this id on were appended after the mark began. They are kept.
     horizon: ExtentId,
-    /// Everything below this stays.
+    /// Extents below this id are kept.
     kept_below: ExtentId,
-    /// What those who were writing then had appended before.
+    /// Extents that the writers at the beginning of the mark had appended before.
     appended: Vec<Appended>,
     appended_bytes: u64,
     released: u64,
 }
 
 impl LocalMark {
-    /// Blocks.
-    pub(crate) fn begin(shared: &Arc<Shared>) -> Result<Self, Error> {
+    /// Begins a mark. Blocks.
+    pub(crate) fn begin(shared: &Arc<LocalShared>) -> Result<Self, Error> {
         shared.check_running()?;
         if shared.marking.swap(true, Ordering::AcqRel) {
-            return Err(Error::Busy("another sweep is at work"));
+            return Err(Error::Busy("another sweep is running"));
         }
-        // First the horizon, then the writers: whoever has a place below the horizon is among them, or has committed.
+        // First the horizon, then the writers: a writer with an extent below the horizon is in the list or
+        // has committed.
         let (horizon, appended_bytes) = {
             let appender = shared.appender.lock();
             (appender.next(), shared.appended.load(Ordering::Acquire))
         };
         let appended = shared.pins.appended();
-        let released = shared.accounts.lock().released;
+        let released = shared.accounting.lock().released;
         Ok(Self {
             shared: shared.clone(),
-            live: Live::default(),
+            live: LiveBlocks::default(),
             horizon,
             kept_below: ExtentId::from_raw(0),
             appended,
@@ -71,12 +73,12 @@ impl LocalMark {
         })
     }
 
-    fn settle(&self, live_bytes: u64) {
-        let mut accounts = self.shared.accounts.lock();
-        accounts.live = Some(live_bytes);
-        accounts.appended_before_mark = self.appended_bytes;
-        accounts.released -= self.released;
-        accounts.full = false;
+    fn record_result(&self, live_bytes: u64) {
+        let mut accounting = self.shared.accounting.lock();
+        accounting.live_bytes = Some(live_bytes);
+        accounting.appended_before_mark = self.appended_bytes;
+        accounting.released -= self.released;
+        accounting.full = false;
     }
 }
 
@@ -88,7 +90,7 @@ impl Drop for LocalMark {
 
 #[async_trait]
 impl Mark for LocalMark {
-    fn live(&mut self, extent: &ExtentRef, range: Range<u32>) -> bool {
+    fn insert(&mut self, extent: &ExtentRef, range: Range<u32>) -> bool {
         self.live.insert(extent, range)
     }
 
@@ -101,7 +103,7 @@ impl Mark for LocalMark {
     }
 
     async fn free(mut self: Box<Self>, pace: Pace) -> Result<Freed, Error> {
-        // Only now: an extent that was noted counts as walked, and these have not been.
+        // Not earlier: an inserted extent counts as walked, and these have not been walked.
         for Appended { id, length } in std::mem::take(&mut self.appended) {
             self.live.insert(&ExtentRef { id, length, crc: 0 }, 0..length);
         }
@@ -114,31 +116,34 @@ impl Mark for LocalMark {
             if segment < self.kept_below.segment() {
                 continue;
             }
-            let one = self.free_segment(segment, blocks, pace).await?;
-            freed.bytes += one.bytes;
-            freed.segments += one.segments;
+            let segment_freed = self.free_segment(segment, blocks, pace).await?;
+            freed.bytes += segment_freed.bytes;
+            freed.segments += segment_freed.segments;
             pace.rest().await;
         }
-        self.give_back_room(pace).await?;
-        self.settle(freed.live_bytes);
+        self.shrink_preallocation(pace).await?;
+        self.record_result(freed.live_bytes);
+        if freed.bytes > 0 {
+            self.shared.full.store(false, Ordering::Relaxed);
+        }
         Ok(freed)
     }
 }
 
 impl LocalMark {
-    /// With less on disk, less is to be set aside.
-    async fn give_back_room(&self, pace: Pace) -> Result<(), Error> {
+    /// Shrinks the preallocation: a smaller store preallocates less.
+    async fn shrink_preallocation(&self, pace: Pace) -> Result<(), Error> {
         loop {
             let shared = self.shared.clone();
-            if !blocking(move || shared.give_back_room(STEP_BYTES)).await? {
+            if !blocking(move || shared.shrink_preallocation(STEP_BYTES)).await? {
                 return Ok(());
             }
             pace.rest().await;
         }
     }
 
-    /// Frees what is dead of a segment, up to the horizon.
-    async fn free_segment(&self, segment: u64, live: Blocks, pace: Pace) -> Result<Freed, Error> {
+    /// Frees the dead blocks of a segment, up to the horizon.
+    async fn free_segment(&self, segment: u64, live: SegmentBlocks, pace: Pace) -> Result<Freed, Error> {
         let shared = self.shared.clone();
         let Some((file, before, length)) = blocking(move || {
             let Some(file) = shared.directory.file(segment)? else { return Ok(None) };
@@ -154,24 +159,24 @@ impl LocalMark {
         let first = if kept { u32::from(self.kept_below.block()).max(1) } else { 1 };
         let end = if closed { live.end().max(first) } else { u32::from(self.horizon.block()) };
         if closed {
-            // Nobody appends here any more: the end can go as a whole, what was set aside and never written included.
-            for length in lengths(length, u64::from(end) * BLOCK) {
+            // No frames are appended here any more, so cut off the end, including unused preallocation.
+            for length in truncation_lengths(length, u64::from(end) * BLOCK) {
                 let file = file.clone();
                 blocking(move || Ok(ftruncate(&*file, length)?)).await?;
                 pace.rest().await;
             }
         }
         if closed && end == 1 && segment < self.shared.directory.highest() {
-            // The highest stays, so that its number is not used again.
+            // Keep the highest segment, so that its id is not used again.
             let shared = self.shared.clone();
             blocking(move || Ok(shared.directory.remove(segment)?)).await?;
             return Ok(Freed { bytes: before, segments: 1, ..Freed::default() });
         }
         let allocated = disk::allocated(&file)?;
         if !closed || allocated > (live.count() + 1) * BLOCK + SLACK {
-            let mut holes = live.dead(first..end).flat_map(pieces).peekable();
+            let mut holes = live.dead(first..end).flat_map(split_run).peekable();
             while holes.peek().is_some() {
-                let (step, file) = (step(&mut holes), file.clone());
+                let (step, file) = (take_step(&mut holes), file.clone());
                 blocking(move || Ok(punch(&file, step)?)).await?;
                 pace.rest().await;
             }
@@ -185,8 +190,8 @@ impl LocalMark {
     }
 }
 
-/// The lengths that a file has on its way to a lesser one.
-fn lengths(from: u64, to: u64) -> impl Iterator<Item = u64> {
+/// Returns the successive lengths of a file that is truncated in steps.
+fn truncation_lengths(from: u64, to: u64) -> impl Iterator<Item = u64> {
     let mut length = from;
     std::iter::from_fn(move || {
         length = (length > to).then(|| length.saturating_sub(STEP_BYTES).max(to))?;
@@ -194,14 +199,14 @@ fn lengths(from: u64, to: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// A run of blocks in pieces of bytes that are no more than a step.
-fn pieces(run: Range<u32>) -> impl Iterator<Item = Range<u64>> {
+/// Splits a run of blocks into byte ranges of at most one step.
+fn split_run(run: Range<u32>) -> impl Iterator<Item = Range<u64>> {
     let (start, end) = (u64::from(run.start) * BLOCK, u64::from(run.end) * BLOCK);
     (start..end).step_by(STEP_BYTES as usize).map(move |at| at..end.min(at + STEP_BYTES))
 }
 
-/// The next few holes.
-fn step(holes: &mut impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+/// Takes the holes of the next step.
+fn take_step(holes: &mut impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let (mut step, mut bytes) = (vec![], 0);
     while step.len() < STEP_HOLES
         && bytes < STEP_BYTES
@@ -213,7 +218,7 @@ fn step(holes: &mut impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     step
 }
 
-/// Punches holes, where the file system has any.
+/// Punches holes. Does nothing if the file system does not support holes.
 fn punch(file: &File, holes: Vec<Range<u64>>) -> io::Result<()> {
     for hole in holes {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -231,8 +236,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_cut_in_steps_to_where_it_shall_end() {
-        let cut = |from, to| lengths(from, to).collect::<Vec<_>>();
+    fn file_is_truncated_in_steps() {
+        let cut = |from, to| truncation_lengths(from, to).collect::<Vec<_>>();
         assert_eq!(cut(5, 5), []);
         assert_eq!(cut(4, 5), []);
         assert_eq!(cut(BLOCK * 2, BLOCK), [BLOCK]);
@@ -241,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_punched_in_steps_and_none_is_left_out() {
+    fn all_holes_are_punched_in_bounded_steps() {
         let blocks = |bytes: u64| (bytes / BLOCK) as u32;
         let runs = [1..2, 5..5 + blocks(STEP_BYTES) + 1, 9_000..9_001];
-        let mut holes = runs.iter().cloned().flat_map(pieces).peekable();
+        let mut holes = runs.iter().cloned().flat_map(split_run).peekable();
         let mut steps = vec![];
         while holes.peek().is_some() {
-            steps.push(step(&mut holes));
+            steps.push(take_step(&mut holes));
         }
         assert!(
             steps
@@ -257,6 +262,9 @@ mod tests {
         let bytes: u64 = steps.iter().flatten().map(|hole| hole.end - hole.start).sum();
         assert_eq!(bytes, runs.iter().map(|run| u64::from(run.end - run.start) * BLOCK).sum::<u64>());
         let mut many = (0..600).map(|i| i * 2 * BLOCK..(i * 2 + 1) * BLOCK);
-        assert_eq!([step(&mut many).len(), step(&mut many).len(), step(&mut many).len()], [256, 256, 88]);
+        assert_eq!(
+            [take_step(&mut many).len(), take_step(&mut many).len(), take_step(&mut many).len()],
+            [256, 256, 88]
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! Reading extents: every chunk that is touched is verified before a byte of it is returned.
+//! Reads extents. Verifies every touched chunk before returning any of its bytes.
 //!
-//! What lies behind the end of a file reads as zeros, as a hole does; the checksum decides.
+//! Bytes after the end of a file read as zeros, like a hole; the checksum decides whether that is damage.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -14,23 +14,23 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use crate::extent::{Error, ExtentRef};
 use crate::segment::{CHUNK, FrameHeader, chunks, crc32c, frame_offset, header_bytes};
 
-/// Reads what is in memory without blocking, while the system can do that.
+/// Reads from the page cache without blocking, if the system supports it.
 #[derive(Debug)]
-pub(crate) struct Cached {
+pub(crate) struct PageCacheReader {
     supported: AtomicBool,
 }
 
-impl Default for Cached {
+impl Default for PageCacheReader {
     fn default() -> Self {
         Self { supported: AtomicBool::new(true) }
     }
 }
 
-/// How to fill a buffer from a place in a file; false if that would block.
+/// Fills a buffer from an offset of a file. Returns false if that would block.
 type Fill<'a> = &'a dyn Fn(&File, &mut [u8], u64) -> io::Result<bool>;
 
-impl Cached {
-    /// Reads a part of an extent if all of it is in memory.
+impl PageCacheReader {
+    /// Reads a part of an extent if all of it is in the page cache.
     pub(crate) fn read(
         &self,
         file: &File,
@@ -52,7 +52,7 @@ impl Cached {
                     offset += n as u64;
                 }
                 Err(Errno::INTR) => {}
-                // Linux 5.9 and 5.10 say 0 for it, too; and at the end of a file whoever may block finds out.
+                // Linux 5.9 and 5.10 return 0 instead. At the end of a file, the blocking read finds out.
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                     self.supported.store(false, Ordering::Relaxed);
@@ -71,7 +71,7 @@ pub(crate) fn read_extent(file: &File, extent: &ExtentRef, range: Range<u32>) ->
     Ok(read(&fill, file, extent, range)?.unwrap_or_default())
 }
 
-/// Fills a buffer, with zeros behind the end of the file. Blocks.
+/// Fills a buffer, with zeros after the end of the file. Blocks.
 pub(crate) fn read_blocking(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buffer.is_empty() {
         match file.read_at(buffer, offset) {
@@ -90,10 +90,10 @@ pub(crate) fn read_blocking(file: &File, mut buffer: &mut [u8], mut offset: u64)
     Ok(())
 }
 
-/// Reads of this process that found content damaged.
+/// Reads of this process that found damage.
 pub(crate) static DAMAGED_READS: AtomicU64 = AtomicU64::new(0);
 
-/// The chunks that a range of a payload touches, and the payload bytes they cover.
+/// Returns the chunks that a range of a payload touches, and the payload bytes that they cover.
 pub(crate) fn touched(length: u32, range: &Range<u32>) -> (Range<usize>, Range<usize>) {
     let chunks = range.start as usize / CHUNK..(range.end as usize).div_ceil(CHUNK);
     let bytes = chunks.start * CHUNK..(chunks.end * CHUNK).min(length as usize);
@@ -106,14 +106,14 @@ fn read(fill: Fill<'_>, file: &File, extent: &ExtentRef, range: Range<u32>) -> R
         Error::Damaged(format!("{:?}: {what}", extent.id))
     };
     if range.start > range.end || range.end > extent.length {
-        return Err(damaged("a part that is not in it was asked for"));
+        return Err(damaged("the requested range is outside of the extent"));
     }
     if range.is_empty() {
         return Ok(Some(Bytes::new()));
     }
     let start = frame_offset(extent.id);
     let table = if chunks(extent.length) == 1 {
-        // The reference itself has the only checksum.
+        // The reference contains the only checksum.
         vec![extent.crc]
     } else {
         let mut header = vec![0; header_bytes(extent.length)];
@@ -122,8 +122,8 @@ fn read(fill: Fill<'_>, file: &File, extent: &ExtentRef, range: Range<u32>) -> R
         }
         match FrameHeader::decode(&header) {
             Some(header) if header.extent() == *extent => header.sums.table,
-            Some(_) => return Err(damaged("another extent lies there")),
-            None => return Err(damaged("no extent lies there")),
+            Some(_) => return Err(damaged("another extent is stored there")),
+            None => return Err(damaged("no extent is stored there")),
         }
     };
     let (chunks, bytes) = touched(extent.length, &range);

@@ -1,4 +1,4 @@
-//! Copies what records refer to and what is sound into a new directory. Extents keep their ids, so records need no change.
+//! Copies sound content of records into a new directory. Extents keep their ids, so records need no change.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -10,33 +10,34 @@ use std::path::Path;
 use super::LocalExtents;
 use super::directory::read_segment_header;
 use super::read::read_blocking;
-use super::verify::{Seen, Verifier};
+use super::verify::{VerifiedExtent, Verifier};
 use crate::extent::{Error, ExtentRef};
 use crate::segment::{
     BLOCK, CHUNK, Checksums, FrameHeader, SegmentHeader, chunks, crc32c, frame_bytes, frame_offset,
     header_bytes,
 };
 
-/// The bytes of its segment's file that an extent takes.
+/// Returns the bytes of its segment's file that an extent takes.
 pub fn frame_range(extent: &ExtentRef) -> Range<u64> {
     let start = frame_offset(extent.id);
     start..start + frame_bytes(extent.length)
 }
 
 impl LocalExtents {
-    /// Whether there is such a segment.
+    /// Returns whether a segment exists.
     pub fn has_segment(&self, segment: u64) -> bool {
         self.0.directory.segments().contains(&segment)
     }
 }
 
 impl Verifier {
-    /// Copies every chunk that was found sound to `data/segments`, which must not exist, and makes it durable. Chunks that
-    /// are damaged or that no record refers to become zeros. `progress` is given the bytes copied so far. Blocks.
+    /// Copies every chunk that was found sound to `data/segments`, which must not exist, and makes it
+    /// durable. Other chunks of these extents become zeros. Calls `progress` with the bytes copied so far.
+    /// Blocks.
     pub fn copy_into(&self, data: &Path, mut progress: impl FnMut(u64)) -> Result<(), Error> {
         let folder = data.join("segments");
         fs::create_dir(&folder)?;
-        let mut segments: BTreeMap<u64, Vec<&Seen>> = BTreeMap::new();
+        let mut segments: BTreeMap<u64, Vec<&VerifiedExtent>> = BTreeMap::new();
         for seen in self.seen.values().filter(|seen| seen.sound != 0) {
             segments.entry(seen.extent.id.segment()).or_default().push(seen);
         }
@@ -61,9 +62,9 @@ impl Verifier {
         Ok(File::open(data)?.sync_all()?)
     }
 
-    /// Bytes that [`Verifier::copy_into`] copies.
+    /// Returns the number of bytes that [`Verifier::copy_into`] copies.
     pub fn sound_bytes(&self) -> u64 {
-        let bytes = |seen: &Seen| {
+        let bytes = |seen: &VerifiedExtent| {
             let length = u64::from(seen.extent.length);
             length.min(u64::from(seen.sound.count_ones()) * CHUNK as u64)
         };
@@ -71,8 +72,8 @@ impl Verifier {
     }
 }
 
-/// The salt of a segment: of its header, or of a frame if the header is damaged.
-fn salt(file: &File, segment: u64, extents: &[&Seen]) -> io::Result<u64> {
+/// Returns the salt of a segment: from its header, or from a frame if the header is damaged.
+fn salt(file: &File, segment: u64, extents: &[&VerifiedExtent]) -> io::Result<u64> {
     if let Ok(header) = read_segment_header(file, segment)? {
         return Ok(header.salt);
     }
@@ -84,18 +85,18 @@ fn salt(file: &File, segment: u64, extents: &[&Seen]) -> io::Result<u64> {
     getrandom::u64().map_err(io::Error::other)
 }
 
-fn read_frame_header(file: &File, seen: &Seen) -> io::Result<Option<FrameHeader>> {
+fn read_frame_header(file: &File, seen: &VerifiedExtent) -> io::Result<Option<FrameHeader>> {
     let mut header = vec![0; header_bytes(seen.extent.length)];
     read_blocking(file, &mut header, frame_offset(seen.extent.id))?;
     Ok(FrameHeader::decode(&header).filter(|header| header.extent() == seen.extent))
 }
 
-/// Copies the sound chunks of an extent; the number of their bytes.
-fn copy_extent(from: &File, to: &File, seen: &Seen, salt: u64) -> io::Result<u64> {
+/// Copies the sound chunks of an extent. Returns the number of bytes copied.
+fn copy_extent(from: &File, to: &File, seen: &VerifiedExtent, salt: u64) -> io::Result<u64> {
     let extent = seen.extent;
     let mut sums = match read_frame_header(from, seen)? {
         Some(header) => header.sums,
-        // An extent of one chunk needs no header to be read: its reference has the checksum.
+        // An extent of one chunk can be read without its header: its reference has the checksum.
         None if chunks(extent.length) == 1 => {
             Checksums { length: extent.length, crc: extent.crc, table: vec![extent.crc] }
         }
@@ -109,7 +110,7 @@ fn copy_extent(from: &File, to: &File, seen: &Seen, salt: u64) -> io::Result<u64
         if seen.sound & 1 << i != 0 {
             read_blocking(from, &mut chunk, offset)?;
             if crc32c(&chunk) != *crc {
-                return Err(io::Error::other(format!("{:?} has changed since it was verified", extent.id)));
+                return Err(io::Error::other(format!("{:?} changed after it was verified", extent.id)));
             }
             to.write_all_at(&chunk, offset)?;
             copied += chunk.len() as u64;
@@ -139,19 +140,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sound_content_is_copied_under_its_ids_and_what_is_damaged_names_every_record() {
+    async fn sound_extents_are_copied_under_their_ids_and_damage_is_reported_for_every_record() {
         let dir = tempfile::tempdir().unwrap();
         let extents = LocalExtents::open(dir.path(), Options::default()).unwrap();
         let writer = extents.writer();
         let mut stored = vec![];
-        // The last one ends with a chunk that shares a block with the one before.
+        // The last chunk of the last extent shares a block with the chunk before.
         for (byte, length) in [(1u8, 1000), (2, 200_000), (3, 2 * CHUNK + 10)] {
             let bytes = Bytes::from(vec![byte; length]);
             stored.push((extents.append(&writer, vec![bytes.clone()]).await.unwrap(), bytes));
         }
         extents.sync().await.unwrap();
         drop((writer, extents));
-        // Of the last one the last chunk; of the first one the header, which is not needed; and the segment's.
+        // Damage the last chunk of the last extent; the header of the first, which is not needed; and the
+        // segment header.
         let last = stored[2].0;
         flip(dir.path(), frame_offset(last.id) + header_bytes(last.length) as u64 + 2 * CHUNK as u64);
         flip(dir.path(), frame_offset(stored[0].0.id));

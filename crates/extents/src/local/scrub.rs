@@ -1,12 +1,12 @@
-//! Looks for damage in everything that lies in the segments ([`LocalExtents::scrub`]).
+//! Looks for damage in all stored bytes ([`LocalExtents::scrub`]).
 //!
-//! Only the records know what must be there. A scrub sees frames: it reports one whose bytes do not match, and blocks
-//! that belong to no frame. After a crash, and until the next sweep, it also reports what was being written then, which
-//! no record refers to. Chunks that were punched out it takes for freed. A [verifier](LocalExtents::verifier) is given what
-//! records refer to, so it reports exactly what is lost. A scrub changes nothing and works on a directory that was opened
-//! read-only.
+//! A scrub sees only frames; which bytes must exist is known to the records. It reports frames whose
+//! checksums do not match, and blocks that belong to no frame. After a crash, and until the next sweep, it
+//! also reports the frames that were being written then, which no record refers to. It takes punched-out
+//! chunks for freed ones. A [verifier](LocalExtents::verifier) is given the content of records, so it reports
+//! exactly what is lost. A scrub changes nothing and works on a directory that was opened read-only.
 //!
-//! Segments are read part by part, so that a scrub in the background can pause anywhere and go on after a restart.
+//! Segments are read in parts, so that a background scrub can pause anywhere and continue after a restart.
 
 use std::fs::File;
 use std::io;
@@ -14,56 +14,56 @@ use std::path::PathBuf;
 
 use super::directory::{decode_segment_header, next_data};
 use super::read::read_blocking;
-use super::{LocalExtents, Shared, blocking};
+use super::{LocalExtents, LocalShared, blocking};
 use crate::extent::Error;
 use crate::segment::{BLOCK, CHUNK, FrameHeader, crc32c, frame_bytes, header_bytes};
 
-/// Damages that a report lists. More are only counted.
+/// Maximum number of damaged ranges that a report lists. More are only counted.
 const MAX_LISTED: usize = 10_000;
 
-/// Something that is not as it was written.
+/// A range of a segment that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The segment.
+    /// Id of the segment.
     pub segment: u64,
-    /// Where in its file.
+    /// Offset in the segment file, in bytes.
     pub offset: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// What is wrong there.
+    /// Kind of the damage.
     pub kind: DamageKind,
 }
 
-/// What can be wrong with a part of a segment.
+/// A kind of damage in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
-    /// The segment's header.
+    /// The header of the segment.
     SegmentHeader,
-    /// The checksum of a chunk of an extent.
+    /// A chunk of an extent: its checksum does not match.
     Chunk,
-    /// Bytes that belong to no extent: the remains of an unfinished write, or extents whose header is damaged.
+    /// Blocks that belong to no extent: the remains of an unfinished write, or extents with a damaged header.
     Unclaimed,
 }
 
 /// How far a scrub has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrubProgress {
-    /// Segments done.
+    /// Segments that are done.
     pub segments_done: u64,
-    /// Segments in all.
+    /// Segments in total.
     pub segments: u64,
-    /// Bytes verified.
+    /// Payload bytes verified so far.
     pub bytes: u64,
 }
 
-/// What a scrub found.
+/// Result of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubReport {
-    /// Extents seen.
+    /// Extents found.
     pub extents: u64,
     /// Payload bytes verified.
     pub bytes: u64,
-    /// How many damages there are.
+    /// Number of damaged ranges.
     pub damaged: u64,
     /// The first 10,000 of them.
     pub damage: Vec<Damage>,
@@ -71,7 +71,7 @@ pub struct ScrubReport {
 
 impl ScrubReport {
     fn add(&mut self, damage: Damage) {
-        // Blocks that belong to nothing and lie side by side are one damage.
+        // Adjacent unclaimed blocks are one damaged range.
         if let Some(last) = self.damage.last_mut()
             && last.kind == DamageKind::Unclaimed
             && damage.kind == DamageKind::Unclaimed
@@ -87,31 +87,31 @@ impl ScrubReport {
     }
 }
 
-/// Fills a buffer from a place in a file, with zeros behind the end of the file.
+/// Fills a buffer from an offset of a file, with zeros after the end of the file.
 pub type ReadAt<'a> = &'a mut dyn FnMut(&mut [u8], u64) -> io::Result<()>;
 
-/// A place in a segment.
+/// A position of a scrub in a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SegmentPlace {
-    /// Where a frame may begin; 0 for the segment's header.
+pub struct SegmentPosition {
+    /// Where a frame may begin, in bytes; 0 for the segment's header.
     pub offset: u64,
-    /// Chunks of this frame that were verified.
+    /// Chunks of this frame that were already verified.
     pub chunks: u32,
 }
 
-/// What a part of a segment showed.
+/// Result of scrubbing a part of a segment.
 #[derive(Debug)]
 pub struct ScrubbedPart {
-    /// Where to go on; `None` at the end of the segment.
-    pub next: Option<SegmentPlace>,
+    /// Where to continue; `None` at the end of the segment.
+    pub next: Option<SegmentPosition>,
     /// Bytes read.
     pub bytes: u64,
-    /// What was found.
+    /// Damage found.
     pub report: ScrubReport,
 }
 
 impl LocalExtents {
-    /// Verifies all that was written and not freed. Writing and sweeping may go on.
+    /// Verifies everything that was written and not freed. Writes and sweeps may continue meanwhile.
     pub async fn scrub(&self, mut progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, Error> {
         let segments = self.0.directory.segments();
         let mut report = ScrubReport::default();
@@ -120,7 +120,8 @@ impl LocalExtents {
             report = blocking(move || {
                 let Some(file) = shared.directory.file(segment)? else { return Ok(so_far) };
                 let mut read = |buffer: &mut [u8], offset| read_blocking(&file, buffer, offset);
-                Ok(scrub_part(&shared, segment, SegmentPlace::default(), u64::MAX, so_far, &mut read)?.report)
+                Ok(scrub_part(&shared, segment, SegmentPosition::default(), u64::MAX, so_far, &mut read)?
+                    .report)
             })
             .await?;
             progress(ScrubProgress {
@@ -132,41 +133,41 @@ impl LocalExtents {
         Ok(report)
     }
 
-    /// Verifies a part of a segment from a place on, until about so many bytes are read, by way of `read`. Writing and
-    /// sweeping may go on. A segment that is gone has no damage. Blocks.
+    /// Verifies a part of a segment from a position on, until about `bytes` bytes were read through `read`.
+    /// Writes and sweeps may continue meanwhile. A segment that no longer exists has no damage. Blocks.
     pub fn scrub_part(
         &self,
         segment: u64,
-        from: SegmentPlace,
+        from: SegmentPosition,
         bytes: u64,
         read: ReadAt<'_>,
     ) -> Result<ScrubbedPart, Error> {
         scrub_part(&self.0, segment, from, bytes, ScrubReport::default(), read)
     }
 
-    /// Every segment with its bytes on disk, lowest first.
+    /// Returns every segment with its bytes on disk, lowest first.
     pub fn segment_sizes(&self) -> Vec<(u64, u64)> {
         self.0.directory.sizes()
     }
 
-    /// The file of a segment.
+    /// Returns the path of a segment's file.
     pub fn segment_path(&self, segment: u64) -> PathBuf {
         self.0.directory.path_of(segment)
     }
 }
 
 fn scrub_part(
-    shared: &Shared,
+    shared: &LocalShared,
     segment: u64,
-    from: SegmentPlace,
+    from: SegmentPosition,
     budget: u64,
     report: ScrubReport,
     read: ReadAt<'_>,
 ) -> Result<ScrubbedPart, Error> {
     let ended = |report| Ok(ScrubbedPart { next: None, bytes: 0, report });
     let Some(file) = shared.directory.file(segment)? else { return ended(report) };
-    // Behind this, frames may be half written at this moment.
-    let quiet = shared.appender.lock().quiet_below();
+    // After this id, frames may be half written.
+    let quiet = shared.appender.lock().written_below();
     let end = match segment.cmp(&quiet.segment()) {
         std::cmp::Ordering::Less => file.metadata()?.len(),
         std::cmp::Ordering::Equal => u64::from(quiet.block()) * BLOCK,
@@ -174,7 +175,7 @@ fn scrub_part(
     };
     let mut scrubber = Scrubber { segment, file: &file, read, salt: None, end, bytes: 0, report };
     scrubber.read_header(from.offset == 0)?;
-    let mut place = SegmentPlace { offset: from.offset.max(BLOCK), ..from };
+    let mut place = SegmentPosition { offset: from.offset.max(BLOCK), ..from };
     while scrubber.bytes < budget {
         match scrubber.step(place, budget)? {
             Some(next) => place = next,
@@ -187,10 +188,10 @@ fn scrub_part(
 /// Verifies one segment.
 struct Scrubber<'a> {
     segment: u64,
-    /// To find holes.
+    /// Used to find holes.
     file: &'a File,
     read: ReadAt<'a>,
-    /// None if the segment's header is damaged.
+    /// `None` if the segment's header is damaged.
     salt: Option<u64>,
     end: u64,
     bytes: u64,
@@ -210,9 +211,9 @@ impl Scrubber<'_> {
         Ok(())
     }
 
-    /// Verifies what begins at a place. Returns where to go on.
-    fn step(&mut self, from: SegmentPlace, budget: u64) -> Result<Option<SegmentPlace>, Error> {
-        let SegmentPlace { mut offset, mut chunks } = from;
+    /// Verifies the frame at a position. Returns where to continue.
+    fn step(&mut self, from: SegmentPosition, budget: u64) -> Result<Option<SegmentPosition>, Error> {
+        let SegmentPosition { mut offset, mut chunks } = from;
         match next_data(self.file, offset)? {
             Some(data) if data / BLOCK * BLOCK > offset => (offset, chunks) = (data / BLOCK * BLOCK, 0),
             Some(_) => {}
@@ -224,8 +225,9 @@ impl Scrubber<'_> {
         let mut block = vec![0; BLOCK as usize];
         (self.read)(&mut block, offset)?;
         let frame = FrameHeader::decode(&block).filter(|frame| {
-            let here = (frame.id.segment(), u64::from(frame.id.block()) * BLOCK) == (self.segment, offset);
-            here && self.salt.is_none_or(|salt| salt == frame.salt)
+            let is_in_place =
+                (frame.id.segment(), u64::from(frame.id.block()) * BLOCK) == (self.segment, offset);
+            is_in_place && self.salt.is_none_or(|salt| salt == frame.salt)
         });
         let Some(frame) = frame else {
             self.bytes += BLOCK;
@@ -233,17 +235,17 @@ impl Scrubber<'_> {
                 let (segment, kind) = (self.segment, DamageKind::Unclaimed);
                 self.report.add(Damage { segment, offset, length: BLOCK, kind });
             }
-            return Ok(Some(SegmentPlace { offset: offset + BLOCK, chunks: 0 }));
+            return Ok(Some(SegmentPosition { offset: offset + BLOCK, chunks: 0 }));
         };
         self.report.extents += u64::from(chunks == 0);
         while (chunks as usize) < frame.sums.table.len() {
             if self.bytes >= budget {
-                return Ok(Some(SegmentPlace { offset, chunks }));
+                return Ok(Some(SegmentPosition { offset, chunks }));
             }
             self.chunk(&frame, offset, chunks as usize)?;
             chunks += 1;
         }
-        Ok(Some(SegmentPlace { offset: offset + frame_bytes(frame.sums.length), chunks: 0 }))
+        Ok(Some(SegmentPosition { offset: offset + frame_bytes(frame.sums.length), chunks: 0 }))
     }
 
     fn chunk(&mut self, frame: &FrameHeader, frame_offset: u64, i: usize) -> Result<(), Error> {
@@ -262,7 +264,7 @@ impl Scrubber<'_> {
     }
 }
 
-/// Whether a block that a range of a file touches is a hole.
+/// Returns whether any block that a range of a file touches is a hole.
 fn touches_hole(file: &File, from: u64, to: u64) -> Result<bool, Error> {
     for block in (from / BLOCK * BLOCK..to).step_by(BLOCK as usize) {
         if next_data(file, block)?.is_none_or(|data| data >= block + BLOCK) {

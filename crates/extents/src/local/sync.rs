@@ -1,8 +1,8 @@
-//! Group sync: everybody who waits at the same time shares one `fdatasync` of each segment written to.
+//! Group sync: concurrent callers share one `fdatasync` of each segment that was written to.
 //!
-//! A caller is served by a round that began after the call, never by one that was already running: that one may have
-//! begun before the caller's last write. Rounds run one after the other on a blocking thread, which goes on when the
-//! caller that started it no longer waits.
+//! A caller is served by a round that began after its call, never by one that was already running: that round
+//! may have begun before the caller's last write. Rounds run one after the other on a blocking thread, and
+//! continue if the caller that started them is canceled.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,57 +11,57 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::Shared;
+use super::LocalShared;
 use crate::extent::Error;
 
-/// What is to be synced, and who waits for it.
+/// The segments to sync, and the progress that callers wait for.
 #[derive(Debug)]
 pub(crate) struct GroupSync {
-    state: Mutex<State>,
-    done: watch::Sender<Done>,
+    state: Mutex<SyncState>,
+    done: watch::Sender<SyncProgress>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Calls so far.
+struct SyncState {
+    /// Number of calls so far.
     calls: u64,
     running: bool,
-    /// Segments with writes that completed and that no round has taken up.
+    /// Segments with completed writes that no round has taken yet.
     dirty: BTreeMap<u64, Arc<File>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Done {
-    /// Calls up to this one are served.
+struct SyncProgress {
+    /// Calls up to this number are served.
     calls: u64,
-    /// No call will be served any more.
+    /// No more calls will be served.
     stopped: bool,
 }
 
 impl Default for GroupSync {
     fn default() -> Self {
-        Self { state: Mutex::default(), done: watch::Sender::new(Done::default()) }
+        Self { state: Mutex::default(), done: watch::Sender::new(SyncProgress::default()) }
     }
 }
 
 impl GroupSync {
     /// Notes that a write to a segment has completed.
-    pub(crate) fn wrote(&self, segment: u64, file: &Arc<File>) {
+    pub(crate) fn mark_dirty(&self, segment: u64, file: &Arc<File>) {
         self.state.lock().dirty.entry(segment).or_insert_with(|| file.clone());
     }
 
-    /// Lets everybody who waits know that there is nothing to wait for.
+    /// Wakes all waiting callers with an error.
     pub(crate) fn stop(&self) {
         self.done.send_modify(|done| done.stopped = true);
     }
 
-    /// Waits until what was noted before is durable.
-    pub(crate) async fn sync(shared: &Arc<Shared>) -> Result<(), Error> {
+    /// Waits until all writes that were noted before the call are durable.
+    pub(crate) async fn sync(shared: &Arc<LocalShared>) -> Result<(), Error> {
         shared.check_running()?;
-        let this = &shared.sync;
-        let mut done = this.done.subscribe();
+        let sync = &shared.sync;
+        let mut done = sync.done.subscribe();
         let call = {
-            let mut state = this.state.lock();
+            let mut state = sync.state.lock();
             if state.dirty.is_empty() && !state.running {
                 return Ok(());
             }
@@ -69,7 +69,7 @@ impl GroupSync {
             if !state.running {
                 state.running = true;
                 let shared = shared.clone();
-                tokio::task::spawn_blocking(move || run(shared));
+                tokio::task::spawn_blocking(move || run_rounds(shared));
             }
             state.calls
         };
@@ -78,10 +78,10 @@ impl GroupSync {
         if done.calls >= call { Ok(()) } else { Err(Error::Stopped) }
     }
 
-    /// Runs a round on this thread, unless one is running or others are about to need one: who is first would wait for
-    /// theirs, too. Blocks. Whoever calls [`sync`](Self::sync) next finds that what
-    /// was noted before is durable, or is served by another round, or learns that this one failed.
-    pub(crate) fn sync_here(shared: Arc<Shared>) {
+    /// Runs one round on this thread, unless a round is running or other appends are in flight: a sync now
+    /// would also wait for their bytes. Blocks. The next [`sync`](Self::sync) call finds its writes durable,
+    /// is served by another round, or learns that this round failed.
+    pub(crate) fn sync_on_this_thread(shared: Arc<LocalShared>) {
         if shared.appender.lock().is_writing() {
             return;
         }
@@ -92,30 +92,44 @@ impl GroupSync {
             }
             state.running = true;
         }
-        if let Some(shared) = round(shared) {
-            // What this thread was asked for is done, and somebody waits for that.
-            tokio::task::spawn_blocking(move || run(shared));
+        if let Some(shared) = run_round(shared) {
+            // This thread has finished its own work, and a caller is waiting for the result.
+            tokio::task::spawn_blocking(move || run_rounds(shared));
         }
     }
 }
 
-/// Runs rounds until nobody waits.
-fn run(mut shared: Arc<Shared>) {
-    while let Some(again) = round(shared) {
-        shared = again;
+/// Runs rounds until no caller is waiting.
+fn run_rounds(mut shared: Arc<LocalShared>) {
+    while let Some(next) = run_round(shared) {
+        shared = next;
     }
 }
 
-/// Runs one round; there has to be another one if it gives back what it was given.
-fn round(shared: Arc<Shared>) -> Option<Arc<Shared>> {
+/// Stops the engine if a round panics: otherwise no later round would run, and all callers would wait
+/// forever.
+struct StopOnPanic(Arc<LocalShared>);
+
+impl Drop for StopOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop_because(&"the thread that syncs content died");
+        }
+    }
+}
+
+/// Runs one round. Returns its argument if another round is needed.
+fn run_round(shared: Arc<LocalShared>) -> Option<Arc<LocalShared>> {
+    let watch = StopOnPanic(shared);
+    let shared = &watch.0;
     let (calls, dirty) = {
         let mut state = shared.sync.state.lock();
         (state.calls, std::mem::take(&mut state.dirty))
     };
     for (segment, file) in dirty {
         if let Err(e) = shared.disk.sync_data(&file) {
-            // What of the segment is on disk is not known, and asking again would not tell: the kernel may have
-            // dropped the pages that it failed to write.
+            // The state of the segment on disk is unknown, and another sync would not reveal it: the kernel
+            // may have dropped the pages that it failed to write.
             shared.stop("sync", segment, e);
             return None;
         }
@@ -126,14 +140,10 @@ fn round(shared: Arc<Shared>) -> Option<Arc<Shared>> {
         !state.running
     };
     let done = shared.sync.done.clone();
-    // Let go before anybody is told, so that whoever is told may open the directory again. From there on another run may
-    // overtake this one, hence the maximum.
-    let again = if last {
-        drop(shared);
-        None
-    } else {
-        Some(shared)
-    };
+    // Released before callers are woken, because a woken caller may open the directory again. From here on
+    // another run may overtake this one, hence the maximum.
+    let next = (!last).then(|| watch.0.clone());
+    drop(watch);
     done.send_modify(|done| done.calls = done.calls.max(calls));
-    again
+    next
 }

@@ -1,19 +1,21 @@
-//! What needs a disk that fails, or a look at what lies on it.
+//! Tests that inject disk faults or inspect the files of a store.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use lazuli_concurrency::Pace;
 use rustix::io::Errno;
 
-use super::disk::Call;
+use super::disk::DiskCall;
 use super::*;
 use crate::conformance::pattern;
 use crate::extent::ExtentId;
 use crate::segment::{SegmentHeader, crc32c};
-use crate::sweep::{Pace, Sweep};
+use crate::sweep::Sweep;
 use crate::{Content, DamageKind};
 
 const SMALL: Options = Options { segment_bytes: 16 << 20, grow_bytes: 1 << 20 };
@@ -22,7 +24,7 @@ fn open(dir: &Path) -> LocalExtents {
     LocalExtents::open(dir, SMALL).unwrap()
 }
 
-fn fail(extents: &LocalExtents, fault: impl Into<Option<(Call, Errno)>>) {
+fn fail(extents: &LocalExtents, fault: impl Into<Option<(DiskCall, Errno)>>) {
     *extents.0.disk.fault.lock() = fault.into();
 }
 
@@ -38,7 +40,7 @@ fn segment_path(dir: &Path, segment: u64) -> PathBuf {
     dir.join(format!("segments/{segment:016x}.seg"))
 }
 
-/// The directory as a crash at this moment could leave it.
+/// Copies the directory as a crash at this moment could leave it.
 fn copy_of(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     fs::create_dir(copy.path().join("segments")).unwrap();
@@ -60,27 +62,27 @@ fn flip(path: &Path, offset: u64) {
 }
 
 #[tokio::test]
-async fn a_failed_sync_stops_it_for_good_and_reading_goes_on() {
+async fn failed_sync_stops_appends_and_reads_continue() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
     let extent = put(&extents, &writer, 1, 5000).await.unwrap();
-    fail(&extents, (Call::Sync, Errno::IO));
+    fail(&extents, (DiskCall::Sync, Errno::IO));
     assert_eq!(extents.sync().await, Err(Error::Stopped));
     fail(&extents, None);
-    assert_eq!(extents.sync().await, Err(Error::Stopped), "although the disk works again");
+    assert_eq!(extents.sync().await, Err(Error::Stopped), "even though the disk works again");
     assert_eq!(put(&extents, &writer, 2, 10).await, Err(Error::Stopped));
     assert!(matches!(extents.begin_mark().await.err(), Some(Error::Stopped)));
     assert_eq!(get(&extents, &extent).await.unwrap(), pattern(1, 5000));
 }
 
 #[tokio::test]
-async fn a_failed_sync_is_told_to_everybody_who_waits() {
+async fn failed_sync_is_reported_to_all_waiting_callers() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
     put(&extents, &writer, 1, 5000).await.unwrap();
-    fail(&extents, (Call::Sync, Errno::IO));
+    fail(&extents, (DiskCall::Sync, Errno::IO));
     let waiting: Vec<_> = (0..20)
         .map(|_| {
             let extents = extents.clone();
@@ -93,7 +95,27 @@ async fn a_failed_sync_is_told_to_everybody_who_waits() {
 }
 
 #[tokio::test]
-async fn those_who_wait_share_a_sync_but_never_one_that_began_before_they_asked() {
+async fn panic_in_a_sync_stops_the_engine_and_all_waiting_callers() {
+    let dir = tempfile::tempdir().unwrap();
+    let extents = open(dir.path());
+    let writer = extents.writer();
+    put(&extents, &writer, 1, 5000).await.unwrap();
+    extents.0.disk.sync_panics.store(true, Ordering::Relaxed);
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let extents = extents.clone();
+            tokio::spawn(async move { extents.sync().await })
+        })
+        .collect();
+    for task in waiting {
+        let result = tokio::time::timeout(Duration::from_secs(20), task).await;
+        assert_eq!(result.expect("the wait ends").unwrap(), Err(Error::Stopped));
+    }
+    assert!(extents.is_stopped());
+}
+
+#[tokio::test]
+async fn waiting_callers_share_a_sync_that_began_after_their_calls() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
@@ -108,7 +130,7 @@ async fn those_who_wait_share_a_sync_but_never_one_that_began_before_they_asked(
     while syncs() < 1 {
         tokio::task::yield_now().await;
     }
-    // The first is at work. What is written now is not its business.
+    // The first sync is running. It does not cover what is written from now on.
     put(&extents, &writer, 2, 5000).await.unwrap();
     let later: Vec<_> = (0..20).map(|_| sync()).collect();
     for _ in 0..100 {
@@ -121,13 +143,13 @@ async fn those_who_wait_share_a_sync_but_never_one_that_began_before_they_asked(
     for task in later {
         task.await.unwrap().unwrap();
     }
-    assert_eq!(syncs(), 2, "one for the first, one for all the others");
+    assert_eq!(syncs(), 2, "one for the first caller, one for all others");
     extents.sync().await.unwrap();
-    assert_eq!(syncs(), 2, "nothing to do, nothing done");
+    assert_eq!(syncs(), 2, "no sync without writes");
 }
 
 #[tokio::test]
-async fn an_append_that_a_sync_follows_brings_it_along_unless_one_is_at_work() {
+async fn append_before_a_sync_starts_it_unless_one_is_running() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
@@ -135,71 +157,71 @@ async fn an_append_that_a_sync_follows_brings_it_along_unless_one_is_at_work() {
     let append = |next| {
         let (extents, writer) = (extents.clone(), writer.clone());
         let payload = Payload::Parts(vec![Bytes::from_static(b"payload")]);
-        tokio::spawn(async move { extents.append_then(&writer, payload, next).await })
+        tokio::spawn(async move { extents.append_with_hint(&writer, payload, next).await })
     };
-    append(Next::Any).await.unwrap().unwrap();
+    append(AppendHint::None).await.unwrap().unwrap();
     assert_eq!(syncs(), 0);
-    append(Next::Sync).await.unwrap().unwrap();
+    append(AppendHint::SyncFollows).await.unwrap().unwrap();
     assert_eq!(syncs(), 1);
     extents.sync().await.unwrap();
-    assert_eq!(syncs(), 1, "it was done");
+    assert_eq!(syncs(), 1, "the append has synced already");
 
     let gate = extents.0.disk.sync_gate.lock().await;
-    let first = append(Next::Sync);
+    let first = append(AppendHint::SyncFollows);
     while syncs() < 2 {
         tokio::task::yield_now().await;
     }
-    // That one is at work. This one is not its business, and whoever asks now is served by another.
-    append(Next::Sync).await.unwrap().unwrap();
-    let asked = tokio::spawn({
+    // A sync is running. This append does not wait for it, and a new caller is served by another sync.
+    append(AppendHint::SyncFollows).await.unwrap().unwrap();
+    let waiting = tokio::spawn({
         let extents = extents.clone();
         async move { extents.sync().await }
     });
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert!(!asked.is_finished());
+    assert!(!waiting.is_finished());
     drop(gate);
     first.await.unwrap().unwrap();
-    asked.await.unwrap().unwrap();
+    waiting.await.unwrap().unwrap();
     assert_eq!(syncs(), 3);
 
-    fail(&extents, (Call::Sync, Errno::IO));
-    append(Next::Sync).await.unwrap().unwrap();
-    assert_eq!(extents.sync().await, Err(Error::Stopped), "who asks is told that it failed");
+    fail(&extents, (DiskCall::Sync, Errno::IO));
+    append(AppendHint::SyncFollows).await.unwrap().unwrap();
+    assert_eq!(extents.sync().await, Err(Error::Stopped), "the caller learns that the sync failed");
 }
 
 #[tokio::test]
-async fn a_sync_goes_on_when_the_one_who_asked_for_it_no_longer_waits() {
+async fn sync_continues_when_the_caller_that_started_it_is_canceled() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     put(&extents, &extents.writer(), 1, 5000).await.unwrap();
     let gate = extents.0.disk.sync_gate.lock().await;
-    let impatient = tokio::spawn({
+    let canceled = tokio::spawn({
         let extents = extents.clone();
         async move { extents.sync().await }
     });
     while *extents.0.disk.syncs.lock() < 1 {
         tokio::task::yield_now().await;
     }
-    let patient = tokio::spawn({
+    let waiting = tokio::spawn({
         let extents = extents.clone();
         async move { extents.sync().await }
     });
     tokio::task::yield_now().await;
-    impatient.abort();
-    assert!(impatient.await.unwrap_err().is_cancelled());
+    canceled.abort();
+    assert!(canceled.await.unwrap_err().is_cancelled());
     drop(gate);
-    patient.await.unwrap().unwrap();
+    waiting.await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_failed_write_stops_it_for_good() {
+async fn failed_write_stops_appends() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
     put(&extents, &writer, 1, 10).await.unwrap();
-    fail(&extents, (Call::Write, Errno::IO));
+    fail(&extents, (DiskCall::Write, Errno::IO));
     assert_eq!(put(&extents, &writer, 2, 10).await, Err(Error::Stopped));
     fail(&extents, None);
     assert_eq!(put(&extents, &writer, 3, 10).await, Err(Error::Stopped));
@@ -207,21 +229,21 @@ async fn a_failed_write_stops_it_for_good() {
 }
 
 #[tokio::test]
-async fn a_segment_that_cannot_be_made_durable_is_never_used() {
+async fn segment_that_cannot_be_made_durable_is_never_used() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
-    fail(&extents, (Call::Sync, Errno::IO));
+    fail(&extents, (DiskCall::Sync, Errno::IO));
     assert_eq!(put(&extents, &extents.writer(), 1, 10).await, Err(Error::Stopped));
-    assert_eq!(extents.space().segments, 0);
+    assert_eq!(extents.storage_use().segments, 0);
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_made_or_extended_is_no_reason_to_stop() {
+async fn failure_to_create_or_extend_a_file_does_not_stop_appends() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
     for (round, errno) in [(0, Errno::NOMEM), (1, Errno::PERM)] {
-        fail(&extents, (Call::Allocate, errno));
+        fail(&extents, (DiskCall::Allocate, errno));
         assert_eq!(put(&extents, &writer, 1, 5 << 20).await, Err(errno.into()));
         fail(&extents, None);
         let extent = put(&extents, &writer, round, 5 << 20).await.unwrap();
@@ -231,19 +253,19 @@ async fn a_file_that_cannot_be_made_or_extended_is_no_reason_to_stop() {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_and_goes_on_when_there_is_space() {
+async fn full_disk_refuses_appends_until_there_is_space() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
-    for call in [Call::Allocate, Call::Write] {
+    for call in [DiskCall::Allocate, DiskCall::Write] {
         fail(&extents, (call, Errno::NOSPC));
         assert_eq!(put(&extents, &writer, 1, 5 << 20).await, Err(Error::Full), "{call:?}, first segment");
-        assert!(extents.space().should_sweep());
-        assert_eq!(extents.space().segments, 0, "nothing is left behind");
+        assert!(extents.storage_use().should_sweep());
+        assert_eq!(extents.storage_use().segments, 0, "no segment is left over");
     }
     fail(&extents, None);
     let kept = put(&extents, &writer, 2, 5 << 20).await.unwrap();
-    for call in [Call::Allocate, Call::Write] {
+    for call in [DiskCall::Allocate, DiskCall::Write] {
         fail(&extents, (call, Errno::NOSPC));
         for length in [5 << 20, 7 << 20] {
             assert_eq!(put(&extents, &writer, 3, length).await, Err(Error::Full), "{call:?}, {length}");
@@ -257,13 +279,13 @@ async fn a_full_disk_refuses_and_goes_on_when_there_is_space() {
 }
 
 #[tokio::test]
-async fn a_new_process_starts_a_new_segment_and_finds_everything() {
+async fn new_process_starts_a_new_segment_and_reads_the_old_ones() {
     let dir = tempfile::tempdir().unwrap();
     let mut kept = vec![];
     for round in 1..=4 {
         let extents = open(dir.path());
         let extent = put(&extents, &extents.writer(), round, 70_000).await.unwrap();
-        assert_eq!(extent.id, ExtentId::new(round, 1), "never where another process wrote");
+        assert_eq!(extent.id, ExtentId::new(round, 1), "never in the segment of another process");
         extents.sync().await.unwrap();
         kept.push((round, extent));
         for (round, extent) in &kept {
@@ -271,11 +293,11 @@ async fn a_new_process_starts_a_new_segment_and_finds_everything() {
         }
     }
     let extents = open(dir.path());
-    assert_eq!(extents.space().segments, 4, "a process that appends nothing makes nothing");
+    assert_eq!(extents.storage_use().segments, 4, "a process that appends nothing creates no segment");
 }
 
 #[tokio::test]
-async fn segment_ids_are_not_used_again_even_when_everything_is_dead() {
+async fn segment_ids_are_never_reused_even_if_all_content_is_dead() {
     let dir = tempfile::tempdir().unwrap();
     for round in 1..=4 {
         let extents = open(dir.path());
@@ -284,14 +306,14 @@ async fn segment_ids_are_not_used_again_even_when_everything_is_dead() {
         drop(extents);
         let extents: Arc<dyn Extents> = Arc::new(open(dir.path()));
         Sweep::begin(&extents, Pace::FULL).await.unwrap().finish().await.unwrap();
-        let space = extents.space();
-        assert_eq!(space.segments, 1, "only the highest stays");
-        assert!(space.allocated_bytes <= 2 * BLOCK, "and takes nothing: {space:?}");
+        let space = extents.storage_use();
+        assert_eq!(space.segments, 1, "only the highest segment stays");
+        assert!(space.allocated_bytes <= 2 * BLOCK, "and takes no space: {space:?}");
     }
 }
 
 #[tokio::test]
-async fn room_at_the_end_is_given_back_after_a_crash_and_at_the_end() {
+async fn preallocated_space_is_given_back_at_the_end_and_after_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let extent = put(&extents, &extents.writer(), 1, 10_000).await.unwrap();
@@ -299,21 +321,21 @@ async fn room_at_the_end_is_given_back_after_a_crash_and_at_the_end() {
     let path = segment_path(dir.path(), 1);
     assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
     let crashed = copy_of(dir.path());
-    let again = open(crashed.path());
+    let reopened = open(crashed.path());
     assert!(fs::metadata(segment_path(crashed.path(), 1)).unwrap().len() <= 1 << 20);
-    assert_eq!(get(&again, &extent).await.unwrap(), pattern(1, 10_000));
+    assert_eq!(get(&reopened, &extent).await.unwrap(), pattern(1, 10_000));
     drop(extents);
     assert_eq!(fs::metadata(&path).unwrap().len(), BLOCK + 3 * BLOCK);
-    // Once more as after a crash, with room that was set aside and never written to.
+    // Again as after a crash, with preallocated space that was never written to.
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 1 << 20).unwrap();
-    let again = open(dir.path());
+    let reopened = open(dir.path());
     assert_eq!(fs::metadata(&path).unwrap().len(), BLOCK + 3 * BLOCK);
-    assert_eq!(get(&again, &extent).await.unwrap(), pattern(1, 10_000));
+    assert_eq!(get(&reopened, &extent).await.unwrap(), pattern(1, 10_000));
 }
 
 #[tokio::test]
-async fn room_that_was_set_aside_while_much_lay_there_is_given_back_when_that_is_freed() {
+async fn preallocation_shrinks_when_content_is_freed() {
     let dir = tempfile::tempdir().unwrap();
     let extents: Arc<dyn Extents> = Arc::new(open(dir.path()));
     let writer = extents.writer();
@@ -321,11 +343,11 @@ async fn room_that_was_set_aside_while_much_lay_there_is_given_back_when_that_is
         extents.append(&writer, vec![pattern(seed, 1 << 20)]).await.unwrap();
     }
     drop(writer);
-    let before = extents.space().allocated_bytes;
-    assert!(before > 67 << 20, "much is set aside: {before}");
+    let before = extents.storage_use().allocated_bytes;
+    assert!(before > 67 << 20, "much is preallocated: {before}");
     let freed = Sweep::begin(&extents, Pace::FULL).await.unwrap().finish().await.unwrap();
     assert_eq!(freed.live_bytes, 0);
-    let left = extents.space().allocated_bytes;
+    let left = extents.storage_use().allocated_bytes;
     assert!(left <= SMALL.grow_bytes + (64 << 10), "{left}");
     let writer = extents.writer();
     let next = extents.append(&writer, vec![pattern(1, 3 << 20)]).await.unwrap();
@@ -333,7 +355,7 @@ async fn room_that_was_set_aside_while_much_lay_there_is_given_back_when_that_is
 }
 
 #[tokio::test]
-async fn a_torn_tail_is_damaged_for_whoever_asks_and_harms_nobody_else() {
+async fn torn_frame_reads_as_damaged_and_other_frames_are_sound() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
@@ -345,17 +367,17 @@ async fn a_torn_tail_is_damaged_for_whoever_asks_and_harms_nobody_else() {
         let crashed = copy_of(dir.path());
         let file = OpenOptions::new().write(true).open(segment_path(crashed.path(), 1)).unwrap();
         file.set_len(end + lost).unwrap();
-        let again = LocalExtents::open(crashed.path(), SMALL).unwrap();
-        assert_eq!(get(&again, &kept).await.unwrap(), pattern(1, 100_000), "{lost}");
-        assert!(matches!(get(&again, &torn).await, Err(Error::Damaged(_))), "{lost}");
-        let new = put(&again, &again.writer(), 3, 1000).await.unwrap();
-        assert_eq!(new.id.segment(), 2, "never where the torn one lies");
-        assert_eq!(get(&again, &new).await.unwrap(), pattern(3, 1000));
+        let reopened = LocalExtents::open(crashed.path(), SMALL).unwrap();
+        assert_eq!(get(&reopened, &kept).await.unwrap(), pattern(1, 100_000), "{lost}");
+        assert!(matches!(get(&reopened, &torn).await, Err(Error::Damaged(_))), "{lost}");
+        let new = put(&reopened, &reopened.writer(), 3, 1000).await.unwrap();
+        assert_eq!(new.id.segment(), 2, "never in the segment of the torn frame");
+        assert_eq!(get(&reopened, &new).await.unwrap(), pattern(3, 1000));
     }
 }
 
 #[tokio::test]
-async fn any_flipped_bit_is_damage_and_never_other_bytes() {
+async fn any_flipped_bit_is_damage_and_never_wrong_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
@@ -371,22 +393,22 @@ async fn any_flipped_bit_is_damage_and_never_other_bytes() {
         for at in [0, 1, length / 2, length - 1] {
             let crashed = copy_of(dir.path());
             flip(&segment_path(crashed.path(), 1), start + header + at as u64);
-            let again = LocalExtents::open_read_only(crashed.path()).unwrap();
-            assert!(matches!(get(&again, extent).await, Err(Error::Damaged(_))), "byte {at} of {length}");
+            let reopened = LocalExtents::open_read_only(crashed.path()).unwrap();
+            assert!(matches!(get(&reopened, extent).await, Err(Error::Damaged(_))), "byte {at} of {length}");
             for (other, length) in kept.iter().zip(lengths).filter(|(other, _)| *other != extent) {
-                assert_eq!(get(&again, other).await.unwrap(), pattern(length as u64, length));
+                assert_eq!(get(&reopened, other).await.unwrap(), pattern(length as u64, length));
             }
             if length == 200_000 {
                 let chunk = at as u32 / 65_536;
                 let other = (chunk + 1) % 4 * 65_536;
-                let part = again.read(extent, other..other + 100).await.unwrap();
+                let part = reopened.read(extent, other..other + 100).await.unwrap();
                 assert_eq!(
                     part,
                     pattern(200_000, 200_000)[other as usize..][..100],
                     "another chunk is sound"
                 );
             }
-            let report = again.scrub(|_| {}).await.unwrap();
+            let report = reopened.scrub(|_| {}).await.unwrap();
             assert_eq!((report.extents, report.damaged), (3, 1));
             assert_eq!(report.damage[0].kind, DamageKind::Chunk);
         }
@@ -394,7 +416,7 @@ async fn any_flipped_bit_is_damage_and_never_other_bytes() {
 }
 
 #[tokio::test]
-async fn a_damaged_header_costs_what_stands_behind_it_and_nothing_else() {
+async fn damaged_frame_header_loses_only_its_own_extent() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
@@ -419,11 +441,12 @@ async fn a_damaged_header_costs_what_stands_behind_it_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_clients_bytes_do_not_pass_for_a_frame() {
+async fn client_bytes_are_never_taken_for_a_frame() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writer = extents.writer();
-    // A payload that holds, at a block boundary, a sound frame header for exactly that place; but not the salt.
+    // A payload with a sound frame header for exactly this place at a block boundary, but without the right
+    // salt.
     let sums = crate::segment::Checksums::of(&[pattern(9, 100)]).unwrap();
     let forged = crate::segment::FrameHeader { id: ExtentId::new(1, 2), salt: 0, sums }.encode();
     let mut payload = vec![7; 3 * BLOCK as usize];
@@ -437,7 +460,7 @@ async fn a_clients_bytes_do_not_pass_for_a_frame() {
 }
 
 #[test]
-fn a_newer_format_is_refused_and_nothing_is_changed() {
+fn newer_format_is_refused_and_nothing_is_changed() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("segments")).unwrap();
     let mut block = SegmentHeader { id: 5, salt: 1 }.encode();
@@ -457,7 +480,7 @@ fn a_newer_format_is_refused_and_nothing_is_changed() {
 }
 
 #[tokio::test]
-async fn a_segment_that_a_crash_left_without_header_is_passed_over_and_removed() {
+async fn segment_without_header_after_a_crash_is_skipped_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("segments")).unwrap();
     fs::write(segment_path(dir.path(), 3), b"").unwrap();
@@ -469,7 +492,7 @@ async fn a_segment_that_a_crash_left_without_header_is_passed_over_and_removed()
 }
 
 #[tokio::test]
-async fn one_process_writes_and_several_may_look_while_none_does() {
+async fn writing_process_is_alone_and_readers_share_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     assert!(matches!(LocalExtents::open(dir.path(), SMALL), Err(OpenError::Locked)));
@@ -484,24 +507,24 @@ async fn one_process_writes_and_several_may_look_while_none_does() {
 }
 
 #[tokio::test]
-async fn a_read_only_directory_is_not_changed() {
+async fn read_only_directory_is_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(LocalExtents::open_read_only(dir.path()), Err(OpenError::Io(_))));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was created");
     let extents = open(dir.path());
     put(&extents, &extents.writer(), 1, 10_000).await.unwrap();
     extents.sync().await.unwrap();
     let crashed = copy_of(dir.path());
     let path = segment_path(crashed.path(), 1);
     let before = fs::read(&path).unwrap();
-    let looked = LocalExtents::open_read_only(crashed.path()).unwrap();
-    looked.scrub(|_| {}).await.unwrap();
-    drop(looked);
+    let read_only = LocalExtents::open_read_only(crashed.path()).unwrap();
+    read_only.scrub(|_| {}).await.unwrap();
+    drop(read_only);
     assert_eq!(fs::read(&path).unwrap(), before);
 }
 
 #[tokio::test]
-async fn freeing_takes_chunks_out_of_an_extent_that_is_partly_alive() {
+async fn dead_chunks_of_a_partly_live_extent_are_freed() {
     let dir = tempfile::tempdir().unwrap();
     let local = open(dir.path());
     let extents: Arc<dyn Extents> = Arc::new(local.clone());
@@ -514,7 +537,7 @@ async fn freeing_takes_chunks_out_of_an_extent_that_is_partly_alive() {
     drop(writer);
     local.sync().await.unwrap();
     let mut sweep = Sweep::begin(&extents, Pace::FULL).await.unwrap();
-    sweep.live(&content).await.unwrap();
+    sweep.mark(&content).await.unwrap();
     let freed = sweep.finish().await.unwrap();
     assert!(freed.bytes >= (4 << 20) - 200_000, "{freed:?}");
     assert!(freed.live_bytes <= 200_000, "{freed:?}");
@@ -524,7 +547,7 @@ async fn freeing_takes_chunks_out_of_an_extent_that_is_partly_alive() {
     );
     assert!(matches!(local.read(&extent, 0..100).await, Err(Error::Damaged(_))));
     let report = local.scrub(|_| {}).await.unwrap();
-    assert_eq!((report.extents, report.damaged), (1, 0), "what was freed is not damage: {report:?}");
+    assert_eq!((report.extents, report.damaged), (1, 0), "freed chunks are not damage: {report:?}");
     let mut verifier = local.verifier();
     assert_eq!(verifier.content(&content).await.unwrap(), []);
     assert_eq!(verifier.content(&content).await.unwrap(), []);
@@ -536,7 +559,7 @@ async fn freeing_takes_chunks_out_of_an_extent_that_is_partly_alive() {
 }
 
 #[tokio::test]
-async fn a_scrub_sees_no_damage_in_what_is_being_written_and_reports_its_progress() {
+async fn scrub_reports_progress_and_ignores_frames_being_written() {
     let dir = tempfile::tempdir().unwrap();
     let extents = open(dir.path());
     let writers: Vec<_> = (0..4u64)
@@ -559,13 +582,13 @@ async fn a_scrub_sees_no_damage_in_what_is_being_written_and_reports_its_progres
     let report = extents.scrub(|progress| steps.push(progress)).await.unwrap();
     assert_eq!((report.extents, report.damaged), (240, 0));
     assert_eq!(report.bytes, 240 * 200_000);
-    let segments = extents.space().segments;
+    let segments = extents.storage_use().segments;
     assert_eq!(steps.len() as u64, segments);
     assert!(steps.iter().enumerate().all(|(i, p)| p.segments_done == i as u64 + 1 && p.segments == segments));
 }
 
 #[tokio::test]
-async fn more_segments_than_are_kept_open_can_be_read() {
+async fn more_segments_can_be_read_than_files_are_kept_open() {
     let dir = tempfile::tempdir().unwrap();
     let mut kept = vec![];
     for round in 0..300 {

@@ -1,4 +1,5 @@
-//! Verifies what records refer to. It changes nothing and works on a directory that was opened read-only.
+//! Verifies the content that records refer to. Changes nothing, and works on a directory that was opened
+//! read-only.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,91 +11,93 @@ use super::scrub::{Damage, DamageKind};
 use crate::engine::Extents;
 use crate::extent::{Error, ExtentId, ExtentRef, MAX_EXTENT_BYTES};
 use crate::map::cursor::load;
-use crate::map::tree::{Entry, Link, Tree};
+use crate::map::tree::{Link, MapEntry, PieceTree};
 use crate::map::{Content, Piece};
 use crate::segment::{BLOCK, CHUNK, chunks, frame_offset, header_bytes};
 
 impl LocalExtents {
-    /// Begins to verify what records refer to.
+    /// Begins to verify the content of records.
     pub fn verifier(&self) -> Verifier {
         Verifier {
             extents: self.clone(),
             seen: HashMap::new(),
             has_damage: false,
-            only: None,
+            known_damage: None,
             report: VerifyReport::default(),
         }
     }
 
-    /// Begins to find out which records refer to damaged places that a scrub has found. Data elsewhere is not read.
+    /// Begins to find the records that refer to damage found by a scrub. Data elsewhere is not read.
     pub fn verifier_of(&self, damage: &[Damage]) -> Verifier {
-        Verifier { only: Some(damage.to_vec()), ..self.verifier() }
+        Verifier { known_damage: Some(damage.to_vec()), ..self.verifier() }
     }
 }
 
-/// Verifies what records refer to; each byte once, however many of them share it.
+/// Verifies the content of records. Reads each byte once, even if several records share it.
 pub struct Verifier {
     pub(super) extents: LocalExtents,
-    pub(super) seen: HashMap<ExtentId, Seen>,
-    /// Whether anything is damaged so far.
+    pub(super) seen: HashMap<ExtentId, VerifiedExtent>,
+    /// Whether any damage was found so far.
     has_damage: bool,
-    /// Damage that is known. Only data at these places is looked at, if there are any.
-    only: Option<Vec<Damage>>,
+    /// Known damage. If given, only data at these places is read.
+    known_damage: Option<Vec<Damage>>,
     report: VerifyReport,
 }
 
-/// What is known of an extent. One bit for each of its chunks.
+/// The verified chunks of an extent: one bit for each chunk.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct VerifiedExtent {
     pub(super) extent: ExtentRef,
     pub(super) sound: u128,
     damaged: u128,
 }
 
-/// What was verified.
+/// How much was verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Records told.
+    /// Contents of records.
     pub contents: u64,
-    /// Payload bytes verified.
+    /// Payload bytes.
     pub bytes: u64,
 }
 
 impl Verifier {
-    /// Verifies one record's content. Returns its damaged extents, each with what is wrong with it, whether records before
-    /// shared them or not.
+    /// Verifies one record's content. Returns its damaged extents, each with what is wrong with it. Damage
+    /// that another record shares is returned again.
     pub async fn content(&mut self, content: &Content) -> Result<Vec<(ExtentRef, Error)>, Error> {
         self.report.contents += 1;
         let extents: Arc<dyn Extents> = Arc::new(self.extents.clone());
         let (mut lists, mut damage) = (vec![content.tree()], vec![]);
-        while let Some(Tree { level, list }) = lists.pop() {
+        while let Some(PieceTree { level, list }) = lists.pop() {
             for entry in list.iter() {
                 let (extent, result) = match entry {
-                    Entry::Piece(Piece::Data { extent, offset, len }) => {
-                        (extent, self.data(&*extents, extent, *offset, *len).await)
+                    MapEntry::Piece(Piece::Data { extent, offset, len }) => {
+                        (extent, self.verify_data(&*extents, extent, *offset, *len).await)
                     }
-                    Entry::Sub(sub) => {
+                    MapEntry::Subtree(sub) => {
                         let Link::Stored(node) = &sub.link else { continue };
-                        let is_known = self.seen(node).sound != 0;
-                        let is_marked = self.suspicion(node, 0..node.length) == Suspicion::Damaged;
-                        // What lies below a node that was seen before is known; it matters only if some of it is damaged.
-                        if is_known && !self.has_damage {
+                        let is_seen = self.seen(node).sound != 0;
+                        let is_known_damaged =
+                            self.scrub_finding(node, 0..node.length) == ScrubFinding::Damaged;
+                        // Everything below a node that was seen before is known. It matters only if some of
+                        // it is damaged.
+                        if is_seen && !self.has_damage {
                             continue;
                         }
                         let mut loaded = load(&*extents, node, sub.expected(level)).await;
-                        if is_marked && let Ok(list) = loaded {
-                            // Memory still has what the disk has lost, so go on below it.
-                            lists.push(Tree { level: level - 1, list });
+                        if is_known_damaged && let Ok(list) = loaded {
+                            // The page cache still has what the disk has lost, so continue below the node.
+                            lists.push(PieceTree { level: level - 1, list });
                             loaded = Err(known_damage(node));
                         }
-                        if !is_known {
+                        if !is_seen {
                             self.report.bytes += u64::from(node.length);
                         }
                         let chunks = chunks(node.length);
                         self.note(node, 0..chunks, loaded.is_ok());
-                        (node, loaded.map(|list| lists.push(Tree { level: level - 1, list })))
+                        (node, loaded.map(|list| lists.push(PieceTree { level: level - 1, list })))
                     }
-                    Entry::Piece(_) => continue,
+                    MapEntry::Piece(_) => continue,
                 };
                 match result {
                     Ok(()) => {}
@@ -110,19 +113,19 @@ impl Verifier {
         Ok(damage)
     }
 
-    /// What was verified so far.
+    /// Returns how much was verified so far.
     pub fn report(&self) -> VerifyReport {
         self.report.clone()
     }
 
-    /// What was verified in all.
+    /// Returns how much was verified in total.
     pub fn finish(self) -> VerifyReport {
         self.report
     }
 
-    fn seen(&mut self, extent: &ExtentRef) -> &mut Seen {
+    fn seen(&mut self, extent: &ExtentRef) -> &mut VerifiedExtent {
         const { assert!(MAX_EXTENT_BYTES / CHUNK <= 128) };
-        self.seen.entry(extent.id).or_insert(Seen { extent: *extent, sound: 0, damaged: 0 })
+        self.seen.entry(extent.id).or_insert(VerifiedExtent { extent: *extent, sound: 0, damaged: 0 })
     }
 
     fn note(&mut self, extent: &ExtentRef, chunks: Range<usize>, is_sound: bool) {
@@ -133,36 +136,36 @@ impl Verifier {
         }
     }
 
-    /// What is known of a part of an extent from a scrub.
-    fn suspicion(&self, extent: &ExtentRef, part: Range<u32>) -> Suspicion {
-        let Some(known) = &self.only else { return Suspicion::Unknown };
+    /// Returns what a scrub found out about a part of an extent.
+    fn scrub_finding(&self, extent: &ExtentRef, part: Range<u32>) -> ScrubFinding {
+        let Some(known) = &self.known_damage else { return ScrubFinding::Unknown };
         let (frame, payload) = (frame_offset(extent.id), header_bytes(extent.length) as u64);
         let part = frame + payload + u64::from(part.start)..frame + payload + u64::from(part.end);
         let header = frame..frame + BLOCK;
-        let mut suspicion = Suspicion::None;
+        let mut scrub_finding = ScrubFinding::None;
         for damage in known.iter().filter(|damage| damage.segment == extent.id.segment()) {
             let range = damage.offset..damage.offset + damage.length;
             let overlaps = |other: &Range<u64>| range.start < other.end && other.start < range.end;
             match damage.kind {
-                DamageKind::Chunk if overlaps(&part) => return Suspicion::Damaged,
-                // Without its header an extent of one chunk can be read, and others cannot.
+                DamageKind::Chunk if overlaps(&part) => return ScrubFinding::Damaged,
+                // Without its header, an extent of one chunk can still be read. Longer ones cannot.
                 DamageKind::Unclaimed if overlaps(&part) || overlaps(&header) => {
-                    suspicion = Suspicion::Unknown;
+                    scrub_finding = ScrubFinding::Unknown;
                 }
                 DamageKind::Chunk | DamageKind::Unclaimed | DamageKind::SegmentHeader => {}
             }
         }
-        suspicion
+        scrub_finding
     }
 
-    async fn data(
+    async fn verify_data(
         &mut self,
         extents: &dyn Extents,
         extent: &ExtentRef,
         offset: u32,
         len: u32,
     ) -> Result<(), Error> {
-        // Chunk by chunk, so that a chunk is read once although many pieces lie in it.
+        // Chunk by chunk, so that each chunk is read once although many pieces lie in it.
         let (chunks, _) = touched(extent.length, &(offset..offset + len));
         for chunk in chunks {
             let start = (chunk * CHUNK) as u32;
@@ -171,16 +174,16 @@ impl Verifier {
             if seen.sound & 1 << chunk != 0 {
                 continue;
             }
-            match self.suspicion(extent, range.clone()) {
-                Suspicion::None => continue,
-                Suspicion::Damaged => {
+            match self.scrub_finding(extent, range.clone()) {
+                ScrubFinding::None => continue,
+                ScrubFinding::Damaged => {
                     self.note(extent, chunk..chunk + 1, false);
                     return Err(known_damage(extent));
                 }
-                Suspicion::Unknown => {}
+                ScrubFinding::Unknown => {}
             }
             let seen = self.seen(extent);
-            // A chunk that is damaged is read once more, for the sake of what is wrong with it.
+            // A damaged chunk is read again to report what is wrong with it.
             if seen.damaged & 1 << chunk == 0 {
                 self.report.bytes += u64::from(range.end - range.start);
             }
@@ -197,14 +200,14 @@ impl Verifier {
     }
 }
 
-/// What a scrub says about a part of an extent.
+/// The finding of a scrub about a part of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Suspicion {
-    /// Nothing: it was found sound.
+enum ScrubFinding {
+    /// The part is sound.
     None,
-    /// It has to be read.
+    /// The part has to be read.
     Unknown,
-    /// Its bytes on disk are wrong, whatever memory has.
+    /// The bytes on disk are wrong, even if the page cache has the right ones.
     Damaged,
 }
 

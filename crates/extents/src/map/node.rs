@@ -1,15 +1,17 @@
-//! The stored form of map entries, and of nodes, which hold nothing else.
+//! The stored form of map entries, and of nodes, which are lists of entries.
 //!
-//! A node is the payload of an extent: format version (1), level of its entries, their number (u16), 4 bytes of zeros,
-//! the entries. An entry is a tag and, little-endian: a hole (0), or one that was cleared (3), its length (u64); data (1)
-//! the extent's reference, offset and length within it (u32 each); a subtree (2) its node's reference, the length it
-//! stands for, and how much of that is not in holes (u64 each).
-//! Entries of level 0 are holes and data, those of higher levels are subtrees. Decoding takes any bytes and never
-//! panics; what it accepts has no empty entry, no part outside its extent and no sum that overflows.
+//! A node is the payload of an extent: format version (1 byte), level of its entries (1 byte), their number
+//! (u16), 4 zero bytes, the entries. An entry is a tag and its fields, little-endian. A hole (0) and a
+//! cleared hole (3) have a length (u64). Data (1) has the extent's reference, an offset and a length within
+//! it (u32 each). A subtree (2) has its node's reference, its length, and how much of that is not in holes
+//! (u64 each).
+//!
+//! Entries of level 0 are holes and data; entries of higher levels are subtrees. Decoding accepts any bytes
+//! and never panics. A decoded list has no empty entry, no part outside its extent and no sum that overflows.
 
 use bytes::{Buf, BufMut, Bytes};
 
-use super::tree::{Entry, Expected, FANOUT, Link, List, MAX_LEVEL, Sub, allocated, total};
+use super::tree::{Expected, FANOUT, Link, List, MAX_LEVEL, MapEntry, Subtree, allocated, total};
 use super::{MAX_CONTENT_BYTES, Piece};
 use crate::extent::{Error, ExtentRef};
 
@@ -20,42 +22,42 @@ const DATA: u8 = 1;
 const SUB: u8 = 2;
 const CLEARED: u8 = 3;
 
-/// Bytes that an entry takes at most.
+/// Maximum size of an encoded entry in bytes.
 pub(crate) const MAX_ENTRY_BYTES: usize = 1 + ExtentRef::ENCODED + 8 + 8;
 
-/// Writes entries that are all stored; bytes that are not (they never are in a stored map) are left out.
-pub(crate) fn encode_entries(entries: &[Entry], out: &mut Vec<u8>) {
+/// Encodes stored entries. Skips inline pieces and fresh nodes, which a stored map never has.
+pub(crate) fn encode_entries(entries: &[MapEntry], out: &mut Vec<u8>) {
     for entry in entries {
         match entry {
-            Entry::Piece(Piece::Hole(len)) => {
+            MapEntry::Piece(Piece::Hole(len)) => {
                 out.put_u8(HOLE);
                 out.put_u64_le(*len);
             }
-            Entry::Piece(Piece::Cleared(len)) => {
+            MapEntry::Piece(Piece::Cleared(len)) => {
                 out.put_u8(CLEARED);
                 out.put_u64_le(*len);
             }
-            Entry::Piece(Piece::Data { extent, offset, len }) => {
+            MapEntry::Piece(Piece::Data { extent, offset, len }) => {
                 out.put_u8(DATA);
                 out.put_slice(&extent.encode());
                 out.put_u32_le(*offset);
                 out.put_u32_le(*len);
             }
-            Entry::Sub(Sub { len, allocated, link: Link::Stored(node) }) => {
+            MapEntry::Subtree(Subtree { len, allocated, link: Link::Stored(node) }) => {
                 out.put_u8(SUB);
                 out.put_slice(&node.encode());
                 out.put_u64_le(*len);
                 out.put_u64_le(*allocated);
             }
-            Entry::Piece(Piece::Inline(_)) | Entry::Sub(Sub { link: Link::Fresh(_), .. }) => {
-                debug_assert!(false, "stored before its parts were");
+            MapEntry::Piece(Piece::Inline(_)) | MapEntry::Subtree(Subtree { link: Link::Fresh(_), .. }) => {
+                debug_assert!(false, "inline bytes and fresh nodes must be stored first");
             }
         }
     }
 }
 
-/// Reads exactly `count` entries of a level out of all of `bytes`.
-pub(crate) fn decode_entries(mut bytes: &[u8], level: u8, count: usize) -> Option<Vec<Entry>> {
+/// Decodes exactly `count` entries of a level from all of `bytes`.
+pub(crate) fn decode_entries(mut bytes: &[u8], level: u8, count: usize) -> Option<Vec<MapEntry>> {
     if count > FANOUT || level > MAX_LEVEL {
         return None;
     }
@@ -72,20 +74,20 @@ pub(crate) fn decode_entries(mut bytes: &[u8], level: u8, count: usize) -> Optio
     bytes.is_empty().then_some(entries)
 }
 
-fn decode_entry(bytes: &mut &[u8], level: u8) -> Option<Entry> {
+fn decode_entry(bytes: &mut &[u8], level: u8) -> Option<MapEntry> {
     match (bytes.try_get_u8().ok()?, level) {
-        (HOLE, 0) => Some(Entry::Piece(Piece::Hole(bytes.try_get_u64_le().ok()?))),
-        (CLEARED, 0) => Some(Entry::Piece(Piece::Cleared(bytes.try_get_u64_le().ok()?))),
+        (HOLE, 0) => Some(MapEntry::Piece(Piece::Hole(bytes.try_get_u64_le().ok()?))),
+        (CLEARED, 0) => Some(MapEntry::Piece(Piece::Cleared(bytes.try_get_u64_le().ok()?))),
         (DATA, 0) => {
             let extent = decode_ref(bytes)?;
             let (offset, len) = (bytes.try_get_u32_le().ok()?, bytes.try_get_u32_le().ok()?);
             let end = offset.checked_add(len)?;
-            (end <= extent.length).then_some(Entry::Piece(Piece::Data { extent, offset, len }))
+            (end <= extent.length).then_some(MapEntry::Piece(Piece::Data { extent, offset, len }))
         }
         (SUB, 1..) => {
             let link = Link::Stored(decode_ref(bytes)?);
             let (len, allocated) = (bytes.try_get_u64_le().ok()?, bytes.try_get_u64_le().ok()?);
-            (allocated <= len).then_some(Entry::Sub(Sub { len, allocated, link }))
+            (allocated <= len).then_some(MapEntry::Subtree(Subtree { len, allocated, link }))
         }
         _ => None,
     }
@@ -97,8 +99,8 @@ fn decode_ref(bytes: &mut &[u8]) -> Option<ExtentRef> {
     ExtentRef::decode(encoded)
 }
 
-/// The payload of a node whose entries are of `level`.
-pub(crate) fn encode(level: u8, entries: &[Entry]) -> Bytes {
+/// Encodes a node whose entries are of `level`.
+pub(crate) fn encode(level: u8, entries: &[MapEntry]) -> Bytes {
     debug_assert!(entries.len() <= FANOUT);
     let mut out = Vec::with_capacity(HEADER + entries.len() * MAX_ENTRY_BYTES);
     out.put_u8(VERSION);
@@ -109,8 +111,8 @@ pub(crate) fn encode(level: u8, entries: &[Entry]) -> Bytes {
     out.into()
 }
 
-/// Reads the payload of a node; `None` if it is not one.
-pub(crate) fn decode(mut payload: &[u8]) -> Option<(u8, Vec<Entry>)> {
+/// Decodes the payload of a node. Returns `None` if it is invalid.
+pub(crate) fn decode(mut payload: &[u8]) -> Option<(u8, Vec<MapEntry>)> {
     if payload.len() < HEADER || payload.get_u8() != VERSION {
         return None;
     }
@@ -119,7 +121,7 @@ pub(crate) fn decode(mut payload: &[u8]) -> Option<(u8, Vec<Entry>)> {
     Some((level, decode_entries(payload, level, count.into())?))
 }
 
-/// Reads the payload of a node of which it is known what it must hold.
+/// Decodes the payload of a node and checks it against what its parent recorded.
 pub(crate) fn decode_expected(payload: &[u8], node: &ExtentRef, expected: Expected) -> Result<List, Error> {
     decode(payload)
         .filter(|(level, entries)| {

@@ -1,4 +1,4 @@
-//! Reading content: its bytes, its pieces, its allocated ranges.
+//! Reads content: its bytes, its pieces, its allocated ranges.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -10,56 +10,57 @@ use super::cursor::Cursor;
 use super::{Content, Piece};
 use crate::engine::Extents;
 use crate::extent::Error;
-use crate::pin::Held;
+use crate::pin::ContentHold;
 use crate::segment::CHUNK;
 
-/// Bytes that a [`Reader`] returns at once, at most. It has twice as many in memory at most.
+/// Maximum number of bytes that a [`ContentReader`] returns at once. It holds at most twice as many in
+/// memory.
 const READ_BYTES: usize = 256 << 10;
 
 static ZEROS: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(vec![0; READ_BYTES]));
 
-/// The pieces of a range of content, in order; those at its ends cut to fit.
+/// The pieces of a range of content, in order. The first and the last are cut to the range.
 pub struct Pieces {
     cursor: Cursor,
     range: Range<u64>,
 }
 
 impl Pieces {
-    /// The pieces of the part of the range that lies within the content.
+    /// Iterates over the part of the range that lies within the content.
     pub fn new(extents: &Arc<dyn Extents>, content: &Content, range: Range<u64>) -> Self {
         let end = range.end.min(content.len());
         Self { cursor: Cursor::new(extents, content), range: range.start.min(end)..end }
     }
 
-    /// The next piece and where it starts.
+    /// Returns the next piece and its offset, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<(u64, Piece)>, Error> {
         if self.range.is_empty() {
             return Ok(None);
         }
         let Some(piece) = self.cursor.piece_at(self.range.start).await? else { return Ok(None) };
-        let (at, start) = (self.cursor.at(), self.range.start);
+        let (at, start) = (self.cursor.offset(), self.range.start);
         let end = self.range.end.min(at + piece.len());
         self.range.start = end;
         Ok(Some((start, piece.part(start - at, end - at))))
     }
 }
 
-/// The allocated ranges of content, in order and as long as possible: what is not a hole.
+/// The allocated ranges of content, in order and as long as possible: everything outside of holes.
 ///
-/// To page, start again where the last page ended.
+/// For paging, start a new `Ranges` where the last page ended.
 pub struct Ranges {
     cursor: Cursor,
     range: Range<u64>,
 }
 
 impl Ranges {
-    /// The allocated ranges within a range.
+    /// Iterates over the allocated ranges within a range.
     pub fn new(extents: &Arc<dyn Extents>, content: &Content, range: Range<u64>) -> Self {
         let end = range.end.min(content.len());
         Self { cursor: Cursor::new(extents, content), range: range.start.min(end)..end }
     }
 
-    /// The next one.
+    /// Returns the next range, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Range<u64>>, Error> {
         let mut found: Option<Range<u64>> = None;
         while self.range.start < self.range.end {
@@ -77,38 +78,39 @@ impl Ranges {
     }
 }
 
-/// Streams the bytes of a range of content, verified, reading one step ahead of its caller.
-pub struct Reader {
-    /// `None` while a step is being read.
-    source: Option<Source>,
+/// Streams and verifies the bytes of a range of content. Reads one step ahead of its caller.
+pub struct ContentReader {
+    /// `None` while a step is being read or after the end.
+    source: Option<PieceSource>,
     ahead: Option<JoinHandle<Step>>,
     failed: Option<Error>,
-    _held: Option<Held>,
+    _held: Option<ContentHold>,
 }
 
-struct Source {
+struct PieceSource {
     pieces: Pieces,
-    /// What is left of the current piece.
+    /// The rest of the current piece.
     piece: Option<Piece>,
 }
 
-type Step = (Source, Result<Option<Bytes>, Error>);
+type Step = (PieceSource, Result<Option<Bytes>, Error>);
 
-impl Reader {
-    /// Reads the part of the range that lies within the content. Keeps `held`, which must hold the content, until it
-    /// is dropped; without it, somebody else must hold the content for as long.
+impl ContentReader {
+    /// Reads the part of the range that lies within the content. `held` must hold the content and is kept
+    /// until the reader is dropped. Without it, the caller must hold the content for as long.
     pub fn new(
         extents: &Arc<dyn Extents>,
         content: &Content,
         range: Range<u64>,
-        held: impl Into<Option<Held>>,
+        held: impl Into<Option<ContentHold>>,
     ) -> Self {
-        let source = Source { pieces: Pieces::new(extents, content, range), piece: None };
+        let source = PieceSource { pieces: Pieces::new(extents, content, range), piece: None };
         Self { source: Some(source), ahead: None, failed: None, _held: held.into() }
     }
 
-    /// The next bytes, at most 256 KiB; `None` at the end. May be called again if the caller stopped waiting for it. An
-    /// error stays: content that cannot be read to its end does not seem to end there.
+    /// Returns the next bytes, at most 256 KiB, or `None` at the end. Cancel-safe: a canceled call loses no
+    /// bytes. An error is returned again by every later call, so that unreadable content never appears to end
+    /// early.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         if let Some(e) = &self.failed {
             return Err(e.clone());
@@ -132,7 +134,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for ContentReader {
     fn drop(&mut self) {
         if let Some(step) = &self.ahead {
             step.abort();
@@ -140,7 +142,7 @@ impl Drop for Reader {
     }
 }
 
-impl Source {
+impl PieceSource {
     fn has_more(&self) -> bool {
         self.piece.is_some() || !self.pieces.range.is_empty()
     }
@@ -170,17 +172,17 @@ impl Source {
     }
 }
 
-/// How much of a piece to read at once: not more than bounded, and up to where a checksum ends, so that none is
-/// computed twice.
+/// Returns how many bytes of a piece to read at once: at most [`READ_BYTES`], and up to the end of a chunk,
+/// so that no checksum is computed twice.
 fn step_bytes(piece: &Piece) -> u64 {
-    let most = match piece {
+    let limit = match piece {
         Piece::Data { offset, .. } => READ_BYTES - *offset as usize % CHUNK,
         _ => READ_BYTES,
     };
-    piece.len().min(most as u64)
+    piece.len().min(limit as u64)
 }
 
-/// Reads a range of content into one buffer, for content known to be small.
+/// Reads a range of content into one buffer. Returns [`Error::Size`] if it is longer than `limit` bytes.
 pub async fn read_all(
     extents: &Arc<dyn Extents>,
     content: &Content,
@@ -190,7 +192,7 @@ pub async fn read_all(
     if range.end.min(content.len()).saturating_sub(range.start) > limit as u64 {
         return Err(Error::Size);
     }
-    let mut reader = Reader::new(extents, content, range, None);
+    let mut reader = ContentReader::new(extents, content, range, None);
     let Some(first) = reader.next().await? else { return Ok(Bytes::new()) };
     let mut rest = vec![];
     while let Some(bytes) = reader.next().await? {

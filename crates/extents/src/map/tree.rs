@@ -1,12 +1,13 @@
-//! The B-tree under a content map: joining and splitting sequences of pieces. Pure.
+//! The B-tree under a content map: joins and splits sequences of pieces.
 //!
-//! Nothing here reads or writes. An algorithm that meets a node it was not given stops with [`Absent`]; the caller
-//! loads that node and starts the algorithm again, which costs a few microseconds for each of at most two paths.
-//! What is made anew is a [`Link::Fresh`] node in memory, stored by the caller once at the end.
+//! Pure: no I/O. An algorithm that meets a node it was not given returns [`MissingNode`]. The caller loads
+//! that node and starts the algorithm again, which costs a few microseconds for each of at most two paths.
+//! New nodes are [`Link::Fresh`] nodes in memory, which the caller stores once at the end.
 //!
-//! Invariants: entries of level 0 are pieces, those of level n > 0 are subtrees whose entries are of level n - 1; no
-//! entry is empty; every node but the root has [`MIN_FILL`] to [`FANOUT`] entries. So the height is logarithmic
-//! whatever is cut and joined, and each operation touches a bounded number of nodes a level.
+//! Invariants: entries of level 0 are pieces; entries of level n > 0 are subtrees whose entries are of level
+//! n - 1; no entry is empty; every node but the root has [`MIN_FILL`] to [`FANOUT`] entries. So the height
+//! stays logarithmic after any cuts and joins, and each operation touches a bounded number of nodes per
+//! level.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,32 +18,33 @@ use bytes::{Bytes, BytesMut};
 use super::Piece;
 use crate::extent::{ExtentId, ExtentRef};
 
-/// Entries of a node at most: as many as fit in one 4 KiB block with the frame's header. Stored nodes have up to so many,
-/// so it may grow but not shrink.
+/// Maximum number of entries in a node: as many as fit in one 4 KiB block with the frame's header. Stored
+/// nodes have up to this many, so it may grow but not shrink.
 pub(crate) const FANOUT: usize = 120;
-/// Entries of a node at least, the root excepted.
+/// Minimum number of entries in a node, except the root.
 pub(crate) const MIN_FILL: usize = 30;
-/// Levels that stored content may have. `MIN_FILL` to the power of this exceeds the pieces that any content can have.
+/// Maximum level of stored content. `MIN_FILL` to the power of this exceeds the number of pieces of any
+/// content.
 pub(crate) const MAX_LEVEL: u8 = 12;
-/// Inline pieces are merged up to this length.
+/// Adjacent inline pieces are merged up to this many bytes.
 pub(crate) const MAX_INLINE_PIECE: usize = 64 << 10;
 
-/// Entries of one node, shared.
-pub(crate) type List = Arc<Vec<Entry>>;
+/// The entries of one node, shared.
+pub(crate) type List = Arc<Vec<MapEntry>>;
 
-/// A part of a sequence: a piece, or a subtree of pieces.
+/// One element of a node: a piece, or a subtree of pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum MapEntry {
     Piece(Piece),
-    Sub(Sub),
+    Subtree(Subtree),
 }
 
-/// A subtree.
+/// A subtree, as its parent refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sub {
-    /// The bytes it stands for.
+pub(crate) struct Subtree {
+    /// Length in bytes.
     pub(crate) len: u64,
-    /// How many of them are not in holes.
+    /// Number of bytes outside of holes.
     pub(crate) allocated: u64,
     pub(crate) link: Link,
 }
@@ -50,30 +52,31 @@ pub(crate) struct Sub {
 /// Where a subtree's entries are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// In a node that lies in an extent.
+    /// In a stored node.
     Stored(ExtentRef),
-    /// In memory only.
+    /// In memory only; not stored yet.
     Fresh(List),
 }
 
-impl Entry {
+impl MapEntry {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Piece(piece) => piece.len(),
-            Self::Sub(sub) => sub.len,
+            Self::Subtree(sub) => sub.len,
         }
     }
 
-    /// The bytes that are not in holes.
+    /// Returns the number of bytes outside of holes.
     pub(crate) fn allocated(&self) -> u64 {
         match self {
             Self::Piece(Piece::Hole(_) | Piece::Cleared(_)) => 0,
             Self::Piece(piece) => piece.len(),
-            Self::Sub(sub) => sub.allocated,
+            Self::Subtree(sub) => sub.allocated,
         }
     }
 
-    /// Whether all of it is allocated, or none; `None` if that must be looked up further down.
+    /// Returns whether all of the entry is allocated, or none of it. Returns `None` if that depends on its
+    /// children.
     pub(crate) fn is_allocated(&self) -> Option<bool> {
         match self.allocated() {
             0 => Some(false),
@@ -83,43 +86,44 @@ impl Entry {
     }
 }
 
-/// The bytes that entries stand for.
-pub(crate) fn total(entries: &[Entry]) -> u64 {
-    entries.iter().map(Entry::len).sum()
+/// Returns the length of a list of entries in bytes.
+pub(crate) fn total(entries: &[MapEntry]) -> u64 {
+    entries.iter().map(MapEntry::len).sum()
 }
 
-/// The bytes of entries that are not in holes.
-pub(crate) fn allocated(entries: &[Entry]) -> u64 {
-    entries.iter().map(Entry::allocated).sum()
+/// Returns the number of bytes of a list of entries that are outside of holes.
+pub(crate) fn allocated(entries: &[MapEntry]) -> u64 {
+    entries.iter().map(MapEntry::allocated).sum()
 }
 
 /// A sequence of pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tree {
+pub(crate) struct PieceTree {
     pub(crate) level: u8,
     pub(crate) list: List,
 }
 
-/// A node that is needed and was not given.
+/// A node that an algorithm needs and that was not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Absent {
+pub(crate) struct MissingNode {
     pub(crate) node: ExtentRef,
-    /// What it must hold.
+    /// The contents that the node must have.
     pub(crate) expected: Expected,
 }
 
-/// What is known of a node before it is read.
+/// The properties of a node that its parent records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
-    /// The level of its entries.
+    /// Level of its entries.
     pub(crate) level: u8,
-    /// The bytes they stand for, in all and without holes.
+    /// Length in bytes.
     pub(crate) len: u64,
+    /// Number of bytes outside of holes.
     pub(crate) allocated: u64,
 }
 
-impl Sub {
-    /// What the node must hold, if this is an entry of `level`.
+impl Subtree {
+    /// Returns what the node must hold if this is an entry of `level`.
     pub(crate) fn expected(&self, level: u8) -> Expected {
         debug_assert!(level > 0);
         Expected { level: level.saturating_sub(1), len: self.len, allocated: self.allocated }
@@ -139,30 +143,32 @@ impl Nodes {
         self.0.len()
     }
 
-    /// The entries of an entry of `level`.
-    fn children(&self, entry: &Entry, level: u8) -> Result<List, Absent> {
+    /// Returns the children of an entry of `level`.
+    fn children(&self, entry: &MapEntry, level: u8) -> Result<List, MissingNode> {
         match entry {
-            Entry::Sub(Sub { link: Link::Fresh(list), .. }) => Ok(list.clone()),
-            Entry::Sub(sub @ Sub { link: Link::Stored(node), .. }) => {
-                self.0.get(&node.id).cloned().ok_or(Absent { node: *node, expected: sub.expected(level) })
-            }
-            Entry::Piece(_) => Ok(List::default()),
+            MapEntry::Subtree(Subtree { link: Link::Fresh(list), .. }) => Ok(list.clone()),
+            MapEntry::Subtree(sub @ Subtree { link: Link::Stored(node), .. }) => self
+                .0
+                .get(&node.id)
+                .cloned()
+                .ok_or(MissingNode { node: *node, expected: sub.expected(level) }),
+            MapEntry::Piece(_) => Ok(List::default()),
         }
     }
 }
 
-impl Tree {
-    /// A sequence of a few pieces; empty ones are left out.
+impl PieceTree {
+    /// Returns a tree of a few pieces. Empty pieces are dropped.
     pub(crate) fn leaf(pieces: impl IntoIterator<Item = Piece>) -> Self {
         let mut list = Vec::new();
         for piece in pieces {
-            push(&mut list, Entry::Piece(piece));
+            push(&mut list, MapEntry::Piece(piece));
         }
         Self::of(0, list)
     }
 
-    /// A tree of entries of one level, however many.
-    fn of(mut level: u8, mut list: Vec<Entry>) -> Self {
+    /// Returns a tree of entries of one level, however many.
+    fn of(mut level: u8, mut list: Vec<MapEntry>) -> Self {
         while list.len() > FANOUT {
             list = pack(list);
             level += 1;
@@ -181,8 +187,8 @@ impl Tree {
         self.list.is_empty()
     }
 
-    /// This sequence and then the other.
-    pub(crate) fn join(&self, nodes: &Nodes, next: &Self) -> Result<Self, Absent> {
+    /// Returns this sequence followed by `next`.
+    pub(crate) fn join(&self, nodes: &Nodes, next: &Self) -> Result<Self, MissingNode> {
         if self.is_empty() {
             return Ok(next.clone());
         }
@@ -193,8 +199,8 @@ impl Tree {
         Ok(Self::of(self.level.max(next.level), list))
     }
 
-    /// What lies before `at`, and the rest; `at` is at most the length.
-    pub(crate) fn split(&self, nodes: &Nodes, at: u64) -> Result<(Self, Self), Absent> {
+    /// Splits at `at`, which is at most the length.
+    pub(crate) fn split(&self, nodes: &Nodes, at: u64) -> Result<(Self, Self), MissingNode> {
         debug_assert!(at <= self.len());
         let (mut start, level) = (0, self.level);
         for (i, entry) in self.list.iter().enumerate() {
@@ -208,11 +214,11 @@ impl Tree {
                 return Ok((Self::of(level, before.to_vec()), Self::of(level, self.list[i..].to_vec())));
             }
             let (left, right) = match entry {
-                Entry::Piece(piece) => {
+                MapEntry::Piece(piece) => {
                     let cut = at - start;
                     (Self::leaf([piece.part(0, cut)]), Self::leaf([piece.part(cut, piece.len())]))
                 }
-                Entry::Sub(_) => {
+                MapEntry::Subtree(_) => {
                     let inner = Self { level: level - 1, list: nodes.children(entry, level)? };
                     inner.split(nodes, at - start)?
                 }
@@ -224,8 +230,8 @@ impl Tree {
         Ok((self.clone(), Self::default()))
     }
 
-    /// Puts `with` in the place of `range`, which lies within the length.
-    pub(crate) fn replace(&self, nodes: &Nodes, range: Range<u64>, with: &Self) -> Result<Self, Absent> {
+    /// Replaces `range`, which lies within the length, with another sequence.
+    pub(crate) fn replace(&self, nodes: &Nodes, range: Range<u64>, with: &Self) -> Result<Self, MissingNode> {
         debug_assert!(range.start <= range.end && range.end <= self.len());
         if with.level == 0
             && let Some(list) = replace_on_path(nodes, self.level, &self.list, range.clone(), &with.list)?
@@ -237,8 +243,9 @@ impl Tree {
         before.join(nodes, with)?.join(nodes, &after)
     }
 
-    /// The form in which a record holds the tree: no more than `max` entries, and no level that only one node needs.
-    pub(crate) fn settle(&self, nodes: &Nodes, max: usize) -> Result<Self, Absent> {
+    /// Returns the form that a record stores: at most `max` entries in the root, and no level with a single
+    /// node.
+    pub(crate) fn fit_root(&self, nodes: &Nodes, max: usize) -> Result<Self, MissingNode> {
         debug_assert!(max >= MIN_FILL);
         let mut tree = self.clone();
         while tree.level > 0 && tree.list.len() == 1 {
@@ -255,12 +262,12 @@ impl Tree {
     }
 }
 
-/// Appends an entry, merged with the last one where they are one run.
-fn push(list: &mut Vec<Entry>, entry: Entry) {
+/// Appends an entry. Merges it with the last one if they are contiguous.
+fn push(list: &mut Vec<MapEntry>, entry: MapEntry) {
     if entry.len() == 0 {
         return;
     }
-    if let (Some(Entry::Piece(last)), Entry::Piece(next)) = (list.last_mut(), &entry)
+    if let (Some(MapEntry::Piece(last)), MapEntry::Piece(next)) = (list.last_mut(), &entry)
         && let Some(one) = merged(last, next)
     {
         *last = one;
@@ -269,7 +276,7 @@ fn push(list: &mut Vec<Entry>, entry: Entry) {
     list.push(entry);
 }
 
-/// Two adjacent pieces as one, if they are one run.
+/// Merges two adjacent pieces. Returns `None` if they are not contiguous.
 pub(crate) fn merged(a: &Piece, b: &Piece) -> Option<Piece> {
     match (a, b) {
         (Piece::Hole(a), Piece::Hole(b)) => Some(Piece::Hole(a + b)),
@@ -289,15 +296,15 @@ pub(crate) fn merged(a: &Piece, b: &Piece) -> Option<Piece> {
     }
 }
 
-/// Puts entries into nodes, as evenly as possible. With `MIN_FILL` entries or more, so has every node.
-fn pack(list: Vec<Entry>) -> Vec<Entry> {
+/// Distributes entries evenly over nodes. From `MIN_FILL` entries on, every node has at least `MIN_FILL`.
+fn pack(list: Vec<MapEntry>) -> Vec<MapEntry> {
     let nodes = list.len().div_ceil(FANOUT);
     let mut rest = list.into_iter();
     (0..nodes)
         .map(|i| {
             let take = rest.len().div_ceil(nodes - i);
-            let entries: Vec<Entry> = rest.by_ref().take(take).collect();
-            Entry::Sub(Sub {
+            let entries: Vec<MapEntry> = rest.by_ref().take(take).collect();
+            MapEntry::Subtree(Subtree {
                 len: total(&entries),
                 allocated: allocated(&entries),
                 link: Link::Fresh(entries.into()),
@@ -306,19 +313,23 @@ fn pack(list: Vec<Entry>) -> Vec<Entry> {
         .collect()
 }
 
-/// Joins two lists, neither of them empty, into one of the higher of their levels, however long.
-fn join(nodes: &Nodes, (la, a): (u8, &[Entry]), (lb, b): (u8, &[Entry])) -> Result<Vec<Entry>, Absent> {
+/// Joins two non-empty lists into one of the higher of their levels, of any length.
+fn join(
+    nodes: &Nodes,
+    (la, a): (u8, &[MapEntry]),
+    (lb, b): (u8, &[MapEntry]),
+) -> Result<Vec<MapEntry>, MissingNode> {
     if la == lb {
         let mut list = a.to_vec();
-        // Only the seam can hold one run; the rest is appended as it is.
+        // Only the pieces at the seam can merge; the rest is appended unchanged.
         if let Some((first, rest)) = b.split_first() {
             push(&mut list, first.clone());
             list.extend_from_slice(rest);
         }
         return Ok(list);
     }
-    // The lower list goes into the edge of the higher one. That edge node has MIN_FILL entries and only gains, so
-    // what is packed again satisfies MIN_FILL too.
+    // The lower list is joined with the edge node of the higher one. That node has at least MIN_FILL entries
+    // and only gains, so the nodes that are packed from it satisfy MIN_FILL too.
     if la > lb {
         let Some((last, before)) = a.split_last() else { return Ok(vec![]) };
         let edge = join(nodes, (la - 1, &nodes.children(last, la)?), (lb, b))?;
@@ -330,15 +341,15 @@ fn join(nodes: &Nodes, (la, a): (u8, &[Entry]), (lb, b): (u8, &[Entry])) -> Resu
     }
 }
 
-/// Replaces a range that one node of each level contains, with pieces: the common change, which touches one path only.
-/// `None` if the range is in several nodes, or if the change would leave a node with too few entries.
+/// Replaces a range with pieces if one node per level contains the range. This common change touches one path
+/// only. Returns `None` if the range spans several nodes, or if a node would have too few entries.
 fn replace_on_path(
     nodes: &Nodes,
     level: u8,
-    list: &[Entry],
+    list: &[MapEntry],
     range: Range<u64>,
-    with: &[Entry],
-) -> Result<Option<Vec<Entry>>, Absent> {
+    with: &[MapEntry],
+) -> Result<Option<Vec<MapEntry>>, MissingNode> {
     if level == 0 {
         return Ok(Some(replace_pieces(list, range, with)));
     }
@@ -368,21 +379,21 @@ fn replace_on_path(
     Ok(None)
 }
 
-fn replace_pieces(list: &[Entry], range: Range<u64>, with: &[Entry]) -> Vec<Entry> {
+fn replace_pieces(list: &[MapEntry], range: Range<u64>, with: &[MapEntry]) -> Vec<MapEntry> {
     let mut out = Vec::with_capacity(list.len() + with.len() + 1);
     let (mut start, mut placed) = (0, false);
     for entry in list {
-        let Entry::Piece(piece) = entry else { continue };
+        let MapEntry::Piece(piece) = entry else { continue };
         let end = start + piece.len();
         if start < range.start {
-            push(&mut out, Entry::Piece(piece.part(0, range.start.min(end) - start)));
+            push(&mut out, MapEntry::Piece(piece.part(0, range.start.min(end) - start)));
         }
         if !placed && end >= range.start {
             with.iter().for_each(|entry| push(&mut out, entry.clone()));
             placed = true;
         }
         if end > range.end {
-            push(&mut out, Entry::Piece(piece.part(range.end.max(start) - start, piece.len())));
+            push(&mut out, MapEntry::Piece(piece.part(range.end.max(start) - start, piece.len())));
         }
         start = end;
     }
@@ -397,7 +408,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// One byte of a sequence: which run it is of, and where in it. Run 0 is a hole.
+    /// One byte of a sequence: its run, and its offset in the run. Run 0 is a hole.
     type Unit = (u64, u32);
 
     fn piece(run: u64, offset: u32, len: u32) -> Piece {
@@ -405,26 +416,26 @@ mod tests {
         if run == 0 { Piece::Hole(len.into()) } else { Piece::Data { extent, offset, len } }
     }
 
-    fn units(list: &[Entry], out: &mut Vec<Unit>) {
+    fn units(list: &[MapEntry], out: &mut Vec<Unit>) {
         for entry in list {
             match entry {
-                Entry::Piece(Piece::Hole(len)) => out.extend((0..*len).map(|_| (0, 0))),
-                Entry::Piece(Piece::Data { extent, offset, len }) => {
+                MapEntry::Piece(Piece::Hole(len)) => out.extend((0..*len).map(|_| (0, 0))),
+                MapEntry::Piece(Piece::Data { extent, offset, len }) => {
                     out.extend((*offset..offset + len).map(|at| (extent.id.raw(), at)));
                 }
-                Entry::Sub(Sub { link: Link::Fresh(list), .. }) => units(list, out),
+                MapEntry::Subtree(Subtree { link: Link::Fresh(list), .. }) => units(list, out),
                 other => panic!("{other:?}"),
             }
         }
     }
 
-    fn check(level: u8, list: &[Entry], root: bool) {
+    fn check(level: u8, list: &[MapEntry], root: bool) {
         assert!(list.len() <= FANOUT && (root || list.len() >= MIN_FILL), "{} entries", list.len());
         for entry in list {
             assert!(entry.len() > 0);
             match entry {
-                Entry::Piece(_) => assert_eq!(level, 0),
-                Entry::Sub(Sub { len, allocated: data, link: Link::Fresh(list) }) => {
+                MapEntry::Piece(_) => assert_eq!(level, 0),
+                MapEntry::Subtree(Subtree { len, allocated: data, link: Link::Fresh(list) }) => {
                     assert!(level > 0);
                     assert_eq!((*len, *data), (total(list), allocated(list)));
                     check(level - 1, list, false);
@@ -434,19 +445,19 @@ mod tests {
         }
     }
 
-    /// A sequence of many short runs, and the same as units.
-    fn sequence(runs: usize, seed: u64) -> (Tree, Vec<Unit>) {
-        let (mut tree, mut model) = (Tree::default(), vec![]);
+    /// Returns a sequence of many short runs, as a tree and as units.
+    fn sequence(runs: usize, seed: u64) -> (PieceTree, Vec<Unit>) {
+        let (mut tree, mut model) = (PieceTree::default(), vec![]);
         for run in 0..runs as u64 {
             let (run, len) = ((run * 7 + seed) % 1000, (run % 3 + 1) as u32);
-            let next = Tree::leaf([piece(run, 5, len)]);
+            let next = PieceTree::leaf([piece(run, 5, len)]);
             tree = tree.join(&Nodes::default(), &next).unwrap();
             units(&next.list, &mut model);
         }
         (tree, model)
     }
 
-    fn agree(tree: &Tree, model: &[Unit]) {
+    fn agree(tree: &PieceTree, model: &[Unit]) {
         check(tree.level, &tree.list, true);
         let mut found = vec![];
         units(&tree.list, &mut found);
@@ -457,7 +468,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
         #[test]
-        fn sequences_of_any_height_are_cut_joined_and_replaced_like_vectors(
+        fn trees_of_any_height_are_split_joined_and_replaced_like_vectors(
             runs in prop_oneof![0..300usize, 300..4000usize],
             steps in prop::collection::vec((0..5u8, any::<u32>(), any::<u32>(), any::<u64>()), 1..25),
         ) {
@@ -468,7 +479,7 @@ mod tests {
                 let at = |x: u32| (u64::from(x) * model.len() as u64 / (1 << 32)) as usize;
                 let (from, to) = (at(a.min(b)), at(a.max(b)));
                 match kind {
-                    // Cut, and put together again the other way round.
+                    // Split, and join in the opposite order.
                     0 => {
                         let (left, right) = tree.split(&nodes, from as u64).unwrap();
                         agree(&left, &model[..from]);
@@ -476,7 +487,8 @@ mod tests {
                         tree = right.join(&nodes, &left).unwrap();
                         model.rotate_left(from);
                     }
-                    // Replace a part that may well lie in one node by a few runs, and any part by nothing or by many.
+                    // Replace a part that often lies in one node with a few runs, or any part with nothing
+                    // or many.
                     1 | 2 => {
                         let short = if a % 2 == 0 { 8 } else { 150 };
                         let to = if kind == 1 { (from + short).min(model.len()) } else { to };
@@ -485,7 +497,7 @@ mod tests {
                         tree = tree.replace(&nodes, from as u64..to as u64, &with).unwrap();
                         model.splice(from..to, units);
                     }
-                    // Append a part again.
+                    // Append a part once more.
                     3 => {
                         let (_, tail) = tree.split(&nodes, from as u64).unwrap();
                         let (part, _) = tail.split(&nodes, (to - from) as u64).unwrap();
@@ -495,7 +507,7 @@ mod tests {
                         }
                     }
                     _ => {
-                        tree = tree.settle(&nodes, MIN_FILL + 1).unwrap();
+                        tree = tree.fit_root(&nodes, MIN_FILL + 1).unwrap();
                         prop_assert!(tree.list.len() <= MIN_FILL + 1);
                     }
                 }
@@ -505,25 +517,25 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_node_is_named_and_what_is_not_touched_is_not_asked_for() {
+    fn missing_node_is_reported_and_untouched_nodes_are_not_needed() {
         let (mut tree, _) = sequence(4000, 1);
         let list = Arc::make_mut(&mut tree.list);
         let mut stored = HashMap::new();
         for (i, entry) in list.iter_mut().enumerate() {
-            let Entry::Sub(sub) = entry else { panic!("{entry:?}") };
+            let MapEntry::Subtree(sub) = entry else { panic!("{entry:?}") };
             let node = ExtentRef { id: ExtentId::from_raw(5000 + i as u64), length: 1, crc: 0 };
             let Link::Fresh(list) = std::mem::replace(&mut sub.link, Link::Stored(node)) else { panic!() };
             stored.insert(node.id, (node, list));
         }
         let mut nodes = Nodes::default();
-        let (at, with) = (tree.len() / 2, Tree::leaf([piece(7, 0, 1)]));
-        let mut asked = 0;
-        while let Err(Absent { node, expected }) = tree.replace(&nodes, at..at + 1, &with) {
+        let (at, with) = (tree.len() / 2, PieceTree::leaf([piece(7, 0, 1)]));
+        let mut loaded = 0;
+        while let Err(MissingNode { node, expected }) = tree.replace(&nodes, at..at + 1, &with) {
             let (node, list) = stored.get(&node.id).unwrap();
             assert_eq!(expected, Expected { level: 0, len: total(list), allocated: allocated(list) });
             nodes.insert(*node, list.clone());
-            asked += 1;
+            loaded += 1;
         }
-        assert_eq!(asked, 1);
+        assert_eq!(loaded, 1);
     }
 }

@@ -1,14 +1,14 @@
-//! A request over REST in the table: what it does, from the check until its commit.
+//! A request over REST in the open-file table, from its check until its commit.
 //!
-//! A rule inside a transaction asks for each file that it touches. What it is granted it holds until the admission is
-//! dropped, after the commit: SMB opens and locks that would conflict wait so long. If a client has to answer a break
-//! first, the rule is refused, and the transaction is run again when it has:
+//! A rule inside a transaction asks for each file that it uses. It holds what it was granted until the
+//! admission is dropped, after the commit; conflicting opens and locks over SMB wait for that. If a client
+//! has to acknowledge a break first, the rule is refused, and the caller repeats the transaction afterwards:
 //!
 //! ```text
 //! let mut admission = self.opens.admission(patience);
 //! loop {
-//!     let result = self.transact(…, |view| { …; admission.admit(file, usage)?; … }).await;
-//!     if result.is_ok() || !admission.again().await { return result }
+//!     let result = self.rows.transact(…, |view| { …; admission.admit(file, usage)?; … }).await;
+//!     if result.is_ok() || !admission.wait_for_clients().await { return result }
 //! }
 //! ```
 
@@ -22,11 +22,13 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::state::{Admitted, Denied, FileState, Step};
-use super::{FileKey, Move, OpenTable, Wait};
-use crate::names;
+use crate::lock_order::check_client_wait;
+use crate::opens::state::{Admitted, Denied, FileState, Step};
+use crate::opens::{Move, OpenTable, Wait};
+use crate::tree::names;
+use crate::tree::spot::FileKey;
 
-/// What a request over REST has been granted.
+/// The grants of one request over REST.
 #[must_use]
 pub struct Admission {
     table: Arc<OpenTable>,
@@ -35,16 +37,16 @@ pub struct Admission {
     held: Vec<(FileKey, FileUse)>,
     moves: Vec<String>,
     wait: Option<Wait>,
-    /// What has to be made durable before it is asked again.
+    /// The file to flush before the next attempt.
     flush: Option<FileKey>,
-    /// What was.
+    /// Files that were flushed for this request.
     flushed: Vec<FileKey>,
-    /// Where commits of the request go, until none is under way any more.
+    /// Where the request commits, until no commit is in flight.
     commits: Option<(Arc<dyn Store>, Partition)>,
 }
 
 impl OpenTable {
-    /// A request over REST that waits for clients at most so long.
+    /// Begins a request over REST that waits for clients at most this long.
     pub fn admission(self: &Arc<Self>, patience: Duration) -> Admission {
         Admission {
             table: self.clone(),
@@ -61,14 +63,14 @@ impl OpenTable {
 }
 
 impl Admission {
-    /// The same for a request that commits to a partition and may be dropped meanwhile: what it was granted is then held
-    /// until its commit is behind it. [`Admission::done`] says that it was not dropped.
+    /// Makes the grants outlive a dropped request until its commit is decided. Call [`Admission::done`] when
+    /// the commit has returned.
     pub fn committing(mut self, store: Arc<dyn Store>, partition: Partition) -> Self {
         self.commits = Some((store, partition));
         self
     }
 
-    /// No commit is under way any more.
+    /// Notes that no commit is in flight.
     pub fn done(mut self) {
         self.commits = None;
     }
@@ -78,7 +80,7 @@ impl Admission {
         self.admit_range(file, usage, ByteRange::ALL)
     }
 
-    /// Asks to use bytes of a file.
+    /// Asks to use a byte range of a file.
     pub fn admit_range(&mut self, file: FileKey, usage: FileUse, range: ByteRange) -> Result<(), Refusal> {
         if self.held.contains(&(file, usage)) {
             return Ok(());
@@ -87,8 +89,8 @@ impl Admission {
             return Ok(());
         }
         let number = self.number;
-        // Together with the judgement, so that no change is missed.
-        // One that changes the file has nobody write between this and its commit.
+        // A request that changes the file blocks writers from its grant on, so an earlier flush does not
+        // count.
         let flushed = !usage.changes() && self.flushed.contains(&file);
         let version = self.table.number();
         let admitted = self.table.with(file, |state| {
@@ -119,11 +121,11 @@ impl Admission {
         }
     }
 
-    /// Refuses what is marked for deletion. Asked before anything else is judged: what SMB clients have written has to be in
-    /// the row by then.
+    /// Refuses a file that is marked for deletion. Called before the rule judges anything else, because the
+    /// row has to include what SMB clients have written.
     pub fn check(&mut self, file: FileKey) -> Result<(), Refusal> {
         self.check_stays(file)?;
-        let is_dirty = self.table.peek(file, |state| state.newest.is_dirty()).unwrap_or_default();
+        let is_dirty = self.table.peek(file, |state| state.buffer.is_dirty()).unwrap_or_default();
         if is_dirty && !self.flushed.contains(&file) {
             self.flush = Some(file);
             return Err(ErrorCode::ClientCacheFlushDelay.into());
@@ -131,7 +133,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Refuses what is marked for deletion, whatever was written to it.
+    /// Refuses a file that is marked for deletion, even if it has buffered writes.
     pub fn check_stays(&self, file: FileKey) -> Result<(), Refusal> {
         match self.table.is_delete_pending(file) {
             true => Err(ErrorCode::SMBDeletePending.into()),
@@ -139,16 +141,16 @@ impl Admission {
         }
     }
 
-    /// Asks to move a directory: nothing at or below its path may be open, but for the open that moves it over SMB, nor is
-    /// opened until this is dropped. Handles that only caches keep are given up first, if that can help.
+    /// Asks to move a directory. Nothing may be open at or below its path except the open that moves it, and
+    /// nothing is opened there until this is dropped. Breaks handle caches first if that can help.
     pub fn admit_move(&mut self, space: SpaceId, path: &str, by: Option<FileKey>) -> Result<(), Refusal> {
         let path = names::fold(path);
         if !self.moves.contains(&path) {
             self.moves.push(path.clone());
             let (number, path, done) = (self.number, path.clone(), watch::channel(()).0);
-            self.table.moves.lock().push(Move { number, space, path, done });
+            self.table.directory_moves().push(Move { number, space, path, done });
         }
-        // Announced first: an open was there before and is found, or looks after and waits.
+        // Announce the move first. Then each open either is found here or finds the move and waits.
         let mut open = self.table.open_below(space, &path);
         open.retain(|file| Some(*file) != by);
         if !open.iter().all(|file| self.table.with(*file, |state| state.is_only_cached())) {
@@ -156,7 +158,8 @@ impl Admission {
         }
         let mut wait = None;
         for file in open {
-            let cleared = self.table.with(file, |state| Some((state.clear()?, state.subscribe())));
+            let cleared =
+                self.table.with(file, |state| Some((state.break_all_handles()?, state.subscribe())));
             match cleared {
                 None => return Err(ErrorCode::SharingViolation.into()),
                 Some((Step::Done(()), _)) => {}
@@ -166,27 +169,28 @@ impl Admission {
         if wait.is_none() {
             return Ok(());
         }
-        // All are told by now. One is waited for, then those that are left.
+        // All breaks are sent. Wait for one of them, then look again.
         self.wait = wait;
         Err(ErrorCode::ClientCacheFlushDelay.into())
     }
 
-    /// After a refusal: what SMB clients have written to this file has to be made durable before it is asked again.
+    /// Returns the file to flush after a refusal.
     pub(crate) fn flush(&mut self) -> Option<FileKey> {
         let file = self.flush.take()?;
         self.flushed.push(file);
         Some(file)
     }
 
-    /// Until when clients are waited for.
+    /// Returns until when the request waits for clients.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// After a refusal: whether it was for a client that has meanwhile answered, so that it is worth asking again.
-    pub async fn again(&mut self) -> bool {
+    /// Waits for a client after a refusal. Returns whether to try again.
+    pub async fn wait_for_clients(&mut self) -> bool {
         let Some(mut wait) = self.wait.take() else { return false };
         self.release();
+        check_client_wait();
         timeout_at(self.deadline, wait.changed()).await.is_ok()
     }
 
@@ -195,7 +199,7 @@ impl Admission {
             self.table.with(file, |state: &mut FileState| state.finish(self.number, self.table.number()));
         }
         if !std::mem::take(&mut self.moves).is_empty() {
-            self.table.moves.lock().retain(|it| it.number != self.number);
+            self.table.directory_moves().retain(|it| it.number != self.number);
         }
     }
 }
@@ -206,8 +210,8 @@ impl Drop for Admission {
         let (Some((store, partition)), Ok(runtime)) = (commits, Handle::try_current()) else {
             return self.release();
         };
-        // The client has gone, or the request was refused after it was granted this. A commit may be on its way, and this
-        // one, of nothing, comes after it.
+        // The request was dropped, or refused after its grant. Its commit may be in flight: an empty commit
+        // ends after it.
         let mut rest = Self {
             table: self.table.clone(),
             deadline: self.deadline,
@@ -229,7 +233,7 @@ impl Drop for Admission {
                 valid_until: None,
                 bulk: false,
             };
-            // Whether it succeeds does not matter.
+            // Ignore the result: only the order matters.
             let _ = store.commit(&partition, commit).await;
             rest.release();
         });

@@ -1,11 +1,12 @@
-//! What one client caches of a file, and how it is told to give that up: one break at a time.
+//! What one client caches of a file, and how it is asked to give that up: one break at a time.
 
 use lazuli_concurrency::Caching;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::types::{AcknowledgeRefusal, Break, CacheKey, FileKey};
+use crate::opens::types::{AcknowledgeRefusal, Break, CacheKey};
+use crate::tree::spot::FileKey;
 
-/// What one client caches.
+/// The cache of one lease or oplock.
 #[derive(Debug)]
 pub(super) struct Cache {
     pub(super) key: CacheKey,
@@ -15,56 +16,56 @@ pub(super) struct Cache {
     pub(super) breaks: Option<UnboundedSender<Break>>,
 }
 
-/// A break that the client has not answered yet.
+/// A break that the client has not acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Breaking {
-    /// The how manieth of the file.
+    /// Sequence number among the breaks of the file.
     pub(super) number: u64,
-    /// What the client may keep.
+    /// The state that the client may keep after this break.
     to: Caching,
-    /// What it may keep in the end.
+    /// The state that the client may keep after all breaks that are needed by now.
     last: Caching,
 }
 
 impl Cache {
-    /// Has it shrink: tells the client, and waits for its answer if there has to be one.
-    pub(super) fn shrink(&mut self, file: FileKey, breaks: &mut u64, to: Caching) {
+    /// Reduces the cache: sends a break and waits for its acknowledgement if one is required.
+    pub(super) fn break_to(&mut self, file: FileKey, breaks: &mut u64, to: Caching) {
         let kind = self.key.kind();
         if let Some(breaking) = &mut self.breaking {
-            // One break at a time. What more is needed is asked for when this one is answered.
+            // Only one break is outstanding. The rest is requested after its acknowledgement.
             breaking.last = breaking.last & to;
             return;
         }
-        let to = kind.broken_to(self.state, to);
+        let to = kind.after_break(self.state, to);
         if to == self.state {
             return;
         }
         self.epoch = self.epoch.wrapping_add(1);
-        self.tell(file, breaks, to, to);
+        self.send_break(file, breaks, to, to);
     }
 
-    /// Tells the client what it has to give up now, and remembers what it has to in the end.
-    fn tell(&mut self, file: FileKey, breaks: &mut u64, to: Caching, last: Caching) {
-        let acknowledge = self.key.kind().acknowledges(self.state) && self.breaks.is_some();
-        let told = Break { file, key: self.key, from: self.state, to, acknowledge, epoch: self.epoch };
-        let heard = self.breaks.as_ref().is_some_and(|breaks| breaks.send(told).is_ok());
-        if acknowledge && heard {
+    /// Sends a break to `to` and remembers the final state `last`.
+    fn send_break(&mut self, file: FileKey, breaks: &mut u64, to: Caching, last: Caching) {
+        let acknowledge = self.key.kind().needs_acknowledgment(self.state) && self.breaks.is_some();
+        let sent = Break { file, key: self.key, from: self.state, to, acknowledge, epoch: self.epoch };
+        let was_received = self.breaks.as_ref().is_some_and(|breaks| breaks.send(sent).is_ok());
+        if acknowledge && was_received {
             *breaks += 1;
             self.breaking = Some(Breaking { number: *breaks, to, last });
         } else {
-            // Nobody is there to answer, or nothing to be answered for.
+            // No acknowledgement will come, or none is needed.
             self.state = last;
         }
     }
 
-    /// Whether that is what its client was told last, and has not answered if it has to. A break that goes on has several steps
-    /// of one epoch.
-    pub(super) fn is_told(&self, told: &Break) -> bool {
+    /// Returns whether this is the last break that was sent, and still unacknowledged if it requires an
+    /// acknowledgement. Several breaks can share one epoch.
+    pub(super) fn is_last_break(&self, sent: &Break) -> bool {
         let is_step = match &self.breaking {
-            Some(breaking) => told.acknowledge && (self.state, breaking.to) == (told.from, told.to),
-            None => !told.acknowledge && self.state == told.to,
+            Some(breaking) => sent.acknowledge && (self.state, breaking.to) == (sent.from, sent.to),
+            None => !sent.acknowledge && self.state == sent.to,
         };
-        is_step && (self.key, self.epoch) == (told.key, told.epoch)
+        is_step && (self.key, self.epoch) == (sent.key, sent.epoch)
     }
 
     pub(super) fn acknowledge(
@@ -79,10 +80,11 @@ impl Cache {
         }
         (self.breaking, self.state) = (None, kept);
         if !last.contains(kept) {
-            // Handles first, if only they are cached besides reads, then the rest: as one break that goes on.
+            // Break handles first if only handles are cached besides reads, then the rest, as one break in
+            // two steps.
             let next = if kept.contains(Caching::H) { last | Caching::R } else { last };
             let kind = self.key.kind();
-            self.tell(file, breaks, kind.broken_to(kept, next), kind.broken_to(kept, last));
+            self.send_break(file, breaks, kind.after_break(kept, next), kind.after_break(kept, last));
         }
         Ok(())
     }

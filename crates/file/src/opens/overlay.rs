@@ -1,25 +1,29 @@
-//! Bytes that were written to a file and lie over what is stored of it.
+//! Bytes that were written to a file and lie on top of its stored content.
 //!
-//! Pieces never overlap; what is written last wins. Nothing is copied but small writes, which would else keep the message
-//! alive that they came in, and what is left of a write once less than half of it is: what pieces keep in memory is never
-//! more than twice what they are.
+//! Pieces never overlap; the last write wins. Small writes are copied, because a slice would keep its whole
+//! message in memory. A remainder of less than half of a write is copied, too. So pieces use at most twice
+//! their length.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
 
-/// Writes up to so many bytes are copied.
+/// Writes of up to this many bytes are copied.
 const SMALL: usize = 16 << 10;
 
-/// Pieces of a file, by where they begin.
+/// Memory of a piece besides its bytes: an entry of the map and an allocation. Single bytes would otherwise
+/// use a hundred times what they count for.
+const PIECE_OVERHEAD: usize = 96;
+
+/// Pieces of a file, by offset.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlay {
     pieces: BTreeMap<u64, Piece>,
     bytes: usize,
 }
 
-/// What was written at once, or a part of it.
+/// A write, or what is left of it.
 #[derive(Clone, Debug)]
 struct Piece {
     bytes: Bytes,
@@ -42,18 +46,18 @@ impl Piece {
         }
     }
 
-    /// Where it ends that starts there.
+    /// Returns where the piece ends if it begins at `start`.
     fn end(&self, start: u64) -> u64 {
         start + self.bytes.len() as u64
     }
 }
 
-/// A part of a file as it is to be read.
+/// A part of a file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
-    /// What was written.
+    /// Written bytes.
     Written(Bytes),
-    /// What lies below.
+    /// A range to read from the layer below.
     Below(Range<u64>),
 }
 
@@ -62,17 +66,22 @@ impl Overlay {
         self.pieces.is_empty()
     }
 
-    /// Bytes in it.
+    /// Returns the number of written bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Where its last byte ends.
+    /// Returns the memory that it uses, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes + self.pieces.len() * PIECE_OVERHEAD
+    }
+
+    /// Returns the end of the last piece.
     pub(crate) fn end(&self) -> u64 {
         self.pieces.last_key_value().map_or(0, |(start, piece)| piece.end(*start))
     }
 
-    /// Puts bytes over all that is there.
+    /// Writes bytes on top.
     pub(crate) fn write(&mut self, offset: u64, bytes: Bytes) {
         if bytes.is_empty() {
             return;
@@ -80,7 +89,7 @@ impl Overlay {
         self.put(offset, Piece::new(bytes));
     }
 
-    /// Puts another one over this.
+    /// Puts a newer overlay on top of this one.
     pub(crate) fn cover(&mut self, newer: Self) {
         for (offset, piece) in newer.pieces {
             self.put(offset, piece);
@@ -93,7 +102,7 @@ impl Overlay {
         self.pieces.insert(offset, piece);
     }
 
-    /// Takes out what lies in a range.
+    /// Removes everything in a range.
     fn carve(&mut self, range: Range<u64>) {
         let first = self.pieces.range(..range.start).next_back().map(|(start, _)| *start);
         let from = first.unwrap_or(range.start);
@@ -114,7 +123,7 @@ impl Overlay {
         }
     }
 
-    /// The pieces in a range, in order.
+    /// Returns the pieces in a range, in order.
     fn within(&self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
         let first = self.pieces.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         let mut found = vec![];
@@ -127,7 +136,7 @@ impl Overlay {
         found
     }
 
-    /// Adds what a range consists of: pieces of this, and what lies below it.
+    /// Appends the segments of a range: pieces of this overlay, and ranges below it.
     fn lay(&self, range: Range<u64>, segments: &mut Vec<Segment>) {
         let mut at = range.start;
         for (start, bytes) in self.within(&range) {
@@ -142,7 +151,7 @@ impl Overlay {
         }
     }
 
-    /// Runs of pieces that follow each other without a gap.
+    /// Returns runs of adjacent pieces.
     pub(crate) fn runs(&self) -> Vec<(u64, Vec<Bytes>)> {
         let mut runs: Vec<(u64, Vec<Bytes>)> = vec![];
         let mut stop = None;
@@ -157,7 +166,7 @@ impl Overlay {
     }
 }
 
-/// What a range of a file consists of, where one overlay lies over another.
+/// Returns the segments of a range where `upper` lies on top of `lower`.
 pub(crate) fn compose(upper: &Overlay, lower: &Overlay, range: Range<u64>) -> Vec<Segment> {
     let (mut above, mut segments) = (vec![], vec![]);
     upper.lay(range, &mut above);
@@ -175,7 +184,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a file reads as, by segments.
+    /// The bytes that segments stand for.
     fn read(segments: &[Segment], below: &[u8]) -> Vec<u8> {
         let mut bytes = vec![];
         for segment in segments {
@@ -190,18 +199,30 @@ mod tests {
     }
 
     #[test]
+    fn scattered_bytes_count_for_the_memory_that_they_take() {
+        const PIECES: u64 = 1000;
+        let mut overlay = Overlay::default();
+        (0..PIECES).for_each(|n| overlay.write(2 * n, Bytes::from_static(b"x")));
+        assert_eq!(overlay.bytes(), 1000);
+        let entry = size_of::<u64>() + size_of::<Piece>();
+        assert!(overlay.memory() >= 1000 * (entry + 16), "an entry of {entry} bytes, and an allocation");
+        overlay.write(0, Bytes::from(vec![1; 2 * PIECES as usize]));
+        assert!(overlay.memory() < 3000, "they are gone");
+    }
+
+    #[test]
     fn what_is_left_of_a_write_does_not_keep_all_of_it_in_memory() {
         const LENGTH: usize = 1 << 20;
         for (left, is_let_go) in [(LENGTH / 2 + 1, false), (LENGTH / 3, true)] {
             let mut overlay = Overlay::default();
             let message = Bytes::from(vec![1; LENGTH]);
             overlay.write(0, message.clone());
-            // Bit by bit, so that each time much is left of what there was.
+            // In small steps, so that much is left after each.
             for end in (left..LENGTH).rev().step_by(SMALL).chain([left]) {
                 overlay.write(end as u64, vec![2; LENGTH - end].into());
             }
             assert_eq!(overlay.bytes(), LENGTH);
-            // Nobody else has it, so it can be had whole.
+            // Without other references the buffer can be reclaimed.
             assert_eq!(message.try_into_mut().is_ok(), is_let_go, "{left}");
         }
     }
@@ -226,7 +247,7 @@ mod tests {
             let range = from as u64..(from + length) as u64;
             let below = vec![0u8; 160];
             prop_assert_eq!(read(&compose(&over, &under, range.clone()), &below), &model[from..from + length]);
-            // Merged they read the same, and as runs too.
+            // Merged overlays and runs read the same.
             let mut merged = under.clone();
             merged.cover(over.clone());
             prop_assert_eq!(

@@ -1,43 +1,25 @@
-//! What an open is asked for with, what comes of it, and what its client is told.
+//! What an open asks for and gets, and the breaks sent to its client.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use lazuli_concurrency::{CacheKind, Caching, FileAccess, LockConflict, ShareMode, Timestamp};
-use lazuli_store::SpaceId;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::record::NodeId;
+use crate::tree::record::NodeId;
+use crate::tree::spot::FileKey;
 
-/// A file or directory: what the table is keyed by. It stays the same when it is renamed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileKey {
-    /// The space of the share.
-    pub space: SpaceId,
-    /// The node in it.
-    pub node: NodeId,
-    /// As it was at the end of this epoch: what a snapshot shows is another file, which nobody changes.
-    pub epoch: Option<u64>,
-}
-
-impl FileKey {
-    /// A file or directory as it is.
-    pub const fn now(space: SpaceId, node: NodeId) -> Self {
-        Self { space, node, epoch: None }
-    }
-}
-
-/// An open, and which file it is of.
+/// One open of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpenId {
     /// The file.
     pub file: FileKey,
-    /// Never given out twice while the server runs. Clients see it as the handle id.
+    /// Unique while the server runs. Clients see it as the handle id.
     pub number: u64,
 }
 
-/// Names what a client caches of one file: opens with the same key are of one mind.
+/// Names the cache of one client for one file. Opens with the same key share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CacheKey {
     /// A lease, by the client and the key that it chose.
@@ -60,10 +42,10 @@ impl CacheKey {
     }
 }
 
-/// What an open wants to cache.
+/// The cache that an open asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheRequest {
-    /// Nothing.
+    /// No cache.
     #[default]
     None,
     /// An oplock: R is level II, RW exclusive, RWH batch.
@@ -74,13 +56,13 @@ pub enum CacheRequest {
         client: u128,
         /// The lease key.
         key: u128,
-        /// The state that it asks for.
+        /// The requested state.
         state: Caching,
     },
 }
 
 impl CacheRequest {
-    /// The key and the state, for the open of that number.
+    /// Returns the key and the requested state for the open with this number.
     pub(super) const fn of(self, number: u64) -> Option<(CacheKey, Caching)> {
         match self {
             Self::None => None,
@@ -90,75 +72,75 @@ impl CacheRequest {
     }
 }
 
-/// Which caches of others an open leaves alone, because it only looks.
+/// Whether an open only concerns attributes. Such opens do not break caches of other clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Looks {
-    /// It does more than that.
+pub enum AttributeOpen {
+    /// The open reads or changes more than attributes.
     #[default]
     No,
-    /// At attributes and the security descriptor: leases are left alone, oplocks are not.
-    PastLeases,
-    /// At attributes only: all are.
-    PastAll,
+    /// Attributes and the security descriptor: breaks oplocks, but no leases.
+    AttributesAndSecurity,
+    /// Only attributes: breaks nothing.
+    AttributesOnly,
 }
 
-impl Looks {
-    pub(super) fn leaves(self, kind: CacheKind) -> bool {
+impl AttributeOpen {
+    pub(super) fn spares(self, kind: CacheKind) -> bool {
         match kind {
-            CacheKind::Lease => self >= Self::PastLeases,
-            CacheKind::Oplock => self == Self::PastAll,
+            CacheKind::Lease => self >= Self::AttributesAndSecurity,
+            CacheKind::Oplock => self == Self::AttributesOnly,
         }
     }
 }
 
-/// Who opened something, as List Handles shows it.
+/// The client of an open, as List Handles shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
     /// The SMB session.
     pub session: u64,
     /// The client's address.
     pub ip: IpAddr,
-    /// The name that its machine gave.
+    /// The client's machine name.
     pub name: String,
 }
 
-/// Where something that is open is. It is moved only by those who have it open.
+/// Where an open file is. Only its opens move it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The directory that it is in.
+    /// The id of its directory.
     pub parent: NodeId,
-    /// Its path from the root of the share, with slashes; empty for the root.
+    /// The path from the root of the share, with slashes; empty for the root.
     pub path: String,
 }
 
-/// What an open asks for.
+/// A request to open a file.
 #[derive(Clone, Debug)]
 pub struct OpenRequest {
-    /// What it does, and what it shares.
+    /// Requested access and share mode.
     pub mode: ShareMode,
-    /// Which caches of others it leaves alone.
-    pub looks: Looks,
+    /// Whether it only concerns attributes.
+    pub attribute_open: AttributeOpen,
     /// Whether it replaces the content.
     pub overwrites: bool,
-    /// Whether the file goes when the open is closed.
+    /// Whether the file is deleted when the open is closed.
     pub delete_on_close: bool,
-    /// What it wants to cache.
+    /// The cache that it asks for.
     pub cache: CacheRequest,
-    /// Who asks.
+    /// The client.
     pub client: Client,
-    /// Where it is. [`crate::FileService::open`] fills it in.
+    /// Where the file is. [`crate::FileService::create`] sets it.
     pub place: Place,
-    /// When it is opened. [`crate::FileService::open`] fills it in.
+    /// The time of the open. [`crate::FileService::create`] sets it.
     pub at: Timestamp,
-    /// Where the client's session hears of breaks. Each cache has one break outstanding at most, so what waits in there
-    /// is bounded by what the session has open.
+    /// Receives the breaks for the client's session. Each cache has at most one outstanding break, so the
+    /// number of opens bounds this queue.
     pub breaks: Option<UnboundedSender<Break>>,
     /// Notified when the open has to wait for other clients.
     pub waits: Option<Arc<Notify>>,
 }
 
 impl OpenRequest {
-    /// The share mode that it is judged by: one that replaces the content writes, whatever it does afterwards.
+    /// Returns the share mode to judge. An open that replaces the content counts as a writer.
     pub(super) fn judged_mode(&self) -> ShareMode {
         match self.overwrites {
             true => ShareMode { access: self.mode.access | FileAccess::WRITE, ..self.mode },
@@ -167,62 +149,62 @@ impl OpenRequest {
     }
 }
 
-/// What came of an open.
+/// The result of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Names it from now on.
+    /// The new open.
     pub id: OpenId,
-    /// What it may cache.
+    /// The cache that the client got.
     pub caching: Caching,
-    /// How often the state of its lease has changed, for leases of the second version.
+    /// Number of state changes of the lease, for leases of version 2.
     pub epoch: u16,
-    /// Whether its lease is being broken.
+    /// Whether the lease is being broken.
     pub breaking: bool,
 }
 
 /// Why an open is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenRefusal {
-    /// It does not fit another open, or a lease over REST.
+    /// Conflicts with another open, or with a lease over REST.
     #[error("the file is in use")]
     SharingViolation,
     /// The file is marked for deletion.
     #[error("the file is marked for deletion")]
     DeletePending,
-    /// It has as many opens as it can have.
+    /// The file has the maximum number of opens.
     #[error("the file has too many opens")]
     TooManyOpens,
 }
 
-/// Tells a client that it has to give up part of what it caches.
+/// Asks a client to give up part of its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Break {
     /// The file.
     pub file: FileKey,
-    /// Whose cache.
+    /// The cache.
     pub key: CacheKey,
-    /// What it holds.
+    /// The present state.
     pub from: Caching,
-    /// What may be left.
+    /// The state that the client may keep.
     pub to: Caching,
-    /// Whether it has to answer.
+    /// Whether the client has to acknowledge.
     pub acknowledge: bool,
-    /// How often the state of the lease has changed.
+    /// Number of state changes of the lease.
     pub epoch: u16,
 }
 
-/// Why an answer to a break is refused.
+/// Why an acknowledgement is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcknowledgeRefusal {
-    /// There is no such break.
+    /// No break is outstanding.
     #[error("nothing is being broken")]
     NotBreaking,
-    /// The client would keep more than it may.
+    /// The client wants to keep more than it may.
     #[error("more is kept than may be left")]
     KeepsTooMuch,
 }
 
-/// The open is not there any more: it was closed by force.
+/// The open does not exist any more. It may have been closed by force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the handle is closed")]
 pub struct Closed;
@@ -230,12 +212,15 @@ pub struct Closed;
 /// Why bytes cannot be read, written or locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeRefusal {
-    /// The open is not there any more.
+    /// The open does not exist any more.
     #[error(transparent)]
     Closed(#[from] Closed),
-    /// The bytes are locked by another.
+    /// Another open has locked the bytes.
     #[error(transparent)]
     Locked(#[from] LockConflict),
+    /// All files together have the maximum number of locks.
+    #[error("too many locks")]
+    TooMany,
 }
 
 /// An open as List Handles shows it.
@@ -243,12 +228,12 @@ pub enum RangeRefusal {
 pub struct Handle {
     /// The open.
     pub id: OpenId,
-    /// What it does and shares.
+    /// The access and share mode.
     pub mode: ShareMode,
-    /// Who has it.
+    /// The client.
     pub client: Client,
-    /// Where it is.
+    /// Where the file is.
     pub place: Place,
-    /// Since when.
+    /// When it was opened.
     pub opened: Timestamp,
 }

@@ -1,7 +1,6 @@
 //! Requests as shipped clients send them, which once failed. What decided each answer: docs/decisions/0019.
 
 use lazuli_protocol::date;
-use lazuli_store::Store as _;
 
 use crate::support::{make_directory, make_file, start};
 
@@ -77,7 +76,7 @@ async fn a_snapshot_that_is_not_there_is_a_missing_share_to_all_but_delete_share
 #[tokio::test]
 async fn a_share_tells_when_its_tier_changed_and_what_it_was_before() {
     let server = start().await;
-    let at = |moment| Some(date::rfc1123(moment));
+    let at = |reason| Some(date::rfc1123(reason));
     let found = async |name: &str| {
         let reply = server.get(&format!("/{name}?restype=share"), "").await.expect(200);
         let header = |name: &str| reply.header(name).map(str::to_owned);

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use lazuli_concurrency::{Caching, FileAccess};
-use lazuli_extents::Pace;
+use lazuli_concurrency::{Caching, FileAccess, Pace};
 use lazuli_file::opens::CacheRequest;
-use lazuli_store::{Commit, Mutation, Partition, Row, SpaceHeader, SpaceId, Store};
-use lazuli_testing::Reply;
-use lazuli_testing::web::{Page, Web};
+use lazuli_store::{Commit, Mutation, Partition, Row, SpaceHeader, SpaceId};
+use lazuli_testing::web::{Web, WebDocument};
+use lazuli_testing::{AllRows, Reply};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::opens::{open, request};
@@ -21,13 +20,13 @@ fn bytes(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 31 % 253) as u8).collect()
 }
 
-async fn served(page: Page) -> (Web, Server) {
+async fn served(page: WebDocument) -> (Web, Server) {
     (Web::serve(page).await, start().await)
 }
 
 /// A page whose content stalls until it is released.
-fn stalling(length: usize) -> Page {
-    let mut page = Page::new(bytes(length));
+fn stalling(length: usize) -> WebDocument {
+    let mut page = WebDocument::new(bytes(length));
     page.stalls = true;
     page
 }
@@ -140,7 +139,7 @@ async fn nothing_else_is_done_to_the_target_of_a_pending_copy() {
     let writes = open(&server, "copy", request(FileAccess::WRITE, FileAccess::ALL)).await;
     assert!(writes.is_err());
     let reads = open(&server, "copy", request(FileAccess::READ, FileAccess::ALL)).await.unwrap();
-    server.service.close(reads).await.unwrap();
+    server.service.close_open(reads).await.unwrap();
     let other = "/docs/copy?comp=copy&copyid=00000000-0000-0000-0000-000000000001";
     server.put(other, ABORT, "").await.refused(409, "CopyIdMismatch");
     web.release().await;
@@ -164,7 +163,7 @@ async fn who_has_read_the_target_of_a_pending_copy_is_told_when_it_is_done() {
     let told = tokio::time::timeout(Duration::from_secs(20), heard.recv()).await.expect("it is told");
     assert_eq!(told.map(|told| told.to), Some(Caching::NONE));
     assert_eq!(head(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
-    server.service.close(reads).await.unwrap();
+    server.service.close_open(reads).await.unwrap();
 }
 
 #[tokio::test]
@@ -238,7 +237,7 @@ async fn a_source_that_changes_or_goes_fails_the_copy() {
 #[tokio::test]
 async fn a_pending_copy_goes_on_after_a_restart() {
     let mut page = stalling(200_000);
-    page.breaks = 2;
+    page.cut_replies = 2;
     let (web, server) = served(page).await;
     let begun = copy(&server, &web, "copy", "").await.expect(202);
     let aborted = copy(&server, &web, "aborted", "").await.expect(202);
@@ -281,22 +280,22 @@ async fn a_snapshot_shows_a_copy_as_far_as_it_was() {
 
 #[tokio::test]
 async fn a_source_that_does_not_fit_is_refused_before_it_is_fetched() {
-    let (web, server) = served(Page::new("hello")).await;
+    let (web, server) = served(WebDocument::new("hello")).await;
     server.put("/docs?restype=share&comp=properties", "x-ms-share-quota: 1", "").await.expect(200);
-    web.change(|page| page.says_length = Some((1 << 30) + 1)).await;
+    web.change(|page| page.claimed_length = Some((1 << 30) + 1)).await;
     copy(&server, &web, "copy", "").await.refused(403, "ShareSizeLimitReached");
-    web.change(|page| page.says_length = Some((4 << 40) + 1)).await;
+    web.change(|page| page.claimed_length = Some((4 << 40) + 1)).await;
     copy(&server, &web, "copy", "").await.refused(409, "CannotVerifyCopySource");
     server.get("/docs/copy", "").await.refused(404, "ResourceNotFound");
     // What is empty needs no fetching.
-    web.change(|page| (page.says_length, page.body) = (None, Default::default())).await;
+    web.change(|page| (page.claimed_length, page.body) = (None, Default::default())).await;
     let begun = copy(&server, &web, "copy", "").await.expect(202);
     assert_eq!(begun.header("x-ms-copy-status"), Some("success"));
 }
 
 #[tokio::test]
 async fn a_client_that_goes_away_leaves_no_copy_that_nobody_looks_after() {
-    let (web, server) = served(Page::new(bytes(1000))).await;
+    let (web, server) = served(WebDocument::new(bytes(1000))).await;
     let mut begun = 0;
     for round in 0..60 {
         let path = format!("copy{round}");
@@ -318,7 +317,7 @@ async fn a_client_that_goes_away_leaves_no_copy_that_nobody_looks_after() {
 async fn pages_of_zeros_are_not_stored() {
     let mut body = bytes(3 << 20);
     body[1 << 20..2 << 20].fill(0);
-    let (web, server) = served(Page::new(body.clone())).await;
+    let (web, server) = served(WebDocument::new(body.clone())).await;
     copy(&server, &web, "copy", "").await.expect(202);
     copied(&server, "copy").await;
     assert!(server.get("/docs/copy", "").await.body == body);

@@ -1,4 +1,4 @@
-//! What SMB clients do while somebody else is in the middle of something: the store is held up there.
+//! SMB clients while another operation is in progress: the store is held up in its middle.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -6,19 +6,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lazuli_concurrency::{Caching, FileAccess};
-use lazuli_extents::Pace;
+use lazuli_concurrency::{Caching, FileAccess, Pace};
 use lazuli_file::FileService;
-use lazuli_file::native::{Action, CreateRequest, Disposition, Failure, PropertyChange};
+use lazuli_file::handles::{Action, CreateRequest, Disposition, Failure, PropertyChange};
 use lazuli_file::opens::{CacheKey, CacheRequest};
 use lazuli_protocol::ServiceKind;
-use lazuli_store::interposed::{Between, Interposed};
+use lazuli_store::interposed::{Interposed, Interposer};
 use lazuli_store::{Commit, CommitError, Partition, Store};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
 
+use crate::handles::{asks, connect, create, get, open, read};
 use crate::hold_up::{start, take_slice};
-use crate::native::{asks, connect, create, get, open, read};
 use crate::opens::request;
 use crate::shares::{deleted_version, keep_deleted};
 use crate::support::{Server, make_file, names, write};
@@ -130,7 +129,7 @@ async fn whoever_opens_a_file_while_it_is_emptied_does_not_bring_its_bytes_back(
         let (service, tree) = (server.service.clone(), connect(&server).await);
         let asked = asks(&path, disposition);
         hold_up.hold_commits();
-        let emptying = tokio::spawn(async move { service.create(&tree, asked).await.unwrap() });
+        let truncating = tokio::spawn(async move { service.create(&tree, asked).await.unwrap() });
         assert!(hold_up.holds(1).await, "it commits");
         let late = open(&server, &path).await;
         let service = server.service.clone();
@@ -138,7 +137,7 @@ async fn whoever_opens_a_file_while_it_is_emptied_does_not_bring_its_bytes_back(
             tokio::spawn(async move { service.write_at(late, 1, Bytes::from_static(b"ew"), false).await });
         tokio::task::yield_now().await;
         hold_up.let_go();
-        let emptied = timeout(LONG, emptying).await.expect("it ends").unwrap();
+        let emptied = timeout(LONG, truncating).await.expect("it ends").unwrap();
         assert_ne!(emptied.action, Action::Opened);
         timeout(LONG, waits).await.expect("writers are told").unwrap().unwrap();
         let ids = [first, late, emptied.opened.id];
@@ -168,7 +167,7 @@ async fn a_file_that_is_leased_over_rest_while_it_is_opened_is_not_emptied() {
         };
         hold_up.hold_reads(after);
         let (service, tree) = (server.service.clone(), tree.clone());
-        let emptying = tokio::spawn(async move { service.create(&tree, asked).await });
+        let truncating = tokio::spawn(async move { service.create(&tree, asked).await });
         if !hold_up.holds(1).await {
             break;
         }
@@ -177,7 +176,7 @@ async fn a_file_that_is_leased_over_rest_while_it_is_opened_is_not_emptied() {
         let lease = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
         server.put(&format!("/docs/{path}?comp=lease"), lease, "").await.expect(201);
         hold_up.let_go();
-        let emptied = timeout(LONG, emptying).await.expect("it ends").unwrap();
+        let emptied = timeout(LONG, truncating).await.expect("it ends").unwrap();
         assert_eq!(emptied.unwrap_err(), Failure::Sharing, "leased after {after} reads");
         assert_eq!(get(&server, &path).await, b"kept", "leased after {after} reads");
     }
@@ -312,11 +311,11 @@ async fn who_gives_up_emptying_a_file_does_not_take_away_what_others_write() {
     server.service.write_at(id, 0, Bytes::from_static(b"when"), false).await.unwrap();
     let handles = || server.service.opens().handles(id.file.space, 0, 10, |_, _| true).len();
     let (service, tree) = (server.service.clone(), connect(&server).await);
-    let emptying =
+    let truncating =
         tokio::spawn(async move { service.create(&tree, asks("f", Disposition::Overwrite)).await });
     for (count, gives_up) in [(2, false), (1, true)] {
         if gives_up {
-            emptying.abort();
+            truncating.abort();
         }
         let comes = async {
             while handles() != count {
@@ -355,7 +354,7 @@ async fn what_smb_clients_change_waits_for_a_request_over_rest_whatever_else_hap
         tokio::spawn(async move { four.set_sparse(id, true).await }),
     ];
     for _ in 0..100 {
-        // Whoever waits is told that something has changed.
+        // The waiting open learns that the file has changed.
         let other = open(&server, "f").await;
         assert_eq!(server.service.close_open(other).await, Ok(None));
     }
@@ -426,7 +425,7 @@ async fn all_that_is_allowed_of_a_file_is_judged_by_what_it_is_like_when_it_is_o
                 break;
             }
             hold_up.hold_no_more();
-            // Whoever has it open to write is in the way of that for ever, and is not held up.
+            // An open for writing conflicts permanently, so it is not held up.
             if server.service.opens().handles(space, 0, 10, |_, place| place.path == path).is_empty() {
                 came_between += 1;
                 set(!was_read_only).await;
@@ -434,21 +433,21 @@ async fn all_that_is_allowed_of_a_file_is_judged_by_what_it_is_like_when_it_is_o
             hold_up.let_go();
             let opened = timeout(LONG, opening).await.expect("it ends").unwrap().unwrap();
             let is_read_only = opened.info.attributes & READ_ONLY != 0;
-            assert_eq!(opened.is_only_read, is_read_only, "{was_read_only}, after {after} reads");
+            assert_eq!(opened.opened_read_only, is_read_only, "{was_read_only}, after {after} reads");
             server.service.close_open(opened.opened.id).await.unwrap();
         }
         assert!(came_between >= 2, "the share's row is read, and the file's before the open");
     }
 }
 
-/// Refuses so many commits, and counts the others.
+/// Refuses a number of commits, and counts the others.
 struct Refusing {
     left: AtomicUsize,
     done: AtomicUsize,
 }
 
 #[async_trait]
-impl Between for &'static Refusing {
+impl Interposer for &'static Refusing {
     async fn commit(
         &self,
         store: &dyn Store,
@@ -481,7 +480,7 @@ async fn what_was_written_is_made_durable_once_the_store_can() {
     REFUSING.left.store(1, Ordering::SeqCst);
     server.service.write_at(id, 0, Bytes::from_static(b"then"), false).await.unwrap();
     let durable = async {
-        // Nobody asks for it.
+        // No client asks for it.
         while done() == before {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -492,14 +491,14 @@ async fn what_was_written_is_made_durable_once_the_store_can() {
     assert_eq!(get(&server, "f").await, b"then");
 }
 
-/// Has a file made anew whenever somebody has read something.
+/// Creates a file again after every read.
 struct Replacing {
     server: OnceLock<Weak<Server>>,
     is_off: AtomicBool,
 }
 
 #[async_trait]
-impl Between for &'static Replacing {
+impl Interposer for &'static Replacing {
     async fn was_read(&self) {
         if let Some(server) = self.server.get().and_then(Weak::upgrade)
             && !self.is_off.swap(true, Ordering::SeqCst)

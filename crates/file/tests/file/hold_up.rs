@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazuli_file::FileService;
 use lazuli_protocol::ServiceKind;
-use lazuli_store::interposed::{Between, Interposed};
+use lazuli_store::interposed::{Interposed, Interposer};
 use lazuli_store::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -17,16 +17,17 @@ use crate::support::Server;
 
 const NEVER: usize = usize::MAX;
 
-/// Holds up what is read or committed until it is told to let it go.
+/// Holds up reads and commits until they are released.
 #[derive(Clone)]
 pub(crate) struct HoldUp(Arc<Held>);
 
 struct Held {
-    /// So many reads go through first.
+    /// Number of reads that go through first.
     reads: AtomicUsize,
-    /// So many commits go through first. One that is held up has not taken effect.
+    /// Number of commits that go through first. A commit that is held up has not taken effect.
     commits: AtomicUsize,
-    /// So many commits, of spaces too, are answered first. One whose answer is held up has taken effect.
+    /// Number of commits, also of spaces, that are answered first. A commit whose answer is held up has taken
+    /// effect.
     answers: AtomicUsize,
     /// The next space is not closed.
     refuses: AtomicBool,
@@ -36,7 +37,7 @@ struct Held {
 #[derive(Default)]
 struct Now {
     round: usize,
-    /// What is held up in this round.
+    /// The operations that are held up in this round.
     held: usize,
 }
 
@@ -80,7 +81,7 @@ impl HoldUp {
         }
     }
 
-    /// Waits until so many are held up. False: nobody comes.
+    /// Waits until `count` operations are held up. Returns false after a timeout.
     pub(crate) async fn holds(&self, count: usize) -> bool {
         let mut now = self.0.now.subscribe();
         timeout(Duration::from_secs(2), now.wait_for(|now| now.held >= count)).await.is_ok()
@@ -94,7 +95,7 @@ impl HoldUp {
 }
 
 #[async_trait]
-impl Between for HoldUp {
+impl Interposer for HoldUp {
     async fn commit(
         &self,
         store: &dyn Store,

@@ -1,14 +1,13 @@
-//! Moves and deletions that stop at every step: whoever comes next, whatever it does, finds everything in one place.
+//! Moves and deletions that stop at every step. Any later operation finds each node in exactly one place.
 
 use std::sync::Arc;
 
-use lazuli_extents::LocalExtents;
+use lazuli_extents::InMemoryExtents;
 use lazuli_file::FileService;
 use lazuli_protocol::operation::Operation;
 use lazuli_protocol::request::{Caller, full};
 use lazuli_protocol::{Query, Request, Service, Version};
-use lazuli_store::Store;
-use lazuli_store::interposed::{Dying, Interposed};
+use lazuli_store::interposed::{CrashAtWrite, Interposed};
 use lazuli_testing::{ACCOUNT, Reply, VERSION};
 
 use crate::support::{Server, make_directory, make_file, names, start, write};
@@ -25,9 +24,8 @@ async fn dying(
     object: &str,
     source: &str,
 ) {
-    let directory = tempfile::tempdir().unwrap();
-    let store = Interposed::new(server.store.clone(), Dying::at(step, last_takes_effect));
-    let extents = LocalExtents::open(directory.path(), Default::default()).unwrap();
+    let store = Interposed::new(server.store.clone(), CrashAtWrite::at(step, last_takes_effect));
+    let extents = InMemoryExtents::new(1 << 20);
     let service = FileService::new(Arc::new(store), Arc::new(extents), server.accounts.clone());
     let mut headers = http::HeaderMap::new();
     let endpoint = format!("http://127.0.0.1/{ACCOUNT}");
@@ -35,6 +33,7 @@ async fn dying(
     let request = Request {
         operation,
         account: server.accounts.get(ACCOUNT).await.unwrap().unwrap(),
+        properties: Arc::default(),
         container: "docs".into(),
         object: object.into(),
         query: Query::parse("").unwrap(),
@@ -48,12 +47,12 @@ async fn dying(
         endpoint,
         secure: false,
         peer: [127, 0, 0, 1].into(),
-        carried: None,
+        sub_requests: None,
     };
     assert!(service.call(request).await.is_err(), "step {step} is one of those that it takes");
 }
 
-/// Who comes next.
+/// The operation that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Reader,
@@ -134,7 +133,8 @@ async fn a_file_whose_move_stopped_at_any_step_is_in_one_place_for_everybody() {
             }
         }
     }
-    // Each that was decided, which is the fourth step, and all by those who move what they find.
+    // Intents that were decided, which is the fourth step, and all of them where the next operation is a
+    // move.
     assert_eq!(moved, 4 * 7 + 14);
 }
 

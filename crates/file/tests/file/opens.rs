@@ -1,15 +1,18 @@
-//! Files that SMB clients have open, as requests over REST find them. The table is driven as the SMB server drives it.
+//! Requests over REST to files that SMB clients have open. The tests use the handle API, as the SMB server
+//! does.
 
 use std::time::Duration;
 
 use lazuli_concurrency::{ByteRange, Caching, FileAccess, LockKind, ShareMode, Timestamp};
 use lazuli_file::FileService;
+use lazuli_file::handles::{CreateRequest, Disposition, Failure};
 use lazuli_file::opens::{
-    Break, CacheKey, CacheRequest, Client, FileKey, Looks, OpenError, OpenId, OpenRefusal, OpenRequest, Place,
+    AttributeOpen, Break, CacheKey, CacheRequest, Client, FileKey, OpenId, OpenRequest, Place,
 };
 use lazuli_protocol::ServiceKind;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::handles::{asks, create};
 use crate::support::{Server, make_directory, make_file, names, start, write};
 
 const NONE: FileAccess = FileAccess::NONE;
@@ -19,11 +22,15 @@ const D: FileAccess = FileAccess::DELETE;
 const ALL: FileAccess = FileAccess::ALL;
 const KEY: CacheKey = CacheKey::Lease { client: 1, key: 2 };
 
-/// What a test asks of an open: what it does and shares.
+/// Makes a request with this access and share mode.
 pub(crate) fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
     OpenRequest {
         mode: ShareMode { access, share },
-        looks: if access == FileAccess::NONE { Looks::PastAll } else { Looks::No },
+        attribute_open: if access == FileAccess::NONE {
+            AttributeOpen::AttributesOnly
+        } else {
+            AttributeOpen::No
+        },
         overwrites: false,
         delete_on_close: false,
         cache: CacheRequest::None,
@@ -36,9 +43,9 @@ pub(crate) fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
 }
 
 /// Opens a file of the share `docs`.
-pub(crate) async fn open(server: &Server, path: &str, request: OpenRequest) -> Result<OpenId, OpenError> {
-    let account = server.accounts.get(lazuli_testing::ACCOUNT).await.unwrap().unwrap();
-    server.service.open(&account, "docs", path, request).await.map(|opened| opened.id)
+pub(crate) async fn open(server: &Server, path: &str, request: OpenRequest) -> Result<OpenId, Failure> {
+    let request = CreateRequest { open: request, ..asks(path, Disposition::Open) };
+    create(server, request).await.map(|created| created.opened.id)
 }
 
 /// Opens it for reading, sharing everything, with a lease.
@@ -73,7 +80,7 @@ const OPERATIONS: [&str; 10] = [
     "Delete",
 ];
 
-/// Does it, and says what came of it.
+/// Runs an operation and returns its status and error code.
 async fn run(server: &Server, operation: &str, path: &str) -> (u16, String) {
     let at = |query: &str| format!("/docs/{path}{query}");
     let create = "x-ms-type: file\nx-ms-content-length: 10";
@@ -138,7 +145,7 @@ async fn requests_are_refused_by_what_an_open_denies_row_by_row() {
         }
         assert_eq!(run(&server, "Rename", &path).await, (409, "SharingViolation".into()));
         assert!(names(&server, "").await.contains(&path));
-        server.service.close(id).await.unwrap();
+        server.service.close_open(id).await.unwrap();
         assert_eq!(run(&server, "Delete", &path).await.0, 202, "{share:?}");
     }
 }
@@ -154,20 +161,20 @@ async fn a_lease_over_rest_and_opens_keep_each_other_out() {
         let id = open(&server, &path, request(access, ALL)).await.unwrap();
         let expected = if only_reads { (201, "") } else { (409, "SharingViolation") };
         assert_eq!(run(&server, "Lease", &path).await, (expected.0, expected.1.into()), "{access:?}");
-        server.service.close(id).await.unwrap();
+        server.service.close_open(id).await.unwrap();
         if !only_reads {
             assert_eq!(run(&server, "Lease", &path).await.0, 201);
         }
         // While it is leased.
         match open(&server, &path, request(access, ALL)).await {
-            Ok(id) if only_reads => server.service.close(id).await.unwrap(),
-            Err(OpenError::Refused(OpenRefusal::SharingViolation)) if !only_reads => {}
+            Ok(id) if only_reads => drop(server.service.close_open(id).await.unwrap()),
+            Err(Failure::Sharing) if !only_reads => {}
             other => panic!("{access:?}: {other:?}"),
         }
         // Broken, it blocks nothing.
         server.put(&format!("/docs/{path}?comp=lease"), "x-ms-lease-action: break", "").await.expect(202);
         let id = open(&server, &path, request(access, ALL)).await.unwrap();
-        server.service.close(id).await.unwrap();
+        server.service.close_open(id).await.unwrap();
     }
 }
 
@@ -185,19 +192,16 @@ async fn a_file_that_is_marked_for_deletion_is_out_of_reach_until_the_mark_is_ta
     }
     server.put("/docs/f?restype=directory", "", "").await.refused(409, "SMBDeletePending");
     assert_eq!(names(&server, "").await, ["g"]);
-    assert!(matches!(
-        open(&server, "f", request(R, ALL)).await,
-        Err(OpenError::Refused(OpenRefusal::DeletePending))
-    ));
+    assert_eq!(open(&server, "f", request(R, ALL)).await, Err(Failure::DeletePending));
     server.service.opens().set_delete_pending(id, false).await.unwrap();
     assert_eq!(names(&server, "").await, ["f", "g"]);
     server.get("/docs/f", "").await.expect(200);
     // It goes with the last handle.
     let other = open(&server, "f", request(R, ALL)).await.unwrap();
     server.service.opens().set_delete_pending(id, true).await.unwrap();
-    server.service.close(id).await.unwrap();
+    server.service.close_open(id).await.unwrap();
     server.get("/docs/f", "").await.refused(409, "SMBDeletePending");
-    server.service.close(other).await.unwrap();
+    server.service.close_open(other).await.unwrap();
     server.get("/docs/f", "").await.refused(404, "ResourceNotFound");
     assert_eq!(names(&server, "").await, ["g"]);
     // And the name is free.
@@ -215,7 +219,7 @@ async fn delete_on_close_deletes_and_a_failed_open_does_not() {
     server.put("/docs/f?comp=lease", "x-ms-lease-action: break", "").await.expect(202);
     let id = open(&server, "f", doomed).await.unwrap();
     server.get("/docs/f", "").await.expect(200);
-    server.service.close(id).await.unwrap();
+    server.service.close_open(id).await.unwrap();
     server.get("/docs/f", "").await.refused(404, "ResourceNotFound");
 }
 
@@ -245,7 +249,7 @@ async fn byte_range_locks_stop_put_range_anywhere_and_get_where_they_are() {
     server.service.opens().lock(id, locked, LockKind::Shared).await.unwrap();
     server.get("/docs/f", "").await.expect(200);
     assert_eq!(run(&server, "Put Range", "f").await, (409, "FileLockConflict".into()));
-    server.service.close(id).await.unwrap();
+    server.service.close_open(id).await.unwrap();
     write(&server, "f", 0, b"abc").await;
 }
 
@@ -254,7 +258,7 @@ async fn requests_break_caches_row_by_row_and_wait_where_they_must() {
     let server = start().await;
     let (rwh, rh, rw) = (Caching::RWH, Caching::RH, Caching::RW);
     let mut row = 0;
-    // What the client is told, if anything, and whether the request waits for its answer.
+    // The break that the client gets, if any, and whether the request waits for its acknowledgement.
     let flushed = [Some((rh, true)), None, Some((Caching::R, true))];
     let dropped = [Some((Caching::NONE, true)), Some((Caching::NONE, false)), Some((Caching::NONE, true))];
     for (operations, expected) in [
@@ -284,7 +288,7 @@ async fn requests_break_caches_row_by_row_and_wait_where_they_must() {
                 assert_eq!(outcome.0 >= 400, refused, "{what} {outcome:?}");
                 assert!(heard.try_recv().is_err(), "{what}");
                 assert_eq!(names(&server, "").await.len(), row, "{what}");
-                server.service.close(id).await.unwrap();
+                server.service.close_open(id).await.unwrap();
             }
         }
     }
@@ -301,7 +305,7 @@ async fn a_client_that_does_not_answer_in_time_delays_the_request_in_vain() {
         assert_eq!(run(&server, operation, "f").await, (500, "ClientCacheFlushDelay".into()), "{operation}");
     }
     assert_eq!(names(&server, "").await, ["f"]);
-    // Told once; when it answers, it is told what else was wanted of it.
+    // One break; after its acknowledgement the next one follows.
     let told = heard.try_recv().unwrap();
     assert_eq!((told.to, heard.try_recv().is_err()), (Caching::RH, true));
     server.service.opens().acknowledge(told.file, KEY, told.to).unwrap();
@@ -310,7 +314,7 @@ async fn a_client_that_does_not_answer_in_time_delays_the_request_in_vain() {
     server.service.opens().acknowledge(told.file, KEY, Caching::R).unwrap();
     assert_eq!(heard.try_recv().unwrap().to, Caching::NONE);
     server.get("/docs/f", "").await.expect(200);
-    server.service.close(id).await.unwrap();
+    server.service.close_open(id).await.unwrap();
     server.delete("/docs/f", "").await.expect(202);
 }
 
@@ -321,7 +325,7 @@ async fn a_cached_handle_is_given_up_for_a_delete() {
     let (id, mut heard) = open_leasing(&server, "f", Caching::RH).await;
     let close = async {
         assert_eq!(heard.recv().await.unwrap().to, Caching::R);
-        server.service.close(id).await.unwrap();
+        server.service.close_open(id).await.unwrap();
     };
     let (outcome, ()) = tokio::join!(run(&server, "Delete", "f"), close);
     assert_eq!(outcome.0, 202);
@@ -341,13 +345,13 @@ async fn an_open_directory_is_neither_deleted_nor_moved_and_what_is_below_an_ope
     };
     let file = open(&server, "d/e/f", request(R, ALL)).await.unwrap();
     rename("x").await.refused(409, "SharingViolation");
-    server.service.close(file).await.unwrap();
+    server.service.close_open(file).await.unwrap();
     let directory = open(&server, "d", request(R, ALL)).await.unwrap();
     rename("x").await.refused(409, "SharingViolation");
     // Others work in it.
     make_file(&server, "d/g", 1).await;
     server.delete("/docs/d/g", "").await.expect(202);
-    server.service.close(directory).await.unwrap();
+    server.service.close_open(directory).await.unwrap();
     rename("x").await.expect(200);
     server.delete("/docs/x/e/f", "").await.expect(202);
     let directory = open(&server, "x/e", request(R, ALL)).await.unwrap();
@@ -362,12 +366,12 @@ async fn an_open_directory_is_neither_deleted_nor_moved_and_what_is_below_an_ope
     make_file(&server, "x/e/h", 1).await;
     // One that is not empty stays, whatever was asked for.
     server.service.opens().set_delete_pending(directory, true).await.unwrap();
-    assert!(server.service.close(directory).await.is_err());
+    assert!(server.service.close_open(directory).await.is_err());
     assert_eq!(names(&server, "x/e").await, ["h"]);
     server.delete("/docs/x/e/h", "").await.expect(202);
     let directory = open(&server, "x/e", request(R, ALL)).await.unwrap();
     server.service.opens().set_delete_pending(directory, true).await.unwrap();
-    server.service.close(directory).await.unwrap();
+    server.service.close_open(directory).await.unwrap();
     server.get("/docs/x/e?restype=directory", "").await.refused(404, "ResourceNotFound");
     assert_eq!(names(&server, "x").await, Vec::<String>::new());
 }
@@ -392,7 +396,7 @@ async fn nobody_writes_over_rest_while_an_open_denies_it() {
                 tokio::task::yield_now().await;
                 let after = server.call("HEAD", "/docs/f", "", "").await.expect(200);
                 assert_eq!(before.etag(), after.etag());
-                server.service.close(id).await.unwrap();
+                server.service.close_open(id).await.unwrap();
             }
         }));
     }

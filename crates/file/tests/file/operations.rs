@@ -17,7 +17,8 @@ fn url(server: &Server, path: &str) -> String {
     format!("http://{}/{ACCOUNT}/docs/{path}", server.address)
 }
 
-/// One operation: method, target, headers, body. `@name` stands for the URL of a file or directory, with a signature.
+/// One operation: method, target, headers, body. `@name` stands for the URL of a file or directory, with a
+/// signature.
 async fn ask(server: &Server, row: &str, headers: &str, body: &str) -> Reply {
     let (method, target) = row.split_once(' ').unwrap();
     let lines = headers.lines().map(|line| match line.split_once('@') {
@@ -364,9 +365,9 @@ async fn a_copy_reads_its_source_and_creates_its_target_as_far_as_opens_let_it()
         let id = open(&server, path, request(r, share)).await.unwrap();
         let expected = if is_refused { (409, "SharingViolation") } else { (202, "") };
         let reply = copy().await;
-        // What stands in the way at the source is told as it is, in the caller's own account.
+        // In the caller's own account an error of the source is returned unchanged.
         assert_eq!(reply.outcome(), expected, "{path} {share:?}");
-        server.service.close(id).await.unwrap();
+        server.service.close_open(id).await.unwrap();
     }
 }
 

@@ -5,14 +5,15 @@ use std::sync::{Arc, LazyLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lazuli_concurrency::Pace;
 use lazuli_file::FileService;
-use lazuli_file::native::Failure;
+use lazuli_file::handles::Failure;
 use lazuli_protocol::ServiceKind;
-use lazuli_store::interposed::{Between, Interposed, Queueing};
-use lazuli_store::{Commit, CommitError, Partition, SpaceId, Store};
-use lazuli_testing::ACCOUNT;
+use lazuli_store::interposed::{Interposed, Interposer, Queueing};
+use lazuli_store::{Commit, CommitError, Mutation, Partition, Row, SpaceId, Store};
+use lazuli_testing::{ACCOUNT, AllRows};
 
-use crate::native;
+use crate::handles;
 use crate::support::{Server, make_directory, make_file, start, write};
 
 const GIB: u64 = 1 << 30;
@@ -124,7 +125,7 @@ async fn requests_at_once_do_not_exceed_the_quota_together() {
 async fn a_quota_that_is_raised_counts_for_files_that_are_open() {
     let server = start().await;
     set_quota(&server, 1).await;
-    let id = native::open(&server, "f").await;
+    let id = handles::open(&server, "f").await;
     let write = async |offset| server.service.write_at(id, offset, Bytes::from_static(b"x"), false).await;
     assert_eq!(write(GIB - 1).await, Ok(()));
     assert_eq!(write(GIB).await, Err(Failure::Full));
@@ -143,7 +144,7 @@ async fn a_quota_that_is_raised_counts_for_files_that_are_open() {
 async fn a_quota_that_is_lowered_counts_for_files_that_are_open() {
     let server = start().await;
     set_quota(&server, 3).await;
-    let id = native::open(&server, "f").await;
+    let id = handles::open(&server, "f").await;
     let write = async |offset| server.service.write_at(id, offset, Bytes::from_static(b"x"), false).await;
     assert_eq!(write(GIB).await, Ok(()));
     set_quota(&server, 2).await;
@@ -237,7 +238,7 @@ async fn ordinary_writes_cost_no_commit_for_the_quota() {
     static COMMITS: AtomicUsize = AtomicUsize::new(0);
     struct Counting;
     #[async_trait]
-    impl Between for Counting {
+    impl Interposer for Counting {
         async fn commit(
             &self,
             store: &dyn Store,
@@ -259,4 +260,129 @@ async fn ordinary_writes_cost_no_commit_for_the_quota() {
         make_file(&server, &format!("f{n}"), 1 << 20).await;
     }
     assert_eq!(COMMITS.load(Ordering::SeqCst), 50);
+}
+
+#[tokio::test]
+async fn a_recount_removes_more_slices_than_one_commit_changes_rows() {
+    const SLICES: usize = 450;
+    let first = start().await;
+    make_file(&first, "f", 1000).await;
+    let slices = || {
+        let mut slices = vec![];
+        let visit = |space, partition: &Bytes, row: &Row| {
+            if space != SpaceId::ROOT && partition == "q" && row.key.starts_with(b"s") {
+                slices.push((space, row.clone()));
+            }
+            Ok(())
+        };
+        first.store.for_each_row(visit).unwrap();
+        slices
+    };
+    let (space, slice) = slices().pop().unwrap();
+    // Front ends that have stopped have left them.
+    for n in 1..SLICES as u64 {
+        let key = [&slice.key[..1], &n.to_be_bytes()].concat();
+        let mutations = vec![Mutation::Put(key.into(), slice.value.clone())];
+        let (stamp, epoch) = (first.store.stamp(), first.store.space(space).await.unwrap().unwrap().epoch);
+        let commit = Commit { stamp, epoch, conditions: vec![], mutations, valid_until: None, bulk: false };
+        first.store.commit(&Partition::new(space, "q"), commit).await.unwrap();
+    }
+    assert_eq!(slices().len(), SLICES);
+    let second = first.other_front_end(plain);
+    make_file(&second, "g", 500).await;
+    assert_eq!(slices().len(), 1, "only the slice of the second front end is left");
+    assert_eq!(usage(&second).await, 1500);
+}
+
+/// A front end that remembers two shares.
+fn forgetful(parts: lazuli_testing::Parts) -> FileService {
+    FileService::new(parts.store, parts.extents, parts.accounts).with_max_usages(2)
+}
+
+#[tokio::test]
+async fn a_share_that_was_evicted_and_is_used_again_still_counts_right() {
+    const SHARES: u64 = 7;
+    let server = lazuli_testing::start(ServiceKind::File, forgetful).await;
+    let usage = async |share: u64| {
+        let stats = server.get(&format!("/share{share}?restype=share&comp=stats"), "").await.expect(200);
+        let text =
+            stats.text().split("<ShareUsageBytes>").nth(1).unwrap().split('<').next().unwrap().to_owned();
+        text.parse::<u64>().unwrap()
+    };
+    for share in 0..SHARES {
+        let path = format!("/share{share}?restype=share");
+        server.put(&path, "x-ms-share-quota: 1", "").await.expect(201);
+    }
+    for round in 0..4 {
+        for share in 0..SHARES {
+            server.put(&format!("/share{share}/f{round}"), &file(GIB / 4), "").await.expect(201);
+            assert!(server.service.share_usages() <= 2, "{}", server.service.share_usages());
+        }
+        // Every other round their slices are given back first.
+        if round % 2 == 0 {
+            server.service.release_idle_slices(Pace::FULL).await;
+            assert!(!server.service.has_idle_slices());
+        }
+    }
+    for share in 0..SHARES {
+        assert_eq!(usage(share).await, GIB);
+        let full = server.put(&format!("/share{share}/more"), &file(1), "").await;
+        full.refused(403, "ShareSizeLimitReached");
+        server.delete(&format!("/share{share}/f0"), "").await.expect(202);
+    }
+    for share in 0..SHARES {
+        assert_eq!(usage(share).await, 3 * GIB / 4);
+        server.put(&format!("/share{share}/more"), &file(GIB / 4), "").await.expect(201);
+    }
+}
+
+#[tokio::test]
+async fn a_share_with_an_open_file_is_not_evicted_and_keeps_its_quota() {
+    let server = lazuli_testing::start(ServiceKind::File, forgetful).await;
+    server.put("/docs?restype=share", "x-ms-share-quota: 2", "").await.expect(201);
+    let id = handles::open(&server, "f").await;
+    set_quota(&server, 1).await;
+    for share in 0..5 {
+        server.put(&format!("/share{share}?restype=share"), "", "").await.expect(201);
+        server.put(&format!("/share{share}/f"), &file(1), "").await.expect(201);
+    }
+    let write = async |offset| server.service.write_at(id, offset, Bytes::from_static(b"x"), false).await;
+    assert_eq!(write(GIB).await, Err(Failure::Full));
+    assert_eq!(write(GIB - 1).await, Ok(()));
+    server.service.close_open(id).await.unwrap();
+    assert_eq!(usage(&server).await, GIB);
+}
+
+#[tokio::test]
+async fn a_share_whose_slice_was_given_back_is_used_again_without_a_recount() {
+    static QUOTA_COMMITS: AtomicUsize = AtomicUsize::new(0);
+    struct Counting;
+    #[async_trait]
+    impl Interposer for Counting {
+        async fn commit(
+            &self,
+            store: &dyn Store,
+            partition: &Partition,
+            commit: Commit,
+        ) -> Result<(), CommitError> {
+            let is_quota = partition.space != SpaceId::ROOT && !is_directory(partition);
+            QUOTA_COMMITS.fetch_add(usize::from(is_quota), Ordering::SeqCst);
+            store.commit(partition, commit).await
+        }
+    }
+    let make = |parts: lazuli_testing::Parts| {
+        let store = Arc::new(Interposed::new(parts.store, Counting));
+        FileService::new(store, parts.extents, parts.accounts).with_max_usages(4)
+    };
+    let server = lazuli_testing::start(ServiceKind::File, make).await;
+    for share in 0..4 {
+        server.put(&format!("/share{share}?restype=share"), "", "").await.expect(201);
+        server.put(&format!("/share{share}/f"), &file(1), "").await.expect(201);
+    }
+    assert!(server.service.has_idle_slices());
+    server.service.release_idle_slices(Pace::FULL).await;
+    assert_eq!(server.service.share_usages(), 3);
+    QUOTA_COMMITS.store(0, Ordering::SeqCst);
+    server.put("/share0/g", &file(1), "").await.expect(201);
+    assert_eq!(QUOTA_COMMITS.load(Ordering::SeqCst), 1, "a new slice, and no recount");
 }

@@ -1,5 +1,5 @@
-//! Many clients change one tree at once, and one client changes it at random beside a model: whatever happens, every
-//! directory and file has one parent and one name, nothing lies in itself, and nothing is lost or there twice.
+//! Many clients change one tree at once, and one client changes it at random, compared with a model. Every
+//! node keeps one parent and one name, no directory is inside itself, and no node is lost or duplicated.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -85,7 +85,8 @@ impl Step {
     }
 }
 
-/// Everything in the share: path, id, kind. Fails if something is there twice or in another directory than it says.
+/// Everything in the share: path, id, kind. Fails if something is there twice or in another directory than it
+/// says.
 async fn tree(server: &Server) -> BTreeMap<String, (String, Kind)> {
     let (mut found, mut ids, mut ahead) =
         (BTreeMap::new(), HashSet::new(), vec![(String::new(), "0".to_owned())]);
@@ -159,7 +160,7 @@ async fn nothing_is_lost_or_there_twice_when_many_create_rename_and_delete() {
     assert!(names(&server, "").await.is_empty());
 }
 
-/// What a share should be: kinds and ids by path.
+/// The expected share: kinds and ids by path.
 #[derive(Default)]
 struct Model(BTreeMap<String, (String, Kind)>);
 
@@ -177,7 +178,7 @@ impl Model {
         self.0.keys().filter(move |key| key.starts_with(&prefix))
     }
 
-    /// What a step is answered with, and the tree after it. `id` is what a creation said.
+    /// The expected answer to a step, and the tree after it. `id` is what a creation said.
     fn apply(&mut self, step: &Step, id: Option<&str>) -> (u16, &'static str) {
         match step {
             Step::Create(_, path) if !self.has_parent(path) => (404, "ParentNotFound"),

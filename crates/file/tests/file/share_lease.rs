@@ -1,4 +1,5 @@
-//! Lease Share, and the use of leased shares and snapshots: the tables of the specification, one cell after the other.
+//! Lease Share, and the use of leased shares and snapshots: the tables of the specification, one cell after
+//! the other.
 
 use lazuli_testing::Reply;
 
@@ -78,8 +79,8 @@ async fn lease_actions_do_in_every_state_what_the_table_says() {
     const NO_CHANGE: &str = "409 LeaseIsBreakingAndCannotBeChanged";
     const NO_RENEW: &str = "409 LeaseIsBrokenAndCannotBeRenewed";
     const FREE: &str = "200 available";
-    // Columns: available, leased, breaking, broken, expired. A success names the state that it leads to; a break also
-    // how long it takes.
+    // Columns: available, leased, breaking, broken, expired. A success names the state that it leads to; a
+    // break also how long it takes.
     let table = [
         ("lease-action=acquire lease-duration=30", ["201 leased", TAKEN, TAKEN, "201 leased", "201 leased"]),
         (

@@ -35,7 +35,7 @@ async fn a_deleted_share_is_gone_and_its_name_is_free_for_an_empty_one() {
     server.get("/docs/f", "").await.refused(404, "ShareNotFound");
     server.put("/docs?restype=share", "", "").await.expect(201);
     assert_eq!(names(&server, "").await, Vec::<String>::new());
-    let swept = server.service.sweep(lazuli_extents::Pace::FULL).await.unwrap();
+    let swept = server.service.sweep(lazuli_concurrency::Pace::FULL).await.unwrap();
     assert_eq!(swept.spaces, 1);
 }
 
@@ -124,7 +124,7 @@ async fn a_permission_is_also_taken_and_given_as_bytes() {
     server.get(place, &headers).await.refused(400, "InvalidHeaderValue");
 }
 
-/// Deleted shares are kept for so many days.
+/// Sets for how many days deleted shares are kept.
 pub(crate) async fn keep_deleted(server: &crate::support::Server, days: u16) {
     let body = format!(
         "<StorageServiceProperties><ShareDeleteRetentionPolicy><Enabled>true</Enabled><Days>{days}</Days>\
@@ -145,6 +145,8 @@ async fn a_deleted_share_can_be_restored_with_all_that_was_in_it_for_a_while() {
     let taken = server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
     let id = taken.header("x-ms-snapshot").unwrap();
     server.delete("/docs?restype=share", "x-ms-delete-snapshots: include").await.expect(202);
+    // A moment later, less than seven days remain.
+    server.advance(0);
     assert!(!server.get("/?comp=list", "").await.expect(200).text().contains("docs"));
     let listed = server.get("/?comp=list&include=deleted,snapshots", "").await.expect(200);
     let text = listed.text();
@@ -180,7 +182,7 @@ async fn a_deleted_share_can_be_restored_with_all_that_was_in_it_for_a_while() {
     server.put(undelete, &both("docs", &version), "").await.refused(404, "ShareNotFound");
     let listed = server.get("/?comp=list&include=deleted", "").await.expect(200);
     assert!(!listed.text().contains("docs"), "{}", listed.text());
-    assert_eq!(server.service.sweep(lazuli_extents::Pace::FULL).await.unwrap().spaces, 2);
+    assert_eq!(server.service.sweep(lazuli_concurrency::Pace::FULL).await.unwrap().spaces, 2);
 }
 
 #[tokio::test]

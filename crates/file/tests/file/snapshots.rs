@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use lazuli_extents::Pace;
-use lazuli_store::{Commit, Mutation, Partition, SpaceId, Store, Which};
+use lazuli_concurrency::Pace;
+use lazuli_store::{Commit, Mutation, Partition, SpaceId, Which};
 use lazuli_testing::ACCOUNT;
 
 use crate::support::{Server, make_directory, make_file, start, write};
@@ -16,7 +16,7 @@ async fn take(server: &Server) -> String {
     taken.header("x-ms-snapshot").unwrap().to_owned()
 }
 
-/// The names in a directory of a snapshot, in pages of so many.
+/// Lists the names in a directory of a snapshot, in pages.
 async fn names_at(server: &Server, path: &str, id: &str, limit: usize) -> Vec<String> {
     let mut names = vec![];
     let mut marker = String::new();
@@ -373,8 +373,9 @@ async fn a_share_has_at_most_two_hundred_snapshots() {
     server.put("/none?restype=share&comp=snapshot", "", "").await.refused(404, "ShareNotFound");
 }
 
-/// Writers number their writes: each writes a file in one directory and then one in another, and knows when it was told
-/// so. A snapshot that was begun after that holds both, and whatever it holds of the second it holds of the first.
+/// Writers number their writes: each writes a file in one directory and then one in another, and knows when
+/// they were acknowledged. A snapshot taken afterwards has both. If it has the second write, it has the first
+/// one, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_that_race_with_a_snapshot_are_before_it_or_after_it() {
     const WRITERS: usize = 4;
@@ -497,8 +498,8 @@ async fn snapshots_that_are_taken_at_once_are_all_taken() {
     }
 }
 
-/// A crash between the row of a snapshot and its completion leaves a row that does not count: made here by hand, from the
-/// row of a snapshot that was taken.
+/// A crash between the row of a snapshot and its completion leaves a row that does not count: made here by
+/// hand, from the row of a snapshot that was taken.
 #[tokio::test]
 async fn a_snapshot_that_a_crash_broke_off_is_not_there_and_its_row_is_removed() {
     for by_sweep in [true, false] {
@@ -535,7 +536,8 @@ async fn a_snapshot_that_a_crash_broke_off_is_not_there_and_its_row_is_removed()
     }
 }
 
-/// A name of which more was kept than is read at once, made by hand: many snapshots were deleted and nothing swept yet.
+/// A name of which more was kept than is read at once, made by hand: many snapshots were deleted and nothing
+/// swept yet.
 #[tokio::test]
 async fn a_snapshot_is_listed_whatever_was_kept_since() {
     const KEPT: u64 = 1200;
@@ -577,10 +579,10 @@ async fn commit(server: &Server, partition: &Partition, mutations: Vec<Mutation>
     server.store.commit(partition, commit).await.unwrap();
 }
 
-/// What the files of a share are: their names and first bytes.
+/// The files of a share: their names and first bytes.
 type Model = std::collections::BTreeMap<String, u8>;
 
-/// Changes at random, snapshots, deletions of snapshots and sweeps, and beside them a plain model of it all.
+/// Random changes, snapshots, deletions of snapshots and sweeps, compared with a model.
 #[tokio::test]
 async fn snapshots_agree_with_a_model_after_any_changes() {
     const NAMES: [&str; 8] = ["a", "b", "c", "d/a", "d/b", "d/c", "d/e/a", "d/e/b"];

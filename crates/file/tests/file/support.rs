@@ -15,7 +15,7 @@ pub(crate) async fn start() -> Server {
             access: parts.gate,
             host_suffixes: vec![],
             outbound: Outbound::new(vec!["*".parse().unwrap()]),
-            neighbours: Default::default(),
+            local_services: Default::default(),
         };
         FileService::new(parts.store, parts.extents, parts.accounts).with_copy_sources(sources)
     };
@@ -29,7 +29,7 @@ pub(crate) async fn make_directory(server: &Server, path: &str) {
     server.put(&format!("/docs/{path}?restype=directory"), "", "").await.expect(201);
 }
 
-/// Makes a file of so many bytes.
+/// Makes a file of `length` bytes.
 pub(crate) async fn make_file(server: &Server, path: &str, length: u64) {
     let headers = format!("x-ms-type: file\nx-ms-content-length: {length}");
     server.put(&format!("/docs/{path}"), &headers, "").await.expect(201);

@@ -1,4 +1,5 @@
-//! A real server on a free port, a service that does what its blob's name says, and a client that sends raw bytes.
+//! A real server on a free port, a service whose blobs' names select its behavior, and a client that sends
+//! raw bytes.
 #![allow(dead_code)]
 
 use std::net::SocketAddr;
@@ -15,7 +16,7 @@ use http_body::Frame;
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_auth::{Authenticator, sign};
 use lazuli_concurrency::{ManualClock, Timestamp};
-use lazuli_front::{Endpoint, Gate, Limits, Metrics, Server, Tls};
+use lazuli_front::{Admission, Endpoint, HttpServer, Limits, Metrics, Tls};
 use lazuli_protocol::cors::CorsRule;
 use lazuli_protocol::policy::{AccessPolicy, PublicAccess};
 use lazuli_protocol::properties::ServiceProperties;
@@ -29,9 +30,9 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 pub(crate) const ACCOUNT: &str = "lapis";
-/// Long enough for a busy machine, short enough for a test that hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// What the clock of every test server shows: 2026-01-02T03:04:05Z.
+/// Time limit of one wait: enough for a busy machine.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time of every test server's clock: 2026-01-02T03:04:05Z.
 pub(crate) const NOW: Timestamp = Timestamp::from_unix_seconds(1_767_323_045);
 
 pub(crate) fn key() -> Key {
@@ -50,38 +51,39 @@ pub(crate) fn sas() -> String {
     sign::account_sas(ACCOUNT, &key(), &fields)
 }
 
-/// Does what the blob's name says.
+/// A service that does what the blob's name says.
 #[derive(Default)]
-pub(crate) struct Obedient {
-    /// Bytes that streaming replies have been asked for.
+pub(crate) struct ScriptedService {
+    /// Bytes that streamed replies have produced.
     pub(crate) pulled: Arc<AtomicU64>,
-    /// Bytes of bodies that have been counted.
+    /// Bytes of request bodies that have been counted.
     pub(crate) counted: AtomicU64,
     /// Requests that have begun to wait.
     pub(crate) waiting: AtomicU64,
-    /// Listings that are being made, and the most that were.
-    pub(crate) making: AtomicU64,
-    pub(crate) most_making: AtomicU64,
-    /// Lets one waiting request go on.
+    /// Listings under construction, and their maximum so far.
+    pub(crate) building: AtomicU64,
+    pub(crate) most_building: AtomicU64,
+    /// Releases one waiting request.
     pub(crate) go: Notify,
 }
 
 #[async_trait]
-impl Service for Obedient {
+impl Service for ScriptedService {
     async fn call(&self, mut request: Request) -> Result<Response, Refusal> {
         let streaming = |chunk: &'static [u8], length: &'static str, panics_after| {
             let mut response = Response::empty(StatusCode::OK);
             response.headers.insert("content-length", HeaderValue::from_static(length));
             let pulled = Arc::clone(&self.pulled);
-            response.body = Body::stream(Stream { chunk: Bytes::from_static(chunk), pulled, panics_after });
+            response.body =
+                Body::stream(RepeatingStream { chunk: Bytes::from_static(chunk), pulled, panics_after });
             Ok(response)
         };
         if request.operation == Operation::ListBlobs {
-            // A listing: it takes memory from now until it is sent.
-            let making = self.making.fetch_add(1, SeqCst) + 1;
-            self.most_making.fetch_max(making, SeqCst);
+            // A listing takes memory from here until it is sent.
+            let building = self.building.fetch_add(1, SeqCst) + 1;
+            self.most_building.fetch_max(building, SeqCst);
             self.go.notified().await;
-            self.making.fetch_sub(1, SeqCst);
+            self.building.fetch_sub(1, SeqCst);
             return Ok(Response::with_body(StatusCode::OK, "text/plain", vec![7; 1 << 20]));
         }
         match request.object.as_str() {
@@ -131,14 +133,14 @@ impl Service for Obedient {
     }
 }
 
-/// The same chunk again and again.
-struct Stream {
+/// A stream that repeats one chunk.
+struct RepeatingStream {
     chunk: Bytes,
     pulled: Arc<AtomicU64>,
     panics_after: u64,
 }
 
-impl http_body::Body for Stream {
+impl http_body::Body for RepeatingStream {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -152,7 +154,7 @@ impl http_body::Body for Stream {
     }
 }
 
-/// One account, and service properties with the CORS rules of the test.
+/// One account, and service properties with the test's CORS rules.
 struct OneAccount {
     account: Arc<Account>,
     properties: Arc<ServiceProperties>,
@@ -173,7 +175,7 @@ impl Accounts for OneAccount {
     }
 }
 
-/// What a test may choose.
+/// Settings of a test's server.
 #[derive(Default)]
 pub(crate) struct Options {
     pub(crate) limits: Limits,
@@ -183,9 +185,9 @@ pub(crate) struct Options {
 
 /// A running server.
 pub(crate) struct TestServer {
-    pub(crate) server: Server,
+    pub(crate) server: HttpServer,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) service: Arc<Obedient>,
+    pub(crate) service: Arc<ScriptedService>,
     /// The blob endpoint.
     pub(crate) address: SocketAddr,
     /// The table endpoint.
@@ -201,14 +203,14 @@ pub(crate) fn start(options: Options) -> TestServer {
         roles: vec![],
     };
     let properties = ServiceProperties { cors: options.cors, ..Default::default() };
-    let gate = Gate {
+    let gate = Admission {
         accounts: Arc::new(OneAccount { account: Arc::new(account), properties: Arc::new(properties) }),
         authenticator: Authenticator::new(MasterSecret::new([1; 32]), None),
         clock: Arc::new(ManualClock::new(NOW)),
-        machine: Arc::new(ManualClock::new(NOW)),
+        wall_clock: Arc::new(ManualClock::new(NOW)),
         host_suffixes: vec![],
     };
-    let service = Arc::new(Obedient::default());
+    let service = Arc::new(ScriptedService::default());
     let metrics = Arc::new(Metrics::default());
     let endpoint = |kind| Endpoint {
         kind,
@@ -217,7 +219,7 @@ pub(crate) fn start(options: Options) -> TestServer {
     };
     let endpoints = vec![endpoint(ServiceKind::Blob), endpoint(ServiceKind::Table)];
     let server =
-        Server::start(endpoints, Arc::new(gate), options.tls.as_ref(), options.limits, &metrics).unwrap();
+        HttpServer::start(endpoints, Arc::new(gate), options.tls.as_ref(), options.limits, &metrics).unwrap();
     let addresses: Vec<_> = server.addresses().map(|(_, address)| address).collect();
     TestServer { server, metrics, service, address: addresses[0], table: addresses[1] }
 }
@@ -227,11 +229,11 @@ pub(crate) fn start_with(limits: Limits) -> TestServer {
 }
 
 impl TestServer {
-    pub(crate) async fn connect(&self) -> Raw<TcpStream> {
-        Raw::connect(self.address).await
+    pub(crate) async fn connect(&self) -> RawClient<TcpStream> {
+        RawClient::connect(self.address).await
     }
 
-    /// A fresh connection gets its request answered.
+    /// Asserts that a request on a new connection is answered.
     pub(crate) async fn assert_alive(&self) {
         let reply = self.connect().await.get("/lapis/public/hello").await;
         assert_eq!((reply.status, reply.text()), (200, "hello"));
@@ -244,35 +246,36 @@ impl TestServer {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENCE, holds).await.unwrap_or_else(|_| panic!("{what}"));
+        timeout(TEST_TIMEOUT, holds).await.unwrap_or_else(|_| panic!("{what}"));
     }
 
-    /// As [`TestServer::until`], while the clock stands still.
+    /// Like [`TestServer::until`], while the clock is stopped.
     pub(crate) async fn until_without_time(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let began = std::time::Instant::now();
         while !condition(self) {
-            assert!(began.elapsed() < PATIENCE, "{what}");
+            assert!(began.elapsed() < TEST_TIMEOUT, "{what}");
             tokio::task::yield_now().await;
         }
     }
 
-    /// Waits until no request is under way.
+    /// Waits until no request is in flight.
     pub(crate) async fn until_quiet(&self) {
-        self.until("a request is still under way", |this| {
+        self.until("a request is still in flight", |this| {
             this.metrics.render().contains("lazuli_requests_in_flight{service=\"blob\"} 0\n")
         })
         .await;
     }
 }
 
-/// The clock of a test's runtime, which stands still but for [`StoppedClock::advance`]: how fast the machine is does not
-/// matter then.
+/// The clock of a test's runtime, which advances only through [`StoppedClock::advance`]. So the machine's
+/// speed does not matter.
 pub(crate) struct StoppedClock {
     _held: std::sync::mpsc::Sender<()>,
 }
 
 impl StoppedClock {
-    /// Stops the clock. Tokio advances a paused clock by itself when there is nothing to do, unless a blocking task runs.
+    /// Stops the clock. Tokio advances a paused clock when all tasks are idle, except while a blocking task
+    /// runs.
     pub(crate) fn stop() -> Self {
         tokio::time::pause();
         let (held, released) = std::sync::mpsc::channel();
@@ -285,22 +288,22 @@ impl StoppedClock {
     }
 }
 
-/// A client that sends what it is told, byte by byte.
-pub(crate) struct Raw<S> {
+/// A client that sends raw bytes.
+pub(crate) struct RawClient<S> {
     pub(crate) stream: S,
     buffer: Vec<u8>,
 }
 
-/// A reply as it came over the wire.
+/// A reply as received.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct RawReply {
     pub(crate) status: u16,
     pub(crate) reason: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Reply {
+impl RawReply {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(n, _)| n == name).map(|(_, value)| value.as_str());
         let first = values.next();
@@ -317,13 +320,13 @@ impl Reply {
     }
 }
 
-impl Raw<TcpStream> {
+impl RawClient<TcpStream> {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         Self::new(TcpStream::connect(address).await.unwrap())
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Raw<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> RawClient<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self { stream, buffer: Vec::new() }
     }
@@ -332,24 +335,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Raw<S> {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    pub(crate) async fn get(&mut self, target: &str) -> Reply {
+    pub(crate) async fn get(&mut self, target: &str) -> RawReply {
         self.send(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
         self.reply().await
     }
 
     /// A signed PUT with a body.
-    pub(crate) async fn put(&mut self, object: &str, body: &[u8]) -> Reply {
+    pub(crate) async fn put(&mut self, object: &str, body: &[u8]) -> RawReply {
         self.send(put_head(object, &format!("Content-Length: {}", body.len()))).await;
         self.send(body).await;
         self.reply().await
     }
 
-    pub(crate) async fn reply(&mut self) -> Reply {
+    pub(crate) async fn reply(&mut self) -> RawReply {
         self.reply_to("GET").await.expect("a reply")
     }
 
-    /// The next reply; `None` if the connection ends instead.
-    pub(crate) async fn reply_to(&mut self, method: &str) -> Option<Reply> {
+    /// Returns the next reply; `None` if the connection ends instead.
+    pub(crate) async fn reply_to(&mut self, method: &str) -> Option<RawReply> {
         let head = loop {
             if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
                 let rest = self.buffer.split_off(end + 4);
@@ -363,7 +366,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Raw<S> {
         let mut lines = head.trim_end().split("\r\n");
         let mut status = lines.next().unwrap().splitn(3, ' ');
         assert!(status.next().unwrap().starts_with("HTTP/1."));
-        let mut reply = Reply {
+        let mut reply = RawReply {
             status: status.next().unwrap().parse().unwrap(),
             reason: status.next().unwrap_or_default().to_owned(),
             headers: lines
@@ -384,24 +387,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Raw<S> {
         Some(reply)
     }
 
-    /// Reads more; false at the end of the connection, however it ended.
+    /// Reads more bytes. Returns false at the end of the connection.
     async fn fill(&mut self) -> bool {
         let read =
-            timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await.expect("no answer in time");
+            timeout(TEST_TIMEOUT, self.stream.read_buf(&mut self.buffer)).await.expect("no answer in time");
         read.unwrap_or(0) > 0
     }
 
-    /// The connection ends without a further byte.
+    /// Asserts that the connection ends without another byte.
     pub(crate) async fn assert_closed(&mut self) {
         assert!(self.buffer.is_empty(), "unread: {:?}", String::from_utf8_lossy(&self.buffer));
         assert!(!self.fill().await, "unexpected: {:?}", String::from_utf8_lossy(&self.buffer));
     }
 }
 
-/// The usual bounds on bytes, and more time than any machine needs for them.
-pub(crate) fn in_no_hurry() -> Limits {
+/// Default limits for bytes, and time limits that no machine reaches.
+pub(crate) fn limits_without_timeouts() -> Limits {
     let time = Duration::from_secs(600);
-    Limits { head_time: time, drain_time: time, farewell_time: time, ..Limits::default() }
+    Limits { head_time: time, drain_time: time, linger_time: time, ..Limits::default() }
 }
 
 /// An upload of 100 MiB and one byte that is refused before its body has been read.
@@ -411,7 +414,7 @@ pub(crate) struct RefusedUpload {
     status: u16,
 }
 
-/// Uploads without leave, to nowhere, and beyond the limit of their operation; with a length and in chunks.
+/// Uploads that are refused for a missing blob, a wrong signature or their size; with a length and in chunks.
 pub(crate) fn refused_uploads() -> Vec<RefusedUpload> {
     let query = sas();
     let lines = [
@@ -430,10 +433,10 @@ pub(crate) fn refused_uploads() -> Vec<RefusedUpload> {
 }
 
 impl RefusedUpload {
-    /// Sends it the way of clients that take no look at what comes back before they are done.
+    /// Sends the upload as clients do that read no reply before they have sent everything.
     pub(crate) async fn send_everything_then_read<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
-        mut client: Raw<S>,
+        mut client: RawClient<S>,
     ) {
         let mebibyte = vec![0; 1 << 20];
         if self.chunked {
@@ -451,7 +454,7 @@ impl RefusedUpload {
             }
         }
         client.stream.flush().await.unwrap();
-        // As if the rest of the reply were still on its way: a reset would take what has come already.
+        // Wait as if the rest of the reply were still on its way: a reset would destroy what has arrived.
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(client.reply().await.status, self.status, "{} chunked: {}", self.line, self.chunked);
         client.assert_closed().await;

@@ -1,4 +1,4 @@
-//! How `lazuli account` prints accounts: for people, or as JSON.
+//! Output of `lazuli account`: a table for people, or JSON.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ pub(super) enum Keys {
     Hidden,
 }
 
-/// A JSON array with one object for each account.
+/// Formats a JSON array with one object for each account.
 pub(super) fn json(accounts: Vec<Account>, keys: Keys) -> String {
     let object = |account: Account| {
         let mut object = json!(account);
@@ -25,7 +25,7 @@ pub(super) fn json(accounts: Vec<Account>, keys: Keys) -> String {
     format!("{array:#}\n")
 }
 
-/// One line for each account under a line of titles, then the keys.
+/// Formats a table with a line of titles and one line for each account, followed by the keys.
 pub(super) fn table(accounts: &[Account], keys: Keys) -> String {
     const TITLES: [&str; 8] =
         ["NAME", "STATE", "VERSIONS", "SOFT DELETE", "PUBLIC", "IMMUTABLE", "TIER", "SCOPES, ROLES"];
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_a_line_for_each_account_and_its_keys_only_when_asked_for() {
+    fn table_has_a_line_for_each_account_and_its_keys_only_on_request() {
         let table = super::table(&accounts(), Keys::Shown);
         assert_eq!(
             table,

@@ -5,35 +5,36 @@ use lazuli_account::Setting;
 use lazuli_protocol::ServiceKind;
 use lazuli_protocol::account::{Role, RoleAssignment};
 
-/// What to change, at least one of them.
+/// The settings to change; at least one is required.
 #[derive(Args)]
 #[group(required = true, multiple = true)]
 pub(super) struct SettingArgs {
-    /// Make a version with every write of a blob
+    /// Create a version with every write of a blob
     #[arg(long, value_name = "on|off")]
     blob_versioning: Option<Switch>,
-    /// Keep deleted containers that many days
+    /// Keep deleted containers for this many days
     #[arg(long, value_name = "DAYS|off", value_parser = parse_days)]
     container_soft_delete: Option<SoftDelete>,
-    /// Let containers be made public
+    /// Allow public containers
     #[arg(long, value_name = "on|off")]
     public_access: Option<Switch>,
-    /// Let blobs have immutability policies and legal holds (version-level immutability): in every container, or in one
+    /// Allow immutability policies and legal holds on blobs (version-level immutability), in all containers
+    /// or in one
     #[arg(long, value_name = "on|off|add:CONTAINER|remove:CONTAINER", value_parser = parse_immutability)]
     version_immutability: Vec<Setting>,
-    /// The tier of blobs that name none
+    /// The tier of blobs that are written without a tier
     #[arg(long, value_name = "hot|cool|cold")]
     default_tier: Option<Tier>,
     /// Add or remove an encryption scope
     #[arg(long, value_name = "add:NAME|remove:NAME", value_parser = parse_scope)]
     encryption_scope: Vec<Setting>,
-    /// Let an OAuth subject use a service: as reader, contributor or owner
+    /// Give an OAuth subject a role for a service: reader, contributor or owner
     #[arg(long, value_name = "SUBJECT=SERVICE:ROLE", value_parser = parse_role)]
     role: Vec<Setting>,
-    /// Take an OAuth subject's role for a service away
+    /// Remove the role of an OAuth subject for a service
     #[arg(long, value_name = "SUBJECT=SERVICE", value_parser = parse_remove_role)]
     remove_role: Vec<Setting>,
-    /// Refuse everything
+    /// Refuse all requests to the account
     #[arg(long, value_name = "on|off")]
     disabled: Option<Switch>,
 }
@@ -111,7 +112,7 @@ fn parse_scope(text: &str) -> Result<Setting, String> {
 
 fn parse_role(text: &str) -> Result<Setting, String> {
     let malformed = || "not SUBJECT=SERVICE:ROLE".to_owned();
-    // A subject may hold either sign; a service and a role hold none.
+    // A subject may contain `=` and `:`; services and roles do not.
     let (subject, rest) = text.rsplit_once('=').ok_or_else(malformed)?;
     let (service, role) = rest.split_once(':').ok_or_else(malformed)?;
     let role = match role {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn each_option_is_a_change() {
+    fn each_option_becomes_a_change() {
         let role = |subject: &str, service, role| {
             Setting::SetRole(RoleAssignment { subject: subject.into(), service, role })
         };
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn several_changes_go_together_and_none_is_refused() {
+    fn several_changes_can_be_combined_and_no_change_is_refused() {
         let both = parse(&["--disabled", "on", "--role", "a=blob:owner", "--role", "b=blob:owner"]).unwrap();
         assert_eq!(both.len(), 3);
         assert_eq!(parse(&[]), None);

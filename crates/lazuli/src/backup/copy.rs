@@ -1,4 +1,4 @@
-//! Copies a data directory into a repository, without what the repository has already.
+//! Copies a data directory into a repository. Chunks that the repository already has are not written again.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -11,14 +11,14 @@ use lazuli_protocol::date;
 
 use super::manifest::{CHUNK, Entry, FORMAT, Hash, Manifest};
 use super::repository::Repository;
-use super::source::{Source, SourceFile};
+use super::source::{BackupSource, SourceFile};
 use crate::Failure;
 
-/// A file that takes less than this part of the bytes stored for it is read again, so that backups do not keep what was
-/// freed for ever.
+/// A file whose allocation is less than this fraction (1/n) of its stored chunks is read again. Otherwise
+/// backups would keep freed content forever.
 const MIN_ALLOCATED: u64 = 2;
 
-/// What was copied.
+/// Result of a copy.
 pub(crate) struct Copied {
     pub(crate) manifest: Manifest,
     /// Bytes of chunks that the repository did not have.
@@ -27,7 +27,7 @@ pub(crate) struct Copied {
 
 /// Copies all chunks. The manifest is not written yet.
 pub(crate) fn copy(
-    source: &Source,
+    source: &BackupSource,
     repository: Option<&Repository>,
     dry_run: bool,
 ) -> Result<Copied, Failure> {
@@ -71,7 +71,7 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    fn file(&mut self, source: &Source, wanted: &SourceFile) -> Result<Entry, Failure> {
+    fn file(&mut self, source: &BackupSource, wanted: &SourceFile) -> Result<Entry, Failure> {
         let path = source.dir.join(&wanted.path);
         let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
         let file = File::open(&path).map_err(failed)?;
@@ -90,8 +90,8 @@ impl Copy<'_> {
         Ok(Entry { path: wanted.path.clone(), length, identity: wanted.identity.clone(), chunks })
     }
 
-    /// The chunks at the file's beginning that the last backup has: with the same identity, bytes never change except
-    /// that they are freed.
+    /// Returns the chunks at the file's beginning that the last backup has. In a file with the same identity,
+    /// bytes never change, except that they are freed.
     fn known(&self, wanted: &SourceFile, allocated: u64) -> Vec<Option<Hash>> {
         let Some(before) = self.before.get(wanted.path.as_str()) else { return vec![] };
         if wanted.identity.is_none() || before.identity != wanted.identity {

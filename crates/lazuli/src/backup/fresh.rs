@@ -1,7 +1,7 @@
 //! Builds a data directory that becomes visible only when it is complete.
 //!
-//! It grows in a folder within the target, so that the target may be a mount point, and then moves up. The file `FORMAT`
-//! moves last: without it, no program takes the target for a data directory.
+//! The directory is built in a folder within the target, so that the target may be a mount point, and then
+//! moved up. The file `FORMAT` is moved last: without it, no program takes the target for a data directory.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,8 @@ use crate::data::STORE;
 
 /// The folder in the target.
 const INCOMING: &str = "incoming";
-/// What an empty target may hold: what a new file system comes with, and the remains of an earlier attempt.
+/// Names that an empty target may contain: the folder of a new file system, and the remains of an earlier
+/// attempt.
 const EMPTY: [&str; 2] = ["lost+found", INCOMING];
 
 /// A data directory that is being built.

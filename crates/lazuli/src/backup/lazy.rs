@@ -10,7 +10,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_extents::{
-    Error, ExtentRef, Extents, Gathered, LocalExtents, Mark, Next, Payload, Pins, Space, Writer, frame_range,
+    AppendHint, Error, ExtentRef, Extents, Gathered, LocalExtents, Mark, Payload, Pins, StorageUse, Writer,
+    frame_range,
 };
 use parking_lot::Mutex;
 
@@ -66,8 +67,13 @@ pub(super) fn is_segment(path: &str) -> bool {
 
 #[async_trait]
 impl Extents for LazyExtents {
-    async fn append_then(&self, writer: &Writer, payload: Payload, next: Next) -> Result<ExtentRef, Error> {
-        self.local.append_then(writer, payload, next).await
+    async fn append_with_hint(
+        &self,
+        writer: &Writer,
+        payload: Payload,
+        hint: AppendHint,
+    ) -> Result<ExtentRef, Error> {
+        self.local.append_with_hint(writer, payload, hint).await
     }
 
     fn gather(&self, bytes: usize) -> Gathered {
@@ -91,8 +97,8 @@ impl Extents for LazyExtents {
         self.local.pins()
     }
 
-    fn space(&self) -> Space {
-        self.local.space()
+    fn storage_use(&self) -> StorageUse {
+        self.local.storage_use()
     }
 
     fn released(&self, bytes: u64) {

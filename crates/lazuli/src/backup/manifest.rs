@@ -1,4 +1,4 @@
-//! What a backup consists of.
+//! Manifests: the list of files and chunks of a backup.
 
 use std::fmt;
 use std::path::{Component, Path};
@@ -91,19 +91,22 @@ impl Manifest {
         self.files.iter().flat_map(|file| file.chunks.iter().copied().flatten())
     }
 
-    /// Says what is wrong with a manifest that does not describe a data directory.
+    /// Checks that the manifest describes a data directory.
     pub(crate) fn verify(&self) -> Result<(), String> {
         if self.format != FORMAT {
-            return Err(format!("it has format {}; this program reads format {FORMAT}", self.format));
+            return Err(format!(
+                "the manifest has format {}; this program reads format {FORMAT}",
+                self.format
+            ));
         }
         for file in &self.files {
             let path = Path::new(&file.path);
             let is_below = path.components().all(|part| matches!(part, Component::Normal(_)));
             if !is_below || file.path.is_empty() {
-                return Err(format!("it names {:?}, which is outside of a data directory", file.path));
+                return Err(format!("the path {:?} is outside of the data directory", file.path));
             }
             if file.chunks.len() as u64 != file.length.div_ceil(CHUNK as u64) {
-                return Err(format!("{} does not have the chunks of its length", file.path));
+                return Err(format!("the number of chunks of {} does not match its length", file.path));
             }
         }
         Ok(())

@@ -6,11 +6,12 @@
 //! backups/000001-…     a manifest: JSON, then a line with its SHA-256
 //! ```
 //!
-//! A manifest gets its name when all its chunks are durable, so a backup that was killed leaves only chunks that no manifest
-//! names. Those may be torn: a backup trusts chunks of complete manifests only, and writes the others again.
+//! A manifest gets its name when all its chunks are durable, so a backup that was killed leaves only chunks
+//! that no manifest names. Those may be torn: a backup trusts chunks of complete manifests only, and writes
+//! the others again.
 //!
-//! In an encrypted folder every chunk is a file of age's. Its name is still the SHA-256 of what it holds in clear, and
-//! manifests are in clear, so the next backup needs no identity to know what is there.
+//! In an encrypted folder every chunk is a file of age's. Its name is still the SHA-256 of what it holds in
+//! clear, and manifests are in clear, so the next backup needs no identity to know what is there.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -25,6 +26,8 @@ use crate::sealing::{Identities, Recipients};
 
 const MARKER: &str = "LAZULI-BACKUP";
 const MARKER_TEXT: &str = "lazuli backup 1\n";
+/// Names the recipients of a folder whose chunks are encrypted.
+const RECIPIENTS: &str = "recipients";
 /// The marker of a folder whose chunks are encrypted.
 const SEALED_TEXT: &str = "lazuli backup 1 age\n";
 /// More than a chunk grows when it is encrypted, with a few hundred recipients.
@@ -35,7 +38,7 @@ const TEMPORARY: &str = "new";
 /// The longest manifest: about 15 TiB of data.
 const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
-/// What a repository is opened for.
+/// Purpose of opening a repository.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Others may read at the same time.
@@ -53,14 +56,14 @@ pub(crate) struct Repository {
     keys: Keys,
 }
 
-/// What a repository's chunks are encrypted or decrypted with.
+/// The keys that encrypt or decrypt a repository's chunks.
 #[derive(Default)]
 struct Keys {
     recipients: Option<Recipients>,
     identities: Option<Identities>,
 }
 
-/// What pruning removed.
+/// Result of pruning.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pruned {
     pub(crate) backups: Vec<String>,
@@ -69,8 +72,8 @@ pub(crate) struct Pruned {
 }
 
 impl Repository {
-    /// Opens a repository to change it; makes one if the folder is not there or is empty. With recipients its chunks are
-    /// encrypted for these.
+    /// Opens a repository to change it; makes one if the folder is not there or is empty. With recipients its
+    /// chunks are encrypted for these.
     pub(crate) fn create(dir: &Path, recipients: Option<Recipients>) -> Result<Self, Failure> {
         let io = |error| failed(dir, &error);
         fs::create_dir_all(dir).map_err(io)?;
@@ -92,6 +95,9 @@ impl Repository {
                 "the backups in {} are {has}: use another folder",
                 dir.display()
             )));
+        }
+        if let Some(recipients) = &recipients {
+            check_recipients(dir, recipients)?;
         }
         repository.keys.recipients = recipients;
         for folder in [CHUNKS, BACKUPS] {
@@ -236,7 +242,11 @@ impl Repository {
         };
         read().map_err(|error| failed(&path, &error))?;
         if bytes.len() != length || Hash::of(&bytes) != *hash {
-            return Err(Failure::Failed(format!("{}: the chunk is damaged", path.display())));
+            return Err(Failure::Failed(format!(
+                "{}: the chunk is damaged: remove this file and back up again; the chunk is written anew if its content \
+                 still exists",
+                path.display()
+            )));
         }
         Ok(bytes)
     }
@@ -287,4 +297,20 @@ impl Repository {
 
 fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::Failed(format!("{}: {error}", path.display()))
+}
+/// Refuses other recipients than those of the backups that are there: chunks are shared, and the new
+/// recipients could not read the old ones.
+fn check_recipients(dir: &Path, recipients: &Recipients) -> Result<(), Failure> {
+    let (path, wanted) = (dir.join(RECIPIENTS), recipients.to_text());
+    match fs::read_to_string(&path) {
+        Ok(found) if found == wanted => Ok(()),
+        Ok(_) => Err(Failure::Failed(format!(
+            "the backups in {} are encrypted for other recipients, and chunks are shared: use another folder",
+            dir.display()
+        ))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::write(&path, wanted).map_err(|error| failed(&path, &error))
+        }
+        Err(error) => Err(failed(&path, &error)),
+    }
 }

@@ -29,10 +29,12 @@ pub(crate) struct RestoreArgs {
     /// The new data directory, which must not exist or must be empty
     #[arg(long, value_name = "DIR", required_unless_present = "only", conflicts_with = "only")]
     into: Option<PathBuf>,
-    /// Restore only this, into the running server: container:ACCOUNT/NAME, or table, queue or share in its place
-    #[arg(long, value_name = "WHAT", requires = "name")]
+    /// Restore only this, into the running server: container:ACCOUNT/NAME, or table, queue or share in its
+    /// place; or account:NAME
+    #[arg(long, value_name = "WHAT")]
     only: Option<Only>,
-    /// With --only: the new name, which must be free; ACCOUNT/NAME for another account
+    /// With --only: the new name, which must be free; ACCOUNT/NAME for another account [default for an
+    /// account: its own]
     #[arg(long = "as", id = "name", value_name = "NAME", requires = "only")]
     name: Option<String>,
     /// With --only: the data directory of the server [default: ./lazuli-data]
@@ -60,8 +62,14 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<(), Failure> {
             .ok_or_else(|| Failure::Failed(format!("{} holds no backup", args.from.display())))?,
     };
     let manifest = repository.read_manifest(&id)?;
-    if let (Some(only), Some(name)) = (&args.only, &args.name) {
-        return only::run(repository, manifest, &only::data_of(args.data.clone()), only, name);
+    if let Some(only) = &args.only {
+        return only::run(
+            repository,
+            manifest,
+            &only::data_of(args.data.clone()),
+            only,
+            args.name.as_deref(),
+        );
     }
     let into = args.into.as_ref().ok_or_else(|| Failure::Usage("--into is missing".into()))?;
     let progress = ProgressBar::new(manifest.chunks().count() as u64);

@@ -1,7 +1,8 @@
-//! A snapshot of the data directory of a running server: a folder in it that is a data directory itself, made of links.
+//! A snapshot of the data directory of a running server: a folder in it that is a data directory itself, made
+//! of links.
 //!
-//! While it exists, no content is freed; commits go on. Order matters: rows are captured first, so that the content of
-//! every captured row is there when content is captured.
+//! While it exists, no content is freed; commits go on. Order matters: rows are captured first, so that the
+//! content of every captured row is there when content is captured.
 
 use std::fs;
 use std::io;
@@ -24,7 +25,7 @@ pub(crate) const FORMAT: &str = "FORMAT";
 const PATIENCE: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A segment of a snapshot, as the control socket tells it.
+/// A segment of a snapshot, as sent over the control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Segment {
     pub(crate) name: String,
@@ -69,12 +70,12 @@ impl Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.dir) {
-            tracing::warn!(%error, "the snapshot of a backup was not removed");
+            tracing::warn!(%error, dir = %self.dir.display(), "could not remove the snapshot of a backup; the next start removes it");
         }
     }
 }
 
-/// Removes the snapshot that a server left which was killed.
+/// Removes the snapshot that a killed server has left.
 pub(crate) fn remove(data: &Path) -> io::Result<()> {
     match fs::remove_dir_all(data.join(SNAPSHOT)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,4 +1,5 @@
-//! A data directory as backups and exports read it: a snapshot of a running server's, or a stopped one itself.
+//! A data directory as backups and exports read it: a snapshot of a running server's, or a stopped one
+//! itself.
 
 use std::path::{Path, PathBuf};
 
@@ -16,15 +17,15 @@ use crate::data::{self, STORE};
 pub(crate) struct SourceFile {
     /// In the data directory.
     pub(crate) path: String,
-    /// Among files with the same path and identity, the shorter one is the beginning of the longer one, except for what
-    /// was freed. None if nothing is known about the bytes.
+    /// Among files with the same path and identity, the shorter one is the beginning of the longer one,
+    /// except for what was freed. None if nothing is known about the bytes.
     pub(crate) identity: Option<String>,
     /// Bytes to back up.
     pub(crate) length: u64,
 }
 
 /// A data directory that does not change as long as this exists.
-pub(crate) struct Source {
+pub(crate) struct BackupSource {
     pub(crate) dir: PathBuf,
     pub(crate) files: Vec<SourceFile>,
     held: Held,
@@ -36,7 +37,7 @@ enum Held {
     ByLock(#[allow(dead_code, reason = "held, not read")] Directory),
 }
 
-impl Source {
+impl BackupSource {
     /// Asks the server of a data directory for a snapshot, or locks a directory that has no server.
     pub(crate) fn open(data: &Path) -> Result<Self, Failure> {
         let (dir, segments, held) = match control::hold_snapshot(data)? {

@@ -1,8 +1,8 @@
-//! Where options come from and which of them counts.
+//! Sources of options and their precedence.
 
 use super::*;
 
-/// What a source says about the blob port, in each of its forms.
+/// Loads a configuration from flags, variables and the text of a file.
 fn load(flags: &[&str], variables: &[(&str, &str)], file: Option<&str>) -> Result<Config, String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lazuli.toml");
@@ -19,7 +19,7 @@ fn load(flags: &[&str], variables: &[(&str, &str)], file: Option<&str>) -> Resul
 }
 
 #[test]
-fn a_flag_counts_before_a_variable_before_the_file_before_the_default() {
+fn flags_override_variables_which_override_the_file_which_overrides_the_defaults() {
     let variable: &[(&str, &str)] = &[("LAZULI_BLOB_PORT", "2")];
     let file = Some("blob-port = 3");
     for (flags, variables, file, port) in [
@@ -39,6 +39,8 @@ fn a_flag_counts_before_a_variable_before_the_file_before_the_default() {
 /// Every option with a value that is not its default, and the TOML of that value.
 const OPTIONS: &[(&str, &str, &str)] = &[
     ("data", "/d", "'/d'"),
+    ("in-memory", "true", "true"),
+    ("memory-bytes", "1MiB", "'1MiB'"),
     ("host", "::1", "'::1'"),
     ("blob-port", "off", "'off'"),
     ("queue-port", "1", "1"),
@@ -67,7 +69,7 @@ const OPTIONS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn every_option_is_a_flag_a_variable_and_a_key_of_the_file_alike() {
+fn every_option_is_a_flag_a_variable_and_a_key_in_the_file() {
     let command = OnlyOptions::command();
     let known: Vec<_> = command.get_arguments().filter_map(|argument| argument.get_long()).collect();
     assert_eq!(known, OPTIONS.iter().map(|(option, ..)| *option).collect::<Vec<_>>());
@@ -84,12 +86,12 @@ fn every_option_is_a_flag_a_variable_and_a_key_of_the_file_alike() {
 }
 
 #[test]
-fn nothing_at_all_is_a_configuration() {
+fn empty_configuration_has_all_defaults() {
     let config = load(&[], &[], None).unwrap();
     assert_eq!(
         config,
         Config {
-            data: "lazuli-data".into(),
+            data: Storage::Directory("lazuli-data".into()),
             host: "127.0.0.1".parse().unwrap(),
             services: ServiceKind::ALL.into_iter().zip(10_000..).collect(),
             smb_port: Some(10_445),
@@ -113,7 +115,7 @@ fn nothing_at_all_is_a_configuration() {
 }
 
 #[test]
-fn switches_can_be_switched_off_again_by_whatever_counts_more() {
+fn source_of_higher_precedence_can_switch_an_option_off_again() {
     let file = Some("tls-self-signed = true");
     assert_eq!(load(&[], &[], file).unwrap().tls, TlsSource::SelfSigned);
     assert_eq!(load(&["--tls-self-signed"], &[], None).unwrap().tls, TlsSource::SelfSigned);
@@ -122,7 +124,7 @@ fn switches_can_be_switched_off_again_by_whatever_counts_more() {
 }
 
 #[test]
-fn azurites_accounts_count_like_a_variable_of_ours_but_after_it() {
+fn azurite_accounts_have_lower_precedence_than_lazuli_account_and_higher_than_the_file() {
     let names = |flags: &[&str], variables: &[(&str, &str)], file| {
         let accounts = load(flags, variables, file).unwrap().accounts;
         accounts.into_iter().map(|account| (account.name, account.keys.len())).collect::<Vec<_>>()
@@ -139,7 +141,7 @@ fn azurites_accounts_count_like_a_variable_of_ours_but_after_it() {
 }
 
 #[test]
-fn a_refusal_names_the_source_and_the_option() {
+fn error_names_the_source_and_the_option() {
     for (flags, variables, file, expected) in [
         (&[][..], &[][..], Some("blob-prot = 1"), "lazuli.toml:1:1: unknown field `blob-prot`"),
         (&[], &[], Some("config = 'x'"), "unknown field `config`"),
@@ -165,13 +167,13 @@ fn a_refusal_names_the_source_and_the_option() {
 }
 
 #[test]
-fn a_host_suffix_is_a_name_in_lower_case_without_dots_around_it() {
+fn host_suffix_is_lower_case_without_outer_dots() {
     let config = load(&["--host-suffix", ".Store.Example.com.;b.example"], &[], None).unwrap();
     assert_eq!(config.host_suffixes, ["store.example.com", "b.example"]);
 }
 
 #[test]
-fn no_refusal_repeats_a_key() {
+fn no_error_contains_a_key() {
     const KEY: &str = "c2VjcmV0a2V5";
     for account in ["Photos:KEY", "photos:KEY:KEY:KEY", "photos:KEY*", "KEY", "photos=KEY", "photos:k:KEY"] {
         let account = account.replace("KEY", KEY);
@@ -197,4 +199,29 @@ fn no_refusal_repeats_a_key() {
         let refusal = load(&[], &[], Some(&misplaced.replace("KEY", KEY))).unwrap_err();
         assert!(!refusal.contains(KEY), "{refusal}");
     }
+}
+
+#[test]
+fn in_memory_excludes_the_options_of_a_data_directory() {
+    let in_memory = |flags: &[&str]| {
+        let flags: Vec<_> = ["--in-memory"].into_iter().chain(flags.iter().copied()).collect();
+        load(&flags, &[], None).map(|config| config.data)
+    };
+    assert_eq!(in_memory(&[]).unwrap(), Storage::Memory { max_bytes: None });
+    assert_eq!(in_memory(&["--memory-bytes=1MiB"]).unwrap(), Storage::Memory { max_bytes: Some(1 << 20) });
+    for option in ["--data=/d", "--cache-bytes=1MiB", "--scrub-rate=0"] {
+        let refused = in_memory(&[option]).unwrap_err();
+        let name = option.split('=').next().unwrap();
+        assert_eq!(refused, format!("--in-memory goes without {name}"));
+    }
+    let variable: &[_] = &[("LAZULI_DATA", "/d")];
+    assert!(load(&["--in-memory"], variable, None).is_err());
+    let data = load(&["--in-memory=false"], variable, None).unwrap().data;
+    assert_eq!(data, Storage::Directory("/d".into()));
+    assert_eq!(load(&["--memory-bytes=1MiB"], &[], None).unwrap_err(), "--memory-bytes needs --in-memory");
+
+    // Commands that need a directory ignore in-memory.
+    let variable = |name: &str| (name == "LAZULI_IN_MEMORY").then(|| "true".to_owned());
+    assert_eq!(Config::directory(Some("/d".into()), None, variable).unwrap(), Path::new("/d"));
+    assert_eq!(Config::directory(None, None, variable).unwrap(), Path::new("lazuli-data"));
 }

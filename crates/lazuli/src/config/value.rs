@@ -1,5 +1,5 @@
-//! The kinds of values that options have beyond numbers and texts. Each has one textual form, the same on the command
-//! line, in a variable and in TOML.
+//! Types of option values. Each has one textual form, the same on the command line, in a variable and in
+//! TOML.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,12 +9,12 @@ use lazuli_outbound::Allow;
 use lazuli_protocol::{Key, names};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
-/// A port to listen on, or not to.
+/// A port to listen on, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Port {
-    /// Not served.
+    /// The service is disabled.
     Off,
-    /// 0 = any that is free.
+    /// The port number. 0 means any free port.
     On(u16),
 }
 
@@ -22,29 +22,29 @@ pub(crate) enum Port {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Host(pub(crate) IpAddr);
 
-/// A number of bytes, perhaps with a unit: `KiB`, `MiB` or `GiB`.
+/// A number of bytes, optionally with a unit: `KiB`, `MiB` or `GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByteSize(pub(crate) u64);
 
 /// An account as `NAME:KEY1[:KEY2]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfiguredAccount {
-    /// Its name.
+    /// The name of the account.
     pub(crate) name: String,
     /// One or two keys.
     pub(crate) keys: Vec<Key>,
 }
 
-/// An account as it was given, understood or not. Clap shows the value that it could not parse, and this one holds a
-/// key: so clap gets no refusal, and whoever asks for the account gets one of ours.
+/// An account option, valid or not. An error message of clap would show the invalid value, which contains a
+/// key. So parsing never fails here, and the configuration reports the error without the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GivenAccount(pub(crate) Result<ConfiguredAccount, String>);
 
-/// An entry of the list of where copies may come from.
+/// An entry of the list of allowed copy sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllowedSource(pub(crate) Allow);
 
-/// How to log.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
@@ -56,7 +56,7 @@ pub(crate) enum LogFormat {
 }
 
 impl Port {
-    /// The port, if it is served.
+    /// Returns the port number, unless the service is disabled.
     pub(crate) const fn number(self) -> Option<u16> {
         match self {
             Self::Off => None,
@@ -115,12 +115,12 @@ impl FromStr for AllowedSource {
 impl FromStr for ConfiguredAccount {
     type Err = String;
 
-    /// No error repeats a key.
+    /// Parses an account. Error messages never contain a key.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default().to_owned();
         if !names::is_account(&name) {
-            // Which may be a key in the wrong place.
+            // Do not quote the text: it may be a key in the wrong place.
             return Err(
                 "an account begins with its name and a colon: 3 to 24 lower-case letters and digits".into()
             );
@@ -143,7 +143,8 @@ impl FromStr for GivenAccount {
     }
 }
 
-/// Reads accounts from TOML: a list, or one. A text where only a list is expected would be repeated in the refusal.
+/// Reads accounts from TOML: a list or a single account. Accepting a single text also keeps the TOML error
+/// message, which would quote an unexpected text, from revealing a key.
 pub(crate) fn accounts_from_toml<'de, D>(deserializer: D) -> Result<Option<Vec<GivenAccount>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -174,7 +175,7 @@ where
     deserializer.deserialize_any(Accounts).map(Some)
 }
 
-/// Reads a value from TOML: as text, or as a number where the text form is one.
+/// Reads a value from TOML, given as text or as a number.
 fn from_text_or_number<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: FromStr<Err = String>,
@@ -218,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_a_number_or_off() {
+    fn port_is_a_number_or_off() {
         for (text, port) in [
             ("off", Ok(Port::Off)),
             ("0", Ok(Port::On(0))),
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_an_address_or_localhost() {
+    fn host_is_an_address_or_localhost() {
         for (text, host) in [
             ("localhost", Some("127.0.0.1")),
             ("0.0.0.0", Some("0.0.0.0")),
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_may_have_a_unit() {
+    fn byte_size_may_have_a_unit() {
         for (text, bytes) in [
             ("0", Some(0)),
             ("65536", Some(65536)),
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_has_a_name_and_one_or_two_keys_and_no_refusal_repeats_a_key() {
+    fn account_has_a_name_and_one_or_two_keys_and_no_error_contains_a_key() {
         for (text, keys) in [
             ("abc:AAAA", Some(1)),
             ("abc:AAAA:BBBB", Some(2)),

@@ -1,28 +1,26 @@
-//! The client's side of the control socket.
+//! The client side of the control socket.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{
-    Command, HELD, MAX_REPLY, Reply, RestoreReply, RestoredCounts, SnapshotReply, Target, socket_path,
-};
+use super::{Command, HELD, MAX_REPLY, Reply, RestoreReply, RestoredCounts, SnapshotReply, socket_path};
 use crate::Failure;
 use crate::backup::snapshot::Segment;
 
-/// How long to wait for the server.
+/// Timeout for replies of the server.
 const TIME: Duration = Duration::from_secs(60);
-/// The same for a snapshot, which waits for a sweep of content to end.
+/// Timeout for a snapshot, which waits for the end of a content sweep.
 const SNAPSHOT_TIME: Duration = Duration::from_secs(900);
 
-/// Asks the server of a data directory; `None` if there is no server.
+/// Sends a command to the server of a data directory. Returns `None` if no server is running.
 pub(crate) fn ask(directory: &Path, command: &Command) -> Result<Option<Reply>, Failure> {
     let Some(stream) = connect(directory)? else { return Ok(None) };
     talk(stream, command).map(Some).map_err(|error| no_answer(directory, &error))
 }
 
-/// Connects to the server of a data directory; `None` if there is no server.
+/// Connects to the server of a data directory. Returns `None` if no server is running.
 fn connect(directory: &Path) -> Result<Option<UnixStream>, Failure> {
     match socket_path(directory).and_then(|(path, _held)| UnixStream::connect(path)) {
         Ok(stream) => Ok(Some(stream)),
@@ -31,13 +29,13 @@ fn connect(directory: &Path) -> Result<Option<UnixStream>, Failure> {
     }
 }
 
-/// A snapshot that a server keeps as long as this exists.
+/// A snapshot that the server keeps until this is dropped.
 pub(crate) struct HeldSnapshot {
     stream: BufReader<UnixStream>,
     directory: PathBuf,
 }
 
-/// Asks the server of a data directory for a snapshot; `None` if there is no server.
+/// Asks the server of a data directory for a snapshot. Returns `None` if no server is running.
 pub(crate) fn hold_snapshot(directory: &Path) -> Result<Option<(HeldSnapshot, Vec<Segment>)>, Failure> {
     let Some(stream) = connect(directory)? else { return Ok(None) };
     let mut held = HeldSnapshot { stream: BufReader::new(stream), directory: directory.into() };
@@ -58,7 +56,7 @@ impl HeldSnapshot {
         Ok(serde_json::from_slice(&reply)?)
     }
 
-    /// Fails if the server did not keep the snapshot until now.
+    /// Fails unless the server has kept the snapshot until now.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         let mut said = Vec::new();
         let asked = self.stream.get_mut().write_all(b"\n");
@@ -66,32 +64,34 @@ impl HeldSnapshot {
         match heard {
             Ok(_) if said == HELD => Ok(()),
             _ => Err(Failure::Failed(format!(
-                "the server of {} stopped meanwhile: try again",
+                "the server of {} stopped during the backup: try again",
                 self.directory.display()
             ))),
         }
     }
 }
 
-/// Sends an object to the server of a data directory. `write` writes the stream.
+/// Sends a restore command and its stream, which `write` writes, to the server of a data directory.
 pub(crate) fn restore<T>(
     directory: &Path,
-    target: &Target,
+    command: &Command,
     write: impl FnOnce(&mut dyn Write) -> Result<T, Failure>,
 ) -> Result<RestoredCounts, Failure> {
     let stream = connect(directory)?.ok_or_else(|| {
-        Failure::Failed(format!("no server serves {}: start it first", directory.display()))
+        Failure::Failed(format!("no server is running on {}: start it first", directory.display()))
     })?;
     let failed = |error: io::Error| no_answer(directory, &error);
-    let answer = |time| -> Result<RestoreReply, io::Error> {
+    // One buffer for both replies: a server that refuses at once has sent the second before the first is
+    // read.
+    let mut replies = BufReader::new(&stream);
+    let mut answer = |time| -> Result<RestoreReply, io::Error> {
         stream.set_read_timeout(Some(time))?;
         let mut reply = Vec::new();
-        // Nothing follows a reply before the client has spoken again.
-        BufReader::new((&stream).take(MAX_REPLY)).read_until(b'\n', &mut reply)?;
+        (&mut replies).take(MAX_REPLY).read_until(b'\n', &mut reply)?;
         Ok(serde_json::from_slice(&reply)?)
     };
     stream.set_write_timeout(Some(SNAPSHOT_TIME)).map_err(failed)?;
-    let mut line = serde_json::to_vec(&Command::Restore(target.clone())).map_err(Failure::failed)?;
+    let mut line = serde_json::to_vec(command).map_err(Failure::failed)?;
     line.push(b'\n');
     (&stream).write_all(&line).map_err(failed)?;
     answer(TIME).map_err(failed)?.map_err(Failure::Failed)?;
@@ -100,8 +100,11 @@ pub(crate) fn restore<T>(
     let flushed = out.flush();
     drop(out);
     let ended = flushed.and_then(|()| stream.shutdown(std::net::Shutdown::Write));
-    // If the server has given up, its answer says why.
+    // If the server has canceled the restore, its reply says why.
     match (written, answer(SNAPSHOT_TIME)) {
+        (Err(failure), Ok(Err(why))) if failure.to_string().contains("Broken pipe") => {
+            Err(Failure::Failed(why))
+        }
         (Err(failure), Ok(Err(why))) => Err(Failure::Failed(format!("{failure} (the server says: {why})"))),
         (Err(failure), _) => Err(failure),
         (Ok(_), Ok(Err(why))) => Err(Failure::Failed(why)),
@@ -125,4 +128,35 @@ fn talk(mut stream: UnixStream, command: &Command) -> io::Result<Reply> {
 
 fn no_answer(directory: &Path, error: &io::Error) -> Failure {
     Failure::Failed(format!("the server of {} does not answer: {error}", directory.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use lazuli_protocol::ServiceKind;
+
+    use super::super::{SOCKET, Target};
+    use super::*;
+
+    #[test]
+    fn refusal_that_arrives_with_the_first_reply_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join(SOCKET)).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            BufReader::new(&stream).read_until(b'\n', &mut Vec::new()).unwrap();
+            let ready: RestoreReply = Ok(RestoredCounts { rows: 0, bytes: 0 });
+            let refusal: RestoreReply = Err("it already exists".into());
+            let lines = [ready, refusal].map(|reply| serde_json::to_string(&reply).unwrap() + "\n");
+            stream.write_all(lines.concat().as_bytes()).unwrap();
+        });
+        let target = Target { service: ServiceKind::Blob, account: "a".into(), name: "con".into() };
+        let failed = restore(dir.path(), &Command::Restore(target), |out| {
+            out.write_all(b"rows").map_err(Failure::failed)
+        });
+        server.join().unwrap();
+        let said = failed.unwrap_err().to_string();
+        assert!(said.contains("it already exists"), "{said}");
+    }
 }

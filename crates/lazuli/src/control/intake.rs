@@ -1,20 +1,22 @@
-//! Takes in one object of a backup, which a client sends as a stream.
+//! Takes in one object or one account of a backup, which a client sends as a stream.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lazuli_account::AccountDirectory;
-use lazuli_concurrency::Stamp;
+use lazuli_account::{
+    AccountDirectory, ReservedAccount, account_of_row, account_row_key, development_key, properties_of_row,
+};
 use lazuli_extents::Extents;
-use lazuli_generations::{Incoming, Intake, keys};
-use lazuli_protocol::ServiceKind;
+use lazuli_generations::{Incoming, Intake, Original, keys};
+use lazuli_protocol::properties::ServiceProperties;
+use lazuli_protocol::{Account, Key, ServiceKind};
 use lazuli_store::embedded::transfer::Item;
 use lazuli_store::{Commit, Mutation, Partition, Row, SpaceId, Store};
 use tokio::runtime::Handle;
 
-use super::{RestoredCounts, Target};
+use super::{DevelopmentKey, RestoredCounts, Target};
 use crate::services::Services;
 use crate::transfer::{StreamContents, StreamReader};
 
@@ -24,7 +26,7 @@ const COMMIT_BYTES: usize = 4 << 20;
 /// Share snapshots that one object can have, with room for some that do not count.
 const MAX_SNAPSHOTS: usize = 240;
 
-/// What objects are taken into.
+/// The stores and services into which objects are restored.
 #[derive(Clone)]
 pub(crate) struct Intakes {
     pub(crate) store: Arc<dyn Store>,
@@ -57,45 +59,176 @@ impl Intakes {
         target: &Target,
         input: impl Read,
     ) -> Result<RestoredCounts, String> {
-        let service = self.services.get(target.service.name()).ok_or("there is no such service")?;
         let account =
             runtime.block_on(self.accounts.get(&target.account)).map_err(|error| error.to_string())?;
         let account = account.ok_or_else(|| format!("there is no account {}", target.account))?;
-        let mut stream = StreamReader::new(input).map_err(|error| error.to_string())?;
         let mut contents = StreamContents::new(self.extents.clone());
-        let mut taking =
-            Taking { intakes: self, service, runtime, object: Object::default(), batch: Batch::default() };
+        let mut taking = Taking::new(self, runtime, &account);
+        let kind = target.service.name();
+        let counts = self.read(runtime, input, &mut contents, |item| match item {
+            Item::Space { space, header, .. } => taking.space(space, header.epoch),
+            Item::Row { space: SpaceId::ROOT, partition, row } => match keys::parts(&partition) {
+                Some(parts) if parts.kind == kind => taking.directory_row(kind, &target.name, row),
+                _ => Err("the stream has a row of another kind".into()),
+            },
+            Item::Row { space, partition, row } => taking.row(space, partition, row),
+            Item::Clock(_) => Ok(()),
+        })?;
+        // The stream has ended, and its checksum was right.
+        if taking.object.is_none() {
+            return Err("the stream has no object".into());
+        }
+        taking.finish(Some(&target.name))?;
+        // Until now no sweep has freed what the last rows refer to.
+        drop(contents);
+        Ok(counts)
+    }
+
+    /// Takes in the account of a stream, under a reserved name. It is visible only if this succeeds.
+    /// `new_keys` replace those of the backup, if there are any. Blocks.
+    pub(super) fn receive_account(
+        &self,
+        runtime: &Handle,
+        reserved: ReservedAccount,
+        new_keys: Vec<Key>,
+        rule: DevelopmentKey,
+        input: impl Read,
+    ) -> Result<RestoredCounts, String> {
+        let received = self.try_receive_account(runtime, reserved, new_keys, rule, input);
+        if received.is_err() {
+            // The reservation is over, so what arrived belongs to no account.
+            self.services.values().for_each(|service| service.look_for_garbage());
+        }
+        received
+    }
+
+    fn try_receive_account(
+        &self,
+        runtime: &Handle,
+        reserved: ReservedAccount,
+        new_keys: Vec<Key>,
+        rule: DevelopmentKey,
+        input: impl Read,
+    ) -> Result<RestoredCounts, String> {
+        let owner = Account {
+            name: reserved.name().to_owned(),
+            generation: reserved.generation(),
+            keys: vec![],
+            settings: Default::default(),
+            roles: vec![],
+        };
+        let mut contents = StreamContents::new(self.extents.clone());
+        let mut taking = Taking::new(self, runtime, &owner);
+        let mut original = OriginalAccount { new_keys, rule, account: None, properties: BTreeMap::new() };
+        let counts = self.read(runtime, input, &mut contents, |item| match item {
+            Item::Space { space, header, .. } => {
+                taking.finish(None)?;
+                taking.space(space, header.epoch)
+            }
+            Item::Row { space: SpaceId::ROOT, partition, row } => match keys::parts(&partition) {
+                None => original.row(&partition, &row),
+                Some(parts) if original.is_owner(&parts) => taking.directory_row(parts.kind, parts.name, row),
+                Some(_) => Err("the stream has a row of another account".into()),
+            },
+            Item::Row { space, partition, row } => taking.row(space, partition, row),
+            Item::Clock(_) => Ok(()),
+        })?;
+        // The stream has ended, and its checksum was right.
+        taking.finish(None)?;
+        // Until now no sweep has freed what the last rows refer to.
+        drop(contents);
+        let account = original.account.ok_or("the stream has no account")?;
+        let added = self.accounts.add_reserved(reserved, account, original.properties);
+        runtime.block_on(added).map_err(|error| error.to_string())?;
+        Ok(counts)
+    }
+
+    /// Reads a stream to its end. Fails if it is not whole. `contents` keeps the content of rows that are not
+    /// committed, so the caller drops it only after that.
+    fn read(
+        &self,
+        runtime: &Handle,
+        input: impl Read,
+        contents: &mut StreamContents,
+        mut take: impl FnMut(Item) -> Result<(), String>,
+    ) -> Result<RestoredCounts, String> {
+        let mut stream = StreamReader::new(input).map_err(|error| error.to_string())?;
         while let Some(frame) = stream.next().map_err(|error| error.to_string())? {
-            match runtime.block_on(contents.frame(frame))? {
-                Some(Item::Space { space, header, .. }) => {
-                    let begun = runtime.block_on(service.begin(&account, &target.name, header.epoch));
-                    let begun = begun.map_err(|refusal| format!("{}: {refusal}", target.name))?;
-                    if taking.object.incoming.replace((space, begun)).is_some() {
-                        return Err("the stream has more than one object".into());
-                    }
-                }
-                Some(Item::Row { space, partition, row }) => taking.row(space, partition, row)?,
-                Some(Item::Clock(_)) | None => {}
+            if let Some(item) = runtime.block_on(contents.frame(frame))? {
+                self.check_time(&item)?;
+                take(item)?;
             }
         }
-        // The stream has ended, and its checksum was right.
-        taking.commit()?;
-        let Object { incoming, value, snapshots } = taking.object;
-        let ((_, incoming), value) = incoming.zip(value).ok_or("the stream has no object")?;
-        let finished = runtime.block_on(service.finish(incoming, &target.name, &value, snapshots));
-        finished.map_err(|refusal| format!("{}: {refusal}", target.name))?;
         let counts = stream.counts();
         Ok(RestoredCounts { rows: counts.rows, bytes: counts.bytes })
     }
+
+    /// Refuses a row whose stamps this server could give out again.
+    fn check_time(&self, item: &Item) -> Result<(), String> {
+        match item {
+            Item::Row { row, .. } if row.token.0 > self.store.stamp() => {
+                Err("the backup is from the future: the clock of this server is behind".into())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
-/// The object that is taken in.
-#[derive(Default)]
+/// The account that a stream holds.
+struct OriginalAccount {
+    new_keys: Vec<Key>,
+    rule: DevelopmentKey,
+    account: Option<Account>,
+    properties: BTreeMap<ServiceKind, ServiceProperties>,
+}
+
+impl OriginalAccount {
+    /// Takes a row of the account itself.
+    fn row(&mut self, partition: &Bytes, row: &Row) -> Result<(), String> {
+        if let Some((service, properties)) = properties_of_row(partition, &row.key, &row.value) {
+            self.properties.insert(service, properties);
+            return Ok(());
+        }
+        let account = account_of_row(partition, &row.key, &row.value)
+            .filter(|account| account_row_key(&account.name).0 == partition && self.account.is_none());
+        let mut account = account.ok_or("the stream has a row that belongs to no account")?;
+        if !self.new_keys.is_empty() {
+            account.keys = std::mem::take(&mut self.new_keys);
+        }
+        if self.rule == DevelopmentKey::Refused && account.keys.contains(&development_key()) {
+            return Err(
+                "the account has the well-known development key, which is not for a server that other \
+                        machines can reach: restore it under another name"
+                    .into(),
+            );
+        }
+        self.account = Some(account);
+        Ok(())
+    }
+
+    /// Whether a partition of the directory belongs to the account.
+    fn is_owner(&self, parts: &keys::Parts<'_>) -> bool {
+        self.account.as_ref().is_some_and(|account| {
+            (account.name.as_str(), account.generation) == (parts.account, parts.generation)
+        })
+    }
+}
+
+/// An object that is taken in.
 struct Object {
-    /// The space that it had, and the one that it gets.
-    incoming: Option<(SpaceId, Incoming)>,
-    value: Option<Bytes>,
-    snapshots: Vec<(Stamp, Bytes)>,
+    /// The space of the object in the backup.
+    space: SpaceId,
+    epoch: u64,
+    /// The restored object; `None` until its row of the directory has arrived.
+    begun: Option<Begun>,
+}
+
+struct Begun {
+    service: Arc<dyn Intake>,
+    name: String,
+    incoming: Incoming,
+    original: Original,
+    has_row: bool,
 }
 
 /// Rows of one partition that are committed together.
@@ -106,34 +239,63 @@ struct Batch {
     bytes: usize,
 }
 
+/// Takes in one object after the other.
 struct Taking<'a> {
     intakes: &'a Intakes,
-    service: &'a Arc<dyn Intake>,
     runtime: &'a Handle,
-    object: Object,
+    account: &'a Account,
+    object: Option<Object>,
     batch: Batch,
 }
 
-impl Taking<'_> {
-    fn row(&mut self, space: SpaceId, partition: Bytes, row: Row) -> Result<(), String> {
-        if row.token.0 > self.intakes.store.stamp() {
-            return Err("the backup is from the future: the clock of this server is behind".into());
+impl<'a> Taking<'a> {
+    fn new(intakes: &'a Intakes, runtime: &'a Handle, account: &'a Account) -> Self {
+        Self { intakes, runtime, account, object: None, batch: Batch::default() }
+    }
+
+    /// Begins an object.
+    fn space(&mut self, space: SpaceId, epoch: u64) -> Result<(), String> {
+        if self.object.replace(Object { space, epoch, begun: None }).is_some() {
+            return Err("the stream has more than one object".into());
         }
-        if space == SpaceId::ROOT {
-            match keys::snapshot_parts(&row.key) {
-                Some((_, stamp)) if self.object.snapshots.len() < MAX_SNAPSHOTS => {
-                    self.object.snapshots.push((stamp, row.value));
-                }
-                None if row.key == keys::CURRENT => self.object.value = Some(row.value),
-                _ => return Err("the stream has a row that belongs to no object".into()),
+        Ok(())
+    }
+
+    /// Takes the row of the directory that names the object, or that of a snapshot of it.
+    fn directory_row(&mut self, kind: &str, name: &str, row: Row) -> Result<(), String> {
+        let stray = || "the stream has a row that belongs to no object".to_owned();
+        let object = self.object.as_mut().ok_or_else(stray)?;
+        let begun = match &mut object.begun {
+            Some(begun) => begun,
+            begun => {
+                let service = self.intakes.services.get(kind).ok_or("there is no such service")?.clone();
+                let incoming = self.runtime.block_on(service.begin(self.account, name, object.epoch));
+                let incoming = incoming.map_err(|refusal| format!("{name}: {refusal}"))?;
+                let (name, original) = (name.to_owned(), Original::default());
+                begun.insert(Begun { service, name, incoming, original, has_row: false })
             }
-            return Ok(());
+        };
+        let deleted = keys::deleted_at(&row.key);
+        if let Some((_, stamp)) = keys::snapshot_parts(&row.key)
+            && begun.original.snapshots.len() < MAX_SNAPSHOTS
+        {
+            begun.original.snapshots.push((stamp, row.value));
+        } else if !begun.has_row && (deleted.is_some() || row.key == keys::CURRENT) {
+            (begun.original.value, begun.original.deleted, begun.has_row) = (row.value, deleted, true);
+        } else {
+            return Err(stray());
         }
-        if self.object.incoming.as_ref().is_none_or(|(of, _)| *of != space) {
-            return Err("the stream has a row of another object".into());
-        }
-        let value = self.service.value(&partition, &row.key, row.value);
-        let value = value.map_err(|damage| format!("row {:?} of {partition:?}: {damage}", row.key))?;
+        Ok(())
+    }
+
+    /// Takes a row of the object.
+    fn row(&mut self, space: SpaceId, partition: Bytes, row: Row) -> Result<(), String> {
+        let object = self.object.as_ref().filter(|object| object.space == space);
+        let begun = object.and_then(|object| object.begun.as_ref());
+        let begun = begun.ok_or("the stream has a row of another object")?;
+        let value = begun.service.value(&partition, &row.key, row.value);
+        let value = value
+            .map_err(|damage| format!("{}: row {:?} of {partition:?}: {damage}", begun.name, row.key))?;
         let bytes = row.key.len() + value.len();
         let is_full = self.batch.mutations.len() == COMMIT_ROWS || self.batch.bytes + bytes > COMMIT_BYTES;
         if is_full || self.batch.partition != partition {
@@ -145,13 +307,22 @@ impl Taking<'_> {
         Ok(())
     }
 
+    /// Gives the object its name, if one was begun.
+    fn finish(&mut self, renamed: Option<&str>) -> Result<(), String> {
+        self.commit()?;
+        let Some(object) = self.object.take() else { return Ok(()) };
+        let begun = object.begun.filter(|begun| begun.has_row);
+        let Begun { service, name, incoming, original, .. } = begun.ok_or("the stream has no object")?;
+        let finished = self.runtime.block_on(service.finish(incoming, renamed, original));
+        finished.map_err(|refusal| format!("{name}: {refusal}"))
+    }
+
     /// Commits the rows that wait, once their content is durable.
     fn commit(&mut self) -> Result<(), String> {
         let Batch { partition, mutations, .. } = std::mem::take(&mut self.batch);
-        let Some((_, incoming)) = self.object.incoming.as_ref().filter(|_| !mutations.is_empty()) else {
-            return Ok(());
-        };
-        let store = &self.intakes.store;
+        let begun = self.object.as_ref().and_then(|object| object.begun.as_ref());
+        let Some(begun) = begun.filter(|_| !mutations.is_empty()) else { return Ok(()) };
+        let (store, incoming) = (&self.intakes.store, &begun.incoming);
         self.runtime.block_on(self.intakes.extents.sync()).map_err(|error| error.to_string())?;
         let (stamp, epoch, conditions) = (store.stamp(), incoming.epoch(), vec![]);
         let commit = Commit { stamp, epoch, conditions, mutations, valid_until: None, bulk: true };

@@ -1,4 +1,4 @@
-//! The server's side of the control socket.
+//! The server side of the control socket.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazuli_account::AccountDirectory;
+use lazuli_account::{AccountDirectory, ReservedAccount};
 use lazuli_extents::LocalExtents;
+use lazuli_protocol::Key;
 use serde::Serialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -23,16 +24,16 @@ use super::{
 };
 use crate::backup::snapshot::{self, Snapshot};
 
-/// How many may ask at once; more wait in the kernel.
+/// Maximum number of concurrent clients; more wait in the kernel.
 const ASKERS: usize = 8;
-/// How long one may take to ask and to take the answer.
+/// Timeout for reading a command and for writing a reply.
 const TIME: Duration = Duration::from_secs(30);
-/// How long a client that restores may take for the next bytes: it fetches them from a backup.
+/// Timeout for the next bytes of a restore: the client fetches them from a backup.
 const STREAM_TIME: Duration = Duration::from_secs(120);
-/// The pause after accepting failed.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The control socket, open. Dropping it closes it.
+/// The open control socket. Dropping it closes the socket.
 pub(crate) struct Control {
     path: PathBuf,
     task: AbortHandle,
@@ -49,12 +50,13 @@ impl Control {
     ) -> io::Result<Self> {
         snapshot::remove(directory)?;
         let (path, _held) = socket_path(directory)?;
-        // What is there was left by a server that was killed: the lock says that there is no other.
+        // An existing socket was left by a server that was killed: the lock proves that no other server is
+        // running.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // The umask keeps others out until this is done.
+        // Until the permissions are set, the umask keeps other users out.
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         let server = Server { directory: directory.into(), extents, accounts, rule, intakes };
@@ -70,15 +72,21 @@ impl Drop for Control {
     }
 }
 
-/// What commands are carried out on.
+/// The state that commands operate on.
 #[derive(Clone)]
 struct Server {
     directory: PathBuf,
     extents: LocalExtents,
     accounts: AccountDirectory,
     rule: DevelopmentKey,
-    /// What objects of backups are taken into.
+    /// Receives restored objects; `None` if this server cannot restore.
     intakes: Option<Intakes>,
+}
+
+/// The object or account that a client restores.
+enum Wanted {
+    Object(Target),
+    Account { reserved: ReservedAccount, keys: Vec<Key>, rule: DevelopmentKey },
 }
 
 async fn accept(listener: UnixListener, server: Server) {
@@ -98,7 +106,7 @@ async fn accept(listener: UnixListener, server: Server) {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept at the control socket");
+                tracing::warn!(%error, "could not accept a connection on the control socket");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -115,7 +123,17 @@ impl Server {
         match serde_json::from_slice::<Command>(&line) {
             Ok(Command::Snapshot) => return self.hold_snapshot(read, write).await,
             Ok(Command::Restore(target)) => {
-                return self.restore(read.into_inner().into_inner(), write, target).await;
+                return self.restore(read.into_inner().into_inner(), write, Wanted::Object(target)).await;
+            }
+            Ok(Command::RestoreAccount { name, keys }) => {
+                let wanted = match self.accounts.reserve(&name).await {
+                    Ok(reserved) => Wanted::Account { reserved, keys, rule: self.rule },
+                    Err(error) => {
+                        let reply: RestoreReply = Err(error.to_string());
+                        return send(&mut write, &reply).await;
+                    }
+                };
+                return self.restore(read.into_inner().into_inner(), write, wanted).await;
             }
             Ok(command) => {
                 let reply = timeout(TIME, execute(&self.accounts, self.rule, command)).await?;
@@ -129,15 +147,15 @@ impl Server {
         write.shutdown().await
     }
 
-    /// Takes in an object that the client sends once it has heard that the server is ready.
+    /// Replies that the server is ready, then restores the stream that the client sends.
     async fn restore(
         &self,
         read: OwnedReadHalf,
         mut write: OwnedWriteHalf,
-        target: Target,
+        wanted: Wanted,
     ) -> io::Result<()> {
         let Some(intakes) = self.intakes.clone() else {
-            let reply: RestoreReply = Err("nothing can be restored here".into());
+            let reply: RestoreReply = Err("this server cannot restore backups".into());
             return send(&mut write, &reply).await;
         };
         let ready: RestoreReply = Ok(RestoredCounts { rows: 0, bytes: 0 });
@@ -149,9 +167,14 @@ impl Server {
         let runtime = Handle::current();
         let answered = tokio::task::spawn_blocking(move || {
             let input = io::BufReader::with_capacity(1 << 20, &stream);
-            let reply: RestoreReply = intakes.receive(&runtime, &target, input);
+            let reply: RestoreReply = match wanted {
+                Wanted::Object(target) => intakes.receive(&runtime, &target, input),
+                Wanted::Account { reserved, keys, rule } => {
+                    intakes.receive_account(&runtime, reserved, keys, rule, input)
+                }
+            };
             if let Err(error) = &reply {
-                tracing::warn!(error, "a restore was given up, and nothing of it is visible");
+                tracing::warn!(error, "a restore was canceled; no restored data is visible");
             }
             let mut line = serde_json::to_vec(&reply)?;
             line.push(b'\n');

@@ -1,4 +1,4 @@
-//! The control socket, both sides of it.
+//! Both sides of the control socket.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ async fn ask_in_thread(dir: &Path, command: Command) -> Option<Reply> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_running_server_carries_out_commands_and_a_stopped_one_is_not_there() {
+async fn running_server_carries_out_commands_and_a_stopped_server_is_not_found() {
     let dir = tempfile::tempdir().unwrap();
     let accounts = accounts(dir.path()).await;
     assert_eq!(ask_in_thread(dir.path(), Command::List).await, None);
@@ -64,7 +64,7 @@ async fn a_running_server_carries_out_commands_and_a_stopped_one_is_not_there() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_data_directory_with_a_long_path_has_a_socket_too() {
+async fn data_directory_with_a_long_path_has_a_socket() {
     let dir = tempfile::tempdir().unwrap();
     let long = dir.path().join("d".repeat(120));
     let store = dir.path().join("store");
@@ -78,7 +78,7 @@ async fn a_data_directory_with_a_long_path_has_a_socket_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_a_command_gets_an_answer_and_hurts_nobody() {
+async fn invalid_command_gets_an_error_reply_and_the_server_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let accounts = accounts(dir.path()).await;
     let _control =
@@ -105,7 +105,7 @@ async fn what_is_not_a_command_gets_an_answer_and_hurts_nobody() {
 }
 
 #[tokio::test]
-async fn the_development_key_is_refused_where_other_machines_can_reach_the_server() {
+async fn development_key_is_refused_if_other_machines_can_reach_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let accounts = accounts(dir.path()).await;
     let add = |keys| Command::Add { name: "alpha".into(), keys };
@@ -122,7 +122,7 @@ async fn the_development_key_is_refused_where_other_machines_can_reach_the_serve
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_content_is_freed_while_a_snapshot_is_held_and_nothing_of_it_stays() {
+async fn no_content_is_freed_while_a_snapshot_is_held_and_the_snapshot_is_removed_afterwards() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     std::fs::create_dir(&store).unwrap();

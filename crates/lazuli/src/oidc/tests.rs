@@ -87,7 +87,7 @@ async fn an_issuer_that_fails_or_is_another_has_no_keys() {
 async fn an_issuer_that_does_not_answer_keeps_nobody_whose_key_is_held() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/keys", silent.local_addr().unwrap());
-    let source = WebKeys::new(Source::Keys(url.parse().unwrap()));
+    let source = WebKeys::new(IssuerKeys::Keys(url.parse().unwrap()));
 
     let begun = Instant::now();
     let nobody = tokio::join!(source.keys(false), source.keys(false));

@@ -1,8 +1,8 @@
 //! Accounts whose rows are lost.
 //!
-//! The server removes the containers, tables, queues and shares of an account that does not exist. After damage the row of
-//! an account may be missing although the account was never removed. Such an account is made again, disabled and with a
-//! new key, so that everything in it stays.
+//! The server removes the containers, tables, queues and shares of an account that does not exist. After
+//! damage the row of an account may be missing although the account was never removed. Such an account is
+//! made again, disabled and with a new key, so that everything in it stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use bytes::Bytes;
 use lazuli_account::{account_of_row, account_row, random_key};
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::Account;
-use lazuli_store::embedded::{Loader, RowPlace};
-use lazuli_store::{Row, SpaceId, Token};
+use lazuli_store::embedded::Loader;
+use lazuli_store::{Row, RowPosition, SpaceId, Token};
 
 use crate::Failure;
 use crate::names;
@@ -42,12 +42,12 @@ impl AccountsFound {
         true
     }
 
-    /// Loads the rows of all accounts. `may_be_lost` says whether a row may have been lost to damage. Returns the names of
-    /// the accounts that were made again.
+    /// Loads the rows of all accounts. `may_be_lost` says whether a row may have been lost to damage. Returns
+    /// the names of the accounts that were made again.
     pub(super) fn load(
         self,
         loader: &mut Loader,
-        may_be_lost: impl Fn(&RowPlace) -> bool,
+        may_be_lost: impl Fn(&RowPosition) -> bool,
     ) -> Result<Vec<String>, Failure> {
         let mut again = BTreeMap::new();
         for (name, generation) in &self.owners {
@@ -71,13 +71,13 @@ impl AccountsFound {
         Ok(again.into_keys().collect())
     }
 
-    fn is_missing(&self, name: &str, generation: u64, may_be_lost: impl Fn(&RowPlace) -> bool) -> bool {
+    fn is_missing(&self, name: &str, generation: u64, may_be_lost: impl Fn(&RowPosition) -> bool) -> bool {
         match self.rows.get(name) {
             Some(found) => found.is_stale && found.account.generation < generation,
             // What a removed account has left behind is for the server to remove.
             None => {
-                let (partition, key) = lazuli_account::place_of_account(name);
-                may_be_lost(&RowPlace { space: SpaceId::ROOT, partition, key })
+                let (partition, key) = lazuli_account::account_row_key(name);
+                may_be_lost(&RowPosition { space: SpaceId::ROOT, partition, key })
             }
         }
     }
@@ -132,7 +132,7 @@ mod tests {
         ] {
             let rows = known.map(|(generation, is_stale)| found("lapis", generation, is_stale));
             let accounts = AccountsFound { rows: rows.into_iter().collect(), owners: BTreeSet::new() };
-            let is_missing = accounts.is_missing("lapis", generation, |place: &RowPlace| {
+            let is_missing = accounts.is_missing("lapis", generation, |place: &RowPosition| {
                 assert_eq!(place.partition, "account/lapis");
                 lost
             });

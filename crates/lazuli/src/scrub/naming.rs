@@ -8,7 +8,7 @@ use lazuli_extents::{Damage, Extents, LocalExtents};
 use lazuli_store::{Row, RowPosition, SpaceId, Store};
 use tokio::runtime::Handle;
 
-use crate::names::{Names, Place};
+use crate::names::{Names, RowLocation};
 use crate::services;
 use crate::survey::Findings;
 
@@ -18,8 +18,8 @@ const PAGE_ROWS: usize = 1024;
 /// A page of rows with their spaces and partitions.
 type Page = Vec<(SpaceId, Bytes, Row)>;
 
-/// Returns the damaged places that rows refer to, each with its line as `lazuli check` writes it. Damage that no row refers
-/// to is garbage, or was being freed.
+/// Returns the damaged places that rows refer to, each with its line as `lazuli check` writes it. Damage that
+/// no row refers to is garbage, or was being freed.
 pub(super) async fn damaged_content(
     store: &Arc<dyn Store>,
     extents: &LocalExtents,
@@ -38,9 +38,10 @@ pub(super) async fn damaged_content(
             names.learn(*space, partition, row);
             for reader in &mut readers {
                 // A row that cannot be decoded is damage of another kind; requests and checks report it.
-                let contents = reader.contents(*space, partition, row).unwrap_or_default();
-                found
-                    .extend(contents.into_iter().map(|content| (Place::of(*space, partition, row), content)));
+                let contents = reader(*space, partition, row).unwrap_or_default();
+                found.extend(
+                    contents.into_iter().map(|content| (RowLocation::of(*space, partition, row), content)),
+                );
             }
         }
         let _held = pin.hold(found.iter().map(|(_, content)| content));

@@ -1,17 +1,17 @@
-//! How far a scrub has come, and what it has found: a small file in the data directory.
+//! The progress and findings of the scrub: a small file in the data directory.
 //!
 //! ```text
 //! JSON  newline  SHA-256 of the JSON in hexadecimal digits
 //! ```
 //!
-//! It is written at most once for each percent of a pass. A power failure may lose it, and then a new pass begins.
+//! The file is written at most once per percent of a pass. If a power failure loses it, a new pass begins.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
 use lazuli_concurrency::{Span, Timestamp};
-use lazuli_extents::SegmentPlace;
+use lazuli_extents::SegmentPosition;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
@@ -22,15 +22,15 @@ const MAX_PLACES: usize = 10_000;
 /// More than any file of progress has.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// What is verified next.
+/// The next position to verify.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Position {
-    /// No pass is under way.
+    /// No pass is running.
     #[default]
     Idle,
-    /// This table, from an offset on.
+    /// A table file, from an offset on.
     Table { id: u64, offset: u64 },
-    /// This segment, from a frame on, of which some chunks are done.
+    /// A segment, from a frame on. `chunks` chunks of that frame are verified already.
     Segment { id: u64, offset: u64, chunks: u32 },
 }
 
@@ -40,7 +40,7 @@ impl Position {
     /// The first segment. Ids start at 1.
     pub(super) const FIRST_SEGMENT: Self = Self::Segment { id: 0, offset: 0, chunks: 0 };
 
-    pub(super) fn in_segment(id: u64, place: SegmentPlace) -> Self {
+    pub(super) fn in_segment(id: u64, place: SegmentPosition) -> Self {
         Self::Segment { id, offset: place.offset, chunks: place.chunks }
     }
 }
@@ -48,13 +48,13 @@ impl Position {
 /// A damaged place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Known {
-    /// What is wrong, and the objects there.
+    /// The line for the log: the damage and the objects there.
     line: String,
     /// The pass that found it last.
     pass: u64,
 }
 
-/// Everything that outlives the process.
+/// The persistent state of the scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Progress {
     pub(super) position: Position,
@@ -76,7 +76,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Whether there is something to do.
+    /// Returns whether a pass is due or was interrupted.
     pub(super) fn is_due(&self, now: Timestamp) -> bool {
         self.position != Position::Idle
             || self.pass == 0
@@ -89,14 +89,14 @@ impl Progress {
         (self.last_table, self.last_segment) = (last_table, last_segment);
     }
 
-    /// A pass is over: damage that it did not find again is gone.
+    /// Ends a pass. Forgets damage that the pass did not find again.
     pub(super) fn finish(&mut self, now: Timestamp) {
         let pass = self.pass;
         self.damage.retain(|_, known| known.pass == pass);
         (self.finished, self.position, self.total) = (Some(now.ticks()), Position::Idle, self.done);
     }
 
-    /// Notes a damaged place. Returns whether it is new.
+    /// Records a damaged place. Returns whether it is new.
     pub(super) fn found(&mut self, place: String, line: String) -> bool {
         let is_new = !self.damage.contains_key(&place);
         if is_new && self.damage.len() >= MAX_PLACES {
@@ -116,7 +116,7 @@ impl Progress {
         self.finished.map(Timestamp::from_ticks)
     }
 
-    /// Reads a file. One that is missing or damaged says nothing.
+    /// Reads the file. If it is missing or damaged, returns the default, so that a new pass begins.
     pub(super) fn read(path: &Path) -> Self {
         let bytes = match path.metadata() {
             Ok(metadata) if metadata.len() <= MAX_BYTES => std::fs::read(path),
@@ -129,7 +129,7 @@ impl Progress {
             Err(_) => None,
         };
         progress.unwrap_or_else(|| {
-            tracing::warn!(path = %path.display(), "the progress of the scrub cannot be read; a new pass begins");
+            tracing::warn!(path = %path.display(), "could not read the progress of the scrub; starting a new pass");
             Self::default()
         })
     }

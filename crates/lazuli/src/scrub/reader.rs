@@ -1,4 +1,5 @@
-//! Reads a file past the page cache, so that a scrub sees what the disk has and evicts nothing that clients use.
+//! Reads files past the page cache, so that the scrub sees the bytes on disk and evicts nothing that clients
+//! use.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,15 +13,15 @@ use rustix::io::Errno;
 const BLOCK: usize = 4096;
 /// Bytes read at once, at most.
 const WINDOW: usize = 128 << 10;
-/// What stands for a block that the disk cannot read. No checksum matches it, and it is not taken for a hole.
+/// Fill byte for a block that the disk cannot read. No checksum matches it, and it does not look like a hole.
 const UNREADABLE: u8 = 0xFF;
 
 /// A file that is read from front to back.
 pub(super) struct PastCache {
     file: File,
-    /// The same file; `None` where the file system has no such reads.
+    /// The file opened for direct I/O; `None` if the file system does not support it.
     direct: Option<File>,
-    /// Room for a window that begins on a block's boundary.
+    /// Buffer for a window that is aligned to a block.
     room: Vec<u8>,
     /// Bytes to read beyond those that are asked for.
     ahead: usize,
@@ -32,7 +33,7 @@ pub(super) struct PastCache {
 }
 
 impl PastCache {
-    /// Opens a file. Reads go so many bytes ahead, for a file that is read in small pieces.
+    /// Opens a file. `ahead` is the read-ahead in bytes, for files that are read in small pieces.
     pub(super) fn open(path: &Path, ahead: usize) -> io::Result<Self> {
         let file = File::open(path)?;
         let flags = OFlags::DIRECT.bits() as i32;
@@ -45,7 +46,7 @@ impl PastCache {
         self.read
     }
 
-    /// Fills a buffer, with zeros behind the end of the file.
+    /// Fills a buffer, with zeros after the end of the file.
     pub(super) fn read_at(&mut self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !buffer.is_empty() {
             if !(self.start..self.start + self.filled as u64).contains(&offset) {
@@ -73,7 +74,7 @@ impl PastCache {
         (self.start, self.filled) = (start, 0);
         let source = self.direct.as_ref().unwrap_or(&self.file);
         let filled = match read_once(source, window, start) {
-            // A file system may turn out not to take such reads.
+            // Some file systems refuse direct I/O only when it is used.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput && self.direct.is_some() => {
                 self.direct = None;
                 read_once(&self.file, window, start)

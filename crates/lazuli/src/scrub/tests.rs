@@ -1,13 +1,13 @@
 use bytes::Bytes;
-use lazuli_concurrency::SystemClock;
-use lazuli_extents::{Extents, Pace};
+use lazuli_concurrency::{Pace, SystemClock};
+use lazuli_extents::Extents;
 use lazuli_store::{Directory, Trust};
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A data directory with so many MiB of content that no row refers to.
+/// Creates a data directory with `mib` MiB of content that no row refers to.
 async fn filled(dir: &Path, mib: u64) -> Data {
     let data = Data::open(Directory::open(dir).unwrap(), Some(MIB), Trust::MayBeBehind).unwrap();
     let writer = data.extents.writer();

@@ -6,16 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes};
+use lazuli_content::record;
 use lazuli_extents::{Content, ExtentId, Extents, LocalExtents, Piece, Pieces};
-use lazuli_generations::record;
 use lazuli_store::embedded::transfer::{self, Item};
 use lazuli_store::{ReadError, Row};
 use tokio::runtime::Runtime;
 
 use super::stream::{Counts, Frame, StreamWriter};
+use crate::Failure;
 use crate::data::STORE;
-use crate::records::RecordReader;
-use crate::{Failure, services};
+use crate::services::{self, RowReader};
 
 /// Bytes of pieces in one frame, about.
 const PIECES_BYTES: usize = 1 << 20;
@@ -25,7 +25,7 @@ pub(crate) fn export(dir: &Path, out: &mut dyn Write) -> Result<Counts, Failure>
     export_then(dir, out, || Ok(()))
 }
 
-/// The same, and ends the stream only if `then` succeeds.
+/// Exports like [`export`], but ends the stream only if `then` succeeds.
 pub(crate) fn export_then(
     dir: &Path,
     out: &mut dyn Write,
@@ -43,7 +43,7 @@ pub(crate) fn export_then(
 pub(crate) struct Export<'a> {
     runtime: Runtime,
     extents: Arc<dyn Extents>,
-    readers: Vec<Box<dyn RecordReader>>,
+    readers: [RowReader; 5],
     /// Numbers of runs of extents that the stream has: about 40 bytes for each.
     written: HashMap<(ExtentId, u32, u32), u64>,
     stream: StreamWriter<'a>,
@@ -70,7 +70,7 @@ impl<'a> Export<'a> {
         let Item::Row { space, partition, row } = item else { return self.write(&Frame::Item(item, vec![])) };
         let mut contents = vec![];
         for reader in &mut self.readers {
-            contents.extend(reader.contents(space, &partition, &row)?);
+            contents.extend(reader(space, &partition, &row)?);
         }
         contents.retain(|content| content.as_inline().is_none());
         let (value, taken) = record::take_contents(&row.value, &contents)

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
+use lazuli_content::record;
 use lazuli_extents::{Content, Edit, ExtentRef, Extents, LocalExtents, Writer};
-use lazuli_generations::record;
 use lazuli_store::embedded::Loader;
 use lazuli_store::embedded::transfer::Item;
 use lazuli_store::{Directory, SpaceId, Token};
@@ -101,7 +101,7 @@ pub(crate) struct StreamContents {
     writer: Writer,
     /// Where data lies now, by its number: 16 bytes for each.
     data: Vec<ExtentRef>,
-    /// Of the content that is being told.
+    /// State of the content that is being received.
     pieces: Vec<Bytes>,
     /// Of the row that comes next.
     contents: Vec<Content>,
@@ -113,7 +113,8 @@ impl StreamContents {
         Self { extents, writer, data: vec![], pieces: vec![], contents: vec![] }
     }
 
-    /// Takes the next frame. Returns an item with its content, if the frame has one. Its content is not durable yet.
+    /// Takes the next frame. Returns an item with its content, if the frame has one. Its content is not
+    /// durable yet.
     pub(crate) async fn frame(&mut self, frame: Frame) -> Result<Option<Item>, String> {
         match frame {
             Frame::Data(bytes) => {

@@ -1,7 +1,7 @@
 //! The stream of an export.
 //!
 //! ```text
-//! stream  = "lazuli stream 1\n" frame* end
+//! stream  = "lazuli stream 2\n" frame* end
 //! frame   = kind:u8  length:u32  payload
 //! clock   = ticks:u64
 //! space   = space:u64  token:u64  epoch:u64  open:u8
@@ -13,9 +13,12 @@
 //! end     = rows:u64  bytes of data:u64  SHA-256 of all before it
 //! ```
 //!
-//! All integers are little-endian. `partition`, `key` and `value` have their length, a u32, before them. Clock, spaces and
-//! rows come in the order of `transfer::read_all`. The contents of a row come before it, in the order of its parts: the
-//! places in its value where content belongs, which are left empty there.
+//! All integers are little-endian. `partition`, `key` and `value` have their length, a u32, before them.
+//! Clock, spaces and rows come in the order of `transfer::read_all`. The contents of a row come before it, in
+//! the order of its parts: the places in its value where content belongs, which are left empty there.
+//!
+//! The rows are those of a data directory of format 2. A stream of version 1 differs in its first line only:
+//! its rows are those of format 1, which this program reads, too.
 
 use std::io::{self, Read, Write};
 
@@ -25,12 +28,14 @@ use lazuli_store::embedded::transfer::Item;
 use lazuli_store::{Row, SpaceHeader, SpaceId, Token};
 use ring::digest::{Context, SHA256};
 
-const MAGIC: &[u8; 16] = b"lazuli stream 1\n";
+const MAGIC: &[u8; 16] = b"lazuli stream 2\n";
+/// Of the version before, which is still read.
+const MAGIC_BEFORE: &[u8; 16] = b"lazuli stream 1\n";
 /// The longest payload. Data is at most as long as an extent.
 const MAX_PAYLOAD: usize = 16 << 20;
 const DIGEST_BYTES: usize = 32;
 
-/// What a stream holds.
+/// Number of rows and bytes of content in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) rows: u64,
@@ -147,7 +152,7 @@ impl<R: Read> StreamReader<R> {
     pub(crate) fn new(mut input: R) -> io::Result<Self> {
         let mut magic = [0; MAGIC.len()];
         input.read_exact(&mut magic)?;
-        if magic != *MAGIC {
+        if magic != *MAGIC && magic != *MAGIC_BEFORE {
             return Err(damaged("it does not begin like a stream of this version"));
         }
         let mut digest = Context::new(&SHA256);
@@ -232,4 +237,36 @@ fn parse(kind: u8, mut payload: Bytes) -> Option<Frame> {
         _ => return None,
     };
     payload.is_empty().then_some(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A stream that begins with that line and has one row.
+    fn stream(magic: &[u8]) -> Vec<u8> {
+        let mut out = vec![];
+        let mut writer =
+            StreamWriter { out: &mut out, digest: Context::new(&SHA256), counts: Counts::default() };
+        writer.put(magic).unwrap();
+        let row = Row { key: "k".into(), value: "v".into(), token: Token(Stamp::from_ticks(3)) };
+        let item = Item::Row { space: SpaceId(7), partition: "p".into(), row };
+        writer.write(&Frame::Item(item, vec![])).unwrap();
+        writer.finish().unwrap();
+        out
+    }
+
+    #[test]
+    fn streams_of_this_version_and_of_the_one_before_are_read_and_no_others() {
+        let mut written = vec![];
+        StreamWriter::new(&mut written).unwrap().finish().unwrap();
+        assert!(written.starts_with(MAGIC));
+        for magic in [MAGIC, MAGIC_BEFORE] {
+            let stream = stream(magic);
+            let mut reader = StreamReader::new(&*stream).unwrap();
+            assert!(reader.next().unwrap().is_some() && reader.next().unwrap().is_none());
+        }
+        assert!(StreamReader::new(&*stream(b"lazuli stream 3\n")).is_err());
+    }
 }

@@ -15,12 +15,14 @@ use lazuli_auth::shared_key::{Message, Scheme};
 use lazuli_auth::sign;
 use lazuli_concurrency::{Clock, SystemClock};
 use lazuli_protocol::{Key, Query, ServiceKind, Version, date};
+use rand::rngs::SmallRng;
+use rand::{RngCore, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) const DEVELOPMENT_ACCOUNT: &str = "devstoreaccount1";
 /// Longer than anything here should take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-const FREE_PORTS: [&str; 6] = [
+pub(crate) const FREE_PORTS: [&str; 6] = [
     "--blob-port=0",
     "--queue-port=0",
     "--table-port=0",
@@ -28,6 +30,13 @@ const FREE_PORTS: [&str; 6] = [
     "--smb-port=0",
     "--console-port=0",
 ];
+
+/// Returns pseudorandom bytes, which neither compression nor deduplication shortens.
+pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
+}
 
 /// The program with nothing of our environment.
 pub(crate) fn lazuli() -> Command {
@@ -141,9 +150,23 @@ impl Server {
         self.call_as(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, service, method, target, body)
     }
 
-    /// A request of the development account with any headers, a line each, by way of a shared access signature.
+    /// A request of the development account with any headers, a line each, by way of a shared access
+    /// signature.
     pub(crate) fn send(
         &self,
+        service: ServiceKind,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &[u8],
+    ) -> Reply {
+        self.send_as((DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY), service, method, path, headers, body)
+    }
+
+    /// Like the function above, for another account with its key.
+    pub(crate) fn send_as(
+        &self,
+        (account, key): (&str, &str),
         service: ServiceKind,
         method: &str,
         path: &str,
@@ -157,13 +180,13 @@ impl Server {
             ("sp", "rwdlacupt"),
             ("se", "2099-12-31T00:00:00Z"),
         ];
-        let key = Key::from_base64(DEVELOPMENT_KEY).unwrap();
-        let sas = sign::account_sas(DEVELOPMENT_ACCOUNT, &key, &fields);
+        let key = Key::from_base64(key).unwrap();
+        let sas = sign::account_sas(account, &key, &fields);
         let separator = if path.contains('?') { '&' } else { '?' };
         let lines: String = headers.lines().map(|line| format!("{}\r\n", line.trim())).collect();
         let length = body.len();
         let head = format!(
-            "{method} /{DEVELOPMENT_ACCOUNT}{path}{separator}{sas} HTTP/1.1\r\n\
+            "{method} /{account}{path}{separator}{sas} HTTP/1.1\r\n\
              x-ms-version: 2021-12-02\r\nContent-Length: {length}\r\n{lines}"
         );
         http(self.address(service.name()), &head, body)

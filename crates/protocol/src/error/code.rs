@@ -1,13 +1,14 @@
 //! The error codes of all services: one table from a code to its wire name, status and message.
 //!
-//! The name on the wire is the name of the variant. The status is the usual one; where a code has another by context
-//! (`ConditionNotMet` as 304, `InvalidAuthenticationInfo` as 401), the [`Refusal`](super::Refusal) overrides it.
+//! The name on the wire is the name of the variant. The status is the usual one; where the context requires
+//! another (`ConditionNotMet` as 304, `InvalidAuthenticationInfo` as 401), the [`Refusal`](super::Refusal)
+//! overrides it.
 
 use http::StatusCode;
 
 macro_rules! error_codes {
     ($($status:ident { $($code:ident: $message:literal,)+ })+) => {
-        /// Why a request was refused, as clients know it.
+        /// Why a request was refused, as the protocol names it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum ErrorCode {
@@ -18,17 +19,17 @@ macro_rules! error_codes {
             /// All codes, by status.
             pub const ALL: &'static [Self] = &[$($(Self::$code,)+)+];
 
-            /// The name on the wire, in `x-ms-error-code` and in the body.
+            /// Returns the name on the wire, used in `x-ms-error-code` and in the body.
             pub const fn name(self) -> &'static str {
                 match self { $($(Self::$code => stringify!($code),)+)+ }
             }
 
-            /// The status that goes with it unless the context says otherwise.
+            /// Returns the usual status.
             pub const fn status(self) -> StatusCode {
                 match self { $($(Self::$code)|+ => StatusCode::$status,)+ }
             }
 
-            /// What to tell the client if there is nothing more particular to say.
+            /// Returns the default message.
             pub const fn message(self) -> &'static str {
                 match self { $($(Self::$code => $message,)+)+ }
             }
@@ -36,9 +37,9 @@ macro_rules! error_codes {
     };
 }
 
-// Some clients compare the text of `InvalidResourceName`, `OutOfRangeInput` and a few others, so these keep the words
-// that the cloud service is known to send, a misspelling included. Those about leases are of blobs; of what else can be leased
-// they say so (`Refusal::lease`).
+// Some clients compare the text of `InvalidResourceName`, `OutOfRangeInput` and a few others, so these have
+// the exact words of the cloud service, including a misspelling. Messages about leases mention blobs;
+// `Refusal::lease` replaces that word for other resources.
 error_codes! {
     BAD_REQUEST {
         // Common.

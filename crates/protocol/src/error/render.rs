@@ -1,4 +1,4 @@
-//! A refusal as a reply: status, headers, body.
+//! Renders a refusal as a reply: status, headers, body.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
@@ -13,23 +13,24 @@ use crate::{date, xml};
 const X_MS_ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
 const ODATA_METADATA: &str = "http://schemas.microsoft.com/ado/2007/08/dataservices/metadata";
 
-/// The shape of an error body.
+/// The format of an error body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorFormat {
-    /// `<Error>`: blob, queue, file.
+    /// `<Error>`: blob, queue and file.
     Xml,
     /// `{"odata.error":…}`: tables and entities.
     TableJson,
-    /// `<m:error>`: the XML operations of the table service, which are its ACLs and properties.
+    /// `<m:error>`: the XML operations of the table service, for ACLs and properties.
     TableXml,
     /// `{"error":…}`: Data Lake.
     DfsJson,
-    /// A page, for people: static websites.
+    /// An HTML page: static websites.
     Html,
 }
 
 impl Refusal {
-    /// The reply to a request of that method. A reply to HEAD and a 304 have no body; `x-ms-error-code` is always there.
+    /// Returns the reply to a request with this method. Replies to HEAD and 304 have no body. All have
+    /// `x-ms-error-code`.
     pub fn render(
         &self,
         format: ErrorFormat,
@@ -81,7 +82,7 @@ impl Refusal {
 }
 
 impl Refusal {
-    /// The page that a browser shows. Nothing in it comes from the request.
+    /// Returns the HTML page. It contains nothing from the request.
     fn page(&self, request_id: Uuid, now: Timestamp) -> String {
         let (code, status, text) = (self.code.name(), self.status.as_u16(), self.code.message());
         let time = date::iso8601(now);
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn xml_carries_details_as_siblings_of_the_message() {
+    fn xml_errors_have_details_as_siblings_of_the_message() {
         let refusal = Refusal::invalid_query("maxresults", "a<b", "not a number");
         let (status, headers, _) = refusal.render(ErrorFormat::Xml, &Method::GET, ID, NOW);
         assert_eq!(status, StatusCode::BAD_REQUEST);
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_answer_in_odata_json() {
+    fn table_errors_are_odata_json() {
         let json: serde_json::Value =
             serde_json::from_str(&body(&ErrorCode::ResourceNotFound.into(), ErrorFormat::TableJson)).unwrap();
         assert_eq!(json["odata.error"]["code"], "ResourceNotFound");
@@ -148,18 +149,18 @@ mod tests {
     }
 
     #[test]
-    fn table_acls_answer_in_the_metadata_namespace_without_a_byte_order_mark() {
+    fn table_acl_errors_use_the_metadata_namespace_without_a_byte_order_mark() {
         let body = body(&ErrorCode::TableNotFound.into(), ErrorFormat::TableXml);
         assert!(
             body.starts_with("<?xml version=\"1.0\" encoding=\"utf-8\"?><m:error xmlns:m=\"http://"),
             "{body}"
         );
-        // The length that the cloud service's reply to this error is known to have.
+        // The cloud service's reply to this error has this length.
         assert_eq!(body.len(), 316);
     }
 
     #[test]
-    fn data_lake_answers_in_plain_json() {
+    fn data_lake_errors_are_plain_json() {
         let json: serde_json::Value =
             serde_json::from_str(&body(&ErrorCode::PathNotFound.into(), ErrorFormat::DfsJson)).unwrap();
         assert_eq!(json["error"]["code"], "PathNotFound");
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn websites_answer_with_a_page() {
+    fn website_errors_are_html_pages() {
         assert_eq!(
             body(&ErrorCode::WebContentNotFound.into(), ErrorFormat::Html),
             "<!DOCTYPE html><html><head><title>WebContentNotFound</title></head><body>\
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn head_and_304_have_the_code_but_no_body() {
+    fn replies_to_head_and_304_have_a_code_but_no_body() {
         for (refusal, method, status) in [
             (Refusal::new(ErrorCode::BlobNotFound), Method::HEAD, 404),
             (Refusal::not_modified(), Method::GET, 304),

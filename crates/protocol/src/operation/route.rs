@@ -1,20 +1,20 @@
-//! From a request line and its headers to an [`Operation`].
+//! Finds the [`Operation`] of a request by its request line and headers.
 //!
-//! The key is address, method, `restype` and `comp`, then discriminators. A combination that no operation has is
-//! refused as the service does it: an unknown `restype` or `comp` is a bad query parameter, a known one with another
-//! method a bad verb.
+//! The key is address, method, `restype` and `comp`, then discriminators. Combinations that match no
+//! operation are refused as the service does: an unknown `restype` or `comp` is an invalid query parameter, a
+//! known one with another method an unsupported verb. method a bad verb.
 
 use http::{HeaderMap, Method};
 
 use super::table::ROWS;
-use super::{Operation, Place, Row};
+use super::{AddressKind, Operation, Row};
 use crate::error::{ErrorCode, Refusal};
+use crate::kind::ServiceKind;
 use crate::query::Query;
-use crate::service::ServiceKind;
 
-/// The operation that a request asks for.
+/// Returns the operation of a request.
 ///
-/// `container` and `object` are those of its [`Address`](crate::address::Address).
+/// `container` and `object` are those of the request's [`Address`](crate::address::Address).
 pub fn route(
     service: ServiceKind,
     method: &Method,
@@ -27,24 +27,29 @@ pub fn route(
         return Ok(preflight(service));
     }
     let comp = query.get("comp").unwrap_or_default();
-    let place = place(service, container, object)?;
-    // The JavaScript library takes an account in the path for a container, and a batch of the account for one of that.
-    let of_account = place == Place::Service && comp.eq_ignore_ascii_case("batch");
-    let restype =
-        query.get("restype").filter(|restype| !(of_account && restype.eq_ignore_ascii_case("container")));
+    let address = address(service, container, object)?;
+    // The JavaScript library treats an account in the path as a container, so it sends an account's batch as
+    // a container's.
+    let is_account_batch = address == AddressKind::Service && comp.eq_ignore_ascii_case("batch");
+    let restype = query
+        .get("restype")
+        .filter(|restype| !(is_account_batch && restype.eq_ignore_ascii_case("container")));
     let restype = restype.unwrap_or_default();
     let verb = match service {
-        ServiceKind::Table => tunnelled(method, headers)?,
+        ServiceKind::Table => tunneled(method, headers)?,
         _ => method.as_str(),
     };
 
-    let here = || ROWS.iter().filter(move |row| row.service == service && row.places.contains(&place));
-    let of_type = || here().filter(|row| row.restype.eq_ignore_ascii_case(restype));
+    let at_address =
+        || ROWS.iter().filter(move |row| row.service == service && row.addresses.contains(&address));
+    let of_type = || at_address().filter(|row| row.restype.eq_ignore_ascii_case(restype));
     let named =
         || of_type().filter(|row| row.comp.eq_ignore_ascii_case(comp) && !row.operation.is_preflight());
-    let fits = |row: &&Row| row.methods.contains(&verb) && row.when.iter().all(|w| w.holds(query, headers));
+    let matches = |row: &&Row| {
+        row.methods.contains(&verb) && row.discriminators.iter().all(|w| w.holds(query, headers))
+    };
 
-    if let Some(row) = named().find(fits) {
+    if let Some(row) = named().find(matches) {
         Ok(row.operation)
     } else if named().next().is_some() {
         Err(bad_verb(service))
@@ -55,7 +60,7 @@ pub fn route(
     }
 }
 
-/// The operation that a request to a static website asks for. Its path, query and headers do not matter.
+/// Returns the operation of a request to a static website. Path, query and headers have no influence.
 pub fn route_website(method: &Method) -> Result<Operation, Refusal> {
     match *method {
         Method::GET => Ok(Operation::GetWebContent),
@@ -80,26 +85,26 @@ fn bad_verb(service: ServiceKind) -> Refusal {
     })
 }
 
-fn place(service: ServiceKind, container: &str, object: &str) -> Result<Place, Refusal> {
+fn address(service: ServiceKind, container: &str, object: &str) -> Result<AddressKind, Refusal> {
     match (service, container, object) {
-        (_, "", "") => Ok(Place::Service),
-        (ServiceKind::Table, ..) => table_place(container, object),
-        (_, _, "") => Ok(Place::Container),
+        (_, "", "") => Ok(AddressKind::Service),
+        (ServiceKind::Table, ..) => table_address(container, object),
+        (_, _, "") => Ok(AddressKind::Container),
         (ServiceKind::Queue, ..) => match object.split_once('/') {
-            None if object == "messages" => Ok(Place::Messages),
-            Some(("messages", "")) => Ok(Place::Messages),
-            Some(("messages", id)) if !id.contains('/') => Ok(Place::Message),
+            None if object == "messages" => Ok(AddressKind::Messages),
+            Some(("messages", "")) => Ok(AddressKind::Messages),
+            Some(("messages", id)) if !id.contains('/') => Ok(AddressKind::Message),
             _ => Err(Refusal::new(ErrorCode::InvalidUri)),
         },
-        (ServiceKind::Blob | ServiceKind::File, ..) => Ok(Place::Object),
+        (ServiceKind::Blob | ServiceKind::File, ..) => Ok(AddressKind::Object),
     }
 }
 
-fn table_place(name: &str, object: &str) -> Result<Place, Refusal> {
+fn table_address(name: &str, object: &str) -> Result<AddressKind, Refusal> {
     let name = name.to_ascii_lowercase();
     let is_table = !matches!(name.as_str(), "" | "tables" | "$batch");
-    // The keys in it, nothing else, are looked at in what follows a table: clients whose address ends with a table ask
-    // for `/table/Tables` and the like, and want to hear of that table.
+    // Only keys are significant after a table's name. Clients whose endpoint ends with a table's name send
+    // `/table/Tables` and the like, and expect an answer about that table.
     let keys = match object.strip_suffix(')') {
         _ if object.is_empty() => "",
         Some(keys) if is_table || keys.starts_with('(') => keys.trim_start_matches('('),
@@ -108,18 +113,18 @@ fn table_place(name: &str, object: &str) -> Result<Place, Refusal> {
     };
     match (name.as_str(), keys) {
         ("", _) => Err(Refusal::new(ErrorCode::InvalidUri)),
-        ("tables", "") => Ok(Place::Tables),
-        ("tables", _) => Ok(Place::NamedTable),
-        ("$batch", "") => Ok(Place::TableBatch),
+        ("tables", "") => Ok(AddressKind::Tables),
+        ("tables", _) => Ok(AddressKind::NamedTable),
+        ("$batch", "") => Ok(AddressKind::TableBatch),
         ("$batch", _) => Err(Refusal::new(ErrorCode::InvalidUri)),
-        (_, "") => Ok(Place::Table),
-        _ => Ok(Place::Entity),
+        (_, "") => Ok(AddressKind::Table),
+        _ => Ok(AddressKind::Entity),
     }
 }
 
-/// The verb of a table request: POST may stand for one that proxies do not let through. A header that repeats the
-/// method changes nothing: the Java client of 2013 to 2020 sends it with MERGE.
-fn tunnelled<'a>(method: &'a Method, headers: &HeaderMap) -> Result<&'a str, Refusal> {
+/// Returns the verb of a table request. POST may tunnel a verb that proxies block. A header that repeats the
+/// method has no effect: the Java client of 2013 to 2020 sends it with MERGE.
+fn tunneled<'a>(method: &'a Method, headers: &HeaderMap) -> Result<&'a str, Refusal> {
     let mut values = headers.get_all("x-http-method").iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(method.as_str()),

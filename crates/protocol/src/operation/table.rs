@@ -1,19 +1,19 @@
-//! The table itself. Every cell comes from the REST reference; read it beside the operation matrix.
+//! The table of operations. Every cell comes from the REST reference.
 //!
-//! Columns: variant, documented name, scope, places, methods, `restype`, `comp`, discriminators, account SAS, service
-//! SAS, anonymous, role, body, effect. Rows that differ only in their discriminators stand in the order in which they
-//! are tried, the one without any last.
+//! Columns: variant, documented name, scope, addresses, methods, `restype`, `comp`, discriminators, account
+//! SAS, service SAS, anonymous access, role, body, effect. Rows that differ only in their discriminators are
+//! tried in order, the one without discriminators last.
 
-use super::{Anonymous, BodyClass, Permission, Place, Row, Scope, When};
+use super::{AddressKind, Anonymous, BodyClass, Discriminator, Permission, Row, Scope};
 use crate::account::Role;
-use crate::service::ServiceKind;
+use crate::kind::ServiceKind;
 
-use Anonymous::{Always, Never, PublicBlob, PublicContainer};
-use BodyClass::{Large, Medium, Nothing, Optional, Small, Stream};
-use Place::{
+use AddressKind::{
     Container, Entity, Message, Messages, NamedTable, Object, Service, Table, TableBatch, Tables, Website,
 };
-use When::{Header, HeaderIs, Query, QueryIs};
+use Anonymous::{Always, Never, PublicBlob, PublicContainer};
+use BodyClass::{Large, Medium, Nothing, Optional, Small, Stream};
+use Discriminator::{Header, HeaderIs, Query, QueryIs};
 
 const READER: Role = Role::Reader;
 const CONTRIBUTOR: Role = Role::Contributor;
@@ -30,19 +30,19 @@ const DELETE: &[&str] = &["DELETE"];
 const MERGE: &[&str] = &["MERGE", "PATCH"];
 const OPTIONS: &[&str] = &["OPTIONS"];
 
-const COPY_SOURCE: When = Header("x-ms-copy-source");
-const BLOCK_BLOB: When = HeaderIs("x-ms-blob-type", "BlockBlob");
-const REQUIRES_SYNC: When = HeaderIs("x-ms-requires-sync", "true");
-const PEEK_ONLY: When = QueryIs("peekonly", "true");
-const IF_MATCH: When = Header("if-match");
-const LEASE_BREAK: When = HeaderIs("x-ms-lease-action", "break");
-const PERMANENT: When = QueryIs("deletetype", "permanent");
-const VERSION_ID: When = Query("versionid");
-const TAGS: When = Header("x-ms-tags");
-const POLICY_UNTIL: When = Header("x-ms-immutability-policy-until-date");
-const POLICY_MODE: When = Header("x-ms-immutability-policy-mode");
-const LEGAL_HOLD: When = Header("x-ms-legal-hold");
-const PUBLIC_ACCESS: When = Header("x-ms-blob-public-access");
+const COPY_SOURCE: Discriminator = Header("x-ms-copy-source");
+const BLOCK_BLOB: Discriminator = HeaderIs("x-ms-blob-type", "BlockBlob");
+const REQUIRES_SYNC: Discriminator = HeaderIs("x-ms-requires-sync", "true");
+const PEEK_ONLY: Discriminator = QueryIs("peekonly", "true");
+const IF_MATCH: Discriminator = Header("if-match");
+const LEASE_BREAK: Discriminator = HeaderIs("x-ms-lease-action", "break");
+const PERMANENT: Discriminator = QueryIs("deletetype", "permanent");
+const VERSION_ID: Discriminator = Query("versionid");
+const TAGS: Discriminator = Header("x-ms-tags");
+const POLICY_UNTIL: Discriminator = Header("x-ms-immutability-policy-until-date");
+const POLICY_MODE: Discriminator = Header("x-ms-immutability-policy-mode");
+const LEGAL_HOLD: Discriminator = Header("x-ms-legal-hold");
+const PUBLIC_ACCESS: Discriminator = Header("x-ms-blob-public-access");
 
 macro_rules! operations {
     ($($service:ident {$(
@@ -56,10 +56,10 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// All of them, in the order of the table.
+            /// All operations, in the order of the table.
             pub const ALL: &[Self] = &[$($(Self::$variant,)+)+];
 
-            /// What the table says about it.
+            /// Returns the operation's row of the table.
             pub fn row(self) -> &'static Row {
                 &ROWS[self as usize]
             }
@@ -72,11 +72,11 @@ macro_rules! operations {
                 name: $name,
                 service: ServiceKind::$service,
                 scope: Scope::$scope,
-                places: &[$($place),+],
+                addresses: &[$($place),+],
                 methods: $methods,
                 restype: $restype,
                 comp: $comp,
-                when: &[$($when),*],
+                discriminators: &[$($when),*],
                 account_sas: Permission($account),
                 service_sas: Permission($sas),
                 anonymous: $anonymous,
@@ -250,10 +250,10 @@ operations! {
     }
 }
 
-/// A request that differs from its operation's row: its permission and role.
-pub(super) type Exception = (Operation, When, Permission, Role);
+/// A request whose permission and role differ from its operation's row.
+pub(super) type Exception = (Operation, Discriminator, Permission, Role);
 
-/// Requests whose permission is not their operation's usual one, and their role. The first that fits wins.
+/// Exceptions from the operations' usual permissions and roles. The first match applies.
 pub(super) static EXCEPTIONS: &[Exception] = &[
     (Operation::LeaseBlob, LEASE_BREAK, Permission("w|d"), CONTRIBUTOR),
     (Operation::LeaseContainer, LEASE_BREAK, Permission("w|d"), CONTRIBUTOR),
@@ -268,11 +268,12 @@ pub(super) static EXCEPTIONS: &[Exception] = &[
     (Operation::CopyBlobFromUrl, TAGS, Permission("c+t|w+t"), OWNER),
 ];
 
-/// Operations, headers, and the operation whose permission is needed too if one of the headers is there.
-pub(super) type Further = (&'static [Operation], &'static [When], Operation);
+/// Operations, headers, and the operation whose permission is required as well if one of the headers is
+/// present.
+pub(super) type AdditionalPermission = (&'static [Operation], &'static [Discriminator], Operation);
 
-/// Requests that do what another operation does as well.
-pub(super) static FURTHER: &[Further] = &[
+/// Requests that also do what another operation does.
+pub(super) static ADDITIONAL_PERMISSIONS: &[AdditionalPermission] = &[
     (
         &[
             Operation::PutBlob,

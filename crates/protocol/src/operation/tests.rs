@@ -3,14 +3,14 @@ use std::collections::HashSet;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::Operation::{self, *};
-use super::{BodyClass, Permission, Place, Scope, route};
+use super::{AddressKind, BodyClass, Permission, Scope, route};
 use crate::account::Role;
 use crate::address::Address;
 use crate::error::{ErrorCode, Refusal};
+use crate::kind::ServiceKind::{self, Blob, File, Queue, Table};
 use crate::query::Query;
-use crate::service::ServiceKind::{self, Blob, File, Queue, Table};
 
-/// `METHOD /container/object?query`, then headers as `name: value`.
+/// Routes a request of the form `METHOD /container/object?query`, followed by headers as `name: value`.
 fn routed(service: ServiceKind, request: &str) -> Result<Operation, Refusal> {
     let (method, address, query, headers) = parsed(service, request);
     route(service, &method, &address.container, &address.object, &query, &headers)
@@ -229,13 +229,13 @@ fn every_example_request_reaches_its_operation() {
 #[test]
 fn every_operation_has_an_example() {
     let reached: HashSet<_> = EXAMPLES.iter().map(|(_, _, operation)| *operation).collect();
-    let of_website = |o: &Operation| o.row().places == [Place::Website];
+    let of_website = |o: &Operation| o.row().addresses == [AddressKind::Website];
     let missing: Vec<_> = Operation::ALL.iter().filter(|o| !reached.contains(o) && !of_website(o)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]
-fn a_website_is_read_and_nothing_else() {
+fn websites_support_only_get_and_head() {
     for (method, operation) in [
         (Method::GET, Ok(Operation::GetWebContent)),
         (Method::HEAD, Ok(Operation::GetWebContentProperties)),
@@ -247,21 +247,21 @@ fn a_website_is_read_and_nothing_else() {
 }
 
 #[test]
-fn rows_stand_at_the_index_of_their_operation_and_no_two_answer_the_same_request() {
+fn rows_are_at_the_index_of_their_operation_and_match_distinct_requests() {
     let mut seen = HashSet::new();
     let mut names = HashSet::new();
     for operation in Operation::ALL {
         let row = operation.row();
         assert_eq!(row.operation, *operation);
         assert!(names.insert(row.name), "{} twice", row.name);
-        for place in row.places {
+        for address in row.addresses {
             for method in row.methods {
                 let key = format!(
-                    "{:?} {place:?} {method} {} {} {:?}",
+                    "{:?} {address:?} {method} {} {} {:?}",
                     row.service,
                     row.restype,
                     row.comp.to_lowercase(),
-                    row.when
+                    row.discriminators
                 );
                 assert!(seen.insert(key.clone()), "{key}");
             }
@@ -270,7 +270,7 @@ fn rows_stand_at_the_index_of_their_operation_and_no_two_answer_the_same_request
 }
 
 #[test]
-fn combinations_that_no_operation_has_are_refused_as_documented() {
+fn unsupported_combinations_are_refused_as_documented() {
     use ErrorCode::*;
     for (service, request, code) in [
         (Blob, "GET /", InvalidQueryParameterValue),
@@ -316,7 +316,7 @@ fn combinations_that_no_operation_has_are_refused_as_documented() {
 }
 
 #[test]
-fn permissions_are_alternatives_of_letters_needed_together() {
+fn permissions_are_alternatives_of_required_letters() {
     for (permission, letters, granted) in [
         ("r", "r", true),
         ("r", "w", false),
@@ -335,7 +335,7 @@ fn permissions_are_alternatives_of_letters_needed_together() {
 }
 
 #[test]
-fn some_requests_need_other_permissions_than_their_operation_usually_does() {
+fn exceptions_change_the_permission_of_an_operation() {
     for (request, account, service) in [
         ("PUT /c/b?comp=lease + x-ms-lease-action: acquire", "w", "w"),
         ("PUT /c/b?comp=lease + x-ms-lease-action: break", "w|d", "w|d"),
@@ -356,19 +356,19 @@ fn some_requests_need_other_permissions_than_their_operation_usually_does() {
 }
 
 #[test]
-fn the_columns_agree_with_one_another() {
+fn the_columns_are_consistent() {
     for row in Operation::ALL.iter().map(|o| o.row()) {
         let name = row.name;
-        // A reader never changes anything, and whoever may change access control is an owner.
+        // A reader changes nothing, and changing access control requires an owner.
         if row.role == Role::Reader && !row.read {
-            let carries = name.starts_with("Blob Batch") || name == "Entity Group Transaction";
-            assert!(carries, "{name}: its parts are authorised one by one");
+            let is_batch = name.starts_with("Blob Batch") || name == "Entity Group Transaction";
+            assert!(is_batch, "{name}: its parts are authorized one by one");
         }
         if name.ends_with("ACL") {
             assert_eq!(row.role, Role::Owner, "{name}");
             assert_eq!(row.account_sas, Permission::NEVER, "{name}");
         }
-        // Only an account SAS reaches the service itself.
+        // Only an account SAS covers the service itself.
         if row.scope == Scope::Service {
             assert_eq!(row.service_sas, Permission::NEVER, "{name}");
         }

@@ -1,28 +1,28 @@
-//! The body of Set Service Properties.
+//! Parses the body of Set Service Properties.
 //!
-//! The cloud service checks this document as a whole: a child that is missing or out of range is `InvalidXmlDocument`,
-//! not a code of its own. An element that the service does not have is `UnsupportedXmlNode`.
+//! The cloud service checks this document as a whole: a missing or invalid child is `InvalidXmlDocument`
+//! rather than a specific code. An element that the service does not have is `UnsupportedXmlNode`.
 
 use super::{DeleteRetention, Logging, Metrics, ProtocolSettings, StaticWebsite, Update};
 use crate::cors::CorsRule;
 use crate::error::{ErrorCode, Refusal};
-use crate::service::ServiceKind;
+use crate::kind::ServiceKind;
 use crate::version::Version;
 use crate::xml::{Reader, invalid};
 
 const MAX_RETENTION_DAYS: u32 = 365;
 const MAX_CORS_RULES: usize = 5;
-/// All origins, methods and headers of all rules together, in bytes.
+/// Maximum bytes of all origins, methods and headers of all rules.
 const MAX_CORS_SIZE: usize = 2048;
 const MAX_CORS_ORIGINS: usize = 64;
 const MAX_CORS_LITERAL_HEADERS: usize = 64;
 const MAX_CORS_PREFIXED_HEADERS: usize = 2;
-/// One origin or header, in characters.
+/// Maximum length of one origin or header, in characters.
 const MAX_CORS_WORD: usize = 256;
 const CORS_METHODS: [&str; 8] = ["DELETE", "GET", "HEAD", "MERGE", "OPTIONS", "PATCH", "POST", "PUT"];
 
 impl Update {
-    /// What a Set request for that service changes.
+    /// Parses a Set request for a service.
     pub fn parse(service: ServiceKind, body: &[u8]) -> Result<Self, Refusal> {
         use ServiceKind::{Blob, File};
         let mut update = Self::default();
@@ -30,7 +30,7 @@ impl Update {
         while let Some(root) = xml.child()? {
             match (root, service) {
                 ("Logging", service) if service != File => update.logging = Some(logging(&mut xml)?),
-                // `Metrics` is what versions before 2013-08-15 call it.
+                // Versions before 2013-08-15 have `Metrics` instead of `HourMetrics`.
                 ("HourMetrics" | "Metrics", _) => update.hour_metrics = Some(metrics(&mut xml)?),
                 ("MinuteMetrics", _) => update.minute_metrics = Some(metrics(&mut xml)?),
                 ("Cors", _) => update.cors = Some(cors(&mut xml)?),
@@ -51,12 +51,12 @@ impl Update {
     }
 }
 
-/// A child that a root needs.
-fn needed<T>(child: Option<T>, name: &str) -> Result<T, Refusal> {
+/// Returns a required child, or refuses the document.
+fn required<T>(child: Option<T>, name: &str) -> Result<T, Refusal> {
     child.ok_or_else(|| invalid(format!("{name} is missing.")))
 }
 
-/// Turns the refusal of a single value into that of the whole document.
+/// Turns the refusal of a single value into a refusal of the whole document.
 fn in_document<T>(value: Result<T, Refusal>) -> Result<T, Refusal> {
     value.map_err(|refusal| match refusal.code() {
         ErrorCode::InvalidXmlNodeValue => invalid(refusal.text()),
@@ -64,54 +64,54 @@ fn in_document<T>(value: Result<T, Refusal>) -> Result<T, Refusal> {
     })
 }
 
-/// The version of logs or metrics, such as `1.0`.
+/// Parses the version of logs or metrics, such as `1.0`.
 fn analytics_version(text: &str) -> Option<String> {
     let short = (1..=8).contains(&text.len());
     (short && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')).then(|| text.to_owned())
 }
 
 fn logging(xml: &mut Reader<'_>) -> Result<Logging, Refusal> {
-    let (mut version, mut delete, mut read, mut write, mut kept) = (None, None, None, None, None);
+    let (mut version, mut delete, mut read, mut write, mut retention_policy) = (None, None, None, None, None);
     while let Some(child) = xml.child()? {
         match child {
             "Version" => version = Some(in_document(xml.value(analytics_version))?),
             "Delete" => delete = Some(in_document(xml.flag())?),
             "Read" => read = Some(in_document(xml.flag())?),
             "Write" => write = Some(in_document(xml.flag())?),
-            "RetentionPolicy" => kept = Some(retention(xml)?),
+            "RetentionPolicy" => retention_policy = Some(retention(xml)?),
             _ => return Err(xml.unsupported()),
         }
     }
     Ok(Logging {
-        version: needed(version, "Version")?,
-        delete: needed(delete, "Delete")?,
-        read: needed(read, "Read")?,
-        write: needed(write, "Write")?,
-        retention_days: needed(kept, "RetentionPolicy")?.days,
+        version: required(version, "Version")?,
+        delete: required(delete, "Delete")?,
+        read: required(read, "Read")?,
+        write: required(write, "Write")?,
+        retention_days: required(retention_policy, "RetentionPolicy")?.days,
     })
 }
 
 fn metrics(xml: &mut Reader<'_>) -> Result<Metrics, Refusal> {
-    let (mut version, mut enabled, mut include_apis, mut kept) = (None, None, None, None);
+    let (mut version, mut enabled, mut include_apis, mut retention_policy) = (None, None, None, None);
     while let Some(child) = xml.child()? {
         match child {
             "Version" => version = Some(in_document(xml.value(analytics_version))?),
             "Enabled" => enabled = Some(in_document(xml.flag())?),
             "IncludeAPIs" => include_apis = Some(in_document(xml.flag())?),
-            "RetentionPolicy" => kept = Some(retention(xml)?),
+            "RetentionPolicy" => retention_policy = Some(retention(xml)?),
             _ => return Err(xml.unsupported()),
         }
     }
-    let enabled = needed(enabled, "Enabled")?;
+    let enabled = required(enabled, "Enabled")?;
     Ok(Metrics {
-        version: needed(version, "Version")?,
+        version: required(version, "Version")?,
         enabled,
-        include_apis: if enabled { Some(needed(include_apis, "IncludeAPIs")?) } else { None },
-        retention_days: needed(kept, "RetentionPolicy")?.days,
+        include_apis: if enabled { Some(required(include_apis, "IncludeAPIs")?) } else { None },
+        retention_days: required(retention_policy, "RetentionPolicy")?.days,
     })
 }
 
-/// Any of the retention policies. Only that of blobs has `AllowPermanentDelete`; elsewhere it says nothing.
+/// Parses any of the retention policies. `AllowPermanentDelete` has an effect only for blobs.
 fn retention(xml: &mut Reader<'_>) -> Result<DeleteRetention, Refusal> {
     let (mut enabled, mut days, mut allow_permanent_delete) = (None, None, false);
     while let Some(child) = xml.child()? {
@@ -123,7 +123,7 @@ fn retention(xml: &mut Reader<'_>) -> Result<DeleteRetention, Refusal> {
         }
     }
     let days =
-        if needed(enabled, "Enabled")? { Some(needed(days.filter(|d| *d > 0), "Days")?) } else { None };
+        if required(enabled, "Enabled")? { Some(required(days.filter(|d| *d > 0), "Days")?) } else { None };
     Ok(DeleteRetention { days, allow_permanent_delete })
 }
 
@@ -142,7 +142,7 @@ fn static_website(xml: &mut Reader<'_>) -> Result<StaticWebsite, Refusal> {
         };
         *field = Some(xml.text()?).filter(|text| !text.is_empty());
     }
-    website.enabled = needed(enabled, "Enabled")?;
+    website.enabled = required(enabled, "Enabled")?;
     Ok(website)
 }
 
@@ -163,7 +163,7 @@ fn protocol_settings(xml: &mut Reader<'_>) -> Result<ProtocolSettings, Refusal> 
     Ok(settings)
 }
 
-/// The only child of an element, a flag of that name.
+/// Parses an element with a single child, a flag called `name`.
 fn switch(xml: &mut Reader<'_>, name: &str) -> Result<bool, Refusal> {
     let mut on = None;
     while let Some(child) = xml.child()? {
@@ -172,7 +172,7 @@ fn switch(xml: &mut Reader<'_>, name: &str) -> Result<bool, Refusal> {
         }
         on = Some(in_document(xml.flag())?);
     }
-    needed(on, name)
+    required(on, name)
 }
 
 fn cors(xml: &mut Reader<'_>) -> Result<Vec<CorsRule>, Refusal> {
@@ -206,11 +206,11 @@ fn cors_rule(xml: &mut Reader<'_>) -> Result<CorsRule, Refusal> {
         }
     }
     let rule = CorsRule {
-        allowed_origins: needed(origins, "AllowedOrigins")?,
-        allowed_methods: needed(methods, "AllowedMethods")?,
-        allowed_headers: needed(headers, "AllowedHeaders")?,
-        exposed_headers: needed(exposed, "ExposedHeaders")?,
-        max_age_seconds: needed(max_age, "MaxAgeInSeconds")?,
+        allowed_origins: required(origins, "AllowedOrigins")?,
+        allowed_methods: required(methods, "AllowedMethods")?,
+        allowed_headers: required(headers, "AllowedHeaders")?,
+        exposed_headers: required(exposed, "ExposedHeaders")?,
+        max_age_seconds: required(max_age, "MaxAgeInSeconds")?,
     };
     check_cors_rule(&rule).map_err(invalid)?;
     Ok(rule)

@@ -1,13 +1,13 @@
-//! The reply to Get Service Properties.
+//! Renders the reply to Get Service Properties.
 
 use super::{Logging, Metrics, ServiceProperties};
 use crate::cors::CorsRule;
-use crate::service::ServiceKind;
+use crate::kind::ServiceKind;
 use crate::version::Version;
 use crate::xml::Writer;
 
 impl ServiceProperties {
-    /// The body of a Get reply: the roots that the service has in that version of the protocol.
+    /// Returns the body of a Get reply: the elements that the service has in that version of the protocol.
     pub fn to_xml(&self, service: ServiceKind, version: Version) -> String {
         let mut xml = Writer::new();
         xml.open("StorageServiceProperties");

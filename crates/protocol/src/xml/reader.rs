@@ -1,8 +1,8 @@
 //! Reads the XML body of a request, element by element.
 //!
-//! The document has to be UTF-8, well-formed and at most [`MAX_DEPTH`] deep. There is no DTD, and no entity but the
-//! five of XML and character references, so a document cannot grow while it is read. Attributes and namespaces are not
-//! looked at. How large a body may be is the caller's limit.
+//! The document has to be UTF-8, well-formed and at most [`MAX_DEPTH`] levels deep. DTDs are refused, and the
+//! only entities are the five of XML and character references, so a document cannot grow while it is read.
+//! Attributes and namespaces are ignored. The caller limits the size of the body.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -11,14 +11,15 @@ use quick_xml::events::{BytesRef, Event};
 
 use crate::error::{ErrorCode, Refusal};
 
-/// The deepest document of the protocol has five levels.
+/// Maximum depth. The deepest document of the protocol has five levels.
 const MAX_DEPTH: usize = 16;
 
-/// A place in an XML document: inside an element, before its next child.
+/// A position in an XML document: inside an element, before its next child.
 ///
 /// ```
 /// # use lazuli_protocol::{Refusal, xml::Reader};
-/// let mut xml = Reader::root(b"<BlockList><Latest>AAA=</Latest><Latest>BBB=</Latest></BlockList>", "BlockList")?;
+/// let document = b"<BlockList><Latest>AAA=</Latest><Latest>BBB=</Latest></BlockList>";
+/// let mut xml = Reader::root(document, "BlockList")?;
 /// let mut blocks = Vec::new();
 /// while let Some(list) = xml.child()? {
 ///     match list {
@@ -34,12 +35,12 @@ const MAX_DEPTH: usize = 16;
 pub struct Reader<'a> {
     inner: quick_xml::Reader<&'a [u8]>,
     depth: usize,
-    /// The element entered last.
+    /// The name of the element entered last.
     name: String,
 }
 
 impl<'a> Reader<'a> {
-    /// Enters the root element of a document, which has to have that name.
+    /// Enters the root element of a document, which has to have this name.
     pub fn root(document: &'a [u8], name: &str) -> Result<Self, Refusal> {
         let text = std::str::from_utf8(document).map_err(|_| invalid("The document is not UTF-8."))?;
         if !text.chars().all(super::is_char) {
@@ -55,8 +56,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Enters the next child of the current element and gives its name; `None` leaves the current element, which has
-    /// no more. What was entered has to be read to its end, with [`Reader::text`], [`Reader::skip`] or further calls.
+    /// Enters the next child of the current element and returns its name. If there is none, leaves the
+    /// current element and returns `None`. An entered element has to be read to its end, with
+    /// [`Reader::text`], [`Reader::skip`] or further calls.
     pub fn child(&mut self) -> Result<Option<&str>, Refusal> {
         loop {
             match self.event()? {
@@ -77,28 +79,29 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The text of the element just entered, which may hold no elements; leaves it.
+    /// Returns the text of the element just entered, which may contain no elements, and leaves the element.
     pub fn text(&mut self) -> Result<String, Refusal> {
         let depth = self.depth;
-        self.read_text(depth, Lines::Normalized)
+        self.read_text(depth, LineEnds::Normalized)
     }
 
-    /// The text of the element just entered without any markup that is in it, ends of lines as they were sent; leaves it.
+    /// Returns the text of the element just entered without its markup, with line ends as sent, and leaves
+    /// the element.
     pub fn text_without_markup(&mut self) -> Result<String, Refusal> {
-        self.read_text(MAX_DEPTH, Lines::AsSent)
+        self.read_text(MAX_DEPTH, LineEnds::AsSent)
     }
 
-    fn read_text(&mut self, max_depth: usize, lines: Lines) -> Result<String, Refusal> {
+    fn read_text(&mut self, max_depth: usize, line_ends: LineEnds) -> Result<String, Refusal> {
         let (outer, mut text) = (self.depth, String::new());
         while self.depth >= outer {
             match self.event()? {
-                Event::Text(part) => text.push_str(&match lines {
-                    Lines::Normalized => part.xml10_content().map_err(invalid)?,
-                    Lines::AsSent => part.decode().map_err(invalid)?,
+                Event::Text(part) => text.push_str(&match line_ends {
+                    LineEnds::Normalized => part.xml10_content().map_err(invalid)?,
+                    LineEnds::AsSent => part.decode().map_err(invalid)?,
                 }),
-                Event::CData(part) => text.push_str(&match lines {
-                    Lines::Normalized => part.xml10_content().map_err(invalid)?,
-                    Lines::AsSent => part.decode().map_err(invalid)?,
+                Event::CData(part) => text.push_str(&match line_ends {
+                    LineEnds::Normalized => part.xml10_content().map_err(invalid)?,
+                    LineEnds::AsSent => part.decode().map_err(invalid)?,
                 }),
                 Event::GeneralRef(reference) => text.push(resolve(&reference)?),
                 Event::Start(_) if self.depth < max_depth => self.depth += 1,
@@ -110,12 +113,13 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// Passes over the element just entered.
+    /// Skips the element just entered.
     pub fn skip(&mut self) -> Result<(), Refusal> {
         self.text_without_markup().map(|_| ())
     }
 
-    /// The value of the element just entered, by a parser that gives `None` for what is not one.
+    /// Returns the parsed value of the element just entered. `parse` returns `None` for an invalid value,
+    /// which is refused.
     pub fn value<T>(&mut self, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, Refusal> {
         let name = self.name.clone();
         let text = self.text()?;
@@ -126,7 +130,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// `true` or `false`, without regard to case.
+    /// Returns the flag in the element just entered: `true`, `false`, `1` or `0`, ignoring case.
     pub fn flag(&mut self) -> Result<bool, Refusal> {
         self.value(|text| match text {
             "1" => Some(true),
@@ -135,17 +139,17 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A whole number in a range.
+    /// Returns the whole number in the element just entered, within a range.
     pub fn number(&mut self, allowed: RangeInclusive<u32>) -> Result<u32, Refusal> {
         self.value(|text| text.parse().ok().filter(|number| allowed.contains(number)))
     }
 
-    /// The refusal of the element just entered, because it has no business there.
+    /// The refusal of the element just entered, which is not supported at this position.
     pub fn unsupported(&self) -> Refusal {
         Refusal::new(ErrorCode::UnsupportedXmlNode).detail("XmlNodeName", &*self.name)
     }
 
-    /// Checks that nothing follows the root element, which has to have been left.
+    /// Checks that nothing follows the root element. All elements have to have been left.
     pub fn finish(mut self) -> Result<(), Refusal> {
         debug_assert_eq!(self.depth, 0, "an element was entered and not left");
         match self.child()? {
@@ -163,7 +167,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The next event that is not a comment, a processing instruction or the declaration.
+    /// Returns the next event that is not a comment, a processing instruction or the declaration.
     fn event(&mut self) -> Result<Event<'a>, Refusal> {
         loop {
             match self.inner.read_event().map_err(invalid)? {
@@ -175,20 +179,20 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What becomes of a carriage return in text. Parsers of XML turn it into a line feed, alone or together with one; but
-/// some clients do not escape it and mean it.
+/// How to treat carriage returns in text. XML parsers turn them into line feeds, alone or together with one;
+/// but some clients mean them literally and do not escape them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lines {
+enum LineEnds {
     Normalized,
     AsSent,
 }
 
-/// The refusal of a document that is not what the operation takes.
+/// The refusal of an invalid document.
 pub fn invalid(reason: impl Display) -> Refusal {
     Refusal::new(ErrorCode::InvalidXmlDocument).detail("Reason", reason.to_string())
 }
 
-/// The refusal of a document that lacks an element.
+/// The refusal of a document without a required element.
 pub fn missing(name: &str) -> Refusal {
     Refusal::new(ErrorCode::MissingRequiredXmlNode).detail("XmlNodeName", name)
 }
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_such_a_document_is_refused() {
+    fn invalid_documents_are_refused() {
         let deep = format!("<R>{}", "<A>".repeat(1000));
         let bomb = "<!DOCTYPE R [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;\">]><R><A>&b;</A></R>";
         for document in [
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_bounded() {
+    fn depth_is_limited() {
         let deep = format!("<R>{}", "<A>".repeat(100_000));
         let mut xml = Reader::root(deep.as_bytes(), "R").unwrap();
         let mut depth = 1;
@@ -302,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn markup_in_text_is_refused_or_dropped_as_the_caller_says() {
+    fn markup_in_text_is_refused_or_dropped_as_requested() {
         let document = b"<R><T>a<b>c</b>\r\nd<![CDATA[\r]]></T></R>";
         let mut xml = Reader::root(document, "R").unwrap();
         assert_eq!(xml.child().unwrap(), Some("T"));
@@ -315,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn typed_values_name_the_element_they_refuse() {
+    fn refusals_of_typed_values_name_the_element() {
         let read = |document: &str| {
             let mut xml = Reader::root(document.as_bytes(), "R").unwrap();
             xml.child().unwrap();

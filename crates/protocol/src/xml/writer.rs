@@ -1,7 +1,7 @@
 //! Writes small XML documents: elements, attributes, text.
 //!
-//! What it gives back is always well-formed: elements are closed in order, text is escaped, and a character that XML
-//! cannot hold becomes U+FFFD. There is no byte order mark: not every client skips one, and none needs it.
+//! Documents are always well-formed: elements are closed in order, text is escaped, and a character that XML
+//! does not allow becomes U+FFFD. There is no byte order mark: some clients fail on one, and none needs it.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -9,16 +9,16 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?>";
 
-/// What a name has to escape when it is sent as `Encoded="true"`. Anything beyond ASCII is escaped too.
+/// Characters that are escaped in a name sent as `Encoded="true"`. Characters beyond ASCII are escaped too.
 const ENCODED_NAME: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%').add(b'&').add(b'<').add(b'>');
 
-/// A name, percent-encoded, if XML cannot hold it.
+/// Returns the percent-encoded name if XML cannot hold the name itself.
 pub fn encoded(name: &str) -> Option<String> {
     let fits = name.chars().all(super::is_char);
     (!fits).then(|| utf8_percent_encode(name, ENCODED_NAME).to_string())
 }
 
-/// An XML document in the making.
+/// An XML document under construction.
 #[derive(Debug)]
 pub struct Writer {
     out: String,
@@ -32,7 +32,7 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// A document with its declaration and nothing else.
+    /// Creates a document that has only its declaration.
     pub fn new() -> Self {
         Self { out: DECLARATION.to_owned(), open: Vec::new() }
     }
@@ -58,12 +58,12 @@ impl Writer {
         self
     }
 
-    /// An element that holds text.
+    /// Writes an element with text.
     pub fn text(&mut self, name: &str, value: impl Display) -> &mut Self {
         self.text_with(name, &[], value)
     }
 
-    /// An element that holds text which is at hand: the short way, for listings.
+    /// Writes an element with text from a string: faster than [`Writer::text`], for listings.
     #[inline]
     pub fn string(&mut self, name: &str, value: &str) -> &mut Self {
         self.out.reserve(2 * name.len() + value.len() + "<></>".len());
@@ -73,7 +73,7 @@ impl Writer {
         self
     }
 
-    /// An element that has attributes and holds text.
+    /// Writes an element with attributes and text.
     pub fn text_with(&mut self, name: &str, attributes: &[(&str, &str)], value: impl Display) -> &mut Self {
         self.start(name, attributes);
         self.escaped(value);
@@ -81,7 +81,7 @@ impl Writer {
         self
     }
 
-    /// An element that is written only if there is something to hold.
+    /// Writes an element if there is a value.
     pub fn optional(&mut self, name: &str, value: Option<impl Display>) -> &mut Self {
         if let Some(value) = value {
             self.text(name, value);
@@ -89,7 +89,7 @@ impl Writer {
         self
     }
 
-    /// An element that holds nothing.
+    /// Writes an empty element.
     #[inline]
     pub fn empty(&mut self, name: &str) -> &mut Self {
         self.out.push('<');
@@ -98,7 +98,8 @@ impl Writer {
         self
     }
 
-    /// The name of a blob, file or prefix: as it is, or percent-encoded and marked so if XML cannot hold it.
+    /// Writes the name of a blob, file or prefix: as it is, or percent-encoded and marked if XML cannot hold
+    /// it.
     pub fn name(&mut self, element: &str, name: &str) -> &mut Self {
         match encoded(name) {
             None => self.string(element, name),
@@ -106,17 +107,17 @@ impl Writer {
         }
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn written(&self) -> usize {
         self.out.len()
     }
 
-    /// Makes room for what is going to be written, so that the text need not be moved again and again while it grows.
+    /// Reserves memory for further output, so that the text is not moved repeatedly while it grows.
     pub fn reserve(&mut self, bytes: usize) {
         self.out.reserve(bytes);
     }
 
-    /// The document, with everything closed that was still open.
+    /// Closes all open elements and returns the document.
     pub fn finish(mut self) -> String {
         while !self.open.is_empty() {
             self.close();
@@ -124,7 +125,7 @@ impl Writer {
         self.out
     }
 
-    // Inline where names are known, they are a few instructions each.
+    // Inlined where names are constant, these take a few instructions each.
     #[inline]
     fn start(&mut self, name: &str, attributes: &[(&str, &str)]) {
         self.out.push('<');
@@ -147,12 +148,13 @@ impl Writer {
     }
 
     fn escaped(&mut self, value: impl Display) {
-        // Writing to a string cannot fail, and a `Display` that does leaves a shorter text, not a broken document.
+        // Writing to a string cannot fail. A `Display` that fails leaves a shorter text, but a well-formed
+        // document.
         let _ = write!(Escape(&mut self.out), "{value}");
     }
 }
 
-/// Whether a byte stands for itself. Without branches: so many are judged at once.
+/// Returns whether a byte needs no escape. Has no branches, so that the compiler can vectorize its callers.
 const fn is_plain(byte: u8) -> bool {
     (b' ' <= byte) & (byte <= b'~') & (byte != b'&') & (byte != b'<') & (byte != b'>') & (byte != b'"')
 }
@@ -162,7 +164,7 @@ struct Escape<'a>(&'a mut String);
 impl Escape<'_> {
     #[inline]
     fn push(&mut self, text: &str) {
-        // Almost everything that is written needs no escape.
+        // Most text needs no escape.
         if text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
             self.0.push_str(text);
         } else {
@@ -177,7 +179,7 @@ impl Escape<'_> {
                 '<' => self.0.push_str("&lt;"),
                 '>' => self.0.push_str("&gt;"),
                 '"' => self.0.push_str("&quot;"),
-                // A reader would turn it into a line feed.
+                // A parser would turn an unescaped carriage return into a line feed.
                 '\r' => self.0.push_str("&#xD;"),
                 c if super::is_char(c) => self.0.push(c),
                 _ => self.0.push('\u{fffd}'),
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_escaped_and_what_xml_cannot_hold_is_replaced() {
+    fn text_is_escaped_and_invalid_characters_are_replaced() {
         let xml = written(|xml| {
             let text = "a<b>&\"c'\r\n\té\u{1}\u{ffff}";
             xml.text("T", text).string("T", text);

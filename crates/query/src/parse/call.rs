@@ -1,14 +1,14 @@
-//! Calls of functions, some of which have a syntax of their own.
+//! Function calls, some of which have a special syntax.
 
 use super::Parser;
-use crate::Malformed;
+use crate::StatementError;
 use crate::moment::Part;
-use crate::syntax::{Expression, Function, Side, Type};
+use crate::syntax::{Expression, Function, TrimSide, Type};
 use crate::token::Token;
 
 impl Parser {
-    /// A function, whose name and parenthesis come next.
-    pub(super) fn call(&mut self) -> Result<Expression, Malformed> {
+    /// Parses a call. Its name and opening parenthesis come next.
+    pub(super) fn call(&mut self) -> Result<Expression, StatementError> {
         let Some(Token::Word(name)) = self.peek() else { return Err(self.unexpected()) };
         let name = name.to_ascii_uppercase();
         let refused = self.refuse(format!("{name} is not a function, or not one that can stand here."));
@@ -40,8 +40,8 @@ impl Parser {
         Ok(Expression::Call(function, arguments))
     }
 
-    /// `CAST(value AS type)`
-    fn cast(&mut self) -> Result<Expression, Malformed> {
+    /// Parses `CAST(value AS type)`.
+    fn cast(&mut self) -> Result<Expression, StatementError> {
         const TYPES: [(&str, Type); 5] = [
             ("INT", Type::Int),
             ("FLOAT", Type::Float),
@@ -58,11 +58,12 @@ impl Parser {
         Ok(Expression::Cast(Box::new(value), *of))
     }
 
-    /// `TRIM(text)`, `TRIM(characters FROM text)`, `TRIM(BOTH|LEADING|TRAILING [characters] FROM text)`
-    fn trim(&mut self) -> Result<Expression, Malformed> {
-        const SIDES: [(&str, Side); 3] =
-            [("BOTH", Side::Both), ("LEADING", Side::Leading), ("TRAILING", Side::Trailing)];
-        // A column may be called so too.
+    /// Parses `TRIM(text)`, `TRIM(characters FROM text)`, `TRIM(BOTH|LEADING|TRAILING [characters] FROM
+    /// text)`.
+    fn trim(&mut self) -> Result<Expression, StatementError> {
+        const SIDES: [(&str, TrimSide); 3] =
+            [("BOTH", TrimSide::Both), ("LEADING", TrimSide::Leading), ("TRAILING", TrimSide::Trailing)];
+        // The word may also be the name of a column.
         let is_column = self.is_symbol_at(self.at + 1, ")") || self.is_symbol_at(self.at + 1, ".");
         let side = SIDES.iter().find(|(word, _)| !is_column && self.word(word)).map(|(_, side)| *side);
         let mut arguments = vec![];
@@ -78,11 +79,11 @@ impl Parser {
             arguments.push(first);
         }
         self.expect(")")?;
-        Ok(Expression::Call(Function::Trim(side.unwrap_or(Side::Both)), arguments))
+        Ok(Expression::Call(Function::Trim(side.unwrap_or(TrimSide::Both)), arguments))
     }
 
-    /// `EXTRACT(part FROM time)`
-    fn extract(&mut self) -> Result<Expression, Malformed> {
+    /// Parses `EXTRACT(part FROM time)`.
+    fn extract(&mut self) -> Result<Expression, StatementError> {
         let part = self.part()?;
         self.expect_word("FROM")?;
         let time = self.deeper(Self::or)?;
@@ -90,8 +91,8 @@ impl Parser {
         Ok(Expression::Call(Function::Extract(part), vec![time]))
     }
 
-    /// `DATE_ADD(part, quantity, time)` and `DATE_DIFF(part, time, time)`
-    fn of_two_after_part(&mut self, function: fn(Part) -> Function) -> Result<Expression, Malformed> {
+    /// Parses `DATE_ADD(part, quantity, time)` and `DATE_DIFF(part, time, time)`.
+    fn of_two_after_part(&mut self, function: fn(Part) -> Function) -> Result<Expression, StatementError> {
         let part = self.part()?;
         if matches!(part, Part::TimezoneHour | Part::TimezoneMinute) {
             return Err(self.refuse("Times do not differ by that part."));
@@ -104,8 +105,8 @@ impl Parser {
         Ok(Expression::Call(function(part), arguments))
     }
 
-    /// A part of a date, in quotes or not.
-    fn part(&mut self) -> Result<Part, Malformed> {
+    /// Parses a part of a date, quoted or not.
+    fn part(&mut self) -> Result<Part, StatementError> {
         let part = match self.peek() {
             Some(Token::Word(name) | Token::Text(name)) => Part::parse(name),
             _ => None,

@@ -1,8 +1,8 @@
-//! Operators, from the one that binds least to the one that binds most.
+//! Operators, from the lowest to the highest precedence.
 
 use super::Parser;
-use crate::Malformed;
-use crate::syntax::{Absence, Arithmetic, Column, Comparison, Expression, Literal, Step};
+use crate::StatementError;
+use crate::syntax::{Absence, Arithmetic, Column, Comparison, Expression, Literal, PathStep};
 use crate::token::Token;
 
 const COMPARISONS: [(&str, Comparison); 7] = [
@@ -19,12 +19,12 @@ const PRODUCTS: [(&str, Arithmetic); 3] =
     [("*", Arithmetic::Multiply), ("/", Arithmetic::Divide), ("%", Arithmetic::Remainder)];
 
 impl Parser {
-    pub(super) fn or(&mut self) -> Result<Expression, Malformed> {
+    pub(super) fn or(&mut self) -> Result<Expression, StatementError> {
         let first = self.and()?;
         self.chain(first, "OR", Self::and, Expression::Any)
     }
 
-    fn and(&mut self) -> Result<Expression, Malformed> {
+    fn and(&mut self) -> Result<Expression, StatementError> {
         let first = self.not()?;
         self.chain(first, "AND", Self::not, Expression::All)
     }
@@ -33,9 +33,9 @@ impl Parser {
         &mut self,
         first: Expression,
         word: &str,
-        rule: fn(&mut Self) -> Result<Expression, Malformed>,
+        rule: fn(&mut Self) -> Result<Expression, StatementError>,
         make: fn(Vec<Expression>) -> Expression,
-    ) -> Result<Expression, Malformed> {
+    ) -> Result<Expression, StatementError> {
         if !self.is_word(word) {
             return Ok(first);
         }
@@ -46,14 +46,14 @@ impl Parser {
         Ok(make(parts))
     }
 
-    fn not(&mut self) -> Result<Expression, Malformed> {
+    fn not(&mut self) -> Result<Expression, StatementError> {
         if self.word("NOT") {
             return Ok(Expression::Not(Box::new(self.deeper(Self::not)?)));
         }
         self.test()
     }
 
-    fn test(&mut self) -> Result<Expression, Malformed> {
+    fn test(&mut self) -> Result<Expression, StatementError> {
         let value = Box::new(self.sum()?);
         for (symbol, comparison) in COMPARISONS {
             if self.symbol(symbol) {
@@ -87,13 +87,13 @@ impl Parser {
         Ok(negate_if(negated, test))
     }
 
-    fn list(&mut self) -> Result<Vec<Expression>, Malformed> {
+    fn list(&mut self) -> Result<Vec<Expression>, StatementError> {
         self.expect("(")?;
         self.arguments()
     }
 
-    /// Expressions up to a closing parenthesis; at least one.
-    pub(super) fn arguments(&mut self) -> Result<Vec<Expression>, Malformed> {
+    /// Parses one or more expressions up to a closing parenthesis.
+    pub(super) fn arguments(&mut self) -> Result<Vec<Expression>, StatementError> {
         let mut list = vec![self.deeper(Self::or)?];
         while self.symbol(",") {
             list.push(self.deeper(Self::or)?);
@@ -102,7 +102,7 @@ impl Parser {
         Ok(list)
     }
 
-    fn escape(&mut self) -> Result<Option<char>, Malformed> {
+    fn escape(&mut self) -> Result<Option<char>, StatementError> {
         if !self.word("ESCAPE") {
             return Ok(None);
         }
@@ -116,15 +116,15 @@ impl Parser {
         character.map(Some).ok_or_else(|| self.refuse("ESCAPE takes one character."))
     }
 
-    fn sum(&mut self) -> Result<Expression, Malformed> {
+    fn sum(&mut self) -> Result<Expression, StatementError> {
         self.arithmetic(&SUMS, |parser| parser.arithmetic(&PRODUCTS, Self::sign))
     }
 
     fn arithmetic(
         &mut self,
         operators: &[(&str, Arithmetic)],
-        rule: impl Fn(&mut Self) -> Result<Expression, Malformed>,
-    ) -> Result<Expression, Malformed> {
+        rule: impl Fn(&mut Self) -> Result<Expression, StatementError>,
+    ) -> Result<Expression, StatementError> {
         let first = rule(self)?;
         let mut rest = vec![];
         while let Some((_, operator)) = operators.iter().find(|(symbol, _)| self.symbol(symbol)) {
@@ -133,7 +133,7 @@ impl Parser {
         Ok(if rest.is_empty() { first } else { Expression::Arithmetic(Box::new(first), rest) })
     }
 
-    fn sign(&mut self) -> Result<Expression, Malformed> {
+    fn sign(&mut self) -> Result<Expression, StatementError> {
         if self.symbol("+") {
             return self.deeper(Self::sign);
         }
@@ -147,7 +147,7 @@ impl Parser {
         self.primary()
     }
 
-    fn primary(&mut self) -> Result<Expression, Malformed> {
+    fn primary(&mut self) -> Result<Expression, StatementError> {
         if self.symbol("(") {
             let inner = self.deeper(Self::or)?;
             self.expect(")")?;
@@ -169,8 +169,8 @@ impl Parser {
         Ok(Expression::Literal(literal))
     }
 
-    fn column(&mut self) -> Result<Expression, Malformed> {
-        let mut steps: Vec<Step> = vec![self.name()?];
+    fn column(&mut self) -> Result<Expression, StatementError> {
+        let mut steps: Vec<PathStep> = vec![self.name()?];
         while let Some(step) = self.step()? {
             if steps.len() == super::MAX_STEPS {
                 return Err(self.refuse("The path is too long."));

@@ -6,12 +6,12 @@ fn refused(statement: &str) -> (usize, String) {
     (malformed.position, malformed.reason)
 }
 
-fn field(name: &str) -> Step {
-    Step::Field { name: name.into(), exact: false }
+fn field(name: &str) -> PathStep {
+    PathStep::Field { name: name.into(), exact: false }
 }
 
 #[test]
-fn statements_are_read() {
+fn valid_statements_are_parsed() {
     for statement in [
         "SELECT * FROM BlobStorage",
         "select * from blobstorage;",
@@ -36,7 +36,7 @@ fn statements_are_read() {
 }
 
 #[test]
-fn operators_bind_as_in_sql() {
+fn operators_have_the_precedence_of_sql() {
     let select = parse("SELECT * FROM BlobStorage WHERE a = 1 OR NOT b = 2 AND c + 2 * 3 = 4").unwrap();
     let Some(Expression::Any(parts)) = select.predicate else { panic!("{select:?}") };
     let [Expression::Compare(..), Expression::All(parts)] = parts.as_slice() else { panic!("{parts:?}") };
@@ -49,7 +49,7 @@ fn operators_bind_as_in_sql() {
 }
 
 #[test]
-fn the_name_of_the_table_may_stand_before_a_field() {
+fn fields_may_be_qualified_with_the_table() {
     for statement in [
         "SELECT BlobStorage.a.b FROM BlobStorage",
         "SELECT t.a.b FROM BlobStorage AS t",
@@ -62,7 +62,7 @@ fn the_name_of_the_table_may_stand_before_a_field() {
 }
 
 #[test]
-fn what_is_not_a_statement_is_refused_with_its_place() {
+fn invalid_statement_is_refused_with_the_position() {
     for (statement, position) in [
         ("", 0),
         ("DELETE", 0),
@@ -96,7 +96,7 @@ fn what_is_not_a_statement_is_refused_with_its_place() {
 }
 
 #[test]
-fn everything_has_a_bound() {
+fn statements_are_bounded() {
     let columns = |count: usize| format!("SELECT {} FROM BlobStorage", vec!["a"; count].join(","));
     assert!(parse(&columns(49)).is_ok());
     assert!(refused(&columns(50)).1.contains("49"));

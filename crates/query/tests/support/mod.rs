@@ -1,10 +1,10 @@
-//! Runs a statement over a blob that comes in pieces.
+//! Runs a statement over a blob that arrives in parts.
 #![allow(dead_code)]
 
-use lazuli_query::{Delimited, Format, Malformed, Query, QueryError, Scan, Step};
+use lazuli_query::{Delimited, Format, Query, QueryError, QueryScan, ScanStep, StatementError};
 use time::macros::datetime;
 
-/// What comes of a statement.
+/// The results and errors of a statement.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) data: String,
@@ -29,9 +29,9 @@ pub(crate) fn run(
     output: &Format,
     blob: &[u8],
     piece: usize,
-) -> Result<Outcome, Malformed> {
+) -> Result<Outcome, StatementError> {
     let query = Query::parse(statement, input)?;
-    let mut scan = Scan::new(query, input.clone(), output.clone(), datetime!(2026-01-02 03:04:05 UTC));
+    let mut scan = QueryScan::new(query, input.clone(), output.clone(), datetime!(2026-01-02 03:04:05 UTC));
     let mut pieces = blob.chunks(piece);
     let (mut data, mut errors) = (vec![], vec![]);
     loop {
@@ -39,9 +39,9 @@ pub(crate) fn run(
         data.extend(scan.take_output());
         errors.extend(scan.take_errors());
         match step {
-            Step::Done => break,
-            Step::Pause => {}
-            Step::Hungry => match pieces.next() {
+            ScanStep::Done => break,
+            ScanStep::Pause => {}
+            ScanStep::Hungry => match pieces.next() {
                 Some(piece) => scan.feed(piece),
                 None => scan.finish(),
             },

@@ -3,7 +3,7 @@
 use crate::support::{count, delete, get, put, start, update, visible};
 
 #[tokio::test]
-async fn clearing_removes_every_message_seen_or_not_and_keeps_the_queue() {
+async fn clearing_removes_visible_and_invisible_messages_and_keeps_the_queue() {
     let server = start().await;
     server.put("/jobs?comp=metadata", "x-ms-meta-a: 1", "").await.expect(204);
     for n in 0..40 {
@@ -27,7 +27,7 @@ async fn clearing_removes_every_message_seen_or_not_and_keeps_the_queue() {
 }
 
 #[tokio::test]
-async fn an_empty_queue_can_be_cleared_again_and_again() {
+async fn empty_queue_can_be_cleared_repeatedly() {
     let server = start().await;
     for _ in 0..3 {
         server.delete("/jobs/messages", "").await.expect(204);

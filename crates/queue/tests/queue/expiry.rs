@@ -1,20 +1,20 @@
-//! Messages whose time is over: gone for everybody at once, and from the disk a little later.
+//! Expired messages: invisible to all clients at once, and removed from the disk a little later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use lazuli_extents::Pace;
+use lazuli_concurrency::Pace;
 use lazuli_protocol::request::{Caller, full};
 use lazuli_protocol::{Operation, Query, Request, Service, Version};
 use lazuli_queue::QueueRows;
-use lazuli_store::{Commit, MAX_MUTATIONS, Mutation, Partition, Row, SpaceId, Store};
-use lazuli_testing::ACCOUNT;
+use lazuli_store::{Commit, MAX_MUTATIONS, Mutation, Partition, Row, SpaceId};
+use lazuli_testing::{ACCOUNT, AllRows};
 
 use crate::support::{Server, count, delete, get, get_one, put, start, update, visible};
 
-/// Rows in all queues, their counters not counted.
+/// Returns the number of messages stored in all queues.
 fn message_rows(server: &Server) -> usize {
     let (mut rows, mut check) = (0, QueueRows::default());
     let visit = |space, partition: &Bytes, row: &Row| {
@@ -27,7 +27,7 @@ fn message_rows(server: &Server) -> usize {
 }
 
 #[tokio::test]
-async fn an_expired_message_is_gone_from_every_view_at_once() {
+async fn expired_message_disappears_from_every_operation_at_once() {
     let server = start().await;
     put(&server, "short", "?messagettl=10").await;
     put(&server, "long", "").await;
@@ -48,28 +48,28 @@ async fn an_expired_message_is_gone_from_every_view_at_once() {
 }
 
 #[tokio::test]
-async fn who_meets_many_expired_messages_lets_others_have_their_turn() {
+async fn request_that_skips_many_expired_messages_yields_to_other_tasks() {
     for operation in [Operation::GetMessages, Operation::PeekMessages] {
         let server = start().await;
         put(&server, "short", "?messagettl=1").await;
         multiply(&server, 8000).await;
         server.advance(1);
-        let turns = Arc::new(AtomicUsize::new(0));
-        let counting = turns.clone();
+        let yields = Arc::new(AtomicUsize::new(0));
+        let counter = yields.clone();
         let others = tokio::spawn(async move {
             loop {
-                counting.fetch_add(1, Ordering::Relaxed);
+                counter.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
             }
         });
         server.service.call(request(&server, operation).await).await.unwrap();
-        let turns = turns.load(Ordering::Relaxed);
+        let yields = yields.load(Ordering::Relaxed);
         others.abort();
-        assert!(turns > 5, "{operation:?}: {turns}");
+        assert!(yields > 5, "{operation:?}: {yields}");
     }
 }
 
-/// Adds to the only message that many others that are like it, in the slots behind.
+/// Adds `times` copies of the only message, in the slots that follow it.
 async fn multiply(server: &Server, times: u64) {
     let mut found = None;
     let visit = |space, partition: &Bytes, row: &Row| {
@@ -98,11 +98,12 @@ async fn multiply(server: &Server, times: u64) {
     }
 }
 
-/// A request as it comes from the front door.
+/// Builds a request as the HTTP front end does.
 async fn request(server: &Server, operation: Operation) -> Request {
     Request {
         operation,
         account: server.accounts.get(ACCOUNT).await.unwrap().unwrap(),
+        properties: Arc::default(),
         container: "jobs".into(),
         object: "messages".into(),
         query: Query::default(),
@@ -116,25 +117,28 @@ async fn request(server: &Server, operation: Operation) -> Request {
         endpoint: String::new(),
         secure: false,
         peer: server.address.ip(),
-        carried: None,
+        sub_requests: None,
     }
 }
 
 #[tokio::test]
-async fn a_message_that_was_got_expires_too() {
+async fn invisible_message_expires_too() {
     let server = start().await;
     put(&server, "a", "?messagettl=40").await;
     let got = get_one(&server, "?visibilitytimeout=604800").await;
     server.advance(39);
     let updated = update(&server, &got, 0, None).await.expect(204);
-    let held = crate::support::Shown { receipt: updated.header("x-ms-popreceipt").map(str::to_owned), ..got };
+    let held = crate::support::ListedMessage {
+        receipt: updated.header("x-ms-popreceipt").map(str::to_owned),
+        ..got
+    };
     server.advance(1);
     delete(&server, &held).await.refused(404, "MessageNotFound");
     assert!(get(&server, "").await.is_empty());
 }
 
 #[tokio::test]
-async fn the_rows_of_a_queue_that_nobody_reads_are_removed() {
+async fn expired_rows_of_an_unread_queue_are_removed() {
     let server = start().await;
     server.put("/other", "", "").await.expect(201);
     for n in 0..300 {
@@ -154,7 +158,7 @@ async fn the_rows_of_a_queue_that_nobody_reads_are_removed() {
     server.advance(1_000_000);
     assert!(!server.service.expiry_due());
 
-    // After a start nothing is known of when messages expire, and all queues are looked at once.
+    // After a start no expiry times are known, so all queues are walked once.
     put(&server, "last", "?messagettl=10").await;
     let server = server.restart().await;
     server.advance(100);
@@ -164,7 +168,7 @@ async fn the_rows_of_a_queue_that_nobody_reads_are_removed() {
 }
 
 #[tokio::test]
-async fn many_expired_messages_at_the_front_do_not_hide_those_behind() {
+async fn expired_messages_at_the_front_do_not_hide_later_ones() {
     let server = start().await;
     for _ in 0..200 {
         put(&server, "x", "?messagettl=1").await;
@@ -176,14 +180,14 @@ async fn many_expired_messages_at_the_front_do_not_hide_those_behind() {
 }
 
 #[tokio::test]
-async fn candidates_that_expire_or_are_deleted_before_they_are_got_do_not_hide_those_behind() {
+async fn candidates_that_expire_or_are_deleted_do_not_hide_later_messages() {
     let server = start().await;
     let mut doomed = vec![];
     for n in 0..200 {
         doomed.push(put(&server, "x", if n % 2 == 0 { "?messagettl=2" } else { "" }).await);
     }
     put(&server, "alive", "").await;
-    assert_eq!(visible(&server).await.len(), 32, "they are known to be there");
+    assert_eq!(visible(&server).await.len(), 32, "the messages are candidates");
     for message in doomed.iter().skip(1).step_by(2) {
         delete(&server, message).await.expect(204);
     }
@@ -192,7 +196,7 @@ async fn candidates_that_expire_or_are_deleted_before_they_are_got_do_not_hide_t
 }
 
 #[tokio::test]
-async fn what_was_deleted_or_cleared_gives_its_rows_back() {
+async fn rows_of_deleted_and_cleared_queues_are_removed() {
     let server = start().await;
     for n in 0..50 {
         put(&server, &n.to_string(), "").await;

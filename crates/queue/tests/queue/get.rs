@@ -3,14 +3,14 @@
 use crate::support::{count, delete, get, get_one, put, start, visible};
 
 #[tokio::test]
-async fn getting_hides_a_message_until_its_time_is_over() {
+async fn getting_hides_a_message_until_its_timeout() {
     let server = start().await;
     let sent = put(&server, "a", "").await;
     server.advance(5);
     let got = get_one(&server, "").await;
     assert_eq!((&got.id, &got.inserted, &got.expires), (&sent.id, &sent.inserted, &sent.expires));
     assert_eq!((got.text.as_deref(), got.dequeue_count), (Some("a"), Some(1)));
-    // The time of retrieval and thirty seconds.
+    // Thirty seconds after the get.
     assert_eq!(got.next_visible.as_deref(), Some("Fri, 02 Jan 2026 03:04:40 GMT"));
     assert_ne!(got.receipt, sent.receipt);
     assert!(get(&server, "").await.is_empty() && visible(&server).await.is_empty());
@@ -28,12 +28,12 @@ async fn getting_hides_a_message_until_its_time_is_over() {
 }
 
 #[tokio::test]
-async fn messages_come_in_order_and_as_many_as_asked_for() {
+async fn messages_come_in_order_up_to_the_requested_number() {
     let server = start().await;
     for n in 0..70 {
         put(&server, &n.to_string(), "").await;
     }
-    let texts = |got: Vec<crate::support::Shown>| -> Vec<u32> {
+    let texts = |got: Vec<crate::support::ListedMessage>| -> Vec<u32> {
         got.into_iter().map(|message| message.text.unwrap().parse().unwrap()).collect()
     };
     assert_eq!(texts(get(&server, "?numofmessages=32").await), (0..32).collect::<Vec<_>>());
@@ -42,7 +42,7 @@ async fn messages_come_in_order_and_as_many_as_asked_for() {
     assert_eq!(texts(get(&server, "?numofmessages=32").await), (33..65).collect::<Vec<_>>());
     assert_eq!(texts(get(&server, "?numofmessages=32").await), (65..70).collect::<Vec<_>>());
     assert!(get(&server, "?numofmessages=32").await.is_empty());
-    // All come back, in the order in which they were got.
+    // All messages become visible again, in the order in which they were got.
     server.advance(31);
     let mut all = vec![];
     for _ in 0..3 {
@@ -52,7 +52,7 @@ async fn messages_come_in_order_and_as_many_as_asked_for() {
 }
 
 #[tokio::test]
-async fn each_message_of_one_get_has_a_receipt_of_its_own() {
+async fn each_message_of_one_get_has_its_own_receipt() {
     let server = start().await;
     for n in 0..32 {
         put(&server, &n.to_string(), "").await;
@@ -66,7 +66,7 @@ async fn each_message_of_one_get_has_a_receipt_of_its_own() {
 }
 
 #[tokio::test]
-async fn peeking_changes_nothing_and_tells_no_receipt() {
+async fn peeking_changes_nothing_and_shows_no_receipt() {
     let server = start().await;
     let sent = put(&server, "a", "").await;
     for _ in 0..3 {
@@ -87,7 +87,7 @@ async fn peeking_changes_nothing_and_tells_no_receipt() {
 }
 
 #[tokio::test]
-async fn numbers_out_of_range_are_refused_with_the_range() {
+async fn parameters_out_of_range_are_refused_with_the_range() {
     let server = start().await;
     for (query, code, range) in [
         ("numofmessages=0", "OutOfRangeQueryParameterValue", Some((1, 32))),

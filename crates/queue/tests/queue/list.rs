@@ -17,7 +17,7 @@ fn names(reply: &Reply) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn queues_are_listed_by_name_with_what_was_asked_for() {
+async fn queues_are_listed_by_name_with_the_requested_details() {
     let server = server().await;
     let all = server.get("/?comp=list", "").await.expect(200);
     let expected = format!(
@@ -37,7 +37,7 @@ async fn queues_are_listed_by_name_with_what_was_asked_for() {
 }
 
 #[tokio::test]
-async fn pages_follow_each_other_without_gap_or_repeat() {
+async fn pages_join_without_gap_or_repetition() {
     let server = server().await;
     let (mut all, mut marker) = (vec![], String::new());
     for _ in 0..4 {
@@ -51,7 +51,7 @@ async fn pages_follow_each_other_without_gap_or_repeat() {
 }
 
 #[tokio::test]
-async fn bad_parameters_are_refused() {
+async fn invalid_parameters_are_refused() {
     let server = start_empty().await;
     for (query, code) in [
         ("maxresults=0", "OutOfRangeQueryParameterValue"),

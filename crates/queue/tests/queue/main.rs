@@ -1,4 +1,4 @@
-//! The queue service over a real port: one file for each family of operations, one program, so that it links once.
+//! Tests of the queue service over a real port, with one module for each family of operations.
 #![allow(clippy::unwrap_used)]
 
 mod clear;

@@ -1,22 +1,22 @@
-//! Random operations, compared with a queue that is a list in memory.
+//! Random operations, compared with a model in memory.
 
 use std::collections::HashMap;
 
-use lazuli_extents::Pace;
+use lazuli_concurrency::Pace;
 use rand::prelude::*;
 use rand::rngs::StdRng;
 
-use crate::support::{Server, Shown, count, delete, get, put, start, update};
+use crate::support::{ListedMessage, Server, count, delete, get, put, start, update};
 
 const STEPS: usize = 600;
 
-/// A message that was not deleted. Times are seconds since the beginning.
+/// A message that was not deleted. Times are in seconds since the start.
 #[derive(Clone, Debug)]
 struct Message {
     id: String,
     text: String,
     receipt: String,
-    /// When it is visible, and which step made it so.
+    /// The time at which the message becomes visible, the step that set it, and the index within the step.
     visible: (u64, usize, usize),
     expires: u64,
     dequeue_count: u32,
@@ -27,8 +27,8 @@ struct Model {
     now: u64,
     step: usize,
     messages: HashMap<String, Message>,
-    /// Every receipt that was ever given out, with its message.
-    receipts: Vec<Shown>,
+    /// Every receipt that was given out, with its message.
+    receipts: Vec<ListedMessage>,
 }
 
 impl Model {
@@ -36,23 +36,23 @@ impl Model {
         self.messages.values().filter(|message| message.expires > self.now)
     }
 
-    fn visible(&self, most: usize) -> Vec<Message> {
+    fn visible(&self, max: usize) -> Vec<Message> {
         let mut visible: Vec<_> =
             self.alive().filter(|message| message.visible.0 <= self.now).cloned().collect();
         visible.sort_unstable_by_key(|message| message.visible);
-        visible.truncate(most);
+        visible.truncate(max);
         visible
     }
 
-    /// The message, if the receipt is the current one.
-    fn held(&self, shown: &Shown) -> Option<&Message> {
+    /// Returns the message if the receipt is its current one.
+    fn with_current_receipt(&self, shown: &ListedMessage) -> Option<&Message> {
         self.alive()
             .find(|message| message.id == shown.id && Some(&message.receipt) == shown.receipt.as_ref())
     }
 
-    fn give(&mut self, message: Message) {
+    fn record(&mut self, message: Message) {
         let (id, receipt) = (message.id.clone(), Some(message.receipt.clone()));
-        self.receipts.push(Shown { id, receipt, ..Shown::default() });
+        self.receipts.push(ListedMessage { id, receipt, ..ListedMessage::default() });
         self.messages.insert(message.id.clone(), message);
     }
 }
@@ -67,7 +67,7 @@ async fn step(server: &Server, model: &mut Model, rng: &mut StdRng) {
             let text = format!("text {step}");
             let query = format!("?visibilitytimeout={wait}&messagettl={life}");
             let sent = put(server, &text, &query).await;
-            model.give(Message {
+            model.record(Message {
                 id: sent.id,
                 text,
                 receipt: sent.receipt.unwrap(),
@@ -77,16 +77,16 @@ async fn step(server: &Server, model: &mut Model, rng: &mut StdRng) {
             });
         }
         35..60 => {
-            let (most, timeout) = (rng.random_range(1..=5), rng.random_range(1..=15));
-            let got = get(server, &format!("?numofmessages={most}&visibilitytimeout={timeout}")).await;
-            let expected = model.visible(most);
+            let (max, timeout) = (rng.random_range(1..=5), rng.random_range(1..=15));
+            let got = get(server, &format!("?numofmessages={max}&visibilitytimeout={timeout}")).await;
+            let expected = model.visible(max);
             assert_eq!(got.len(), expected.len(), "step {step}");
             for (index, (got, expected)) in got.into_iter().zip(expected).enumerate() {
                 let count = expected.dequeue_count + 1;
                 assert_eq!((&got.id, got.text.as_ref()), (&expected.id, Some(&expected.text)), "step {step}");
                 assert_eq!(got.dequeue_count, Some(count));
                 let visible = (now + timeout, step, index);
-                model.give(Message {
+                model.record(Message {
                     receipt: got.receipt.unwrap(),
                     visible,
                     dequeue_count: count,
@@ -95,17 +95,17 @@ async fn step(server: &Server, model: &mut Model, rng: &mut StdRng) {
             }
         }
         60..68 => {
-            let most = rng.random_range(1..=8);
-            let seen = get(server, &format!("?peekonly=true&numofmessages={most}")).await;
+            let max = rng.random_range(1..=8);
+            let seen = get(server, &format!("?peekonly=true&numofmessages={max}")).await;
             let seen: Vec<_> = seen.into_iter().map(|seen| (seen.id, seen.dequeue_count)).collect();
-            let expected = model.visible(most).into_iter();
+            let expected = model.visible(max).into_iter();
             let expected: Vec<_> =
                 expected.map(|message| (message.id, Some(message.dequeue_count))).collect();
             assert_eq!(seen, expected, "step {step}");
         }
         68..80 => {
             let Some(shown) = model.receipts.choose(rng).cloned() else { return };
-            let expected = model.held(&shown).cloned();
+            let expected = model.with_current_receipt(&shown).cloned();
             let reply = delete(server, &shown).await;
             match expected {
                 Some(message) => {
@@ -119,15 +119,15 @@ async fn step(server: &Server, model: &mut Model, rng: &mut StdRng) {
             let Some(shown) = model.receipts.choose(rng).cloned() else { return };
             let timeout = rng.random_range(0..15);
             let text = rng.random_bool(0.5).then(|| format!("text {step}"));
-            let expected = model.held(&shown).cloned();
+            let expected = model.with_current_receipt(&shown).cloned();
             let reply = update(server, &shown, timeout, text.as_deref()).await;
             match expected {
-                // Each step is a moment later than the one before.
+                // Each step is slightly later than the previous one.
                 Some(message) if now + u64::from(timeout) < message.expires => {
                     let receipt = reply.expect(204).header("x-ms-popreceipt").unwrap().to_owned();
                     let visible = (now + u64::from(timeout), step, 0);
                     let text = text.unwrap_or(message.text.clone());
-                    model.give(Message { receipt, visible, text, ..message });
+                    model.record(Message { receipt, visible, text, ..message });
                 }
                 Some(_) => drop(reply.refused(400, "InvalidQueryParameterValue")),
                 None => drop(reply.refused(404, "MessageNotFound")),
@@ -150,7 +150,7 @@ async fn step(server: &Server, model: &mut Model, rng: &mut StdRng) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_does_what_a_list_in_memory_does() {
+async fn queue_behaves_like_a_list_in_memory() {
     let seed = rand::random();
     println!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);

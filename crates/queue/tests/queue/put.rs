@@ -1,9 +1,9 @@
-//! Put Message: what is kept, and what is refused.
+//! Put Message: what is stored, and what is refused.
 
 use crate::support::{body, count, get_one, messages, put, start, visible};
 
 #[tokio::test]
-async fn the_reply_tells_everything_but_the_text() {
+async fn reply_contains_everything_but_the_text() {
     let server = start().await;
     let shown = put(&server, "a", "?visibilitytimeout=10&messagettl=100").await;
     assert_eq!(shown.id.len(), 36);
@@ -18,7 +18,7 @@ async fn the_reply_tells_everything_but_the_text() {
 }
 
 #[tokio::test]
-async fn before_2016_the_reply_is_empty() {
+async fn reply_before_2016_is_empty() {
     let server = start().await;
     let reply = server.post("/jobs/messages", "x-ms-version: 2015-12-11", body("a")).await.expect(201);
     assert_eq!(reply.text(), "");
@@ -27,7 +27,7 @@ async fn before_2016_the_reply_is_empty() {
 }
 
 #[tokio::test]
-async fn a_message_that_waits_is_not_seen_before_its_time() {
+async fn delayed_message_is_invisible_until_its_time() {
     let server = start().await;
     put(&server, "later", "?visibilitytimeout=10").await;
     put(&server, "now", "").await;
@@ -37,12 +37,12 @@ async fn a_message_that_waits_is_not_seen_before_its_time() {
     assert_eq!(visible(&server).await, ["now"]);
     server.advance(1);
     assert_eq!(visible(&server).await, ["now", "later"]);
-    // It was not got by being put.
+    // Putting a message does not count as getting it.
     assert_eq!(get_one(&server, "").await.dequeue_count, Some(1));
 }
 
 #[tokio::test]
-async fn a_text_comes_back_character_by_character() {
+async fn text_comes_back_unchanged() {
     let server = start().await;
     let long = "&lt;é😀".repeat(7000);
     for (sent, meant) in [
@@ -65,7 +65,7 @@ async fn a_text_comes_back_character_by_character() {
 }
 
 #[tokio::test]
-async fn sixty_four_kibibytes_of_text_are_taken_however_they_are_escaped() {
+async fn text_of_64_kib_is_accepted_however_it_is_escaped() {
     let server = start().await;
     for text in ["&amp;".repeat(65_536), "a".repeat(65_536), "é".repeat(32_768)] {
         put(&server, &text, "").await;
@@ -82,7 +82,7 @@ async fn sixty_four_kibibytes_of_text_are_taken_however_they_are_escaped() {
 }
 
 #[tokio::test]
-async fn what_is_not_a_message_is_refused() {
+async fn invalid_message_documents_are_refused() {
     let server = start().await;
     for (document, code) in [
         ("", "MissingRequiredXmlNode"),

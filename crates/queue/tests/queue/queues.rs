@@ -3,7 +3,7 @@
 use crate::support::{body, count, start, start_empty};
 
 #[tokio::test]
-async fn creating_again_is_nothing_new_if_the_metadata_is_the_same() {
+async fn creating_again_succeeds_if_the_metadata_is_equal() {
     let server = start_empty().await;
     let meta = "x-ms-meta-color: blue\nx-ms-meta-size: 7";
     server.put("/jobs", meta, "").await.expect(201);
@@ -50,7 +50,7 @@ async fn names_are_checked_by_every_operation() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_404_for_every_operation() {
+async fn missing_queue_is_404_for_every_operation() {
     let server = start_empty().await;
     for (method, target, text) in [
         ("DELETE", "", ""),
@@ -73,7 +73,7 @@ async fn what_is_not_there_is_404_for_every_operation() {
 }
 
 #[tokio::test]
-async fn a_deleted_queue_is_gone_with_its_messages_and_its_name_is_free() {
+async fn deleting_a_queue_removes_its_messages_and_frees_its_name() {
     let server = start().await;
     server.post("/jobs/messages", "", body("old")).await.expect(201);
     server.delete("/jobs", "").await.expect(204);
@@ -85,7 +85,7 @@ async fn a_deleted_queue_is_gone_with_its_messages_and_its_name_is_free() {
 }
 
 #[tokio::test]
-async fn metadata_is_replaced_as_a_whole_and_told_by_get_and_head() {
+async fn metadata_is_replaced_as_a_whole_and_returned_by_get_and_head() {
     let server = start().await;
     server.put("/jobs?comp=metadata", "x-ms-meta-a: 1\nx-ms-meta-b: 2", "").await.expect(204);
     for method in ["GET", "HEAD"] {
@@ -108,7 +108,7 @@ async fn metadata_is_replaced_as_a_whole_and_told_by_get_and_head() {
 }
 
 #[tokio::test]
-async fn access_policies_are_kept_as_they_were_set() {
+async fn access_policies_are_stored_as_set() {
     let server = start().await;
     let empty = "<?xml version=\"1.0\" encoding=\"utf-8\"?><SignedIdentifiers></SignedIdentifiers>";
     assert_eq!(server.signed("GET", "/jobs?comp=acl", "", "").await.expect(200).text(), empty);
@@ -130,7 +130,7 @@ async fn access_policies_are_kept_as_they_were_set() {
 }
 
 #[tokio::test]
-async fn the_service_has_properties_of_its_own() {
+async fn queue_service_has_its_own_properties() {
     let server = start().await;
     let cors = "<StorageServiceProperties><Cors><CorsRule><AllowedOrigins>http://a.example</AllowedOrigins>\
                 <AllowedMethods>GET</AllowedMethods><MaxAgeInSeconds>5</MaxAgeInSeconds><ExposedHeaders>*</ExposedHeaders>\

@@ -1,4 +1,4 @@
-//! Many clients at once: every message goes to one consumer at a time.
+//! Many concurrent clients: each message goes to one consumer at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
 
-use crate::support::{Server, Shown, body, count, delete, get, get_one, put, start, update, visible};
+use crate::support::{ListedMessage, Server, body, count, delete, get, get_one, put, start, update, visible};
 
 const CONSUMERS: usize = 64;
 const PRODUCERS: usize = 16;
 
-/// Runs as many clients in tasks of their own.
+/// Runs `number` clients in separate tasks and returns their results.
 async fn clients<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     number: usize,
     client: impl Fn(usize) -> F,
@@ -20,7 +20,7 @@ async fn clients<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     join_all(tasks).await.into_iter().map(Result::unwrap).collect()
 }
 
-/// Puts the numbers below `messages`, from many clients.
+/// Puts the numbers below `messages`, from `producers` clients.
 async fn produce(server: &Arc<Server>, producers: usize, messages: usize) {
     let next = Arc::new(AtomicUsize::new(0));
     let producers = clients(producers, |_| {
@@ -37,7 +37,7 @@ async fn produce(server: &Arc<Server>, producers: usize, messages: usize) {
     producers.await;
 }
 
-/// Gets and deletes messages with many clients until so many are deleted; what each was.
+/// Gets and deletes messages with many clients until `messages` are deleted. Returns their numbers, sorted.
 async fn consume(server: &Arc<Server>, messages: usize) -> Vec<usize> {
     let deleted = Arc::new(AtomicUsize::new(0));
     let consumers = clients(CONSUMERS, |consumer| {
@@ -70,7 +70,7 @@ async fn sixty_four_consumers_drain_twenty_thousand_messages_each_delivered_once
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_put_while_consumers_wait_for_it_is_delivered_once() {
+async fn messages_put_while_consumers_poll_are_delivered_once() {
     const MESSAGES: usize = 2000;
     let server = Arc::new(start().await);
     let ((), delivered) = tokio::join!(produce(&server, PRODUCERS, MESSAGES), consume(&server, MESSAGES));
@@ -78,8 +78,8 @@ async fn what_is_put_while_consumers_wait_for_it_is_delivered_once() {
     assert_eq!((count(&server).await, get(&server, "").await), (0, vec![]));
 }
 
-/// Everything that consumers can get now, all at once.
-async fn drain(server: &Arc<Server>) -> Vec<Shown> {
+/// Gets all visible messages with many concurrent consumers.
+async fn drain(server: &Arc<Server>) -> Vec<ListedMessage> {
     let got = clients(CONSUMERS, |_| {
         let server = server.clone();
         async move {
@@ -97,7 +97,7 @@ async fn drain(server: &Arc<Server>) -> Vec<Shown> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn when_the_time_is_over_a_message_comes_back_once_with_a_higher_count() {
+async fn message_comes_back_once_after_its_timeout_with_a_higher_dequeue_count() {
     const MESSAGES: usize = 500;
     let server = Arc::new(start().await);
     for n in 0..MESSAGES {
@@ -114,7 +114,7 @@ async fn when_the_time_is_over_a_message_comes_back_once_with_a_higher_count() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_two_updates_at_once_one_wins_and_leaves_one_good_receipt() {
+async fn one_of_several_concurrent_updates_wins_and_its_receipt_is_valid() {
     let server = Arc::new(start().await);
     for _ in 0..20 {
         put(&server, "a", "").await;
@@ -135,14 +135,14 @@ async fn of_two_updates_at_once_one_wins_and_leaves_one_good_receipt() {
         let receipts: Vec<_> = outcomes.await.into_iter().flatten().collect();
         assert_eq!(receipts.len(), 1);
         delete(&server, &held).await.refused(404, "MessageNotFound");
-        let held = Shown { receipt: receipts.into_iter().next(), ..held };
+        let held = ListedMessage { receipt: receipts.into_iter().next(), ..held };
         delete(&server, &held).await.expect(204);
     }
     assert_eq!(count(&server).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_many_deletes_at_once_one_deletes() {
+async fn one_of_many_concurrent_deletes_succeeds() {
     let server = Arc::new(start().await);
     for _ in 0..20 {
         let held = put(&server, "a", "").await;
@@ -158,7 +158,7 @@ async fn of_many_deletes_at_once_one_deletes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_delete_and_a_get_at_once_have_one_winner() {
+async fn concurrent_delete_and_get_have_one_winner() {
     let server = Arc::new(start().await);
     for _ in 0..50 {
         let sent = put(&server, "a", "").await;
@@ -173,7 +173,7 @@ async fn a_delete_and_a_get_at_once_have_one_winner() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn whoever_puts_while_the_queue_is_cleared_is_cleared_or_stays_and_is_never_refused() {
+async fn puts_during_a_clear_are_cleared_or_kept_and_never_refused() {
     let server = Arc::new(start().await);
     let puts = clients(PRODUCERS, |_| {
         let server = server.clone();
@@ -200,7 +200,7 @@ async fn whoever_puts_while_the_queue_is_cleared_is_cleared_or_stays_and_is_neve
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_queue_that_is_created_by_many_is_created_once() {
+async fn queue_created_by_many_clients_is_created_once() {
     let server = Arc::new(start().await);
     for round in 0..5 {
         let outcomes = clients(16, |_| {
@@ -216,11 +216,11 @@ async fn a_queue_that_is_created_by_many_is_created_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_put_that_was_answered_is_got_by_whoever_asks_next() {
+async fn acknowledged_put_is_seen_by_the_next_get() {
     let server = Arc::new(start().await);
-    // Others keep asking, so that the front of the queue is always being read.
+    // Other clients keep peeking, so that the front of the queue is always being read.
     let stop = Arc::new(AtomicUsize::new(0));
-    let askers = clients(8, |_| {
+    let peekers = clients(8, |_| {
         let (server, stop) = (server.clone(), stop.clone());
         async move {
             while stop.load(Ordering::Relaxed) == 0 {
@@ -238,5 +238,5 @@ async fn a_put_that_was_answered_is_got_by_whoever_asks_next() {
         }
         stop.store(1, Ordering::Relaxed);
     };
-    tokio::join!(askers, checks);
+    tokio::join!(peekers, checks);
 }

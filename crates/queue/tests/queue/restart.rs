@@ -1,11 +1,11 @@
-//! Everything survives a restart: nothing that is known only in memory matters.
+//! Restarts: all state survives, because what is only in memory can be read again.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use lazuli_queue::QueueService;
-use lazuli_store::interposed::{Between, Interposed};
+use lazuli_store::interposed::{Interposed, Interposer};
 use lazuli_store::{Commit, CommitError, Partition, Store};
 use tokio::sync::Notify;
 
@@ -43,11 +43,11 @@ async fn messages_receipts_counts_and_order_survive() {
 }
 
 #[tokio::test]
-async fn a_queue_that_has_lived_long_is_read_from_where_it_begins_and_loses_nothing() {
+async fn old_queue_is_read_from_its_floor_and_loses_nothing() {
     let server = start().await;
     let early = put(&server, "early", "").await;
     update(&server, &early, 100_000, None).await.expect(204);
-    // Enough is handed out for the floor to be written, more than once.
+    // Get enough messages for the floor to be written several times.
     for _ in 0..40 {
         server.advance(60);
         join_all((0..64).map(|_| put(&server, "x", ""))).await;
@@ -67,40 +67,40 @@ async fn a_queue_that_has_lived_long_is_read_from_where_it_begins_and_loses_noth
     assert_eq!(count(&server).await, 2);
 }
 
-/// Holds up each commit until it is let go.
+/// Delays each commit until the test releases it.
 struct HeldCommit {
-    is_reached: Notify,
-    go_on: Notify,
+    reached: Notify,
+    release: Notify,
 }
 
 #[async_trait]
-impl Between for &'static HeldCommit {
+impl Interposer for &'static HeldCommit {
     async fn commit(
         &self,
         store: &dyn Store,
         partition: &Partition,
         commit: Commit,
     ) -> Result<(), CommitError> {
-        self.is_reached.notify_one();
-        self.go_on.notified().await;
+        self.reached.notify_one();
+        self.release.notified().await;
         store.commit(partition, commit).await
     }
 }
 
 #[tokio::test]
-async fn the_floor_is_not_raised_past_a_message_that_another_front_end_has_put() {
-    static HELD: HeldCommit = HeldCommit { is_reached: Notify::const_new(), go_on: Notify::const_new() };
+async fn floor_is_not_raised_past_a_message_of_another_front_end() {
+    static HELD: HeldCommit = HeldCommit { reached: Notify::const_new(), release: Notify::const_new() };
     let server = start().await;
     let other = server.other_front_end(|parts| {
         QueueService::new(Arc::new(Interposed::new(parts.store, &HELD)), parts.accounts)
     });
-    let line_goes_past = async {
-        HELD.is_reached.notified().await;
+    let cache_passes_the_slot = async {
+        HELD.reached.notified().await;
         server.advance(1);
-        assert_eq!(get(&server, "").await, [], "it is not there yet");
-        HELD.go_on.notify_one();
+        assert_eq!(get(&server, "").await, [], "the message is not committed yet");
+        HELD.release.notify_one();
     };
-    tokio::join!(put(&other, "other", ""), line_goes_past);
+    tokio::join!(put(&other, "other", ""), cache_passes_the_slot);
     let mut texts = vec![];
     for _ in 0..40 {
         server.advance(60);

@@ -1,4 +1,4 @@
-//! Shared access signatures: of the account, of a queue, and by a stored access policy.
+//! Shared access signatures: account signatures, queue signatures, and stored access policies.
 
 use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::ServiceKind;
@@ -6,8 +6,8 @@ use lazuli_testing::{ACCOUNT, key};
 
 use crate::support::{Server, body, put, start};
 
-/// The target with a signature for the queue `jobs`.
-fn of_queue(target: &str, fields: &[(&str, &str)]) -> String {
+/// Returns the target with a signature for the queue `jobs`.
+fn with_queue_sas(target: &str, fields: &[(&str, &str)]) -> String {
     let mut all = vec![("sv", "2022-11-02")];
     all.extend(fields);
     let resource = Resource { service: ServiceKind::Queue, account: ACCOUNT, path: "jobs", timestamp: "" };
@@ -16,7 +16,7 @@ fn of_queue(target: &str, fields: &[(&str, &str)]) -> String {
     format!("{target}{separator}{sas}")
 }
 
-/// What a signature with those fields may do, in the order of the letters: put, peek, get, update, delete.
+/// Returns which operations a signature with the given fields allows: put, peek, get, update, delete.
 async fn allowed(server: &Server, fields: &[(&str, &str)]) -> Vec<bool> {
     let held = put(server, "held", "?visibilitytimeout=100").await;
     let (id, receipt) = (&held.id, held.receipt.as_deref().unwrap());
@@ -26,11 +26,11 @@ async fn allowed(server: &Server, fields: &[(&str, &str)]) -> Vec<bool> {
         ("POST", "/jobs/messages".to_owned(), body("a")),
         ("GET", "/jobs/messages?peekonly=true".to_owned(), String::new()),
         ("GET", "/jobs/messages".to_owned(), String::new()),
-        // The update is refused for its timeout if it is allowed at all, so that the receipt stays good.
+        // An allowed update is refused for its timeout, so that the receipt stays valid.
         ("PUT", format!("{message}&visibilitytimeout=700000"), String::new()),
         ("DELETE", message.clone(), String::new()),
     ] {
-        let reply = server.send(method, &of_queue(&target, fields), "", text).await;
+        let reply = server.send(method, &with_queue_sas(&target, fields), "", text).await;
         allowed.push(match reply.outcome() {
             (403, code) => {
                 assert!(
@@ -47,7 +47,7 @@ async fn allowed(server: &Server, fields: &[(&str, &str)]) -> Vec<bool> {
 }
 
 #[tokio::test]
-async fn each_letter_of_a_queues_signature_allows_its_operations() {
+async fn each_permission_of_a_queue_signature_allows_its_operations() {
     let server = start().await;
     let expiry = ("se", "2026-02-01T00:00:00Z");
     for (letters, expected) in [
@@ -59,15 +59,15 @@ async fn each_letter_of_a_queues_signature_allows_its_operations() {
     ] {
         assert_eq!(allowed(&server, &[("sp", letters), expiry]).await, expected, "{letters}");
     }
-    // Queues are not a signature's business.
+    // A queue signature does not allow operations on queues themselves.
     for (method, target) in [("PUT", "/jobs"), ("DELETE", "/jobs"), ("DELETE", "/jobs/messages")] {
-        let target = of_queue(target, &[("sp", "raup"), expiry]);
+        let target = with_queue_sas(target, &[("sp", "raup"), expiry]);
         assert_eq!(server.send(method, &target, "", "").await.status, 403, "{target}");
     }
 }
 
 #[tokio::test]
-async fn a_stored_policy_decides_until_it_is_replaced() {
+async fn stored_policy_applies_until_it_is_replaced() {
     let server = start().await;
     let policy = |letters: &str| {
         format!(
@@ -86,14 +86,14 @@ async fn a_stored_policy_decides_until_it_is_replaced() {
 }
 
 #[tokio::test]
-async fn nobody_gets_in_without_credentials() {
+async fn requests_without_credentials_are_refused() {
     let server = start().await;
     server.send("GET", "/jobs/messages", "", "").await.refused(401, "NoAuthenticationInformation");
 }
 
-/// Operations on queues that some signature lets through with `c` alone.
+/// Operations on queues that a signature with only the permission `c` can allow.
 #[tokio::test]
-async fn no_operation_on_queues_changes_what_exists_for_a_caller_who_may_only_create() {
+async fn create_permission_alone_never_changes_an_existing_queue() {
     use lazuli_protocol::Operation;
     let server = start().await;
     server.put("/jobs?comp=metadata", "x-ms-meta-a: 1", "").await.expect(204);

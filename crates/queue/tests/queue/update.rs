@@ -1,13 +1,13 @@
-//! Update Message and Delete Message: whose receipt is good for what.
+//! Update Message and Delete Message: which receipts are valid.
 
-use crate::support::{Shown, count, delete, get, get_one, put, start, update, visible};
+use crate::support::{ListedMessage, count, delete, get, get_one, put, start, update, visible};
 
-fn with_receipt(message: &Shown, receipt: &str) -> Shown {
-    Shown { receipt: Some(receipt.to_owned()), ..message.clone() }
+fn with_receipt(message: &ListedMessage, receipt: &str) -> ListedMessage {
+    ListedMessage { receipt: Some(receipt.to_owned()), ..message.clone() }
 }
 
 #[tokio::test]
-async fn an_update_moves_the_message_and_gives_a_new_receipt() {
+async fn update_moves_the_message_and_returns_a_new_receipt() {
     let server = start().await;
     put(&server, "a", "").await;
     let got = get_one(&server, "").await;
@@ -20,7 +20,7 @@ async fn an_update_moves_the_message_and_gives_a_new_receipt() {
     server.advance(1);
     let seen = get_one(&server, "?peekonly=true").await;
     assert_eq!((seen.text.as_deref(), seen.dequeue_count), (Some("<b>"), Some(1)));
-    // Nobody has got it since, so the receipt is still good.
+    // No client has got the message since, so the receipt is still valid.
     let updated = update(&server, &held, 0, None).await.expect(204);
     let held = with_receipt(&got, updated.header("x-ms-popreceipt").unwrap());
     assert_eq!(visible(&server).await, ["<b>"]);
@@ -29,7 +29,7 @@ async fn an_update_moves_the_message_and_gives_a_new_receipt() {
 }
 
 #[tokio::test]
-async fn an_old_receipt_is_404_even_if_the_clock_stands_still() {
+async fn old_receipt_is_404_even_if_the_clock_stands_still() {
     let server = start().await;
     put(&server, "a", "").await;
     let got = get_one(&server, "").await;
@@ -43,7 +43,7 @@ async fn an_old_receipt_is_404_even_if_the_clock_stands_still() {
 }
 
 #[tokio::test]
-async fn a_receipt_outlives_the_timeout_but_not_the_next_get() {
+async fn receipt_outlives_the_timeout_but_not_the_next_get() {
     let server = start().await;
     put(&server, "a", "").await;
     put(&server, "b", "").await;
@@ -59,7 +59,7 @@ async fn a_receipt_outlives_the_timeout_but_not_the_next_get() {
 }
 
 #[tokio::test]
-async fn the_receipt_of_a_put_is_good_until_somebody_gets_the_message() {
+async fn receipt_of_a_put_is_valid_until_the_message_is_got() {
     let server = start().await;
     let (a, b) = (put(&server, "a", "").await, put(&server, "b", "?visibilitytimeout=5").await);
     delete(&server, &a).await.expect(204);
@@ -71,7 +71,7 @@ async fn the_receipt_of_a_put_is_good_until_somebody_gets_the_message() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_together_is_refused() {
+async fn inconsistent_ids_receipts_and_timeouts_are_refused() {
     let server = start().await;
     put(&server, "a", "").await;
     put(&server, "b", "").await;
@@ -86,7 +86,7 @@ async fn what_does_not_fit_together_is_refused() {
         (id, "AAAAAAAAAAAAAAAAAAAAAAA", 404, "MessageNotFound"),
         (&format!("{id}Random"), receipt, 404, "MessageNotFound"),
         (elsewhere, receipt, 404, "MessageNotFound"),
-        // What is no receipt is refused before the id is looked at.
+        // An invalid receipt is refused before the id is checked.
         (elsewhere, "x", 400, "InvalidQueryParameterValue"),
         ("x", "x", 400, "InvalidQueryParameterValue"),
         (id, "", 400, "MissingRequiredQueryParameter"),
@@ -112,14 +112,14 @@ async fn what_does_not_fit_together_is_refused() {
     server.put(&target, "", "<QueueMessage>").await.refused(400, "InvalidXmlDocument");
     let long = crate::support::body(&"a".repeat(65_537));
     server.put(&target, "", long).await.refused(413, "RequestBodyTooLarge");
-    // None of it did anything.
+    // The refused requests changed nothing.
     for message in [a, b] {
         delete(&server, &message).await.expect(204);
     }
 }
 
 #[tokio::test]
-async fn a_message_cannot_be_hidden_beyond_its_end() {
+async fn message_cannot_be_hidden_beyond_its_expiry() {
     let server = start().await;
     let sent = put(&server, "a", "?messagettl=100").await;
     update(&server, &sent, 101, None).await.refused(400, "InvalidQueryParameterValue");
@@ -127,7 +127,7 @@ async fn a_message_cannot_be_hidden_beyond_its_end() {
 }
 
 #[tokio::test]
-async fn an_update_without_text_keeps_it_and_one_with_an_empty_text_does_not() {
+async fn update_without_a_text_keeps_the_old_one_and_an_empty_text_replaces_it() {
     let server = start().await;
     let sent = put(&server, "a", "").await;
     let updated = update(&server, &sent, 0, None).await.expect(204);
@@ -138,7 +138,7 @@ async fn an_update_without_text_keeps_it_and_one_with_an_empty_text_does_not() {
 }
 
 #[tokio::test]
-async fn ids_and_receipts_of_another_queue_are_not_known() {
+async fn ids_and_receipts_of_another_queue_are_refused() {
     let server = start().await;
     server.put("/other", "", "").await.expect(201);
     let sent = put(&server, "a", "").await;

@@ -1,8 +1,8 @@
-//! What a client is told when the file service refuses something.
+//! Maps errors of the file service to status codes.
 
-use lazuli_file::native::Failure;
+use lazuli_file::handles::Failure;
 
-use crate::call::Refused;
+use crate::call::CommandError;
 use crate::wire::status::Status;
 
 impl From<Failure> for Status {
@@ -32,7 +32,7 @@ impl From<Failure> for Status {
     }
 }
 
-impl From<Failure> for Refused {
+impl From<Failure> for CommandError {
     fn from(failure: Failure) -> Self {
         Status::from(failure).into()
     }

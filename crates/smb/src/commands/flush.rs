@@ -1,15 +1,15 @@
-//! Flush: what was written is durable when this is answered.
+//! FLUSH: makes all written data durable before the response.
 
-use crate::call::{Answer, Call, Reply};
-use crate::open::access;
-use crate::wire::io::{done_response, flush_request};
+use crate::call::{Call, CommandReply, CommandResult};
+use crate::wire::access;
+use crate::wire::io::{empty_response, flush_request};
 
-/// Flush.
-pub(crate) async fn flush(call: &Call) -> Answer {
+/// Executes FLUSH.
+pub(crate) async fn flush(call: &Call) -> CommandResult {
     let open = call.open(flush_request(&call.message)?)?;
     if let Some(file) = open.file {
-        open.needs(access::WRITE_DATA | access::APPEND_DATA)?;
+        open.require_any(access::WRITE_DATA | access::APPEND_DATA)?;
         call.server.files.flush(file).await?;
     }
-    Ok(Reply::new(done_response()))
+    Ok(CommandReply::new(empty_response()))
 }

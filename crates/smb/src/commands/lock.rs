@@ -1,48 +1,48 @@
-//! Lock: byte-range locks, taken and given up.
+//! LOCK: acquires and releases byte-range locks.
 
 use lazuli_concurrency::{ByteRange, LockKind};
 use lazuli_file::opens::{OpenId, OpenTable, RangeRefusal};
 
-use crate::call::{Answer, Call, Reply};
+use crate::call::{Call, CommandReply, CommandResult};
 use crate::negotiated::Dialect;
-use crate::open::{LOCK_SEQUENCES, Open};
-use crate::wire::io::done_response;
-use crate::wire::lock::{Element, LockRequest};
+use crate::session::open::{LOCK_SEQUENCE_SLOTS, Open};
+use crate::wire::io::empty_response;
+use crate::wire::lock::{LockElement, LockRequest};
 use crate::wire::status::Status;
 
-/// Lock.
-pub(crate) async fn lock(call: &Call) -> Answer {
+/// Executes LOCK.
+pub(crate) async fn lock(call: &Call) -> CommandResult {
     let request = LockRequest::parse(&call.message)?;
     let open = call.open(request.id)?;
     let file = open.file()?;
     if open.is_directory {
         return Err(Status::INVALID_PARAMETER.into());
     }
-    let place = Place::of(call, &open, request.sequence);
-    if place.as_ref().is_some_and(|place| place.is_done(&open)) {
-        return Ok(Reply::new(done_response()));
+    let slot = SequenceSlot::of(call, &open, request.sequence);
+    if slot.as_ref().is_some_and(|slot| slot.is_completed(&open)) {
+        return Ok(CommandReply::new(empty_response()));
     }
-    if let Some(place) = &place {
-        place.set(&open, None);
+    if let Some(slot) = &slot {
+        slot.set(&open, None);
     }
     let table = call.server.files.opens();
     match request.elements[..] {
-        [first, ..] if first.flags == Element::UNLOCK => unlock(table, file, &request.elements)?,
-        [one] if matches!(one.flags, Element::SHARED | Element::EXCLUSIVE) => {
+        [first, ..] if first.flags == LockElement::UNLOCK => unlock(table, file, &request.elements)?,
+        [one] if matches!(one.flags, LockElement::SHARED | LockElement::EXCLUSIVE) => {
             lock_when_free(call, &open, file, one).await?;
         }
         _ => lock_all(table, file, &request.elements).await?,
     }
-    if let Some(place) = place {
-        place.set(&open, Some(place.number));
+    if let Some(slot) = slot {
+        slot.set(&open, Some(slot.number));
     }
-    Ok(Reply::new(done_response()))
+    Ok(CommandReply::new(empty_response()))
 }
 
-/// Gives up locks one after the other, up to the first that is none.
-fn unlock(table: &OpenTable, file: OpenId, elements: &[Element]) -> Result<(), Status> {
+/// Releases locks in order, up to the first range that is not locked.
+fn unlock(table: &OpenTable, file: OpenId, elements: &[LockElement]) -> Result<(), Status> {
     for element in elements {
-        if element.flags != Element::UNLOCK {
+        if element.flags != LockElement::UNLOCK {
             return Err(Status::INVALID_PARAMETER);
         }
         table.unlock(file, element.range()).map_err(|_| Status::RANGE_NOT_LOCKED)?;
@@ -50,24 +50,24 @@ fn unlock(table: &OpenTable, file: OpenId, elements: &[Element]) -> Result<(), S
     Ok(())
 }
 
-/// Takes all locks or none, at once.
-async fn lock_all(table: &OpenTable, file: OpenId, elements: &[Element]) -> Result<(), Status> {
-    let mut wanted = vec![];
+/// Acquires all locks or none, without waiting.
+async fn lock_all(table: &OpenTable, file: OpenId, elements: &[LockElement]) -> Result<(), Status> {
+    let mut locks = vec![];
     for element in elements {
-        let kind = match element.flags & !Element::FAIL_IMMEDIATELY {
-            Element::SHARED => LockKind::Shared,
-            Element::EXCLUSIVE => LockKind::Exclusive,
+        let kind = match element.flags & !LockElement::FAIL_IMMEDIATELY {
+            LockElement::SHARED => LockKind::Shared,
+            LockElement::EXCLUSIVE => LockKind::Exclusive,
             _ => return Err(Status::INVALID_PARAMETER),
         };
-        // Only one that is alone may wait.
-        if element.flags & Element::FAIL_IMMEDIATELY == 0 {
+        // Only a request for a single lock may wait.
+        if element.flags & LockElement::FAIL_IMMEDIATELY == 0 {
             return Err(Status::INVALID_PARAMETER);
         }
-        wanted.push((element.range(), kind));
+        locks.push((element.range(), kind));
     }
-    for (index, (range, kind)) in wanted.iter().enumerate() {
+    for (index, (range, kind)) in locks.iter().enumerate() {
         if let Err(status) = try_lock(table, file, *range, *kind).await {
-            for (range, kind) in wanted[..index].iter().rev() {
+            for (range, kind) in locks[..index].iter().rev() {
                 let _ = table.take_back(file, *range, *kind);
             }
             return Err(status);
@@ -83,46 +83,51 @@ async fn try_lock(table: &OpenTable, file: OpenId, range: ByteRange, kind: LockK
     table.lock(file, range, kind).await.map_err(|refusal| match refusal {
         RangeRefusal::Closed(_) => Status::FILE_CLOSED,
         RangeRefusal::Locked(_) => Status::LOCK_NOT_GRANTED,
+        RangeRefusal::TooMany => Status::INSUFFICIENT_RESOURCES,
     })
 }
 
-/// Takes one lock, as soon as it can be had.
-async fn lock_when_free(call: &Call, open: &Open, file: OpenId, element: Element) -> Result<(), Status> {
+/// Acquires one lock. Waits until it is free.
+async fn lock_when_free(call: &Call, open: &Open, file: OpenId, element: LockElement) -> Result<(), Status> {
     let table = call.server.files.opens();
-    let kind = if element.flags == Element::SHARED { LockKind::Shared } else { LockKind::Exclusive };
+    let kind = if element.flags == LockElement::SHARED { LockKind::Shared } else { LockKind::Exclusive };
     match try_lock(table, file, element.range(), kind).await {
         Err(Status::LOCK_NOT_GRANTED) => {}
-        done => return done,
+        result => return result,
     }
-    call.pend()?;
+    call.send_interim_response()?;
     tokio::select! {
         biased;
         () = open.closed.cancelled() => Err(Status::RANGE_NOT_LOCKED),
         () = call.cancelled.cancelled() => Err(Status::CANCELLED),
-        locked = table.lock_when_free(file, element.range(), kind) => locked.map_err(|_| Status::RANGE_NOT_LOCKED),
+        locked = table.lock_when_free(file, element.range(), kind) => locked.map_err(|refusal| match refusal {
+            RangeRefusal::TooMany => Status::INSUFFICIENT_RESOURCES,
+            RangeRefusal::Closed(_) | RangeRefusal::Locked(_) => Status::RANGE_NOT_LOCKED,
+        }),
     }
 }
 
-impl Element {
+impl LockElement {
     const fn range(self) -> ByteRange {
         ByteRange { offset: self.offset, length: self.length }
     }
 }
 
-/// A place in the sequence of lock requests: a request that comes again, after its answer was lost, is not done twice.
-struct Place {
+/// A slot of the open's lock sequence. A request that is repeated after its response was lost is not executed
+/// twice.
+struct SequenceSlot {
     index: usize,
     number: u8,
 }
 
-impl Place {
+impl SequenceSlot {
     fn of(call: &Call, open: &Open, sequence: u32) -> Option<Self> {
         let (index, number) = ((sequence >> 4) as usize, (sequence & 0xf) as u8);
         let is_kept = call.connection.dialect() >= Dialect::Smb300 || open.durable.is_some();
-        (is_kept && (1..=LOCK_SEQUENCES).contains(&index)).then(|| Self { index: index - 1, number })
+        (is_kept && (1..=LOCK_SEQUENCE_SLOTS).contains(&index)).then(|| Self { index: index - 1, number })
     }
 
-    fn is_done(&self, open: &Open) -> bool {
+    fn is_completed(&self, open: &Open) -> bool {
         open.lock_sequence.lock()[self.index] == Some(self.number)
     }
 

@@ -1,14 +1,16 @@
-//! Negotiate.
+//! NEGOTIATE, in SMB2 and SMB1.
 
-use crate::call::{Answer, Call, Reply};
+use crate::call::{Call, CommandReply, CommandResult};
 use crate::negotiated::{Dialect, Negotiated};
 use crate::spnego;
-use crate::wire::negotiate::{ANY_DIALECT, ChosenContexts, OldOffer, Request, Response, mode};
+use crate::wire::negotiate::{
+    ANY_DIALECT, ChosenContexts, NegotiateRequest, NegotiateResponse, Smb1Negotiate, mode,
+};
 use crate::wire::status::Status;
 
-/// Negotiate.
-pub(crate) async fn negotiate(call: &Call) -> Answer {
-    let request = Request::parse(&call.message)?;
+/// Executes NEGOTIATE.
+pub(crate) async fn negotiate(call: &Call) -> CommandResult {
+    let request = NegotiateRequest::parse(&call.message)?;
     let chosen = Negotiated::choose(&request, call.server.options.require_signing)?;
     let contexts = match chosen.dialect {
         Dialect::Smb311 => Some(ChosenContexts {
@@ -18,52 +20,58 @@ pub(crate) async fn negotiate(call: &Call) -> Answer {
         }),
         _ => None,
     };
-    let mut reply = Reply::new(response(call, &chosen, chosen.dialect.number(), contexts).write());
+    let mut reply = CommandReply::new(response(call, &chosen, chosen.dialect.number(), contexts).write());
     if chosen.dialect == Dialect::Smb311 {
         call.connection.preauth.lock().add(&call.message);
         let connection = call.connection.clone();
-        reply.sees_response = Some(Box::new(move |bytes| connection.preauth.lock().add(bytes)));
+        reply.on_packed = Some(Box::new(move |bytes| connection.preauth.lock().add(bytes)));
     }
-    agree(call, chosen)?;
+    set_negotiated(call, chosen)?;
     Ok(reply)
 }
 
-/// Negotiate of the first version, with which clients begin that may know nothing newer.
-pub(crate) async fn old(call: &Call) -> Answer {
-    let offer = OldOffer::parse(&call.message).ok_or(Status::NOT_SUPPORTED)?;
-    let request = Request { dialects: vec![Dialect::Smb202.number()], ..Request::default() };
+/// Answers an SMB1 Negotiate, with which clients begin that may know only SMB1.
+pub(crate) async fn negotiate_smb1(call: &Call) -> CommandResult {
+    let offer = Smb1Negotiate::parse(&call.message).ok_or(Status::NOT_SUPPORTED)?;
+    let request =
+        NegotiateRequest { dialects: vec![Dialect::Smb202.number()], ..NegotiateRequest::default() };
     let chosen = Negotiated::choose(&request, call.server.options.require_signing)?;
     let number = match offer {
-        OldOffer::Any => ANY_DIALECT,
-        OldOffer::Smb202 => chosen.dialect.number(),
+        Smb1Negotiate::Any => ANY_DIALECT,
+        Smb1Negotiate::Smb202 => chosen.dialect.number(),
     };
-    let reply = Reply::new(response(call, &chosen, number, None).write());
-    if offer == OldOffer::Smb202 {
-        agree(call, chosen)?;
+    let reply = CommandReply::new(response(call, &chosen, number, None).write());
+    if offer == Smb1Negotiate::Smb202 {
+        set_negotiated(call, chosen)?;
     }
     Ok(reply)
 }
 
-fn agree(call: &Call, chosen: Negotiated) -> Result<(), Status> {
+fn set_negotiated(call: &Call, chosen: Negotiated) -> Result<(), Status> {
     call.connection.negotiated.set(chosen).map_err(|_| Status::INVALID_PARAMETER)
 }
 
-fn response(call: &Call, chosen: &Negotiated, dialect: u16, contexts: Option<ChosenContexts>) -> Response {
-    // A client that is to ask again is told the limits then.
+fn response(
+    call: &Call,
+    chosen: &Negotiated,
+    dialect: u16,
+    contexts: Option<ChosenContexts>,
+) -> NegotiateResponse {
+    // A client that has to negotiate again gets the limits of its dialect then.
     debug_assert!(chosen.mode & mode::SIGNING_ENABLED != 0);
-    Response {
+    NegotiateResponse {
         security_mode: chosen.mode,
         dialect,
         server_guid: call.server.guid.to_bytes_le(),
         capabilities: chosen.capabilities,
         max_transfer: chosen.dialect.max_transfer(),
         time: call.server.clock.now().filetime(),
-        token: spnego::offer(),
+        token: spnego::initial_token(),
         contexts,
     }
 }
 
-/// Random bytes.
+/// Returns random bytes.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], Status> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|_| Status::INSUFFICIENT_RESOURCES)?;

@@ -1,17 +1,17 @@
-//! Oplock Break: clients acknowledge that they have given up what they cached.
+//! OPLOCK_BREAK: clients acknowledge that they have given up a cache.
 
 use lazuli_concurrency::Caching;
 use lazuli_file::opens::{AcknowledgeRefusal, CacheKey};
 
-use crate::call::{Answer, Call, Reply};
-use crate::handles::level;
-use crate::open::LeaseKey;
+use crate::call::{Call, CommandReply, CommandResult};
+use crate::session::handles::oplock_level;
+use crate::session::open::LeaseKey;
 use crate::wire::create::oplock;
 use crate::wire::oplock::{self as message, Acknowledgement};
 use crate::wire::status::Status;
 
-/// Oplock Break, as an acknowledgement.
-pub(crate) fn acknowledge(call: &Call) -> Answer {
+/// Handles an acknowledgment.
+pub(crate) fn acknowledge(call: &Call) -> CommandResult {
     let table = call.server.files.opens();
     match Acknowledgement::parse(&call.message)? {
         Acknowledgement::Oplock { level: kept, id } => {
@@ -24,17 +24,17 @@ pub(crate) fn acknowledge(call: &Call) -> Answer {
             let file = open.file()?;
             let key = CacheKey::Oplock(file.number);
             let done = match table.acknowledge(file.file, key, kept) {
-                // It may say that it keeps what it was told to give up; it does not.
+                // A client that claims to keep a level that it must give up keeps nothing.
                 Err(AcknowledgeRefusal::KeepsTooMuch) => table.acknowledge(file.file, key, Caching::NONE),
                 done => done,
             };
             let (state, _) = done.map_err(|_| Status::INVALID_OPLOCK_PROTOCOL)?;
             call.server.files.flush_soon(file.file);
-            Ok(Reply::new(message::oplock(level(state), open.id)))
+            Ok(CommandReply::new(message::oplock(oplock_level(state), open.id)))
         }
         Acknowledgement::Lease { key, state } => {
             let client = call.connection.client();
-            let found = call.server.handles.leased(LeaseKey { client, key });
+            let found = call.server.handles.open_with_lease(LeaseKey { client, key });
             let file = found.ok_or(Status::OBJECT_NAME_NOT_FOUND)?.file;
             let kept = Caching::from_bits(state).ok_or(Status::REQUEST_NOT_ACCEPTED)?;
             let done = table.acknowledge(file, CacheKey::Lease { client, key }, kept);
@@ -43,7 +43,7 @@ pub(crate) fn acknowledge(call: &Call) -> Answer {
                 AcknowledgeRefusal::KeepsTooMuch => Status::REQUEST_NOT_ACCEPTED,
             })?;
             call.server.files.flush_soon(file);
-            Ok(Reply::new(message::lease_response(key, state.bits())))
+            Ok(CommandReply::new(message::lease_response(key, state.bits())))
         }
     }
 }

@@ -1,40 +1,41 @@
-//! Pipes, as far as they are opened, read and written like files.
+//! Opens, reads and writes named pipes.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::Mutex;
 
-use crate::call::{Answer, Call, Reply};
-use crate::open::{Open, access};
+use crate::call::{Call, CommandReply, CommandResult};
 use crate::rpc::Pipe;
+use crate::session::open::Open;
+use crate::wire::access;
 use crate::wire::create::{CreateRequest, CreateResponse};
 use crate::wire::io::{read_response, write_response};
 use crate::wire::status::Status;
 
 const OPENED: u32 = 1;
 const NORMAL: u32 = 0x0000_0080;
-/// Bytes that are set aside for a pipe, as clients see it.
+/// Allocation size that is reported for a pipe.
 const ALLOCATED: u64 = 4096;
 
-/// Opens the pipe of a name, with the shares that there are now.
-pub(crate) async fn create(call: &Call, request: &CreateRequest) -> Answer {
+/// Opens a pipe by name. The pipe lists the shares that exist now.
+pub(crate) async fn create(call: &Call, request: &CreateRequest) -> CommandResult {
     if !Pipe::exists(&request.name) {
         return Err(Status::OBJECT_NAME_NOT_FOUND.into());
     }
     let login = call.session()?.login().ok_or(Status::USER_SESSION_DELETED)?;
     let shares = call.server.files.share_names(&login.account).await?;
-    let place = call.server.pipes.take().ok_or(Status::TOO_MANY_OPENED_FILES)?;
+    let permit = call.server.pipe_limit.acquire(&login.account).ok_or(Status::TOO_MANY_OPENED_FILES)?;
     let open = Arc::new(Open {
         pipe: Some(Mutex::new(Pipe::new(shares))),
         access: access::ALL,
         share: request.share,
         options: request.options,
         action: OPENED,
-        ..Open::new(call, call.server.number(), place.into())?
+        ..call.new_open(call.server.next_id(), permit.into())?
     });
-    call.session()?.add(open.clone());
-    call.chain.lock().file = Some(open.id);
+    call.session()?.add_open(open.clone());
+    call.compound.lock().file = Some(open.id);
     let response = CreateResponse {
         action: OPENED,
         allocated: ALLOCATED,
@@ -42,19 +43,19 @@ pub(crate) async fn create(call: &Call, request: &CreateRequest) -> Answer {
         id: open.id,
         ..CreateResponse::default()
     };
-    Ok(Reply::new(response.write()))
+    Ok(CommandReply::new(response.write()))
 }
 
-/// Reads what the pipe has to say.
-pub(crate) async fn read(pipe: &Mutex<Pipe>, length: usize) -> Answer {
+/// Reads from the pipe.
+pub(crate) async fn read(pipe: &Mutex<Pipe>, length: usize) -> CommandResult {
     let read = pipe.lock().await.read(length).ok_or(Status::PIPE_EMPTY)?;
-    let reply = Reply::new(read_response(read.bytes.len()));
+    let reply = CommandReply::new(read_response(read.bytes.len()));
     let status = if read.is_more { Status::BUFFER_OVERFLOW } else { Status::SUCCESS };
-    Ok(Reply { data: vec![Bytes::from(read.bytes)], ..reply }.with(status))
+    Ok(CommandReply { data: vec![Bytes::from(read.bytes)], ..reply }.with_status(status))
 }
 
-/// Says something to the pipe.
-pub(crate) async fn write(pipe: &Mutex<Pipe>, data: &[u8]) -> Answer {
+/// Writes to the pipe.
+pub(crate) async fn write(pipe: &Mutex<Pipe>, data: &[u8]) -> CommandResult {
     pipe.lock().await.write(data).map_err(|_| Status::PIPE_DISCONNECTED)?;
-    Ok(Reply::new(write_response(data.len())))
+    Ok(CommandReply::new(write_response(data.len())))
 }

@@ -1,21 +1,21 @@
-//! Read.
+//! READ.
 
 use std::sync::atomic::Ordering;
 
-use crate::call::{Answer, Call, Reply};
-use crate::open::access;
+use crate::call::{Call, CommandReply, CommandResult};
+use crate::wire::access;
 use crate::wire::io::{ReadRequest, read_response};
 use crate::wire::status::Status;
 
-/// Bytes that one request reads or writes at most.
+/// Maximum number of bytes in one read or write.
 pub(crate) const MAX_LENGTH: usize = 8 << 20;
-/// Bytes from which on a read that is signed or encrypted is done beside those that follow it.
-const ASIDE: usize = 256 << 10;
-/// The last byte that a file can have.
+/// Signed or encrypted reads of more bytes than this run in a task of their own.
+const MIN_YIELD_LENGTH: usize = 256 << 10;
+/// Maximum file offset of the protocol.
 pub(crate) const MAX_OFFSET: u64 = i64::MAX as u64;
 
-/// Read.
-pub(crate) async fn read(call: &Call) -> Answer {
+/// Executes READ.
+pub(crate) async fn read(call: &Call) -> CommandResult {
     let request = ReadRequest::parse(&call.message)?;
     let open = call.open(request.id)?;
     let length = request.length as usize;
@@ -29,23 +29,23 @@ pub(crate) async fn read(call: &Call) -> Answer {
     if open.is_directory {
         return Err(Status::INVALID_DEVICE_REQUEST.into());
     }
-    open.needs(access::READ_DATA | access::EXECUTE)?;
+    open.require_any(access::READ_DATA | access::EXECUTE)?;
     let end = request.offset.checked_add(u64::from(request.length)).filter(|end| *end <= MAX_OFFSET);
     let end = end.ok_or(Status::INVALID_PARAMETER)?;
     let data = match length {
-        // Nothing is read, so no lock is in the way.
+        // An empty read conflicts with no lock.
         0 => vec![],
-        _ if length > ASIDE && call.is_protected() => {
-            // What is signed or encrypted takes long; whoever comes next need not wait for it.
+        _ if length > MIN_YIELD_LENGTH && call.is_protected() => {
+            // Signing and encrypting take long. Yielding lets the reader start the next request.
             tokio::task::yield_now().await;
             call.server.files.read_at(file, request.offset..end).await?
         }
         _ => call.server.files.read_at(file, request.offset..end).await?,
     };
-    let found: usize = data.iter().map(|part| part.len()).sum();
-    if (found == 0 && length > 0) || found < request.minimum as usize {
+    let length_read: usize = data.iter().map(|part| part.len()).sum();
+    if (length_read == 0 && length > 0) || length_read < request.minimum as usize {
         return Err(Status::END_OF_FILE.into());
     }
-    open.position.store(request.offset + found as u64, Ordering::Relaxed);
-    Ok(Reply { data, ..Reply::new(read_response(found)) })
+    open.position.store(request.offset + length_read as u64, Ordering::Relaxed);
+    Ok(CommandReply { data, ..CommandReply::new(read_response(length_read)) })
 }

@@ -1,27 +1,28 @@
-//! Tree Connect, Tree Disconnect, Logoff, Echo: what needs no file.
+//! TREE_CONNECT, TREE_DISCONNECT, LOGOFF and ECHO, which need no file.
 
-use lazuli_file::native::Failure;
+use lazuli_file::handles::Failure;
 
-use crate::call::{Answer, Call, Reply};
-use crate::wire::cursor::{Reader, Writer, slice, text};
-use crate::wire::header::HEADER;
+use crate::call::{Call, CommandReply, CommandResult};
+use crate::session::handles;
+use crate::wire::cursor::{ByteReader, ByteWriter, slice, text};
+use crate::wire::header::HEADER_SIZE;
 use crate::wire::status::Status;
 
-/// The share of pipes.
-const PIPES: &str = "IPC$";
+/// The share of named pipes.
+const IPC: &str = "IPC$";
 const DISK: u8 = 1;
 const PIPE: u8 = 2;
-/// Clients may cache files for themselves, without asking.
+/// Clients may cache files for offline use if the user wants it.
 const MANUAL_CACHING: u32 = 0;
 const ENCRYPT_DATA: u32 = 0x0000_8000;
 const ALL_ACCESS: u32 = 0x001f_01ff;
 const PIPE_ACCESS: u32 = 0x001f_00a9;
-/// Bytes of a path to a share.
+/// Maximum length of the path to a share, in bytes.
 const MAX_PATH: usize = 1024;
 
-/// Tree Connect.
-pub(crate) async fn connect(call: &Call) -> Answer {
-    let mut reader = Reader::from(&call.message, HEADER);
+/// Executes TREE_CONNECT.
+pub(crate) async fn tree_connect(call: &Call) -> CommandResult {
+    let mut reader = ByteReader::from(&call.message, HEADER_SIZE);
     if reader.u16()? != 9 {
         return Err(Status::INVALID_PARAMETER.into());
     }
@@ -35,7 +36,7 @@ pub(crate) async fn connect(call: &Call) -> Answer {
     let name = name.filter(|name| !name.contains('\\')).ok_or(Status::BAD_NETWORK_NAME)?;
     let session = call.session()?;
     let login = session.login().ok_or(Status::USER_SESSION_DELETED)?;
-    let (tree, kind, access) = if name.eq_ignore_ascii_case(PIPES) {
+    let (tree, share_type, access) = if name.eq_ignore_ascii_case(IPC) {
         (None, PIPE, PIPE_ACCESS)
     } else {
         let tree = call.server.files.connect(&login.account, &name.to_lowercase()).await;
@@ -45,48 +46,48 @@ pub(crate) async fn connect(call: &Call) -> Answer {
         })?;
         (Some(tree), DISK, ALL_ACCESS)
     };
-    let place = call.server.trees.take().ok_or(Status::INSUFFICIENT_RESOURCES)?;
-    let connected = session.connect(tree, place)?;
+    let permit = call.server.tree_limit.acquire().ok_or(Status::INSUFFICIENT_RESOURCES)?;
+    let connected = session.add_tree_connect(tree, permit)?;
     let flags = if login.must_encrypt { ENCRYPT_DATA } else { MANUAL_CACHING };
-    let mut writer = Writer::new();
-    writer.u16(16).u8(kind).u8(0).u32(flags).u32(0).u32(access);
-    Ok(Reply { tree_id: Some(connected.id), ..Reply::new(writer.finish()) })
+    let mut writer = ByteWriter::new();
+    writer.u16(16).u8(share_type).u8(0).u32(flags).u32(0).u32(access);
+    Ok(CommandReply { tree_id: Some(connected.id), ..CommandReply::new(writer.finish()) })
 }
 
-/// Tree Disconnect.
-pub(crate) async fn disconnect(call: &Call) -> Answer {
-    check_empty(call)?;
-    for open in call.session()?.disconnect(call.tree()?.id) {
-        super::close::discard(&call.server, &open).await;
+/// Executes TREE_DISCONNECT.
+pub(crate) async fn tree_disconnect(call: &Call) -> CommandResult {
+    parse_empty(call)?;
+    for open in call.session()?.remove_tree_connect(call.tree()?.id) {
+        handles::discard(&call.server, &open).await;
     }
-    Ok(empty())
+    Ok(empty_reply())
 }
 
-/// Logoff.
-pub(crate) async fn logoff(call: &Call) -> Answer {
-    check_empty(call)?;
+/// Executes LOGOFF.
+pub(crate) async fn logoff(call: &Call) -> CommandResult {
+    parse_empty(call)?;
     let session = call.session()?;
-    // Its client may come back for what is durable.
+    // Keep durable opens: the client may reconnect them.
     session.end(&call.server, true).await;
-    Ok(empty())
+    Ok(empty_reply())
 }
 
-/// Echo.
-pub(crate) fn echo(call: &Call) -> Answer {
-    check_empty(call)?;
-    Ok(empty())
+/// Executes ECHO.
+pub(crate) fn echo(call: &Call) -> CommandResult {
+    parse_empty(call)?;
+    Ok(empty_reply())
 }
 
-/// A request that says nothing but its command.
-fn check_empty(call: &Call) -> Result<(), Status> {
-    match Reader::from(&call.message, HEADER).u16()? {
+/// Checks a request without parameters.
+fn parse_empty(call: &Call) -> Result<(), Status> {
+    match ByteReader::from(&call.message, HEADER_SIZE).u16()? {
         4 => Ok(()),
         _ => Err(Status::INVALID_PARAMETER),
     }
 }
 
-fn empty() -> Reply {
-    let mut writer = Writer::new();
+fn empty_reply() -> CommandReply {
+    let mut writer = ByteWriter::new();
     writer.u16(4).u16(0);
-    Reply::new(writer.finish())
+    CommandReply::new(writer.finish())
 }

@@ -1,21 +1,21 @@
-//! Write.
+//! WRITE.
 
 use bytes::Bytes;
-use lazuli_file::native::Failure;
+use lazuli_file::handles::Failure;
 
 use super::read::{MAX_LENGTH, MAX_OFFSET};
-use crate::call::{Answer, Call, Reply};
-use crate::changes::filter;
-use crate::open::access;
+use crate::call::{Call, CommandReply, CommandResult};
+use crate::change_notifier::filter;
+use crate::wire::access;
 use crate::wire::create::options;
 use crate::wire::io::{WriteRequest, write_response};
 use crate::wire::status::Status;
 
-/// Where files end at the latest, as clients know them. Whether there is room for that is another question.
+/// Maximum end of a file, as on NTFS. The quota is checked elsewhere.
 const MAX_END: u64 = 0xfff_ffff_0000;
 
-/// Write.
-pub(crate) async fn write(call: &Call) -> Answer {
+/// Executes WRITE.
+pub(crate) async fn write(call: &Call) -> CommandResult {
     let request = WriteRequest::parse(&call.message)?;
     let open = call.open(request.id)?;
     let length = request.data.len();
@@ -29,26 +29,30 @@ pub(crate) async fn write(call: &Call) -> Answer {
     if open.is_directory {
         return Err(Status::INVALID_DEVICE_REQUEST.into());
     }
-    open.needs(access::WRITE_DATA | access::APPEND_DATA)?;
-    let most = if length == 0 { MAX_OFFSET } else { MAX_END };
-    let end = request.offset.checked_add(length as u64).filter(|end| *end <= most);
+    open.require_any(access::WRITE_DATA | access::APPEND_DATA)?;
+    let max_end = if length == 0 { MAX_OFFSET } else { MAX_END };
+    let end = request.offset.checked_add(length as u64).filter(|end| *end <= max_end);
     end.ok_or(Status::INVALID_PARAMETER)?;
-    let through = request.through || open.options & options::WRITE_THROUGH != 0;
+    let write_through = request.write_through || open.options & options::WRITE_THROUGH != 0;
     if length > 0 {
-        let data = apart(request.data, &call.message);
-        let written = call.server.files.write_at(file, request.offset, data, through).await;
+        let data = detach(request.data, &call.message);
+        let written = call.server.files.write_at(file, request.offset, data, write_through).await;
         written.map_err(|failure| match failure {
-            // No disk has room for such a file.
+            // Clients expect this error for a file that is too large.
             Failure::OutOfBounds => Status::DISK_FULL,
             failure => failure.into(),
         })?;
-        call.server.changes.modified_open(&call.server.files, file, filter::LAST_WRITE | filter::SIZE);
+        call.server.notifier.notify_open_modified(
+            &call.server.files,
+            file,
+            filter::LAST_WRITE | filter::SIZE,
+        );
     }
-    Ok(Reply::new(write_response(length)))
+    Ok(CommandReply::new(write_response(length)))
 }
 
-/// What is written, without the message that it came in if that is much longer: files keep it until it is stored.
-fn apart(data: Bytes, message: &Bytes) -> Bytes {
+/// Copies data out of a much longer message, because files keep dirty data in memory until it is stored.
+fn detach(data: Bytes, message: &Bytes) -> Bytes {
     if data.len() < message.len() / 2 { Bytes::copy_from_slice(&data) } else { data }
 }
 
@@ -57,13 +61,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn little_data_does_not_keep_a_long_message() {
-        for (length, is_apart) in [(100, false), (50, false), (49, true), (0, true)] {
+    fn short_data_does_not_keep_a_long_message_in_memory() {
+        for (length, is_detached) in [(100, false), (50, false), (49, true), (0, true)] {
             let message = Bytes::from(vec![7; 100]);
-            let data = apart(message.slice(..length), &message);
+            let data = detach(message.slice(..length), &message);
             assert_eq!(data, message[..length]);
-            // Nobody else has it, so it can be had whole.
-            assert_eq!(message.try_into_mut().is_ok(), is_apart, "{length}");
+            // Succeeds only if the data does not share the message's memory.
+            assert_eq!(message.try_into_mut().is_ok(), is_detached, "{length}");
         }
     }
 }

@@ -1,40 +1,40 @@
-//! The keys of a session, derived from the one that its authentication ended with (MS-SMB2 3.1.4.2).
+//! The keys of a session, derived from the key of its authentication (MS-SMB2 3.1.4.2).
 
 use std::sync::Arc;
 
 use ring::hmac;
 use zeroize::Zeroizing;
 
+use super::encrypt::{Cipher, CipherKey};
 use super::preauth::Preauth;
-use super::seal::{Cipher, Sealing};
 use super::sign::{SigningAlgorithm, SigningKey};
 
-/// The key that the authentication of a session ended with.
+/// The session key that the authentication has produced.
 pub(crate) type SessionKey = Zeroizing<[u8; 16]>;
 
-/// Which keys a dialect derives, and from what.
+/// The inputs of key derivation that depend on the dialect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KeyContext<'a> {
-    /// 2.0.2 and 2.1: the session's key itself signs, and nothing is encrypted.
+    /// 2.0.2 and 2.1: the session key itself signs, and there is no encryption.
     Smb2,
-    /// 3.0 and 3.0.2: fixed labels.
+    /// 3.0 and 3.0.2: fixed labels and contexts.
     Smb30,
-    /// 3.1.1: what was said before.
+    /// 3.1.1: the preauthentication hash is the context.
     Smb311(&'a Preauth),
 }
 
-/// The keys of a session, as the server uses them.
+/// The keys of a session, from the server's view.
 #[derive(Debug)]
 pub(crate) struct SessionKeys {
-    /// Signs both directions.
+    /// Signs messages of both directions.
     pub(crate) signing: Arc<SigningKey>,
-    /// For what the server says; none if no cipher was agreed on.
-    pub(crate) outgoing: Option<Sealing>,
-    /// For what the client says.
-    pub(crate) incoming: Option<Sealing>,
+    /// Encrypts the server's messages. `None` if no cipher was negotiated.
+    pub(crate) outgoing: Option<CipherKey>,
+    /// Decrypts the client's messages.
+    pub(crate) incoming: Option<CipherKey>,
 }
 
-/// A label, and what stands for the context in 3.0.
+/// The label of a key in 3.1.1, and its label and context in 3.0.
 struct Purpose {
     label: &'static [u8],
     label_30: &'static [u8],
@@ -56,23 +56,23 @@ impl SessionKeys {
         algorithm: SigningAlgorithm,
         cipher: Option<Cipher>,
     ) -> Self {
-        let sealing = |purpose| {
+        let cipher_key = |purpose| {
             let cipher = cipher?;
             Some(match cipher.key_length() {
-                32 => Sealing::new(cipher, &derive::<32>(key, context, purpose)[..]),
-                _ => Sealing::new(cipher, &derive::<16>(key, context, purpose)[..]),
+                32 => CipherKey::new(cipher, &derive::<32>(key, context, purpose)[..]),
+                _ => CipherKey::new(cipher, &derive::<16>(key, context, purpose)[..]),
             })
         };
         Self {
-            signing: Arc::new(signing_key(key, context, algorithm)),
-            outgoing: sealing(&SERVER_TO_CLIENT),
-            incoming: sealing(&CLIENT_TO_SERVER),
+            signing: Arc::new(derive_signing_key(key, context, algorithm)),
+            outgoing: cipher_key(&SERVER_TO_CLIENT),
+            incoming: cipher_key(&CLIENT_TO_SERVER),
         }
     }
 }
 
-/// The signing key alone: of another channel, which shares the rest with its session.
-pub(crate) fn signing_key(
+/// Derives only the signing key. Each channel has its own; the other keys belong to the session.
+pub(crate) fn derive_signing_key(
     key: &SessionKey,
     context: KeyContext<'_>,
     algorithm: SigningAlgorithm,
@@ -97,7 +97,7 @@ fn derive<const N: usize>(
     counter_mode(&key[..], label, context)
 }
 
-/// SP 800-108 in counter mode with HMAC-SHA256: one block, of which as much is taken as needed.
+/// The key derivation function of SP 800-108 in counter mode with HMAC-SHA256. One block suffices.
 fn counter_mode<const N: usize>(key: &[u8], label: &[u8], context: &[u8]) -> Zeroizing<[u8; N]> {
     const { assert!(N <= 32, "one block of HMAC-SHA256") };
     let mut mac = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));
@@ -150,7 +150,7 @@ mod tests {
 
     /// Checked with KBKDFHMAC of Python's `cryptography`.
     #[test]
-    fn a_key_of_256_bits_is_not_the_longer_form_of_one_of_128() {
+    fn a_256_bit_key_does_not_extend_the_128_bit_key() {
         let key = session_key("270E1BA896585EEB7AF3472D3B4C75A7");
         let context: [u8; 64] = std::array::from_fn(|at| at as u8);
         let preauth = Preauth::of(context);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn in_smb_2_the_session_key_signs() {
+    fn in_smb_2_the_session_key_itself_signs() {
         let key = session_key("7CD451825D0450D235424E44BA6E78CC");
         assert_eq!(derive::<16>(&key, KeyContext::Smb2, &SIGNING)[..], key[..]);
     }

@@ -1,9 +1,9 @@
-//! Pre-authentication integrity: a hash over everything that was said before there was a key to sign it with.
+//! Preauthentication integrity: a hash over the messages before there is a key to sign them.
 
 use ring::digest::{Context, SHA512};
 
-/// A chain of SHA-512 over messages: each is hashed together with the hash before. The keys of SMB 3.1.1 depend on it, so a
-/// client that was shown something else than what the server said has other keys.
+/// A chained SHA-512 hash: each message is hashed together with the previous hash. The keys of SMB 3.1.1
+/// depend on it. So if an attacker modifies a message, client and server derive different keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Preauth([u8; 64]);
 
@@ -14,7 +14,7 @@ impl Default for Preauth {
 }
 
 impl Preauth {
-    /// Adds a message, from its header to its end.
+    /// Adds a message, including its header.
     pub(crate) fn add(&mut self, message: &[u8]) {
         let mut context = Context::new(&SHA512);
         context.update(&self.0);
@@ -22,12 +22,12 @@ impl Preauth {
         self.0.copy_from_slice(context.finish().as_ref());
     }
 
-    /// The hash.
+    /// Returns the hash.
     pub(crate) const fn value(&self) -> &[u8; 64] {
         &self.0
     }
 
-    /// A chain that has come to this hash.
+    /// Returns a chain with this hash.
     #[cfg(test)]
     pub(crate) const fn of(value: [u8; 64]) -> Self {
         Self(value)
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_message_is_hashed_with_the_hash_before() {
+    fn each_message_is_hashed_with_the_previous_hash() {
         let mut chain = Preauth::default();
         chain.add(b"one");
         let first = ring::digest::digest(&SHA512, &[&[0; 64][..], b"one"].concat());

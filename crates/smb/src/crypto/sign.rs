@@ -1,4 +1,4 @@
-//! Signatures of messages (MS-SMB2 3.1.4.1).
+//! Message signatures (MS-SMB2 3.1.4.1).
 
 use std::fmt;
 
@@ -10,22 +10,25 @@ use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
 use ring::hmac;
 
-use super::same;
-use crate::wire::header::{Command, HEADER, SIGNATURE, flags};
+use super::constant_time_eq;
+use crate::wire::header::{HEADER_SIZE, SIGNATURE, SmbCommand, flags};
 
-/// How messages are signed.
+/// The signature in a header.
+pub(crate) type Signature = [u8; 16];
+
+/// A signing algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SigningAlgorithm {
-    /// In 2.0.2 and 2.1, and in 3.1.1 if that is all that the client knows.
+    /// Used in 2.0.2 and 2.1, and in 3.1.1 if the client offers nothing else.
     HmacSha256,
-    /// In 3.x, unless GMAC was agreed on.
+    /// Used in 3.x, unless GMAC was negotiated.
     AesCmac,
-    /// In 3.1.1.
+    /// Negotiable in 3.1.1.
     AesGmac,
 }
 
 impl SigningAlgorithm {
-    /// Its number in the negotiation.
+    /// Returns the number in negotiate contexts.
     pub(crate) const fn number(self) -> u16 {
         match self {
             Self::HmacSha256 => 0,
@@ -35,7 +38,7 @@ impl SigningAlgorithm {
     }
 }
 
-/// A key that signs messages.
+/// A signing key.
 pub(crate) enum SigningKey {
     HmacSha256(hmac::Key),
     AesCmac(Box<Cmac<Aes128>>),
@@ -53,7 +56,7 @@ impl fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// A key for one algorithm.
+    /// Returns a key for an algorithm.
     pub(crate) fn new(algorithm: SigningAlgorithm, key: &[u8; 16]) -> Self {
         match algorithm {
             SigningAlgorithm::HmacSha256 => Self::HmacSha256(hmac::Key::new(hmac::HMAC_SHA256, key)),
@@ -62,10 +65,15 @@ impl SigningKey {
         }
     }
 
-    /// Signs one message of a frame: the beginning, with its header, and what follows, up to the next message. Sets the flag
-    /// that says so.
+    /// Returns whether signing two different messages under one message id reveals the key.
+    pub(crate) const fn needs_unique_message_ids(&self) -> bool {
+        matches!(self, Self::AesGmac(_))
+    }
+
+    /// Signs a message that consists of `message`, which begins with the header, and `data`. Sets the flag
+    /// for signed messages.
     pub(crate) fn sign(&self, message: &mut [u8], data: &[Bytes]) {
-        if message.len() < HEADER {
+        if message.len() < HEADER_SIZE {
             return;
         }
         message[16] |= flags::SIGNED as u8;
@@ -73,15 +81,15 @@ impl SigningKey {
         message[SIGNATURE].copy_from_slice(&signature);
     }
 
-    /// Whether the signature of a message is right.
+    /// Returns whether the signature of a message is right.
     pub(crate) fn verify(&self, message: &[u8]) -> bool {
-        message.len() >= HEADER && same(&message[SIGNATURE], &self.signature(message, &[]))
+        message.len() >= HEADER_SIZE && constant_time_eq(&message[SIGNATURE], &self.signature(message, &[]))
     }
 
-    /// The signature of a message, whatever is in its place now.
-    fn signature(&self, message: &[u8], data: &[Bytes]) -> [u8; 16] {
+    /// Returns the signature of a message. Ignores the present signature.
+    fn signature(&self, message: &[u8], data: &[Bytes]) -> Signature {
         let parts =
-            [&message[..SIGNATURE.start], &[0; SIGNATURE.end - SIGNATURE.start][..], &message[HEADER..]];
+            [&message[..SIGNATURE.start], &[0; SIGNATURE.end - SIGNATURE.start][..], &message[HEADER_SIZE..]];
         let parts = parts.into_iter().chain(data.iter().map(|part| &part[..]));
         match self {
             Self::HmacSha256(key) => {
@@ -101,19 +109,20 @@ impl SigningKey {
     }
 }
 
-/// The nonce of a message: its id, who says it, and whether it is CANCEL, which has the id of the message that it is about.
+/// Returns the nonce of a message: the message id, the direction, and whether the command is CANCEL, which
+/// has the id of the canceled message.
 fn nonce_of(message: &[u8]) -> [u8; 12] {
     const IS_CANCEL: u8 = 2;
     let mut nonce = [0; 12];
     nonce[..8].copy_from_slice(&message[24..32]);
     nonce[8] = message[16] & flags::RESPONSE as u8;
-    if message[12..14] == (Command::Cancel as u16).to_le_bytes() {
+    if message[12..14] == (SmbCommand::Cancel as u16).to_le_bytes() {
         nonce[8] |= IS_CANCEL;
     }
     nonce
 }
 
-/// AES-GCM that only authenticates: over a message in pieces, which ring cannot.
+/// AES-GMAC over a message in several parts, which ring does not support.
 pub(crate) struct Gmac {
     cipher: Aes128,
     hash: GHash,
@@ -131,7 +140,7 @@ impl Gmac {
 
     fn authenticate<'a>(&self, nonce: &[u8; 12], parts: impl Iterator<Item = &'a [u8]>) -> [u8; 16] {
         let mut hash = self.hash.clone();
-        // What did not fill a block yet.
+        // Bytes that do not fill a block yet.
         let (mut rest, mut filled) = ([0; Self::BLOCK], 0);
         let mut length: u64 = 0;
         for mut part in parts {
@@ -174,7 +183,7 @@ mod tests {
     const ALL: [SigningAlgorithm; 3] =
         [SigningAlgorithm::HmacSha256, SigningAlgorithm::AesCmac, SigningAlgorithm::AesGmac];
 
-    fn message(command: Command, flags: u32, id: u64, length: usize) -> Vec<u8> {
+    fn message(command: SmbCommand, flags: u32, id: u64, length: usize) -> Vec<u8> {
         let mut message: Vec<u8> = (0..length).map(|at| (at * 7) as u8).collect();
         message[12..14].copy_from_slice(&(command as u16).to_le_bytes());
         message[16..20].copy_from_slice(&flags.to_le_bytes());
@@ -200,35 +209,35 @@ mod tests {
     }
 
     #[test]
-    fn gmac_is_gcm_of_nothing_with_the_message_beside_it_under_a_nonce_of_its_own() {
+    fn gmac_is_gcm_of_empty_content_with_the_message_as_associated_data() {
         let key = [5; 16];
-        let sealing = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &key).expect("a key"));
+        let cipher_key = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &key).expect("a key"));
         let gmac = SigningKey::new(SigningAlgorithm::AesGmac, &key);
         for (command, flags, bits) in [
-            (Command::Read, 0, 0),
-            (Command::Read, flags::RESPONSE, 1),
-            (Command::Cancel, 0, 2),
-            (Command::Cancel, flags::RESPONSE, 3),
+            (SmbCommand::Read, 0, 0),
+            (SmbCommand::Read, flags::RESPONSE, 1),
+            (SmbCommand::Cancel, 0, 2),
+            (SmbCommand::Cancel, flags::RESPONSE, 3),
         ] {
-            for length in [HEADER, HEADER + 1, 95, 96, 97, 4096, 5000] {
+            for length in [HEADER_SIZE, HEADER_SIZE + 1, 95, 96, 97, 4096, 5000] {
                 let mut message = message(command, flags, 0x0102_0304_0506_0708, length);
                 gmac.sign(&mut message, &[]);
                 let signature = message[SIGNATURE].to_vec();
                 message[SIGNATURE].fill(0);
                 let nonce = [8, 7, 6, 5, 4, 3, 2, 1, bits, 0, 0, 0];
-                let (nonce, beside) = (Nonce::assume_unique_for_key(nonce), Aad::from(&message));
-                let tag = sealing.seal_in_place_separate_tag(nonce, beside, &mut []).expect("a tag");
+                let (nonce, aad) = (Nonce::assume_unique_for_key(nonce), Aad::from(&message));
+                let tag = cipher_key.seal_in_place_separate_tag(nonce, aad, &mut []).expect("a tag");
                 assert_eq!(signature, tag.as_ref(), "{command:?} {flags} {length}");
             }
         }
     }
 
     #[test]
-    fn a_message_in_pieces_is_signed_as_the_whole() {
+    fn a_message_in_parts_has_the_same_signature_as_the_whole() {
         for algorithm in ALL {
             let key = SigningKey::new(algorithm, &[3; 16]);
             for cuts in [vec![80], vec![80, 81], vec![83, 85, 90, 200], vec![64, 64, 100, 116, 117]] {
-                let whole = message(Command::Read, flags::RESPONSE, 77, 333);
+                let whole = message(SmbCommand::Read, flags::RESPONSE, 77, 333);
                 let mut head = whole[..cuts[0]].to_vec();
                 let ends = cuts.iter().skip(1).copied().chain([whole.len()]);
                 let data: Vec<Bytes> = cuts
@@ -244,10 +253,10 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_byte_is_noticed() {
+    fn every_changed_byte_invalidates_the_signature() {
         for algorithm in ALL {
             let key = SigningKey::new(algorithm, &[3; 16]);
-            let mut message = message(Command::Write, 0, 9, 130);
+            let mut message = message(SmbCommand::Write, 0, 9, 130);
             key.sign(&mut message, &[]);
             assert!(key.verify(&message));
             for at in 0..message.len() {
@@ -259,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shorter_than_a_header_is_not_signed_and_not_right() {
+    fn messages_shorter_than_a_header_have_no_valid_signature() {
         for algorithm in ALL {
             let key = SigningKey::new(algorithm, &[3; 16]);
             key.sign(&mut [0; 63], &[]);

@@ -1,22 +1,22 @@
-//! The three messages of NTLM as bytes.
+//! The wire format of the three NTLM messages.
 
 use lazuli_concurrency::Timestamp;
 
-use super::{MAGIC, Malformed};
-use crate::wire::cursor::{Reader, Truncated, Writer, slice, text, utf16};
+use super::{MAGIC, MalformedNtlm};
+use crate::wire::cursor::{ByteReader, ByteWriter, Truncated, slice, text, utf16};
 
-/// What clients know this server as.
+/// The server's name in challenges.
 const SERVER_NAME: &str = "LAZULI";
-/// The longest messages that are looked at, which are kept while a login is under way. Real ones have a few hundred bytes.
-const MAX_OFFER: usize = 1 << 10;
-const MAX_ANSWER: usize = 4 << 10;
+/// Maximum message lengths, because the messages are kept during a login. Real ones have a few hundred bytes.
+const MAX_NEGOTIATE: usize = 1 << 10;
+const MAX_AUTHENTICATE: usize = 4 << 10;
 
-/// Where the attributes begin in a response.
+/// Offset of the attributes in a response.
 const RESPONSE_ATTRIBUTES: usize = 44;
 
-const OFFER: u32 = 1;
+const NEGOTIATE: u32 = 1;
 const CHALLENGE: u32 = 2;
-const ANSWER: u32 = 3;
+const AUTHENTICATE: u32 = 3;
 
 /// Flags of all messages.
 pub(super) mod flags {
@@ -34,12 +34,12 @@ pub(super) mod flags {
     pub(crate) const KEY_EXCHANGE: u32 = 0x4000_0000;
     pub(crate) const KEY_56: u32 = 0x8000_0000;
 
-    /// What the server does if the client wants it.
+    /// Features that the server enables if the client requests them.
     pub(crate) const OPTIONAL: u32 =
         SIGN | SEAL | ALWAYS_SIGN | EXTENDED_SESSION_SECURITY | VERSION | KEY_128 | KEY_EXCHANGE | KEY_56;
 }
 
-/// Attributes of the server, and of the client's answer.
+/// Attributes (`AV_PAIR`) in challenges and responses.
 mod attribute {
     pub(crate) const END: u16 = 0;
     pub(crate) const COMPUTER: u16 = 1;
@@ -50,40 +50,40 @@ mod attribute {
     pub(crate) const TIMESTAMP: u16 = 7;
 }
 
-impl From<Truncated> for Malformed {
+impl From<Truncated> for MalformedNtlm {
     fn from(_: Truncated) -> Self {
         Self
     }
 }
 
-fn begin(bytes: &[u8], kind: u32) -> Result<Reader<'_>, Malformed> {
-    let mut reader = Reader::new(bytes);
-    let longest = if kind == OFFER { MAX_OFFER } else { MAX_ANSWER };
-    if bytes.len() > longest || reader.array()? != MAGIC || reader.u32()? != kind {
-        return Err(Malformed);
+fn begin(bytes: &[u8], kind: u32) -> Result<ByteReader<'_>, MalformedNtlm> {
+    let mut reader = ByteReader::new(bytes);
+    let max_length = if kind == NEGOTIATE { MAX_NEGOTIATE } else { MAX_AUTHENTICATE };
+    if bytes.len() > max_length || reader.array()? != MAGIC || reader.u32()? != kind {
+        return Err(MalformedNtlm);
     }
     Ok(reader)
 }
 
-/// The flags of a client's offer. Clients without Unicode are too old for NTLMv2.
-pub(super) fn parse_offer(bytes: &[u8]) -> Result<u32, Malformed> {
-    let flags = begin(bytes, OFFER)?.u32()?;
-    if flags & flags::UNICODE == 0 { Err(Malformed) } else { Ok(flags) }
+/// Parses a NEGOTIATE message and returns its flags. Clients without Unicode do not support NTLMv2.
+pub(super) fn parse_negotiate(bytes: &[u8]) -> Result<u32, MalformedNtlm> {
+    let flags = begin(bytes, NEGOTIATE)?.u32()?;
+    if flags & flags::UNICODE == 0 { Err(MalformedNtlm) } else { Ok(flags) }
 }
 
-/// The challenge.
-pub(super) fn challenge(offered: u32, nonce: [u8; 8], now: Timestamp) -> Vec<u8> {
+/// Returns a CHALLENGE message.
+pub(super) fn challenge(client_flags: u32, nonce: [u8; 8], now: Timestamp) -> Vec<u8> {
     const FIXED: usize = 56;
-    /// A Windows that knows all this, and the revision of the protocol.
+    /// A Windows version with all features, and the NTLM revision.
     const VERSION: [u8; 8] = [6, 1, 0, 0, 0, 0, 0, 15];
-    let flags = offered & flags::OPTIONAL
+    let flags = client_flags & flags::OPTIONAL
         | flags::UNICODE
         | flags::REQUEST_TARGET
         | flags::NTLM
         | flags::TARGET_TYPE_SERVER
         | flags::TARGET_INFO;
     let (name, attributes) = (utf16(SERVER_NAME), attributes(now));
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.put(&MAGIC).u32(CHALLENGE);
     writer.u16(name.len() as u16).u16(name.len() as u16).u32(FIXED as u32);
     writer.u32(flags).put(&nonce).zeros(8);
@@ -93,9 +93,9 @@ pub(super) fn challenge(offered: u32, nonce: [u8; 8], now: Timestamp) -> Vec<u8>
     writer.finish()
 }
 
-/// What the server says of itself. The time makes clients sign their answer.
+/// Returns the server's attributes. The timestamp makes clients add a MIC to their response.
 fn attributes(now: Timestamp) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     let (name, dns_name) = (utf16(SERVER_NAME), utf16(&SERVER_NAME.to_lowercase()));
     let names = [
         (attribute::DOMAIN, &name),
@@ -111,9 +111,9 @@ fn attributes(now: Timestamp) -> Vec<u8> {
     writer.finish()
 }
 
-/// An attribute of a list, if it has it before its end.
-fn find_attribute(attributes: &[u8], wanted: u16) -> Result<Option<&[u8]>, Malformed> {
-    let mut reader = Reader::new(attributes);
+/// Finds an attribute in a list.
+fn find_attribute(attributes: &[u8], wanted: u16) -> Result<Option<&[u8]>, MalformedNtlm> {
+    let mut reader = ByteReader::new(attributes);
     while !reader.rest().is_empty() {
         let (id, length) = (reader.u16()?, usize::from(reader.u16()?));
         let value = reader.take(length)?;
@@ -127,80 +127,80 @@ fn find_attribute(attributes: &[u8], wanted: u16) -> Result<Option<&[u8]>, Malfo
     Ok(None)
 }
 
-/// The client's answer to the challenge.
+/// An AUTHENTICATE message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    /// The name that the client gave.
+pub(crate) struct AuthenticateMessage {
+    /// The user name.
     pub(crate) user: String,
-    /// The domain that it gave, which only goes into the proof.
+    /// The domain, which is only used in the proof.
     pub(super) domain: String,
-    /// The name of its machine.
+    /// The name of the client's machine.
     pub(crate) workstation: String,
     pub(super) flags: u32,
-    /// The proof, followed by what it was computed from.
+    /// The proof, followed by the data that it covers.
     pub(super) response: Vec<u8>,
-    /// The session's key, encrypted.
-    pub(super) exchanged: Vec<u8>,
+    /// The encrypted session key.
+    pub(super) encrypted_session_key: Vec<u8>,
     pub(super) is_anonymous: bool,
     pub(super) bytes: Vec<u8>,
 }
 
-impl Answer {
-    const SIGNATURE: std::ops::Range<usize> = 72..88;
+impl AuthenticateMessage {
+    const MIC: std::ops::Range<usize> = 72..88;
 
-    /// Reads an answer.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = begin(bytes, ANSWER)?;
-        let mut field = || -> Result<&[u8], Malformed> {
+    /// Parses a message.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, MalformedNtlm> {
+        let mut reader = begin(bytes, AUTHENTICATE)?;
+        let mut field = || -> Result<&[u8], MalformedNtlm> {
             let (length, _, offset) = (reader.u16()?, reader.u16()?, reader.u32()?);
             Ok(slice(bytes, offset as usize, usize::from(length))?)
         };
         let (lm, response) = (field()?, field()?);
-        let (domain, user, workstation, exchanged) = (field()?, field()?, field()?, field()?);
-        // Ancient clients end before the flags.
+        let (domain, user, workstation, encrypted_session_key) = (field()?, field()?, field()?, field()?);
+        // Fails for very old clients, whose message ends before the flags.
         let flags = reader.u32()?;
         if flags & flags::UNICODE == 0 {
-            return Err(Malformed);
+            return Err(MalformedNtlm);
         }
         if let Some(attributes) = response.get(RESPONSE_ATTRIBUTES..) {
             find_attribute(attributes, attribute::END)?;
         }
-        let text = |bytes| text(bytes).ok_or(Malformed);
+        let text = |bytes| text(bytes).ok_or(MalformedNtlm);
         Ok(Self {
             user: text(user)?,
             domain: text(domain)?,
             workstation: text(workstation)?,
             flags,
             response: response.to_vec(),
-            exchanged: exchanged.to_vec(),
+            encrypted_session_key: encrypted_session_key.to_vec(),
             is_anonymous: user.is_empty() && response.is_empty() && matches!(lm, [] | [0]),
             bytes: bytes.to_vec(),
         })
     }
 
-    /// Whether the client does not say who it is.
+    /// Returns whether the login is anonymous.
     pub(crate) const fn is_anonymous(&self) -> bool {
         self.is_anonymous
     }
 
-    /// The signature over all three messages. Whether there is one is part of what the password proves, so that nobody can
-    /// take it away on the wire.
-    pub(super) fn signature(&self) -> Option<[u8; 16]> {
-        const IS_SIGNED: u32 = 2;
+    /// Returns the MIC over all three messages, or `None` if there is none. The password's proof covers
+    /// whether there is one, so an attacker cannot remove it.
+    pub(super) fn mic(&self) -> Option<[u8; 16]> {
+        const HAS_MIC: u32 = 2;
         let flags = find_attribute(self.response.get(RESPONSE_ATTRIBUTES..)?, attribute::FLAGS).ok()??;
-        if Reader::new(flags).u32().ok()? & IS_SIGNED == 0 {
+        if ByteReader::new(flags).u32().ok()? & HAS_MIC == 0 {
             return None;
         }
-        // One that is too short to hold it is not signed right.
-        let signature = self.bytes.get(Self::SIGNATURE).and_then(|bytes| bytes.try_into().ok());
-        Some(signature.unwrap_or_default())
+        // A message too short for a MIC has an invalid one.
+        let mic = self.bytes.get(Self::MIC).and_then(|bytes| bytes.try_into().ok());
+        Some(mic.unwrap_or_default())
     }
 
-    /// The message with zeros in place of its signature.
-    pub(super) fn without_signature(&self) -> Vec<u8> {
+    /// Returns the message with a zeroed MIC.
+    pub(super) fn without_mic(&self) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
-        if let Some(signature) = bytes.get_mut(Self::SIGNATURE) {
-            signature.fill(0);
+        if let Some(mic) = bytes.get_mut(Self::MIC) {
+            mic.fill(0);
         }
         bytes
     }

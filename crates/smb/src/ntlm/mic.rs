@@ -1,27 +1,27 @@
-//! Signatures of NTLM, as SPNEGO has the list of mechanisms signed (MS-NLMP 3.4.4.2).
+//! NTLM signatures, with which SPNEGO protects the list of mechanisms (MS-NLMP 3.4.4.2).
 
 use md5::{Digest, Md5};
 use zeroize::Zeroizing;
 
 use super::message::flags;
 use super::response::{apply_rc4, hmac_md5};
-use crate::crypto::{SessionKey, same};
+use crate::crypto::{SessionKey, constant_time_eq};
 
-/// Signs the first thing that each side says, which is the only one.
+/// Signs the first and only message of each side.
 #[derive(Debug)]
 pub(crate) struct ListSigner {
     key: SessionKey,
     flags: u32,
 }
 
-/// Who signs.
+/// The side that signs.
 #[derive(Clone, Copy, Debug)]
-enum Side {
+enum SigningSide {
     Client,
     Server,
 }
 
-impl Side {
+impl SigningSide {
     const fn signing(self) -> &'static [u8] {
         match self {
             Self::Client => b"session key to client-to-server signing key magic constant\0",
@@ -38,22 +38,22 @@ impl Side {
 }
 
 impl ListSigner {
-    /// None for a client without extended session security, whose signatures are no protection.
+    /// Returns `None` for a client without extended session security, whose signatures give no protection.
     pub(super) fn new(key: &SessionKey, flags: u32) -> Option<Self> {
         (flags & flags::EXTENDED_SESSION_SECURITY != 0).then(|| Self { key: key.clone(), flags })
     }
 
-    /// The server's signature.
+    /// Returns the server's signature.
     pub(crate) fn sign(&self, list: &[u8]) -> [u8; 16] {
-        self.signature(Side::Server, list)
+        self.signature(SigningSide::Server, list)
     }
 
-    /// Whether that is the client's signature.
+    /// Returns whether this is the client's signature.
     pub(crate) fn verify(&self, list: &[u8], signature: &[u8]) -> bool {
-        same(&self.signature(Side::Client, list), signature)
+        constant_time_eq(&self.signature(SigningSide::Client, list), signature)
     }
 
-    fn signature(&self, side: Side, list: &[u8]) -> [u8; 16] {
+    fn signature(&self, side: SigningSide, list: &[u8]) -> [u8; 16] {
         const VERSION: [u8; 4] = [1, 0, 0, 0];
         const SEQUENCE: [u8; 4] = [0; 4];
         let signing = self.derive(&self.key[..], side.signing());
@@ -69,7 +69,7 @@ impl ListSigner {
         signature
     }
 
-    /// As much of the key as the client wanted to be used for encryption.
+    /// Returns the part of the key that the client wants to use for encryption.
     fn sealing_input(&self) -> &[u8] {
         match self.flags {
             flags if flags & flags::KEY_128 != 0 => &self.key[..],
@@ -92,18 +92,18 @@ mod tests {
     #[test]
     fn published_keys() {
         let signer = ListSigner { key: Zeroizing::new([0x55; 16]), flags: 0xe28a_8235 };
-        let signing = signer.derive(&signer.key[..], Side::Client.signing());
+        let signing = signer.derive(&signer.key[..], SigningSide::Client.signing());
         assert_eq!(signing[..], hex("4788dc861b4782f35d43fd98fe1a2d39"));
-        let sealing = signer.derive(signer.sealing_input(), Side::Client.sealing());
+        let sealing = signer.derive(signer.sealing_input(), SigningSide::Client.sealing());
         assert_eq!(sealing[..], hex("59f600973cc4960a25480a7c196e4c58"));
     }
 
     #[test]
     fn each_side_signs_with_its_own_key() {
         let signer = ListSigner { key: Zeroizing::new([0x55; 16]), flags: 0xe28a_8235 };
-        assert!(signer.verify(b"list", &signer.signature(Side::Client, b"list")));
+        assert!(signer.verify(b"list", &signer.signature(SigningSide::Client, b"list")));
         assert!(!signer.verify(b"list", &signer.sign(b"list")));
-        assert!(!signer.verify(b"other", &signer.signature(Side::Client, b"list")));
+        assert!(!signer.verify(b"other", &signer.signature(SigningSide::Client, b"list")));
         assert!(!signer.verify(b"list", &[]));
     }
 }

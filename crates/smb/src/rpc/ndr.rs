@@ -1,30 +1,30 @@
-//! NDR, as far as the server service needs it: numbers, strings, pointers whose targets follow later.
+//! The subset of NDR that the server service needs: integers, strings, and pointers with deferred targets.
 
-use crate::wire::cursor::{Reader, Truncated, Writer, text, utf16};
+use crate::wire::cursor::{ByteReader, ByteWriter, Truncated, text, utf16};
 
-/// Arguments, read one after the other.
+/// Reads arguments in order.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arguments<'a>(Reader<'a>);
+pub(super) struct Arguments<'a>(ByteReader<'a>);
 
 impl<'a> Arguments<'a> {
-    /// From the beginning.
+    /// Returns a reader of encoded arguments.
     pub(super) const fn new(bytes: &'a [u8]) -> Self {
-        Self(Reader::new(bytes))
+        Self(ByteReader::new(bytes))
     }
 
-    /// A number.
+    /// Reads an integer.
     pub(super) fn u32(&mut self) -> Result<u32, Truncated> {
         let at = self.0.position();
         self.0.skip(at.next_multiple_of(4) - at)?;
         self.0.u32()
     }
 
-    /// A number that may be missing.
+    /// Reads an optional integer.
     pub(super) fn optional_u32(&mut self) -> Result<Option<u32>, Truncated> {
         if self.u32()? == 0 { Ok(None) } else { self.u32().map(Some) }
     }
 
-    /// A string, which ends with a zero.
+    /// Reads a zero-terminated string.
     pub(super) fn string(&mut self) -> Result<String, Truncated> {
         let (_, offset, units) = (self.u32()?, self.u32()?, self.u32()?);
         if offset != 0 {
@@ -35,45 +35,45 @@ impl<'a> Arguments<'a> {
         Ok(text.trim_end_matches('\0').to_owned())
     }
 
-    /// A string that may be missing.
+    /// Reads an optional string.
     pub(super) fn optional_string(&mut self) -> Result<Option<String>, Truncated> {
         if self.u32()? == 0 { Ok(None) } else { self.string().map(Some) }
     }
 }
 
-/// Results, written one after the other.
+/// Writes results in order.
 #[derive(Debug, Default)]
 pub(super) struct Results {
-    writer: Writer,
+    writer: ByteWriter,
     pointers: u32,
-    /// Strings that pointers point to: they follow the structure.
-    later: Vec<String>,
+    /// Strings that follow the structure with their pointers.
+    deferred_strings: Vec<String>,
 }
 
 impl Results {
-    /// A number.
+    /// Writes an integer.
     pub(super) fn u32(&mut self, value: u32) -> &mut Self {
         self.writer.align(4).u32(value);
         self
     }
 
-    /// A pointer to what is written next, or after the structure.
+    /// Writes a pointer to the value that is written next, or after the structure.
     pub(super) fn pointer(&mut self) -> &mut Self {
         self.pointers += 1;
-        // Any number but 0, and each only once.
+        // Referents are unique and not 0.
         let referent = 0x0002_0000 + 4 * self.pointers;
         self.u32(referent)
     }
 
-    /// A pointer to a string, which follows the structure.
+    /// Writes a pointer to a string, which follows the structure.
     pub(super) fn string(&mut self, text: &str) -> &mut Self {
-        self.later.push(text.to_owned());
+        self.deferred_strings.push(text.to_owned());
         self.pointer()
     }
 
-    /// The end of the structure: the strings.
-    pub(super) fn end(&mut self) -> &mut Self {
-        for text in std::mem::take(&mut self.later) {
+    /// Writes the deferred strings at the end of the structure.
+    pub(super) fn write_deferred_strings(&mut self) -> &mut Self {
+        for text in std::mem::take(&mut self.deferred_strings) {
             let mut units = utf16(&text);
             units.extend([0, 0]);
             let count = (units.len() / 2) as u32;
@@ -83,7 +83,7 @@ impl Results {
         self
     }
 
-    /// What was written.
+    /// Returns the encoded results.
     pub(super) fn finish(self) -> Vec<u8> {
         self.writer.finish()
     }

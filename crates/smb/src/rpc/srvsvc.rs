@@ -1,16 +1,16 @@
-//! The server service: which shares there are (MS-SRVS).
+//! The server service, which lists shares (MS-SRVS).
 
 use super::ndr::{Arguments, Results};
 use super::pdu::Fault;
 
-/// Shares in one response. A client that gives a handle can have the rest.
+/// Maximum number of shares in one response. A client that sends a resume handle can get the rest.
 const MAX_ENTRIES: usize = 4096;
 
 const DISK: u32 = 0;
-/// Of pipes, and hidden.
+/// The type of `IPC$`: named pipes, hidden.
 const PIPES: u32 = 0x8000_0003;
 
-/// Operations, by number.
+/// Numbers of operations.
 mod operation {
     pub(super) const SHARE_ENUM: u16 = 15;
     pub(super) const SHARE_GET_INFO: u16 = 16;
@@ -18,16 +18,16 @@ mod operation {
     pub(super) const SHARE_ENUM_STICKY: u16 = 36;
 }
 
-/// Outcomes of an operation.
-mod outcome {
+/// Result codes of operations.
+mod result {
     pub(super) const SUCCESS: u32 = 0;
     pub(super) const MORE_DATA: u32 = 234;
     pub(super) const INVALID_LEVEL: u32 = 124;
     pub(super) const NO_SUCH_SHARE: u32 = 2310;
 }
 
-/// Calls an operation.
-pub(super) fn answer(number: u16, arguments: &[u8], shares: &[String]) -> Result<Vec<u8>, Fault> {
+/// Executes an operation.
+pub(super) fn call_operation(number: u16, arguments: &[u8], shares: &[String]) -> Result<Vec<u8>, Fault> {
     let mut arguments = Arguments::new(arguments);
     match number {
         operation::SHARE_ENUM | operation::SHARE_ENUM_STICKY => share_enum(&mut arguments, shares),
@@ -37,24 +37,24 @@ pub(super) fn answer(number: u16, arguments: &[u8], shares: &[String]) -> Result
     }
 }
 
-/// How much of a share a client wants to know.
+/// Information level of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Level {
-    /// The name.
+enum InfoLevel {
+    /// Name.
     L0,
-    /// And what it is.
+    /// Level 0 and type.
     L1,
-    /// And who uses it, and where it is.
+    /// Level 1, number of users and path.
     L2,
-    /// Level 1 and how clients may cache.
+    /// Level 1 and caching flags.
     L501,
-    /// Level 2 and who may.
+    /// Level 2 and security descriptor.
     L502,
-    /// And the name of the server.
+    /// Level 502 and server name.
     L503,
 }
 
-impl Level {
+impl InfoLevel {
     fn of(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::L0,
@@ -67,14 +67,14 @@ impl Level {
         })
     }
 
-    /// Writes a share without the strings that it points to.
-    fn write(self, share: &Share<'_>, results: &mut Results) {
+    /// Writes a share without its deferred strings.
+    fn write(self, share: &ShareEntry<'_>, results: &mut Results) {
         const UNLIMITED: u32 = u32::MAX;
         results.string(share.name);
         if self == Self::L0 {
             return;
         }
-        results.u32(share.kind).string(share.remark);
+        results.u32(share.share_type).string(share.remark);
         if self == Self::L501 {
             results.u32(0);
         }
@@ -85,23 +85,23 @@ impl Level {
             results.string("*");
         }
         if matches!(self, Self::L502 | Self::L503) {
-            // No descriptor of the share itself.
+            // Shares have no security descriptor.
             results.u32(0).u32(0);
         }
     }
 }
 
-/// A share as this interface shows it.
+/// A share in a listing.
 #[derive(Clone, Copy, Debug)]
-struct Share<'a> {
+struct ShareEntry<'a> {
     name: &'a str,
-    kind: u32,
+    share_type: u32,
     remark: &'a str,
 }
 
-fn all(shares: &[String]) -> impl Iterator<Item = Share<'_>> {
-    let pipes = Share { name: "IPC$", kind: PIPES, remark: "Remote IPC" };
-    shares.iter().map(|name| Share { name, kind: DISK, remark: "" }).chain([pipes])
+fn share_entries(shares: &[String]) -> impl Iterator<Item = ShareEntry<'_>> {
+    let pipes = ShareEntry { name: "IPC$", share_type: PIPES, remark: "Remote IPC" };
+    shares.iter().map(|name| ShareEntry { name, share_type: DISK, remark: "" }).chain([pipes])
 }
 
 fn share_enum(arguments: &mut Arguments<'_>, shares: &[String]) -> Result<Vec<u8>, Fault> {
@@ -112,19 +112,19 @@ fn share_enum(arguments: &mut Arguments<'_>, shares: &[String]) -> Result<Vec<u8
         arguments.u32()?
     } != 0
     {
-        // Entries that the client sends along: there can be none.
+        // A request must not contain entries.
         return Err(Fault::BadArguments);
     }
     let _wanted_bytes = arguments.u32()?;
     let resume = arguments.optional_u32()?;
     let mut results = Results::default();
     results.u32(number).u32(number);
-    let Some(level) = Level::of(number) else {
-        results.u32(0).u32(0).u32(0).u32(outcome::INVALID_LEVEL);
+    let Some(level) = InfoLevel::of(number) else {
+        results.u32(0).u32(0).u32(0).u32(result::INVALID_LEVEL);
         return Ok(results.finish());
     };
-    let left: Vec<_> = all(shares).skip(resume.unwrap_or_default() as usize).collect();
-    let listed = &left[..left.len().min(MAX_ENTRIES)];
+    let remaining: Vec<_> = share_entries(shares).skip(resume.unwrap_or_default() as usize).collect();
+    let listed = &remaining[..remaining.len().min(MAX_ENTRIES)];
     results.pointer().u32(listed.len() as u32);
     if listed.is_empty() {
         results.u32(0);
@@ -132,31 +132,31 @@ fn share_enum(arguments: &mut Arguments<'_>, shares: &[String]) -> Result<Vec<u8
         results.pointer().u32(listed.len() as u32);
         listed.iter().for_each(|share| level.write(share, &mut results));
     }
-    results.end().u32(left.len() as u32);
-    let is_all = listed.len() == left.len();
+    results.write_deferred_strings().u32(remaining.len() as u32);
+    let is_complete = listed.len() == remaining.len();
     match resume {
         None => results.u32(0),
-        Some(_) if is_all => results.pointer().u32(0),
+        Some(_) if is_complete => results.pointer().u32(0),
         Some(at) => results.pointer().u32(at.saturating_add(listed.len() as u32)),
     };
-    results.u32(if is_all { outcome::SUCCESS } else { outcome::MORE_DATA });
+    results.u32(if is_complete { result::SUCCESS } else { result::MORE_DATA });
     Ok(results.finish())
 }
 
 fn share_get_info(arguments: &mut Arguments<'_>, shares: &[String]) -> Result<Vec<u8>, Fault> {
     let _server = arguments.optional_string()?;
     let (name, number) = (arguments.string()?, arguments.u32()?);
-    let share = all(shares).find(|share| share.name.eq_ignore_ascii_case(&name));
+    let share = share_entries(shares).find(|share| share.name.eq_ignore_ascii_case(&name));
     let mut results = Results::default();
     results.u32(number);
-    match (Level::of(number), share) {
+    match (InfoLevel::of(number), share) {
         (Some(level), Some(share)) => {
             results.pointer();
             level.write(&share, &mut results);
-            results.end().u32(outcome::SUCCESS);
+            results.write_deferred_strings().u32(result::SUCCESS);
         }
-        (Some(_), None) => _ = results.u32(0).u32(outcome::NO_SUCH_SHARE),
-        (None, _) => _ = results.u32(0).u32(outcome::INVALID_LEVEL),
+        (Some(_), None) => _ = results.u32(0).u32(result::NO_SUCH_SHARE),
+        (None, _) => _ = results.u32(0).u32(result::INVALID_LEVEL),
     }
     Ok(results.finish())
 }
@@ -164,8 +164,8 @@ fn share_get_info(arguments: &mut Arguments<'_>, shares: &[String]) -> Result<Ve
 fn server_get_info(arguments: &mut Arguments<'_>) -> Result<Vec<u8>, Fault> {
     const PLATFORM_NT: u32 = 500;
     const VERSION: [u32; 2] = [10, 0];
-    /// A workstation and server of that platform.
-    const KIND: u32 = 0x0000_9003;
+    /// A workstation and server running Windows NT.
+    const SERVER_TYPE: u32 = 0x0000_9003;
     let _server = arguments.optional_string()?;
     let number = arguments.u32()?;
     let mut results = Results::default();
@@ -174,13 +174,13 @@ fn server_get_info(arguments: &mut Arguments<'_>) -> Result<Vec<u8>, Fault> {
         100 => _ = results.pointer().u32(PLATFORM_NT).string("LAZULI"),
         101 => {
             results.pointer().u32(PLATFORM_NT).string("LAZULI");
-            results.u32(VERSION[0]).u32(VERSION[1]).u32(KIND).string("");
+            results.u32(VERSION[0]).u32(VERSION[1]).u32(SERVER_TYPE).string("");
         }
         _ => {
-            results.u32(0).u32(outcome::INVALID_LEVEL);
+            results.u32(0).u32(result::INVALID_LEVEL);
             return Ok(results.finish());
         }
     }
-    results.end().u32(outcome::SUCCESS);
+    results.write_deferred_strings().u32(result::SUCCESS);
     Ok(results.finish())
 }

@@ -1,28 +1,28 @@
-//! A client of the pipe, byte by byte.
+//! Tests with the bytes of a client.
 
 use super::*;
 use crate::crypto::hex;
-use crate::wire::cursor::{Reader, Writer, utf16};
+use crate::wire::cursor::{ByteReader, ByteWriter, utf16};
 
 const SRVSVC: &str = "c84f324b7016d30112785a47bf6ee188 03000000";
 const NDR: &str = "045d888aeb1cc9119fe808002b104860 02000000";
 const WKSSVC: &str = "98d0ff6b12a110369833 46c3f87e345a 01000000";
 
 fn fragment(kind: u8, flags: u8, body: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.put(&[5, 0, kind, flags, 0x10, 0, 0, 0]).u16(16 + body.len() as u16).u16(0).u32(7).put(body);
     writer.finish()
 }
 
 fn bind(interface: &str, encoding: &str, max: u16) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u16(max).u16(max).u32(0).put(&[1, 0, 0, 0]).u16(3).put(&[1, 0]);
     writer.put(&hex(interface)).put(&hex(encoding));
     fragment(11, 3, &writer.finish())
 }
 
 fn request(operation: u16, arguments: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u32(0).u16(3).u16(operation).put(arguments);
     fragment(0, 3, &writer.finish())
 }
@@ -31,14 +31,14 @@ fn string(text: &str) -> Vec<u8> {
     let mut units = utf16(text);
     units.extend([0, 0]);
     let count = (units.len() / 2) as u32;
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u32(count).u32(0).u32(count).put(&units).align(4);
     writer.finish()
 }
 
-/// Arguments of the enumeration, as clients send them.
+/// Returns the arguments of ShareEnum.
 fn enumerate(level: u32, resume: Option<u32>) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u32(1).put(&string(r"\\host")).u32(level).u32(level).u32(1).u32(0).u32(0).u32(u32::MAX);
     match resume {
         Some(at) => writer.u32(1).u32(at),
@@ -56,7 +56,7 @@ fn bound(shares: Vec<String>, max: u16) -> Pipe {
     pipe
 }
 
-/// The results of a call.
+/// Makes a call and returns its results.
 fn call(pipe: &mut Pipe, request: &[u8]) -> Vec<u8> {
     pipe.write(request).expect("taken");
     let mut results = vec![];
@@ -70,12 +70,12 @@ fn call(pipe: &mut Pipe, request: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Every string in the results, wherever it is.
+/// Finds all strings in the results.
 fn strings(results: &[u8]) -> Vec<String> {
     let mut found = vec![];
     let mut at = 0;
     while at + 12 <= results.len() {
-        let mut reader = Reader::from(results, at);
+        let mut reader = ByteReader::from(results, at);
         let counts = [reader.u32(), reader.u32(), reader.u32()].map(|number| number.unwrap_or(u32::MAX));
         let length = counts[0] as usize;
         let text = (counts[0] == counts[2] && counts[1] == 0 && length > 0)
@@ -98,7 +98,7 @@ fn last(results: &[u8]) -> u32 {
 }
 
 #[test]
-fn the_pipe_has_one_name() {
+fn the_pipe_has_several_spellings_of_one_name() {
     for name in ["srvsvc", r"\srvsvc", "SRVSVC", r"\pipe\srvsvc", r"PIPE\srvsvc"] {
         assert!(Pipe::exists(name), "{name}");
     }
@@ -125,7 +125,7 @@ fn shares_are_listed_in_every_level() {
 }
 
 #[test]
-fn level_1_is_laid_out_as_clients_expect() {
+fn level_1_has_the_specified_layout() {
     let mut pipe = bound(vec![], 4280);
     let results = call(&mut pipe, &request(15, &enumerate(1, None)));
     let expected = hex("01000000 01000000 04000200 01000000 08000200 01000000
@@ -140,7 +140,7 @@ fn level_1_is_laid_out_as_clients_expect() {
 }
 
 #[test]
-fn long_lists_come_in_fragments_and_with_a_handle_in_parts() {
+fn long_lists_are_fragmented_and_can_be_resumed() {
     let names: Vec<String> = (0..5000).map(|index| format!("share{index:04}")).collect();
     let mut pipe = bound(names.clone(), 1024);
     let results = call(&mut pipe, &request(15, &enumerate(0, Some(0))));
@@ -155,10 +155,10 @@ fn long_lists_come_in_fragments_and_with_a_handle_in_parts() {
 }
 
 #[test]
-fn one_share_and_the_server_can_be_asked_for() {
+fn one_share_and_the_server_can_be_queried() {
     let mut pipe = bound(vec!["alpha".into()], 4280);
     let ask = |name: &str, level: u32| {
-        let mut writer = Writer::new();
+        let mut writer = ByteWriter::new();
         writer.u32(0).put(&string(name)).u32(level);
         request(16, &writer.finish())
     };
@@ -171,7 +171,7 @@ fn one_share_and_the_server_can_be_asked_for() {
 }
 
 #[test]
-fn other_interfaces_and_encodings_are_refused_in_the_answer_to_the_bind() {
+fn other_interfaces_and_encodings_are_refused_in_the_bind_acknowledgment() {
     for (interface, encoding, reason) in [(WKSSVC, NDR, 1), (SRVSVC, SRVSVC, 2)] {
         let mut pipe = Pipe::new(vec![]);
         pipe.write(&bind(interface, encoding, 4280)).expect("taken");
@@ -194,10 +194,10 @@ fn unknown_operations_and_broken_arguments_are_faults() {
 }
 
 #[test]
-fn requests_in_fragments_and_in_pieces_are_put_together() {
+fn fragmented_and_split_requests_are_reassembled() {
     let mut pipe = bound(vec!["alpha".into()], 4280);
     let arguments = enumerate(0, None);
-    let mut head = Writer::new();
+    let mut head = ByteWriter::new();
     head.u32(0).u16(3).u16(15);
     let head = head.finish();
     let first = fragment(0, 1, &[&head, &arguments[..20]].concat());
@@ -214,12 +214,12 @@ fn requests_in_fragments_and_in_pieces_are_put_together() {
 }
 
 #[test]
-fn what_is_no_fragment_or_too_much_is_refused() {
+fn invalid_fragments_and_unread_responses_are_refused() {
     let mut pipe = Pipe::new(vec![]);
-    assert_eq!(pipe.write(&[9; 16]), Err(Malformed));
+    assert_eq!(pipe.write(&[9; 16]), Err(MalformedRpc));
     let mut pipe = Pipe::new(vec![]);
-    assert_eq!(pipe.write(&vec![0; MAX_REQUEST + 1]), Err(Malformed));
+    assert_eq!(pipe.write(&vec![0; MAX_REQUEST + 1]), Err(MalformedRpc));
     let mut pipe = bound((0..5000).map(|index| format!("share{index}")).collect(), 4280);
     let refused = (0..1000).any(|_| pipe.write(&request(15, &enumerate(502, None))).is_err());
-    assert!(refused, "nobody reads");
+    assert!(refused, "the unread responses are too long");
 }

@@ -1,14 +1,14 @@
 //! CLOSE.
 
-use super::cursor::{Reader, Writer};
-use super::header::HEADER;
+use super::cursor::{ByteReader, ByteWriter};
+use super::header::HEADER_SIZE;
 use super::status::Status;
-use crate::open::FileId;
 
-/// The request wants to know what was closed.
+use crate::wire::FileId;
+
+/// The request asks for attributes (`SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB`).
 pub(crate) const POSTQUERY: u16 = 1;
 
-/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CloseRequest {
     pub(crate) postquery: bool,
@@ -17,7 +17,7 @@ pub(crate) struct CloseRequest {
 
 impl CloseRequest {
     pub(crate) fn parse(message: &[u8]) -> Result<Self, Status> {
-        let mut reader = Reader::from(message, HEADER);
+        let mut reader = ByteReader::from(message, HEADER_SIZE);
         if reader.u16()? != 24 {
             return Err(Status::INVALID_PARAMETER);
         }
@@ -27,7 +27,7 @@ impl CloseRequest {
     }
 }
 
-/// What was closed, if the request wants to know.
+/// The attributes of the closed file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CloseResponse {
     /// Created, accessed, written, changed.
@@ -37,11 +37,11 @@ pub(crate) struct CloseResponse {
     pub(crate) attributes: u32,
 }
 
-/// The body.
+/// Returns the body of a response.
 pub(crate) fn response(about: Option<CloseResponse>) -> Vec<u8> {
     let flags = if about.is_some() { POSTQUERY } else { 0 };
     let about = about.unwrap_or_default();
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u16(60).u16(flags).u32(0);
     for time in about.times {
         writer.u64(time);
@@ -55,20 +55,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_names_the_file_and_may_ask_about_it() {
-        let mut writer = Writer::new();
-        writer.zeros(HEADER).u16(24).u16(1).u32(0).u64(5).u64(6);
+    fn a_close_request_names_the_file_and_may_ask_for_attributes() {
+        let mut writer = ByteWriter::new();
+        writer.zeros(HEADER_SIZE).u16(24).u16(1).u32(0).u64(5).u64(6);
         let message = writer.finish();
         let id = FileId { persistent: 5, volatile: 6 };
         assert_eq!(CloseRequest::parse(&message), Ok(CloseRequest { postquery: true, id }));
         assert_eq!(CloseRequest::parse(&message[..message.len() - 1]), Err(Status::INVALID_PARAMETER));
         let mut other = message;
-        other[HEADER] = 25;
+        other[HEADER_SIZE] = 25;
         assert_eq!(CloseRequest::parse(&other), Err(Status::INVALID_PARAMETER));
     }
 
     #[test]
-    fn a_response_has_sixty_bytes_whether_or_not_it_says_anything() {
+    fn a_close_response_has_sixty_bytes_with_or_without_attributes() {
         let about = CloseResponse { length: 7, ..CloseResponse::default() };
         for (about, flags, length) in [(None, 0, 0), (Some(about), 1, 7)] {
             let body = response(about);

@@ -1,22 +1,23 @@
-//! CREATE: opening a file, a directory or a pipe.
+//! CREATE: opens a file, a directory or a pipe.
 
 use bytes::Bytes;
 
-use super::cursor::{Reader, Truncated, Writer, slice, text};
-use super::header::HEADER;
+use super::cursor::{ByteReader, ByteWriter, Truncated, slice, text};
+use super::header::HEADER_SIZE;
 use super::status::Status;
-use crate::open::FileId;
+
+use crate::wire::FileId;
 
 /// Bytes of the fixed part of a request.
 const FIXED: usize = 56;
-/// What a request's structure size says.
+/// `StructureSize` of a request.
 const REQUEST_SIZE: u16 = 57;
-/// What a response's structure size says.
+/// `StructureSize` of a response.
 const RESPONSE_SIZE: u16 = 89;
-/// Contexts that a request may have.
+/// Maximum number of create contexts in a request.
 const MAX_CONTEXTS: usize = 32;
 
-/// Levels of oplocks.
+/// Oplock levels.
 pub(crate) mod oplock {
     pub(crate) const NONE: u8 = 0;
     pub(crate) const II: u8 = 1;
@@ -34,11 +35,11 @@ pub(crate) mod options {
     pub(crate) const DELETE_ON_CLOSE: u32 = 0x0000_1000;
     pub(crate) const OPEN_BY_FILE_ID: u32 = 0x0000_2000;
     pub(crate) const RESERVE_OPFILTER: u32 = 0x0010_0000;
-    /// What no option has.
+    /// Bits of no defined option.
     pub(crate) const UNKNOWN: u32 = 0xff00_0000;
 }
 
-/// Names of contexts.
+/// Names of create contexts.
 pub(crate) mod tag {
     pub(crate) const EXTENDED_ATTRIBUTES: &[u8] = b"ExtA";
     pub(crate) const SECURITY_DESCRIPTOR: &[u8] = b"SecD";
@@ -56,7 +57,6 @@ pub(crate) mod tag {
         &[0x45, 0xbc, 0xa6, 0x6a, 0xef, 0xa7, 0xf7, 0x4a, 0x90, 0x08, 0xfa, 0x46, 0x2e, 0x14, 0x4d, 0x74];
 }
 
-/// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct CreateRequest {
     pub(crate) oplock_level: u8,
@@ -66,14 +66,14 @@ pub(crate) struct CreateRequest {
     pub(crate) share: u32,
     pub(crate) disposition: u32,
     pub(crate) options: u32,
-    /// As it was sent, with backslashes.
+    /// The name as sent, with backslashes.
     pub(crate) name: String,
-    pub(crate) contexts: Contexts,
+    pub(crate) contexts: CreateContexts,
 }
 
 impl CreateRequest {
     pub(crate) fn parse(message: &Bytes) -> Result<Self, Status> {
-        let mut reader = Reader::from(message, HEADER);
+        let mut reader = ByteReader::from(message, HEADER_SIZE);
         if reader.u16()? != REQUEST_SIZE {
             return Err(Status::INVALID_PARAMETER);
         }
@@ -85,7 +85,7 @@ impl CreateRequest {
         let name = (usize::from(reader.u16()?), usize::from(reader.u16()?));
         let contexts = (reader.u32()? as usize, reader.u32()? as usize);
         for (offset, length) in [name, contexts] {
-            if (offset, length) != (0, 0) && offset < HEADER + FIXED {
+            if (offset, length) != (0, 0) && offset < HEADER_SIZE + FIXED {
                 return Err(Status::INVALID_PARAMETER);
             }
         }
@@ -93,7 +93,7 @@ impl CreateRequest {
         if name.contains('\0') {
             return Err(Status::OBJECT_NAME_INVALID);
         }
-        let contexts = Contexts::parse(slice(message, contexts.0, contexts.1)?)?;
+        let contexts = CreateContexts::parse(slice(message, contexts.0, contexts.1)?)?;
         Ok(Self {
             oplock_level,
             impersonation,
@@ -108,16 +108,16 @@ impl CreateRequest {
     }
 }
 
-/// Contexts of a request, those that the server does not know included.
+/// The create contexts of a request, including unknown ones.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Contexts(Vec<(Vec<u8>, Vec<u8>)>);
+pub(crate) struct CreateContexts(Vec<(Vec<u8>, Vec<u8>)>);
 
-impl Contexts {
+impl CreateContexts {
     fn parse(bytes: &[u8]) -> Result<Self, Status> {
-        let mut found = vec![];
+        let mut contexts = vec![];
         let mut rest = bytes;
         while !rest.is_empty() {
-            let mut reader = Reader::new(rest);
+            let mut reader = ByteReader::new(rest);
             let next = reader.u32()? as usize;
             let (name_at, name_length) = (usize::from(reader.u16()?), usize::from(reader.u16()?));
             reader.skip(2)?;
@@ -126,89 +126,88 @@ impl Contexts {
             let one = rest.get(..end).ok_or(Truncated)?;
             let (name, data) = (slice(one, name_at, name_length)?, slice(one, data_at, data_length)?);
             let is_misplaced = name_at < 16 || (data_length > 0 && data_at < name_at + name_length);
-            if name.len() < 4 || is_misplaced || !next.is_multiple_of(8) || found.len() >= MAX_CONTEXTS {
+            if name.len() < 4 || is_misplaced || !next.is_multiple_of(8) || contexts.len() >= MAX_CONTEXTS {
                 return Err(Status::INVALID_PARAMETER);
             }
-            found.push((name.to_vec(), data.to_vec()));
+            contexts.push((name.to_vec(), data.to_vec()));
             if next == 0 {
                 break;
             }
-            // Another one has to follow.
+            // Another context must follow.
             rest = rest.get(next..).filter(|rest| !rest.is_empty()).ok_or(Truncated)?;
         }
-        Ok(Self(found))
+        Ok(Self(contexts))
     }
 
-    /// How many there are.
+    /// Returns the number of contexts.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// What one of that name says, if there is one.
+    /// Returns the data of a context by name.
     pub(crate) fn get(&self, tag: &[u8]) -> Option<&[u8]> {
         self.0.iter().find(|(name, _)| name == tag).map(|(_, data)| data.as_slice())
     }
 
-    /// The same where it must have that many bytes.
+    /// Returns the data of a context by name, which must have `N` bytes.
     pub(crate) fn fixed<const N: usize>(&self, tag: &[u8]) -> Result<Option<[u8; N]>, Status> {
         let Some(data) = self.get(tag) else { return Ok(None) };
         data.try_into().map(Some).map_err(|_| Status::INVALID_PARAMETER)
     }
 }
 
-/// A lease, as a request asks for it and a response grants it.
+/// A lease in a request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) key: u128,
     pub(crate) state: u32,
     pub(crate) flags: u32,
-    /// What leases of the second version have.
-    pub(crate) second: Option<SecondLease>,
+    /// Present in version 2.
+    pub(crate) v2: Option<LeaseV2>,
 }
 
-/// What leases of the second version have besides.
+/// The additional fields of a version 2 lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SecondLease {
+pub(crate) struct LeaseV2 {
     pub(crate) parent_key: u128,
     pub(crate) epoch: u16,
 }
 
 impl Lease {
-    /// It is being broken.
+    /// The lease is being broken.
     pub(crate) const BREAKING: u32 = 2;
-    /// The key of the directory's lease is given.
+    /// The lease has the key of its directory's lease.
     pub(crate) const HAS_PARENT: u32 = 4;
 
-    /// Reads either version.
+    /// Parses a lease of either version.
     pub(crate) fn parse(data: &[u8]) -> Result<Self, Status> {
-        let mut reader = Reader::new(data);
+        let mut reader = ByteReader::new(data);
         let (key, state, flags) = (reader.u128()?, reader.u32()?, reader.u32()?);
         reader.skip(8)?;
-        let second = match data.len() {
+        let v2 = match data.len() {
             32 => None,
-            52 => Some(SecondLease { parent_key: reader.u128()?, epoch: reader.u16()? }),
+            52 => Some(LeaseV2 { parent_key: reader.u128()?, epoch: reader.u16()? }),
             _ => return Err(Status::INVALID_PARAMETER),
         };
-        Ok(Self { key, state, flags, second })
+        Ok(Self { key, state, flags, v2 })
     }
 
-    /// Writes it.
+    /// Writes the lease.
     pub(crate) fn write(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = ByteWriter::new();
         writer.u128(self.key).u32(self.state).u32(self.flags).u64(0);
-        if let Some(second) = self.second {
-            writer.u128(second.parent_key).u16(second.epoch).u16(0);
+        if let Some(v2) = self.v2 {
+            writer.u128(v2.parent_key).u16(v2.epoch).u16(0);
         }
         writer.finish()
     }
 }
 
-/// A response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CreateResponse {
     pub(crate) oplock_level: u8,
     pub(crate) action: u32,
-    /// Created, accessed, written, changed.
+    /// Creation, access, write and change time.
     pub(crate) times: [u64; 4],
     pub(crate) allocated: u64,
     pub(crate) length: u64,
@@ -218,11 +217,11 @@ pub(crate) struct CreateResponse {
 }
 
 impl CreateResponse {
-    /// The body.
+    /// Returns the body.
     pub(crate) fn write(&self) -> Vec<u8> {
         let contexts = write_contexts(&self.contexts);
-        let at = if contexts.is_empty() { 0 } else { HEADER + usize::from(RESPONSE_SIZE) - 1 };
-        let mut writer = Writer::new();
+        let at = if contexts.is_empty() { 0 } else { HEADER_SIZE + usize::from(RESPONSE_SIZE) - 1 };
+        let mut writer = ByteWriter::new();
         writer.u16(RESPONSE_SIZE).u8(self.oplock_level).u8(0).u32(self.action);
         for time in self.times {
             writer.u64(time);
@@ -234,9 +233,9 @@ impl CreateResponse {
     }
 }
 
-/// Contexts one after the other, each at a multiple of eight.
+/// Writes contexts, each at a multiple of 8 bytes.
 fn write_contexts(contexts: &[(&'static [u8], Vec<u8>)]) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     for (index, (name, data)) in contexts.iter().enumerate() {
         let start = writer.len();
         let data_at = (16 + name.len()).next_multiple_of(8);
@@ -261,10 +260,10 @@ mod tests {
 
     /// A request for a name with these bytes as contexts.
     fn message(name: &[u8], contexts: &[u8]) -> Bytes {
-        let mut writer = Writer::new();
-        writer.zeros(HEADER).u16(REQUEST_SIZE).u8(0).u8(oplock::LEASE).u32(2).u64(0).u64(0);
+        let mut writer = ByteWriter::new();
+        writer.zeros(HEADER_SIZE).u16(REQUEST_SIZE).u8(0).u8(oplock::LEASE).u32(2).u64(0).u64(0);
         writer.u32(0x12_0089).u32(0x80).u32(7).u32(1).u32(0x40);
-        let name_at = HEADER + FIXED;
+        let name_at = HEADER_SIZE + FIXED;
         let at = (name_at + name.len()).next_multiple_of(8);
         writer.u16(name_at as u16).u16(name.len() as u16);
         let at = if contexts.is_empty() { 0 } else { at };
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read_with_its_name_and_contexts() {
+    fn a_create_request_is_parsed_with_name_and_contexts() {
         let contexts: [(&'static [u8], Vec<u8>); 3] = [
             (tag::MAXIMAL_ACCESS, vec![]),
             (tag::ALLOCATION_SIZE, vec![7; 8]),
@@ -293,30 +292,30 @@ mod tests {
     }
 
     #[test]
-    fn names_and_contexts_that_cannot_be_are_refused() {
+    fn invalid_names_and_contexts_are_refused() {
         let parse = |name: &[u8], contexts: &[u8]| CreateRequest::parse(&message(name, contexts)).err();
         assert_eq!(parse(b"", b""), None);
         assert_eq!(parse(b"a", b""), Some(Status::ILLEGAL_CHARACTER));
         assert_eq!(parse(&[0, 0xd8], b""), Some(Status::ILLEGAL_CHARACTER));
         assert_eq!(parse(&utf16("a\0b"), b""), Some(Status::OBJECT_NAME_INVALID));
         for bad in [&b"x"[..], b"xxx"] {
-            let mut writer = Writer::new();
+            let mut writer = ByteWriter::new();
             writer.u32(0).u16(16).u16(bad.len() as u16).u16(0).u16(0).u32(0).put(bad);
             assert_eq!(parse(b"", &writer.finish()), Some(Status::INVALID_PARAMETER));
         }
         let good = write_contexts(&[(tag::MAXIMAL_ACCESS, vec![]), (tag::ON_DISK_ID, vec![])]);
         assert_eq!(parse(b"", &good), None);
         for length in 1..good.len() {
-            // The first alone names a next one.
+            // A cut after the first context fails as well, because that names a next one.
             assert_eq!(parse(b"", &good[..length]), Some(Status::INVALID_PARAMETER), "{length}");
         }
     }
 
     #[test]
-    fn leases_of_both_versions_are_read_as_they_are_written() {
-        let first = Lease { key: 7, state: 3, flags: 0, second: None };
-        let second = Lease { second: Some(SecondLease { parent_key: 9, epoch: 5 }), flags: 4, ..first };
-        for (lease, length) in [(first, 32), (second, 52)] {
+    fn leases_of_both_versions_survive_a_round_trip() {
+        let first = Lease { key: 7, state: 3, flags: 0, v2: None };
+        let v2 = Lease { v2: Some(LeaseV2 { parent_key: 9, epoch: 5 }), flags: 4, ..first };
+        for (lease, length) in [(first, 32), (v2, 52)] {
             let bytes = lease.write();
             assert_eq!((bytes.len(), Lease::parse(&bytes)), (length, Ok(lease)));
             assert_eq!(Lease::parse(&bytes[..length - 1]), Err(Status::INVALID_PARAMETER));
@@ -324,15 +323,15 @@ mod tests {
     }
 
     #[test]
-    fn a_response_points_to_its_contexts() {
+    fn a_create_response_points_to_its_contexts() {
         let id = FileId { persistent: 1, volatile: 2 };
         let bare = CreateResponse { id, ..CreateResponse::default() }.write();
         assert_eq!((bare.len(), &bare[80..88]), (88, &[0; 8][..]));
         let contexts = vec![(tag::MAXIMAL_ACCESS, vec![0; 8]), (tag::DURABLE_REQUEST, vec![0; 8])];
         let body = CreateResponse { id, contexts, ..CreateResponse::default() }.write();
-        let mut reader = Reader::from(&body, 80);
+        let mut reader = ByteReader::from(&body, 80);
         assert_eq!((reader.u32(), reader.u32()), (Ok(152), Ok(64)));
-        let contexts = Contexts::parse(&body[88..]).unwrap();
+        let contexts = CreateContexts::parse(&body[88..]).unwrap();
         assert_eq!(contexts.fixed(tag::DURABLE_REQUEST), Ok(Some([0; 8])));
     }
 }

@@ -1,7 +1,7 @@
-//! Little-endian fields of messages, and the parts and texts that they point to.
+//! Little-endian fields of messages, and the slices and texts that they refer to.
 
 use bytes::Bytes;
-pub(crate) use lazuli_security::cursor::{Reader, Truncated, Writer};
+pub(crate) use lazuli_security::cursor::{ByteReader, ByteWriter, Truncated};
 
 use super::status::Status;
 
@@ -11,7 +11,7 @@ impl From<Truncated> for Status {
     }
 }
 
-/// A part of a message that a field points to. An empty one may point anywhere.
+/// Returns the slice of a message that a field refers to. An empty one may have any offset.
 pub(crate) fn slice(message: &[u8], offset: usize, length: usize) -> Result<&[u8], Truncated> {
     if length == 0 {
         return Ok(&[]);
@@ -19,19 +19,19 @@ pub(crate) fn slice(message: &[u8], offset: usize, length: usize) -> Result<&[u8
     message.get(offset..offset.checked_add(length).ok_or(Truncated)?).ok_or(Truncated)
 }
 
-/// The same, sharing the message's memory.
+/// Like [`fn@slice`], but shares the memory of the message.
 pub(crate) fn shared_slice(message: &Bytes, offset: usize, length: usize) -> Result<Bytes, Truncated> {
     slice(message, offset, length)?;
     Ok(if length == 0 { Bytes::new() } else { message.slice(offset..offset + length) })
 }
 
-/// UTF-16 text, little-endian. What is no valid text is refused.
+/// Decodes little-endian UTF-16. Returns `None` for invalid text.
 pub(crate) fn text(bytes: &[u8]) -> Option<String> {
     let (units, []) = bytes.as_chunks::<2>() else { return None };
     char::decode_utf16(units.iter().map(|unit| u16::from_le_bytes(*unit))).collect::<Result<_, _>>().ok()
 }
 
-/// Text as UTF-16, little-endian.
+/// Encodes text as little-endian UTF-16.
 pub(crate) fn utf16(text: &str) -> Vec<u8> {
     text.encode_utf16().flat_map(u16::to_le_bytes).collect()
 }

@@ -1,15 +1,15 @@
-//! The header of every message.
+//! The message header.
 
-use super::cursor::{Reader, Truncated, Writer};
+use super::cursor::{ByteReader, ByteWriter, Truncated};
 use super::status::Status;
 
-/// Bytes that a header takes.
-pub(crate) const HEADER: usize = 64;
-/// What a plain message starts with.
+/// Bytes of a header.
+pub(crate) const HEADER_SIZE: usize = 64;
+/// First bytes of an unencrypted message.
 pub(crate) const MAGIC: [u8; 4] = *b"\xfeSMB";
-/// Where the signature is.
+/// Position of the signature.
 pub(crate) const SIGNATURE: std::ops::Range<usize> = 48..64;
-/// The message id of what the server sends by itself.
+/// The message id of unsolicited messages.
 pub(crate) const UNSOLICITED: u64 = u64::MAX;
 
 /// Flags of a header.
@@ -22,9 +22,9 @@ pub(crate) mod flags {
     pub(crate) const REPLAY: u32 = 0x2000_0000;
 }
 
-/// What is asked for.
+/// The command of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum SmbCommand {
     Negotiate,
     SessionSetup,
     Logoff,
@@ -46,7 +46,7 @@ pub(crate) enum Command {
     OplockBreak,
 }
 
-impl Command {
+impl SmbCommand {
     const ALL: [Self; 19] = [
         Self::Negotiate,
         Self::SessionSetup,
@@ -69,42 +69,42 @@ impl Command {
         Self::OplockBreak,
     ];
 
-    /// Whether it may have to wait until other clients act.
-    pub(crate) const fn waits(self) -> bool {
+    /// Returns whether the command may have to wait for other clients.
+    pub(crate) const fn may_wait(self) -> bool {
         matches!(self, Self::Create | Self::Lock | Self::ChangeNotify)
     }
 
-    /// The command of that number.
-    pub(crate) fn of(number: u16) -> Option<Self> {
-        Self::ALL.get(usize::from(number)).copied()
+    /// Returns the command with this code.
+    pub(crate) fn from_code(code: u16) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
     }
 }
 
-/// The header of a request.
+/// The header of a request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct MessageHeader {
     pub(crate) credit_charge: u16,
-    /// The status in responses; in requests the number of the channel's sequence.
+    /// In a response the status, in a request the channel sequence number.
     pub(crate) status: u32,
     pub(crate) command: u16,
-    /// Credits that are asked for, or granted.
+    /// Credits requested or granted.
     pub(crate) credits: u16,
     pub(crate) flags: u32,
-    /// Where the next message of a compound starts; 0 in the last.
+    /// Offset of the next message of a compound, or 0 in the last one.
     pub(crate) next: u32,
     pub(crate) message_id: u64,
-    /// Of a message that is asynchronous, in place of the tree.
+    /// Id of an asynchronous message, in place of the tree id.
     pub(crate) async_id: u64,
     pub(crate) tree_id: u32,
     pub(crate) session_id: u64,
     pub(crate) signature: [u8; 16],
 }
 
-impl Header {
-    /// Reads a header, whose first four bytes have been looked at.
+impl MessageHeader {
+    /// Parses a header.
     pub(crate) fn parse(message: &[u8]) -> Result<Self, Truncated> {
-        let mut reader = Reader::new(message);
-        if reader.array()? != MAGIC || reader.u16()? != HEADER as u16 {
+        let mut reader = ByteReader::new(message);
+        if reader.array()? != MAGIC || reader.u16()? != HEADER_SIZE as u16 {
             return Err(Truncated);
         }
         let (credit_charge, status) = (reader.u16()?, reader.u32()?);
@@ -133,13 +133,14 @@ impl Header {
         })
     }
 
-    /// The number that grows when a client has lost one of a session's connections.
+    /// Returns the channel sequence number, which the client increments when it has lost a connection of its
+    /// session.
     pub(crate) const fn channel_sequence(&self) -> u16 {
         self.status as u16
     }
 
-    /// The header of a response to a request, without credits.
-    pub(crate) fn answer(&self, status: Status) -> Self {
+    /// Returns the header of a response, without credits.
+    pub(crate) fn response(&self, status: Status) -> Self {
         let kept = flags::RELATED | flags::PRIORITY | flags::REPLAY;
         Self {
             status: status.0,
@@ -152,9 +153,9 @@ impl Header {
         }
     }
 
-    /// Writes it.
-    pub(crate) fn write(&self, writer: &mut Writer) {
-        writer.put(&MAGIC).u16(HEADER as u16).u16(self.credit_charge).u32(self.status);
+    /// Writes the header.
+    pub(crate) fn write(&self, writer: &mut ByteWriter) {
+        writer.put(&MAGIC).u16(HEADER_SIZE as u16).u16(self.credit_charge).u32(self.status);
         writer.u16(self.command).u16(self.credits).u32(self.flags).u32(self.next).u64(self.message_id);
         if self.flags & flags::ASYNC == 0 {
             writer.u32(0xfeff).u32(self.tree_id);

@@ -1,19 +1,20 @@
-//! QUERY_INFO and SET_INFO: the requests, and what the classes of information look like.
+//! QUERY_INFO and SET_INFO: the requests, and the layout of the information classes.
 
-use lazuli_file::native::{Info, PropertyChange};
+use lazuli_file::handles::{Info, PropertyChange};
 
-use super::cursor::{Reader, Writer, slice, text, utf16};
-use super::header::HEADER;
+use super::cursor::{ByteReader, ByteWriter, slice, text, utf16};
+use super::header::HEADER_SIZE;
 use super::status::Status;
 use super::time::new_time;
-use crate::open::FileId;
 
-/// The most that is sent or taken in one go.
+use crate::wire::FileId;
+
+/// Maximum number of bytes in one request or response.
 pub(crate) const MAX_TRANSACT: u32 = 8 << 20;
-/// Where the data of a response starts: right behind its fixed part.
-const DATA: usize = HEADER + 8;
+/// Offset of the data in a response, directly after the fixed part.
+const DATA: usize = HEADER_SIZE + 8;
 
-/// What a request is about.
+/// The type of information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InfoType {
     File,
@@ -34,7 +35,7 @@ impl InfoType {
     }
 }
 
-/// Classes of information about a file.
+/// Classes of file information.
 pub(crate) mod class {
     pub(crate) const BASIC: u8 = 4;
     pub(crate) const STANDARD: u8 = 5;
@@ -68,38 +69,38 @@ pub(crate) mod class {
     pub(crate) const RENAME_EX: u8 = 65;
 }
 
-/// A request to query.
+/// A QUERY_INFO request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueryInfoRequest {
     pub(crate) kind: InfoType,
     pub(crate) class: u8,
-    /// Bytes that the client has room for.
-    pub(crate) room: u32,
-    /// Which parts of a security descriptor.
+    /// Maximum number of bytes of output.
+    pub(crate) max_output: u32,
+    /// The requested parts of the security descriptor.
     pub(crate) additional: u32,
     pub(crate) id: FileId,
-    /// Bytes of input.
+    /// Length of the input in bytes.
     pub(crate) input: u32,
 }
 
 impl QueryInfoRequest {
     pub(crate) fn parse(message: &[u8]) -> Result<Self, Status> {
-        let mut reader = Reader::from(message, HEADER);
+        let mut reader = ByteReader::from(message, HEADER_SIZE);
         if reader.u16()? != 41 {
             return Err(Status::INVALID_PARAMETER);
         }
-        let (kind, class, room) = (reader.u8()?, reader.u8()?, reader.u32()?);
+        let (kind, class, max_output) = (reader.u8()?, reader.u8()?, reader.u32()?);
         let offset = reader.u16()?;
         reader.skip(2)?;
         let (input, additional) = (reader.u32()?, reader.u32()?);
         reader.skip(4)?;
         let id = FileId::read(&mut reader)?;
         slice(message, offset.into(), input as usize)?;
-        Ok(Self { kind: InfoType::of(kind)?, class, room, additional, id, input })
+        Ok(Self { kind: InfoType::of(kind)?, class, max_output, additional, id, input })
     }
 }
 
-/// A request to set.
+/// A SET_INFO request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SetInfoRequest<'a> {
     pub(crate) kind: InfoType,
@@ -111,7 +112,7 @@ pub(crate) struct SetInfoRequest<'a> {
 
 impl<'a> SetInfoRequest<'a> {
     pub(crate) fn parse(message: &'a [u8]) -> Result<Self, Status> {
-        let mut reader = Reader::from(message, HEADER);
+        let mut reader = ByteReader::from(message, HEADER_SIZE);
         if reader.u16()? != 33 {
             return Err(Status::INVALID_PARAMETER);
         }
@@ -125,52 +126,52 @@ impl<'a> SetInfoRequest<'a> {
     }
 }
 
-/// The body of the response to SET_INFO.
+/// Returns the body of the response to SET_INFO.
 pub(crate) fn set_response() -> Vec<u8> {
     2_u16.to_le_bytes().to_vec()
 }
 
-/// The body of a response that is a piece of data: to QUERY_INFO, QUERY_DIRECTORY and CHANGE_NOTIFY.
+/// Returns the body of a response that consists of data: to QUERY_INFO, QUERY_DIRECTORY and CHANGE_NOTIFY.
 pub(crate) fn data_response(data: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     let offset = if data.is_empty() { 0 } else { DATA };
     writer.u16(9).u16(offset as u16).u32(data.len() as u32).put(data);
     if data.is_empty() {
-        // The variable part is never missing.
+        // The variable part has at least one byte.
         writer.u8(0);
     }
     writer.finish()
 }
 
-/// Times and attributes.
+/// Returns FileBasicInformation.
 pub(crate) fn basic(info: &Info) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     times(&mut writer, info);
     writer.u32(info.attributes).u32(0);
     writer.finish()
 }
 
-/// Lengths, and whether it is a directory.
+/// Returns FileStandardInformation.
 pub(crate) fn standard(info: &Info) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u64(info.allocated).u64(info.length);
-    // What is marked for deletion has no name left.
+    // A file marked for deletion has no links.
     writer.u32(u32::from(!info.delete_pending)).u8(info.delete_pending.into()).u8(info.is_directory.into());
     writer.u16(0);
     writer.finish()
 }
 
-/// What clients ask for when they open something.
+/// Returns FileNetworkOpenInformation.
 pub(crate) fn network_open(info: &Info) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     times(&mut writer, info);
     writer.u64(info.allocated).u64(info.length).u32(info.attributes).u32(0);
     writer.finish()
 }
 
-/// The streams of a file: the one that has its content. A directory has none.
+/// Returns FileStreamInformation: the only stream of a file is its content, and a directory has none.
 pub(crate) fn streams(info: &Info) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     if !info.is_directory {
         let name = utf16("::$DATA");
         writer.u32(0).u32(name.len() as u32).u64(info.length).u64(info.allocated).put(&name);
@@ -178,49 +179,49 @@ pub(crate) fn streams(info: &Info) -> Vec<u8> {
     writer.finish()
 }
 
-/// How it is compressed: not at all.
+/// Returns FileCompressionInformation of an uncompressed file.
 pub(crate) fn compression(info: &Info) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u64(info.length).zeros(8);
     writer.finish()
 }
 
-/// A name, behind its length.
+/// Returns a name preceded by its length.
 pub(crate) fn name(name: &str) -> Vec<u8> {
     let name = utf16(name);
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u32(name.len() as u32).put(&name);
     writer.finish()
 }
 
-fn times(writer: &mut Writer, info: &Info) {
+fn times(writer: &mut ByteWriter, info: &Info) {
     for time in [info.created, info.accessed, info.written, info.changed] {
         writer.u64(time.filetime());
     }
 }
 
-/// New times and attributes. Attributes of zero stay as they are.
+/// Parses FileBasicInformation. Attributes of 0 leave the attributes unchanged.
 pub(crate) fn new_basic(input: &[u8]) -> Result<PropertyChange, Status> {
-    let mut reader = exact(input, 36)?;
+    let mut reader = at_least(input, 36)?;
     let mut time = || new_time(reader.u64()?);
     let (created, accessed, written, changed) = (time()?, time()?, time()?, time()?);
     let attributes = Some(reader.u32()?).filter(|attributes| *attributes != 0);
     Ok(PropertyChange { created, accessed, written, changed, attributes })
 }
 
-/// A new path.
+/// FileRenameInformation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewName {
     pub(crate) replace: bool,
-    /// The directory that the name is relative to; 0: the share.
+    /// Id of the directory that the name is relative to, or 0 for the share.
     pub(crate) root: u64,
-    /// As it was sent, with backslashes.
+    /// The name as sent, with backslashes.
     pub(crate) name: String,
 }
 
 impl NewName {
     pub(crate) fn parse(input: &[u8]) -> Result<Self, Status> {
-        let mut reader = exact(input, 20)?;
+        let mut reader = at_least(input, 20)?;
         let replace = reader.u8()? & 1 != 0;
         reader.skip(7)?;
         let (root, length) = (reader.u64()?, reader.u32()?);
@@ -230,16 +231,16 @@ impl NewName {
     }
 }
 
-/// Reads something that has at least so many bytes.
-pub(crate) fn exact(input: &[u8], length: usize) -> Result<Reader<'_>, Status> {
-    if input.len() < length { Err(Status::INFO_LENGTH_MISMATCH) } else { Ok(Reader::new(input)) }
+/// Returns a reader of an input with at least `length` bytes.
+pub(crate) fn at_least(input: &[u8], length: usize) -> Result<ByteReader<'_>, Status> {
+    if input.len() < length { Err(Status::INFO_LENGTH_MISMATCH) } else { Ok(ByteReader::new(input)) }
 }
 
 #[cfg(test)]
 mod tests {
     use lazuli_concurrency::Timestamp;
     use lazuli_file::NodeId;
-    use lazuli_file::native::NewTime;
+    use lazuli_file::handles::NewTime;
 
     use super::*;
 
@@ -265,13 +266,25 @@ mod tests {
     }
 
     #[test]
-    fn a_request_to_query_says_what_of() {
-        let mut writer = Writer::new();
-        writer.zeros(HEADER).u16(41).u8(3).u8(0).u32(100).u16(0).u16(0).u32(0).u32(7).u32(0).u64(5).u64(6);
+    fn a_query_info_request_is_parsed() {
+        let mut writer = ByteWriter::new();
+        writer
+            .zeros(HEADER_SIZE)
+            .u16(41)
+            .u8(3)
+            .u8(0)
+            .u32(100)
+            .u16(0)
+            .u16(0)
+            .u32(0)
+            .u32(7)
+            .u32(0)
+            .u64(5)
+            .u64(6);
         let message = writer.finish();
         let request = QueryInfoRequest::parse(&message).unwrap();
         let wanted = (InfoType::Security, 0, 100, 7, ID);
-        assert_eq!((request.kind, request.class, request.room, request.additional, request.id), wanted);
+        assert_eq!((request.kind, request.class, request.max_output, request.additional, request.id), wanted);
         for (at, value) in [(64, 40), (66, 0), (66, 5), (79, 1)] {
             let mut bad = message.clone();
             bad[at] = value;
@@ -281,10 +294,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_to_set_has_its_input_where_it_says() {
-        let mut writer = Writer::new();
+    fn a_set_info_request_has_its_input_at_the_given_offset() {
+        let mut writer = ByteWriter::new();
         writer
-            .zeros(HEADER)
+            .zeros(HEADER_SIZE)
             .u16(33)
             .u8(1)
             .u8(class::POSITION)
@@ -303,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_have_the_sizes_that_clients_know() {
+    fn information_classes_have_the_specified_sizes() {
         let info = info();
         assert_eq!(basic(&info).len(), 40);
         assert_eq!(standard(&info).len(), 24);
@@ -311,13 +324,13 @@ mod tests {
         assert_eq!(streams(&info).len(), 24 + 14);
         assert_eq!(compression(&info).len(), 16);
         assert!(streams(&Info { is_directory: true, ..info.clone() }).is_empty());
-        let (there, pending) = (standard(&info), standard(&Info { delete_pending: true, ..info }));
-        assert_eq!((there[16], there[20], pending[16], pending[20]), (1, 0, 0, 1));
+        let (linked, pending) = (standard(&info), standard(&Info { delete_pending: true, ..info }));
+        assert_eq!((linked[16], linked[20], pending[16], pending[20]), (1, 0, 0, 1));
     }
 
     #[test]
-    fn new_times_and_attributes_are_read() {
-        let mut writer = Writer::new();
+    fn new_times_and_attributes_are_parsed() {
+        let mut writer = ByteWriter::new();
         writer.u64(0).u64(u64::MAX).u64(u64::MAX - 1).u64(9).u32(0x21).u32(0);
         let input = writer.finish();
         let basic = new_basic(&input).unwrap();
@@ -333,8 +346,8 @@ mod tests {
     }
 
     #[test]
-    fn a_new_name_must_be_there_as_long_as_it_says() {
-        let mut writer = Writer::new();
+    fn a_new_name_must_have_its_announced_length() {
+        let mut writer = ByteWriter::new();
         writer.u8(1).zeros(7).u64(0).u32(6).put(&utf16("a\\b"));
         let input = writer.finish();
         let name = NewName { replace: true, root: 0, name: "a\\b".into() };
@@ -344,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_without_data_still_has_its_variable_part() {
+    fn a_response_without_data_has_a_variable_part_of_one_byte() {
         assert_eq!(data_response(&[]), [9, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(data_response(&[7]), [9, 0, 72, 0, 1, 0, 0, 0, 7]);
     }

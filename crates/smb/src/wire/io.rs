@@ -2,27 +2,28 @@
 
 use bytes::Bytes;
 
-use super::cursor::{Reader, Writer, shared_slice};
-use super::header::HEADER;
+use super::cursor::{ByteReader, ByteWriter, shared_slice};
+use super::header::HEADER_SIZE;
 use super::status::Status;
-use crate::open::FileId;
 
-/// Where the data of a response to READ starts: right behind its fixed part.
-pub(crate) const READ_DATA: usize = HEADER + 16;
+use crate::wire::FileId;
 
-/// A request to read.
+/// Offset of the data in a response to READ, directly after the fixed part.
+pub(crate) const READ_DATA: usize = HEADER_SIZE + 16;
+
+/// A READ request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadRequest {
     pub(crate) length: u32,
     pub(crate) offset: u64,
     pub(crate) id: FileId,
-    /// With fewer bytes than that the answer is the end of the file.
+    /// If fewer bytes than this can be read, the response is the end-of-file error.
     pub(crate) minimum: u32,
 }
 
 impl ReadRequest {
     pub(crate) fn parse(message: &[u8]) -> Result<Self, Status> {
-        let mut reader = Reader::from(message, HEADER);
+        let mut reader = ByteReader::from(message, HEADER_SIZE);
         if reader.u16()? != 49 {
             return Err(Status::INVALID_PARAMETER);
         }
@@ -30,66 +31,66 @@ impl ReadRequest {
         let (length, offset) = (reader.u32()?, reader.u64()?);
         let id = FileId::read(&mut reader)?;
         let minimum = reader.u32()?;
-        // Channels are for direct memory access, which is not negotiated; the rest is a hint.
+        // Channels are for RDMA, which is not supported. The rest is a hint.
         reader.skip(12)?;
         Ok(Self { length, offset, id, minimum })
     }
 }
 
-/// The body before the data.
+/// Returns the body before the data.
 pub(crate) fn read_response(length: usize) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u16(17).u8(READ_DATA as u8).u8(0).u32(length as u32).u32(0).u32(0);
     if length == 0 {
-        // The variable part is never missing.
+        // The variable part has at least one byte.
         writer.u8(0);
     }
     writer.finish()
 }
 
-/// A request to write.
+/// A WRITE request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WriteRequest {
     pub(crate) offset: u64,
     pub(crate) id: FileId,
-    /// It is answered when it is durable.
-    pub(crate) through: bool,
+    /// Whether the data must be durable before the response.
+    pub(crate) write_through: bool,
     pub(crate) data: Bytes,
 }
 
 impl WriteRequest {
     const WRITE_THROUGH: u32 = 1;
-    /// Where data can start at the earliest.
-    const EARLIEST: usize = HEADER + 48;
+    /// Minimum offset of the data.
+    const MIN_DATA_OFFSET: usize = HEADER_SIZE + 48;
 
     pub(crate) fn parse(message: &Bytes) -> Result<Self, Status> {
-        let mut reader = Reader::from(message, HEADER);
+        let mut reader = ByteReader::from(message, HEADER_SIZE);
         if reader.u16()? != 49 {
             return Err(Status::INVALID_PARAMETER);
         }
         let (data_at, length) = (usize::from(reader.u16()?), reader.u32()? as usize);
         let offset = reader.u64()?;
         let id = FileId::read(&mut reader)?;
-        // The channel, what is left to write, and what belongs to the channel.
+        // Channel, remaining bytes, and channel information.
         reader.skip(12)?;
-        let through = reader.u32()? & Self::WRITE_THROUGH != 0;
-        if length > 0 && data_at < Self::EARLIEST {
+        let write_through = reader.u32()? & Self::WRITE_THROUGH != 0;
+        if length > 0 && data_at < Self::MIN_DATA_OFFSET {
             return Err(Status::INVALID_PARAMETER);
         }
-        Ok(Self { offset, id, through, data: shared_slice(message, data_at, length)? })
+        Ok(Self { offset, id, write_through, data: shared_slice(message, data_at, length)? })
     }
 }
 
-/// The body.
+/// Returns the body of a response to WRITE.
 pub(crate) fn write_response(count: usize) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u16(17).u16(0).u32(count as u32).u32(0).u32(0);
     writer.finish()
 }
 
-/// The file that is to be flushed.
+/// Parses a FLUSH request.
 pub(crate) fn flush_request(message: &[u8]) -> Result<FileId, Status> {
-    let mut reader = Reader::from(message, HEADER);
+    let mut reader = ByteReader::from(message, HEADER_SIZE);
     if reader.u16()? != 24 {
         return Err(Status::INVALID_PARAMETER);
     }
@@ -97,9 +98,9 @@ pub(crate) fn flush_request(message: &[u8]) -> Result<FileId, Status> {
     Ok(FileId::read(&mut reader)?)
 }
 
-/// The body of a response that says nothing but that it was done.
-pub(crate) fn done_response() -> Vec<u8> {
-    let mut writer = Writer::new();
+/// Returns the body of a response without data.
+pub(crate) fn empty_response() -> Vec<u8> {
+    let mut writer = ByteWriter::new();
     writer.u16(4).u16(0);
     writer.finish()
 }
@@ -111,9 +112,9 @@ mod tests {
     const ID: FileId = FileId { persistent: 3, volatile: 4 };
 
     #[test]
-    fn a_read_names_what_and_how_much() {
-        let mut writer = Writer::new();
-        writer.zeros(HEADER).u16(49).u8(0x50).u8(0).u32(10).u64(20).u64(3).u64(4).u32(5).zeros(12);
+    fn a_read_request_is_parsed() {
+        let mut writer = ByteWriter::new();
+        writer.zeros(HEADER_SIZE).u16(49).u8(0x50).u8(0).u32(10).u64(20).u64(3).u64(4).u32(5).zeros(12);
         let message = writer.finish();
         assert_eq!(
             ReadRequest::parse(&message),
@@ -126,15 +127,15 @@ mod tests {
     }
 
     #[test]
-    fn a_write_carries_data_that_lies_in_the_message() {
+    fn the_data_of_a_write_must_lie_in_the_message() {
         let message = |at: u16, length: u32| {
-            let mut writer = Writer::new();
-            writer.zeros(HEADER).u16(49).u16(at).u32(length).u64(20).u64(3).u64(4).zeros(12).u32(1);
+            let mut writer = ByteWriter::new();
+            writer.zeros(HEADER_SIZE).u16(49).u16(at).u32(length).u64(20).u64(3).u64(4).zeros(12).u32(1);
             Bytes::from(writer.put(b"data").clone().finish())
         };
         let request = WriteRequest::parse(&message(112, 4)).unwrap();
         assert_eq!(
-            (request.offset, request.id, request.through, &request.data[..]),
+            (request.offset, request.id, request.write_through, &request.data[..]),
             (20, ID, true, &b"data"[..])
         );
         assert!(WriteRequest::parse(&message(0, 0)).unwrap().data.is_empty());
@@ -148,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_names_the_file() {
-        let mut writer = Writer::new();
-        let message = writer.zeros(HEADER).u16(24).zeros(6).u64(3).u64(4).clone().finish();
+    fn a_flush_request_is_parsed() {
+        let mut writer = ByteWriter::new();
+        let message = writer.zeros(HEADER_SIZE).u16(24).zeros(6).u64(3).u64(4).clone().finish();
         assert_eq!(flush_request(&message), Ok(ID));
         assert_eq!(flush_request(&message[..80]), Err(Status::INVALID_PARAMETER));
     }

@@ -1,16 +1,17 @@
-//! IOCTL: the request, the response, and what file system controls carry.
+//! IOCTL: the request, the response, and the parameters of file system controls.
 
-use super::cursor::{Reader, Writer, slice};
-use super::header::HEADER;
+use super::cursor::{ByteReader, ByteWriter, slice};
+use super::header::HEADER_SIZE;
 use super::status::Status;
-use crate::open::FileId;
 
-/// Where the data of a response starts: right behind its fixed part.
-const DATA: usize = HEADER + 48;
-/// It is a file system control, which is all that there is.
+use crate::wire::FileId;
+
+/// Offset of the data in a response, directly after the fixed part.
+const DATA: usize = HEADER_SIZE + 48;
+/// The request is a file system control. No other kind is defined.
 const IS_FSCTL: u32 = 1;
 
-/// Controls.
+/// Control codes.
 pub(crate) mod code {
     pub(crate) const DFS_GET_REFERRALS: u32 = 0x0006_0194;
     pub(crate) const DFS_GET_REFERRALS_EX: u32 = 0x0006_01b0;
@@ -34,54 +35,53 @@ pub(crate) mod code {
     pub(crate) const VALIDATE_NEGOTIATE_INFO: u32 = 0x0014_0204;
 }
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IoctlRequest<'a> {
     pub(crate) code: u32,
     pub(crate) id: FileId,
     pub(crate) input: &'a [u8],
-    /// Bytes of output that the client has room for.
-    pub(crate) room: u32,
+    /// Maximum number of bytes of output.
+    pub(crate) max_output: u32,
 }
 
 impl<'a> IoctlRequest<'a> {
     pub(crate) fn parse(message: &'a [u8]) -> Result<Self, Status> {
-        let mut reader = Reader::from(message, HEADER);
+        let mut reader = ByteReader::from(message, HEADER_SIZE);
         if reader.u16()? != 57 {
             return Err(Status::INVALID_PARAMETER);
         }
         reader.skip(2)?;
         let code = reader.u32()?;
         let id = FileId::read(&mut reader)?;
-        let (offset, length, input_room) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let (offset, length, max_input) = (reader.u32()?, reader.u32()?, reader.u32()?);
         reader.skip(4)?;
-        let (output, room, flags) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let (output, max_output, flags) = (reader.u32()?, reader.u32()?, reader.u32()?);
         reader.skip(4)?;
         let input = slice(message, offset as usize, length as usize)?;
-        // Nothing is sent in the place of output, and nothing is sent back as input.
-        if output != 0 || room.checked_add(input_room).is_none() {
+        // Requests contain no output, and responses no input.
+        if output != 0 || max_output.checked_add(max_input).is_none() {
             return Err(Status::INVALID_PARAMETER);
         }
         if flags != IS_FSCTL {
             return Err(Status::NOT_SUPPORTED);
         }
-        Ok(Self { code, id, input, room })
+        Ok(Self { code, id, input, max_output })
     }
 
-    /// The body of the response.
+    /// Returns the body of the response.
     pub(crate) fn response(&self, output: &[u8]) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = ByteWriter::new();
         writer.u16(49).u16(0).u32(self.code).u64(self.id.persistent).u64(self.id.volatile);
         writer.u32(DATA as u32).u32(0).u32(DATA as u32).u32(output.len() as u32).u32(0).u32(0).put(output);
         if output.is_empty() {
-            // The variable part is never missing.
+            // The variable part has at least one byte.
             writer.u8(0);
         }
         writer.finish()
     }
 }
 
-/// A piece of a file to be copied.
+/// A range to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) from: u64,
@@ -89,23 +89,23 @@ pub(crate) struct Chunk {
     pub(crate) length: u32,
 }
 
-/// What to copy into the file that the request names.
+/// Parameters of a server-side copy to the file that the request names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CopyChunks {
-    /// The key that the server gave for the file to copy from.
+    /// The resume key of the source file.
     pub(crate) key: [u8; 24],
     pub(crate) count: u32,
     pub(crate) chunks: Vec<Chunk>,
 }
 
 impl CopyChunks {
-    /// Chunks beyond `most` are counted, but not read.
-    pub(crate) fn parse(input: &[u8], most: u32) -> Result<Self, Status> {
-        let mut reader = Reader::new(input);
+    /// Parses the parameters. Chunks beyond `max_chunks` are counted, but not parsed.
+    pub(crate) fn parse(input: &[u8], max_chunks: u32) -> Result<Self, Status> {
+        let mut reader = ByteReader::new(input);
         let (key, count) = (reader.array()?, reader.u32()?);
         reader.skip(4)?;
         let mut chunks = vec![];
-        for _ in 0..count.min(most) {
+        for _ in 0..count.min(max_chunks) {
             chunks.push(Chunk { from: reader.u64()?, to: reader.u64()?, length: reader.u32()? });
             reader.skip(4)?;
         }
@@ -118,18 +118,18 @@ mod tests {
     use super::*;
 
     fn request(flags: u32) -> Vec<u8> {
-        let mut writer = Writer::new();
-        writer.zeros(HEADER).u16(57).u16(0).u32(code::SET_SPARSE).u64(5).u64(6);
+        let mut writer = ByteWriter::new();
+        writer.zeros(HEADER_SIZE).u16(57).u16(0).u32(code::SET_SPARSE).u64(5).u64(6);
         writer.u32(120).u32(1).u32(0).u32(0).u32(0).u32(100).u32(flags).u32(0).u8(1);
         writer.finish()
     }
 
     #[test]
-    fn a_request_has_its_input_where_it_says() {
+    fn an_ioctl_request_has_its_input_at_the_given_offset() {
         let message = request(1);
         let parsed = IoctlRequest::parse(&message).unwrap();
         let id = FileId { persistent: 5, volatile: 6 };
-        assert_eq!(parsed, IoctlRequest { code: code::SET_SPARSE, id, input: &[1], room: 100 });
+        assert_eq!(parsed, IoctlRequest { code: code::SET_SPARSE, id, input: &[1], max_output: 100 });
         assert_eq!(IoctlRequest::parse(&message[..120]), Err(Status::INVALID_PARAMETER));
         assert_eq!(IoctlRequest::parse(&request(0)), Err(Status::NOT_SUPPORTED));
         for length in 0..message.len() {
@@ -141,8 +141,8 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_read_as_many_as_may_be() {
-        let mut writer = Writer::new();
+    fn copy_chunks_are_parsed_up_to_the_maximum() {
+        let mut writer = ByteWriter::new();
         writer.put(&[7; 24]).u32(2).u32(0);
         writer.u64(1).u64(2).u32(3).u32(0).u64(4).u64(5).u32(6).u32(0);
         let input = writer.finish();

@@ -1,31 +1,31 @@
-//! LOCK: byte-range locks, taken and given up.
+//! LOCK: acquires and releases byte-range locks.
 
-use super::cursor::Reader;
-use super::header::HEADER;
+use super::cursor::ByteReader;
+use super::header::HEADER_SIZE;
 use super::status::Status;
-use crate::open::FileId;
 
-/// Ranges that one request may name.
+use crate::wire::FileId;
+
+/// Maximum number of ranges in one request.
 const MAX_ELEMENTS: usize = 4096;
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockRequest {
-    /// Which place of the open's sequence it takes, and the number there.
+    /// Slot in the open's lock sequence, and the number in that slot.
     pub(crate) sequence: u32,
     pub(crate) id: FileId,
-    pub(crate) elements: Vec<Element>,
+    pub(crate) elements: Vec<LockElement>,
 }
 
-/// A range, and what is to be done with it.
+/// A range to lock or unlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Element {
+pub(crate) struct LockElement {
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) flags: u32,
 }
 
-impl Element {
+impl LockElement {
     pub(crate) const SHARED: u32 = 1;
     pub(crate) const EXCLUSIVE: u32 = 2;
     pub(crate) const UNLOCK: u32 = 4;
@@ -34,7 +34,7 @@ impl Element {
 
 impl LockRequest {
     pub(crate) fn parse(message: &[u8]) -> Result<Self, Status> {
-        let mut reader = Reader::from(message, HEADER);
+        let mut reader = ByteReader::from(message, HEADER_SIZE);
         if reader.u16()? != 48 {
             return Err(Status::INVALID_PARAMETER);
         }
@@ -48,7 +48,7 @@ impl LockRequest {
         for _ in 0..count {
             let (offset, length, flags) = (reader.u64()?, reader.u64()?, reader.u32()?);
             reader.skip(4)?;
-            elements.push(Element { offset, length, flags });
+            elements.push(LockElement { offset, length, flags });
         }
         Ok(Self { sequence, id, elements })
     }
@@ -56,24 +56,24 @@ impl LockRequest {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cursor::Writer;
+    use super::super::cursor::ByteWriter;
     use super::*;
 
     #[test]
-    fn a_request_names_ranges_and_at_least_one() {
-        let message = |count: u16, there: usize| {
-            let mut writer = Writer::new();
-            writer.zeros(HEADER).u16(48).u16(count).u32(0x21).u64(3).u64(4);
-            for at in 0..there {
-                writer.u64(at as u64).u64(10).u32(Element::EXCLUSIVE).u32(0);
+    fn a_lock_request_has_at_least_one_range() {
+        let message = |count: u16, present: usize| {
+            let mut writer = ByteWriter::new();
+            writer.zeros(HEADER_SIZE).u16(48).u16(count).u32(0x21).u64(3).u64(4);
+            for at in 0..present {
+                writer.u64(at as u64).u64(10).u32(LockElement::EXCLUSIVE).u32(0);
             }
             LockRequest::parse(&writer.finish())
         };
         let request = message(2, 2).unwrap();
         assert_eq!((request.sequence, request.id), (0x21, FileId { persistent: 3, volatile: 4 }));
-        assert_eq!(request.elements[1], Element { offset: 1, length: 10, flags: Element::EXCLUSIVE });
-        for (count, there) in [(0, 1), (2, 1), (u16::MAX, 3)] {
-            assert_eq!(message(count, there), Err(Status::INVALID_PARAMETER), "{count} {there}");
+        assert_eq!(request.elements[1], LockElement { offset: 1, length: 10, flags: LockElement::EXCLUSIVE });
+        for (count, present) in [(0, 1), (2, 1), (u16::MAX, 3)] {
+            assert_eq!(message(count, present), Err(Status::INVALID_PARAMETER), "{count} {present}");
         }
     }
 }

@@ -1,22 +1,23 @@
-//! OPLOCK_BREAK: that a client has to give up what it caches, and that it has.
+//! OPLOCK_BREAK: notifications of breaks, acknowledgments, and the responses to them.
 
-use super::cursor::{Reader, Writer};
-use super::header::HEADER;
+use super::cursor::{ByteReader, ByteWriter};
+use super::header::HEADER_SIZE;
 use super::status::Status;
-use crate::open::FileId;
 
-/// A client's answer to a break.
+use crate::wire::FileId;
+
+/// A client's acknowledgment of a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acknowledgement {
-    /// Of an oplock: the level that it keeps.
+    /// The client keeps this oplock level.
     Oplock { level: u8, id: FileId },
-    /// Of a lease: the state that it keeps.
+    /// The client keeps this lease state.
     Lease { key: u128, state: u32 },
 }
 
 impl Acknowledgement {
     pub(crate) fn parse(message: &[u8]) -> Result<Self, Status> {
-        let mut reader = Reader::from(message, HEADER);
+        let mut reader = ByteReader::from(message, HEADER_SIZE);
         match reader.u16()? {
             24 => {
                 let level = reader.u8()?;
@@ -34,17 +35,17 @@ impl Acknowledgement {
     }
 }
 
-/// Tells of an oplock that is broken; also what answers the acknowledgement.
+/// Returns the body of an oplock break notification, and of the response to its acknowledgment.
 pub(crate) fn oplock(level: u8, id: FileId) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u16(24).u8(level).u8(0).u32(0).u64(id.persistent).u64(id.volatile);
     writer.finish()
 }
 
-/// Tells of a lease that is broken.
+/// A lease break notification.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseBreak {
-    /// 0 for leases of the first version.
+    /// 0 for a version 1 lease.
     pub(crate) epoch: u16,
     pub(crate) acknowledge: bool,
     pub(crate) key: u128,
@@ -54,16 +55,16 @@ pub(crate) struct LeaseBreak {
 
 impl LeaseBreak {
     pub(crate) fn write(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = ByteWriter::new();
         writer.u16(44).u16(self.epoch).u32(u32::from(self.acknowledge)).u128(self.key);
         writer.u32(self.from).u32(self.to).zeros(12);
         writer.finish()
     }
 }
 
-/// Answers the acknowledgement of a lease break.
+/// Returns the body of the response to the acknowledgment of a lease break.
 pub(crate) fn lease_response(key: u128, state: u32) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     writer.u16(36).u16(0).u32(0).u128(key).u32(state).u64(0);
     writer.finish()
 }
@@ -73,9 +74,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_says_whether_an_oplock_or_a_lease_is_acknowledged() {
+    fn the_size_distinguishes_oplock_and_lease_acknowledgments() {
         let id = FileId { persistent: 3, volatile: 4 };
-        let message = |body: &[u8]| [&[0; HEADER], body].concat();
+        let message = |body: &[u8]| [&[0; HEADER_SIZE], body].concat();
         let oplock = message(&oplock(1, id));
         assert_eq!(Acknowledgement::parse(&oplock), Ok(Acknowledgement::Oplock { level: 1, id }));
         let lease = message(&lease_response(9, 3));
@@ -83,7 +84,7 @@ mod tests {
         for bad in [&oplock[..80], &lease[..90], &message(&[44, 0])] {
             assert_eq!(Acknowledgement::parse(bad), Err(Status::INVALID_PARAMETER));
         }
-        let told = LeaseBreak { epoch: 1, acknowledge: true, key: 9, from: 7, to: 3 };
-        assert_eq!(told.write().len(), 44);
+        let lease_break = LeaseBreak { epoch: 1, acknowledge: true, key: 9, from: 7, to: 3 };
+        assert_eq!(lease_break.write().len(), 44);
     }
 }

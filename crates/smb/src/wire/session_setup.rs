@@ -1,35 +1,35 @@
-//! Session Setup on the wire (MS-SMB2 2.2.5, 2.2.6).
+//! SESSION_SETUP (MS-SMB2 2.2.5, 2.2.6).
 
-use super::cursor::{Reader, Writer, slice};
-use super::header::HEADER;
+use super::cursor::{ByteReader, ByteWriter, slice};
+use super::header::HEADER_SIZE;
 use super::status::Status;
 
-/// Flags of a session in the response.
+/// Session flags of a response.
 pub(crate) mod session_flags {
     pub(crate) const IS_NULL: u16 = 2;
     pub(crate) const ENCRYPT_DATA: u16 = 4;
 }
 
-/// One leg of a login.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Request<'a> {
-    /// Whether the session is to be used on this connection, too.
+pub(crate) struct SessionSetupRequest<'a> {
+    /// Whether the request binds the session to this connection.
     pub(crate) is_binding: bool,
-    /// Whether the client will sign everything, and expects that of the server.
+    /// Whether the client requires signing.
     pub(crate) must_sign: bool,
-    /// The session that this one replaces, whose connection the client has lost; 0 is none.
+    /// Id of the session that this one replaces because its connection was lost, or 0.
     pub(crate) previous: u64,
     pub(crate) token: &'a [u8],
 }
 
-impl<'a> Request<'a> {
+impl<'a> SessionSetupRequest<'a> {
     const SIZE: u16 = 25;
 
-    /// Reads a request.
+    /// Parses a request.
     pub(crate) fn parse(message: &'a [u8]) -> Result<Self, Status> {
         const BINDING: u8 = 1;
         const SIGNING_REQUIRED: u8 = 2;
-        let mut reader = Reader::from(message, HEADER);
+        let mut reader = ByteReader::from(message, HEADER_SIZE);
         if reader.u16()? != Self::SIZE {
             return Err(Status::INVALID_PARAMETER);
         }
@@ -46,11 +46,11 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The body of a response.
+/// Returns the body of a response.
 pub(crate) fn response(flags: u16, token: &[u8]) -> Vec<u8> {
     const SIZE: u16 = 9;
-    const TOKEN: usize = HEADER + 8;
-    let mut writer = Writer::new();
+    const TOKEN: usize = HEADER_SIZE + 8;
+    let mut writer = ByteWriter::new();
     writer.u16(SIZE).u16(flags).u16(TOKEN as u16).u16(token.len() as u16).put(token);
     writer.finish()
 }
@@ -60,19 +60,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_names_its_token_and_the_session_it_replaces() {
-        let mut writer = Writer::new();
-        writer.zeros(HEADER).u16(25).u8(1).u8(2).zeros(8).u16(88).u16(3).u64(77).put(b"abc");
+    fn a_session_setup_request_is_parsed() {
+        let mut writer = ByteWriter::new();
+        writer.zeros(HEADER_SIZE).u16(25).u8(1).u8(2).zeros(8).u16(88).u16(3).u64(77).put(b"abc");
         let bytes = writer.finish();
-        let request = Request::parse(&bytes).expect("a request");
-        assert_eq!(request, Request { is_binding: true, must_sign: true, previous: 77, token: b"abc" });
-        for length in HEADER..bytes.len() {
-            assert_eq!(Request::parse(&bytes[..length]), Err(Status::INVALID_PARAMETER));
+        let request = SessionSetupRequest::parse(&bytes).expect("a request");
+        assert_eq!(
+            request,
+            SessionSetupRequest { is_binding: true, must_sign: true, previous: 77, token: b"abc" }
+        );
+        for length in HEADER_SIZE..bytes.len() {
+            assert_eq!(SessionSetupRequest::parse(&bytes[..length]), Err(Status::INVALID_PARAMETER));
         }
     }
 
     #[test]
-    fn a_response_points_to_its_token() {
+    fn a_session_setup_response_points_to_its_token() {
         assert_eq!(response(4, b"xyz"), [9, 0, 4, 0, 72, 0, 3, 0, b'x', b'y', b'z']);
     }
 }

@@ -1,14 +1,14 @@
-//! Status codes, as clients know them from Windows.
+//! NTSTATUS codes.
 
 use std::fmt;
 
-/// How a request ended.
+/// The status of a response.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Status(pub(crate) u32);
 
 macro_rules! statuses {
     ($($name:ident = $value:literal,)*) => {
-        #[allow(dead_code, reason = "the table of the protocol, also where it is not used yet")]
+        #[allow(dead_code, reason = "the protocol's table, including codes that are not used yet")]
         impl Status {
             $(pub(crate) const $name: Self = Self($value);)*
         }
@@ -107,7 +107,7 @@ statuses! {
 }
 
 impl Status {
-    /// Whether the body is the error response. Warnings that come with data have their ordinary bodies.
+    /// Returns whether the body is an error response. Warnings have the ordinary body of the command.
     pub(crate) const fn is_error(self) -> bool {
         self.0 >> 30 == 3
     }

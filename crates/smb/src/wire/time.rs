@@ -1,11 +1,11 @@
-//! Times on the wire: ticks of 100 ns since 1601, and the values of a change that are no times.
+//! Times in messages: ticks of 100 ns since 1601, and special values in changes.
 
 use lazuli_concurrency::Timestamp;
-use lazuli_file::native::NewTime;
+use lazuli_file::handles::NewTime;
 
 use super::status::Status;
 
-/// Reads what a time is to become.
+/// Parses the new value of a time.
 pub(crate) fn new_time(value: u64) -> Result<NewTime, Status> {
     match value.cast_signed() {
         0 => Ok(NewTime::Kept),
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn special_values_are_no_times() {
+    fn special_values_do_not_set_the_time() {
         assert_eq!(new_time(0), Ok(NewTime::Kept));
         assert_eq!(new_time(u64::MAX), Ok(NewTime::Frozen));
         assert_eq!(new_time(u64::MAX - 1), Ok(NewTime::Thawed));
@@ -30,7 +30,7 @@ mod tests {
     }
 
     #[test]
-    fn times_come_back_as_they_were_and_end_with_the_year_9999() {
+    fn times_survive_a_round_trip_and_end_with_the_year_9999() {
         // 2021-04-20T15:54:52.9740791Z
         let filetime = 132_634_076_929_740_791;
         let NewTime::Set(time) = new_time(filetime).unwrap() else { panic!("no time") };

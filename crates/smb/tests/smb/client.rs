@@ -1,6 +1,7 @@
-//! A client that sends whatever a test wants, byte by byte.
+//! A client that sends arbitrary bytes.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -24,8 +25,8 @@ pub(crate) const NOT_SUPPORTED: u32 = 0xc000_00bb;
 pub(crate) const INSUFFICIENT_RESOURCES: u32 = 0xc000_009a;
 pub(crate) const USER_SESSION_DELETED: u32 = 0xc000_0203;
 
-/// Longer than anything takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than any response takes.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection.
 pub(crate) struct Client {
@@ -47,7 +48,7 @@ impl Client {
         Self { stream: TcpStream::connect(address).await.unwrap(), next: 0, session: 0, tree: 0 }
     }
 
-    /// Sends a frame as it is. Whether it could be sent.
+    /// Sends a frame. Returns whether the connection is open.
     pub(crate) async fn send(&mut self, frame: &[u8]) -> bool {
         let length = u32::try_from(frame.len()).unwrap().to_be_bytes();
         self.send_raw(&[&length, frame].concat()).await
@@ -58,9 +59,9 @@ impl Client {
         self.stream.write_all(bytes).await.is_ok()
     }
 
-    /// The next frame; none if the server has hung up.
+    /// Returns the next frame, or `None` if the server has closed the connection.
     pub(crate) async fn receive(&mut self) -> Option<Vec<u8>> {
-        timeout(PATIENCE, async {
+        timeout(TIMEOUT, async {
             let mut prefix = [0; 4];
             self.stream.read_exact(&mut prefix).await.ok()?;
             let mut frame = vec![0; u32::from_be_bytes(prefix) as usize];
@@ -71,7 +72,7 @@ impl Client {
         .expect("an answer, or the end")
     }
 
-    /// A request with the next number.
+    /// Returns a request with the next message id.
     pub(crate) fn request(&mut self, command: u16, body: &[u8]) -> Vec<u8> {
         let mut header = vec![0; 64];
         header[..6].copy_from_slice(b"\xfeSMB\x40\0");
@@ -85,7 +86,7 @@ impl Client {
         [&header, body].concat()
     }
 
-    /// Sends a request and takes its response; none if the server has hung up.
+    /// Sends a request and returns its response, or `None` if the server has closed the connection.
     pub(crate) async fn call(&mut self, command: u16, body: &[u8]) -> Option<Response> {
         let request = self.request(command, body);
         self.send(&request).await;
@@ -101,54 +102,54 @@ impl Client {
         Some(Response { status: number(8), body: frame[64..].to_vec() })
     }
 
-    /// Negotiate, without what only 3.1.1 has.
+    /// Negotiates a dialect other than 3.1.1.
     pub(crate) async fn negotiate(&mut self, dialects: &[u16]) -> Option<Response> {
         self.call(NEGOTIATE, &negotiate(dialects)).await
     }
 
-    /// One leg of a login.
+    /// Sends one SESSION_SETUP.
     pub(crate) async fn session_setup(&mut self, token: &[u8]) -> Option<Response> {
         self.call(SESSION_SETUP, &session_setup(token, false)).await
     }
 
-    /// Logs in with NTLM and nothing around it. The status that it ends with.
+    /// Logs in with NTLM without SPNEGO. Returns the final status.
     pub(crate) async fn log_in(&mut self, user: &str, password: &str) -> u32 {
-        let offered = self.session_setup(&offer()).await.unwrap();
+        let offered = self.session_setup(&ntlm_negotiate()).await.unwrap();
         assert_eq!(offered.status, MORE_PROCESSING_REQUIRED);
-        // The token is behind eight bytes, the nonce at 24 of it.
+        // The token begins after 8 bytes, the nonce after 24 bytes of the token.
         let nonce = &offered.body[8 + 24..][..8];
-        let (answer, _) = answer(nonce, user, password);
+        let (answer, _) = ntlm_authenticate(nonce, user, password);
         self.session_setup(&answer).await.unwrap().status
     }
 
-    /// Connects to a share.
+    /// Connects to a share. Returns the status.
     pub(crate) async fn connect_tree(&mut self, share: &str) -> u32 {
         self.call(TREE_CONNECT, &tree_connect(share)).await.unwrap().status
     }
 }
 
-/// The body of Negotiate.
+/// Returns the body of NEGOTIATE.
 pub(crate) fn negotiate(dialects: &[u16]) -> Vec<u8> {
     let count = (dialects.len() as u16).to_le_bytes();
     let dialects: Vec<u8> = dialects.iter().flat_map(|dialect| dialect.to_le_bytes()).collect();
     [&[36, 0][..], &count, &[1, 0, 0, 0], &[0; 4], &[7; 16], &[0; 8], &dialects].concat()
 }
 
-/// The body of Tree Connect.
+/// Returns the body of TREE_CONNECT.
 pub(crate) fn tree_connect(share: &str) -> Vec<u8> {
     let path = utf16(&format!(r"\\host\{share}"));
     let length = (path.len() as u16).to_le_bytes();
     [&[9, 0, 0, 0, 72, 0][..], &length, &path].concat()
 }
 
-/// The body of Session Setup.
+/// Returns the body of SESSION_SETUP.
 pub(crate) fn session_setup(token: &[u8], is_binding: bool) -> Vec<u8> {
     let length = (token.len() as u16).to_le_bytes();
     [&[25, 0, u8::from(is_binding), 1][..], &[0; 8], &[88, 0], &length, &[0; 8], token].concat()
 }
 
-/// What a login begins with.
-pub(crate) fn offer() -> Vec<u8> {
+/// Returns an NTLM NEGOTIATE message.
+pub(crate) fn ntlm_negotiate() -> Vec<u8> {
     [b"NTLMSSP\0", &[1, 0, 0, 0, 0x05, 0x02, 0x08, 0x00][..], &[0; 16]].concat()
 }
 
@@ -162,8 +163,8 @@ fn hmac_md5(key: &[u8], parts: &[&[u8]]) -> [u8; 16] {
     mac.finalize().into_bytes().into()
 }
 
-/// The answer to a challenge, and the session's key; without a name an anonymous answer.
-pub(crate) fn answer(nonce: &[u8], user: &str, password: &str) -> (Vec<u8>, [u8; 16]) {
+/// Returns an NTLM AUTHENTICATE message and the session key. Without a user name, the message is anonymous.
+pub(crate) fn ntlm_authenticate(nonce: &[u8], user: &str, password: &str) -> (Vec<u8>, [u8; 16]) {
     const FIXED: u32 = 64;
     let name = utf16(user);
     let (response, session_key) = if user.is_empty() {
@@ -171,7 +172,10 @@ pub(crate) fn answer(nonce: &[u8], user: &str, password: &str) -> (Vec<u8>, [u8;
     } else {
         let hash: [u8; 16] = Md4::digest(utf16(password)).into();
         let key = hmac_md5(&hash, &[&utf16(&user.to_uppercase())]);
-        let proved = [&[1, 1][..], &[0; 26], &[0; 4]].concat();
+        // Stands for the random bytes of a client: different in each login.
+        static LOGINS: AtomicU64 = AtomicU64::new(0);
+        let chosen = LOGINS.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+        let proved = [&[1, 1][..], &[0; 14], &chosen, &[0; 8]].concat();
         let proof = hmac_md5(&key, &[nonce, &proved]);
         ([&proof[..], &proved].concat(), hmac_md5(&key, &[&proof]))
     };

@@ -1,4 +1,4 @@
-//! What clients ask about files and set of them, over a real port.
+//! QUERY_INFO, SET_INFO, QUERY_DIRECTORY, CHANGE_NOTIFY and IOCTL over TCP.
 
 use lazuli_smb::Options;
 
@@ -39,7 +39,7 @@ fn utf16(text: &str) -> Vec<u8> {
     text.encode_utf16().flat_map(u16::to_le_bytes).collect()
 }
 
-/// The data of a response that has nothing else.
+/// Returns the status and the data of a response.
 fn data(response: Response) -> (u32, Vec<u8>) {
     let length = u32::from_le_bytes(response.body[4..8].try_into().unwrap()) as usize;
     let data = response.body.get(8..8 + length).unwrap_or_default().to_vec();
@@ -52,10 +52,11 @@ async fn query(
     kind: u8,
     class: u8,
     parts: u32,
-    room: u32,
+    max_output: u32,
 ) -> (u32, Vec<u8>) {
-    let room = room.to_le_bytes();
-    let body = [&[41, 0, kind, class], &room[..], &[0; 8], &parts.to_le_bytes(), &[0; 4], &open.id].concat();
+    let max_output = max_output.to_le_bytes();
+    let body =
+        [&[41, 0, kind, class], &max_output[..], &[0; 8], &parts.to_le_bytes(), &[0; 4], &open.id].concat();
     data(client.call(QUERY_INFO, &body).await.unwrap())
 }
 
@@ -78,16 +79,17 @@ async fn list(
     open: Opened,
     flags: u8,
     pattern: &str,
-    room: u32,
+    max_output: u32,
 ) -> Result<Vec<String>, u32> {
     let pattern = utf16(pattern);
-    let (length, room) = ((pattern.len() as u16).to_le_bytes(), room.to_le_bytes());
-    let body = [&[33, 0, 12, flags, 0, 0, 0, 0], &open.id[..], &[96, 0], &length, &room, &pattern].concat();
+    let (length, max_output) = ((pattern.len() as u16).to_le_bytes(), max_output.to_le_bytes());
+    let body =
+        [&[33, 0, 12, flags, 0, 0, 0, 0], &open.id[..], &[96, 0], &length, &max_output, &pattern].concat();
     let (status, data) = data(client.call(QUERY_DIRECTORY, &body).await.unwrap());
     if status == 0 { Ok(names(&data, 8)) } else { Err(status) }
 }
 
-/// The names of entries that point to each other and have the lengths of their names there.
+/// Returns the names of linked entries. `at` is the offset of the length of the name.
 fn names(mut data: &[u8], at: usize) -> Vec<String> {
     let mut names = vec![];
     while !data.is_empty() {
@@ -102,40 +104,47 @@ fn names(mut data: &[u8], at: usize) -> Vec<String> {
     names
 }
 
-fn notify(open: Opened, room: u32, filter: u32) -> Vec<u8> {
-    let (room, filter) = (room.to_le_bytes(), filter.to_le_bytes());
-    [&[32, 0, 1, 0], &room[..], &open.id, &filter, &[0; 4]].concat()
+fn notify(open: Opened, max_output: u32, filter: u32) -> Vec<u8> {
+    let (max_output, filter) = (max_output.to_le_bytes(), filter.to_le_bytes());
+    [&[32, 0, 1, 0], &max_output[..], &open.id, &filter, &[0; 4]].concat()
 }
 
-async fn control(client: &mut Client, open: Opened, code: u32, input: &[u8], room: u32) -> (u32, Vec<u8>) {
-    let (code, length, room) = (code.to_le_bytes(), (input.len() as u32).to_le_bytes(), room.to_le_bytes());
-    let place = [&[120, 0, 0, 0], &length[..], &[0; 12], &room, &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
-    let body = [&[57, 0, 0, 0], &code[..], &open.id, &place, input].concat();
+async fn control(
+    client: &mut Client,
+    open: Opened,
+    code: u32,
+    input: &[u8],
+    max_output: u32,
+) -> (u32, Vec<u8>) {
+    let (code, length, max_output) =
+        (code.to_le_bytes(), (input.len() as u32).to_le_bytes(), max_output.to_le_bytes());
+    let buffers = [&[120, 0, 0, 0], &length[..], &[0; 12], &max_output, &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
+    let body = [&[57, 0, 0, 0], &code[..], &open.id, &buffers, input].concat();
     let response = client.call(IOCTL, &body).await.unwrap();
     (response.status, response.body.get(48..).unwrap_or_default().to_vec())
 }
 
 async fn start() -> (Server, Client) {
     let server = Server::start(Options::default()).await;
-    let mut client = server.known_client().await;
+    let mut client = server.logged_in_client().await;
     assert_eq!(client.connect_tree("docs").await, 0);
     (server, client)
 }
 
-fn directory(name: &str) -> Asked<'_> {
-    Asked { name, options: DIRECTORY, ..OPEN_IF }
+fn directory(name: &str) -> OpenParameters<'_> {
+    OpenParameters { name, options: DIRECTORY, ..OPEN_IF }
 }
 
-fn file(name: &str) -> Asked<'_> {
-    Asked { name, ..OPEN_IF }
+fn file(name: &str) -> OpenParameters<'_> {
+    OpenParameters { name, ..OPEN_IF }
 }
 
 #[tokio::test]
-async fn classes_are_answered_whole_cut_off_or_not_at_all() {
+async fn information_is_returned_completely_truncated_or_not_at_all() {
     let (_server, mut client) = start().await;
     let open = open(&mut client, &file("name.txt")).await.unwrap();
-    // What there is, and the least that one has to have room for.
-    for (kind, class, whole, least) in [
+    // The length of the data, and of its fixed part.
+    for (kind, class, whole, fixed) in [
         (FILE, 4, 40, 40),
         (FILE, 5, 24, 24),
         (FILE, 18, 118, 104),
@@ -150,22 +159,22 @@ async fn classes_are_answered_whole_cut_off_or_not_at_all() {
     ] {
         let (status, data) = query(&mut client, open, kind, class, 0, 1000).await;
         assert_eq!((status, data.len()), (0, whole), "{kind} {class}");
-        if least < whole {
-            let (status, cut) = query(&mut client, open, kind, class, 0, least as u32).await;
-            assert_eq!((status, &cut[..]), (BUFFER_OVERFLOW, &data[..least]), "{kind} {class}");
+        if fixed < whole {
+            let (status, cut) = query(&mut client, open, kind, class, 0, fixed as u32).await;
+            assert_eq!((status, &cut[..]), (BUFFER_OVERFLOW, &data[..fixed]), "{kind} {class}");
         }
-        let (status, _) = query(&mut client, open, kind, class, 0, least as u32 - 1).await;
+        let (status, _) = query(&mut client, open, kind, class, 0, fixed as u32 - 1).await;
         assert_eq!(status, INFO_LENGTH_MISMATCH, "{kind} {class}");
     }
     assert_eq!(query(&mut client, open, FILE, 200, 0, 1000).await.0, INVALID_INFO_CLASS);
-    let blind = Asked { access: 1, ..file("name.txt") };
+    let blind = OpenParameters { access: 1, ..file("name.txt") };
     let blind = crate::opens::open(&mut client, &blind).await.unwrap();
     assert_eq!(query(&mut client, blind, FILE, 4, 0, 1000).await.0, ACCESS_DENIED);
     assert_eq!(query(&mut client, blind, FILE, 5, 0, 1000).await.0, 0);
 }
 
 #[tokio::test]
-async fn a_listing_goes_on_where_it_was_and_begins_again_when_told() {
+async fn a_listing_continues_at_its_position_until_restarted() {
     let (_server, mut client) = start().await;
     let root = open(&mut client, &directory("d")).await.unwrap();
     for name in ["b.txt", "a.txt", "C.log"] {
@@ -177,13 +186,13 @@ async fn a_listing_goes_on_where_it_was_and_begins_again_when_told() {
     assert_eq!(list(&mut client, root, 2, "*", 1000).await, listed(&["."]));
     assert_eq!(list(&mut client, root, 2, "*", 1000).await, listed(&[".."]));
     assert_eq!(list(&mut client, root, 2, "*", 1000).await, listed(&["a.txt"]));
-    // What goes meanwhile is not listed.
-    let doomed = Asked { options: 0x1000, ..file(r"d\b.txt") };
+    // An entry deleted meanwhile is not listed.
+    let doomed = OpenParameters { options: 0x1000, ..file(r"d\b.txt") };
     let doomed = open(&mut client, &doomed).await.unwrap();
     close(&mut client, doomed).await;
     assert_eq!(list(&mut client, root, 0, "*", 1000).await, listed(&["C.log"]));
     assert_eq!(list(&mut client, root, 0, "*", 1000).await, Err(NO_MORE_FILES));
-    // The pattern stays until it is asked to begin again.
+    // The pattern is kept until a restart.
     assert_eq!(list(&mut client, root, 1, "c*", 1000).await, listed(&["C.log"]));
     assert_eq!(list(&mut client, root, 0, "*", 1000).await, Err(NO_MORE_FILES));
     assert_eq!(list(&mut client, root, 1, "A.TXT", 1000).await, listed(&["a.txt"]));
@@ -196,26 +205,26 @@ async fn a_listing_goes_on_where_it_was_and_begins_again_when_told() {
 }
 
 #[tokio::test]
-async fn changes_are_told_to_who_waits_and_kept_for_who_comes_back() {
+async fn changes_complete_waiting_requests_and_are_buffered_for_later_ones() {
     let (server, mut client) = start().await;
-    let mut other = server.known_client().await;
+    let mut other = server.logged_in_client().await;
     other.connect_tree("docs").await;
-    let watched = open(&mut client, &Asked { access: 0x1ff, ..directory("d") }).await.unwrap();
+    let watched = open(&mut client, &OpenParameters { access: 0x1ff, ..directory("d") }).await.unwrap();
     assert_eq!(client.call(CHANGE_NOTIFY, &notify(watched, 1000, NAMES)).await.unwrap().status, PENDING);
     let made = open(&mut other, &file(r"d\new")).await.unwrap();
-    let (_, told) = next(&mut client).await;
-    assert_eq!((told.status, names(&data(told).1, 8)), (0, vec!["new".to_owned()]));
-    // Both names of a rename come together; what was written is not asked for.
+    let (_, response) = next(&mut client).await;
+    assert_eq!((response.status, names(&data(response).1, 8)), (0, vec!["new".to_owned()]));
+    // Both names of a rename come together. The write is not reported, because the filter excludes it.
     write(&mut other, made, 0, b"x").await;
     assert_eq!(rename(&mut other, made, r"d\newer", false).await, 0);
-    let (status, told) = data(client.call(CHANGE_NOTIFY, &notify(watched, 1000, NAMES)).await.unwrap());
-    assert_eq!((status, names(&told, 8)), (0, vec!["new".to_owned(), "newer".to_owned()]));
-    // Too much for the client.
+    let (status, response) = data(client.call(CHANGE_NOTIFY, &notify(watched, 1000, NAMES)).await.unwrap());
+    assert_eq!((status, names(&response, 8)), (0, vec!["new".to_owned(), "newer".to_owned()]));
+    // More than fits in the response.
     let third = open(&mut other, &file(r"d\third")).await.unwrap();
     close(&mut other, third).await;
-    let told = client.call(CHANGE_NOTIFY, &notify(watched, 4, NAMES)).await.unwrap();
-    assert_eq!(told.status, NOTIFY_ENUM_DIR);
-    // Somebody closes the handle.
+    let response = client.call(CHANGE_NOTIFY, &notify(watched, 4, NAMES)).await.unwrap();
+    assert_eq!(response.status, NOTIFY_ENUM_DIR);
+    // Closing the handle ends the request.
     assert_eq!(client.call(CHANGE_NOTIFY, &notify(watched, 1000, NAMES)).await.unwrap().status, PENDING);
     let body = [&[24, 0, 0, 0, 0, 0, 0, 0], &watched.id[..]].concat();
     let request = client.request(CLOSE, &body);
@@ -224,15 +233,15 @@ async fn changes_are_told_to_who_waits_and_kept_for_who_comes_back() {
         [next(&mut client).await, next(&mut client).await].map(|(command, answer)| (command, answer.status));
     answers.sort_unstable();
     assert_eq!(answers, [(CLOSE, 0), (CHANGE_NOTIFY, NOTIFY_CLEANUP)]);
-    // A file has nothing in it to watch.
-    let told = client.call(CHANGE_NOTIFY, &notify(made, 1000, NAMES)).await.unwrap();
-    assert_ne!(told.status, PENDING);
+    // A file cannot be watched.
+    let response = client.call(CHANGE_NOTIFY, &notify(made, 1000, NAMES)).await.unwrap();
+    assert_ne!(response.status, PENDING);
 }
 
 #[tokio::test]
-async fn a_watched_directory_that_is_to_be_deleted_says_so() {
+async fn marking_a_watched_directory_for_deletion_completes_the_request() {
     let (server, mut client) = start().await;
-    let mut other = server.known_client().await;
+    let mut other = server.logged_in_client().await;
     other.connect_tree("docs").await;
     let watched = open(&mut client, &directory("d")).await.unwrap();
     assert_eq!(client.call(CHANGE_NOTIFY, &notify(watched, 1000, NAMES)).await.unwrap().status, PENDING);
@@ -244,7 +253,7 @@ async fn a_watched_directory_that_is_to_be_deleted_says_so() {
 }
 
 #[tokio::test]
-async fn who_waits_for_changes_is_told_that_the_handle_was_closed_by_force_or_with_its_share() {
+async fn closing_a_handle_by_force_or_with_its_share_completes_change_notify() {
     let (server, mut client) = start().await;
     for with_share in [false, true] {
         let watched = open(&mut client, &directory("d")).await.unwrap();
@@ -255,13 +264,17 @@ async fn who_waits_for_changes_is_told_that_the_handle_was_closed_by_force_or_wi
             let forced = server.rest.put("/docs/d?comp=forceclosehandles", "x-ms-handle-id: *", "").await;
             assert_eq!(forced.expect(200).header("x-ms-number-of-handles-closed"), Some("1"));
         }
-        let (command, told) = next(&mut client).await;
-        assert_eq!((command, told.status), (CHANGE_NOTIFY, NOTIFY_CLEANUP), "with its share: {with_share}");
+        let (command, response) = next(&mut client).await;
+        assert_eq!(
+            (command, response.status),
+            (CHANGE_NOTIFY, NOTIFY_CLEANUP),
+            "with its share: {with_share}"
+        );
     }
 }
 
 #[tokio::test]
-async fn times_and_attributes_that_are_set_are_what_rest_shows() {
+async fn times_and_attributes_set_over_smb_are_visible_over_rest() {
     let (server, mut client) = start().await;
     let file = open(&mut client, &file("f")).await.unwrap();
     // 2021-04-20T15:54:52.9740791Z
@@ -270,7 +283,7 @@ async fn times_and_attributes_that_are_set_are_what_rest_shows() {
         [&[0; 16], &time[..], &[0; 8], &attributes.to_le_bytes(), &[0; 4]].concat()
     };
     assert_eq!(set(&mut client, file, FILE, 4, 0, &input(time, 0x22)).await, 0);
-    // What is written later does not move it.
+    // A later write does not change a time that was set.
     write(&mut client, file, 0, b"x").await;
     close(&mut client, file).await;
     let shown = server.rest.call("HEAD", "/docs/f", "", "").await.expect(200);
@@ -282,20 +295,20 @@ async fn times_and_attributes_that_are_set_are_what_rest_shows() {
     assert_eq!(set(&mut client, file, FILE, 4, 0, &input([0; 8], 0x10)).await, INVALID_PARAMETER);
     assert_eq!(set(&mut client, file, FILE, 4, 0, &[0; 35]).await, INFO_LENGTH_MISMATCH);
     assert_eq!(set(&mut client, file, FILE, 15, 0, &[0; 35]).await, EAS_NOT_SUPPORTED);
-    // What was written marks a file to be archived, until a client says otherwise.
+    // A write sets the archive attribute, until a client clears it.
     for (attributes, shown) in [(0x80, 0x80), (0x2, 0x2)] {
         write(&mut client, file, 0, b"x").await;
         assert_eq!(query(&mut client, file, FILE, 35, 0, 8).await.1[0] & 0xa0, 0x20);
         assert_eq!(set(&mut client, file, FILE, 4, 0, &input(time, attributes)).await, 0);
         assert_eq!(query(&mut client, file, FILE, 35, 0, 8).await.1[0], shown);
     }
-    // Read-only files stay.
+    // A read-only file cannot be deleted.
     assert_eq!(set(&mut client, file, FILE, 4, 0, &input([0; 8], 1)).await, 0);
     assert_eq!(set(&mut client, file, FILE, 13, 0, &[1]).await, CANNOT_DELETE);
 }
 
 #[tokio::test]
-async fn a_security_descriptor_is_the_permission_that_rest_shows() {
+async fn a_security_descriptor_set_over_smb_is_visible_over_rest() {
     let (server, mut client) = start().await;
     let file = open(&mut client, &file("f")).await.unwrap();
     let (status, descriptor) = query(&mut client, file, SECURITY, 0, OWNER_GROUP_DACL, 1000).await;
@@ -303,9 +316,9 @@ async fn a_security_descriptor_is_the_permission_that_rest_shows() {
     let needed = (descriptor.len() as u32).to_le_bytes().to_vec();
     let refused = query(&mut client, file, SECURITY, 0, OWNER_GROUP_DACL, 8).await;
     assert_eq!(refused, (BUFFER_TOO_SMALL, needed));
-    // `D:(A;;FA;;;WD)`: everything for everybody.
-    let everybody = [1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
-    let entry = [&[0, 0, 20, 0, 0xff, 1, 0x1f, 0][..], &everybody].concat();
+    // `D:(A;;FA;;;WD)`: full access for Everyone.
+    let everyone = [1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    let entry = [&[0, 0, 20, 0, 0xff, 1, 0x1f, 0][..], &everyone].concat();
     let list = [&[2, 0, 28, 0, 1, 0, 0, 0][..], &entry].concat();
     let sent = [&[1, 0, 4, 0x80][..], &[0; 12], &[20, 0, 0, 0], &list].concat();
     assert_eq!(set(&mut client, file, SECURITY, 0, 4, &sent).await, 0);
@@ -320,27 +333,27 @@ async fn a_security_descriptor_is_the_permission_that_rest_shows() {
 }
 
 #[tokio::test]
-async fn a_rename_respects_what_is_there_and_who_has_the_directory_open() {
+async fn a_rename_respects_existing_files_and_opens_of_the_directory() {
     let (server, mut client) = start().await;
-    let held = open(&mut client, &Asked { access: 0x81, ..directory("d") }).await.unwrap();
-    let there = open(&mut client, &file(r"d\there")).await.unwrap();
-    close(&mut client, there).await;
+    let directory_open = open(&mut client, &OpenParameters { access: 0x81, ..directory("d") }).await.unwrap();
+    let existing = open(&mut client, &file(r"d\there")).await.unwrap();
+    close(&mut client, existing).await;
     let moved = open(&mut client, &file("moved")).await.unwrap();
     assert_eq!(rename(&mut client, moved, r"d\there", false).await, OBJECT_NAME_COLLISION);
     assert_eq!(rename(&mut client, moved, r"d\there", true).await, 0);
     server.rest.call("HEAD", "/docs/d/there", "", "").await.expect(200);
     server.rest.call("HEAD", "/docs/moved", "", "").await.expect(404);
-    // Somebody may be about to delete the directory.
+    // Another open has requested delete access to the directory.
     let doomed = open(&mut client, &directory("d")).await.unwrap();
     assert_eq!(rename(&mut client, moved, r"d\elsewhere", false).await, SHARING_VIOLATION);
     assert_eq!(set(&mut client, doomed, FILE, 13, 0, &[1]).await, DIRECTORY_NOT_EMPTY);
     close(&mut client, doomed).await;
     assert_eq!(rename(&mut client, moved, "moved again", false).await, 0);
-    close(&mut client, held).await;
+    close(&mut client, directory_open).await;
 }
 
 #[tokio::test]
-async fn pieces_are_copied_on_the_server_and_failures_say_how_far_they_got() {
+async fn server_side_copy_reports_how_much_was_copied_before_a_failure() {
     let (_server, mut client) = start().await;
     let (from, to) =
         (open(&mut client, &file("from")).await.unwrap(), open(&mut client, &file("to")).await.unwrap());
@@ -368,7 +381,7 @@ async fn pieces_are_copied_on_the_server_and_failures_say_how_far_they_got() {
 }
 
 #[tokio::test]
-async fn as_many_ranges_of_a_sparse_file_are_told_as_there_is_room_for() {
+async fn allocated_ranges_are_returned_as_many_as_fit() {
     const SET_SPARSE: u32 = 0x0009_00c4;
     const ALLOCATED_RANGES: u32 = 0x0009_40cf;
     let (_server, mut client) = start().await;
@@ -379,21 +392,21 @@ async fn as_many_ranges_of_a_sparse_file_are_told_as_there_is_room_for() {
         write(&mut client, open, offset, &[1; 64 << 10]).await;
         whole.extend([offset, 64 << 10].map(u64::to_le_bytes).concat());
     }
-    let asked = [0, 4u64 << 20].map(u64::to_le_bytes).concat();
-    for (room, expected) in [
+    let parameters = [0, 4u64 << 20].map(u64::to_le_bytes).concat();
+    for (max_output, expected) in [
         (100, (0, &whole[..])),
         (48, (0, &whole[..])),
         (47, (BUFFER_OVERFLOW, &whole[..32])),
         (16, (BUFFER_OVERFLOW, &whole[..16])),
     ] {
-        let (status, told) = control(&mut client, open, ALLOCATED_RANGES, &asked, room).await;
-        assert_eq!((status, &told[..]), expected, "room for {room}");
+        let (status, response) = control(&mut client, open, ALLOCATED_RANGES, &parameters, max_output).await;
+        assert_eq!((status, &response[..]), expected, "max_output {max_output}");
     }
-    assert_eq!(control(&mut client, open, ALLOCATED_RANGES, &asked, 15).await.0, BUFFER_TOO_SMALL);
+    assert_eq!(control(&mut client, open, ALLOCATED_RANGES, &parameters, 15).await.0, BUFFER_TOO_SMALL);
 }
 
 #[tokio::test]
-async fn all_that_is_allowed_of_a_read_only_file_is_everything_but_writing() {
+async fn maximum_allowed_on_a_read_only_file_excludes_writing_over_smb() {
     const MAXIMUM_ALLOWED: u32 = 0x0200_0000;
     let (_server, mut client) = start().await;
     let made = open(&mut client, &file("f")).await.unwrap();
@@ -401,14 +414,14 @@ async fn all_that_is_allowed_of_a_read_only_file_is_everything_but_writing() {
     assert_eq!(set(&mut client, made, FILE, 4, 0, &read_only).await, 0);
     close(&mut client, made).await;
     for access in [ALL, MAXIMUM_ALLOWED | 2, MAXIMUM_ALLOWED | 0x4000_0000] {
-        let named = Asked { access, ..file("f") };
+        let named = OpenParameters { access, ..file("f") };
         assert_eq!(open(&mut client, &named).await.unwrap_err(), ACCESS_DENIED, "{access:x}");
     }
-    let most = Asked { access: MAXIMUM_ALLOWED, ..file("f") };
-    let most = open(&mut client, &most).await.unwrap();
-    assert_eq!(query(&mut client, most, FILE, 8, 0, 4).await, (0, 0x001f_01b9_u32.to_le_bytes().to_vec()));
-    assert_eq!(write(&mut client, most, 0, b"x").await, ACCESS_DENIED);
-    // It is in the way of nobody who denies writing.
-    let reads = Asked { access: 1, share: 5, ..file("f") };
+    let maximum = OpenParameters { access: MAXIMUM_ALLOWED, ..file("f") };
+    let maximum = open(&mut client, &maximum).await.unwrap();
+    assert_eq!(query(&mut client, maximum, FILE, 8, 0, 4).await, (0, 0x001f_01b9_u32.to_le_bytes().to_vec()));
+    assert_eq!(write(&mut client, maximum, 0, b"x").await, ACCESS_DENIED);
+    // This open does not conflict with opens that deny writing.
+    let reads = OpenParameters { access: 1, share: 5, ..file("f") };
     assert!(open(&mut client, &reads).await.is_ok());
 }

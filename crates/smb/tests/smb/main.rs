@@ -1,4 +1,4 @@
-//! Connections over a real port: how they begin, who is let in, and what clients never send.
+//! Connections over TCP: negotiation, logins, limits, and invalid input.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,12 +18,12 @@ use lazuli_file::FileService;
 use lazuli_protocol::{Account, Key, ServiceKind};
 use lazuli_smb::{Limits, Options, SmbServer};
 use lazuli_testing::TestServer;
-use opens::{Asked, OPEN_IF, SHARING_VIOLATION, open};
+use opens::{OPEN_IF, OpenParameters, SHARING_VIOLATION, open};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::net::TcpListener;
 
-/// A server over SMB, beside the one over REST.
+/// A server over SMB, and the one over REST for the same files.
 struct Server {
     address: SocketAddr,
     rest: TestServer<FileService>,
@@ -48,15 +48,15 @@ impl Server {
         Client::connect(self.address).await
     }
 
-    /// A client that has logged in, in a dialect that signs nothing unless it is asked to.
-    async fn known_client(&self) -> Client {
+    /// Returns a client that has logged in. Its dialect does not sign unless required.
+    async fn logged_in_client(&self) -> Client {
         let mut client = self.client().await;
         client.negotiate(&[0x0210]).await.unwrap();
         assert_eq!(client.log_in(lazuli_testing::ACCOUNT, &self.key().await).await, 0);
         client
     }
 
-    /// The first key of the account, as its user types it.
+    /// Returns the first key of the account, in the form that users type.
     async fn key(&self) -> String {
         let account = self.rest.accounts.get(lazuli_testing::ACCOUNT).await.unwrap().unwrap();
         account.keys[0].to_base64()
@@ -64,7 +64,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn the_newest_dialect_of_those_offered_is_spoken() {
+async fn the_newest_offered_dialect_is_chosen() {
     let server = Server::start(Options::default()).await;
     for (offered, chosen) in
         [(&[0x0202][..], 0x0202), (&[0x0202, 0x0210], 0x0210), (&[0x0210, 0x0300, 0x0302], 0x0302)]
@@ -82,7 +82,7 @@ async fn the_newest_dialect_of_those_offered_is_spoken() {
 }
 
 #[tokio::test]
-async fn clients_of_the_first_version_are_asked_to_begin_again_or_hung_up_on() {
+async fn smb1_clients_are_asked_to_negotiate_smb2_or_are_disconnected() {
     let server = Server::start(Options::default()).await;
     let frame = |names: &[&str]| {
         let names: Vec<u8> = names.iter().flat_map(|name| [&[2], name.as_bytes(), &[0]].concat()).collect();
@@ -102,7 +102,7 @@ async fn clients_of_the_first_version_are_asked_to_begin_again_or_hung_up_on() {
 }
 
 #[tokio::test]
-async fn negotiate_comes_first_and_once() {
+async fn negotiate_must_be_first_and_must_not_be_repeated() {
     let server = Server::start(Options::default()).await;
     let mut client = server.client().await;
     client.call(ECHO, &[4, 0, 0, 0]).await;
@@ -115,7 +115,7 @@ async fn negotiate_comes_first_and_once() {
 }
 
 #[tokio::test]
-async fn who_has_the_key_is_the_user_and_nobody_else() {
+async fn only_a_client_with_an_account_key_can_log_in() {
     let server = Server::start(Options::default()).await;
     let key = server.key().await;
     let account = lazuli_testing::ACCOUNT;
@@ -136,7 +136,7 @@ async fn who_has_the_key_is_the_user_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_session_ends_when_its_key_or_its_account_is_taken_away() {
+async fn a_session_ends_when_its_key_or_account_is_removed() {
     let server = Server::start(Options::default()).await;
     let (account, accounts) = (lazuli_testing::ACCOUNT, &server.rest.accounts);
     let [stays, goes] = [lazuli_testing::key(), Key::from_bytes(b"another key".to_vec())];
@@ -152,7 +152,7 @@ async fn a_session_ends_when_its_key_or_its_account_is_taken_away() {
         (log_in(&stays).await, log_in(&goes).await, log_in(&goes).await);
     let mut again = log_in(&goes).await;
     assert_eq!(again.log_in(account, &stays.to_base64()).await, 0);
-    let alone = Asked { share: 0, ..OPEN_IF };
+    let alone = OpenParameters { share: 0, ..OPEN_IF };
     open(&mut silent, &alone).await.unwrap();
     assert_eq!(open(&mut first, &alone).await.unwrap_err(), SHARING_VIOLATION);
 
@@ -162,7 +162,7 @@ async fn a_session_ends_when_its_key_or_its_account_is_taken_away() {
     let mut tries = 0;
     while open(&mut first, &alone).await.is_err() {
         tries += 1;
-        assert!(tries < 500, "what a session has open is closed although its client asks for nothing");
+        assert!(tries < 500, "the opens of an ended session are closed even if its client sends no request");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
@@ -171,18 +171,22 @@ async fn a_session_ends_when_its_key_or_its_account_is_taken_away() {
     accounts.set(account, vec![Setting::Disabled(true)]).await.unwrap();
     assert_eq!(first.connect_tree("docs").await, USER_SESSION_DELETED);
     accounts.set(account, vec![Setting::Disabled(false)]).await.unwrap();
-    assert_eq!(first.connect_tree("docs").await, USER_SESSION_DELETED, "it does not come back");
+    assert_eq!(first.connect_tree("docs").await, USER_SESSION_DELETED, "an ended session does not resume");
 
     let (mut first, known) = (log_in(&stays).await, accounts.get(account).await.unwrap().unwrap());
     accounts.remove(account).await.unwrap();
     accounts.add(Account::clone(&known)).await.unwrap();
-    assert_eq!(first.connect_tree("docs").await, USER_SESSION_DELETED, "it is another account");
+    assert_eq!(
+        first.connect_tree("docs").await,
+        USER_SESSION_DELETED,
+        "an account of the same name is a different account"
+    );
 }
 
 #[tokio::test]
-async fn a_peer_with_too_many_connections_is_hung_up_on_until_it_closes_one() {
+async fn a_peer_at_its_connection_limit_is_refused_until_it_closes_one() {
     let limits = Limits { connections: 4, ..Limits::default() };
-    let options = Options { limits, counts_this_machine: true, ..Options::default() };
+    let options = Options { limits, limit_loopback: true, ..Options::default() };
     let server = Server::start(options).await;
     let mut clients = vec![];
     for _ in 0..3 {
@@ -190,7 +194,7 @@ async fn a_peer_with_too_many_connections_is_hung_up_on_until_it_closes_one() {
         client.negotiate(&[0x0210]).await.unwrap();
         clients.push(client);
     }
-    // More often than there is room: who is hung up on takes none.
+    // More attempts than the limit, because a refused connection must not count.
     for _ in 0..5 {
         assert!(server.client().await.receive().await.is_none(), "hung up");
     }
@@ -200,7 +204,7 @@ async fn a_peer_with_too_many_connections_is_hung_up_on_until_it_closes_one() {
 }
 
 #[tokio::test]
-async fn a_server_that_insists_on_encryption_or_signatures_has_them() {
+async fn required_encryption_and_signing_are_enforced() {
     let server = Server::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
     let mut client = server.client().await;
     client.negotiate(&[0x0210]).await.unwrap();
@@ -215,7 +219,7 @@ async fn a_server_that_insists_on_encryption_or_signatures_has_them() {
 }
 
 #[tokio::test]
-async fn tokens_that_are_none_and_sessions_that_are_not_there_are_refused() {
+async fn invalid_tokens_and_unknown_sessions_are_refused() {
     let server = Server::start(Options::default()).await;
     let mut client = server.client().await;
     client.negotiate(&[0x0210]).await.unwrap();
@@ -227,32 +231,32 @@ async fn tokens_that_are_none_and_sessions_that_are_not_there_are_refused() {
 }
 
 #[tokio::test]
-async fn who_has_not_logged_in_can_begin_only_a_few_times() {
+async fn an_unauthenticated_client_can_begin_only_a_few_logins() {
     let server = Server::start(Options::default()).await;
     let mut client = server.client().await;
     client.negotiate(&[0x0210]).await.unwrap();
     for _ in 0..4 {
         client.session = 0;
-        assert_eq!(client.session_setup(&offer()).await.unwrap().status, MORE_PROCESSING_REQUIRED);
+        assert_eq!(client.session_setup(&ntlm_negotiate()).await.unwrap().status, MORE_PROCESSING_REQUIRED);
     }
     client.session = 0;
-    assert_eq!(client.session_setup(&offer()).await.unwrap().status, INSUFFICIENT_RESOURCES);
+    assert_eq!(client.session_setup(&ntlm_negotiate()).await.unwrap().status, INSUFFICIENT_RESOURCES);
 }
 
 #[tokio::test]
-async fn sessions_of_all_connections_together_are_bounded() {
+async fn the_sessions_of_all_connections_are_bounded() {
     let server =
         Server::start(Options { limits: Limits { sessions: 2, ..Limits::default() }, ..Options::default() })
             .await;
-    let (first, _second) = (server.known_client().await, server.known_client().await);
+    let (first, _second) = (server.logged_in_client().await, server.logged_in_client().await);
     let mut third = server.client().await;
     third.negotiate(&[0x0210]).await.unwrap();
-    assert_eq!(third.session_setup(&offer()).await.unwrap().status, INSUFFICIENT_RESOURCES);
+    assert_eq!(third.session_setup(&ntlm_negotiate()).await.unwrap().status, INSUFFICIENT_RESOURCES);
     drop(first);
     let let_in = async {
         loop {
             third.session = 0;
-            if third.session_setup(&offer()).await.unwrap().status == MORE_PROCESSING_REQUIRED {
+            if third.session_setup(&ntlm_negotiate()).await.unwrap().status == MORE_PROCESSING_REQUIRED {
                 break;
             }
         }
@@ -260,12 +264,13 @@ async fn sessions_of_all_connections_together_are_bounded() {
     tokio::time::timeout(std::time::Duration::from_secs(20), let_in).await.unwrap();
 }
 
-/// Panics of any task, whoever notices.
+/// Number of panics in any task.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// Requests of all commands with bytes changed, cut and lengthened, alone and in compounds, by a client that has logged in.
+/// Sends requests of all commands with modified bytes, truncated and extended, alone and in compounds, from a
+/// client that has logged in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_that_a_client_sends_makes_the_server_panic() {
+async fn no_client_input_makes_the_server_panic() {
     const ROUNDS: usize = 1500;
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -273,59 +278,60 @@ async fn nothing_that_a_client_sends_makes_the_server_panic() {
         before(panic);
     }));
     let server = Server::start(Options::default()).await;
-    let mut dice = StdRng::seed_from_u64(11);
-    let mut client = server.known_client().await;
+    let mut rng = StdRng::seed_from_u64(11);
+    let mut client = server.logged_in_client().await;
     client.connect_tree("docs").await;
     for round in 0..ROUNDS {
         let mut frame = vec![];
-        for _ in 0..dice.random_range(1..4) {
-            let command = if dice.random_ratio(1, 3) { CREATE } else { dice.random_range(1..20) };
-            let mut body = if command == CREATE { create(dice.random_range(0..5)) } else { blank(command) };
-            for _ in 0..dice.random_range(0..8) {
-                let at = dice.random_range(0..body.len());
-                body[at] = dice.random();
+        for _ in 0..rng.random_range(1..4) {
+            let command = if rng.random_ratio(1, 3) { CREATE } else { rng.random_range(1..20) };
+            let mut body =
+                if command == CREATE { create_body(rng.random_range(0..5)) } else { other_body(command) };
+            for _ in 0..rng.random_range(0..8) {
+                let at = rng.random_range(0..body.len());
+                body[at] = rng.random();
             }
-            body.truncate(dice.random_range(0..4 * body.len()));
+            body.truncate(rng.random_range(0..4 * body.len()));
             let mut request = client.request(command, &body);
             request.resize(request.len().next_multiple_of(8), 0);
-            let next = if dice.random_ratio(1, 9) { dice.random() } else { request.len() as u32 };
+            let next = if rng.random_ratio(1, 9) { rng.random() } else { request.len() as u32 };
             request[20..24].copy_from_slice(&next.to_le_bytes());
-            request[16] |= if dice.random() { 4 } else { 0 };
+            request[16] |= if rng.random() { 4 } else { 0 };
             frame.extend(request);
         }
-        if dice.random_ratio(1, 3) {
-            let at = dice.random_range(0..frame.len());
-            frame[at] = dice.random();
+        if rng.random_ratio(1, 3) {
+            let at = rng.random_range(0..frame.len());
+            frame[at] = rng.random();
         }
-        // Most frames end with their last message.
+        // In most frames the last message is marked as last.
         let last = frame
             .rchunks(8)
             .position(|part| part.starts_with(b"\xfeSMB"))
             .map(|at| frame.len() - 8 * (at + 1));
-        if let Some(last) = last.filter(|_| dice.random_ratio(5, 6)) {
+        if let Some(last) = last.filter(|_| rng.random_ratio(5, 6)) {
             frame[last + 20..last + 24].fill(0);
         }
         let sent = client.send(&frame).await;
         if !sent || round % 16 == 15 {
-            client = server.known_client().await;
+            client = server.logged_in_client().await;
             client.connect_tree("docs").await;
         }
     }
-    let mut client = server.known_client().await;
-    assert_eq!(client.connect_tree("docs").await, 0, "it goes on for others");
+    let mut client = server.logged_in_client().await;
+    assert_eq!(client.connect_tree("docs").await, 0, "the server still serves other clients");
     assert_eq!(PANICS.load(Ordering::Relaxed), 0);
 }
 
-/// The body of a request that opens a file or makes it, with all access.
-fn create(number: u8) -> Vec<u8> {
+/// Returns the body of a CREATE that opens or creates a file with all access.
+fn create_body(number: u8) -> Vec<u8> {
     let name = [b'f', 0, b'0' + number, 0];
     let sizes = [&[57, 0, 0, 0][..], &[2, 0, 0, 0], &[0; 16]].concat();
     let wishes = [0x0200_0000_u32, 0x80, 7, 3, 0].map(u32::to_le_bytes).concat();
     [&sizes[..], &wishes, &[120, 0, 4, 0], &[0; 8], &name].concat()
 }
 
-/// The body of any other request: about the file that the request before has opened, as far as it is about one.
-fn blank(command: u16) -> Vec<u8> {
+/// Returns the body of any other request, about the open of the previous request if the command needs one.
+fn other_body(command: u16) -> Vec<u8> {
     const SIZES: [u16; 20] = [36, 25, 4, 9, 4, 57, 24, 24, 49, 49, 48, 57, 4, 4, 33, 32, 41, 33, 24, 36];
     let mut body = vec![0; 96];
     body[..2].copy_from_slice(&SIZES[usize::from(command)].to_le_bytes());
@@ -341,7 +347,7 @@ fn blank(command: u16) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn frames_that_are_too_long_or_none_end_the_connection() {
+async fn invalid_and_too_long_frames_end_the_connection() {
     let server = Server::start(Options::default()).await;
     for bytes in [&[0, 0xff, 0xff, 0xff][..], &[0x81, 0, 0, 0], &[0, 0, 0, 4, 1, 2, 3, 4], &[0, 0, 0, 0]] {
         let mut client = server.client().await;

@@ -1,4 +1,4 @@
-//! Files over a real port: who may open what, what is broken and given back, and who waits for whom.
+//! Opens over TCP: sharing, oplocks, locks and durable handles.
 
 use std::time::Duration;
 
@@ -33,9 +33,9 @@ pub(crate) const ALL: u32 = 0x001f_01ff;
 const LEVEL_II: u8 = 1;
 const BATCH: u8 = 9;
 
-/// What is asked for when something is opened.
+/// The parameters of a CREATE.
 #[derive(Clone)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct OpenParameters<'a> {
     pub(crate) name: &'a str,
     pub(crate) access: u32,
     pub(crate) share: u32,
@@ -43,12 +43,12 @@ pub(crate) struct Asked<'a> {
     pub(crate) options: u32,
     pub(crate) oplock: u8,
     pub(crate) impersonation: u32,
-    /// Name and data.
+    /// Name and data of a create context.
     pub(crate) context: Option<(&'a [u8; 4], Vec<u8>)>,
 }
 
-/// Opens, or makes, with everything, and lets others do everything.
-pub(crate) const OPEN_IF: Asked<'_> = Asked {
+/// Opens or creates a file with full access, and shares all access.
+pub(crate) const OPEN_IF: OpenParameters<'_> = OpenParameters {
     name: "f",
     access: ALL,
     share: 7,
@@ -59,7 +59,7 @@ pub(crate) const OPEN_IF: Asked<'_> = Asked {
     context: None,
 };
 
-impl Asked<'_> {
+impl OpenParameters<'_> {
     fn body(&self) -> Vec<u8> {
         let name: Vec<u8> = self.name.encode_utf16().flat_map(u16::to_le_bytes).collect();
         let mut body = vec![57, 0, 0, self.oplock];
@@ -85,15 +85,15 @@ impl Asked<'_> {
     }
 }
 
-/// What was opened.
+/// An open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opened {
     pub(crate) id: [u8; 16],
     oplock: u8,
 }
 
-pub(crate) async fn open(client: &mut Client, asked: &Asked<'_>) -> Result<Opened, u32> {
-    opened(&client.call(CREATE, &asked.body()).await.unwrap())
+pub(crate) async fn open(client: &mut Client, parameters: &OpenParameters<'_>) -> Result<Opened, u32> {
+    opened(&client.call(CREATE, &parameters.body()).await.unwrap())
 }
 
 fn opened(response: &Response) -> Result<Opened, u32> {
@@ -128,7 +128,7 @@ pub(crate) async fn read(
     if response.status == 0 { Ok(response.body[16..].to_vec()) } else { Err(response.status) }
 }
 
-/// The body of a request about one range.
+/// Returns the body of a LOCK request with one range.
 fn lock(open: Opened, offset: u64, length: u64, flags: u32) -> Vec<u8> {
     let range = [offset.to_le_bytes(), length.to_le_bytes()].concat();
     [&[48, 0, 1, 0, 0, 0, 0, 0], &open.id[..], &range, &flags.to_le_bytes(), &[0; 4]].concat()
@@ -138,7 +138,7 @@ fn acknowledge(open: Opened, level: u8) -> Vec<u8> {
     [&[24, 0, level, 0, 0, 0, 0, 0], &open.id[..]].concat()
 }
 
-/// The next frame as a command, a status and a body.
+/// Returns the next frame as a command and a response.
 pub(crate) async fn next(client: &mut Client) -> (u16, Response) {
     let frame = client.receive().await.unwrap();
     let number = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
@@ -146,29 +146,29 @@ pub(crate) async fn next(client: &mut Client) -> (u16, Response) {
 }
 
 impl Server {
-    /// A client that is connected to the share.
+    /// Returns a client with a tree connect to the share.
     async fn connected(&self) -> Client {
-        let mut client = self.known_client().await;
+        let mut client = self.logged_in_client().await;
         assert_eq!(client.connect_tree("docs").await, 0);
         client
     }
 }
 
 #[tokio::test]
-async fn opens_of_all_sessions_together_are_bounded() {
+async fn the_opens_of_all_sessions_are_bounded() {
     let server =
         Server::start(Options { limits: Limits { opens: 1, ..Limits::default() }, ..Options::default() })
             .await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
     let held = open(&mut first, &OPEN_IF).await.unwrap();
-    let other = Asked { name: "g", ..OPEN_IF };
+    let other = OpenParameters { name: "g", ..OPEN_IF };
     assert_eq!(open(&mut second, &other).await.unwrap_err(), TOO_MANY_OPENED_FILES);
     assert_eq!(close(&mut first, held).await, 0);
     open(&mut second, &other).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_written_is_read_by_all_and_over_rest() {
+async fn written_data_is_visible_to_other_sessions_and_over_rest() {
     let server = Server::start(Options::default()).await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
     let file = open(&mut first, &OPEN_IF).await.unwrap();
@@ -183,7 +183,7 @@ async fn what_is_written_is_read_by_all_and_over_rest() {
 }
 
 #[tokio::test]
-async fn locks_that_are_refused_together_leave_what_was_locked_before() {
+async fn a_failed_lock_request_keeps_earlier_locks() {
     const SHARED: u32 = 0x11;
     const EXCLUSIVE: u32 = 0x12;
     let server = Server::start(Options::default()).await;
@@ -202,7 +202,7 @@ async fn locks_that_are_refused_together_leave_what_was_locked_before() {
 }
 
 #[tokio::test]
-async fn a_compound_that_reads_more_than_a_frame_can_hold_is_answered_in_several() {
+async fn responses_that_exceed_one_frame_are_sent_in_several_frames() {
     const LENGTH: u32 = 8 << 20;
     const CHARGE: u16 = 128;
     let server = Server::start(Options::default()).await;
@@ -210,7 +210,7 @@ async fn a_compound_that_reads_more_than_a_frame_can_hold_is_answered_in_several
     server.rest.put("/docs/f", &headers, "").await.expect(201);
     let mut client = server.connected().await;
     let file = open(&mut client, &OPEN_IF).await.unwrap();
-    // Each time there are more credits.
+    // Each request gains credits.
     for _ in 0..10 {
         assert_eq!(read(&mut client, file, 0, 1).await, Ok(vec![0]));
     }
@@ -243,158 +243,161 @@ async fn a_compound_that_reads_more_than_a_frame_can_hold_is_answered_in_several
 }
 
 #[tokio::test]
-async fn an_open_is_refused_for_what_it_asks_and_for_what_others_have() {
+async fn an_open_is_refused_for_invalid_parameters_and_sharing_violations() {
     let server = Server::start(Options::default()).await;
     let mut client = server.connected().await;
-    for (asked, status) in [
-        (Asked { impersonation: 4, ..OPEN_IF }, BAD_IMPERSONATION_LEVEL),
-        (Asked { name: r"\f", ..OPEN_IF }, INVALID_PARAMETER),
-        (Asked { name: "f:stream", ..OPEN_IF }, OBJECT_NAME_INVALID),
-        (Asked { disposition: 6, ..OPEN_IF }, INVALID_PARAMETER),
-        (Asked { options: 0x41, ..OPEN_IF }, INVALID_PARAMETER),
-        (Asked { options: 0x2000, ..OPEN_IF }, NOT_SUPPORTED),
-        (Asked { access: 0, ..OPEN_IF }, ACCESS_DENIED),
-        (Asked { disposition: 1, ..OPEN_IF }, OBJECT_NAME_NOT_FOUND),
+    for (parameters, status) in [
+        (OpenParameters { impersonation: 4, ..OPEN_IF }, BAD_IMPERSONATION_LEVEL),
+        (OpenParameters { name: r"\f", ..OPEN_IF }, INVALID_PARAMETER),
+        (OpenParameters { name: "f:stream", ..OPEN_IF }, OBJECT_NAME_INVALID),
+        (OpenParameters { disposition: 6, ..OPEN_IF }, INVALID_PARAMETER),
+        (OpenParameters { options: 0x41, ..OPEN_IF }, INVALID_PARAMETER),
+        (OpenParameters { options: 0x2000, ..OPEN_IF }, NOT_SUPPORTED),
+        (OpenParameters { access: 0, ..OPEN_IF }, ACCESS_DENIED),
+        (OpenParameters { disposition: 1, ..OPEN_IF }, OBJECT_NAME_NOT_FOUND),
     ] {
-        let name = asked.name;
-        assert_eq!(open(&mut client, &asked).await.unwrap_err(), status, "{name} {status:x}");
+        let name = parameters.name;
+        assert_eq!(open(&mut client, &parameters).await.unwrap_err(), status, "{name} {status:x}");
     }
-    let reads = Asked { access: 0x0012_0089, share: 1, ..OPEN_IF };
+    let reads = OpenParameters { access: 0x0012_0089, share: 1, ..OPEN_IF };
     open(&mut client, &reads).await.unwrap();
     assert!(open(&mut client, &reads).await.is_ok());
     assert_eq!(open(&mut client, &OPEN_IF).await.unwrap_err(), SHARING_VIOLATION);
-    assert_eq!(open(&mut client, &Asked { share: 0, ..reads.clone() }).await.unwrap_err(), SHARING_VIOLATION);
+    assert_eq!(
+        open(&mut client, &OpenParameters { share: 0, ..reads.clone() }).await.unwrap_err(),
+        SHARING_VIOLATION
+    );
 }
 
 #[tokio::test]
 async fn a_batch_oplock_is_broken_before_another_open_is_answered() {
     let server = Server::start(Options::default()).await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
-    let asked = Asked { oplock: BATCH, ..OPEN_IF };
-    let held = open(&mut first, &asked).await.unwrap();
+    let parameters = OpenParameters { oplock: BATCH, ..OPEN_IF };
+    let held = open(&mut first, &parameters).await.unwrap();
     assert_eq!(held.oplock, BATCH);
-    let unasked = first.call(OPLOCK_BREAK, &acknowledge(held, LEVEL_II)).await.unwrap().status;
-    assert_eq!(unasked, INVALID_OPLOCK_PROTOCOL);
-    let request = second.request(CREATE, &asked.body());
+    let unsolicited = first.call(OPLOCK_BREAK, &acknowledge(held, LEVEL_II)).await.unwrap().status;
+    assert_eq!(unsolicited, INVALID_OPLOCK_PROTOCOL);
+    let request = second.request(CREATE, &parameters.body());
     second.send(&request).await;
-    let (command, told) = next(&mut first).await;
-    assert_eq!((command, told.body[2], &told.body[8..24]), (OPLOCK_BREAK, LEVEL_II, &held.id[..]));
+    let (command, response) = next(&mut first).await;
+    assert_eq!((command, response.body[2], &response.body[8..24]), (OPLOCK_BREAK, LEVEL_II, &held.id[..]));
     assert_eq!(next(&mut second).await.1.status, PENDING);
     assert_eq!(first.call(OPLOCK_BREAK, &acknowledge(held, LEVEL_II)).await.unwrap().status, 0);
     let opened = opened(&next(&mut second).await.1).unwrap();
     assert_eq!(opened.oplock, LEVEL_II);
-    // And a write breaks both, its own too, in whichever order that is told.
+    // A write breaks both level II oplocks, including the writer's own, in any order.
     let request = first.request(WRITE, &write_body(held, 0, b"x"));
     first.send(&request).await;
-    let mut heard = [next(&mut first).await.0, next(&mut first).await.0];
-    heard.sort_unstable();
-    assert_eq!(heard, [WRITE, OPLOCK_BREAK]);
-    let (command, told) = next(&mut second).await;
-    assert_eq!((command, told.body[2], &told.body[8..24]), (OPLOCK_BREAK, 0, &opened.id[..]));
+    let mut received = [next(&mut first).await.0, next(&mut first).await.0];
+    received.sort_unstable();
+    assert_eq!(received, [WRITE, OPLOCK_BREAK]);
+    let (command, response) = next(&mut second).await;
+    assert_eq!((command, response.body[2], &response.body[8..24]), (OPLOCK_BREAK, 0, &opened.id[..]));
 }
 
 #[tokio::test]
-async fn a_request_over_rest_waits_for_a_client_to_give_up_its_oplock() {
+async fn a_rest_request_waits_for_the_acknowledgment_of_an_oplock_break() {
     let server = Server::start(Options::default()).await;
     let mut client = server.connected().await;
-    let held = open(&mut client, &Asked { oplock: BATCH, ..OPEN_IF }).await.unwrap();
-    let gives_up = async {
+    let held = open(&mut client, &OpenParameters { oplock: BATCH, ..OPEN_IF }).await.unwrap();
+    let acknowledges = async {
         let (command, _) = next(&mut client).await;
         assert_eq!(command, OPLOCK_BREAK);
         assert_eq!(write(&mut client, held, 0, b"late").await, 0);
         assert_eq!(client.call(OPLOCK_BREAK, &acknowledge(held, LEVEL_II)).await.unwrap().status, 0);
     };
-    let (reply, ()) = tokio::join!(server.rest.get("/docs/f", ""), gives_up);
+    let (reply, ()) = tokio::join!(server.rest.get("/docs/f", ""), acknowledges);
     assert_eq!(reply.expect(200).body, "late");
 }
 
 #[tokio::test]
-async fn a_lock_keeps_others_out_and_waiting_until_it_is_given_up_or_they_do_not_want_it_any_more() {
+async fn a_lock_blocks_other_opens_until_unlock_or_cancel() {
     const SHARED: u32 = 1;
     const EXCLUSIVE: u32 = 2;
     const UNLOCK: u32 = 4;
     const AT_ONCE: u32 = 16;
     let server = Server::start(Options::default()).await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
-    let (mine, theirs) =
+    let (own, other) =
         (open(&mut first, &OPEN_IF).await.unwrap(), open(&mut second, &OPEN_IF).await.unwrap());
-    assert_eq!(write(&mut first, mine, 0, &[0; 10]).await, 0);
-    let taken = first.call(LOCK, &lock(mine, 0, 10, EXCLUSIVE | AT_ONCE)).await.unwrap();
+    assert_eq!(write(&mut first, own, 0, &[0; 10]).await, 0);
+    let taken = first.call(LOCK, &lock(own, 0, 10, EXCLUSIVE | AT_ONCE)).await.unwrap();
     assert_eq!(taken.status, 0);
-    assert_eq!(read(&mut second, theirs, 9, 1).await, Err(FILE_LOCK_CONFLICT));
-    assert_eq!(write(&mut second, theirs, 9, b"x").await, FILE_LOCK_CONFLICT);
-    assert_eq!(read(&mut second, theirs, 9, 0).await, Ok(vec![0]));
+    assert_eq!(read(&mut second, other, 9, 1).await, Err(FILE_LOCK_CONFLICT));
+    assert_eq!(write(&mut second, other, 9, b"x").await, FILE_LOCK_CONFLICT);
+    assert_eq!(read(&mut second, other, 9, 0).await, Ok(vec![0]));
     for (flags, status) in [
         (SHARED | AT_ONCE, LOCK_NOT_GRANTED),
         (UNLOCK, RANGE_NOT_LOCKED),
         (UNLOCK | AT_ONCE, INVALID_PARAMETER),
     ] {
-        assert_eq!(second.call(LOCK, &lock(theirs, 5, 1, flags)).await.unwrap().status, status, "{flags}");
+        assert_eq!(second.call(LOCK, &lock(other, 5, 1, flags)).await.unwrap().status, status, "{flags}");
     }
-    // One that waits is cancelled, another gets it.
-    let request = second.request(LOCK, &lock(theirs, 5, 1, SHARED));
+    // One waiting request is canceled, another one acquires the lock.
+    let request = second.request(LOCK, &lock(other, 5, 1, SHARED));
     second.send(&request).await;
     assert_eq!(next(&mut second).await.1.status, PENDING);
     let mut cancel = request[..64].to_vec();
     cancel[12..14].copy_from_slice(&CANCEL.to_le_bytes());
     second.send(&[&cancel, &[4, 0, 0, 0][..]].concat()).await;
     assert_eq!(next(&mut second).await.1.status, CANCELLED);
-    let request = second.request(LOCK, &lock(theirs, 5, 1, SHARED));
+    let request = second.request(LOCK, &lock(other, 5, 1, SHARED));
     second.send(&request).await;
     assert_eq!(next(&mut second).await.1.status, PENDING);
-    assert_eq!(first.call(LOCK, &lock(mine, 0, 10, UNLOCK)).await.unwrap().status, 0);
+    assert_eq!(first.call(LOCK, &lock(own, 0, 10, UNLOCK)).await.unwrap().status, 0);
     assert_eq!(next(&mut second).await.1.status, 0);
-    assert_eq!(write(&mut first, mine, 5, b"x").await, FILE_LOCK_CONFLICT);
+    assert_eq!(write(&mut first, own, 5, b"x").await, FILE_LOCK_CONFLICT);
 }
 
 #[tokio::test]
-async fn only_so_many_requests_of_a_connection_wait_at_once_and_none_that_is_long() {
-    const PLACES: usize = 512;
+async fn waiting_requests_of_a_connection_are_limited_in_number_and_length() {
+    const MAX_ASYNC: usize = 512;
     const EXCLUSIVE: u32 = 2;
     let server = Server::start(Options::default()).await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
-    let (mine, theirs) =
+    let (own, other) =
         (open(&mut first, &OPEN_IF).await.unwrap(), open(&mut second, &OPEN_IF).await.unwrap());
-    assert_eq!(first.call(LOCK, &lock(mine, 0, 10, EXCLUSIVE)).await.unwrap().status, 0);
-    let wanted = lock(theirs, 5, 1, EXCLUSIVE);
-    let mut first_to_wait = second.request(LOCK, &wanted);
+    assert_eq!(first.call(LOCK, &lock(own, 0, 10, EXCLUSIVE)).await.unwrap().status, 0);
+    let lock_request = lock(other, 5, 1, EXCLUSIVE);
+    let mut first_to_wait = second.request(LOCK, &lock_request);
     second.send(&first_to_wait).await;
     assert_eq!(next(&mut second).await.1.status, PENDING);
-    for _ in 1..PLACES {
-        assert_eq!(second.call(LOCK, &wanted).await.unwrap().status, PENDING);
+    for _ in 1..MAX_ASYNC {
+        assert_eq!(second.call(LOCK, &lock_request).await.unwrap().status, PENDING);
     }
     for _ in 0..2 {
-        assert_eq!(second.call(LOCK, &wanted).await.unwrap().status, INSUFFICIENT_RESOURCES);
+        assert_eq!(second.call(LOCK, &lock_request).await.unwrap().status, INSUFFICIENT_RESOURCES);
     }
-    // Whoever gives up makes room for another.
+    // A canceled request frees its slot.
     first_to_wait[12..14].copy_from_slice(&CANCEL.to_le_bytes());
     second.send(&[&first_to_wait[..64], &[4, 0, 0, 0][..]].concat()).await;
     assert_eq!(next(&mut second).await.1.status, CANCELLED);
-    assert_eq!(second.call(LOCK, &wanted).await.unwrap().status, PENDING);
-    assert_eq!(second.call(LOCK, &wanted).await.unwrap().status, INSUFFICIENT_RESOURCES);
-    // What does not wait goes on.
-    assert_eq!(read(&mut second, theirs, 20, 1).await, Err(END_OF_FILE));
+    assert_eq!(second.call(LOCK, &lock_request).await.unwrap().status, PENDING);
+    assert_eq!(second.call(LOCK, &lock_request).await.unwrap().status, INSUFFICIENT_RESOURCES);
+    // Requests that do not wait are still served.
+    assert_eq!(read(&mut second, other, 20, 1).await, Err(END_OF_FILE));
 
     let mut third = server.connected().await;
-    let theirs = open(&mut third, &OPEN_IF).await.unwrap();
-    let long = [lock(theirs, 5, 1, EXCLUSIVE), vec![0; 1 << 20]].concat();
+    let other = open(&mut third, &OPEN_IF).await.unwrap();
+    let long = [lock(other, 5, 1, EXCLUSIVE), vec![0; 1 << 20]].concat();
     assert_eq!(third.call(LOCK, &long).await.unwrap().status, INVALID_PARAMETER);
 }
 
-/// Asks for a durable handle of the first version.
-fn durable() -> Asked<'static> {
-    Asked { oplock: BATCH, context: Some((b"DHnQ", vec![0; 16])), ..OPEN_IF }
+/// Requests a version 1 durable handle.
+fn durable() -> OpenParameters<'static> {
+    OpenParameters { oplock: BATCH, context: Some((b"DHnQ", vec![0; 16])), ..OPEN_IF }
 }
 
-/// Asks for it back.
-fn back(open: Opened) -> Asked<'static> {
-    Asked { context: Some((b"DHnC", open.id.to_vec())), ..OPEN_IF }
+/// Requests to reconnect a durable handle.
+fn reconnect(open: Opened) -> OpenParameters<'static> {
+    OpenParameters { context: Some((b"DHnC", open.id.to_vec())), ..OPEN_IF }
 }
 
-/// Asks until the server has noticed that the first connection is gone.
-async fn come_back(client: &mut Client, old: Opened) -> Result<Opened, u32> {
+/// Repeats the reconnect until the server has noticed the lost connection.
+async fn reconnect_when_disconnected(client: &mut Client, old: Opened) -> Result<Opened, u32> {
     for _ in 0..200 {
-        match open(client, &back(old)).await {
+        match open(client, &reconnect(old)).await {
             Err(OBJECT_NAME_NOT_FOUND) => tokio::time::sleep(Duration::from_millis(10)).await,
             done => return done,
         }
@@ -403,36 +406,36 @@ async fn come_back(client: &mut Client, old: Opened) -> Result<Opened, u32> {
 }
 
 #[tokio::test]
-async fn a_durable_handle_waits_for_its_client_with_its_locks() {
+async fn a_durable_handle_and_its_locks_survive_a_reconnect() {
     let server = Server::start(Options::default()).await;
     let mut client = server.connected().await;
     let held = open(&mut client, &durable()).await.unwrap();
     assert_eq!(write(&mut client, held, 0, b"kept").await, 0);
     assert_eq!(client.call(LOCK, &lock(held, 0, 1, 2)).await.unwrap().status, 0);
-    // While its client is there nobody else gets it.
+    // No other client can reconnect it while its client is connected.
     let mut other = server.connected().await;
-    assert_eq!(open(&mut other, &back(held)).await.unwrap_err(), OBJECT_NAME_NOT_FOUND);
+    assert_eq!(open(&mut other, &reconnect(held)).await.unwrap_err(), OBJECT_NAME_NOT_FOUND);
     drop(client);
-    let again = come_back(&mut other, held).await.unwrap();
+    let again = reconnect_when_disconnected(&mut other, held).await.unwrap();
     assert_eq!((again.oplock, &again.id[..8]), (BATCH, &held.id[..8]));
     assert_eq!(read(&mut other, again, 0, 9).await, Ok(b"kept".to_vec()));
     assert_eq!(other.call(LOCK, &lock(again, 0, 1, 4)).await.unwrap().status, 0);
     assert_eq!(close(&mut other, again).await, 0);
-    assert_eq!(open(&mut other, &back(held)).await.unwrap_err(), OBJECT_NAME_NOT_FOUND);
+    assert_eq!(open(&mut other, &reconnect(held)).await.unwrap_err(), OBJECT_NAME_NOT_FOUND);
 }
 
 #[tokio::test]
-async fn a_durable_handle_whose_client_is_gone_is_in_nobodys_way() {
+async fn a_durable_handle_of_a_disconnected_client_blocks_no_other_client() {
     let server = Server::start(Options::default()).await;
     for over_rest in [false, true] {
         let mut client = server.connected().await;
-        let held = open(&mut client, &Asked { share: 0, ..durable() }).await.unwrap();
+        let held = open(&mut client, &OpenParameters { share: 0, ..durable() }).await.unwrap();
         drop(client);
         let mut other = server.connected().await;
         if over_rest {
             server.rest.delete("/docs/f", "").await.expect(202);
         } else {
-            // Whether or not the server has noticed yet.
+            // Succeeds whether or not the server has noticed the disconnect yet.
             let request = other.request(CREATE, &OPEN_IF.body());
             other.send(&request).await;
             let mut answer = next(&mut other).await.1;
@@ -442,27 +445,27 @@ async fn a_durable_handle_whose_client_is_gone_is_in_nobodys_way() {
             let opened = opened(&answer).unwrap();
             assert_eq!(close(&mut other, opened).await, 0);
         }
-        assert_eq!(open(&mut other, &back(held)).await.unwrap_err(), OBJECT_NAME_NOT_FOUND);
+        assert_eq!(open(&mut other, &reconnect(held)).await.unwrap_err(), OBJECT_NAME_NOT_FOUND);
     }
 }
 
 #[tokio::test]
-async fn a_directory_is_renamed_although_a_durable_handle_below_it_waits_for_its_client() {
+async fn a_disconnected_durable_handle_does_not_block_a_directory_rename() {
     let server = Server::start(Options::default()).await;
     server.rest.put("/docs/d?restype=directory", "", "").await.expect(201);
     let mut client = server.connected().await;
-    let held = open(&mut client, &Asked { name: r"d\f", ..durable() }).await.unwrap();
+    let held = open(&mut client, &OpenParameters { name: r"d\f", ..durable() }).await.unwrap();
     drop(client);
     let source = format!("http://{}/{}/docs/d", server.rest.address, lazuli_testing::ACCOUNT);
     let source = format!("x-ms-file-rename-source: {source}");
     server.rest.put("/docs/e?restype=directory&comp=rename", &source, "").await.expect(200);
     let mut other = server.connected().await;
-    assert_eq!(open(&mut other, &back(held)).await.unwrap_err(), OBJECT_NAME_NOT_FOUND);
-    assert!(open(&mut other, &Asked { name: r"e\f", disposition: 1, ..OPEN_IF }).await.is_ok());
+    assert_eq!(open(&mut other, &reconnect(held)).await.unwrap_err(), OBJECT_NAME_NOT_FOUND);
+    assert!(open(&mut other, &OpenParameters { name: r"e\f", disposition: 1, ..OPEN_IF }).await.is_ok());
 }
 
 #[tokio::test]
-async fn what_is_open_of_a_share_is_closed_when_the_share_is_deleted() {
+async fn deleting_a_share_closes_its_opens() {
     let server = Server::start(Options::default()).await;
     let mut client = server.connected().await;
     let held = open(&mut client, &OPEN_IF).await.unwrap();

@@ -1,7 +1,9 @@
-//! Signatures of SMB 3.1.1 with AES-GMAC, and what an observer of the network can do with recorded messages.
+//! Signatures of SMB 3.1.1 with AES-GMAC, and attacks with recorded messages.
 //!
-//! GMAC's nonce is the message id and the direction. Two different messages under one key and one nonce give its
-//! authentication key away, so no request may make the server sign twice under one message id.
+//! The nonce of GMAC is the message id and the direction. Two different messages under one key and one nonce
+//! reveal the authentication key. So no request may make the server sign twice under one message id.
+
+use std::collections::HashMap;
 
 use lazuli_smb::Options;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -14,7 +16,7 @@ const SIGNATURE: std::ops::Range<usize> = 48..64;
 const SIGNED: u8 = 8;
 const GUID: [u8; 16] = [7; 16];
 
-/// A key that signs messages of one channel.
+/// The signing key of one channel.
 struct Key(LessSafeKey);
 
 impl Key {
@@ -49,8 +51,23 @@ impl Key {
     }
 }
 
+/// Returns whether a message has a signature. The flag alone reveals nothing.
 fn is_signed(message: &[u8]) -> bool {
-    message[16] & SIGNED != 0 || message[SIGNATURE] != [0; 16]
+    message[SIGNATURE] != [0; 16]
+}
+
+/// Responses signed with one key, by message id, as an observer of the network records them.
+#[derive(Default)]
+struct ObservedResponses(HashMap<u64, Vec<u8>>);
+
+impl ObservedResponses {
+    /// Adds a response. Panics if another one was signed with this key under the same nonce.
+    fn add(&mut self, key: &Key, answer: &[u8]) {
+        if key.verifies(answer) {
+            let first = self.0.entry(message_id(answer)).or_insert_with(|| answer.to_vec());
+            assert_eq!(first, answer, "two messages under one nonce");
+        }
+    }
 }
 
 fn status(message: &[u8]) -> u32 {
@@ -61,7 +78,7 @@ fn message_id(message: &[u8]) -> u64 {
     u64::from_le_bytes(message[24..32].try_into().unwrap())
 }
 
-/// The hash over the messages before there is a key.
+/// The preauthentication hash.
 #[derive(Clone, Copy)]
 struct Preauth([u8; 64]);
 
@@ -72,22 +89,36 @@ impl Preauth {
     }
 }
 
-/// Sends a frame and takes the answer.
+/// Sends a frame and returns the response.
 async fn exchange(client: &mut Client, frame: &[u8]) -> Vec<u8> {
     assert!(client.send(frame).await);
     client.receive().await.expect("an answer")
 }
 
-/// A connection that speaks 3.1.1 and signs with GMAC.
-async fn negotiated(server: &Server) -> (Client, Preauth) {
+const CMAC: u8 = 1;
+const GMAC: u8 = 2;
+
+/// Returns a connection with dialect 3.1.1 that signs with GMAC.
+async fn negotiate_gmac(server: &Server) -> (Client, Preauth) {
+    negotiate_signing(server, GMAC).await
+}
+
+/// Returns a connection with dialect 3.1.1 that signs with an algorithm.
+async fn negotiate_signing(server: &Server, signing: u8) -> (Client, Preauth) {
+    // SHA-512, then how messages are signed.
+    let contexts =
+        [&[1, 0, 6, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0][..], &[8, 0, 4, 0, 0, 0, 0, 0, 1, 0, signing, 0]];
+    negotiate_with_contexts(server, &contexts).await
+}
+
+/// Returns a connection with dialect 3.1.1 that negotiates these contexts.
+async fn negotiate_with_contexts(server: &Server, contexts: &[&[u8]]) -> (Client, Preauth) {
     let (mut client, mut preauth) = (server.client().await, Preauth([0; 64]));
     let body = [
         &[36, 0, 1, 0, 1, 0, 0, 0, 0x7f, 0, 0, 0][..],
         &GUID,
-        &[104, 0, 0, 0, 2, 0, 0, 0, 0x11, 0x03, 0, 0],
-        // SHA-512, then AES-GMAC.
-        &[1, 0, 6, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0],
-        &[8, 0, 4, 0, 0, 0, 0, 0, 1, 0, 2, 0],
+        &[104, 0, 0, 0, contexts.len() as u8, 0, 0, 0, 0x11, 0x03, 0, 0],
+        &contexts.concat(),
     ]
     .concat();
     let request = client.request(NEGOTIATE, &body);
@@ -98,54 +129,98 @@ async fn negotiated(server: &Server) -> (Client, Preauth) {
     (client, preauth)
 }
 
-/// What was said in one login, and the keys that it ended with.
+/// The messages of one login, and the resulting key.
 struct Login {
     key: Key,
     /// Each request with its response.
-    legs: Vec<(Vec<u8>, Vec<u8>)>,
+    exchanges: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Logs in on a connection; with the key of a session, binds that session to it.
-async fn log_in(server: &Server, client: &mut Client, mut preauth: Preauth, bound: Option<&Key>) -> Login {
-    let (password, mut token, mut session_key) = (server.key().await, offer(), [0; 16]);
-    let mut legs = vec![];
+/// The purpose of a login.
+#[derive(Clone, Copy)]
+enum LoginPurpose<'a> {
+    /// Sets up a new session.
+    New,
+    /// Reauthenticates the session of the connection, which has this key.
+    Again(&'a Key),
+    /// Binds a session of another connection, which has this key.
+    Bind(&'a Key),
+}
+
+impl LoginPurpose<'_> {
+    /// Returns a request with a token, signed if there is a key.
+    fn request(self, client: &mut Client, token: &[u8]) -> Vec<u8> {
+        let request = client.request(SESSION_SETUP, &session_setup(token, matches!(self, Self::Bind(_))));
+        match self {
+            Self::New => request,
+            Self::Again(key) | Self::Bind(key) => key.sign(request),
+        }
+    }
+}
+
+/// Logs in on a connection.
+async fn log_in(
+    server: &Server,
+    client: &mut Client,
+    mut preauth: Preauth,
+    purpose: LoginPurpose<'_>,
+) -> Login {
+    let (password, mut token, mut session_key) = (server.key().await, ntlm_negotiate(), [0; 16]);
+    let mut exchanges = vec![];
     for expected in [MORE_PROCESSING_REQUIRED, 0] {
-        let request = client.request(SESSION_SETUP, &session_setup(&token, bound.is_some()));
-        let request = bound.map_or(request.clone(), |key| key.sign(request));
+        let request = purpose.request(client, &token);
         let response = exchange(client, &request).await;
         assert_eq!(status(&response), expected);
         client.session = u64::from_le_bytes(response[40..48].try_into().unwrap());
         preauth.add(&request);
         if expected != 0 {
             preauth.add(&response);
-            (token, session_key) = answer(&response[72 + 24..][..8], lazuli_testing::ACCOUNT, &password);
+            (token, session_key) =
+                ntlm_authenticate(&response[72 + 24..][..8], lazuli_testing::ACCOUNT, &password);
         }
-        legs.push((request, response));
+        exchanges.push((request, response));
     }
     let key = Key::new(&session_key, &preauth.0);
-    assert!(key.verifies(&legs[1].1), "the last answer is signed");
-    Login { key, legs }
+    let signs = if let LoginPurpose::Again(key) = purpose { key } else { &key };
+    assert!(signs.verifies(&exchanges[1].1), "the last answer is signed");
+    Login { key, exchanges }
 }
 
-/// Sends a recorded request on a connection of its own, under the same message id and without any key.
-async fn replay(server: &Server, recorded: &[u8]) -> Vec<u8> {
-    let (mut attacker, _) = negotiated(server).await;
+/// Binds a session to a new connection, and uses it there.
+async fn bind(server: &Server, session: u64, key: &Key) -> (Client, Login) {
+    let (mut client, preauth) = negotiate_gmac(server).await;
+    client.session = session;
+    let login = log_in(server, &mut client, preauth, LoginPurpose::Bind(key)).await;
+    let request = client.request(TREE_CONNECT, &tree_connect("docs"));
+    let response = exchange(&mut client, &login.key.sign(request)).await;
+    assert!(status(&response) == 0 && login.key.verifies(&response), "the session is on the connection");
+    (client, login)
+}
+
+/// Replays a recorded request on a connection, under the same message id and without any key.
+async fn replay_on(attacker: &mut Client, recorded: &[u8]) -> Vec<u8> {
     while attacker.next < message_id(recorded) {
         attacker.call(ECHO, &[4, 0, 0, 0]).await.expect("an answer");
     }
-    exchange(&mut attacker, recorded).await
+    attacker.next += 1;
+    exchange(attacker, recorded).await
+}
+
+/// Replays a recorded request on a new connection.
+async fn replay(server: &Server, recorded: &[u8]) -> Vec<u8> {
+    replay_on(&mut negotiate_gmac(server).await.0, recorded).await
 }
 
 #[tokio::test]
-async fn a_replayed_request_of_another_connection_is_not_answered_under_a_nonce_that_was_used() {
+async fn a_request_replayed_on_another_connection_gets_no_second_signature_under_its_nonce() {
     let server = Server::start(Options::default()).await;
-    let (mut victim, preauth) = negotiated(&server).await;
-    let Login { key, .. } = log_in(&server, &mut victim, preauth, None).await;
+    let (mut victim, preauth) = negotiate_gmac(&server).await;
+    let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
     for (command, body) in [(TREE_CONNECT, tree_connect("docs")), (ECHO, vec![4, 0, 0, 0])] {
         let request = victim.request(command, &body);
         let recorded = key.sign(request);
         let response = exchange(&mut victim, &recorded).await;
-        assert!(key.verifies(&response), "there is a tag under this nonce");
+        assert!(key.verifies(&response), "a message was signed under this nonce");
 
         let replayed = replay(&server, &recorded).await;
         assert_eq!(message_id(&replayed), message_id(&response));
@@ -154,25 +229,20 @@ async fn a_replayed_request_of_another_connection_is_not_answered_under_a_nonce_
 }
 
 #[tokio::test]
-async fn a_session_is_bound_to_a_second_connection_and_signs_there_with_a_key_of_its_own() {
+async fn a_session_bound_to_a_second_connection_signs_there_with_another_key() {
     let server = Server::start(Options::default()).await;
-    let (mut victim, preauth) = negotiated(&server).await;
-    let Login { key, .. } = log_in(&server, &mut victim, preauth, None).await;
-    let (mut second, preauth) = negotiated(&server).await;
-    second.session = victim.session;
-    let Login { key: channel_key, legs } = log_in(&server, &mut second, preauth, Some(&key)).await;
-    let request = second.request(TREE_CONNECT, &tree_connect("docs"));
-    let response = exchange(&mut second, &channel_key.sign(request)).await;
-    assert!(status(&response) == 0 && channel_key.verifies(&response), "the session is on both connections");
-    assert!(key.verifies(&legs[0].1), "before that its own key signs");
+    let (mut victim, preauth) = negotiate_gmac(&server).await;
+    let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
+    let (_second, Login { exchanges, .. }) = bind(&server, victim.session, &key).await;
+    assert!(key.verifies(&exchanges[0].1), "the session's own key signs until then");
 }
 
 #[tokio::test]
-async fn a_request_for_a_session_that_has_ended_on_its_connection_is_answered_signed() {
+async fn a_request_for_an_ended_session_gets_a_signed_response_on_its_connection() {
     const LOGOFF: u16 = 2;
     let server = Server::start(Options::default()).await;
-    let (mut client, preauth) = negotiated(&server).await;
-    let Login { key, .. } = log_in(&server, &mut client, preauth, None).await;
+    let (mut client, preauth) = negotiate_gmac(&server).await;
+    let Login { key, .. } = log_in(&server, &mut client, preauth, LoginPurpose::New).await;
     for (command, body, expected) in
         [(LOGOFF, vec![4, 0, 0, 0], 0), (TREE_CONNECT, tree_connect("docs"), USER_SESSION_DELETED)]
     {
@@ -180,4 +250,145 @@ async fn a_request_for_a_session_that_has_ended_on_its_connection_is_answered_si
         let response = exchange(&mut client, &key.sign(request)).await;
         assert!(status(&response) == expected && key.verifies(&response), "{command}");
     }
+}
+
+#[tokio::test]
+async fn all_binds_of_a_session_sign_the_same_bytes_under_one_nonce() {
+    let server = Server::start(Options::default()).await;
+    let (mut victim, preauth) = negotiate_gmac(&server).await;
+    let Login { key, exchanges } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
+    let mut observed = ObservedResponses::default();
+    observed.add(&key, &exchanges[1].1);
+    let mut bound = vec![];
+    for _ in 0..3 {
+        let (client, login) = bind(&server, victim.session, &key).await;
+        assert!(key.verifies(&login.exchanges[0].1), "the client would drop it");
+        login.exchanges.iter().for_each(|(_, answer)| observed.add(&key, answer));
+        bound.push(client);
+    }
+}
+
+#[tokio::test]
+async fn a_replayed_bind_gets_the_same_bytes_or_no_signature() {
+    let server = Server::start(Options::default()).await;
+    let (mut victim, preauth) = negotiate_gmac(&server).await;
+    let Login { key, exchanges } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
+    let mut observed = ObservedResponses::default();
+    observed.add(&key, &exchanges[1].1);
+    let (_second, Login { exchanges, .. }) = bind(&server, victim.session, &key).await;
+    exchanges.iter().for_each(|(_, answer)| observed.add(&key, answer));
+    let [(first, challenge), (last, _)] = &exchanges[..] else { panic!("two requests") };
+
+    let (mut attacker, _) = negotiate_gmac(&server).await;
+    let answer = replay_on(&mut attacker, first).await;
+    assert_eq!(&answer, challenge, "the bytes are known");
+    let answer = replay_on(&mut attacker, last).await;
+    assert!(status(&answer) != 0 && !is_signed(&answer), "a response to the challenge is accepted only once");
+    assert_eq!(
+        server.smb.figures().unauthenticated,
+        1,
+        "no client has logged in on the attacker's connection"
+    );
+
+    observed.add(&key, &replay(&server, last).await);
+    let (mut attacker, _) = negotiate_signing(&server, CMAC).await;
+    let answer = replay_on(&mut attacker, first).await;
+    assert_ne!(status(&answer), MORE_PROCESSING_REQUIRED, "the replay is refused");
+    assert!(!is_signed(&answer), "a second message under the nonce of the challenge");
+
+    bind(&server, victim.session, &key).await;
+}
+
+#[tokio::test]
+async fn a_diverted_bind_gets_no_signature_under_the_nonce_of_the_login() {
+    let server = Server::start(Options::default()).await;
+    let (mut victim, preauth) = negotiate_gmac(&server).await;
+    let Login { key, exchanges } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
+    let (mut second, _) = negotiate_gmac(&server).await;
+    second.session = victim.session;
+    let request = LoginPurpose::Bind(&key).request(&mut second, &ntlm_negotiate());
+    let challenge = exchange(&mut second, &request).await;
+    let (token, _) =
+        ntlm_authenticate(&challenge[72 + 24..][..8], lazuli_testing::ACCOUNT, &server.key().await);
+    let last = LoginPurpose::Bind(&key).request(&mut second, &token);
+    // The server receives this request for the first time, on a connection where it is invalid.
+    let diverted = replay(&server, &last).await;
+    assert_eq!(message_id(&diverted), message_id(&exchanges[1].1), "the login was answered under this id");
+    assert!(status(&diverted) != 0 && !is_signed(&diverted));
+}
+
+#[tokio::test]
+async fn a_replayed_reauthentication_gets_no_signature() {
+    let server = Server::start(Options::default()).await;
+    let (mut victim, preauth) = negotiate_gmac(&server).await;
+    let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
+    let Login { exchanges, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::Again(&key)).await;
+    for (request, response) in exchanges {
+        assert!(key.verifies(&response), "a message was signed under this nonce");
+        let replayed = replay(&server, &request).await;
+        assert_eq!(status(&replayed), USER_SESSION_DELETED);
+        assert!(!is_signed(&replayed), "a second tag under the same nonce");
+    }
+}
+
+#[tokio::test]
+async fn a_bind_on_the_session_s_own_connection_cannot_be_replayed_on_another() {
+    let server = Server::start(Options::default()).await;
+    let (mut victim, preauth) = negotiate_gmac(&server).await;
+    let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
+    let mut observed = ObservedResponses::default();
+    let request = LoginPurpose::Bind(&key).request(&mut victim, b"no token");
+    observed.add(&key, &exchange(&mut victim, &request).await);
+    assert_eq!(observed.0.len(), 1, "a message was signed under this nonce");
+    observed.add(&key, &replay_on(&mut negotiate_signing(&server, CMAC).await.0, &request).await);
+}
+
+#[tokio::test]
+async fn a_request_with_a_wrong_signature_gets_an_unsigned_refusal() {
+    let server = Server::start(Options::default()).await;
+    let (mut victim, preauth) = negotiate_gmac(&server).await;
+    let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
+    let request = victim.request(TREE_CONNECT, &tree_connect("docs"));
+    let mut forged = key.sign(request);
+    forged[SIGNATURE.start] ^= 1;
+    let answer = exchange(&mut victim, &forged).await;
+    assert!(status(&answer) == ACCESS_DENIED && !is_signed(&answer));
+}
+
+/// Clients must learn the reason. By then they have used the message id of the login for other binds, which
+/// succeeded.
+#[tokio::test]
+async fn the_refusal_of_a_bind_above_the_limit_is_signed() {
+    let server = Server::start(Options::default()).await;
+    let (mut victim, preauth) = negotiate_gmac(&server).await;
+    let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
+    let mut bound = vec![];
+    for _ in 1..32 {
+        bound.push(bind(&server, victim.session, &key).await);
+    }
+    let (mut client, _) = negotiate_gmac(&server).await;
+    client.session = victim.session;
+    let request = LoginPurpose::Bind(&key).request(&mut client, &ntlm_negotiate());
+    let challenge = exchange(&mut client, &request).await;
+    let (token, _) =
+        ntlm_authenticate(&challenge[72 + 24..][..8], lazuli_testing::ACCOUNT, &server.key().await);
+    let request = LoginPurpose::Bind(&key).request(&mut client, &token);
+    let refusal = exchange(&mut client, &request).await;
+    assert!(status(&refusal) == INSUFFICIENT_RESOURCES && key.verifies(&refusal));
+}
+
+#[tokio::test]
+async fn reauthentication_of_an_encrypted_session_requires_encryption_or_signature() {
+    let server = Server::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
+    // SHA-512, then AES-128-GCM, then how messages are signed.
+    let contexts = [
+        &[1, 0, 6, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0][..],
+        &[2, 0, 4, 0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0],
+        &[8, 0, 4, 0, 0, 0, 0, 0, 1, 0, GMAC, 0],
+    ];
+    let (mut victim, preauth) = negotiate_with_contexts(&server, &contexts).await;
+    log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
+    let request = LoginPurpose::New.request(&mut victim, &ntlm_negotiate());
+    let answer = exchange(&mut victim, &request).await;
+    assert_eq!(status(&answer), ACCESS_DENIED);
 }

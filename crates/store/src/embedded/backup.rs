@@ -1,12 +1,14 @@
-//! Captures the rows of a store, also of one that a process writes to, without stopping it.
+//! Captures the rows of a store, also while a process writes to it.
 //!
-//! The order is what makes the capture consistent: first the log, then the tree. Segments of the log are retired only
-//! after the tree holds their commits, so whatever is missing in the captured log is in the tree captured later. The
-//! capture shows one state: every commit acknowledged before it began, and none submitted after it ended.
+//! The order of the steps makes the capture consistent: the log first, then the tree. Log segments are
+//! retired only after the tree holds their commits, so whatever is missing in the captured log is in the tree
+//! captured later. The capture is one state: it has every commit acknowledged before it began, and none
+//! submitted after it ended.
 //!
-//! - The log is copied up to the last whole frame. A retired segment's file is written again, so a link would not do.
-//! - Tables are linked, because they never change. The tree removes a manifest and tables when it makes new ones, so a
-//!   capture that misses a file begins again.
+//! - The log is copied up to the last whole frame. Links would not do, because the file of a retired segment
+//!   is reused.
+//! - Tables are linked, because they never change. The tree removes old manifests and tables when it makes
+//!   new ones, so a capture that misses a file begins again.
 
 use std::fs;
 use std::io;
@@ -17,7 +19,7 @@ use super::OpenError;
 use super::manifest::Manifest;
 use crate::log::{self, SegmentCopy};
 
-/// Attempts to capture the log or the tree, whose files come and go.
+/// Maximum number of attempts to capture the log or the tree, whose files change meanwhile.
 const MAX_ATTEMPTS: u32 = 1000;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -25,30 +27,31 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// A file of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreFile {
-    /// Its path in the store's directory.
+    /// The path in the store's directory.
     pub path: PathBuf,
-    /// Identifies its bytes: files with the same path and identity are the same. None if the bytes may change.
+    /// Identifies the file's bytes: files with the same path and identity are equal. `None` if the bytes may
+    /// change.
     pub identity: Option<String>,
-    /// Bytes of it that count; none if all do.
+    /// The length to copy, in bytes. `None` for the whole file.
     pub length: Option<u64>,
 }
 
-/// Captures the store in `dir` into `into`, which must not exist and must lie on the same file system. `into` can then be
-/// opened or checked like any store. Blocks.
+/// Captures the store in `dir` into `into`, which must not exist and must be on the same file system. `into`
+/// can then be opened or checked like any store. Blocks.
 pub fn capture(dir: &Path, into: &Path) -> Result<(), OpenError> {
     capture_with(dir, into, || ())
 }
 
-/// Like [`capture`], and calls `between` after the first step.
+/// Like [`capture`], but calls `between` after the log was captured.
 fn capture_with(dir: &Path, into: &Path, between: impl FnOnce()) -> Result<(), OpenError> {
     let (log_dir, tree_dir) = (into.join("log"), into.join("tree"));
     fs::create_dir_all(&log_dir)?;
-    attempt(|| capture_log(&dir.join("log"), &log_dir))?;
+    retry_capture(|| capture_log(&dir.join("log"), &log_dir))?;
     between();
-    attempt(|| capture_tree(dir, &tree_dir))
+    retry_capture(|| capture_tree(dir, &tree_dir))
 }
 
-/// Lists the files that make up the store in `dir`, which no process writes to.
+/// Lists the files of the store in `dir`, which no process may write to.
 pub fn files(dir: &Path) -> Result<Vec<StoreFile>, OpenError> {
     let (tree, log_dir) = (Path::new("tree"), Path::new("log"));
     let mut files = vec![];
@@ -64,7 +67,7 @@ pub fn files(dir: &Path) -> Result<Vec<StoreFile>, OpenError> {
     if dir.join(log_dir).is_dir() {
         for name in log::segment_names(&dir.join(log_dir))? {
             let path = log_dir.join(name);
-            // A damaged segment is kept as it is, for a check to report.
+            // Copy a damaged segment as it is, so that a check reports it.
             let length = match log::copy_segment(&dir.join(&path))? {
                 SegmentCopy::Whole(bytes) => Some(bytes.len() as u64),
                 SegmentCopy::Changed(_) => None,
@@ -75,27 +78,28 @@ pub fn files(dir: &Path) -> Result<Vec<StoreFile>, OpenError> {
     Ok(files)
 }
 
-/// What became of an attempt.
-enum Attempt {
+/// The result of an attempt.
+enum CaptureAttempt {
     Done,
     /// A file was replaced meanwhile.
     Again(OpenError),
 }
 
-fn attempt(mut capture: impl FnMut() -> Result<Attempt, OpenError>) -> Result<(), OpenError> {
+fn retry_capture(mut capture: impl FnMut() -> Result<CaptureAttempt, OpenError>) -> Result<(), OpenError> {
     let mut attempts = 0;
     loop {
         attempts += 1;
         match capture()? {
-            Attempt::Done => return Ok(()),
-            Attempt::Again(error) if attempts == MAX_ATTEMPTS => return Err(error),
-            Attempt::Again(_) => std::thread::sleep(PAUSE),
+            CaptureAttempt::Done => return Ok(()),
+            CaptureAttempt::Again(error) if attempts == MAX_ATTEMPTS => return Err(error),
+            CaptureAttempt::Again(_) => std::thread::sleep(PAUSE),
         }
     }
 }
 
-/// Copies all segments, or begins again if one was retired meanwhile: then those before it are not needed either.
-fn capture_log(dir: &Path, into: &Path) -> Result<Attempt, OpenError> {
+/// Copies all segments. Begins again if one was retired meanwhile, because then the earlier ones are not
+/// needed either.
+fn capture_log(dir: &Path, into: &Path) -> Result<CaptureAttempt, OpenError> {
     for entry in fs::read_dir(into)? {
         fs::remove_file(entry?.path())?;
     }
@@ -104,28 +108,28 @@ fn capture_log(dir: &Path, into: &Path) -> Result<Attempt, OpenError> {
         match log::copy_segment(&path)? {
             SegmentCopy::Whole(bytes) => fs::write(into.join(name), bytes)?,
             SegmentCopy::Changed(what) => {
-                return Ok(Attempt::Again(OpenError::Damaged { path, what: what.into() }));
+                return Ok(CaptureAttempt::Again(OpenError::Damaged { path, what: what.into() }));
             }
         }
     }
-    Ok(Attempt::Done)
+    Ok(CaptureAttempt::Done)
 }
 
-/// Links the tables that the manifest names, or begins again if the tree has another manifest by now.
-fn capture_tree(dir: &Path, into: &Path) -> Result<Attempt, OpenError> {
+/// Links the tables of the manifest. Begins again if the tree has replaced the manifest meanwhile.
+fn capture_tree(dir: &Path, into: &Path) -> Result<CaptureAttempt, OpenError> {
     match fs::remove_dir_all(into) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
     let manifest = match Manifest::read(&dir.join("tree"), &dir.join("log")) {
         Ok(Some(manifest)) => manifest,
-        Ok(None) => return Ok(Attempt::Done),
-        Err(error @ OpenError::Damaged { .. }) => return Ok(Attempt::Again(error)),
+        Ok(None) => return Ok(CaptureAttempt::Done),
+        Err(error @ OpenError::Damaged { .. }) => return Ok(CaptureAttempt::Again(error)),
         Err(error) => return Err(error),
     };
     match manifest.link_into(into) {
-        Ok(()) => Ok(Attempt::Done),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Attempt::Again(error.into())),
+        Ok(()) => Ok(CaptureAttempt::Done),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(CaptureAttempt::Again(error.into())),
         Err(error) => Err(error.into()),
     }
 }
@@ -141,7 +145,7 @@ mod tests {
     use crate::embedded::transfer::{self, Item};
     use crate::{Commit, Embedded, Mutation, Options, Partition, SpaceId, Store};
 
-    /// Commits rows one after the other.
+    /// Commits these rows one after the other.
     async fn put(store: &Embedded, rows: std::ops::Range<u32>) {
         for n in rows {
             let row = Mutation::Put(Bytes::copy_from_slice(&n.to_be_bytes()), vec![1; 8000].into());

@@ -1,4 +1,4 @@
-//! Failures of background tasks: when to retry, when to log, and which table is to blame.
+//! Failures of background tasks: when to retry, when to log, and which table caused them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,61 +8,62 @@ use lazuli_concurrency::Timestamp;
 use lsm_tree::{AbstractTree, AnyTree, Table, TableId};
 use parking_lot::Mutex;
 
-use super::health::{Cause, DamagedTable, RowPlace, Task, TaskFailure};
-use crate::{CommitError, SpaceId, keys, log};
+use super::health::{Cause, DamagedTable, Task, TaskFailure};
+use crate::{CommitError, RowPosition, SpaceId, keys, log};
 
-/// How long to wait before a retry: doubled after each failure.
+/// Delays before retries, which double after each failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first failure.
+    /// The delay after the first failure.
     pub first: Duration,
-    /// At most.
-    pub most: Duration,
-    /// At most, while the device is full: space may come back at any time, and writers wait for it.
-    pub most_if_full: Duration,
+    /// The longest delay.
+    pub max: Duration,
+    /// The longest delay while the device is full. Shorter, because space may become free at any time and
+    /// writers wait for it.
+    pub max_if_full: Duration,
 }
 
 impl Backoff {
-    /// For servers.
+    /// The delays of a server.
     pub const USUAL: Self = Self {
         first: Duration::from_millis(250),
-        most: Duration::from_secs(60),
-        most_if_full: Duration::from_secs(4),
+        max: Duration::from_secs(60),
+        max_if_full: Duration::from_secs(4),
     };
 
-    /// The wait after so many failures in a row.
+    /// Returns the delay after this many failures in a row.
     pub(super) fn delay(&self, attempts: u32, cause: Cause) -> Duration {
-        let most = if cause == Cause::Full { self.most_if_full } else { self.most };
+        let max = if cause == Cause::Full { self.max_if_full } else { self.max };
         let doubled = 1u32.checked_shl(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.first.saturating_mul(doubled).min(most)
+        self.first.saturating_mul(doubled).min(max)
     }
 }
 
-/// A failure that lasts is logged again after this long.
-const LOG_EVERY: Duration = Duration::from_secs(600);
-/// Spaces that are named for one table.
+/// A continuing failure is logged again after this long.
+const LOG_INTERVAL: Duration = Duration::from_secs(600);
+/// Maximum number of spaces that are named for one table.
 pub(super) const MAX_SPACES: usize = 16;
 
-/// Is given each failure that is due for the log, in place of the engine's own log line.
+/// A callback that receives each failure that should be logged, instead of the engine's own log line.
 pub type FailureListener = Arc<dyn Fn(&TaskFailure) + Send + Sync>;
 
-/// Failures of all tasks.
+/// The failures of all tasks.
 pub(super) struct Failures {
     backoff: Backoff,
-    state: Mutex<State>,
+    state: Mutex<FailuresState>,
 }
 
 #[derive(Default)]
-struct State {
-    tasks: [TaskState; 2],
+struct FailuresState {
+    tasks: [TaskFailures; 2],
     listener: Option<FailureListener>,
 }
 
 #[derive(Default)]
-struct TaskState {
+struct TaskFailures {
     failing: Option<TaskFailure>,
     logged: Option<(Instant, Cause)>,
-    /// Failed attempts since the start.
+    /// Number of failed attempts since the start.
     total: u64,
 }
 
@@ -75,8 +76,8 @@ impl Failures {
         self.state.lock().listener = Some(listener);
     }
 
-    /// Records a failed attempt, logs it if that is due, and returns how long to wait before the next one. `locate` looks
-    /// for the damaged table; it is called when the failure is going to be logged.
+    /// Records a failed attempt, logs it if that is due, and returns the delay before the next attempt. Calls
+    /// `locate` to find the damaged table if the failure will be logged.
     pub(super) fn failed(
         &self,
         task: Task,
@@ -91,7 +92,7 @@ impl Failures {
             let before = state.failing.take();
             let is_due = state
                 .logged
-                .is_none_or(|(logged, for_cause)| for_cause != cause || at.1 >= logged + LOG_EVERY);
+                .is_none_or(|(logged, for_cause)| for_cause != cause || at.1 >= logged + LOG_INTERVAL);
             if is_due {
                 state.logged = Some((at.1, cause));
             }
@@ -108,7 +109,7 @@ impl Failures {
         };
         if is_due {
             if cause == Cause::Damaged {
-                // Reads tables, so without the lock.
+                // `locate` reads tables, so call it without the lock.
                 failure.table = locate();
                 self.state.lock().tasks[task as usize].failing = Some(failure.clone());
             }
@@ -121,7 +122,7 @@ impl Failures {
         self.backoff.delay(failure.attempts, cause)
     }
 
-    /// An attempt succeeded.
+    /// Records a successful attempt.
     pub(super) fn succeeded(&self, task: Task) {
         let state = &mut self.state.lock().tasks[task as usize];
         state.logged = None;
@@ -140,37 +141,38 @@ impl Failures {
 
     /// Whether a task fails because the device is full.
     pub(super) fn is_full(&self) -> bool {
-        self.fails_by(Cause::Full)
+        self.has_cause(Cause::Full)
     }
 
     /// Whether a task fails because a table is damaged.
     pub(super) fn is_damaged(&self) -> bool {
-        self.fails_by(Cause::Damaged)
+        self.has_cause(Cause::Damaged)
     }
 
-    fn fails_by(&self, cause: Cause) -> bool {
+    fn has_cause(&self, cause: Cause) -> bool {
         let state = self.state.lock();
         let mut failing = state.tasks.iter().filter_map(|task| task.failing.as_ref());
         failing.any(|failure| failure.cause == cause)
     }
 
-    /// The damaged table that makes a task fail, if that is the cause and the table is known.
+    /// Returns the damaged table that makes a task fail, if that is known to be the cause.
     pub(super) fn damage(&self, task: Task) -> Option<DamagedTable> {
         self.state.lock().tasks[task as usize].failing.as_ref()?.table.clone()
     }
 }
 
-/// Writes the one log line of a failure. `objects` names what lies around the damage, if that is known.
+/// Logs a failure. `objects` names the objects around the damage, if known.
 pub fn log_failure(failure: &TaskFailure, objects: &str) {
     let TaskFailure { task, error, attempts, table, .. } = failure;
     let task = task.name();
     match table {
         Some(table) => {
-            let place = |row: &Option<RowPlace>| row.as_ref().map_or("-".to_owned(), RowPlace::to_string);
+            let position =
+                |row: &Option<RowPosition>| row.as_ref().map_or("-".to_owned(), RowPosition::to_string);
             tracing::error!(
                 table = %table.path.display(),
-                after_row = place(&table.before),
-                before_row = place(&table.after),
+                after_row = position(&table.before),
+                before_row = position(&table.after),
                 objects,
                 attempts,
                 "{task} fails and is retried: {error}"
@@ -195,7 +197,7 @@ impl TaskError {
             Self::Tree(lsm_tree::Error::Io(error)) | Self::Retire(error) if log::is_full(error) => {
                 Cause::Full
             }
-            // A table that ends early is damage, too.
+            // A truncated table is damaged, too.
             Self::Tree(lsm_tree::Error::Io(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 Cause::Damaged
             }
@@ -211,24 +213,24 @@ impl From<Cause> for CommitError {
     }
 }
 
-/// Finds the first table that cannot be read, except for those to skip. Reads every block of every table up to it.
+/// Finds the first unreadable table for which `skips` returns false. Reads all blocks of all tables up to it.
 pub(super) fn locate(tree: &AnyTree, skips: impl Fn(TableId) -> bool) -> Option<DamagedTable> {
     let version = tree.current_version();
-    version.iter_tables().filter(|table| !skips(table.id())).find_map(examine)
+    version.iter_tables().filter(|table| !skips(table.id())).find_map(describe_if_damaged)
 }
 
-/// Describes the table of that number if it is damaged.
+/// Describes the table with this number if it is damaged.
 pub(super) fn describe(tree: &AnyTree, id: u64) -> Option<DamagedTable> {
     let name = id.to_string();
     let version = tree.current_version();
     let mut tables = version.iter_tables();
     let table = tables.find(|table| table.path.file_name().is_some_and(|file| *file == *name))?;
-    examine(table)
+    describe_if_damaged(table)
 }
 
 /// Describes a table if it is damaged.
-fn examine(table: &Table) -> Option<DamagedTable> {
-    let place = |key: &lsm_tree::UserKey| place(&Bytes::from(key.clone()));
+fn describe_if_damaged(table: &Table) -> Option<DamagedTable> {
+    let position = |key: &lsm_tree::UserKey| keys::position(&Bytes::from(key.clone()));
     let mut before = None;
     let is_damaged = match table.scan() {
         Err(_) => true,
@@ -241,14 +243,14 @@ fn examine(table: &Table) -> Option<DamagedTable> {
     let (spaces, more_spaces) = spaces(table);
     Some(DamagedTable {
         path: table.path.to_path_buf(),
-        before: before.as_ref().and_then(place),
-        after: after.as_ref().and_then(place),
+        before: before.as_ref().and_then(position),
+        after: after.as_ref().and_then(position),
         spaces,
         more_spaces,
     })
 }
 
-/// The spaces that have rows in a table. A seek that hits the damage skips to the last space.
+/// Returns the spaces that have rows in a table. If a seek hits the damage, only the last space is added.
 fn spaces(table: &Table) -> (Vec<SpaceId>, bool) {
     let space = |key: &lsm_tree::UserKey| keys::space_of(&Bytes::from(key.clone()));
     let range = &table.metadata.key_range;
@@ -269,16 +271,11 @@ fn spaces(table: &Table) -> (Vec<SpaceId>, bool) {
     (spaces, false)
 }
 
-/// The first space from there on that has a row in the table.
+/// Returns the first space at or after `from` that has a row in the table.
 fn first_space(table: &Table, from: SpaceId) -> Option<SpaceId> {
     let start: lsm_tree::UserKey = keys::space_from(from, &[], &[]).into();
     let row = table.range(start..).next()?.ok()?;
     keys::space_of(&Bytes::from(row.key.user_key))
-}
-
-fn place(full: &Bytes) -> Option<RowPlace> {
-    let (_, partition, key) = keys::split(full)?;
-    Some(RowPlace { space: keys::space_of(full)?, partition, key })
 }
 
 #[cfg(test)]
@@ -290,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_before_a_retry_doubles_up_to_its_bound() {
+    fn delay_before_a_retry_doubles_up_to_the_limit() {
         let millis = |attempts, cause| Backoff::USUAL.delay(attempts, cause).as_millis();
         let io = [1, 2, 3, 8, 9, 10, 1000].map(|attempts| millis(attempts, Cause::Io));
         assert_eq!(io, [250, 500, 1000, 32_000, 60_000, 60_000, 60_000]);
@@ -299,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_lasts_is_logged_once_and_then_at_a_rate_and_at_once_for_another_cause() {
+    fn continuing_failure_is_logged_at_intervals_and_a_new_cause_at_once() {
         let failures = Failures::new(Backoff::USUAL);
         let logged = Arc::new(Mutex::new(0));
         failures.listen(Arc::new({
@@ -308,7 +305,7 @@ mod tests {
         }));
         let start = Instant::now();
         let other = || TaskError::Tree(std::io::Error::from_raw_os_error(libc::EIO).into());
-        // (seconds since the start, error, lines logged by then)
+        // Columns: seconds since the start, error, number of lines logged by then.
         for (seconds, error, lines) in [
             (0, full(), 1),
             (1, full(), 1),

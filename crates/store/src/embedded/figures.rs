@@ -1,4 +1,4 @@
-//! Figures of the engine for operators, read when they are asked for.
+//! Figures of the engine for operators, read on request.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -11,31 +11,31 @@ use super::Embedded;
 use super::rows::DAMAGED_READS;
 use crate::log;
 
-/// How the engine is at one moment.
+/// The engine's state at one moment, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// Work that waits for the committer.
+    /// Number of jobs that wait for the committer.
     pub queue_depth: usize,
-    /// Runs in the tree's first level.
+    /// Number of runs in the tree's first level.
     pub level0_runs: usize,
-    /// Memtables that wait to be flushed.
+    /// Number of memtables that wait to be flushed.
     pub sealed_memtables: usize,
-    /// Bytes of rows in the memtable that commits go to.
+    /// Bytes of rows in the active memtable.
     pub memtable_bytes: u64,
-    /// Bytes of table blocks that are cached.
+    /// Bytes of cached table blocks.
     pub cached_block_bytes: u64,
-    /// Bytes of rows that scans keep.
+    /// Bytes of rows in runs that are kept in memory.
     pub run_bytes: usize,
-    /// Bytes of the tables' filters and indexes that stay in memory as long as their tables.
+    /// Bytes of the tables' filters and indexes, which stay in memory as long as their tables.
     pub pinned_bytes: usize,
-    /// Versions of the list of tables that a snapshot may still need.
+    /// Number of versions of the list of tables that a snapshot may still need.
     pub old_versions: usize,
-    /// For how long the oldest snapshot that a reader holds has been out of date.
+    /// How long ago the oldest held snapshot was replaced.
     pub oldest_snapshot: Duration,
 }
 
 impl Embedded {
-    /// How the engine is now.
+    /// Returns the engine's current figures.
     pub fn figures(&self) -> Figures {
         let shared = &self.shared;
         let view = shared.views.current();
@@ -52,34 +52,34 @@ impl Embedded {
         }
     }
 
-    /// How long commits took, from being handed over to their answer.
+    /// Returns the times of commits, from submission to the answer.
     pub fn commit_times(&self) -> &Histogram {
         &self.shared.queue.times
     }
 
-    /// How many commits were made durable together.
+    /// Returns the numbers of jobs that were made durable together.
     pub fn group_sizes(&self) -> &Histogram {
         &self.shared.queue.groups
     }
 
-    /// How long syncs of the log took, in this process.
+    /// Returns the times of log syncs in this process.
     pub fn log_sync_times(&self) -> &'static Histogram {
         &log::SYNC_TIMES
     }
 
-    /// Reads of rows that found a table damaged, in this process.
+    /// Returns how many reads of rows in this process found a damaged table.
     pub fn damaged_reads(&self) -> u64 {
         DAMAGED_READS.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the log takes on disk. Looks at a few files.
+    /// Returns the bytes that the log uses on disk. Reads the metadata of a few files.
     pub fn log_bytes(&self) -> io::Result<u64> {
         use std::os::unix::fs::MetadataExt;
         let mut bytes = 0;
         for entry in std::fs::read_dir(&self.shared.flusher.log_dir)? {
             match entry?.metadata() {
                 Ok(metadata) => bytes += metadata.blocks() * 512,
-                // Retired meanwhile.
+                // The segment was retired meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }

@@ -1,18 +1,19 @@
-//! What happens behind the committer's back: sealed memtables become tables, tables are compacted, log segments that
-//! are no longer needed are retired.
+//! Background work of the engine: it turns sealed memtables into tables, compacts tables, and retires log
+//! segments that are no longer needed.
 //!
-//! None of it changes what a reader sees, and none of it is needed for durability: a flush that fails is tried again,
-//! its commits stay in the log.
+//! This work never changes what readers see, and durability does not depend on it: if a flush fails, it is
+//! retried, and its commits stay in the log.
 //!
-//! The tree is locked while they make a new list of tables durable, five syncs long. Reads and commits do not take that
-//! lock: they use a [view](super::view). To seal the memtable takes the lock, too, so the flusher does that as well:
+//! The tree is locked while a new list of tables is made durable, which takes five syncs. Reads and commits
+//! do not take that lock: they use a [view](super::view). Sealing the memtable takes the lock too, so the
+//! flusher does that for the committer:
 //!
 //! ```text
-//! committer: memtable is large → seal()              adopts the view: next memtable, next log segment → flush_before()
-//! flusher:                       → rotates memtable →                                                 → flushes, retires
+//! committer: large memtable → seal()            switches to next memtable and segment → flush_before()
+//! flusher:                    → rotates memtable →                                      → flushes, retires
 //! ```
 //!
-//! Its threads have the priority of all others, only longer turns.
+//! [`scheduling`] says how these threads share the processors with all others.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,80 +25,86 @@ use lsm_tree::AbstractTree;
 use lsm_tree::compaction::Leveled;
 use parking_lot::{Condvar, Mutex};
 
-use super::Shared;
-use super::attempts::{Attempts, Refused};
-use super::detour::Damage;
+use super::EngineState;
+use super::attempts::{AttemptRefusal, Attempts};
+use super::damaged_tables::DamagedTables;
 use super::failures::{self, Backoff, Failures, TaskError};
 use super::health::Task;
 use super::queue::Work;
-use super::scheduling;
 use super::view::View;
 use crate::CommitError;
-use crate::log::{Log, NextSegment, Wanted};
+use crate::log::{Log, NextSegment, SegmentRequest};
+use crate::scheduling;
 
-/// Commits wait while more sealed memtables than this are not flushed.
+/// Commits wait while more sealed memtables than this wait to be flushed.
 const MAX_SEALED: usize = 2;
-/// Commits wait while the active memtable is this many times as large as one that should be sealed.
+/// Commits wait while the active memtable has this many times the size at which it should be sealed.
 const MAX_GROWTH: u64 = 3;
-/// Bytes of a table. A table is synced at once, and syncs of the log wait behind it.
+/// Size of a table in bytes. A table is written with one sync, which delays syncs of the log.
 const TABLE_BYTES: u64 = 16 << 20;
 /// Commits wait while the tree's first level has more runs than this.
 const MAX_RUNS: usize = 24;
-/// The same while a damaged table keeps them from being merged: reads are slower, but commits go on.
+/// The limit while a damaged table prevents merging them: reads are slower, but commits continue.
 const MAX_RUNS_IF_DAMAGED: usize = 512;
 
-/// How often versions and views are freed that a snapshot needed when they were replaced.
-const FORGET_EVERY: Duration = Duration::from_millis(100);
+/// How often old versions and views are freed while snapshots still use some of them.
+const FREE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The flusher's orders.
+/// The requests to the background threads, and the state of their work.
 pub(crate) struct Flusher {
     pub(super) log_dir: PathBuf,
     next_segment: Arc<NextSegment>,
     attempts: Attempts,
     pub(super) failures: Failures,
-    state: Mutex<State>,
+    state: Mutex<FlusherState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    /// Log segments that exist, oldest first, those since the last seal not counted.
+struct FlusherState {
+    /// Existing log segments, oldest first, up to the last seal.
     segments: VecDeque<u64>,
-    /// The first segment that is not counted.
+    /// The first segment that is not in `segments`.
     next_segment: u64,
-    /// Prepare a log segment.
-    prepare: Option<Wanted>,
-    /// Seal the memtable.
+    /// A request to prepare a log segment.
+    prepare: Option<SegmentRequest>,
+    /// A request to seal the memtable.
     seal: bool,
-    /// No row will be added to any sealed memtable: flush, and then retire the segments up to this one.
-    up_to: Option<u64>,
-    /// Compact, a flush has added a table.
+    /// A request to flush the sealed memtables, which get no more rows, and then to retire the segments up to
+    /// this one.
+    flush_up_to: Option<u64>,
+    /// Whether a flush has added a table, so that there may be something to compact.
     compact: bool,
     closing: bool,
-    /// No attempt may be made any more.
+    /// Whether no further attempt may be made.
     halted: bool,
 }
 
-/// What the flushing thread does next.
-enum Order {
-    Prepare(Wanted),
+/// The next step of the flushing thread.
+enum FlushStep {
+    Prepare(SegmentRequest),
     Seal,
     Flush(u64),
 }
 
-/// Where the flusher works.
+/// The directories in which the flusher works.
 pub(crate) struct Directories {
     pub(crate) log: PathBuf,
-    /// Where the committer looks for the next log segment.
+    /// Where the committer finds the next log segment.
     pub(crate) next_segment: Arc<NextSegment>,
     pub(crate) tree: PathBuf,
 }
 
 impl Flusher {
-    /// `segments`: those that recovery found and that the memtable still needs. `in_use`: the one written to.
+    /// Makes the flusher. `segments` are those that recovery found and that the memtable still needs;
+    /// `in_use` is the current segment.
     pub(crate) fn new(dirs: Directories, segments: Vec<u64>, in_use: u64, backoff: Backoff) -> Self {
-        let state =
-            State { segments: segments.into(), next_segment: in_use, compact: true, ..State::default() };
+        let state = FlusherState {
+            segments: segments.into(),
+            next_segment: in_use,
+            compact: true,
+            ..FlusherState::default()
+        };
         Self {
             log_dir: dirs.log,
             next_segment: dirs.next_segment,
@@ -108,13 +115,13 @@ impl Flusher {
         }
     }
 
-    /// The committer will need another log segment.
-    pub(crate) fn prepare(&self, wanted: Wanted) {
+    /// Requests preparation of the next log segment.
+    pub(crate) fn prepare(&self, wanted: SegmentRequest) {
         self.state.lock().prepare = Some(wanted);
         self.changed.notify_all();
     }
 
-    /// The committer wants another memtable. It gets it with the next view.
+    /// Requests another memtable. The committer gets it with the next view.
     pub(crate) fn seal(&self) {
         let mut state = self.state.lock();
         if !state.seal {
@@ -123,42 +130,42 @@ impl Flusher {
         }
     }
 
-    /// The committer has adopted another memtable; segments before `in_use` hold the commits of the sealed one. Those of
-    /// `in_use` are kept, whichever memtable they are in.
+    /// Requests a flush after the committer has switched to another memtable. Segments before `in_use` hold
+    /// the commits of the sealed one. The commits in `in_use` are kept, whichever memtable they are in.
     pub(crate) fn flush_before(&self, in_use: u64) {
         let mut state = self.state.lock();
         let ended = state.next_segment..in_use;
         state.segments.extend(ended);
         state.next_segment = in_use;
-        state.up_to = Some(in_use - 1);
+        state.flush_up_to = Some(in_use - 1);
         self.changed.notify_all();
     }
 
-    /// Finishes what was ordered and ends both threads.
+    /// Finishes the requested work and ends both threads.
     pub(crate) fn close(&self) {
         self.state.lock().closing = true;
         self.changed.notify_all();
     }
 
-    /// Waits while more is in memory or unsorted than is good.
-    pub(crate) fn wait_while_behind(
+    /// Waits while too much is in memory or not yet compacted.
+    pub(crate) fn wait_until_caught_up(
         &self,
         view: impl Fn() -> Arc<View>,
         memtable_bytes: u64,
         deadline: Instant,
     ) -> Result<(), CommitError> {
         let max_runs = || if self.failures.is_damaged() { MAX_RUNS_IF_DAMAGED } else { MAX_RUNS };
-        let behind = || {
+        let is_behind = || {
             let view = view();
             view.sealed_count() > MAX_SEALED
                 || (view.level0_runs > MAX_RUNS && view.level0_runs > max_runs())
                 || view.active_bytes() > MAX_GROWTH * memtable_bytes
         };
-        if !behind() {
+        if !is_behind() {
             return Ok(());
         }
         let mut state = self.state.lock();
-        while behind() {
+        while is_behind() {
             if self.failures.is_full() {
                 return Err(CommitError::Full);
             }
@@ -169,29 +176,29 @@ impl Flusher {
         Ok(())
     }
 
-    /// The flushing thread.
-    pub(crate) fn run_flush(&self, shared: &Shared) {
-        scheduling::patient();
-        while let Some(order) = self.next_order(shared) {
-            let up_to = match order {
-                Order::Prepare(wanted) => {
-                    // If this fails, the committer makes the segment itself, and reports what is wrong.
+    /// Runs the flushing thread.
+    pub(crate) fn run_flush(&self, shared: &EngineState) {
+        scheduling::flusher();
+        while let Some(step) = self.next_step(shared) {
+            let flush_up_to = match step {
+                FlushStep::Prepare(wanted) => {
+                    // If this fails, the committer creates the segment itself and reports the error.
                     if let Err(error) = self.next_segment.prepare(&self.log_dir, wanted) {
                         tracing::debug!(%error, "no log segment could be prepared");
                     }
                     continue;
                 }
-                Order::Seal => {
+                FlushStep::Seal => {
                     shared.views.rotate(&shared.tree);
                     self.state.lock().seal = false;
                     self.changed.notify_all();
-                    // The committer adopts the view with its next group, even if that is empty.
+                    // The committer switches to the view with its next group, even if that is empty.
                     shared.queue.post(Work::Republish);
                     continue;
                 }
-                Order::Flush(up_to) => up_to,
+                FlushStep::Flush(flush_up_to) => flush_up_to,
             };
-            if let Err(delay) = self.attempt(shared, Task::Flush, || self.flush(shared, up_to)) {
+            if let Err(delay) = self.attempt(shared, Task::Flush, || self.flush(shared, flush_up_to)) {
                 self.pause(delay);
                 if self.state.lock().closing {
                     return;
@@ -201,35 +208,35 @@ impl Flusher {
             self.failures.succeeded(Task::Flush);
             let mut state = self.state.lock();
             state.compact = true;
-            if state.up_to == Some(up_to) {
-                state.up_to = None;
+            if state.flush_up_to == Some(flush_up_to) {
+                state.flush_up_to = None;
             }
             self.changed.notify_all();
         }
     }
 
-    /// The compacting thread.
-    pub(crate) fn run_compaction(&self, shared: &Shared) {
-        scheduling::patient();
+    /// Runs the compacting thread.
+    pub(crate) fn run_compaction(&self, shared: &EngineState) {
+        scheduling::compactor();
         let strategy = Arc::new(Leveled::default().with_table_target_size(TABLE_BYTES));
-        let mut damage = Damage::default();
+        let mut damage = DamagedTables::default();
         while self.next_compaction(damage.retry_at) {
             loop {
                 let before = shared.tree.current_version().id();
-                let (oldest, is_around) = (shared.snapshots.oldest(), damage.is_avoided());
-                let compact = || match is_around {
+                let (oldest, avoids_damage) = (shared.snapshots.oldest(), damage.is_avoided());
+                let compact = || match avoids_damage {
                     true => Ok(damage.compact_around(&shared.tree, oldest)?),
                     false => Ok(shared.tree.compact(strategy.clone(), oldest)?),
                 };
                 if let Err(delay) = self.attempt(shared, Task::Compaction, compact) {
                     self.state.lock().compact = true;
-                    if !self.learn_damage(shared, &mut damage, is_around) {
+                    if !self.note_damage(shared, &mut damage, avoids_damage) {
                         self.pause(delay);
                     }
                     damage.retry_at = Some(Instant::now() + delay);
                     break;
                 }
-                if !is_around {
+                if !avoids_damage {
                     self.failures.succeeded(Task::Compaction);
                     damage.clear();
                 }
@@ -241,11 +248,11 @@ impl Flusher {
         }
     }
 
-    /// Takes note of the table that made a compaction fail. False if no table is to blame, or if it was known and yet in the
-    /// way.
-    fn learn_damage(&self, shared: &Shared, damage: &mut Damage, was_around: bool) -> bool {
+    /// Remembers the table that made a compaction fail. Returns false if no table caused the failure, or if a
+    /// table that was already known did.
+    fn note_damage(&self, shared: &EngineState, damage: &mut DamagedTables, avoided_damage: bool) -> bool {
         let Some(failure) = self.failures.damage(Task::Compaction) else { return false };
-        if was_around {
+        if avoided_damage {
             let other =
                 failures::locate(&shared.tree, |table| self.state.lock().closing || damage.contains(table));
             return other.is_some_and(|table| damage.add(&table));
@@ -255,55 +262,55 @@ impl Flusher {
     }
 
     /// Rewrites all tables into one sorted level.
-    pub(crate) fn compact_all(&self, shared: &Shared, table_bytes: u64) -> Result<(), TaskError> {
+    pub(crate) fn compact_all(&self, shared: &EngineState, table_bytes: u64) -> Result<(), TaskError> {
         let compact = || Ok(shared.tree.major_compact(table_bytes, shared.snapshots.oldest())?);
         self.try_once(shared, Task::Compaction, compact)
     }
 
-    /// Makes one attempt. After a failure it returns how long to wait before the next one.
+    /// Makes one attempt. After a failure, returns the delay before the next one.
     fn attempt(
         &self,
-        shared: &Shared,
+        shared: &EngineState,
         task: Task,
         run: impl FnOnce() -> Result<(), TaskError>,
     ) -> Result<(), Duration> {
         let Err(error) = self.try_once(shared, task, run) else { return Ok(()) };
-        let at = (shared.shown(), Instant::now());
+        let at = (shared.peek_time(), Instant::now());
         let locate = || failures::locate(&shared.tree, |_| self.state.lock().closing);
         let delay = self.failures.failed(task, &error, at, locate);
         self.changed.notify_all();
         Err(delay)
     }
 
-    /// Makes one attempt and removes what it left if it failed.
+    /// Makes one attempt. After a failure, removes its files.
     fn try_once(
         &self,
-        shared: &Shared,
+        shared: &EngineState,
         task: Task,
         run: impl FnOnce() -> Result<(), TaskError>,
     ) -> Result<(), TaskError> {
         let attempt =
-            self.attempts.begin(&shared.tree, task).map_err(|refused| self.refused(shared, refused))?;
+            self.attempts.begin(&shared.tree, task).map_err(|refusal| self.task_error(shared, refusal))?;
         match run() {
             Ok(()) => {
                 attempt.succeed();
-                if task == Task::Compaction && shared.views.compacted(&shared.tree) {
+                if task == Task::Compaction && shared.views.capture_compacted(&shared.tree) {
                     shared.queue.post(Work::Republish);
                 }
                 shared.views.free_unused();
                 Ok(())
             }
             Err(error) => match attempt.fail() {
-                Err(refused @ Refused::ManifestInDoubt) => Err(self.refused(shared, refused)),
-                Ok(()) | Err(Refused::Unreadable(_)) => Err(error),
+                Err(refusal @ AttemptRefusal::ManifestInDoubt) => Err(self.task_error(shared, refusal)),
+                Ok(()) | Err(AttemptRefusal::Unreadable(_)) => Err(error),
             },
         }
     }
 
-    fn refused(&self, shared: &Shared, refused: Refused) -> TaskError {
-        match refused {
-            Refused::Unreadable(error) => TaskError::Tree(error.into()),
-            Refused::ManifestInDoubt => {
+    fn task_error(&self, shared: &EngineState, refusal: AttemptRefusal) -> TaskError {
+        match refusal {
+            AttemptRefusal::Unreadable(error) => TaskError::Tree(error.into()),
+            AttemptRefusal::ManifestInDoubt => {
                 let error = io::Error::other("the manifest on disk is not the one in memory");
                 self.state.lock().halted = true;
                 shared.stop("the manifest could not be written", &error);
@@ -312,16 +319,16 @@ impl Flusher {
         }
     }
 
-    /// Waits for the time, or until the store closes.
+    /// Waits for a delay, or until the store closes.
     fn pause(&self, delay: Duration) {
         let deadline = Instant::now() + delay;
         let mut state = self.state.lock();
         while !state.closing && !self.changed.wait_until(&mut state, deadline).timed_out() {}
     }
 
-    /// Waits for the next order. Meanwhile has the tree forget old versions, and frees views.
-    fn next_order(&self, shared: &Shared) -> Option<Order> {
-        let mut are_old_used = true;
+    /// Waits for the next request. Meanwhile frees old versions and views.
+    fn next_step(&self, shared: &EngineState) -> Option<FlushStep> {
+        let mut has_old_versions = true;
         loop {
             {
                 let mut state = self.state.lock();
@@ -329,26 +336,29 @@ impl Flusher {
                     && !state.halted
                     && let Some(wanted) = state.prepare.take()
                 {
-                    return Some(Order::Prepare(wanted));
+                    return Some(FlushStep::Prepare(wanted));
                 }
-                // A flush comes before a seal: it would take a memtable that was sealed and is not adopted yet.
-                match state.up_to {
+                // Flush before sealing: a flush would also take a memtable that is sealed but not yet
+                // replaced in the committer's view.
+                match state.flush_up_to {
                     _ if state.halted => return None,
-                    Some(up_to) => return Some(Order::Flush(up_to)),
+                    Some(flush_up_to) => return Some(FlushStep::Flush(flush_up_to)),
                     None if state.closing => return None,
-                    None if state.seal => return Some(Order::Seal),
-                    None if are_old_used => {
-                        let _ = self.changed.wait_for(&mut state, FORGET_EVERY);
+                    None if state.seal => return Some(FlushStep::Seal),
+                    None if has_old_versions => {
+                        let _ = self.changed.wait_for(&mut state, FREE_INTERVAL);
                     }
                     None => self.changed.wait(&mut state),
                 }
             }
-            // The tree lets go of memtables and tables first: the views that hold them are freed without its lock.
-            are_old_used = forget_old_versions(shared) | shared.views.free_unused();
+            // Free the tree's references to memtables and tables first. The views that hold them are freed
+            // without its lock.
+            has_old_versions = free_old_versions(shared) | shared.views.free_unused();
         }
     }
 
-    /// Waits until there is something to compact, or until a time. False if there will be nothing more.
+    /// Waits until there is something to compact, or until `retry_at`. Returns false if no compaction will
+    /// follow.
     fn next_compaction(&self, retry_at: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         loop {
@@ -366,14 +376,14 @@ impl Flusher {
         }
     }
 
-    fn flush(&self, shared: &Shared, up_to: u64) -> Result<(), TaskError> {
+    fn flush(&self, shared: &EngineState, flush_up_to: u64) -> Result<(), TaskError> {
         let tree = &shared.tree;
         tree.flush(&tree.get_flush_lock(), shared.snapshots.oldest())?;
-        shared.views.flushed(tree);
+        shared.views.capture_flushed(tree);
         shared.queue.post(Work::Republish);
-        // The table and the manifest that names it are durable: the log's copy is not needed any more. Oldest first, and
-        // one that cannot be retired is tried again before any younger one, so that no gap arises.
-        let oldest = || self.state.lock().segments.front().copied().filter(|s| *s <= up_to);
+        // The table and its manifest are durable, so the log's copy is not needed any more. Retire segments
+        // in order, oldest first, and stop at the first failure, so that the log has no gap.
+        let oldest = || self.state.lock().segments.front().copied().filter(|s| *s <= flush_up_to);
         while let Some(oldest) = oldest() {
             Log::retire(&self.log_dir, &self.next_segment, [oldest]).map_err(TaskError::Retire)?;
             self.state.lock().segments.pop_front();
@@ -382,10 +392,10 @@ impl Flusher {
     }
 }
 
-/// Lets the tree forget versions that no snapshot needs. The tree itself does so only when it makes the next version, and never
-/// for the one just replaced: the flushed memtable would stay in memory until the next flush. Returns whether an old version
-/// is left.
-fn forget_old_versions(shared: &Shared) -> bool {
+/// Frees versions of the tree that no snapshot needs. The tree itself does so only when it makes the next
+/// version, and never for the version that was just replaced: the flushed memtable would stay in memory until
+/// the next flush. Returns whether an old version is left.
+fn free_old_versions(shared: &EngineState) -> bool {
     let tree = &shared.tree;
     if tree.version_free_list_len() > 0 {
         let oldest = shared.snapshots.oldest();
@@ -403,7 +413,7 @@ mod tests {
     use super::*;
     use lazuli_concurrency::Timestamp;
 
-    /// A tree whose first level has more runs than commits may add to.
+    /// Returns a tree whose first level has more runs than commits may add to.
     fn unsorted_tree(dir: &std::path::Path) -> AnyTree {
         let seqno = SequenceNumberCounter::default();
         let tree = super::super::open_tree(dir, None, &seqno, 1 << 20).unwrap();
@@ -415,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_that_wait_for_a_failing_compaction_hear_full_if_the_device_is_full_and_else_busy() {
+    fn commits_waiting_for_a_failing_compaction_fail_as_full_or_busy() {
         let dir = tempfile::tempdir().unwrap();
         let tree = unsorted_tree(dir.path());
         let at = (Timestamp::from_unix_seconds(0), Instant::now());
@@ -426,7 +436,7 @@ mod tests {
             let error = TaskError::Tree(io::Error::from_raw_os_error(errno).into());
             flusher.failures.failed(Task::Compaction, &error, at, || None);
             let view = || Arc::new(View::of(&tree));
-            assert_eq!(flusher.wait_while_behind(view, 1 << 20, Instant::now()), Err(expected));
+            assert_eq!(flusher.wait_until_caught_up(view, 1 << 20, Instant::now()), Err(expected));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A group of commits: what they change above the published state, and how they are written to the log.
+//! A group of commits: its changes to the published state, and its encoding in the log.
 //!
 //! ```text
 //! payload   = operation*
@@ -13,34 +13,34 @@ use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
 use lsm_tree::SeqNo;
 
-use super::everything::CountChange;
+use super::all_rows::CountChange;
 use super::rows::Stored;
 use crate::log::FRAME_HEADER_BYTES;
 use crate::{ReadError, SpaceHeader, SpaceId, Token};
 
 const REMOVED: u32 = u32::MAX;
 
-/// What changed, by full key. `None`: removed.
+/// Changed rows by full key. `None` means removed.
 pub(crate) type Changes = BTreeMap<Bytes, Option<Stored>>;
 
-/// One change of one row, as the log and the tree take it.
+/// One change of one row, for the log and the tree.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Operation {
+pub(crate) struct RowOperation {
     pub(crate) seqno: SeqNo,
     pub(crate) key: Bytes,
-    /// The stored value with its stamp; `None`: removed.
+    /// The stored value with its stamp, or `None` for a removal.
     pub(crate) value: Option<Bytes>,
 }
 
-/// The commits of a group that held so far.
+/// The accepted commits of a group, so far.
 #[derive(Default)]
 pub(crate) struct Group {
-    pub(crate) operations: Vec<Operation>,
-    /// Of the operations in the log.
+    pub(crate) operations: Vec<RowOperation>,
+    /// Bytes of the operations in the log.
     pub(crate) bytes: usize,
     pub(crate) changes: Changes,
     pub(crate) headers: HashMap<SpaceId, Option<SpaceHeader>>,
-    /// A header is written or removed, not only looked up.
+    /// Whether a header is written or removed, not only looked up.
     pub(crate) changes_headers: bool,
     pub(crate) ceiling: Option<Timestamp>,
     /// Rows that the group adds and removes.
@@ -48,30 +48,30 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Adds a row to write.
+    /// Adds the write of a row.
     pub(crate) fn put(&mut self, seqno: SeqNo, key: Bytes, stamp: Stamp, value: &[u8]) {
         let encoded = Stored::encode(stamp, value);
         let stored = Stored { token: Token(stamp), value: encoded.slice(8..) };
-        self.add(Operation { seqno, key: key.clone(), value: Some(encoded) });
+        self.add(RowOperation { seqno, key: key.clone(), value: Some(encoded) });
         self.changes.insert(key, Some(stored));
     }
 
-    /// Adds a row to remove.
+    /// Adds the removal of a row.
     pub(crate) fn remove(&mut self, seqno: SeqNo, key: Bytes) {
-        self.add(Operation { seqno, key: key.clone(), value: None });
+        self.add(RowOperation { seqno, key: key.clone(), value: None });
         self.changes.insert(key, None);
     }
 
-    fn add(&mut self, operation: Operation) {
+    fn add(&mut self, operation: RowOperation) {
         self.bytes += 16 + operation.key.len() + operation.value.as_ref().map_or(0, Bytes::len);
         self.operations.push(operation);
     }
 
-    /// The log's payload, behind room for a frame header.
+    /// Returns the log's payload, after space for a frame header.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut buffer = Vec::with_capacity(FRAME_HEADER_BYTES + self.bytes + 8);
         buffer.resize(FRAME_HEADER_BYTES, 0);
-        for Operation { seqno, key, value } in &self.operations {
+        for RowOperation { seqno, key, value } in &self.operations {
             buffer.extend_from_slice(&seqno.to_le_bytes());
             buffer.extend_from_slice(&(key.len() as u32).to_le_bytes());
             let length = value.as_ref().map_or(REMOVED, |v| v.len() as u32);
@@ -83,8 +83,8 @@ impl Group {
     }
 }
 
-/// Reads a log payload back. `None` in place of an operation that makes no sense, which a checksum rules out.
-pub(crate) fn decode(mut payload: &[u8]) -> impl Iterator<Item = Option<Operation>> {
+/// Decodes a log payload. Yields `None` for a malformed operation, which the frame's checksum rules out.
+pub(crate) fn decode(mut payload: &[u8]) -> impl Iterator<Item = Option<RowOperation>> {
     std::iter::from_fn(move || {
         if payload.is_empty() {
             return None;
@@ -99,7 +99,7 @@ pub(crate) fn decode(mut payload: &[u8]) -> impl Iterator<Item = Option<Operatio
                 REMOVED => None,
                 n => Some(Bytes::copy_from_slice(take(n as usize)?)),
             };
-            Some(Operation { seqno, key, value })
+            Some(RowOperation { seqno, key, value })
         };
         let read = operation();
         if read.is_none() {
@@ -109,19 +109,17 @@ pub(crate) fn decode(mut payload: &[u8]) -> impl Iterator<Item = Option<Operatio
     })
 }
 
-/// Rows in order: those of the tree with changes laid over them, later layers last.
+/// Iterates over the tree's rows with changes applied, in order.
 pub(crate) struct Merged<T: Iterator> {
     tree: Peekable<T>,
     changed: Peekable<std::collections::btree_map::IntoIter<Bytes, Option<Stored>>>,
 }
 
 impl<T: Iterator<Item = Result<(Bytes, Stored), ReadError>>> Merged<T> {
-    pub(crate) fn new(tree: T, range: &Range<Bytes>, layers: [&Changes; 2]) -> Self {
+    pub(crate) fn new(tree: T, range: &Range<Bytes>, changes: &Changes) -> Self {
         let mut changed = Changes::new();
         if range.start < range.end {
-            for layer in layers {
-                changed.extend(layer.range(range.clone()).map(|(k, v)| (k.clone(), v.clone())));
-            }
+            changed.extend(changes.range(range.clone()).map(|(k, v)| (k.clone(), v.clone())));
         }
         Self { tree: tree.peekable(), changed: changed.into_iter().peekable() }
     }
@@ -165,10 +163,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merging_is_laying_one_map_over_another(
+        fn merging_overlays_the_changes_on_the_tree(
             tree in prop::collection::btree_map(0u8..12, 0u64..9, 0..10),
-            first in prop::collection::btree_map(0u8..12, prop::option::of(10u64..19), 0..10),
-            second in prop::collection::btree_map(0u8..12, prop::option::of(20u64..29), 0..10),
+            changes in prop::collection::btree_map(0u8..12, prop::option::of(10u64..19), 0..10),
             from in 0u8..12, to in 0u8..12,
         ) {
             let layer = |m: &BTreeMap<u8, Option<u64>>| -> Changes {
@@ -176,13 +173,11 @@ mod tests {
             };
             let range = key(from)..key(to);
             let rows = tree.iter().map(|(k, v)| (key(*k), stored(*v))).filter(|(k, _)| range.contains(k));
-            let merged: Vec<_> = Merged::new(rows.map(Ok), &range, [&layer(&first), &layer(&second)])
-                .map(Result::unwrap)
-                .collect();
+            let merged: Vec<_> =
+                Merged::new(rows.map(Ok), &range, &layer(&changes)).map(Result::unwrap).collect();
 
             let mut model: BTreeMap<u8, Option<u64>> = tree.into_iter().map(|(k, v)| (k, Some(v))).collect();
-            model.extend(first);
-            model.extend(second);
+            model.extend(changes);
             let expected: Vec<_> = model
                 .into_iter()
                 .filter_map(|(k, v)| Some((key(k), stored(v?))))
@@ -192,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn operations_are_read_back_as_written(
+        fn operations_decode_as_encoded(
             ops in prop::collection::vec(
                 (any::<u64>(), prop::collection::vec(any::<u8>(), 0..9), prop::option::of(prop::collection::vec(any::<u8>(), 0..9))),
                 0..9),
@@ -200,7 +195,7 @@ mod tests {
             let mut group = Group::default();
             for (seqno, key, value) in ops {
                 let value = value.map(Bytes::from);
-                group.operations.push(Operation { seqno, key: key.into(), value });
+                group.operations.push(RowOperation { seqno, key: key.into(), value });
             }
             let encoded = group.encode();
             let read: Vec<_> = decode(&encoded[FRAME_HEADER_BYTES..]).map(Option::unwrap).collect();
@@ -208,7 +203,7 @@ mod tests {
         }
 
         #[test]
-        fn decoding_anything_ends_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn decoding_random_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             prop_assert!(decode(&bytes).count() <= bytes.len());
         }
     }

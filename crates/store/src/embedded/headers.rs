@@ -1,7 +1,7 @@
-//! Space headers that readers looked up, so that a read need not look one up in the tree beside its rows.
+//! Space headers that readers looked up recently, so that most reads need not read the header from the tree.
 //!
-//! Headers change rarely. An entry holds for every snapshot as long as none has changed since it was read; one change
-//! makes all of them void.
+//! Headers change rarely. An entry is valid for every snapshot until any header changes, which invalidates
+//! all entries.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,34 +11,34 @@ use parking_lot::RwLock;
 
 use crate::{SpaceHeader, SpaceId};
 
-/// Entries kept.
-const MOST: usize = 4096;
+/// Maximum number of entries.
+const MAX_ENTRIES: usize = 4096;
 
 #[derive(Default)]
 pub(crate) struct HeaderCache {
-    /// The last change of any header lies below this sequence number.
+    /// The last change of any header has a lower sequence number.
     changed: AtomicU64,
-    /// A header, and the snapshot it was read in.
+    /// Headers, each with the snapshot in which it was read.
     entries: RwLock<HashMap<SpaceId, (Option<SpaceHeader>, SeqNo)>>,
 }
 
 impl HeaderCache {
-    /// The committer has changed a header below `seqno`, and will publish that next.
+    /// Records that the committer has changed a header below `seqno` and is about to publish the change.
     pub(crate) fn changed_before(&self, seqno: SeqNo) {
         self.changed.fetch_max(seqno, Ordering::SeqCst);
     }
 
-    /// The header of a space as of a snapshot, if it is known.
+    /// Returns the header of a space in a snapshot, if it is known.
     pub(crate) fn get(&self, space: SpaceId, snapshot: SeqNo) -> Option<Option<SpaceHeader>> {
         let (header, read_at) = *self.entries.read().get(&space)?;
-        // No change lies between the two, whichever is older.
+        // No header changed between the two snapshots, whichever is older.
         (self.changed.load(Ordering::SeqCst) <= read_at.min(snapshot)).then_some(header)
     }
 
-    /// Remembers what a snapshot shows.
+    /// Remembers the header of a space in a snapshot.
     pub(crate) fn put(&self, space: SpaceId, header: Option<SpaceHeader>, snapshot: SeqNo) {
         let mut entries = self.entries.write();
-        if entries.len() >= MOST {
+        if entries.len() >= MAX_ENTRIES {
             entries.clear();
         }
         entries.insert(space, (header, snapshot));
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_holds_for_snapshots_that_no_change_divides_from_it() {
+    fn entry_is_valid_for_snapshots_with_no_change_in_between() {
         let cache = HeaderCache::default();
         let open = Some(SpaceHeader { epoch: 1, open: true });
         cache.put(SpaceId(1), open, 10);

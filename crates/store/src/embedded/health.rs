@@ -1,19 +1,18 @@
-//! The state of the engine as an operator sees it: what failed, since when, and which table is to blame.
+//! The engine's state for operators: what failed, since when, and which table caused it.
 
 use std::fmt;
 use std::path::PathBuf;
 
-use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
 
-use crate::SpaceId;
+use crate::{RowPosition, SpaceId};
 
-/// Work that the engine does beside commits.
+/// A background task of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Task {
-    /// Writes a sealed memtable to tables and retires log segments.
+    /// Writing a sealed memtable to tables, and retiring log segments.
     Flush,
-    /// Merges tables.
+    /// Merging tables.
     Compaction,
 }
 
@@ -21,7 +20,7 @@ impl Task {
     /// Every task.
     pub const ALL: [Self; 2] = [Self::Flush, Self::Compaction];
 
-    /// The name in logs, in metrics and on `/readyz`.
+    /// Returns the task's name in logs, in metrics and on `/readyz`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Flush => "flush",
@@ -35,42 +34,24 @@ impl Task {
 pub enum Cause {
     /// No space is left on the device.
     Full,
-    /// A table holds other bytes than were written.
+    /// A table is damaged.
     Damaged,
-    /// Any other failure of the disk.
+    /// Any other disk failure.
     Io,
 }
 
-/// A row, by its place in the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RowPlace {
-    /// Its space.
-    pub space: SpaceId,
-    /// Its partition key.
-    pub partition: Bytes,
-    /// Its key within the partition.
-    pub key: Bytes,
-}
-
-impl fmt::Display for RowPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (space, partition, key) = (self.space.0, self.partition.escape_ascii(), self.key.escape_ascii());
-        write!(f, "space {space:016x} partition \"{partition}\" row \"{key}\"")
-    }
-}
-
-/// A table with a block that cannot be read.
+/// A table with an unreadable block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedTable {
-    /// Its file.
+    /// The table's file.
     pub path: PathBuf,
-    /// The last row before the damage that can be read.
-    pub before: Option<RowPlace>,
-    /// The first row after the damage that can be read.
-    pub after: Option<RowPlace>,
-    /// Spaces with rows in this table, at most [`MAX_SPACES`](super::failures::MAX_SPACES) of them.
+    /// The last readable row before the damage.
+    pub before: Option<RowPosition>,
+    /// The first readable row after the damage.
+    pub after: Option<RowPosition>,
+    /// The spaces with rows in the table, at most [`MAX_SPACES`](super::failures::MAX_SPACES) of them.
     pub spaces: Vec<SpaceId>,
-    /// Whether the table holds rows of more spaces than are listed.
+    /// Whether the table has rows of further spaces.
     pub more_spaces: bool,
 }
 
@@ -79,20 +60,20 @@ pub struct DamagedTable {
 pub struct TaskFailure {
     /// The task.
     pub task: Task,
-    /// Why it fails.
+    /// Why the task fails.
     pub cause: Cause,
     /// The error of the last attempt.
     pub error: String,
-    /// When the first of these failures happened, by the engine's clock.
+    /// The time of the first of these failures, by the engine's clock.
     pub since: Timestamp,
-    /// Failed attempts in a row.
+    /// Number of consecutive failed attempts.
     pub attempts: u32,
-    /// The table that cannot be read, if that is the cause.
+    /// The damaged table, if that is the cause.
     pub table: Option<DamagedTable>,
 }
 
 impl fmt::Display for TaskFailure {
-    /// One line without names of data: `/readyz` shows it to clients without credentials.
+    /// Formats one line without names of data: `/readyz` shows it to clients without credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { task, cause, error, attempts, table, .. } = self;
         write!(f, "{} fails ({attempts} attempts): ", task.name())?;
@@ -104,13 +85,13 @@ impl fmt::Display for TaskFailure {
     }
 }
 
-/// The engine's state.
+/// The problems of the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Why the engine acknowledges no writes; only a restart helps.
+    /// Why the engine has stopped acknowledging writes. It must be restarted.
     pub stopped: Option<String>,
-    /// Tasks that fail and are retried.
+    /// The tasks that fail and are retried.
     pub failing: Vec<TaskFailure>,
-    /// Whether the device is full: only commits that remove rows are accepted.
+    /// Whether the device is full, so that only commits that remove rows are accepted.
     pub full: bool,
 }

@@ -1,7 +1,7 @@
 //! Fills a new store with rows that keep their tokens.
 //!
-//! ETags and versions follow from tokens, so rows that come from another store must not get new ones. A commit always
-//! gives a new token; a loader writes tables instead, before any engine has the store open.
+//! ETags and versions follow from tokens, so rows copied from another store must not get new ones. A commit
+//! always makes a new token; a loader writes tables instead, before any engine has opened the store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use lazuli_concurrency::{Stamp, Timestamp};
 use lsm_tree::compaction::Leveled;
 use lsm_tree::{AbstractTree, AnyTree, SequenceNumberCounter};
 
-use super::everything::encode_counts;
+use super::all_rows::encode_counts;
 use super::rows::{self, Stored};
 use super::{OpenError, log, open_tree, subdirectory};
 use crate::{
     MAX_KEY_BYTES, MAX_VALUE_BYTES, Partition, ReadError, Row, RowCounts, SpaceHeader, SpaceId, Token, keys,
 };
 
-/// Bytes of rows that are kept in memory before they are written to a table.
+/// Rows are written to a table once this many bytes are in memory.
 const FLUSH_BYTES: u64 = 32 << 20;
-/// Memory for blocks of tables, which are hardly read.
+/// Cache for blocks of tables, in bytes. Small, because a loader hardly reads tables.
 const CACHE_BYTES: u64 = 4 << 20;
 
-/// A new store that is being filled. Nothing may open it before [`Loader::finish`].
+/// A new store that is being filled. No engine may open it before [`Loader::finish`].
 pub struct Loader {
     tree: AnyTree,
     seqno: SequenceNumberCounter,
-    /// Above every stamp that was loaded.
+    /// The clock's ceiling, above every loaded stamp.
     ceiling: u64,
     rows: u64,
 }
 
 impl Loader {
-    /// Begins to fill the store in `dir`, which must exist and be empty.
+    /// Creates a loader for the store in `dir`, which must exist and be empty.
     pub fn create(dir: &Path) -> Result<Self, OpenError> {
         if std::fs::read_dir(dir)?.next().is_some() {
             return Err(std::io::Error::other(format!("{} is not empty", dir.display())).into());
@@ -44,7 +44,7 @@ impl Loader {
         Ok(Self { tree, seqno, ceiling: 0, rows: 0 })
     }
 
-    /// Adds a row with its token. Each row may be added once.
+    /// Adds a row with its token. Add each row once.
     pub fn row(&mut self, space: SpaceId, partition: &Bytes, row: &Row) -> Result<(), OpenError> {
         let fits = partition.len() <= MAX_KEY_BYTES
             && row.key.len() <= MAX_KEY_BYTES
@@ -58,7 +58,8 @@ impl Loader {
         self.put(keys::row(&prefix, &row.key), stamp, &row.value)
     }
 
-    /// Adds the header of a space. Nothing reads the tokens of headers; an export keeps them, so that two exports are equal.
+    /// Adds the header of a space. No code reads the tokens of headers; an export keeps them so that two
+    /// exports are equal.
     pub fn header(
         &mut self,
         space: SpaceId,
@@ -69,12 +70,12 @@ impl Loader {
         self.put(key, stamp, &rows::encode_header(header))
     }
 
-    /// Makes sure that the store's clock starts at `ceiling` or later. It starts above every token anyway.
+    /// Makes the store's clock start at `ceiling` or later. It always starts above every token.
     pub fn clock(&mut self, ceiling: Timestamp) {
         self.ceiling = self.ceiling.max(ceiling.ticks());
     }
 
-    /// Makes everything durable. The store can be opened then.
+    /// Makes everything durable, so that the store can be opened.
     pub fn finish(mut self) -> Result<(), OpenError> {
         let counts = encode_counts(RowCounts { added: self.rows, removed: 0, complete: true });
         self.put(Bytes::from_static(keys::COUNTS), Stamp::from_ticks(0), &counts)?;

@@ -1,19 +1,21 @@
 //! Verifies the tree's files before the tree opens them.
 //!
-//! The tree trusts its manifest: with a flipped bit in it, it opens with other rows, removes tables that it takes for
-//! orphans, or asks for as much memory as a damaged length says. Its blocks have checksums that it verifies itself.
-//! So everything that the tree reads without a checksum is verified here first:
+//! The tree trusts its manifest. If a bit in it is flipped, the tree returns other rows, removes tables that
+//! it takes for orphans, or allocates as much memory as a damaged length says. It only verifies the checksums
+//! of blocks. So everything that the tree reads without a checksum is verified here first:
 //!
 //! ```text
 //! current    id:u64  xxh3-128 of v<id>:u128  0:u8
-//! v<id>      an archive; its section `tables` holds  levels:u8 { runs:u8 { tables:u32 { id:u64  0:u8  xxh3-128:u128  seqno:u64 } } }
+//! v<id>      an archive; its section `tables` holds
+//!            levels:u8 { runs:u8 { tables:u32 { id:u64  0:u8  xxh3-128:u128  seqno:u64 } } }
 //! tables/<id>  an archive of blocks
-//! archive    sections  contents  SFA!  1:u8  0:u8  xxh3-128 of contents:u128  start of contents:u64  length of contents:u64
+//! archive    sections  contents  SFA!  1:u8  0:u8  xxh3-128 of contents:u128  start of contents:u64
+//!            length of contents:u64
 //! contents   TOC!  entries:u32 { start:u64  length:u64  name length:u16  name }
 //! ```
 //!
-//! Opening verifies the contents of every table file, which takes two short reads each. [`Manifest::damaged_tables`]
-//! verifies every byte of them.
+//! Opening verifies the contents of every table file, which takes two short reads each.
+//! [`Manifest::damaged_tables`] verifies every byte of them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -26,15 +28,15 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::OpenError;
 
-const CURRENT: &str = "current";
-const TABLES: &str = "tables";
-/// The section of a table that is not made of blocks.
-const VERSION: &[u8] = b"table_version";
-/// Bytes of `current`.
+const CURRENT_FILE: &str = "current";
+const TABLES_DIRECTORY: &str = "tables";
+/// The name of a table's section that has no blocks.
+const VERSION_SECTION: &[u8] = b"table_version";
+/// Length of `current`, in bytes.
 const CURRENT_BYTES: usize = 25;
-/// What the tree writes for "XXH3".
-const XXH3: u8 = 0;
-/// Bytes of an archive behind its contents.
+/// The number that the tree writes for "XXH3".
+const XXH3_KIND: u8 = 0;
+/// Length of an archive's trailer, which follows its contents, in bytes.
 const TRAILER_BYTES: usize = 38;
 const TRAILER_MAGIC: &[u8] = b"SFA!\x01\x00";
 const CONTENTS_MAGIC: &[u8] = b"TOC!";
@@ -45,39 +47,40 @@ const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 /// Bytes read at a time to verify a whole table.
 const READ_BYTES: usize = 1 << 20;
 
-/// A manifest whose checksum is right.
+/// A manifest with a valid checksum.
 #[derive(Debug)]
 pub(crate) struct Manifest {
     tree: PathBuf,
     name: String,
-    /// As they were read.
+    /// The bytes of `current`.
     current: Vec<u8>,
+    /// The bytes of the manifest.
     bytes: Vec<u8>,
-    tables: Vec<Table>,
+    tables: Vec<NamedTable>,
 }
 
 /// A table that the manifest names.
 #[derive(Debug, PartialEq, Eq)]
-struct Table {
+struct NamedTable {
     id: u64,
-    /// Over the whole file.
+    /// The checksum of the whole file.
     checksum: u128,
 }
 
 impl Manifest {
-    /// Reads and verifies the manifest in `tree`. Returns none if no tree was ever made there, which is so only if
-    /// `log` has no segments either.
+    /// Reads and verifies the manifest in `tree`. Returns `None` if no tree was ever created there, provided
+    /// that `log` has no segments either.
     pub(crate) fn read(tree: &Path, log: &Path) -> Result<Option<Self>, OpenError> {
-        let path = tree.join(CURRENT);
+        let path = tree.join(CURRENT_FILE);
         let current = match std::fs::read(&path) {
             Ok(current) => current,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return if was_made(tree, log)? { Err(damaged(&path, "it is missing")) } else { Ok(None) };
+                return if was_created(tree, log)? { Err(damaged(&path, "it is missing")) } else { Ok(None) };
             }
             Err(error) => return Err(error.into()),
         };
         let mut fields = &current[..];
-        if current.len() != CURRENT_BYTES || current.last() != Some(&XXH3) {
+        if current.len() != CURRENT_BYTES || current.last() != Some(&XXH3_KIND) {
             return Err(damaged(&path, "it does not name a manifest"));
         }
         let (name, checksum) = (format!("v{}", fields.get_u64_le()), fields.get_u128_le());
@@ -96,7 +99,7 @@ impl Manifest {
         Ok(Some(Self { tree: tree.into(), name, current, bytes, tables }))
     }
 
-    /// Verifies what the tree reads of its tables without a checksum of its own, and that all of them are there.
+    /// Verifies that all tables exist, and what the tree reads of them without a checksum.
     pub(crate) fn verify_contents(&self) -> Result<(), OpenError> {
         for table in &self.tables {
             let path = self.path_of(table);
@@ -109,8 +112,8 @@ impl Manifest {
                 Err(error) => return Err(error.into()),
             }
         }
-        // The tree panics at a folder among its tables.
-        for entry in read_dir_if_there(&self.tree.join(TABLES))? {
+        // The tree panics if there is a directory among its tables.
+        for entry in read_dir_if_exists(&self.tree.join(TABLES_DIRECTORY))? {
             let entry = entry?;
             let name = entry.file_name();
             let is_table =
@@ -122,10 +125,15 @@ impl Manifest {
         Ok(())
     }
 
-    /// Reads every table. Returns those that are missing or changed, each with what is wrong with it.
-    pub(crate) fn damaged_tables(&self) -> io::Result<Vec<(PathBuf, &'static str)>> {
+    /// Reads every table. Returns those that are missing or changed, each with a description. Reports
+    /// progress as the number of tables read and the total.
+    pub(crate) fn damaged_tables(
+        &self,
+        mut progress: impl FnMut(u64, u64),
+    ) -> io::Result<Vec<(PathBuf, &'static str)>> {
         let mut found = vec![];
-        for table in &self.tables {
+        for (done, table) in self.tables.iter().enumerate() {
+            progress(done as u64, self.tables.len() as u64);
             let path = self.path_of(table);
             match checksum(&path) {
                 Ok(checksum) if checksum == table.checksum => {}
@@ -137,66 +145,68 @@ impl Manifest {
         Ok(found)
     }
 
-    /// Names the damaged table, if there is one, as the reason why the tree could not be opened.
+    /// Returns the error for a tree that could not be opened. Names the damaged table, if there is one.
     pub(crate) fn explain(&self, error: String) -> OpenError {
-        match self.damaged_tables() {
+        match self.damaged_tables(|_, _| ()) {
             Ok(tables) if !tables.is_empty() => damaged(&tables[0].0, error),
             _ => OpenError::Tree(error),
         }
     }
 
-    /// Makes a folder elsewhere that the tree can open without changing anything here: a copy of the manifest, and
-    /// links to the tables that it names.
+    /// Makes a temporary folder that the tree can open without changing the store: a copy of the manifest,
+    /// and links to its tables.
     pub(crate) fn view(&self) -> io::Result<TempDir> {
         let view = empty_view()?;
         let tree = self.tree.canonicalize()?;
-        for name in [CURRENT, &self.name] {
+        for name in [CURRENT_FILE, &self.name] {
             std::fs::copy(tree.join(name), view.path().join(name))?;
         }
-        let tables = view.path().join(TABLES);
+        let tables = view.path().join(TABLES_DIRECTORY);
         std::fs::create_dir(&tables)?;
-        for Table { id, .. } in &self.tables {
+        for NamedTable { id, .. } in &self.tables {
             let name = id.to_string();
-            std::os::unix::fs::symlink(tree.join(TABLES).join(&name), tables.join(name))?;
+            std::os::unix::fs::symlink(tree.join(TABLES_DIRECTORY).join(&name), tables.join(name))?;
         }
         Ok(view)
     }
 
-    /// Names of the files beside the tables, in the tree's folder.
+    /// Returns the names of the files in the tree's directory, other than tables.
     pub(crate) fn own_files(&self) -> [&str; 2] {
-        [CURRENT, &self.name]
+        [CURRENT_FILE, &self.name]
     }
 
-    /// The tables, each with its path in the tree's folder and the checksum of its bytes.
+    /// Returns the tables, each with its path in the tree's directory and the checksum of its bytes.
     pub(crate) fn tables(&self) -> impl Iterator<Item = (PathBuf, u128)> {
-        self.tables.iter().map(|table| (Path::new(TABLES).join(table.id.to_string()), table.checksum))
+        self.tables
+            .iter()
+            .map(|table| (Path::new(TABLES_DIRECTORY).join(table.id.to_string()), table.checksum))
     }
 
-    /// Makes a folder with the manifest as it was read and links to its tables. Fails with `NotFound` if the tree has
-    /// removed one of them.
+    /// Creates a directory with the manifest as it was read and links to its tables. Fails with `NotFound` if
+    /// the tree has removed one of them.
     pub(crate) fn link_into(&self, into: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(into.join(TABLES))?;
+        std::fs::create_dir_all(into.join(TABLES_DIRECTORY))?;
         for (table, _) in self.tables() {
             std::fs::hard_link(self.tree.join(&table), into.join(&table))?;
         }
         std::fs::write(into.join(&self.name), &self.bytes)?;
-        std::fs::write(into.join(CURRENT), &self.current)
+        std::fs::write(into.join(CURRENT_FILE), &self.current)
     }
 
-    /// The files of all tables.
+    /// Returns the files of all tables.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         self.tables.iter().map(|table| self.path_of(table)).collect()
     }
 
-    fn path_of(&self, table: &Table) -> PathBuf {
-        self.tree.join(TABLES).join(table.id.to_string())
+    fn path_of(&self, table: &NamedTable) -> PathBuf {
+        self.tree.join(TABLES_DIRECTORY).join(table.id.to_string())
     }
 }
 
-/// The files of tables that are there, whether a manifest names them or not.
+/// Returns the files of all existing tables, whether a manifest names them or not.
 pub(crate) fn present_tables(tree: &Path) -> io::Result<Vec<PathBuf>> {
     let mut tables = vec![];
-    for entry in read_dir_if_there(&tree.join(TABLES))? {
+    for entry in read_dir_if_exists(&tree.join(TABLES_DIRECTORY))? {
         let entry = entry?;
         let is_table = entry.file_name().to_str().is_some_and(|name| name.parse::<u64>().is_ok());
         if is_table && entry.file_type()?.is_file() {
@@ -207,11 +217,11 @@ pub(crate) fn present_tables(tree: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(tables)
 }
 
-/// Makes a folder for a view of a tree that was never made.
+/// Makes a temporary folder for a view of a tree that was never created.
 pub(crate) fn empty_view() -> io::Result<TempDir> {
     tempfile::Builder::new().prefix("lazuli-check").tempdir().map_err(|error| {
-        let place = std::env::temp_dir();
-        let what = format!("no temporary folder in {} (TMPDIR names another): {error}", place.display());
+        let directory = std::env::temp_dir();
+        let what = format!("no temporary folder in {} (TMPDIR names another): {error}", directory.display());
         io::Error::new(error.kind(), what)
     })
 }
@@ -220,22 +230,25 @@ fn damaged(path: &Path, what: impl Into<String>) -> OpenError {
     OpenError::Damaged { path: path.into(), what: what.into() }
 }
 
-/// Whether a tree was made here once. The first manifest, v0, is durable before the first segment of the log is made.
-fn was_made(tree: &Path, log: &Path) -> io::Result<bool> {
-    let has = |dir: &Path, is_sign: fn(&str) -> bool| -> io::Result<bool> {
-        for entry in read_dir_if_there(dir)? {
-            if entry?.file_name().to_str().is_some_and(is_sign) {
+/// Whether a tree was ever created here. The first manifest, v0, is durable before the first log segment is
+/// created.
+fn was_created(tree: &Path, log: &Path) -> io::Result<bool> {
+    let any_name = |dir: &Path, matches: fn(&str) -> bool| -> io::Result<bool> {
+        for entry in read_dir_if_exists(dir)? {
+            if entry?.file_name().to_str().is_some_and(matches) {
                 return Ok(true);
             }
         }
         Ok(false)
     };
-    let is_later =
+    let is_later_manifest =
         |name: &str| name != "v0" && name.strip_prefix('v').is_some_and(|id| id.parse::<u64>().is_ok());
-    Ok(has(tree, is_later)? || has(&tree.join(TABLES), |_| true)? || has(log, |name| name.ends_with(".log"))?)
+    Ok(any_name(tree, is_later_manifest)?
+        || any_name(&tree.join(TABLES_DIRECTORY), |_| true)?
+        || any_name(log, |name| name.ends_with(".log"))?)
 }
 
-fn read_dir_if_there(dir: &Path) -> io::Result<impl Iterator<Item = io::Result<std::fs::DirEntry>>> {
+fn read_dir_if_exists(dir: &Path) -> io::Result<impl Iterator<Item = io::Result<std::fs::DirEntry>>> {
     match std::fs::read_dir(dir) {
         Ok(entries) => Ok(Some(entries).into_iter().flatten()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None.into_iter().flatten()),
@@ -261,32 +274,32 @@ fn checksum(path: &Path) -> io::Result<u128> {
     }
 }
 
-/// Verifies the contents of an archive. Returns what is wrong with them.
+/// Verifies the contents of an archive. Returns a description of the damage, if any.
 pub(crate) fn verify_contents(path: &Path) -> io::Result<Option<&'static str>> {
     Ok(read_contents(&File::open(path)?)?.err())
 }
 
-/// The bytes of a section that holds blocks.
+/// The range of a file that is a section of blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SectionRange {
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-/// Finds the blocks of a table; or what is wrong with its contents.
+/// Returns the sections with blocks of a table, or a description of the damage to its contents.
 pub(crate) fn block_sections(file: &File) -> io::Result<Result<Vec<SectionRange>, &'static str>> {
     let contents = match read_contents(file)? {
         Ok(contents) => contents,
         Err(what) => return Ok(Err(what)),
     };
     let blocks =
-        sections(&contents).unwrap_or_default().into_iter().filter(|section| section.name != VERSION);
+        sections(&contents).unwrap_or_default().into_iter().filter(|section| section.name != VERSION_SECTION);
     Ok(Ok(blocks
         .map(|section| SectionRange { start: section.start, end: section.start + section.length })
         .collect()))
 }
 
-/// Reads and verifies the contents of an archive; or says what is wrong with them.
+/// Reads and verifies the contents of an archive. Returns a description of the damage, if any.
 fn read_contents(file: &File) -> io::Result<Result<Vec<u8>, &'static str>> {
     let length = file.metadata()?.len();
     let Some(end) = length.checked_sub(TRAILER_BYTES as u64) else { return Ok(Err("it is too short")) };
@@ -301,15 +314,15 @@ fn read_contents(file: &File) -> io::Result<Result<Vec<u8>, &'static str>> {
         return Ok(Err("the checksum of its contents is wrong"));
     }
     let Some(sections) = sections(&contents) else { return Ok(Err("its contents cannot be read")) };
-    let within =
+    let fits =
         |section: &Section<'_>| section.start.checked_add(section.length).is_some_and(|end| end <= start);
-    match sections.iter().all(within) {
+    match sections.iter().all(fits) {
         true => Ok(Ok(contents)),
         false => Ok(Err("its contents name places outside of it")),
     }
 }
 
-/// Returns the checksum and the start of the contents that end where the trailer stands.
+/// Returns the checksum and the start of the contents, which end at the trailer's offset.
 fn parse_trailer(trailer: &[u8], end: u64) -> Option<(u128, u64)> {
     let mut fields = trailer.strip_prefix(TRAILER_MAGIC)?;
     let (checksum, start, length) =
@@ -330,15 +343,15 @@ fn sections(contents: &[u8]) -> Option<Vec<Section<'_>>> {
     for _ in 0..rest.try_get_u32_le().ok()? {
         let (start, length) = (rest.try_get_u64_le().ok()?, rest.try_get_u64_le().ok()?);
         let name_length = rest.try_get_u16_le().ok()?;
-        let (name, behind) = rest.split_at_checked(name_length.into())?;
+        let (name, after_name) = rest.split_at_checked(name_length.into())?;
         sections.push(Section { name, start, length });
-        rest = behind;
+        rest = after_name;
     }
     rest.is_empty().then_some(sections)
 }
 
-/// Reads the list of tables in a manifest.
-fn tables(manifest: &[u8]) -> Option<Vec<Table>> {
+/// Decodes the list of tables in a manifest.
+fn tables(manifest: &[u8]) -> Option<Vec<NamedTable>> {
     let (rest, trailer) = manifest.split_at_checked(manifest.len().checked_sub(TRAILER_BYTES)?)?;
     let (_, start) = parse_trailer(trailer, rest.len() as u64)?;
     let sections = sections(rest.get(start as usize..)?)?;
@@ -350,10 +363,10 @@ fn tables(manifest: &[u8]) -> Option<Vec<Table>> {
             for _ in 0..list.try_get_u32_le().ok()? {
                 let (id, kind) = (list.try_get_u64_le().ok()?, list.try_get_u8().ok()?);
                 let (checksum, _seqno) = (list.try_get_u128_le().ok()?, list.try_get_u64_le().ok()?);
-                if kind != XXH3 {
+                if kind != XXH3_KIND {
                     return None;
                 }
-                tables.push(Table { id, checksum });
+                tables.push(NamedTable { id, checksum });
             }
         }
     }

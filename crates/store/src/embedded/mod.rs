@@ -1,35 +1,33 @@
-//! The embedded engine: an LSM tree under a log of our own, changed by one committer that does group commit.
+//! The embedded engine: an LSM tree below a write-ahead log, changed by one committer in groups.
 //!
 //! ```text
-//! commit → queue → committer: judge, log + fdatasync, apply to memtable, publish, answer
+//! commit → queue → committer: check, log + fdatasync, apply to memtable, publish, answer
 //!                                 sealed memtable → flusher → table files → compaction
 //! read   → snapshot → memtables and tables, as of its sequence number; or a run of rows that was read before
 //! ```
 //!
-//! A restart replays the log over the tree. See [`crate::log`] for what survives a crash and how damage is told from
-//! it, and decision 0002 for why this tree and why a log of our own.
+//! A restart replays the log into the tree. [`crate::log`] says what survives a crash and how damage is
+//! recognized. Decision 0002 has the reasons for this tree and for a log outside of it.
 
+mod all_rows;
 mod attempts;
 pub mod backup;
 mod committer;
-mod detour;
-mod everything;
+mod damaged_tables;
 mod failures;
 mod figures;
 mod flusher;
-mod graves;
 mod group;
 mod headers;
 mod health;
-mod lately;
 mod loader;
 mod manifest;
 mod options;
 mod queue;
+mod recent_changes;
 mod rows;
 mod runs;
 mod salvage;
-mod scheduling;
 pub mod scrub;
 mod snapshot;
 mod threads;
@@ -50,21 +48,21 @@ use lsm_tree::config::{BlockSizePolicy, PinningPolicy};
 use lsm_tree::{AbstractTree, AnyTree, Cache, SequenceNumberCounter};
 use parking_lot::Mutex;
 
-use crate::clock::{self, EngineClock};
+use crate::clock::EngineClock;
+use crate::digest::RangeDigest;
+use crate::limits::check_limits;
 use crate::log::{self, Log, LogError, NextSegment};
 use crate::{
-    AllVisitor, Commit, CommitError, MAX_BULK_COMMIT_BYTES, MAX_COMMIT_BYTES, MAX_KEY_BYTES, MAX_MUTATIONS,
-    MAX_SCAN_BYTES, MAX_SCAN_ROWS, MAX_VALUE_BYTES, Mutation, Partition, ReadError, ReadSet, Reads, Row,
-    RowCounts, RowPosition, RunVisitor, Scanned, SpaceHeader, SpaceId, SpacePage, Store, Visited, Visitor,
-    Which, keys,
+    AllVisitor, Commit, CommitError, MAX_SCAN_BYTES, MAX_SCAN_ROWS, Partition, ReadError, ReadSet, Reads,
+    Row, RowCounts, RowPosition, RunVisitor, Scanned, SpaceHeader, SpaceId, SpacePage, Store, Visited,
+    Visitor, Which, keys,
 };
 use committer::Committer;
 use failures::TaskError;
 use flusher::{Directories, Flusher};
 use headers::HeaderCache;
 use manifest::Manifest;
-use queue::{Queue, Work};
-use rows::RangeDigest;
+use queue::{CommitQueue, Work};
 use runs::Runs;
 use snapshot::{Snapshot, Snapshots};
 use threads::{CloseOnDrop, spawn, spawn_watched};
@@ -72,75 +70,76 @@ use view::{View, Views};
 
 pub use failures::{Backoff, FailureListener, log_failure};
 pub use figures::Figures;
-pub use health::{Cause, DamagedTable, Health, RowPlace, Task, TaskFailure};
+pub use health::{Cause, DamagedTable, Health, Task, TaskFailure};
 pub use loader::Loader;
 pub use options::Options;
 pub use salvage::{Gap, Loss, Losses, Salvage, Salvaged};
 
-/// Rows of one partition that a scan for first rows steps over before it seeks.
+/// A scan for first rows steps over this many rows of a partition, then seeks to the next partition.
 const STEPS_BEFORE_SEEK: usize = 8;
-/// Rows that one sweep removes.
+/// Maximum number of rows that one sweep removes.
 const SWEEP_ROWS: usize = 1024;
 
 /// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The log.
+    /// The log cannot be read.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The tree.
+    /// The tree cannot be opened.
     #[error("tree: {0}")]
     Tree(String),
-    /// A file of the tree is not as it was written. Nothing was changed.
+    /// A file of the tree is damaged. Nothing was changed.
     #[error("{path}: damaged: {what}")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// A description of the damage.
         what: String,
     },
-    /// A row.
+    /// A row cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The clock must be wrong. Nothing was changed.
     #[error(transparent)]
     Time(#[from] WrongTime),
-    /// The file system refused.
+    /// A file system operation failed.
     #[error("store: {0}")]
     Io(#[from] std::io::Error),
 }
 
-/// The embedded engine, open on one directory.
+/// The embedded engine, opened in one directory.
 pub struct Embedded {
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     committer: Mutex<Option<JoinHandle<()>>>,
-    /// Frames of the log that were read when it was opened.
+    /// Number of frames that were replayed from the log.
     replayed: u64,
 }
 
-/// What the engine's threads and its callers share.
-pub(crate) struct Shared {
-    /// Only background threads use it. All others use a view.
+/// The state that the engine's threads and its callers share.
+pub(crate) struct EngineState {
+    /// The tree. Only background threads use it; readers and the committer use a view.
     tree: AnyTree,
     views: Views,
-    /// Numbers operations. The tree takes numbers from it too, for its versions.
+    /// Issues the sequence numbers of operations. The tree also takes numbers from it, for its versions.
     seqno: SequenceNumberCounter,
     snapshots: Snapshots,
     header_cache: HeaderCache,
     runs: Runs,
     clock: EngineClock,
-    queue: Queue,
+    queue: CommitQueue,
     flusher: Flusher,
-    /// The disk is full: only commits that free space are accepted.
+    /// Whether the disk is full, so that only commits that free space are accepted.
     full: AtomicBool,
     stopped: AtomicBool,
-    /// Why it has stopped.
+    /// Why the store has stopped.
     stop_reason: Mutex<Option<String>>,
 }
 
-impl Shared {
-    /// The disk has failed, or a thread has died: what holds is no longer known, so nothing more is acknowledged.
+impl EngineState {
+    /// Stops the store after a disk failure or the death of a thread. Its state may not be what was
+    /// acknowledged, so it acknowledges nothing more.
     fn stop(&self, what: &str, error: &std::io::Error) {
         tracing::error!(%error, "{what}; the store stops acknowledging writes");
         self.stop_reason.lock().get_or_insert_with(|| format!("{what}: {error}"));
@@ -152,19 +151,19 @@ impl Shared {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    fn shown(&self) -> Timestamp {
+    fn peek_time(&self) -> Timestamp {
         self.clock.peek()
     }
 }
 
 impl Embedded {
-    /// Opens the store in `dir`, which must exist, and replays what its log holds.
+    /// Opens the store in the existing directory `dir` and replays its log.
     pub fn open(dir: &Path, clock: Arc<dyn Clock>, options: Options) -> Result<Self, OpenError> {
         let log_dir = subdirectory(dir, "log")?;
         let seqno = SequenceNumberCounter::default();
         let tree_dir = subdirectory(dir, "tree")?;
-        // A process that was killed may have named a new manifest without syncing the name. What follows from it must not
-        // outlive it.
+        // A killed process may have renamed a new manifest into place without syncing the name. Sync it
+        // before anything depends on that manifest.
         log::sync_dir(&tree_dir)?;
         let manifest = Manifest::read(&tree_dir, &log_dir)?;
         let tree = open_tree(&tree_dir, manifest.as_ref(), &seqno, options.cache_bytes)?;
@@ -178,10 +177,10 @@ impl Embedded {
         seqno.fetch_max(tree.get_highest_seqno().map_or(1, |highest| highest + 1));
         let ceiling = read_ceiling(&View::of(&tree), seqno.get())?;
         clock.resume(ceiling)?;
-        let mut old = recovered.ended();
-        let sealed = match attempts::flush_recovered(&tree, &tree_dir, old.len())? {
+        let mut ended_segments = recovered.ended();
+        let sealed = match attempts::flush_recovered(&tree, &tree_dir, ended_segments.len())? {
             attempts::FlushedRecovered::All => {
-                Log::retire(&log_dir, &NextSegment::default(), old.drain(..))?;
+                Log::retire(&log_dir, &NextSegment::default(), ended_segments.drain(..))?;
                 vec![]
             }
             attempts::FlushedRecovered::NotYet { sealed } => sealed,
@@ -191,17 +190,17 @@ impl Embedded {
         let is_sealed = !sealed.is_empty();
         let views = Views::new(&tree, sealed);
         let view = views.current();
-        let counts = everything::stored_counts(&view, seqno.get())?;
-        let shared = Arc::new(Shared {
+        let counts = all_rows::stored_counts(&view, seqno.get())?;
+        let shared = Arc::new(EngineState {
             snapshots: Snapshots::new(Snapshot { seqno: seqno.get(), view, headers: Arc::default(), counts }),
             views,
             header_cache: HeaderCache::default(),
             runs: Runs::new(options.run_bytes),
             clock: EngineClock::new(clock, ceiling),
-            queue: Queue::new(),
+            queue: CommitQueue::new(),
             flusher: Flusher::new(
                 Directories { log: log_dir, next_segment: log.next(), tree: tree_dir },
-                old,
+                ended_segments,
                 log_segment,
                 options.backoff,
             ),
@@ -214,14 +213,14 @@ impl Embedded {
         let committer =
             Committer::new(shared.clone(), log, options.memtable_bytes, Stamp::from_ticks(ceiling.ticks()));
         if is_sealed {
-            // Replayed rows that could not be flushed. Every segment before the one in use holds some of them.
+            // Some replayed rows could not be flushed. They may be in any segment before the current one.
             shared.flusher.flush_before(log_segment);
         }
         let store = Self {
             committer: Mutex::new(Some(spawn("lazuli-commit", {
                 let shared = shared.clone();
                 move || {
-                    // Whether it ends or dies, nobody may wait for it any longer.
+                    // Release waiting callers, whether the thread ends or panics.
                     let _closed = CloseOnDrop(shared);
                     committer.run();
                 }
@@ -237,12 +236,12 @@ impl Embedded {
         Ok(store)
     }
 
-    /// Whether the store acknowledges writes. Once it has stopped, only a restart helps.
+    /// Whether the store acknowledges writes. A store that has stopped must be restarted.
     pub fn is_healthy(&self) -> bool {
         !self.shared.is_stopped()
     }
 
-    /// What is wrong, if anything is.
+    /// Returns the current problems.
     pub fn health(&self) -> Health {
         Health {
             stopped: self.shared.stop_reason.lock().clone(),
@@ -251,17 +250,17 @@ impl Embedded {
         }
     }
 
-    /// Failed attempts of a background task since the store was opened.
+    /// Returns the number of failed attempts of a background task since the store was opened.
     pub fn failed_attempts(&self, task: Task) -> u64 {
         self.shared.flusher.failures.total(task)
     }
 
-    /// Hands failures that are due for the log to `listener`, which logs them in place of the store.
+    /// Passes failures that should be logged to `listener`, which logs them instead of the store.
     pub fn on_failure(&self, listener: FailureListener) {
         self.shared.flusher.failures.listen(listener);
     }
 
-    /// Finishes what waits, flushes and stops. Also done when the store is dropped.
+    /// Finishes queued commits, flushes, and stops the threads. Dropping the store does the same.
     pub fn close(&self) {
         let Some(committer) = self.committer.lock().take() else { return };
         self.shared.queue.close();
@@ -270,14 +269,14 @@ impl Embedded {
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
-        // No thread publishes any more. Let go of files that the last flush and compaction replaced.
+        // All threads have ended. Release the files that the last flush and compaction replaced.
         let Snapshot { headers, counts, .. } = &*self.shared.snapshots.current();
         let (view, seqno) = (self.shared.views.current(), self.shared.seqno.get());
         self.shared.snapshots.publish(Snapshot { seqno, view, headers: headers.clone(), counts: *counts });
         self.shared.views.free_unused();
     }
 
-    /// Rewrites all tables into one sorted level, dropping what was removed.
+    /// Rewrites all tables into one sorted level. Drops removed rows.
     pub fn compact(&self) -> Result<(), ReadError> {
         self.shared.flusher.compact_all(&self.shared, 64 << 20).map_err(|error| match error {
             TaskError::Tree(error) => rows::read_error(error),
@@ -285,27 +284,27 @@ impl Embedded {
         })
     }
 
-    /// Bytes of its tables on disk.
+    /// Returns the size of the tables on disk, in bytes.
     pub fn disk_bytes(&self) -> u64 {
         self.shared.tree.disk_space()
     }
 
-    /// Frames of the log that were replayed when the store was opened: what a start costs.
+    /// Returns the number of log frames that were replayed when the store was opened.
     pub const fn replayed_frames(&self) -> u64 {
         self.replayed
     }
 
-    /// Every space that has a header, with the header. For checks: reads all headers.
+    /// Returns all spaces with their headers. For checks, because it reads every header.
     pub fn spaces(&self) -> Result<Vec<(SpaceId, SpaceHeader)>, ReadError> {
-        everything::spaces(&self.shared)
+        all_rows::spaces(&self.shared)
     }
 
-    /// About how many rows it holds, old versions counted.
+    /// Returns the approximate number of rows, including old versions.
     pub fn approximate_rows(&self) -> usize {
         self.shared.tree.approximate_len()
     }
 
-    /// Hands every row of every space to `visit`, in order of space, partition and key, as of one state.
+    /// Passes all rows of all spaces to `visit`, from one snapshot, in the order of space, partition and key.
     pub fn for_each_row(
         &self,
         visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
@@ -314,7 +313,7 @@ impl Embedded {
         for_each_row(&snapshot.view, snapshot.seqno, visit)
     }
 
-    /// The root is there from the start: once in a directory's life this waits for its header to be committed.
+    /// Opens the root space of a new directory, and waits until its header is committed.
     fn open_root(&self) -> Result<(), OpenError> {
         let is_open = || self.header(&self.shared.snapshots.current(), SpaceId::ROOT).map(|h| h.is_some());
         if is_open()? {
@@ -373,7 +372,7 @@ impl Embedded {
         Ok(scanned)
     }
 
-    /// Shows rows in order until the visitor breaks off or it has seen many bytes.
+    /// Passes rows to the visitor in order, until it breaks or has seen [`MAX_SCAN_BYTES`].
     fn walk(
         &self,
         space: SpaceId,
@@ -391,25 +390,26 @@ impl Embedded {
         let mut visited = Visited { space: self.header(&snapshot, space)?, next: None };
         let mut bytes = 0;
         let mut remaining = seek(keys::space_from(space, &from.0, &from.1));
-        // The row that was shown last, how much of its key is its partition, and rows of that stepped over since.
-        let (mut shown, mut prefix, mut steps) = (Bytes::new(), 0, 0);
+        // The last visited row, the length of its partition's prefix, and the rows of that partition skipped
+        // since.
+        let (mut last, mut prefix, mut steps) = (Bytes::new(), 0, 0);
         while let Some(row) = remaining.next() {
             let (full, stored) = row?;
-            if which == Which::First && prefix > 0 && full.starts_with(&shown[..prefix]) {
+            if which == Which::First && prefix > 0 && full.starts_with(&last[..prefix]) {
                 steps += 1;
                 if steps == STEPS_BEFORE_SEEK {
-                    remaining = seek(keys::after_partition(&shown[..prefix]));
+                    remaining = seek(keys::after_partition(&last[..prefix]));
                 }
                 continue;
             }
             let Some((length, partition, key)) = keys::split(&full) else {
                 return Err(ReadError::Damaged("a row with a malformed key".into()));
             };
-            (shown, prefix, steps) = (full, length, 0);
-            let size = shown.len() + stored.value.len();
+            (last, prefix, steps) = (full, length, 0);
+            let size = last.len() + stored.value.len();
             let row = Row { key, value: stored.value, token: stored.token };
             if bytes >= MAX_SCAN_BYTES || visitor(partition, row).is_break() {
-                visited.next = keys::split(&shown).map(|(_, partition, key)| (partition, key));
+                visited.next = keys::split(&last).map(|(_, partition, key)| (partition, key));
                 break;
             }
             bytes += size;
@@ -496,7 +496,7 @@ impl Store for Embedded {
         from: Option<RowPosition>,
         visitor: &mut AllVisitor<'_>,
     ) -> Result<Option<RowPosition>, ReadError> {
-        everything::visit_page(&self.shared, from, visitor)
+        all_rows::visit_page(&self.shared, from, visitor)
     }
 
     async fn settled(&self) -> Result<(), CommitError> {
@@ -510,13 +510,9 @@ impl Store for Embedded {
     async fn commit(&self, partition: &Partition, commit: Commit) -> Result<(), CommitError> {
         check_limits(partition, &commit)?;
         let prefix = keys::prefix(partition);
-        // The tree keeps what a held snapshot shows, and the rows are read before it is let go of.
+        // A held snapshot keeps its rows in the tree, so read them before dropping it.
         let snapshot = self.shared.snapshots.current();
-        let preview = {
-            let read = || rows::preview(&snapshot.view, &prefix, &commit, snapshot.seqno);
-            let removes_many = commit.mutations.iter().any(|m| matches!(m, Mutation::DeleteRange(_)));
-            if removes_many { clock::block_in_place(read) } else { read() }
-        };
+        let preview = rows::preview(&snapshot.view, &prefix, &commit, snapshot.seqno);
         drop(snapshot);
         self.shared.queue.submit(Work::Commit { space: partition.space, prefix, commit, preview }).await
     }
@@ -541,7 +537,7 @@ impl Store for Embedded {
         from: (Bytes, Bytes),
         limit: usize,
     ) -> Result<Option<(Bytes, Bytes)>, CommitError> {
-        let (keys, seen) = {
+        let (keys, read_at) = {
             let snapshot = self.shared.snapshots.current();
             let rest = keys::space_from(space, &from.0, &from.1)..keys::space_end(space);
             let keys = rows::range(&snapshot.view, rest, snapshot.seqno)
@@ -556,18 +552,18 @@ impl Store for Embedded {
             None => None,
             Some(key) => {
                 let (_, partition, row) = keys::split(key).ok_or(CommitError::Unreadable)?;
-                // The least key after it.
+                // The next possible key.
                 Some((partition, [&row[..], &[0]].concat().into()))
             }
         };
         if last || next.is_some() {
-            self.shared.queue.submit(Work::Sweep { space, keys, seen, last }).await?;
+            self.shared.queue.submit(Work::Sweep { space, keys, read_at, last }).await?;
         }
         Ok(next)
     }
 
     async fn new_space(&self) -> Result<SpaceId, CommitError> {
-        // A stamp is never given out twice, so neither is a space.
+        // A stamp is never issued twice, so neither is a space.
         Ok(SpaceId(self.stamp().ticks()))
     }
 
@@ -580,9 +576,9 @@ impl Store for Embedded {
     }
 }
 
-/// Verifies a store that no process has open: every log frame, and every block of every table on the way to the rows,
-/// which are handed to `visit`. Changes nothing in `dir`, which may be read-only: the tree, which tidies up when it is
-/// opened, is opened on a view of its files in the system's temporary folder.
+/// Verifies a store that no process has open: all log frames, and all blocks of tables that hold rows. Passes
+/// the rows to `visit`. Changes nothing in `dir`, which may be read-only. Opening the tree changes files, so
+/// it is opened on a view of them in the system's temporary folder.
 pub fn check(
     dir: &Path,
     visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError>,
@@ -591,11 +587,14 @@ pub fn check(
     Ok(for_each_row(&View::of(&tree), latest, visit)?)
 }
 
-/// Reads every byte of every table, also those that no row needs. Returns the damaged files, each with what is wrong with
-/// it. Changes nothing.
-pub fn damaged_tables(dir: &Path) -> Result<Vec<(PathBuf, &'static str)>, OpenError> {
+/// Reads all bytes of all tables, including those that no row needs. Returns the damaged files with a
+/// description each. Reports progress as the number of tables read and the total. Changes nothing.
+pub fn damaged_tables(
+    dir: &Path,
+    progress: impl FnMut(u64, u64),
+) -> Result<Vec<(PathBuf, &'static str)>, OpenError> {
     match Manifest::read(&dir.join("tree"), &dir.join("log"))? {
-        Some(manifest) => Ok(manifest.damaged_tables()?),
+        Some(manifest) => Ok(manifest.damaged_tables(progress)?),
         None => Ok(vec![]),
     }
 }
@@ -616,22 +615,7 @@ fn for_each_row(
     Ok(())
 }
 
-fn check_limits(partition: &Partition, commit: &Commit) -> Result<(), CommitError> {
-    let most = if commit.bulk { MAX_BULK_COMMIT_BYTES } else { MAX_COMMIT_BYTES };
-    let fits = |key: &Bytes| key.len() <= MAX_KEY_BYTES;
-    let each = commit.mutations.iter().all(|mutation| match mutation {
-        Mutation::Put(key, value) => fits(key) && value.len() <= MAX_VALUE_BYTES,
-        Mutation::Delete(key) | Mutation::Add(key, _) => fits(key),
-        Mutation::DeleteRange(range) => fits(&range.start) && fits(&range.end),
-    });
-    let fits = each
-        && fits(&partition.key)
-        && commit.mutations.len() <= MAX_MUTATIONS
-        && queue::commit_bytes(commit) <= most;
-    if fits { Ok(()) } else { Err(CommitError::TooLarge) }
-}
-
-/// Opens a tree whose manifest was verified, or makes one where there is none.
+/// Opens a tree after verifying its manifest, or creates a new one.
 fn open_tree(
     path: &Path,
     manifest: Option<&Manifest>,
@@ -641,7 +625,7 @@ fn open_tree(
     if let Some(manifest) = manifest {
         manifest.verify_contents()?;
     }
-    // The tree's own idea of what is visible is not used: readers go by published snapshots.
+    // The tree's own visibility counter is not used: readers use published snapshots.
     let visible = SequenceNumberCounter::default();
     lsm_tree::Config::new(path, seqno.clone(), visible)
         .use_cache(Arc::new(Cache::with_capacity_bytes(cache_bytes)))
@@ -656,7 +640,7 @@ fn open_tree(
 
 fn replay(tree: &AnyTree, payload: &[u8], flushed: Option<u64>) {
     for operation in group::decode(payload) {
-        let Some(group::Operation { seqno, key, value }) = operation else {
+        let Some(group::RowOperation { seqno, key, value }) = operation else {
             tracing::error!("a log frame with a valid checksum holds no operations");
             return;
         };
@@ -670,8 +654,8 @@ fn replay(tree: &AnyTree, payload: &[u8], flushed: Option<u64>) {
     }
 }
 
-/// Reads the rows that every start needs, as the tables have them. Damage to their blocks is found so before anything is
-/// written, and the store is refused as it is.
+/// Reads the rows that every start needs from the tables. So damage to their blocks is found, and the store
+/// is refused, before anything is written.
 fn read_first_rows(tree: &AnyTree, manifest: Option<&Manifest>) -> Result<(), OpenError> {
     let seqno = tree.get_highest_persisted_seqno().map_or(1, |highest| highest + 1);
     let view = View::of(tree);

@@ -1,4 +1,4 @@
-//! What waits for the committer: bounded, first come first served.
+//! The queue of work for the committer: bounded, first in, first out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,77 +6,80 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lazuli_concurrency::Stamp;
-use lazuli_metrics::{COUNTS, Histogram};
+use lazuli_metrics::{COUNT_BUCKETS, Histogram};
 use lsm_tree::SeqNo;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::rows::Preview;
-use crate::{Commit, CommitError, MAX_BULK_COMMIT_BYTES, Mutation, SpaceHeader, SpaceId};
+use crate::limits::commit_bytes;
+use crate::{Commit, CommitError, MAX_BULK_COMMIT_BYTES, SpaceHeader, SpaceId};
 
-/// Bytes that may wait, all commits together, in units of [`UNIT`].
-const ROOM: usize = (MAX_BULK_COMMIT_BYTES + (64 << 20)) / UNIT;
-const UNIT: usize = 1024;
-/// A commit counts as at least so much, which bounds how many may wait.
-const LEAST: usize = 8 * UNIT;
-/// How long a commit waits for room before it is told that the store is busy.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// A group is closed when it holds so many commits or bytes.
+/// Capacity of the queue: bytes of all waiting commits, in units of [`UNIT_BYTES`].
+const QUEUE_UNITS: usize = (MAX_BULK_COMMIT_BYTES + (64 << 20)) / UNIT_BYTES;
+const UNIT_BYTES: usize = 1024;
+/// The minimum number of bytes that a commit counts as, which limits the number of waiting commits.
+const MIN_JOB_BYTES: usize = 8 * UNIT_BYTES;
+/// How long a commit waits for space in the queue before it fails with [`CommitError::Busy`].
+const MAX_ENQUEUE_WAIT: Duration = Duration::from_secs(10);
+/// A group has at most this many jobs.
 const GROUP_JOBS: usize = 1024;
+/// A group takes no further job once it would have more bytes.
 pub(super) const GROUP_BYTES: usize = 16 << 20;
 
-/// Something for the committer to do.
+/// Work for the committer.
 pub(crate) enum Work {
-    /// A commit in the partition whose row keys start with `prefix`, and rows that it depends on.
+    /// A commit in the partition with this key prefix, and the rows that it depends on.
     Commit { space: SpaceId, prefix: Bytes, commit: Commit, preview: Preview },
-    /// A new header for a space, if it still has the one given.
+    /// Replaces the header of a space, if it still is `from`.
     SetSpace { space: SpaceId, from: Option<SpaceHeader>, to: SpaceHeader, stamp: Stamp },
-    /// Rows of a closed space to remove, as they were below a sequence number; with the last of them its header.
-    Sweep { space: SpaceId, keys: Vec<Bytes>, seen: SeqNo, last: bool },
-    /// A new ceiling for the clock.
+    /// Removes rows of a closed space that were read below the sequence number `read_at`. If `last`, also
+    /// removes its header.
+    Sweep { space: SpaceId, keys: Vec<Bytes>, read_at: SeqNo, last: bool },
+    /// Raises the clock's ceiling.
     Ceiling,
-    /// The tree was rearranged: let readers move on to its new shape.
+    /// Publishes the current view, after the tree was rearranged or a new memtable was made.
     Republish,
 }
 
-/// Work, and whom to tell.
+/// Work, and the channel for its answer.
 pub(crate) struct Job {
     pub(crate) work: Work,
     pub(crate) answer: Option<oneshot::Sender<Result<(), CommitError>>>,
-    /// Given back when the job is done.
-    pub(crate) _room: Option<OwnedSemaphorePermit>,
+    /// Space in the queue, released when the job is dropped.
+    pub(crate) _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// What a wait brought.
-pub(crate) enum Taken {
-    /// These, in order.
+/// The result of waiting for a group.
+pub(crate) enum NextJobs {
+    /// The jobs of the group, in order.
     Jobs(Vec<Job>),
-    /// Nothing in that time.
-    Nothing,
-    /// Nothing, ever again.
+    /// No job came in time.
+    TimedOut,
+    /// The queue is empty and closed.
     Closed,
 }
 
-pub(crate) struct Queue {
-    room: Arc<Semaphore>,
-    waiting: Mutex<Waiting>,
-    arrived: Condvar,
-    /// From handing work over to its answer.
+pub(crate) struct CommitQueue {
+    capacity: Arc<Semaphore>,
+    queued: Mutex<QueuedJobs>,
+    changed: Condvar,
+    /// Times from submitting work to its answer.
     pub(super) times: Histogram,
-    /// How much work the committer took at once.
+    /// Number of jobs in each group.
     pub(super) groups: Histogram,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueuedJobs {
     jobs: VecDeque<Job>,
     closed: bool,
-    /// The committer sleeps until so many jobs are there.
-    wanted: Option<usize>,
+    /// The committer sleeps until this many jobs wait.
+    wake_at: Option<usize>,
 }
 
-impl Waiting {
-    /// Moves jobs into a new group up to its bounds. The first one always fits.
+impl QueuedJobs {
+    /// Moves jobs into a new group up to its limits. The first job always fits.
     fn move_into(&mut self, group: &mut Vec<Job>) {
         let mut bytes = 0;
         while let Some(job) = self.jobs.front() {
@@ -89,146 +92,129 @@ impl Waiting {
     }
 }
 
-impl Queue {
+impl CommitQueue {
     pub(crate) fn new() -> Self {
         Self {
-            room: Arc::new(Semaphore::new(ROOM)),
-            waiting: Mutex::default(),
-            arrived: Condvar::new(),
+            capacity: Arc::new(Semaphore::new(QUEUE_UNITS)),
+            queued: Mutex::default(),
+            changed: Condvar::new(),
             times: Histogram::of_times(),
-            groups: Histogram::new(COUNTS),
+            groups: Histogram::new(COUNT_BUCKETS),
         }
     }
 
-    /// Hands work to the committer and waits for its answer.
+    /// Submits work and waits for the committer's answer.
     pub(crate) async fn submit(&self, work: Work) -> Result<(), CommitError> {
         let began = Instant::now();
-        let units = work.bytes().max(LEAST).div_ceil(UNIT) as u32;
-        let room = match self.room.clone().try_acquire_many_owned(units) {
-            Ok(room) => room,
-            Err(_) => match tokio::time::timeout(PATIENCE, self.room.clone().acquire_many_owned(units)).await
-            {
-                Ok(Ok(room)) => room,
-                _ => return Err(CommitError::Busy),
-            },
+        let units = work.bytes().max(MIN_JOB_BYTES).div_ceil(UNIT_BYTES) as u32;
+        let permit = match self.capacity.clone().try_acquire_many_owned(units) {
+            Ok(permit) => permit,
+            Err(_) => {
+                match tokio::time::timeout(MAX_ENQUEUE_WAIT, self.capacity.clone().acquire_many_owned(units))
+                    .await
+                {
+                    Ok(Ok(permit)) => permit,
+                    _ => return Err(CommitError::Busy),
+                }
+            }
         };
         let (answer, answered) = oneshot::channel();
-        self.push(Job { work, answer: Some(answer), _room: Some(room) })?;
-        // The committer answers every job that it took; it only drops one when it dies.
+        self.push(Job { work, answer: Some(answer), _permit: Some(permit) })?;
+        // The committer answers every job that it took. A job is dropped only if the committer dies.
         let answer = answered.await.unwrap_or(Err(CommitError::Unknown));
         self.times.record_time(began.elapsed());
         answer
     }
 
-    /// Hands over work that nobody waits for.
+    /// Submits work without waiting for an answer.
     pub(crate) fn post(&self, work: Work) {
-        let _ = self.push(Job { work, answer: None, _room: None });
+        let _ = self.push(Job { work, answer: None, _permit: None });
     }
 
     fn push(&self, job: Job) -> Result<(), CommitError> {
-        let mut waiting = self.waiting.lock();
-        if waiting.closed {
+        let mut queued = self.queued.lock();
+        if queued.closed {
             return Err(CommitError::Stopped);
         }
-        waiting.jobs.push_back(job);
-        if waiting.wanted.is_some_and(|wanted| waiting.jobs.len() >= wanted) {
-            waiting.wanted = None;
-            drop(waiting);
-            self.arrived.notify_one();
+        queued.jobs.push_back(job);
+        if queued.wake_at.is_some_and(|wake_at| queued.jobs.len() >= wake_at) {
+            queued.wake_at = None;
+            drop(queued);
+            self.changed.notify_one();
         }
         Ok(())
     }
 
-    /// The next group, or what came instead within the time.
+    /// Takes the next group of jobs, or times out.
     ///
-    /// Those who were just answered come back one after the other. So a group is waited for, a short time, until it is as
-    /// large as the last one: else the first of them would have a sync to itself, and the rest would wait for two.
-    pub(crate) fn take(&self, expected: usize, gather: Duration, within: Option<Duration>) -> Taken {
+    /// Clients answered by the last sync send their next commit within microseconds of each other. Waiting
+    /// briefly for a group of the same size avoids a sync for the first one alone, after which the others
+    /// would wait for a second sync.
+    pub(crate) fn next_group(&self, expected: usize, gather: Duration, within: Option<Duration>) -> NextJobs {
         let expected = expected.clamp(1, GROUP_JOBS);
         let deadline = within.map(|within| Instant::now() + within);
-        let mut waiting = self.waiting.lock();
+        let mut queued = self.queued.lock();
         if expected > 1 {
-            self.wait_for(&mut waiting, expected, Some(Instant::now() + gather));
+            self.wait_for(&mut queued, expected, Some(Instant::now() + gather));
         }
-        if waiting.jobs.is_empty() {
-            self.wait_for(&mut waiting, 1, deadline);
-            if waiting.jobs.is_empty() {
-                return if waiting.closed { Taken::Closed } else { Taken::Nothing };
+        if queued.jobs.is_empty() {
+            self.wait_for(&mut queued, 1, deadline);
+            if queued.jobs.is_empty() {
+                return if queued.closed { NextJobs::Closed } else { NextJobs::TimedOut };
             }
-            self.wait_for(&mut waiting, expected, Some(Instant::now() + gather));
+            self.wait_for(&mut queued, expected, Some(Instant::now() + gather));
         }
         let mut jobs = vec![];
-        waiting.move_into(&mut jobs);
+        queued.move_into(&mut jobs);
         self.groups.record(jobs.len() as u64);
-        Taken::Jobs(jobs)
+        NextJobs::Jobs(jobs)
     }
 
-    /// The committer took more than it could do at a time: these are the first again.
-    pub(super) fn put_back(&self, jobs: impl DoubleEndedIterator<Item = Job>) {
-        let mut waiting = self.waiting.lock();
-        for job in jobs.rev() {
-            waiting.jobs.push_front(job);
-        }
-    }
-
-    /// Sleeps until so many jobs are there, the time is over, or there will be no more.
+    /// Sleeps until `jobs` jobs wait, the time is over, or the queue is closed.
     ///
-    /// To yield the processor instead would react sooner on a calm machine, but on a busy one it comes back only after
-    /// everybody else's slice: milliseconds.
-    fn wait_for(&self, waiting: &mut MutexGuard<'_, Waiting>, jobs: usize, until: Option<Instant>) {
-        waiting.wanted = Some(jobs);
-        while waiting.jobs.len() < jobs && !waiting.closed {
+    /// Yielding the processor would react faster on an idle machine. But on a busy one it returns only after
+    /// the slices of all other threads, which takes milliseconds.
+    fn wait_for(&self, queued: &mut MutexGuard<'_, QueuedJobs>, jobs: usize, until: Option<Instant>) {
+        queued.wake_at = Some(jobs);
+        while queued.jobs.len() < jobs && !queued.closed {
             match until {
-                Some(until) if self.arrived.wait_until(waiting, until).timed_out() => break,
+                Some(until) if self.changed.wait_until(queued, until).timed_out() => break,
                 Some(_) => {}
-                None => self.arrived.wait(waiting),
+                None => self.changed.wait(queued),
             }
         }
-        waiting.wanted = None;
+        queued.wake_at = None;
     }
 
-    /// How much work waits.
+    /// Returns the number of waiting jobs.
     pub(super) fn depth(&self) -> usize {
-        self.waiting.lock().jobs.len()
+        self.queued.lock().jobs.len()
     }
 
-    /// Takes no more work. What waits is still done.
+    /// Closes the queue for new work. The committer still does the waiting work.
     pub(crate) fn close(&self) {
-        self.waiting.lock().closed = true;
-        self.arrived.notify_all();
+        self.queued.lock().closed = true;
+        self.changed.notify_all();
     }
 }
 
-impl Queue {
-    /// Nobody will work any more: whoever waits is told that the outcome is unknown.
+impl CommitQueue {
+    /// Closes the queue after the committer has ended. Waiting callers get an unknown outcome.
     pub(crate) fn abandon(&self) {
-        let mut waiting = self.waiting.lock();
-        waiting.closed = true;
-        waiting.jobs.clear();
+        let mut queued = self.queued.lock();
+        queued.closed = true;
+        queued.jobs.clear();
     }
 }
 
 impl Work {
     fn bytes(&self) -> usize {
         match self {
-            Self::Commit { prefix, commit, preview, .. } => {
-                commit_bytes(commit) + prefix.len() * commit.mutations.len() + preview.removed_bytes()
+            Self::Commit { prefix, commit, .. } => {
+                commit_bytes(commit) + prefix.len() * commit.mutations.len()
             }
             Self::Sweep { keys, .. } => keys.iter().map(Bytes::len).sum(),
             Self::SetSpace { .. } | Self::Ceiling | Self::Republish => 32,
         }
     }
-}
-
-/// Bytes of keys and values that a commit writes.
-pub(crate) fn commit_bytes(commit: &Commit) -> usize {
-    commit
-        .mutations
-        .iter()
-        .map(|m| match m {
-            Mutation::Put(key, value) => key.len() + value.len(),
-            Mutation::Delete(key) | Mutation::Add(key, _) => key.len() + 8,
-            Mutation::DeleteRange(range) => range.start.len() + range.end.len(),
-        })
-        .sum()
 }

@@ -1,7 +1,8 @@
-//! Rows in the tree: how a value carries its token, and reads at a sequence number.
+//! Rows in the tree: the encoding of values with their tokens, and reads at a sequence number.
 //!
-//! A stored value is the stamp of the commit that wrote it (eight little-endian bytes) and then the service's bytes.
-//! The tree verifies the checksum of every block that it loads, so what comes back is what was written.
+//! A stored value is the stamp of the commit that wrote it (eight little-endian bytes), followed by the
+//! service's bytes. The tree verifies the checksum of every block that it loads, so it returns only bytes
+//! that were written.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,14 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lazuli_concurrency::Stamp;
 use lsm_tree::SeqNo;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::view::View;
-use crate::{
-    Commit, Condition, MAX_RANGE_DELETE, Mutation, RangeToken, ReadError, SpaceHeader, SpaceId, Token, keys,
-};
+use crate::{Commit, Condition, Mutation, ReadError, SpaceHeader, SpaceId, Token, keys};
 
-/// Reads of this process that found a table damaged.
+/// Number of reads in this process that found a damaged table.
 pub(super) static DAMAGED_READS: AtomicU64 = AtomicU64::new(0);
 
 /// A row's token and value.
@@ -44,64 +42,37 @@ impl Stored {
     }
 }
 
-/// Rows as they were at a sequence number, by full key.
+/// The rows that a commit depends on, as read at a sequence number. By full key.
 pub(crate) struct Preview {
     pub(crate) seqno: SeqNo,
     pub(crate) rows: HashMap<Bytes, Option<Stored>>,
-    /// Ranges that the commit removes.
-    pub(crate) removed: Vec<RemovedRange>,
 }
 
-/// The rows of a range of full keys, without their values.
-pub(crate) struct RemovedRange {
-    pub(crate) range: Range<Bytes>,
-    pub(crate) rows: Vec<(Bytes, Token)>,
-}
-
-impl Preview {
-    /// Bytes of the keys in `removed`.
-    pub(crate) fn removed_bytes(&self) -> usize {
-        self.removed.iter().flat_map(|removed| &removed.rows).map(|(key, _)| key.len()).sum()
-    }
-}
-
-/// Looks up the rows that a commit names, so that the committer need not. What cannot be read is left to it.
+/// Reads the rows that a commit names, so that the committer need not. Rows that cannot be read are left to
+/// the committer.
 pub(crate) fn preview(view: &View, prefix: &Bytes, commit: &Commit, seqno: SeqNo) -> Preview {
     let conditions = commit.conditions.iter().filter_map(|condition| match condition {
         Condition::Absent(key) | Condition::Unchanged(key, _) => Some(key),
         Condition::RangeUnchanged(..) => None,
     });
-    let mutations = commit.mutations.iter().filter_map(|mutation| match mutation {
-        Mutation::Put(key, _) | Mutation::Delete(key) | Mutation::Add(key, _) => Some(key),
-        Mutation::DeleteRange(_) => None,
+    let mutations = commit.mutations.iter().map(|mutation| match mutation {
+        Mutation::Put(key, _) | Mutation::Delete(key) | Mutation::Add(key, _) => key,
     });
     let mut rows = HashMap::new();
     for key in conditions.chain(mutations) {
-        if let Entry::Vacant(unknown) = rows.entry(keys::row(prefix, key))
-            && let Ok(row) = get(view, unknown.key(), seqno)
+        if let Entry::Vacant(entry) = rows.entry(keys::row(prefix, key))
+            && let Ok(row) = get(view, entry.key(), seqno)
         {
-            unknown.insert(row);
+            entry.insert(row);
         }
     }
-    let mut removed = vec![];
-    for mutation in &commit.mutations {
-        if let Mutation::DeleteRange(asked) = mutation {
-            let asked = keys::range(prefix, asked);
-            let found = self::range(view, asked.clone(), seqno).take(MAX_RANGE_DELETE + 1);
-            // Keys are slices of the blocks that they lie in. Those with their values would wait for the committer.
-            let found = found.map(|row| row.map(|(key, row)| (Bytes::copy_from_slice(&key), row.token)));
-            if let Ok(rows) = found.collect::<Result<Vec<_>, _>>() {
-                removed.push(RemovedRange { range: asked, rows });
-            }
-        }
-    }
-    Preview { seqno, rows, removed }
+    Preview { seqno, rows }
 }
 
-/// Bytes that the tree takes for a key. No row has one as long.
+/// Maximum bytes of a key in the tree. The keys of rows are shorter.
 const MAX_TREE_KEY: usize = u16::MAX as usize;
 
-/// Reads one row as of `seqno`.
+/// Reads one row at `seqno`.
 pub(crate) fn get(view: &View, key: &[u8], seqno: SeqNo) -> Result<Option<Stored>, ReadError> {
     if key.len() > MAX_TREE_KEY {
         return Ok(None);
@@ -109,16 +80,16 @@ pub(crate) fn get(view: &View, key: &[u8], seqno: SeqNo) -> Result<Option<Stored
     view.get(key, seqno).map_err(read_error)?.map(|v| Stored::decode(v.into())).transpose()
 }
 
-/// Reads rows in order as of `seqno`.
+/// Reads rows in order at `seqno`.
 pub(crate) fn range(
     view: &View,
     range: Range<Bytes>,
     seqno: SeqNo,
 ) -> impl Iterator<Item = Result<(Bytes, Stored), ReadError>> + use<> {
-    // Cut so, a bound lies between the same rows: theirs are shorter.
+    // A bound that is cut to this length lies between the same rows, because all rows have shorter keys.
     let bound = |key: Bytes| key.slice(..key.len().min(MAX_TREE_KEY));
     let range = bound(range.start)..bound(range.end);
-    // The tree takes an inverted range for a mistake.
+    // The tree panics at an inverted range.
     let range = if range.start < range.end { range } else { range.start.clone()..range.start };
     view.range(range, seqno).map(|entry| {
         let entry = entry.map_err(read_error)?;
@@ -126,7 +97,7 @@ pub(crate) fn range(
     })
 }
 
-/// Reads a space's header as of `seqno`.
+/// Reads a space's header at `seqno`.
 pub(crate) fn header(view: &View, space: SpaceId, seqno: SeqNo) -> Result<Option<SpaceHeader>, ReadError> {
     match get(view, &keys::header(space), seqno)? {
         Some(stored) => decode_header(&stored.value).map(Some),
@@ -149,26 +120,10 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<SpaceHeader, ReadError> {
     }
 }
 
-/// Digests the rows of a range into a token.
-#[derive(Default)]
-pub(crate) struct RangeDigest(Xxh3);
-
-impl RangeDigest {
-    pub(crate) fn add(&mut self, key: &[u8], token: Token) {
-        self.0.update(&(key.len() as u64).to_le_bytes());
-        self.0.update(key);
-        self.0.update(&token.0.ticks().to_le_bytes());
-    }
-
-    pub(crate) fn token(&self) -> RangeToken {
-        RangeToken(self.0.digest128())
-    }
-}
-
 pub(crate) fn read_error(error: lsm_tree::Error) -> ReadError {
     use std::io::ErrorKind::{InvalidData, UnexpectedEof};
     let error = match error {
-        // A file that was cut short.
+        // The file was truncated.
         lsm_tree::Error::Io(error) if matches!(error.kind(), UnexpectedEof | InvalidData) => {
             ReadError::Damaged(error.to_string())
         }

@@ -1,24 +1,25 @@
 //! Runs that are kept in memory for the next visitor, and dropped as soon as a row in them changes.
 //!
-//! A kept run says: as of the state `read_at`, and of every state since, exactly these rows lie between `start` and `end`.
-//! A reader with a snapshot at or above `read_at` may be shown it. That it stays true is up to the committer, which
-//! [tells](Runs::changing) every key that it changes *before* it publishes the change:
+//! A kept run is a claim: in the state `read_at`, and in every state since, exactly these rows lie between
+//! `start` and `end`. A reader with a snapshot at or above `read_at` may use it. To keep the claim true, the
+//! committer [invalidates](Runs::invalidate) every key that it changes *before* it publishes the change:
 //!
-//! - A run that is kept when a key in it is told is dropped. So a run that a reader finds is true for the snapshot that
-//!   the reader took before it looked: every change that the snapshot shows was told before.
-//! - A run is read from a snapshot, and kept only later: changes may be told in between. So a reader begins a
-//!   [`Watch`] *before* it takes its snapshot; from then on, what is told is noted in the watch, and a run with a noted key
-//!   in it is not kept.
-//! - That leaves changes that were told before the watch began, but were not published when the snapshot was taken.
-//!   They lie below [`Runs::told`], which the reader loads after its watch began. It keeps nothing if its snapshot is not
-//!   at least that: then every change told before the watch is in the snapshot.
+//! - Invalidating a key drops the kept run that contains it. So a run that a reader finds is true for a
+//!   snapshot that the reader took before it looked: every change in the snapshot was invalidated before.
+//! - A run is read from a snapshot and kept later; keys may be invalidated in between. So a reader begins a
+//!   [`Watch`] *before* it takes its snapshot. From then on the watch records invalidated keys, and a run
+//!   that contains one of them is not kept.
+//! - That leaves changes that were invalidated before the watch began, but were not published when the
+//!   snapshot was taken. They lie below [`Runs::invalidated`], which the reader loads after its watch began.
+//!   If its snapshot is below that, the reader keeps nothing. Otherwise the snapshot has every change
+//!   invalidated before the watch.
 //!
-//! While no run is kept and nobody watches, the committer does not even take the lock. It stores `told` and then loads
-//! `watched`; a watch stores `watched` and then loads `told`; all of these are in one total order. So either the committer
-//! sees that it is watched, or the watch sees what was told.
+//! While no run is kept and there is no watch, the committer does not take the lock. It stores `invalidated`
+//! and then loads `users`; a watch stores `users` and then loads `invalidated`; all of these are in one total
+//! order. So either the committer sees the watch, or the watch sees what was invalidated.
 //!
-//! What is evicted is chosen at random: a table larger than the budget that is scanned over and over still finds a part
-//! of itself, where the least recently used run would always be the next one needed.
+//! Runs are evicted at random. So repeated scans of a table larger than the budget still find a part of it,
+//! where evicting the least recently used run would always evict the one needed next.
 
 #[cfg(test)]
 mod tests;
@@ -35,34 +36,36 @@ use parking_lot::Mutex;
 use crate::run::{MAX_RUN_ROWS, Run};
 use crate::{SpaceId, keys};
 
-/// What a kept run counts for beside its own bytes and its two keys: its places in the map and in the lottery.
+/// Bytes that a kept run counts for in addition to itself and its two keys: its entries in the map and in
+/// `evictable`.
 const RUN_OVERHEAD: usize = 512;
-/// A run that takes more than this part of the budget is not kept.
-const LARGEST_PART: usize = 8;
-/// Keys that a watch notes. Behind so many changes it keeps nothing.
-const MAX_NOTED: usize = 1024;
-/// Watches at a time. Who comes later reads without keeping anything.
+/// A run that takes more than this fraction (1/n) of the budget is not kept.
+const MIN_RUNS_IN_BUDGET: usize = 8;
+/// Maximum number of keys that a watch records. After more changes it keeps nothing.
+const MAX_CHANGED_KEYS: usize = 1024;
+/// Maximum number of concurrent watches. Further readers keep nothing.
 const MAX_WATCHES: usize = 64;
-/// Shorter runs are read again together with the rows before them, so that changes do not crumble a space.
-const SHORT: usize = MAX_RUN_ROWS / 4;
-/// Runs that are looked at for one that is not short.
+/// Runs with fewer rows are read again together with the rows before them, so that changes do not fragment a
+/// space.
+const SHORT_RUN_ROWS: usize = MAX_RUN_ROWS / 4;
+/// Number of runs that are examined to find one that is not short.
 const LOOKAHEAD: usize = 16;
 
 pub(crate) struct Runs {
-    /// Bytes of all runs.
+    /// Maximum bytes of all runs.
     budget: usize,
-    /// Every operation that the committer has told, or need not tell, lies below this sequence number.
-    told: AtomicU64,
-    /// Runs that are kept, and watches.
-    watched: AtomicUsize,
-    state: Mutex<State>,
+    /// All invalidated changes lie below this sequence number.
+    invalidated: AtomicU64,
+    /// Number of kept runs and watches.
+    users: AtomicUsize,
+    state: Mutex<RunsState>,
 }
 
 #[derive(Default)]
-struct State {
-    spaces: HashMap<SpaceId, Space>,
-    /// Every kept run, in no order, for eviction.
-    lottery: Vec<(SpaceId, Bytes)>,
+struct RunsState {
+    spaces: HashMap<SpaceId, SpaceRuns>,
+    /// All kept runs, in no order. Evictions choose from this list.
+    evictable: Vec<(SpaceId, Bytes)>,
     bytes: usize,
     watches: usize,
     last_watch: u64,
@@ -70,76 +73,77 @@ struct State {
 }
 
 #[derive(Default)]
-struct Space {
-    /// By their start; they do not overlap.
-    runs: BTreeMap<Bytes, Kept>,
-    watches: Vec<(u64, Noted)>,
+struct SpaceRuns {
+    /// Kept runs by their start. They do not overlap.
+    runs: BTreeMap<Bytes, KeptRun>,
+    watches: Vec<(u64, ChangedKeys)>,
 }
 
-struct Kept {
+struct KeptRun {
     end: Bytes,
     read_at: SeqNo,
     run: Arc<Run>,
-    /// What it counts for.
+    /// Bytes that the run counts for.
     bytes: usize,
-    /// Its place in the lottery.
-    ticket: usize,
+    /// The run's index in `evictable`.
+    index: usize,
 }
 
-/// Keys that were told while a watch was on.
+/// Keys that were invalidated during a watch.
 #[derive(Default)]
-struct Noted {
+struct ChangedKeys {
     keys: Vec<Bytes>,
-    /// There were too many, or the space itself has changed.
-    everything: bool,
+    /// Whether there were too many keys, or the space itself has changed.
+    all: bool,
 }
 
-impl Noted {
-    fn note(&mut self, key: &Bytes) {
-        if self.keys.len() < MAX_NOTED {
+impl ChangedKeys {
+    fn add(&mut self, key: &Bytes) {
+        if self.keys.len() < MAX_CHANGED_KEYS {
             self.keys.push(key.clone());
         } else {
-            self.everything = true;
+            self.all = true;
         }
     }
 
-    fn is_in(&self, range: &Range<Bytes>) -> bool {
-        self.everything || self.keys.iter().any(|key| range.contains(key))
+    fn touches(&self, range: &Range<Bytes>) -> bool {
+        self.all || self.keys.iter().any(|key| range.contains(key))
     }
 }
 
-/// What lies at a key.
-pub(crate) enum Found {
-    /// A run, and the range of keys that it speaks of.
+/// The result of looking for a run.
+pub(crate) enum RunLookup {
+    /// A run, and the range of keys that it covers.
     Run(Arc<Run>, Range<Bytes>),
-    /// Nothing that is known, up to this key.
+    /// There is no run worth using from the key up to this one.
     Gap(Bytes),
 }
 
 impl Runs {
-    /// Keeps at most so many bytes.
+    /// Makes an empty cache for at most `budget` bytes.
     pub(crate) fn new(budget: usize) -> Self {
-        let state = Mutex::new(State { random: 0x9E37_79B9_7F4A_7C15, ..State::default() });
-        Self { budget, told: AtomicU64::new(0), watched: AtomicUsize::new(0), state }
+        let state = Mutex::new(RunsState { random: 0x9E37_79B9_7F4A_7C15, ..RunsState::default() });
+        Self { budget, invalidated: AtomicU64::new(0), users: AtomicUsize::new(0), state }
     }
 
-    /// The committer is about to publish changes of these keys, all of them below `told`.
-    pub(crate) fn changing<'a>(&self, keys: impl Iterator<Item = &'a Bytes>, told: SeqNo) {
-        self.told.store(told, Ordering::SeqCst);
-        if self.watched.load(Ordering::SeqCst) == 0 {
+    /// Drops runs that contain these keys. The committer calls this before it publishes changes of them, all
+    /// below `seqno`.
+    pub(crate) fn invalidate<'a>(&self, keys: impl Iterator<Item = &'a Bytes>, seqno: SeqNo) {
+        self.invalidated.store(seqno, Ordering::SeqCst);
+        if self.users.load(Ordering::SeqCst) == 0 {
             return;
         }
         let mut dropped = vec![];
         let mut state = self.state.lock();
         for key in keys {
-            state.changing(key, &mut dropped);
+            state.invalidate(key, &mut dropped);
         }
-        self.watched.store(state.watched(), Ordering::SeqCst);
-        // What was dropped is freed behind the lock.
+        self.users.store(state.users(), Ordering::SeqCst);
+        // Free the dropped runs after releasing the lock.
         drop(state);
     }
 
-    /// Begins to watch a space. The snapshot that runs will be read from has to be taken afterwards.
+    /// Begins a watch of a space. Take the snapshot that runs are read from after this.
     pub(crate) fn watch(&self, space: SpaceId) -> Watch<'_> {
         let mut id = None;
         {
@@ -147,59 +151,63 @@ impl Runs {
             if state.watches < MAX_WATCHES {
                 state.watches += 1;
                 state.last_watch += 1;
-                let fresh = state.last_watch;
-                state.spaces.entry(space).or_default().watches.push((fresh, Noted::default()));
-                id = Some(fresh);
-                self.watched.store(state.watched(), Ordering::SeqCst);
+                let new_id = state.last_watch;
+                state.spaces.entry(space).or_default().watches.push((new_id, ChangedKeys::default()));
+                id = Some(new_id);
+                self.users.store(state.users(), Ordering::SeqCst);
             }
         }
-        Watch { runs: self, space, id, told: self.told.load(Ordering::SeqCst) }
+        Watch { runs: self, space, id, invalidated: self.invalidated.load(Ordering::SeqCst) }
     }
 
-    /// The run that holds a key as of a snapshot; or how far it is, below `end`, to one that is worth to be gone on with.
-    pub(crate) fn find(&self, space: SpaceId, at: &Bytes, end: &Bytes, snapshot: SeqNo) -> Found {
+    /// Returns the run that contains `at` in a snapshot. Otherwise returns the gap from `at` to the next run
+    /// that is not short, or to `end`.
+    pub(crate) fn find(&self, space: SpaceId, at: &Bytes, end: &Bytes, snapshot: SeqNo) -> RunLookup {
         let state = self.state.lock();
-        let Some(Space { runs, .. }) = state.spaces.get(&space) else { return Found::Gap(end.clone()) };
+        let Some(SpaceRuns { runs, .. }) = state.spaces.get(&space) else {
+            return RunLookup::Gap(end.clone());
+        };
         if let Some((start, kept)) = runs.range::<Bytes, _>(..=at).next_back()
             && *at < kept.end
             && kept.read_at <= snapshot
         {
-            return Found::Run(kept.run.clone(), start.clone()..kept.end.clone());
+            return RunLookup::Run(kept.run.clone(), start.clone()..kept.end.clone());
         }
         let mut ahead = runs.range::<Bytes, _>(at..end).skip_while(|(start, _)| *start == at).take(LOOKAHEAD);
-        let next = ahead.find(|(_, kept)| kept.read_at <= snapshot && kept.run.len() >= SHORT);
-        Found::Gap(next.map_or_else(|| end.clone(), |(start, _)| start.clone()))
+        let next = ahead.find(|(_, kept)| kept.read_at <= snapshot && kept.run.len() >= SHORT_RUN_ROWS);
+        RunLookup::Gap(next.map_or_else(|| end.clone(), |(start, _)| start.clone()))
     }
 
-    /// Bytes of all runs that are kept, as they are counted.
+    /// Returns the bytes that all kept runs count for.
     pub(crate) fn bytes(&self) -> usize {
         self.state.lock().bytes
     }
 }
 
-/// Notes what changes in a space from when it began until it is dropped.
+/// Records changes in a space from its beginning until it is dropped.
 pub(crate) struct Watch<'a> {
     runs: &'a Runs,
     space: SpaceId,
-    /// `None` if there were too many.
+    /// The watch's id, or `None` if there were too many watches.
     id: Option<u64>,
-    /// What had been told when it began.
-    told: SeqNo,
+    /// The value of [`Runs::invalidated`] when the watch began.
+    invalidated: SeqNo,
 }
 
 impl Watch<'_> {
-    /// Keeps what a snapshot, taken after the watch began, shows between two keys, unless that has changed since.
+    /// Keeps a run, which was read from a snapshot taken after the watch began, unless one of its rows has
+    /// changed since.
     pub(crate) fn keep(&self, range: Range<Bytes>, run: Arc<Run>, snapshot: SeqNo) {
-        if self.id.is_none() || snapshot < self.told {
+        if self.id.is_none() || snapshot < self.invalidated {
             return;
         }
         let mut dropped = vec![];
         let mut state = self.runs.state.lock();
-        let noted =
+        let changed =
             state.spaces.get(&self.space).and_then(|s| s.watches.iter().find(|w| Some(w.0) == self.id));
-        if noted.is_some_and(|(_, noted)| !noted.is_in(&range)) {
+        if changed.is_some_and(|(_, changed)| !changed.touches(&range)) {
             state.keep(self.space, range, run, snapshot, self.runs.budget, &mut dropped);
-            self.runs.watched.store(state.watched(), Ordering::SeqCst);
+            self.runs.users.store(state.users(), Ordering::SeqCst);
         }
     }
 }
@@ -211,25 +219,25 @@ impl Drop for Watch<'_> {
         if let Some(space) = state.spaces.get_mut(&self.space) {
             space.watches.retain(|(other, _)| *other != id);
             state.watches -= 1;
-            state.forget_if_empty(self.space);
+            state.remove_if_empty(self.space);
         }
-        self.runs.watched.store(state.watched(), Ordering::SeqCst);
+        self.runs.users.store(state.users(), Ordering::SeqCst);
     }
 }
 
-impl State {
-    fn watched(&self) -> usize {
-        self.lottery.len() + self.watches
+impl RunsState {
+    fn users(&self) -> usize {
+        self.evictable.len() + self.watches
     }
 
-    fn changing(&mut self, key: &Bytes, dropped: &mut Vec<Kept>) {
+    fn invalidate(&mut self, key: &Bytes, dropped: &mut Vec<KeptRun>) {
         if let Some(id) = keys::header_of(key) {
-            return self.space_changing(id, dropped);
+            return self.invalidate_space(id, dropped);
         }
         let Some(id) = keys::space_of(key) else { return };
         let Some(space) = self.spaces.get_mut(&id) else { return };
-        for (_, noted) in &mut space.watches {
-            noted.note(key);
+        for (_, changed) in &mut space.watches {
+            changed.add(key);
         }
         if let Some((start, kept)) = space.runs.range::<Bytes, _>(..=key).next_back()
             && *key < kept.end
@@ -239,11 +247,11 @@ impl State {
         }
     }
 
-    /// A space was opened, closed or swept: nobody will come for its runs.
-    fn space_changing(&mut self, id: SpaceId, dropped: &mut Vec<Kept>) {
+    /// Drops the runs of a space that was opened, closed or swept, because readers will hardly need them.
+    fn invalidate_space(&mut self, id: SpaceId, dropped: &mut Vec<KeptRun>) {
         let Some(space) = self.spaces.get_mut(&id) else { return };
-        for (_, noted) in &mut space.watches {
-            noted.everything = true;
+        for (_, changed) in &mut space.watches {
+            changed.all = true;
         }
         let starts: Vec<_> = space.runs.keys().cloned().collect();
         dropped.extend(starts.iter().filter_map(|start| self.remove(id, start)));
@@ -256,16 +264,16 @@ impl State {
         run: Arc<Run>,
         read_at: SeqNo,
         budget: usize,
-        dropped: &mut Vec<Kept>,
+        dropped: &mut Vec<KeptRun>,
     ) {
-        // Keys that were read may be slices of the whole block that they lie in.
+        // These keys may be slices of whole blocks, so copy them.
         let [start, end] = [range.start, range.end].map(|key| Bytes::copy_from_slice(&key));
         let bytes = RUN_OVERHEAD + start.len() + end.len() + run.bytes();
-        if start >= end || bytes > budget / LARGEST_PART {
+        if start >= end || bytes > budget / MIN_RUNS_IN_BUDGET {
             return;
         }
-        let Some(Space { runs, .. }) = self.spaces.get(&id) else { return };
-        // Another reader was faster with the same run, and may have noted something on it.
+        let Some(SpaceRuns { runs, .. }) = self.spaces.get(&id) else { return };
+        // Another reader has kept the same run, and may have added a memo to it.
         if runs.get(&start).is_some_and(|other| other.end == end) {
             return;
         }
@@ -274,39 +282,39 @@ impl State {
         let overlapped: Vec<_> = overlapped.map(|(start, _)| start.clone()).collect();
         dropped.extend(overlapped.iter().filter_map(|start| self.remove(id, start)));
         while self.bytes + bytes > budget {
-            let Some((space, start)) = self.draw() else { return };
+            let Some((space, start)) = self.pick_random() else { return };
             dropped.extend(self.remove(space, &start));
         }
         self.bytes += bytes;
-        let ticket = self.lottery.len();
-        self.lottery.push((id, start.clone()));
-        let kept = Kept { end, read_at, run, bytes, ticket };
+        let index = self.evictable.len();
+        self.evictable.push((id, start.clone()));
+        let kept = KeptRun { end, read_at, run, bytes, index };
         self.spaces.entry(id).or_default().runs.insert(start, kept);
     }
 
-    /// One of the runs at random.
-    fn draw(&mut self) -> Option<(SpaceId, Bytes)> {
+    /// Returns a random run.
+    fn pick_random(&mut self) -> Option<(SpaceId, Bytes)> {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let drawn = self.random % (self.lottery.len() as u64).max(1);
-        self.lottery.get(drawn as usize).cloned()
+        let picked = self.random % (self.evictable.len() as u64).max(1);
+        self.evictable.get(picked as usize).cloned()
     }
 
-    fn remove(&mut self, id: SpaceId, start: &Bytes) -> Option<Kept> {
+    fn remove(&mut self, id: SpaceId, start: &Bytes) -> Option<KeptRun> {
         let kept = self.spaces.get_mut(&id)?.runs.remove(start)?;
         self.bytes -= kept.bytes;
-        self.lottery.swap_remove(kept.ticket);
-        if let Some((space, start)) = self.lottery.get(kept.ticket)
+        self.evictable.swap_remove(kept.index);
+        if let Some((space, start)) = self.evictable.get(kept.index)
             && let Some(moved) = self.spaces.get_mut(space).and_then(|space| space.runs.get_mut(start))
         {
-            moved.ticket = kept.ticket;
+            moved.index = kept.index;
         }
-        self.forget_if_empty(id);
+        self.remove_if_empty(id);
         Some(kept)
     }
 
-    fn forget_if_empty(&mut self, id: SpaceId) {
+    fn remove_if_empty(&mut self, id: SpaceId) {
         if self.spaces.get(&id).is_some_and(|space| space.runs.is_empty() && space.watches.is_empty()) {
             self.spaces.remove(&id);
         }

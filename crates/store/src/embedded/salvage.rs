@@ -1,10 +1,11 @@
-//! Reads a damaged store: every row that can be read, with or without a manifest.
+//! Reads a damaged store: every readable row, with or without a manifest.
 //!
-//! Tables are read one by one and merged here by key and sequence number, together with what the log holds. A table with
-//! damaged blocks is read around them. Each gap is reported with the rows beside it. A row in a gap may still be found in
-//! another table; if that one may be older than what the gap held, the row is [stale](Salvaged::Stale).
+//! Tables are read one by one and merged here by key and sequence number, together with the log. In a table
+//! with damaged blocks, the other blocks are read. Each gap is reported with the rows around it. A row in a
+//! gap may still be found in another table. If that table may be older than what the gap held, the row is
+//! [stale](Salvaged::Stale).
 //!
-//! Without a manifest every table that is there counts. Tables that a crash left behind hold nothing that is newer than
+//! Without a manifest, every existing table is read. Tables left behind by a crash hold nothing newer than
 //! the others, with one exception: a row whose removal was already compacted away may come back.
 
 use std::cmp::{Ordering, Reverse};
@@ -23,82 +24,78 @@ use lsm_tree::{
     Cache, Checksum, CompressionType, DescriptorTable, Error as TreeError, InternalValue, Table, UserKey,
 };
 
-use super::health::RowPlace;
 use super::manifest::{self, Manifest};
 use super::rows::{self, Stored};
 use super::{OpenError, group, log};
-use crate::{ReadError, Row, SpaceHeader, SpaceId, keys};
+use crate::{ReadError, Row, RowPosition, SpaceHeader, SpaceId, keys};
 
-/// Tables that are open at a time.
+/// Maximum number of open tables.
 const MAX_OPEN: usize = 128;
-/// Memory for blocks of tables: each is read once.
+/// Cache for blocks of tables, in bytes. Small, because each block is read once.
 const CACHE_BYTES: u64 = 1 << 20;
-/// Errors in a row after which the rest of a table without an index is given up.
+/// After this many errors the rest of a table without an index is skipped.
 const MAX_ERRORS: u64 = 1024;
-/// Losses that are kept. More are only counted.
+/// Maximum number of listed losses. Further losses are only counted.
 const MAX_LOSSES: usize = 10_000;
 
-/// What a salvage comes across, in the order of spaces, partitions and keys; the clock and the headers of spaces first.
+/// An item that a salvage finds. The clock and the headers come first, then rows in the order of space,
+/// partition and key.
 #[derive(Debug)]
 pub enum Salvaged {
     /// The ceiling of the store's clock.
     Clock(Timestamp),
     /// The header of a space.
     Header(SpaceId, SpaceHeader),
-    /// A row and its partition.
+    /// A row and its partition key.
     Row(SpaceId, Bytes, Row),
-    /// A row that lies in a gap of a table which may have held a newer version of it.
+    /// A row in a gap of a table that may have held a newer version of it.
     Stale(SpaceId, Bytes, Row),
 }
 
-/// Something that cannot be read.
+/// A part of the store that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// A description of the damage.
     pub what: String,
-    /// The rows that may be lost, if that is known.
+    /// The rows that may be lost, if known.
     pub gap: Option<Gap>,
 }
 
-/// The rows between two that can be read. Where there is none, the gap reaches to the first or last row of all spaces.
+/// The rows between two readable ones. If there is no readable row, the gap extends to the first or last row
+/// of all spaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// The last row before the gap.
-    pub after: Option<RowPlace>,
-    /// The first row after the gap; or, if `to_end` says so, the last row of it.
-    pub before: Option<RowPlace>,
+    /// The last readable row before the gap.
+    pub after: Option<RowPosition>,
+    /// The first readable row after the gap. If `to_end`, the last row of the gap.
+    pub before: Option<RowPosition>,
     /// Whether `before` itself may be lost.
     pub to_end: bool,
 }
 
 impl Gap {
-    /// Whether a row may have been in it.
-    pub fn contains(&self, row: &RowPlace) -> bool {
-        let place = |row: &RowPlace| (row.space, row.partition.clone(), row.key.clone());
-        let row = place(row);
-        self.after.as_ref().is_none_or(|after| row > place(after))
-            && self.before.as_ref().is_none_or(|before| match place(before) {
-                before if self.to_end => row <= before,
-                before => row < before,
-            })
+    /// Whether a row may have been in the gap.
+    pub fn contains(&self, row: &RowPosition) -> bool {
+        self.after.as_ref().is_none_or(|after| row > after)
+            && self.before.as_ref().is_none_or(|before| row < before || (self.to_end && row == before))
     }
 }
 
-/// A store that is going to be read.
+/// A store that can be salvaged.
 pub struct Salvage {
-    sources: Vec<Source>,
+    sources: Vec<SalvageSource>,
     rows: u64,
     losses: Losses,
 }
 
-/// What was lost.
+/// The losses that a salvage found.
 #[derive(Debug, Default)]
 pub struct Losses {
     /// The first 10,000 losses.
     pub listed: Vec<Loss>,
-    /// How many there are.
+    /// The number of losses.
     pub count: u64,
 }
 
@@ -129,12 +126,12 @@ impl Salvage {
             Err(error) => return Err(error),
         };
         let (mut sources, mut rows) = (vec![], 0);
-        let opening = Opening {
+        let opener = TableOpener {
             cache: Arc::new(Cache::with_capacity_bytes(CACHE_BYTES)),
             files: Arc::new(DescriptorTable::new(MAX_OPEN)),
         };
         for path in tables {
-            match opening.open(&path) {
+            match opener.open(&path) {
                 Ok(source) => {
                     rows += source.items;
                     if source.table.is_none() {
@@ -151,39 +148,45 @@ impl Salvage {
             losses.add(Loss { path: unreadable.path, what: unreadable.what, gap: None });
         }
         rows += logged.len() as u64;
-        sources.push(Source::of_log(logged));
+        sources.push(SalvageSource::of_log(logged));
         Ok(Self { sources, rows, losses })
     }
 
-    /// At most this many rows are going to be found.
+    /// Returns the maximum number of rows that can be found.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Reads everything that can be read. Stops if `visit` fails. Returns what cannot be read.
+    /// Passes everything readable to `visit`. Stops if `visit` fails. Returns the losses.
     pub fn run(self, mut visit: impl FnMut(Salvaged) -> Result<(), ReadError>) -> Result<Losses, ReadError> {
         let Self { mut sources, mut losses, .. } = self;
         let mut heap = BinaryHeap::new();
-        for (at, source) in sources.iter_mut().enumerate() {
-            heap.extend(source.next(&mut losses).map(|item| Reverse(Head { item, at })));
+        for (index, source) in sources.iter_mut().enumerate() {
+            heap.extend(source.next(&mut losses).map(|item| Reverse(MergeEntry { item, source: index })));
         }
         while let Some(Reverse(head)) = heap.pop() {
             let newest = head.item;
-            // Before any source goes on and forgets its gap.
+            // Check before any source advances and drops its gap.
             let is_stale = sources.iter().any(|source| source.may_hide(&newest));
-            heap.extend(sources[head.at].next(&mut losses).map(|item| Reverse(Head { item, at: head.at })));
-            // Older versions of the same row follow.
+            heap.extend(
+                sources[head.source]
+                    .next(&mut losses)
+                    .map(|item| Reverse(MergeEntry { item, source: head.source })),
+            );
+            // Skip older versions of the same row.
             while let Some(Reverse(older)) = heap.peek()
                 && older.item.key == newest.key
             {
-                let at = older.at;
+                let source = older.source;
                 heap.pop();
-                heap.extend(sources[at].next(&mut losses).map(|item| Reverse(Head { item, at })));
+                heap.extend(
+                    sources[source].next(&mut losses).map(|item| Reverse(MergeEntry { item, source })),
+                );
             }
             match newest.salvaged(is_stale) {
                 Ok(Some(found)) => visit(found)?,
                 Ok(None) => {}
-                Err(what) => losses.add(Loss { path: sources[head.at].path.clone(), what, gap: None }),
+                Err(what) => losses.add(Loss { path: sources[head.source].path.clone(), what, gap: None }),
             }
         }
         Ok(losses)
@@ -191,14 +194,14 @@ impl Salvage {
 }
 
 /// A version of a row.
-struct Item {
+struct RowVersion {
     key: Bytes,
     seqno: u64,
-    /// None: removed.
+    /// The stored value, or `None` for a removal.
     value: Option<Bytes>,
 }
 
-impl Item {
+impl RowVersion {
     fn of(found: InternalValue) -> Self {
         let value = (!found.key.value_type.is_tombstone()).then(|| found.value.into());
         Self { key: found.key.user_key.into(), seqno: found.key.seqno, value }
@@ -229,73 +232,73 @@ impl Item {
     }
 }
 
-/// The next version of a row that a source has.
-struct Head {
-    item: Item,
-    at: usize,
+/// The next row version of a source, for merging.
+struct MergeEntry {
+    item: RowVersion,
+    source: usize,
 }
 
-impl Ord for Head {
+impl Ord for MergeEntry {
     fn cmp(&self, other: &Self) -> Ordering {
         // The newest version of a row comes first.
         self.item.key.cmp(&other.item.key).then(other.item.seqno.cmp(&self.item.seqno))
     }
 }
 
-impl PartialOrd for Head {
+impl PartialOrd for MergeEntry {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Head {
+impl PartialEq for MergeEntry {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Head {}
+impl Eq for MergeEntry {}
 
-/// A gap by full keys.
-struct Hidden {
+/// A gap as full keys.
+struct KeyGap {
     after: Option<Bytes>,
     before: Option<Bytes>,
     to_end: bool,
 }
 
-impl Hidden {
+impl KeyGap {
     fn contains(&self, key: &Bytes) -> bool {
         self.after.as_ref().is_none_or(|after| key > after)
             && self.before.as_ref().is_none_or(|before| key < before || (self.to_end && key == before))
     }
 
     fn gap(&self) -> Gap {
-        let place = |key: &Option<Bytes>| key.as_ref().and_then(place);
-        Gap { after: place(&self.after), before: place(&self.before), to_end: self.to_end }
+        let position = |key: &Option<Bytes>| key.as_ref().and_then(keys::position);
+        Gap { after: position(&self.after), before: position(&self.before), to_end: self.to_end }
     }
 }
 
-type Items = Box<dyn Iterator<Item = Result<Item, TreeError>> + Send>;
+type RowVersions = Box<dyn Iterator<Item = Result<RowVersion, TreeError>> + Send>;
 
-/// A table, or the log.
-struct Source {
+/// A table or the log, from which row versions are read in order.
+struct SalvageSource {
     path: PathBuf,
     items: u64,
-    read: Items,
-    /// Of a table with an index.
+    read: RowVersions,
+    /// The opened table, if its index is readable.
     table: Option<Table>,
-    /// The highest sequence number in it.
+    /// The highest sequence number in the source.
     newest: u64,
-    /// The key that was read last.
+    /// The key of the last row version.
     last: Option<Bytes>,
-    /// The gap before the row that comes next.
-    hidden: Option<Hidden>,
+    /// The gap just before the last row version.
+    gap: Option<KeyGap>,
     errors_left: u64,
 }
 
-impl Source {
+impl SalvageSource {
     fn of_log(logged: BTreeMap<Bytes, (u64, Option<Bytes>)>) -> Self {
-        let read = logged.into_iter().map(|(key, (seqno, value))| Ok(Item { key, seqno, value }));
+        let read = logged.into_iter().map(|(key, (seqno, value))| Ok(RowVersion { key, seqno, value }));
         Self {
             path: PathBuf::new(),
             items: 0,
@@ -303,19 +306,20 @@ impl Source {
             table: None,
             newest: 0,
             last: None,
-            hidden: None,
+            gap: None,
             errors_left: 0,
         }
     }
 
-    /// Reads the next version, over as many damaged blocks as there are.
-    fn next(&mut self, losses: &mut Losses) -> Option<Item> {
+    /// Reads the next row version. Skips damaged blocks and reports them as one loss.
+    fn next(&mut self, losses: &mut Losses) -> Option<RowVersion> {
         let (mut error, mut found) = (None, None);
         while found.is_none() {
             match self.read.next() {
                 None => break,
-                // Behind the rows of a table without an index blocks of other kinds follow, which are not compressed. A
-                // block of rows is decompressed only after its checksum was verified.
+                // After the rows of a table without an index come blocks of other kinds, which are not
+                // compressed. A block of rows is only decompressed after its checksum was verified, so these
+                // errors mean the end.
                 Some(Err(TreeError::InvalidTag(_) | TreeError::Decompress(_))) if self.table.is_none() => {
                     break;
                 }
@@ -330,25 +334,26 @@ impl Source {
             }
         }
         let Some(error) = error else {
-            self.hidden = None;
+            self.gap = None;
             self.last = found.as_ref().map(|item| item.key.clone());
             return found;
         };
         let key_range = self.table.as_ref().map(|table| &table.metadata.key_range);
         let bound = |key: &UserKey| Bytes::from(key.clone());
         let before = found.as_ref().map(|item| item.key.clone());
-        let hidden = Hidden {
+        let gap = KeyGap {
             to_end: before.as_ref().is_none_or(|key| self.block_before_holds(key)),
             before: before.or_else(|| key_range.map(|range| bound(range.max()))),
             after: self.last.clone(),
         };
-        losses.add(Loss { path: self.path.clone(), what: format!("{error}"), gap: Some(hidden.gap()) });
-        self.hidden = Some(hidden);
+        losses.add(Loss { path: self.path.clone(), what: format!("{error}"), gap: Some(gap.gap()) });
+        self.gap = Some(gap);
         self.last = found.as_ref().map(|item| item.key.clone());
         found
     }
 
-    /// Whether the damaged block before a row may hold a version of that row: a look for the row hits the damage then.
+    /// Whether the damaged block before a row may hold a version of that row. If so, a lookup of the row
+    /// fails.
     fn block_before_holds(&self, key: &Bytes) -> bool {
         let Some(table) = &self.table else { return true };
         let key: UserKey = key.clone().into();
@@ -356,31 +361,31 @@ impl Source {
     }
 
     /// Whether a gap of this source may hold a newer version of a row.
-    fn may_hide(&self, item: &Item) -> bool {
-        item.seqno <= self.newest && self.hidden.as_ref().is_some_and(|hidden| hidden.contains(&item.key))
+    fn may_hide(&self, item: &RowVersion) -> bool {
+        item.seqno <= self.newest && self.gap.as_ref().is_some_and(|gap| gap.contains(&item.key))
     }
 }
 
-struct Opening {
+struct TableOpener {
     cache: Arc<Cache>,
     files: Arc<DescriptorTable>,
 }
 
-impl Opening {
-    /// Opens a table; or reads its blocks one after the other, if what tells where they lie is damaged.
-    fn open(&self, path: &Path) -> Result<Source, String> {
+impl TableOpener {
+    /// Opens a table. If its index is damaged, reads its blocks one after the other.
+    fn open(&self, path: &Path) -> Result<SalvageSource, String> {
         match manifest::verify_contents(path) {
             Ok(None) => {
-                // The index is looked at first, but not kept: there may be many tables.
+                // Check the index first without keeping it in memory, because there may be many tables.
                 let opened = self.recover(path, true).and_then(|_| self.recover(path, false));
                 if let Ok(table) = opened {
-                    return Ok(Source {
+                    return Ok(SalvageSource {
                         path: path.into(),
                         items: table.metadata.item_count,
-                        read: Box::new(table.iter().map(|found| found.map(Item::of))),
+                        read: Box::new(table.iter().map(|found| found.map(RowVersion::of))),
                         newest: table.get_highest_seqno(),
                         last: None,
-                        hidden: None,
+                        gap: None,
                         errors_left: table.metadata.data_block_count + MAX_ERRORS,
                         table: Some(table),
                     });
@@ -393,46 +398,42 @@ impl Opening {
         let scanner =
             compression(path).and_then(|compression| Scanner::new(path, usize::MAX, compression, 0));
         let scanner = scanner.map_err(|error| format!("none of its rows can be read: {error}"))?;
-        Ok(Source {
+        Ok(SalvageSource {
             path: path.into(),
             items: 0,
-            read: Box::new(scanner.map(|found| found.map(Item::of))),
+            read: Box::new(scanner.map(|found| found.map(RowVersion::of))),
             table: None,
-            // What its gaps hold is not known, so no row is called stale for their sake.
+            // The age of its gaps is unknown, so they make no row stale.
             newest: 0,
             last: None,
-            hidden: None,
+            gap: None,
             errors_left: MAX_ERRORS,
         })
     }
 
     fn recover(&self, path: &Path, pin_index: bool) -> lsm_tree::Result<Table> {
-        // The checksum is not used for reading. Tables that are flushed or compacted have no sequence number of their own.
+        // The checksum is not used for reading. Flushed and compacted tables have no sequence number of their
+        // own.
         let (checksum, seqno, tree) = (Checksum::from_raw(0), 0, 0);
         let (cache, files) = (self.cache.clone(), Some(self.files.clone()));
         Table::recover(path.into(), checksum, seqno, tree, cache, files, false, pin_index)
     }
 }
 
-/// How the blocks of a table are compressed, as the header of the first one says.
+/// Returns the compression of a table's blocks, by the header of the first one.
 fn compression(path: &Path) -> lsm_tree::Result<CompressionType> {
     let header = BlockHeader::decode_from(&mut File::open(path)?)?;
     let is_plain = header.data_length == header.uncompressed_length;
     Ok(if is_plain { CompressionType::None } else { CompressionType::Lz4 })
 }
 
-/// Keeps the newest version of each row in a group of commits.
+/// Collects the newest version of each row from a group of commits.
 fn collect(payload: &[u8], logged: &mut BTreeMap<Bytes, (u64, Option<Bytes>)>) {
     for operation in group::decode(payload).map_while(|operation| operation) {
-        let group::Operation { seqno, key, value } = operation;
+        let group::RowOperation { seqno, key, value } = operation;
         let known = logged.entry(key).or_insert((seqno, None));
         if seqno >= known.0 {
             *known = (seqno, value);
         }
     }
-}
-
-fn place(full: &Bytes) -> Option<RowPlace> {
-    let (_, partition, key) = keys::split(full)?;
-    Some(RowPlace { space: keys::space_of(full)?, partition, key })
 }

@@ -1,8 +1,9 @@
-//! Verifies tables part by part, also while the tree goes on, so that a scrub can pause anywhere and go on after a restart.
+//! Verifies tables in parts, also while the store is open, so that a scrub can pause at any point and
+//! continue after a restart.
 //!
-//! A table is an archive whose sections are blocks, each with a checksum. They are read from their file, not by way of the
-//! tree: nothing enters its cache, and the caller decides how the file is read. Tables never change. One that compaction
-//! has replaced is gone, which is no damage.
+//! A table is an archive whose sections are blocks, each with a checksum. They are read from their file, not
+//! through the tree: nothing enters its cache, and the caller decides how the file is read. Tables never
+//! change. A table that compaction has replaced is missing, which is not damage.
 
 use std::fs::File;
 use std::io;
@@ -10,42 +11,42 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lsm_tree::coding::Decode;
-use lsm_tree::table::block::Header;
+use lsm_tree::table::block::Header as BlockHeader;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::manifest::{self, Manifest, SectionRange};
 use super::{DamagedTable, Embedded, OpenError, failures};
 
-/// Attempts to read the manifest, which the tree may be replacing.
+/// Maximum number of attempts to read the manifest, which the tree may be replacing.
 const MAX_ATTEMPTS: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Fills a buffer from a place in a file, with zeros behind the end of the file.
+/// Fills a buffer from an offset in a file, with zeros after the end of the file.
 pub type ReadAt<'a> = &'a mut dyn FnMut(&mut [u8], u64) -> io::Result<()>;
 
 /// A table of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableFile {
-    /// Numbers grow: a table that is made later has a higher one.
+    /// The table's number. A later table has a higher one.
     pub id: u64,
-    /// Its file.
+    /// The table's file.
     pub path: PathBuf,
-    /// Bytes in it.
+    /// The length of the file in bytes.
     pub length: u64,
 }
 
-/// What a part of a table showed.
+/// The result of verifying a part of a table.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ScrubbedTable {
-    /// Where to go on; `None` at the end.
+    /// The offset to continue at, or `None` at the end of the table.
     pub next: Option<u64>,
-    /// Bytes read.
+    /// Number of bytes read.
     pub bytes: u64,
-    /// Where blocks are damaged, and how.
+    /// The offsets of damaged blocks, each with a description.
     pub damage: Vec<(u64, String)>,
 }
 
-/// Lists the tables of a store that may be at work, by their ids. Fails if the manifest is damaged. Blocks.
+/// Lists the tables of a store, which may be open, by their ids. Fails if the manifest is damaged. Blocks.
 pub fn tables(store: &Path) -> Result<Vec<TableFile>, OpenError> {
     let mut attempts = 0;
     loop {
@@ -61,7 +62,7 @@ pub fn tables(store: &Path) -> Result<Vec<TableFile>, OpenError> {
 fn files(manifest: &Manifest) -> Vec<TableFile> {
     let file = |path: PathBuf| {
         let id = path.file_name()?.to_str()?.parse().ok()?;
-        // One that is gone was replaced just now.
+        // A missing table was just replaced.
         let length = path.metadata().map_or(0, |metadata| metadata.len());
         Some(TableFile { id, path, length })
     };
@@ -70,8 +71,8 @@ fn files(manifest: &Manifest) -> Vec<TableFile> {
     files
 }
 
-/// Verifies blocks of a table from a place on, until about so many bytes are read. Fails with `NotFound` if the table is
-/// gone. Blocks.
+/// Verifies blocks of a table from an offset on, until about `budget` bytes are read. Fails with `NotFound`
+/// if the table was removed. Blocks.
 pub fn table_part(table: &TableFile, from: u64, budget: u64, read: ReadAt<'_>) -> io::Result<ScrubbedTable> {
     let mut part = ScrubbedTable::default();
     let sections = match manifest::block_sections(&File::open(&table.path)?)? {
@@ -95,20 +96,20 @@ pub fn table_part(table: &TableFile, from: u64, budget: u64, read: ReadAt<'_>) -
     Ok(part)
 }
 
-/// Verifies one block. Returns where the next one begins.
+/// Verifies one block. Returns the offset of the next one.
 fn verify_block(
     section: &SectionRange,
     at: u64,
     part: &mut ScrubbedTable,
     read: ReadAt<'_>,
 ) -> io::Result<u64> {
-    let mut header = vec![0; Header::serialized_len()];
+    let mut header = vec![0; BlockHeader::serialized_len()];
     read(&mut header, at)?;
     part.bytes += header.len() as u64;
     let start = at + header.len() as u64;
-    let header = Header::decode_from(&mut &header[..]).ok();
+    let header = BlockHeader::decode_from(&mut &header[..]).ok();
     let Some(header) = header.filter(|header| start + u64::from(header.data_length) <= section.end) else {
-        // Where the next block begins is not known.
+        // The offset of the next block is unknown.
         part.damage.push((at, "the header of a block is damaged".into()));
         return Ok(section.end);
     };
@@ -122,8 +123,8 @@ fn verify_block(
 }
 
 impl Embedded {
-    /// Describes a damaged table of the tree: the rows beside the damage, and the spaces that have rows in it. `None` if the
-    /// tree can read all of its rows, or has replaced it. Reads the table. Blocks.
+    /// Describes a damaged table: the rows around the damage, and the spaces that have rows in it. Returns
+    /// `None` if the tree can read all of its rows, or has replaced it. Reads the whole table. Blocks.
     pub fn describe_table(&self, id: u64) -> Option<DamagedTable> {
         failures::describe(&self.shared.tree, id)
     }
@@ -140,8 +141,8 @@ mod tests {
     use super::*;
     use crate::{Commit, Mutation, Options, Partition, SpaceId, Store};
 
-    /// A store with tables of many blocks.
-    fn filled(dir: &Path) -> Embedded {
+    /// Creates a store with tables of many blocks.
+    fn filled_store(dir: &Path) -> Embedded {
         let store = Embedded::open(dir, Arc::new(SystemClock), Options::SMALL).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
@@ -158,7 +159,7 @@ mod tests {
     }
 
     /// Verifies a table in parts of one block. Returns the damage, the bytes read and the number of parts.
-    fn scrubbed(table: &TableFile) -> (Vec<(u64, String)>, u64, usize) {
+    fn scrub_table(table: &TableFile) -> (Vec<(u64, String)>, u64, usize) {
         let file = File::open(&table.path).unwrap();
         let mut read = |buffer: &mut [u8], at: u64| file.read_exact_at(buffer, at);
         let (mut from, mut damage, mut bytes, mut parts) = (Some(0), vec![], 0, 0);
@@ -171,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_byte_anywhere_in_a_table_is_found_once_and_sound_tables_have_no_damage() {
+    fn flipped_byte_anywhere_in_a_table_is_found_once_and_sound_tables_have_no_damage() {
         let dir = tempfile::tempdir().unwrap();
-        drop(filled(dir.path()));
+        drop(filled_store(dir.path()));
         let tables = tables(dir.path()).unwrap();
         let table = tables.iter().max_by_key(|table| table.length).unwrap();
-        let (damage, bytes, parts) = scrubbed(table);
+        let (damage, bytes, parts) = scrub_table(table);
         assert_eq!(damage, []);
         assert!(parts > 10, "{parts} parts");
         assert!(
@@ -190,7 +191,7 @@ mod tests {
             let mut bytes = sound.clone();
             bytes[at] ^= 1;
             std::fs::write(&table.path, &bytes).unwrap();
-            let (damage, _, _) = scrubbed(table);
+            let (damage, _, _) = scrub_table(table);
             assert_eq!(damage.len(), 1, "byte {at} of {length}: {damage:?}");
         }
         std::fs::remove_file(&table.path).unwrap();

@@ -1,8 +1,7 @@
-//! What readers see: the last published state, held for as long as a read runs.
+//! The states that readers see. A read holds one from its start to its end.
 //!
-//! The committer publishes a [`Snapshot`] once everything in it is durable. A reader holds the one it started with.
-//! Versions of rows that a held snapshot may still need are kept by the tree: [`Snapshots::oldest`] tells how far
-//! back that is.
+//! The committer publishes a [`Snapshot`] once everything in it is durable. The tree keeps the row versions
+//! that held snapshots may need: [`Snapshots::oldest`] says how far back.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -15,17 +14,18 @@ use parking_lot::Mutex;
 use super::view::View;
 use crate::{RowCounts, SpaceHeader, SpaceId};
 
-/// So many remembered snapshots are looked through for dead ones behind an old one that is still held.
-const MANY: usize = 1024;
+/// With this many tracked snapshots, each publish removes the dropped ones anywhere in the list, not only at
+/// its front.
+const MANY_SNAPSHOTS: usize = 1024;
 
-/// Headers of spaces that were used lately, so that a read need not look them up in the tree.
+/// Recently used headers of spaces, so that most reads need not read them from the tree.
 pub(crate) type Headers = HashMap<SpaceId, Option<SpaceHeader>>;
 
 /// One published state.
 pub(crate) struct Snapshot {
     /// Everything below this sequence number is visible.
     pub(crate) seqno: SeqNo,
-    /// Where the rows are.
+    /// The memtables and tables that hold the rows.
     pub(crate) view: Arc<View>,
     /// Some of the space headers, as of this state.
     pub(crate) headers: Arc<Headers>,
@@ -33,24 +33,24 @@ pub(crate) struct Snapshot {
     pub(crate) counts: RowCounts,
 }
 
-/// The current snapshot, and the older ones that somebody may still hold.
+/// The current snapshot, and older ones that readers may still hold.
 pub(crate) struct Snapshots {
     current: ArcSwap<Snapshot>,
-    held: Mutex<VecDeque<Held>>,
+    tracked: Mutex<VecDeque<TrackedSnapshot>>,
 }
 
-struct Held {
+struct TrackedSnapshot {
     snapshot: Weak<Snapshot>,
-    /// When the next one was published; `None` for the current one.
+    /// When the next snapshot was published, or `None` for the current one.
     replaced: Option<Instant>,
 }
 
-impl Held {
+impl TrackedSnapshot {
     fn new(snapshot: &Arc<Snapshot>) -> Self {
         Self { snapshot: Arc::downgrade(snapshot), replaced: None }
     }
 
-    fn is_dead(&self) -> bool {
+    fn is_dropped(&self) -> bool {
         self.snapshot.strong_count() == 0
     }
 }
@@ -58,11 +58,11 @@ impl Held {
 impl Snapshots {
     pub(crate) fn new(first: Snapshot) -> Self {
         let first = Arc::new(first);
-        let held = Mutex::new(VecDeque::from([Held::new(&first)]));
-        Self { current: ArcSwap::new(first), held }
+        let tracked = Mutex::new(VecDeque::from([TrackedSnapshot::new(&first)]));
+        Self { current: ArcSwap::new(first), tracked }
     }
 
-    /// The state that holds every commit acknowledged so far.
+    /// Returns the state with every commit acknowledged so far.
     pub(crate) fn current(&self) -> Arc<Snapshot> {
         self.current.load_full()
     }
@@ -70,32 +70,32 @@ impl Snapshots {
     /// Makes a new state visible. Only the committer calls this.
     pub(crate) fn publish(&self, next: Snapshot) {
         let next = Arc::new(next);
-        let mut held = self.held.lock();
-        while held.front().is_some_and(Held::is_dead) {
-            held.pop_front();
+        let mut tracked = self.tracked.lock();
+        while tracked.front().is_some_and(TrackedSnapshot::is_dropped) {
+            tracked.pop_front();
         }
-        if held.len() >= MANY {
-            held.retain(|held| !held.is_dead());
+        if tracked.len() >= MANY_SNAPSHOTS {
+            tracked.retain(|tracked| !tracked.is_dropped());
         }
-        if let Some(current) = held.back_mut() {
+        if let Some(current) = tracked.back_mut() {
             current.replaced = Some(Instant::now());
         }
-        held.push_back(Held::new(&next));
+        tracked.push_back(TrackedSnapshot::new(&next));
         self.current.store(next);
     }
 
-    /// The sequence number of the oldest snapshot that is still held.
+    /// Returns the sequence number of the oldest held snapshot.
     pub(crate) fn oldest(&self) -> SeqNo {
-        // Held snapshots are in order, and the current one is always among them.
-        let held = self.held.lock();
-        held.iter().find_map(|held| held.snapshot.upgrade()).map_or(0, |s| s.seqno)
+        // The list is in order, and the current snapshot is always in it.
+        let tracked = self.tracked.lock();
+        tracked.iter().find_map(|tracked| tracked.snapshot.upgrade()).map_or(0, |s| s.seqno)
     }
 
-    /// For how long the oldest snapshot that is still held has been out of date.
+    /// Returns how long ago the oldest held snapshot was replaced, or zero if it is the current one.
     pub(crate) fn oldest_age(&self) -> Duration {
-        let held = self.held.lock();
-        let oldest = held.iter().find(|held| !held.is_dead());
-        oldest.and_then(|held| held.replaced).map_or(Duration::ZERO, |replaced| replaced.elapsed())
+        let tracked = self.tracked.lock();
+        let oldest = tracked.iter().find(|tracked| !tracked.is_dropped());
+        oldest.and_then(|tracked| tracked.replaced).map_or(Duration::ZERO, |replaced| replaced.elapsed())
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_held_snapshot_bounds_what_may_be_forgotten() {
+    fn oldest_held_snapshot_is_reported_until_it_is_dropped() {
         let snapshots = Snapshots::new(at(1));
         let reader = snapshots.current();
         snapshots.publish(at(2));
@@ -126,6 +126,6 @@ mod tests {
         for seqno in 4..100 {
             snapshots.publish(at(seqno));
         }
-        assert!(snapshots.held.lock().len() <= 3);
+        assert!(snapshots.tracked.lock().len() <= 3);
     }
 }

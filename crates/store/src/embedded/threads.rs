@@ -1,15 +1,15 @@
-//! The engine's threads, and what happens when one of them dies.
+//! The engine's threads. If one of them dies, the store stops.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::Shared;
+use super::EngineState;
 
-/// Starts a thread whose death by panic stops the store.
+/// Starts a thread that stops the store if it panics.
 pub(super) fn spawn_watched(
     name: &'static str,
-    shared: &Arc<Shared>,
-    run: impl FnOnce(&Shared) + Send + 'static,
+    shared: &Arc<EngineState>,
+    run: impl FnOnce(&EngineState) + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
     let shared = shared.clone();
     spawn(name, move || {
@@ -20,7 +20,7 @@ pub(super) fn spawn_watched(
 
 struct StopOnPanic {
     name: &'static str,
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
 }
 
 impl Drop for StopOnPanic {
@@ -31,8 +31,8 @@ impl Drop for StopOnPanic {
     }
 }
 
-/// Closes the queue for good when the committer's thread ends, and lets go of what waits in it.
-pub(super) struct CloseOnDrop(pub(super) Arc<Shared>);
+/// Closes the queue when the committer's thread ends, and releases the callers that wait in it.
+pub(super) struct CloseOnDrop(pub(super) Arc<EngineState>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
@@ -56,7 +56,7 @@ mod tests {
     use crate::embedded::{Embedded, Health, Options};
 
     #[test]
-    fn the_death_of_a_background_thread_stops_the_store_and_says_why() {
+    fn panic_of_a_background_thread_stops_the_store_with_a_reason() {
         let dir = tempfile::tempdir().unwrap();
         let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
         assert_eq!(store.health(), Health::default());

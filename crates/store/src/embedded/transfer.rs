@@ -1,4 +1,5 @@
-//! Reads a whole store in terms that every engine has. A [`Loader`](super::Loader) builds a new store from them.
+//! Reads a whole store as items that every engine has. A [`Loader`](super::Loader) builds a new store from
+//! them.
 
 use std::path::Path;
 
@@ -17,30 +18,30 @@ const CACHE_BYTES: u64 = 16 << 20;
 /// A part of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// No stamp from here on was given out.
+    /// The clock's ceiling: no stamp at or above it was issued.
     Clock(Token),
     /// A space.
     Space {
-        /// Its id.
+        /// The space's id.
         space: SpaceId,
-        /// Its header.
+        /// The space's header.
         header: SpaceHeader,
         /// The token of the header's row.
         token: Token,
     },
     /// A row.
     Row {
-        /// Its space.
+        /// The row's space.
         space: SpaceId,
-        /// The key of its partition.
+        /// The key of the row's partition.
         partition: Bytes,
         /// The row.
         row: Row,
     },
 }
 
-/// Hands everything in a store to `visit`: the clock, then spaces, then rows, in order of space, partition and key. No
-/// process may have the store open. Changes nothing in `dir`.
+/// Passes all items of a store to `visit`: the clock, then spaces, then rows, in the order of space,
+/// partition and key. No process may have the store open. Changes nothing in `dir`.
 pub fn read_all(dir: &Path, mut visit: impl FnMut(Item) -> Result<(), ReadError>) -> Result<(), OpenError> {
     let (_copy, tree, seqno) = open_view(dir)?;
     let view = View::of(&tree);
@@ -65,11 +66,11 @@ pub fn read_all(dir: &Path, mut visit: impl FnMut(Item) -> Result<(), ReadError>
     Ok(())
 }
 
-/// Reads parts of a store that no process has open. Changes nothing in its folder.
+/// Reads parts of a store that no process has open. Changes nothing in its directory.
 pub struct StoreReader {
     view: View,
     seqno: u64,
-    /// Removed last.
+    /// The temporary folder of the view. Declared last, so that it is removed last.
     _folder: TempDir,
 }
 
@@ -80,12 +81,12 @@ impl StoreReader {
         Ok(Self { view: View::of(&tree), seqno, _folder: folder })
     }
 
-    /// The header of a space.
+    /// Returns the header of a space.
     pub fn header(&self, space: SpaceId) -> Result<Option<SpaceHeader>, ReadError> {
         rows::header(&self.view, space, self.seqno)
     }
 
-    /// Hands the rows of a space to `visit`, each with its partition, in order.
+    /// Passes the rows of a space to `visit` in order, each with its partition key.
     pub fn rows(
         &self,
         space: SpaceId,
@@ -103,7 +104,8 @@ impl StoreReader {
     }
 }
 
-/// Opens a store that no process has open, without changing it. The number is above all of its operations.
+/// Opens a store that no process has open, without changing it. The returned number is above all of its
+/// sequence numbers.
 pub(super) fn open_view(dir: &Path) -> Result<(TempDir, AnyTree, u64), OpenError> {
     let (tree_dir, log_dir) = (dir.join("tree"), dir.join("log"));
     let manifest = Manifest::read(&tree_dir, &log_dir)?;

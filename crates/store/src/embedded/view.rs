@@ -1,18 +1,18 @@
-//! The tree as reads and commits use it: its memtables and tables at one moment, without its lock.
+//! The tree's memtables and tables at one moment, for reads and commits without the tree's lock.
 //!
-//! The tree guards its list of memtables and tables with one lock, and holds the lock while it syncs tables and manifests,
-//! for up to hundreds of milliseconds. Every read and every insert through the tree takes it. So background threads
-//! capture the list whenever it changes, and each published snapshot carries the newest capture. Only background threads
-//! take the lock. Decision 0029 has the argument in full; in short:
+//! The tree guards its list of memtables and tables with one lock, and holds the lock while it syncs tables
+//! and manifests, for up to hundreds of milliseconds. Every read and every insert through the tree takes it.
+//! So background threads capture the list whenever it changes, and each published snapshot carries the newest
+//! capture. Only background threads take the lock. Decision 0029 has the full argument; in short:
 //!
-//! - A snapshot reads the view that it was published with. Flushes and compactions drop only row versions that no snapshot
-//!   published after them can see, and their view is only used by snapshots published after them.
-//! - A view keeps its memtables and table files alive, so it does not matter what the tree forgets meanwhile.
-//! - All inserts come from the committer, into the active memtable of its own view. The flusher rotates the memtable, but
-//!   flushes the old one only after the committer has adopted the view with the new one.
+//! - A snapshot reads the view that it was published with. Flushes and compactions drop only row versions
+//!   that no later snapshot can see, and their view is only used by later snapshots.
+//! - A view keeps its memtables and table files alive, whatever the tree drops meanwhile.
+//! - All inserts come from the committer, into the active memtable of its own view. The flusher rotates the
+//!   memtable, but flushes the old one only after the committer has switched to the view with the new one.
 //!
-//! To free a memtable or to unlink a table takes milliseconds. Views that were replaced are therefore kept until no reader
-//! uses them, and are freed by a background thread.
+//! Freeing a memtable or unlinking a table takes milliseconds. So replaced views are kept until no reader
+//! uses them, and a background thread frees them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use lsm_tree::{
 };
 use parking_lot::Mutex;
 
-/// Entries in order of their keys.
+/// Iterates over entries in the order of their keys.
 pub(crate) type Entries = Box<dyn Iterator<Item = lsm_tree::Result<InternalValue>> + Send>;
 
-// The tree's own types for these have no public names.
+// The tree's own types for these functions have no public names.
 type Find = dyn Fn(&[u8], SeqNo) -> lsm_tree::Result<Option<InternalValue>> + Send + Sync;
 type Scan = dyn Fn(Range<Bytes>, SeqNo) -> Entries + Send + Sync;
 
@@ -75,7 +75,7 @@ impl View {
         Self::capture(tree, vec![])
     }
 
-    /// The value of a key as of a sequence number.
+    /// Returns the value of a key at a sequence number, or `None` if it is absent or removed.
     pub(crate) fn get(&self, key: &[u8], seqno: SeqNo) -> lsm_tree::Result<Option<UserValue>> {
         let mut memtables = std::iter::once(&self.active).chain(&self.sealed);
         let found = match memtables.find_map(|memtable| memtable.get(key, seqno)) {
@@ -85,12 +85,13 @@ impl View {
         Ok(found.filter(|entry| !entry.is_tombstone()).map(|entry| entry.value))
     }
 
-    /// Entries of a range as of a sequence number, without removed ones.
+    /// Returns the entries of a range at a sequence number, without removed rows.
     pub(crate) fn range(&self, range: Range<Bytes>, seqno: SeqNo) -> Entries {
         (self.scan)(range, seqno)
     }
 
-    /// Adds a row to the active memtable, or its removal. Only the committer calls this, with the view that it adopted.
+    /// Adds a row or its removal to the active memtable. Only the committer calls this, with its current
+    /// view.
     pub(crate) fn insert(&self, key: Bytes, value: Option<Bytes>, seqno: SeqNo) {
         let entry = match value {
             Some(value) => InternalValue::from_components(key, value, seqno, ValueType::Value),
@@ -99,51 +100,51 @@ impl View {
         self.active.insert(entry);
     }
 
-    /// Identifies the active memtable.
+    /// Returns the id of the active memtable.
     pub(crate) fn active_id(&self) -> MemtableId {
         self.active.id()
     }
 
-    /// About the bytes of the active memtable.
+    /// Returns the approximate size of the active memtable, in bytes.
     pub(crate) fn active_bytes(&self) -> u64 {
         self.active.size()
     }
 
-    /// Memtables that are not flushed yet, the active one not counted.
+    /// Returns the number of memtables that are not flushed yet, without the active one.
     pub(crate) fn sealed_count(&self) -> usize {
         self.sealed.len()
     }
 }
 
-/// The newest view of a tree, and replaced ones that a reader may still use.
+/// The newest view of a tree, and replaced views that readers may still use.
 pub(crate) struct Views {
     current: ArcSwap<View>,
-    /// Locked by background threads only: the tree's lock is taken inside.
-    state: Mutex<State>,
+    /// Only background threads lock this. The tree's lock is acquired while it is held.
+    state: Mutex<ViewsState>,
 }
 
-struct State {
-    /// Newest first.
+struct ViewsState {
+    /// Memtables that are not flushed yet, newest first.
     sealed: Vec<Arc<Memtable>>,
     replaced: Vec<Arc<View>>,
 }
 
 impl Views {
-    /// `sealed`: memtables of the tree that are not flushed yet, newest first.
+    /// Captures the tree. `sealed` are its memtables that are not flushed yet, newest first.
     pub(crate) fn new(tree: &AnyTree, sealed: Vec<Arc<Memtable>>) -> Self {
         Self {
             current: ArcSwap::from_pointee(View::capture(tree, sealed.clone())),
-            state: Mutex::new(State { sealed, replaced: vec![] }),
+            state: Mutex::new(ViewsState { sealed, replaced: vec![] }),
         }
     }
 
-    /// The newest view.
+    /// Returns the newest view.
     pub(crate) fn current(&self) -> Arc<View> {
         self.current.load_full()
     }
 
-    /// Seals the active memtable unless it is empty. The committer may go on adding rows to it until it has adopted the
-    /// new view, so nothing may be flushed before that.
+    /// Seals the active memtable unless it is empty. The committer may add rows to it until it has switched
+    /// to the new view, so do not flush before that.
     pub(crate) fn rotate(&self, tree: &AnyTree) {
         let mut state = self.state.lock();
         if let Some(sealed) = tree.rotate_memtable() {
@@ -152,15 +153,15 @@ impl Views {
         }
     }
 
-    /// All sealed memtables were flushed.
-    pub(crate) fn flushed(&self, tree: &AnyTree) {
+    /// Captures the tree after all sealed memtables were flushed.
+    pub(crate) fn capture_flushed(&self, tree: &AnyTree) {
         let mut state = self.state.lock();
         state.sealed.clear();
         self.replace(tree, &mut state);
     }
 
-    /// Tables may have been compacted. Returns whether they were.
-    pub(crate) fn compacted(&self, tree: &AnyTree) -> bool {
+    /// Captures the tree after a compaction. Returns false if nothing has changed.
+    pub(crate) fn capture_compacted(&self, tree: &AnyTree) -> bool {
         let mut state = self.state.lock();
         let is_changed = tree.current_version().id() != self.current.load().version;
         if is_changed {
@@ -169,7 +170,7 @@ impl Views {
         is_changed
     }
 
-    fn replace(&self, tree: &AnyTree, state: &mut State) {
+    fn replace(&self, tree: &AnyTree, state: &mut ViewsState) {
         let next = Arc::new(View::capture(tree, state.sealed.clone()));
         state.replaced.push(self.current.swap(next));
     }
@@ -177,7 +178,7 @@ impl Views {
     /// Frees replaced views that no reader uses any more. Returns whether some are still used.
     pub(crate) fn free_unused(&self) -> bool {
         let mut state = self.state.lock();
-        // No one gets hold of a replaced view but through a snapshot that holds it already.
+        // A replaced view can only be reached through a snapshot that already holds it.
         let is_unused = |view: &mut Arc<View>| Arc::strong_count(view) == 1;
         let unused: Vec<_> = state.replaced.extract_if(.., is_unused).collect();
         let is_used = !state.replaced.is_empty();
@@ -194,14 +195,14 @@ mod tests {
     use super::*;
     use crate::embedded::open_tree;
 
-    struct Rig {
+    struct TestTree {
         _dir: tempfile::TempDir,
         tree: AnyTree,
         seqno: SequenceNumberCounter,
         views: Views,
     }
 
-    impl Rig {
+    impl TestTree {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let seqno = SequenceNumberCounter::default();
@@ -218,7 +219,7 @@ mod tests {
 
         fn flush(&self, watermark: SeqNo) {
             self.tree.flush(&self.tree.get_flush_lock(), watermark).unwrap();
-            self.views.flushed(&self.tree);
+            self.views.capture_flushed(&self.tree);
         }
     }
 
@@ -237,54 +238,54 @@ mod tests {
     }
 
     #[test]
-    fn a_view_shows_its_state_whatever_is_flushed_and_compacted_after_it() {
-        let rig = Rig::new();
-        let first = rig.views.current();
-        rig.put(&first, "a", Some("1"));
-        rig.put(&first, "b", Some("1"));
-        let (early, before) = (rig.seqno.get(), pairs(&[("a", "1"), ("b", "1")]));
-        rig.views.rotate(&rig.tree);
-        // The committer has not adopted the new view yet.
-        rig.put(&first, "a", Some("2"));
-        rig.put(&first, "b", None);
-        let second = rig.views.current();
-        rig.put(&second, "c", Some("2"));
-        let late = rig.seqno.get();
+    fn view_keeps_its_state_through_later_flushes_and_compactions() {
+        let test = TestTree::new();
+        let first = test.views.current();
+        test.put(&first, "a", Some("1"));
+        test.put(&first, "b", Some("1"));
+        let (early, before) = (test.seqno.get(), pairs(&[("a", "1"), ("b", "1")]));
+        test.views.rotate(&test.tree);
+        // The committer has not switched to the new view yet.
+        test.put(&first, "a", Some("2"));
+        test.put(&first, "b", None);
+        let second = test.views.current();
+        test.put(&second, "c", Some("2"));
+        let late = test.seqno.get();
         let after = pairs(&[("a", "2"), ("c", "2")]);
         for watermark in [early, late] {
-            rig.flush(watermark);
-            rig.views.rotate(&rig.tree);
+            test.flush(watermark);
+            test.views.rotate(&test.tree);
         }
-        rig.flush(late);
-        rig.tree.major_compact(64 << 20, late).unwrap();
-        rig.views.compacted(&rig.tree);
-        let last = rig.views.current();
+        test.flush(late);
+        test.tree.major_compact(64 << 20, late).unwrap();
+        test.views.capture_compacted(&test.tree);
+        let last = test.views.current();
         assert_eq!((rows(&first, early), rows(&second, early)), (before.clone(), before));
-        assert_eq!((rows(&second, late), rows(&last, rig.seqno.get())), (after.clone(), after));
+        assert_eq!((rows(&second, late), rows(&last, test.seqno.get())), (after.clone(), after));
         assert_eq!(second.get(b"b", late).unwrap(), None);
         assert_eq!((second.sealed_count(), last.sealed_count()), (1, 0));
     }
 
     #[test]
-    fn views_that_no_reader_uses_are_freed_with_the_files_of_their_tables() {
-        let rig = Rig::new();
+    fn unused_views_are_freed_with_the_files_of_their_tables() {
+        let test = TestTree::new();
         for key in ["a", "b"] {
-            rig.put(&rig.views.current(), key, Some("1"));
-            rig.views.rotate(&rig.tree);
-            rig.flush(rig.seqno.get());
+            test.put(&test.views.current(), key, Some("1"));
+            test.views.rotate(&test.tree);
+            test.flush(test.seqno.get());
         }
-        let (reader, seqno) = (rig.views.current(), rig.seqno.get());
-        rig.tree.major_compact(64 << 20, rig.seqno.get()).unwrap();
-        rig.views.compacted(&rig.tree);
-        // The tree forgets its old versions when it makes a new one.
-        rig.put(&rig.views.current(), "c", Some("1"));
-        rig.views.rotate(&rig.tree);
-        rig.flush(rig.seqno.get());
-        let tables = || std::fs::read_dir(rig.tree.tree_config().path.join("tables")).unwrap().count();
-        assert!(rig.views.free_unused(), "the reader's view is in use");
+        let (reader, seqno) = (test.views.current(), test.seqno.get());
+        test.tree.major_compact(64 << 20, test.seqno.get()).unwrap();
+        test.views.capture_compacted(&test.tree);
+        // The tree drops its old versions when it makes a new one.
+        test.put(&test.views.current(), "c", Some("1"));
+        test.views.rotate(&test.tree);
+        test.flush(test.seqno.get());
+        let tables = || std::fs::read_dir(test.tree.tree_config().path.join("tables")).unwrap().count();
+        assert!(test.views.free_unused(), "the reader's view is in use");
         assert_eq!((rows(&reader, seqno).len(), tables()), (2, 4));
         drop(reader);
-        assert!(!rig.views.free_unused());
+        assert!(!test.views.free_unused());
         assert_eq!(tables(), 2);
     }
 }

@@ -1,4 +1,4 @@
-//! Visits by the run: from memory where a run is kept, from the tree where none is.
+//! Visits to rows in runs: kept runs come from memory, other rows from the tree.
 
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use bytes::Bytes;
 
 use super::Embedded;
 use super::rows::{self, Stored};
-use super::runs::Found;
+use super::runs::RunLookup;
 use crate::run::{MAX_RUN_ROWS, Run, RunBuilder, RunVisitor, Stretch};
 use crate::{MAX_SCAN_BYTES, MAX_SCAN_ROWS, ReadError, SpaceId, Visited, keys};
 
-/// Rows that the first run of a visit is made of if it has to be read: a visitor may need no more. The next ones are as
-/// long as what it has seen by then, up to [`FULL_ROWS`].
+/// Number of rows in the first run of a visit that has to be read, because a visitor may need no more. Later
+/// runs are as long as all rows that the visitor has seen, up to [`FULL_ROWS`].
 const FIRST_ROWS: usize = 64;
-/// Rows that a run is made of where nothing is known. Rows that are added to it later have room, so that it need not be
-/// divided each time.
+/// Number of rows in a run where no run is kept. Leaves room for rows that are added later, so that the run
+/// need not be split each time.
 const FULL_ROWS: usize = MAX_RUN_ROWS / 5 * 4;
-/// A visit to fewer rows than this leaves no run behind: to read them costs little, and many such visits would crumble
-/// the space and crowd out what is worth to be kept.
-const WORTH_KEEPING: usize = 32;
-/// To begin to read somewhere costs as much as so many rows.
+/// A run with fewer rows is not kept. Reading it again costs little, and many such runs would fragment the
+/// space and evict more useful ones.
+const MIN_KEPT_ROWS: usize = 32;
+/// Starting to read at a key costs as much as reading this many rows.
 const SEEK_ROWS: usize = 8;
 
-/// What a visit may still cost.
+/// The rows and bytes that a visit may still cost.
 struct Allowance {
     rows: usize,
     bytes: usize,
@@ -49,7 +49,7 @@ impl Embedded {
         visitor: &mut RunVisitor<'_>,
     ) -> Result<Visited, ReadError> {
         let runs = &self.shared.runs;
-        // Before the snapshot: what changes from here on is noted.
+        // Watch before taking the snapshot, so that all later changes are recorded.
         let watch = runs.watch(space);
         let snapshot = self.shared.snapshots.current();
         let mut visited = Visited { space: self.header(&snapshot, space)?, next: None };
@@ -63,34 +63,35 @@ impl Embedded {
         let mut seen = 0;
         let start = keys::space_from(space, &from.0, &from.1);
         let mut at = start.clone();
-        // The rows from `at` on, if those before it were read last.
-        let mut ahead = None;
+        // Iterates from `at` on, if the rows just before `at` came from the tree.
+        let mut unread = None;
         while at < end {
-            let is_over = allowance.is_spent();
+            let is_spent = allowance.is_spent();
             let stretch = match runs.find(space, &at, &end, snapshot.seqno) {
-                Found::Run(run, range) => {
-                    ahead = None;
+                RunLookup::Run(run, range) => {
+                    unread = None;
                     let first = if range.start == at { 0 } else { position(&run, &at)? };
                     let last = if range.end <= end { run.len() } else { position(&run, &end)? };
                     at = range.end;
                     Stretch { run, rows: first..last, kept: true }
                 }
-                Found::Gap(until) => {
-                    // Whoever may see no more needs to know where the next row is.
-                    let most = match is_over {
+                RunLookup::Gap(until) => {
+                    // After the allowance is spent, find the next row, which is where the next visit
+                    // continues.
+                    let limit = match is_spent {
                         true => 1,
                         false if until < end && seen >= FULL_ROWS => MAX_RUN_ROWS,
                         false => seen.clamp(FIRST_ROWS, FULL_ROWS),
                     };
-                    let rows = ahead.get_or_insert_with(|| {
+                    let rows = unread.get_or_insert_with(|| {
                         allowance.spend((SEEK_ROWS, 0));
                         seek(at.clone())
                     });
-                    let (run, run_end) = fill(rows, until, most)?;
+                    let (run, run_end) = fill(rows, until, limit)?;
                     let run = Arc::new(run);
-                    // Between two kept runs even one row is worth it.
-                    let is_between = at != start && run_end != end;
-                    if run.len() >= WORTH_KEEPING || (is_between && most > 1) {
+                    // Between two kept runs, even a run of one row is kept.
+                    let is_between_kept_runs = at != start && run_end != end;
+                    if run.len() >= MIN_KEPT_ROWS || (is_between_kept_runs && limit > 1) {
                         watch.keep(at..run_end.clone(), run.clone(), snapshot.seqno);
                     }
                     at = run_end;
@@ -100,7 +101,7 @@ impl Embedded {
             let Stretch { run, rows, .. } = &stretch;
             let stopped = if rows.is_empty() {
                 None
-            } else if is_over {
+            } else if is_spent {
                 Some(rows.start)
             } else {
                 visitor(&stretch).break_value().filter(|row| rows.contains(row))
@@ -117,23 +118,24 @@ impl Embedded {
     }
 }
 
-/// The first row of a run at or behind a full key.
+/// Returns the index of the first row of a run at or after a full key.
 fn position(run: &Run, at: &Bytes) -> Result<usize, ReadError> {
     let (_, partition, key) = keys::split(at).ok_or_else(malformed)?;
     Ok(run.position(&partition, &key))
 }
 
-/// Makes a run of at most so many rows, and says where it ends: at `until`, or at the first row that it has no room for.
+/// Reads a run of at most `limit` rows. Returns it with its end: `until`, or the first row that has no room.
 fn fill(
     rows: &mut Peekable<impl Iterator<Item = Result<(Bytes, Stored), ReadError>>>,
     until: Bytes,
-    most: usize,
+    limit: usize,
 ) -> Result<(Run, Bytes), ReadError> {
     let mut run = RunBuilder::default();
     let mut last = Bytes::new();
-    // A row that cannot be read is for those who get that far: it ends the run, and is all of the next one.
+    // An unreadable row ends the run. The next run starts at that row and fails, so only visits that get
+    // there fail.
     while let Some(row) = rows.next_if(|row| match row {
-        Ok((key, _)) => *key < until && run.len() < most && run.has_room(),
+        Ok((key, _)) => *key < until && run.len() < limit && run.has_room(),
         Err(_) => run.is_empty(),
     }) {
         let (full, stored) = row?;

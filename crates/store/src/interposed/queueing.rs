@@ -1,4 +1,4 @@
-//! A busy store, whose queue still holds a commit after the client that asked for it has disconnected.
+//! A store with one commit stuck in its queue, whose client can disconnect meanwhile.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use super::Between;
+use super::Interposer;
 use crate::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
 
-/// Keeps one commit queued. The store decides it, in order, before the next commit that changes a row, before the next
-/// change of a space's header, and before it says that it has settled. Commits without changes wait behind it. The caller
-/// of the queued commit never gets an answer: it is there to be dropped.
+/// Keeps one commit queued. The store decides it before the next commit that changes a row, before the next
+/// change of a space's header, and before `settled` returns. Commits without changes wait for it. The caller
+/// of the queued commit never gets an answer; the test drops it.
 #[derive(Clone, Default)]
-pub struct Queueing(Arc<State>);
+pub struct Queueing(Arc<QueueingState>);
 
-type Picks = fn(&Partition) -> bool;
+type PartitionFilter = fn(&Partition) -> bool;
 
 #[derive(Default)]
-struct State {
-    picks: Mutex<Option<Picks>>,
+struct QueueingState {
+    picks: Mutex<Option<PartitionFilter>>,
     queued: AsyncMutex<Option<(Partition, Commit)>>,
     outcome: Mutex<Option<Result<(), CommitError>>>,
     was_queued: Notify,
@@ -28,18 +28,18 @@ struct State {
     was_decided: Notify,
 }
 
-/// Tells when the caller of the queued commit drops it.
-struct Caller<'a>(&'a Notify);
+/// Notifies when the caller of the queued commit drops it.
+struct DropNotifier<'a>(&'a Notify);
 
-impl Drop for Caller<'_> {
+impl Drop for DropNotifier<'_> {
     fn drop(&mut self) {
         self.0.notify_one();
     }
 }
 
 impl Queueing {
-    /// Keeps the next commit to a partition that `picks` chooses.
-    pub fn queue_next(&self, picks: Picks) {
+    /// Queues the next commit to a partition that `picks` accepts.
+    pub fn queue_next(&self, picks: PartitionFilter) {
         *self.0.picks.lock() = Some(picks);
     }
 
@@ -53,7 +53,7 @@ impl Queueing {
         self.0.was_dropped.notified().await;
     }
 
-    /// What the store decided about the queued commit, if it has.
+    /// Returns the store's decision about the queued commit, or `None` before it.
     pub fn outcome(&self) -> Option<Result<(), CommitError>> {
         *self.0.outcome.lock()
     }
@@ -67,7 +67,7 @@ impl Queueing {
         }
     }
 
-    async fn wait_behind(&self) {
+    async fn wait_until_decided(&self) {
         loop {
             let decided = self.0.was_decided.notified();
             if self.0.queued.lock().await.is_none() {
@@ -79,7 +79,7 @@ impl Queueing {
 }
 
 #[async_trait]
-impl Between for Queueing {
+impl Interposer for Queueing {
     async fn commit(
         &self,
         store: &dyn Store,
@@ -89,12 +89,12 @@ impl Between for Queueing {
         let is_picked = self.0.picks.lock().take_if(|picks| picks(partition)).is_some();
         if is_picked {
             *self.0.queued.lock().await = Some((partition.clone(), commit));
-            let _caller = Caller(&self.0.was_dropped);
+            let _notifier = DropNotifier(&self.0.was_dropped);
             self.0.was_queued.notify_one();
             return pending().await;
         }
         if commit.mutations.is_empty() {
-            self.wait_behind().await;
+            self.wait_until_decided().await;
         } else {
             self.decide(store).await;
         }

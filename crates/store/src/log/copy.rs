@@ -1,20 +1,21 @@
-//! Copies of segments that are in use, for a backup.
+//! Copies segments that are in use, for a backup.
 
 use std::io;
 use std::path::Path;
 
-use super::frame::{self, Header, Tail};
+use super::frame::{self, SegmentHeader, Tail};
 use super::{list, segment_id, segment_name};
 
 /// A copy of one segment.
 pub(crate) enum SegmentCopy {
-    /// Its header and frames up to the last whole one.
+    /// The header and all frames up to the last complete one.
     Whole(Vec<u8>),
-    /// It was retired, or a frame was only partly there.
+    /// The segment was retired, or a frame was incomplete.
     Changed(&'static str),
 }
 
-/// Copies a segment that may be written to or retired meanwhile. Frames that were durable before the call are in the copy.
+/// Copies a segment that may be written to or retired meanwhile. The copy has all frames that were durable
+/// before the call.
 pub(crate) fn copy_segment(path: &Path) -> io::Result<SegmentCopy> {
     let mut bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -24,12 +25,13 @@ pub(crate) fn copy_segment(path: &Path) -> io::Result<SegmentCopy> {
         Err(error) => return Err(error),
     };
     let segment = path.file_name().and_then(|name| segment_id(name.to_str()?));
-    let Some(Header::Valid(identity)) = segment.map(|segment| frame::read_header(&bytes, segment)) else {
+    let Some(SegmentHeader::Valid(identity)) = segment.map(|segment| frame::read_header(&bytes, segment))
+    else {
         return Ok(SegmentCopy::Changed("its header is not readable"));
     };
     let mut end = frame::HEADER_BYTES;
     match frame::walk(&bytes, identity, 0, |payload| end += frame::frame_bytes(payload.len())) {
-        // What follows an end is left of an earlier use of the file.
+        // The bytes after an end frame are left from an earlier use of the file.
         (_, Tail::Ended) => bytes.truncate(end + frame::frame_bytes(0)),
         (_, Tail::Open(at)) => bytes.truncate(at),
         (_, Tail::Damaged(_)) => return Ok(SegmentCopy::Changed("a durable frame is not readable")),
@@ -37,7 +39,7 @@ pub(crate) fn copy_segment(path: &Path) -> io::Result<SegmentCopy> {
     Ok(SegmentCopy::Whole(bytes))
 }
 
-/// Names of the segment files, oldest first.
+/// Returns the names of the segment files, oldest first.
 pub(crate) fn segment_names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(list(dir)?.into_iter().map(segment_name).collect())
 }

@@ -1,7 +1,9 @@
-//! Writes that go past the page cache: a sync after them has nothing to look for and takes a third less.
+//! Writes that bypass the page cache. A sync after them need not search for dirty pages and takes a third
+//! less time.
 //!
-//! Such writes are of whole blocks. What stands in the last block already is written once more with what comes behind it,
-//! the same bytes in the same place, as the page cache would do; the rest of the block is filled with zeros.
+//! Such writes consist of whole blocks. The bytes that already are in the last block are written again
+//! together with the new bytes, to the same place, as the page cache would do. The rest of the block is
+//! filled with zeros.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,37 +15,37 @@ use std::time::Instant;
 use lazuli_metrics::Histogram;
 use rustix::fs::OFlags;
 
-/// A multiple of every block size that disks have.
+/// A multiple of all block sizes that disks have.
 const BLOCK: usize = 4096;
-/// Bytes written at once.
-const MOST: usize = 1 << 20;
+/// Maximum bytes of one write.
+const MAX_WRITE_BYTES: usize = 1 << 20;
 
-/// How long syncs took, in this process.
+/// The times of syncs in this process.
 pub(crate) static SYNC_TIMES: LazyLock<Histogram> = LazyLock::new(Histogram::of_times);
 
-/// The end of a file that only grows.
-pub(super) struct End {
+/// The position in a file at which bytes are appended.
+pub(super) struct WritePosition {
     file: File,
-    /// The same file; `None` where the file system does not have such writes.
+    /// The file opened for direct writes, or `None` if the file system does not support them.
     direct: Option<File>,
-    /// Where it is.
+    /// The offset of the position.
     at: usize,
-    /// What stands before it in its block.
+    /// The bytes between the start of the block and the position.
     before: Vec<u8>,
-    /// Room for [`MOST`] bytes that begin on a block's boundary.
-    room: Vec<u8>,
+    /// A buffer for [`MAX_WRITE_BYTES`] bytes that start at a multiple of [`BLOCK`].
+    buffer: Vec<u8>,
 }
 
-impl End {
-    /// The end of what is used of a file, at the beginning of a block.
+impl WritePosition {
+    /// Makes a position at the start of a block.
     pub(super) fn new(file: File, path: &Path, at: usize) -> Self {
         debug_assert!(at.is_multiple_of(BLOCK));
         let flags = OFlags::DIRECT.bits() as i32;
         let direct = OpenOptions::new().write(true).custom_flags(flags).open(path).ok();
-        Self { file, direct, at, before: vec![], room: vec![0; MOST + BLOCK] }
+        Self { file, direct, at, before: vec![], buffer: vec![0; MAX_WRITE_BYTES + BLOCK] }
     }
 
-    /// The end of what is used of a file, anywhere.
+    /// Makes a position anywhere in a file. Reads the bytes before it in its block.
     pub(super) fn resume(file: File, path: &Path, at: usize) -> io::Result<Self> {
         let start = at / BLOCK * BLOCK;
         let mut before = vec![0; at - start];
@@ -51,40 +53,41 @@ impl End {
         Ok(Self { at, before, ..Self::new(file, path, start) })
     }
 
-    /// Where it is.
+    /// Returns the offset.
     pub(super) const fn at(&self) -> usize {
         self.at
     }
 
-    /// Writes bytes behind it. It stays where it is.
+    /// Writes bytes at the position, without advancing it.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(direct) = &self.direct else { return self.file.write_all_at(bytes, self.at as u64) };
-        let aligned = self.room.as_ptr().align_offset(BLOCK);
-        let room = &mut self.room[aligned..aligned + MOST];
+        let aligned = self.buffer.as_ptr().align_offset(BLOCK);
+        let buffer = &mut self.buffer[aligned..aligned + MAX_WRITE_BYTES];
         let (mut before, mut bytes) = (self.before.as_slice(), bytes);
         let mut at = (self.at - before.len()) as u64;
         while !bytes.is_empty() {
             let mut used = 0;
             for source in [&mut before, &mut bytes] {
-                let taken = source.len().min(MOST - used);
-                room[used..used + taken].copy_from_slice(&source[..taken]);
+                let taken = source.len().min(MAX_WRITE_BYTES - used);
+                buffer[used..used + taken].copy_from_slice(&source[..taken]);
                 *source = &source[taken..];
                 used += taken;
             }
             let whole = used.next_multiple_of(BLOCK);
-            room[used..whole].fill(0);
-            match direct.write_at(&room[..whole], at) {
+            buffer[used..whole].fill(0);
+            match direct.write_at(&buffer[..whole], at) {
                 Ok(written) if written == whole => {}
-                // The rest of a block cannot be written alone, and a file system may want larger blocks than we know of.
+                // The rest of a block cannot be written directly, and a file system may require larger
+                // blocks.
                 Err(error) if error.kind() != io::ErrorKind::InvalidInput => return Err(error),
-                _ => self.file.write_all_at(&room[..whole], at)?,
+                _ => self.file.write_all_at(&buffer[..whole], at)?,
             }
             at += whole as u64;
         }
         Ok(())
     }
 
-    /// Moves it behind bytes that were just written.
+    /// Advances the position past bytes that were just written.
     pub(super) fn advance(&mut self, bytes: &[u8]) {
         self.at += bytes.len();
         let kept = self.at % BLOCK;
@@ -97,7 +100,7 @@ impl End {
         }
     }
 
-    /// Makes what was written durable.
+    /// Makes the written bytes durable.
     pub(super) fn sync(&self) -> io::Result<()> {
         let began = Instant::now();
         let synced = self.file.sync_data();
@@ -115,45 +118,45 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn what_was_written_stands_there_whatever_was_written_behind_it_before(
+        fn writes_replace_earlier_bytes_after_the_position_and_none_before_it(
             pieces in prop::collection::vec((1usize..3 * BLOCK, any::<u8>(), any::<bool>()), 1..20),
             is_direct in any::<bool>(),
         ) {
-            // Not in memory, if that can be had: there such writes may not exist.
+            // Use a file system on disk if possible. Those in memory may not support direct writes.
             let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).or_else(|_| tempfile::tempdir()).unwrap();
             let path = dir.path().join("file");
             std::fs::write(&path, vec![0xEE; 80 * BLOCK]).unwrap();
             let file = OpenOptions::new().write(true).open(&path).unwrap();
-            let mut end = End::new(file, &path, BLOCK);
+            let mut position = WritePosition::new(file, &path, BLOCK);
             if !is_direct {
-                end.direct = None;
+                position.direct = None;
             }
             let mut expected = vec![0xEE; BLOCK];
             for (length, fill, stays) in pieces {
                 let bytes: Vec<u8> = (0..length).map(|i| fill.wrapping_add(i as u8)).collect();
-                end.write(&bytes).unwrap();
+                position.write(&bytes).unwrap();
                 let file = std::fs::read(&path).unwrap();
                 prop_assert_eq!(&file[expected.len()..][..length], &bytes);
                 if stays {
-                    end.advance(&bytes);
+                    position.advance(&bytes);
                     expected.extend(bytes);
                 }
-                prop_assert_eq!((end.at(), &file[..expected.len()]), (expected.len(), &expected[..]));
+                prop_assert_eq!((position.at(), &file[..expected.len()]), (expected.len(), &expected[..]));
             }
-            end.sync().unwrap();
+            position.sync().unwrap();
         }
     }
 
     #[test]
-    fn what_is_larger_than_the_room_is_written_in_parts() {
+    fn write_larger_than_the_buffer_is_written_in_parts() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let file = File::create(&path).unwrap();
-        let mut end = End::new(file, &path, 0);
-        let bytes: Vec<u8> = (0..2 * MOST + 77).map(|i| (i % 251) as u8).collect();
+        let mut position = WritePosition::new(file, &path, 0);
+        let bytes: Vec<u8> = (0..2 * MAX_WRITE_BYTES + 77).map(|i| (i % 251) as u8).collect();
         for part in [&bytes[..5], &bytes[5..]] {
-            end.write(part).unwrap();
-            end.advance(part);
+            position.write(part).unwrap();
+            position.advance(part);
         }
         assert_eq!(std::fs::read(&path).unwrap()[..bytes.len()], bytes);
     }

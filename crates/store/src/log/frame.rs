@@ -1,4 +1,4 @@
-//! The frames of the log: how they lie in a segment, and what can be concluded from the bytes after a crash.
+//! The frames of the log: their layout in a segment, and what their bytes prove after a crash.
 //!
 //! ```text
 //! segment  = header page (4096 bytes), then frames, then zeros to the end of the file
@@ -6,58 +6,59 @@
 //! frame    = magic:u32  length:u32  segment:u64  number:u64  kind:u32  crc:u32  payload, padded to 8 bytes
 //! ```
 //!
-//! All integers are little-endian. `crc` is CRC-32C over the salt, the frame's header before it and the payload; the
-//! salt is random, so no payload can imitate a frame. The padding is zeros, so every byte of a frame is accounted for.
-//! Frames are numbered without a gap within a segment.
+//! All integers are little-endian. `crc` is CRC-32C over the salt, the frame's header before it and the
+//! payload. The salt is random, so no payload can imitate a frame. The padding is zeros, so every byte of a
+//! frame is verified. Frames are numbered without a gap within a segment.
 //!
-//! **Tear or damage?** A frame is written only after `fdatasync` of the one before it has returned. So at most the
-//! last frame of the log can be incomplete after a crash, and it was never acknowledged: it is dropped. An invalid
-//! frame with a valid one anywhere behind it was durable once: that is damage, and it is reported, never skipped.
-//! To make this hold for the last acknowledged frame too, a *note* is written behind it once it is durable. The note
-//! is overwritten by the next frame and so never stands between two of them.
+//! **Torn write or damage?** A frame is written only after `fdatasync` of the previous one has returned. So
+//! after a crash at most the last frame of the log can be incomplete. It was never acknowledged and is
+//! dropped. An invalid frame with a valid one anywhere after it was durable once: that is damage. Damage is
+//! reported, never skipped. To detect damage to the last acknowledged frame too, a *note* is written after it
+//! once it is durable. The next frame overwrites the note, so a note never lies between two frames.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Bytes before the first frame.
+/// Length of the header page, in bytes.
 pub(crate) const HEADER_BYTES: usize = 4096;
-/// Bytes of a frame before its payload.
+/// Length of a frame's header, in bytes.
 pub(crate) const FRAME_HEADER_BYTES: usize = 32;
 /// The version of this format.
 pub(crate) const FORMAT: u32 = 1;
 
-/// Bytes of the longest frame.
+/// Maximum length of a frame, in bytes.
 pub(crate) const MAX_FRAME_BYTES: usize = 2 << 30;
 
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"LAZULILG");
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"LzFr");
 pub(crate) const ALIGN: usize = 8;
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Kind {
-    /// Commits, to be applied in order.
+pub(crate) enum FrameKind {
+    /// Holds commits, to be applied in order.
     Group = 1,
-    /// Everything before it is durable.
+    /// Notes that everything before it is durable.
     Note = 2,
-    /// Nothing follows in this segment.
+    /// Ends the segment.
     End = 3,
 }
 
-/// Whose frames these are: part of every checksum.
+/// The segment that frames belong to. Part of every checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) segment: u64,
     pub(crate) salt: u64,
 }
 
-/// Bytes that a frame with that payload takes in the segment.
+/// Returns the bytes that a frame with a payload of this length takes in the segment.
 pub(crate) const fn frame_bytes(payload: usize) -> usize {
     (FRAME_HEADER_BYTES + payload).next_multiple_of(ALIGN)
 }
 
-/// Fills in the header of a frame whose payload stands behind [`FRAME_HEADER_BYTES`] free bytes in `buffer`, and pads it.
-pub(crate) fn seal(identity: Identity, number: u64, kind: Kind, buffer: &mut Vec<u8>) {
+/// Writes the header of a frame into the first [`FRAME_HEADER_BYTES`] bytes of `buffer`, which the payload
+/// follows. Adds the padding.
+pub(crate) fn seal(identity: Identity, number: u64, kind: FrameKind, buffer: &mut Vec<u8>) {
     debug_assert!((FRAME_HEADER_BYTES..=MAX_FRAME_BYTES).contains(&buffer.len()));
     let length = (buffer.len() - FRAME_HEADER_BYTES) as u32;
     buffer[0..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
@@ -70,7 +71,7 @@ pub(crate) fn seal(identity: Identity, number: u64, kind: Kind, buffer: &mut Vec
     buffer.resize(buffer.len().next_multiple_of(ALIGN), 0);
 }
 
-/// A segment's header page.
+/// Returns a segment's header page.
 pub(crate) fn segment_header(identity: Identity) -> Vec<u8> {
     let mut page = vec![0; HEADER_BYTES];
     page[0..8].copy_from_slice(&SEGMENT_MAGIC.to_le_bytes());
@@ -82,42 +83,42 @@ pub(crate) fn segment_header(identity: Identity) -> Vec<u8> {
     page
 }
 
-/// What a segment's header page says.
+/// The contents of a segment's header page.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Header {
+pub(crate) enum SegmentHeader {
     Valid(Identity),
-    /// Written by a newer version of the program.
+    /// A newer version of the program wrote the segment.
     Newer(u32),
-    /// Not a header of this segment.
+    /// The page is not a header of this segment.
     Invalid,
 }
 
-/// Reads a header page.
-pub(crate) fn read_header(page: &[u8], segment: u64) -> Header {
+/// Decodes a header page.
+pub(crate) fn read_header(page: &[u8], segment: u64) -> SegmentHeader {
     if page.len() < HEADER_BYTES || u64_at(page, 0) != SEGMENT_MAGIC {
-        return Header::Invalid;
+        return SegmentHeader::Invalid;
     }
     let identity = Identity { segment: u64_at(page, 12), salt: u64_at(page, 20) };
     if u32_at(page, 28) != crc(identity, &page[..28], &[]) || identity.segment != segment {
-        return Header::Invalid;
+        return SegmentHeader::Invalid;
     }
     match u32_at(page, 8) {
-        FORMAT => Header::Valid(identity),
-        newer => Header::Newer(newer),
+        FORMAT => SegmentHeader::Valid(identity),
+        newer => SegmentHeader::Newer(newer),
     }
 }
 
-/// A frame that was found whole.
+/// A complete frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame<'a> {
     pub(crate) number: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     pub(crate) payload: &'a [u8],
-    /// Where the next one starts.
+    /// The offset of the next frame.
     pub(crate) next: usize,
 }
 
-/// Reads the frame at `at`, if a whole one stands there.
+/// Decodes the frame at `at`. Returns `None` if there is no complete one.
 pub(crate) fn read_frame(segment: &[u8], identity: Identity, at: usize) -> Option<Frame<'_>> {
     let header = segment.get(at..at + FRAME_HEADER_BYTES)?;
     if u32_at(header, 0) != FRAME_MAGIC || u64_at(header, 8) != identity.segment {
@@ -132,26 +133,27 @@ pub(crate) fn read_frame(segment: &[u8], identity: Identity, at: usize) -> Optio
         return None;
     }
     let kind = match u32_at(header, 24) {
-        1 => Kind::Group,
-        2 => Kind::Note,
-        3 => Kind::End,
+        1 => FrameKind::Group,
+        2 => FrameKind::Note,
+        3 => FrameKind::End,
         _ => return None,
     };
     Some(Frame { number: u64_at(header, 16), kind, payload, next })
 }
 
-/// How the frames of a segment end.
+/// The end of the frames of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Tail {
-    /// With an end frame.
+    /// The segment ends with an end frame.
     Ended,
-    /// At this offset, where the next frame would go.
+    /// The next frame would go to this offset.
     Open(usize),
-    /// With an invalid frame at this offset that was valid once.
+    /// The frame at this offset was valid once and is damaged.
     Damaged(usize),
 }
 
-/// Walks the frames of a segment in order and says how they end. `first` is the number of its first frame.
+/// Passes the payloads of a segment's groups to `group`, in order. `first` is the number of its first frame.
+/// Returns the number of the next frame and the end of the frames.
 pub(crate) fn walk<'a>(
     segment: &'a [u8],
     identity: Identity,
@@ -161,27 +163,30 @@ pub(crate) fn walk<'a>(
     let (mut at, mut number) = (HEADER_BYTES, first);
     loop {
         match read_frame(segment, identity, at) {
-            Some(Frame { kind: Kind::Group, number: n, payload, next }) if n == number => {
+            Some(Frame { kind: FrameKind::Group, number: n, payload, next }) if n == number => {
                 group(payload);
                 (at, number) = (next, number + 1);
             }
-            Some(Frame { kind: Kind::End, number: n, .. }) if n == number => return (number, Tail::Ended),
-            // What stands behind a note can only be left of the frame that was about to overwrite it.
-            Some(Frame { kind: Kind::Note, number: n, next, .. }) if n == number => {
+            Some(Frame { kind: FrameKind::End, number: n, .. }) if n == number => {
+                return (number, Tail::Ended);
+            }
+            // Bytes after a note can only come from the frame that was about to overwrite it.
+            Some(Frame { kind: FrameKind::Note, number: n, next, .. }) if n == number => {
                 let tail =
-                    if valid_behind(segment, identity, next) { Tail::Damaged(at) } else { Tail::Open(at) };
+                    if has_valid_frame(segment, identity, next) { Tail::Damaged(at) } else { Tail::Open(at) };
                 return (number, tail);
             }
             Some(_) => return (number, Tail::Damaged(at)),
             None => {
-                let damaged = valid_behind(segment, identity, at + ALIGN);
+                let damaged = has_valid_frame(segment, identity, at + ALIGN);
                 return (number, if damaged { Tail::Damaged(at) } else { Tail::Open(at) });
             }
         }
     }
 }
 
-fn valid_behind(segment: &[u8], identity: Identity, from: usize) -> bool {
+/// Whether there is a valid frame at `from` or later.
+fn has_valid_frame(segment: &[u8], identity: Identity, from: usize) -> bool {
     (from..segment.len().saturating_sub(FRAME_HEADER_BYTES - 1))
         .step_by(ALIGN)
         .any(|at| u32_at(segment, at) == FRAME_MAGIC && read_frame(segment, identity, at).is_some())
@@ -209,14 +214,14 @@ mod tests {
 
     const IDENTITY: Identity = Identity { segment: 3, salt: 99 };
 
-    fn frame(number: u64, kind: Kind, payload: &[u8]) -> Vec<u8> {
+    fn frame(number: u64, kind: FrameKind, payload: &[u8]) -> Vec<u8> {
         let mut buffer = vec![0; FRAME_HEADER_BYTES];
         buffer.extend_from_slice(payload);
         seal(IDENTITY, number, kind, &mut buffer);
         buffer
     }
 
-    /// A segment of frames and some zeros, and where each frame starts.
+    /// Returns a segment of frames and some zeros, and the offset of each frame.
     fn segment(frames: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
         let mut bytes = segment_header(IDENTITY);
         let mut starts = vec![];
@@ -228,15 +233,15 @@ mod tests {
         (bytes, starts)
     }
 
-    fn walked(bytes: &[u8]) -> (Vec<Vec<u8>>, u64, Tail) {
+    fn walk_all(bytes: &[u8]) -> (Vec<Vec<u8>>, u64, Tail) {
         let mut groups = vec![];
         let (next, tail) = walk(bytes, IDENTITY, 0, |p| groups.push(p.to_vec()));
         (groups, next, tail)
     }
 
     #[test]
-    fn no_byte_of_a_frame_can_change_unnoticed() {
-        let frame = frame(0, Kind::Group, b"five!");
+    fn change_of_any_byte_of_a_frame_is_detected() {
+        let frame = frame(0, FrameKind::Group, b"five!");
         assert!(read_frame(&frame, IDENTITY, 0).is_some());
         for at in 0..frame.len() {
             let mut changed = frame.clone();
@@ -246,36 +251,44 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_read_back_in_order() {
-        let (bytes, starts) =
-            segment(&[frame(0, Kind::Group, b"one"), frame(1, Kind::Group, b""), frame(2, Kind::End, b"")]);
-        assert_eq!(walked(&bytes), (vec![b"one".to_vec(), vec![]], 2, Tail::Ended));
-        assert_eq!(read_header(&bytes, 3), Header::Valid(IDENTITY));
-        assert_eq!(read_header(&bytes, 4), Header::Invalid);
-        assert_eq!(walked(&bytes[..starts[2]]).2, Tail::Open(starts[2]));
+    fn frames_are_read_in_order() {
+        let (bytes, starts) = segment(&[
+            frame(0, FrameKind::Group, b"one"),
+            frame(1, FrameKind::Group, b""),
+            frame(2, FrameKind::End, b""),
+        ]);
+        assert_eq!(walk_all(&bytes), (vec![b"one".to_vec(), vec![]], 2, Tail::Ended));
+        assert_eq!(read_header(&bytes, 3), SegmentHeader::Valid(IDENTITY));
+        assert_eq!(read_header(&bytes, 4), SegmentHeader::Invalid);
+        assert_eq!(walk_all(&bytes[..starts[2]]).2, Tail::Open(starts[2]));
     }
 
     #[test]
-    fn any_tear_of_the_last_frame_drops_it_and_nothing_else() {
+    fn torn_last_frame_is_dropped_and_nothing_else() {
         let last: Vec<u8> = (0..2000u32).map(|i| i as u8).collect();
-        let (bytes, starts) = segment(&[frame(0, Kind::Group, b"kept"), frame(1, Kind::Group, &last)]);
+        let (bytes, starts) =
+            segment(&[frame(0, FrameKind::Group, b"kept"), frame(1, FrameKind::Group, &last)]);
         for lost in starts[1]..starts[1] + FRAME_HEADER_BYTES + last.len() {
             let mut torn = bytes.clone();
             torn[lost] ^= 0x40;
-            assert_eq!(walked(&torn), (vec![b"kept".to_vec()], 1, Tail::Open(starts[1])), "byte {lost}");
+            assert_eq!(walk_all(&torn), (vec![b"kept".to_vec()], 1, Tail::Open(starts[1])), "byte {lost}");
         }
     }
 
     #[test]
-    fn a_flipped_bit_before_a_later_frame_is_damage() {
-        for last in [frame(1, Kind::Group, b"later"), frame(1, Kind::Note, b""), frame(1, Kind::End, b"")] {
-            let (bytes, starts) = segment(&[frame(0, Kind::Group, b"acknowledged"), last]);
+    fn flipped_bit_before_a_later_frame_is_damage() {
+        for last in [
+            frame(1, FrameKind::Group, b"later"),
+            frame(1, FrameKind::Note, b""),
+            frame(1, FrameKind::End, b""),
+        ] {
+            let (bytes, starts) = segment(&[frame(0, FrameKind::Group, b"acknowledged"), last]);
             for at in starts[0]..starts[0] + FRAME_HEADER_BYTES + b"acknowledged".len() {
                 for bit in 0..8 {
                     let mut flipped = bytes.clone();
                     flipped[at] ^= 1 << bit;
                     assert_eq!(
-                        walked(&flipped),
+                        walk_all(&flipped),
                         (vec![], 0, Tail::Damaged(starts[0])),
                         "byte {at} bit {bit}"
                     );
@@ -285,18 +298,19 @@ mod tests {
     }
 
     #[test]
-    fn a_note_half_overwritten_by_a_torn_frame_is_the_end() {
-        let (mut bytes, starts) = segment(&[frame(0, Kind::Group, b"kept"), frame(1, Kind::Note, b"")]);
-        let torn = frame(1, Kind::Group, &[7; 64]);
-        // The frame's first sector was lost: the note is still there, then the frame's payload.
+    fn note_half_overwritten_by_a_torn_frame_is_the_end() {
+        let (mut bytes, starts) =
+            segment(&[frame(0, FrameKind::Group, b"kept"), frame(1, FrameKind::Note, b"")]);
+        let torn = frame(1, FrameKind::Group, &[7; 64]);
+        // The frame's first sector was lost: the note is still there, followed by the frame's payload.
         let at = starts[1] + FRAME_HEADER_BYTES;
         bytes[at..at + 64].copy_from_slice(&torn[FRAME_HEADER_BYTES..]);
-        assert_eq!(walked(&bytes), (vec![b"kept".to_vec()], 1, Tail::Open(starts[1])));
+        assert_eq!(walk_all(&bytes), (vec![b"kept".to_vec()], 1, Tail::Open(starts[1])));
     }
 
     #[test]
-    fn frames_of_another_segment_or_salt_do_not_count() {
-        let (bytes, _) = segment(&[frame(0, Kind::Group, b"x")]);
+    fn frames_of_another_segment_or_salt_are_ignored() {
+        let (bytes, _) = segment(&[frame(0, FrameKind::Group, b"x")]);
         let mut other = IDENTITY;
         other.salt += 1;
         assert_eq!(walk(&bytes, other, 0, |_| unreachable!()), (0, Tail::Open(HEADER_BYTES)));

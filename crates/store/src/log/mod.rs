@@ -1,22 +1,25 @@
-//! The log: what makes a commit durable.
+//! The write-ahead log, which makes commits durable.
 //!
-//! An append is one write, [past the page cache](direct), and one `fdatasync`; when it returns, the frame survives a power
-//! cut. The log is cut into segments so that those whose commits have reached the tree can be retired. [`frame`] tells how a crash is told
-//! from damage.
+//! An append is one write, [past the page cache](direct), and one `fdatasync`. When it returns, the frame
+//! survives a power cut. The log consists of segments, so that those whose commits have reached the tree can
+//! be retired. [`frame`] explains how a crash is distinguished from damage.
 //!
-//! Order of effects, which recovery relies on:
-//! - a segment gets its name when its header is durable, and its first frame when its name is;
-//! - a segment ends with a durable end frame before the next one gets its name;
-//! - segments are retired oldest first, each durably before the next.
+//! Recovery relies on this order of effects:
+//! - A segment gets its name after its header is durable, and its first frame after its name is durable.
+//! - A segment ends with a durable end frame before the next one gets its name.
+//! - Segments are retired oldest first. Each removal is durable before the next one.
 //!
-//! A restart goes on in the last segment, so a crash costs no space. Segments start small and grow with use. The end of
-//! each segment is kept for commits that free space, so that a full disk can be emptied.
+//! A restart continues in the last segment, so crashes use no additional space. Segments start small and grow
+//! with use. The end of each segment is reserved for commits that free space, so that a full disk can be
+//! emptied.
 //!
-//! A background thread prepares the next segment, so that a rotation is two syncs long. If it is not ready, the log goes on
-//! in a segment without zeros, where syncs take longer, rather than wait.
+//! A background thread prepares the next segment, so that a rotation takes only two syncs. If no segment is
+//! ready, the log does not wait: it continues in a segment that is not filled with zeros, where syncs take
+//! longer.
 //!
-//! A retired segment's file becomes the next segment: a sync is faster where the file system has nothing to note about
-//! where the bytes lie. What it still holds are frames of another segment, which count for as little as zeros.
+//! The file of a retired segment is reused for a later one. Syncs are faster there, because the file system
+//! already knows the location of all blocks. The old frames in it belong to another segment and are ignored
+//! like zeros.
 
 mod copy;
 mod direct;
@@ -30,181 +33,188 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use direct::End;
 pub(crate) use direct::SYNC_TIMES;
-use frame::{Header, Identity, Kind, Tail};
+use direct::WritePosition;
+use frame::{FrameKind, Identity, SegmentHeader, Tail};
 use rustix::io::Errno;
 
 pub(crate) use copy::{SegmentCopy, copy_segment, segment_names};
 pub(crate) use frame::FRAME_HEADER_BYTES;
 pub(crate) use salvage::salvage;
-use segments::{Filled, Sizes, room_for};
-pub(crate) use segments::{NextSegment, Wanted};
+pub(crate) use segments::{NextSegment, SegmentRequest};
+use segments::{SegmentSizes, ZeroFill, size_for};
 
-/// Bytes of the first segment.
+/// Size of the first segment in bytes.
 const FIRST_BYTES: usize = 1 << 20;
-/// A segment that was used at least by half is followed by one this many times larger, up to the size that was chosen.
+/// If at least half of a segment was used, the next one is this many times larger, up to the configured size.
 const GROWTH: usize = 4;
-/// Bytes at the end of a segment that are kept for commits that free space; less in a small segment.
+/// Bytes at the end of a segment that are reserved for commits that free space. Small segments have a smaller
+/// reserve.
 const RESERVE_BYTES: usize = 512 << 10;
-/// The next segment is prepared when this part of a segment of full size is used.
+/// The next segment is prepared when this fraction (1/n) of a segment of full size is used.
 const PREPARE_AT: usize = 4;
-/// A restart goes on in the last segment if it has this much room.
+/// A restart continues in the last segment if it has this many free bytes.
 const RESUME_BYTES: usize = 64 << 10;
 
-/// How much of a segment a frame may use before a new segment is needed.
+/// The part of a segment that a frame may use before a new segment is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// All but the reserve.
     Usual,
-    /// Half of the reserve: frames that let time go on.
+    /// All but half of the reserve: for frames that raise the clock's ceiling.
     Ceiling,
-    /// All of the reserve: frames that free space.
+    /// All, including the reserve: for frames that free space.
     Reclaim,
 }
 
 /// Why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// What was durable once cannot be read any more.
+    /// Data that was durable cannot be read any more.
     #[error("{path}: damaged at byte {offset}: {what}")]
     Damaged {
         /// The segment.
         path: PathBuf,
-        /// Where in it.
+        /// The offset in the segment.
         offset: usize,
-        /// What is wrong.
+        /// A description of the damage.
         what: &'static str,
     },
-    /// Written by a newer version of the program.
+    /// A newer version of the program wrote the segment.
     #[error("{path}: written in format {found}, newer than this program's {FORMAT}", FORMAT = frame::FORMAT)]
     Newer {
         /// The segment.
         path: PathBuf,
-        /// Its format.
+        /// The segment's format.
         found: u32,
     },
-    /// The file system refused.
+    /// A file system operation failed.
     #[error("log: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Why an append did not happen.
+/// Why an append failed.
 #[derive(Debug)]
 pub(crate) enum AppendError {
-    /// Nothing was written, or it was durably taken back: the log goes on. The device is full.
+    /// The device is full. Nothing was written, or it was durably erased. The log can continue.
     Full,
-    /// Nothing was written: a frame cannot be as long.
+    /// The frame is longer than a frame can be. Nothing was written.
     TooLarge,
-    /// Nothing was written: a next segment was needed, and the process is short of file descriptors or memory. The log
-    /// goes on.
+    /// A new segment was needed, but the process has too few file descriptors or too little memory. Nothing
+    /// was written. The log can continue.
     Short(io::Error),
-    /// The frame may or may not be durable, and nothing more can be.
+    /// The frame may or may not be durable. The log cannot continue.
     Broken(io::Error),
 }
 
 /// The open log. It has one owner, the committer.
 pub(crate) struct Log {
     dir: PathBuf,
-    /// The same, opened: to make a segment's name durable takes no file descriptor that might not be had.
+    /// The opened `dir`, so that making a segment's name durable needs no further file descriptor.
     directory: File,
     identity: Identity,
-    /// Where the next frame goes.
-    end: End,
-    /// Its number.
+    /// The position of the next frame in the current segment.
+    position: WritePosition,
+    /// The number of the next frame.
     number: u64,
-    /// Bytes of the segment file.
+    /// Size of the current segment in bytes.
     size: usize,
-    /// Bytes of the next one, unless a frame needs more.
+    /// Maximum size of the next segment in bytes, unless a frame needs more.
     segment_bytes: usize,
-    /// A note stands there.
-    noted: bool,
+    /// Whether there is a note after the last frame.
+    has_note: bool,
     /// The next segment, if it is prepared.
     next: Arc<NextSegment>,
-    /// Its preparation was asked for.
-    asked: bool,
+    /// Whether preparation of the next segment was requested.
+    is_requested: bool,
 }
 
-/// A log whose groups were replayed.
-pub(crate) struct Recovered {
+/// A log after its groups were replayed.
+pub(crate) struct RecoveredLog {
     /// Ids of the segments, oldest first.
     pub(crate) segments: Vec<u64>,
-    /// The last segment, if frames go on in it.
-    resumed: Option<(File, OpenEnd)>,
+    /// The last segment and the position in it, if the log continues there.
+    resumed: Option<(File, ResumePoint)>,
 }
 
-impl Recovered {
-    /// The segments that no frame is written to any more.
+impl RecoveredLog {
+    /// Returns the segments that get no further frames.
     pub(crate) fn ended(&self) -> Vec<u64> {
         let ended = self.segments.len() - usize::from(self.resumed.is_some());
         self.segments[..ended].to_vec()
     }
 }
 
-/// Where frames go on in a segment.
+/// The position in a segment at which frames continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OpenEnd {
+pub(crate) struct ResumePoint {
     identity: Identity,
-    /// Of the next frame.
+    /// The number of the next frame.
     number: u64,
     at: usize,
-    /// Bytes of the segment.
+    /// Size of the segment in bytes.
     size: usize,
 }
 
-/// What a walk over the log found, without changing anything.
+/// The result of reading the whole log.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct LogContents {
     /// Ids of the segments, oldest first.
     pub(crate) segments: Vec<u64>,
-    /// Where frames go on in the last segment, if it has no end.
-    pub(crate) open: Option<OpenEnd>,
-    /// Frames with commits in them.
+    /// The position at which frames continue in the last segment, if it has no end frame.
+    pub(crate) open: Option<ResumePoint>,
+    /// Number of frames with commits.
     pub(crate) groups: u64,
 }
 
 impl Log {
-    /// Hands every group that the log in `dir` holds to `replay` in order.
-    pub(crate) fn recover(dir: &Path, replay: impl FnMut(&[u8])) -> Result<Recovered, LogError> {
-        let found = read(dir, replay)?;
-        let open = found.segments.last().and_then(|last| found.open.map(|open| (*last, open)));
+    /// Passes all groups of the log in `dir` to `replay`, in order.
+    pub(crate) fn recover(dir: &Path, replay: impl FnMut(&[u8])) -> Result<RecoveredLog, LogError> {
+        let contents = read(dir, replay)?;
+        let open = contents.segments.last().and_then(|last| contents.open.map(|open| (*last, open)));
         segments::recover_unnamed(dir)?;
         let resumed = match open {
-            Some((segment, OpenEnd { identity, number, at, size })) => {
+            Some((segment, ResumePoint { identity, number, at, size })) => {
                 let has_room = at + RESUME_BYTES + frame::frame_bytes(0) <= size;
-                let file = settle(dir, segment, (!has_room).then_some((identity, number, at)))?;
-                has_room.then_some((file, OpenEnd { identity, number, at, size }))
+                let file = sync_recovered(dir, segment, (!has_room).then_some((identity, number, at)))?;
+                has_room.then_some((file, ResumePoint { identity, number, at, size }))
             }
             None => {
-                if let Some(last) = found.segments.last() {
-                    settle(dir, *last, None)?;
+                if let Some(last) = contents.segments.last() {
+                    sync_recovered(dir, *last, None)?;
                 }
                 None
             }
         };
-        Ok(Recovered { segments: found.segments, resumed })
+        Ok(RecoveredLog { segments: contents.segments, resumed })
     }
 
-    /// Goes on in the last segment, or begins a new one if that has no room.
-    pub(crate) fn start(dir: &Path, segment_bytes: usize, recovered: Recovered) -> Result<Self, LogError> {
+    /// Opens the log after recovery. Continues in the last segment, or creates a new one if that has no
+    /// space.
+    pub(crate) fn start(dir: &Path, segment_bytes: usize, recovered: RecoveredLog) -> Result<Self, LogError> {
         let directory = File::open(dir)?;
         let next = Arc::new(NextSegment::default());
         let last = recovered.segments.last().copied().unwrap_or(0);
-        let (identity, number, end, size) = match recovered.resumed {
-            Some((file, OpenEnd { identity, number, at, size })) => {
-                (identity, number, End::resume(file, &path(dir, last), at)?, size)
+        let (identity, number, position, size) = match recovered.resumed {
+            Some((file, ResumePoint { identity, number, at, size })) => {
+                (identity, number, WritePosition::resume(file, &path(dir, last), at)?, size)
             }
             None => {
-                let sizes = Sizes {
+                let sizes = SegmentSizes {
                     wanted: FIRST_BYTES.min(segment_bytes),
-                    needed: room_for(0),
-                    most: segment_bytes,
+                    needed: size_for(0),
+                    max: segment_bytes,
                 };
-                let first = next.make(dir, &directory, last + 1, sizes, Filled::Yes)?;
+                let first = next.make(dir, &directory, last + 1, sizes, ZeroFill::Yes)?;
                 let (identity, size) = (first.identity, first.size);
                 let file = first.name(dir)?;
                 directory.sync_all()?;
-                (identity, 0, End::new(file, &path(dir, identity.segment), frame::HEADER_BYTES), size)
+                (
+                    identity,
+                    0,
+                    WritePosition::new(file, &path(dir, identity.segment), frame::HEADER_BYTES),
+                    size,
+                )
             }
         };
         let dir = dir.into();
@@ -212,70 +222,72 @@ impl Log {
             dir,
             directory,
             identity,
-            end,
+            position,
             number,
             size,
             segment_bytes,
-            noted: false,
+            has_note: false,
             next,
-            asked: false,
+            is_requested: false,
         })
     }
 
-    /// Where a background thread puts the next segment.
+    /// Returns where a background thread puts the next segment.
     pub(crate) fn next(&self) -> Arc<NextSegment> {
         self.next.clone()
     }
 
-    /// Which segment should be prepared by now, once for each. A store that is hardly used has none prepared.
-    pub(crate) fn wanted(&mut self) -> Option<Wanted> {
-        // A segment that may grow shows only at half whether it does.
+    /// Returns a request for the next segment when it should be prepared, once for each segment. A store that
+    /// is hardly used gets none.
+    pub(crate) fn segment_request(&mut self) -> Option<SegmentRequest> {
+        // A segment below full size may grow, which is only known once half of it is used.
         let part = if self.size < self.segment_bytes { 2 } else { PREPARE_AT };
-        let is_due = self.identity.segment > 1 && self.end.at() >= self.size / part;
-        if !is_due || std::mem::replace(&mut self.asked, true) {
+        let is_due = self.identity.segment > 1 && self.position.at() >= self.size / part;
+        if !is_due || std::mem::replace(&mut self.is_requested, true) {
             return None;
         }
         let wanted = (self.size * GROWTH).min(self.segment_bytes);
-        let sizes = Sizes { wanted, needed: room_for(0), most: self.segment_bytes };
-        Some(Wanted { segment: self.identity.segment + 1, sizes })
+        let sizes = SegmentSizes { wanted, needed: size_for(0), max: self.segment_bytes };
+        Some(SegmentRequest { segment: self.identity.segment + 1, sizes })
     }
 
-    /// The segment being written.
+    /// Returns the id of the current segment.
     pub(crate) fn segment(&self) -> u64 {
         self.identity.segment
     }
 
-    /// Makes one group durable. `buffer` holds [`FRAME_HEADER_BYTES`] free bytes and then the payload.
+    /// Makes one group durable. `buffer` holds [`FRAME_HEADER_BYTES`] free bytes, then the payload.
     pub(crate) fn append(&mut self, buffer: &mut Vec<u8>, lane: Lane) -> Result<(), AppendError> {
         if buffer.len() > frame::MAX_FRAME_BYTES {
             return Err(AppendError::TooLarge);
         }
         let bytes = frame::frame_bytes(buffer.len() - FRAME_HEADER_BYTES);
-        // An end frame must always fit behind.
-        if self.end.at() + bytes + frame::frame_bytes(0) > self.limit(lane) {
+        // An end frame must always fit after it.
+        if self.position.at() + bytes + frame::frame_bytes(0) > self.limit(lane) {
             self.rotate(bytes)?;
         }
-        frame::seal(self.identity, self.number, Kind::Group, buffer);
-        if let Err(error) = self.end.write(buffer) {
-            return Err(self.take_back(error));
+        frame::seal(self.identity, self.number, FrameKind::Group, buffer);
+        if let Err(error) = self.position.write(buffer) {
+            return Err(self.erase_failed_write(error));
         }
-        self.end.sync().map_err(AppendError::Broken)?;
-        self.end.advance(buffer);
+        self.position.sync().map_err(AppendError::Broken)?;
+        self.position.advance(buffer);
         self.number += 1;
-        self.noted = false;
+        self.has_note = false;
         Ok(())
     }
 
-    /// Says behind the last frame that it is durable. Called when nothing waits; a lost note loses nothing.
+    /// Notes in the log that the last frame is durable. Called when no work waits. Losing the note does no
+    /// harm.
     pub(crate) fn note(&mut self) -> io::Result<()> {
-        if !self.noted {
-            self.write_mark(Kind::Note)?;
-            self.noted = true;
+        if !self.has_note {
+            self.write_marker(FrameKind::Note)?;
+            self.has_note = true;
         }
         Ok(())
     }
 
-    /// Where frames of a lane end in the segment.
+    /// Returns the offset in the segment at which frames of a lane must end.
     fn limit(&self, lane: Lane) -> usize {
         let reserve = (self.size / 4).min(RESERVE_BYTES);
         match lane {
@@ -285,39 +297,40 @@ impl Log {
         }
     }
 
-    /// Ends the segment and goes on in a new one with room for a frame of `bytes`. If that cannot be had, the old one
-    /// stays in use.
+    /// Ends the segment and continues in a new one with space for a frame of `bytes`. If no segment can be
+    /// created, the current one stays in use.
     pub(crate) fn rotate(&mut self, bytes: usize) -> Result<(), AppendError> {
-        let factor = if self.end.at() >= self.size / 2 { GROWTH } else { 1 };
-        let sizes = Sizes {
+        let factor = if self.position.at() >= self.size / 2 { GROWTH } else { 1 };
+        let sizes = SegmentSizes {
             wanted: (self.size * factor).clamp(FIRST_BYTES.min(self.segment_bytes), self.segment_bytes),
-            needed: room_for(bytes),
-            most: self.segment_bytes,
+            needed: size_for(bytes),
+            max: self.segment_bytes,
         };
         let number = self.identity.segment + 1;
         let next =
             match self.next.take(&self.dir, number, sizes.needed) {
                 Some(next) => next,
-                // Zeros would take long, and every commit waits.
-                None => self.next.make(&self.dir, &self.directory, number, sizes, Filled::No).map_err(
+                // Filling it with zeros would take long, and all commits would wait.
+                None => self.next.make(&self.dir, &self.directory, number, sizes, ZeroFill::No).map_err(
                     |error| if is_short(&error) { AppendError::Short(error) } else { full_or_broken(error) },
                 )?,
             };
-        self.write_mark(Kind::End).and_then(|()| self.end.sync()).map_err(full_or_broken)?;
+        self.write_marker(FrameKind::End).and_then(|()| self.position.sync()).map_err(full_or_broken)?;
         let (identity, size) = (next.identity, next.size);
         let file = next.name(&self.dir).map_err(AppendError::Broken)?;
-        // Now there is a next segment, or there is none: no frame may go into either.
+        // The rename may or may not be durable, so no frame may go into either segment before this sync.
         self.directory.sync_all().map_err(AppendError::Broken)?;
-        self.end = End::new(file, &path(&self.dir, identity.segment), frame::HEADER_BYTES);
+        self.position = WritePosition::new(file, &path(&self.dir, identity.segment), frame::HEADER_BYTES);
         self.identity = identity;
         self.number = 0;
         self.size = size;
-        self.noted = false;
-        self.asked = false;
+        self.has_note = false;
+        self.is_requested = false;
         Ok(())
     }
 
-    /// Lets go of segments whose commits have all reached the tree, oldest first. The largest are kept to be used again.
+    /// Retires segments whose commits have all reached the tree, oldest first. The largest files are kept for
+    /// reuse.
     pub(crate) fn retire(
         dir: &Path,
         next: &NextSegment,
@@ -330,20 +343,21 @@ impl Log {
         Ok(())
     }
 
-    fn write_mark(&mut self, kind: Kind) -> io::Result<()> {
+    fn write_marker(&mut self, kind: FrameKind) -> io::Result<()> {
         let mut buffer = vec![0; FRAME_HEADER_BYTES];
         frame::seal(self.identity, self.number, kind, &mut buffer);
-        self.end.write(&buffer)
+        self.position.write(&buffer)
     }
 
-    /// A write failed. If the device is full, what it left is durably erased and the log goes on.
-    fn take_back(&mut self, error: io::Error) -> AppendError {
+    /// Handles a failed write. If the device is full, durably erases what was written, so that the log can
+    /// continue.
+    fn erase_failed_write(&mut self, error: io::Error) -> AppendError {
         if !is_full(&error) {
             return AppendError::Broken(error);
         }
-        let erased = self.end.write(&[0; FRAME_HEADER_BYTES]);
-        self.noted = false;
-        match erased.and_then(|()| self.end.sync()) {
+        let erased = self.position.write(&[0; FRAME_HEADER_BYTES]);
+        self.has_note = false;
+        match erased.and_then(|()| self.position.sync()) {
             Ok(()) => AppendError::Full,
             Err(error) => AppendError::Broken(error),
         }
@@ -354,21 +368,22 @@ fn full_or_broken(error: io::Error) -> AppendError {
     if is_full(&error) { AppendError::Full } else { AppendError::Broken(error) }
 }
 
-/// Whether an error says that the process, or the machine, has no file descriptor or no memory left for now.
+/// Whether an error means that the process or the machine has no free file descriptors or memory at the
+/// moment.
 fn is_short(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
 }
 
-/// Whether an error says that there is no room, and nothing else: on the device, in the quota, or by the limit on file
-/// sizes that the process was given.
+/// Whether an error means exactly that there is no space: on the device, in the quota, or within the
+/// process's limit on file sizes.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG))
 }
 
-/// Walks the whole log without changing it.
-pub(crate) fn read(dir: &Path, mut replay: impl FnMut(&[u8])) -> Result<Found, LogError> {
+/// Reads the whole log without changing it.
+pub(crate) fn read(dir: &Path, mut replay: impl FnMut(&[u8])) -> Result<LogContents, LogError> {
     let segments = list(dir)?;
-    let mut found = Found::default();
+    let mut contents = LogContents::default();
     for (i, &segment) in segments.iter().enumerate() {
         let path = path(dir, segment);
         let newest = i + 1 == segments.len();
@@ -378,33 +393,34 @@ pub(crate) fn read(dir: &Path, mut replay: impl FnMut(&[u8])) -> Result<Found, L
         }
         let bytes = std::fs::read(&path)?;
         let identity = match frame::read_header(&bytes, segment) {
-            Header::Valid(identity) => identity,
-            Header::Newer(found) => return Err(LogError::Newer { path, found }),
-            Header::Invalid => return Err(damaged(0, "its header is not readable")),
+            SegmentHeader::Valid(identity) => identity,
+            SegmentHeader::Newer(found) => return Err(LogError::Newer { path, found }),
+            SegmentHeader::Invalid => return Err(damaged(0, "its header is not readable")),
         };
         match frame::walk(&bytes, identity, 0, |payload| {
-            found.groups += 1;
+            contents.groups += 1;
             replay(payload);
         }) {
             (_, Tail::Ended) => {}
             (number, Tail::Open(at)) if newest => {
-                found.open = Some(OpenEnd { identity, number, at, size: bytes.len() });
+                contents.open = Some(ResumePoint { identity, number, at, size: bytes.len() });
             }
             (_, Tail::Open(at)) => return Err(damaged(at, "it has no end, but a segment follows")),
             (_, Tail::Damaged(at)) => return Err(damaged(at, "a durable frame is not readable")),
         }
-        found.segments.push(segment);
+        contents.segments.push(segment);
     }
-    Ok(found)
+    Ok(contents)
 }
 
-/// Makes durable what recovery read, and puts an end behind it if one is given. A process that was killed may have left
-/// frames, an end or a header whole but not synced: what is built on them next must not outlive them.
-fn settle(dir: &Path, segment: u64, end: Option<(Identity, u64, usize)>) -> Result<File, LogError> {
+/// Makes durable what recovery read, and writes an end frame if its position is given. A killed process may
+/// have left frames, an end or a header complete but not synced. Later frames must not become durable before
+/// them.
+fn sync_recovered(dir: &Path, segment: u64, end: Option<(Identity, u64, usize)>) -> Result<File, LogError> {
     let file = OpenOptions::new().read(true).write(true).open(path(dir, segment))?;
     if let Some((identity, number, at)) = end {
         let mut frame = vec![0; FRAME_HEADER_BYTES];
-        frame::seal(identity, number, Kind::End, &mut frame);
+        frame::seal(identity, number, FrameKind::End, &mut frame);
         file.write_all_at(&frame, at as u64)?;
     }
     file.sync_all()?;
@@ -471,13 +487,13 @@ mod tests {
         path(dir, *list(dir).unwrap().last().unwrap())
     }
 
-    /// Writes into the newest segment as if the disk had.
+    /// Overwrites bytes of the newest segment, as a disk failure would.
     fn overwrite(dir: &Path, at: u64, bytes: &[u8]) {
         File::options().write(true).open(newest(dir)).unwrap().write_all_at(bytes, at).unwrap();
     }
 
     #[test]
-    fn what_was_appended_is_replayed_over_rotations_and_restarts() {
+    fn appended_groups_are_replayed_across_rotations_and_restarts() {
         let dir = tempfile::tempdir().unwrap();
         let mut expected = vec![];
         for round in 0..3u8 {
@@ -500,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_larger_than_a_segment_gets_a_segment_of_its_own() {
+    fn frame_larger_than_a_segment_gets_its_own_segment() {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
         let large = vec![9; SEGMENT_BYTES + 5];
@@ -510,11 +526,11 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_last_frame_is_dropped_and_writing_goes_on() {
+    fn torn_last_frame_is_dropped_and_the_log_continues() {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
         log.append(&mut group(b"kept"), Lane::Usual).unwrap();
-        let torn_at = log.end.at() as u64;
+        let torn_at = log.position.at() as u64;
         log.append(&mut group(&[5; 9000]), Lane::Usual).unwrap();
         overwrite(dir.path(), torn_at + 4096, &[0; 4096]);
         drop(log);
@@ -525,10 +541,10 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_in_an_acknowledged_frame_is_reported() {
+    fn flipped_bit_in_an_acknowledged_frame_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
-        let at = log.end.at() as u64;
+        let at = log.position.at() as u64;
         log.append(&mut group(b"acknowledged"), Lane::Usual).unwrap();
         log.note().unwrap();
         overwrite(dir.path(), at + FRAME_HEADER_BYTES as u64, b"X");
@@ -536,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_whose_header_is_gone_is_damage_even_if_it_was_not_used_yet() {
+    fn missing_header_of_an_unused_segment_is_damage() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path()).unwrap();
         overwrite(dir.path(), 0, &[0; 64]);
@@ -544,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retired_segment_is_written_again_and_its_old_frames_do_not_count() {
+    fn retired_segment_is_reused_and_its_old_frames_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
         for _ in 0..3 {
@@ -556,14 +572,14 @@ mod tests {
         log.rotate(0).unwrap();
         assert!(!dir.path().join(SPARES[0]).exists(), "the second rotation took it");
         log.append(&mut group(b"new, and of the same length"), Lane::Usual).unwrap();
-        // Behind the only frame of its own stand the old ones; then this one is lost as well.
+        // The old frames follow the segment's only frame, which is then damaged as well.
         assert_eq!(replayed(dir.path()).unwrap(), vec![b"new, and of the same length".to_vec()]);
         overwrite(dir.path(), (frame::HEADER_BYTES + FRAME_HEADER_BYTES) as u64, b"X");
         assert_eq!(replayed(dir.path()).unwrap(), Vec::<Vec<u8>>::new());
     }
 
     #[test]
-    fn segments_start_small_and_grow_with_use_and_the_largest_retired_one_is_kept() {
+    fn segments_grow_with_use_and_the_largest_retired_one_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open_with(dir.path(), 16 << 20).unwrap();
         let mut sizes = vec![log.size >> 20];
@@ -583,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn crashes_cost_no_space_and_frames_go_on_where_they_were() {
+    fn crashes_use_no_space_and_the_log_continues_in_place() {
         let dir = tempfile::tempdir().unwrap();
         let mut expected = vec![];
         for crash in 0..50u8 {
@@ -600,14 +616,14 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_segment_is_kept_for_frames_that_free_space() {
+    fn end_of_a_segment_is_reserved_for_frames_that_free_space() {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
-        // No segment can be made while a directory has its name.
+        // No segment can be created while a directory has its name.
         std::fs::create_dir(dir.path().join(NEXT)).unwrap();
         let mut fill = |lane| {
             let mut frames = 0;
-            while log.end.at() + 2000 <= log.limit(lane) {
+            while log.position.at() + 2000 <= log.limit(lane) {
                 log.append(&mut group(&[1; 1000]), lane).unwrap();
                 frames += 1;
             }
@@ -618,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_of_a_segment_without_a_name_is_in_nobodys_way() {
+    fn unnamed_segment_left_by_a_crash_does_no_harm() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(NEXT), b"half a header").unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
@@ -627,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_segment_is_damage() {
+    fn missing_segment_is_damage() {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path()).unwrap();
         log.rotate(0).unwrap();

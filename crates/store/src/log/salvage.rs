@@ -1,19 +1,19 @@
-//! Reads a damaged log: every frame that is whole, wherever it stands.
+//! Reads a damaged log: every complete frame, wherever it lies.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::frame::{self, Header, Kind, Tail};
+use super::frame::{self, FrameKind, SegmentHeader, Tail};
 use super::{list, path};
 
-/// A place in the log that cannot be read.
+/// A part of the log that cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable {
     pub(crate) path: PathBuf,
     pub(crate) what: String,
 }
 
-/// Hands every group that can be read to `replay`, in order. Returns what cannot be read. Changes nothing.
+/// Passes all readable groups to `replay`, in order. Returns what cannot be read. Changes nothing.
 pub(crate) fn salvage(dir: &Path, mut replay: impl FnMut(&[u8])) -> io::Result<Vec<Unreadable>> {
     let mut unreadable = vec![];
     let segments = if dir.is_dir() { list(dir)? } else { vec![] };
@@ -24,7 +24,7 @@ pub(crate) fn salvage(dir: &Path, mut replay: impl FnMut(&[u8])) -> io::Result<V
             report("the segment before it is missing".into());
         }
         let bytes = std::fs::read(&path)?;
-        let Header::Valid(identity) = frame::read_header(&bytes, segment) else {
+        let SegmentHeader::Valid(identity) = frame::read_header(&bytes, segment) else {
             report("its header is not readable, so none of its frames is".into());
             continue;
         };
@@ -40,11 +40,11 @@ pub(crate) fn salvage(dir: &Path, mut replay: impl FnMut(&[u8])) -> io::Result<V
             Tail::Damaged(at) => at,
         };
         report(format!("a durable frame at byte {at} is not readable"));
-        // Frames behind the damage count by themselves.
+        // Frames after the damage are valid on their own.
         while at < bytes.len() {
             at = match frame::read_frame(&bytes, identity, at) {
                 Some(found) => {
-                    if found.kind == Kind::Group {
+                    if found.kind == FrameKind::Group {
                         replay(found.payload);
                     }
                     found.next

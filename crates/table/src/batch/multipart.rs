@@ -1,4 +1,5 @@
-//! What the body of a batch holds: one change set, itself `multipart/mixed`, or one query. Nothing else, and not both.
+//! Parses the body of a batch. It holds either one change set, which is itself `multipart/mixed`, or one
+//! query.
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
@@ -7,37 +8,37 @@ use lazuli_protocol::{Refusal, multipart};
 
 use crate::json::parse::invalid;
 
-/// The longest `Content-ID` that is echoed.
-const MAX_CONTENT_ID: usize = 256;
+/// Maximum size of a `Content-ID` that is echoed, in bytes.
+const MAX_CONTENT_ID_BYTES: usize = 256;
 const CONTENT_ID: &str = "content-id";
 
-/// What a batch holds.
+/// The requests in a batch.
 #[derive(Debug)]
-pub(crate) enum Contents<'a> {
-    Query(Box<Sent<'a>>),
-    /// At least one.
-    ChangeSet(Vec<Sent<'a>>),
+pub(crate) enum BatchContents<'a> {
+    Query(Box<BatchRequest<'a>>),
+    /// At least one operation.
+    ChangeSet(Vec<BatchRequest<'a>>),
 }
 
 /// One request in a batch.
 #[derive(Debug)]
-pub(crate) struct Sent<'a> {
-    pub(crate) ids: Ids,
+pub(crate) struct BatchRequest<'a> {
+    pub(crate) ids: ContentIds,
     pub(crate) head: Parts,
     pub(crate) body: &'a [u8],
 }
 
-/// `Content-ID`, by which a client knows an operation again. It is echoed where it stood.
+/// The `Content-ID` headers by which a client matches replies with operations. Each is echoed at its place.
 #[derive(Debug, Default)]
-pub(crate) struct Ids {
-    /// Among the headers of the part.
+pub(crate) struct ContentIds {
+    /// From the headers of the part.
     pub(crate) of_part: Option<HeaderValue>,
-    /// Among the headers of the request in it.
+    /// From the headers of the request in the part.
     pub(crate) of_request: Option<HeaderValue>,
 }
 
-/// Reads a batch that says of itself that it is of this type.
-pub(crate) fn contents<'a>(content_type: &str, body: &'a [u8]) -> Result<Contents<'a>, Refusal> {
+/// Parses a batch with the given `Content-Type`.
+pub(crate) fn parse<'a>(content_type: &str, body: &'a [u8]) -> Result<BatchContents<'a>, Refusal> {
     let boundary = boundary(content_type)
         .ok_or_else(|| invalid("The Content-Type of a batch is multipart/mixed, with a boundary."))?;
     let parts = split(body, boundary).ok_or_else(unfinished)?;
@@ -51,14 +52,14 @@ pub(crate) fn contents<'a>(content_type: &str, body: &'a [u8]) -> Result<Content
             if parts.is_empty() {
                 return Err(invalid("The change set is empty."));
             }
-            let sent = parts.into_iter().map(|part| Part::parse(part).as_ref().and_then(sent));
-            let sent: Option<_> = sent.collect();
-            Ok(Contents::ChangeSet(sent.ok_or_else(malformed)?))
+            let requests = parts.into_iter().map(|part| Part::parse(part).as_ref().and_then(parse_request));
+            let requests: Option<_> = requests.collect();
+            Ok(BatchContents::ChangeSet(requests.ok_or_else(malformed)?))
         }
         None => {
-            let query = sent(&part).ok_or_else(malformed)?;
+            let query = parse_request(&part).ok_or_else(malformed)?;
             if query.head.method == Method::GET {
-                Ok(Contents::Query(Box::new(query)))
+                Ok(BatchContents::Query(Box::new(query)))
             } else {
                 Err(invalid("What changes entities has to be in a change set."))
             }
@@ -66,14 +67,14 @@ pub(crate) fn contents<'a>(content_type: &str, body: &'a [u8]) -> Result<Content
     }
 }
 
-fn sent<'a>(part: &Part<'a>) -> Option<Sent<'a>> {
-    let held = part.request()?;
-    let ids = Ids { of_part: content_id(&part.headers), of_request: content_id(&held.head.headers) };
-    Some(Sent { ids, head: held.head, body: held.body })
+fn parse_request<'a>(part: &Part<'a>) -> Option<BatchRequest<'a>> {
+    let request = part.request()?;
+    let (of_part, of_request) = (content_id(&part.headers), content_id(&request.head.headers));
+    Some(BatchRequest { ids: ContentIds { of_part, of_request }, head: request.head, body: request.body })
 }
 
 fn content_id(headers: &HeaderMap) -> Option<HeaderValue> {
-    headers.get(CONTENT_ID).filter(|id| id.len() <= MAX_CONTENT_ID && id.to_str().is_ok()).cloned()
+    headers.get(CONTENT_ID).filter(|id| id.len() <= MAX_CONTENT_ID_BYTES && id.to_str().is_ok()).cloned()
 }
 
 fn malformed() -> Refusal {

@@ -15,12 +15,12 @@ impl Bits {
     pub(super) const NONE: Self = Self([0; WORDS]);
     pub(super) const ALL: Self = Self([u64::MAX; WORDS]);
 
-    /// The rows whose values pass a test.
+    /// Returns the rows whose values pass a test.
     #[inline]
     pub(super) fn of<T>(values: &[T], test: impl Fn(&T) -> bool) -> Self {
         let mut bits = Self::NONE;
         for (word, values) in bits.0.iter_mut().zip(values.chunks(WORD)) {
-            // First a byte for each value, which compilers do many at a time.
+            // One byte per value first, which compilers vectorize.
             let mut passed = [0; WORD];
             for (passed, value) in passed.iter_mut().zip(values) {
                 *passed = u8::from(test(value));
@@ -30,7 +30,7 @@ impl Bits {
         bits
     }
 
-    /// The rows of these numbers that pass a test.
+    /// Returns the row numbers below `rows` that pass a test.
     pub(super) fn of_rows(rows: usize, test: impl Fn(usize) -> bool) -> Self {
         let mut bits = Self::NONE;
         for row in (0..rows).filter(|row| test(*row)) {
@@ -43,7 +43,7 @@ impl Bits {
         *self == Self::NONE
     }
 
-    /// The rows that are in it and in a range, in order.
+    /// Returns the rows of the set that lie in a range, in order.
     pub(crate) fn within(&self, range: Range<usize>) -> impl Iterator<Item = usize> {
         let words = self.0.into_iter().enumerate();
         let rows = words.flat_map(|(at, mut word)| {
@@ -57,9 +57,9 @@ impl Bits {
     }
 }
 
-/// One bit for each byte, which is 0 or 1.
+/// Packs bytes, each 0 or 1, into one bit each.
 fn pack(bytes: &[u8; WORD]) -> u64 {
-    // Eight at a time: the product has byte i, and nothing else, in bit 56 + i.
+    // Eight bytes at a time: bit 56 + i of the product is byte i.
     const GATHER: u64 = 0x0102_0408_1020_4080;
     let (eights, _) = bytes.as_chunks::<8>();
     let gathered = eights.iter().map(|eight| u64::from_le_bytes(*eight).wrapping_mul(GATHER) >> 56);
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_has_its_bit() {
+    fn each_row_has_its_own_bit() {
         for count in [0, 1, 7, 63, 64, 65, MAX_RUN_ROWS] {
             for stride in [1, 2, 3, 7, 64] {
                 let values: Vec<usize> = (0..count).collect();

@@ -8,15 +8,15 @@ use crate::filter::Operator;
 use crate::filter::evaluate::compare;
 use crate::value::Value;
 
-/// Where in the run's buffer bytes lie.
+/// The position of bytes in the run's buffer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct BufferRange {
     at: u32,
     length: u32,
 }
 
-impl Place {
-    /// Where bytes lie that were borrowed from the run; `None` if they were not.
+impl BufferRange {
+    /// Returns the position of bytes that are borrowed from the run; `None` if they are not.
     fn of(run: &Run, bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() {
             return Some(Self::default());
@@ -32,80 +32,83 @@ impl Place {
     }
 }
 
-/// A value, with strings and binaries left where they are.
+/// A value. Strings and binaries stay in the run's buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cell {
-    String(Place),
+    String(BufferRange),
     Boolean(bool),
     Int32(i32),
     Int64(i64),
     Double(f64),
     DateTime(u64),
     Guid([u8; 16]),
-    Binary(Place),
+    Binary(BufferRange),
 }
 
 impl Cell {
-    /// Of a value that was borrowed from the run; `None` if it was not.
+    /// Converts a value that is borrowed from the run; returns `None` if it is not.
     pub(super) fn of(run: &Run, value: &Value<'_>) -> Option<Self> {
         Some(match value {
-            Value::String(text) => Self::String(Place::of(run, text.as_bytes())?),
+            Value::String(text) => Self::String(BufferRange::of(run, text.as_bytes())?),
             Value::Boolean(value) => Self::Boolean(*value),
             Value::Int32(value) => Self::Int32(*value),
             Value::Int64(value) => Self::Int64(*value),
             Value::Double(value) => Self::Double(*value),
             Value::DateTime(value) => Self::DateTime(*value),
             Value::Guid(value) => Self::Guid(*value),
-            Value::Binary(bytes) => Self::Binary(Place::of(run, bytes)?),
+            Value::Binary(bytes) => Self::Binary(BufferRange::of(run, bytes)?),
         })
     }
 
     fn value<'a>(&self, run: &'a Run) -> Option<Value<'a>> {
         Some(match self {
-            Self::String(place) => Value::String(std::str::from_utf8(place.bytes(run)).ok()?.into()),
+            Self::String(range) => Value::String(std::str::from_utf8(range.bytes(run)).ok()?.into()),
             Self::Boolean(value) => Value::Boolean(*value),
             Self::Int32(value) => Value::Int32(*value),
             Self::Int64(value) => Value::Int64(*value),
             Self::Double(value) => Value::Double(*value),
             Self::DateTime(value) => Value::DateTime(*value),
             Self::Guid(value) => Value::Guid(*value),
-            Self::Binary(place) => Value::Binary(place.bytes(run).into()),
+            Self::Binary(range) => Value::Binary(range.bytes(run).into()),
         })
     }
 }
 
-/// The values of one property, `None` where a row does not have it. Those of one type lie together.
+/// The values of one property in the rows of a run.
 #[derive(Debug)]
 pub(super) struct Column {
-    has_it: Bits,
-    values: Values,
+    /// The rows that have the property.
+    present: Bits,
+    values: ColumnValues,
 }
 
-/// What stands where a row does not have the property does not matter.
+/// Values by row. If all are of one type, they are stored without tags. Rows without the property have
+/// arbitrary values.
 #[derive(Debug)]
-enum Values {
+enum ColumnValues {
     None,
-    String(Box<[Place]>),
+    String(Box<[BufferRange]>),
     Boolean(Box<[bool]>),
     Int32(Box<[i32]>),
     Int64(Box<[i64]>),
     Double(Box<[f64]>),
     DateTime(Box<[u64]>),
     Guid(Box<[[u8; 16]]>),
-    Binary(Box<[Place]>),
+    Binary(Box<[BufferRange]>),
     Mixed(Box<[Option<Cell>]>),
 }
 
 impl Column {
+    /// Builds a column from the cell of each row.
     pub(super) fn of(cells: &[Option<Cell>]) -> Self {
         macro_rules! all {
             ($edm:ident) => {
-                all_of(cells, |cell| if let Cell::$edm(value) = cell { Some(*value) } else { None })
-                    .map(Values::$edm)
+                collect_cells(cells, |cell| if let Cell::$edm(value) = cell { Some(*value) } else { None })
+                    .map(ColumnValues::$edm)
             };
         }
         let of_one_type = match cells.iter().flatten().next() {
-            None => Some(Values::None),
+            None => Some(ColumnValues::None),
             Some(Cell::String(_)) => all!(String),
             Some(Cell::Boolean(_)) => all!(Boolean),
             Some(Cell::Int32(_)) => all!(Int32),
@@ -115,65 +118,85 @@ impl Column {
             Some(Cell::Guid(_)) => all!(Guid),
             Some(Cell::Binary(_)) => all!(Binary),
         };
-        let values = of_one_type.unwrap_or_else(|| Values::Mixed(cells.into()));
-        Self { has_it: Bits::of(cells, Option::is_some), values }
+        let values = of_one_type.unwrap_or_else(|| ColumnValues::Mixed(cells.into()));
+        Self { present: Bits::of(cells, Option::is_some), values }
     }
 
-    /// How much memory it takes.
+    /// Returns the memory that the column takes, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let values = match &self.values {
-            Values::None => 0,
-            Values::String(values) | Values::Binary(values) => size_of_val(&**values),
-            Values::Boolean(values) => size_of_val(&**values),
-            Values::Int32(values) => size_of_val(&**values),
-            Values::Int64(values) => size_of_val(&**values),
-            Values::Double(values) => size_of_val(&**values),
-            Values::DateTime(values) => size_of_val(&**values),
-            Values::Guid(values) => size_of_val(&**values),
-            Values::Mixed(cells) => size_of_val(&**cells),
+            ColumnValues::None => 0,
+            ColumnValues::String(values) | ColumnValues::Binary(values) => size_of_val(&**values),
+            ColumnValues::Boolean(values) => size_of_val(&**values),
+            ColumnValues::Int32(values) => size_of_val(&**values),
+            ColumnValues::Int64(values) => size_of_val(&**values),
+            ColumnValues::Double(values) => size_of_val(&**values),
+            ColumnValues::DateTime(values) => size_of_val(&**values),
+            ColumnValues::Guid(values) => size_of_val(&**values),
+            ColumnValues::Mixed(cells) => size_of_val(&**cells),
         };
         size_of::<Self>() + values
     }
 
-    /// The rows in which a comparison with a literal holds, exactly as [`compare`] has it.
-    pub(super) fn judge(&self, run: &Run, operator: Operator, literal: &Value<'_>) -> Bits {
+    /// Returns the rows in which a comparison with a literal holds, exactly as [`compare`] decides.
+    pub(super) fn compare(&self, run: &Run, operator: Operator, literal: &Value<'_>) -> Bits {
         let found = match (&self.values, literal) {
-            (Values::Boolean(values), Value::Boolean(literal)) => ordered(values, operator, *literal),
-            (Values::Int32(values), Value::Int32(literal)) => ordered(values, operator, *literal),
-            (Values::Int64(values), Value::Int64(literal)) => ordered(values, operator, *literal),
-            (Values::Int64(values), Value::Int32(literal)) => ordered(values, operator, (*literal).into()),
-            (Values::Double(values), Value::Double(literal)) => ordered(values, operator, *literal),
-            (Values::Double(values), Value::Int32(literal)) => ordered(values, operator, (*literal).into()),
-            (Values::Double(values), Value::Int64(literal)) => ordered(values, operator, *literal as f64),
-            (Values::DateTime(values), Value::DateTime(literal)) => ordered(values, operator, *literal),
-            (Values::Guid(values), Value::Guid(literal)) => ordered(values, operator, *literal),
-            (Values::Binary(places), Value::Binary(literal)) => bytewise(run, places, operator, literal),
-            // Only between texts that both have other characters does the order of code units differ.
-            (Values::String(places), Value::String(literal))
+            (ColumnValues::Boolean(values), Value::Boolean(literal)) => {
+                compare_ordered(values, operator, *literal)
+            }
+            (ColumnValues::Int32(values), Value::Int32(literal)) => {
+                compare_ordered(values, operator, *literal)
+            }
+            (ColumnValues::Int64(values), Value::Int64(literal)) => {
+                compare_ordered(values, operator, *literal)
+            }
+            (ColumnValues::Int64(values), Value::Int32(literal)) => {
+                compare_ordered(values, operator, (*literal).into())
+            }
+            (ColumnValues::Double(values), Value::Double(literal)) => {
+                compare_ordered(values, operator, *literal)
+            }
+            (ColumnValues::Double(values), Value::Int32(literal)) => {
+                compare_ordered(values, operator, (*literal).into())
+            }
+            (ColumnValues::Double(values), Value::Int64(literal)) => {
+                compare_ordered(values, operator, *literal as f64)
+            }
+            (ColumnValues::DateTime(values), Value::DateTime(literal)) => {
+                compare_ordered(values, operator, *literal)
+            }
+            (ColumnValues::Guid(values), Value::Guid(literal)) => compare_ordered(values, operator, *literal),
+            (ColumnValues::Binary(ranges), Value::Binary(literal)) => {
+                compare_bytes(run, ranges, operator, literal)
+            }
+            // The order of UTF-16 code units differs from that of bytes only between two texts that are not
+            // ASCII.
+            (ColumnValues::String(ranges), Value::String(literal))
                 if literal.is_ascii() || matches!(operator, Operator::Equal | Operator::NotEqual) =>
             {
-                bytewise(run, places, operator, literal.as_bytes())
+                compare_bytes(run, ranges, operator, literal.as_bytes())
             }
-            (Values::String(places), Value::String(_)) => {
+            (ColumnValues::String(ranges), Value::String(_)) => {
                 let holds = |cell: Cell| cell.value(run).is_some_and(|v| compare(&v, operator, literal));
-                Bits::of(places, |place| holds(Cell::String(*place)))
+                Bits::of(ranges, |range| holds(Cell::String(*range)))
             }
-            (Values::Mixed(cells), literal) => Bits::of(cells, |cell| {
+            (ColumnValues::Mixed(cells), literal) => Bits::of(cells, |cell| {
                 let value = cell.as_ref().and_then(|cell| cell.value(run));
                 value.is_some_and(|value| compare(&value, operator, literal))
             }),
             _ => Bits::NONE,
         };
-        found & self.has_it
+        found & self.present
     }
 }
 
-fn all_of<T: Default>(cells: &[Option<Cell>], value: impl Fn(&Cell) -> Option<T>) -> Option<Box<[T]>> {
+/// Converts the cells to values of one type. Returns `None` if a cell has another type.
+fn collect_cells<T: Default>(cells: &[Option<Cell>], value: impl Fn(&Cell) -> Option<T>) -> Option<Box<[T]>> {
     cells.iter().map(|cell| cell.as_ref().map_or_else(|| Some(T::default()), &value)).collect()
 }
 
-/// Compares as the operators of the language do: NaN is unequal to everything, and neither less nor greater.
-fn ordered<T: PartialOrd>(values: &[T], operator: Operator, literal: T) -> Bits {
+/// Compares values with Rust's operators: NaN is unequal to everything, and neither less nor greater.
+fn compare_ordered<T: PartialOrd>(values: &[T], operator: Operator, literal: T) -> Bits {
     match operator {
         Operator::Equal => Bits::of(values, |value| *value == literal),
         Operator::NotEqual => Bits::of(values, |value| *value != literal),
@@ -184,17 +207,18 @@ fn ordered<T: PartialOrd>(values: &[T], operator: Operator, literal: T) -> Bits 
     }
 }
 
-fn bytewise(run: &Run, places: &[Place], operator: Operator, literal: &[u8]) -> Bits {
-    let is_equal = |place: &Place| place.length as usize == literal.len() && place.bytes(run) == literal;
+fn compare_bytes(run: &Run, ranges: &[BufferRange], operator: Operator, literal: &[u8]) -> Bits {
+    let is_equal =
+        |range: &BufferRange| range.length as usize == literal.len() && range.bytes(run) == literal;
     match operator {
-        Operator::Equal => Bits::of(places, is_equal),
-        Operator::NotEqual => Bits::of(places, |place| !is_equal(place)),
-        _ => Bits::of(places, |place| operator.holds(Some(place.bytes(run).cmp(literal)))),
+        Operator::Equal => Bits::of(ranges, is_equal),
+        Operator::NotEqual => Bits::of(ranges, |range| !is_equal(range)),
+        _ => Bits::of(ranges, |range| operator.holds(Some(range.bytes(run).cmp(literal)))),
     }
 }
 
-/// The rows whose keys, as the store has them, compare so with a literal.
-pub(super) fn judge_keys<'a>(
+/// Returns the rows whose encoded keys compare with an encoded literal as the operator requires.
+pub(super) fn compare_keys<'a>(
     run: &'a Run,
     key: impl Fn(&'a Run, usize) -> &'a [u8],
     operator: Operator,

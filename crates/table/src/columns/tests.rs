@@ -1,4 +1,4 @@
-//! Columns against the plain rule: whatever the entities and the filter, the bits are what [`Filter::matches`] says.
+//! Tests of columns. For random entities and filters, the bits must equal the result of [`Filter::matches`].
 
 use lazuli_concurrency::Stamp;
 use lazuli_store::{MAX_RUN_ROWS, RunBuilder, Token};
@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::filter::Operator;
-use crate::filter::evaluate::Found;
+use crate::filter::evaluate::FoundEntity;
 
 const NAMES: [&str; 5] = ["A", "B", "C", "D", "E"];
 const TEXTS: [&str; 10] = ["", "a", "ab", "b", "ä", "\u{D7FF}", "日本", "😀", "😀a", "\u{FF61}"];
@@ -20,7 +20,7 @@ fn pick<T: Copy>(rng: &mut StdRng, from: &[T]) -> T {
     from[rng.random_range(0..from.len())]
 }
 
-/// A value of one of the types, often the same.
+/// Returns a random value of a type, from few different ones.
 fn value(rng: &mut StdRng, edm: usize) -> Value<'static> {
     match edm {
         0 => Value::String(pick(rng, &TEXTS).into()),
@@ -34,13 +34,15 @@ fn value(rng: &mut StdRng, edm: usize) -> Value<'static> {
     }
 }
 
-/// How values of a property are distributed over a run: how many rows have it, and of which type if it is one.
-struct Profile {
+/// The distribution of a property's values over a run.
+struct PropertyProfile {
+    /// The fraction of rows that have the property.
     frequency: f64,
+    /// The type of all values; `None` if types are mixed.
     edm: Option<usize>,
 }
 
-struct Rows {
+struct RandomRows {
     keys: Vec<Keys>,
     entities: Vec<Entity<'static>>,
     run: Run,
@@ -50,17 +52,17 @@ fn token(row: usize) -> Token {
     Token(Stamp::from_ticks(row as u64 % 9))
 }
 
-/// The entities of a run, in no order, as that does not matter here.
-fn rows(rng: &mut StdRng) -> Rows {
-    let most = pick(rng, &[2, 70, MAX_RUN_ROWS]);
-    let profiles = NAMES.map(|_| Profile {
+/// Returns a run of random entities. They are not in the order of keys, which filters do not need.
+fn random_rows(rng: &mut StdRng) -> RandomRows {
+    let max_rows = pick(rng, &[2, 70, MAX_RUN_ROWS]);
+    let profiles = NAMES.map(|_| PropertyProfile {
         frequency: pick(rng, &[0.0, 0.5, 1.0]),
         edm: rng.random_bool(0.8).then(|| rng.random_range(0..TYPES)),
     });
     let (mut keys, mut entities, mut builder) = (vec![], vec![], RunBuilder::default());
-    for row in 0..rng.random_range(0..=most) {
+    for row in 0..rng.random_range(0..=max_rows) {
         let mut properties = vec![];
-        for (name, Profile { frequency, edm }) in NAMES.into_iter().zip(&profiles) {
+        for (name, PropertyProfile { frequency, edm }) in NAMES.into_iter().zip(&profiles) {
             if rng.random_bool(*frequency) {
                 let edm = edm.unwrap_or_else(|| rng.random_range(0..TYPES));
                 properties.push((name.into(), value(rng, edm)));
@@ -73,7 +75,7 @@ fn rows(rng: &mut StdRng) -> Rows {
         keys.push(own);
         entities.push(entity);
     }
-    Rows { keys, entities, run: builder.finish() }
+    RandomRows { keys, entities, run: builder.finish() }
 }
 
 fn random_filter(rng: &mut StdRng, depth: usize) -> Filter {
@@ -112,22 +114,22 @@ fn random_filter(rng: &mut StdRng, depth: usize) -> Filter {
 }
 
 #[test]
-fn columns_agree_with_the_rule_row_by_row() {
+fn columns_match_the_same_rows_as_the_filter() {
     let seed = rand::random();
     println!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let (mut matches, mut others) = (0, 0);
     for _ in 0..150 {
-        let Rows { keys, entities, run } = rows(&mut rng);
+        let RandomRows { keys, entities, run } = random_rows(&mut rng);
         for _ in 0..40 {
             let filter = random_filter(&mut rng, 3);
-            let Some(judge) = Judge::of(&filter) else { continue };
-            let Judged { matching, end, .. } = judge.judge(&run);
+            let Some(run_filter) = RunFilter::new(&filter) else { continue };
+            let RunMatches { matching, end, .. } = run_filter.evaluate(&run);
             assert_eq!(end, run.len());
             let found: Vec<_> = matching.within(0..run.len()).collect();
             let expected = (0..run.len()).filter(|row| {
                 let (keys, entity) = (&keys[*row], &entities[*row]);
-                filter.matches(&Found { keys, stamp: token(*row).0, entity })
+                filter.matches(&FoundEntity { keys, stamp: token(*row).0, entity })
             });
             let expected: Vec<_> = expected.collect();
             assert_eq!(found, expected, "{filter:?} of {entities:?}");
@@ -137,8 +139,8 @@ fn columns_agree_with_the_rule_row_by_row() {
     assert!(matches > 10_000 && others > 10_000, "{matches} {others}");
 }
 
-/// A run of entities with one Int32 each.
-fn numbers(count: usize, name: &str) -> RunBuilder {
+/// Builds a run of entities with one Int32 property each.
+fn numbered_run(count: usize, name: &str) -> RunBuilder {
     let mut run = RunBuilder::default();
     for row in 0..count {
         let entity = Entity { properties: vec![(name.to_owned().into(), Value::Int32(row as i32))] };
@@ -147,36 +149,36 @@ fn numbers(count: usize, name: &str) -> RunBuilder {
     run
 }
 
-fn judged(run: &Run, text: &str) -> Judged {
-    Judge::of(&Filter::parse(text).unwrap()).unwrap().judge(run)
+fn evaluated(run: &Run, text: &str) -> RunMatches {
+    RunFilter::new(&Filter::parse(text).unwrap()).unwrap().evaluate(run)
 }
 
 #[test]
-fn a_column_is_made_once_and_the_oldest_goes_when_there_are_too_many() {
-    let run = numbers(100, "N").finish();
-    for (text, is_dear) in [
+fn column_is_built_once_and_the_oldest_is_evicted_first() {
+    let run = numbered_run(100, "N").finish();
+    for (text, decoded) in [
         ("N eq 5", true),
         ("N lt 5", false),
         ("N lt 5 and M eq 5", true),
         ("M ne 5 or not (N gt 7)", false),
         ("Timestamp lt datetime'2020-01-01'", false),
     ] {
-        assert_eq!(judged(&run, text).is_dear, is_dear, "{text}");
+        assert_eq!(evaluated(&run, text).decoded, decoded, "{text}");
     }
-    // Each of these takes 400 bytes and more, and there is room for 6400.
+    // Each of these columns takes at least 400 bytes, and the limit is 6400.
     for i in 0..40 {
-        assert!(judged(&run, &format!("M{i} eq 5 or N{i} eq 5")).is_dear);
-        assert!(!judged(&run, &format!("M{i} eq 5")).is_dear);
+        assert!(evaluated(&run, &format!("M{i} eq 5 or N{i} eq 5")).decoded);
+        assert!(!evaluated(&run, &format!("M{i} eq 5")).decoded);
     }
-    assert!(judged(&run, "N eq 5").is_dear, "it was the oldest");
-    let kept = run.memo(Columns::default).unwrap().0.lock();
+    assert!(evaluated(&run, "N eq 5").decoded, "the oldest column was evicted");
+    let kept = run.memo(ColumnCache::default).unwrap().0.lock();
     let bytes: usize = kept.columns.iter().map(|(_, column)| column.bytes()).sum();
     assert!(bytes <= kept.bytes && kept.bytes <= run.memo_bytes() && kept.columns.len() > 4);
 }
 
 #[test]
-fn a_page_is_charged_for_what_a_run_costs() {
-    let run = Arc::new(numbers(128, "N").finish());
+fn page_is_charged_for_the_cost_of_a_run() {
+    let run = Arc::new(numbered_run(128, "N").finish());
     let many = vec!["N eq 5"; 64].join(" or ");
     for (kept, text, cost) in [
         (false, "N eq 1", 128),
@@ -187,33 +189,33 @@ fn a_page_is_charged_for_what_a_run_costs() {
         (false, &many, 128),
     ] {
         let filter = Filter::parse(text).unwrap();
-        let judge = Judge::of(&filter).unwrap();
-        let judged = judge.judge(&run);
+        let run_filter = RunFilter::new(&filter).unwrap();
+        let matches = run_filter.evaluate(&run);
         let stretch = Stretch { run: run.clone(), rows: 0..run.len(), kept };
-        assert_eq!(judge.cost(&stretch, &judged).0, cost, "{text}");
+        assert_eq!(run_filter.cost(&stretch, &matches).0, cost, "{text}");
     }
 }
 
 #[test]
-fn rows_are_judged_up_to_the_first_that_cannot_be_decoded() {
+fn rows_are_evaluated_up_to_the_first_undecodable_one() {
     for damaged in
         [(&b"ep"[..], &b"k"[..], &b"\x01\xFF"[..]), (b"ep", b"\xFF", b"\x01\0"), (b"x", b"", b"\x01\0")]
     {
-        let mut run = numbers(5, "N");
+        let mut run = numbered_run(5, "N");
         run.add(damaged.0, damaged.1, damaged.2, token(5));
         let entity = Entity { properties: vec![("N".into(), Value::Int32(3))] };
         run.add(b"ep", b"z", &entity.encode().unwrap(), token(6));
         let run = run.finish();
         for text in ["N ge 3", "N ge 3 or Missing", "not (N lt 3)"] {
-            let Judged { matching, end, .. } = judged(&run, text);
+            let RunMatches { matching, end, .. } = evaluated(&run, text);
             assert_eq!((end, matching.within(0..end).collect::<Vec<_>>()), (5, vec![3, 4]), "{text}");
         }
     }
 }
 
 #[test]
-fn runs_are_for_filters_that_look_at_every_row() {
-    for (text, is_of_use) in [
+fn runs_are_used_only_by_filters_that_need_every_row() {
+    for (text, expected) in [
         ("PartitionKey eq 'p'", false),
         ("PartitionKey eq 'p' and RowKey gt 'r'", false),
         ("true", false),
@@ -221,6 +223,6 @@ fn runs_are_for_filters_that_look_at_every_row() {
         ("Timestamp gt datetime'2020-01-01'", true),
         ("PartitionKey eq 'p' and not (RowKey eq 'r' or A)", true),
     ] {
-        assert_eq!(Judge::of(&Filter::parse(text).unwrap()).is_some(), is_of_use, "{text}");
+        assert_eq!(RunFilter::new(&Filter::parse(text).unwrap()).is_some(), expected, "{text}");
     }
 }

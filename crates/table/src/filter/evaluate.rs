@@ -1,7 +1,7 @@
-//! Judges entities by a filter.
+//! Evaluates filters on entities.
 //!
-//! Types have to be the same, except that a literal is as good as one of a wider type: an Int32 is an Int64 too, and both
-//! are Doubles. Strings compare by their UTF-16 code units, Guids and binaries by their bytes. NaN is unequal to
+//! The types of a property and a literal must be equal, except that literals are widened: Int32 to Int64, and
+//! both to Double. Strings compare by UTF-16 code units, Guids and binaries by bytes. NaN is unequal to
 //! everything.
 
 use std::cmp::Ordering;
@@ -13,20 +13,20 @@ use crate::entity::Entity;
 use crate::keys::{Keys, ordinal};
 use crate::value::Value;
 
-/// What a filter can be asked about.
-pub(crate) trait Subject {
-    /// The value of a property, if it has it.
+/// An object on which a filter can be evaluated.
+pub(crate) trait FilterSubject {
+    /// Returns the value of a property; `None` if the object does not have it.
     fn get(&self, property: &Property) -> Option<Value<'_>>;
 }
 
-/// An entity as a query finds it.
-pub(crate) struct Found<'a> {
+/// An entity with its keys and its stamp.
+pub(crate) struct FoundEntity<'a> {
     pub(crate) keys: &'a Keys,
     pub(crate) stamp: Stamp,
     pub(crate) entity: &'a Entity<'a>,
 }
 
-impl Subject for Found<'_> {
+impl FilterSubject for FoundEntity<'_> {
     fn get(&self, property: &Property) -> Option<Value<'_>> {
         match property {
             Property::PartitionKey => Some(Value::String(self.keys.partition.as_str().into())),
@@ -38,8 +38,8 @@ impl Subject for Found<'_> {
 }
 
 impl Filter {
-    /// Whether it holds.
-    pub(crate) fn matches(&self, subject: &impl Subject) -> bool {
+    /// Returns whether the filter matches the subject.
+    pub(crate) fn matches(&self, subject: &impl FilterSubject) -> bool {
         match self {
             Self::Constant(is) => *is,
             Self::Comparison(Comparison { property, operator, literal }) => {
@@ -52,7 +52,7 @@ impl Filter {
     }
 }
 
-/// Whether a comparison with a literal holds: never between types that do not go together.
+/// Returns whether a comparison with a literal holds. It never holds between incompatible types.
 pub(crate) fn compare(value: &Value<'_>, operator: Operator, literal: &Value<'_>) -> bool {
     let ordering = match (value, literal) {
         (Value::String(a), Value::String(b)) => Some(ordinal(a, b)),
@@ -72,7 +72,7 @@ pub(crate) fn compare(value: &Value<'_>, operator: Operator, literal: &Value<'_>
 }
 
 impl Operator {
-    /// Whether it holds between values that are in this order; `None`: in none.
+    /// Returns whether the operator holds between values in the given order; `None` if they have no order.
     #[inline]
     pub(crate) fn holds(self, ordering: Option<Ordering>) -> bool {
         match self {
@@ -109,12 +109,12 @@ mod tests {
     fn holds(text: &str) -> bool {
         let keys = Keys { partition: "p1".into(), row: "r1".into() };
         let stamp = Stamp::from_ticks(637_545_308_929_740_791);
-        Filter::parse(text).unwrap().matches(&Found { keys: &keys, stamp, entity: &entity() })
+        Filter::parse(text).unwrap().matches(&FoundEntity { keys: &keys, stamp, entity: &entity() })
     }
 
-    /// Each is less than, equal to or greater than the property, as the column says.
+    /// The three literals of each row are less than, equal to and greater than the property.
     #[test]
-    fn each_type_has_an_order() {
+    fn each_type_is_ordered() {
         for (property, less, equal, greater) in [
             ("PartitionKey", "'p0'", "'p1'", "'p10'"),
             ("RowKey", "''", "'r1'", "'s'"),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn another_type_or_a_missing_property_matches_no_comparison() {
+    fn missing_property_or_other_type_matches_no_comparison() {
         for operator in ["eq", "ne", "lt", "le", "gt", "ge"] {
             for (property, literal) in [
                 ("Missing", "''"),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boolean_property_is_a_condition_by_itself() {
+    fn boolean_property_is_a_condition_by_itself() {
         for (text, expected) in [
             ("B", true),
             ("F", false),

@@ -1,4 +1,4 @@
-//! Reads `$filter`.
+//! Parses `$filter`.
 //!
 //! ```text
 //! expr   := or ; or := and ("or" and)* ; and := not ("and" not)* ; not := ["not"] prim
@@ -6,8 +6,9 @@
 //! operand:= property | literal
 //! ```
 //!
-//! Operators that wait for their right side are kept in a list rather than on the stack of the program, so no nesting is
-//! too deep. What OData knows and the service never did, functions and arithmetic, is told apart from what is malformed.
+//! Operators whose right operand is not parsed yet are kept in a list instead of the call stack, so nesting
+//! is not limited. Functions and arithmetic exist in OData, but the service never supported them. They are
+//! refused as not implemented, not as malformed.
 
 use lazuli_protocol::{ErrorCode, Refusal};
 
@@ -16,9 +17,10 @@ use crate::address::quoted;
 use crate::json::parse::{double, guid, invalid, moment};
 use crate::value::Value;
 
-/// The longest filter. Clients that look for many entities at once send long ones.
+/// Maximum length of a filter, in bytes. Clients that query many entities at once send long ones.
 const MAX_BYTES: usize = 64 << 10;
-/// Comparisons in a filter. The documented limit is 15, but the live service takes more and clients rely on it.
+/// Maximum number of comparisons in a filter. The documented limit is 15, but the live service accepts more,
+/// and clients rely on it.
 const MAX_COMPARISONS: usize = 256;
 
 const FUNCTIONS: [&str; 27] = [
@@ -53,20 +55,20 @@ const FUNCTIONS: [&str; 27] = [
 const ARITHMETIC: [&str; 5] = ["add", "sub", "mul", "div", "mod"];
 
 impl Filter {
-    /// The condition that a text says.
+    /// Parses a filter.
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
         if text.len() > MAX_BYTES {
             return Err(invalid("$filter is too long."));
         }
-        let mut scan = Scan { rest: text, comparisons: 0 };
-        let mut pending = Pending::default();
+        let mut scan = FilterScanner { rest: text, comparisons: 0 };
+        let mut pending = PendingExpression::default();
         'operand: loop {
             if scan.symbol('(') {
-                pending.operators.push(Waiting::Open);
+                pending.operators.push(PendingOperator::Open);
                 continue;
             }
             if scan.keyword("not") {
-                pending.operators.push(Waiting::Not);
+                pending.operators.push(PendingOperator::Not);
                 continue;
             }
             pending.operands.push(scan.condition()?);
@@ -74,10 +76,10 @@ impl Filter {
                 if scan.symbol(')') {
                     pending.close()?;
                 } else if scan.keyword("and") {
-                    pending.push(Waiting::And)?;
+                    pending.push(PendingOperator::And)?;
                     continue 'operand;
                 } else if scan.keyword("or") {
-                    pending.push(Waiting::Or)?;
+                    pending.push(PendingOperator::Or)?;
                     continue 'operand;
                 } else if scan.rest.is_empty() {
                     return pending.finish();
@@ -89,52 +91,53 @@ impl Filter {
     }
 }
 
-/// An operator that waits for its right side, or a parenthesis to be closed. In order of precedence.
+/// An operator whose right operand is not complete, or an open parenthesis. In order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Waiting {
+enum PendingOperator {
     Open,
     Or,
     And,
     Not,
 }
 
-/// What has been read and not been put together yet.
+/// Operands and operators that are not combined yet.
 #[derive(Default)]
-struct Pending {
+struct PendingExpression {
     operands: Vec<Filter>,
-    operators: Vec<Waiting>,
+    operators: Vec<PendingOperator>,
 }
 
-impl Pending {
-    /// An operator follows: what binds at least as tightly has all of its operands.
-    fn push(&mut self, operator: Waiting) -> Result<(), Refusal> {
+impl PendingExpression {
+    /// Adds a binary operator. First combines those operators before it that bind at least as tightly.
+    fn push(&mut self, operator: PendingOperator) -> Result<(), Refusal> {
         self.apply_from(operator)?;
         self.operators.push(operator);
         Ok(())
     }
 
     fn close(&mut self) -> Result<(), Refusal> {
-        self.apply_from(Waiting::Or)?;
+        self.apply_from(PendingOperator::Or)?;
         let open = self.operators.pop();
         open.map(drop).ok_or_else(|| invalid("$filter closes a parenthesis that is not open."))
     }
 
     fn finish(mut self) -> Result<Filter, Refusal> {
-        self.apply_from(Waiting::Or)?;
+        self.apply_from(PendingOperator::Or)?;
         match self.operators.is_empty() {
             true => self.operands.pop().ok_or_else(incomplete),
             false => Err(invalid("$filter does not close a parenthesis.")),
         }
     }
 
-    fn apply_from(&mut self, least: Waiting) -> Result<(), Refusal> {
-        while let Some(operator) = self.operators.pop_if(|operator| *operator >= least) {
+    /// Combines the last operators, as long as their precedence is at least `lowest`.
+    fn apply_from(&mut self, lowest: PendingOperator) -> Result<(), Refusal> {
+        while let Some(operator) = self.operators.pop_if(|operator| *operator >= lowest) {
             let right = self.operands.pop().ok_or_else(incomplete)?;
-            let whole = match operator {
-                Waiting::Not => negate(right),
+            let combined = match operator {
+                PendingOperator::Not => negate(right),
                 _ => join(operator, self.operands.pop().ok_or_else(incomplete)?, right),
             };
-            self.operands.push(whole);
+            self.operands.push(combined);
         }
         Ok(())
     }
@@ -148,14 +151,16 @@ fn negate(filter: Filter) -> Filter {
     }
 }
 
-fn join(operator: Waiting, left: Filter, right: Filter) -> Filter {
+fn join(operator: PendingOperator, left: Filter, right: Filter) -> Filter {
     let operands = |filter| match (operator, filter) {
-        (Waiting::And, Filter::And(operands)) | (Waiting::Or, Filter::Or(operands)) => operands,
+        (PendingOperator::And, Filter::And(operands)) | (PendingOperator::Or, Filter::Or(operands)) => {
+            operands
+        }
         (_, single) => vec![single],
     };
     let mut all = operands(left);
     all.append(&mut operands(right));
-    if operator == Waiting::And { Filter::And(all) } else { Filter::Or(all) }
+    if operator == PendingOperator::And { Filter::And(all) } else { Filter::Or(all) }
 }
 
 /// One side of a comparison.
@@ -164,12 +169,14 @@ enum Operand {
     Literal(Value<'static>),
 }
 
-struct Scan<'a> {
+/// The part of a filter that is not parsed yet.
+struct FilterScanner<'a> {
     rest: &'a str,
+    /// Number of comparisons parsed so far.
     comparisons: usize,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> FilterScanner<'a> {
     fn skip_spaces(&mut self) {
         self.rest = self.rest.trim_ascii_start();
     }
@@ -189,7 +196,7 @@ impl<'a> Scan<'a> {
         is_next
     }
 
-    /// The name or keyword that comes next; empty if something else does.
+    /// Returns the name or keyword that comes next; the empty string if something else comes next.
     fn peek_word(&mut self) -> &'a str {
         self.skip_spaces();
         let starts = self.rest.starts_with(|c: char| c.is_alphabetic() || c == '_');
@@ -197,7 +204,7 @@ impl<'a> Scan<'a> {
         if starts { &self.rest[..end] } else { "" }
     }
 
-    /// A comparison, or what is true or false by itself.
+    /// Parses a comparison, or a property or constant that is a condition by itself.
     fn condition(&mut self) -> Result<Filter, Refusal> {
         self.comparisons += 1;
         if self.comparisons > MAX_COMPARISONS {
@@ -208,7 +215,7 @@ impl<'a> Scan<'a> {
         if ARITHMETIC.contains(&word) {
             return Err(not_implemented(word));
         }
-        let Some(operator) = Operator::of_name(word) else {
+        let Some(operator) = Operator::from_name(word) else {
             return match left {
                 Operand::Property(property) => {
                     let literal = Value::Boolean(true);
@@ -259,7 +266,7 @@ impl<'a> Scan<'a> {
             "NaN" => Operand::Literal(Value::Double(f64::NAN)),
             "INF" => Operand::Literal(Value::Double(f64::INFINITY)),
             "null" => return Err(invalid("$filter compares with null, which no property is.")),
-            name => Operand::Property(Property::of_name(name)),
+            name => Operand::Property(Property::from_name(name)),
         })
     }
 
@@ -269,7 +276,8 @@ impl<'a> Scan<'a> {
         Ok(text)
     }
 
-    /// An integer is of the narrowest type that holds it, unless it says that it is a long one.
+    /// Parses a number. An integer has the narrowest type that holds it, unless the suffix `L` makes it an
+    /// Int64.
     fn number(&mut self) -> Result<Value<'static>, Refusal> {
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '+' | '-');
         let (text, rest) = self.rest.split_at(self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len()));
@@ -293,7 +301,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// A literal whose type is named before the quotes.
+/// Parses a literal whose type is named before the quotes.
 fn prefixed(prefix: &str, text: &str) -> Option<Value<'static>> {
     match prefix.to_ascii_lowercase().as_str() {
         "datetime" => moment(text).map(|moment| Value::DateTime(moment.ticks())),
@@ -326,7 +334,7 @@ mod tests {
         Filter::parse(text).map(|filter| shown(&filter)).map_err(|refusal| refusal.code())
     }
 
-    /// A tree with all of its parentheses.
+    /// Formats a tree with all parentheses.
     fn shown(filter: &Filter) -> String {
         let joined = |filters: &[Filter], by: &str| {
             format!("({})", filters.iter().map(shown).collect::<Vec<_>>().join(by))
@@ -371,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_has_its_literal_and_it_may_stand_on_either_side() {
+    fn every_type_has_a_literal_on_either_side_of_a_comparison() {
         for (text, expected) in [
             ("P eq 'x'", r#"P Equal String("x")"#),
             ("P ne ''", r#"P NotEqual String("")"#),
@@ -423,7 +431,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_is_malformed_is_told_apart_from_what_is_not_supported() {
+    fn unsupported_filters_are_not_reported_as_malformed() {
         for text in MALFORMED {
             assert_eq!(parsed(text), Err(ErrorCode::InvalidInput), "{text}");
         }
@@ -439,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn no_nesting_is_too_deep_but_comparisons_and_length_have_a_limit() {
+    fn nesting_is_unlimited_but_comparisons_and_length_are_not() {
         let deep = 30_000;
         assert_eq!(parsed(&format!("{}true{}", "(".repeat(deep), ")".repeat(deep))).as_deref(), Ok("true"));
         assert_eq!(parsed(&"(".repeat(60_000)), Err(ErrorCode::InvalidInput));

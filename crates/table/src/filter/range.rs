@@ -1,8 +1,9 @@
-//! Which keys a filter can match, so that a query reads no others.
+//! Determines which keys a filter can match, so that a query reads no other rows.
 //!
-//! An [`Area`] is a range of PartitionKeys by a range of RowKeys. What a filter says of keys becomes a list of them; what
-//! it says of other properties does not narrow them. From the areas come [`Span`]s, which the store can read. A partition
-//! lies in one span only: the store reads a span in one snapshot, so nobody sees half of a transaction.
+//! An [`Area`] is the product of a range of PartitionKeys and a range of RowKeys. The conditions of a filter
+//! on keys become a list of areas; conditions on other properties do not narrow it. The areas become
+//! [`RowSpan`]s, which the store can read. Each partition lies in at most one span, and the store reads a
+//! span in one snapshot. So a query never sees part of a transaction.
 
 use bytes::Bytes;
 
@@ -10,47 +11,51 @@ use super::{Comparison, Filter, Operator, Property};
 use crate::keys::{ENTITIES, partition_key, row_key};
 use crate::value::Value;
 
-/// Areas that a filter is taken apart into: two for every comparison, and then some.
+/// Maximum number of areas for a filter: twice the maximum number of comparisons, with a margin for
+/// combinations.
 const MAX_AREAS: usize = 1024;
 
-/// The place of a row: its partition key and its own, as the store has them. It need not exist.
+/// A position among the rows of a table: the keys of a partition and of a row, as stored. The row need not
+/// exist.
 pub(crate) type Position = (Bytes, Bytes);
 
-/// The rows from one place on and below another, if there is one.
+/// The rows from one position, inclusive, to another, exclusive. If `end` is `None`, there is no upper bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct RowSpan {
     pub(crate) from: Position,
     pub(crate) end: Option<Position>,
 }
 
-impl Span {
-    /// Whether a row lies in it.
+impl RowSpan {
+    /// Returns whether a position lies in the span.
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn contains(&self, at: &Position) -> bool {
         self.from <= *at && is_before(Some(at), self.end.as_ref())
     }
 
-    /// Whether one that begins later has to be read with it: they overlap, touch, or have a partition in common.
-    fn goes_on_in(&self, later: &Self) -> bool {
+    /// Returns whether a span that begins later must be merged into this one, because they overlap, touch, or
+    /// share a partition.
+    fn must_merge_with(&self, later: &Self) -> bool {
         let Some(end) = &self.end else { return true };
         *end >= later.from || (end.0 == later.from.0 && !end.1.is_empty())
     }
 }
 
-/// The rows that a query has to look at.
+/// The rows that a query must read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reach {
-    /// In order, and no partition in two of them.
-    pub(crate) spans: Vec<Span>,
+pub(crate) struct ScanRanges {
+    /// In order. No partition lies in two spans.
+    pub(crate) spans: Vec<RowSpan>,
 }
 
-impl Reach {
-    /// What a filter can match; without one, everything.
+impl ScanRanges {
+    /// Returns the rows that a filter can match; all rows if there is no filter.
     pub(crate) fn of(filter: Option<&Filter>) -> Self {
-        Self { spans: filter.map_or_else(Cover::all, |filter| cover(filter, false)).into_spans() }
+        Self { spans: filter.map_or_else(KeyCover::all, |filter| cover(filter, false)).into_spans() }
     }
 
-    /// Leaves only what lies in a span.
-    pub(crate) fn clip(&mut self, within: &Span) {
+    /// Removes the rows outside a span.
+    pub(crate) fn clip(&mut self, within: &RowSpan) {
         self.spans.retain_mut(|span| {
             if span.from < within.from {
                 span.from = within.from.clone();
@@ -63,7 +68,7 @@ impl Reach {
     }
 }
 
-/// Whether one end comes before another; none is behind everything.
+/// Returns whether one bound comes before another. `None` comes after all others.
 fn is_before<T: Ord>(a: Option<&T>, b: Option<&T>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => a < b,
@@ -71,12 +76,12 @@ fn is_before<T: Ord>(a: Option<&T>, b: Option<&T>) -> bool {
     }
 }
 
-/// The first key behind another one.
-pub(crate) fn after(key: &[u8]) -> Bytes {
+/// Returns the smallest key that is greater than the given one.
+pub(crate) fn successor(key: &[u8]) -> Bytes {
     [key, &[0]].concat().into()
 }
 
-/// Keys from one on and below another, if there is one.
+/// The keys from one key, inclusive, to another, exclusive. If `end` is `None`, there is no upper bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Interval {
     from: Bytes,
@@ -88,9 +93,9 @@ impl Interval {
         Self { from: Bytes::from_static(&[ENTITIES]), end: Some(Bytes::from_static(&[ENTITIES + 1])) };
     const ROWS: Self = Self { from: Bytes::new(), end: None };
 
-    /// Those of `all` that compare so with a key.
+    /// Returns the keys in `all` that compare with a key as the operator requires.
     fn of(operator: Operator, key: Bytes, all: &Self) -> Vec<Self> {
-        let next = after(&key);
+        let next = successor(&key);
         let below = |end| Self { from: all.from.clone(), end: Some(end) };
         let above = |from| Self { from, end: all.end.clone() };
         let intervals = match operator {
@@ -119,7 +124,7 @@ impl Interval {
     }
 }
 
-/// PartitionKeys by RowKeys.
+/// The product of a range of PartitionKeys and a range of RowKeys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Area {
     partitions: Interval,
@@ -133,23 +138,23 @@ impl Area {
         (!partitions.is_empty() && !rows.is_empty()).then_some(Self { partitions, rows })
     }
 
-    /// What has to be read for it.
-    fn into_span(self) -> Span {
+    /// Returns the smallest span that contains the area.
+    fn into_span(self) -> RowSpan {
         let Interval { from, end } = self.partitions.clone();
         let whole = end.map(|end| (end, Bytes::new()));
         if !self.partitions.is_one_key() {
-            return Span { from: (from, Bytes::new()), end: whole };
+            return RowSpan { from: (from, Bytes::new()), end: whole };
         }
         let end = self.rows.end.map(|end| (from.clone(), end));
-        Span { from: (from, self.rows.from), end: end.or(whole) }
+        RowSpan { from: (from, self.rows.from), end: end.or(whole) }
     }
 }
 
-/// Areas that hold every key that can match.
+/// Areas that contain all keys that can match.
 #[derive(Clone, Debug)]
-struct Cover(Vec<Area>);
+struct KeyCover(Vec<Area>);
 
-impl Cover {
+impl KeyCover {
     fn all() -> Self {
         Self(vec![Area { partitions: Interval::PARTITIONS, rows: Interval::ROWS }])
     }
@@ -160,7 +165,7 @@ impl Cover {
 
     fn and(self, other: Self) -> Self {
         if self.0.len() * other.0.len() > MAX_AREAS {
-            // Each of them holds what both do.
+            // Each operand alone covers the intersection.
             return if self.0.len() < other.0.len() { self } else { other };
         }
         Self(self.0.iter().flat_map(|a| other.0.iter().filter_map(|b| a.common(b))).collect())
@@ -174,13 +179,13 @@ impl Cover {
         self
     }
 
-    fn into_spans(self) -> Vec<Span> {
-        let mut sorted: Vec<Span> = self.0.into_iter().map(Area::into_span).collect();
+    fn into_spans(self) -> Vec<RowSpan> {
+        let mut sorted: Vec<RowSpan> = self.0.into_iter().map(Area::into_span).collect();
         sorted.sort_by(|a, b| a.from.cmp(&b.from));
-        let mut spans: Vec<Span> = Vec::with_capacity(sorted.len());
+        let mut spans: Vec<RowSpan> = Vec::with_capacity(sorted.len());
         for span in sorted {
             match spans.last_mut() {
-                Some(last) if last.goes_on_in(&span) => {
+                Some(last) if last.must_merge_with(&span) => {
                     if is_before(last.end.as_ref(), span.end.as_ref()) {
                         last.end = span.end;
                     }
@@ -192,23 +197,23 @@ impl Cover {
     }
 }
 
-/// The keys that a filter, or its negation, can match.
-fn cover(filter: &Filter, negated: bool) -> Cover {
-    let each = |filters: &[Filter], join: fn(Cover, Cover) -> Cover| {
-        filters.iter().map(|filter| cover(filter, negated)).reduce(join).unwrap_or_else(Cover::all)
+/// Returns the keys that a filter, or its negation, can match.
+fn cover(filter: &Filter, negated: bool) -> KeyCover {
+    let each = |filters: &[Filter], join: fn(KeyCover, KeyCover) -> KeyCover| {
+        filters.iter().map(|filter| cover(filter, negated)).reduce(join).unwrap_or_else(KeyCover::all)
     };
     match filter {
-        Filter::Constant(is) => Cover::constant(*is != negated),
-        Filter::Comparison(comparison) => compared(comparison, negated),
+        Filter::Constant(is) => KeyCover::constant(*is != negated),
+        Filter::Comparison(comparison) => cover_comparison(comparison, negated),
         Filter::Not(inner) => cover(inner, !negated),
-        Filter::And(all) if negated => each(all, Cover::or),
-        Filter::Or(all) if negated => each(all, Cover::and),
-        Filter::And(all) => each(all, Cover::and),
-        Filter::Or(all) => each(all, Cover::or),
+        Filter::And(all) if negated => each(all, KeyCover::or),
+        Filter::Or(all) if negated => each(all, KeyCover::and),
+        Filter::And(all) => each(all, KeyCover::and),
+        Filter::Or(all) => each(all, KeyCover::or),
     }
 }
 
-fn compared(comparison: &Comparison, negated: bool) -> Cover {
+fn cover_comparison(comparison: &Comparison, negated: bool) -> KeyCover {
     let Comparison { property, operator, literal } = comparison;
     let operator = if negated { operator.negated() } else { *operator };
     let areas = match (property, literal) {
@@ -220,11 +225,11 @@ fn compared(comparison: &Comparison, negated: bool) -> Cover {
             let intervals = Interval::of(operator, row_key(key), &Interval::ROWS);
             intervals.into_iter().map(|rows| Area { partitions: Interval::PARTITIONS, rows }).collect()
         }
-        // Keys are strings: nothing else is comparable with them.
-        (Property::PartitionKey | Property::RowKey, _) => return Cover::constant(negated),
-        _ => return Cover::all(),
+        // Keys are strings. Comparisons with literals of other types are false.
+        (Property::PartitionKey | Property::RowKey, _) => return KeyCover::constant(negated),
+        _ => return KeyCover::all(),
     };
-    Cover(areas)
+    KeyCover(areas)
 }
 
 #[cfg(test)]
@@ -233,30 +238,31 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
-    use super::super::evaluate::Found;
+    use super::super::evaluate::FoundEntity;
     use super::*;
     use crate::entity::Entity;
     use crate::keys::Keys;
 
-    fn reach(text: &str) -> Reach {
-        Reach::of(Some(&Filter::parse(text).unwrap()))
+    fn ranges(text: &str) -> ScanRanges {
+        ScanRanges::of(Some(&Filter::parse(text).unwrap()))
     }
 
-    /// Spans as `partition/row..partition/row`, with `+` behind what is left out and `~` for the end of all.
-    fn shown(reach: &Reach) -> String {
+    /// Formats spans as `partition/row..partition/row`. `+` marks the successor of a key, and `~` the end of
+    /// the table.
+    fn shown(ranges: &ScanRanges) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace('\0', "+");
         let place = |(partition, row): &Position| match partition.strip_prefix(&[ENTITIES]) {
             Some(partition) => format!("{}/{}", text(partition), text(row)),
             None => "~".into(),
         };
-        let end = |span: &Span| span.end.as_ref().map_or("~".into(), place);
-        let spans = reach.spans.iter().map(|span| format!("{}..{}", place(&span.from), end(span)));
+        let end = |span: &RowSpan| span.end.as_ref().map_or("~".into(), place);
+        let spans = ranges.spans.iter().map(|span| format!("{}..{}", place(&span.from), end(span)));
         spans.collect::<Vec<_>>().join(" ")
     }
 
     #[test]
-    fn a_filter_on_keys_becomes_a_range_of_rows() {
-        assert_eq!(shown(&Reach::of(None)), "/..~");
+    fn filter_on_keys_becomes_ranges_of_rows() {
+        assert_eq!(shown(&ScanRanges::of(None)), "/..~");
         for (text, expected) in [
             ("PartitionKey eq 'p'", "p/..p+/"),
             ("PartitionKey eq ''", "/..+/"),
@@ -270,17 +276,17 @@ mod tests {
             ("PartitionKey ge 'a' and PartitionKey lt 'b'", "a/..b/"),
             ("PartitionKey gt 'b' and PartitionKey lt 'a'", ""),
             ("PartitionKey eq 'a' and PartitionKey eq 'b'", ""),
-            // With the partition given, rows are given too.
+            // If the partition is fixed, conditions on the RowKey narrow the range.
             ("PartitionKey eq 'p' and RowKey eq 'r'", "p/r..p/r+"),
             ("RowKey ge 'a' and PartitionKey eq 'p' and RowKey lt 'c'", "p/a..p/c"),
             ("PartitionKey eq 'p' and RowKey gt 'a'", "p/a+..p+/"),
             ("PartitionKey eq 'p' and RowKey le 'a'", "p/..p/a+"),
             ("PartitionKey ge 'p' and PartitionKey le 'p' and RowKey eq 'r'", "p/r..p/r+"),
-            // Without it they are not.
+            // Otherwise they do not.
             ("RowKey eq 'r'", "/..~"),
             ("PartitionKey ge 'p' and RowKey eq 'r'", "p/..~"),
             ("PartitionKey eq 'p' or RowKey eq 'r'", "/..~"),
-            // Several partitions are several spans, several rows of one are one.
+            // Several partitions become several spans. Several rows of one partition become one span.
             ("PartitionKey eq 'b' or PartitionKey eq 'a'", "a/..a+/ b/..b+/"),
             ("PartitionKey eq 'a' or PartitionKey lt 'c'", "/..c/"),
             ("PartitionKey eq 'p' and (RowKey eq 'a' or RowKey eq 'c')", "p/a..p/c+"),
@@ -291,11 +297,11 @@ mod tests {
                 "a/1..a/1+ b/2..b/2+",
             ),
             ("(PartitionKey eq 'a' or PartitionKey eq 'b') and RowKey lt '5'", "a/..a/5 b/..b/5"),
-            // Negations turn around.
+            // Negations.
             ("not (PartitionKey lt 'p')", "p/..~"),
             ("not (PartitionKey ne 'p' or RowKey ne 'r')", "p/r..p/r+"),
             ("not not (PartitionKey eq 'p')", "p/..p+/"),
-            // What else is asked narrows nothing.
+            // Conditions on other properties narrow nothing.
             ("PartitionKey eq 'p' and A eq 5", "p/..p+/"),
             ("PartitionKey eq 'p' or A eq 5", "/..~"),
             ("not (A eq 5)", "/..~"),
@@ -307,35 +313,35 @@ mod tests {
             ("not (RowKey ne 5)", "/..~"),
             ("PartitionKey eq 'p' or true", "/..~"),
         ] {
-            assert_eq!(shown(&reach(text)), expected, "{text}");
+            assert_eq!(shown(&ranges(text)), expected, "{text}");
         }
     }
 
     #[test]
-    fn a_reach_is_clipped_at_both_ends() {
+    fn scan_ranges_are_clipped_at_both_ends() {
         let at = |partition: &str, row: &str| (partition_key(partition), row_key(row));
-        let mut reach = reach("PartitionKey lt 'b' or PartitionKey eq 'd' or PartitionKey gt 'f'");
-        reach.clip(&Span { from: at("a", "5"), end: Some(at("g", "7")) });
-        assert_eq!(shown(&reach), "a/5..b/ d/..d+/ f+/..g/7");
-        reach.clip(&Span { from: at("d", "x"), end: None });
-        assert_eq!(shown(&reach), "d/x..d+/ f+/..g/7");
-        reach.clip(&Span { from: at("z", ""), end: None });
-        assert_eq!(shown(&reach), "");
+        let mut ranges = ranges("PartitionKey lt 'b' or PartitionKey eq 'd' or PartitionKey gt 'f'");
+        ranges.clip(&RowSpan { from: at("a", "5"), end: Some(at("g", "7")) });
+        assert_eq!(shown(&ranges), "a/5..b/ d/..d+/ f+/..g/7");
+        ranges.clip(&RowSpan { from: at("d", "x"), end: None });
+        assert_eq!(shown(&ranges), "d/x..d+/ f+/..g/7");
+        ranges.clip(&RowSpan { from: at("z", ""), end: None });
+        assert_eq!(shown(&ranges), "");
     }
 
     #[test]
-    fn more_areas_than_can_be_kept_are_still_a_cover() {
+    fn too_many_areas_still_cover_all_matches() {
         let many = |key: &str, operator: &str| {
             (0..100).map(|i| format!("{key} {operator} 'k{i}'")).collect::<Vec<_>>().join(" or ")
         };
         let text = format!("({}) and ({})", many("PartitionKey", "ne"), many("RowKey", "ne"));
-        assert_eq!(shown(&reach(&text)), "/..~");
+        assert_eq!(shown(&ranges(&text)), "/..~");
         let points = format!("({}) and RowKey eq 'r'", many("PartitionKey", "eq"));
-        assert_eq!(reach(&points).spans.len(), 100);
-        // Of these every second one always holds, and the others hold for `a`.
+        assert_eq!(ranges(&points).spans.len(), 100);
+        // Every second of these conditions always holds, and the others hold for `a`.
         let deep = |n: usize| vec!["not (PartitionKey ne 'a'"; n].join(" and ") + &")".repeat(n);
-        assert_eq!(shown(&reach(&deep(256))), "/..~");
-        assert_eq!(shown(&reach(&deep(255))), "a/..a+/");
+        assert_eq!(shown(&ranges(&deep(256))), "/..~");
+        assert_eq!(shown(&ranges(&deep(255))), "a/..a+/");
     }
 
     const KEYS: [&str; 9] = ["", "a", "a0", "b", "c", "ä", "\u{D7FF}", "😀", "\u{FF61}"];
@@ -356,26 +362,26 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_that_are_read_hold_every_match() {
+    fn scanned_rows_contain_every_match() {
         let seed = rand::random();
         println!("seed {seed}");
         let mut rng = StdRng::seed_from_u64(seed);
         for _ in 0..3000 {
             let text = random_filter(&mut rng, 4);
             let filter = Filter::parse(&text).unwrap();
-            let reach = Reach::of(Some(&filter));
-            for pair in reach.spans.windows(2) {
+            let ranges = ScanRanges::of(Some(&filter));
+            for pair in ranges.spans.windows(2) {
                 let end = pair[0].end.as_ref().unwrap();
-                assert!(*end < pair[1].from, "in order: {text}");
-                assert!(end.0 != pair[1].from.0 || end.1.is_empty(), "one partition, one span: {text}");
+                assert!(*end < pair[1].from, "spans are not in order: {text}");
+                assert!(end.0 != pair[1].from.0 || end.1.is_empty(), "a partition lies in two spans: {text}");
             }
             for (partition, row) in KEYS.iter().flat_map(|p| KEYS.iter().map(move |r| (*p, *r))) {
                 let keys = Keys { partition: partition.into(), row: row.into() };
                 let entity = Entity { properties: vec![("V".into(), Value::Int32(rng.random_range(0..2)))] };
-                let found = Found { keys: &keys, stamp: Stamp::from_ticks(1), entity: &entity };
+                let found = FoundEntity { keys: &keys, stamp: Stamp::from_ticks(1), entity: &entity };
                 let matches = filter.matches(&found);
                 let at = (partition_key(partition), row_key(row));
-                let is_read = reach.spans.iter().any(|span| span.contains(&at));
+                let is_read = ranges.spans.iter().any(|span| span.contains(&at));
                 assert!(is_read || !matches, "{keys:?} is missed by {text}");
             }
         }

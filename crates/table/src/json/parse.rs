@@ -1,9 +1,9 @@
-//! Reads an entity, or the name of a table, from the body of a request.
+//! Parses an entity, or the name of a table, from the body of a request.
 //!
-//! A property's type is that of its annotation, `Name@odata.type`, which may come before it or after; without one it is
-//! the type that the JSON value shows: a number without point or exponent is an Int32 if it fits, another number a Double.
-//! A null is as good as nothing. What the service says of an entity (`odata.etag` and the like) and its Timestamp may be
-//! sent back and are not looked at.
+//! A property has the type of its annotation `Name@odata.type`, which may precede or follow it. Without an
+//! annotation, the type follows from the JSON value: a number without point or exponent is an Int32 if it
+//! fits, other numbers are Doubles. A null counts as a missing property. The service's own annotations (such
+//! as `odata.etag`) and the Timestamp may be sent and are ignored.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -19,35 +19,37 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visi
 use crate::entity::{Entity, check_name};
 use crate::value::{EdmType, Value};
 
-/// Members of an object, annotations included: far more than an entity can have.
+/// An object must have fewer members than this, annotations included. No valid entity has that many.
 const MAX_MEMBERS: usize = 2048;
 const ANNOTATION: &str = "@odata.type";
 const TIMESTAMP: &str = "Timestamp";
-/// The first moment that a DateTime can hold: 1601-01-01.
+/// The earliest value of a DateTime: 1601-01-01.
 pub(crate) const FIRST_DATE_TIME: Timestamp = Timestamp::from_filetime(0);
-/// Decimals of a second that it can tell.
+/// Number of decimals of a second in a DateTime.
 const TICK_DIGITS: usize = 7;
 
-/// The body of a write.
+/// An entity as the body of a write holds it.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Sent<'a> {
+pub(crate) struct EntityBody<'a> {
     pub(crate) partition: Option<Value<'a>>,
     pub(crate) row: Option<Value<'a>>,
     pub(crate) entity: Entity<'a>,
 }
 
-/// Reads an entity.
-pub(crate) fn entity(body: &[u8]) -> Result<Sent<'_>, Refusal> {
+/// Parses an entity.
+pub(crate) fn entity(body: &[u8]) -> Result<EntityBody<'_>, Refusal> {
     let Members(members) = object(body)?;
     let mut types = HashMap::new();
     for (Text(name), raw) in &members {
         let Some(name) = name.strip_suffix(ANNOTATION) else { continue };
-        let Raw::String(edm) = raw else { return Err(invalid("An annotation of a type is not a string.")) };
-        let edm = EdmType::of_name(edm).ok_or_else(|| invalid(format!("There is no type {edm:?}.")))?;
+        let RawValue::String(edm) = raw else {
+            return Err(invalid("An annotation of a type is not a string."));
+        };
+        let edm = EdmType::from_name(edm).ok_or_else(|| invalid(format!("There is no type {edm:?}.")))?;
         types.insert(name, edm);
     }
     let typed: Vec<_> = members.iter().map(|(Text(name), _)| types.get(name.as_ref()).copied()).collect();
-    let mut sent = Sent::default();
+    let mut sent = EntityBody::default();
     for ((Text(name), raw), edm) in members.into_iter().zip(typed) {
         if name.contains('@') || name.starts_with("odata.") || name == TIMESTAMP {
             continue;
@@ -67,12 +69,12 @@ pub(crate) fn entity(body: &[u8]) -> Result<Sent<'_>, Refusal> {
     Ok(sent)
 }
 
-/// Reads the name of a table that is to be created.
+/// Parses the name of a table to create.
 pub(crate) fn table_name(body: &[u8]) -> Result<String, Refusal> {
     let Members(members) = object(body)?;
     match members.into_iter().find(|(Text(name), _)| name == "TableName") {
-        Some((_, Raw::String(name))) => Ok(name.into_owned()),
-        Some((_, Raw::Null)) | None => Err(ErrorCode::PropertiesNeedValue.into()),
+        Some((_, RawValue::String(name))) => Ok(name.into_owned()),
+        Some((_, RawValue::Null)) | None => Err(ErrorCode::PropertiesNeedValue.into()),
         Some(_) => Err(invalid("The name of a table is a string.")),
     }
 }
@@ -90,32 +92,36 @@ fn object(body: &[u8]) -> Result<Members<'_>, Refusal> {
     }
 }
 
-fn value(raw: Raw<'_>, edm: Option<EdmType>) -> Result<Option<Value<'_>>, Refusal> {
+fn value(raw: RawValue<'_>, edm: Option<EdmType>) -> Result<Option<Value<'_>>, Refusal> {
     let edm = match (edm, &raw) {
-        (_, Raw::Null) => return Ok(None),
+        (_, RawValue::Null) => return Ok(None),
         (Some(edm), _) => edm,
-        (None, Raw::Boolean(_)) => EdmType::Boolean,
-        (None, Raw::Integer(number)) if i32::try_from(*number).is_ok() => EdmType::Int32,
-        (None, Raw::Integer(_) | Raw::Float(_)) => EdmType::Double,
-        (None, Raw::String(_) | Raw::Nested) => EdmType::String,
+        (None, RawValue::Boolean(_)) => EdmType::Boolean,
+        (None, RawValue::Integer(number)) if i32::try_from(*number).is_ok() => EdmType::Int32,
+        (None, RawValue::Integer(_) | RawValue::Float(_)) => EdmType::Double,
+        (None, RawValue::String(_) | RawValue::Nested) => EdmType::String,
     };
     let value = match (edm, raw) {
-        (EdmType::String, Raw::String(text)) => Some(Value::String(text)),
-        (EdmType::Boolean, Raw::Boolean(is)) => Some(Value::Boolean(is)),
-        (EdmType::Boolean, Raw::String(text)) => text.to_ascii_lowercase().parse().ok().map(Value::Boolean),
-        (EdmType::Int32, Raw::Integer(number)) => i32::try_from(number).ok().map(Value::Int32),
-        (EdmType::Int32, Raw::String(text)) => text.parse().ok().map(Value::Int32),
-        (EdmType::Int64, Raw::Integer(number)) => i64::try_from(number).ok().map(Value::Int64),
-        (EdmType::Int64, Raw::String(text)) => text.parse().ok().map(Value::Int64),
-        (EdmType::Double, Raw::Integer(number)) => Some(Value::Double(number as f64)),
-        (EdmType::Double, Raw::Float(number)) => Some(Value::Double(number)),
-        (EdmType::Double, Raw::String(text)) => double(&text).map(Value::Double),
-        (EdmType::DateTime, Raw::String(text)) if moment(&text).is_some_and(|it| it < FIRST_DATE_TIME) => {
+        (EdmType::String, RawValue::String(text)) => Some(Value::String(text)),
+        (EdmType::Boolean, RawValue::Boolean(is)) => Some(Value::Boolean(is)),
+        (EdmType::Boolean, RawValue::String(text)) => {
+            text.to_ascii_lowercase().parse().ok().map(Value::Boolean)
+        }
+        (EdmType::Int32, RawValue::Integer(number)) => i32::try_from(number).ok().map(Value::Int32),
+        (EdmType::Int32, RawValue::String(text)) => text.parse().ok().map(Value::Int32),
+        (EdmType::Int64, RawValue::Integer(number)) => i64::try_from(number).ok().map(Value::Int64),
+        (EdmType::Int64, RawValue::String(text)) => text.parse().ok().map(Value::Int64),
+        (EdmType::Double, RawValue::Integer(number)) => Some(Value::Double(number as f64)),
+        (EdmType::Double, RawValue::Float(number)) => Some(Value::Double(number)),
+        (EdmType::Double, RawValue::String(text)) => double(&text).map(Value::Double),
+        (EdmType::DateTime, RawValue::String(text))
+            if moment(&text).is_some_and(|moment| moment < FIRST_DATE_TIME) =>
+        {
             return Err(ErrorCode::OutOfRangeInput.into());
         }
-        (EdmType::DateTime, Raw::String(text)) => date_time(&text).map(Value::DateTime),
-        (EdmType::Guid, Raw::String(text)) => guid(&text).map(Value::Guid),
-        (EdmType::Binary, Raw::String(text)) => {
+        (EdmType::DateTime, RawValue::String(text)) => date_time(&text).map(Value::DateTime),
+        (EdmType::Guid, RawValue::String(text)) => guid(&text).map(Value::Guid),
+        (EdmType::Binary, RawValue::String(text)) => {
             BASE64.decode(text.as_ref()).ok().map(|bytes| Value::Binary(bytes.into()))
         }
         _ => None,
@@ -123,7 +129,7 @@ fn value(raw: Raw<'_>, edm: Option<EdmType>) -> Result<Option<Value<'_>>, Refusa
     value.map(Some).ok_or_else(|| invalid(format!("A value is not of type {}.", edm.name())))
 }
 
-/// A Double as text: in JSON those that are no number, in queries any.
+/// Parses a Double from text. JSON uses texts for NaN and infinities, filters for all Doubles.
 pub(crate) fn double(text: &str) -> Option<f64> {
     match text {
         "NaN" => Some(f64::NAN),
@@ -136,12 +142,12 @@ pub(crate) fn double(text: &str) -> Option<f64> {
     }
 }
 
-/// The ticks of a DateTime; one without an offset is UTC.
+/// Parses a DateTime and returns its ticks. Without an offset it is in UTC.
 pub(crate) fn date_time(text: &str) -> Option<u64> {
     moment(text).filter(|moment| *moment >= FIRST_DATE_TIME).map(Timestamp::ticks)
 }
 
-/// A moment, which need not be one that a DateTime can hold. What is smaller than a tick is left out.
+/// Parses a moment, which may be outside the range of a DateTime. Fractions of a tick are dropped.
 pub(crate) fn moment(text: &str) -> Option<Timestamp> {
     let is_digit = |c: char| c.is_ascii_digit();
     let ticks = text.split_once('.').and_then(|(whole, rest)| {
@@ -152,38 +158,38 @@ pub(crate) fn moment(text: &str) -> Option<Timestamp> {
     date::parse_iso8601(text).or_else(|| date::parse_iso8601(&format!("{text}Z")))
 }
 
-/// The bytes of a Guid.
+/// Parses a Guid and returns its bytes.
 pub(crate) fn guid(text: &str) -> Option<[u8; 16]> {
     uuid::Uuid::try_parse(text).ok().map(uuid::Uuid::into_bytes)
 }
 
-/// What cannot be read.
+/// Returns the refusal of invalid input.
 pub(crate) fn invalid(why: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(ErrorCode::InvalidInput).message(why)
 }
 
 /// A member's value, before its type is known.
-enum Raw<'a> {
+enum RawValue<'a> {
     Null,
     Boolean(bool),
     Integer(i128),
     Float(f64),
     String(Cow<'a, str>),
-    /// An array or an object: nothing that a property can hold.
+    /// An array or an object, which no property can hold.
     Nested,
 }
 
-/// The members of an object in their order, repeats included.
-struct Members<'a>(Vec<(Text<'a>, Raw<'a>)>);
+/// The members of an object in order, including duplicates.
+struct Members<'a>(Vec<(Text<'a>, RawValue<'a>)>);
 
-/// A string, lent from the body unless something in it is escaped.
+/// A string, borrowed from the body unless it contains escapes.
 struct Text<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Text<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Lent;
+        struct TextVisitor;
 
-        impl<'de> Visitor<'de> for Lent {
+        impl<'de> Visitor<'de> for TextVisitor {
             type Value = Text<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -198,15 +204,15 @@ impl<'de> Deserialize<'de> for Text<'de> {
                 Ok(Text(Cow::Owned(text.to_owned())))
             }
         }
-        deserializer.deserialize_str(Lent)
+        deserializer.deserialize_str(TextVisitor)
     }
 }
 
 impl<'de> Deserialize<'de> for Members<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object;
+        struct MembersVisitor;
 
-        impl<'de> Visitor<'de> for Object {
+        impl<'de> Visitor<'de> for MembersVisitor {
             type Value = Members<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -216,7 +222,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
                 let mut members = Vec::with_capacity(32);
                 while let Some(member) = map.next_entry()? {
-                    // Whoever sees so many refuses them all.
+                    // The caller refuses an object with this many members, so the rest need not be kept.
                     if members.len() < MAX_MEMBERS {
                         members.push(member);
                     }
@@ -224,64 +230,64 @@ impl<'de> Deserialize<'de> for Members<'de> {
                 Ok(Members(members))
             }
         }
-        deserializer.deserialize_map(Object)
+        deserializer.deserialize_map(MembersVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Raw<'de> {
+impl<'de> Deserialize<'de> for RawValue<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
+        struct RawVisitor;
 
-        impl<'de> Visitor<'de> for Any {
-            type Value = Raw<'de>;
+        impl<'de> Visitor<'de> for RawVisitor {
+            type Value = RawValue<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a value")
             }
 
-            fn visit_unit<E>(self) -> Result<Raw<'de>, E> {
-                Ok(Raw::Null)
+            fn visit_unit<E>(self) -> Result<RawValue<'de>, E> {
+                Ok(RawValue::Null)
             }
 
-            fn visit_bool<E>(self, is: bool) -> Result<Raw<'de>, E> {
-                Ok(Raw::Boolean(is))
+            fn visit_bool<E>(self, is: bool) -> Result<RawValue<'de>, E> {
+                Ok(RawValue::Boolean(is))
             }
 
-            fn visit_i64<E>(self, number: i64) -> Result<Raw<'de>, E> {
-                Ok(Raw::Integer(number.into()))
+            fn visit_i64<E>(self, number: i64) -> Result<RawValue<'de>, E> {
+                Ok(RawValue::Integer(number.into()))
             }
 
-            fn visit_u64<E>(self, number: u64) -> Result<Raw<'de>, E> {
-                Ok(Raw::Integer(number.into()))
+            fn visit_u64<E>(self, number: u64) -> Result<RawValue<'de>, E> {
+                Ok(RawValue::Integer(number.into()))
             }
 
-            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Raw<'de>, E> {
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<RawValue<'de>, E> {
                 if number.is_finite() {
-                    Ok(Raw::Float(number))
+                    Ok(RawValue::Float(number))
                 } else {
                     Err(E::custom("a number is out of range"))
                 }
             }
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Raw<'de>, E> {
-                Ok(Raw::String(Cow::Borrowed(text)))
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<RawValue<'de>, E> {
+                Ok(RawValue::String(Cow::Borrowed(text)))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Raw<'de>, E> {
-                Ok(Raw::String(Cow::Owned(text.to_owned())))
+            fn visit_str<E>(self, text: &str) -> Result<RawValue<'de>, E> {
+                Ok(RawValue::String(Cow::Owned(text.to_owned())))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Raw<'de>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<RawValue<'de>, A::Error> {
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Raw::Nested)
+                Ok(RawValue::Nested)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw<'de>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawValue<'de>, A::Error> {
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Raw::Nested)
+                Ok(RawValue::Nested)
             }
         }
-        deserializer.deserialize_any(Any).map_err(D::Error::custom)
+        deserializer.deserialize_any(RawVisitor).map_err(D::Error::custom)
     }
 }
 
@@ -295,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_has_the_type_of_its_annotation_or_else_the_one_it_shows() {
+    fn value_has_the_type_of_its_annotation_or_of_its_json_value() {
         let text = |text: &'static str| Value::String(text.into());
         for (json, expected) in [
             (r#"{"P":"x"}"#, text("x")),
@@ -339,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_and_what_the_service_says_of_an_entity_are_left_out() {
+    fn nulls_and_annotations_of_the_service_are_ignored() {
         for json in [
             r#"{"P":null}"#,
             r#"{"P":null,"P@odata.type":"Edm.Guid"}"#,
@@ -351,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entity_is_refused() {
+    fn invalid_entities_are_refused() {
         use ErrorCode::{
             DuplicatePropertiesSpecified, InvalidInput, OutOfRangeInput, PropertyNameInvalid,
             PropertyValueTooLarge,
@@ -382,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_named_by_a_string() {
+    fn table_name_is_a_string() {
         assert_eq!(table_name(br#"{"TableName":"abc"}"#), Ok("abc".into()));
         let code = |body: &[u8]| table_name(body).unwrap_err().code();
         assert_eq!(code(b"{}"), ErrorCode::PropertiesNeedValue);

@@ -1,7 +1,7 @@
-//! Writes entities and tables, with as much metadata as the client asked for.
+//! Renders entities and tables as JSON, with the requested level of metadata.
 //!
-//! Members come in the order of the live service: annotations, PartitionKey, RowKey, Timestamp, the rest. A single object
-//! carries `odata.metadata` itself; in a list it stands before the values.
+//! Members have the order of the live service: annotations, PartitionKey, RowKey, Timestamp, other
+//! properties. A single object contains `odata.metadata`; a list contains it once, before the values.
 
 use std::io::Write as _;
 
@@ -16,13 +16,13 @@ use crate::entity::Entity;
 use crate::keys::Keys;
 use crate::value::{EdmType, Value};
 
-/// What is not encoded in links.
+/// The characters that are percent-encoded in links.
 const LINK: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The properties that every entity has.
 const KEYS: [&str; 3] = ["PartitionKey", "RowKey", "Timestamp"];
 
-/// How much a reply says beside the values.
+/// The level of metadata in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metadata {
     None,
@@ -30,38 +30,38 @@ pub(crate) enum Metadata {
     Full,
 }
 
-/// Which properties a query asks for, in its order; `None`: all.
+/// The properties that a query selects, in the order of the query; `None` for all.
 pub(crate) type Select<'a> = Option<&'a [String]>;
 
-/// Writes JSON for one request.
+/// Renders the JSON of one reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Renderer<'a> {
     pub(crate) metadata: Metadata,
-    /// The service as the client addressed it.
+    /// The URL of the service as the client addressed it.
     pub(crate) endpoint: &'a str,
     pub(crate) account: &'a str,
     /// The table's name as the client wrote it.
     pub(crate) table: &'a str,
 }
 
-/// Whether an object stands alone or in a list.
+/// Whether an object is rendered alone or in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stands {
+pub(crate) enum Placement {
     Alone,
     InList,
 }
 
 impl Renderer<'_> {
-    /// Begins a list of what `$metadata` calls `of`: the table, or `Tables`.
-    pub(crate) fn open_list(&self, out: &mut Vec<u8>, of: &str) {
+    /// Begins a list. `set` is its name in `$metadata`: the name of the table, or `Tables`.
+    pub(crate) fn open_list(&self, out: &mut Vec<u8>, set: &str) {
         out.push(b'{');
         if self.metadata != Metadata::None {
-            let _ = write!(out, "\"odata.metadata\":\"{}/$metadata#{of}\",", self.endpoint);
+            let _ = write!(out, "\"odata.metadata\":\"{}/$metadata#{set}\",", self.endpoint);
         }
         out.extend_from_slice(b"\"value\":[");
     }
 
-    /// Ends it.
+    /// Ends a list.
     pub(crate) fn close_list(out: &mut Vec<u8>) {
         out.extend_from_slice(b"]}");
     }
@@ -70,14 +70,14 @@ impl Renderer<'_> {
     pub(crate) fn entity(
         &self,
         out: &mut Vec<u8>,
-        stands: Stands,
+        placement: Placement,
         (keys, stamp, entity): (&Keys, Stamp, &Entity<'_>),
         select: Select<'_>,
     ) {
         let moment = date::iso8601(stamp.timestamp());
-        let mut object = Object::open(out);
+        let mut object = JsonObject::open(out);
         if self.metadata != Metadata::None {
-            if stands == Stands::Alone {
+            if placement == Placement::Alone {
                 let context = format!("{}/$metadata#{}/@Element", self.endpoint, self.table);
                 object.text("odata.metadata", &context);
             }
@@ -108,7 +108,7 @@ impl Renderer<'_> {
         for (name, value) in entity.properties.iter().filter(|(name, _)| is_selected(name)) {
             object.property(name, value, self.metadata);
         }
-        // The live service shows that a property was asked for and is not there.
+        // The live service returns null for a selected property that the entity does not have.
         let is_missing = |name: &&String| !KEYS.contains(&name.as_str()) && entity.get(name).is_none();
         for name in select.unwrap_or_default().iter().filter(is_missing) {
             object.null(name);
@@ -117,9 +117,9 @@ impl Renderer<'_> {
     }
 
     /// Writes a table, without a comma after it.
-    pub(crate) fn table(&self, out: &mut Vec<u8>, stands: Stands, name: &str) {
-        let mut object = Object::open(out);
-        if self.metadata != Metadata::None && stands == Stands::Alone {
+    pub(crate) fn table(&self, out: &mut Vec<u8>, placement: Placement, name: &str) {
+        let mut object = JsonObject::open(out);
+        if self.metadata != Metadata::None && placement == Placement::Alone {
             object.text("odata.metadata", &format!("{}/$metadata#Tables/@Element", self.endpoint));
         }
         if self.metadata == Metadata::Full {
@@ -132,13 +132,13 @@ impl Renderer<'_> {
     }
 }
 
-/// The address of an entity below the endpoint.
+/// Returns the address of an entity, relative to the endpoint.
 pub(crate) fn entity_link(table: &str, keys: &Keys) -> String {
     let key = |key: &str| utf8_percent_encode(&key.replace('\'', "''"), LINK).to_string();
     format!("{table}(PartitionKey='{}',RowKey='{}')", key(&keys.partition), key(&keys.row))
 }
 
-/// Writes a moment with as many decimals as it needs.
+/// Writes a moment without trailing zeros in its decimals.
 fn push_date_time(out: &mut Vec<u8>, iso8601: &str) {
     out.push(b'"');
     out.extend_from_slice(
@@ -147,13 +147,13 @@ fn push_date_time(out: &mut Vec<u8>, iso8601: &str) {
     out.extend_from_slice(b"Z\"");
 }
 
-/// An object that is being written.
-struct Object<'a> {
+/// A JSON object that is being written.
+struct JsonObject<'a> {
     out: &'a mut Vec<u8>,
     is_empty: bool,
 }
 
-impl<'a> Object<'a> {
+impl<'a> JsonObject<'a> {
     fn open(out: &'a mut Vec<u8>) -> Self {
         out.push(b'{');
         Self { out, is_empty: true }
@@ -171,7 +171,7 @@ impl<'a> Object<'a> {
         self.out.push(b':');
     }
 
-    fn name_of_type(&mut self, name: &str) {
+    fn type_annotation_name(&mut self, name: &str) {
         self.name(name);
         self.out.truncate(self.out.len() - b"\":".len());
         self.out.extend_from_slice(b"@odata.type\":");
@@ -182,8 +182,9 @@ impl<'a> Object<'a> {
         push_string(self.out, value);
     }
 
-    /// The tag of the entity that was written then, as [`lazuli_concurrency::TableETag`] shows it: every entity of a list has one, so it is
-    /// made from a text that is at hand.
+    /// Writes the ETag of an entity from its formatted time, in the format of
+    /// [`lazuli_concurrency::TableETag`]. Every entity in a list has one, so formatting the time only once
+    /// saves work.
     fn etag(&mut self, moment: &str) {
         self.name("odata.etag");
         self.out.extend_from_slice(b"\"W/\\\"datetime'");
@@ -206,7 +207,7 @@ impl<'a> Object<'a> {
             _ => true,
         };
         if is_annotated && metadata != Metadata::None {
-            self.name_of_type(name);
+            self.type_annotation_name(name);
             push_string(self.out, value.edm_type().name());
         }
         self.name(name);
@@ -251,23 +252,23 @@ mod tests {
         Keys { partition: "p'1".into(), row: "r/2".into() }
     }
 
-    fn written(metadata: Metadata, stands: Stands, json: &str, select: Select<'_>) -> String {
+    fn written(metadata: Metadata, placement: Placement, json: &str, select: Select<'_>) -> String {
         let renderer = Renderer { metadata, endpoint: "http://h/acc", account: "acc", table: "Tab" };
         let entity = parse::entity(json.as_bytes()).unwrap().entity;
         let mut out = vec![];
-        renderer.entity(&mut out, stands, (&keys(), STAMP, &entity), select);
+        renderer.entity(&mut out, placement, (&keys(), STAMP, &entity), select);
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn each_level_of_metadata_says_what_the_table_says() {
+    fn each_metadata_level_has_its_documented_members() {
         let json = r#"{"I":5,"L":"7","L@odata.type":"Edm.Int64"}"#;
         assert_eq!(
-            written(Metadata::None, Stands::Alone, json, None),
+            written(Metadata::None, Placement::Alone, json, None),
             r#"{"PartitionKey":"p'1","RowKey":"r/2","Timestamp":"2021-04-20T15:54:52.9740791Z","I":5,"L":"7"}"#
         );
         assert_eq!(
-            written(Metadata::Minimal, Stands::Alone, json, None),
+            written(Metadata::Minimal, Placement::Alone, json, None),
             concat!(
                 r#"{"odata.metadata":"http://h/acc/$metadata#Tab/@Element","#,
                 r#""odata.etag":"W/\"datetime'2021-04-20T15%3A54%3A52.9740791Z'\"","PartitionKey":"p'1","RowKey":"r/2","#,
@@ -275,7 +276,7 @@ mod tests {
             )
         );
         assert_eq!(
-            written(Metadata::Full, Stands::InList, json, Some(&["Timestamp".into(), "I".into()])),
+            written(Metadata::Full, Placement::InList, json, Some(&["Timestamp".into(), "I".into()])),
             concat!(
                 r#"{"odata.type":"acc.Tab","odata.id":"http://h/acc/Tab(PartitionKey='p%27%271',RowKey='r%2F2')","#,
                 r#""odata.etag":"W/\"datetime'2021-04-20T15%3A54%3A52.9740791Z'\"","#,
@@ -286,18 +287,18 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_in_a_list_is_the_one_in_the_header() {
+    fn etag_in_the_body_equals_the_etag_header() {
         for ticks in [0, STAMP.ticks(), STAMP.ticks() + 9, u64::MAX] {
             let mut out = vec![];
             let stamp = Stamp::from_ticks(ticks);
-            Object { out: &mut out, is_empty: true }.etag(&date::iso8601(stamp.timestamp()));
+            JsonObject { out: &mut out, is_empty: true }.etag(&date::iso8601(stamp.timestamp()));
             let tag = serde_json::to_string(&lazuli_concurrency::TableETag::from(stamp).to_string()).unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), format!(r#""odata.etag":{tag}"#));
         }
     }
 
     #[test]
-    fn every_value_is_read_back_as_it_was_written() {
+    fn every_value_round_trips() {
         let json = concat!(
             r#"{"S":"a\"\\\n\u0001ä😀","B":true,"I":-5,"L":"-9223372036854775808","L@odata.type":"Edm.Int64","#,
             r#""D":5.0,"E":1.7976931348623157e308,"F":"-Infinity","F@odata.type":"Edm.Double","#,
@@ -307,7 +308,7 @@ mod tests {
             r#""G":"c9da6455-213d-42c9-9a79-3e9149a57833","G@odata.type":"Edm.Guid","#,
             r#""Y":"AP8=","Y@odata.type":"Edm.Binary","Z":"","M":4.9e-324}"#
         );
-        let once = written(Metadata::Minimal, Stands::Alone, json, None);
+        let once = written(Metadata::Minimal, Placement::Alone, json, None);
         assert_eq!(
             parse::entity(once.as_bytes()).unwrap().entity,
             parse::entity(json.as_bytes()).unwrap().entity

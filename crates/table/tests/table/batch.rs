@@ -1,5 +1,4 @@
-//! Entity Group Transaction: the multipart exchange as clients write and read it, all or nothing, and what a batch cannot
-//! hold.
+//! Entity Group Transaction: the multipart formats of clients, atomicity, and invalid batches.
 
 use lazuli_testing::Reply;
 
@@ -8,10 +7,10 @@ use crate::support::{JSON, Server, at, create, insert, start};
 pub(crate) const BATCH: &str = "content-type: multipart/mixed; boundary=batch_1";
 const STALE: &str = "W/\"datetime'2012-06-15T22%3A51%3A44.9662825Z'\"";
 
-/// An operation of a batch: method and target, headers as lines, body.
+/// An operation of a batch: method and target, header lines, body.
 pub(crate) type Operation<'a> = (&'a str, &'a str, &'a str);
 
-/// The body of a batch with a change set of these operations.
+/// Returns the body of a batch with a change set of the given operations.
 pub(crate) fn change_set(operations: &[Operation<'_>]) -> String {
     let mut body = "--batch_1\r\nContent-Type: multipart/mixed; boundary=changeset_1\r\n\r\n".to_owned();
     for (index, (line, headers, json)) in operations.iter().enumerate() {
@@ -28,7 +27,7 @@ pub(crate) fn change_set(operations: &[Operation<'_>]) -> String {
     body
 }
 
-/// The body of a batch that holds one query.
+/// Returns the body of a batch with one query.
 pub(crate) fn query(target: &str) -> String {
     format!(
         "--batch_1\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n\r\n\
@@ -36,7 +35,7 @@ pub(crate) fn query(target: &str) -> String {
     )
 }
 
-/// One part of the reply, taken apart as a client does it.
+/// One part of the reply, parsed as clients do.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) status: u16,
@@ -53,13 +52,13 @@ impl Part {
         request.split_once("\r\n\r\n").unwrap().1.trim_end()
     }
 
-    /// Status and error code.
+    /// Returns the status and the error code.
     pub(crate) fn outcome(&self) -> (u16, String) {
         let json = serde_json::from_str::<serde_json::Value>(self.body()).unwrap_or_default();
         (self.status, json["odata.error"]["code"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// The message of an error, without request id and time.
+    /// Returns the message of an error, without request id and time.
     pub(crate) fn message(&self) -> String {
         let json: serde_json::Value = serde_json::from_str(self.body()).unwrap();
         let message = json["odata.error"]["message"]["value"].as_str().unwrap();
@@ -69,7 +68,7 @@ impl Part {
     }
 }
 
-/// The parts of a reply to a change set.
+/// Parses the parts of the reply to a change set.
 pub(crate) fn parts(reply: Reply) -> Vec<Part> {
     let reply = reply.expect(202);
     let boundary = reply.header("content-type").unwrap().strip_prefix("multipart/mixed; boundary=").unwrap();
@@ -94,7 +93,7 @@ fn part(text: &str) -> Part {
     Part { status: request[..3].parse().unwrap(), text: text.to_owned() }
 }
 
-/// Sends a change set; the parts of the reply.
+/// Sends a change set and returns the parts of the reply.
 pub(crate) async fn send(server: &Server, operations: &[Operation<'_>]) -> Vec<Part> {
     parts(server.post("/$batch", BATCH, change_set(operations)).await)
 }
@@ -115,7 +114,7 @@ async fn stored(server: &Server, row: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn every_kind_of_write_happens_in_one_transaction_with_one_tag() {
+async fn all_kinds_of_writes_commit_together_with_one_etag() {
     let server = start().await;
     let mut tags = Vec::new();
     for row in ["replace", "merge", "upsert", "delete", "tunnel", "repeat"] {
@@ -133,7 +132,7 @@ async fn every_kind_of_write_happens_in_one_transaction_with_one_tag() {
             (&format!("PUT {}", at("p", "new")), JSON, r#"{"B":2}"#),
             (&format!("DELETE {}", at("p", "delete")), "if-match: *", ""),
             (&format!("POST {}", at("p", "tunnel")), "if-match: *\nx-http-method: DELETE", ""),
-            // As azure-storage 8.6.6 for Java sends its merges.
+            // The form in which azure-storage 8.6.6 for Java sends merges.
             (&format!("MERGE {}", at("p", "repeat")), &repeated, r#"{"B":2}"#),
         ],
     )
@@ -174,9 +173,9 @@ async fn every_kind_of_write_happens_in_one_transaction_with_one_tag() {
     assert!(!stored(&server, "replace").await.unwrap().contains("\"A\""));
 }
 
-/// What some clients really send, byte by byte but for names.
+/// Batches recorded from clients, unchanged except for names.
 #[tokio::test]
-async fn batches_are_read_as_each_client_writes_them() {
+async fn batches_of_each_client_are_parsed() {
     let server = start().await;
     let host = format!("http://{}/lapis", server.address);
     let python = format!(
@@ -194,7 +193,7 @@ async fn batches_are_read_as_each_client_writes_them() {
          dataserviceversion: 3.0\r\nprefer: return-no-content\r\n\r\n\r\n{{\"PartitionKey\":\"p\",\"RowKey\":\"r\"}}\r\n\
          --changeset_1--\r\n--batch_1\r\n"
     );
-    // Its parts repeat the signature of the batch.
+    // The parts repeat the signature of the batch.
     let signed = server.allowed("/people");
     let dotnet = format!(
         "--batch_1\r\nContent-Type: multipart/mixed; boundary=\"changeset_1\"\r\n\r\n--changeset_1\r\n\
@@ -233,7 +232,7 @@ async fn batches_are_read_as_each_client_writes_them() {
 }
 
 #[tokio::test]
-async fn keys_in_addresses_are_encoded_or_not() {
+async fn keys_in_addresses_may_be_encoded() {
     let server = start().await;
     for target in [
         "/people(PartitionKey='it%27%27s',RowKey='a%20b%2Bc%C3%A4')",
@@ -245,9 +244,10 @@ async fn keys_in_addresses_are_encoded_or_not() {
     }
 }
 
-/// The failing operation alone answers, with its own status and code and its index; nothing of the batch is stored.
+/// The reply holds only the failing operation, with its status, code and index. Nothing of the batch is
+/// stored.
 #[tokio::test]
-async fn an_operation_that_fails_fails_the_whole_batch() {
+async fn failing_operation_fails_the_whole_batch() {
     let server = start().await;
     let tag = insert(&server, "p", "here", r#""A":1"#).await;
     create(&server, "other").await;
@@ -317,7 +317,7 @@ async fn an_operation_that_fails_fails_the_whole_batch() {
 }
 
 #[tokio::test]
-async fn a_table_that_is_not_there_fails_the_first_operation() {
+async fn missing_table_fails_the_first_operation() {
     let server = start().await;
     let parts = send(&server, &[("POST /nobody", JSON, &entity("r", ""))]).await;
     assert_eq!(parts[0].outcome(), (404, "TableNotFound".to_owned()));
@@ -325,7 +325,7 @@ async fn a_table_that_is_not_there_fails_the_first_operation() {
 }
 
 #[tokio::test]
-async fn a_change_set_has_at_most_100_operations() {
+async fn change_set_has_at_most_100_operations() {
     let server = start().await;
     let bodies: Vec<_> = (0..101).map(|row| entity(&row.to_string(), "")).collect();
     let operations: Vec<_> = bodies.iter().map(|body| ("POST /people", JSON, body.as_str())).collect();
@@ -341,7 +341,7 @@ async fn a_change_set_has_at_most_100_operations() {
 }
 
 #[tokio::test]
-async fn merging_a_little_into_many_large_entities_is_one_transaction() {
+async fn small_merges_into_many_large_entities_are_one_transaction() {
     let server = start().await;
     let members: Vec<_> = (0..15).map(|i| format!(r#""P{i}":"{}""#, "x".repeat(31_000))).collect();
     for row in 0..19 {
@@ -356,7 +356,7 @@ async fn merging_a_little_into_many_large_entities_is_one_transaction() {
 }
 
 #[tokio::test]
-async fn a_batch_may_be_a_single_query_instead() {
+async fn batch_may_be_a_single_query() {
     let server = start().await;
     insert(&server, "p", "r", r#""A":1"#).await;
     let parts = parts(server.post("/$batch", BATCH, query(&at("p", "r"))).await);
@@ -377,7 +377,7 @@ async fn a_batch_may_be_a_single_query_instead() {
 }
 
 #[tokio::test]
-async fn what_is_no_batch_is_refused_as_a_whole_and_nothing_is_stored() {
+async fn invalid_batches_are_refused_and_nothing_is_stored() {
     let server = start().await;
     let insert = change_set(&[("POST /people", JSON, &entity("r", ""))]);
     let one = insert.strip_suffix("--batch_1--\r\n").unwrap();
@@ -403,7 +403,7 @@ async fn what_is_no_batch_is_refused_as_a_whole_and_nothing_is_stored() {
         ("a part without headers", insert.replace("Content-Type: application/http\r\n", "")),
         ("a request line that is none", insert.replace("POST /people HTTP/1.1", "POST")),
         ("a version that is none", insert.replace("POST /people HTTP/1.1", "POST /people")),
-        ("a header that is none", insert.replace("content-type: application/json", "content type")),
+        ("an invalid header", insert.replace("content-type: application/json", "content type")),
         (
             "a change set in a change set",
             insert.replace("application/http", "multipart/mixed; boundary=changeset_1"),
@@ -431,7 +431,7 @@ async fn what_is_no_batch_is_refused_as_a_whole_and_nothing_is_stored() {
 }
 
 #[tokio::test]
-async fn a_batch_is_there_after_a_restart_with_the_same_tags() {
+async fn batch_survives_a_restart_with_the_same_etags() {
     let server = start().await;
     let (a, b) = (entity("a", ""), entity("b", ""));
     let replies = send(&server, &[("POST /people", JSON, &a), ("POST /people", JSON, &b)]).await;

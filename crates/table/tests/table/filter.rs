@@ -1,9 +1,9 @@
-//! `$filter` over the wire: types, logic, and what is refused. The grammar itself is tested beside its parser.
+//! `$filter` over the wire: types, logic, and refusals. The grammar is tested with its parser.
 
 use crate::support::{JSON, encoded, insert, query_all, start};
 
 #[tokio::test]
-async fn a_filter_finds_the_entities_that_it_describes() {
+async fn filter_finds_exactly_the_matching_entities() {
     let server = start().await;
     let members = [
         r#""S":"apple","I":1,"B":true,"D":1.5"#,
@@ -60,7 +60,7 @@ async fn a_filter_finds_the_entities_that_it_describes() {
 }
 
 #[tokio::test]
-async fn a_filter_that_cannot_be_read_is_refused() {
+async fn malformed_filters_are_refused() {
     let server = start().await;
     for filter in
         ["S eq", "S eq 'x", "(S eq 'x'", "S eq S", "S eq null", "S eq 'x' And B", "5", &"(".repeat(9000)]
@@ -71,7 +71,7 @@ async fn a_filter_that_cannot_be_read_is_refused() {
 }
 
 #[tokio::test]
-async fn as_many_comparisons_as_clients_send_are_answered() {
+async fn filters_with_many_comparisons_are_accepted() {
     let server = start().await;
     for i in 0..50 {
         insert(&server, &format!("p{i:02}"), "r", "").await;

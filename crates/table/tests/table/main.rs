@@ -1,4 +1,4 @@
-//! The table service over a real port, one module for each family of operations.
+//! Tests of the table service over a real port, with one module for each family of operations.
 #![allow(clippy::unwrap_used)]
 
 mod batch;

@@ -1,4 +1,4 @@
-//! Random operations and queries, against a model that is nothing but a map.
+//! Random operations and queries, compared with a model in memory.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -7,19 +7,19 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
 
-use crate::support::{JSON, Server, at, encoded, fill, next, start, values};
+use crate::support::{JSON, Server, at, encoded, fill, next, start_with_runs, values};
 
 const PARTITIONS: [&str; 4] = ["", "a", "b", "ä"];
 const ROWS: [&str; 6] = ["", "1", "10", "2", "😀", "\u{FF61}"];
 const NAMES: [&str; 3] = ["X", "Y", "Z"];
 const OPERATIONS: usize = 1500;
-/// Entities that stay as they are, in between: enough of them for queries to be answered from memory.
+/// Entities that never change, between the others: enough for queries to be answered from memory.
 const FILLERS: usize = 100;
-/// One in so many operations is a query.
-const QUERY_EVERY: usize = 3;
+/// One of this many operations is a query.
+const QUERY_INTERVAL: usize = 3;
 const STALE: &str = "W/\"datetime'2012-06-15T22%3A51%3A44.9662825Z'\"";
 
-/// By UTF-16 code units, as the service orders them.
+/// The PartitionKey and the RowKey of an entity, ordered by UTF-16 code units like in the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key(String, String);
 
@@ -44,7 +44,7 @@ struct Stored {
 
 type Model = BTreeMap<Key, Stored>;
 
-/// An Int32, a Boolean or a String.
+/// Returns a random Int32, Boolean or String.
 fn random_value(rng: &mut StdRng) -> Value {
     match rng.random_range(0..3) {
         0 => json!(rng.random_range(-2..3)),
@@ -58,7 +58,7 @@ fn random_properties(rng: &mut StdRng) -> BTreeMap<String, Value> {
     names.into_iter().map(|name| (name.to_owned(), random_value(rng))).collect()
 }
 
-/// A filter as its text and as what it says of an entity.
+/// A filter: its text, and the rule that decides which entities match.
 type Filter = (String, Box<dyn Fn(&Key, &Stored) -> bool>);
 
 fn random_filter(rng: &mut StdRng, depth: usize) -> Filter {
@@ -121,7 +121,7 @@ fn holds(value: &Value, operator: &str, literal: &Value) -> bool {
     }
 }
 
-/// What a write is to answer, and does to the model if that is success.
+/// Returns the expected status and error code of a write.
 fn expected(model: &Model, key: &Key, verb: &str, condition: &str) -> (u16, &'static str) {
     match (verb, condition, model.get(key)) {
         ("POST", _, Some(_)) => (409, "EntityAlreadyExists"),
@@ -209,11 +209,11 @@ async fn query(server: &Server, model: &Model, rng: &mut StdRng) {
 }
 
 #[tokio::test]
-async fn random_operations_and_queries_do_what_a_plain_map_does() {
+async fn table_behaves_like_a_map_under_random_operations() {
     let seed = rand::random();
     println!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let server = start().await;
+    let server = start_with_runs().await;
     let (mut model, mut old_tags) = (Model::new(), vec![]);
     for partition in ["a", "b"] {
         let rows = || (0..FILLERS).map(|row| format!("1-{row:03}"));
@@ -222,13 +222,13 @@ async fn random_operations_and_queries_do_what_a_plain_map_does() {
         model.extend(rows().enumerate().map(|(row, key)| (Key(partition.into(), key), stored(row))));
     }
     for _ in 0..OPERATIONS {
-        if rng.random_range(0..QUERY_EVERY) == 0 {
+        if rng.random_range(0..QUERY_INTERVAL) == 0 {
             query(&server, &model, &mut rng).await;
         } else {
             write(&server, &mut model, &mut rng, &mut old_tags).await;
         }
-        // Another one from memory, if the last one left something there.
-        if rng.random_range(0..QUERY_EVERY) == 0 {
+        // Repeat a query, which may now be answered from memory.
+        if rng.random_range(0..QUERY_INTERVAL) == 0 {
             query(&server, &model, &mut rng).await;
         }
     }

@@ -1,18 +1,18 @@
-//! Query Entities: pages, continuation, `$select`, `$top`, and what a signature's range of keys leaves of it.
+//! Query Entities: pages, continuation, `$select`, `$top`, and ranges of keys in signatures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::{Query, ServiceKind};
-use lazuli_store::interposed::{Between, Interposed};
+use lazuli_store::interposed::{Interposed, Interposer};
 use lazuli_table::TableService;
 use lazuli_testing::{ACCOUNT, key};
 
 use crate::support::{JSON, Server, at, create, encoded, insert, keys, next, query_all, start};
 
 #[tokio::test]
-async fn entities_come_in_order_of_their_keys_whatever_the_order_of_writing() {
+async fn entities_are_returned_in_the_order_of_their_keys() {
     let server = start().await;
     let ordered = [
         ("", ""),
@@ -37,7 +37,7 @@ async fn entities_come_in_order_of_their_keys_whatever_the_order_of_writing() {
 }
 
 #[tokio::test]
-async fn a_list_carries_as_much_metadata_as_was_asked_for() {
+async fn list_has_the_requested_level_of_metadata() {
     let server = start().await;
     let empty = server.get("/people()", JSON).await.expect(200);
     let endpoint = format!("http://{}/lapis", server.address);
@@ -64,7 +64,7 @@ async fn a_list_carries_as_much_metadata_as_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_page_holds_at_most_top_entities_and_the_next_one_goes_on_behind_them() {
+async fn page_has_at_most_top_entities_and_the_next_page_follows() {
     let server = start().await;
     for i in 0..7 {
         insert(&server, ["p", "q"][i / 4], &format!("r{i}"), "").await;
@@ -91,7 +91,7 @@ async fn a_page_holds_at_most_top_entities_and_the_next_one_goes_on_behind_them(
 }
 
 #[tokio::test]
-async fn a_page_holds_at_most_a_thousand_entities() {
+async fn page_has_at_most_1000_entities() {
     let server = start().await;
     for i in 0..1003 {
         insert(&server, "p", &format!("{i:04}"), "").await;
@@ -114,7 +114,7 @@ async fn large_entities_end_a_page_early_and_none_is_lost() {
     let first = server.get("/people()", JSON).await.expect(200);
     assert!((30..40).contains(&keys(&first).len()) && next("", &first).is_some());
     assert_eq!(query_all(&server, "$select=RowKey").await.len(), 40);
-    // So does a page for which nothing was found in all that was read.
+    // A page also ends early if none of the rows that were read matched.
     let target = "/people()?$filter=RowKey%20eq%20'39'";
     let first = server.get(target, JSON).await.expect(200);
     assert!(keys(&first).is_empty());
@@ -123,7 +123,7 @@ async fn large_entities_end_a_page_early_and_none_is_lost() {
 }
 
 #[tokio::test]
-async fn a_continuation_stands_while_entities_come_and_go() {
+async fn continuation_stays_valid_while_entities_change() {
     let server = start().await;
     for row in ["b", "d", "f", "h"] {
         insert(&server, "p", row, "").await;
@@ -135,13 +135,13 @@ async fn a_continuation_stands_while_entities_come_and_go() {
         server.delete(&at("p", gone), "if-match: *").await.expect(204);
         insert(&server, "p", come, "").await;
     }
-    // It stands where `f` was: what came before that is not seen, what came behind is.
+    // The token points to `f`: new entities before that position are not seen, those after it are.
     let second = server.get(&following, JSON).await.expect(200);
     assert_eq!(keys(&second), [("p".to_owned(), "g".to_owned())]);
 }
 
 #[tokio::test]
-async fn what_is_no_continuation_is_refused() {
+async fn invalid_continuation_tokens_are_refused() {
     let server = start().await;
     for token in ["x", "1!4!abc", "2!0!"] {
         let target = format!("/people()?NextPartitionKey={token}&NextRowKey=1!0!");
@@ -150,7 +150,7 @@ async fn what_is_no_continuation_is_refused() {
 }
 
 #[tokio::test]
-async fn select_shows_what_it_names_and_null_for_what_is_missing() {
+async fn select_returns_named_properties_and_null_for_missing_ones() {
     let server = start().await;
     insert(&server, "p", "r", r#""A":1,"B":2.5"#).await;
     let none = "accept: application/json;odata=nometadata";
@@ -185,7 +185,7 @@ async fn select_shows_what_it_names_and_null_for_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_table_that_is_not_there_cannot_be_queried_and_one_made_anew_is_empty() {
+async fn missing_table_cannot_be_queried_and_recreated_table_is_empty() {
     let server = start().await;
     server.get("/nobody()", JSON).await.refused(404, "TableNotFound");
     server.get("/nobody()?$filter=false", JSON).await.refused(404, "TableNotFound");
@@ -197,7 +197,7 @@ async fn a_table_that_is_not_there_cannot_be_queried_and_one_made_anew_is_empty(
 }
 
 #[tokio::test]
-async fn options_that_are_not_supported_are_refused_as_such() {
+async fn unsupported_options_are_refused_as_not_implemented() {
     let server = start().await;
     for option in
         ["$orderby=RowKey", "$skip=5", "$inlinecount=allpages", "$filter=startswith(A,'x')", "$expand=A"]
@@ -207,7 +207,7 @@ async fn options_that_are_not_supported_are_refused_as_such() {
     }
 }
 
-/// Spreads twenty-five entities over five partitions.
+/// Inserts twenty-five entities in five partitions.
 async fn spread(server: &Server) {
     for partition in ["a", "b", "c", "d", "e"] {
         for row in ["1", "2", "3", "4", "5"] {
@@ -217,7 +217,7 @@ async fn spread(server: &Server) {
 }
 
 #[tokio::test]
-async fn a_query_is_clipped_to_the_keys_that_its_signature_reaches() {
+async fn query_is_clipped_to_the_key_range_of_its_signature() {
     let server = start().await;
     spread(&server).await;
     let resource = Resource { service: ServiceKind::Table, account: ACCOUNT, path: "people", timestamp: "" };
@@ -253,19 +253,19 @@ async fn a_query_is_clipped_to_the_keys_that_its_signature_reaches() {
     }
 }
 
-/// Rows that were read for queries.
+/// Counts the rows that were read for queries.
 static READ: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-impl Between for Counting {
+impl Interposer for Counting {
     fn scanned(&self, rows: usize) {
         READ.fetch_add(rows, Ordering::SeqCst);
     }
 }
 
 #[tokio::test]
-async fn a_query_reads_the_rows_that_its_keys_allow_and_no_more_than_its_page_needs() {
+async fn query_reads_only_rows_in_its_key_range_and_only_those_its_page_needs() {
     let server = lazuli_testing::start(ServiceKind::Table, |parts| {
         TableService::new(Arc::new(Interposed::new(parts.store, Counting)), parts.accounts)
     });
@@ -282,9 +282,9 @@ async fn a_query_reads_the_rows_that_its_keys_allow_and_no_more_than_its_page_ne
         ("$filter=PartitionKey lt 'c'", 10, 10),
         ("$filter=A eq 2", 25, 0),
         ("$filter=false", 0, 0),
-        // Three and the one that the next page begins with.
+        // Three rows, and the one with which the next page begins.
         ("$top=3", 4, 3),
-        // What is judged by more than its keys comes by the run.
+        // Filters on more than keys read whole runs.
         ("$filter=A eq 1&$top=3", 25, 3),
     ] {
         let before = READ.load(Ordering::SeqCst);

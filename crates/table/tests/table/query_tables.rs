@@ -1,4 +1,4 @@
-//! Query Tables: the list and a single one.
+//! Query Tables: lists of tables, and single tables.
 
 use lazuli_testing::Reply;
 
@@ -22,7 +22,7 @@ async fn listed(server: &Server, options: &str) -> (Vec<String>, usize) {
 }
 
 #[tokio::test]
-async fn tables_are_listed_in_order_as_they_were_named_and_in_pages() {
+async fn tables_are_listed_in_order_and_in_pages_with_their_original_names() {
     let server = start().await;
     for name in ["Zebra", "apple", "Banana"] {
         create(&server, name).await;
@@ -42,7 +42,7 @@ async fn tables_are_listed_in_order_as_they_were_named_and_in_pages() {
 }
 
 #[tokio::test]
-async fn a_filter_compares_names_without_regard_to_case() {
+async fn filter_on_names_ignores_case() {
     let server = start().await;
     for name in ["Zebra", "apple", "Banana"] {
         create(&server, name).await;
@@ -66,7 +66,7 @@ async fn a_filter_compares_names_without_regard_to_case() {
 }
 
 #[tokio::test]
-async fn a_table_is_found_by_its_name_and_carries_the_metadata_that_was_asked_for() {
+async fn table_is_found_by_name_with_the_requested_metadata() {
     let server = start().await;
     create(&server, "Apple").await;
     let endpoint = format!("http://{}/lapis", server.address);

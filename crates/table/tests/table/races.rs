@@ -1,5 +1,5 @@
-//! Many clients at once, over the real port: no update is lost, a batch is seen whole or not at all, and exactly one of
-//! those who want the same thing gets it.
+//! Concurrent clients over a real port: no update is lost, batches are atomic for readers, and of several
+//! conflicting requests exactly one succeeds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,25 +7,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::task::JoinSet;
 
 use crate::batch::{BATCH, change_set, parts, query, send};
-use crate::support::{JSON, Server, at, fill, insert, start};
+use crate::support::{JSON, Server, at, fill, insert, start, start_with_runs};
 
 const CLIENTS: usize = 32;
-/// Successful updates that each client makes.
+/// Number of successful updates of each client.
 const UPDATES: usize = 3;
-/// Rounds of races that have one winner each.
+/// Number of races, each with one winner.
 const ROUNDS: usize = 12;
 
 fn conditional(tag: &str) -> String {
     format!("{JSON}\nif-match: {tag}")
 }
 
-/// The value of the only own property of an entity of the tests.
+/// Returns the value of the property `N` of an entity.
 fn counter(json: &str) -> usize {
     serde_json::from_str::<serde_json::Value>(json).unwrap()["N"].as_u64().unwrap() as usize
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn read_modify_replace_with_the_tag_loses_no_update() {
+async fn conditional_replaces_lose_no_update() {
     let server = Arc::new(start().await);
     insert(&server, "p", "r", r#""N":0"#).await;
     let refused = Arc::new(AtomicUsize::new(0));
@@ -38,7 +38,7 @@ async fn read_modify_replace_with_the_tag_loses_no_update() {
                 let read = server.get(&at("p", "r"), JSON).await.expect(200);
                 let body = format!(r#"{{"N":{}}}"#, counter(read.text()) + 1);
                 let headers = conditional(read.etag());
-                // Half of them by a transaction: the rule is the same.
+                // Half of the clients use transactions, which follow the same rule.
                 let outcome = if client % 2 == 0 {
                     server.put(&at("p", "r"), &headers, body).await.status.as_u16()
                 } else {
@@ -57,24 +57,24 @@ async fn read_modify_replace_with_the_tag_loses_no_update() {
     }
     let found = server.get(&at("p", "r"), JSON).await.expect(200);
     assert_eq!(counter(found.text()), CLIENTS * UPDATES);
-    assert!(refused.load(Ordering::Relaxed) > 0, "nobody got into anybody's way");
+    assert!(refused.load(Ordering::Relaxed) > 0, "no update conflicted");
 }
 
-/// How a reader looks at the rows.
+/// How a reader reads the rows.
 #[derive(Clone, Copy)]
-enum Look {
-    /// Row after row, alone or in a batch.
+enum ReadMethod {
+    /// One row after the other, each alone or in a batch.
     Points,
     BatchedPoints,
-    /// All rows by one query, alone or in a batch.
+    /// All rows with one query, alone or in a batch.
     Query,
     BatchedQuery,
-    /// All rows by what they hold, among many others.
+    /// All rows among many others, with a filter on a property.
     Filter,
 }
 
-impl Look {
-    /// The numbers that it shows, in order.
+impl ReadMethod {
+    /// Returns the numbers in the rows, in order.
     async fn numbers(self, server: &Server, targets: &[String]) -> Vec<usize> {
         let all = "/people()?$filter=PartitionKey%20eq%20'p'%20and%20RowKey%20lt%20'8'";
         let batched = |target: &str| server.post("/$batch", BATCH, query(target));
@@ -96,18 +96,18 @@ impl Look {
     }
 }
 
-/// The numbers of the entities in a list.
+/// Returns the numbers in a list of entities.
 fn listed(json: &str) -> Vec<usize> {
     let list: serde_json::Value = serde_json::from_str(json).unwrap();
     list["value"].as_array().unwrap().iter().map(|entity| counter(&entity.to_string())).collect()
 }
 
-/// A writer sets all rows to the next number in one batch. A query must show the same number everywhere; and who reads
-/// row after row must never see a number fall back, since the first row that shows a batch proves that it happened.
-async fn write_and_look(looks: Vec<Look>, fillers: usize) {
+/// A writer sets all rows to the next number in one batch. A query must return the same number for all rows.
+/// A reader of one row after the other must never see a smaller number after a larger one.
+async fn write_and_read(methods: Vec<ReadMethod>, fillers: usize) {
     const ROWS: usize = 8;
     const BATCHES: usize = 60;
-    let server = Arc::new(start().await);
+    let server = Arc::new(start_with_runs().await);
     let targets: Arc<Vec<_>> = Arc::new((0..ROWS).map(|row| at("p", &row.to_string())).collect());
     let lines: Vec<_> = targets.iter().map(|target| format!("PUT {target}")).collect();
     let write = |number: usize| {
@@ -120,52 +120,60 @@ async fn write_and_look(looks: Vec<Look>, fillers: usize) {
         let others = |row| (0..fillers).map(move |other| format!("{row}-{other}"));
         fill(&server, "p", (0..ROWS).flat_map(others)).await;
     }
-    let over = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(AtomicBool::new(false));
     let mut readers = JoinSet::new();
-    for look in looks {
-        let (server, targets, over) = (server.clone(), targets.clone(), over.clone());
+    for method in methods {
+        let (server, targets, stop) = (server.clone(), targets.clone(), stop.clone());
         readers.spawn(async move {
-            let (mut last, mut different) = (0, 0);
-            while !over.load(Ordering::Relaxed) {
-                let numbers = look.numbers(&server, &targets).await;
+            let (mut last, mut changes) = (0, 0);
+            while !stop.load(Ordering::Relaxed) {
+                let numbers = method.numbers(&server, &targets).await;
                 assert_eq!(numbers.len(), ROWS);
-                if matches!(look, Look::Query | Look::BatchedQuery | Look::Filter) {
+                if matches!(method, ReadMethod::Query | ReadMethod::BatchedQuery | ReadMethod::Filter) {
                     assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
                 }
                 assert!(numbers.is_sorted() && last <= numbers[0], "{numbers:?} after {last}");
-                different += usize::from(numbers[0] > last);
+                changes += usize::from(numbers[0] > last);
                 last = numbers[ROWS - 1];
             }
-            different
+            changes
         });
     }
     for number in 1..=BATCHES {
         assert_eq!(parts(write(number).await).len(), ROWS);
     }
-    over.store(true, Ordering::Relaxed);
-    while let Some(different) = readers.join_next().await {
-        assert!(different.unwrap() > 1, "a reader that saw nothing happen");
+    stop.store(true, Ordering::Relaxed);
+    while let Some(changes) = readers.join_next().await {
+        assert!(changes.unwrap() > 1, "a reader saw no change");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_is_seen_whole_or_not_at_all() {
-    write_and_look(
-        vec![Look::Points, Look::BatchedPoints, Look::Query, Look::Query, Look::BatchedQuery, Look::Filter],
+async fn batches_are_atomic_for_readers() {
+    write_and_read(
+        vec![
+            ReadMethod::Points,
+            ReadMethod::BatchedPoints,
+            ReadMethod::Query,
+            ReadMethod::Query,
+            ReadMethod::BatchedQuery,
+            ReadMethod::Filter,
+        ],
         0,
     )
     .await;
 }
 
-/// The rows lie so far apart that the store keeps them in different runs.
+/// There are many other rows between the rows of the batch, so the store keeps them in different runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_is_seen_whole_or_not_at_all_by_a_scan_from_memory() {
-    write_and_look(vec![Look::Filter, Look::Filter, Look::Filter], 150).await;
+async fn batches_are_atomic_for_scans_from_memory() {
+    write_and_read(vec![ReadMethod::Filter, ReadMethod::Filter, ReadMethod::Filter], 150).await;
 }
 
-/// Batches of different clients on the same rows, each by the tags that it read: one wins, whole.
+/// Several clients send batches for the same rows, conditional on the same ETags. One batch succeeds
+/// completely.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_batches_that_read_the_same_tags_one_wins() {
+async fn one_of_several_batches_with_the_same_etags_wins() {
     let server = Arc::new(start().await);
     let (a, b) = (at("p", "a"), at("p", "b"));
     for round in 0..ROUNDS {
@@ -194,7 +202,7 @@ async fn of_batches_that_read_the_same_tags_one_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delete_with_a_stale_tag_never_wins_against_a_replace() {
+async fn delete_with_a_stale_etag_never_succeeds_after_a_replace() {
     let server = Arc::new(start().await);
     for _ in 0..ROUNDS {
         let tag = insert(&server, "p", "r", r#""N":0"#).await;
@@ -218,7 +226,7 @@ async fn a_delete_with_a_stale_tag_never_wins_against_a_replace() {
         assert!(outcomes.iter().all(|(_, status)| [204, lost].contains(status)), "{outcomes:?}");
         let found = server.get(&at("p", "r"), JSON).await;
         assert_eq!(found.status.as_u16(), if replaced { 200 } else { 404 });
-        // What was replaced meanwhile stays, however often somebody tries with the old tag.
+        // A replaced entity stays, however often a client retries with the old ETag.
         if replaced {
             let stale = server.delete(&at("p", "r"), &conditional(&tag)).await;
             stale.refused(412, "UpdateConditionNotSatisfied");
@@ -228,7 +236,7 @@ async fn a_delete_with_a_stale_tag_never_wins_against_a_replace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_inserts_of_one_entity_exactly_one_succeeds() {
+async fn one_of_many_inserts_of_an_entity_succeeds() {
     let server = Arc::new(start().await);
     for round in 0..ROUNDS {
         let mut clients = JoinSet::new();
@@ -253,9 +261,9 @@ async fn of_many_inserts_of_one_entity_exactly_one_succeeds() {
     }
 }
 
-/// What a client may hear while others insert and delete the same entity: done, or that it is not there.
+/// While other clients insert and delete the same entity, each request succeeds or finds no entity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn upserts_and_deletes_of_one_entity_never_break_anything() {
+async fn concurrent_upserts_and_deletes_succeed_or_find_nothing() {
     let server: Arc<Server> = Arc::new(start().await);
     let mut clients = JoinSet::new();
     for client in 0..12 {

@@ -1,5 +1,5 @@
-//! Shared access signatures: what their letters, table, range of keys and stored policy allow, for operations alone and in
-//! a batch.
+//! Shared access signatures: permissions, table, range of keys and stored policy, for operations alone and in
+//! batches.
 
 use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::ServiceKind;
@@ -10,7 +10,7 @@ use crate::support::{JSON, Server, at, create, insert, start};
 
 const LATER: &str = "2026-06-01T00:00:00Z";
 
-/// A signature for a table, with these further fields.
+/// Returns a signature for a table, with additional fields.
 fn table_sas(table: &str, fields: &[(&str, &str)]) -> String {
     let name = table.to_ascii_lowercase();
     let resource = Resource { service: ServiceKind::Table, account: ACCOUNT, path: &name, timestamp: "" };
@@ -42,9 +42,9 @@ async fn batched_get(server: &Server, sas: &str, target: &str) -> (u16, String) 
     parts(reply).remove(0).outcome()
 }
 
-/// Each operation alone and in a batch, with every combination of letters that matters.
+/// Sends each operation alone and in a batch, with every combination of permissions that matters.
 #[tokio::test]
-async fn each_operation_needs_its_own_letters_alone_and_in_a_batch() {
+async fn each_operation_needs_its_permissions_alone_and_in_a_batch() {
     let server = start().await;
     insert(&server, "p", "here", "").await;
     let here = at("p", "here");
@@ -93,7 +93,7 @@ async fn each_operation_needs_its_own_letters_alone_and_in_a_batch() {
 }
 
 #[tokio::test]
-async fn one_operation_without_its_letter_fails_the_batch_with_its_index() {
+async fn operation_without_permission_fails_the_batch_with_its_index() {
     let server = start().await;
     insert(&server, "p", "here", "").await;
     let new = r#"{"PartitionKey":"p","RowKey":"new"}"#;
@@ -109,7 +109,7 @@ async fn one_operation_without_its_letter_fails_the_batch_with_its_index() {
 }
 
 #[tokio::test]
-async fn a_signature_for_a_table_reaches_no_other_and_cannot_manage_tables() {
+async fn table_signature_allows_neither_other_tables_nor_operations_on_tables() {
     let server = start().await;
     create(&server, "other").await;
     let entity = r#"{"PartitionKey":"p","RowKey":"r"}"#;
@@ -121,7 +121,7 @@ async fn a_signature_for_a_table_reaches_no_other_and_cannot_manage_tables() {
     }
     let other = "/other(PartitionKey='p',RowKey='r')";
     assert_eq!(batched_get(&server, &sas, other).await, (403, "AuthorizationFailure".to_owned()));
-    // Names of tables are compared without regard to case, in the address and in the signature.
+    // Case is ignored in the names of tables, both in the address and in the signature.
     let upper = table_sas("PEOPLE", &[("se", LATER), ("sp", "raud")]);
     alone(&server, &upper, ("POST /People", JSON, entity)).await.expect(201);
     let line = format!("DELETE {}", at("p", "r").replace("people", "peoplE"));
@@ -136,7 +136,7 @@ async fn a_signature_for_a_table_reaches_no_other_and_cannot_manage_tables() {
 }
 
 #[tokio::test]
-async fn a_range_of_keys_refuses_writes_outside_and_hides_what_is_there() {
+async fn key_range_refuses_writes_outside_and_hides_other_entities() {
     let server = start().await;
     let range = [("spk", "b"), ("srk", "5"), ("epk", "d"), ("erk", "5"), ("se", LATER), ("sp", "raud")];
     let sas = table_sas("people", &range);
@@ -184,7 +184,7 @@ async fn a_range_of_keys_refuses_writes_outside_and_hides_what_is_there() {
 }
 
 #[tokio::test]
-async fn a_stored_policy_grants_until_it_is_changed_or_over() {
+async fn stored_policy_applies_until_it_changes_or_expires() {
     let server = start().await;
     let policy = |letters: &str| {
         format!(
@@ -214,7 +214,7 @@ async fn a_stored_policy_grants_until_it_is_changed_or_over() {
 }
 
 #[tokio::test]
-async fn a_batch_whose_sender_is_nobody_is_refused_as_a_whole() {
+async fn unauthenticated_batch_is_refused_as_a_whole() {
     let server = start().await;
     let body = change_set(&[("POST /people", JSON, r#"{"PartitionKey":"p","RowKey":"r"}"#)]);
     let forged = letters("raud").replace("sp=raud", "sp=ra");
@@ -228,13 +228,13 @@ async fn a_batch_whose_sender_is_nobody_is_refused_as_a_whole() {
         assert_eq!(reply.outcome(), (status, code), "{sas}");
     }
     server.get(&at("p", "r"), JSON).await.refused(404, "ResourceNotFound");
-    // The key of the account opens everything.
+    // The account key allows everything.
     let parts = parts(server.signed("POST", "/$batch", BATCH, body).await);
     assert_eq!(parts[0].status, 201);
 }
 
 #[tokio::test]
-async fn credentials_of_an_operation_in_a_batch_are_not_ignored() {
+async fn credentials_of_single_operations_in_a_batch_are_checked() {
     let server = start().await;
     let sas = letters("ra");
     let body = |row: &str| format!(r#"{{"PartitionKey":"p","RowKey":"{row}"}}"#);
@@ -260,7 +260,7 @@ async fn credentials_of_an_operation_in_a_batch_are_not_ignored() {
 }
 
 #[tokio::test]
-async fn an_operation_in_a_batch_reaches_the_keys_that_its_own_signature_and_that_of_the_batch_reach() {
+async fn operation_in_a_batch_is_limited_by_its_own_signature_and_that_of_the_batch() {
     let server = start().await;
     let ranged = |partition| {
         table_sas("people", &[("se", LATER), ("sp", "ra"), ("spk", partition), ("epk", partition)])
@@ -285,9 +285,9 @@ async fn an_operation_in_a_batch_reaches_the_keys_that_its_own_signature_and_tha
     }
 }
 
-/// Operations on tables that some signature lets through with `c` alone.
+/// Operations on tables that a signature with only the permission `c` can allow.
 #[tokio::test]
-async fn no_operation_on_tables_changes_what_exists_for_a_caller_who_may_only_create() {
+async fn create_permission_alone_never_changes_an_existing_table() {
     use lazuli_protocol::Operation;
     let server = start().await;
     insert(&server, "p", "here", r#""A":1"#).await;

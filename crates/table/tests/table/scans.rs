@@ -1,14 +1,15 @@
-//! Queries that look at every entity, from memory where nothing has changed: nobody can tell.
+//! Queries that read every entity. Unchanged rows come from memory, and the results must be the same.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lazuli_store::{Commit, Mutation, Partition, Store};
+use lazuli_store::{Commit, Mutation, Partition};
+use lazuli_testing::AllRows;
 use tokio::task::JoinSet;
 
-use crate::support::{JSON, Server, at, encoded, fill, keys, query_all, start, values};
+use crate::support::{JSON, Server, at, encoded, fill, keys, query_all, start_with_runs, values};
 
-/// Entities of a table that has several runs.
+/// Number of entities in a table with several runs.
 const ENTITIES: usize = 1500;
 
 fn rows() -> impl Iterator<Item = String> {
@@ -16,7 +17,7 @@ fn rows() -> impl Iterator<Item = String> {
 }
 
 async fn filled() -> Server {
-    let server = start().await;
+    let server = start_with_runs().await;
     fill(&server, "p", rows()).await;
     server
 }
@@ -26,7 +27,7 @@ fn filter(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn pages_join_without_a_gap_the_first_time_and_the_next() {
+async fn pages_join_without_a_gap_from_disk_and_from_memory() {
     let server = filled().await;
     let all: Vec<_> = rows().collect();
     for (text, expected) in [
@@ -48,14 +49,14 @@ async fn pages_join_without_a_gap_the_first_time_and_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_is_seen_by_the_next_scan() {
+async fn acknowledged_write_is_seen_by_the_next_scan() {
     let server = Arc::new(filled().await);
     let mut clients = JoinSet::new();
     for client in 0..4 {
         let server = server.clone();
         clients.spawn(async move {
             for round in 0..12 {
-                // Each time among other rows.
+                // Each round uses another position among the rows.
                 let row = format!("{:04}-{client}", (client * 401 + round * 127) % ENTITIES);
                 let target = at("p", &row);
                 let found = || async {
@@ -82,7 +83,7 @@ async fn what_was_acknowledged_is_seen_by_the_next_scan() {
 }
 
 #[tokio::test]
-async fn a_table_that_was_scanned_can_be_deleted_and_made_anew() {
+async fn scanned_table_can_be_deleted_and_recreated() {
     let server = filled().await;
     let scan = format!("/people()?{}", filter("F ge 0"));
     for _ in 0..2 {
@@ -94,16 +95,16 @@ async fn a_table_that_was_scanned_can_be_deleted_and_made_anew() {
     assert_eq!(keys(&server.get(&scan, JSON).await.expect(200)), []);
 }
 
-/// An entity that cannot be read is an error of the page that comes to it, and of no other.
+/// A damaged entity fails only the page that reaches it.
 #[tokio::test]
-async fn a_damaged_entity_is_an_error_when_it_is_come_to() {
+async fn damaged_entity_fails_only_the_page_that_reaches_it() {
     let server = filled().await;
     let mut space = None;
-    let mut look = |id, partition: &Bytes, _: &lazuli_store::Row| {
+    let mut find_space = |id, partition: &Bytes, _: &lazuli_store::Row| {
         space = space.or((partition[..] == *b"ep").then_some(id));
         Ok(())
     };
-    server.store.for_each_row(&mut look).unwrap();
+    server.store.for_each_row(&mut find_space).unwrap();
     let space = space.unwrap();
     let commit = Commit {
         stamp: server.store.stamp(),
@@ -121,7 +122,7 @@ async fn a_damaged_entity_is_an_error_when_it_is_come_to() {
             let reply = server.get(&format!("/people()?{}&$top={top}", filter(text)), JSON).await;
             assert_eq!(reply.status.as_u16(), status, "{text} {top}");
         }
-        let behind = query_all(&server, &filter("RowKey gt '0700' and F gt 0 and PartitionKey eq 'p'")).await;
-        assert_eq!(behind.len(), ENTITIES - 701);
+        let after = query_all(&server, &filter("RowKey gt '0700' and F gt 0 and PartitionKey eq 'p'")).await;
+        assert_eq!(after.len(), ENTITIES - 701);
     }
 }

@@ -1,24 +1,33 @@
-//! A table service to be tested, and what most tests need.
+//! Starts table services for tests, and sends requests to them.
 
 use lazuli_protocol::ServiceKind;
 use lazuli_table::TableService;
-use lazuli_testing::{Reply, TestServer};
+use lazuli_testing::{Parts, Reply, TestServer};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::batch::send;
 
-/// JSON both ways, with minimal metadata.
+/// Headers for JSON in both directions, with minimal metadata.
 pub(crate) const JSON: &str =
     "content-type: application/json\naccept: application/json;odata=minimalmetadata";
 
 pub(crate) type Server = TestServer<TableService>;
 
-/// A server with a table `people`.
+fn make(parts: Parts) -> TableService {
+    TableService::new(parts.store, parts.accounts)
+}
+
+/// Starts a server with the table `people`.
 pub(crate) async fn start() -> Server {
-    let server =
-        lazuli_testing::start(ServiceKind::Table, |parts| TableService::new(parts.store, parts.accounts))
-            .await;
+    let server = lazuli_testing::start(ServiceKind::Table, make).await;
+    create(&server, "people").await;
+    server
+}
+
+/// Starts a server with the table `people`, on an engine that keeps runs of rows in memory.
+pub(crate) async fn start_with_runs() -> Server {
+    let server = lazuli_testing::start_embedded(ServiceKind::Table, make, Default::default()).await;
     create(&server, "people").await;
     server
 }
@@ -27,20 +36,20 @@ pub(crate) async fn create(server: &Server, table: &str) {
     server.post("/Tables", JSON, format!(r#"{{"TableName":"{table}"}}"#)).await.expect(201);
 }
 
-/// The address of an entity in `people`. The keys are encoded.
+/// Returns the address of an entity in `people`. The keys must be encoded.
 pub(crate) fn at(partition: &str, row: &str) -> String {
     format!("/people(PartitionKey='{partition}',RowKey='{row}')")
 }
 
-/// Inserts an entity with these further members; its tag.
+/// Inserts an entity with additional members and returns its ETag.
 pub(crate) async fn insert(server: &Server, partition: &str, row: &str, members: &str) -> String {
     let comma = if members.is_empty() { "" } else { "," };
     let body = format!(r#"{{"PartitionKey":"{partition}","RowKey":"{row}"{comma}{members}}}"#);
     server.post("/people", JSON, body).await.expect(201).etag().to_owned()
 }
 
-/// Inserts entities with rows `from`, … of a partition, and `F` from 0 on, which tests leave alone: enough of them for a
-/// query to be answered from memory the next time.
+/// Inserts entities with the given RowKeys, and `F` counting from 0. Tests do not change them, so that the
+/// next query is answered from memory.
 pub(crate) async fn fill(server: &Server, partition: &str, rows: impl Iterator<Item = String>) {
     let bodies = rows
         .enumerate()
@@ -51,12 +60,12 @@ pub(crate) async fn fill(server: &Server, partition: &str, rows: impl Iterator<I
     }
 }
 
-/// A text as the value of a parameter.
+/// Encodes a text as the value of a parameter.
 pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// The entities, or tables, of a list.
+/// Returns the entities or tables in a list.
 pub(crate) fn values(reply: &Reply) -> Vec<Value> {
     let Value::Object(mut list) = serde_json::from_slice(&reply.body).unwrap() else {
         panic!("{}", reply.text())
@@ -64,13 +73,13 @@ pub(crate) fn values(reply: &Reply) -> Vec<Value> {
     serde_json::from_value(list.remove("value").unwrap()).unwrap()
 }
 
-/// The keys of the entities in a list.
+/// Returns the keys of the entities in a list.
 pub(crate) fn keys(reply: &Reply) -> Vec<(String, String)> {
     let key = |entity: &Value, key: &str| entity[key].as_str().unwrap_or_default().to_owned();
     values(reply).iter().map(|entity| (key(entity, "PartitionKey"), key(entity, "RowKey"))).collect()
 }
 
-/// The target of the page behind a reply to one, if there is one.
+/// Returns the target of the next page, if a reply has a continuation.
 pub(crate) fn next(target: &str, reply: &Reply) -> Option<String> {
     let partition = reply.header("x-ms-continuation-nextpartitionkey")?;
     let row = reply.header("x-ms-continuation-nextrowkey").unwrap();
@@ -78,7 +87,7 @@ pub(crate) fn next(target: &str, reply: &Reply) -> Option<String> {
     Some(format!("{target}{separator}NextPartitionKey={}&NextRowKey={}", encoded(partition), encoded(row)))
 }
 
-/// The keys of what a query finds in `people`, page after page.
+/// Returns the keys of all entities that a query finds in `people`, over all pages.
 pub(crate) async fn query_all(server: &Server, options: &str) -> Vec<(String, String)> {
     let target = format!("/people()?{options}");
     let (mut page, mut found) = (Some(target.clone()), vec![]);

@@ -3,7 +3,7 @@
 use crate::support::{JSON, create, start};
 
 #[tokio::test]
-async fn a_table_is_created_once_whatever_the_case_of_its_name() {
+async fn table_is_created_once_whatever_the_case_of_its_name() {
     let server = start().await;
     let created = server.post("/Tables", JSON, r#"{"TableName":"MyTable"}"#).await.expect(201);
     let endpoint = format!("http://{}/lapis", server.address);
@@ -19,7 +19,7 @@ async fn a_table_is_created_once_whatever_the_case_of_its_name() {
 }
 
 #[tokio::test]
-async fn prefer_decides_whether_the_table_comes_back_and_is_confirmed() {
+async fn prefer_decides_whether_the_table_is_returned_and_is_confirmed() {
     let server = start().await;
     for (table, prefer, status) in [("aaa", "return-no-content", 204), ("bbb", "return-content", 201)] {
         let headers = format!("{JSON}\nprefer: {prefer}");
@@ -31,7 +31,7 @@ async fn prefer_decides_whether_the_table_comes_back_and_is_confirmed() {
 }
 
 #[tokio::test]
-async fn names_that_no_table_can_have_are_refused() {
+async fn invalid_table_names_are_refused() {
     let server = start().await;
     for (name, code) in [
         ("ab", "OutOfRangeInput"),
@@ -48,7 +48,7 @@ async fn names_that_no_table_can_have_are_refused() {
 }
 
 #[tokio::test]
-async fn a_deleted_table_is_gone_and_its_name_is_free_for_an_empty_one() {
+async fn deleted_table_frees_its_name_for_an_empty_table() {
     let server = start().await;
     crate::support::insert(&server, "p", "r", "").await;
     server.delete("/Tables('PEOPLE')", "").await.expect(204);
@@ -56,12 +56,12 @@ async fn a_deleted_table_is_gone_and_its_name_is_free_for_an_empty_one() {
     server.delete("/Tables('people')", "").await.refused(404, "ResourceNotFound");
     create(&server, "people").await;
     server.get(&crate::support::at("p", "r"), JSON).await.refused(404, "ResourceNotFound");
-    let swept = server.service.sweep(lazuli_extents::Pace::FULL).await.unwrap();
+    let swept = server.service.sweep(lazuli_concurrency::Pace::FULL).await.unwrap();
     assert_eq!(swept.spaces, 1);
 }
 
 #[tokio::test]
-async fn access_policies_are_kept_as_xml() {
+async fn access_policies_are_stored_and_returned_as_xml() {
     let server = start().await;
     let policy = "<SignedIdentifiers><SignedIdentifier><Id>one</Id><AccessPolicy>\
                   <Start>2026-01-01T00:00:00.0000000Z</Start><Expiry>2027-01-01T00:00:00.0000000Z</Expiry>\

@@ -4,9 +4,9 @@ use crate::support::{JSON, at, insert, start};
 
 const STALE: &str = "W/\"datetime'2012-06-15T22%3A51%3A44.9662825Z'\"";
 
-/// The table of writes: verb, If-Match, and what comes of it on an entity that exists and on one that does not.
+/// For each verb and `If-Match`: the result if the entity exists, and if it does not.
 #[tokio::test]
-async fn every_verb_does_what_its_condition_says() {
+async fn every_verb_obeys_its_condition() {
     let server = start().await;
     let absent = (204, "");
     let missing = (404, "ResourceNotFound");
@@ -53,7 +53,7 @@ async fn every_verb_does_what_its_condition_says() {
 }
 
 #[tokio::test]
-async fn an_entity_is_inserted_once_and_comes_back_as_it_was_sent() {
+async fn entity_is_inserted_once_and_returned_as_sent() {
     let server = start().await;
     let body = concat!(
         r#"{"PartitionKey":"it's","RowKey":"r 1","S":"ä\n","L":"5","L@odata.type":"Edm.Int64","D":5.0,"N":null,"#,
@@ -77,7 +77,7 @@ async fn an_entity_is_inserted_once_and_comes_back_as_it_was_sent() {
 }
 
 #[tokio::test]
-async fn every_change_has_a_tag_of_its_own_even_while_the_clock_stands_still() {
+async fn every_change_has_its_own_etag_even_while_the_clock_stands_still() {
     let server = start().await;
     let mut tags = vec![insert(&server, "p", "r", "").await];
     for _ in 0..20 {
@@ -88,7 +88,7 @@ async fn every_change_has_a_tag_of_its_own_even_while_the_clock_stands_still() {
 }
 
 #[tokio::test]
-async fn what_is_no_entity_is_refused_and_nothing_is_stored() {
+async fn invalid_entities_are_refused_and_nothing_is_stored() {
     let server = start().await;
     let keys = r#""PartitionKey":"p","RowKey":"r""#;
     let many: Vec<String> = (0..253).map(|i| format!(r#""P{i}":1"#)).collect();
@@ -118,7 +118,7 @@ async fn what_is_no_entity_is_refused_and_nothing_is_stored() {
 }
 
 #[tokio::test]
-async fn keys_are_strings_where_they_are_inserted_and_those_of_the_address_elsewhere() {
+async fn inserted_keys_are_strings_and_other_writes_must_match_the_address() {
     let server = start().await;
     let typed =
         r#"{"PartitionKey":"2022-04-01T09:30:45Z","PartitionKey@odata.type":"Edm.DateTime","RowKey":5}"#;
@@ -132,9 +132,9 @@ async fn keys_are_strings_where_they_are_inserted_and_those_of_the_address_elsew
     assert!(found.text().contains(r#""RowKey":"5""#), "{}", found.text());
 }
 
-/// What clients send whose address of the account ends with a table.
+/// Requests of clients whose configured service address ends with a table.
 #[tokio::test]
-async fn an_address_that_goes_on_behind_a_table_is_about_that_table() {
+async fn address_that_continues_after_a_table_names_that_table() {
     let server = start().await;
     let table = r#"{"TableName":"people"}"#;
     server.post("/people/Tables", JSON, table).await.refused(400, "PropertiesNeedValue");
@@ -148,7 +148,7 @@ async fn an_address_that_goes_on_behind_a_table_is_about_that_table() {
 }
 
 #[tokio::test]
-async fn errors_are_odata_json() {
+async fn errors_are_rendered_as_odata_json() {
     let server = start().await;
     let reply = server.get(&at("p", "r"), JSON).await.expect(404);
     assert!(reply.header("content-type").unwrap().starts_with("application/json"));
@@ -158,7 +158,7 @@ async fn errors_are_odata_json() {
 }
 
 #[tokio::test]
-async fn verbs_can_be_tunnelled_through_post() {
+async fn verbs_can_be_tunneled_through_post() {
     let server = start().await;
     insert(&server, "p", "r", r#""A":1"#).await;
     let tunnel = |verb: &str| format!("{JSON}\nif-match: *\nx-http-method: {verb}");
@@ -170,7 +170,7 @@ async fn verbs_can_be_tunnelled_through_post() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_after_a_restart_with_the_same_tag() {
+async fn entity_survives_a_restart_with_the_same_etag() {
     let server = start().await;
     let tag = insert(&server, "p", "r", r#""A":1"#).await;
     let server = server.restart().await;

@@ -1,8 +1,8 @@
-//! The operations that are dropped: for each what is there before it, and the request.
+//! The cases: operations whose requests are dropped, each with the requests that prepare its state.
 //!
-//! A request is a line with method and target, lines of headers, an empty line and a body. `@9000` as a body stands for
-//! 9,000 bytes. `<<name>>` is replaced by a header or an XML element of an earlier reply; `<<blob>>` and `<<file>>` by
-//! the URLs of these services.
+//! A request is a line with method and target, lines of headers, an empty line and a body. The body `@9000`
+//! stands for 9,000 bytes. `<<name>>` is replaced by a header or an XML element of an earlier reply;
+//! `<<blob>>` and `<<file>>` by the URLs of these services.
 
 mod blob;
 mod file;
@@ -10,17 +10,18 @@ mod rest;
 
 use lazuli_protocol::ServiceKind;
 
-/// One operation, on something that is there.
+/// One operation in a prepared state.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) service: ServiceKind,
-    /// Requests that come before, of the same service unless they begin with another one's name and `>`.
+    /// Preparing requests. They are for the same service unless they begin with another service's name and
+    /// `>`.
     pub(crate) setup: &'static [&'static str],
     pub(crate) request: &'static str,
-    /// Whether every write of a blob makes a version.
+    /// Blob versioning is enabled.
     pub(crate) versioned: bool,
-    /// Whether it consists of several steps of which some may happen without the others.
+    /// The operation has several steps, some of which may happen without the others.
     pub(crate) in_parts: bool,
 }
 
@@ -43,12 +44,12 @@ impl Case {
     }
 }
 
-/// Every case.
+/// Returns all cases.
 pub(crate) fn all() -> Vec<Case> {
     [blob::CASES, rest::CASES, file::CASES].concat()
 }
 
-/// Deletes what a case works in.
+/// Returns the request that deletes the container, queue, table or share of a case.
 pub(crate) fn delete(service: ServiceKind) -> &'static str {
     match service {
         ServiceKind::Blob => "DELETE /ccc?restype=container",

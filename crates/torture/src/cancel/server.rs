@@ -1,4 +1,5 @@
-//! All services on one data directory, in this process and without a socket, so that the polls of a request can be counted.
+//! All services on one data directory, in this process and without a socket, so that the polls of a request
+//! can be counted.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -12,14 +13,15 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use http_body::Frame;
 use lazuli_account::{AccountDirectory, ServiceLevel};
 use lazuli_blob::BlobService;
-use lazuli_concurrency::{SystemClock, Timestamp};
-use lazuli_copy::{CopySources, Neighbours};
-use lazuli_extents::{Extents, LocalExtents, Pace};
+use lazuli_concurrency::{Pace, SystemClock, Timestamp};
+use lazuli_content::sweep::ContentSweeper;
+use lazuli_copy::{CopySources, LocalServices};
+use lazuli_extents::{Extents, LocalExtents};
 use lazuli_file::FileService;
-use lazuli_generations::content::ContentSweeper;
 use lazuli_outbound::{Allow, Outbound};
 use lazuli_protocol::operation::{Operation, route};
-use lazuli_protocol::request::{BodyError, Caller, Carried, RequestBody, collect};
+use lazuli_protocol::properties::ServiceProperties;
+use lazuli_protocol::request::{BodyError, Caller, RequestBody, SubRequests, collect};
 use lazuli_protocol::{
     Account, Address, Key, Query, Refusal, Request, Response, Service, ServiceKind, SourceAccess, SourceRead,
     Version,
@@ -29,23 +31,23 @@ use lazuli_store::interposed::Interposed;
 use lazuli_store::{Embedded, Store};
 use lazuli_table::TableService;
 
-use super::late::Late;
+use super::delayed_commits::DelayedCommits;
 
 const VERSION: &str = "2025-01-05";
-/// More than any reply here has.
-const MOST: usize = 4 << 20;
-/// Bytes of a request's body that arrive at once.
-const PIECE: usize = 16 << 10;
+/// Maximum size of a reply in these tests.
+const MAX_REPLY_BYTES: usize = 4 << 20;
+/// Bytes of a request's body that arrive at a time.
+const BODY_PIECE_BYTES: usize = 16 << 10;
 
-/// A status, headers and a body. A refusal has its error code and text as body.
+/// A reply. The body of a refusal is its error code and text.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct TestReply {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-impl Reply {
+impl TestReply {
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
@@ -59,10 +61,10 @@ impl Reply {
     }
 }
 
-/// The services of a data directory.
-pub(crate) struct Server {
+/// All services of a data directory.
+pub(crate) struct AllServices {
     pub(crate) store: Arc<Embedded>,
-    pub(crate) late: Arc<Interposed<Late>>,
+    pub(crate) delayed: Arc<Interposed<DelayedCommits>>,
     pub(crate) accounts: AccountDirectory,
     pub(crate) sweeper: ContentSweeper,
     blob: BlobService,
@@ -72,29 +74,29 @@ pub(crate) struct Server {
     levels: Vec<Arc<dyn Service>>,
 }
 
-impl Server {
+impl AllServices {
     pub(crate) async fn open(dir: &Path) -> Arc<Self> {
         let store_dir = dir.join("store");
         std::fs::create_dir_all(&store_dir).expect("a directory");
         let store = Embedded::open(&store_dir, Arc::new(SystemClock), lazuli_store::Options::SMALL);
         let store = Arc::new(store.unwrap_or_else(|error| panic!("the store does not open: {error}")));
-        let late = Arc::new(Interposed::new(store.clone(), Late::start(store.clone())));
+        let delayed = Arc::new(Interposed::new(store.clone(), DelayedCommits::start(store.clone())));
         let extents: Arc<dyn Extents> =
             Arc::new(LocalExtents::open(dir, Default::default()).expect("the extents open"));
         let accounts = AccountDirectory::open(store.clone()).await.expect("the accounts open");
-        let blob = BlobService::new(late.clone(), extents.clone(), accounts.clone());
-        let file = FileService::new(late.clone(), extents.clone(), accounts.clone());
-        let neighbours = Neighbours::new([
+        let blob = BlobService::new(delayed.clone(), extents.clone(), accounts.clone());
+        let file = FileService::new(delayed.clone(), extents.clone(), accounts.clone());
+        let local_services = LocalServices::new([
             (ServiceKind::Blob, Arc::new(blob.clone()) as Arc<dyn Service>),
             (ServiceKind::File, Arc::new(file.clone())),
         ]);
-        neighbours.listen_on(ServiceKind::ALL.map(|kind| (kind, port(kind))));
-        let access = Arc::new(Everything { accounts: accounts.clone(), store: store.clone() });
+        local_services.set_ports(ServiceKind::ALL.map(|kind| (kind, port(kind))));
+        let access = Arc::new(AllowAllSources { accounts: accounts.clone(), store: store.clone() });
         let outbound = Outbound::new(Vec::<Allow>::new());
-        let sources = CopySources { access, host_suffixes: vec![], outbound, neighbours };
+        let sources = CopySources { access, host_suffixes: vec![], outbound, local_services };
         let (blob, file) = (blob.with_copy_sources(sources.clone()), file.with_copy_sources(sources));
-        let queue = QueueService::new(late.clone(), accounts.clone());
-        let table = TableService::new(late.clone(), accounts.clone());
+        let queue = QueueService::new(delayed.clone(), accounts.clone());
+        let table = TableService::new(delayed.clone(), accounts.clone());
         let level = |kind| {
             let service: Arc<dyn Service> = match kind {
                 ServiceKind::Blob => Arc::new(blob.clone()),
@@ -102,15 +104,15 @@ impl Server {
                 ServiceKind::Table => Arc::new(table.clone()),
                 ServiceKind::File => Arc::new(file.clone()),
             };
-            Arc::new(ServiceLevel::new(kind, accounts.clone(), Some(service))) as Arc<dyn Service>
+            Arc::new(ServiceLevel::new(kind, accounts.clone(), service)) as Arc<dyn Service>
         };
         let levels = ServiceKind::ALL.map(level).to_vec();
         let readers = [lazuli_blob::content_of_row, lazuli_file::content_of_row];
-        let sweeper =
-            ContentSweeper::new(late.clone(), extents.clone(), readers, dir.join("sweep")).with_page_rows(7);
+        let sweeper = ContentSweeper::new(delayed.clone(), extents.clone(), readers, dir.join("sweep"))
+            .with_page_rows(7);
         blob.resume_copies().await;
         file.resume_copies().await;
-        Arc::new(Self { store, late, accounts, sweeper, blob, queue, table, file, levels })
+        Arc::new(Self { store, delayed, accounts, sweeper, blob, queue, table, file, levels })
     }
 
     pub(crate) async fn add_account(&self, name: &str) -> Arc<Account> {
@@ -133,36 +135,40 @@ impl Server {
         Ok(())
     }
 
-    /// One request: a line with method and target, lines of headers, an empty line, the body.
+    /// Sends one request: a line with method and target, lines of headers, an empty line, the body.
     pub(crate) async fn call(
         &self,
         account: &Arc<Account>,
         service: ServiceKind,
         text: &str,
-    ) -> Result<Reply, String> {
+    ) -> Result<TestReply, String> {
         let (head, body) = text.split_once("\n\n").unwrap_or((text, ""));
-        let (method, target, headers) = parsed(head);
-        let inside = Inside { account: account.clone(), service, now: self.store.now() };
-        let request = inside.request(&method, target, headers, body_of(body));
+        let (method, target, headers) = parse_head(head);
+        let properties = self.accounts.properties(&account.name, service).await;
+        let properties = properties.map_err(|error| error.to_string())?;
+        let requests = TestRequests { account: account.clone(), properties, service, now: self.store.now() };
+        let request = requests.request(&method, target, headers, parse_body(body));
         let answer = match request {
             Ok(request) => self.levels[service as usize].call(request).await,
             Err(refusal) => Err(refusal),
         };
         match answer {
             Ok(Response { status, headers, mut body }) => {
-                let body = collect(Pin::new(&mut body), MOST).await.map_err(|refusal| refusal.to_string())?;
-                Ok(Reply { status: status.as_u16(), headers, body })
+                let body = collect(Pin::new(&mut body), MAX_REPLY_BYTES)
+                    .await
+                    .map_err(|refusal| refusal.to_string())?;
+                Ok(TestReply { status: status.as_u16(), headers, body })
             }
             Err(refusal) => {
                 let (status, body) = (refusal.status().as_u16(), format!("{refusal:?}").into());
-                Ok(Reply { status, headers: HeaderMap::new(), body })
+                Ok(TestReply { status, headers: HeaderMap::new(), body })
             }
         }
     }
 }
 
-/// Method, target and headers.
-fn parsed(head: &str) -> (Method, &str, HeaderMap) {
+/// Parses method, target and headers.
+fn parse_head(head: &str) -> (Method, &str, HeaderMap) {
     let mut lines = head.lines();
     let line = lines.next().and_then(|line| line.split_once(' '));
     let (method, target) = line.expect("a method and a target");
@@ -173,27 +179,27 @@ fn parsed(head: &str) -> (Method, &str, HeaderMap) {
     (Method::from_bytes(method.as_bytes()).expect("a method"), target, headers.collect())
 }
 
-/// The port that URLs of a service have.
+/// Returns the port in URLs of a service.
 pub(crate) fn port(kind: ServiceKind) -> u16 {
     10_000 + kind as u16
 }
 
-/// `@12000` stands for 12,000 bytes of noise; `@12000x` for others.
-fn body_of(text: &str) -> Bytes {
+/// Parses a body. `@12000` stands for 12,000 bytes of noise, `@12000x` for other noise.
+fn parse_body(text: &str) -> Bytes {
     let Some(rest) = text.strip_prefix('@') else { return Bytes::copy_from_slice(text.as_bytes()) };
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     let length = rest[..digits].parse().expect("a length");
     crate::payload::filled(rest.len() - digits, length as u64, length).into()
 }
 
-/// Lets every source of a copy be read.
-struct Everything {
+/// Authorizes every read of a copy's source.
+struct AllowAllSources {
     accounts: AccountDirectory,
     store: Arc<Embedded>,
 }
 
 #[async_trait]
-impl SourceAccess for Everything {
+impl SourceAccess for AllowAllSources {
     async fn admit(&self, read: &SourceRead<'_>, _: &dyn Service) -> Result<Arc<Account>, Refusal> {
         self.account(&read.address.account).await
     }
@@ -208,14 +214,15 @@ impl SourceAccess for Everything {
     }
 }
 
-/// Makes requests of one account, and those that a batch carries.
-struct Inside {
+/// Builds the requests of one account, including sub-requests of batches.
+struct TestRequests {
     account: Arc<Account>,
+    properties: Arc<ServiceProperties>,
     service: ServiceKind,
     now: Timestamp,
 }
 
-impl Inside {
+impl TestRequests {
     fn address(&self, target: &str) -> Result<(Address, Query), Refusal> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let query = Query::parse(query)?;
@@ -232,10 +239,12 @@ impl Inside {
     ) -> Result<Request, Refusal> {
         let (address, query) = self.address(target)?;
         let operation = route(self.service, method, &address.container, &address.object, &query, &headers)?;
-        let inside = Self { account: self.account.clone(), ..*self };
+        let (account, properties) = (self.account.clone(), self.properties.clone());
+        let requests = Self { account, properties, ..*self };
         Ok(Request {
             operation,
             account: self.account.clone(),
+            properties: self.properties.clone(),
             container: address.container,
             object: address.object,
             query,
@@ -243,19 +252,19 @@ impl Inside {
             version: Version::parse(VERSION).expect("a version"),
             caller: Caller::Key,
             content_length: Some(body.len() as u64),
-            body: dripping(body),
+            body: slow_body(body),
             now: self.now,
             request_id: uuid::Uuid::nil(),
             endpoint: format!("http://127.0.0.1:{}/{}", port(self.service), self.account.name),
             secure: false,
             peer: [127, 0, 0, 1].into(),
-            carried: Some(Arc::new(inside)),
+            sub_requests: Some(Arc::new(requests)),
         })
     }
 }
 
 #[async_trait]
-impl Carried for Inside {
+impl SubRequests for TestRequests {
     fn locate(&self, head: &Parts) -> Result<(Operation, Address), Refusal> {
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
         let (address, query) = self.address(target)?;
@@ -269,17 +278,17 @@ impl Carried for Inside {
     }
 }
 
-/// A body that arrives in pieces, each after a moment.
-fn dripping(bytes: Bytes) -> RequestBody {
-    Box::pin(Dripping { bytes, is_ready: false })
+/// Returns a body that arrives in pieces and is pending before each piece.
+fn slow_body(bytes: Bytes) -> RequestBody {
+    Box::pin(SlowBody { bytes, is_ready: false })
 }
 
-struct Dripping {
+struct SlowBody {
     bytes: Bytes,
     is_ready: bool,
 }
 
-impl http_body::Body for Dripping {
+impl http_body::Body for SlowBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -292,7 +301,7 @@ impl http_body::Body for Dripping {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let most = self.bytes.len().min(PIECE);
+        let most = self.bytes.len().min(BODY_PIECE_BYTES);
         let piece = self.bytes.split_to(most);
         Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece))))
     }
@@ -306,7 +315,7 @@ impl http_body::Body for Dripping {
     }
 }
 
-/// The operation that a request asks for.
+/// Returns the operation of a request.
 pub(crate) fn operation(service: ServiceKind, text: &str) -> Result<Operation, Refusal> {
     let (head, _) = text.split_once("\n\n").unwrap_or((text, ""));
     let account = Account {
@@ -316,7 +325,9 @@ pub(crate) fn operation(service: ServiceKind, text: &str) -> Result<Operation, R
         settings: Default::default(),
         roles: vec![],
     };
-    let inside = Inside { account: Arc::new(account), service, now: Timestamp::default() };
-    let (method, target, headers) = parsed(head);
-    Ok(inside.request(&method, target, headers, Bytes::new())?.operation)
+    let properties = Arc::default();
+    let requests =
+        TestRequests { account: Arc::new(account), properties, service, now: Timestamp::default() };
+    let (method, target, headers) = parse_head(head);
+    Ok(requests.request(&method, target, headers, Bytes::new())?.operation)
 }

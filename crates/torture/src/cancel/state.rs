@@ -1,16 +1,17 @@
-//! What clients see of an account, as text without times, tags and ids: two accounts in the same state have the same text.
+//! The state of an account as clients see it: a text without times, ETags and ids. Accounts in the same state
+//! have the same text.
 //!
-//! All content is read. What is listed and cannot be read is an error, and so is a share whose usage is not the sum of the
-//! lengths of its files.
+//! All content is read. It is an error if a listed resource cannot be read, or if the usage of a share is not
+//! the sum of the lengths of its files.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use lazuli_protocol::{Account, ServiceKind};
 
-use super::server::{Reply, Server};
+use super::server::{AllServices, TestReply};
 
-/// Elements whose text differs from run to run.
+/// Elements whose text differs between runs.
 const MASKED: [&str; 17] = [
     "CopyDestinationSnapshot",
     "Etag",
@@ -33,14 +34,14 @@ const MASKED: [&str; 17] = [
 const HEADERS: [&str; 5] =
     ["x-ms-file-attributes", "content-type", "x-ms-lease-status", "x-ms-meta-a", "x-ms-copy-status"];
 
-/// Reads an account.
-pub(crate) struct Reader<'a> {
-    pub(crate) server: &'a Server,
+/// Reads the state of an account.
+pub(crate) struct StateReader<'a> {
+    pub(crate) server: &'a AllServices,
     pub(crate) account: &'a Arc<Account>,
 }
 
-impl Reader<'_> {
-    /// The state of one service.
+impl StateReader<'_> {
+    /// Returns the state of one service.
     pub(crate) async fn state(&self, service: ServiceKind) -> Result<String, String> {
         let mut text = match service {
             ServiceKind::Blob => self.blobs().await?,
@@ -53,11 +54,11 @@ impl Reader<'_> {
         Ok(text.replace(&self.account.name, "ACCOUNT").replace("><", ">\n<"))
     }
 
-    async fn send(&self, service: ServiceKind, request: &str) -> Result<Reply, String> {
+    async fn send(&self, service: ServiceKind, request: &str) -> Result<TestReply, String> {
         self.server.call(self.account, service, request).await.map_err(|error| format!("{request}: {error}"))
     }
 
-    async fn get(&self, service: ServiceKind, target: &str) -> Result<Reply, String> {
+    async fn get(&self, service: ServiceKind, target: &str) -> Result<TestReply, String> {
         let accept = "accept: application/json;odata=nometadata";
         let reply = self.send(service, &format!("GET {target}\n{accept}")).await?;
         match reply.is_success() {
@@ -86,7 +87,7 @@ impl Reader<'_> {
         Ok(text + &masked(&found))
     }
 
-    /// The content of a blob that is listed.
+    /// Returns the content of a listed blob.
     async fn blob(&self, container: &str, entry: &str) -> Result<String, String> {
         let name = one(entry, "Name");
         let mut target = format!("/{container}/{name}");
@@ -108,11 +109,11 @@ impl Reader<'_> {
             }
             return Ok(text);
         }
-        // Only its snapshots can be read.
+        // Only the blob's snapshots can be read.
         if reply.status == 409 && reply.text().contains("OperationNotAllowedOnIncrementalCopyBlob") {
             return Ok(format!("{name} is an incremental copy\n"));
         }
-        // Only blocks are there.
+        // The blob has only uncommitted blocks.
         if reply.status == 404 && length == "0" {
             let target = format!("/{container}/{name}?comp=blocklist&blocklisttype=all");
             return Ok(self.get(ServiceKind::Blob, &target).await?.text());
@@ -173,7 +174,7 @@ impl Reader<'_> {
         Ok(text)
     }
 
-    /// Everything in a share or in its snapshot, and the sum of the lengths.
+    /// Returns everything in a share or snapshot, and the sum of the lengths.
     async fn tree(&self, share: &str, suffix: &str) -> Result<(String, u64), String> {
         let (mut text, mut sum) = (String::new(), 0);
         let mut directories = vec![String::new()];
@@ -207,13 +208,13 @@ impl Reader<'_> {
     }
 }
 
-fn hash(reply: &Reply) -> String {
+fn hash(reply: &TestReply) -> String {
     let mut hasher = DefaultHasher::new();
     reply.body.hash(&mut hasher);
     format!("{} bytes, {:016x}", reply.body.len(), hasher.finish())
 }
 
-/// The text in each element of a name.
+/// Returns the text in each element called `name`.
 pub(crate) fn all<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = xml;
@@ -225,7 +226,7 @@ pub(crate) fn all<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str>
     })
 }
 
-/// The text of the first element of a name, or nothing.
+/// Returns the text in the first element called `name`, or an empty text.
 pub(crate) fn one<'a>(xml: &'a str, name: &str) -> &'a str {
     all(xml, name).next().unwrap_or_default()
 }

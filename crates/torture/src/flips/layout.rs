@@ -1,20 +1,20 @@
 //! Which bits of a data directory are in use, and for what.
 //!
-//! Logs and segments are set aside in advance. A block of theirs is in use up to its last byte that is not zero; of the
-//! zeros behind it one bit is flipped. Of all other files every bit is in use.
+//! Logs and segments are preallocated. In each of their blocks the bytes up to the last nonzero byte are in
+//! use, and one bit of the zeros after that is flipped. In all other files every bit is in use.
 
 use std::path::{Path, PathBuf};
 
 use bytes::Buf;
 
-/// The unit of zeros of which one bit is flipped.
+/// Size of a block, in whose zeros one bit is flipped.
 const BLOCK: usize = 4096;
-/// Everything in a log is aligned to this.
+/// Alignment of everything in a log.
 const ALIGN: usize = 8;
 
-/// What a bit is used for.
+/// The purpose of a bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum BitKind {
     /// The file that names the format.
     Format,
     /// The lock.
@@ -35,33 +35,33 @@ pub enum Kind {
     TableTrailer,
     /// A log segment.
     Log,
-    /// A log segment's file that waits to be used again.
+    /// A log segment that is kept for reuse.
     SpareLog,
     /// The header of a segment of extents.
     SegmentHeader,
     /// Extents.
     Extent,
-    /// Zeros set aside.
+    /// Preallocated zeros.
     Zeros,
 }
 
 /// One bit of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bit {
-    /// The file, within the directory.
+    /// The file, relative to the data directory.
     pub file: PathBuf,
-    /// The byte.
+    /// The offset of the byte.
     pub byte: usize,
-    /// The bit of the byte.
+    /// The bit in the byte.
     pub bit: u8,
-    /// What it is used for.
-    pub kind: Kind,
+    /// The purpose of the bit.
+    pub kind: BitKind,
 }
 
-/// A file and its bytes.
+/// Files with their bytes.
 pub type Files = Vec<(PathBuf, Vec<u8>)>;
 
-/// Reads all files of a directory, in order of their names.
+/// Reads all files of a directory, in the order of their names.
 pub fn files(dir: &Path) -> Files {
     let (mut found, mut folders) = (vec![], vec![dir.to_path_buf()]);
     while let Some(folder) = folders.pop() {
@@ -84,9 +84,12 @@ pub fn bits(files: &Files) -> Vec<Bit> {
     let mut bits = vec![];
     for (file, bytes) in files {
         for (byte, kind) in used(file, bytes) {
-            // Of zeros any bit is as good as another.
-            let flipped =
-                if kind == Kind::Zeros { (byte / BLOCK % 8) as u8..=(byte / BLOCK % 8) as u8 } else { 0..=7 };
+            // All bits of zeros are equivalent, so choose one by the block's number.
+            let flipped = if kind == BitKind::Zeros {
+                (byte / BLOCK % 8) as u8..=(byte / BLOCK % 8) as u8
+            } else {
+                0..=7
+            };
             bits.extend(flipped.map(|bit| Bit { file: file.clone(), byte, bit, kind }));
         }
     }
@@ -94,30 +97,30 @@ pub fn bits(files: &Files) -> Vec<Bit> {
 }
 
 /// Returns every byte in use, and one byte of each block of zeros.
-fn used(file: &Path, bytes: &[u8]) -> Vec<(usize, Kind)> {
+fn used(file: &Path, bytes: &[u8]) -> Vec<(usize, BitKind)> {
     let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
     let folder = file.parent().and_then(|folder| folder.to_str()).expect("a folder");
     let all = |kind| (0..bytes.len()).map(|byte| (byte, kind)).collect();
     match (folder, name) {
-        ("", "FORMAT") => all(Kind::Format),
-        ("", "LOCK") => all(Kind::Lock),
-        ("store/tree", "current") => all(Kind::Current),
-        ("store/tree", name) if name.starts_with('v') => all(Kind::Manifest),
+        ("", "FORMAT") => all(BitKind::Format),
+        ("", "LOCK") => all(BitKind::Lock),
+        ("store/tree", "current") => all(BitKind::Current),
+        ("store/tree", name) if name.starts_with('v') => all(BitKind::Manifest),
         ("store/tree/tables", _) => {
             let sections = sections(bytes);
             let kind = |byte| sections.iter().rev().find(|(start, _)| *start <= byte).map(|(_, kind)| *kind);
             (0..bytes.len()).map(|byte| (byte, kind(byte).expect("the first starts at 0"))).collect()
         }
-        ("store/log", "spare" | "spare2" | "ready") => in_blocks(bytes, |_| Kind::SpareLog),
-        ("store/log", _) => in_blocks(bytes, |_| Kind::Log),
+        ("store/log", "spare" | "spare2" | "ready") => in_blocks(bytes, |_| BitKind::SpareLog),
+        ("store/log", _) => in_blocks(bytes, |_| BitKind::Log),
         ("segments", _) => {
-            in_blocks(bytes, |block| if block == 0 { Kind::SegmentHeader } else { Kind::Extent })
+            in_blocks(bytes, |block| if block == 0 { BitKind::SegmentHeader } else { BitKind::Extent })
         }
-        _ => panic!("{} is of no known kind", file.display()),
+        _ => panic!("{}: unknown kind of file", file.display()),
     }
 }
 
-fn in_blocks(bytes: &[u8], kind: impl Fn(usize) -> Kind) -> Vec<(usize, Kind)> {
+fn in_blocks(bytes: &[u8], kind: impl Fn(usize) -> BitKind) -> Vec<(usize, BitKind)> {
     let mut used = vec![];
     for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
         let end =
@@ -125,25 +128,25 @@ fn in_blocks(bytes: &[u8], kind: impl Fn(usize) -> Kind) -> Vec<(usize, Kind)> {
         let end = end.min(bytes.len());
         used.extend((0..end).map(|byte| (block * BLOCK + byte, kind(block))));
         if end < bytes.len() {
-            used.push((block * BLOCK + (end + bytes.len()) / 2, Kind::Zeros));
+            used.push((block * BLOCK + (end + bytes.len()) / 2, BitKind::Zeros));
         }
     }
     used
 }
 
-/// Where the sections of a table start.
-fn sections(table: &[u8]) -> Vec<(usize, Kind)> {
+/// Returns where the sections of a table start.
+fn sections(table: &[u8]) -> Vec<(usize, BitKind)> {
     let contents = table.windows(4).rposition(|window| window == b"TOC!").expect("a list of sections");
     let mut list = &table[contents + 4..];
-    let mut sections = vec![(contents, Kind::TableTrailer)];
+    let mut sections = vec![(contents, BitKind::TableTrailer)];
     for _ in 0..list.get_u32_le() {
         let (start, _) = (list.get_u64_le() as usize, list.get_u64_le());
         let length = list.get_u16_le().into();
         let kind = match &list[..length] {
-            b"data" | b"" => Kind::TableData,
-            b"tli" | b"index" => Kind::TableIndex,
-            b"filter" | b"filter_tli" => Kind::TableFilter,
-            b"meta" | b"table_version" => Kind::TableMetadata,
+            b"data" | b"" => BitKind::TableData,
+            b"tli" | b"index" => BitKind::TableIndex,
+            b"filter" | b"filter_tli" => BitKind::TableFilter,
+            b"meta" | b"table_version" => BitKind::TableMetadata,
             other => panic!("an unknown section {:?}", String::from_utf8_lossy(other)),
         };
         sections.push((start, kind));

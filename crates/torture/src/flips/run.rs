@@ -1,4 +1,4 @@
-//! Flips bits, one at a time, each looked at by a process of its own.
+//! Flips bits one at a time. Each flip is verified in its own process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,31 +10,32 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use super::layout::{self, Bit, Files, Kind};
-use super::verify::{Expected, Outcome, record, verify};
+use super::layout::{self, Bit, BitKind, Files};
+use super::verify::{Expected, VerifyOutcome, record, verify};
 use super::{template, verify};
 
-/// The first argument of the process that looks at a directory; then the directory and the file of what is expected.
-pub const LOOK: &str = "--look";
-/// The template itself is looked at so often: each time the same files must stay, or a removed file would prove nothing.
-const SOUND_LOOKS: usize = 10;
-/// Maximum number of failures that are kept.
+/// First argument of the verifying process, followed by the directory and the file of expected rows.
+pub const VERIFY_ARGUMENT: &str = "--look";
+/// Number of verifications of the unchanged template. All must keep the same files, else a removed file
+/// proves nothing.
+const TEMPLATE_CHECKS: usize = 10;
+/// Maximum number of recorded failures.
 const MAX_FAILURES: usize = 50;
-/// Files whose names change with each start: the log's segments, and the tree's manifest.
-const REPLACED: [&str; 2] = ["store/log", "store/tree"];
+/// Folders whose files are renamed at each start: the segments of the log, and the manifest of the tree.
+const REPLACED_FOLDERS: [&str; 2] = ["store/log", "store/tree"];
 
-/// A template with its bits.
+/// A template and its bits.
 pub struct Flips {
     folder: TempDir,
     expected: PathBuf,
     files: Files,
-    /// The names of its files after it was opened and closed.
-    afterwards: Vec<PathBuf>,
+    /// Names of the template's files after it was opened and closed.
+    files_after_open: Vec<PathBuf>,
     /// All bits to flip.
     pub bits: Vec<Bit>,
 }
 
-/// How many flips of one kind of bit ended in which way.
+/// The results of flips of one kind of bit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
     /// The directory was not opened.
@@ -45,22 +46,22 @@ pub struct Count {
     pub harmless: u64,
 }
 
-/// What came of many flips.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// By kind of bit.
-    pub counts: BTreeMap<Kind, Count>,
+    /// Counts by kind of bit.
+    pub counts: BTreeMap<BitKind, Count>,
     /// The first failures.
     pub failures: Vec<String>,
-    /// How many flips were done.
+    /// Number of flips.
     pub flips: usize,
-    /// How long they took.
+    /// Duration of the run.
     pub took: Duration,
 }
 
-/// Looks at a directory and prints the outcome. Does not return if any thread panics.
-pub fn look(dir: &Path, expected: &Path) {
-    verify::confine();
+/// Verifies a directory and prints the outcome. Does not return if a thread panics.
+pub fn verify_and_print(dir: &Path, expected: &Path) {
+    verify::limit_process();
     let expected: Vec<Expected> =
         serde_json::from_slice(&std::fs::read(expected).expect("read")).expect("what is expected");
     let outcome = runtime().block_on(verify(dir, &expected));
@@ -78,7 +79,7 @@ impl Default for Flips {
 }
 
 impl Flips {
-    /// Makes a template, in memory if there is a place for that.
+    /// Creates a template, in memory if possible.
     pub fn new() -> Self {
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -91,26 +92,26 @@ impl Flips {
         std::fs::write(&expected, serde_json::to_vec(&rows).expect("encoded")).expect("written");
         let files = layout::files(&dir);
         let bits = layout::bits(&files);
-        let mut flips = Self { folder, expected, files, afterwards: vec![], bits };
-        flips.afterwards = flips.look_at_sound();
-        for _ in 1..SOUND_LOOKS {
-            assert_eq!(flips.look_at_sound(), flips.afterwards, "which files stay is a matter of chance");
+        let mut flips = Self { folder, expected, files, files_after_open: vec![], bits };
+        flips.files_after_open = flips.verify_template();
+        for _ in 1..TEMPLATE_CHECKS {
+            assert_eq!(flips.verify_template(), flips.files_after_open, "the set of kept files is random");
         }
         flips
     }
 
-    /// Looks at the template itself. Returns the names of the files that stay.
-    fn look_at_sound(&self) -> Vec<PathBuf> {
+    /// Verifies the unchanged template. Returns the names of the files that are kept.
+    fn verify_template(&self) -> Vec<PathBuf> {
         let sound = self.folder.path().join("sound");
         self.restore(&sound, None);
-        let outcome = self.look_at(&sound).expect("it is sound");
+        let outcome = self.verify_directory(&sound).expect("it is sound");
         assert!(!outcome.is_reported() && outcome.wrong.is_none(), "it is sound: {outcome:?}");
         names(&sound)
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     pub fn used_bytes(&self) -> usize {
-        self.bits.iter().filter(|bit| bit.kind != Kind::Zeros).count() / 8
+        self.bits.iter().filter(|bit| bit.kind != BitKind::Zeros).count() / 8
     }
 
     /// Flips these bits one at a time, in order, until `deadline`.
@@ -122,11 +123,11 @@ impl Flips {
                 let (next, report) = (&next, &report);
                 scope.spawn(move || {
                     let dir = self.folder.path().join(format!("flipped{worker}"));
-                    // One flip at least, however late it is.
+                    // Flip at least one bit, even if the deadline has passed.
                     while let Some(bit) = bits.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let ended = self.flip(&dir, bit);
+                        let result = self.flip(&dir, bit);
                         let mut report = report.lock();
-                        report.add(bit, ended);
+                        report.add(bit, result);
                         if report.flips % 10_000 == 0 {
                             println!("{} of {} flips in {:?}", report.flips, bits.len(), begun.elapsed());
                         }
@@ -140,29 +141,33 @@ impl Flips {
         Report { took: begun.elapsed(), ..report.into_inner() }
     }
 
-    /// Flips one bit. Fails with what must not happen.
-    fn flip(&self, dir: &Path, bit: &Bit) -> Result<Ended, String> {
+    /// Flips one bit. Fails if something happens that must not.
+    fn flip(&self, dir: &Path, bit: &Bit) -> Result<FlipResult, String> {
         self.restore(dir, Some(bit));
-        let outcome = self.look_at(dir)?;
+        let outcome = self.verify_directory(dir)?;
         if let Some(wrong) = &outcome.wrong {
             return Err(format!("{wrong}; {outcome:?}"));
         }
         let left = names(dir);
         if outcome.refused.is_some() {
             if let Some((file, _)) = self.files.iter().find(|(file, _)| !left.contains(file)) {
-                return Err(format!("{} was removed, though it was refused: {outcome:?}", file.display()));
+                return Err(format!(
+                    "{} was removed although the open was refused: {outcome:?}",
+                    file.display()
+                ));
             }
-            return Ok(Ended::Refused);
+            return Ok(FlipResult::Refused);
         }
         let replaced =
-            |file: &PathBuf| REPLACED.iter().any(|folder| file.parent() == Some(Path::new(folder)));
-        if let Some(file) = self.afterwards.iter().find(|file| !replaced(file) && !left.contains(file)) {
+            |file: &PathBuf| REPLACED_FOLDERS.iter().any(|folder| file.parent() == Some(Path::new(folder)));
+        if let Some(file) = self.files_after_open.iter().find(|file| !replaced(file) && !left.contains(file))
+        {
             return Err(format!("{} was removed: {outcome:?}", file.display()));
         }
-        Ok(if outcome.is_reported() { Ended::Reported } else { Ended::Harmless })
+        Ok(if outcome.is_reported() { FlipResult::Reported } else { FlipResult::Harmless })
     }
 
-    /// Puts the template there, with one bit flipped.
+    /// Restores the template in `dir`, with one bit flipped.
     fn restore(&self, dir: &Path, flipped: Option<&Bit>) {
         if dir.exists() {
             std::fs::remove_dir_all(dir).expect("removed");
@@ -181,40 +186,40 @@ impl Flips {
         }
     }
 
-    fn look_at(&self, dir: &Path) -> Result<Outcome, String> {
+    fn verify_directory(&self, dir: &Path) -> Result<VerifyOutcome, String> {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.arg(LOOK).arg(dir).arg(&self.expected).stdin(Stdio::null());
-        // One heap: each thread's own would take 64 MiB of the address space.
+        command.arg(VERIFY_ARGUMENT).arg(dir).arg(&self.expected).stdin(Stdio::null());
+        // Use one heap: a heap for each thread would take 64 MiB of address space.
         command.env("MALLOC_ARENA_MAX", "1").env("TMPDIR", self.folder.path());
         let output = command.output().expect("it ran");
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("the process ended with {}: {said}", output.status));
+            let output_text = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("the process ended with {}: {output_text}", output.status));
         }
         serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
     }
 }
 
-impl Outcome {
+impl VerifyOutcome {
     fn is_reported(&self) -> bool {
         self.check.is_some() || self.refused.is_some() || self.read.is_some()
     }
 }
 
-enum Ended {
+enum FlipResult {
     Refused,
     Reported,
     Harmless,
 }
 
 impl Report {
-    fn add(&mut self, bit: &Bit, ended: Result<Ended, String>) {
+    fn add(&mut self, bit: &Bit, result: Result<FlipResult, String>) {
         self.flips += 1;
         let count = self.counts.entry(bit.kind).or_default();
-        match ended {
-            Ok(Ended::Refused) => count.refused += 1,
-            Ok(Ended::Reported) => count.reported += 1,
-            Ok(Ended::Harmless) => count.harmless += 1,
+        match result {
+            Ok(FlipResult::Refused) => count.refused += 1,
+            Ok(FlipResult::Reported) => count.reported += 1,
+            Ok(FlipResult::Harmless) => count.harmless += 1,
             Err(failure) if self.failures.len() < MAX_FAILURES => {
                 let failure = format!("{} byte {} bit {}: {failure}", bit.file.display(), bit.byte, bit.bit);
                 println!("{failure}");

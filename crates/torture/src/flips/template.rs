@@ -1,4 +1,4 @@
-//! A data directory with all kinds of files, as a crash leaves it.
+//! Creates a data directory with all kinds of files, as a crash leaves it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,17 +11,18 @@ use lazuli_store::{Commit, Directory, Embedded, Mutation, Options, Partition, Sp
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Rows whose keys start so refer to content.
+/// Prefix of the keys of rows that refer to content.
 pub const CONTENT: &[u8] = b"content/";
-/// Where the rows are.
+/// The folder of the rows.
 pub const STORE: &str = "store";
 /// The epoch of the template's space.
 const EPOCH: u64 = 1;
-/// The last frame of the log is noted as durable after this long without a commit, by far.
-const UNTIL_NOTED: Duration = Duration::from_millis(500);
+/// Longer than the time without commits after which the last frame of the log is marked as durable.
+const DURABLE_MARK_DELAY: Duration = Duration::from_millis(500);
 
-/// Memory and disk for a store of a few rows. An open goes on in the log's last segment, as it does with the usual options.
-/// With segments too small for that it would flush, and with one table more in the first level a compaction may run.
+/// Memory and disk for a store of a few rows. An open continues in the last segment of the log, as with the
+/// usual options. If segments were too small for that, the open would flush, and the additional table in the
+/// first level could start a compaction.
 pub const OPTIONS: Options = Options {
     cache_bytes: 1 << 20,
     run_bytes: 64 << 10,
@@ -33,23 +34,23 @@ pub const OPTIONS: Options = Options {
 pub const EXTENTS: lazuli_extents::Options =
     lazuli_extents::Options { segment_bytes: 16 << 20, grow_bytes: 32 << 10 };
 
-/// Makes the template in `dir`, an empty directory, with a scratch directory beside it.
+/// Creates the template in `dir`, an empty directory, using an empty directory `scratch`.
 pub async fn make(dir: &Path, scratch: &Path) {
     let mut random = StdRng::seed_from_u64(20);
     let space = first_tables(scratch, &mut random).await;
-    // A crash: what is open is copied as it is, so the log holds rows that no table has.
+    // Simulate a crash: copy the open directory, so that the log holds rows that are in no table.
     let (store, extents) = open(scratch);
     commit(&store, space, "logged", random_rows(&mut random, 10)).await;
     commit(&store, space, "logged", contents(&extents, &mut random).await).await;
     let delete = vec![Mutation::Delete("row 01".into())];
     commit(&store, space, "level 6", delete).await;
-    std::thread::sleep(UNTIL_NOTED);
+    std::thread::sleep(DURABLE_MARK_DELAY);
     copy(scratch, dir, |_| true);
     drop((store, extents));
     std::fs::remove_dir_all(scratch).expect("removed");
 }
 
-/// A table in the last level, and one in the first.
+/// Creates a table in the last level and one in the first.
 async fn first_tables(dir: &Path, random: &mut StdRng) -> SpaceId {
     drop(Directory::open(dir).expect("a data directory"));
     std::fs::create_dir(dir.join(STORE)).expect("made");
@@ -98,7 +99,7 @@ async fn commit(store: &Embedded, space: SpaceId, partition: &'static str, mutat
     store.commit(&Partition::new(space, partition), commit).await.expect("committed");
 }
 
-/// Copies the files of a directory for which `wanted` says so, and all of its folders.
+/// Copies the folders of a directory, and the files for which `wanted` returns true.
 pub fn copy(from: &Path, to: &Path, wanted: fn(&Path) -> bool) {
     std::fs::create_dir_all(to).expect("made");
     for entry in std::fs::read_dir(from).expect("listed") {

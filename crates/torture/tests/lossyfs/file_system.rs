@@ -1,17 +1,18 @@
-//! That it is a file system: listings, large files, locks, mounting, and handles of a boot that is over.
+//! Ordinary behavior as a file system: listings, large files, locks, mounting, and open files of an earlier
+//! boot.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 
-use lazuli_torture::{LossyFs, Mode, require};
+use lazuli_torture::{CutMode, LossyFs, require};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::{cut_and_boot, durable, errno, snapshot, sync};
 
 #[test]
-fn everything_fails_after_a_cut_and_old_handles_for_ever() {
+fn everything_fails_after_a_cut_and_old_handles_fail_forever() {
     if !require() {
         return;
     }
@@ -19,7 +20,7 @@ fn everything_fails_after_a_cut_and_old_handles_for_ever() {
     let mut file = durable(fs.path(), "f", b"old").unwrap();
     let directory = File::open(fs.path()).unwrap();
     assert!(fs.boot().is_err(), "the power is on");
-    fs.cut(Mode::Forget, 0);
+    fs.cut(CutMode::Forget, 0);
     let fails_on_old_handles = |file: &mut File| {
         assert_eq!(errno(file.write(b"x")), Some(Errno::IO));
         assert_eq!(errno(file.read_at(&mut [0; 1], 0)), Some(Errno::IO));
@@ -35,7 +36,7 @@ fn everything_fails_after_a_cut_and_old_handles_for_ever() {
 }
 
 #[test]
-fn many_files_and_directories_list_and_delete() {
+fn many_files_and_directories_are_listed_and_deleted() {
     if !require() {
         return;
     }
@@ -50,19 +51,19 @@ fn many_files_and_directories_list_and_delete() {
     }
     sync(fs.path()).unwrap();
     assert_eq!(snapshot(fs.path()).len(), 5 * 1001);
-    // Longer than one buffer of the kernel: deleting while listing must skip nothing.
+    // Longer than one buffer of the kernel: deleting while listing must not skip entries.
     fs::remove_dir_all(fs.path().join("d0")).unwrap();
     assert_eq!(errno(fs::remove_dir(fs.path().join("d1"))), Some(Errno::NOTEMPTY));
     assert_eq!(errno(File::create_new(fs.path().join("d1"))), Some(Errno::EXIST));
     assert_eq!(errno(fs::read(fs.path().join("d0/x"))), Some(Errno::NOENT));
-    cut_and_boot(&fs, Mode::Forget, 0);
+    cut_and_boot(&fs, CutMode::Forget, 0);
     let left = snapshot(fs.path());
     assert_eq!(left.len(), 5 * 1001);
     assert!(left.values().all(Vec::is_empty), "names were synced, contents were not");
 }
 
 #[test]
-fn large_sparse_and_odd_sized_content_reads_back() {
+fn large_sparse_and_odd_sized_content_is_read_back() {
     if !require() {
         return;
     }
@@ -83,7 +84,7 @@ fn large_sparse_and_odd_sized_content_reads_back() {
 }
 
 #[test]
-fn locks_are_the_kernels_and_do_not_survive_a_cut() {
+fn locks_work_and_do_not_survive_a_cut() {
     if !require() {
         return;
     }
@@ -93,7 +94,7 @@ fn locks_are_the_kernels_and_do_not_survive_a_cut() {
     flock(&first, FlockOperation::NonBlockingLockExclusive).unwrap();
     let refused = flock(&second, FlockOperation::NonBlockingLockExclusive);
     assert_eq!(refused, Err(Errno::WOULDBLOCK));
-    cut_and_boot(&fs, Mode::Forget, 0);
+    cut_and_boot(&fs, CutMode::Forget, 0);
     let third = File::open(fs.path().join("lock")).unwrap();
     flock(&third, FlockOperation::NonBlockingLockExclusive).unwrap();
 }
@@ -119,7 +120,7 @@ fn a_panic_unmounts() {
 }
 
 #[test]
-fn mounting_where_it_cannot_be_says_where_and_why() {
+fn a_failed_mount_reports_path_and_reason() {
     if !require() {
         return;
     }

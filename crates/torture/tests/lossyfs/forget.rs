@@ -1,4 +1,4 @@
-//! Power cuts that lose everything unsynced: a table of what was done and what is left.
+//! Power cuts that lose everything unsynced: a table of operations and of what survives.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -6,12 +6,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use lazuli_torture::{LossyFs, Mode, require};
+use lazuli_torture::{CutMode, LossyFs, require};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::{cut_and_boot, durable, snapshot, sync};
 
-/// What is done before a cut that forgets all that is unsynced, and all that must be there after it.
+/// Operations before a cut that loses everything unsynced, and everything that must exist after it.
 struct Scenario {
     name: &'static str,
     act: fn(&Path) -> io::Result<()>,
@@ -263,19 +263,19 @@ fn rename_between(root: &Path) -> io::Result<()> {
 }
 
 #[test]
-fn a_cut_that_forgets_leaves_exactly_what_was_synced() {
+fn a_forgetting_cut_keeps_exactly_what_was_synced() {
     if !require() {
         return;
     }
     for Scenario { name, act, left } in SCENARIOS {
         let fs = LossyFs::mount_temporary().unwrap();
         act(fs.path()).unwrap_or_else(|error| panic!("{name}: {error}\n{}", fs.report()));
-        cut_and_boot(&fs, Mode::Forget, 0);
+        cut_and_boot(&fs, CutMode::Forget, 0);
         let left: BTreeMap<String, Vec<u8>> =
             left.iter().map(|(path, content)| ((*path).to_owned(), content.as_bytes().to_vec())).collect();
         assert_eq!(snapshot(fs.path()), left, "{name}\n{}", fs.report());
-        // The next boot changes nothing: what survived once is durable.
-        cut_and_boot(&fs, Mode::Tear, 1);
+        // Another boot changes nothing: what survived once is durable.
+        cut_and_boot(&fs, CutMode::Tear, 1);
         assert_eq!(snapshot(fs.path()), left, "{name}, second cut");
     }
 }

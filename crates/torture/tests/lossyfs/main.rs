@@ -1,4 +1,4 @@
-//! The lossy file system itself: what a power cut leaves, what each fault does, and that it is a file system.
+//! Tests of the lossy file system itself: power cuts, faults, and ordinary behavior as a file system.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,12 +12,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use lazuli_torture::{LossyFs, Mode};
+use lazuli_torture::{CutMode, LossyFs};
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const SECTOR: usize = 512;
 
-/// Everything on the disk: path to content, directories with a `/` at the end and no content.
+/// Returns everything on the disk: path to content. Directories have a trailing `/` and no content.
 pub(crate) fn snapshot(root: &Path) -> BTreeMap<String, Vec<u8>> {
     fn visit(directory: &Path, prefix: &str, found: &mut BTreeMap<String, Vec<u8>>) {
         for entry in fs::read_dir(directory).unwrap() {
@@ -40,7 +40,7 @@ pub(crate) fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// A file that survives any cut, in a directory that does.
+/// Creates a file that survives any cut, in a directory that does.
 pub(crate) fn durable(root: &Path, name: &str, content: &[u8]) -> io::Result<File> {
     let path = root.join(name);
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
@@ -50,7 +50,7 @@ pub(crate) fn durable(root: &Path, name: &str, content: &[u8]) -> io::Result<Fil
     Ok(file)
 }
 
-pub(crate) fn cut_and_boot(fs: &LossyFs, mode: Mode, seed: u64) {
+pub(crate) fn cut_and_boot(fs: &LossyFs, mode: CutMode, seed: u64) {
     fs.cut(mode, seed);
     fs.boot().unwrap();
 }

@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use lazuli_torture::{LossyFs, Mode, require};
+use lazuli_torture::{CutMode, LossyFs, require};
 
 use crate::{PAGE, SECTOR, cut_and_boot, durable, errno, snapshot, sync};
 
 #[test]
-fn a_cut_that_tears_leaves_exactly_what_was_synced_if_all_was_synced() {
+fn a_tearing_cut_keeps_everything_if_all_was_synced() {
     if !require() {
         return;
     }
@@ -22,7 +22,7 @@ fn a_cut_that_tears_leaves_exactly_what_was_synced_if_all_was_synced() {
     durable(fs.path(), "d/b", b"b").unwrap();
     let before = snapshot(fs.path());
     for seed in 0..20 {
-        let loss = fs.cut(Mode::Tear, seed);
+        let loss = fs.cut(CutMode::Tear, seed);
         assert_eq!(loss, Default::default(), "nothing was unsynced");
         fs.boot().unwrap();
         assert_eq!(snapshot(fs.path()), before);
@@ -30,7 +30,7 @@ fn a_cut_that_tears_leaves_exactly_what_was_synced_if_all_was_synced() {
 }
 
 #[test]
-fn a_torn_cut_keeps_or_loses_each_page_as_a_whole() {
+fn a_tearing_cut_keeps_or_loses_whole_pages() {
     if !require() {
         return;
     }
@@ -41,9 +41,9 @@ fn a_torn_cut_keeps_or_loses_each_page_as_a_whole() {
         let other = durable(fs.path(), "other", b"").unwrap();
         let file = durable(fs.path(), "f", &[b'o'; PAGES * PAGE]).unwrap();
         file.write_all_at(&[b'n'; PAGES * PAGE], 0).unwrap();
-        // The last write is the one that tears, so let it be another.
+        // Write another page last, because the last write is torn.
         other.write_all_at(b"x", 0).unwrap();
-        cut_and_boot(&fs, Mode::Tear, seed);
+        cut_and_boot(&fs, CutMode::Tear, seed);
         let content = fs::read(fs.path().join("f")).unwrap();
         assert_eq!(content.len(), PAGES * PAGE);
         let pages: String = content
@@ -60,7 +60,7 @@ fn a_torn_cut_keeps_or_loses_each_page_as_a_whole() {
 }
 
 #[test]
-fn a_torn_cut_tears_the_last_write_at_a_sector_boundary_inside_it() {
+fn a_tearing_cut_tears_the_last_write_at_a_sector_boundary() {
     if !require() {
         return;
     }
@@ -69,10 +69,10 @@ fn a_torn_cut_tears_the_last_write_at_a_sector_boundary_inside_it() {
     for seed in 0..40 {
         let fs = LossyFs::mount_temporary().unwrap();
         let file = durable(fs.path(), "f", &[b'o'; 4 * PAGE]).unwrap();
-        // Six sectors, across a page boundary, from the middle of one to the middle of another.
+        // Six sectors across a page boundary, beginning and ending in the middle of a sector.
         let (from, to) = (PAGE - 2 * SECTOR - 100, PAGE + 3 * SECTOR + 100);
         file.write_all_at(&vec![b'n'; to - from], from as u64).unwrap();
-        cut_and_boot(&fs, Mode::Tear, seed);
+        cut_and_boot(&fs, CutMode::Tear, seed);
         let content = fs::read(fs.path().join("f")).unwrap();
         assert!(content[..from].iter().chain(&content[to..]).all(|byte| *byte == b'o'), "seed {seed}");
         let written = &content[from..to];
@@ -87,7 +87,7 @@ fn a_torn_cut_tears_the_last_write_at_a_sector_boundary_inside_it() {
 }
 
 #[test]
-fn a_torn_cut_never_shows_a_rename_half_done() {
+fn a_tearing_cut_never_leaves_a_half_done_rename() {
     if !require() {
         return;
     }
@@ -97,7 +97,7 @@ fn a_torn_cut_never_shows_a_rename_half_done() {
         durable(fs.path(), "f", b"old").unwrap();
         durable(fs.path(), "tmp", b"new").unwrap();
         fs::rename(fs.path().join("tmp"), fs.path().join("f")).unwrap();
-        cut_and_boot(&fs, Mode::Tear, seed);
+        cut_and_boot(&fs, CutMode::Tear, seed);
         let left = snapshot(fs.path());
         let done = left.len() == 1;
         renamed += usize::from(done);
@@ -108,7 +108,7 @@ fn a_torn_cut_never_shows_a_rename_half_done() {
 }
 
 #[test]
-fn a_torn_cut_keeps_the_order_of_operations_on_a_name() {
+fn a_tearing_cut_keeps_the_order_of_operations_on_a_name() {
     if !require() {
         return;
     }
@@ -120,7 +120,7 @@ fn a_torn_cut_keeps_the_order_of_operations_on_a_name() {
         fs::rename(path("a"), path("b")).unwrap();
         fs::rename(path("b"), path("c")).unwrap();
         fs::create_dir(path("unrelated")).unwrap();
-        cut_and_boot(&fs, Mode::Tear, seed);
+        cut_and_boot(&fs, CutMode::Tear, seed);
         lefts.insert(snapshot(fs.path()).into_keys().collect::<Vec<_>>());
     }
     for left in &lefts {
@@ -131,7 +131,7 @@ fn a_torn_cut_keeps_the_order_of_operations_on_a_name() {
 }
 
 #[test]
-fn a_torn_cut_of_an_unsynced_append_leaves_any_length_in_between_but_never_foreign_bytes() {
+fn a_tearing_cut_of_an_append_leaves_any_length_but_no_foreign_bytes() {
     if !require() {
         return;
     }
@@ -140,7 +140,7 @@ fn a_torn_cut_of_an_unsynced_append_leaves_any_length_in_between_but_never_forei
         let fs = LossyFs::mount_temporary().unwrap();
         let file = durable(fs.path(), "f", b"durable").unwrap();
         file.write_all_at(&[b'n'; 3 * PAGE], 7).unwrap();
-        cut_and_boot(&fs, Mode::Tear, seed);
+        cut_and_boot(&fs, CutMode::Tear, seed);
         let content = fs::read(fs.path().join("f")).unwrap();
         assert!(content.starts_with(b"durable"), "seed {seed}");
         assert!(content[7..].iter().all(|byte| [0, b'n'].contains(byte)), "seed {seed}");
@@ -150,7 +150,7 @@ fn a_torn_cut_of_an_unsynced_append_leaves_any_length_in_between_but_never_forei
 }
 
 #[test]
-fn write_back_can_make_versions_in_between_durable() {
+fn write_back_can_make_intermediate_versions_durable() {
     if !require() {
         return;
     }
@@ -162,14 +162,14 @@ fn write_back_can_make_versions_in_between_durable() {
         for version in b'1'..=b'5' {
             file.write_all_at(&[version], 0).unwrap();
         }
-        cut_and_boot(&fs, Mode::Forget, 0);
+        cut_and_boot(&fs, CutMode::Forget, 0);
         versions.insert(fs::read(fs.path().join("f")).unwrap()[0]);
     }
     assert!(versions.len() >= 4, "{versions:?}");
 }
 
 #[test]
-fn a_planned_cut_strikes_at_its_operation_and_can_walk_through_all_of_them() {
+fn a_cut_can_be_planned_at_every_operation() {
     if !require() {
         return;
     }
@@ -183,7 +183,7 @@ fn a_planned_cut_strikes_at_its_operation_and_can_walk_through_all_of_them() {
     for operations in 0..=5 {
         for seed in 0..6 {
             let fs = LossyFs::mount_temporary().unwrap();
-            fs.plan_cut(operations, Mode::Forget, seed);
+            fs.plan_cut(operations, CutMode::Forget, seed);
             let result = work(fs.path());
             if operations == 5 {
                 result.unwrap();

@@ -1,4 +1,4 @@
-//! Durable handles: given back to a client whose connection was lost, and opens that are asked for twice.
+//! Durable handles: reconnects after a lost connection, and replays of CREATE.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -6,48 +6,48 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use lazuli_file::fold_name;
 use parking_lot::Mutex;
 
-use super::asked::{Asked, Reconnect};
+use super::contexts::{Reconnect, RequestedContexts};
+use super::create_reply;
 use super::path::Path;
-use super::respond;
-use crate::call::{Answer, Call, Reply};
-use crate::handles::{self, Beginning};
-use crate::open::{LeaseKey, Open};
+use crate::call::{Call, CommandReply, CommandResult};
+use crate::session::handles::{self, CreateInProgress};
+use crate::session::open::{LeaseKey, Open};
 use crate::wire::create::{CreateRequest, Lease, oplock};
 use crate::wire::header::flags;
 use crate::wire::status::Status;
 
-/// It was there already.
+/// The create action `FILE_OPENED`.
 const OPENED: u32 = 1;
 
-/// Gives an open back.
-pub(super) async fn reconnect(
+/// Reconnects a durable open.
+pub(super) async fn reconnect_durable(
     call: &Call,
     request: &CreateRequest,
-    asked: &Asked,
-    wanted: Reconnect,
-) -> Answer {
-    let gone = Status::OBJECT_NAME_NOT_FOUND;
-    let old = call.server.handles.find_lost(wanted.persistent).ok_or(gone)?;
+    contexts: &RequestedContexts,
+    reconnect: Reconnect,
+) -> CommandResult {
+    let not_found = Status::OBJECT_NAME_NOT_FOUND;
+    let old = call.server.handles.find_disconnected(reconnect.persistent).ok_or(not_found)?;
     let durable = old
         .durable
-        .filter(|durable| wanted.create_guid.is_none_or(|guid| durable.create_guid.unwrap_or(0) == guid))
-        .ok_or(gone)?;
-    let (Some(file), session) = (old.file, call.session()?) else { return Err(gone.into()) };
+        .filter(|durable| reconnect.create_guid.is_none_or(|guid| durable.create_guid.unwrap_or(0) == guid))
+        .ok_or(not_found)?;
+    let (Some(file), session) = (old.file, call.session()?) else { return Err(not_found.into()) };
     if call.tree()?.tree.as_ref().is_none_or(|tree| tree.space() != file.file.space) {
-        return Err(gone.into());
+        return Err(not_found.into());
     }
-    let key = asked.lease.map(|lease| LeaseKey { client: call.connection.client(), key: lease.key });
+    let key = contexts.lease.map(|lease| LeaseKey { client: call.connection.client(), key: lease.key });
     if old.lease != key {
-        return Err(gone.into());
+        return Err(not_found.into());
     }
-    let info = call.server.files.info(file).await.map_err(|_| gone)?;
+    let info = call.server.files.info(file).await.map_err(|_| not_found)?;
     if key.is_some() && fold_name(&info.path) != fold_name(&Path::parse(&request.name)?.path) {
         return Err(Status::INVALID_PARAMETER.into());
     }
     let open = Arc::new(Open {
         file: old.file,
         access: old.access,
-        most: old.most,
+        maximal_access: old.maximal_access,
         share: old.share,
         options: old.options,
         action: OPENED,
@@ -56,67 +56,76 @@ pub(super) async fn reconnect(
         lock_sequence: Mutex::new(*old.lock_sequence.lock()),
         position: AtomicU64::new(old.position.load(Ordering::Relaxed)),
         mode: AtomicU32::new(old.mode.load(Ordering::Relaxed)),
-        ..Open::new(call, old.id.persistent, old.place.clone())?
+        ..call.new_open(old.id.persistent, old.permit.clone())?
     });
     if !call.server.handles.reclaim(&old, &open) {
-        return Err(gone.into());
+        return Err(not_found.into());
     }
-    session.add(open.clone());
-    super::settle(call, &open).await?;
-    call.chain.lock().file = Some(open.id);
-    let (level, lease) = held(call, &open, asked)?;
-    Ok(respond(&open, &info, asked, level, lease))
+    session.add_open(open.clone());
+    super::close_if_disconnected(call, &open).await?;
+    call.compound.lock().file = Some(open.id);
+    let (level, lease) = current_cache(call, &open, contexts)?;
+    Ok(create_reply(&open, &info, contexts, level, lease))
 }
 
-/// Begins an open that its client has given a name, so that it does not begin twice.
-pub(super) fn begin(call: &Call, asked: &Asked) -> Result<Option<Beginning>, Status> {
-    let Some(guid) = asked.durable.and_then(|wish| wish.create_guid) else { return Ok(None) };
-    match call.server.handles.begin(call.connection.client(), guid) {
+/// Marks a CREATE with a create GUID as in progress. Fails if one with the same GUID is in progress already.
+pub(super) fn begin_create(
+    call: &Call,
+    contexts: &RequestedContexts,
+) -> Result<Option<CreateInProgress>, Status> {
+    let Some(guid) = contexts.durable.and_then(|request| request.create_guid) else { return Ok(None) };
+    match call.server.handles.begin_create(call.connection.client(), guid) {
         Some(beginning) => Ok(Some(beginning)),
         None if call.header.flags & flags::REPLAY != 0 => Err(Status::FILE_NOT_AVAILABLE),
         None => Err(Status::DUPLICATE_OBJECTID),
     }
 }
 
-/// Answers an open that was made already: its first answer was lost with the connection.
-pub(super) async fn replay(
+/// Answers a replayed CREATE whose first response was lost.
+pub(super) async fn replay_create(
     call: &Call,
     request: &CreateRequest,
-    asked: &Asked,
-) -> Result<Option<Reply>, Status> {
-    let Some(guid) = asked.durable.and_then(|wish| wish.create_guid) else { return Ok(None) };
-    let Some((open, is_lost)) = call.server.handles.find_named(call.connection.client(), guid) else {
+    contexts: &RequestedContexts,
+) -> Result<Option<CommandReply>, Status> {
+    let Some(guid) = contexts.durable.and_then(|request| request.create_guid) else { return Ok(None) };
+    let Some((open, is_disconnected)) =
+        call.server.handles.find_by_create_guid(call.connection.client(), guid)
+    else {
         return Ok(None);
     };
     if call.header.flags & flags::REPLAY == 0 {
         return Err(Status::DUPLICATE_OBJECTID);
     }
-    let key = asked.lease.map(|lease| LeaseKey { client: call.connection.client(), key: lease.key });
+    let key = contexts.lease.map(|lease| LeaseKey { client: call.connection.client(), key: lease.key });
     if open.lease != key {
         return Err(Status::ACCESS_DENIED);
     }
     let is_own =
         open.session.upgrade().is_some_and(|own| call.session.as_ref().is_some_and(|it| it.id == own.id));
-    if is_lost || !is_own {
+    if is_disconnected || !is_own {
         return Err(Status::DUPLICATE_OBJECTID);
     }
     let info = call.server.files.info(open.file()?).await?;
-    call.chain.lock().file = Some(open.id);
-    let (_, lease) = held(call, &open, asked)?;
-    // An oplock is answered as it was asked for, whatever is held.
-    let mut asked = asked.clone();
+    call.compound.lock().file = Some(open.id);
+    let (_, lease) = current_cache(call, &open, contexts)?;
+    // The response repeats the requested oplock level, whatever level is held.
+    let mut contexts = contexts.clone();
     if lease.is_none() && request.oplock_level != oplock::BATCH {
-        asked.durable = None;
+        contexts.durable = None;
     }
-    Ok(Some(respond(&open, &info, &asked, request.oplock_level, lease)))
+    Ok(Some(create_reply(&open, &info, &contexts, request.oplock_level, lease)))
 }
 
-/// The oplock or lease that an open has now.
-fn held(call: &Call, open: &Open, asked: &Asked) -> Result<(u8, Option<Lease>), Status> {
+/// Returns the oplock level and the lease that an open has now.
+fn current_cache(
+    call: &Call,
+    open: &Open,
+    contexts: &RequestedContexts,
+) -> Result<(u8, Option<Lease>), Status> {
     let opened = call.server.files.opens().opened(open.file()?).ok_or(Status::FILE_CLOSED)?;
-    let lease = match (open.lease, asked.lease) {
-        (Some(key), Some(lease)) => Some(super::join(call, key, &lease, &opened)?),
+    let lease = match (open.lease, contexts.lease) {
+        (Some(key), Some(lease)) => Some(super::join_lease(call, key, &lease, &opened)?),
         _ => None,
     };
-    Ok((handles::level(opened.caching), lease))
+    Ok((handles::oplock_level(opened.caching), lease))
 }

@@ -1,16 +1,16 @@
-//! Names as clients send them.
+//! Parses the names of files and directories in requests.
 
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::date::parse_iso8601;
 
 use crate::wire::status::Status;
 
-/// What names the content of a file as a stream, as which it has no other.
+/// The stream that is the file's content. Other streams are not supported.
 const DEFAULT_STREAM: &str = "::$DATA";
-/// What no name of a file has.
-const FORBIDDEN: [char; 7] = ['"', '<', '>', '|', '*', '?', ':'];
+/// Characters that no file name may contain.
+const FORBIDDEN_CHARACTERS: [char; 7] = ['"', '<', '>', '|', '*', '?', ':'];
 
-/// A path with slashes, and the second of the snapshot that it names.
+/// A path with slashes, and the time of the snapshot that it names, in whole seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     pub(crate) path: String,
@@ -18,7 +18,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Reads a name with backslashes. Slashes are taken for them, as Samba does.
+    /// Parses a name with backslashes. Slashes count as backslashes, as in Samba.
     pub(crate) fn parse(name: &str) -> Result<Self, Status> {
         if name.starts_with(['\\', '/']) {
             return Err(Status::INVALID_PARAMETER);
@@ -35,8 +35,8 @@ impl Path {
                 ".." => {
                     parts.pop().ok_or(Status::OBJECT_PATH_SYNTAX_BAD)?;
                 }
-                _ if snapshot.is_none() && token(part).is_some() => snapshot = token(part),
-                _ if part.contains(FORBIDDEN) || part.contains(|c: char| c < ' ') => {
+                _ if snapshot.is_none() && gmt_token(part).is_some() => snapshot = gmt_token(part),
+                _ if part.contains(FORBIDDEN_CHARACTERS) || part.contains(|c: char| c < ' ') => {
                     return Err(Status::OBJECT_NAME_INVALID);
                 }
                 _ => parts.push(part),
@@ -46,8 +46,8 @@ impl Path {
     }
 }
 
-/// The time that `@GMT-YYYY.MM.DD-HH.MM.SS` names.
-fn token(part: &str) -> Option<Timestamp> {
+/// Parses a snapshot name `@GMT-YYYY.MM.DD-HH.MM.SS`.
+fn gmt_token(part: &str) -> Option<Timestamp> {
     let (date, time) = part.strip_prefix("@GMT-")?.split_once('-')?;
     if date.len() != 10 || time.len() != 8 {
         return None;
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_become_paths_or_are_refused() {
+    fn names_are_parsed_to_paths_or_refused() {
         for (name, path) in [
             ("", Ok("")),
             ("a", Ok("a")),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_names_a_snapshot_wherever_it_is() {
+    fn a_gmt_token_names_a_snapshot_anywhere_in_the_path() {
         let second = Timestamp::from_unix_seconds(1_709_210_096);
         for name in [r"@GMT-2024.02.29-12.34.56\a", r"a\@GMT-2024.02.29-12.34.56", "@GMT-2024.02.29-12.34.56"]
         {

@@ -1,72 +1,74 @@
-//! What access an open gets, and which options and attributes can be asked for.
+//! The access that an open is granted, and checks of create options and attributes.
 
 use lazuli_concurrency::FileAccess;
-use lazuli_file::native::{Disposition, Kind};
-use lazuli_file::opens::Looks;
+use lazuli_file::handles::{Disposition, Kind};
+use lazuli_file::opens::AttributeOpen;
 
-use crate::open::access;
+use crate::wire::access;
 use crate::wire::create::{CreateRequest, options};
 use crate::wire::status::Status;
 
-/// What generic rights stand for, by their bits from the highest down.
+/// Generic rights and the specific rights that they map to.
 const GENERIC: [(u32, u32); 4] = [
     (0x8000_0000, 0x0012_0089),
     (0x4000_0000, 0x0012_0116),
     (0x2000_0000, 0x0012_00a0),
     (0x1000_0000, access::ALL),
 ];
-/// What can be had of something in a snapshot.
+/// The rights that can be granted on a file in a snapshot.
 pub(crate) const READ_ONLY: u32 = 0x0012_00a9;
-/// Attributes that nobody can ask for: volumes, devices, and what has no meaning.
-const IMPOSSIBLE_ATTRIBUTES: u32 = 0xffff_8048;
-/// Attributes that can be given to what is made.
-const KEPT_ATTRIBUTES: u32 = 0x0000_3127;
+/// Attributes that no request may contain: volumes, devices and undefined bits.
+const INVALID_ATTRIBUTES: u32 = 0xffff_8048;
+/// Attributes that are stored with a new file.
+const STORED_ATTRIBUTES: u32 = 0x0000_3127;
 const ENCRYPTED: u32 = 0x0000_4000;
 
-/// The access that a mask asks for. The holder of the key is refused nothing that there is.
-pub(crate) fn granted(asked: u32, is_snapshot: bool) -> Result<u32, Status> {
-    if asked & access::SYSTEM_SECURITY != 0 {
+/// Returns the access that a request gets if access lists do not apply. An account key grants everything,
+/// except changes in a snapshot.
+pub(crate) fn requested_access(requested: u32, is_snapshot: bool) -> Result<u32, Status> {
+    if requested & access::SYSTEM_SECURITY != 0 {
         return Err(Status::PRIVILEGE_NOT_HELD);
     }
-    let most = if is_snapshot { READ_ONLY } else { access::ALL };
-    let mut granted = asked & access::ALL;
+    let limit = if is_snapshot { READ_ONLY } else { access::ALL };
+    let mut granted = requested & access::ALL;
     let mut known = access::ALL | access::MAXIMUM_ALLOWED;
-    for (bit, stands_for) in GENERIC {
+    for (bit, specific) in GENERIC {
         known |= bit;
-        if asked & bit != 0 {
-            granted |= stands_for;
+        if requested & bit != 0 {
+            granted |= specific;
         }
     }
-    if asked & !known != 0 || asked == 0 || granted & !most != 0 {
+    if requested & !known != 0 || requested == 0 || granted & !limit != 0 {
         return Err(Status::ACCESS_DENIED);
     }
-    Ok(if asked & access::MAXIMUM_ALLOWED != 0 { most } else { granted })
+    Ok(if requested & access::MAXIMUM_ALLOWED != 0 { limit } else { granted })
 }
 
-/// The access that a mask asks for, if the holder of the key may do only so much.
-pub(crate) fn granted_of(asked: u32, granted: u32, may: u32) -> Result<u32, Status> {
-    if asked & access::MAXIMUM_ALLOWED == 0 {
-        return if granted & !may == 0 { Ok(granted) } else { Err(Status::ACCESS_DENIED) };
+/// Limits the granted access to the rights that the access list allows. Fails if the request names a right
+/// that is not allowed. `MAXIMUM_ALLOWED` gets all allowed rights.
+pub(crate) fn limit_access(requested: u32, granted: u32, allowed: u32) -> Result<u32, Status> {
+    if requested & access::MAXIMUM_ALLOWED == 0 {
+        return if granted & !allowed == 0 { Ok(granted) } else { Err(Status::ACCESS_DENIED) };
     }
-    let named = generic(asked) & access::ALL;
-    if named & !may == 0 { Ok(granted & may) } else { Err(Status::ACCESS_DENIED) }
+    let specific_rights = map_generic(requested) & access::ALL;
+    if specific_rights & !allowed == 0 { Ok(granted & allowed) } else { Err(Status::ACCESS_DENIED) }
 }
 
-/// The access that a mask which asks for all that there is gets to a read-only file, as long as it names nothing that
-/// changes it.
-pub(crate) fn if_read_only(asked: u32, granted: u32) -> Option<u32> {
-    const TAKEN: u32 = access::WRITE_DATA | access::APPEND_DATA | access::DELETE_CHILD;
-    (asked & access::MAXIMUM_ALLOWED != 0).then_some(granted & !(TAKEN & !generic(asked)))
+/// Returns the access to a read-only file for a request of `MAXIMUM_ALLOWED`: without the rights to modify
+/// it, unless the request names them.
+pub(crate) fn access_if_read_only(requested: u32, granted: u32) -> Option<u32> {
+    const MODIFYING: u32 = access::WRITE_DATA | access::APPEND_DATA | access::DELETE_CHILD;
+    (requested & access::MAXIMUM_ALLOWED != 0).then_some(granted & !(MODIFYING & !map_generic(requested)))
 }
 
-/// A mask with what its generic rights stand for.
-pub(crate) fn generic(mask: u32) -> u32 {
-    let stands_for = GENERIC.iter().filter(|(bit, _)| mask & bit != 0).map(|(_, stands_for)| stands_for);
-    stands_for.fold(mask, |all, part| all | part)
+/// Adds the specific rights of the generic rights in a mask.
+pub(crate) fn map_generic(mask: u32) -> u32 {
+    let specific = GENERIC.iter().filter(|(bit, _)| mask & bit != 0).map(|(_, specific)| specific);
+    specific.fold(mask, |all, part| all | part)
 }
 
-/// What an open with that access does, as far as others can be in its way.
-pub(crate) fn uses(granted: u32) -> FileAccess {
+/// Returns the access of an open as far as it can conflict with share modes.
+pub(crate) fn sharing_access(granted: u32) -> FileAccess {
     let mut uses = FileAccess::NONE;
     for (bits, part) in [
         (access::READ_DATA | access::EXECUTE, FileAccess::READ),
@@ -80,24 +82,24 @@ pub(crate) fn uses(granted: u32) -> FileAccess {
     uses
 }
 
-/// What an open with that access leaves alone of what others cache.
-pub(crate) fn looks(granted: u32) -> Looks {
+/// Returns whether an open with this access only concerns attributes.
+pub(crate) fn attribute_open(granted: u32) -> AttributeOpen {
     let attributes = access::READ_ATTRIBUTES | access::WRITE_ATTRIBUTES | access::SYNCHRONIZE;
     match granted & !attributes {
-        0 => Looks::PastAll,
-        access::READ_CONTROL => Looks::PastLeases,
-        _ => Looks::No,
+        0 => AttributeOpen::AttributesOnly,
+        access::READ_CONTROL => AttributeOpen::AttributesAndSecurity,
+        _ => AttributeOpen::No,
     }
 }
 
-/// What an open lets others do.
-pub(crate) fn shares(share: u32) -> FileAccess {
+/// Returns the access that a share mode allows to other opens.
+pub(crate) fn shared_access(share: u32) -> FileAccess {
     let parts = [(1, FileAccess::READ), (2, FileAccess::WRITE), (4, FileAccess::DELETE)];
     parts.into_iter().filter(|(bit, _)| share & bit != 0).fold(FileAccess::NONE, |all, (_, part)| all | part)
 }
 
-/// Refuses options and attributes that make no sense.
-pub(crate) fn check(request: &CreateRequest) -> Result<(Disposition, Kind), Status> {
+/// Checks options and attributes. Returns the disposition and the kind of file to open.
+pub(crate) fn check_options(request: &CreateRequest) -> Result<(Disposition, Kind), Status> {
     let has = |option: u32| request.options & option != 0;
     if has(options::UNKNOWN) || request.share & !7 != 0 {
         return Err(Status::INVALID_PARAMETER);
@@ -105,7 +107,7 @@ pub(crate) fn check(request: &CreateRequest) -> Result<(Disposition, Kind), Stat
     if has(options::CREATE_TREE_CONNECTION | options::OPEN_BY_FILE_ID | options::RESERVE_OPFILTER) {
         return Err(Status::NOT_SUPPORTED);
     }
-    if request.attributes & IMPOSSIBLE_ATTRIBUTES != 0 {
+    if request.attributes & INVALID_ATTRIBUTES != 0 {
         return Err(Status::INVALID_PARAMETER);
     }
     if request.attributes & ENCRYPTED != 0 {
@@ -132,14 +134,14 @@ pub(crate) fn check(request: &CreateRequest) -> Result<(Disposition, Kind), Stat
     Ok((disposition, kind))
 }
 
-/// Whether what is there is emptied.
+/// Returns whether the disposition replaces the content of an existing file.
 pub(crate) const fn replaces(disposition: Disposition) -> bool {
     matches!(disposition, Disposition::Supersede | Disposition::Overwrite | Disposition::OverwriteIf)
 }
 
-/// The attributes that something is made with.
-pub(crate) const fn attributes(asked: u32) -> u32 {
-    asked & KEPT_ATTRIBUTES
+/// Returns the attributes to store with a new file.
+pub(crate) const fn stored_attributes(requested: u32) -> u32 {
+    requested & STORED_ATTRIBUTES
 }
 
 #[cfg(test)]
@@ -147,26 +149,26 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::wire::cursor::Writer;
-    use crate::wire::header::HEADER;
+    use crate::wire::cursor::ByteWriter;
+    use crate::wire::header::HEADER_SIZE;
 
     #[test]
-    fn bits_that_mean_nothing_are_denied_one_by_one() {
+    fn undefined_access_bits_are_denied() {
         let denied = |is_snapshot| {
             (0..32)
                 .map(|bit| 1u32 << bit)
-                .filter(|bit| granted(*bit, is_snapshot).is_err())
+                .filter(|bit| requested_access(*bit, is_snapshot).is_err())
                 .fold(0, |all, bit| all | bit)
         };
         assert_eq!(denied(false), 0x0de0_fe00);
         assert_eq!(denied(true) & !0x0de0_fe00, 0x500d_0156);
-        assert_eq!(granted(0, false), Err(Status::ACCESS_DENIED));
-        assert_eq!(granted(access::SYSTEM_SECURITY, false), Err(Status::PRIVILEGE_NOT_HELD));
+        assert_eq!(requested_access(0, false), Err(Status::ACCESS_DENIED));
+        assert_eq!(requested_access(access::SYSTEM_SECURITY, false), Err(Status::PRIVILEGE_NOT_HELD));
     }
 
     #[test]
-    fn generic_rights_become_what_they_stand_for() {
-        for (asked, expected) in [
+    fn generic_rights_map_to_specific_rights() {
+        for (requested, expected) in [
             (0x8000_0000, 0x12_0089),
             (0x4000_0001, 0x12_0117),
             (0x2000_0000, 0x12_00a0),
@@ -174,38 +176,38 @@ mod tests {
             (0x0200_0000, 0x1f_01ff),
             (0x0010_0080, 0x10_0080),
         ] {
-            assert_eq!(granted(asked, false), Ok(expected), "{asked:x}");
+            assert_eq!(requested_access(requested, false), Ok(expected), "{requested:x}");
         }
-        assert_eq!(granted(access::MAXIMUM_ALLOWED, true), Ok(READ_ONLY));
+        assert_eq!(requested_access(access::MAXIMUM_ALLOWED, true), Ok(READ_ONLY));
     }
 
     #[test]
-    fn all_that_is_allowed_is_less_of_a_read_only_file() {
-        for (asked, expected) in [
+    fn maximum_allowed_excludes_writing_on_a_read_only_file() {
+        for (requested, expected) in [
             (access::ALL, None),
             (access::MAXIMUM_ALLOWED, Some(0x1f_01b9)),
             (access::MAXIMUM_ALLOWED | access::DELETE, Some(0x1f_01b9)),
             (access::MAXIMUM_ALLOWED | access::WRITE_DATA, Some(0x1f_01bb)),
             (access::MAXIMUM_ALLOWED | 0x4000_0000, Some(0x1f_01bf)),
         ] {
-            assert_eq!(if_read_only(asked, access::ALL), expected, "{asked:x}");
+            assert_eq!(access_if_read_only(requested, access::ALL), expected, "{requested:x}");
         }
     }
 
     #[test]
-    fn options_are_accepted_refused_or_not_supported_one_by_one() {
+    fn each_create_option_is_accepted_refused_or_unsupported() {
         let mut found = [0u32; 3];
         for bit in (0..32).map(|bit| 1u32 << bit) {
-            let mut writer = Writer::new();
-            writer.zeros(HEADER).u16(57).zeros(34).u32(3).u32(bit).zeros(12);
+            let mut writer = ByteWriter::new();
+            writer.zeros(HEADER_SIZE).u16(57).zeros(34).u32(3).u32(bit).zeros(12);
             let bytes = writer.finish();
             let request = CreateRequest::parse(&Bytes::from(bytes)).unwrap();
-            let place = match check(&request) {
+            let result = match check_options(&request) {
                 Ok(_) => 0,
                 Err(Status::NOT_SUPPORTED) => 1,
                 Err(_) => 2,
             };
-            found[place] |= bit;
+            found[result] |= bit;
         }
         assert_eq!(found, [0x00ef_df7f, 0x0010_2080, 0xff00_0000]);
     }

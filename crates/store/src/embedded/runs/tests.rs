@@ -1,4 +1,4 @@
-//! Kept runs against a model of the store, and one by one what drops them.
+//! Tests kept runs against a model of the store, and each reason for dropping them.
 
 use lazuli_concurrency::Stamp;
 use rand::rngs::StdRng;
@@ -11,7 +11,7 @@ use crate::{Partition, Token};
 const SPACE: SpaceId = SpaceId(7);
 const KEYS: u8 = 16;
 const READERS: usize = 3;
-/// For about eight runs of the tests.
+/// Enough for about eight runs of the tests.
 const BUDGET: usize = 8 * 1100;
 
 fn key(i: u8) -> Bytes {
@@ -22,7 +22,7 @@ fn end() -> Bytes {
     keys::space_end(SPACE)
 }
 
-/// Rows by their numbers, each with the sequence number that wrote it.
+/// Row numbers, each with the sequence number that wrote the row.
 type Rows = BTreeMap<u8, SeqNo>;
 
 fn run_of(rows: &Rows, within: &Range<Bytes>) -> Arc<Run> {
@@ -33,29 +33,29 @@ fn run_of(rows: &Rows, within: &Range<Bytes>) -> Arc<Run> {
     Arc::new(run.finish())
 }
 
-fn shown(run: &Run) -> Vec<(u8, SeqNo)> {
+fn rows_of(run: &Run) -> Vec<(u8, SeqNo)> {
     (0..run.len()).map(|row| (run.key(row)[0], run.token(row).0.ticks())).collect()
 }
 
-/// How far a reader is. Anything may happen between two of its steps.
+/// The state of a reader. Other steps may happen between two of its steps.
 enum Reader<'a> {
-    Away,
+    Idle,
     Watching(Watch<'a>),
-    Looking(Watch<'a>, SeqNo, Bytes),
-    Filled(Watch<'a>, SeqNo, Range<Bytes>, Arc<Run>),
+    Visiting(Watch<'a>, SeqNo, Bytes),
+    ReadingDone(Watch<'a>, SeqNo, Range<Bytes>, Arc<Run>),
 }
 
-/// A store that is nothing but all of its states, and how far its committer is.
+/// A store that remembers all of its states, and the state of its committer.
 struct Model {
     states: BTreeMap<SeqNo, Rows>,
     published: SeqNo,
-    told: Option<SeqNo>,
+    invalidated: Option<SeqNo>,
 }
 
 impl Model {
     fn commit(&mut self, runs: &Runs, rng: &mut StdRng) {
-        if let Some(told) = self.told.take() {
-            self.published = told;
+        if let Some(invalidated) = self.invalidated.take() {
+            self.published = invalidated;
             return;
         }
         let mut rows = self.states[&self.published].clone();
@@ -69,65 +69,65 @@ impl Model {
                 rows.insert(i, seqno)
             };
         }
-        runs.changing(changed.iter(), seqno + 1);
+        runs.invalidate(changed.iter(), seqno + 1);
         self.states.insert(seqno + 1, rows);
-        self.told = Some(seqno + 1);
+        self.invalidated = Some(seqno + 1);
     }
 
-    /// One step of a reader, and how many runs it found.
+    /// Executes one step of a reader. Returns the number of runs that it found.
     fn read<'a>(&self, runs: &'a Runs, reader: Reader<'a>, rng: &mut StdRng) -> (Reader<'a>, usize) {
         match reader {
-            Reader::Away => (Reader::Watching(runs.watch(SPACE)), 0),
+            Reader::Idle => (Reader::Watching(runs.watch(SPACE)), 0),
             Reader::Watching(watch) => {
-                (Reader::Looking(watch, self.published, key(rng.random_range(0..KEYS))), 0)
+                (Reader::Visiting(watch, self.published, key(rng.random_range(0..KEYS))), 0)
             }
-            Reader::Looking(_, _, at) if at >= end() => (Reader::Away, 0),
-            Reader::Looking(watch, snapshot, at) => match runs.find(SPACE, &at, &end(), snapshot) {
-                Found::Run(run, range) => {
+            Reader::Visiting(_, _, at) if at >= end() => (Reader::Idle, 0),
+            Reader::Visiting(watch, snapshot, at) => match runs.find(SPACE, &at, &end(), snapshot) {
+                RunLookup::Run(run, range) => {
                     assert!(range.contains(&at));
-                    assert_eq!(shown(&run), shown(&run_of(&self.states[&snapshot], &range)));
-                    (Reader::Looking(watch, snapshot, range.end), 1)
+                    assert_eq!(rows_of(&run), rows_of(&run_of(&self.states[&snapshot], &range)));
+                    (Reader::Visiting(watch, snapshot, range.end), 1)
                 }
-                Found::Gap(until) => {
+                RunLookup::Gap(until) => {
                     let to = key(rng.random_range(0..KEYS));
                     let range = at.clone()..if to > at { to } else { until };
                     let run = run_of(&self.states[&snapshot], &range);
-                    (Reader::Filled(watch, snapshot, range, run), 0)
+                    (Reader::ReadingDone(watch, snapshot, range, run), 0)
                 }
             },
-            Reader::Filled(watch, snapshot, range, run) => {
+            Reader::ReadingDone(watch, snapshot, range, run) => {
                 watch.keep(range.clone(), run, snapshot);
-                (Reader::Looking(watch, snapshot, range.end), 0)
+                (Reader::Visiting(watch, snapshot, range.end), 0)
             }
         }
     }
 }
 
 #[test]
-fn what_a_reader_is_shown_is_what_its_snapshot_shows() {
+fn readers_see_the_rows_of_their_snapshots() {
     let mut hits = 0;
     for seed in 0..300 {
         let mut rng = StdRng::seed_from_u64(seed);
         let writes = rng.random_range(0.02..0.5);
         let runs = Runs::new(BUDGET);
-        let mut model = Model { states: [(1, Rows::new())].into(), published: 1, told: None };
-        let mut readers = [const { Reader::Away }; READERS];
+        let mut model = Model { states: [(1, Rows::new())].into(), published: 1, invalidated: None };
+        let mut readers = [const { Reader::Idle }; READERS];
         for _ in 0..800 {
             if rng.random_bool(writes) {
                 model.commit(&runs, &mut rng);
                 continue;
             }
-            let turn = rng.random_range(0..READERS);
-            let reader = std::mem::replace(&mut readers[turn], Reader::Away);
+            let index = rng.random_range(0..READERS);
+            let reader = std::mem::replace(&mut readers[index], Reader::Idle);
             let (reader, found) = model.read(&runs, reader, &mut rng);
-            (readers[turn], hits) = (reader, hits + found);
+            (readers[index], hits) = (reader, hits + found);
             assert!(runs.bytes() <= BUDGET);
         }
         drop(readers);
-        runs.changing([Bytes::copy_from_slice(&keys::header(SPACE))].iter(), model.published + 2);
+        runs.invalidate([Bytes::copy_from_slice(&keys::header(SPACE))].iter(), model.published + 2);
         let state = runs.state.lock();
-        assert!(state.spaces.is_empty() && state.lottery.is_empty() && state.bytes == 0);
-        assert_eq!(runs.watched.load(Ordering::SeqCst), 0);
+        assert!(state.spaces.is_empty() && state.evictable.is_empty() && state.bytes == 0);
+        assert_eq!(runs.users.load(Ordering::SeqCst), 0);
     }
     assert!(hits > 10_000, "too few runs were found to say anything: {hits}");
 }
@@ -137,75 +137,78 @@ fn keep(runs: &Runs, space: SpaceId, range: Range<Bytes>) {
 }
 
 fn is_kept(runs: &Runs, space: SpaceId, at: &Bytes) -> bool {
-    matches!(runs.find(space, at, &keys::space_end(space), 1), Found::Run(..))
+    matches!(runs.find(space, at, &keys::space_end(space), 1), RunLookup::Run(..))
 }
 
 #[test]
-fn a_change_drops_the_run_that_it_lies_in_and_no_other() {
+fn change_drops_the_run_that_contains_it_and_no_other() {
     let runs = Runs::new(1 << 20);
     let other = |i| keys::row(&keys::prefix(&Partition::new(SpaceId(8), "p")), &[i]);
     keep(&runs, SPACE, key(0)..key(4));
     keep(&runs, SPACE, key(4)..key(8));
     keep(&runs, SpaceId(8), other(0)..other(8));
-    runs.changing([key(4), key(9), other(8)].iter(), 1);
+    runs.invalidate([key(4), key(9), other(8)].iter(), 1);
     assert!(is_kept(&runs, SPACE, &key(3)) && !is_kept(&runs, SPACE, &key(4)));
-    runs.changing([Bytes::copy_from_slice(&keys::header(SPACE))].iter(), 1);
+    runs.invalidate([Bytes::copy_from_slice(&keys::header(SPACE))].iter(), 1);
     assert!(!is_kept(&runs, SPACE, &key(3)) && is_kept(&runs, SpaceId(8), &other(7)));
 }
 
 #[test]
-fn a_run_is_for_snapshots_that_are_not_older() {
+fn run_is_found_only_by_snapshots_that_are_not_older() {
     let runs = Runs::new(1 << 20);
     runs.watch(SPACE).keep(key(0)..key(4), Arc::new(RunBuilder::default().finish()), 5);
-    let is_found = |snapshot| matches!(runs.find(SPACE, &key(1), &end(), snapshot), Found::Run(..));
+    let is_found = |snapshot| matches!(runs.find(SPACE, &key(1), &end(), snapshot), RunLookup::Run(..));
     assert!(!is_found(4) && is_found(5) && is_found(6));
 }
 
 #[test]
-fn nothing_is_kept_by_a_watch_that_noted_it_or_too_much_or_began_too_late() {
+fn watch_does_not_keep_changed_runs_or_after_too_many_changes_or_if_it_began_late() {
     let runs = Runs::new(1 << 20);
     let run = || Arc::new(RunBuilder::default().finish());
     let watch = runs.watch(SPACE);
-    runs.changing([key(2)].iter(), 1);
+    runs.invalidate([key(2)].iter(), 1);
     watch.keep(key(0)..key(3), run(), 1);
     assert!(!is_kept(&runs, SPACE, &key(0)), "it changed");
     watch.keep(key(3)..key(4), run(), 1);
-    assert!(is_kept(&runs, SPACE, &key(3)), "it did not");
-    for _ in 0..MAX_NOTED {
-        runs.changing([key(9)].iter(), 1);
+    assert!(is_kept(&runs, SPACE, &key(3)), "it did not change");
+    for _ in 0..MAX_CHANGED_KEYS {
+        runs.invalidate([key(9)].iter(), 1);
     }
     watch.keep(key(4)..key(5), run(), 1);
     assert!(!is_kept(&runs, SPACE, &key(4)), "too much changed");
-    runs.changing([key(6)].iter(), 2);
+    runs.invalidate([key(6)].iter(), 2);
     runs.watch(SPACE).keep(key(6)..key(7), run(), 1);
-    assert!(!is_kept(&runs, SPACE, &key(6)), "told, not published, and not noted either");
+    assert!(
+        !is_kept(&runs, SPACE, &key(6)),
+        "invalidated before the watch began, but not published in the snapshot"
+    );
     let _watches: Vec<_> = (0..MAX_WATCHES).map(|_| runs.watch(SPACE)).collect();
     runs.watch(SPACE).keep(key(6)..key(7), run(), 2);
     assert!(!is_kept(&runs, SPACE, &key(6)), "one too many");
 }
 
 #[test]
-fn a_gap_goes_up_to_a_run_that_is_not_short() {
+fn gap_ends_at_a_run_that_is_not_short() {
     let runs = Runs::new(1 << 20);
     let of = |rows: usize| {
         let mut run = RunBuilder::default();
         (0..rows).for_each(|_| run.add(b"p", b"k", b"", Token(Stamp::from_ticks(1))));
         Arc::new(run.finish())
     };
-    runs.watch(SPACE).keep(key(2)..key(3), of(SHORT - 1), 1);
-    runs.watch(SPACE).keep(key(5)..key(6), of(SHORT), 1);
+    runs.watch(SPACE).keep(key(2)..key(3), of(SHORT_RUN_ROWS - 1), 1);
+    runs.watch(SPACE).keep(key(5)..key(6), of(SHORT_RUN_ROWS), 1);
     let gap = |end: u8| match runs.find(SPACE, &key(1), &key(end), 1) {
-        Found::Gap(until) => until,
-        Found::Run(..) => panic!("nothing was kept there"),
+        RunLookup::Gap(until) => until,
+        RunLookup::Run(..) => panic!("nothing was kept there"),
     };
     assert_eq!((gap(4), gap(5), gap(9)), (key(4), key(5), key(5)));
 }
 
 #[test]
-fn a_run_that_would_take_most_of_the_budget_is_not_kept() {
+fn run_larger_than_its_part_of_the_budget_is_not_kept() {
     let runs = Runs::new(BUDGET);
     let mut run = RunBuilder::default();
-    run.add(b"p", b"k", &[0; BUDGET / LARGEST_PART], Token(Stamp::from_ticks(1)));
+    run.add(b"p", b"k", &[0; BUDGET / MIN_RUNS_IN_BUDGET], Token(Stamp::from_ticks(1)));
     runs.watch(SPACE).keep(key(0)..key(1), Arc::new(run.finish()), 1);
     assert!(!is_kept(&runs, SPACE, &key(0)) && runs.bytes() == 0);
 }

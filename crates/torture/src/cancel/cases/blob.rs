@@ -56,7 +56,7 @@ pub(super) const CASES: &[Case] = &[
     case("put a small blob", &[C], "PUT /ccc/b\nx-ms-blob-type: BlockBlob\n\nsmall"),
     case("replace a blob", &[C, B], "PUT /ccc/b\nx-ms-blob-type: BlockBlob\n\n@90000x"),
     case(
-        "replace a blob with blocks beside it",
+        "replace a blob that has staged blocks",
         &[C, B, BLOCK1],
         "PUT /ccc/b\nx-ms-blob-type: BlockBlob\n\n@90000x",
     ),
@@ -183,7 +183,7 @@ pub(super) const CASES: &[Case] = &[
     )
     .in_parts(),
     case("put a block", &[C], BLOCK1),
-    case("put a block beside others", &[C, B, BLOCK2], BLOCK1),
+    case("put a block in addition to others", &[C, B, BLOCK2], BLOCK1),
     case(
         "put a block from a URL",
         &[C, BX],

@@ -1,0 +1,150 @@
+//! Keeps containers with protected blobs from being deleted.
+//!
+//! Searching the blobs of a container takes long if there are many. So the row of a container says whether a
+//! policy or a legal hold was ever set in it, and only then does a delete search it. No blob must become
+//! protected between the search and the delete. Rows decide that, so it holds for dropped requests and with
+//! several front ends:
+//!
+//! - A request that protects a blob reads the epoch of the space with the blob's row, then raises the version
+//!   of the container's guard row, then commits the blob, which fails if the epoch was raised since.
+//! - Delete Container reads the version of the guard row, raises the epoch, searches, and deletes on the
+//!   condition that neither the guard row nor the container's row has changed. Else it begins again.
+//!
+//! A commit that protects a blob and read its epoch before the delete raised it is decided before the search,
+//! which finds the blob. One that read it later changes the guard row after the delete has read it.
+//! `docs/decisions/0023-sweeps-and-guards.md` has the argument.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lazuli_generations::Generation;
+use lazuli_generations::keys::{CURRENT, GUARD};
+use lazuli_protocol::{Account, ErrorCode, Refusal, Request};
+use lazuli_service::SpaceScan;
+use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId, Token, View, Which};
+
+use crate::BlobService;
+use crate::model::container::Container;
+use crate::model::keys::{self, RowKind};
+use crate::model::record::Blob;
+use crate::rules::precondition::check_mutable;
+use crate::rules::retention::asks_for_protection;
+
+/// Rows that a search reads at once.
+const STEP: usize = 256;
+/// Maximum number of searches of Delete Container: blobs may become protected meanwhile.
+pub(crate) const MAX_SEARCHES: usize = 16;
+
+/// A container in which a request protects a blob.
+pub(crate) struct Protecting<'a> {
+    account: &'a Account,
+    container: &'a str,
+    space: SpaceId,
+}
+
+impl<'a> Protecting<'a> {
+    /// The container of a request that protects a state of a blob.
+    pub(crate) fn new(request: &'a Request, space: SpaceId) -> Self {
+        Self { account: &request.account, container: &request.container, space }
+    }
+
+    /// Like [`Self::new`], but only if the headers of the request ask for a policy or a legal hold.
+    pub(crate) fn if_asked(request: &'a Request, space: SpaceId) -> Result<Option<Self>, Refusal> {
+        let asked = asks_for_protection(&request.headers)?;
+        Ok(asked.then(|| Self::new(request, space)))
+    }
+}
+
+/// A container in which a search found no protected blob.
+#[derive(Clone)]
+pub(crate) struct Unprotected {
+    /// The rows as the search found them. `None` if no blob was ever protected, so that no search was
+    /// necessary.
+    searched: Option<Versions>,
+    is_outdated: Arc<AtomicBool>,
+}
+
+/// The versions of a container's row and of its guard row.
+type Versions = (Option<Token>, Option<Token>);
+
+fn versions(view: &View<'_>) -> Versions {
+    let version = |key: &[u8]| view.row(key).map(|row| row.token);
+    (version(&CURRENT), version(&GUARD))
+}
+
+impl Unprotected {
+    /// The rows that [`Unprotected::check`] reads in addition to the row of the container.
+    pub(crate) fn reads(&self) -> Reads {
+        if self.searched.is_some() { Reads::key(GUARD) } else { Reads::default() }
+    }
+
+    /// Refuses to delete a container in which blobs may have become protected since the search.
+    pub(crate) fn check(&self, container: &Container, view: &View<'_>) -> Result<(), Refusal> {
+        if !container.protects || self.searched == Some(versions(view)) {
+            return Ok(());
+        }
+        self.is_outdated.store(true, Ordering::Release);
+        Err(ErrorCode::ServerBusy.into())
+    }
+
+    /// Whether the delete was refused because the search is outdated.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.is_outdated.load(Ordering::Acquire)
+    }
+}
+
+impl BlobService {
+    /// Raises the version of the guard row, and records in the container that it protects blobs.
+    pub(crate) async fn announce_protection(
+        &self,
+        protecting: Option<&Protecting<'_>>,
+    ) -> Result<(), Refusal> {
+        let Some(Protecting { account, container, space }) = protecting else { return Ok(()) };
+        let announced = self.containers.transact_with(account, container, Reads::default(), |current, _| {
+            let current = current.filter(|current| current.space == *space);
+            let mut container: Container = current.ok_or(ErrorCode::ContainerNotFound)?;
+            let mut mutations = vec![Mutation::Add(GUARD, 1)];
+            if !container.protects {
+                container.protects = true;
+                mutations.push(Mutation::Put(CURRENT, container.encode()?));
+            }
+            Ok(Decision::Write(Change::of(mutations), ()))
+        });
+        // On the heap, so that it does not enlarge the futures of requests that protect nothing.
+        Box::pin(announced).await
+    }
+
+    /// Refuses if the container has a protected blob.
+    pub(crate) async fn unprotected(&self, account: &Account, name: &str) -> Result<Unprotected, Refusal> {
+        let container = self.container(account, name).await?;
+        let mut searched = None;
+        if container.protects {
+            // Search once before raising the epoch, so that a delete that is refused here disturbs no writer.
+            self.find_protected(container.space).await?;
+            let read = self.containers.transact_with(account, name, Reads::key(GUARD), |current, view| {
+                let current = current.filter(|current| current.space == container.space);
+                current.ok_or(ErrorCode::ContainerNotFound)?;
+                Ok(Decision::Answer(versions(view)))
+            });
+            searched = Some(read.await?);
+            self.containers.fence(container.space).await?;
+            self.find_protected(container.space).await?;
+        }
+        Ok(Unprotected { searched, is_outdated: Arc::default() })
+    }
+
+    async fn find_protected(&self, space: SpaceId) -> Result<(), Refusal> {
+        let mut scan = SpaceScan::new(&*self.store, space, keys::BLOBS, Which::All, STEP);
+        while let Some(rows) = scan.next().await? {
+            let now = self.store.now();
+            for (_, row) in &rows {
+                if let Some(RowKind::Base | RowKind::Snapshot(_) | RowKind::Version(_)) =
+                    keys::row_kind(&row.key)
+                {
+                    check_mutable(&Blob::decode(&row.value)?, now)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

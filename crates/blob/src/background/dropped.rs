@@ -1,0 +1,218 @@
+//! Removes rows of staged blocks that were committed or dropped.
+//!
+//! Dropping staged blocks changes only the row of their blob, which no longer names their generation
+//! ([`crate::model::keys`]). Up to 100,000 rows stay behind: removing them in the same commit would hold up
+//! all other commits. They are removed here, a few in each commit. Until then their content is not freed.
+//!
+//! A request that drops blocks notes the partition of its blob, and a chore removes their rows soon after. A
+//! crash forgets the notes; the walk of [`crate::background::expiry`] finds the rows then.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use lazuli_concurrency::Pace;
+use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_service::commit_refusal;
+use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row};
+use parking_lot::Mutex;
+
+use crate::BlobService;
+use crate::model::keys::{self, RowKind};
+use crate::model::record::{self, Damage};
+
+/// Rows that one commit removes. A commit may change 256 rows.
+const STEP: usize = 250;
+/// Maximum number of noted partitions. If there are more, the next expiry walk begins at once.
+const MAX_NOTED: usize = 4096;
+
+/// Partitions with rows of dropped blocks.
+#[derive(Debug, Default)]
+pub(crate) struct DroppedBlocks {
+    noted: Mutex<HashSet<Partition>>,
+    /// A note was lost.
+    overflowed: AtomicBool,
+}
+
+impl DroppedBlocks {
+    /// Watches a request that may drop blocks of a blob.
+    pub(crate) fn watch<'a>(&'a self, partition: &'a Partition) -> DropWatch<'a> {
+        DropWatch { dropped: self, partition, drops: AtomicBool::new(false) }
+    }
+
+    fn note(&self, partition: Partition) {
+        let mut noted = self.noted.lock();
+        if noted.len() < MAX_NOTED {
+            noted.insert(partition);
+        } else {
+            self.overflowed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether a walk has to look for partitions that could not be noted.
+    pub(crate) fn has_overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Acquire)
+    }
+
+    /// A walk over all rows begins.
+    pub(crate) fn walk_begins(&self) {
+        self.overflowed.store(false, Ordering::Release);
+    }
+}
+
+/// Notes the partition at the end of a request that drops blocks, also if the client has disconnected: its
+/// commit may still be queued then.
+pub(crate) struct DropWatch<'a> {
+    dropped: &'a DroppedBlocks,
+    partition: &'a Partition,
+    drops: AtomicBool,
+}
+
+impl DropWatch<'_> {
+    /// The request is about to drop blocks and leaves rows of them.
+    pub(crate) fn set(&self) {
+        self.drops.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for DropWatch<'_> {
+    fn drop(&mut self) {
+        if *self.drops.get_mut() {
+            self.dropped.note(self.partition.clone());
+        }
+    }
+}
+
+/// Partitions that are being worked on. Those that are left when it is dropped are noted again.
+struct Noted<'a> {
+    dropped: &'a DroppedBlocks,
+    partitions: Vec<Partition>,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        self.partitions.drain(..).for_each(|partition| self.dropped.note(partition));
+    }
+}
+
+impl BlobService {
+    /// Whether [`BlobService::remove_dropped`] has something to do.
+    pub fn dropped_due(&self) -> bool {
+        !self.dropped.noted.lock().is_empty()
+    }
+
+    /// Removes rows of dropped blocks from the partitions that were noted. Returns how many rows it removed.
+    /// May be dropped at any point.
+    pub async fn remove_dropped(&self, pace: Pace) -> Result<u64, Refusal> {
+        let partitions = std::mem::take(&mut *self.dropped.noted.lock()).into_iter().collect();
+        let mut noted = Noted { dropped: &self.dropped, partitions };
+        // The commit of a request whose client has disconnected may still be queued.
+        self.store.settled().await.map_err(commit_refusal)?;
+        let mut removed = 0;
+        while let Some(partition) = noted.partitions.last() {
+            let done = self.remove_dropped_of(partition, pace).await;
+            let is_busy = |refusal: &Refusal| refusal.code() == ErrorCode::ServerBusy;
+            if !done.as_ref().is_err_and(is_busy) {
+                noted.partitions.pop();
+            }
+            match done {
+                Ok(rows) => removed += rows,
+                // Deleted meanwhile, with all that is in it.
+                Err(refusal) if refusal.code() == ErrorCode::ContainerNotFound => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes rows of dropped blocks from a partition.
+    pub(crate) async fn remove_dropped_of(&self, partition: &Partition, pace: Pace) -> Result<u64, Refusal> {
+        let (mut removed, mut from) = (0, Bytes::new());
+        loop {
+            let set = self.rows.read(partition, &Reads::key(keys::BASE)).await?;
+            let mut reads = Reads::default();
+            for mut range in keys::dropped(generation(set.rows.first().and_then(Option::as_ref))?) {
+                // Rows that were removed are slow to read past.
+                range.start = range.start.max(from.clone());
+                reads = reads.and_range(range, STEP);
+            }
+            let set = self.rows.read(partition, &reads).await?;
+            let rows = set.ranges.iter().flat_map(|range| &range.rows).take(STEP);
+            let keys: Vec<Bytes> = rows.map(|row| row.key.clone()).collect();
+            let Some(last) = keys.last() else { return Ok(removed) };
+            from = [last, &[0][..]].concat().into();
+            removed += self
+                .transact(partition, Reads::key(keys::BASE), |view| {
+                    let current = generation(view.row(&keys::BASE))?;
+                    let dropped = keys.iter().filter(|key| is_dropped(key, current));
+                    let mutations: Vec<_> = dropped.cloned().map(Mutation::Delete).collect();
+                    let count = mutations.len() as u64;
+                    Ok(match mutations.is_empty() {
+                        true => Decision::Answer(0),
+                        false => Decision::Write(Change::of(mutations), count),
+                    })
+                })
+                .await?;
+            pace.rest().await;
+        }
+    }
+}
+
+/// The generation of staged blocks that the row of a blob's current state names.
+fn generation(base: Option<&Row>) -> Result<Option<u64>, Damage> {
+    Ok(record::blob(base)?.and_then(|blob| blob.staging).map(|staging| staging.generation))
+}
+
+/// Whether a row is of a staged block that is not of the current generation.
+fn is_dropped(key: &[u8], current: Option<u64>) -> bool {
+    matches!(keys::row_kind(key), Some(RowKind::Staged { generation, .. }) if Some(generation) != current)
+}
+
+/// Finds dropped blocks in a walk over all rows, in order. The row of the current state is the first one of
+/// its partition.
+#[derive(Default)]
+pub(crate) struct DroppedSearch {
+    partition: Bytes,
+    current: Option<u64>,
+    /// The row of the current state cannot be read, so no generation is known to be dropped.
+    is_damaged: bool,
+}
+
+impl DroppedSearch {
+    /// Whether some of these rows, which follow each other in a partition, are of dropped blocks.
+    pub(crate) fn finds(&mut self, partition: &Bytes, rows: &[(Bytes, Row)]) -> bool {
+        let base = rows.first().map(|(_, row)| row).filter(|row| row.key == keys::BASE);
+        if base.is_some() || *partition != self.partition {
+            self.partition = partition.clone();
+            let current = generation(base);
+            self.is_damaged = current.is_err();
+            self.current = current.unwrap_or_default();
+        }
+        !self.is_damaged && rows.iter().any(|(_, row)| is_dropped(&row.key, self.current))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazuli_store::SpaceId;
+
+    use super::*;
+
+    #[test]
+    fn a_partition_that_cannot_be_noted_makes_a_walk_due() {
+        let dropped = DroppedBlocks::default();
+        let partition = |n: usize| keys::blob(SpaceId(1), &n.to_string());
+        for n in 0..MAX_NOTED {
+            let (partition, other) = (partition(n), partition(n + MAX_NOTED));
+            dropped.watch(&partition).set();
+            // Drops nothing.
+            drop(dropped.watch(&other));
+        }
+        assert_eq!((dropped.noted.lock().len(), dropped.has_overflowed()), (MAX_NOTED, false));
+        let last = partition(MAX_NOTED);
+        dropped.watch(&last).set();
+        assert_eq!((dropped.noted.lock().len(), dropped.has_overflowed()), (MAX_NOTED, true));
+        dropped.walk_begins();
+        assert!(!dropped.has_overflowed());
+    }
+}

@@ -1,0 +1,220 @@
+//! Receives the body of a request: checks its length and digests, and stores it as content.
+//!
+//! Uses bounded memory for bodies of any length. When [`BlobService::receive`] returns, the content is
+//! durable and matches the digests that the client sent. No row refers to it yet; if none ever does, the next
+//! sweep frees it.
+
+use std::future::poll_fn;
+
+use bytes::Bytes;
+use crc_fast::CrcAlgorithm::Crc64Nvme;
+use lazuli_extents::{Content, Upload, Writer};
+use lazuli_protocol::digest::SentDigests;
+use lazuli_protocol::{ErrorCode, Refusal, Request, Version};
+use md5::{Digest as _, Md5};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+
+use crate::content::cipher::Nonce;
+use crate::content::encryption::Seal;
+use crate::content::sealed::SealedRun;
+use crate::{BlobService, reply};
+
+/// The MD5 of longer bodies is computed in a thread of its own while they arrive. Computing a CRC64 takes
+/// less time than passing the bytes to a thread.
+const THREAD_MIN_BYTES: u64 = 64 << 10;
+/// Pieces of a body that may wait for the thread.
+const WAITING: usize = 16;
+
+/// A body that was received and matches its digests. It is durable.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) content: Content,
+    /// The nonce of its encryption.
+    pub(crate) nonce: Option<Nonce>,
+    /// If the client sent it, or it was wanted.
+    pub(crate) md5: Option<[u8; 16]>,
+    pub(crate) crc64: u64,
+    /// Keeps the content until the commit that refers to it is decided.
+    pub(crate) writer: Writer,
+}
+
+/// Whether to compute the MD5 of a body even if the client sends none. It costs more than everything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WantMd5 {
+    Always,
+    IfSent,
+}
+
+impl WantMd5 {
+    /// For the reply to Put Block: since 2019-02-02 it reports a CRC64 if the client sends no MD5.
+    pub(crate) fn of_block(version: Version) -> Self {
+        if version.at_least(2019, 2, 2) { Self::IfSent } else { Self::Always }
+    }
+}
+
+/// A small body that was received and matches its digests.
+#[derive(Debug)]
+pub(crate) struct Document {
+    pub(crate) bytes: Bytes,
+    /// If the client sent it, or the version knows no other digest.
+    pub(crate) md5: Option<[u8; 16]>,
+    pub(crate) crc64: u64,
+}
+
+impl BlobService {
+    /// Receives a body of at most `limit` bytes, and stores it. Encrypts it if there is a seal.
+    pub(crate) async fn receive(
+        &self,
+        request: &mut Request,
+        limit: u64,
+        want: WantMd5,
+        seal: Option<&Seal>,
+    ) -> Result<Received, Refusal> {
+        let Some(length) = request.content_length else {
+            return Err(ErrorCode::MissingContentLengthHeader.into());
+        };
+        if length > limit {
+            return Err(Refusal::new(ErrorCode::RequestBodyTooLarge).detail("MaxLimit", limit.to_string()));
+        }
+        let sent = SentDigests::parse(&request.headers)?;
+        let mut run = seal.map(SealedRun::begin).transpose()?;
+        let writer = self.extents.writer();
+        let mut upload = Upload::new(&self.extents, &writer);
+        let mut digest = Digest::new(want == WantMd5::Always || sent.md5.is_some(), length);
+        while let Some(frame) = poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await {
+            if let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() {
+                digest.update(&bytes).await;
+                let bytes = match &mut run {
+                    Some(run) => run.encrypt(&bytes),
+                    None => bytes,
+                };
+                upload.push(bytes).await.map_err(reply::content_refusal)?;
+            }
+        }
+        // Digest the last bytes while they become durable.
+        let stored = async {
+            let content = upload.finish().await.map_err(reply::content_refusal)?;
+            self.sync(&content).await?;
+            Ok::<_, Refusal>(content)
+        };
+        let (digested, stored) = tokio::join!(digest.finish(), stored);
+        let (md5, crc64) = digested?;
+        sent.check(md5, crc64).inspect_err(|_| self.extents.released(length))?;
+        let content = stored?;
+        let nonce = run.map(|run| run.nonce);
+        Ok(Received { content, nonce, md5, crc64, writer })
+    }
+
+    /// Computes the digests of a body without storing it, and checks them.
+    pub(crate) async fn digest(
+        &self,
+        request: &mut Request,
+        want: WantMd5,
+    ) -> Result<(Option<[u8; 16]>, u64), Refusal> {
+        let sent = SentDigests::parse(&request.headers)?;
+        let length = request.content_length.unwrap_or(0);
+        let mut digest = Digest::new(want == WantMd5::Always || sent.md5.is_some(), length);
+        while let Some(frame) = poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await {
+            if let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() {
+                digest.update(&bytes).await;
+            }
+        }
+        let (md5, crc64) = digest.finish().await?;
+        sent.check(md5, crc64)?;
+        Ok((md5, crc64))
+    }
+
+    /// Receives a body of at most `limit` bytes into memory.
+    pub(crate) async fn receive_document(
+        &self,
+        request: &mut Request,
+        limit: usize,
+    ) -> Result<Document, Refusal> {
+        let sent = SentDigests::parse(&request.headers)?;
+        let want = WantMd5::of_block(request.version) == WantMd5::Always || sent.md5.is_some();
+        let bytes = request.read_body(limit).await?;
+        let mut sums = Sums::new(want);
+        sums.update(&bytes);
+        let (md5, crc64) = sums.finish();
+        sent.check(md5, crc64)?;
+        Ok(Document { bytes, md5, crc64 })
+    }
+
+    /// Makes new content durable.
+    pub(crate) async fn sync(&self, content: &Content) -> Result<(), Refusal> {
+        if content.as_inline().is_some() {
+            return Ok(());
+        }
+        self.extents.sync().await.map_err(reply::content_refusal)
+    }
+}
+
+/// Maximum number of threads for digests. Each waits for its client, and storing bodies needs threads of the
+/// same pool.
+const MAX_THREADS: usize = 32;
+static THREADS: Semaphore = Semaphore::const_new(MAX_THREADS);
+
+/// Computes the digests of a body, in a thread of its own if that is faster.
+enum Digest {
+    Inline(Box<Sums>),
+    Thread(mpsc::Sender<Bytes>, JoinHandle<Sums>),
+}
+
+struct Sums {
+    md5: Option<Md5>,
+    crc64: crc_fast::Digest,
+}
+
+impl Sums {
+    fn new(md5: bool) -> Self {
+        Self { md5: md5.then(Md5::new), crc64: crc_fast::Digest::new(Crc64Nvme) }
+    }
+
+    fn finish(self) -> (Option<[u8; 16]>, u64) {
+        (self.md5.map(|md5| md5.finalize().into()), self.crc64.finalize())
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        if let Some(md5) = &mut self.md5 {
+            md5.update(bytes);
+        }
+        self.crc64.update(bytes);
+    }
+}
+
+impl Digest {
+    fn new(md5: bool, length: u64) -> Self {
+        let mut sums = Sums::new(md5);
+        let permit = if md5 && length > THREAD_MIN_BYTES { THREADS.try_acquire().ok() } else { None };
+        let Some(permit) = permit else { return Self::Inline(Box::new(sums)) };
+        let (sender, mut receiver) = mpsc::channel::<Bytes>(WAITING);
+        let task = tokio::task::spawn_blocking(move || {
+            while let Some(bytes) = receiver.blocking_recv() {
+                sums.update(&bytes);
+            }
+            drop(permit);
+            sums
+        });
+        Self::Thread(sender, task)
+    }
+
+    async fn update(&mut self, bytes: &Bytes) {
+        match self {
+            Self::Inline(sums) => sums.update(bytes),
+            // This fails only if the thread died, which `finish` reports.
+            Self::Thread(sender, _) => drop(sender.send(bytes.clone()).await),
+        }
+    }
+
+    async fn finish(self) -> Result<(Option<[u8; 16]>, u64), Refusal> {
+        let sums = match self {
+            Self::Inline(sums) => *sums,
+            Self::Thread(sender, task) => {
+                drop(sender);
+                task.await.map_err(|_| Refusal::new(ErrorCode::InternalError))?
+            }
+        };
+        Ok(sums.finish())
+    }
+}

@@ -1,0 +1,4 @@
+//! Blob index tags: the rows of the index, and the expressions that search it.
+
+pub(crate) mod tag_index;
+pub(crate) mod tag_query;

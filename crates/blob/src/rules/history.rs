@@ -1,0 +1,130 @@
+//! What happens to a state that a write replaces or deletes: it becomes an earlier version, stays for a while
+//! as deleted, or is gone.
+
+use lazuli_concurrency::{Stamp, Timestamp};
+use lazuli_protocol::Refusal;
+use lazuli_protocol::account::Settings;
+use lazuli_protocol::properties::ServiceProperties;
+use lazuli_store::Mutation;
+
+use crate::model::keys;
+use crate::model::record::{Blob, Deleted};
+
+/// The retention of states that are replaced or deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct History {
+    /// Keep them as versions.
+    pub(crate) versioning: bool,
+    /// Keep them as deleted for this many days.
+    pub(crate) retention_days: Option<u16>,
+    /// Whether a deleted state may be deleted permanently before that.
+    pub(crate) permanent_delete: bool,
+}
+
+/// The fate of a current state that is replaced or deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Afterlife {
+    /// An earlier version.
+    Version(Stamp),
+    /// A deleted state that can be restored for a while.
+    Deleted(Deleted),
+    /// No row is left.
+    Nothing,
+}
+
+impl History {
+    /// The retention of an account with these settings and service properties.
+    pub(crate) fn of(settings: &Settings, properties: &ServiceProperties) -> Self {
+        Self {
+            versioning: settings.blob_versioning,
+            retention_days: properties.delete_retention.days,
+            permanent_delete: properties.delete_retention.allow_permanent_delete,
+        }
+    }
+
+    /// The version that a write with this stamp makes.
+    pub(crate) fn new_version(self, stamp: Stamp) -> Option<Stamp> {
+        self.versioning.then_some(stamp)
+    }
+
+    /// How long a state that is deleted now can be restored, if at all.
+    pub(crate) fn keep_deleted(self, now: Timestamp) -> Option<Deleted> {
+        self.retention_days.map(|days| Deleted::keep(days, now))
+    }
+
+    /// Returns the fate of a current state.
+    pub(crate) fn afterlife(self, old: &Blob, now: Timestamp) -> Afterlife {
+        if !old.committed || old.has_expired(now) {
+            return Afterlife::Nothing;
+        }
+        match (old.deleted, self.kept_version(old)) {
+            // It was deleted before, and stays as it is.
+            (Some(deleted), _) => Afterlife::Deleted(deleted),
+            (None, Some(version)) => Afterlife::Version(version),
+            (None, None) => self.keep_deleted(now).map_or(Afterlife::Nothing, Afterlife::Deleted),
+        }
+    }
+
+    /// The rows that keep a current state. A write with this stamp replaces the whole state.
+    pub(crate) fn keep_replaced(
+        self,
+        old: &Blob,
+        stamp: Stamp,
+        now: Timestamp,
+    ) -> Result<Vec<Mutation>, Refusal> {
+        let (key, kept) = match self.afterlife(old, now) {
+            Afterlife::Version(version) => (keys::version(version), old.as_version(version)),
+            Afterlife::Deleted(deleted) => {
+                (keys::deleted(&keys::snapshot(stamp)), Blob { deleted: Some(deleted), ..old.detached() })
+            }
+            Afterlife::Nothing => return Ok(vec![]),
+        };
+        Ok(vec![Mutation::Put(key, kept.encode()?)])
+    }
+
+    /// The row that keeps a live current state as an earlier version, if there are versions.
+    pub(crate) fn keep_version(self, old: &Blob) -> Result<Vec<Mutation>, Refusal> {
+        let Some(version) = self.kept_version(old) else { return Ok(vec![]) };
+        Ok(vec![Mutation::Put(keys::version(version), old.as_version(version).encode()?)])
+    }
+
+    /// The version that a live current state becomes. A version stays one after versioning was switched off.
+    fn kept_version(self, old: &Blob) -> Option<Stamp> {
+        old.version.or_else(|| self.versioning.then(|| old.etag.stamp()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::record::Kind;
+
+    #[test]
+    fn a_state_that_is_replaced_or_deleted_is_kept_as_the_account_wants() {
+        let now = Timestamp::from_unix_seconds(1_700_000_000);
+        let (etag, version) = (Stamp::from_ticks(9), Stamp::from_ticks(7));
+        let blob = Blob::new(Kind::Block, etag, now);
+        let versioned = Blob { version: Some(version), ..blob.clone() };
+        let before = Deleted::keep(1, now);
+        let deleted = Blob { deleted: Some(before), ..blob.clone() };
+        let uncommitted = Blob { committed: false, ..blob.clone() };
+        let expired = Blob { expires: Some(now), ..blob.clone() };
+        let kept = Afterlife::Deleted(Deleted::keep(3, now));
+        let off = Afterlife::Nothing;
+        // state, neither, soft delete, versioning, both
+        let rows = [
+            (&blob, [off, kept, Afterlife::Version(etag), Afterlife::Version(etag)]),
+            (&versioned, [Afterlife::Version(version); 4]),
+            (&deleted, [Afterlife::Deleted(before); 4]),
+            (&uncommitted, [off; 4]),
+            (&expired, [off; 4]),
+        ];
+        for (state, expected) in rows {
+            for (at, expected) in expected.into_iter().enumerate() {
+                let retention_days = (at % 2 == 1).then_some(3);
+                let history = History { versioning: at >= 2, retention_days, permanent_delete: false };
+                assert_eq!(history.afterlife(state, now), expected, "{history:?} {state:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Lease Share. The lease protects a share or snapshot against changes and deletion, but not its files.
+
+use lazuli_concurrency::lease::Applied;
+use lazuli_protocol::lease::{Leased, fresh_lease_id, lease_action, lease_reply};
+use lazuli_protocol::{Headers, Refusal, Request, Response, names};
+
+use crate::FileService;
+use crate::rest::reply::validators;
+use crate::rest::snapshot_id;
+
+impl FileService {
+    /// Lease Share.
+    pub(crate) async fn lease_share(&self, request: Request) -> Result<Response, Refusal> {
+        names::check_share(&request.container)?;
+        let action = lease_action(&request.headers, request.version, fresh_lease_id())?;
+        let conditions = request.headers.conditions()?;
+        conditions.check_write()?;
+        let mut rule = |share: &mut crate::tree::record::Share, view: &lazuli_store::View<'_>| {
+            conditions.evaluate_write(share.validators())?;
+            let applied: Applied = share
+                .lease
+                .apply(action, view.now)
+                .map_err(|refusal| Refusal::lease(refusal, Leased::Container))?;
+            share.lease = applied.lease;
+            Ok((applied, applied.valid_until))
+        };
+        let (share, applied) = match snapshot_id::named(&request.query)? {
+            Some(id) => self.change_snapshot(&request, id, &mut rule).await?,
+            None => self.shares.change(&request.account, &request.container, &mut rule).await?,
+        };
+        let mut response = lease_reply(action, &applied);
+        validators(&mut response.headers, share.validators());
+        Ok(response)
+    }
+}

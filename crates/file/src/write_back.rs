@@ -1,0 +1,21 @@
+//! Write-back: what SMB clients write goes into memory at once, into extents in the background, and into the
+//! row on a flush.
+//!
+//! The states and transitions are in [`crate::opens::write_buffer`]; this module does the I/O. Why no write
+//! is lost between REST and SMB: docs/decisions/0016.
+//!
+//! Invariants:
+//!
+//! - Content and row of an open file are changed only by the holder of its file lock ([`FileLock`]).
+//! - The holder of a file lock never waits for a client or a granted request ([`crate::lock_order`]).
+//! - A write is acknowledged only after quota is reserved for it, so a flush never fails for lack of quota.
+//! - A failed flush keeps the writes and is repeated. Its error is returned by the next flush or close.
+
+mod buffering;
+mod commit;
+mod file_lock;
+mod flush;
+mod spill;
+
+pub(crate) use buffering::wait_to_retry;
+pub(crate) use file_lock::{FileLock, check_takes_writes, name_of};

@@ -1,0 +1,158 @@
+//! Bounds the memory of replies that are documents, such as listings.
+//!
+//! A document is built as a whole and handed to the connection as a whole. Until the client has read it, it
+//! stays in memory, and one client can request many. So an endpoint counts a document's bytes from the start
+//! of its reply until the last byte is sent or the connection closes, and refuses a document that does not
+//! fit. Streamed replies are not counted, nor are documents no larger than a frame of a streamed reply. No
+//! peer gets all the memory, see [`Peers`].
+//!
+//! Building a document takes memory, too. The most that it can take is reserved before the service is called,
+//! and released when the document is finished and counted. A request that finds too little memory waits. The
+//! wait is short because it depends on no client.
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lazuli_protocol::peers::{PeerShare, Peers};
+use lazuli_protocol::{Body, ErrorCode, Refusal, Response};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::limits::Limits;
+
+/// The largest document that is not counted: the size of a frame of content, of which a connection holds some
+/// anyway.
+const MAX_UNCOUNTED_BYTES: usize = 256 * 1024;
+
+/// Memory of one endpoint for documents.
+#[derive(Debug)]
+pub(crate) struct DocumentMemory {
+    /// One permit for each free byte.
+    free: Arc<Semaphore>,
+    total: u32,
+    peers: Arc<Peers>,
+    /// One permit for each byte that documents under construction may still take.
+    building: Semaphore,
+    total_building: u32,
+}
+
+impl DocumentMemory {
+    /// Sizes the memory as the limits say.
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let total = limits.document_bytes;
+        let peers = Peers::new(total as usize, limits.limit_loopback);
+        let total_building = limits.rendering_bytes;
+        let building = Semaphore::new(total_building as usize);
+        Self { free: Arc::new(Semaphore::new(total as usize)), total, peers, building, total_building }
+    }
+
+    /// Builds a reply to a peer that may take up to `bytes` of memory before it is finished.
+    pub(crate) async fn build(
+        &self,
+        bytes: u32,
+        peer: IpAddr,
+        reply: impl Future<Output = Result<Response, Refusal>>,
+    ) -> Result<Response, Refusal> {
+        // The semaphore is never closed.
+        let permit = self.building.acquire_many(bytes.min(self.total_building)).await;
+        let _building = permit.map_err(|_| ErrorCode::ServerBusy)?;
+        self.admit(reply.await?, peer)
+    }
+
+    /// Counts a finished reply to a peer, or refuses it if there is too little memory.
+    fn admit(&self, mut response: Response, peer: IpAddr) -> Result<Response, Refusal> {
+        if let Body::Whole(bytes) = &mut response.body
+            && bytes.len() > MAX_UNCOUNTED_BYTES
+        {
+            let reserved = self.reserve(bytes.len(), peer).ok_or(ErrorCode::ServerBusy)?;
+            // The connection takes the bytes out of the body long before it has sent them.
+            *bytes = Bytes::from_owner(CountedBytes { bytes: std::mem::take(bytes), _reserved: reserved });
+        }
+        Ok(response)
+    }
+
+    fn reserve(&self, length: usize, peer: IpAddr) -> Option<(OwnedSemaphorePermit, PeerShare)> {
+        // A document larger than all memory is admitted when no other is held.
+        let size = u32::try_from(length).unwrap_or(u32::MAX).min(self.total);
+        let share = self.peers.acquire(peer, size as usize)?;
+        let permit = Arc::clone(&self.free).try_acquire_many_owned(size).ok()?;
+        Some((permit, share))
+    }
+}
+
+/// Bytes of a document, which are counted until the last reference to them is dropped.
+struct CountedBytes {
+    bytes: Bytes,
+    _reserved: (OwnedSemaphorePermit, PeerShare),
+}
+
+impl AsRef<[u8]> for CountedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::StatusCode;
+
+    fn document_memory() -> DocumentMemory {
+        DocumentMemory::new(&Limits { document_bytes: 1 << 20, ..Limits::default() })
+    }
+
+    fn admit(document_memory: &DocumentMemory, length: usize) -> Option<Bytes> {
+        admit_to(document_memory, length, [127, 0, 0, 1])
+    }
+
+    fn admit_to(document_memory: &DocumentMemory, length: usize, peer: [u8; 4]) -> Option<Bytes> {
+        let response = Response::with_body(StatusCode::OK, "text/plain", vec![7; length]);
+        match document_memory.admit(response, peer.into()) {
+            Ok(Response { body: Body::Whole(bytes), .. }) => Some(bytes),
+            Ok(_) => panic!("it was whole"),
+            Err(refusal) => {
+                assert_eq!(refusal.code(), ErrorCode::ServerBusy);
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn a_document_is_counted_until_its_last_byte_is_dropped() {
+        let document_memory = document_memory();
+        let mut first = admit(&document_memory, 600_000).unwrap();
+        assert!(first.len() == 600_000 && first.iter().all(|byte| *byte == 7));
+        assert!(admit(&document_memory, 600_000).is_none());
+        let second = admit(&document_memory, 300_000);
+        assert!(second.is_some() && admit(&document_memory, 300_000).is_none());
+        let rest = first.split_off(599_999);
+        drop(first);
+        assert!(admit(&document_memory, 300_000).is_none());
+        drop(rest);
+        assert!(admit(&document_memory, 300_000).is_some());
+    }
+
+    #[test]
+    fn small_documents_are_not_counted_and_one_larger_than_the_limit_is_admitted_alone() {
+        let document_memory = document_memory();
+        let large = admit(&document_memory, 3 << 20);
+        assert!(large.is_some() && admit(&document_memory, MAX_UNCOUNTED_BYTES + 1).is_none());
+        assert!(admit(&document_memory, MAX_UNCOUNTED_BYTES).is_some());
+        drop(large);
+        assert!(admit(&document_memory, 3 << 20).is_some());
+    }
+
+    #[test]
+    fn one_peer_cannot_take_all_document_memory() {
+        let document_memory = document_memory();
+        let (one, other) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+        let held = [400_000, 300_000].map(|length| admit_to(&document_memory, length, one));
+        assert!(held.iter().all(Option::is_some) && admit_to(&document_memory, 300_000, one).is_none());
+        assert!(admit_to(&document_memory, 300_000, other).is_some());
+        let large = admit_to(&document_memory, 340_000, other);
+        assert!(large.is_some());
+        drop(held);
+        assert!(admit_to(&document_memory, 700_000, one).is_some());
+    }
+}

@@ -1,0 +1,12 @@
+//! Work that must not stop halfway if its client disconnects.
+
+use lazuli_protocol::{ErrorCode, Refusal};
+use tracing::Instrument;
+
+/// Runs `work` in a task of its own and waits for it. If the caller is dropped, the task continues. Its log
+/// entries name the request that began it.
+pub async fn run_to_completion<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::spawn(work.in_current_span()).await.unwrap_or_else(|_| Err(ErrorCode::InternalError.into()))
+}

@@ -1,0 +1,185 @@
+//! How the value of a row is framed: a byte that names its format, then the fields in order (postcard), so a
+//! new field is a new format.
+//!
+//! A record whose fields change becomes a [`Versioned`] one: it is written in its new format and read in the
+//! one before, too. Decision 0021 has the rules.
+
+use std::marker::PhantomData;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use lazuli_protocol::{ErrorCode, Refusal};
+use serde::de::{DeserializeOwned, DeserializeSeed};
+use serde::{Deserialize, Serialize};
+
+/// The format of the values of records that have never changed.
+pub const FORMAT: u8 = 1;
+/// The highest format of any record.
+pub const NEWEST: u8 = 2;
+
+/// A record whose fields have changed.
+pub trait Versioned: Serialize + DeserializeOwned {
+    /// The format that is written: 2 or more.
+    const FORMAT: u8;
+    /// The record as it is in the format before, which is still read.
+    type Previous: DeserializeOwned + Into<Self>;
+}
+
+/// Why the value of a row cannot be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// A newer program wrote it.
+    #[error("it has format {0}, which this program does not read")]
+    Format(u8),
+    /// The bytes are damaged.
+    #[error("it cannot be decoded")]
+    Undecodable,
+}
+
+impl From<Damage> for Refusal {
+    fn from(damage: Damage) -> Self {
+        tracing::error!(%damage, "a row is damaged");
+        Self::new(ErrorCode::InternalError)
+    }
+}
+
+/// Encodes a record as the value of a row.
+pub fn encode(record: &impl Serialize) -> Result<Bytes, Refusal> {
+    encode_as(FORMAT, record)
+}
+
+/// Encodes a record whose fields have changed as the value of a row.
+pub fn encode_versioned<R: Versioned>(record: &R) -> Result<Bytes, Refusal> {
+    encode_as(R::FORMAT, record)
+}
+
+fn encode_as(format: u8, record: &impl Serialize) -> Result<Bytes, Refusal> {
+    let mut value = BytesMut::with_capacity(256).writer();
+    value.get_mut().put_u8(format);
+    postcard::to_io(record, &mut value).map_err(unencodable)?;
+    Ok(value.into_inner().freeze())
+}
+
+/// Appends the fields of a record, without its format.
+pub fn append_fields(value: &mut Vec<u8>, record: &impl Serialize) -> Result<(), Refusal> {
+    *value = postcard::to_extend(record, std::mem::take(value)).map_err(unencodable)?;
+    Ok(())
+}
+
+fn unencodable(error: postcard::Error) -> Refusal {
+    tracing::error!(%error, "a record cannot be encoded");
+    Refusal::new(ErrorCode::InternalError)
+}
+
+/// Decodes a record from the whole value of a row.
+pub fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, Damage> {
+    decode_seed(PhantomData, value)
+}
+
+/// Decodes a record whose fields have changed, from its format or the one before.
+pub fn decode_versioned<R: Versioned>(value: &[u8]) -> Result<R, Damage> {
+    let (format, fields) = value.split_first().ok_or(Damage::Undecodable)?;
+    decode_format(*format, fields)
+}
+
+/// Decodes the fields of a record whose fields have changed.
+pub fn decode_format<R: Versioned>(format: u8, fields: &[u8]) -> Result<R, Damage> {
+    const { assert!(R::FORMAT <= NEWEST, "raise NEWEST, too") };
+    if format == R::FORMAT {
+        decode_fields(PhantomData, fields)
+    } else if R::FORMAT.checked_sub(1) == Some(format) {
+        decode_fields(PhantomData::<R::Previous>, fields).map(Into::into)
+    } else {
+        Err(Damage::Format(format))
+    }
+}
+
+/// Decodes what `seed` takes out of a record, without building the rest.
+pub fn decode_seed<'a, S: DeserializeSeed<'a>>(seed: S, value: &'a [u8]) -> Result<S::Value, Damage> {
+    match value {
+        [FORMAT, fields @ ..] => decode_fields(seed, fields),
+        [format, ..] => Err(Damage::Format(*format)),
+        [] => Err(Damage::Undecodable),
+    }
+}
+
+/// Decodes the fields of a record, without its format.
+pub fn decode_fields<'a, S: DeserializeSeed<'a>>(seed: S, fields: &'a [u8]) -> Result<S::Value, Damage> {
+    let mut fields = postcard::Deserializer::from_bytes(fields);
+    let record = seed.deserialize(&mut fields).map_err(|_| Damage::Undecodable)?;
+    if matches!(fields.finalize(), Ok([])) { Ok(record) } else { Err(Damage::Undecodable) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_damaged_record_is_read() -> Result<(), Refusal> {
+        let record = ("name".to_owned(), 7u64);
+        let value = encode(&record)?;
+        assert_eq!(decode(&value), Ok(record));
+        for length in 0..value.len() {
+            assert!(decode::<(String, u64)>(&value[..length]).is_err(), "{length}");
+        }
+        assert_eq!(decode::<(String, u64)>(&[&value[..], b"x"].concat()), Err(Damage::Undecodable));
+        let newer = [&[FORMAT + 1], &value[1..]].concat();
+        assert_eq!(decode::<(String, u64)>(&newer), Err(Damage::Format(FORMAT + 1)));
+        Ok(())
+    }
+
+    /// A queue as version 0.1.0 wrote it: a row of the data directory in `crates/lazuli/tests/fixtures`.
+    const QUEUE: &[u8] = b"\x01\xa6\xa1\x9b\x8e\xaa\xa5\xd1\xef\x08\x02\x05color\x04blue\x04size\x0242\x00";
+
+    /// The fields that it has.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Queue {
+        space: u64,
+        metadata: Vec<(String, String)>,
+        policies: Vec<()>,
+    }
+
+    /// A later record with one field more.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct LimitedQueue {
+        queue: Queue,
+        limit: Option<u64>,
+    }
+
+    impl From<Queue> for LimitedQueue {
+        fn from(queue: Queue) -> Self {
+            Self { queue, limit: None }
+        }
+    }
+
+    impl Versioned for LimitedQueue {
+        const FORMAT: u8 = 2;
+        type Previous = Queue;
+    }
+
+    #[test]
+    fn a_record_of_the_format_before_is_read_and_one_that_is_neither_is_not() -> Result<(), Refusal> {
+        let old: LimitedQueue = decode_versioned(QUEUE)?;
+        assert_eq!(old.limit, None);
+        assert_eq!(
+            old.queue.metadata,
+            [("color".to_owned(), "blue".to_owned()), ("size".into(), "42".into())]
+        );
+        let new = LimitedQueue { limit: Some(7), ..old };
+        let value = encode_versioned(&new)?;
+        assert_eq!(value[0], 2);
+        assert_eq!(decode_versioned(&value), Ok(new));
+        assert_eq!(
+            decode::<Queue>(&value),
+            Err(Damage::Format(2)),
+            "an older program says that it does not know it"
+        );
+        for format in [0, 3, 255] {
+            let other = [&[format], &value[1..]].concat();
+            assert_eq!(decode_versioned::<LimitedQueue>(&other), Err(Damage::Format(format)));
+        }
+        // What is a format 1 by its first byte has no field more.
+        let mixed = [&[1], &value[1..]].concat();
+        assert_eq!(decode_versioned::<LimitedQueue>(&mixed), Err(Damage::Undecodable));
+        Ok(())
+    }
+}

@@ -50,7 +50,7 @@ impl BlobService {
     ) -> Result<Blob, Refusal> {
         let edited = self
             .edit(&target.partition, writer, |view, blob| append.decide(blob, block, view.stamp, view.now));
-        edited.await.inspect_err(|_| self.extents.released(block.content.allocated()))
+        edited.await.inspect_err(|_| self.extents.released(block.content.extent_bytes()))
     }
 
     /// Append Blob Seal. It changes neither `ETag` nor `Last-Modified`.

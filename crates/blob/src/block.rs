@@ -70,10 +70,11 @@ impl BlobService {
             }
             let is_taken = replaced.is_some() || base.as_ref().is_some_and(|blob| blob.is_live(view.now));
             check_overwrite(&request.caller, is_taken)?;
-            let block = NewBlock { id, value: &value, replaced: replaced.map(|old| old.content.allocated()) };
+            let block =
+                NewBlock { id, value: &value, replaced: replaced.map(|old| old.content.extent_bytes()) };
             stage(view, base.as_ref(), staging, &preconditions, count, &block)
         });
-        let result = result.await.inspect_err(|_| self.extents.released(block.content.allocated()));
+        let result = result.await.inspect_err(|_| self.extents.released(block.content.extent_bytes()));
         let Staged { released, unindexed } = result?;
         self.extents.released(released);
         self.unindex(&target.partition, unindexed).await;

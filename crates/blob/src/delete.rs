@@ -247,7 +247,7 @@ impl Deletion<'_> {
                 mutations.push(Mutation::Put(keys::BASE, kept.encode()?));
             }
             Afterlife::Nothing => {
-                step.released += base.content.allocated();
+                step.released += base.content.extent_bytes();
                 mutations.push(Mutation::Delete(keys::BASE));
                 step.unindexed = Indexed::of(base);
             }
@@ -285,7 +285,7 @@ impl Deletion<'_> {
         let blob = blob.ok_or_else(not_found)?;
         self.preconditions.check_conditions(&blob)?;
         let step =
-            DeleteStep { permanent: true, released: blob.content.allocated(), ..DeleteStep::default() };
+            DeleteStep { permanent: true, released: blob.content.extent_bytes(), ..DeleteStep::default() };
         Ok(Decision::Write(Change::of([Mutation::Delete(deleted)]).until(blob.ends_at()), step))
     }
 
@@ -312,7 +312,7 @@ impl Deletion<'_> {
     ) -> Result<u64, Refusal> {
         check_mutable(blob, now)?;
         mutations.push(Mutation::Delete(key.clone()));
-        let Some(deleted) = self.history.keep_deleted(now) else { return Ok(blob.content.allocated()) };
+        let Some(deleted) = self.history.keep_deleted(now) else { return Ok(blob.content.extent_bytes()) };
         self.service.keep(&self.writer, blob);
         let kept = Blob { deleted: Some(deleted), ..blob.clone() }.encode()?;
         mutations.push(Mutation::Put(keys::deleted(key), kept));

@@ -69,7 +69,7 @@ impl BlobService {
             })
         };
         let written = self.edit(&target.partition, writer, rule).await;
-        written.inspect_err(|_| self.extents.released(content.allocated()))
+        written.inspect_err(|_| self.extents.released(content.extent_bytes()))
     }
 
     /// Writes pages to an encrypted blob. The salt of their encryption is in the row of the blob, so each

@@ -38,7 +38,7 @@ impl BlobService {
                 let limit = max_put_blob(request.version);
                 let received = self.receive(&mut request, limit, WantMd5::Always, seal.as_ref()).await?;
                 let Received { content, nonce, md5, crc64, writer } = received;
-                sent.check_md5(md5).inspect_err(|_| self.extents.released(content.allocated()))?;
+                sent.check_md5(md5).inspect_err(|_| self.extents.released(content.extent_bytes()))?;
                 new.headers.content_md5 = md5.map(Vec::from);
                 (new.content, new.nonce) = (content, nonce);
                 digests = Some((md5, crc64));
@@ -57,7 +57,7 @@ impl BlobService {
         };
         let replace = Replace::write(&request, &target, &preconditions, kind, writer);
         let replaced = self.replace(replace, |_, _| Ok(new.clone())).await;
-        let blob = replaced.inspect_err(|_| self.extents.released(new.content.allocated()))?;
+        let blob = replaced.inspect_err(|_| self.extents.released(new.content.extent_bytes()))?;
         let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
         if let Some((md5, crc64)) = digests {
             reply::digests(&mut response.headers, md5, crc64, request.version);

@@ -142,9 +142,10 @@ impl Content {
         self.length == 0
     }
 
-    /// Returns the number of bytes outside of holes.
-    pub fn allocated(&self) -> u64 {
-        tree::allocated(&self.root) + self.tail.len() as u64
+    /// Returns the number of bytes that are in extents: neither in holes nor in the record. So many may become
+    /// garbage when the record is removed.
+    pub fn extent_bytes(&self) -> u64 {
+        tree::allocated(&self.root)
     }
 
     /// Returns all bytes if the record holds them itself, so that nothing has to be read.

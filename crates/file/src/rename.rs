@@ -28,7 +28,7 @@ use crate::tree::move_record::{Move, Place, Work};
 use crate::tree::moves::{IntentOutcome, MAX_ATTEMPTS};
 use crate::tree::names::Name;
 use crate::tree::record::{Node, NodeId};
-use crate::tree::rules::{admit_write, allocated, check_kind, check_writable, with_lease};
+use crate::tree::rules::{admit_write, check_kind, check_writable, extent_bytes, with_lease};
 use crate::tree::spot::{FileKey, Spot};
 use crate::tree::usage::{QuotaReservation, epoch};
 
@@ -169,7 +169,7 @@ impl FileService {
                     }
                     if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
                         freed.into_iter().for_each(QuotaReservation::commit);
-                        self.extents.released(replaced.as_ref().map_or(0, allocated));
+                        self.extents.released(replaced.as_ref().map_or(0, extent_bytes));
                         return Ok(Some(new));
                     }
                 }
@@ -226,7 +226,7 @@ impl FileService {
             }
         }
         attempted?;
-        self.extents.released(replaced.as_ref().map_or(0, allocated));
+        self.extents.released(replaced.as_ref().map_or(0, extent_bytes));
         Ok(Some(new))
     }
 }

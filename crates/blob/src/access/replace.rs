@@ -236,7 +236,7 @@ impl<'a> Replacement<'a> {
         if let Some(old) = old {
             let kept = self.history.keep_replaced(old, stamp, now)?;
             if kept.is_empty() {
-                released = old.content.allocated();
+                released = old.content.extent_bytes();
             }
             mutations.extend(kept);
             mutations.extend(old.drop_staged());

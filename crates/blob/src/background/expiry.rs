@@ -153,7 +153,7 @@ fn remove(view: &View<'_>, keys: &[Bytes]) -> Result<Decision<Expired>, Refusal>
         mutations.extend(blob.drop_staged());
         mutations.push(match over {
             Over::Blob => {
-                gone.bytes += blob.content.allocated();
+                gone.bytes += blob.content.extent_bytes();
                 Mutation::Delete(row.key.clone())
             }
             Over::StagedBlocks => Mutation::Put(row.key.clone(), Blob { staging: None, ..blob }.encode()?),

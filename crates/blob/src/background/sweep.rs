@@ -44,7 +44,7 @@ struct ContentOf<'a>(&'a dyn Extents);
 impl ContentRefs for ContentOf<'_> {
     /// 0 if the row cannot be read. It is removed anyway.
     fn bytes(&self, partition: &[u8], row: &Row) -> u64 {
-        rows::contents(partition, row).unwrap_or_default().iter().map(Content::allocated).sum()
+        rows::contents(partition, row).unwrap_or_default().iter().map(Content::extent_bytes).sum()
     }
 
     fn released(&self, bytes: u64) {

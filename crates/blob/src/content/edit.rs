@@ -45,7 +45,7 @@ impl ContentEdit {
     /// Bytes of the content that it adds.
     fn added_bytes(&self) -> u64 {
         match self {
-            Self::Append { content, .. } | Self::Write { content, .. } => content.allocated(),
+            Self::Append { content, .. } | Self::Write { content, .. } => content.extent_bytes(),
             Self::Keep | Self::Clear(_) | Self::Resize(_) => 0,
         }
     }
@@ -65,7 +65,7 @@ impl BlobService {
         loop {
             let (attempt, old) = self.begin_pinned(&mut attempts, Reads::key(keys::BASE), writer).await?;
             let Edited { mut blob, content, valid_until } = rule(&attempt.view(), old)?;
-            let before = blob.content.allocated() + content.added_bytes();
+            let before = blob.content.extent_bytes() + content.added_bytes();
             blob.content = self.edited(writer, &blob.content, &content).await?;
             if let ContentEdit::Append { run: Some(run), .. } = content {
                 let more = ContentEdit::Append { content: Content::inline(run), run: None };
@@ -74,7 +74,7 @@ impl BlobService {
             let put = Mutation::Put(keys::BASE, blob.encode()?);
             let change = Change::of([put]).until(valid_until);
             if attempts.commit(attempt, change).await.map_err(refusal)? {
-                self.extents.released(before.saturating_sub(blob.content.allocated()));
+                self.extents.released(before.saturating_sub(blob.content.extent_bytes()));
                 return Ok(blob);
             }
         }

@@ -100,8 +100,8 @@ impl BlobService {
         };
         let (digested, stored) = tokio::join!(digest.finish(), stored);
         let (md5, crc64) = digested?;
-        sent.check(md5, crc64).inspect_err(|_| self.extents.released(length))?;
         let content = stored?;
+        sent.check(md5, crc64).inspect_err(|_| self.extents.released(content.extent_bytes()))?;
         let nonce = run.map(|run| run.nonce);
         Ok(Received { content, nonce, md5, crc64, writer })
     }

@@ -141,7 +141,7 @@ impl BlobService {
     /// Reports the bytes that were stored for a source as garbage: no row will refer to them.
     pub(crate) fn release(&self, source: &SourceContent) {
         if !source.is_shared {
-            self.extents.released(source.content.allocated());
+            self.extents.released(source.content.extent_bytes());
         }
     }
 }

@@ -174,7 +174,7 @@ impl Destination for BlobService {
         });
         let stored = ended.await?;
         if let (false, Ok(stored)) = (stored, &outcome) {
-            self.extents.released(stored.content.allocated());
+            self.extents.released(stored.content.extent_bytes());
         }
         Ok(())
     }

@@ -34,6 +34,27 @@ async fn small_and_large_bodies_come_back_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn only_replaced_bytes_in_extents_count_as_garbage() {
+    let server = start().await;
+    server.create_container("things").await;
+    let released = || server.engine.extents.storage_use().released_since_mark;
+    let small = vec![1; 4096];
+    for _ in 0..3 {
+        server.put("/things/small", BLOCK, small.clone()).await.expect(201);
+    }
+    server.delete("/things/small", "").await.expect(202);
+    let mismatch = format!("{BLOCK}\ncontent-md5: {}", "A".repeat(22) + "==");
+    server.put("/things/small", &mismatch, small).await.refused(400, "Md5Mismatch");
+    assert_eq!(released(), 0, "the records hold these bytes");
+    let large = vec![2; 256 << 10];
+    server.put("/things/large", BLOCK, large.clone()).await.expect(201);
+    server.put("/things/large", &mismatch, large.clone()).await.refused(400, "Md5Mismatch");
+    assert_eq!(released(), large.len() as u64);
+    server.put("/things/large", BLOCK, large.clone()).await.expect(201);
+    assert_eq!(released(), 2 * large.len() as u64);
+}
+
+#[tokio::test]
 async fn headers_and_metadata_are_kept() {
     let server = start().await;
     server.create_container("things").await;

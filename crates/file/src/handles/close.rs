@@ -15,7 +15,7 @@ use crate::tree::move_record::{self, Delete, Work};
 use crate::tree::moves::{IntentOutcome, MAX_ATTEMPTS};
 use crate::tree::names::{self, Name};
 use crate::tree::record::Node;
-use crate::tree::rules::allocated;
+use crate::tree::rules::extent_bytes;
 use crate::tree::spot::{FileKey, Spot};
 
 impl FileService {
@@ -102,7 +102,7 @@ impl FileService {
         let mut released = 0;
         let removed = self.change_row(&spot, |_, old| {
             let old = old.filter(|old| old.id == removal.file.node).ok_or(ErrorCode::ResourceNotFound)?;
-            released = allocated(&old);
+            released = extent_bytes(&old);
             Ok(None)
         });
         removed.await?;

@@ -24,7 +24,7 @@ use crate::tree::children::At;
 use crate::tree::names::{self, Name};
 use crate::tree::permissions::Permission;
 use crate::tree::record::{ContentHeaders, File, Node, NodeId, SmbProperties};
-use crate::tree::rules::{MAX_FILE_LENGTH, allocated, blocks_writers};
+use crate::tree::rules::{MAX_FILE_LENGTH, blocks_writers, extent_bytes};
 use crate::tree::spot::{FileKey, Spot};
 use crate::write_back::name_of;
 
@@ -314,7 +314,7 @@ impl FileService {
             if blocks_writers(&node) {
                 return Err(ErrorCode::SharingViolation.into());
             }
-            released = allocated(&node);
+            released = extent_bytes(&node);
             let lease = node.file.as_ref().map_or(FileLease::AVAILABLE, |file| file.lease);
             let headers = node.file.take().map(|file| file.headers).unwrap_or_default();
             node.touch(view.stamp, view.now);

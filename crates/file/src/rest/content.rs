@@ -34,8 +34,8 @@ use crate::tree::move_record::NameReservation;
 use crate::tree::moves::MAX_ATTEMPTS;
 use crate::tree::record::Node;
 use crate::tree::rules::{
-    MAX_FILE_BYTES, MAX_RANGE_WRITE, admit_write, allocated, check_no_pending_copy, check_writable,
-    existing_file, with_lease,
+    MAX_FILE_BYTES, MAX_RANGE_WRITE, admit_write, check_no_pending_copy, check_writable, existing_file,
+    extent_bytes, with_lease,
 };
 use crate::tree::spot::Spot;
 use crate::tree::usage::QuotaReservation;
@@ -283,7 +283,7 @@ impl FileService {
             }
             if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
                 reserved.take().into_iter().for_each(QuotaReservation::commit);
-                self.extents.released(allocated(&old).saturating_sub(allocated(&node)));
+                self.extents.released(extent_bytes(&old).saturating_sub(extent_bytes(&node)));
                 return Ok(Edited::Done(node));
             }
         }

@@ -19,7 +19,9 @@ use crate::rest::source::{Source, SourcePlace};
 use crate::tree::attributes::{ARCHIVE, NORMAL};
 use crate::tree::permissions::Permission;
 use crate::tree::record::{File, Node, NodeId, SmbProperties};
-use crate::tree::rules::{MAX_FILE_BYTES, admit_lease, allocated, check_writable, existing_file, with_lease};
+use crate::tree::rules::{
+    MAX_FILE_BYTES, admit_lease, check_writable, existing_file, extent_bytes, with_lease,
+};
 
 const MODE: &str = "x-ms-file-permission-copy-mode";
 
@@ -47,7 +49,7 @@ impl FileService {
                 }
             }
             check_create(&conditions, old.as_ref(), lease_id.is_some())?;
-            released = old.as_ref().map_or(0, allocated);
+            released = old.as_ref().map_or(0, extent_bytes);
             let state = CopyState::finished(wanted.id, source.shown_url.clone(), source.length, view.now);
             let (state, content) = match &source.place {
                 SourcePlace::Local { node, .. } => (state, shared(node)),

@@ -15,7 +15,7 @@ use crate::rest::smb_properties::{Purpose, SentProperties, written};
 use crate::tree::content::ContentEdit;
 use crate::tree::record::{ContentHeaders, File, Node, NodeId};
 use crate::tree::rules::{
-    MAX_FILE_BYTES, admit_write, allocated, check_kind, check_writable, existing_file, with_lease,
+    MAX_FILE_BYTES, admit_write, check_kind, check_writable, existing_file, extent_bytes, with_lease,
 };
 
 const LENGTH: &str = "x-ms-content-length";
@@ -53,7 +53,7 @@ impl FileService {
                 check_writable(old)?;
             }
             check_create(&conditions, old.as_ref(), lease_id.is_some())?;
-            released = old.as_ref().map_or(0, allocated);
+            released = old.as_ref().map_or(0, extent_bytes);
             Ok(Some(Node {
                 epoch: 0,
                 // A replaced file keeps its id for those opens that exist.
@@ -140,7 +140,7 @@ impl FileService {
             admit_write(&node, id)?;
             conditions.evaluate_write(node.validators())?;
             check_writable(&node)?;
-            released = allocated(&node);
+            released = extent_bytes(&node);
             Ok(None)
         });
         deleted.await?;

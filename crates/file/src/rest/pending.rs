@@ -180,7 +180,7 @@ impl Destination for FileService {
         match (ended.await?, &outcome) {
             // Opens may have read the old content.
             (Some(node), _) => self.opens.invalidate_caches(FileKey::now(space, node.id)),
-            (None, Ok(content)) => self.extents.released(content.allocated()),
+            (None, Ok(content)) => self.extents.released(content.extent_bytes()),
             (None, Err(_)) => {}
         }
         Ok(())

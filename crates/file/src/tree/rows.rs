@@ -69,7 +69,7 @@ pub(crate) struct Contents<'a>(pub(crate) &'a dyn Extents);
 impl ContentRefs for Contents<'_> {
     fn bytes(&self, partition: &[u8], row: &Row) -> u64 {
         // An unreadable row is removed all the same.
-        content(partition, row).ok().flatten().map_or(0, |content| content.allocated())
+        content(partition, row).ok().flatten().map_or(0, |content| content.extent_bytes())
     }
 
     fn released(&self, bytes: u64) {

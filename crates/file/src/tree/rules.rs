@@ -46,9 +46,9 @@ pub(crate) fn check_writable(node: &Node) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the number of bytes of content that a node refers to.
-pub(crate) fn allocated(node: &Node) -> u64 {
-    node.file.as_ref().map_or(0, |file| file.content.allocated())
+/// Returns how many bytes in extents a node refers to.
+pub(crate) fn extent_bytes(node: &Node) -> u64 {
+    node.file.as_ref().map_or(0, |file| file.content.extent_bytes())
 }
 
 /// Checks the lease before a change. Returns the lease to store.

@@ -12,7 +12,7 @@ use crate::opens::write_buffer::{FlushReason, PendingCommit};
 use crate::opens::{PATIENCE, Place};
 use crate::tree::attributes::{ARCHIVE, NORMAL};
 use crate::tree::record::{Node, Share};
-use crate::tree::rules::allocated;
+use crate::tree::rules::extent_bytes;
 use crate::tree::spot::{FileKey, Spot};
 use crate::write_back::{FileLock, name_of};
 
@@ -112,7 +112,7 @@ impl FileService {
             if let Some(change) = change {
                 change(&mut node, view);
             }
-            released = allocated(&old).saturating_sub(allocated(&node));
+            released = extent_bytes(&old).saturating_sub(extent_bytes(&node));
             Ok(Some(node))
         });
         let node = changed.await?.ok_or(Failure::Failed)?;

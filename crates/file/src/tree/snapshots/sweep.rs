@@ -151,7 +151,7 @@ fn unneeded_rows(rows: &[Row], epochs: &Epochs) -> Result<(Vec<Mutation>, u64), 
         let node = Node::decode(&row.value)?;
         if !epochs.need(node.epoch, last) {
             dropped.push(Mutation::Delete(row.key.clone()));
-            bytes += crate::tree::rules::allocated(&node);
+            bytes += crate::tree::rules::extent_bytes(&node);
         }
     }
     Ok((dropped, bytes))

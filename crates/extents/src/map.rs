@@ -142,8 +142,8 @@ impl Content {
         self.length == 0
     }
 
-    /// Returns the number of bytes that are in extents: neither in holes nor in the record. So many may become
-    /// garbage when the record is removed.
+    /// Returns the number of bytes in extents, which are neither in holes nor in the record. Removing the
+    /// record turns them into garbage, unless another record shares them.
     pub fn extent_bytes(&self) -> u64 {
         tree::allocated(&self.root)
     }

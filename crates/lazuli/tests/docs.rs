@@ -1,0 +1,38 @@
+//! The book's reference pages list what the program has: every operation, every option of `serve`.
+
+use std::path::Path;
+use std::process::Command;
+
+use lazuli_protocol::operation::Operation;
+
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn every_operation_is_on_the_compatibility_page() {
+    let page = page("compatibility.md");
+    let missing: Vec<_> = Operation::ALL
+        .iter()
+        .map(|operation| operation.row().name)
+        .filter(|name| !page.contains(&format!("\n| {name} |")))
+        .collect();
+    assert_eq!(missing, [""; 0]);
+}
+
+#[test]
+fn every_option_of_serve_is_on_the_settings_page() {
+    let page = page("settings.md");
+    let help = Command::new(env!("CARGO_BIN_EXE_lazuli")).args(["serve", "--help"]).output().expect("help");
+    let help = String::from_utf8(help.stdout).expect("text");
+    let options: Vec<_> = help
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("--"))
+        .map(|option| option.split(|c: char| c != '-' && !c.is_ascii_lowercase()).next().unwrap_or_default())
+        .collect();
+    assert!(options.len() > 20, "{options:?}");
+    let missing: Vec<_> =
+        options.into_iter().filter(|option| !page.contains(&format!("`--{option}"))).collect();
+    assert_eq!(missing, [""; 0]);
+}

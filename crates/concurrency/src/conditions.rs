@@ -7,6 +7,24 @@
 use crate::{ETag, ETagPattern, Timestamp};
 
 /// The condition headers of one request. Dates are compared to the second, as HTTP spells them.
+///
+/// ```
+/// # use lazuli_concurrency::*;
+/// let etag = ETag::from_stamp(Stamp::from_ticks(1));
+/// let current = Validators { etag, last_modified: Timestamp::from_unix_seconds(1_000_000_000) };
+///
+/// // Create only if the object does not exist.
+/// let create = Conditions { if_none_match: Some(ETagPattern::Any), ..Conditions::default() };
+/// assert_eq!(create.evaluate_create(None, false), Ok(()));
+/// assert_eq!(create.evaluate_create(Some(current), false), Err(ConditionRefusal::AlreadyExists));
+///
+/// // Replace only the version that was read.
+/// let read = ETagPattern::OneOf(vec![Some(etag)]);
+/// let replace = Conditions { if_match: Some(read), ..Conditions::default() };
+/// assert_eq!(replace.evaluate_write(current), Ok(()));
+/// let changed = Validators { etag: ETag::from_stamp(Stamp::from_ticks(2)), ..current };
+/// assert_eq!(replace.evaluate_write(changed), Err(ConditionRefusal::ConditionNotMet));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// Go ahead only if the object has one of these tags.
@@ -22,16 +40,16 @@ pub struct Conditions {
 /// The existing object's version, which conditions are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validators {
-    /// The existing object's version, which conditions are compared with.
+    /// The tag of the current version.
     pub etag: ETag,
-    /// When it came to be.
+    /// When the current version was written.
     pub last_modified: Timestamp,
 }
-/// When the current version was written.
-/// How the version of the request wants conditions on reads to be judged.
+
+/// How the request's API version evaluates conditions on reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadRules {
-    /// How the request's API version evaluates conditions on reads.
+    /// Before 2013-08-15: one condition, evaluated as for a write.
     Single,
     /// Since 2013-08-15: any combination. `If-None-Match: *` is ignored.
     Combined,
@@ -43,19 +61,19 @@ pub enum ReadRules {
 /// Why a request does not go ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionRefusal {
-    /// A read: the client's copy is still current.
+    /// A read: the client's copy is current.
     #[error("the object was not modified")]
     NotModified,
-    /// A read: the client's copy is current.
+    /// The object does not have the version that the client requires.
     #[error("a condition header is not met")]
     ConditionNotMet,
-    /// The object does not have the version that the client requires.
+    /// A create with `If-None-Match: *`: the object exists.
     #[error("the object exists already")]
     AlreadyExists,
-    /// A create with `If-None-Match: *`: the object exists.
+    /// The request is malformed: it has more conditions than the operation accepts.
     #[error("more than one condition where one is allowed")]
     MultipleConditionHeadersNotSupported,
-    /// The request is malformed: it has more conditions than the operation accepts.
+    /// The request is malformed: a read with `If-None-Match: *`.
     #[error("no object can satisfy the condition")]
     UnsatisfiableCondition,
 }

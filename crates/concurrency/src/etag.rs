@@ -18,6 +18,19 @@ use crate::{Stamp, Timestamp};
 
 /// The tag of a blob, container, share, directory or file. Displayed quoted, as in headers:
 /// `"0x8D904140A3C1D37"`.
+///
+/// ```
+/// # use lazuli_concurrency::{ETag, ETagPattern, Stamp};
+/// let first = ETag::from_stamp(Stamp::from_ticks(0x8D904140A3C1D37));
+/// let second = ETag::from_stamp(Stamp::from_ticks(0x8D904140A3C1D38));
+/// assert_eq!(first.to_string(), r#""0x8D904140A3C1D37""#);
+/// assert_eq!(r#""0x8D904140A3C1D37""#.parse(), Ok(first));
+///
+/// // The header `If-Match` of a client that has read the first version.
+/// let if_match: ETagPattern = ETagPattern::parse(r#""0x8D904140A3C1D37""#);
+/// assert!(if_match.matches(&first));
+/// assert!(!if_match.matches(&second));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ETag(Stamp);

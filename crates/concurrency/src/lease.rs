@@ -28,6 +28,26 @@ use serde::{Deserialize, Serialize};
 use crate::{Span, Timestamp};
 
 /// The lease of one object. The default is no lease.
+///
+/// ```
+/// # use lazuli_concurrency::*;
+/// # let now = Timestamp::from_unix_seconds(1_000_000_000);
+/// # let id = LeaseId::from_bytes([7; 16]);
+/// let duration = LeaseDuration::from_seconds(15).expect("15 to 60 seconds");
+/// let acquire = LeaseAction::Acquire { proposed: Some(id), generated: id, duration };
+/// let lease = Lease::AVAILABLE.apply(acquire, now)?.lease;
+///
+/// // The holder may write, but only in a commit before the lease expires.
+/// let by_holder = lease.admits(Access::Write, Some(id), now)?;
+/// assert_eq!(by_holder.valid_until, Some(now + Span::seconds(15)));
+/// assert_eq!(lease.admits(Access::Write, None, now), Err(LeaseRefusal::IdMissing));
+///
+/// // Nothing is written when a lease expires. The state follows from the time.
+/// let later = now + Span::seconds(15);
+/// assert_eq!(lease.state(later), LeaseState::Expired);
+/// assert!(lease.admits(Access::Write, None, later).is_ok());
+/// # Ok::<(), LeaseRefusal>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Vec<u8>", try_from = "Vec<u8>")]
 pub struct Lease(Stored);

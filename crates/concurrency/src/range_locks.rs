@@ -47,6 +47,20 @@ pub enum LockKind {
 }
 
 /// The locks of one file. `O` identifies an open.
+///
+/// ```
+/// # use lazuli_concurrency::{ByteRange, LockConflict, LockKind, RangeLocks};
+/// let mut locks = RangeLocks::default();
+/// let header = ByteRange { offset: 0, length: 512 };
+/// assert_eq!(locks.lock("first open", header, LockKind::Shared), Ok(()));
+/// assert_eq!(locks.lock("second open", header, LockKind::Shared), Ok(()));
+/// assert_eq!(locks.lock("second open", header, LockKind::Exclusive), Err(LockConflict));
+///
+/// locks.unlock("first open", header)?;
+/// locks.unlock("second open", header)?;
+/// assert_eq!(locks.lock("second open", header, LockKind::Exclusive), Ok(()));
+/// # Ok::<(), lazuli_concurrency::NotLocked>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct RangeLocks<O> {
     locks: Vec<HeldLock<O>>,

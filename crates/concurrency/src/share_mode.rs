@@ -55,6 +55,15 @@ impl fmt::Debug for FileAccess {
 }
 
 /// The access of an open and what it shares.
+///
+/// ```
+/// # use lazuli_concurrency::{FileAccess, ShareMode};
+/// // A word processor reads and writes its document, and lets others read it.
+/// let editor = ShareMode { access: FileAccess::READ | FileAccess::WRITE, share: FileAccess::READ };
+/// let viewer = ShareMode { access: FileAccess::READ, share: FileAccess::ALL };
+/// assert!(editor.is_compatible_with(viewer));
+/// assert!(!editor.is_compatible_with(editor));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareMode {
     /// The access that the open has.

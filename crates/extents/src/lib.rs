@@ -3,13 +3,31 @@
 //! Records stay small: a row refers to its bytes by a [`Content`], and the bytes lie in extents. A service
 //! stores a body in four steps. A crash between any two of them leaves either the old state or the new one.
 //!
-//! ```text
-//! let writer = extents.writer();                        // keeps extents until the commit is decided
-//! let mut upload = Upload::new(&extents, &writer);      // bounded memory; small bodies stay inline
-//! while let Some(bytes) = body.next().await { upload.push(bytes).await?; }
+//! ```
+//! # use std::sync::Arc;
+//! # use bytes::Bytes;
+//! # use lazuli_extents::*;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! # let extents: Arc<dyn Extents> = Arc::new(InMemoryExtents::new(1 << 20));
+//! # let body = [Bytes::from(vec![1; 100_000]), Bytes::from(vec![2; 100_000])];
+//! let writer = extents.writer(); // keeps extents until the commit is decided
+//! let mut upload = Upload::new(&extents, &writer); // bounded memory; small bodies stay inline
+//! for bytes in body {
+//!     upload.push(bytes).await?;
+//! }
 //! let content = upload.finish().await?;
-//! extents.sync().await?;                                // the bytes are durable …
-//! store.commit(… content.encode() …).await?;            // … before the record that refers to them
+//! extents.sync().await?; // the bytes are durable before the record that refers to them
+//!
+//! let mut record = vec![];
+//! content.encode(&mut record); // the record's bytes, which a commit stores
+//! drop(writer); // the commit is decided
+//!
+//! let content = Content::decode(record.into()).expect("encoded above");
+//! let read = read_all(&extents, &content, 99_999..100_001, 2).await?;
+//! assert_eq!(&read[..], [1, 2]);
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! To change content (a page, a block list, an append), pin before reading the record and let the writer hold

@@ -21,6 +21,22 @@ use crate::query::{self, Query};
 const SECONDARY: &str = "-secondary";
 
 /// The resource that a request addresses.
+///
+/// ```
+/// # use lazuli_protocol::{Address, Query, Refusal, ServiceKind};
+/// let query = Query::default();
+/// let (host, path) = ("127.0.0.1:10000", "/devstoreaccount1/photos/2026/cat%20%231.jpg");
+/// let address = Address::parse(ServiceKind::Blob, host, path, &query, &[])?;
+/// assert_eq!(address.account, "devstoreaccount1");
+/// assert_eq!(address.container, "photos");
+/// assert_eq!(address.object, "2026/cat #1.jpg");
+///
+/// let (host, path) = ("photos.table.example.com", "/sizes(PartitionKey='a',RowKey='b')");
+/// let address = Address::parse(ServiceKind::Table, host, path, &query, &[])?;
+/// assert_eq!((address.account.as_str(), address.container.as_str()), ("photos", "sizes"));
+/// assert_eq!(address.object, "(PartitionKey='a',RowKey='b')");
+/// # Ok::<(), Refusal>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The account, without `-secondary`. The account need not exist, and the name need not be valid.

@@ -20,6 +20,19 @@ const LITERAL_PLUS_PARAMETERS: [&str; 10] =
     ["sig", "blockid", "popreceipt", "marker", "st", "se", "skt", "ske", "snapshot", "versionid"];
 
 /// Decoded query parameters.
+///
+/// ```
+/// # use lazuli_protocol::{ErrorCode, Query, Refusal};
+/// let query = Query::parse("comp=list&prefix=a%2Fb&MaxResults=10&include=tags,metadata")?;
+/// assert_eq!(query.get("prefix"), Some("a/b"));
+/// assert_eq!(query.get("delimiter"), None);
+/// assert_eq!(query.number("maxresults", 1..=5000)?, Some(10));
+/// assert_eq!(query.list("include", &[("tags", 'T'), ("metadata", 'M')])?, ['T', 'M']);
+///
+/// let refusal = query.number("maxresults", 1..=5).expect_err("out of range");
+/// assert_eq!(refusal.code(), ErrorCode::OutOfRangeQueryParameterValue);
+/// # Ok::<(), Refusal>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
     parameters: Vec<Parameter>,

@@ -15,6 +15,14 @@ use crate::header::Headers;
 const X_MS_RANGE: &str = "x-ms-range";
 
 /// A range as in a request.
+///
+/// ```
+/// # use lazuli_protocol::{ByteRange, ErrorCode, Refusal};
+/// let range = ByteRange::parse("bytes=10-99").expect("one range of bytes");
+/// assert_eq!(range.within(50)?, 10..50);
+/// assert_eq!(range.within(10).expect_err("begins after the end").code(), ErrorCode::InvalidRange);
+/// # Ok::<(), Refusal>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange {
     /// The first byte.

@@ -11,6 +11,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::error::Refusal;
 
 /// A protocol version.
+///
+/// ```
+/// # use lazuli_protocol::Version;
+/// let version = Version::parse("2021-12-02").expect("a date");
+/// assert!(version.at_least(2016, 5, 31));
+/// assert_eq!(Version::parse("2008-10-27"), None);
+///
+/// // A client that is newer than this server is served, too.
+/// assert_eq!(Version::parse("9999-12-31"), Some(Version::NEWEST));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version {
     year: u16,

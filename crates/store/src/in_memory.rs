@@ -33,6 +33,32 @@ use rows::{RowMap, Version, position, space_end};
 const FIRST_RUN_ROWS: usize = 64;
 
 /// A store that keeps its rows in memory.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use bytes::Bytes;
+/// # use lazuli_concurrency::SystemClock;
+/// # use lazuli_store::*;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = InMemoryStore::new(Arc::new(SystemClock), 1 << 20);
+/// let space = store.new_space().await?;
+/// store.set_space(space, None, SpaceHeader { epoch: 0, open: true }).await?;
+///
+/// let partition = Partition::new(space, "partition");
+/// let create = |stamp| Commit {
+///     stamp,
+///     epoch: 0,
+///     conditions: vec![Condition::Absent(Bytes::from("key"))],
+///     mutations: vec![Mutation::Put(Bytes::from("key"), Bytes::from("value"))],
+///     valid_until: None,
+///     bulk: false,
+/// };
+/// store.commit(&partition, create(store.stamp())).await?;
+/// assert_eq!(store.commit(&partition, create(store.stamp())).await, Err(CommitError::Conflict));
+/// # Ok(())
+/// # }
+/// ```
 pub struct InMemoryStore {
     clock: EngineClock,
     rows: RwLock<RowMap>,

@@ -9,7 +9,7 @@
 //! - Stamps are unique and grow within a row, also across restarts and backward clock steps.
 //! - Every commit compares the epoch of its [space](SpaceHeader). A closed space, or one with another epoch,
 //!   refuses it.
-//! - no commit spans two partitions: the type cannot express one.
+//! - No commit spans two partitions: the type cannot express one.
 
 mod clock;
 #[cfg(any(test, feature = "testing"))]

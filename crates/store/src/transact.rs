@@ -116,6 +116,36 @@ pub enum TransactError<E> {
 }
 
 /// Runs `rule` on one partition until its decision is committed or refused.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use bytes::Bytes;
+/// # use lazuli_concurrency::SystemClock;
+/// # use lazuli_store::*;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = InMemoryStore::new(Arc::new(SystemClock), 1 << 20);
+/// let space = store.new_space().await?;
+/// store.set_space(space, None, SpaceHeader { epoch: 0, open: true }).await?;
+///
+/// // Creates a row, and refuses if it exists. The commit is made only if the row is still absent then.
+/// let (gate, partition) = (Gate::default(), Partition::new(space, "invoices"));
+/// let create = |view: &View<'_>| match view.row(b"2026-001") {
+///     Some(_) => Err("exists already"),
+///     None => {
+///         let put = Mutation::Put(Bytes::from("2026-001"), Bytes::from("EUR 10"));
+///         Ok(Decision::Write(Change::of([put]), view.stamp))
+///     }
+/// };
+/// let stamp = transact(&store, &gate, &partition, Reads::key("2026-001"), create).await?;
+/// let read = store.read(&partition, &Reads::key("2026-001")).await?;
+/// assert_eq!(read.rows[0].as_ref().map(|row| row.token), Some(Token(stamp)));
+///
+/// let again = transact(&store, &gate, &partition, Reads::key("2026-001"), create).await;
+/// assert!(matches!(again, Err(TransactError::Refused("exists already"))));
+/// # Ok(())
+/// # }
+/// ```
 pub async fn transact<T, E>(
     store: &dyn Store,
     gate: &Gate,

@@ -6,12 +6,12 @@ CARGO ?= cargo
 PYTHON ?= python3
 VENV := target/clients
 JAVA := $(abspath target/clients-java)
-# Without a build to continue, incremental files only fill the disk: almost half of the target folder.
+# A first build gains nothing from incremental files, which take almost half of the target folder.
 ifeq ($(wildcard target/debug),)
 export CARGO_INCREMENTAL ?= 0
 endif
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
-# Cargo's target folder may lie elsewhere; the binary is where cargo says.
+# Cargo's target folder may be elsewhere, so ask cargo for it.
 BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
 
 .PHONY: help serve test test-core test-build test-rust test-clients test-java test-go test-smb test-flips test-cancel lint deny bench bench-smb fuzz clean
@@ -22,7 +22,7 @@ help: ## List the commands
 serve: ## Build and run on the embedded default: data in ./lazuli-data, ports 10000 to 10003, SMB on 10445
 	$(CARGO) run --release -p lazuli -- serve
 
-# The parts of `make test`, in order, and what they are called in its summary.
+# The parts of `make test`, in order, with their names in its summary.
 PARTS := 'test-build=build, lint and docs' 'test-rust=Rust tests' 'test-clients=Python and Node clients' \
   'test-java=Java clients' 'test-go=Go clients' 'test-smb=smbtorture'
 
@@ -31,10 +31,11 @@ test: ## Install what the tests need, then lint and test everything; prints the 
 
 test-core: test-build test-rust ## Format, lints, and all Rust tests
 
-test-build: ## Format, module cycles, prose, features, lints, documentation, and a build of everything that the tests run
+test-build: ## Format, module cycles, prose, links, features, lints, documentation, and a build of everything that the tests run
 	$(CARGO) fmt --all --check
 	$(PYTHON) tests/cycles.py
 	$(PYTHON) tests/prose.py
+	$(PYTHON) tests/links.py
 	$(PYTHON) tests/features.py
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --workspace --no-deps --document-private-items
@@ -43,7 +44,7 @@ test-build: ## Format, module cycles, prose, features, lints, documentation, and
 test-rust: fuse ## All Rust tests
 	$(CARGO) test --workspace --no-fail-fast
 
-test-clients: $(VENV)/installed binary ## Unmodified client libraries and tools against a real server
+test-clients: $(VENV)/installed binary ## Unmodified client libraries, tools and the examples against a real server
 	LAZULI=$(BIN)/debug/lazuli RCLONE=$(abspath $(VENV))/bin/rclone NODE_MODULES=$(abspath $(VENV))/node_modules \
 	  AZCOPY=$(abspath $(VENV))/azcopy $(VENV)/bin/python -m pytest -q tests/clients
 
@@ -71,8 +72,8 @@ test-flips: ## Flip every bit of a small data directory, one at a time: a quarte
 test-cancel: ## Drop every request at every point at which it waits: about a minute
 	LAZULI_CANCEL_SECONDS=all $(CARGO) test -p lazuli-torture --test cancel -- --nocapture
 
-# The debug binary. It has the features that `cargo test --workspace` gives it (tests/features.py), so one build
-# serves all tests. `-p lazuli` would leave out what only tests need, as release builds do.
+# The debug binary, with the features that `cargo test --workspace` chooses (tests/features.py), so that one
+# build serves all tests. `-p lazuli` would choose the features of a release build.
 .PHONY: binary
 binary:
 	$(CARGO) build --bin lazuli
@@ -82,15 +83,15 @@ lint: ## Format, clippy with warnings denied, and cargo-deny if it is installed
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(MAKE) deny; else echo "cargo-deny is not installed: cargo install --locked cargo-deny"; fi
 
-deny: ## Licences, duplicates and sources of dependencies
+deny: ## Check licenses, duplicates and sources of dependencies
 	$(CARGO) deny check bans licenses sources
 
-bench: ## Measure beside the raw disk, Azurite, nginx and smbd; writes bench-results/index.html
+bench: ## Compare with the raw disk, Azurite, nginx and smbd; writes bench-results/index.html
 	$(CARGO) build --release -p lazuli
 	$(BIN)/release/lazuli bench compare --out bench-results
 	$(MAKE) bench-smb
 
-bench-smb: ## SMB beside a local smbd, the same client; writes bench-results/smb.txt
+bench-smb: ## Compare SMB with a local smbd, by the same client; writes bench-results/smb.txt
 	command -v smbd >/dev/null && command -v smbclient >/dev/null || { $(APT) update -qq && $(APT) install -y -qq --no-install-recommends samba smbclient; }
 	$(CARGO) build --release -p lazuli
 	$(PYTHON) tests/smb/bench.py --lazuli $(BIN)/release/lazuli --out bench-results/smb.txt

@@ -36,3 +36,18 @@ fn every_option_of_serve_is_on_the_settings_page() {
         options.into_iter().filter(|option| !page.contains(&format!("`--{option}"))).collect();
     assert_eq!(missing, [""; 0]);
 }
+
+#[test]
+fn lock_order_page_has_the_ranks_of_the_file_service() {
+    let rows = |text: &str, prefix: &str| -> Vec<String> {
+        let row = format!("{prefix}| `");
+        text.lines().filter(|line| line.starts_with(&row)).map(|line| line[prefix.len()..].to_owned()).collect()
+    };
+    let code = Path::new(env!("CARGO_MANIFEST_DIR")).join("../file/src/lock_order.rs");
+    let code = std::fs::read_to_string(code).expect("the table in the code");
+    let in_code = rows(&code, "//! ");
+    assert!(in_code.len() > 10, "{in_code:?}");
+    let page = page("design/lock-order.md");
+    let in_page: Vec<_> = rows(&page, "").into_iter().take(in_code.len()).collect();
+    assert_eq!(in_page, in_code);
+}

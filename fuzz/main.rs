@@ -13,7 +13,7 @@ fn parser() -> Parser {
     let name = std::env::var("PARSER").unwrap_or_default();
     match PARSERS.iter().find(|(known, _)| *known == name) {
         Some((_, parser)) => *parser,
-        None => panic!("PARSER is {name:?}, which is no name in parsers.rs"),
+        None => panic!("PARSER is {name:?}, which is not a name in parsers.rs"),
     }
 }
 

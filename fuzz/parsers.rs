@@ -1,4 +1,5 @@
-//! Every parser that reads what a client sent, by name. The fuzzer and the replay of its corpora share this list.
+//! All parsers that read bytes from clients, by name. The fuzzer and the replay of its corpora share this
+//! list.
 
 /// A function that must take any bytes without a panic.
 pub(crate) type Parser = fn(&[u8]);

@@ -21,7 +21,7 @@ COMMENT_OR_STRING = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"')
 
 
 def product_code(text):
-    """The text without comments, strings and the tests at its end."""
+    """Returns the text without comments, strings and the tests at its end."""
     return COMMENT_OR_STRING.sub("", TEST_MODULE.split(text)[0])
 
 
@@ -68,7 +68,7 @@ def expand_use(tree):
 
 
 def from_root(names, module, modules):
-    """The path from the root of the crate, or None if it names another crate."""
+    """Returns the path from the root of the crate, or None if it names another crate."""
     if names[0] == "crate":
         return names[1:]
     if names[0] == "self":
@@ -97,7 +97,7 @@ class Crate:
             paths += [from_root(found.split("::"), module, self.modules) for found in PATH.findall(code)]
 
     def resolve(self, path, redirects=8):
-        """The deepest module that a path leads to."""
+        """Returns the deepest module of a path."""
         at = ()
         for i, name in enumerate(path):
             if (*at, name) in self.modules:
@@ -136,7 +136,7 @@ def reachable(start, following):
 
 
 def cycles(edges):
-    """The sets of modules that reach each other."""
+    """Returns the sets of modules that reach each other."""
     following = {}
     for origin, target in edges:
         following.setdefault(origin, set()).add(target)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def chosen(repository, edges):
-    """The features of each package, as "name version" -> features."""
+    """Returns the features of each package, as "name version" -> features."""
     cargo = os.environ.get("CARGO", "cargo")
     command = [cargo, "tree", "--workspace", "--edges", edges, "--format", "{p}|{f}", "--prefix", "none"]
     lines = subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True).stdout.splitlines()

@@ -1,121 +1,228 @@
 """Checks the rules of docs/style.md that a machine can check.
 
-    prose.py [CRATE | FILE.md]…
+    prose.py [FILE]…
 
-Without arguments: all crates, the documents of the repository and docs/. Checked are comments, string literals and doc comments of
-Rust code, and the text of Markdown files outside of code blocks. Prints each finding with file and line, and fails if there is one.
+Without arguments: all files of the repository. Checks comments, string literals and names in source code of all languages, and the text
+of Markdown and YAML files. Prints each finding with file and line, and fails if there is one.
 """
 
 import collections
 import re
+import subprocess
 import sys
 from pathlib import Path
+
+from source_text import COMMENT, DOC, MODULE_DOC, NAME, PROSE, STRING, texts
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_COLUMNS = 110
 MAX_TYPES = 3
 
-BANNED = re.compile(
-    r"\b(nobody|somebody|everybody|anybody|whoever|whom|who|he|him|his|those who|such a one|so many|at hand|gives? way|came of"
-    r"|(?:is|are|was|were) told|tells|told|beside|in vain|for good|any ?more than|comes? to nothing|came to nothing"
-    r"|behaviour|serialis\w*|initialis\w*|recognis\w*|cancelled|colour)\b",
-    re.IGNORECASE,
+PERSONS = r"nobody|somebody|everybody|whoever|whomever|whom|he|him|his|those who"
+# Documents are about people as well, code is not.
+PERSONS_IN_CODE = r"who|anybody|someone|anyone|everyone|no one"
+IDIOMS = (
+    r"such a one|so many|at hand|giv(?:e|es|ing) way|gave way|(?:what|nothing) c[ao]mes? of|c[ao]mes? to (?:its|their) turn|tells|told"
+    r"|hears?|heard|beside|in vain|for good|any ?more than|c[ao]mes? to nothing|has leave|leave to"
 )
-# People may read documents about themselves; programs are not people.
-BANNED_IN_DOCUMENTS = re.compile(BANNED.pattern.replace("|who|", "|"), re.IGNORECASE)
+# Verbs that Americans write with z.
+IZE = (
+    "anonym|apolog|author|canonical|capital|categor|central|character|critic|custom|emphas|equal|final|formal|general|ideal|initial|legal"
+    "|local|material|maxim|memor|minim|modern|neutral|normal|optim|organ|parallel|penal|personal|prior|random|real|recogn|serial|special"
+    "|stabil|standard|summar|symbol|synchron|token|util|vector|virtual|visual"
+)
+# Verbs whose last letter Americans do not double.
+SINGLE_L = "cancel|channel|dial|fuel|label|level|marshal|model|signal|total|travel|tunnel|unravel"
+BRITISH = (
+    rf"\w*(?:{IZE})is(?:e|es|ed|er|ers|ing|able|ation|ations)|(?:{SINGLE_L})l(?:ed|er|ers|ing|able)"
+    r"|\w*(?:analy|cataly|paraly)s(?:e|es|ed|er|ing)|(?:mis)?behaviours?|colour\w*|favour\w*|flavour\w*|honour\w*|labour\w*|neighbour\w*"
+    r"|acknowledgements?|ageing|amongst|analogue|artefacts?|catalogue[ds]?|centre[ds]?|defence|fibres?|fulfil|fulfilment|grey\w*"
+    r"|judgements?|learnt|licences?|licenced|(?:kilo|centi|milli)?metres?|litres?|offence|practise[ds]?|pretence|programme[ds]?"
+    r"|sceptic\w*|spelt|whilst"
+)
 PRONOUN = re.compile(r"^(It|Its|This|That|These|Those|They|Their|He|She|Who|What|The same)\b")
 # The heading of an aligned table, which is as wide as its rows.
 HEADING = re.compile(r"(\S {2,}(?=\S).*){3}")
-COMMENT = re.compile(r"(?<![:\"'\w])(//[/!]?)(.*)$")
-STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
-TYPE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait|union) (\w+)")
+TYPES = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait|union) (\w+)", re.MULTILINE)
+# The first words of the comment of a function.
+FUNCTIONS = re.compile(
+    r"(?<!///)\n[ \t]*/// ?([^\n]*)\n(?:[ \t]*///[^\n]*\n)*(?:[ \t]*#\[[^\n]*\]\n)*[ \t]*(?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?(?:unsafe )?fn "
+)
+# A verb in the third person, the name of an operation, or a reference to another function.
+VERB = re.compile(r"[A-Z][a-z]+s\b|Whether\b|Like \[|See \[|(?:[A-Z][\w-]+ )*[A-Z][\w-]+\.?$")
+TYPE, FUNCTION = "type", "function"
 
-# Documents that quote: the rules themselves, old names, and words of other projects.
-NOT_CHECKED = {"docs/style.md", "docs/renames.md", "LICENSE"}
-# Messages in the exact words of the protocol.
-PROTOCOL_TEXTS = {"crates/protocol/src/error/code.rs"}
-# Type names that occur more often, and why that is clear to a reader.
-COMMON_TYPES = {
-    "Error": "the error of its module, always written with the module's path",
+# Files that are not checked, and why.
+NOT_CHECKED = {
+    "docs/style.md": "quotes the words that it forbids",
+    "docs/renames.md": "has the names before they were changed",
+    "tests/prose.py": "quotes the words that it forbids",
 }
+# Words that others chose: the file in which they occur, the word, and why it stands there.
+FOREIGN_WORDS = {
+    ("crates/protocol/src/error/code.rs", "recognised"): "a message in the words of the live service",
+}
+# Names from libraries.
+FOREIGN_NAMES = {
+    "cancelled": "a method of tokio_util::sync::CancellationToken",
+}
+# Type names that occur more often than MAX_TYPES, and why that is clear to a reader.
+COMMON_TYPES = {}
+# The crates are being rewritten. Until then these rules do not apply to them: names, strings in tests, module comments, the verb of a
+# function's comment, types in tests, and words that are new in the list.
+IS_PENDING_IN_CRATES = True
+PENDING_WORDS = re.compile(r"hears?|heard|acknowledge\w+|\w*judgement\w*|everyone|anyone|someone|no one|labelled|colour", re.IGNORECASE)
 
 
-def split_code(line):
-    """Returns the text of a line's comment, whether it is a doc comment, and its string literals."""
-    code, comment, is_doc = line, "", False
-    outside = STRING.sub(lambda found: '"' + " " * (len(found.group(0)) - 2) + '"', line)
-    found = COMMENT.search(outside)
-    if found:
-        comment = line[found.start(2) :].strip()
-        is_doc = found.group(1) == "///"
-        code = line[: found.start()]
-    return comment, is_doc, STRING.findall(code)
+def banned(*alternatives):
+    """Returns a pattern for whole words. A space matches a line break, too."""
+    return re.compile(rf"\b(?:{'|'.join(alternatives)})\b".replace(" ", r"\s+"), re.IGNORECASE)
+
+
+IN_CODE = banned(PERSONS, PERSONS_IN_CODE, IDIOMS, BRITISH)
+IN_DOCUMENTS = banned(PERSONS, IDIOMS, BRITISH)
+
+
+def without_quotes(text):
+    """Removes code blocks, code spans, quotations and targets of links. Keeps the lines."""
+    blank = lambda found: re.sub(r"[^\n]", " ", found[0])  # noqa: E731
+    text = re.sub(r"^ *```.*?(^ *```|\Z)", blank, text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`]*`|\]\([^)]*\)", blank, text)
 
 
 def is_prose(text):
-    """Whether a literal is a sentence rather than a key, a path or data."""
+    """Returns whether a literal is a sentence rather than a key, a path or data."""
     return len(re.findall(r"[A-Za-z]{2,}", text)) >= 3 and " " in text
 
 
-def check_rust(path, report, types):
-    is_test = "/tests/" in str(path) or path.name.endswith("tests.rs")
-    skips_strings = is_test or str(path.relative_to(ROOT)) in PROTOCOL_TEXTS
-    in_doc = False
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        comment, is_doc, strings = split_code(line)
-        if comment:
-            for word in BANNED.findall(re.sub(r"`[^`]*`", "", comment)):
-                report(path, number, f"banned word: {word}")
-            if is_doc and not in_doc and PRONOUN.match(comment):
-                report(path, number, f"doc comment begins with a pronoun: {comment[:40]}")
-            if len(line) > MAX_COLUMNS and not HEADING.search(comment):
-                report(path, number, f"comment of {len(line)} columns")
-        in_doc = is_doc
-        for text in () if skips_strings else strings:
-            if is_prose(text):
-                for word in BANNED.findall(text):
-                    report(path, number, f"banned word in a message: {word}")
-        found = TYPE.match(line)
-        if found and not is_test:
-            types[found.group(1)].append(f"{path.relative_to(ROOT)}:{number}")
+def line_of(source, position):
+    return source.count("\n", 0, position) + 1
 
 
-def check_markdown(path, report):
-    in_code = False
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.lstrip().startswith("```"):
-            in_code = not in_code
-        elif not in_code:
-            text = re.sub(r"`[^`]*`|\"[^\"]*\"|\]\([^)]*\)", "", line)
-            for word in BANNED_IN_DOCUMENTS.findall(text):
-                report(path, number, f"banned word: {word}")
+def words_of(name):
+    """Returns the words of a name in snake case or camel case."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_+", " ", name)
+
+
+class Checker:
+    def __init__(self):
+        self.findings = []
+        self.types = collections.defaultdict(list)
+        self.used = set()
+
+    def report(self, path, line, what):
+        self.findings.append((path, line, what))
+
+    def is_pending(self, path, kind, word=""):
+        """Returns whether a rule does not apply to the crates yet."""
+        if not IS_PENDING_IN_CRATES or not path.startswith("crates/"):
+            return False
+        is_test = "/tests/" in path or path.endswith("tests.rs")
+        return (
+            not path.endswith(".rs")
+            or kind in (NAME, MODULE_DOC, FUNCTION)
+            or kind in (STRING, TYPE) and is_test
+            or bool(PENDING_WORDS.fullmatch(word))
+        )
+
+    def check_words(self, path, line, text, pattern, what, kind):
+        for found in pattern.finditer(text):
+            word = " ".join(found[0].lower().split())
+            if (path, word) in FOREIGN_WORDS:
+                self.used.add((path, word))
+            elif not self.is_pending(path, kind, word):
+                self.report(path, line + text.count("\n", 0, found.start()), f"{what}: {word}")
+
+    def check_source(self, path, source):
+        for text in texts(Path(path), source):
+            if text.kind in (COMMENT, DOC, MODULE_DOC):
+                self.check_words(path, text.line, without_quotes(text.text), IN_CODE, "banned word", COMMENT)
+                is_doc = text.kind != COMMENT and not self.is_pending(path, text.kind)
+                if is_doc and PRONOUN.match(text.text.strip()):
+                    self.report(path, text.line, f"{text.kind} begins with a pronoun: {text.text.strip()[:40]}")
+            elif text.kind == STRING and is_prose(text.text):
+                self.check_words(path, text.line, without_quotes(text.text), IN_CODE, "banned word in a string", STRING)
+            elif text.kind == PROSE:
+                self.check_words(path, text.line, text.text, IN_DOCUMENTS, "banned word", PROSE)
+            elif text.kind == NAME:
+                self.check_name(path, text)
+        if path.endswith(".rs"):
+            self.check_rust(path, source)
+
+    def check_rust(self, path, source):
+        for found in TYPES.finditer(source):
+            if not self.is_pending(path, TYPE):
+                self.types[found[1]].append(f"{path}:{line_of(source, found.start(1))}")
+        for found in FUNCTIONS.finditer(source):
+            if not VERB.match(found[1]) and not self.is_pending(path, FUNCTION):
+                self.report(path, line_of(source, found.start(1)), f"comment of a function without a verb: {found[1][:40]}")
+
+    def check_name(self, path, text):
+        for found in IN_CODE.finditer(words_of(text.text)):
+            if text.text in FOREIGN_NAMES:
+                self.used.add(text.text)
+            elif not self.is_pending(path, NAME):
+                self.report(path, text.line, f"banned word in the name {text.text}: {found[0].lower()}")
+
+    def check_columns(self, path, source):
+        if self.is_pending(path, COMMENT):
+            return
+        comment = re.compile(r"\s*#(.*)" if path.endswith((".py", ".toml", ".sh")) or "." not in path else r"\s*//(.*)")
+        for number, line in enumerate(source.splitlines(), 1):
+            found = comment.match(line)
+            if found and len(line) > MAX_COLUMNS and not HEADING.search(found[1]):
+                self.report(path, number, f"comment of {len(line)} columns")
+
+    def check(self, path):
+        source = (ROOT / path).read_text(encoding="utf-8")
+        if path.endswith(".md"):
+            self.check_words(path, 1, without_quotes(source), IN_DOCUMENTS, "banned word", PROSE)
+        else:
+            self.check_source(path, source)
+            self.check_columns(path, source)
+
+    def check_types(self):
+        for name, places in sorted(self.types.items()):
+            if len(places) > MAX_TYPES:
+                if name in COMMON_TYPES:
+                    self.used.add(name)
+                else:
+                    path, line = places[0].split(":")
+                    self.report(path, int(line), f"{len(places)} types have the name {name}: {' '.join(places[1:])}")
+
+    def check_exceptions(self):
+        for exception in (*NOT_CHECKED, *FOREIGN_WORDS, *FOREIGN_NAMES, *COMMON_TYPES):
+            if exception not in self.used:
+                self.report("tests/prose.py", 1, f"the exception {exception} is not needed")
+
+
+def repository():
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [path for path in listed if (ROOT / path).is_file()]
+
+
+def is_checked(path):
+    if path.startswith(("fuzz/corpus/", "crates/lazuli/tests/fixtures/")) and not path.endswith(".py"):
+        return False
+    return not path.endswith((".lock", ".json", ".sum", ".gz", ".txt", ".css"))
 
 
 def main(arguments):
-    findings = []
-
-    def report(path, number, what):
-        findings.append(f"{path.relative_to(ROOT)}:{number}: {what}")
-
-    crates = [name for name in arguments if not name.endswith(".md")]
-    documents = [ROOT / name for name in arguments if name.endswith(".md")]
+    checker = Checker()
+    for path in arguments or repository():
+        if path in NOT_CHECKED and not arguments:
+            checker.used.add(path)
+        elif is_checked(path):
+            checker.check(path)
+    checker.check_types()
     if not arguments:
-        crates = [path.name for path in sorted((ROOT / "crates").iterdir())]
-        documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    types = collections.defaultdict(list)
-    for crate in crates:
-        for path in sorted((ROOT / "crates" / crate).rglob("*.rs")):
-            check_rust(path, report, types)
-    for path in sorted(documents):
-        if str(path.relative_to(ROOT)) not in NOT_CHECKED:
-            check_markdown(path, report)
-    for name, places in sorted(types.items()):
-        if len(places) > MAX_TYPES and name not in COMMON_TYPES:
-            findings.append(f"{places[0]}: the type name {name} is used {len(places)} times: {' '.join(places[1:])}")
-    print("\n".join(findings))
-    if findings:
-        print(f"prose.py: {len(findings)} findings; docs/style.md has the rules")
-    return int(bool(findings))
+        checker.check_exceptions()
+    for path, line, what in sorted(checker.findings):
+        print(f"{path}:{line}: {what}")
+    if checker.findings:
+        print(f"prose.py: {len(checker.findings)} findings; docs/style.md has the rules")
+    return int(bool(checker.findings))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real server on free ports for the whole session, and what clients need to reach it."""
+"""Starts a real server on free ports for the whole session, with all that clients need to reach it."""
 
 import os
 import re
@@ -20,7 +20,7 @@ SERVICES = ("blob", "queue", "table", "file")
 
 @dataclass
 class Server:
-    """A running server: its endpoints by service, its port for SMB, its connection string, its process."""
+    """A running server: its endpoints by service, its SMB port, its connection string and its process."""
 
     endpoints: dict
     smb: int
@@ -35,7 +35,7 @@ class Server:
 
 
 def start(data: Path, *options: str) -> Server:
-    """Starts the binary named by LAZULI on free ports and reads its ready block."""
+    """Starts the binary that LAZULI names on free ports, and reads its ready block."""
     command = [os.environ["LAZULI"], "serve", "--data", str(data), "--smb-port", "0", "--console-port", "0", *options]
     for service in SERVICES:
         command += [f"--{service}-port", "0"]
@@ -52,7 +52,7 @@ def start(data: Path, *options: str) -> Server:
 
 
 def keep_deleted_shares(server: Server, verify=True):
-    """Turns soft delete of shares on. Not every library has a name for this property."""
+    """Enables soft delete of shares. Some libraries do not know this property."""
     everything = AccountSasPermissions(read=True, write=True)
     expiry = datetime.now(timezone.utc) + timedelta(hours=1)
     sas = generate_account_sas(ACCOUNT, KEY, ResourceTypes(service=True), everything, expiry=expiry)

@@ -1,15 +1,15 @@
-"""Runs a command beside a server of its own: run_with_server.py COMMAND…
+"""Starts a server and runs a command against it: run_with_server.py COMMAND…
 
 The server listens on free ports of 127.0.0.1, over TLS with its own certificate, so that bearer tokens work too. The
 command finds in its environment:
 
 - CONNECTION: the connection string of the account
 - SSL_CERT_FILE: the server's certificate, as a PEM file
-- TOKEN: a bearer token of a subject that owns the account's blobs and files
+- TOKEN: a bearer token of a subject with the role of owner for blobs and files
 - HOST_SUFFIX: the account is also served as ACCOUNT.HOST_SUFFIX, a name that no resolver knows
 
-Deleted containers and shares are kept for a while, so that they can be restored.
-The server is stopped when the command ends, also when it fails or is interrupted.
+Soft delete is enabled for containers and shares.
+The server is stopped when the command ends, also if it fails or is interrupted.
 """
 
 import base64
@@ -40,7 +40,7 @@ def encode(data: bytes) -> str:
 
 
 def issue_token(directory: Path) -> str:
-    """Writes the documents of a token issuer into the directory and returns a token of its making."""
+    """Writes the documents of a token issuer to the directory and returns a token of this issuer."""
     key = ec.generate_private_key(ec.SECP256R1())
     point = key.public_key().public_numbers()
     x, y = (encode(number.to_bytes(32)) for number in (point.x, point.y))
@@ -60,7 +60,7 @@ def issue_token(directory: Path) -> str:
 
 
 def main(command: list[str]) -> int:
-    # A terminated run stops its server too.
+    # Stop the server also if this run is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)

@@ -1,7 +1,7 @@
-"""An SMB client for tests, on the library smbprotocol.
+"""An SMB client for tests, built on the library smbprotocol.
 
-What it adds: opens described in letters, and lease breaks. The library sends everything that a lease needs but knows
-no notifications; `Breaks` takes the place of the request that they seem to answer.
+Adds opens that are described by letters, and lease breaks. The library can request leases but knows no unsolicited
+messages. `Breaks` acts as the request that such a message seems to answer.
 """
 
 import queue
@@ -52,7 +52,8 @@ HOST = "127.0.0.1"
 NOTIFICATION = 0xFFFFFFFFFFFFFFFF
 BREAK_SECONDS = 20
 
-# FILE_READ_DATA, FILE_WRITE_DATA with FILE_APPEND_DATA, DELETE; attributes are always asked for, they deny nobody.
+# FILE_READ_DATA, FILE_WRITE_DATA with FILE_APPEND_DATA, DELETE. Access to attributes is always requested: it
+# conflicts with no other open.
 ACCESS = {"r": 0x1, "w": 0x6, "d": 0x10000}
 ATTRIBUTES = 0x180
 SHARE = {"r": 1, "w": 2, "d": 4}
@@ -85,13 +86,13 @@ def bits(letters: str, table: dict) -> int:
 
 
 def letters(state: int) -> str:
-    """A lease state as in the specification: RWH, RH, RW, R or nothing."""
+    """Returns a lease state as in the specification: RWH, RH, RW, R or nothing."""
     return "".join(letter for letter in "RWH" if state & LEASE[letter])
 
 
 @dataclass
 class LeaseBreak:
-    """What the server says of a lease that it takes back in part."""
+    """A lease break notification."""
 
     key: bytes
     before: str
@@ -106,8 +107,8 @@ class OplockBreak:
     level: int
 
 
-class Acknowledgement(Structure):
-    """The answer to a lease break."""
+class Acknowledgment(Structure):
+    """A lease break acknowledgment."""
 
     COMMAND = Commands.SMB2_OPLOCK_BREAK
 
@@ -126,7 +127,7 @@ class Acknowledgement(Structure):
 
 
 class Breaks:
-    """Stands among the connection's requests under the message id of notifications, and is never done."""
+    """A request that never completes, under the message id of notifications."""
 
     def __init__(self):
         self.arrived = queue.Queue()
@@ -175,7 +176,7 @@ class Client:
         self, name, access="r", share="rwd", disposition=CreateDisposition.FILE_OPEN_IF, options=0,
         lease=None, key=None, v2=False, oplock=0, attributes=0, rights=0,
     ):  # fmt: skip
-        """Opens a file. `lease` asks for a lease with letters of RWH under `key`, any new one by default."""
+        """Opens a file. `lease` requests a lease with letters of RWH under `key`, or else under a new key."""
         handle = Handle(self, name)
         contexts = None
         if lease is not None:
@@ -195,7 +196,7 @@ class Client:
         return self.open(name, access, share, disposition, CreateOptions.FILE_DIRECTORY_FILE)
 
     def names(self, directory="", pattern="*"):
-        """The names in a directory, without those of itself and its parent."""
+        """Returns the names in a directory, without `.` and `..`."""
         handle = self.directory(directory, disposition=CreateDisposition.FILE_OPEN)
         found = []
         while True:
@@ -214,14 +215,14 @@ class Client:
         return self.breaks.arrived.get(timeout=seconds)
 
     def no_break(self):
-        """Nothing more has been said. A round trip comes first: what the server sent before it has arrived."""
+        """Checks that no other break has arrived. After a round trip, everything that the server sent has arrived."""
         self.connection.echo(sid=self.session.session_id)
         assert self.breaks.arrived.empty(), self.breaks.arrived.queue
 
     def acknowledge(self, lease_break: LeaseBreak, state=None):
-        """Answers a break: the lease now has the state that was announced, or a lower one."""
+        """Acknowledges a break with the announced state, or with a lower one."""
         wanted = lease_break.after if state is None else state
-        return self.request(Acknowledgement(lease_break.key, bits(wanted, LEASE)))
+        return self.request(Acknowledgment(lease_break.key, bits(wanted, LEASE)))
 
     def request(self, message):
         sent = self.connection.send(message, self.session.session_id, self.tree.tree_connect_id)
@@ -310,7 +311,7 @@ class Handle:
 
 
 def refused(status, call):
-    """The call fails with this NT status."""
+    """Checks that a call fails with this NT status."""
     with pytest.raises(SMBResponseException) as refusal:
         call()
     assert refusal.value.status == status, f"{status!r} was expected: {refusal.value}"

@@ -70,13 +70,13 @@ def refused(status, code, call, *args, **kwargs):
     return error.value
 
 
-# --- the two programs of "Managing concurrency in Blob storage" ---------------------------------------------------
+# The two programs of "Managing concurrency in Blob storage".
 
 
 def test_article_optimistic_a_stale_etag_is_refused(container):
     blob = container.get_blob_client("optimistic")
     first = blob.upload_blob(b"first", overwrite=True)
-    second = blob.upload_blob(b"second, by somebody else", overwrite=True)
+    second = blob.upload_blob(b"second, by another client", overwrite=True)
     assert first["etag"] != second["etag"]
     error = refused(
         412,
@@ -88,7 +88,7 @@ def test_article_optimistic_a_stale_etag_is_refused(container):
         match_condition=MatchConditions.IfNotModified,
     )
     assert isinstance(error, ResourceModifiedError)
-    assert blob.download_blob().readall() == b"second, by somebody else"
+    assert blob.download_blob().readall() == b"second, by another client"
     blob.upload_blob(b"fresh", overwrite=True, etag=second["etag"], match_condition=MatchConditions.IfNotModified)
 
 
@@ -102,10 +102,10 @@ def test_article_pessimistic_only_the_holder_writes(container):
     refused(409, "LeaseAlreadyPresent", BlobLeaseClient(blob).acquire, lease_duration=15)
     lease.break_lease(lease_break_period=0)
     refused(412, "LeaseLost", blob.upload_blob, b"by the holder of the past", overwrite=True, lease=lease)
-    blob.upload_blob(b"by anybody", overwrite=True)
+    blob.upload_blob(b"by anonymous", overwrite=True)
 
 
-# --- large bodies ---------------------------------------------------------------------------------------------------
+# Large bodies.
 
 
 def test_300_mib_go_up_and_down_in_parallel_blocks_with_md5(container):
@@ -154,7 +154,7 @@ def test_a_download_in_progress_is_of_one_version(container):
     assert bytes(got) == b"a" * (9 * MIB)
 
 
-# --- conditions and races -------------------------------------------------------------------------------------------
+# Conditions and races.
 
 
 def test_create_if_absent_has_one_winner(container):
@@ -209,7 +209,7 @@ def test_conditional_reads(container):
     assert blob.get_blob_properties(if_modified_since=past).etag == etag
 
 
-# --- blob types -----------------------------------------------------------------------------------------------------
+# Blob types.
 
 
 def test_blocks_are_staged_listed_and_committed(container):
@@ -282,7 +282,7 @@ def test_page_blobs_are_sparse_and_tell_their_ranges(container):
     assert blob.get_blob_properties().size == 1024
 
 
-# --- properties, snapshots, tags, tiers ------------------------------------------------------------------------------
+# Properties, snapshots, tags, tiers.
 
 
 def test_properties_and_metadata(container):
@@ -335,7 +335,7 @@ def test_tiers(container):
     assert blob.get_blob_properties().archive_status == "rehydrate-pending-to-hot"
 
 
-# --- listing, batches, copies, soft delete ---------------------------------------------------------------------------
+# Listing, batches, copies, soft delete.
 
 
 def test_listing_flat_and_by_directory(container):
@@ -394,7 +394,7 @@ def test_soft_delete_brings_blobs_back(service, container):
         service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=False))
 
 
-# --- leases ----------------------------------------------------------------------------------------------------------
+# Leases.
 
 
 def test_container_leases_guard_deletion(container):
@@ -435,7 +435,7 @@ def test_one_holder_at_a_time(container):
     assert max(most) == 1
 
 
-# --- shared access signatures ------------------------------------------------------------------------------------------
+# Shared access signatures.
 
 
 def blob_sas(blob, letters, **more):
@@ -476,13 +476,13 @@ def test_every_kind_of_signature(service, container, server):
     assert named.headers["Content-Disposition"] == "attachment"
 
 
-def test_public_containers_are_read_by_anybody(container, server):
+def test_anonymous_clients_read_public_containers(container, server):
     container.upload_blob("b", b"public")
     container.set_container_access_policy({}, public_access=PublicAccess.CONTAINER)
-    anybody = ContainerClient(server.endpoints["blob"], container.container_name, retry_total=0)
-    assert [b.name for b in anybody.list_blobs()] == ["b"]
-    assert anybody.download_blob("b").readall() == b"public"
-    refused(401, "NoAuthenticationInformation", anybody.upload_blob, "c", b"x")
+    anonymous = ContainerClient(server.endpoints["blob"], container.container_name, retry_total=0)
+    assert [b.name for b in anonymous.list_blobs()] == ["b"]
+    assert anonymous.download_blob("b").readall() == b"public"
+    refused(401, "NoAuthenticationInformation", anonymous.upload_blob, "c", b"x")
 
 
 def test_contents_are_queried(container):

@@ -145,7 +145,7 @@ def test_directories_are_deleted_when_empty(share):
 
 
 def test_a_client_that_knows_only_a_path_can_tell_a_file_from_a_directory(share):
-    """The Azure CLI asks so before it shows the address of a file, and of each that it has uploaded."""
+    """The Azure CLI sends this request before it shows the address of a file, and for each file that it has uploaded."""
     share.create_directory("d")
     upload(share, "f")
     exists = lambda path: (share.get_directory_client(path).exists(), share.get_file_client(path).exists())
@@ -160,7 +160,7 @@ def test_listing(share):
         upload(share, name, b"12345")
     include = ["timestamps", "etag", "attributes", "permissionkey"]
     listed = list(share.list_directories_and_files(include=include, include_extended_info=True))
-    # The library hands over the directories of a page first.
+    # The library returns the directories of a page first.
     assert names(listed) == ["c", "A", "b", "ä ö &"] and [entry.size for entry in listed[1:]] == [5, 5, 5]
     assert [entry.is_directory for entry in listed] == [True, False, False, False]
     a, found = share.get_file_client("a").get_file_properties(), listed[1]
@@ -442,7 +442,7 @@ def copied(client):
 
 
 def test_blobs_and_files_are_copied_to_each_other(server, share):
-    """They are in one server, so it need not be allowed to reach itself; but only a signature opens another service."""
+    """The server reads the source itself, so no copy source needs to be allowed. The other service needs a signature."""
     container = BlobServiceClient.from_connection_string(server.connection_string).create_container(fresh())
     data = os.urandom(300_000)
     blob = container.upload_blob("b", data, metadata={"of": "blob"})
@@ -530,7 +530,7 @@ def test_conditions(share):
 
 
 def test_a_tree_of_ten_thousand_files(share):
-    """A hundred directories with a hundred files each, made by eight clients, walked, and taken away again."""
+    """Eight clients create 100 directories of 100 files each, list them, and delete them."""
     directories = [f"d{n:02}" for n in range(100)]
 
     def fill(directory):
@@ -550,7 +550,7 @@ def test_a_tree_of_ten_thousand_files(share):
 
 
 def test_many_writers_of_one_file(share):
-    """Ranges that different clients write do not get lost."""
+    """No range that one of many clients writes is lost."""
     file = share.get_file_client("f")
     file.create_file(64 * 1024)
     with ThreadPoolExecutor(8) as pool:

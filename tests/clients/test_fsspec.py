@@ -1,4 +1,4 @@
-"""Blobs as the file system of fsspec, which pandas, Dask and others read and write through: adlfs."""
+"""Blobs through adlfs, the file system of fsspec that pandas and Dask use."""
 
 import os
 import urllib.request

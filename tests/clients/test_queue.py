@@ -69,7 +69,7 @@ def test_queues_are_created_listed_and_deleted(service):
         service.create_queue(name, metadata={"is": name})
     listed = list(service.list_queues(name_starts_with=prefix, include_metadata=True, results_per_page=2))
     assert [(queue.name, queue.metadata) for queue in listed] == [(name, {"is": name}) for name in names]
-    # The library makes an error of 204, too.
+    # The library raises an error for 204, too.
     for metadata, status in [({"is": names[0]}, 204), ({"is": "other"}, 409)]:
         with pytest.raises(ResourceExistsError) as refusal:
             service.create_queue(names[0], metadata=metadata)
@@ -273,7 +273,7 @@ def test_properties_of_the_service(service):
 
 
 def test_a_message_that_fails_too_often_goes_to_the_poison_queue(service, queue):
-    """What a Functions host does: five tries, each failure makes the message visible again; then it is moved."""
+    """A Functions host makes a failed message visible again, and moves it to the poison queue after five attempts."""
     poison = service.create_queue(f"{queue.queue_name}-poison")
     queue.send_message("bad")
     queue.send_message("good")

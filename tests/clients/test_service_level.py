@@ -1,4 +1,4 @@
-"""What all services share, through unmodified client libraries: properties, statistics, account information, SAS, CORS."""
+"""Operations of all services through unmodified client libraries: properties, statistics, account SAS, CORS."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -108,7 +108,7 @@ def test_properties_survive_a_restart(tmp_path):
 
 def test_account_information_and_statistics(server):
     assert client(server, "blob").get_account_information()["account_kind"] == "StorageV2"
-    # The Python library cannot address a secondary in the path, so these are plain requests.
+    # The Python library cannot address a secondary endpoint in the path, so send plain requests.
     for service in ("blob", "queue"):
         sas = account_sas(AccountSasPermissions(read=True), services=Services(blob=True, queue=True))
         url = f"{server.endpoints[service]}-secondary/?restype=service&comp=stats&{sas}"
@@ -146,7 +146,7 @@ def test_an_account_sas_reaches_what_it_names_and_nothing_else(server):
         assert (refused.value.status_code, refused.value.error_code) == (403, code)
 
 
-def test_nobody_is_asked_to_authenticate(server):
+def test_a_request_without_credentials_is_challenged(server):
     reply = requests.get(
         server.endpoints["blob"] + "/?restype=service&comp=properties", headers={"x-ms-version": "2021-12-02"}, timeout=10
     )

@@ -41,7 +41,7 @@ IDLE_MEMORY = 50_000_000
 
 
 class Target:
-    """Where the endpoint is, and a way to get a share that nobody else uses."""
+    """An SMB endpoint, and a function that returns a new share."""
 
     def __init__(self, port, pid, new_share):
         self.port, self.pid, self.new_share = port, pid, new_share
@@ -76,7 +76,7 @@ def client(target, share):
 
 
 def smbclient(target, address, *options, commands=None, user=f"{ACCOUNT}%{KEY}", directory=None):
-    """Runs Debian's smbclient and returns what it printed; fails when it does."""
+    """Runs Debian's smbclient and returns its output. Fails if smbclient fails."""
     done = smbclient_unchecked(target, address, *options, commands=commands, user=user, directory=directory)
     assert done.returncode == 0, done.stdout
     assert "NT_STATUS" not in done.stdout, done.stdout
@@ -97,7 +97,7 @@ def only_dialect(dialect):
 
 
 def listed(output):
-    """Names and kinds in the output of `ls`."""
+    """Returns the names and kinds in the output of `ls`."""
     entry = re.compile(r"^  (\S.*?) +([DAHSRN]*) +(\d+)  \w{3} \w{3} .*$", re.MULTILINE)
     return {name: (kind, int(size)) for name, kind, size in entry.findall(output) if name not in (".", "..")}
 
@@ -137,12 +137,12 @@ def test_smbclient_with_a_wrong_password_or_name_is_refused(target, share, user,
 
 
 @pytest.mark.parametrize("name", ["not-there", "s", "x" * 70, "no_name"])
-def test_smbclient_asks_for_a_share_that_is_not_there(target, name):
+def test_smbclient_is_refused_a_share_that_does_not_exist(target, name):
     done = smbclient_unchecked(target, f"//{HOST}/{name}", "-c", "ls", user=f"{ACCOUNT}%{KEY}")
     assert done.returncode == 1 and "NT_STATUS_BAD_NETWORK_NAME" in done.stdout, done.stdout
 
 
-def test_the_name_of_the_account_is_blind_to_case_and_its_domain_ignored(target, share):
+def test_logins_ignore_the_domain_and_the_case_of_the_account(target, share):
     for user in (f"{ACCOUNT.upper()}%{KEY}", f"ANYWHERE\\{ACCOUNT}%{KEY}"):
         smbclient(target, f"//{HOST}/{share}", user=user, commands=["mkdir dir", "rmdir dir"])
 
@@ -167,7 +167,7 @@ def test_smbclient_lists_with_patterns(target, share, tmp_path):
     assert "NT_STATUS_NO_SUCH_FILE" in done.stdout
 
 
-def test_smbclient_takes_a_tree_there_and_back(target, share, tmp_path):
+def test_smbclient_uploads_and_downloads_a_tree(target, share, tmp_path):
     tree = {f"tree/{a}/{b}/file-{a}{b}": os.urandom(10_000 * a + b) for a in range(4) for b in range(4)}
     for name, content in tree.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -268,7 +268,7 @@ SHARING = ["", "r", "w", "d", "rw", "rd", "wd", "rwd"]
 @pytest.mark.parametrize("first_share", SHARING)
 @pytest.mark.parametrize("first_access", SHARING[1:])
 def test_share_modes_between_opens(target, client, share, first_access, first_share):
-    """An open fails if it wants what another does not share, or does not share what another has."""
+    """An open fails if another open does not share its access, or if it does not share the access of another open."""
     with Client(target.port, share) as other:
         first = client.open("file", first_access, first_share)
         for access in SHARING[1:]:
@@ -422,7 +422,7 @@ def test_a_large_directory_is_listed_whole_and_once(client):
 
 
 def test_smbprotocol_as_a_file_system(target, share):
-    """The high-level interface, as scripts use it."""
+    """Uses the high-level interface of smbprotocol, as scripts do."""
     cache = {}
     options = dict(username=ACCOUNT, password=KEY, port=target.port, connection_cache=cache)
     root = rf"\\{HOST}\{share}"
@@ -456,7 +456,7 @@ def test_smbprotocol_with_a_wrong_password_is_refused(target, share):
 
 
 def test_wrong_passwords_cost_time_and_more_with_each(target, share):
-    """Not for the anchor: smbd answers them all at once."""
+    """smbd does not delay wrong passwords, so this test is for Lazuli only."""
     spent = []
     for _ in range(5):
         begun = time.monotonic()
@@ -508,7 +508,7 @@ def test_impacket_with_a_wrong_password_is_refused(target):
 
 
 def resident(pid):
-    """Resident memory of a process and its children, in bytes. smbd has a child per connection."""
+    """Returns the resident bytes of a process and its children. smbd has one child per connection."""
     total = 0
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
@@ -521,7 +521,7 @@ def resident(pid):
 
 
 def test_idle_connections_cost_little_memory(target, share):
-    """Each negotiates, logs in and opens the share; then they all do nothing."""
+    """Each connection negotiates, logs in, connects to the share, and then sends nothing."""
     with Client(target.port, share):
         before = resident(target.pid)
     threads = threading.active_count()

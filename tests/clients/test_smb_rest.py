@@ -1,4 +1,4 @@
-"""The same files over SMB and REST at once: what one protocol holds, the other respects.
+"""Files over SMB and REST at once: each protocol respects the locks of the other.
 
 smbprotocol on one side, the Python library of the file service on the other. The tables are those of the
 specification: share modes, file leases, pending deletes, attributes and locks, oplock breaks.
@@ -52,7 +52,7 @@ def smb(server, share):
 
 @pytest.fixture
 def file(share):
-    """A file over REST, with content."""
+    """A file with content, created over REST."""
     client = share.get_file_client("file")
     client.upload_file(CONTENT)
     return client
@@ -75,7 +75,7 @@ def read(file, **options):
 
 
 def get_metadata(file, timeout=30):
-    """Get File Metadata, which the library has no call for."""
+    """Calls Get File Metadata, which the library does not have."""
     soon = datetime.now(timezone.utc) + timedelta(hours=1)
     permission = FileSasPermissions(read=True)
     sas = generate_file_sas(ACCOUNT, file.share_name, file.file_path, KEY, permission=permission, expiry=soon)
@@ -105,7 +105,7 @@ def names(share):
     return [entry.name for entry in share.list_directories_and_files()]
 
 
-# Share modes: what an SMB open shares, and the REST operations that it stops.
+# Share modes of SMB opens, and the REST operations that they block.
 
 REFUSED_BY_SHARE_MODE = {
     "": {"Create", "Get", "Set Properties", "Set Metadata", "Delete", "Put Range", "List Ranges", "Lease", "Resize"},
@@ -136,7 +136,7 @@ def test_listing_never_meets_a_share_mode(smb, share, file, shared):
 
 
 def test_rest_does_not_stop_rest(share, file, pool):
-    """Two writers over REST at the same time are both served."""
+    """Two concurrent writers over REST both succeed."""
     writes = [pool.submit(file.upload_range, b"x", n, 1) for n in range(len(CONTENT))]
     for write in writes:
         write.result(timeout=30)
@@ -319,7 +319,7 @@ def test_changes_over_rest_are_not_notified(smb, share):
     assert [change["file_name"].get_value() for change in changes] == ["over-smb"]
 
 
-# Oplock breaks: the lease that is held, and what an operation makes of it. None: it stays as it is.
+# Oplock breaks: the lease before and after an operation. None: the operation does not change it.
 
 READS = ("Get", "Get Properties", "Get Metadata", "List Ranges")
 WRITES = ("Put Range", "Set Properties", "Set Metadata")
@@ -412,7 +412,7 @@ def test_on_a_sharing_conflict_a_cached_handle_is_broken_first(smb, file, pool, 
 
 @pytest.mark.parametrize("held", ["RWH", "RW"])
 def test_what_is_dirty_in_a_clients_cache_is_what_get_returns(smb, file, pool, held):
-    """The client answers the break as Windows does: it writes what it has kept to itself, then acknowledges."""
+    """The client answers the break as Windows does: it writes its dirty data, then acknowledges."""
     handle = smb.open("file", "rw", lease=held)
     reading = pool.submit(read, file)
     seen = smb.next_break()
@@ -452,7 +452,7 @@ def test_oplocks_are_broken_as_leases_are(smb, file, pool):
     assert reading.result(timeout=30) == b"ABC3456789"
 
 
-# Bytes and names are the same at once.
+# Each protocol sees the changes of the other at once.
 
 
 def test_smb_writes_are_seen_over_rest_before_they_are_flushed(smb, share):
@@ -504,7 +504,7 @@ def test_a_snapshot_is_a_previous_version(server, share, file):
 # Handles.
 
 
-def test_handles_are_listed_with_who_has_them(server, smb, share, file):
+def test_handles_are_listed_with_their_clients(server, smb, share, file):
     before = datetime.now(timezone.utc)
     smb.open("file", "rw")
     share.create_directory("dir")

@@ -1,4 +1,4 @@
-"""Command-line tools that people move data with: AzCopy and rclone."""
+"""Command-line tools that move data: AzCopy and rclone."""
 
 import filecmp
 import os
@@ -169,7 +169,7 @@ def test_azcopy_moves_a_tree_of_files(server, shares, tree, tmp_path):
 
 
 def test_azcopy_moves_a_tree_between_blobs_and_files(server, service, shares, tree, tmp_path):
-    """The server reads the one service for the other: nothing of it comes through the client."""
+    """The server copies between its services. No content passes through the client."""
     assert AZCOPY, "the Makefile installs AzCopy and names it in AZCOPY"
     name = f"azcopy-{uuid.uuid4().hex[:12]}"
     container, share = service.create_container(name), shares.create_share(name)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Lazuli beside smbd, the same client (Samba's smbclient), interleaved in one run: medians and ratios.
+"""Compares Lazuli with smbd: one client (Samba's smbclient), alternating rounds, medians and ratios.
 
-One large file is put and got, plain, signed and encrypted; many small ones are created, written and closed by a few
-clients at a time. smbd has its defaults, without modules that store more than files. A figure is only worth
-something when the client is not the limit, so the client's own use of a core is printed beside each.
+The client writes and reads one large file, plain, signed and encrypted. Several clients at once create, write and
+close many small files. smbd has its defaults, without modules that store more than files. If the client is the
+limit, a figure says nothing about the server, so each figure comes with the client's use of a core.
 
     tests/smb/bench.py --lazuli target/release/lazuli
 """
@@ -32,7 +32,7 @@ CLIENT_SECONDS = 300
 
 @dataclass
 class Figure:
-    """What was measured of one task on one server, round by round."""
+    """The measurements of one task on one server, by round."""
 
     values: list[float] = field(default_factory=list)
     client_cores: list[float] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Figure:
 
 
 def smbclient(server, protection: str, commands: list[str]) -> subprocess.Popen:
-    """Commands and answers go through files: a pipe that nobody empties would stop the client."""
+    """Starts a client. Commands and output go through files: a full pipe would stop the client."""
     command = ["smbclient", f"//{HOST}/{SHARE}", "-p", str(server.port), "-U", USER]
     command.append(f"--client-protection={protection}")
     script, said = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
@@ -66,20 +66,20 @@ def finish(process: subprocess.Popen) -> str:
 
 @contextlib.contextmanager
 def measured(figure: Figure):
-    """Notes how much of a core the clients used while they worked."""
+    """Records how much of a core the clients used."""
     begun, used = time.monotonic(), client_seconds()
     yield
     figure.client_cores.append((client_seconds() - used) / (time.monotonic() - begun))
 
 
 def client_seconds() -> float:
-    """Processor time of the clients that have ended. The servers are still running and do not count."""
+    """Returns the processor time of all ended child processes: the clients, because the servers are still running."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return children.ru_utime + children.ru_stime
 
 
 def put(server, source: Path, protection: str) -> float:
-    """MiB a second, as smbclient counts them: without its own start."""
+    """Returns the MiB per second that smbclient reports, which exclude its start."""
     said = finish(smbclient(server, protection, [f"put {source} big"]))
     return float(re.search(r"\((\d+\.\d+) kb/s\)", said)[1]) / 1024
 
@@ -90,7 +90,7 @@ def get(server, protection: str) -> float:
 
 
 def small_files(server, source: Path, count: int, clients: int, round_: int) -> float:
-    """Files a second. Every client works in a directory of its own."""
+    """Returns the files per second. Every client works in a directory of its own."""
     finish(smbclient(server, "off", [f"mkdir r{round_}c{client}" for client in range(clients)]))
     begun = time.monotonic()
     running = [
@@ -103,7 +103,7 @@ def small_files(server, source: Path, count: int, clients: int, round_: int) -> 
 
 
 def measure(servers, options, directory: Path) -> dict:
-    """All tasks on both servers by turns, as many rounds as asked for. The order changes with every round."""
+    """Runs all tasks on both servers in alternating order, for the given number of rounds."""
     big, small = directory / "big", directory / "small"
     with open(big, "wb") as file:
         for _ in range(options.mib):
@@ -113,7 +113,8 @@ def measure(servers, options, directory: Path) -> dict:
 
     def note(task, server, work):
         figure = figures.setdefault(task, {}).setdefault(server.name, Figure())
-        # What smbd was given is on its way to the disk for long after it has answered; not at the other's expense.
+        # smbd answers long before its data is on disk. Flush it, so that the next measurement does not pay
+        # for it.
         os.sync()
         with measured(figure):
             figure.values.append(work())

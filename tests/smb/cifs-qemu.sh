@@ -1,17 +1,17 @@
-#!/usr/bin/env bash
-# The Linux kernel's own SMB client against a server on this machine, without a module in this machine's kernel:
-# Debian's kernel boots under QEMU with an initramfs that holds cifs.ko and busybox, and mounts the share. The guest
-# reaches the host's loopback as 10.0.2.2. By hand, as it takes minutes (QEMU_ACCEL=kvm is faster where it works):
+# !/usr/bin/env bash Tests the Linux kernel's own SMB client against a server on this machine, without a
+# module in this machine's kernel. Debian's kernel boots under QEMU with an initramfs that contains cifs.ko
+# and busybox, and mounts the share. The guest reaches the host's loopback as 10.0.2.2. Takes minutes, so run
+# it by hand (QEMU_ACCEL=kvm is faster where it works):
 #
 #   apt-get install -y --no-install-recommends qemu-system-x86 busybox-static cpio kmod
 #   tests/smb/cifs-qemu.sh target/debug/lazuli       (or `smbd` for the anchor)
 #
-# Prints what the guest did and PASS or FAIL for each mount; exits with 0 if all passed.
+# Prints the steps of the guest, and PASS or FAIL for each mount. Exits with 0 if all mounts passed.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 server=${1:?the lazuli binary, or smbd}
-if [ -z "${SMB_PORT:-}" ]; then # once more, with a server around it
+if [ -z "${SMB_PORT:-}" ]; then # run this script again, with a server
   exec python3 "$here/servers.py" "$server" -- "$0" "$server"
 fi
 
@@ -29,7 +29,8 @@ root=$cache/root
 version=$(ls "$root/lib/modules")
 depmod -b "$root" "$version"
 
-# The initramfs: busybox, the modules that cifs and the network card need, and all ciphers, which cifs asks for by name.
+# The initramfs: busybox, the modules that cifs and the network card need, and all ciphers, which cifs
+# requests by name.
 initramfs=$work/initramfs
 mkdir -p "$initramfs"/{bin,sbin,proc,sys,dev,mnt,tmp} "$initramfs/lib/modules/$version"
 cp "$(command -v busybox)" "$initramfs/bin/busybox"
@@ -66,7 +67,7 @@ ip link set lo up
 ip link set eth0 up
 ip addr add 10.0.2.15/24 dev eth0
 
-# What somebody does with a mounted share. The first step that fails names itself and ends it.
+# Uses the mounted share. The first step that fails prints its name and ends the function.
 use_the_share() {
   cd /mnt || return 1
   mkdir -p "dir/deep" || return 1

@@ -1,7 +1,7 @@
-"""The two SMB servers that the tests and measurements talk to: Lazuli, and Samba's smbd as the anchor.
+"""Starts the SMB servers of tests and measurements: Lazuli, and Samba's smbd as the reference.
 
-Both are context managers with the same surface: `port`, `shares`, `process`. They listen on the loopback, keep
-everything in the directory they are given, and accept the same user and password. Standard library only.
+Both are context managers with the same attributes: `port`, `shares`, `process`. Both listen on the loopback, keep
+all data in the given directory, and accept the same user and password. Uses the standard library only.
 """
 
 import base64
@@ -32,7 +32,7 @@ SERVICES = ("blob", "queue", "table", "file")
 
 
 def free_port() -> int:
-    """A port nobody listens on, below the ephemeral ones: those may be taken by a client at any moment."""
+    """Returns a free port below the ephemeral ports, which clients may take at any moment."""
     for _ in range(200):
         port = random.randrange(20000, 32000)
         with socket.socket() as probe:
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 
 def wait_for_port(port: int, process: subprocess.Popen):
-    """Returns when somebody accepts connections on the port; fails if the process ends or time is up."""
+    """Waits until the port accepts connections. Fails if the process ends or the time is up."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -55,7 +55,7 @@ def wait_for_port(port: int, process: subprocess.Popen):
 
 
 class Lazuli:
-    """The binary on free ports with a fresh data directory, and its shares made over REST."""
+    """A Lazuli server on free ports with a new data directory. Creates its shares over REST."""
 
     name = "lazuli"
 
@@ -96,12 +96,12 @@ class Lazuli:
 
 
     def panics(self) -> list[str]:
-        """Lines of its log that no server should write."""
+        """Returns the lines of the log that report a bug."""
         return [line for line in Path(self.log.name).read_text().splitlines() if "panicked at" in line]
 
 
 def create_share(endpoint: str, share: str):
-    """Create Share, signed with the account key."""
+    """Calls Create Share, signed with the account key."""
     headers = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2021-12-02"}
     signed = "".join(f"{name}:{value}\n" for name, value in sorted(headers.items()))
     to_sign = "PUT" + "\n" * 12 + f"{signed}/{ACCOUNT}/{ACCOUNT}/{share}\nrestype:share"
@@ -161,7 +161,7 @@ SHARE_CONF = """
 
 
 class Samba:
-    """A private smbd: no service, no file outside its directory. Root's serves as `nobody`, others' as themselves."""
+    """A private smbd without files outside of its directory. Started by root, it runs as the user `nobody`."""
 
     name = "samba"
 
@@ -196,7 +196,7 @@ class Samba:
                 input=f"{KEY}\n{KEY}\n", text=True, check=True, stdout=log, stderr=log,
             )
         self.log = open(here / "smbd.out", "w")
-        # A session of its own: its children, one per connection, are stopped with it.
+        # smbd forks a process for each connection. In a session of their own, all can be stopped at once.
         self.process = subprocess.Popen(
             ["smbd", "--foreground", "--no-process-group", "-s", self.conf],
             stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -216,7 +216,7 @@ class Samba:
 
 
 def main() -> int:
-    """servers.py BINARY|smbd -- COMMAND…: runs a command while the server runs, and tells it where the share is."""
+    """servers.py BINARY|smbd -- COMMAND…: runs a command while a server runs. SMB_PORT and SMB_SHARE name its share."""
     which, separator, *command = sys.argv[1:]
     if separator != "--" or not command:
         print(main.__doc__)
@@ -225,8 +225,8 @@ def main() -> int:
         os.chmod(directory, 0o755)
         here, shares = Path(directory) / "server", ["share"]
         with Samba(here, shares) if which == "smbd" else Lazuli(which, here, shares) as server:
-            told = {"SMB_PORT": str(server.port), "SMB_SHARE": "share", "SMB_USER": ACCOUNT, "SMB_PASSWORD": KEY}
-            return subprocess.run(command, env={**os.environ, **told}).returncode
+            variables = {"SMB_PORT": str(server.port), "SMB_SHARE": "share", "SMB_USER": ACCOUNT, "SMB_PASSWORD": KEY}
+            return subprocess.run(command, env={**os.environ, **variables}).returncode
 
 
 if __name__ == "__main__":

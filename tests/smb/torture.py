@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Samba's smbtorture against Lazuli, and with --anchor against a local smbd in the same run.
+"""Runs Samba's smbtorture against Lazuli, and with --anchor against a local smbd, too.
 
-Every test is a process of its own, with a time limit and a share of its own: tests use fixed file names, and what a
-failed one leaves behind must not fail the next. `passing.txt` lists the tests that Lazuli passes: the run fails when
-one of them is lost. `samba-4.17.txt` lists those that Debian's smbd 4.17 passes, the yardstick of a run without
---anchor. Standard library only; smbtorture is in Debian's package samba-testsuite.
+Every test runs in a process of its own, with a time limit and a share of its own: tests use fixed file names, and the
+files of a failed test must not fail the next one. `passing.txt` lists the tests that Lazuli passes; the run fails if one
+of them fails. `samba-4.17.txt` lists the tests that Debian's smbd 4.17 passes, as the reference of a run without --anchor.
+Uses the standard library only. smbtorture is in Debian's package samba-testsuite.
 
     tests/smb/torture.py --lazuli target/debug/lazuli            everything
-    tests/smb/torture.py --passing                               what must not be lost, as in CI
+    tests/smb/torture.py --passing                               the tests of passing.txt, as in CI
     tests/smb/torture.py --only lock --only lease.v2_epoch1 -v   some, with the output of failures
 """
 
@@ -50,8 +50,8 @@ OUT_OF_SCOPE = {
     ],
 }  # fmt: skip
 
-# Tests that wait for a break to time out or work through thousands of files. They begin first, so that nobody
-# waits for them in the end, and have more time.
+# Tests that wait for a break to time out or use thousands of files. They start first and have more time, so
+# that the run does not end with a wait for them.
 SLOW = [
     "compound_find.compound_find_close", "dir.large-files", "dir.many", "dir.sorted", "credits.skipped_mid",
     "lease.timeout", "oplock.batch22a", "lease.oplock", "lease.break", "secleak", "fileid", "notify.overflow", "replay",
@@ -61,7 +61,7 @@ SLOW_FACTOR = 3
 
 @dataclass
 class Outcome:
-    """How one test ended on one server."""
+    """The result of one test on one server."""
 
     verdict: str  # pass, fail, skip or time
     seconds: float
@@ -70,7 +70,7 @@ class Outcome:
 
 
 def smbtorture_tests() -> list[str]:
-    """All tests of the group smb2. The listing doubles the last component of a name."""
+    """Returns all tests of the group smb2. The listing repeats the last component of a name."""
     listed = subprocess.run(["smbtorture", "--list"], capture_output=True, text=True).stdout.splitlines()
     return sorted({line.rpartition(".")[0] for line in listed if line.startswith("smb2.")})
 
@@ -80,14 +80,14 @@ def group(test: str) -> str:
 
 
 def in_scope(test: str) -> bool:
-    """Of a test and its twin, of which a server can pass only one, the one that Samba passes is run."""
+    """Returns whether a test is run. Of two tests that exclude each other, only the one that Samba passes is run."""
     if test.endswith("-windows"):
         return False
     return not any(matches(test, name) for names in OUT_OF_SCOPE.values() for name in names)
 
 
 def matches(test: str, wanted: str) -> bool:
-    """GROUP or GROUP.TEST, with or without `smb2.` before it."""
+    """Returns whether a test is, or belongs to, GROUP or GROUP.TEST, with or without the prefix `smb2.`."""
     wanted = "smb2." + wanted.removeprefix("smb2.")
     return test == wanted or test.startswith(wanted + ".")
 
@@ -105,7 +105,7 @@ def write_list(path: Path, tests: set[str]):
 
 
 def run_test(server, test: str, share: str, limit: float, directory: Path) -> Outcome:
-    """One process. A test that does not end in time is killed with all that it started."""
+    """Runs a test in a process. After the time limit, kills the process and its children."""
     command = ["smbtorture", f"//{HOST}/{share}", "-p", str(server.port), "-U", USER, test]
     begun = time.monotonic()
     process = subprocess.Popen(
@@ -130,7 +130,7 @@ def judge(code: int, output: str) -> str:
 
 
 class Run:
-    """All tests on all servers, several at a time."""
+    """A run of all tests on all servers, several at a time."""
 
     def __init__(self, servers, tests, options):
         self.servers, self.tests, self.options = servers, tests, options
@@ -160,7 +160,7 @@ class Run:
             self.report(server, test, outcome)
 
     def attempts(self, server, test: str) -> Outcome:
-        """A test that should pass, or may be about to be listed, has a second chance."""
+        """Runs a test, and repeats it once if it fails and is or may become one of the passing tests."""
         first_share, second_share = shares_of(self.tests.index(test))
         limit, directory = self.options.timeout * (SLOW_FACTOR if slow(test) else 1), self.options.logs
         first = run_test(server, test, first_share, limit, directory)
@@ -181,13 +181,13 @@ class Run:
                 print("".join(f"    {line}\n" for line in outcome.output.splitlines()), flush=True)
 
     def passed(self, name: str) -> set[str]:
-        """What passed; of a server that was not run, what its list says of these tests."""
+        """Returns the tests that passed. For a server that was not run, returns those of its list."""
         if name in self.outcomes:
             return {test for test, outcome in self.outcomes[name].items() if outcome.verdict == "pass"}
         return self.expected[name] & set(self.tests)
 
     def summary(self):
-        """Pass/run per group, then what the anchor passes and Lazuli does not."""
+        """Prints the passed and run tests of each group, and the tests that only the reference passes."""
         names = [server.name for server in self.servers]
         if "samba" not in names:
             names.append("samba")
@@ -223,7 +223,7 @@ def print_list(title: str, lines: list[str]):
 
 
 def update(path: Path, run: Run, name: str, forced: bool):
-    """Adds what passed. A test that no longer passes is taken out only when forced."""
+    """Adds the passed tests to a list. Removes tests that no longer pass only if forced."""
     kept = read_list(path)
     write_list(path, (kept - set(run.tests) if forced else kept) | run.passed(name))
     print(f"\n{path.relative_to(REPOSITORY)}: {len(kept)} -> {len(read_list(path))} tests")
@@ -283,7 +283,7 @@ def main() -> int:
 
 
 def conclude(run: Run, options) -> int:
-    """Updates the lists if asked to; says which tests were lost."""
+    """Updates the lists if requested, and reports the tests that no longer pass."""
     if options.update and "samba" in run.outcomes:
         update(YARDSTICK, run, "samba", options.force)
     if "lazuli" not in run.outcomes:

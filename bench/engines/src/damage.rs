@@ -1,9 +1,10 @@
-//! What an engine does about a damaged file: a torn end of its log, a flipped bit in the middle of it, and a flipped
-//! bit in its tables.
+//! Tests how an engine reacts to a damaged file: a torn end of the log, a flipped bit in the middle of the
+//! log, and a flipped bit in a table.
 //!
-//! The log is written by a process that ends by SIGKILL, then copied and damaged in one place, then opened by a new
-//! process: once for every page of the last record, and for every byte of structure (and some of the values) of a
-//! record in the middle. What must happen: a torn last record is left out; damage before intact records is reported.
+//! A process writes the log and ends by SIGKILL. The test copies the log, damages the copy in one place, and
+//! opens it in a new process: once for every page of the last record, and once for every byte of structure
+//! (and some of the values) of a record in the middle. A correct engine leaves out a torn last record, and
+//! reports damage that intact records follow.
 
 use crate::engine::{self, Engine, ROCKSDB_RECOVERY, Row};
 use crate::workload::{VALUE_BYTES, key, load, value};
@@ -18,27 +19,27 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const BATCHES: u64 = 20;
-/// The batch in whose record bits are flipped.
+/// The batch with flipped bits in its record.
 const MIDDLE: u64 = 10;
 const PAGE: usize = 4096;
 /// Enough rows that the LSM engines have flushed most of them to tables.
 const TABLE_ROWS: u64 = 300_000;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the last record holds: many small rows, or one value larger than a page.
+/// Variants of the last record: many small rows, or one value larger than a page.
 const LAST: [&str; 2] = ["64 rows of 500 B", "one row of 32 KiB"];
 
-/// How often each outcome was seen.
+/// Number of times that each outcome occurred.
 type Tally = BTreeMap<String, u64>;
 
 #[derive(Serialize)]
 pub struct Damage {
     pub engine: String,
-    /// Nothing for engines without a log.
+    /// Empty for engines without a log.
     pub torn: Vec<Tally>,
     pub flipped_in_log: Tally,
     pub flipped_in_table: Tally,
-    /// One message of each kind, as the engine gave it.
+    /// One message of each kind, in the engine's words.
     pub messages: Vec<String>,
 }
 
@@ -92,7 +93,7 @@ fn batch(number: u64, variant: u64) -> Vec<Row> {
     (0..rows).map(|i| number * 1000 + i).map(|i| (key(i), value(i, 0, length))).collect()
 }
 
-/// Writes the batches and is killed.
+/// Writes the batches and kills its own process.
 pub fn write_log(name: &str, dir: &Path, variant: u64) -> Result<()> {
     let engine = engine::open(name, dir)?;
     for number in 0..BATCHES {
@@ -105,11 +106,11 @@ pub fn write_log(name: &str, dir: &Path, variant: u64) -> Result<()> {
 #[derive(Serialize, Deserialize)]
 pub struct Read {
     error: Option<String>,
-    /// A batch is there, not there, or there in part or with other bytes.
+    /// For each batch: present, absent, or `None` if it is incomplete or has other bytes.
     batches: Vec<Option<bool>>,
 }
 
-/// Opens what is left and looks at every batch.
+/// Opens the copy and reads every batch.
 pub fn read_log(name: &str, dir: &Path, variant: u64) -> Read {
     let mut read = Read { error: None, batches: Vec::new() };
     let look = |read: &mut Read| -> Result<()> {
@@ -174,7 +175,8 @@ fn damage_log(name: &str, dir: &Path, found: &mut Damage) -> Result<()> {
     Ok(())
 }
 
-/// The bytes to flip: all around some of the keys and at the ends of the record, and every 128th of the rest.
+/// Returns the bytes to flip: all bytes near some of the keys and near the ends of the record, and every
+/// 128th of the rest.
 fn structure(bytes: &[u8], from: usize, to: usize) -> Result<Vec<usize>> {
     let mut near = vec![from, to];
     for row in batch(MIDDLE, 0).iter().step_by(7) {
@@ -187,14 +189,15 @@ fn position(bytes: &[u8], needle: &[u8]) -> Result<usize> {
     memmem::find(bytes, needle).context("the log does not hold a row that was written")
 }
 
-/// Where the last value of a batch ends.
+/// Returns where the last value of a batch ends.
 fn tail(bytes: &[u8], number: u64, variant: u64) -> Result<usize> {
     let rows = batch(number, variant);
     let value = &rows[rows.len() - 1].1;
     Ok(position(bytes, &value[value.len() - 16..])? + 16)
 }
 
-/// Copies the files, puts `bytes` at `at`, and opens them in a new process; nothing if that process died or hung.
+/// Copies the files, writes `bytes` at `at`, and opens the copy in a new process. Returns `None` if that
+/// process died or hung.
 fn open_damaged(
     name: &str,
     origin: &Path,
@@ -251,7 +254,7 @@ fn judge_flip(read: Option<&Read>) -> String {
     }
 }
 
-/// Keeps one message of a kind; numbers and paths make no difference.
+/// Keeps one message of each kind. Messages that differ in numbers or paths are of the same kind.
 fn remember(messages: &mut Vec<String>, message: String) {
     let kind = |m: &str| {
         m.split(|c: char| !c.is_alphabetic()).filter(|w| w.len() > 3).take(6).collect::<Vec<_>>().join(" ")
@@ -263,7 +266,7 @@ fn remember(messages: &mut Vec<String>, message: String) {
 
 // The tables.
 
-/// Loads rows, waits for the background to finish, and closes.
+/// Loads rows, waits for background work to finish, and closes the engine.
 pub fn write_table(name: &str, dir: &Path) -> Result<()> {
     let engine = engine::open(name, dir)?;
     load(&*engine, TABLE_ROWS, Duration::MAX)?;
@@ -273,7 +276,7 @@ pub fn write_table(name: &str, dir: &Path) -> Result<()> {
 #[derive(Serialize, Deserialize)]
 pub struct Looked(String, String);
 
-/// Opens and reads one row.
+/// Opens the engine and reads one row.
 pub fn read_table(name: &str, dir: &Path, i: u64) -> Looked {
     let look = || -> Result<&str> {
         let engine = engine::open(name, dir)?;
@@ -325,7 +328,7 @@ fn damage_table(name: &str, dir: &Path, found: &mut Damage) -> Result<()> {
 
 // Files and processes.
 
-/// The file under `dir`, relative to it, that holds `needle`.
+/// Returns the file under `dir` that contains `needle`, relative to `dir`.
 fn file_with(dir: &Path, needle: &[u8], admit: impl Fn(&Path) -> bool) -> Result<Option<PathBuf>> {
     let mut folders = vec![dir.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -348,7 +351,7 @@ fn child(phase: &str, name: &str, dir: &Path, variant: u64) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs the command and reads its answer; nothing if it died or took too long.
+/// Runs the command and returns its result, or `None` if it died or took too long.
 fn answer<T: serde::de::DeserializeOwned>(mut command: Command) -> Result<Option<T>> {
     let mut process = command.stdout(Stdio::piped()).spawn()?;
     let start = Instant::now();
@@ -362,7 +365,7 @@ fn answer<T: serde::de::DeserializeOwned>(mut command: Command) -> Result<Option
     Ok(serde_json::from_slice(&output.stdout).ok())
 }
 
-/// What a variant of the last record holds, for the report.
+/// Returns the description of a variant of the last record, for the report.
 pub fn last_record(variant: usize) -> &'static str {
     LAST[variant]
 }

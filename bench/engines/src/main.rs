@@ -1,8 +1,8 @@
-//! Measures embedded engines with the access pattern of Lazuli's store. See docs/decisions/0002-embedded-engine.md.
+//! Measures embedded engines with the access pattern of Lazuli's store. Decision 0002 has the results.
 //!
-//! `cargo run --release -- --rows 1000000` prints tables and writes JSON. Every phase of every engine runs in a process
-//! of its own, so that memory, reopening and crashes are those of a real process; phases of different engines take
-//! turns, so that a slow minute of a shared machine does not fall on one engine alone.
+//! `cargo run --release -- --rows 1000000` prints tables and writes JSON. Every phase of every engine runs in
+//! a process of its own, so that memory use, reopening and crashes are those of a real process. Phases of
+//! different engines alternate, so that a slow minute of a shared machine affects all engines.
 
 mod damage;
 mod engine;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use workload::Raw;
 
 const COMMITTERS: [usize; 4] = [1, 16, 64, 256];
-/// An engine that has not loaded its rows by then is measured with what it has.
+/// Loading ends after this long. A slow engine is measured with the rows that it has by then.
 const LOAD_LIMIT: Duration = Duration::from_secs(600);
 const TAIL_BATCHES: u64 = 50;
 
@@ -68,7 +68,7 @@ struct Run {
 }
 
 impl Run {
-    /// The parent: runs every phase of every engine, in turns, and reports.
+    /// Runs every phase of every engine, in turns, and reports.
     fn all(&self) -> Result<()> {
         let names: Vec<&str> = match self.arguments.get("engines") {
             Some(list) => list.split(',').collect(),
@@ -107,7 +107,7 @@ impl Run {
             }
         }
         for name in names {
-            // This one ends by SIGKILL, so it has nothing to say.
+            // This phase ends by SIGKILL, so it prints no result.
             let _ = command("crash", name, &self.data, &self.arguments)?.status()?;
             let crashed: Crashed = self.child("recover", name)?;
             report.engine(name).crashed = crashed;
@@ -125,7 +125,7 @@ impl Run {
         Ok(serde_json::from_slice(&out.stdout)?)
     }
 
-    /// A child: one phase of one engine, its result as JSON on standard output.
+    /// Runs one phase of one engine in a child process and prints its result as JSON.
     fn phase(&self, phase: &str) -> Result<()> {
         let name = self.arguments.get("engine").ok_or_else(|| anyhow!("--phase needs --engine"))?;
         let dir = self.data.join(name);
@@ -138,7 +138,7 @@ impl Run {
             "log-read" => serde_json::to_string(&damage::read_log(name, &self.data, self.variant()?))?,
             "table-write" => return damage::write_table(name, &self.data),
             "table-read" => serde_json::to_string(&damage::read_table(name, &self.data, self.variant()?))?,
-            _ => bail!("no phase is called {phase:?}"),
+            _ => bail!("unknown phase {phase:?}"),
         };
         println!("{json}");
         Ok(())
@@ -197,7 +197,7 @@ impl Run {
         })
     }
 
-    /// How many rows were loaded: fewer than asked for if the time ran out.
+    /// Returns how many rows were loaded: fewer than requested if the time ran out.
     fn present(&self, engine: &dyn engine::Engine) -> Result<u64> {
         let (mut low, mut high) = (0, self.rows);
         let mut value = Vec::new();
@@ -228,7 +228,7 @@ impl Run {
     }
 }
 
-/// This program again, for one phase of one engine.
+/// Returns the command that runs this program again, for one phase of one engine.
 fn command(phase: &str, name: &str, data: &Path, arguments: &HashMap<String, String>) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--phase").arg(phase).arg("--engine").arg(name).arg("--data").arg(data);
@@ -238,14 +238,14 @@ fn command(phase: &str, name: &str, data: &Path, arguments: &HashMap<String, Str
     Ok(command)
 }
 
-/// Threads that ran or wanted to run over the last minute, ours included: how busy the machine was.
+/// Returns the load average of the last minute, including this program.
 fn load_average() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/loadavg")?;
     Ok(text.split(' ').next().unwrap_or_default().parse()?)
 }
 
-/// Bytes that this process has passed to `write` and its kin. (The kernel's own `write_bytes` counts whole folios, which
-/// makes a page written into a mapped file look like many.)
+/// Returns the bytes that this process has passed to `write` and similar calls. The kernel's `write_bytes`
+/// counts whole folios, so it counts one page written to a mapped file as many.
 fn written_bytes() -> Result<u64> {
     let io = std::fs::read_to_string("/proc/self/io")?;
     Ok(io.lines().find_map(|line| line.strip_prefix("wchar: ")).context("wchar")?.parse()?)
@@ -257,7 +257,7 @@ fn rss_bytes() -> Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
 }
 
-/// Bytes of disk that the files under `dir` occupy; holes do not count.
+/// Returns the bytes of disk that the files under `dir` occupy, without holes.
 fn disk_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(dir)? {

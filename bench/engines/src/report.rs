@@ -22,20 +22,20 @@ pub struct Measured {
     pub crashed: Crashed,
 }
 
-/// One process: load, and read while the engine is still busy with what it was given.
+/// Results of one process that loads rows, and reads while the engine still works on them.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Loading {
     pub loaded: Loaded,
     pub gets_1: Rate,
     pub gets_2: Rate,
     pub settle_s: f64,
-    /// Processor time and bytes written to disk for a row, until the engine has settled.
+    /// Processor time and bytes written to disk per row, until the engine is idle.
     pub cpu_us_per_row: f64,
     pub written_per_row: f64,
     pub load_average: f64,
 }
 
-/// One process: reopen after a clean stop, settle, read, scan, commit.
+/// Results of one process that reopens after a clean stop, waits until idle, reads, scans and commits.
 #[derive(Serialize, Deserialize)]
 pub struct Serving {
     pub open_ms: f64,
@@ -48,16 +48,16 @@ pub struct Serving {
     pub load_average: f64,
 }
 
-/// Reopening after SIGKILL under write load.
+/// Results of reopening after SIGKILL under write load.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Crashed {
     pub open_ms: f64,
-    /// Rows that had been acknowledged and are not there.
+    /// Number of acknowledged rows that are missing.
     pub missing: u64,
 }
 
 impl Engines {
-    /// The entry of the engine called `name`, made if it is the first time.
+    /// Returns the entry of the engine `name`. Adds it if there is none.
     pub fn engine(&mut self, name: &str) -> &mut Measured {
         let at = self.engines.iter().position(|e| e.name == name).unwrap_or_else(|| {
             self.engines.push(Measured {

@@ -1,7 +1,7 @@
-//! The rows and the load: what our store does to its engine, and the rates and latencies that come of it.
+//! The rows and the load: the calls that the store makes, with their rates and latencies.
 //!
-//! Row `i` has a key of 40 bytes whose order is unrelated to `i`, and a value of 500 bytes that does not compress and
-//! starts with the key's hash, so a reader can tell a wrong row from a right one.
+//! Row `i` has a key of 40 bytes in an order unrelated to `i`, and a value of 500 bytes that does not
+//! compress. The value starts with the key's hash, so a reader recognizes a wrong row.
 
 use crate::engine::{Engine, Row};
 use anyhow::{Result, ensure};
@@ -20,11 +20,11 @@ pub const VALUE_BYTES: usize = 500;
 const SPACES: u64 = 16;
 const LOAD_BATCH: u64 = 1000;
 const SCAN_ROWS: usize = 100;
-/// The most requests one group takes; no run here has more waiting.
+/// Maximum number of requests in one group. No run here has more in flight.
 const GROUP: usize = 1024;
 const RAW_RECORD: usize = 600;
 
-/// SplitMix64: a bijection that scatters.
+/// Scrambles a number. This is SplitMix64, a bijection.
 pub fn scatter(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -32,7 +32,7 @@ pub fn scatter(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A space number of 8 bytes and a name of 32 hexadecimal digits.
+/// Returns the key of row `i`: a space number of 8 bytes and a name of 32 hexadecimal digits.
 pub fn key(i: u64) -> Vec<u8> {
     let hash = scatter(i);
     let mut key = Vec::with_capacity(40);
@@ -42,7 +42,7 @@ pub fn key(i: u64) -> Vec<u8> {
     key
 }
 
-/// The value of row `i`; `version` makes one write of it differ from the next.
+/// Returns the value of row `i`. Different values of `version` give different bytes.
 pub fn value(i: u64, version: u64, length: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(length + 8);
     value.extend_from_slice(&scatter(i).to_le_bytes());
@@ -64,13 +64,13 @@ pub struct Loaded {
     pub rows: u64,
     pub seconds: f64,
     pub rows_per_s: f64,
-    /// Latency of the slowest batches: what a writer meets while the engine compacts.
+    /// Latency of the slowest batches, which wait for compaction.
     pub batch_p99_ms: f64,
     pub batch_max_ms: f64,
     pub finished: bool,
 }
 
-/// Loads rows 0 to `rows` in durable batches, or as many as fit into `limit`.
+/// Loads rows 0 to `rows` in durable batches. Stops early after `limit`.
 pub fn load(engine: &dyn Engine, rows: u64, limit: Duration) -> Result<Loaded> {
     let start = Instant::now();
     let mut batches = Vec::new();
@@ -95,8 +95,8 @@ pub fn load(engine: &dyn Engine, rows: u64, limit: Duration) -> Result<Loaded> {
     })
 }
 
-/// Operations a second, and the processor time that one took in its thread. On a shared machine the first says how
-/// much of it we got; the second changes far less.
+/// Operations per second, and the processor time of one operation in its thread. On a shared machine the rate
+/// depends on other programs; the processor time depends on them far less.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Rate {
     pub operations: u64,
@@ -104,19 +104,19 @@ pub struct Rate {
     pub cpu_us: f64,
 }
 
-/// Differs with each call, so that no measurement asks for the rows that the one before it left in the cache.
+/// Returns a different seed for each call, so that no measurement reads rows that an earlier one has cached.
 fn seed() -> u64 {
     static CALLS: AtomicU64 = AtomicU64::new(1);
     scatter(CALLS.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Microseconds of processor time that this process, or this thread, has used.
+/// Returns the microseconds of processor time that this process, or this thread, has used.
 pub fn cpu_us(whose: ClockId) -> f64 {
     let time = clock_gettime(whose);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
-/// Random point reads of rows that exist.
+/// Measures random point reads of existing rows.
 pub fn gets(engine: &dyn Engine, rows: u64, threads: u64, time: Duration) -> Result<Rate> {
     let seed = seed();
     rate(threads, time, |thread, n| {
@@ -128,7 +128,7 @@ pub fn gets(engine: &dyn Engine, rows: u64, threads: u64, time: Duration) -> Res
     })
 }
 
-/// Reads enough random rows to fill the caches with most of a million, whatever else the machine is doing.
+/// Reads enough random rows to fill the caches with most of a million rows.
 pub fn warm(engine: &dyn Engine, rows: u64) -> Result<()> {
     const READS: u64 = 400_000;
     let start = Instant::now();
@@ -139,11 +139,11 @@ pub fn warm(engine: &dyn Engine, rows: u64) -> Result<()> {
     Ok(())
 }
 
-/// Random short scans: seek, then 100 rows.
+/// Measures random short scans: seek, then read 100 rows.
 pub fn scans(engine: &dyn Engine, rows: u64, time: Duration) -> Result<Rate> {
     let seed = seed();
     rate(1, time, |_, n| {
-        // The last rows in key order may not have a hundred behind them; space 0 always has.
+        // The last rows in key order may have fewer than 100 rows after them. Space 0 is never the last one.
         let i =
             (0..).map(|k| scatter(seed ^ (n * 64 + k)) % rows).find(|i| scatter(*i) % SPACES < SPACES - 1);
         let (found, _) = engine.scan(&key(i.unwrap_or(0)), SCAN_ROWS)?;
@@ -183,26 +183,27 @@ fn rate(threads: u64, time: Duration, work: impl Fn(u64, u64) -> Result<()> + Sy
 pub struct Commits {
     pub committers: usize,
     pub per_s: f64,
-    /// Processor time for one commit, in the whole process.
+    /// Processor time of the whole process for one commit.
     pub cpu_us: f64,
     pub p50_us: f64,
     pub p99_us: f64,
     pub max_us: f64,
     /// Mean number of commits that shared one sync.
     pub group: f64,
-    /// Appends of 600 bytes to a growing file, each with an fdatasync, measured right before.
+    /// Appends of 600 bytes to a growing file per second, each with an fdatasync, measured immediately
+    /// before.
     pub raw_per_s: f64,
 }
 
-/// A conditional commit: the row that must be there, and the two rows to put.
+/// A conditional commit: the row that must exist, and the two rows to put.
 struct Request {
     present: Vec<u8>,
     puts: [Row; 2],
     reply: SyncSender<bool>,
 }
 
-/// Group commit: `committers` threads submit and wait; one thread takes all that wait, reads the row that each depends
-/// on, writes one batch with one sync, and answers.
+/// Measures group commit: `committers` threads submit commits and wait. One thread takes all waiting commits,
+/// reads the row that each one depends on, writes one batch with one sync, and answers.
 pub fn commits(
     engine: &dyn Engine,
     rows: u64,
@@ -286,25 +287,25 @@ fn serve(engine: &dyn Engine, requests: &Receiver<Request>) -> Result<u64> {
         batch.clear();
         groups += 1;
         for (reply, holds) in replies.drain(..) {
-            // A client that is gone does not need the answer.
+            // Ignore the error: the receiver has been dropped.
             let _ = reply.send(holds);
         }
     }
     Ok(groups)
 }
 
-/// Where a record is written before it is synced.
+/// The kind of file that a record is written to.
 #[derive(Clone, Copy)]
 pub enum Raw {
-    /// At the end of a file that grows.
+    /// A file that grows with each record.
     Growing,
-    /// Into blocks that are allocated but have never been written.
+    /// A file with allocated blocks that were never written.
     Allocated,
-    /// Into blocks that hold old bytes, as a recycled segment does.
+    /// A file with blocks of old bytes, like a reused segment.
     Rewritten,
 }
 
-/// Synced writes of 600 bytes a second, with no engine: what the disk gives.
+/// Measures synced writes of 600 bytes per second without an engine: the limit of the disk.
 pub fn raw(dir: &Path, kind: Raw, time: Duration) -> Result<f64> {
     const BYTES: u64 = 64 << 20;
     let path = dir.join("raw");
@@ -329,13 +330,13 @@ pub fn raw(dir: &Path, kind: Raw, time: Duration) -> Result<f64> {
     Ok(per_s)
 }
 
-/// The value below which `q` of the sorted values lie.
+/// Returns the quantile `q` of sorted values.
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * q).round() as usize).copied().unwrap_or(0.0)
 }
 
-/// Rows written just before a crash, beyond those loaded; all must be there afterwards.
+/// Rows that are written immediately before a crash, after the loaded rows. All must exist afterwards.
 pub fn write_tail(engine: &dyn Engine, from: u64, batches: u64) -> Result<()> {
     for batch in 0..batches {
         let rows: Vec<Row> = (0..100).map(|i| row(from + batch * 100 + i, 0)).collect();
@@ -344,7 +345,7 @@ pub fn write_tail(engine: &dyn Engine, from: u64, batches: u64) -> Result<()> {
     Ok(())
 }
 
-/// How many of the rows from `from` to `to` are missing or wrong.
+/// Returns how many of the rows from `from` to `to` are missing or wrong.
 pub fn missing(engine: &dyn Engine, from: u64, to: u64) -> Result<u64> {
     let mut missing = 0;
     let mut found = Vec::new();

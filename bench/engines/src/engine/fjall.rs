@@ -1,4 +1,5 @@
-//! fjall 3: lsm-tree with a journal of its own. Every batch is written to the journal and synced before it is applied.
+//! fjall 3: lsm-tree with its own journal. Every batch is written to the journal and synced before it is
+//! applied.
 
 use super::{CACHE_BYTES, Engine, MEMTABLE_BYTES, Row};
 use anyhow::Result;
@@ -56,7 +57,7 @@ impl Engine for Fjall {
     }
 
     fn settle(&self) -> Result<()> {
-        // fjall does not say that it is idle; quiet for a whole second is taken as that.
+        // fjall has no call that waits until it is idle, so a second without activity counts as idle.
         let mut quiet = 0;
         while quiet < 10 {
             std::thread::sleep(Duration::from_millis(100));

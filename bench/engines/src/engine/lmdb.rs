@@ -18,7 +18,7 @@ impl Lmdb {
     pub fn open(dir: &Path) -> Result<Self> {
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(MAP_BYTES);
-        // SAFETY: nobody else opens or changes the file while this process has it.
+        // SAFETY: no other process opens or changes the file while it is mapped.
         let env = unsafe { options.open(dir)? };
         let rows = env
             .create_databases_and_commit(env.write_txn()?, |open, txn| {
@@ -46,7 +46,7 @@ impl Engine for Lmdb {
         for row in self.rows.range(&txn, &(Bound::Included(from), Bound::Unbounded))?.take(limit) {
             let (key, value) = row?;
             rows += 1;
-            // A mapped page costs nothing until it is read.
+            // A mapped page is loaded only when it is read, so read the value.
             std::hint::black_box(value.first());
             bytes += key.len() + value.len();
         }

@@ -1,13 +1,13 @@
 //! An append-only log in preallocated segment files: one `pwrite` and one `fdatasync` per record.
 //!
-//! A record is written only after the one before it is on disk, so a crash can tear the last record and no other. That
-//! is what tells a tear from damage: a record that does not verify is a tear if nothing intact follows it, and damage
-//! if something does. Records are numbered without gaps, so a record that is missing altogether is seen as well. Only
-//! damage to the very last record looks like a tear.
+//! A record is written only after the record before it is on disk, so a crash can tear only the last record.
+//! A record that does not verify is torn if no intact record follows it, and damaged otherwise. Records are
+//! numbered without gaps, so a missing record is found, too. Only damage to the last record looks like a
+//! tear.
 //!
-//! Segment: magic, number, salt, checksum (32 bytes), then records from offset 32 on, each at a multiple of 16.
-//! Record: magic u32, length u32, number u64, tag u64, checksum u64, payload. The checksum starts from the segment's
-//! salt, so bytes inside a value can never pass for a record.
+//! Segment: magic, number, salt, checksum (32 bytes), then records from offset 32 on, each at a multiple of
+//! 16. Record: magic u32, length u32, number u64, tag u64, checksum u64, payload. The checksum starts from
+//! the segment's salt, so bytes inside a value never look like a record.
 
 use anyhow::{Context, Result, bail, ensure};
 use crc_fast::{CrcAlgorithm, Digest};
@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes preallocated for a segment. A single record may make it longer.
+/// Bytes preallocated for a segment. A large record may make it longer.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
 const MAGIC: u32 = 0x4c5a_4c31;
@@ -34,14 +34,14 @@ pub struct Log {
     buffer: Vec<u8>,
 }
 
-/// One record as it is replayed.
+/// One replayed record.
 pub struct Replayed<'a> {
     pub tag: u64,
     pub payload: &'a [u8],
 }
 
 impl Log {
-    /// Replays what is there, in order, and opens a fresh segment behind it.
+    /// Replays all records in order and opens a new segment after them.
     pub fn open(dir: &Path, mut each: impl FnMut(Replayed<'_>)) -> Result<Self> {
         std::fs::create_dir_all(dir)?;
         let segments = list(dir)?;
@@ -59,7 +59,8 @@ impl Log {
             }
         }
         if let Some((path, position)) = torn {
-            // Else the next open would take the tear, with records in later segments behind it, for damage.
+            // Otherwise the next open would report the tear as damage, because records in later segments
+            // follow it.
             let file = OpenOptions::new().write(true).open(path)?;
             file.set_len(position as u64)?;
             file.sync_all()?;
@@ -78,7 +79,7 @@ impl Log {
         })
     }
 
-    /// Appends one record; it is on disk when this returns.
+    /// Appends one record. The record is on disk when the call returns.
     pub fn append(&mut self, tag: u64, fill: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
         self.buffer.clear();
         self.buffer.resize(HEADER, 0);
@@ -98,12 +99,12 @@ impl Log {
         Ok(())
     }
 
-    /// True when the segment has reached its preallocated size.
+    /// Returns whether the segment has reached its preallocated size.
     pub fn is_full(&self) -> bool {
         self.position >= SEGMENT_BYTES
     }
 
-    /// Starts a new segment and returns its number: records from now on are in it or behind it.
+    /// Starts a new segment and returns its number. Later records are in this segment or in later ones.
     pub fn rotate(&mut self) -> Result<u64> {
         self.segment += 1;
         (self.file, self.salt) = create(&self.dir, self.segment)?;
@@ -166,14 +167,14 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Where the intact records of a segment end, and whether other bytes than zeros follow.
+/// The end of a segment's intact records, and whether bytes other than zeros follow.
 struct End {
     position: usize,
     records: u64,
     bad: bool,
 }
 
-/// The record at `at`, if one verifies there: its number and where it ends.
+/// Returns the number and the end of the record at `at`, if one verifies there.
 fn verify(bytes: &[u8], salt: u64, at: usize) -> Option<(u64, usize)> {
     let header = bytes.get(at..at + HEADER)?;
     if header[0..4] != MAGIC.to_le_bytes() {

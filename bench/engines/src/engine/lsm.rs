@@ -1,9 +1,9 @@
-//! lsm-tree, used directly, under a log of our own: the engine we mean to ship, in its smallest form.
+//! lsm-tree, used directly, under our own log: a minimal form of the engine that Lazuli ships.
 //!
-//! A group is one log record (one `pwrite`, one `fdatasync`), then memtable inserts under one sequence number, then
-//! that number is published: durable before visible, and the log is the only copy until the memtable is flushed. A
-//! memtable and a log segment are filled together and let go together. One background thread flushes and compacts;
-//! flushes go first.
+//! A group is one log record (one `pwrite`, one `fdatasync`). Then its rows are inserted into the memtable
+//! under one sequence number, which is published last. So a group is durable before it is visible, and the
+//! log is its only copy until the memtable is flushed. A memtable and its log segment are filled and dropped
+//! together. One background thread flushes and compacts, flushes first.
 
 use super::log::{self, Log, Replayed};
 use super::{CACHE_BYTES, Engine, MEMTABLE_BYTES, Row};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Writers wait while so many memtables are waiting to be flushed, or so many runs lie in level 0.
+/// Writers wait while this many memtables wait for their flush, or level 0 has this many runs.
 const SEALED_MEMTABLES: usize = 4;
 const L0_RUNS: usize = 20;
 
@@ -35,8 +35,8 @@ pub struct Lsm {
 impl Lsm {
     pub fn open(dir: &Path) -> Result<Self> {
         let sequence = SequenceNumberCounter::default();
-        // lsm-tree raises the second counter by itself when it flushes or compacts. A reader that took it for the
-        // newest state would see a group that is still being inserted, so readers use `published` instead.
+        // lsm-tree raises the second counter when it flushes or compacts. A reader that uses this counter
+        // could see a part of a group, so readers use `published` instead.
         let tree = Config::new(dir.join("tree"), sequence.clone(), SequenceNumberCounter::default())
             .use_cache(Arc::new(Cache::with_capacity_bytes(CACHE_BYTES as u64)))
             .data_block_compression_policy(CompressionPolicy::disabled())
@@ -77,7 +77,7 @@ impl Lsm {
         self.published.load(Ordering::Acquire)
     }
 
-    /// Seals the memtable and the segment that belongs to it, and waits if the background is too far behind.
+    /// Seals the memtable and its segment. Waits while too many memtables or runs are pending.
     fn rotate(&self, log: &mut Log) -> Result<()> {
         let segment = log.rotate()?;
         self.tree.rotate_memtable();
@@ -139,12 +139,12 @@ impl Drop for Lsm {
     fn drop(&mut self) {
         self.flush = None;
         if let Some(Ok(Err(error))) = self.background.take().map(JoinHandle::join) {
-            eprintln!("lsm-tree+log: the background thread had failed: {error:#}");
+            eprintln!("lsm-tree+log: the background thread has failed: {error:#}");
         }
     }
 }
 
-/// The background thread: flushes what is sealed, then compacts step by step until there is nothing to do.
+/// Runs the background thread: flushes sealed memtables, then compacts until no compaction is due.
 fn maintain(
     tree: &AnyTree,
     log_dir: &Path,
@@ -153,8 +153,8 @@ fn maintain(
     requests: &Receiver<u64>,
 ) -> Result<()> {
     let strategy = Arc::new(Leveled::default());
-    // Versions that readers may still use must be kept. Here reads take microseconds, so what was published a second
-    // ago will do; the store has to keep account of its snapshots instead.
+    // Keep versions that readers may still use. Reads take microseconds here, so a snapshot of a second ago
+    // is old enough. The store tracks its snapshots instead.
     let mut older = (Instant::now(), 0, published.load(Ordering::Acquire));
     let mut watermark = || {
         if older.0.elapsed() > Duration::from_secs(1) {
@@ -195,7 +195,7 @@ fn encode(rows: &[Row], buffer: &mut Vec<u8>) {
     }
 }
 
-/// The payload has passed its checksum, so its lengths are those that `encode` wrote.
+/// Decodes a payload. It has passed its checksum, so its lengths are those that `encode` wrote.
 fn decode(mut payload: &[u8], mut each: impl FnMut(&[u8], &[u8])) {
     let length = |at: &[u8]| u32::from_le_bytes([at[0], at[1], at[2], at[3]]) as usize;
     while payload.len() >= 8 {

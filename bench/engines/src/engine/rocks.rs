@@ -1,4 +1,4 @@
-//! RocksDB through the part of its C interface that is needed here (`rocksdb/c.h`, Debian's librocksdb 7.8).
+//! RocksDB through a part of its C interface (`rocksdb/c.h`, Debian's librocksdb 7.8).
 
 use super::{CACHE_BYTES, Engine, MEMTABLE_BYTES, Row};
 use anyhow::{Result, bail};
@@ -58,7 +58,8 @@ pub struct Rocks {
     read: Ptr,
 }
 
-// SAFETY: RocksDB's database and option handles may be used from any thread; the options are not changed after `open`.
+// SAFETY: RocksDB's database and option handles may be used from any thread, and the options are not changed
+// after `open`.
 unsafe impl Send for Rocks {}
 // SAFETY: as above.
 unsafe impl Sync for Rocks {}
@@ -80,7 +81,8 @@ impl Rocks {
     pub fn open(dir: &Path, recovery: Option<i32>) -> Result<Self> {
         let name = CString::new(dir.to_string_lossy().as_bytes())?;
         let mut error = null_mut();
-        // SAFETY: every handle is made here, used as `rocksdb/c.h` says, and freed once (the filter belongs to the table).
+        // SAFETY: every handle is made here, used as `rocksdb/c.h` requires, and freed once. The filter
+        // belongs to the table.
         unsafe {
             let cache = rocksdb_cache_create_lru(CACHE_BYTES);
             let table = rocksdb_block_based_options_create();
@@ -116,7 +118,7 @@ impl Rocks {
 
 impl Drop for Rocks {
     fn drop(&mut self) {
-        // SAFETY: the handles are live and nobody else holds them.
+        // SAFETY: the handles are live and have no other owner.
         unsafe {
             rocksdb_close(self.db);
             rocksdb_writeoptions_destroy(self.sync);

@@ -298,7 +298,8 @@ impl Repository {
 fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::Failed(format!("{}: {error}", path.display()))
 }
-/// Refuses other recipients than those of the backups that are there: chunks are shared, and the new
+
+/// Refuses recipients that differ from those of the existing backups: chunks are shared, and the new
 /// recipients could not read the old ones.
 fn check_recipients(dir: &Path, recipients: &Recipients) -> Result<(), Failure> {
     let (path, wanted) = (dir.join(RECIPIENTS), recipients.to_text());

@@ -14,7 +14,7 @@ APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Cargo's target folder may be elsewhere, so ask cargo for it.
 BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
 
-.PHONY: help serve test test-core test-build test-rust test-clients test-java test-go test-smb test-flips test-cancel lint deny bench bench-smb fuzz clean
+.PHONY: help serve test test-core test-build test-rust test-clients test-java test-go test-smb test-flips test-cancel static lint deny bench bench-smb fuzz clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -31,13 +31,7 @@ test: ## Install what the tests need, then lint and test everything; prints the 
 
 test-core: test-build test-rust ## Format, lints, and all Rust tests
 
-test-build: ## Format, module cycles, prose, links, features, lints, documentation, and a build of everything that the tests run
-	$(CARGO) fmt --all --check
-	$(PYTHON) tests/cycles.py
-	$(PYTHON) tests/prose.py
-	$(PYTHON) tests/links.py
-	$(PYTHON) tests/features.py
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+test-build: static ## The static checks, documentation, and a build of everything that the tests run
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --workspace --no-deps --document-private-items
 	$(CARGO) test --workspace --no-run
 
@@ -78,9 +72,15 @@ test-cancel: ## Drop every request at every point at which it waits: about a min
 binary:
 	$(CARGO) build --bin lazuli
 
-lint: ## Format, clippy with warnings denied, and cargo-deny if it is installed
+static: ## Format, module cycles, prose, links, features, and clippy with warnings denied
 	$(CARGO) fmt --all --check
+	$(PYTHON) tests/cycles.py
+	$(PYTHON) tests/prose.py
+	$(PYTHON) tests/links.py
+	$(PYTHON) tests/features.py
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+lint: static ## The static checks, and cargo-deny if it is installed
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(MAKE) deny; else echo "cargo-deny is not installed: cargo install --locked cargo-deny"; fi
 
 deny: ## Check licenses, duplicates and sources of dependencies

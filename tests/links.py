@@ -2,9 +2,9 @@
 
     links.py
 
-Every relative link names an existing file, every anchor an existing heading. Pages of the book link only to pages of the book.
-docs/SUMMARY.md lists every page once, under the title that the page has, or a shorter one. A decision is listed as its number and
-title. Prints each finding with file and line, and fails if there is one.
+Every relative link names an existing file, every anchor an existing heading. Pages of the book link only to pages of the book. Files,
+tests and metrics in code spans exist. docs/SUMMARY.md lists every page once, and a decision under its number and title. Prints each finding with file
+and line, and fails if there is one.
 """
 
 import re
@@ -18,16 +18,31 @@ SUMMARY = BOOK / "SUMMARY.md"
 LINK = re.compile(r"\[([^\]]*)\]\(<?([^)\s>]+)>?\)")
 ENTRY = re.compile(r"^ *- \[(.+)\]\(([^)]+)\)$")
 DECISION = re.compile(r"^(\d{4})-.*\.md$")
+# A code span that names a source file, and one that names a test.
+FILE = re.compile(r"[\w./-]+\.(?:rs|py|sh|toml)")
+TEST = re.compile(r"(?!lazuli_)[a-z0-9]+(?:_[a-z0-9]+){4,}")
+METRIC = re.compile(r"lazuli_\w+")
+# The page of old names.
+OLD_NAMES = BOOK / "renames.md"
 # Letters of the headings' anchors, as GitHub and mdBook form them.
 ANCHOR_LETTERS = re.compile(r"[^\w\- ]")
 
 
-def documents():
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).exists()]
+def repository():
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def names_in_code(files):
+    """Returns the names of all functions, modules and crates, and of all metrics."""
+    names = set()
+    for path in files:
+        if path.suffix in (".rs", ".py"):
+            source = path.read_text(encoding="utf-8")
+            names.update(re.findall(r"\b(?:fn|def|const|mod|use) (\w+)", source), METRIC.findall(source))
+            names.add(path.stem)
+    return names
 
 
 def lines_of(path):
@@ -64,6 +79,19 @@ def check_links(path, report):
                 report(path, number, f"link out of the book: {target}")
             elif in_book and file.is_dir():
                 report(path, number, f"link to a folder: {target}")
+
+
+def check_code_spans(path, files, known, report):
+    names = [file.relative_to(ROOT).as_posix() for file in files]
+    for number, line in lines_of(path):
+        for span in re.findall(r"`([^`]*)`", line):
+            if FILE.fullmatch(span) and not any(("/" + name).endswith("/" + span.lstrip("./")) for name in names):
+                report(path, number, f"no such file: {span}")
+            if TEST.fullmatch(span) and span not in known:
+                report(path, number, f"no such function: {span}")
+            for metric in METRIC.findall(span):
+                if metric not in known:
+                    report(path, number, f"no such metric: {metric}")
 
 
 def check_summary(report):
@@ -106,8 +134,14 @@ def main():
     def report(path, number, what):
         findings.append(f"{path.relative_to(ROOT)}:{number}: {what}")
 
-    for path in documents():
+    files = repository()
+    known = names_in_code(files)
+    for path in files:
+        if path.suffix != ".md":
+            continue
         check_links(path, report)
+        if path != OLD_NAMES:
+            check_code_spans(path, files, known, report)
         if DECISION.match(path.name):
             check_decision_title(path, report)
     check_summary(report)

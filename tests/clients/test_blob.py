@@ -108,7 +108,7 @@ def test_article_pessimistic_only_the_holder_writes(container):
 # Large bodies.
 
 
-def test_300_mib_go_up_and_down_in_parallel_blocks_with_md5(container):
+def test_300_mib_are_uploaded_and_downloaded_in_parallel_blocks_with_md5(container):
     piece = os.urandom(MIB)
     body = b"".join(i.to_bytes(8, "big") + piece[8:] for i in range(300))
     blob = BlobClient(
@@ -196,7 +196,7 @@ def test_no_increment_is_lost(container):
     assert blob.download_blob().readall() == b"64"
 
 
-def test_conditional_reads(container):
+def test_conditions_on_reads_and_deletes_are_evaluated(container):
     blob = container.get_blob_client("b")
     etag = blob.upload_blob(b"x")["etag"]
     error = refused(
@@ -254,7 +254,7 @@ def test_parallel_appends_keep_every_byte(container):
     assert sorted(lines) == [f"{i:06}".encode() for i in range(400)]
 
 
-def test_page_blobs_are_sparse_and_tell_their_ranges(container):
+def test_page_blobs_are_sparse_and_list_their_ranges(container):
     blob = container.get_blob_client("disk")
     blob.create_page_blob(8 << 40, sequence_number=3)
     blob.upload_page(b"p" * 1024, offset=512, length=1024)
@@ -285,7 +285,7 @@ def test_page_blobs_are_sparse_and_tell_their_ranges(container):
 # Properties, snapshots, tags, tiers.
 
 
-def test_properties_and_metadata(container):
+def test_properties_and_metadata_are_returned_as_set(container):
     blob = container.get_blob_client("b")
     blob.upload_blob(b"x", metadata={"one": "1"}, content_settings=ContentSettings(content_type="text/plain"))
     blob.set_http_headers(ContentSettings(content_type="text/html", cache_control="no-cache"))
@@ -325,7 +325,7 @@ def test_tags_find_blobs_and_guard_writes(service, container):
     blob.delete_blob(if_tags_match_condition="\"kind\"='prime'")
 
 
-def test_tiers(container):
+def test_an_archived_blob_is_rehydrated_before_it_is_read(container):
     blob = container.get_blob_client("b")
     blob.upload_blob(b"x", standard_blob_tier=StandardBlobTier.COOL)
     assert blob.get_blob_properties().blob_tier == "Cool"
@@ -338,7 +338,7 @@ def test_tiers(container):
 # Listing, batches, copies, soft delete.
 
 
-def test_listing_flat_and_by_directory(container):
+def test_listings_are_flat_or_by_directory(container):
     names = ["a/1", "a/2/x", "a/2/y", "b", "c%20d", "ä/ö", "spa ce", "q?&=#"]
     for name in names:
         container.upload_blob(name, b"")
@@ -360,7 +360,7 @@ def test_batches_delete_and_set_tiers(container):
     assert [b.name for b in container.list_blobs()] == ["b9"]
 
 
-def test_copies(service, container):
+def test_copies_have_the_content_and_metadata_of_their_source(service, container):
     source = container.get_blob_client("source")
     source.upload_blob(b"s" * (3 * MIB), metadata={"m": "1"})
     for i, how in enumerate([{}, {"requires_sync": True}]):
@@ -378,7 +378,7 @@ def test_copies(service, container):
     assert blocks.download_blob().readall() == b"s" * 20
 
 
-def test_soft_delete_brings_blobs_back(service, container):
+def test_a_soft_deleted_blob_is_restored(service, container):
     from azure.storage.blob import RetentionPolicy
 
     service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=True, days=1))
@@ -404,7 +404,7 @@ def test_container_leases_guard_deletion(container):
     container.delete_container(lease=lease)
 
 
-def test_one_holder_at_a_time(container):
+def test_a_lease_has_one_holder_at_a_time(container):
     container.upload_blob("b", b"x")
     most = []
     lock = threading.Lock()
@@ -444,7 +444,7 @@ def blob_sas(blob, letters, **more):
     )
 
 
-def test_every_kind_of_signature(service, container, server):
+def test_every_kind_of_signature_allows_what_it_grants(service, container, server):
     endpoint = server.endpoints["blob"]
     blob = container.get_blob_client("b")
     blob.upload_blob(b"x")
@@ -485,7 +485,7 @@ def test_anonymous_clients_read_public_containers(container, server):
     refused(401, "NoAuthenticationInformation", anonymous.upload_blob, "c", b"x")
 
 
-def test_contents_are_queried(container):
+def test_queries_select_columns_and_rows(container):
     blob = container.get_blob_client("stock.csv")
     blob.upload_blob(b"name,price\r\nmouse,12.5\r\nkeyboard\r\nscreen,80\r\n")
     errors = []

@@ -90,7 +90,7 @@ def test_shares_are_created_listed_and_deleted(service):
     refused(404, "ShareNotFound", lambda: service.delete_share(all_names[0]))
 
 
-def test_properties_of_a_share(share):
+def test_properties_and_policies_of_a_share_are_returned_as_set(share):
     share.set_share_metadata({"color": "blue"})
     share.set_share_quota(3)
     share.set_share_properties(access_tier="Hot")
@@ -103,7 +103,7 @@ def test_properties_of_a_share(share):
     assert [(one.id, one.access_policy.permission) for one in kept] == [("readers", "rl")]
 
 
-def test_permissions(share):
+def test_permissions_are_stored_once_and_have_a_key(share):
     key = share.create_permission_for_share(SDDL)
     assert share.get_permission_for_share(key) == SDDL and share.create_permission_for_share(SDDL) == key
     refused(400, "FileInvalidPermissionKey", lambda: share.get_permission_for_share("1*1"))
@@ -116,7 +116,7 @@ def test_permissions(share):
     assert other.get_file_properties().permission_key == key
 
 
-def test_directories(share):
+def test_directories_are_created_changed_and_found(share):
     directory = share.create_directory("Dir", metadata={"a": "1"})
     refused(409, "ResourceAlreadyExists", lambda: share.create_directory("dIR"))
     refused(404, "ParentNotFound", lambda: share.create_directory("none/sub"))
@@ -135,7 +135,7 @@ def test_directories(share):
     directory.set_http_headers(file_attributes=NTFSAttributes(directory=True))
 
 
-def test_directories_are_deleted_when_empty(share):
+def test_only_empty_directories_are_deleted(share):
     directory = share.create_directory("dir")
     directory.upload_file("f", b"x")
     refused(409, "DirectoryNotEmpty", directory.delete_directory)
@@ -144,7 +144,7 @@ def test_directories_are_deleted_when_empty(share):
     refused(404, "ResourceNotFound", directory.delete_directory)
 
 
-def test_a_client_that_knows_only_a_path_can_tell_a_file_from_a_directory(share):
+def test_a_path_is_either_a_file_or_a_directory(share):
     """The Azure CLI sends this request before it shows the address of a file, and for each file that it has uploaded."""
     share.create_directory("d")
     upload(share, "f")
@@ -154,7 +154,7 @@ def test_a_client_that_knows_only_a_path_can_tell_a_file_from_a_directory(share)
     refused(409, "ResourceTypeMismatch", lambda: upload(share, "d"))
 
 
-def test_listing(share):
+def test_listings_are_sorted_and_paged(share):
     share.create_directory("c")
     for name in ["b", "A", "ä ö &"]:
         upload(share, name, b"12345")
@@ -172,7 +172,7 @@ def test_listing(share):
 
 
 @pytest.mark.parametrize("name", ["with space", "日本語", "a%20b", "semi;colon=&+", "[x]{y}!@#$^()~`'", ".hidden", "a..b"])
-def test_names_come_back_as_they_were(share, name):
+def test_names_are_listed_as_sent(share, name):
     client = upload(share, f"Dir-{name}" if name == ".hidden" else name, name.encode())
     assert read(client) == name.encode()
     expected = client.file_name
@@ -180,12 +180,12 @@ def test_names_come_back_as_they_were(share, name):
 
 
 @pytest.mark.parametrize("name", ["a:b", "a*b", "a|b", "CON", "lpt1", "x" * 256])
-def test_names_that_are_refused(share, name):
+def test_invalid_names_are_refused(share, name):
     client = share.get_file_client(name)
     refused(400, "InvalidFileOrDirectoryPathName", lambda: client.create_file(1))
 
 
-def test_files_and_their_properties(share):
+def test_properties_of_a_file_are_returned_as_set(share):
     file = share.get_file_client("F.txt")
     refused(404, "ResourceNotFound", file.get_file_properties)
     assert not file.exists()
@@ -232,7 +232,7 @@ def test_a_read_only_file_is_neither_written_nor_deleted(share):
     file.delete_file()
 
 
-def test_contents_of_all_sizes(share):
+def test_contents_of_all_sizes_are_read_as_written(share):
     for size in [0, 1, 511, 512, 4096, 4 << 20, (9 << 20) + 17]:
         data = os.urandom(size)
         file = share.get_file_client(f"f{size}")
@@ -250,7 +250,7 @@ def test_contents_of_all_sizes(share):
     assert b"".join(file.download_file().chunks()) == into.getvalue()
 
 
-def test_ranges(share):
+def test_ranges_are_written_cleared_and_listed(share):
     file = share.get_file_client("f")
     file.create_file(1 << 20)
     assert file.get_ranges() == []
@@ -274,7 +274,7 @@ def test_ranges(share):
     assert read(empty) == b""
 
 
-def test_leases_of_files(share):
+def test_a_file_lease_guards_writes_and_deletion(share):
     file = upload(share, "f", b"x")
     lease = file.acquire_lease()
     properties = file.get_file_properties()
@@ -295,7 +295,7 @@ def test_leases_of_files(share):
     file.delete_file()
 
 
-def test_leases_of_shares(service, share):
+def test_a_share_lease_guards_deletion(service, share):
     lease = share.acquire_lease(lease_duration=15)
     properties = share.get_share_properties(lease=lease)
     assert (properties.lease.state, properties.lease.duration) == ("leased", "fixed")
@@ -309,12 +309,12 @@ def test_leases_of_shares(service, share):
     share.delete_share(lease=lease)
 
 
-def test_usage_and_quota(share):
+def test_usage_counts_the_bytes_of_files(share):
     upload(share, "f", bytes(1000))
     assert share.get_share_stats() == 1000
 
 
-def test_snapshots_of_shares(service, share):
+def test_share_snapshots_keep_their_state(service, share):
     file = upload(share, "dir-less", b"before")
     share.create_directory("d").upload_file("in", b"inside")
     snapshot = share.create_snapshot(metadata={"s": "1"})["snapshot"]
@@ -333,7 +333,7 @@ def test_snapshots_of_shares(service, share):
     refused(404, "ShareNotFound", then.get_share_properties)
 
 
-def test_what_changed_since_a_snapshot(share):
+def test_ranges_changed_since_a_snapshot_are_listed(share):
     file = share.get_file_client("f")
     file.create_file(64 << 10)
     file.upload_range(b"a" * 4096, 0, 4096)
@@ -353,7 +353,7 @@ def test_what_changed_since_a_snapshot(share):
     assert refusal.value.status_code == 409
 
 
-def test_soft_delete_and_restore(tmp_path):
+def test_deleted_shares_are_restored(tmp_path):
     running = start(tmp_path / "data")
     service = ShareServiceClient.from_connection_string(running.connection_string, retry_total=0)
     keep_deleted_shares(running)
@@ -368,7 +368,7 @@ def test_soft_delete_and_restore(tmp_path):
     running.stop()
 
 
-def test_renames(share):
+def test_renames_keep_content_and_replace_only_on_request(share):
     share.create_directory("a")
     share.create_directory("b")
     file = upload(share, "a/f", b"content")
@@ -386,7 +386,7 @@ def test_renames(share):
     refused(404, "ParentNotFound", lambda: share.get_file_client("a/c/g").rename_file("none/x"))
 
 
-def test_handles(share):
+def test_a_share_without_smb_clients_has_no_handles(share):
     directory = share.create_directory("d")
     file = directory.upload_file("f", b"x")
     assert list(directory.list_handles(recursive=True)) == [] == list(file.list_handles())
@@ -394,7 +394,7 @@ def test_handles(share):
     assert file.close_all_handles() == {"closed_handles_count": 0, "failed_handles_count": 0}
 
 
-def test_copies(service, share):
+def test_copies_have_the_content_and_properties_of_their_source(service, share):
     data = os.urandom(100_000)
     source = upload(share, "source", data)
     source.set_http_headers(ContentSettings("text/z", cache_control="no-store"))
@@ -420,7 +420,7 @@ def test_copies(service, share):
     other.delete_share()
 
 
-def test_ranges_from_urls(server, service, share):
+def test_ranges_are_copied_from_urls(server, service, share):
     data = os.urandom(8192)
     source = upload(share, "source", data)
     sas = generate_file_sas(ACCOUNT, share.share_name, ["source"], KEY, permission=FileSasPermissions(read=True), expiry=soon())
@@ -463,7 +463,7 @@ def test_blobs_and_files_are_copied_to_each_other(server, share):
     container.delete_container()
 
 
-def test_signatures(server, service, share):
+def test_signatures_allow_what_they_grant(server, service, share):
     upload(share, "f", b"secret")
     endpoint = server.endpoints["file"]
 
@@ -513,7 +513,7 @@ def test_signatures(server, service, share):
     assert refusal.value.status_code == 403
 
 
-def test_properties_of_the_service(service):
+def test_service_properties_are_stored(service):
     rule = CorsRule(["https://a.example"], ["GET", "PUT"], max_age_in_seconds=5)
     service.set_service_properties(cors=[rule])
     kept = service.get_service_properties()["cors"]
@@ -521,7 +521,7 @@ def test_properties_of_the_service(service):
     service.set_service_properties(cors=[])
 
 
-def test_conditions(share):
+def test_a_stale_etag_is_refused(share):
     file = upload(share, "f", b"x")
     etag = file.get_file_properties().etag
     file.set_file_metadata({"a": "1"}, headers={"If-Match": etag})
@@ -529,7 +529,7 @@ def test_conditions(share):
     assert file.get_file_properties().metadata == {"a": "1"}
 
 
-def test_a_tree_of_ten_thousand_files(share):
+def test_ten_thousand_files_are_created_and_listed_concurrently(share):
     """Eight clients create 100 directories of 100 files each, list them, and delete them."""
     directories = [f"d{n:02}" for n in range(100)]
 
@@ -549,7 +549,7 @@ def test_a_tree_of_ten_thousand_files(share):
         assert all(found == [(f"f{n:02}", n) for n in range(100)] for found in pool.map(walk, directories))
 
 
-def test_many_writers_of_one_file(share):
+def test_no_range_of_many_writers_is_lost(share):
     """No range that one of many clients writes is lost."""
     file = share.get_file_client("f")
     file.create_file(64 * 1024)

@@ -31,7 +31,7 @@ def test_files_of_several_blocks_are_written_and_read_in_parts(root):
         assert answer.read() == content
 
 
-def test_what_exists_already_is_not_made_again(root):
+def test_existing_directories_and_files_are_not_created_again(root):
     files, container = root
     files.pipe_file(f"{container}/once", b"1", mode="create")
     with pytest.raises(FileExistsError):

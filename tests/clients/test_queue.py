@@ -83,7 +83,7 @@ def test_queues_are_created_listed_and_deleted(service):
     service.delete_queue(names[0])
 
 
-def test_metadata_and_the_number_of_messages(queue):
+def test_metadata_and_message_counts_are_returned(queue):
     queue.set_queue_metadata({"color": "blue"})
     for n in range(3):
         queue.send_message(str(n))
@@ -93,7 +93,7 @@ def test_metadata_and_the_number_of_messages(queue):
     assert queue.get_queue_properties().metadata == {}
 
 
-def test_the_life_of_a_message(queue):
+def test_a_message_is_sent_received_updated_and_deleted(queue):
     sent = queue.send_message("first")
     assert sent.id and sent.pop_receipt and sent.expires_on - sent.inserted_on == timedelta(days=7)
     seen = queue.peek_messages()
@@ -112,7 +112,7 @@ def test_the_life_of_a_message(queue):
     refused(404, "MessageNotFound", lambda: queue.update_message(again, visibility_timeout=0))
 
 
-def test_pages_of_messages_and_clearing(queue):
+def test_messages_are_received_in_pages_and_cleared(queue):
     for n in range(40):
         queue.send_message(str(n))
     assert texts(queue.peek_messages(32)) == [str(n) for n in range(32)]
@@ -125,7 +125,7 @@ def test_pages_of_messages_and_clearing(queue):
     assert texts(queue.receive_messages()) == ["after"]
 
 
-def test_times(queue):
+def test_messages_appear_and_expire_on_time(queue):
     queue.send_message("later", visibility_timeout=3)
     queue.send_message("short", time_to_live=3)
     ever = queue.send_message("ever", time_to_live=-1)
@@ -155,7 +155,7 @@ def test_times(queue):
     ],
     ids=["plain", "markup", "whitespace", "unicode", "special", "largest", "largest-escaped"],
 )
-def test_texts_come_back_as_they_were(queue, text):
+def test_texts_are_received_as_sent(queue, text):
     queue.send_message(text)
     assert queue.peek_messages()[0].content == text
     got = queue.receive_message()
@@ -164,14 +164,14 @@ def test_texts_come_back_as_they_were(queue, text):
     assert updated.content == text[::-1] and queue.receive_message().content == text[::-1]
 
 
-def test_what_does_not_fit_is_refused(queue):
+def test_texts_that_are_too_long_or_invalid_are_refused(queue):
     refused(413, "RequestBodyTooLarge", lambda: queue.send_message("x" * 65_537))
     refused(413, "RequestBodyTooLarge", lambda: queue.send_message("é" * 32_769))
     refused(400, "InvalidXmlDocument", lambda: queue.send_message("\x01"))
     assert queue.get_queue_properties().approximate_message_count == 0
 
 
-def test_encodings(server, queue):
+def test_base64_policies_encode_and_decode(server, queue):
     def client(encode, decode):
         return QueueClient.from_connection_string(
             server.connection_string, queue.queue_name, message_encode_policy=encode, message_decode_policy=decode
@@ -190,7 +190,7 @@ def test_encodings(server, queue):
     assert text.receive_message().content == "<é😀>"
 
 
-def test_receipts(queue):
+def test_only_the_current_pop_receipt_deletes_a_message(queue):
     queue.send_message("a")
     queue.send_message("b")
     a, b = queue.receive_message(), queue.receive_message()
@@ -202,7 +202,7 @@ def test_receipts(queue):
     queue.delete_message(b)
 
 
-def test_signatures(server, service, queue):
+def test_signatures_allow_what_they_grant(server, service, queue):
     def client(sas):
         return QueueClient(server.endpoints["queue"], queue.queue_name, credential=sas, retry_total=0)
 
@@ -245,7 +245,7 @@ def test_signatures(server, service, queue):
     one.delete_queue()
 
 
-def test_stored_access_policies(server, queue):
+def test_a_stored_policy_grants_access_until_it_is_removed(server, queue):
     sas = generate_queue_sas(ACCOUNT, queue.queue_name, KEY, policy_id="workers")
     client = QueueClient(server.endpoints["queue"], queue.queue_name, credential=sas, retry_total=0)
     with pytest.raises(ClientAuthenticationError):
@@ -264,7 +264,7 @@ def test_stored_access_policies(server, queue):
         client.send_message("a")
 
 
-def test_properties_of_the_service(service):
+def test_service_properties_are_stored(service):
     rule = CorsRule(["https://a.example"], ["GET", "PUT"], max_age_in_seconds=5)
     service.set_service_properties(cors=[rule])
     kept = service.get_service_properties()["cors"]
@@ -294,7 +294,7 @@ def test_a_message_that_fails_too_often_goes_to_the_poison_queue(service, queue)
     poison.delete_queue()
 
 
-def test_many_workers_share_the_work(queue):
+def test_each_message_reaches_one_of_many_workers(queue):
     messages = 300
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: queue.send_message(str(n)), range(messages)))

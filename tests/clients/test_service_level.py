@@ -106,7 +106,7 @@ def test_properties_survive_a_restart(tmp_path):
     second.stop()
 
 
-def test_account_information_and_statistics(server):
+def test_account_information_and_statistics_are_returned(server):
     assert client(server, "blob").get_account_information()["account_kind"] == "StorageV2"
     # The Python library cannot address a secondary endpoint in the path, so send plain requests.
     for service in ("blob", "queue"):
@@ -168,7 +168,7 @@ def test_cors_preflight_follows_the_rules(server):
     assert requests.options(url, timeout=10).status_code == 400
 
 
-def test_health_and_metrics(server):
+def test_the_console_port_serves_health_and_metrics(server):
     assert requests.get(server.console + "/healthz", timeout=10).status_code == 200
     assert requests.get(server.console + "/readyz", timeout=10).status_code == 200
     assert "lazuli_" in requests.get(server.console + "/metrics", timeout=10).text

@@ -247,7 +247,7 @@ def test_smbprotocol_writes_reads_and_queries_in_every_dialect(target, share, di
         (CreateDisposition.FILE_OVERWRITE_IF, b"", None),
     ],
 )
-def test_dispositions(client, disposition, there, not_there):
+def test_dispositions_open_create_or_truncate(client, disposition, there, not_there):
     old = client.open("there", "rw")
     old.write(b"old")
     old.close()
@@ -267,7 +267,7 @@ SHARING = ["", "r", "w", "d", "rw", "rd", "wd", "rwd"]
 
 @pytest.mark.parametrize("first_share", SHARING)
 @pytest.mark.parametrize("first_access", SHARING[1:])
-def test_share_modes_between_opens(target, client, share, first_access, first_share):
+def test_an_open_conflicts_with_share_modes_of_others(target, client, share, first_access, first_share):
     """An open fails if another open does not share its access, or if it does not share the access of another open."""
     with Client(target.port, share) as other:
         first = client.open("file", first_access, first_share)
@@ -280,7 +280,7 @@ def test_share_modes_between_opens(target, client, share, first_access, first_sh
         first.close()
 
 
-def test_byte_range_locks(target, client, share):
+def test_byte_range_locks_block_other_opens(target, client, share):
     with Client(target.port, share) as other:
         mine, theirs = client.open("file", "rw"), other.open("file", "rw")
         mine.write(b"0123456789")
@@ -315,7 +315,7 @@ def test_a_lock_that_waits_is_granted_when_the_range_is_free(target, client, sha
 
 @pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("asked", ["R", "RH", "RW", "RWH"])
-def test_leases_are_granted_as_asked(client, asked, v2):
+def test_leases_are_granted_as_requested(client, asked, v2):
     handle = client.open("file", "rw", lease=asked, v2=v2)
     assert set(handle.lease) == set(asked)
     again = client.open("file", "rw", lease=asked, key=handle.lease_key, v2=v2)
@@ -356,7 +356,7 @@ def test_a_write_by_another_client_takes_read_leases_without_waiting(target, cli
         assert holder.read() == b"new"
 
 
-def test_renames(client):
+def test_renames_replace_only_on_request_and_keep_the_open(client):
     for name in ("source", "target"):
         handle = client.open(name, "rwd")
         handle.write(name.encode())
@@ -393,7 +393,7 @@ def test_deletion_waits_for_the_last_handle(target, client, share):
         )
 
 
-def test_directories_that_are_not_empty_stay(client):
+def test_only_empty_directories_are_deleted(client):
     client.directory("dir").close()
     client.open(r"dir\file").close()
     handle = client.directory("dir", "rd")
@@ -421,7 +421,7 @@ def test_a_large_directory_is_listed_whole_and_once(client):
     assert sorted(client.names(pattern="FILE-01*")) == names[100:200]
 
 
-def test_smbprotocol_as_a_file_system(target, share):
+def test_smbprotocol_works_as_a_file_system(target, share):
     """Uses the high-level interface of smbprotocol, as scripts do."""
     cache = {}
     options = dict(username=ACCOUNT, password=KEY, port=target.port, connection_cache=cache)

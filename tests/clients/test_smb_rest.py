@@ -121,7 +121,7 @@ REFUSED_BY_SHARE_MODE = {
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("shared", REFUSED_BY_SHARE_MODE)
-def test_share_mode_of_an_smb_open_against_rest(smb, file, shared, operation):
+def test_share_modes_of_smb_opens_block_rest_operations(smb, file, shared, operation):
     handle = smb.open("file", "r", shared)
     if operation in REFUSED_BY_SHARE_MODE[shared]:
         refused("SharingViolation", lambda: OPERATIONS[operation](file))
@@ -181,7 +181,7 @@ def test_a_file_lease_shares_reading_only(smb, file):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_operation_on_a_file_that_is_to_be_deleted(smb, share, file, operation):
+def test_operations_on_a_file_marked_for_deletion_are_refused(smb, share, file, operation):
     handle = smb.open("file", "rd")
     handle.delete_on_close()
     refused("SMBDeletePending", lambda: OPERATIONS[operation](file))
@@ -234,7 +234,7 @@ def test_deletes_over_rest_are_never_pending(smb, file):
 
 
 @pytest.mark.parametrize("operation", ["Create", "Set Properties", "Set Metadata", "Put Range", "Delete", "Resize"])
-def test_a_file_made_read_only_over_smb(smb, file, operation):
+def test_a_file_made_read_only_over_smb_is_read_only_over_rest(smb, file, operation):
     handle = smb.open("file", "r")
     handle.set_attributes(FileAttributes.FILE_ATTRIBUTE_READONLY)
     handle.close()
@@ -397,7 +397,7 @@ def test_delete_is_refused_at_once_by_a_handle_that_is_not_cached(smb, file):
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_on_a_sharing_conflict_a_cached_handle_is_broken_first(smb, file, pool, closes):
+def test_a_sharing_conflict_breaks_a_cached_handle_first(smb, file, pool, closes):
     handle = smb.open("file", "rw", share="", lease="RWH")
     reading = pool.submit(read, file)
     seen = smb.next_break()
@@ -411,7 +411,7 @@ def test_on_a_sharing_conflict_a_cached_handle_is_broken_first(smb, file, pool, 
 
 
 @pytest.mark.parametrize("held", ["RWH", "RW"])
-def test_what_is_dirty_in_a_clients_cache_is_what_get_returns(smb, file, pool, held):
+def test_get_returns_the_dirty_data_of_a_client(smb, file, pool, held):
     """The client answers the break as Windows does: it writes its dirty data, then acknowledges."""
     handle = smb.open("file", "rw", lease=held)
     reading = pool.submit(read, file)
@@ -421,7 +421,7 @@ def test_what_is_dirty_in_a_clients_cache_is_what_get_returns(smb, file, pool, h
     assert reading.result(timeout=30) == b"kept in the cache, longer than before"
 
 
-def test_what_is_dirty_in_a_clients_cache_counts_in_properties_and_ranges(smb, file, pool):
+def test_properties_and_ranges_include_the_dirty_data_of_a_client(smb, file, pool):
     handle = smb.open("file", "rw", lease="RWH")
     asking = pool.submit(file.get_file_properties)
     seen = smb.next_break()
@@ -481,7 +481,7 @@ def test_names_are_the_same_for_both(smb, share):
     assert read(share.get_file_client("DIR/made over smb")) == b"smb"
 
 
-def test_renames_of_one_side_are_seen_by_the_other(smb, share, file):
+def test_each_protocol_sees_renames_of_the_other(smb, share, file):
     handle = smb.open("file", "rd")
     handle.rename("renamed over SMB")
     handle.close()
@@ -520,7 +520,7 @@ def test_handles_are_listed_with_their_clients(server, smb, share, file):
     assert len({one["id"] for one in everywhere}) == 2
 
 
-def test_a_handle_that_is_closed_by_force(smb, file):
+def test_a_handle_is_closed_by_force(smb, file):
     first = smb.open("file", "rw")
     refused("SharingViolation", file.delete_file)
     (handle,) = file.list_handles()

@@ -137,7 +137,7 @@ def test_ticks_of_100_ns_survive(table):
     assert when.tables_service_value == stamp
 
 
-def test_keys_may_hold_almost_anything(table):
+def test_keys_may_contain_almost_any_character(table):
     for partition, row in [("", ""), ("it's", "a''b"), ("a b+c%", "&=;@"), ("ünï", "日本😀"), ("(x)", ",y=")]:
         table.create_entity({"PartitionKey": partition, "RowKey": row, "A": 1})
         assert table.get_entity(partition, row)["A"] == 1
@@ -173,7 +173,7 @@ def test_update_and_merge_follow_their_tags(table):
     assert "A" not in table.get_entity("customers", "new")
 
 
-def test_the_example_of_the_article_a_stale_replace_fails_and_a_star_wins(table):
+def test_article_optimistic_a_stale_replace_fails_and_a_star_replaces(table):
     table.create_entity(customer(Email="first@example.com"))
     ours, theirs = table.get_entity("customers", "1"), table.get_entity("customers", "1")
     theirs["Email"] = "theirs@example.com"
@@ -186,7 +186,7 @@ def test_the_example_of_the_article_a_stale_replace_fails_and_a_star_wins(table)
     assert table.get_entity("customers", "1")["Email"] == "ours@example.com"
 
 
-def test_the_pattern_of_the_article_for_locks_a_lease_on_a_blob(server, table):
+def test_article_pessimistic_a_lease_on_a_blob_guards_entities(server, table):
     blobs = BlobServiceClient.from_connection_string(server.connection_string, retry_total=0)
     container = blobs.create_container(f"locks-{uuid4().hex[:12]}")
     lock = container.upload_blob("customers", b"")
@@ -218,7 +218,7 @@ def test_the_pattern_of_the_article_for_locks_a_lease_on_a_blob(server, table):
     assert max(most) == 1
 
 
-def test_a_delete_with_a_stale_tag_does_not_happen(table):
+def test_a_delete_with_a_stale_tag_is_refused(table):
     first = table.create_entity(customer(A=1))
     table.upsert_entity(customer(A=2))
     with pytest.raises(HttpResponseError) as caught:
@@ -280,7 +280,7 @@ def filled(service):
         ("Number ne 0 and Number lt 3", {}, lambda row: 0 < row < 3),
     ],
 )
-def test_filters_find_what_they_say(filled, filter, parameters, expected):
+def test_filters_find_the_matching_entities(filled, filter, parameters, expected):
     found = [(entity["PartitionKey"], entity["Number"]) for entity in filled.query_entities(filter, parameters=parameters)]
     if expected is None:
         assert found == [("p1", 1), ("p1", 2)]
@@ -288,14 +288,14 @@ def test_filters_find_what_they_say(filled, filter, parameters, expected):
         assert found == [(f"p{p}", row) for p in range(3) for row in range(100) if expected(row)]
 
 
-def test_pages_follow_each_other_and_hold_everything_once(filled):
+def test_pages_contain_every_entity_once(filled):
     pages = [list(page) for page in filled.list_entities(results_per_page=37).by_page()]
     assert all(len(page) <= 37 for page in pages)
     keys = [(entity["PartitionKey"], entity["RowKey"]) for page in pages for entity in page]
     assert keys == [(f"p{p}", f"{row:03}") for p in range(3) for row in range(100)]
 
 
-def test_select_returns_what_was_selected(filled):
+def test_select_returns_the_selected_properties(filled):
     entity = next(iter(filled.query_entities("PartitionKey eq 'p0'", select=["Number", "RowKey"])))
     assert dict(entity) == {"RowKey": "000", "Number": 0}
     entity = filled.get_entity("p0", "001", select=["Text"])
@@ -318,7 +318,7 @@ def test_malformed_filters_are_refused(filled, filter):
 # Transactions
 
 
-def test_a_transaction_holds_every_kind_of_operation(table):
+def test_a_transaction_contains_every_kind_of_operation(table):
     for row in "abcde":
         table.create_entity(customer(row, A=1))
     etag = table.get_entity("customers", "b").metadata["etag"]
@@ -339,7 +339,7 @@ def test_a_transaction_holds_every_kind_of_operation(table):
     }
 
 
-def test_a_transaction_that_fails_changes_nothing_and_says_where(table):
+def test_a_failed_transaction_changes_nothing_and_names_the_operation(table):
     table.create_entity(customer("there"))
     operations = [("create", customer(f"{i}")) for i in range(5)] + [("create", customer("there"))]
     with pytest.raises(TableTransactionError) as caught:
@@ -368,7 +368,7 @@ def with_sas(server, table, sas):
     return TableClient(server.endpoints["table"], table.table_name, credential=AzureSasCredential(sas), retry_total=0)
 
 
-def test_a_table_signature_allows_what_it_says(server, table):
+def test_a_table_signature_allows_what_it_grants(server, table):
     table.create_entity(customer("1"))
     sas = generate_table_sas(CREDENTIAL, table.table_name, permission=TableSasPermissions(read=True), expiry=soon())
     reader = with_sas(server, table, sas)
@@ -387,7 +387,7 @@ def test_a_table_signature_allows_what_it_says(server, table):
     assert caught.value.status_code == 403
 
 
-def test_a_signature_for_a_range_of_keys(server, table):
+def test_a_signature_is_limited_to_its_range_of_keys(server, table):
     for partition in "abc":
         for row in "123":
             table.create_entity({"PartitionKey": partition, "RowKey": row})
@@ -404,7 +404,7 @@ def test_a_signature_for_a_range_of_keys(server, table):
     assert caught.value.status_code == 403
 
 
-def test_a_stored_policy_can_be_taken_back(server, table):
+def test_a_stored_policy_can_be_revoked(server, table):
     policy = TableAccessPolicy(permission="r", expiry=soon(), start=datetime.now(timezone.utc) - timedelta(hours=1))
     table.set_table_access_policy({"readers": policy})
     assert table.get_table_access_policy()["readers"].permission == "r"
@@ -416,7 +416,7 @@ def test_a_stored_policy_can_be_taken_back(server, table):
     assert caught.value.status_code == 403
 
 
-def test_an_account_signature(server, table):
+def test_an_account_signature_allows_what_it_grants(server, table):
     sas = generate_account_sas(
         CREDENTIAL,
         resource_types=ResourceTypes(service=True, container=True, object=True),

@@ -26,7 +26,7 @@ const refused = (status, code, promise) =>
 const text = async (blob, ...range) => (await blob.downloadToBuffer(...range)).toString();
 const sha = (bytes) => createHash("sha256").update(bytes).digest("hex");
 
-test("300 MiB go up and down in parallel blocks", async () => {
+test("300 MiB are uploaded and downloaded in parallel blocks", async () => {
   const piece = randomBytes(MIB);
   const body = Buffer.concat(Array.from({ length: 300 }, (_, i) => (piece.writeUInt32BE(i), Buffer.from(piece))));
   const blob = container.getBlockBlobClient("large");
@@ -47,7 +47,7 @@ test("a body is verified by its MD5", async () => {
   await blob.commitBlockList(["AAAA"]);
 });
 
-test("leases and conditions", async () => {
+test("leases and conditions guard writes", async () => {
   const blob = container.getBlockBlobClient("guarded");
   const first = await blob.upload("1", 1);
   await blob.upload("2", 1, { conditions: { ifMatch: first.etag } });
@@ -66,7 +66,7 @@ test("leases and conditions", async () => {
   assert.equal((await blob.getProperties()).leaseState, "available");
 });
 
-test("snapshots, append and page blobs", async () => {
+test("snapshots, append blobs and page blobs have the bytes that were written", async () => {
   const blob = container.getBlockBlobClient("snap");
   await blob.upload("old", 3);
   const { snapshot } = await blob.createSnapshot();
@@ -94,21 +94,21 @@ test("tags are found", async () => {
   assert.deepEqual(found, ["tagged"]);
 });
 
-test("listings", async () => {
+test("listings are flat or by directory", async () => {
   for (const name of ["l/a", "l/b/1", "l/b/2", "l/c"]) await container.getBlockBlobClient(name).upload("", 0);
   const kinds = [];
   for await (const item of container.listBlobsByHierarchy("/", { prefix: "l/" })) kinds.push(`${item.kind} ${item.name}`);
   assert.deepEqual(kinds.sort(), ["blob l/a", "blob l/c", "prefix l/b/"]);
 });
 
-test("batches of the account", async () => {
+test("a batch of the account deletes a blob", async () => {
   const blob = container.getBlockBlobClient("alone");
   await blob.upload("x", 1);
   const deleted = await service.getBlobBatchClient().deleteBlobs([blob]);
   assert.deepEqual([deleted.subResponsesSucceededCount, deleted.subResponsesFailedCount], [1, 0]);
 });
 
-test("batches", async () => {
+test("a batch of a container changes several blobs", async () => {
   const blobs = Array.from({ length: 5 }, (_, i) => container.getBlockBlobClient(`batch${i}`));
   for (const blob of blobs) await blob.upload("x", 1);
   const batch = new BlobBatchClient(container.url, service.credential, { retryOptions: { maxTries: 1 } });
@@ -118,7 +118,7 @@ test("batches", async () => {
   assert.deepEqual([deleted.subResponsesSucceededCount, deleted.subResponsesFailedCount], [5, 1]);
 });
 
-test("copies", async () => {
+test("copies have the content of their source", async () => {
   const source = container.getBlockBlobClient("source");
   await source.upload("copied", 6);
   const copy = container.getBlockBlobClient("copy");
@@ -126,7 +126,7 @@ test("copies", async () => {
   assert.equal(await text(copy), "copied");
 });
 
-test("shared access signatures", async () => {
+test("shared access signatures allow what they grant", async () => {
   const blob = container.getBlockBlobClient("shared");
   await blob.upload("shared", 6);
   const credential = service.credential;

@@ -51,7 +51,7 @@ test("shares are created, listed with metadata, and deleted", async () => {
   await refused(404, "ShareNotFound", service.deleteShare(`${prefix}-1`));
 });
 
-test("metadata, quota, policies and permissions of a share", async () => {
+test("metadata, quota, policies and permissions of a share are returned as set", async () => {
   await share.setMetadata({ color: "blue" });
   await share.setQuota(5);
   const properties = await share.getProperties();
@@ -66,7 +66,7 @@ test("metadata, quota, policies and permissions of a share", async () => {
   await share.setAccessPolicy([]);
 });
 
-test("directories", async () => {
+test("directories are created, changed and listed", async () => {
   const directory = root.getDirectoryClient("Dir");
   await directory.create({ metadata: { a: "1" } });
   await refused(409, "ResourceAlreadyExists", root.getDirectoryClient("dir").create());
@@ -85,7 +85,7 @@ test("directories", async () => {
   assert.ok(listed.every((item) => item.fileId && item.permissionKey && item.properties.etag && item.properties.lastWriteTime));
 });
 
-test("a file and its properties", async () => {
+test("properties of a file are returned as set", async () => {
   const client = root.getFileClient("F.txt");
   assert.equal(await client.exists(), false);
   const fileHttpHeaders = {
@@ -112,7 +112,7 @@ test("a file and its properties", async () => {
   assert.equal((await client.deleteIfExists()).succeeded, false);
 });
 
-test("contents and ranges", async () => {
+test("contents are read as written, and ranges are listed", async () => {
   const data = randomBytes(5 * 1024 * 1024 + 3);
   const large = root.getFileClient("large");
   await large.uploadData(data, { rangeSize: 1 << 20, concurrency: 4 });
@@ -131,7 +131,7 @@ test("contents and ranges", async () => {
   assert.equal(await read(await file("empty")), "");
 });
 
-test("signatures of a file, a share, the account, and by a stored policy", async () => {
+test("signatures allow what they grant: of a file, a share, the account, and by a stored policy", async () => {
   const client = await file("signed", "secret");
   const expiresOn = new Date(Date.now() + 3600e3);
   const anonymous = (url) => new ShareFileClient(url, newPipeline());
@@ -145,7 +145,7 @@ test("signatures of a file, a share, the account, and by a stored policy", async
   assert.equal(await read(account.getShareClient(share.name).rootDirectoryClient.getFileClient("signed")), "secret");
 });
 
-test("copies", async () => {
+test("copies have the content of their source", async () => {
   const source = await file("copied", "content");
   await source.setMetadata({ of: "source" });
   const target = root.getFileClient("copy");
@@ -161,7 +161,7 @@ test("copies", async () => {
   assert.equal(await read(target), "tentent");
 });
 
-test("leases of files", async () => {
+test("a file lease guards writes", async () => {
   const client = await file("leased", "x");
   const lease = client.getShareLeaseClient();
   await lease.acquireLease();
@@ -172,7 +172,7 @@ test("leases of files", async () => {
   await client.delete();
 });
 
-test("snapshots of shares, and what changed since", async () => {
+test("share snapshots keep their state, and changes since then are listed", async () => {
   const other = service.getShareClient(name());
   await other.create();
   const client = other.rootDirectoryClient.getFileClient("f");
@@ -188,14 +188,14 @@ test("snapshots of shares, and what changed since", async () => {
   await other.delete({ deleteSnapshots: "include" });
 });
 
-test("handles", async () => {
+test("a share without SMB clients has no handles", async () => {
   const client = await file("handled", "x");
   const closed = await client.forceCloseAllHandles();
   assert.deepEqual([closed.closedHandlesCount, closed.closeFailureCount], [0, 0]);
   for await (const handle of root.listHandles({ recursive: true })) assert.fail(`${handle.path} is open`);
 });
 
-test("properties of the service", async () => {
+test("service properties are stored", async () => {
   const cors = [{ allowedOrigins: "*", allowedMethods: "GET", allowedHeaders: "", exposedHeaders: "", maxAgeInSeconds: 8 }];
   await service.setProperties({ cors });
   const kept = await service.getProperties();

@@ -43,7 +43,7 @@ test("queues are created, listed with metadata, and deleted", async () => {
   await refused(404, "QueueNotFound", service.deleteQueue(`${prefix}-1`));
 });
 
-test("metadata and the number of messages", async () => {
+test("metadata and message counts are returned", async () => {
   await queue.setMetadata({ color: "blue" });
   await queue.sendMessage("a");
   const properties = await queue.getProperties();
@@ -52,7 +52,7 @@ test("metadata and the number of messages", async () => {
   assert.equal((await queue.getProperties()).approximateMessagesCount, 0);
 });
 
-test("the life of a message", async () => {
+test("a message is sent, received, updated and deleted", async () => {
   const sent = await queue.sendMessage("first", { messageTimeToLive: 100, visibilityTimeout: 0 });
   assert.equal(sent.expiresOn - sent.insertedOn, 100_000);
   const seen = (await queue.peekMessages({ numberOfMessages: 32 })).peekedMessageItems;
@@ -67,7 +67,7 @@ test("the life of a message", async () => {
   await refused(404, "MessageNotFound", queue.updateMessage(got.messageId, updated.popReceipt, "third", 0));
 });
 
-test("texts come back as they were", async () => {
+test("texts are received as sent", async () => {
   const special =
     "!@#$%^&*()_+`-=[]|};'\":,./?><`~漢字㒈保ᨍ揫^p[뷁)׷7l鮍򧽶ͺ簣ڞ츊䈗㝯綞߫⯹?ÎᦡC왶żsmt㖩닡򈸱𕩣ОլFZ򃀮9tC榅ٻ컦驿Ϳ[𱿛봻烌󱰷򙥱Ռ򽒏򘤰δŊϜ췮㐦9ͽƙp퐂ʩ由巩";
   const largest = Buffer.alloc(64 * 1024, "a");
@@ -87,7 +87,7 @@ test("texts come back as they were", async () => {
   await queue.deleteMessage(empty.messageId, empty.popReceipt);
 });
 
-test("numbers out of range and receipts that do not fit", async () => {
+test("numbers out of range and wrong receipts are refused", async () => {
   await refused(400, "OutOfRangeQueryParameterValue", queue.receiveMessages({ numberOfMessages: 33 }));
   await refused(400, "OutOfRangeQueryParameterValue", queue.peekMessages({ numberOfMessages: 0 }));
   await refused(400, "OutOfRangeQueryParameterValue", queue.receiveMessages({ visibilityTimeout: 604801 }));
@@ -99,7 +99,7 @@ test("numbers out of range and receipts that do not fit", async () => {
   await queue.clearMessages();
 });
 
-test("signatures of a queue, of the account, and by a stored policy", async () => {
+test("signatures allow what they grant: of a queue, the account, and by a stored policy", async () => {
   const expiresOn = new Date(Date.now() + 3600e3);
   const anonymous = (url) => new QueueClient(url, newPipeline());
   const producer = anonymous(
@@ -154,7 +154,7 @@ test("a message that fails too often goes to the poison queue", async () => {
   await poison.delete();
 });
 
-test("properties of the service", async () => {
+test("service properties are stored", async () => {
   const cors = [{ allowedOrigins: "*", allowedMethods: "GET", allowedHeaders: "", exposedHeaders: "", maxAgeInSeconds: 8 }];
   await service.setProperties({ cors });
   const kept = await service.getProperties();

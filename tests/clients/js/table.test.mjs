@@ -42,7 +42,7 @@ test("tables are created, found and deleted", async () => {
   await service.deleteTable(other);
 });
 
-test("every type comes back as it was sent", async () => {
+test("every type is returned as sent", async () => {
   const sent = {
     partitionKey: "types",
     rowKey: "it's ünï/".replace("/", ""),
@@ -71,7 +71,7 @@ test("every type comes back as it was sent", async () => {
   assert.equal(typed.infinite.value, "Infinity");
 });
 
-test("updates follow their tags", async () => {
+test("an update with a stale tag is refused", async () => {
   const entity = { partitionKey: "tags", rowKey: "1", email: "first@example.com", phone: "1" };
   const { etag } = await table.createEntity(entity);
   await refused(409, "EntityAlreadyExists", table.createEntity(entity));
@@ -129,7 +129,7 @@ test("a transaction happens as a whole or not at all", async () => {
   assert.deepEqual(found.map(({ rowKey, n, m }) => [rowKey, n, m]), [["a", 1, 2], ["c", 1, undefined]]);
 });
 
-test("signatures allow what they say", async () => {
+test("signatures allow what they grant", async () => {
   await table.upsertEntity({ partitionKey: "sas", rowKey: "1" });
   const of = (client, sas) => new client(endpoint, ...(client === TableClient ? [name] : []), new AzureSASCredential(sas), options);
   const reader = of(TableClient, generateTableSas(name, credential, { permissions: { query: true } }));
@@ -149,7 +149,7 @@ test("signatures allow what they say", async () => {
   assert.ok((await all(account.listTables())).some((table) => table.name === name));
 });
 
-test("access policies are kept", async () => {
+test("access policies are stored", async () => {
   const id = "readers";
   const accessPolicy = { start: new Date("2026-01-01T00:00:00Z"), expiry: new Date("2099-01-01T00:00:00Z"), permission: "r" };
   await table.setAccessPolicy([{ id, accessPolicy }]);

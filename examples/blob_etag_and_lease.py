@@ -55,7 +55,7 @@ def write_under_a_lease(blob: BlobClient):
     try:
         blob.upload_blob("from another client", overwrite=True)
     except HttpResponseError as refusal:
-        print(f"Lease: a write without the lease was refused with {refusal.status_code} {refusal.error_code}")
+        print(f"Lease: a write without the lease was refused with {refusal.status_code} {refusal.error_code.value}")
     blob.upload_blob("from the holder", overwrite=True, lease=lease)
     lease.release()
     print(f"Lease: the blob holds {blob.download_blob().readall().decode()!r}")

@@ -47,7 +47,8 @@ def count_with_etags(blob: BlobClient):
     blob.upload_blob("0")
     with ThreadPoolExecutor(CLIENTS) as clients:
         lost = sum(clients.map(increment, [blob] * CLIENTS * INCREMENTS))
-    print(f"ETags: {CLIENTS} clients counted to {int(blob.download_blob().readall())}; {lost} attempts were repeated")
+    number = int(blob.download_blob().readall())
+    print(f"ETags: {CLIENTS} clients counted to {number}; {lost} attempts were repeated")
 
 
 def write_under_a_lease(blob: BlobClient):
@@ -55,7 +56,8 @@ def write_under_a_lease(blob: BlobClient):
     try:
         blob.upload_blob("from another client", overwrite=True)
     except HttpResponseError as refusal:
-        print(f"Lease: a write without the lease was refused with {refusal.status_code} {refusal.error_code.value}")
+        answer = f"{refusal.status_code} {refusal.error_code.value}"
+        print(f"Lease: a write without the lease was refused with {answer}")
     blob.upload_blob("from the holder", overwrite=True, lease=lease)
     lease.release()
     print(f"Lease: the blob holds {blob.download_blob().readall().decode()!r}")

@@ -41,7 +41,10 @@ fn every_option_of_serve_is_on_the_settings_page() {
 fn lock_order_page_has_the_ranks_of_the_file_service() {
     let rows = |text: &str, prefix: &str| -> Vec<String> {
         let row = format!("{prefix}| `");
-        text.lines().filter(|line| line.starts_with(&row)).map(|line| line[prefix.len()..].to_owned()).collect()
+        text.lines()
+            .filter(|line| line.starts_with(&row))
+            .map(|line| line[prefix.len()..].to_owned())
+            .collect()
     };
     let code = Path::new(env!("CARGO_MANIFEST_DIR")).join("../file/src/lock_order.rs");
     let code = std::fs::read_to_string(code).expect("the table in the code");

@@ -1,5 +1,5 @@
-//! How operations find and change the blob that a request addresses: [`target`] finds it, [`replace`] is the
-//! write path of everything that makes a whole blob. Changes of content are in [`crate::content::edit`].
+//! Finds and changes the blob that a request addresses. [`target`] finds it, and [`replace`] is the write
+//! path of all operations that create a whole blob. Changes of content are in [`crate::content::edit`].
 
 mod keep;
 pub(crate) mod protection;
@@ -12,7 +12,7 @@ use crate::BlobService;
 use crate::rules::history::History;
 
 impl BlobService {
-    /// Returns the retention that an account wants now. Call it after the body was received: a request that
+    /// Returns the current retention of an account. Call this after the body was received: a request that
     /// began before soft delete was turned on must not destroy what it replaces afterwards.
     pub(crate) async fn history(&self, account: &Account) -> Result<History, Refusal> {
         let properties = self.accounts.properties(&account.name, ServiceKind::Blob).await?;

@@ -25,7 +25,7 @@ const POSITION: &str = "x-ms-blob-condition-appendpos";
 const MAX_SIZE: &str = "x-ms-blob-condition-maxsize";
 
 impl BlobService {
-    /// Append Block.
+    /// Handles Append Block.
     pub(crate) async fn append_block(&self, mut request: Request) -> Result<Response, Refusal> {
         let append = Append::parse(&request)?;
         check_body(&request)?;
@@ -40,7 +40,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Appends a block to an append blob. Its content is durable, and `writer` keeps it.
+    /// Appends a block to an append blob. The block's content is durable, and `writer` holds it.
     pub(crate) async fn append(
         &self,
         target: &Target,
@@ -53,7 +53,7 @@ impl BlobService {
         edited.await.inspect_err(|_| self.extents.released(block.content.extent_bytes()))
     }
 
-    /// Append Blob Seal. It changes neither `ETag` nor `Last-Modified`.
+    /// Handles Append Blob Seal, which changes neither `ETag` nor `Last-Modified`.
     pub(crate) async fn seal_append_blob(&self, request: Request) -> Result<Response, Refusal> {
         let append = Append::parse(&request)?;
         let target = self.write_target(&request).await?;
@@ -83,12 +83,12 @@ impl BlobService {
 #[derive(Clone, Copy)]
 pub(crate) struct NewBlock<'a> {
     pub(crate) content: &'a Content,
-    /// The encryption of the content, and the nonce of that.
+    /// The encryption of the content, and its nonce.
     pub(crate) seal: Option<&'a Seal>,
     pub(crate) nonce: Option<Nonce>,
 }
 
-/// The reply to an append of `length` bytes.
+/// Returns the reply to an append of `length` bytes.
 pub(crate) fn appended(blob: &Blob, length: u64, version: Version) -> Response {
     let mut response = reply::written(StatusCode::CREATED, blob, version);
     let offset = blob.content.len() - length;
@@ -110,7 +110,7 @@ pub(crate) struct Append {
 }
 
 impl Append {
-    /// Reads the headers of a request.
+    /// Reads the conditions in the headers of a request.
     pub(crate) fn parse(request: &Request) -> Result<Self, Refusal> {
         let number =
             |name| Ok::<_, Refusal>(request.headers.number(name, 0..=i64::MAX)?.map(i64::unsigned_abs));
@@ -150,7 +150,7 @@ impl Append {
         Ok(Edited { blob, content, valid_until: admission.valid_until })
     }
 
-    /// Judges the conditions that only appends have.
+    /// Checks the conditions that only appends have.
     fn check(&self, length: u64, more: u64) -> Result<(), Refusal> {
         self.check_position(length)?;
         if self.max_size.is_some_and(|max_size| length.saturating_add(more) > max_size) {
@@ -171,7 +171,7 @@ fn is_append(kind: Kind) -> bool {
     matches!(kind, Kind::Append { .. })
 }
 
-/// The largest block of an append blob.
+/// Returns the maximum length of an appended block.
 pub(crate) fn max_append(version: Version) -> u64 {
     if version.at_least(2022, 11, 2) { 100 * MIB } else { 4 * MIB }
 }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn position_size_seal_and_count_are_judged_in_this_order() {
+    fn position_size_seal_and_block_count_are_checked_in_this_order() {
         let append = |position, max_size| Append { position, max_size, ..Append::default() };
         for (position, max_size, blob, expected) in [
             (None, None, blob(0, false), Ok(1)),

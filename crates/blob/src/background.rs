@@ -1,5 +1,4 @@
-//! Work between requests: removing what has expired, staged blocks that were dropped, and the rows of deleted
-//! containers.
+//! Background tasks: they remove expired blobs, dropped blocks, and the rows of deleted containers.
 
 pub(crate) mod dropped;
 pub(crate) mod expiry;

@@ -1,9 +1,9 @@
 //! Blob Batch: up to 256 Delete Blob or Set Blob Tier requests in one, at account or container scope.
 //!
-//! Each carried request is let in by its own credentials and succeeds or fails on its own; nothing is atomic,
-//! and they run side by side. A batch that as a whole makes no sense is answered the way the service does it:
-//! 202, with a single part that has no `Content-ID` and holds the refusal. Parts of the reply stand in the
-//! order of the request's, since some clients go by that instead of by the id.
+//! Every sub-request is authorized by its own credentials, and succeeds or fails on its own. Sub-requests run
+//! concurrently, and nothing is atomic. A malformed batch is answered like the cloud service does: 202, and a
+//! single part that has no `Content-ID` and contains the refusal. Parts of the reply are in the order of the
+//! request, because some clients rely on the order instead of the id.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,28 +21,28 @@ use uuid::Uuid;
 
 use crate::{BlobService, reply};
 
-/// The most requests in a batch.
+/// Maximum number of requests in a batch.
 const MAX_REQUESTS: usize = 256;
-/// The longest batch.
+/// Maximum length of a batch, in bytes.
 const MAX_BODY: usize = 4 << 20;
-/// Requests of one batch that run at the same time.
+/// Maximum number of concurrent requests of one batch.
 const AT_ONCE: usize = 16;
-/// The longest body of the reply to a carried request: none has one but a refusal.
+/// Maximum length of the body of a sub-request's reply, in bytes. Only refusals have one.
 const MAX_REPLY: usize = 64 << 10;
-/// The longest `x-ms-client-request-id` that is echoed.
+/// Maximum length of an `x-ms-client-request-id` that is echoed, in bytes.
 const MAX_CLIENT_REQUEST_ID: usize = 1024;
 
 const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-client-request-id");
 
-/// A request that a batch carries.
+/// A sub-request of a batch.
 struct Part {
-    /// `Content-ID`, by which the client knows it again.
+    /// `Content-ID`, with which the client matches the reply to the request.
     id: String,
     head: Parts,
 }
 
 impl BlobService {
-    /// Blob Batch, of the account or of a container.
+    /// Handles Blob Batch, of the account or of a container.
     pub(crate) async fn blob_batch(&self, mut request: Request) -> Result<Response, Refusal> {
         let boundary = boundary(&request.headers)?.to_owned();
         let carried = request.sub_requests.take().ok_or(ErrorCode::InternalError)?;
@@ -92,7 +92,7 @@ impl BlobService {
     }
 }
 
-/// The part of a reply that identifies a carried request, or a batch that is refused.
+/// Identifies the sub-request, or the refused batch, that a part of the reply belongs to.
 struct Envelope {
     id: Option<String>,
     method: Method,
@@ -101,7 +101,7 @@ struct Envelope {
 }
 
 impl Envelope {
-    /// One part of the reply.
+    /// Renders one part of the reply.
     fn reply(self, batch: &Request, outcome: Result<(StatusCode, HeaderMap, Bytes), Refusal>) -> Bytes {
         let refusal = outcome.as_ref().err().map(|refusal| refusal.text().to_owned());
         let (status, mut headers, body) = outcome.unwrap_or_else(|refusal| {
@@ -130,8 +130,8 @@ impl Envelope {
         for (name, value) in &headers {
             line(format!("{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes())));
         }
-        // Live ends a part without a body with one empty line, which is the line end before the delimiter.
-        // Clients take a second one for a body.
+        // The cloud service ends a part without a body with one empty line, which is the line end before the
+        // delimiter. Clients take a second empty line for a body.
         if !body.is_empty() {
             line("\r\n".into());
             part.extend_from_slice(&body);
@@ -140,13 +140,13 @@ impl Envelope {
     }
 }
 
-/// The boundary that a batch announces.
+/// Returns the boundary that the request's `Content-Type` names.
 fn boundary(headers: &HeaderMap) -> Result<&str, Refusal> {
     let value = headers.text("content-type")?.ok_or_else(|| Refusal::missing_header("content-type"))?;
     multipart::boundary(value).ok_or_else(|| Refusal::invalid_header("content-type", value))
 }
 
-/// The requests of a batch.
+/// Splits the body of a batch into its sub-requests.
 fn parts(body: &[u8], boundary: &str) -> Result<Vec<Part>, Refusal> {
     let parts = multipart::split(body, boundary).ok_or(ErrorCode::InvalidInput)?;
     match parts.len() {
@@ -159,7 +159,7 @@ fn parts(body: &[u8], boundary: &str) -> Result<Vec<Part>, Refusal> {
     }
 }
 
-/// Reads one part: its own headers, then the head of a request.
+/// Parses one part: its own headers, then the head of a request.
 fn parse(part: &[u8]) -> Option<Part> {
     let part = multipart::Part::parse(part)?;
     let id = part.headers.get("content-id")?.to_str().ok()?.trim().to_owned();
@@ -167,7 +167,7 @@ fn parse(part: &[u8]) -> Option<Part> {
     (!id.is_empty()).then_some(Part { id, head })
 }
 
-/// Refuses a batch of requests that cannot be in one.
+/// Refuses a batch with sub-requests that cannot be in one.
 fn judged(parts: Vec<Part>, carried: &dyn SubRequests, scope: Option<&str>) -> Result<Vec<Part>, Refusal> {
     let mut kind = None;
     for part in &parts {
@@ -200,7 +200,7 @@ mod tests {
     const HEAD: &str = "Content-Type: application/http\r\nContent-ID: 7\r\n\r\n";
 
     #[test]
-    fn a_part_is_read_as_each_client_writes_it() {
+    fn part_is_parsed_in_the_form_of_each_client() {
         for (request, path) in [
             // With an empty line, without one, without a slash, with an empty query, with line feeds only.
             ("DELETE /c/b HTTP/1.1\r\nx-ms-date: d\r\n\r\n", "/c/b"),

@@ -1,8 +1,8 @@
 //! Put Block: stages a block.
 //!
-//! A staged block has a row of its own. Putting it reads the row of the blob and does not change it, so
-//! concurrent Put Blocks do not conflict. Each one writes the row that counts staged blocks, even if the
-//! number stays the same: if that row is unchanged, no block was staged meanwhile.
+//! A staged block has a row of its own. Put Block reads the row of the blob and usually leaves it unchanged,
+//! so concurrent Put Blocks do not conflict. Each one writes the row that counts staged blocks, even if the
+//! count stays the same: if that row is unchanged, no block was staged meanwhile.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -25,7 +25,7 @@ const MIB: u64 = 1 << 20;
 const MAX_STAGED: i64 = 100_000;
 
 impl BlobService {
-    /// Put Block.
+    /// Handles Put Block.
     pub(crate) async fn put_block(&self, mut request: Request) -> Result<Response, Refusal> {
         let id = BlockId::of_query(&request.query)?;
         check_body(&request)?;
@@ -43,7 +43,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Stages a block. Its content is durable, and its writer keeps it until this returns.
+    /// Stages a block whose content is durable. The caller's writer must hold the content until this returns.
     pub(crate) async fn stage_block(
         &self,
         request: &Request,
@@ -81,9 +81,8 @@ impl BlobService {
         Ok(())
     }
 
-    /// Returns the generation of the staged blocks and their number. This reads outside of the transaction,
-    /// so that concurrent Put Blocks do not conflict. The limit may be exceeded by the number of concurrent
-    /// requests.
+    /// Returns the generation of the staged blocks and their count. Reads outside of the transaction, so that
+    /// concurrent Put Blocks do not conflict; so concurrent requests may exceed the limit by their number.
     async fn staged_before(&self, target: &Target) -> Result<(Option<u64>, i64), Refusal> {
         let set = self.rows.read(&target.partition, &Reads::keys([keys::BASE, keys::STAGED_COUNT])).await?;
         let [base, count] = [0, 1].map(|at| set.rows.get(at).and_then(Option::as_ref));
@@ -95,22 +94,22 @@ impl BlobService {
 /// A block to stage.
 struct NewBlock<'a> {
     id: &'a BlockId,
-    /// The value of its row.
+    /// The encoded [`StagedBlock`].
     value: &'a Bytes,
-    /// Bytes of the staged block of this id, if there is one.
+    /// Bytes of the staged block that has this id now.
     replaced: Option<u64>,
 }
 
-/// The outcome of staging a block.
+/// Result of staging a block.
 #[derive(Default)]
 struct Staged {
-    /// Bytes that no row refers to any more.
+    /// Bytes that no row refers to now.
     released: u64,
-    /// The claim of a deleted blob of this name.
+    /// The tag claim of the deleted blob that the block replaced.
     unindexed: Indexed,
 }
 
-/// Stages a block in addition to those of `staged`.
+/// Decides how to stage a block. `staged` describes the blocks that are already staged.
 fn stage(
     view: &View<'_>,
     base: Option<&Blob>,
@@ -178,7 +177,7 @@ pub(crate) fn check_body(request: &Request) -> Result<(), Refusal> {
     }
 }
 
-/// The largest block.
+/// Returns the maximum length of a block.
 pub(crate) fn max_block(version: Version) -> u64 {
     match version {
         version if version.at_least(2019, 12, 12) => 4000 * MIB,

@@ -1,8 +1,8 @@
 //! Put Block List and Get Block List.
 //!
 //! Put Block List builds content from staged blocks and parts of the old content, without reading their
-//! bytes. The commit fails if the blob or its staged blocks have changed since. So if two lists are put at
-//! once, the second one is judged by what the first one left.
+//! bytes. The commit fails if the blob or its staged blocks have changed since. So of two concurrent lists,
+//! the second one is checked against the result of the first.
 //!
 //! The commit drops all staged blocks. It removes a small number of their rows; larger numbers are removed
 //! later, see [`crate::background::dropped`].
@@ -29,11 +29,11 @@ use crate::rules::tier::check_new_tier;
 use crate::{BlobService, reply};
 use assemble::{Assembled, Blocks};
 
-/// Bytes of the longest document that can name the most blocks.
+/// Maximum length of a block list document, in bytes. This is enough for the maximum number of blocks.
 const MAX_DOCUMENT: usize = 8 << 20;
 /// Staged blocks that are read at once. The rows of small blocks contain their bytes.
 const READ_AT_ONCE: usize = 512;
-/// Maximum number of times that a list is read because it changed while it was read.
+/// Maximum number of times that a list is read because it has changed during the read.
 const MAX_READS: usize = 16;
 
 /// A block that a Put Block List names.
@@ -50,17 +50,17 @@ struct NewList<'a> {
     seal: Option<&'a Seal>,
 }
 
-/// Where to look for a block.
+/// The place where Put Block List looks for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
     Committed,
     Uncommitted,
-    /// Among the staged blocks, then among the committed ones.
+    /// The staged blocks, then the committed ones.
     Latest,
 }
 
 impl BlobService {
-    /// Put Block List.
+    /// Handles Put Block List.
     pub(crate) async fn put_block_list(&self, mut request: Request) -> Result<Response, Refusal> {
         let preconditions = Preconditions::of_write(&request)?;
         let mut new = new_blob_with(&request, Kind::Block, ContentHeaderForms::Own)?;
@@ -82,7 +82,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Get Block List.
+    /// Handles Get Block List.
     pub(crate) async fn get_block_list(&self, request: Request) -> Result<Response, Refusal> {
         let (shows_committed, shows_uncommitted) = list_type(&request.query)?;
         let preconditions = Preconditions::of_tags(&request)?;
@@ -108,7 +108,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// A consistent view of a blob and its blocks.
+    /// Reads a blob and its blocks in a consistent state.
     async fn block_lists(
         &self,
         target: &Target,
@@ -143,7 +143,7 @@ impl BlobService {
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// A snapshot or a version and its blocks. No blocks can be staged for these.
+    /// Reads a snapshot or an earlier version and its blocks. These cannot have staged blocks.
     async fn block_lists_of_earlier(
         &self,
         target: &Target,
@@ -160,7 +160,7 @@ impl BlobService {
         Ok(BlockLists { blob: found.blob, committed, uncommitted: vec![] })
     }
 
-    /// The names and sizes of all staged blocks.
+    /// Reads the ids and sizes of all staged blocks.
     async fn read_uncommitted(
         &self,
         partition: &Partition,
@@ -200,7 +200,7 @@ async fn commit_blocks(
                 (judged.new.content, judged.new.block_list) = (content, block_list);
                 staged
             }
-            // The block may be missing because another list has used it since the blob was read.
+            // The block may be missing because a concurrent list has used it since the blob was read.
             Err(refused) => match replacement.is_current(&judged).await? {
                 true => return Err(refused),
                 false => continue,
@@ -216,7 +216,7 @@ async fn commit_blocks(
 struct BlockLists {
     blob: Blob,
     committed: Vec<CommittedBlock>,
-    /// The id as text, and the size.
+    /// The id as text, and the size in bytes.
     uncommitted: Vec<(String, u64)>,
 }
 
@@ -224,7 +224,7 @@ fn check_kind(blob: &Blob) -> Result<(), Refusal> {
     if blob.kind == Kind::Block { Ok(()) } else { Err(ErrorCode::InvalidBlobType.into()) }
 }
 
-/// Whether `blocklisttype` asks for committed and for uncommitted blocks.
+/// Returns whether `blocklisttype` asks for committed and for uncommitted blocks.
 fn list_type(query: &Query) -> Result<(bool, bool), Refusal> {
     const NAME: &str = "blocklisttype";
     let text = query.get(NAME).unwrap_or_default();
@@ -248,7 +248,7 @@ fn write_blocks(
     document.close();
 }
 
-/// Reads the body of a Put Block List.
+/// Parses the body of Put Block List.
 pub(crate) fn parse(document: &[u8]) -> Result<Vec<Listed>, Refusal> {
     let mut listed = vec![];
     let mut xml = xml::Reader::root(document, "BlockList")?;
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_name_blocks_and_where_to_find_them() {
+    fn document_names_blocks_and_the_list_they_are_from() {
         let document = "\u{feff}<?xml version='1.0'?><BlockList> <Committed>AA==</Committed>
             <Latest> AAA= </Latest><Uncommitted>AAAA</Uncommitted></BlockList>";
         let listed = parse(document.as_bytes()).unwrap();

@@ -1,7 +1,8 @@
 //! Create Container, and the properties, metadata and access policies of containers. Lease Container is in
-//! [`lease`]; deleting, restoring and renaming, which move the row of a container, are in [`lifecycle`].
+//! [`lease`]. Deleting, restoring and renaming, which move the container's row, are in [`lifecycle`].
 //!
-//! A container is a row that names a space, see [`lazuli_generations`]; its blobs are in that space.
+//! A container is a row that names a space, see [`lazuli_generations`]. The container's blobs are in that
+//! space.
 
 mod import;
 mod lease;
@@ -19,22 +20,22 @@ use crate::model::container::Container;
 use crate::rules::precondition::{Preconditions, admit_container_read};
 use crate::{BlobService, reply};
 
-/// Containers that only the service itself can create.
+/// Containers that clients cannot create.
 const SYSTEM_CONTAINERS: [&str; 2] = ["$logs", "$blobchangefeed"];
 
-/// Whether a container is one of the service's own.
+/// Returns whether only the service itself can create a container of this name.
 pub(crate) fn is_system(name: &str) -> bool {
     SYSTEM_CONTAINERS.contains(&name)
 }
 
 impl BlobService {
-    /// The container of that name.
+    /// Returns the current container of this name.
     pub(crate) async fn container(&self, account: &Account, name: &str) -> Result<Container, Refusal> {
         names::check_container(name)?;
         self.containers.get(account, name).await
     }
 
-    /// Create Container.
+    /// Handles Create Container.
     pub(crate) async fn create_container(&self, request: Request) -> Result<Response, Refusal> {
         check_new_name(&request.container)?;
         let public_access = public_access(&request)?;
@@ -60,7 +61,7 @@ impl BlobService {
         }
     }
 
-    /// Get Container Properties.
+    /// Handles Get Container Properties.
     pub(crate) async fn get_container_properties(&self, request: Request) -> Result<Response, Refusal> {
         let (container, now) = self.container_to_read(&request).await?;
         let mut response = written(StatusCode::OK, &container, request.version);
@@ -70,7 +71,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Get Container Metadata.
+    /// Handles Get Container Metadata.
     pub(crate) async fn get_container_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let (container, _) = self.container_to_read(&request).await?;
         let mut response = written(StatusCode::OK, &container, request.version);
@@ -78,7 +79,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Set Container Metadata.
+    /// Handles Set Container Metadata.
     pub(crate) async fn set_container_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let metadata = Metadata::from_headers(&request.headers)?;
         let preconditions = Preconditions::of_write(&request)?;
@@ -92,7 +93,7 @@ impl BlobService {
         Ok(written(StatusCode::OK, &container, request.version))
     }
 
-    /// Get Container ACL.
+    /// Handles Get Container ACL.
     pub(crate) async fn get_container_acl(&self, request: Request) -> Result<Response, Refusal> {
         let (container, _) = self.container_to_read(&request).await?;
         let mut response = Response::xml(container.policies.to_xml());
@@ -102,7 +103,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Set Container ACL.
+    /// Handles Set Container ACL.
     pub(crate) async fn set_container_acl(&self, mut request: Request) -> Result<Response, Refusal> {
         names::check_container(&request.container)?;
         let public_access = public_access(&request)?;
@@ -128,7 +129,7 @@ impl BlobService {
         Ok((container, now))
     }
 
-    /// Changes the container that a request addresses. The rule may return the time before which its decision
+    /// Changes the container that a request addresses. The rule may return the time until which its decision
     /// holds.
     async fn change_container<T>(
         &self,
@@ -154,14 +155,14 @@ impl Container {
     }
 }
 
-/// A reply with the `ETag` and `Last-Modified` of the container.
+/// Returns a reply with the `ETag` and `Last-Modified` of the container.
 fn written(status: StatusCode, container: &Container, version: Version) -> Response {
     let mut response = Response::empty(status);
     reply::validators(&mut response.headers, container.validators(), version);
     response
 }
 
-/// The headers of Get Container Properties without `ETag`, `Last-Modified` and metadata.
+/// Writes the headers of Get Container Properties, except `ETag`, `Last-Modified` and metadata.
 fn properties(headers: &mut HeaderMap, container: &Container, request: &Request, now: Timestamp) {
     let version = request.version;
     reply::lease(headers, &container.lease, now);

@@ -1,10 +1,10 @@
 //! Copy Blob, Copy Blob From URL, Abort Copy Blob.
 //!
-//! A copy shares the content of a source in this server: no byte moves, and the copy is complete when the
-//! request is. If the copy has another encryption than the source, the request reads the bytes and stores
-//! them again. Copy Blob From URL also reads them to check a digest that the client sent, or to report their
-//! CRC64. A source elsewhere is fetched: within the request by Copy Blob From URL, after the request by Copy
-//! Blob, see [`pending`].
+//! A copy within this server shares the content of its source: no byte moves, and the copy is complete before
+//! the reply. If source and target differ in encryption, the request reads the bytes and stores them again.
+//! Copy Blob From URL also reads the bytes to check a digest that the client sent, or to report their CRC64.
+//! Content of any other source is fetched: by Copy Blob From URL before the reply, by Copy Blob after it, see
+//! [`pending`].
 
 mod pending;
 
@@ -30,11 +30,11 @@ use crate::rules::precondition::{Preconditions, not_found};
 use crate::rules::tier::{check_new_tier, is_high_priority};
 use crate::{BlobService, reply};
 
-/// The largest source of Copy Blob From URL.
+/// Maximum length of the source of Copy Blob From URL, in bytes.
 const MAX_SYNCHRONOUS: u64 = 256 << 20;
 
 impl BlobService {
-    /// Copy Blob.
+    /// Handles Copy Blob.
     pub(crate) async fn copy_blob(&self, request: Request) -> Result<Response, Refusal> {
         let preconditions = Preconditions::of_write(&request)?;
         let wanted = Wanted::parse(&request)?;
@@ -63,7 +63,7 @@ impl BlobService {
         Ok(copied(&blob, &request))
     }
 
-    /// Copy Blob From URL.
+    /// Handles Copy Blob From URL.
     pub(crate) async fn copy_blob_from_url(&self, mut request: Request) -> Result<Response, Refusal> {
         check_no_body(&request)?;
         let preconditions = Preconditions::of_write(&request)?;
@@ -97,7 +97,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Abort Copy Blob.
+    /// Handles Abort Copy Blob.
     pub(crate) async fn abort_copy_blob(&self, request: Request) -> Result<Response, Refusal> {
         let preconditions = Preconditions::of_lease_only(&request)?;
         let text = request.query.required("copyid")?;
@@ -138,8 +138,8 @@ impl BlobService {
                 copy.check_source(local.is_archived, local)?;
                 return Ok(copy.shared(&copy.source.blob, local.is_archived, now));
             }
-            // The source is the target: use its state in this attempt, which may be newer than the one found
-            // before.
+            // The source is the target, so use its state in this attempt. That may be newer than the state
+            // that was found before.
             let current = old.filter(|old| old.is_live(now)).ok_or_else(not_found)?;
             check_conditions(copy.request, current)?;
             let is_other = was_read && current.content != copy.source.blob.content;
@@ -169,7 +169,7 @@ impl BlobService {
         self.store(sink).await
     }
 
-    /// Makes the target of a copy from content that was stored for it.
+    /// Creates the target of a copy from content that was stored for it.
     async fn put_copy(
         &self,
         replace: Replace<'_>,
@@ -191,12 +191,12 @@ pub(crate) struct Copy<'a> {
     pub(crate) preconditions: Preconditions,
     pub(crate) access: Access,
     pub(crate) wanted: Wanted,
-    /// How the target is to be encrypted.
+    /// The encryption of the target.
     pub(crate) seal: Option<Seal>,
     pub(crate) source: Source,
 }
 
-/// Properties of the target that a request sets, instead of those of the source.
+/// Properties of the target that a request sets instead of copying them from the source.
 pub(crate) struct Wanted {
     pub(crate) id: [u8; 16],
     /// The metadata, tags and tier that the request names.
@@ -217,12 +217,12 @@ impl Wanted {
         })
     }
 
-    /// Refuses the wanted tier if a copy of this type and length cannot have it.
+    /// Refuses the requested tier if a copy of this type and length cannot have it.
     fn check_tier(&self, kind: Kind, length: u64) -> Result<(), Refusal> {
         check_new_tier(kind, self.blob.tier.tier, length)
     }
 
-    /// The tier of the copy. If the source is archived, the copy has to be rehydrated.
+    /// Returns the tier of the copy. A copy of an archived source is rehydrated.
     fn tiering(&self, is_archived: bool, now: Timestamp) -> Tiering {
         match self.blob.tier.tier {
             Some(tier) if is_archived => Tiering {
@@ -236,8 +236,8 @@ impl Wanted {
 }
 
 impl Copy<'_> {
-    /// Whether the copy can share the content of its source: both have the same encryption, or none. Each
-    /// account has keys of its own for encryption scopes.
+    /// Returns whether the copy can share the content of its source: both have the same encryption, or none.
+    /// Encryption scopes of different accounts have different keys.
     pub(crate) fn shares(&self, source: &Blob) -> bool {
         let wanted = self.seal.as_ref().map(|seal| &seal.encryption);
         match &self.source.place {
@@ -246,7 +246,7 @@ impl Copy<'_> {
         }
     }
 
-    /// The write that makes the target. `writer` keeps the content that was stored for it.
+    /// Returns the write that creates the target. `writer` holds the content that was stored for it.
     pub(crate) fn replace<'a>(&'a self, target: &'a Target, writer: Writer) -> Replace<'a> {
         let kind = self.source.blob.kind;
         let write = Replace::write(self.request, target, &self.preconditions, kind, writer);
@@ -262,7 +262,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// A copy that shares the content of its source.
+    /// Returns the target of a copy that shares the content of its source.
     pub(crate) fn shared(&self, source: &Blob, is_archived: bool, now: Timestamp) -> Blob {
         Blob {
             tier: self.wanted.tiering(is_archived, now),
@@ -273,7 +273,7 @@ impl Copy<'_> {
         }
     }
 
-    /// A copy that has no content yet.
+    /// Returns the target of a copy without content.
     pub(crate) fn unshared(&self, now: Timestamp) -> Blob {
         let is_archived = matches!(&self.source.place, Place::Local(local) if local.is_archived);
         Blob {
@@ -308,7 +308,7 @@ impl Copy<'_> {
     }
 }
 
-/// The reply to an accepted copy.
+/// Builds the reply to an accepted copy.
 pub(crate) fn copied(blob: &Blob, request: &Request) -> Response {
     let mut response = reply::written(StatusCode::ACCEPTED, blob, request.version);
     if let Some(copy) = &blob.copy {

@@ -1,10 +1,10 @@
 //! Delete Blob and Undelete Blob.
 //!
-//! The account decides what happens to a deleted state, see [`History`]: it stays as deleted and can be
-//! restored for some days, it becomes an earlier version, or it is gone. A blob can have any number of
-//! snapshots, but the changes of a commit are limited. So deleting or restoring many of them takes several
-//! commits, and each is judged anew. The last one changes the current state, so repeating an interrupted
-//! request completes it.
+//! The account settings decide what a delete does, see [`History`]: the state is kept as deleted and can be
+//! restored for some days, becomes an earlier version, or is removed. A blob can have any number of
+//! snapshots, but the changes of a commit are limited. So deleting or restoring many snapshots takes several
+//! commits, and each attempt repeats the checks. The last commit changes the current state, so repeating an
+//! interrupted request completes it.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -22,10 +22,10 @@ use crate::rules::precondition::{Preconditions, check_mutable, check_no_pending_
 use crate::rules::tier::TierConditions;
 use crate::{BlobService, reply};
 
-/// Snapshots and versions that one commit deletes or restores, with two mutations each.
+/// Maximum number of snapshots and versions that one commit deletes or restores, with two mutations each.
 const STEP: usize = 100;
 
-/// The treatment of the snapshots of a deleted blob.
+/// The snapshots that a delete affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Snapshots {
     /// Refuse to delete a blob that has snapshots.
@@ -34,21 +34,21 @@ enum Snapshots {
     Only,
 }
 
-/// The outcome of a commit.
+/// Result of one commit of a delete.
 #[derive(Default)]
 struct DeleteStep {
     /// Whether the deleted states cannot be restored.
     permanent: bool,
-    /// Bytes that no row refers to any more.
+    /// Bytes that no row refers to now.
     released: u64,
-    /// There is more to do.
+    /// Whether another commit must follow.
     more: bool,
-    /// The claim of the deleted current state.
+    /// The tag claim of the deleted current state.
     unindexed: Indexed,
 }
 
 impl BlobService {
-    /// Delete Blob.
+    /// Handles Delete Blob.
     pub(crate) async fn delete_blob(&self, request: Request) -> Result<Response, Refusal> {
         let state = State::parse(&request.query)?;
         let snapshots = delete_snapshots(&request, state)?;
@@ -80,7 +80,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Deletes the current state, its snapshots, or both. Returns whether they cannot be restored.
+    /// Deletes the current state, its snapshots, or both. Returns whether the delete is permanent.
     async fn delete_current(
         &self,
         target: &Target,
@@ -101,7 +101,7 @@ impl BlobService {
         }
     }
 
-    /// Deletes one snapshot or earlier version. Returns whether it cannot be restored.
+    /// Deletes one snapshot or earlier version. Returns whether the delete is permanent.
     async fn delete_state(
         &self,
         target: &Target,
@@ -114,7 +114,7 @@ impl BlobService {
         Ok(step.permanent)
     }
 
-    /// Undelete Blob.
+    /// Handles Undelete Blob.
     pub(crate) async fn undelete_blob(&self, request: Request) -> Result<Response, Refusal> {
         let target = self.write_target(&request).await?;
         let mut left = keys::all_deleted();
@@ -135,8 +135,8 @@ impl BlobService {
         }
     }
 
-    /// Restores deleted snapshots and versions, as many as fit in a commit. The last commit restores the
-    /// current state, too.
+    /// Restores as many deleted snapshots and versions as fit in a commit. The last commit also restores the
+    /// current state.
     fn restore(&self, view: &View<'_>, writer: &Writer) -> Result<Decision<Restored>, Refusal> {
         let now = view.now;
         let [deleted, versions] = view.ranges() else { return Ok(Decision::Answer(Restored::default())) };
@@ -165,12 +165,12 @@ impl BlobService {
     }
 }
 
-/// The outcome of a commit that restores states.
+/// Result of one commit of Undelete Blob.
 #[derive(Default)]
 struct Restored {
     /// Whether the blob has any state.
     found: bool,
-    /// Where the next commit continues.
+    /// The key at which the next commit continues.
     next: Option<Bytes>,
 }
 
@@ -181,18 +181,18 @@ struct Deletion<'a> {
     history: History,
     version: Version,
     service: &'a BlobService,
-    /// Keeps the content of the states that one commit moves.
+    /// Holds the content of the states that one commit moves.
     writer: Writer,
 }
 
 impl Deletion<'_> {
-    /// Returns the request for the next commit, with a new writer.
+    /// Returns the same request with a new writer, for the next commit.
     fn next_step(&self) -> Self {
         let writer = self.service.extents.writer();
         Self { tier_conditions: self.tier_conditions.clone(), writer, ..*self }
     }
 
-    /// Deletes the current state, its snapshots, or both, as far as fits in a commit.
+    /// Decides to delete the current state, its snapshots, or both, as far as they fit in a commit.
     fn current(&self, view: &View<'_>, snapshots: Snapshots) -> Result<Decision<DeleteStep>, Refusal> {
         let now = view.now;
         let base = record::blob(view.row(&keys::BASE))?;
@@ -242,7 +242,7 @@ impl Deletion<'_> {
                 step.unindexed = Indexed::of(base);
             }
             Afterlife::Deleted(deleted) => {
-                // It keeps its expiry, whether it is restored or not.
+                // A deleted state keeps its expiry.
                 let kept = Blob { deleted: Some(deleted), expires: base.expires, ..base.detached() };
                 mutations.push(Mutation::Put(keys::BASE, kept.encode()?));
             }
@@ -256,7 +256,7 @@ impl Deletion<'_> {
         Ok(())
     }
 
-    /// Deletes one snapshot or earlier version.
+    /// Decides to delete one snapshot or earlier version.
     fn one(&self, view: &View<'_>, state: State) -> Result<Decision<DeleteStep>, Refusal> {
         let now = view.now;
         let key = state_key(state);
@@ -272,7 +272,7 @@ impl Deletion<'_> {
         Ok(Decision::Write(change, DeleteStep { permanent, released, ..DeleteStep::default() }))
     }
 
-    /// Permanently deletes one snapshot or earlier version that was deleted before.
+    /// Decides to remove a deleted snapshot or earlier version permanently.
     fn purge(&self, view: &View<'_>, state: State) -> Result<Decision<DeleteStep>, Refusal> {
         let key = state_key(state);
         check_not_current(view, state)?;
@@ -289,8 +289,8 @@ impl Deletion<'_> {
         Ok(Decision::Write(Change::of([Mutation::Delete(deleted)]).until(blob.ends_at()), step))
     }
 
-    /// Judges the preconditions. A blob that has only staged blocks can be deleted, but not in versions in
-    /// which it does not exist.
+    /// Checks the preconditions. A blob with only staged blocks can be deleted, except in versions in which
+    /// such a blob does not exist.
     fn admit(&self, base: Option<&Blob>, now: Timestamp) -> Result<Admission, Refusal> {
         match base {
             Some(base) if !base.committed && base.is_there(now) && self.version.at_least(2013, 8, 15) => {
@@ -302,7 +302,7 @@ impl Deletion<'_> {
         }
     }
 
-    /// Deletes a snapshot or earlier version. Returns the bytes that are not kept.
+    /// Deletes a snapshot or earlier version. Returns the bytes that no row refers to now.
     fn delete(
         &self,
         key: &Bytes,
@@ -338,7 +338,7 @@ fn state_key(state: State) -> Bytes {
     }
 }
 
-/// A change of any number of rows, also none.
+/// Returns the decision to commit these mutations. Commits nothing if there are none.
 fn write<T>(mutations: Vec<Mutation>, valid_until: Option<Timestamp>, answer: T) -> Decision<T> {
     if mutations.is_empty() {
         return Decision::Answer(answer);

@@ -1,7 +1,7 @@
 //! Find Blobs by Tags, in the account or in a container.
 //!
 //! The index of tags has the current states of blobs, see [`crate::index::tag_index`]. Earlier versions are
-//! not in the index, so a query for them scans all blobs.
+//! not indexed, so a query for them scans all blobs.
 
 use std::ops::ControlFlow;
 
@@ -18,15 +18,15 @@ use crate::{BlobService, reply};
 
 /// Rows or containers that are read at once, and after which the task yields.
 const READ_AT_ONCE: usize = 256;
-/// Maximum number of containers and rows that are looked at for one page.
+/// Maximum number of containers and rows that are examined for one page.
 const MAX_LOOKED_AT: usize = 20_000;
 /// A page ends after this many bytes of names and tags.
 const MAX_FOUND_BYTES: usize = 4 << 20;
-/// Bytes of a match in the reply, without its names and tags.
+/// Estimated bytes of a match in the reply, without its names and tags.
 const MATCH_BYTES: usize = 128;
 
 impl BlobService {
-    /// Find Blobs by Tags, in the account.
+    /// Handles Find Blobs by Tags in the account.
     pub(crate) async fn find_blobs_by_tags(&self, request: Request) -> Result<Response, Refusal> {
         let query = tag_query(&request, true)?;
         let page = PageRequest::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
@@ -42,7 +42,7 @@ impl BlobService {
         Ok(search.reply(&request, next))
     }
 
-    /// Find Blobs by Tags, in a container.
+    /// Handles Find Blobs by Tags in a container.
     pub(crate) async fn find_blobs_by_tags_in_container(
         &self,
         request: Request,
@@ -62,7 +62,7 @@ fn tag_query(request: &Request, may_name_container: bool) -> Result<TagQuery, Re
     TagQuery::parse(text, may_name_container).map_err(|reason| Refusal::invalid_query("where", text, reason))
 }
 
-/// Whether the query includes earlier versions.
+/// Returns whether the request includes earlier versions.
 fn includes_versions(request: &Request) -> Result<bool, Refusal> {
     let include = request.query.list("include", &[("none", false), ("versions", true)])?;
     Ok(include.contains(&true))
@@ -73,13 +73,13 @@ struct Search<'a> {
     service: &'a BlobService,
     query: &'a TagQuery,
     page: &'a PageRequest<'a>,
-    /// BlobInclude earlier versions.
+    /// Whether to include earlier versions.
     versions: bool,
     found: Vec<Match>,
     found_bytes: usize,
     looked_at: usize,
-    /// The blob whose versions are being scanned, and the version that its current state had, or was about to
-    /// get, when it was read. A row with this version or a later one was written since.
+    /// The blob whose versions are being scanned. The stamp is the version that its current state had when it
+    /// was read, or was about to get. Rows with this version or a later one were written after that read.
     current: Option<(Bytes, Stamp)>,
 }
 
@@ -87,11 +87,12 @@ struct Match {
     container: String,
     name: String,
     tags: Tags,
-    /// In a search for versions: which one it is, and whether it is the current one.
+    /// In a search for versions: the version, and whether it is the current one.
     version: Option<(Stamp, bool)>,
 }
 
-/// Where the next page begins: a container, and a row of its index, or of its blobs in a search for versions.
+/// The position of the next page: a container, and a row of its index. In a search for versions, a row of its
+/// blobs.
 type Next = Option<(String, Bytes)>;
 
 impl<'a> Search<'a> {
@@ -100,7 +101,7 @@ impl<'a> Search<'a> {
         Self { service, query, page, versions, found, found_bytes: 0, looked_at: 0, current: None }
     }
 
-    /// The container and the row at which the page begins.
+    /// Returns the container and the row at which the page begins.
     fn start(&self) -> (&str, &[u8]) {
         let marker = self.page.start.as_deref().unwrap_or_default();
         let (name, row) = marker.split_at(marker.iter().position(|byte| *byte == 0).unwrap_or(marker.len()));
@@ -113,7 +114,7 @@ impl<'a> Search<'a> {
             || self.found_bytes >= MAX_FOUND_BYTES
     }
 
-    /// Counts a row or container, and yields now and then.
+    /// Counts an examined row or container, and yields after every [`READ_AT_ONCE`].
     async fn look(&mut self) {
         self.looked_at += 1;
         if self.looked_at.is_multiple_of(READ_AT_ONCE) {
@@ -127,7 +128,7 @@ impl<'a> Search<'a> {
         self.found.push(found);
     }
 
-    /// Searches all containers of an account, by name.
+    /// Searches all containers of an account, in the order of their names.
     async fn account(&mut self, request: &Request) -> Result<Next, Refusal> {
         let mut from = Some(self.start().0.as_bytes().to_vec());
         loop {
@@ -160,7 +161,7 @@ impl<'a> Search<'a> {
         if self.versions { self.states(name, space).await } else { self.indexed(name, space).await }
     }
 
-    /// Searches the index of a container, which has the current states of its blobs.
+    /// Searches the index of a container.
     async fn indexed(&mut self, name: &str, space: SpaceId) -> Result<Next, Refusal> {
         let index = keys::tag(space, self.query.tag());
         let mut rows = self.query.rows();
@@ -195,7 +196,7 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// Scans all blobs of a container and their versions, which are not in the index.
+    /// Scans all blobs of a container and their versions.
     async fn states(&mut self, name: &str, space: SpaceId) -> Result<Next, Refusal> {
         let (first, place) = self.start();
         let mut from;
@@ -225,8 +226,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the match for a row, if there is one. The rows of a blob may be read one after the other. A
-    /// version that was made in between is left out: the page may already show it as the current state.
+    /// Returns the match for a row, if there is one. The rows of a blob may be read at different times. A
+    /// version that was created in between is left out, because the page may already show it as the current
+    /// state.
     fn state(&mut self, container: &str, partition: &Bytes, row: &Row) -> Result<Option<Match>, Refusal> {
         let is_current = match keys::row_kind(&row.key) {
             Some(RowKind::Base) => true,
@@ -239,7 +241,7 @@ impl<'a> Search<'a> {
             return Ok(None);
         }
         if is_current {
-            // The version that it has, or gets when it is replaced.
+            // The version that the state has, or gets when it is replaced.
             self.current = Some((partition.clone(), blob.version.unwrap_or_else(|| blob.etag.stamp())));
         }
         if !self.query.matches(&blob.tags) {
@@ -250,13 +252,13 @@ impl<'a> Search<'a> {
         Ok(Some(Match { container: container.to_owned(), name, tags: blob.tags, version }))
     }
 
-    /// Whether a version was made after the current state of its blob was read.
+    /// Returns whether a version was made after the current state of its blob was read.
     fn is_later(&self, partition: &Bytes, version: Stamp) -> bool {
         self.current.as_ref().is_some_and(|(of, current)| of == partition && version >= *current)
     }
 
-    /// A row of a blob as it is written in a marker: the name, a zero byte, the version of the current state
-    /// (zeros if that was not read), the key. Names contain no zero byte.
+    /// Encodes a row of a blob for a marker: the name, a zero byte, the version of the current state (zeros
+    /// if that was not read), and the key. Names contain no zero byte.
     fn place(&self, (partition, key): &(Bytes, Bytes)) -> Bytes {
         let name = partition.strip_prefix(keys::BLOBS).unwrap_or_default();
         let current = self.current.as_ref().filter(|(of, _)| of == partition);
@@ -264,7 +266,7 @@ impl<'a> Search<'a> {
         [name, &[0], &version.to_be_bytes(), key].concat().into()
     }
 
-    /// Returns the tags of a blob if it has this claim and the query matches.
+    /// Returns the tags of a blob if it has this claim and matches the query.
     async fn verify(&self, blob: &Partition, claim: Stamp) -> Result<Option<Tags>, Refusal> {
         let store = &self.service.store;
         let set = store.read(blob, &Reads::key(keys::BASE)).await.map_err(reply::read_refusal)?;
@@ -304,7 +306,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Reads a row in a marker, and the version of the current state. An empty text means the first row.
+/// Decodes a row in a marker, and the version of the current state. An empty text means the first row.
 fn parse_place(place: &[u8]) -> ((Bytes, Bytes), Option<(Bytes, Stamp)>) {
     let mut parts = place.splitn(2, |byte| *byte == 0);
     let name = parts.next().unwrap_or_default();

@@ -1,28 +1,28 @@
-//! Entry points for fuzzing: everything here takes bytes that a client chose, and must not panic.
+//! Entry points for fuzzing. Each parses bytes that a client chose, and must not panic.
 
-/// The body of a batch.
+/// Parses the body of a batch.
 pub fn batch(data: &[u8]) {
     crate::batch::fuzz(data);
 }
 
-/// The URL of a copy's source.
+/// Parses the URL of a copy source.
 pub fn copy_source(data: &[u8]) {
     crate::content::source::fuzz(data);
 }
 
-/// The URL of the snapshot that page ranges are compared with.
+/// Parses the URL of the snapshot that page ranges are compared with.
 pub fn previous_snapshot_url(data: &[u8]) {
     if let Ok(url) = std::str::from_utf8(data) {
         let _ = crate::page_ranges::snapshot_in_url(url, "box", "a b/c");
     }
 }
 
-/// The body of a Put Block List.
+/// Parses the body of Put Block List.
 pub fn block_list(data: &[u8]) {
     let _ = crate::block_list::parse(data);
 }
 
-/// Tags in both their forms.
+/// Parses tags in both of their forms.
 pub fn tags(data: &[u8]) {
     let _ = crate::model::record::Tags::parse_xml(data);
     let mut headers = http::HeaderMap::new();
@@ -32,12 +32,12 @@ pub fn tags(data: &[u8]) {
     }
 }
 
-/// The body of a Query Blob Contents.
+/// Parses the body of Query Blob Contents.
 pub fn query_request(data: &[u8]) {
     let _ = crate::query::parse(data);
 }
 
-/// Conditions on tags, and queries for them.
+/// Parses conditions on tags, and queries for tags.
 pub fn tag_query(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         let _ = crate::index::tag_query::TagCondition::parse(text);
@@ -47,7 +47,7 @@ pub fn tag_query(data: &[u8]) {
     }
 }
 
-/// The marker of a listing of blobs, and of one of containers.
+/// Parses the markers of listings of blobs and of containers.
 pub fn marker(data: &[u8]) {
     crate::list::fuzz_marker(data);
     lazuli_generations::fuzz::marker(data);
@@ -57,7 +57,7 @@ pub fn marker(data: &[u8]) {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    /// Runs a target on random bytes, and on pieces of what it is for, cut and joined at random.
+    /// Runs a target on random bytes, and on pieces of valid input that are cut and joined at random.
     fn throw(target: fn(&[u8]), pieces: &[&[u8]]) {
         let random = |below: usize| rand::random_range(0..below);
         for _ in 0..2000 {
@@ -76,14 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn no_block_list_makes_the_parser_panic() {
+    fn block_list_parser_does_not_panic() {
         let pieces: [&[u8]; 5] =
             [b"<BlockList>", b"</BlockList>", b"<Latest>AAAA</Latest>", b"<Committed>", b"</Committed>"];
         throw(super::block_list, &pieces);
     }
 
     #[test]
-    fn no_tags_make_the_parser_panic() {
+    fn tags_parser_does_not_panic() {
         let pieces: [&[u8]; 6] = [
             b"<Tags><TagSet>",
             b"</TagSet></Tags>",
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn no_tag_query_makes_the_parser_panic() {
+    fn tag_query_parser_does_not_panic() {
         let pieces: [&[u8]; 8] =
             [b"a = 'b'", b" AND ", b" OR ", b"(", b")", b"\"a b\" <= ''", b"@container", b"<>"];
         throw(super::tag_query, &pieces);
     }
 
     #[test]
-    fn no_query_request_makes_the_parser_panic() {
+    fn query_request_parser_does_not_panic() {
         throw(
             super::query_request,
             &[
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn no_batch_makes_the_parser_panic() {
+    fn batch_parser_does_not_panic() {
         throw(
             super::batch,
             &[
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn no_copy_source_makes_the_parser_panic() {
+    fn copy_source_parser_does_not_panic() {
         throw(
             super::copy_source,
             &[
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn no_url_of_a_snapshot_makes_the_parser_panic() {
+    fn snapshot_url_parser_does_not_panic() {
         let pieces: [&[u8]; 5] = [b"http://h:1", b"/box/", b"a%20b/c", b"?snapshot=", b"%"];
         throw(super::previous_snapshot_url, &pieces);
     }
 
     #[test]
-    fn no_marker_makes_a_listing_panic() {
+    fn marker_parser_does_not_panic() {
         throw(super::marker, &[b"name", b"\0", b"s\0\0\0\0\0\0\0\x01", b"\xff", b"/"]);
     }
 }

@@ -1,7 +1,7 @@
 //! Get Blob, Get Blob Properties, Get Blob Metadata.
 //!
-//! The headers and the bytes of a reply are of one state: both come from one row. The content is kept until
-//! its last byte is sent, even if the blob is replaced or deleted meanwhile.
+//! The headers and the bytes of a reply are of one state, because both come from one row. The content is held
+//! until its last byte is sent, even if the blob is replaced or deleted meanwhile.
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
@@ -15,11 +15,11 @@ use crate::model::record::Kind;
 use crate::rules::precondition::{Preconditions, not_found};
 use crate::{BlobService, reply};
 
-/// Bytes of the longest range whose digest a client can ask for.
+/// Maximum length of a range whose digest a client can ask for, in bytes.
 const MAX_DIGESTED_RANGE: u64 = 4 << 20;
 
 impl BlobService {
-    /// Get Blob.
+    /// Handles Get Blob.
     pub(crate) async fn get_blob(&self, request: Request) -> Result<Response, Refusal> {
         let range = ByteRange::of_read(&request.headers);
         let digest = RangeDigest::parse(&request.headers, range)?;
@@ -62,7 +62,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Get Blob Properties.
+    /// Handles Get Blob Properties.
     pub(crate) async fn get_blob_properties(&self, request: Request) -> Result<Response, Refusal> {
         let Found { blob, is_current, now, .. } = self.find_to_read(&request).await?;
         self.unseal(&request, &blob)?;
@@ -76,7 +76,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Get Blob Metadata.
+    /// Handles Get Blob Metadata.
     pub(crate) async fn get_blob_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let Found { blob, .. } = self.find_to_read(&request).await?;
         self.unseal(&request, &blob)?;
@@ -86,7 +86,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Reads the state that a request addresses, and judges the preconditions.
+    /// Reads the state that a request addresses, and checks the preconditions.
     pub(crate) async fn find_to_read(&self, request: &Request) -> Result<Found, Refusal> {
         self.find_to_read_of(request, |_| true).await
     }
@@ -107,7 +107,7 @@ impl BlobService {
     }
 }
 
-/// The digest of a range that a client asks for.
+/// The kind of digest that a client asks for.
 #[derive(Clone, Copy)]
 enum RangeDigest {
     Md5,

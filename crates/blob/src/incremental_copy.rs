@@ -33,7 +33,7 @@ const PIECE: u64 = 1 << 20;
 const CHANGES_AT_ONCE: usize = 64;
 
 impl BlobService {
-    /// Incremental Copy Blob.
+    /// Handles Incremental Copy Blob.
     pub(crate) async fn incremental_copy_blob(&self, mut request: Request) -> Result<Response, Refusal> {
         // This operation has no such header: the tier of a backup is its own.
         request.headers.remove(ACCESS_TIER);
@@ -91,7 +91,7 @@ impl BlobService {
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// The content of the copy: that of the source, or the same bytes with another encryption.
+    /// Returns the content of the copy: that of the source, or the same bytes with another encryption.
     async fn backup_content(
         &self,
         copy: &Copy<'_>,
@@ -110,8 +110,8 @@ impl BlobService {
         Ok(blob)
     }
 
-    /// Returns the last backup and its source, if both exist and have the same encryption as now. `writer`
-    /// keeps it.
+    /// Returns the last backup and its source, if both exist and are encrypted as `copy` demands. `writer`
+    /// holds the backup's content.
     async fn last_backup(
         &self,
         copy: &Copy<'_>,
@@ -133,8 +133,8 @@ impl BlobService {
         Ok(source.filter(|source| is_older(&source.blob)).map(|source| LastBackup { blob, source }))
     }
 
-    /// Stores the differences between two snapshots of the source. Pages keep their offsets, so the salt of
-    /// the last copy is used again.
+    /// Stores the differences between two snapshots of the source. Pages keep their offsets, so the last
+    /// copy's salt is reused.
     async fn store_since(
         &self,
         copy: &Copy<'_>,
@@ -177,33 +177,33 @@ impl BlobService {
     }
 }
 
-/// The result of the last copy.
+/// The last backup.
 struct LastBackup {
     blob: Blob,
-    /// The snapshot that it was made of.
+    /// The snapshot that the backup is a copy of.
     source: Found,
 }
 
-/// A backup that is being made.
+/// The backup that a request makes.
 struct Backup<'a> {
     copy: &'a Copy<'a>,
     /// The snapshot of the source.
     snapshot: Stamp,
-    /// A blob with the content of the copy.
+    /// The source blob, with the content of the copy.
     content: &'a Blob,
     history: History,
 }
 
-/// The outcome of a commit.
+/// Result of one commit.
 enum BackupStep {
     Done(Box<Blob>),
-    /// The deleted blob has become a snapshot. Its tags can be removed from the index.
+    /// The deleted blob has become a deleted snapshot. Its tags can be removed from the index.
     Cleared(Indexed),
 }
 
 impl Backup<'_> {
-    /// Makes the backup. If a deleted blob is in its place, only makes a deleted snapshot of that. These are
-    /// two commits because each makes a snapshot, which is named by the stamp of its commit.
+    /// Decides the backup. If a deleted blob has its name, first makes a deleted snapshot of that blob. These
+    /// are two commits because each makes a snapshot, which is named by the stamp of its commit.
     fn decide(&self, view: &View<'_>, old: Option<&Blob>) -> Result<Decision<BackupStep>, Refusal> {
         let (stamp, now) = (view.stamp, view.now);
         let admission = self.copy.preconditions.admit_lease(old, self.copy.access, now)?;
@@ -241,7 +241,7 @@ impl Backup<'_> {
         Ok(Decision::Write(change, BackupStep::Done(Box::new(blob))))
     }
 
-    /// Judges the conditions on the target. This operation has its own error code for `If-Match`.
+    /// Checks the conditions on the target. This operation has its own error code for `If-Match`.
     fn check_conditions(&self, live: Option<&Blob>, by_holder: bool) -> Result<(), Refusal> {
         let conditions = &self.copy.preconditions.conditions;
         let judged = conditions.evaluate_create(live.map(Blob::validators), by_holder);
@@ -274,7 +274,7 @@ impl Backup<'_> {
     }
 }
 
-/// Returns the blob and the snapshot that a URL names.
+/// Splits a URL into the blob and the snapshot that it names.
 fn parts(url: &str) -> (&str, Option<Stamp>) {
     let (blob, query) = url.split_once('?').unwrap_or((url, ""));
     let query = Query::parse(query).unwrap_or_default();

@@ -15,7 +15,7 @@ use crate::rules::precondition::{Preconditions, check_no_pending_copy, not_found
 use crate::{BlobService, reply};
 
 impl BlobService {
-    /// Lease Blob.
+    /// Handles Lease Blob.
     pub(crate) async fn lease_blob(&self, request: Request) -> Result<Response, Refusal> {
         let action = lease_action(&request.headers, request.version, fresh_lease_id())?;
         let preconditions = Preconditions::of_write(&request)?;
@@ -32,7 +32,7 @@ impl BlobService {
     }
 }
 
-/// Applies an action to the lease of an existing blob, committed or not.
+/// Decides a lease action on an existing blob, committed or not.
 fn lease(
     blob: Option<Blob>,
     preconditions: &Preconditions,
@@ -46,7 +46,7 @@ fn lease(
     Ok((Blob { lease: applied.lease, ..blob }, applied))
 }
 
-/// The reply to a lease action.
+/// Builds the reply to a lease action.
 pub(crate) fn lease_reply(
     action: LeaseAction,
     applied: &Applied,

@@ -1,14 +1,14 @@
 //! The blob service: containers, and block, append and page blobs in them.
 //!
-//! A handler reads the request, runs a rule inside a transaction on one partition, and answers. Files are
-//! named after the families of REST operations; [`BlobService::call`] is the table of contents. What several
-//! families need lies in folders below them: [`access`] finds and changes what a request addresses,
-//! [`content`] moves bytes, [`rules`] judges, [`index`] finds blobs by tags, [`model`] names and encodes
-//! rows; [`reply`] writes headers. No folder refers to a family of operations. [`background`] works between
-//! requests.
+//! A handler reads the request, runs a rule in a transaction on one partition, and replies. The files here
+//! are named after the families of REST operations; [`BlobService::call`] is the table of contents. Code that
+//! several families use is in modules below them: [`access`] finds and changes the blob that a request
+//! addresses, [`content`] moves bytes, [`rules`] holds checks without I/O, [`index`] finds blobs by tags,
+//! [`model`] names and encodes rows, and [`reply`] writes headers. None of these modules refers to a family
+//! of operations. [`background`] runs between requests.
 //!
-//! The order of judgement is that of the protocol: container, lease, existence, conditions, then the
-//! operation's own rules; all of it inside the commit, so that it still holds when the change takes effect.
+//! Checks run in the protocol's order: container, lease, existence, conditions, then the operation's own
+//! rules. All of them run in the transaction, so they still hold when the change takes effect.
 
 mod access;
 mod append;
@@ -86,7 +86,7 @@ pub struct BlobService {
 }
 
 impl BlobService {
-    /// The service of these accounts, with rows here and bytes there.
+    /// Creates the service of these accounts. Rows are in `store`, bytes in `extents`.
     pub fn new(store: Arc<dyn Store>, extents: Arc<dyn Extents>, accounts: AccountDirectory) -> Self {
         let copies = Arc::new(Copies::new(store.clone(), keys::COPIES, None));
         let expiry = Arc::new(ExpiryWatch::new(store.now()));
@@ -95,7 +95,7 @@ impl BlobService {
         Self { store, extents, accounts, rows, containers, expiry, dropped: Arc::default(), copies }
     }
 
-    /// Returns the service, which may copy from these sources. Without any it does not copy.
+    /// Lets the service copy from these sources. Without sources it refuses copies.
     #[must_use]
     pub fn with_copy_sources(mut self, sources: CopySources) -> Self {
         self.copies = Arc::new(Copies::new(self.store.clone(), keys::COPIES, Some(sources)));
@@ -112,7 +112,7 @@ impl BlobService {
         self.transact_protecting(None, partition, reads, rule).await
     }
 
-    /// Runs a rule that may protect the blob.
+    /// Runs a rule that may set a policy or a legal hold on the blob.
     async fn transact_protecting<T>(
         &self,
         protecting: Option<&Protecting<'_>>,

@@ -1,9 +1,9 @@
 //! List Blobs, flat and hierarchical.
 //!
-//! Names are read in order, one row of each blob unless snapshots or versions are asked for. With a
-//! delimiter, everything under a common prefix is one entry: once it is written, the scan goes on behind the
-//! prefix, whatever lies under it, so a page costs as much as it shows. [`states`] sees to the order of a
-//! blob's snapshots and versions, [`entry`] writes the entries.
+//! The scan reads names in order: one row of each blob, or all rows if the client asks for snapshots or
+//! versions. With a delimiter, all blobs under a common prefix are one entry. After writing it, the scan
+//! skips the rest of the prefix, so the cost of a page depends only on its entries. [`states`] orders the
+//! snapshots and versions of a blob, [`entry`] writes the entries.
 
 mod entry;
 mod include;
@@ -28,21 +28,21 @@ pub(crate) use include::known;
 
 /// Rows that are read at once.
 const CHUNK: usize = 1024;
-/// Rows that are read at once where a delimiter makes it likely that most of them are skipped. Doubles while
-/// they are not.
+/// Rows that are read at once with a delimiter, which probably skips most of them. Doubles as long as no rows
+/// are skipped.
 const FIRST_CHUNK: usize = 16;
-/// Rows that are read for one page, which may be short of entries then. What is not shown, such as deleted
-/// blobs, counts.
+/// Maximum number of rows that are read for one page, which may then have few entries. Counts rows that are
+/// not shown, such as deleted blobs.
 const MAX_ROWS: usize = 16_384;
-/// A page ends when it is this large.
+/// Length at which a page ends, in bytes.
 const MAX_PAGE_BYTES: usize = 16 << 20;
-/// The size of this many entries predicts the size of the page.
+/// Entries after which the length of the page is estimated.
 const TYPICAL: usize = 512;
-/// In a marker, the place of the current state, which comes after everything else about its blob.
+/// The key of the current state in a marker. Sorts after all other rows of the blob.
 const LAST: Bytes = Bytes::from_static(&[0xFF]);
 
 impl BlobService {
-    /// List Blobs.
+    /// Handles List Blobs.
     pub(crate) async fn list_blobs(&self, request: Request) -> Result<Response, Refusal> {
         let page = PageRequest::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
         let include = BlobInclude::parse(&request.query, request.version)?;
@@ -50,7 +50,7 @@ impl BlobService {
         let container = self.container(&request.account, &request.container).await?;
         let mut listing = Listing::new(&request, &page, include, self.store.now())?;
         let next = self.walk(container.space, &mut listing).await?;
-        // What was read is the container's only if it was not deleted, and swept, meanwhile.
+        // The rows are those of the container only if it was not deleted and swept during the scan.
         let header = self.store.space(container.space).await.map_err(reply::read_refusal)?;
         if !header.is_some_and(|header| header.open) {
             return Err(ErrorCode::ContainerNotFound.into());
@@ -61,7 +61,7 @@ impl BlobService {
         Ok(Response::xml(xml.finish()))
     }
 
-    /// Fills a page. Returns where the next one begins.
+    /// Fills a page. Returns the position of the next page.
     async fn walk(&self, space: SpaceId, listing: &mut Listing<'_>) -> Result<Option<Position>, Refusal> {
         let mut from = listing.begin();
         let mut read = 0;
@@ -102,13 +102,13 @@ impl BlobService {
             if read >= MAX_ROWS {
                 return Ok(Some(listing.end_early(from)));
             }
-            // Others have requests too.
+            // Yield to other requests.
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// Refuses what the parameters ask for together, and what the caller may not see.
+/// Refuses combinations of parameters that are not supported, and blobs that the caller may not see.
 fn check_parameters(request: &Request, page: &PageRequest<'_>, include: BlobInclude) -> Result<(), Refusal> {
     if page.delimiter.is_some() && include.snapshots {
         let reason = "Snapshots cannot be listed with a delimiter.";
@@ -129,13 +129,13 @@ fn check_parameters(request: &Request, page: &PageRequest<'_>, include: BlobIncl
     Ok(())
 }
 
-/// A place in the order of rows: a partition, and a row in it. An empty key is the first row.
+/// A position in the order of rows: a partition and a row in it. An empty key is the first row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Position {
     partition: Bytes,
     key: Bytes,
-    /// The row of the latest version before that place, which may have to be shown after it. Empty if there
-    /// is none.
+    /// The key of the latest version before this position, which the next page may have to show. Empty if
+    /// there is none.
     latest: Bytes,
 }
 
@@ -144,8 +144,8 @@ impl Position {
         Self { partition: partition.into(), ..Self::default() }
     }
 
-    /// The name, and if it is not the blob's first row, a zero byte, the latest version's row after its
-    /// length, and the key. Names hold no zero byte.
+    /// Returns the marker of this position: the name and, except at a blob's first row, a zero byte, the
+    /// length and the key of the latest version, and the key. Names contain no zero byte.
     fn marker(self) -> Vec<u8> {
         let name = self.partition.strip_prefix(keys::BLOBS).unwrap_or_default();
         if self.key.is_empty() {
@@ -164,7 +164,7 @@ impl Position {
     }
 }
 
-/// A page in the making.
+/// A page that is being written.
 struct Listing<'a> {
     request: &'a Request,
     page: &'a PageRequest<'a>,
@@ -172,13 +172,13 @@ struct Listing<'a> {
     now: Timestamp,
     xml: xml::Writer,
     written: usize,
-    /// Partitions below this are not looked at.
+    /// Partitions below this one are skipped.
     start: Bytes,
-    /// Nor are those from here on.
+    /// The first partition after the listing.
     end: Bytes,
-    /// A directory that the caller is confined to, if the prefix alone does not see to that.
+    /// The directory that the caller is confined to, if the prefix does not already exclude all other blobs.
     directory: Option<&'a str>,
-    /// From this row of a blob on, its states are in the order of time as they stand.
+    /// From this key on, the states of a blob are stored in time order.
     in_order: Bytes,
     group: Group,
 }
@@ -186,31 +186,31 @@ struct Listing<'a> {
 /// The blob whose rows are being read.
 #[derive(Default)]
 struct Group {
-    /// Empty before the first.
+    /// Empty before the first blob.
     partition: Bytes,
     base: Option<Blob>,
-    /// The latest version and its row, if it has to be known.
+    /// The latest version and its key, if they are needed.
     latest: Option<(Bytes, Blob)>,
-    /// All states but the current one are written.
+    /// Whether all states except the current one are written.
     is_merged: bool,
 }
 
 /// The next step after a row.
 enum ListStep {
     Next,
-    /// The page is full. The entry belongs at this position of the next one.
+    /// The page is full. The next page begins with this entry.
     Full(Position),
     /// The states of the blob must be merged.
     Merge,
 }
 
-/// A state of a blob that an entry shows.
+/// The state of a blob that an entry shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     Current,
     Snapshot(Stamp),
     Version,
-    /// The latest version, in the place of a current state that there is none of.
+    /// The latest version of a blob without a current state.
     VersionsOnly,
 }
 
@@ -250,7 +250,7 @@ impl<'a> Listing<'a> {
         Ok(listing)
     }
 
-    /// Where the page begins: where the last one ended, if that is a place where it can have.
+    /// Returns the position at which the page begins: that of the marker, if it is within the listing.
     fn begin(&self) -> Position {
         match self.page.start.as_deref().map(Position::parse) {
             Some(at) if at.partition >= self.end => Position::at(self.end.clone()),
@@ -263,7 +263,7 @@ impl<'a> Listing<'a> {
         if self.page.delimiter.is_some() { FIRST_CHUNK } else { CHUNK.min(self.page.limit + 1) }
     }
 
-    /// Takes the next row.
+    /// Processes the next row.
     fn row(&mut self, partition: &Bytes, row: &Row) -> Result<ListStep, Refusal> {
         if *partition < self.start {
             return Ok(ListStep::Next);
@@ -272,7 +272,7 @@ impl<'a> Listing<'a> {
             if let Some(full) = self.leave()? {
                 return Ok(ListStep::Full(full));
             }
-            // What was left may have been folded together with this one.
+            // Ending the previous blob may have written a prefix that contains this one.
             if *partition < self.start || !self.enter(partition.clone()) {
                 return Ok(ListStep::Next);
             }
@@ -290,7 +290,7 @@ impl<'a> Listing<'a> {
         Ok(ListStep::Next)
     }
 
-    /// Takes the row of a snapshot or version. Returns its place if it does not fit any more.
+    /// Processes the row of a snapshot or version. Returns its position if the page is full.
     fn state(&mut self, row: &Row) -> Result<Option<Position>, Refusal> {
         let blob = Blob::decode(&row.value)?;
         let shown = match keys::row_kind(&row.key) {
@@ -305,14 +305,14 @@ impl<'a> Listing<'a> {
         Ok((!fits).then(|| self.place(row.key.clone())))
     }
 
-    /// The place of a row of the blob that is being read.
+    /// Returns the position of a row of the current blob.
     fn place(&self, key: Bytes) -> Position {
         let Group { partition, latest, .. } = &self.group;
         let latest = latest.as_ref().map(|(row, _)| row.clone()).unwrap_or_default();
         Position { partition: partition.clone(), key, latest }
     }
 
-    /// Keeps the latest version in mind; if there are any that are not deleted, the latest of these.
+    /// Remembers the latest version. Prefers versions that are not deleted.
     fn see_version(&mut self, key: &Bytes, blob: Blob) {
         let is_kept = |latest: &(Bytes, Blob)| latest.1.deleted.is_none() && blob.deleted.is_some();
         if !blob.has_expired(self.now) && !self.group.latest.as_ref().is_some_and(is_kept) {
@@ -320,14 +320,14 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Begins a blob, unless it is one that the caller must not see.
+    /// Begins a blob. Returns false if the caller must not see it.
     fn enter(&mut self, partition: Bytes) -> bool {
         if let Some(directory) = self.directory {
             let name = &partition[keys::BLOBS.len()..];
             let rest = name.strip_prefix(directory.as_bytes()).unwrap_or(b"?");
             if !rest.is_empty() && !rest.starts_with(b"/") {
-                // Names such as `directory!` come between the directory and what is in it, others come after
-                // that.
+                // Names such as `directory!` sort between the directory and the blobs in it; others sort
+                // after these.
                 let inside = [keys::BLOBS, directory.as_bytes(), b"/"].concat();
                 self.start = if partition < inside { inside.into() } else { self.end.clone() };
                 return false;
@@ -337,10 +337,10 @@ impl<'a> Listing<'a> {
         true
     }
 
-    /// Ends a blob: its current state comes last. Returns its place if it does not fit any more.
+    /// Ends a blob by writing its current state, which comes last. Returns its position if the page is full.
     fn leave(&mut self) -> Result<Option<Position>, Refusal> {
         let Group { partition, base, latest, .. } = std::mem::take(&mut self.group);
-        // Before the first blob, or in one that was folded into a prefix already.
+        // No blob was read yet, or this one is part of a prefix that was already written.
         if partition.is_empty() || partition < self.start {
             return Ok(None);
         }
@@ -358,19 +358,20 @@ impl<'a> Listing<'a> {
         Ok((!fits).then_some(Position { partition, key: LAST, latest: row }))
     }
 
-    /// Where the next page begins if this one ends before that row, which was not read.
+    /// Returns the position of the next page if this page ends before the row at `next`, which was not read.
     fn end_early(&self, next: Position) -> Position {
         if next.partition != self.group.partition {
             return Position::at(next.partition);
         }
-        // The first of several kinds of rows was reached, but nothing of the blob is written.
+        // The row belongs to a kind that has to be merged with others, and no state of the blob is written
+        // yet.
         if !self.group.is_merged && next.key < self.in_order {
             return self.place(keys::BASE);
         }
         self.place(next.key)
     }
 
-    /// Where to read on: there, unless what comes is known not to be wanted.
+    /// Returns the position from which to continue the scan: `next`, or the first wanted row after it.
     fn go_on(&self, next: Position) -> Position {
         if next.partition < self.start {
             return Position::at(self.start.clone());
@@ -381,7 +382,7 @@ impl<'a> Listing<'a> {
         if keys::row_kind(&next.key).is_none_or(|kind| self.include.reads(kind)) {
             return next;
         }
-        // A blob can have more rows of a kind that the client did not ask for than a page has entries.
+        // A blob can have more unwanted rows of one kind than a page has entries, so skip the kind.
         let wanted = states::kinds().into_iter().filter(|(kind, _)| self.include.reads(*kind));
         let key = wanted.map(|(_, start)| start).find(|start| *start > next.key).unwrap_or(LAST);
         Position { key, ..next }
@@ -393,8 +394,8 @@ impl<'a> Listing<'a> {
             && (blob.deleted.is_none() || self.include.deleted)
     }
 
-    /// Writes an entry of the blob that is being read, or the prefix that it is folded into. False if the
-    /// page is full.
+    /// Writes an entry of the current blob, or the prefix that contains it. Returns false if the page is
+    /// full.
     fn write(&mut self, blob: &Blob, shown: Shown) -> Result<bool, Refusal> {
         if self.written == self.page.limit || self.xml.written() >= MAX_PAGE_BYTES {
             return Ok(false);
@@ -417,7 +418,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// Takes a marker that a client made up.
+/// Parses an arbitrary marker.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz_marker(marker: &[u8]) {
     let position = Position::parse(marker);
@@ -426,7 +427,8 @@ pub(crate) fn fuzz_marker(marker: &[u8]) {
     }
 }
 
-/// Returns the common prefix that a name is folded into: up to the first delimiter after the prefix.
+/// Returns the common prefix that stands for a name: it ends with the first delimiter after the requested
+/// prefix.
 fn fold<'a>(name: &'a str, page: &PageRequest<'_>) -> Option<&'a str> {
     let (delimiter, prefix) = (page.delimiter?, page.prefix.len());
     let at = name.get(prefix..)?.find(delimiter)?;

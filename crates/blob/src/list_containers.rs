@@ -14,7 +14,7 @@ use crate::content::encryption::ACCOUNT_KEY_SCOPE;
 use crate::list::known;
 use crate::model::container::Container;
 
-/// A page ends when it is this large.
+/// Length at which a page ends, in bytes.
 const MAX_PAGE_BYTES: usize = 8 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ enum Include {
     System,
 }
 
-/// The words of `include`, and the version that brought each.
+/// The values of `include`, and their first versions.
 const INCLUDES: [(&str, Include, Version); 3] = [
     ("metadata", Include::Metadata, Version::OLDEST),
     ("deleted", Include::Deleted, Version::new(2019, 12, 12)),
@@ -32,7 +32,7 @@ const INCLUDES: [(&str, Include, Version); 3] = [
 ];
 
 impl BlobService {
-    /// List Containers.
+    /// Handles List Containers.
     pub(crate) async fn list_containers(&self, request: Request) -> Result<Response, Refusal> {
         let page = PageRequest::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
         let include = request.query.list("include", &known(&INCLUDES, request.version))?;
@@ -84,7 +84,7 @@ impl Listing<'_> {
         self.include.contains(&include)
     }
 
-    /// Whether a container is to be listed.
+    /// Returns whether to list a container.
     fn shows(&self, entry: &ListedGeneration<'_, Container>) -> bool {
         let is_there = entry.record.deleted.is_none_or(|deleted| deleted.until > self.now);
         is_there && (self.includes(Include::System) || !is_system(entry.name))
@@ -107,7 +107,7 @@ impl Listing<'_> {
         xml.text("Etag", container.etag);
         xml.text("LeaseStatus", container.lease.status(self.now));
         if version.at_least(2012, 2, 12) {
-            // Whatever lease a container had, it is over when that is deleted.
+            // The lease of a container ends when the container is deleted.
             let state = container.lease.state(self.now);
             xml.text("LeaseState", if deleted_at.is_some() { LeaseState::Expired } else { state });
             xml.optional("LeaseDuration", container.lease.duration(self.now));

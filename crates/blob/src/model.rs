@@ -1,4 +1,4 @@
-//! What the store holds: the rows of a container, their keys and their values.
+//! The rows of a container: their keys and their values.
 
 pub(crate) mod container;
 pub(crate) mod keys;

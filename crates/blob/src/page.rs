@@ -22,7 +22,7 @@ use crate::{BlobService, reply};
 pub(crate) const MAX_PAGE_WRITE: u64 = 4 << 20;
 
 impl BlobService {
-    /// Put Page.
+    /// Handles Put Page.
     pub(crate) async fn put_page(&self, mut request: Request) -> Result<Response, Refusal> {
         let write = PageWrite::parse(&request)?;
         let clear = request.headers.one_of("x-ms-page-write", &[("update", false), ("clear", true)])?;
@@ -53,8 +53,8 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Writes pages to a blob that is not encrypted. The content is as long as the range and durable;
-    /// `writer` keeps it.
+    /// Writes pages to a blob that is not encrypted. The content is durable and as long as the range, and
+    /// `writer` holds it.
     pub(crate) async fn write_pages(
         &self,
         target: &Target,
@@ -72,8 +72,8 @@ impl BlobService {
         written.inspect_err(|_| self.extents.released(content.extent_bytes()))
     }
 
-    /// Writes pages to an encrypted blob. The salt of their encryption is in the row of the blob, so each
-    /// attempt encrypts them again.
+    /// Writes pages to an encrypted blob. The salt of the encryption is in the blob's row, so each attempt
+    /// encrypts the pages again.
     pub(crate) async fn write_sealed_pages(
         &self,
         target: &Target,
@@ -127,7 +127,7 @@ impl PageWrite {
         })
     }
 
-    /// Judges a change of pages. Calls `change` after everything else was judged.
+    /// Decides a change of pages. Calls `change` after all other checks.
     fn decide(
         &self,
         view: &View<'_>,
@@ -152,7 +152,7 @@ impl PageWrite {
     }
 }
 
-/// The range that a request writes to.
+/// Returns the range that a request writes to.
 fn whole_pages(headers: &HeaderMap) -> Result<Range<u64>, Refusal> {
     let range = ByteRange::of_write(headers)?;
     if !range.start.is_multiple_of(PAGE) || !range.end.is_multiple_of(PAGE) {
@@ -192,7 +192,7 @@ impl SequenceConditions {
     }
 }
 
-/// The reply to a change of pages.
+/// Returns the reply to a change of pages.
 pub(crate) fn written(blob: &Blob, version: Version) -> Response {
     let mut response = Response::empty(StatusCode::CREATED);
     let headers = &mut response.headers;
@@ -205,7 +205,7 @@ pub(crate) fn written(blob: &Blob, version: Version) -> Response {
     response
 }
 
-/// Refuses a body that is not as long as the range it is for.
+/// Refuses a body whose length differs from that of the range.
 pub(crate) fn check_length(length: Option<u64>, range: &Range<u64>) -> Result<(), Refusal> {
     let length = length.ok_or(ErrorCode::MissingContentLengthHeader)?;
     if range.end - range.start > MAX_PAGE_WRITE {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_whole_pages() {
+    fn write_range_must_be_whole_pages() {
         for (range, expected) in [
             ("bytes=0-511", Ok(0..512)),
             ("bytes=512-2047", Ok(512..2048)),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn sequence_numbers_are_compared_as_the_header_says() {
+    fn sequence_number_conditions_compare_as_their_headers_say() {
         for (name, number, met) in [
             ("x-ms-if-sequence-number-le", "6", false),
             ("x-ms-if-sequence-number-le", "7", true),

@@ -1,7 +1,7 @@
 //! Get Page Ranges: the pages of a page blob that were written, or that have changed since a snapshot.
 //!
 //! The reply is streamed while the ranges are read. Clients of old versions cannot ask for a part of the
-//! list, and it can be of any length.
+//! list, which can be of any length.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -22,13 +22,13 @@ use crate::access::target::{Found, State, Target};
 use crate::model::record::{Blob, Kind, MAX_PAGE_BLOB, PAGE};
 use crate::{BlobService, reply};
 
-/// Maximum number of ranges in a reply, for clients that can ask for the rest.
+/// Maximum number of ranges in one reply, in versions with markers.
 const MAX_RESULTS: u16 = 10_000;
 /// Bytes of the list that are written at once.
 const PIECE: usize = 32 << 10;
 
 impl BlobService {
-    /// Get Page Ranges, of all pages or of those that differ from an earlier snapshot.
+    /// Handles Get Page Ranges, for all pages or for those that differ from an earlier snapshot.
     pub(crate) async fn get_page_ranges(&self, request: Request) -> Result<Response, Refusal> {
         let range = ByteRange::of_read(&request.headers);
         let page = Page::parse(&request)?;
@@ -36,7 +36,7 @@ impl BlobService {
         let found = self.find_to_read_of(&request, |kind| matches!(kind, Kind::Page { .. })).await?;
         let length = found.blob.content.len();
         let range = range.map(|range| range.within(length)).transpose()?.unwrap_or(0..length);
-        // Whole pages, from the end of the previous reply.
+        // Use whole pages, and continue at the end of the previous reply.
         let start = (range.start / PAGE * PAGE).max(page.start);
         let range = start..range.end.next_multiple_of(PAGE).max(start);
         let mut response = Response::empty(StatusCode::OK);
@@ -68,7 +68,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// The snapshot that a state is compared with.
+    /// Finds the snapshot that a state is compared with.
     async fn previous(&self, target: Target, snapshot: Stamp, newer: &Blob) -> Result<Found, Refusal> {
         if matches!(target.state, State::Snapshot(own) if own < snapshot) {
             return Err(ErrorCode::PreviousSnapshotCannotBeNewer.into());
@@ -85,9 +85,9 @@ impl BlobService {
 /// The part of the list that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Page {
-    /// Where it begins. A marker is an offset.
+    /// Offset at which the part begins. Markers are offsets.
     start: u64,
-    /// Maximum number of ranges that follow. `None` means no limit, in versions without markers.
+    /// Maximum number of ranges. `None` in versions without markers, which have no limit.
     limit: Option<usize>,
 }
 
@@ -100,7 +100,7 @@ impl Page {
     }
 }
 
-/// The snapshot to compare with, if the request names one: an id in the query, or the URL of the snapshot.
+/// Returns the snapshot to compare with, if the request names one by its id or its URL.
 fn previous_snapshot(request: &Request) -> Result<Option<Stamp>, Refusal> {
     const QUERY: &str = "prevsnapshot";
     const URL: &str = "x-ms-previous-snapshot-url";
@@ -130,9 +130,9 @@ pub(crate) fn snapshot_in_url(url: &str, container: &str, blob: &str) -> Option<
     Some(Query::parse(query).ok()?.get("snapshot")?.to_owned())
 }
 
-/// The source of ranges.
+/// The source of the listed ranges.
 pub(crate) enum Source {
-    /// Everything that was written.
+    /// All written ranges.
     All(Ranges),
     /// The changes since an older state.
     Since(Diff),
@@ -147,11 +147,11 @@ impl Source {
     }
 }
 
-/// Merges changes to ranges of whole pages. Small content is compared byte by byte, so a change may be
-/// smaller than a page, and a page may have several.
+/// Merges changes into ranges of whole pages. Small content is compared byte by byte, so a change may be
+/// smaller than a page, and a page may have several changes.
 pub(crate) struct Changes {
     source: Source,
-    /// A change that the next one may extend.
+    /// The last change, which the next one may extend.
     open: Option<Change>,
 }
 
@@ -183,7 +183,7 @@ fn whole_pages(change: Change) -> Change {
     }
 }
 
-/// The list while it is sent.
+/// The list while it is streamed.
 struct PageList {
     changes: Changes,
     limit: Option<usize>,
@@ -192,7 +192,7 @@ struct PageList {
 }
 
 impl PageList {
-    /// Returns the next piece of the document, and whether more follow.
+    /// Renders the next piece of the document. Returns whether more follow.
     async fn piece(&mut self) -> Result<(Bytes, bool), Error> {
         let mut out = String::with_capacity(PIECE + 256);
         if !std::mem::replace(&mut self.begun, true) {
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_names_a_snapshot_of_its_own_blob_only() {
+    fn url_names_only_a_snapshot_of_its_own_blob() {
         let id = "2026-01-02T03:04:05.0000000Z";
         for (url, found) in [
             (format!("http://h:1/account/box/a%20b/c?snapshot={id}"), true),

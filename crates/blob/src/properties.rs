@@ -27,7 +27,7 @@ const SEQUENCE_ACTION: &str = "x-ms-sequence-number-action";
 const SEQUENCE_NUMBER: &str = "x-ms-blob-sequence-number";
 
 impl BlobService {
-    /// Set Blob Properties.
+    /// Handles Set Blob Properties.
     pub(crate) async fn set_blob_properties(&self, request: Request) -> Result<Response, Refusal> {
         let new = NewProperties::parse(&request.headers)?;
         let preconditions = Preconditions::of_write(&request)?;
@@ -44,14 +44,14 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Set Blob Metadata.
+    /// Handles Set Blob Metadata.
     pub(crate) async fn set_blob_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let metadata = Metadata::from_headers(&request.headers)?;
         let preconditions = Preconditions::of_write(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let history = self.history(&request.account).await?;
-        // Versioning keeps the content under another row, too.
+        // With versioning, another row also refers to the content.
         let writer = self.extents.writer();
         let changed = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
             let old = record::blob(view.row(&keys::BASE))?;
@@ -80,7 +80,7 @@ fn set_metadata(
     let mut mutations = history.keep_version(&old)?;
     let mut new = Blob { metadata, lease: admission.lease, ..old };
     if !mutations.is_empty() {
-        // They protect the version that they were set on.
+        // A policy and a hold protect the version on which they were set.
         (new.immutability, new.legal_hold) = (None, LegalHold::Never);
     }
     new.touch(view.stamp, view.now);
@@ -92,7 +92,7 @@ fn set_metadata(
 /// The properties that a Set Blob Properties request sets.
 #[derive(Debug, PartialEq, Eq)]
 struct NewProperties {
-    /// All six content headers. `None` leaves them as they are.
+    /// All six content headers. `None` leaves them unchanged.
     headers: Option<ContentHeaders>,
     length: Option<u64>,
     sequence_number: Option<SequenceNumber>,
@@ -107,7 +107,8 @@ enum SequenceNumber {
 }
 
 impl NewProperties {
-    /// A request with one content header sets all six. So does a request that sets nothing: it clears them.
+    /// Reads the properties that a request sets. If it sets one content header it sets all six, and a request
+    /// that sets nothing clears them.
     fn parse(headers: &HeaderMap) -> Result<Self, Refusal> {
         let length = headers.filled(LENGTH)?.map(|_| page_blob_length(headers)).transpose()?;
         let sequence_number = SequenceNumber::parse(headers)?;

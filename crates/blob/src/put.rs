@@ -17,7 +17,7 @@ use crate::{BlobService, reply};
 const MIB: u64 = 1 << 20;
 
 impl BlobService {
-    /// Put Blob, of any type.
+    /// Handles Put Blob, for any type of blob.
     pub(crate) async fn put_blob(&self, mut request: Request) -> Result<Response, Refusal> {
         let kind = blob_type(&request)?;
         let preconditions = Preconditions::of_write(&request)?;
@@ -33,7 +33,7 @@ impl BlobService {
         let mut digests = None;
         let writer = match kind {
             Kind::Block => {
-                // The MD5 of a new block blob must be that of the body.
+                // The declared MD5 of a new block blob must be the MD5 of the body.
                 let sent = SentDigests { md5: request.headers.md5("x-ms-blob-content-md5")?, crc64: None };
                 let limit = max_put_blob(request.version);
                 let received = self.receive(&mut request, limit, WantMd5::Always, seal.as_ref()).await?;
@@ -81,7 +81,7 @@ fn blob_type(request: &Request) -> Result<Kind, Refusal> {
             Ok(Kind::Page { sequence_number: number.unwrap_or(0).unsigned_abs() })
         }
         Some(Type::Append) => Ok(Kind::Append { blocks: 0, sealed: false }),
-        // Older versions have block blobs only.
+        // Older versions have only block blobs.
         None if !request.version.at_least(2009, 9, 19) => Ok(Kind::Block),
         None => Err(Refusal::missing_header("x-ms-blob-type")),
     }
@@ -96,7 +96,7 @@ pub(crate) fn check_no_body(request: &Request) -> Result<(), Refusal> {
     }
 }
 
-/// The largest body of Put Blob.
+/// Returns the maximum length of a Put Blob body.
 pub(crate) fn max_put_blob(version: Version) -> u64 {
     match version {
         version if version.at_least(2019, 12, 12) => 5000 * MIB,

@@ -1,5 +1,5 @@
-//! Put Blob From URL, Put Block From URL, Append Block From URL, Put Page From URL: like Put Blob, Put Block,
-//! Append Block and Put Page, but the bytes come from a source.
+//! Put Blob From URL, Put Block From URL, Append Block From URL and Put Page From URL. They work like Put
+//! Blob, Put Block, Append Block and Put Page, but read the bytes from a source.
 
 use http::StatusCode;
 use lazuli_protocol::{Headers, Refusal, Request, Response, Version};
@@ -21,7 +21,7 @@ use crate::{BlobService, reply};
 const MIB: u64 = 1 << 20;
 
 impl BlobService {
-    /// Put Blob From URL.
+    /// Handles Put Blob From URL.
     pub(crate) async fn put_blob_from_url(&self, mut request: Request) -> Result<Response, Refusal> {
         check_no_body(&request)?;
         let preconditions = Preconditions::of_write(&request)?;
@@ -59,7 +59,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Put Block From URL.
+    /// Handles Put Block From URL.
     pub(crate) async fn put_block_from_url(&self, mut request: Request) -> Result<Response, Refusal> {
         check_no_body(&request)?;
         let id = BlockId::of_query(&request.query)?;
@@ -79,7 +79,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Append Block From URL.
+    /// Handles Append Block From URL.
     pub(crate) async fn append_block_from_url(&self, mut request: Request) -> Result<Response, Refusal> {
         check_no_body(&request)?;
         let append = Append::parse(&request)?;
@@ -96,7 +96,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Put Page From URL.
+    /// Handles Put Page From URL.
     pub(crate) async fn put_page_from_url(&self, mut request: Request) -> Result<Response, Refusal> {
         check_no_body(&request)?;
         let write = PageWrite::parse(&request)?;
@@ -139,7 +139,7 @@ pub(crate) fn check_no_body(request: &Request) -> Result<(), Refusal> {
     }
 }
 
-/// The largest block from a source.
+/// Returns the maximum length of a block that is copied from a source.
 fn max_block(version: Version) -> u64 {
     if version.at_least(2020, 4, 8) { 4000 * MIB } else { 100 * MIB }
 }

@@ -1,8 +1,8 @@
 //! Query Blob Contents.
 //!
-//! The language, the formats and the form of the reply are those of [`lazuli_query`]; here is what makes it
-//! an operation on a blob. As with Get Blob, one state of the blob is read to its end whatever happens to it
-//! meanwhile, and nothing is read that the client does not wait for.
+//! [`lazuli_query`] has the language, the formats and the form of the reply. As with Get Blob, a request
+//! reads one state of the blob to its end, even if the blob changes meanwhile. Content is read only as fast
+//! as the client takes the reply.
 
 mod document;
 
@@ -24,11 +24,11 @@ use document::QueryRequest;
 
 pub(crate) use document::parse;
 
-/// The longest document that asks for something: an expression has at most half of that.
+/// Maximum length of the request's body, in bytes. An expression has at most half of that.
 const MAX_DOCUMENT: usize = 512 << 10;
 
 impl BlobService {
-    /// Query Blob Contents.
+    /// Handles Query Blob Contents.
     pub(crate) async fn query_blob_contents(&self, mut request: Request) -> Result<Response, Refusal> {
         let document = self.receive_document(&mut request, MAX_DOCUMENT).await?;
         let QueryRequest { expression, input, output } = parse(&document.bytes)?;
@@ -46,7 +46,7 @@ impl BlobService {
         let mut response = Response::empty(StatusCode::OK);
         let headers = &mut response.headers;
         reply::properties(headers, &blob, is_current, request.version, now);
-        // What these say is true of the blob, not of the reply.
+        // These headers would describe the blob, not the reply.
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("avro/binary"));
         headers.remove(CONTENT_ENCODING);
         let md5 = blob.headers.content_md5.as_ref().map(reply::md5_text);
@@ -62,7 +62,7 @@ impl BlobService {
     }
 }
 
-/// Reads the blob as the reply is sent.
+/// Streams the reply while the blob is read.
 fn body(reply: QueryReply, reader: PlainReader) -> Body {
     let frames = stream::unfold(Some((reply, reader)), |state| async {
         let (mut reply, mut reader) = state?;
@@ -80,7 +80,7 @@ fn body(reply: QueryReply, reader: PlainReader) -> Body {
                     }
                 },
             }
-            // A query may read a lot of content that is in memory and send nothing.
+            // A query may read much content from memory without sending anything.
             tokio::task::yield_now().await;
         }
     });

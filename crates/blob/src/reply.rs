@@ -1,4 +1,4 @@
-//! Headers of replies.
+//! Writes the headers of replies.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -14,7 +14,7 @@ pub(crate) use lazuli_service::reply::{put, put_optional};
 pub(crate) use crate::model::record::stamp_text;
 use crate::model::record::{Blob, BlobCopy, Encryption, Kind};
 
-/// `ETag` and `Last-Modified`.
+/// Writes `ETag` and `Last-Modified`.
 pub(crate) fn validators(headers: &mut HeaderMap, validators: Validators, version: Version) {
     put_validators(headers, validators);
     if !version.at_least(2011, 8, 18) {
@@ -22,7 +22,7 @@ pub(crate) fn validators(headers: &mut HeaderMap, validators: Validators, versio
     }
 }
 
-/// The reply to a write: `ETag`, `Last-Modified`, the version and the encryption of the blob.
+/// Builds the reply to a write: `ETag`, `Last-Modified`, the version and the encryption of the blob.
 pub(crate) fn written(status: StatusCode, blob: &Blob, version: Version) -> Response {
     let mut response = Response::empty(status);
     let headers = &mut response.headers;
@@ -33,7 +33,7 @@ pub(crate) fn written(status: StatusCode, blob: &Blob, version: Version) -> Resp
     response
 }
 
-/// The digests of a body: the MD5 if there is one, and the CRC64 in versions that know it.
+/// Writes the digests of a body: the MD5 if there is one, and the CRC64 in versions that have it.
 pub(crate) fn digests(headers: &mut HeaderMap, md5: Option<[u8; 16]>, crc64: u64, version: Version) {
     put_optional(headers, "content-md5", md5.as_ref().map(md5_text));
     if has_crc64(version) {
@@ -41,12 +41,12 @@ pub(crate) fn digests(headers: &mut HeaderMap, md5: Option<[u8; 16]>, crc64: u64
     }
 }
 
-/// Whether the version knows the CRC64.
+/// Returns whether replies of this version have a CRC64.
 pub(crate) fn has_crc64(version: Version) -> bool {
     version.at_least(2019, 2, 2)
 }
 
-/// The key that the content is encrypted with, if the client chose one.
+/// Writes the key that the content is encrypted with, if the client chose one.
 pub(crate) fn encryption(headers: &mut HeaderMap, encryption: Option<&Encryption>) {
     match encryption {
         Some(Encryption::Customer { key_sha256 }) => {
@@ -57,14 +57,14 @@ pub(crate) fn encryption(headers: &mut HeaderMap, encryption: Option<&Encryption
     }
 }
 
-/// The state of a lease.
+/// Writes the state of a lease.
 pub(crate) fn lease(headers: &mut HeaderMap, lease: &Lease, now: Timestamp) {
     put(headers, "x-ms-lease-status", lease.status(now).to_string());
     put(headers, "x-ms-lease-state", lease.state(now).to_string());
     put_optional(headers, "x-ms-lease-duration", lease.duration(now).map(|duration| duration.to_string()));
 }
 
-/// The headers that Get Blob and Get Blob Properties have in common, without length and MD5.
+/// Writes the headers that Get Blob and Get Blob Properties have in common, except length and MD5.
 pub(crate) fn properties(
     headers: &mut HeaderMap,
     blob: &Blob,
@@ -115,7 +115,7 @@ pub(crate) fn properties(
     put_optional(headers, "x-ms-legal-hold", blob.legal_hold.said().map(|held| held.to_string()));
 }
 
-/// The tier: in replies to Get Blob Properties, and in newer versions to Get Blob.
+/// Writes the tier, for replies to Get Blob Properties, and in newer versions to Get Blob.
 pub(crate) fn tier(headers: &mut HeaderMap, blob: &Blob, default_tier: &str, now: Timestamp) {
     let tiering = blob.tier.at(now);
     match (tiering.tier, blob.kind) {
@@ -136,7 +136,7 @@ pub(crate) fn tier(headers: &mut HeaderMap, blob: &Blob, default_tier: &str, now
     }
 }
 
-/// The state of the last copy to the blob.
+/// Writes the state of the last copy to the blob.
 pub(crate) fn copy_state(headers: &mut HeaderMap, copy: &BlobCopy) {
     copy.state.write_headers(headers);
     if copy.incremental {
@@ -145,17 +145,17 @@ pub(crate) fn copy_state(headers: &mut HeaderMap, copy: &BlobCopy) {
     }
 }
 
-/// The text of an MD5.
+/// Returns an MD5 as text.
 pub(crate) fn md5_text(md5: impl AsRef<[u8]>) -> String {
     BASE64.encode(md5)
 }
 
-/// The text of the hash of a key.
+/// Returns the hash of a key as text.
 pub(crate) fn sha256_text(sha256: &[u8; 32]) -> String {
     BASE64.encode(sha256)
 }
 
-/// The text of a CRC64: its bytes in little-endian order.
+/// Returns a CRC64 as text: its bytes in little-endian order.
 pub(crate) fn crc64_text(crc64: u64) -> String {
     BASE64.encode(crc64.to_le_bytes())
 }

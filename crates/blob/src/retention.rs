@@ -12,7 +12,7 @@ use crate::rules::retention::{Expiry, HOLD, MODE, UNTIL, immutability, replace_p
 use crate::{BlobService, reply};
 
 impl BlobService {
-    /// Set Blob Expiry.
+    /// Handles Set Blob Expiry.
     pub(crate) async fn set_blob_expiry(&self, request: Request) -> Result<Response, Refusal> {
         let expiry = Expiry::parse(&request.headers)?;
         let preconditions = Preconditions::of_lease_only(&request)?;
@@ -34,7 +34,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Set Blob Immutability Policy.
+    /// Handles Set Blob Immutability Policy.
     pub(crate) async fn set_blob_immutability_policy(&self, request: Request) -> Result<Response, Refusal> {
         let asked = immutability(&request.headers, request.now)?;
         let asked = asked.ok_or_else(|| Refusal::missing_header(UNTIL))?;
@@ -54,7 +54,7 @@ impl BlobService {
         Ok(response)
     }
 
-    /// Delete Blob Immutability Policy.
+    /// Handles Delete Blob Immutability Policy.
     pub(crate) async fn delete_blob_immutability_policy(
         &self,
         request: Request,
@@ -72,7 +72,7 @@ impl BlobService {
         Ok(Response::empty(StatusCode::OK))
     }
 
-    /// Set Blob Legal Hold.
+    /// Handles Set Blob Legal Hold.
     pub(crate) async fn set_blob_legal_hold(&self, request: Request) -> Result<Response, Refusal> {
         let hold = request.headers.flag(HOLD)?.ok_or_else(|| Refusal::missing_header(HOLD))?;
         let target = self.target(&request).await?;

@@ -1,5 +1,4 @@
-//! Rules that several operations share. They are pure: given a request, a row and the time, they say what
-//! becomes of it.
+//! Rules that several operations share. They do no I/O: they decide from a request, rows and the time.
 
 pub(crate) mod history;
 pub(crate) mod new_blob;

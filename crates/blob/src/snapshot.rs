@@ -1,6 +1,6 @@
 //! Snapshot Blob.
 //!
-//! A snapshot has a row of its own, and shares the content of the blob. With versioning, it also makes a
+//! A snapshot has its own row and shares the content of the blob. With versioning, the request also creates a
 //! version.
 
 use http::StatusCode;
@@ -16,7 +16,7 @@ use crate::rules::precondition::{Preconditions, check_changeable, not_found};
 use crate::{BlobService, reply};
 
 impl BlobService {
-    /// Snapshot Blob.
+    /// Handles Snapshot Blob.
     pub(crate) async fn snapshot_blob(&self, request: Request) -> Result<Response, Refusal> {
         let metadata = Metadata::from_headers(&request.headers)?;
         let has_metadata = !metadata.is_empty();
@@ -37,22 +37,22 @@ impl BlobService {
         let headers = &mut response.headers;
         reply::put(headers, "x-ms-snapshot", reply::stamp_text(id));
         reply::put_optional(headers, "x-ms-version-id", version.map(reply::stamp_text));
-        // Metadata is the only data in such a request.
+        // Such a request stores no other data than metadata.
         reply::put(headers, "x-ms-request-server-encrypted", has_metadata.to_string());
         Ok(response)
     }
 }
 
-/// A snapshot that was taken.
+/// Result of Snapshot Blob.
 struct Taken {
     id: Stamp,
     snapshot: Blob,
-    /// The version of the current state after this.
+    /// The version of the current state after the snapshot.
     version: Option<Stamp>,
 }
 
-/// Judges whether a snapshot may be taken: for the lease that is a read, for the conditions a write. Returns
-/// the time before which that holds, too.
+/// Checks whether a snapshot may be taken: as a read for the lease, as a write for the conditions. Returns
+/// the blob, and the time until which the decision holds.
 fn admit(
     preconditions: &Preconditions,
     base: Option<Blob>,

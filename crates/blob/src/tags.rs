@@ -14,17 +14,17 @@ use crate::model::record::{self, Blob, Tags};
 use crate::rules::precondition::{Preconditions, check_no_pending_copy, not_found};
 
 const HEADER: &str = "x-ms-tags";
-/// Bytes of the header.
+/// Maximum length of the header, in bytes.
 const MAX_HEADER: usize = 2 << 10;
-/// Bytes of the document.
+/// Maximum length of the document, in bytes.
 const MAX_DOCUMENT: usize = 64 << 10;
-/// Tags of one blob.
+/// Maximum number of tags of one blob.
 const MAX_TAGS: usize = 10;
 const MAX_KEY: usize = 128;
 const MAX_VALUE: usize = 256;
 
 impl BlobService {
-    /// Get Blob Tags.
+    /// Handles Get Blob Tags.
     pub(crate) async fn get_blob_tags(&self, request: Request) -> Result<Response, Refusal> {
         let preconditions = Preconditions::of_tags_and_blob(&request)?;
         let target = self.target(&request).await?;
@@ -32,15 +32,14 @@ impl BlobService {
         let now = found.as_ref().map_or(request.now, |found| found.now);
         preconditions.admit_lease(found.as_ref().map(|found| &found.blob), Access::Read, now)?;
         let found = found.ok_or_else(not_found)?;
-        // A condition that does not hold is always refused with 412, never with 304: the tags may have
-        // changed.
+        // A failed condition is always refused with 412, never with 304, because the tags may have changed.
         preconditions.check_conditions(&found.blob)?;
         let mut document = xml::Writer::new();
         found.blob.tags.write_xml(&mut document, |_| true);
         Ok(Response::xml(document.finish()))
     }
 
-    /// Set Blob Tags. It changes neither `ETag` nor `Last-Modified`.
+    /// Handles Set Blob Tags, which changes neither `ETag` nor `Last-Modified`.
     pub(crate) async fn set_blob_tags(&self, mut request: Request) -> Result<Response, Refusal> {
         let preconditions = Preconditions::of_tags_and_blob(&request)?;
         if let Some(snapshot) = request.query.get("snapshot").filter(|snapshot| !snapshot.is_empty()) {
@@ -63,7 +62,7 @@ impl BlobService {
                     self.unindex(&target.partition, replaced).await;
                     return Ok(Response::empty(StatusCode::NO_CONTENT));
                 }
-                // At most once: afterwards the claim has these tags.
+                // This happens at most once: afterwards the claim has these tags.
                 Ok(TagsSet::NotIndexed) => claim = self.index(&target.partition, tags.clone()).await?,
                 Err(refusal) => {
                     self.unindex_refused(&target.partition, claim, &refusal).await;
@@ -74,15 +73,15 @@ impl BlobService {
     }
 }
 
-/// The outcome of an attempt to set the tags of a blob.
+/// Result of one attempt to set the tags of a blob.
 enum TagsSet {
-    /// Nothing was changed: the new tags have to be in the index first.
+    /// Nothing was changed. The new tags must be indexed first.
     NotIndexed,
-    /// The blob has the new tags. Those that it had before can be removed from the index.
+    /// The blob has the new tags. Its former claim can be removed from the index.
     Done { replaced: Indexed },
 }
 
-/// Sets the tags of a state. Only the current state is in the index; `indexed` is what the index has for it.
+/// Decides to set the tags of a state. Only the current state is indexed; `indexed` is its claim.
 fn set_tags(
     view: &View<'_>,
     state: State,
@@ -115,17 +114,17 @@ fn set_tags(
 }
 
 impl Tags {
-    /// Whether there are none.
+    /// Returns whether the blob has no tags.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value of a tag.
+    /// Returns the value of a tag.
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// Reads `x-ms-tags`, which has the form of a query string.
+    /// Parses `x-ms-tags`, which has the form of a query string.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Self, Refusal> {
         let Some(text) = headers.filled(HEADER)? else { return Ok(Self::default()) };
         if text.len() > MAX_HEADER {
@@ -146,7 +145,7 @@ impl Tags {
         Self::checked(tags)
     }
 
-    /// Reads the body of Set Blob Tags.
+    /// Parses the body of Set Blob Tags.
     pub(crate) fn parse_xml(document: &[u8]) -> Result<Self, Refusal> {
         let mut tags = vec![];
         let mut xml = xml::Reader::root(document, "Tags")?;
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_has_the_form_of_a_query() {
+    fn header_has_the_form_of_a_query_string() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!(of_header(""), Ok(vec![]));
         let tags = of_header("b%2F=x+y%2Bz&a=&C=%3D%3A");
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_read_back_as_they_are_written() {
+    fn tags_document_round_trips() {
         let tags = Tags(vec![("a".into(), "x = y".into()), ("b:".into(), String::new())]);
         let mut document = xml::Writer::new();
         tags.write_xml(&mut document, |_| true);

@@ -10,7 +10,7 @@ use crate::rules::precondition::{Preconditions, check_no_pending_copy, not_found
 use crate::rules::tier::{ACCESS_TIER, access_tier, check_tier, is_high_priority};
 
 impl BlobService {
-    /// Set Blob Tier.
+    /// Handles Set Blob Tier.
     pub(crate) async fn set_blob_tier(&self, request: Request) -> Result<Response, Refusal> {
         let tier = access_tier(&request)?;
         let tier = tier.ok_or_else(|| Refusal::missing_header(ACCESS_TIER))?;

@@ -1,8 +1,8 @@
 //! Static websites: serves the container `$web` to anonymous clients, with an index page for each directory
 //! and an error page.
 //!
-//! The address of a request shows that it is for a website; the properties of the service configure the
-//! website. The container need not be public.
+//! The address of a request shows that it is for a website, and the service properties configure the website.
+//! The container need not be public.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use lazuli_protocol::{ErrorCode, Operation, Refusal, Request, Response};
 use crate::BlobService;
 
 const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
-/// The request headers that count. Those of the blob service do not.
+/// The request headers that apply. All other headers of the blob service are ignored.
 const HEADERS: [HeaderName; 5] = [IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE, RANGE];
 
 impl BlobService {
-    /// Get Web Content: a page of a website, or its headers.
+    /// Handles Get Web Content and Get Web Content Properties.
     pub(crate) async fn get_web_content(&self, mut request: Request) -> Result<Response, Refusal> {
         let properties = Arc::clone(&request.properties);
         let website = &properties.static_website;
@@ -42,7 +42,7 @@ impl BlobService {
         self.get_missing_page(website, request).await
     }
 
-    /// The error page, if there is one.
+    /// Returns the error page with status 404, or refuses if there is none.
     async fn get_missing_page(
         &self,
         website: &StaticWebsite,
@@ -67,7 +67,7 @@ impl BlobService {
         }
     }
 
-    /// Whether a blob of this name exists. False for an invalid name.
+    /// Returns whether a blob of this name exists. Returns false for an invalid name.
     async fn has_page(&self, request: &Request) -> Result<bool, Refusal> {
         let target = match self.target(request).await {
             Ok(target) => target,
@@ -78,7 +78,7 @@ impl BlobService {
     }
 }
 
-/// The blobs to try for a path of a website, in this order.
+/// Returns the blobs to try for a path of a website, in order.
 fn pages(website: &StaticWebsite, path: &str) -> Vec<String> {
     let index = website.index_document.as_deref().map(|name| name.trim_start_matches('/'));
     if path.is_empty() || path.ends_with('/') {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_a_page_or_the_index_of_a_directory() {
+    fn path_is_a_page_or_the_index_of_a_directory() {
         let website = |index: Option<&str>, default: Option<&str>| StaticWebsite {
             enabled: true,
             index_document: index.map(str::to_owned),

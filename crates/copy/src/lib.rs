@@ -193,7 +193,7 @@ pub fn source_refusal(refusal: Refusal, version: Version, plainly: bool) -> Refu
     unverified(refusal.status(), Some(refusal.code().name()), refusal.text(), version)
 }
 
-/// The refusal of a copy whose source answered with `status`.
+/// Returns the refusal of a copy whose source answered with `status`.
 pub fn unverified(status: StatusCode, code: Option<&str>, message: &str, version: Version) -> Refusal {
     let mut refusal =
         Refusal::new(ErrorCode::CannotVerifyCopySource).with_status(status).message(message.to_owned());
@@ -212,7 +212,7 @@ pub fn unverified(status: StatusCode, code: Option<&str>, message: &str, version
     refusal
 }
 
-/// The refusal of a source with more bytes than the operation copies.
+/// Returns the refusal of a source with more bytes than the operation copies.
 pub fn too_large(limit: u64) -> Refusal {
     let limit = limit >> 20;
     Refusal::new(ErrorCode::CannotVerifyCopySource).with_status(StatusCode::CONFLICT).message(format!(

@@ -309,7 +309,7 @@ impl StreamedSource {
         unverified(status, None, message, self.version)
     }
 
-    /// The refusal for a reply that does not have the requested bytes.
+    /// Returns the refusal for a reply that does not have the requested bytes.
     fn refused(&self, response: &SourceResponse) -> Refusal {
         let code = response.headers.get("x-ms-error-code").and_then(|code| code.to_str().ok());
         let message = response.status.canonical_reason().unwrap_or("The source refused.");
@@ -322,7 +322,7 @@ impl StreamedSource {
         unverified(status, code, message, self.version)
     }
 
-    /// The refusal of a source that cannot be copied.
+    /// Returns the refusal of a source that cannot be copied.
     pub fn unusable(&self, message: &str) -> Refusal {
         unverified(StatusCode::CONFLICT, None, message, self.version)
     }

@@ -1,18 +1,18 @@
 //! Keeps containers with protected blobs from being deleted.
 //!
-//! Searching the blobs of a container takes long if there are many. So the row of a container says whether a
-//! policy or a legal hold was ever set in it, and only then does a delete search it. No blob must become
-//! protected between the search and the delete. Rows decide that, so it holds for dropped requests and with
-//! several front ends:
+//! Searching all blobs of a container can take long. So the row of a container records whether any blob in it
+//! was ever protected by a policy or a legal hold; only then does a delete search it. No blob must become
+//! protected between the search and the delete. Rows decide that, so it also holds for dropped requests and
+//! with several front ends:
 //!
 //! - A request that protects a blob reads the epoch of the space with the blob's row, then raises the version
-//!   of the container's guard row, then commits the blob, which fails if the epoch was raised since.
-//! - Delete Container reads the version of the guard row, raises the epoch, searches, and deletes on the
-//!   condition that neither the guard row nor the container's row has changed. Else it begins again.
+//!   of the container's guard row, then commits the blob. The commit fails if the epoch was raised since.
+//! - Delete Container reads the version of the guard row, raises the epoch, searches, and deletes on
+//!   condition that neither the guard row nor the container's row has changed. Otherwise it begins again.
 //!
 //! A commit that protects a blob and read its epoch before the delete raised it is decided before the search,
-//! which finds the blob. One that read it later changes the guard row after the delete has read it.
-//! `docs/decisions/0023-sweeps-and-guards.md` has the argument.
+//! so the search finds the blob. A commit that read the epoch later changes the guard row after the delete
+//! has read it. `docs/decisions/0023-sweeps-and-guards.md` has the argument.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,10 +32,10 @@ use crate::rules::retention::asks_for_protection;
 
 /// Rows that a search reads at once.
 const STEP: usize = 256;
-/// Maximum number of searches of Delete Container: blobs may become protected meanwhile.
+/// Maximum number of searches of one Delete Container. Blobs may become protected between two of them.
 pub(crate) const MAX_SEARCHES: usize = 16;
 
-/// A container in which a request protects a blob.
+/// The container in which a request protects a blob.
 pub(crate) struct Protecting<'a> {
     account: &'a Account,
     container: &'a str,
@@ -43,12 +43,12 @@ pub(crate) struct Protecting<'a> {
 }
 
 impl<'a> Protecting<'a> {
-    /// The container of a request that protects a state of a blob.
+    /// Names the container in which a request protects a blob.
     pub(crate) fn new(request: &'a Request, space: SpaceId) -> Self {
         Self { account: &request.account, container: &request.container, space }
     }
 
-    /// Like [`Self::new`], but only if the headers of the request ask for a policy or a legal hold.
+    /// Like [`Self::new`], but only if the request's headers name a policy or a legal hold.
     pub(crate) fn if_asked(request: &'a Request, space: SpaceId) -> Result<Option<Self>, Refusal> {
         let asked = asks_for_protection(&request.headers)?;
         Ok(asked.then(|| Self::new(request, space)))
@@ -58,8 +58,8 @@ impl<'a> Protecting<'a> {
 /// A container in which a search found no protected blob.
 #[derive(Clone)]
 pub(crate) struct Unprotected {
-    /// The rows as the search found them. `None` if no blob was ever protected, so that no search was
-    /// necessary.
+    /// The versions of the rows before the search. `None` if no blob was ever protected, so that no search
+    /// was necessary.
     searched: Option<Versions>,
     is_outdated: Arc<AtomicBool>,
 }
@@ -73,7 +73,7 @@ fn versions(view: &View<'_>) -> Versions {
 }
 
 impl Unprotected {
-    /// The rows that [`Unprotected::check`] reads in addition to the row of the container.
+    /// Returns the rows that [`Unprotected::check`] needs in addition to the row of the container.
     pub(crate) fn reads(&self) -> Reads {
         if self.searched.is_some() { Reads::key(GUARD) } else { Reads::default() }
     }
@@ -87,7 +87,7 @@ impl Unprotected {
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// Whether the delete was refused because the search is outdated.
+    /// Returns whether the delete was refused because the search is outdated.
     pub(crate) fn is_outdated(&self) -> bool {
         self.is_outdated.load(Ordering::Acquire)
     }
@@ -114,7 +114,7 @@ impl BlobService {
         Box::pin(announced).await
     }
 
-    /// Refuses if the container has a protected blob.
+    /// Returns proof that a container has no protected blob. Refuses if it has one.
     pub(crate) async fn unprotected(&self, account: &Account, name: &str) -> Result<Unprotected, Refusal> {
         let container = self.container(account, name).await?;
         let mut searched = None;

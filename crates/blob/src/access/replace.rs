@@ -1,22 +1,21 @@
-//! The write path of Put Blob, Put Block List, Put Blob From URL and the copies: makes a blob, or replaces it
-//! as a whole.
+//! The write path of Put Blob, Put Block List, Put Blob From URL and the copies: creates a blob or replaces
+//! it as a whole.
 //!
 //! Each attempt takes the same steps, in the order of the protocol's refusals:
 //!
-//! 1. Read the row of the blob, and keep the content that it refers to.
-//! 2. Judge the lease and the type.
-//! 3. Describe the new blob. A copy judges its source here.
-//! 4. Judge the condition headers.
-//! 5. Judge whether the caller may overwrite, and whether the old state may be replaced. Put Block List does
-//!    this after step 7, because a missing block is refused first.
+//! 1. Read the row of the blob, and hold the content that it refers to.
+//! 2. Check the lease and the type.
+//! 3. Describe the new blob. A copy checks its source here.
+//! 4. Check the condition headers.
+//! 5. Check whether the caller may overwrite the old state, and whether the old state may be replaced. Put
+//!    Block List does this after step 7, because a missing block is refused first.
 //! 6. Index the tags of the new blob. If they were not indexed yet, start again at 1.
-//! 7. Only Put Block List: put the content together.
+//! 7. Put Block List only: assemble the content.
 //! 8. Commit the row of the new blob, and the row that keeps the old state. After a conflict, start again at
 //!    1.
 //!
 //! [`Replacement::judge`] takes the steps 1 to 6, [`Replacement::commit`] step 8. New content is durable
-//! before step 8. Whatever the outcome, [`Replacement::finish`] removes rows from the index of tags
-//! that nothing needs.
+//! before step 8. In all cases, [`Replacement::finish`] removes the index rows that are no longer needed.
 
 use bytes::Bytes;
 use lazuli_concurrency::{Access, Admission, Timestamp};
@@ -34,10 +33,11 @@ use crate::rules::history::History;
 use crate::rules::precondition::{Preconditions, check_changeable, check_mutable, check_overwrite};
 use crate::{BlobService, reply};
 
-/// Staged blocks whose rows are removed by the commit that uses them. A commit may change 256 rows.
+/// Maximum number of staged blocks whose rows are removed by the commit that uses them. A commit may change
+/// 256 rows.
 const MAX_REMOVED: usize = 200;
 
-/// A request to make a blob, or to replace it as a whole.
+/// A request to create a blob or to replace it as a whole.
 pub(crate) struct Replace<'a> {
     pub(crate) request: &'a Request,
     pub(crate) target: &'a Target,
@@ -46,14 +46,14 @@ pub(crate) struct Replace<'a> {
     pub(crate) access: Access,
     /// The type of the new blob.
     pub(crate) kind: Kind,
-    /// The content is put together out of staged blocks and the old content.
+    /// Whether the content is assembled from staged blocks and the old content.
     pub(crate) uses_blocks: bool,
-    /// Keeps the new content, and the old.
+    /// Holds the new content, and the old.
     pub(crate) writer: Writer,
 }
 
 impl<'a> Replace<'a> {
-    /// A plain write of a blob of this type. `writer` keeps the new content.
+    /// Describes a plain write of a blob of this type. `writer` holds the new content.
     pub(crate) fn write(
         request: &'a Request,
         target: &'a Target,
@@ -65,18 +65,18 @@ impl<'a> Replace<'a> {
     }
 }
 
-/// A [`Replace`] under way.
+/// A running [`Replace`].
 pub(crate) struct Replacement<'a> {
     service: &'a BlobService,
     replace: Replace<'a>,
     history: History,
     protecting: Option<Protecting<'a>>,
     attempts: Attempts<'a>,
-    /// The tags that are in the index for the new blob.
+    /// The tags that are indexed for the new blob.
     claim: Indexed,
 }
 
-/// An attempt whose preconditions hold, and whose tags are indexed.
+/// An attempt whose preconditions hold and whose tags are indexed.
 pub(crate) struct Judged {
     attempt: Attempt,
     admission: Admission,
@@ -85,18 +85,18 @@ pub(crate) struct Judged {
     pub(crate) new: Blob,
 }
 
-/// The outcome of a commit.
+/// Result of a commit.
 pub(crate) struct Replaced {
     blob: Blob,
-    /// Bytes that no row refers to any more.
+    /// Bytes that no row refers to now.
     released: u64,
-    /// The claim of the old state.
+    /// The tag claim of the old state.
     unindexed: Indexed,
 }
 
 impl BlobService {
-    /// Makes or replaces a blob. `describe` returns the new blob, given the old state and the time; its
-    /// content is durable. The commit fills in tag, dates, version and lease.
+    /// Creates or replaces a blob. `describe` returns the new blob, given the old state and the time; its
+    /// content is durable. The commit sets claim, dates, version and lease.
     pub(crate) async fn replace(
         &self,
         replace: Replace<'_>,
@@ -133,7 +133,7 @@ impl<'a> Replacement<'a> {
         }
     }
 
-    /// Begins an attempt and judges it. Returns once the tags of the new blob are indexed.
+    /// Begins an attempt and checks its preconditions. Returns once the tags of the new blob are indexed.
     pub(crate) async fn judge(
         &mut self,
         describe: impl Fn(Option<&Blob>, Timestamp) -> Result<Blob, Refusal>,
@@ -157,11 +157,11 @@ impl<'a> Replacement<'a> {
         }
     }
 
-    /// Reads the old state, and keeps its content.
+    /// Reads the old state and holds its content.
     async fn begin(&mut self) -> Result<(Attempt, Option<Blob>), Refusal> {
         let (service, writer) = (self.service, &self.replace.writer);
         if self.replace.uses_blocks {
-            // The row that counts staged blocks stands for all of them.
+            // A change of the row that counts staged blocks shows that one of them has changed.
             let reads = Reads::keys([keys::BASE, keys::STAGED_COUNT]);
             return service.begin_pinned(&mut self.attempts, reads, writer).await;
         }
@@ -172,8 +172,8 @@ impl<'a> Replacement<'a> {
         Ok((attempt, old))
     }
 
-    /// Commits an attempt whose new content consists of the staged blocks in the rows `used`, among others.
-    /// Returns `None` after a conflict: start again.
+    /// Commits an attempt. `used` are the keys of the staged blocks in the new content. Returns `None` after
+    /// a conflict; the caller starts again.
     pub(crate) async fn commit(
         &mut self,
         judged: Judged,
@@ -191,18 +191,18 @@ impl<'a> Replacement<'a> {
         Ok(committed.then_some(replaced))
     }
 
-    /// Whether the rows that an attempt was judged by are unchanged.
+    /// Returns whether the rows that the attempt has read are unchanged.
     pub(crate) async fn is_current(&self, judged: &Judged) -> Result<bool, Refusal> {
         self.attempts.is_current(&judged.attempt).await.map_err(reply::read_refusal)
     }
 
-    /// Checks that the caller may overwrite the live state, if there is one, and that it may be replaced.
+    /// Checks that the caller may overwrite the live state, and that this state may be replaced.
     fn check_old_state(&self, live: Option<&Blob>, now: Timestamp) -> Result<(), Refusal> {
         check_overwrite(&self.replace.request.caller, live.is_some())?;
         live.map_or(Ok(()), |live| check_replaceable(live, self.history, now))
     }
 
-    /// The change that puts `new` in the place of `old`.
+    /// Returns the change that replaces `old` by `new`.
     fn decide(
         &self,
         view: &View<'_>,
@@ -217,7 +217,7 @@ impl<'a> Replacement<'a> {
         }
         if let Some(live) = live {
             new.created = live.created;
-            // A page blob may be too long for the tier of the one before it.
+            // The old tier may not allow the length of a new page blob.
             if new.tier.tier.is_none() && new.kind == Kind::Block {
                 new.tier = live.tier.at(now);
             }
@@ -246,11 +246,11 @@ impl<'a> Replacement<'a> {
         Ok((change, Replaced { blob: new, released, unindexed }))
     }
 
-    /// Removes the rows from the index of tags that nothing needs: those of the old state after a commit,
-    /// those of the new blob after a refusal. Returns the new blob.
+    /// Removes index rows that are no longer needed: those of the old state after a commit, those of the new
+    /// blob after a refusal. Returns the new blob.
     pub(crate) async fn finish(self, outcome: Result<Replaced, Refusal>) -> Result<Blob, Refusal> {
         let Self { service, replace, attempts, claim, .. } = self;
-        // Others that wait for the blob need not wait for the index.
+        // Let other transactions on the blob proceed before the index is updated.
         drop(attempts);
         let partition = &replace.target.partition;
         match outcome {
@@ -267,8 +267,8 @@ impl<'a> Replacement<'a> {
     }
 }
 
-/// Removes the rows of the staged blocks that are used, if they are few. Returns whether rows of dropped
-/// blocks stay behind.
+/// Removes the rows of the used staged blocks, if there are few. Returns whether the commit leaves rows of
+/// dropped blocks.
 fn leaves_dropped_blocks(change: &mut Change, view: &View<'_>, used: Vec<Bytes>) -> bool {
     if !drops_blocks(change) || !view.has_read(&keys::STAGED_COUNT) {
         return drops_blocks(change);

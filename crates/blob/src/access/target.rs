@@ -1,4 +1,4 @@
-//! Finds what a request addresses: a container, a blob in it, and one of its states.
+//! Finds the container, the blob and the state that a request addresses.
 
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
@@ -29,7 +29,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// The state that a query names.
+    /// Returns the state that a query names.
     pub(crate) fn parse(query: &Query) -> Result<Self, Refusal> {
         let stamp = |name: &str| -> Result<Option<Stamp>, Refusal> {
             let Some(text) = query.get(name).filter(|text| !text.is_empty()) else { return Ok(None) };
@@ -47,18 +47,17 @@ impl State {
 }
 
 impl State {
-    /// The rows that may hold it.
+    /// Returns the rows that may contain this state.
     fn reads(self) -> Reads {
         match self {
             Self::Current => Reads::key(keys::BASE),
             Self::Snapshot(stamp) => Reads::key(keys::snapshot(stamp)),
-            // The row of the current version is that of the current state.
+            // If the version is the current one, the row of the current state contains it.
             Self::Version(stamp) => Reads::keys([keys::version(stamp), keys::BASE]),
         }
     }
 
-    /// Finds this state in the rows. Returns its key, too. `None` if it does not exist or cannot be read by
-    /// clients.
+    /// Finds this state in the rows, and returns it with its key. Returns `None` if clients cannot read it.
     fn choose<'a>(
         self,
         rows: impl IntoIterator<Item = &'a Row>,
@@ -75,26 +74,27 @@ impl State {
     }
 }
 
-/// A state that a rule has changed.
+/// The change of a state's properties that a rule decides.
 pub(crate) struct Amended<T> {
     pub(crate) blob: Blob,
-    /// The decision holds before this time.
+    /// Time until which the decision holds.
     pub(crate) valid_until: Option<Timestamp>,
     pub(crate) answer: T,
 }
 
-/// A state of a blob that was read. Keeps its content.
+/// A state of a blob that was read. Holds its content.
 pub(crate) struct Found {
     pub(crate) blob: Blob,
-    /// Whether it is the current state, not a snapshot or an earlier version.
+    /// Whether this is the current state, not a snapshot or an earlier version.
     pub(crate) is_current: bool,
     pub(crate) held: ContentHold,
-    /// When it was read.
+    /// Time of the read.
     pub(crate) now: Timestamp,
 }
 
 impl BlobService {
-    /// Finds what a request addresses. The container must exist, the blob need not.
+    /// Finds the container and the blob that a request addresses. The container must exist, the blob need
+    /// not.
     pub(crate) async fn target(&self, request: &Request) -> Result<Target, Refusal> {
         names::check_blob(&request.container, &request.object)?;
         let state = State::parse(&request.query)?;
@@ -103,7 +103,7 @@ impl BlobService {
         Ok(Target { container, partition, state })
     }
 
-    /// Finds what a write addresses. Refuses snapshots and earlier versions.
+    /// Finds the blob that a write addresses. Refuses snapshots and earlier versions.
     pub(crate) async fn write_target(&self, request: &Request) -> Result<Target, Refusal> {
         for name in ["snapshot", "versionid"] {
             if let Some(value) = request.query.get(name).filter(|value| !value.is_empty()) {
@@ -135,8 +135,8 @@ impl BlobService {
         }))
     }
 
-    /// Changes properties of the state that a request addresses, but not its content or its `ETag`. `rule`
-    /// gets the state, if it exists, and the time.
+    /// Changes properties of the state that a request addresses, but not its content or `ETag`. `rule` gets
+    /// the state, if it exists, and the time.
     pub(crate) async fn amend<T>(
         &self,
         target: &Target,

@@ -1,11 +1,11 @@
-//! Removes rows of staged blocks that were committed or dropped.
+//! Removes the rows of staged blocks that were committed or dropped.
 //!
 //! Dropping staged blocks changes only the row of their blob, which no longer names their generation
-//! ([`crate::model::keys`]). Up to 100,000 rows stay behind: removing them in the same commit would hold up
-//! all other commits. They are removed here, a few in each commit. Until then their content is not freed.
+//! ([`crate::model::keys`]). Up to 100,000 rows remain: removing them in the same commit would delay all
+//! other commits. This task removes them, a few in each commit. Until then their content is not freed.
 //!
-//! A request that drops blocks notes the partition of its blob, and a chore removes their rows soon after. A
-//! crash forgets the notes; the walk of [`crate::background::expiry`] finds the rows then.
+//! A request that drops blocks records the partition of its blob, and the task removes the rows soon after. A
+//! crash loses these records; the walk of [`crate::background::expiry`] finds the rows then.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,14 +23,14 @@ use crate::model::record::{self, Damage};
 
 /// Rows that one commit removes. A commit may change 256 rows.
 const STEP: usize = 250;
-/// Maximum number of noted partitions. If there are more, the next expiry walk begins at once.
+/// Maximum number of recorded partitions. If there are more, the next expiry walk begins at once.
 const MAX_NOTED: usize = 4096;
 
-/// Partitions with rows of dropped blocks.
+/// The partitions with rows of dropped blocks.
 #[derive(Debug, Default)]
 pub(crate) struct DroppedBlocks {
     noted: Mutex<HashSet<Partition>>,
-    /// A note was lost.
+    /// Whether a partition could not be recorded.
     overflowed: AtomicBool,
 }
 
@@ -49,19 +49,19 @@ impl DroppedBlocks {
         }
     }
 
-    /// Whether a walk has to look for partitions that could not be noted.
+    /// Returns whether a walk must search for partitions that could not be recorded.
     pub(crate) fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Acquire)
     }
 
-    /// A walk over all rows begins.
+    /// Records that a walk over all rows begins.
     pub(crate) fn walk_begins(&self) {
         self.overflowed.store(false, Ordering::Release);
     }
 }
 
-/// Notes the partition at the end of a request that drops blocks, also if the client has disconnected: its
-/// commit may still be queued then.
+/// Records the partition when a request that drops blocks ends. Also does so if the client has disconnected,
+/// because the commit may still be queued then.
 pub(crate) struct DropWatch<'a> {
     dropped: &'a DroppedBlocks,
     partition: &'a Partition,
@@ -69,7 +69,7 @@ pub(crate) struct DropWatch<'a> {
 }
 
 impl DropWatch<'_> {
-    /// The request is about to drop blocks and leaves rows of them.
+    /// Records that the request is about to commit a change that leaves rows of dropped blocks.
     pub(crate) fn set(&self) {
         self.drops.store(true, Ordering::Relaxed);
     }
@@ -83,7 +83,7 @@ impl Drop for DropWatch<'_> {
     }
 }
 
-/// Partitions that are being worked on. Those that are left when it is dropped are noted again.
+/// The partitions that a running removal has not finished. Dropping this value records them again.
 struct Noted<'a> {
     dropped: &'a DroppedBlocks,
     partitions: Vec<Partition>,
@@ -96,12 +96,12 @@ impl Drop for Noted<'_> {
 }
 
 impl BlobService {
-    /// Whether [`BlobService::remove_dropped`] has something to do.
+    /// Returns whether [`BlobService::remove_dropped`] has work.
     pub fn dropped_due(&self) -> bool {
         !self.dropped.noted.lock().is_empty()
     }
 
-    /// Removes rows of dropped blocks from the partitions that were noted. Returns how many rows it removed.
+    /// Removes the rows of dropped blocks from the recorded partitions. Returns the number of removed rows.
     /// May be dropped at any point.
     pub async fn remove_dropped(&self, pace: Pace) -> Result<u64, Refusal> {
         let partitions = std::mem::take(&mut *self.dropped.noted.lock()).into_iter().collect();
@@ -117,7 +117,7 @@ impl BlobService {
             }
             match done {
                 Ok(rows) => removed += rows,
-                // Deleted meanwhile, with all that is in it.
+                // The container was deleted meanwhile, with all of its rows.
                 Err(refusal) if refusal.code() == ErrorCode::ContainerNotFound => {}
                 Err(refusal) => return Err(refusal),
             }
@@ -125,14 +125,14 @@ impl BlobService {
         Ok(removed)
     }
 
-    /// Removes rows of dropped blocks from a partition.
+    /// Removes the rows of dropped blocks from a partition. Returns their number.
     pub(crate) async fn remove_dropped_of(&self, partition: &Partition, pace: Pace) -> Result<u64, Refusal> {
         let (mut removed, mut from) = (0, Bytes::new());
         loop {
             let set = self.rows.read(partition, &Reads::key(keys::BASE)).await?;
             let mut reads = Reads::default();
             for mut range in keys::dropped(generation(set.rows.first().and_then(Option::as_ref))?) {
-                // Rows that were removed are slow to read past.
+                // Skip the keys of removed rows, because reading past their tombstones is slow.
                 range.start = range.start.max(from.clone());
                 reads = reads.and_range(range, STEP);
             }
@@ -158,28 +158,28 @@ impl BlobService {
     }
 }
 
-/// The generation of staged blocks that the row of a blob's current state names.
+/// Returns the generation of staged blocks that the blob's row names.
 fn generation(base: Option<&Row>) -> Result<Option<u64>, Damage> {
     Ok(record::blob(base)?.and_then(|blob| blob.staging).map(|staging| staging.generation))
 }
 
-/// Whether a row is of a staged block that is not of the current generation.
+/// Returns whether a row belongs to a staged block of another generation than the current one.
 fn is_dropped(key: &[u8], current: Option<u64>) -> bool {
     matches!(keys::row_kind(key), Some(RowKind::Staged { generation, .. }) if Some(generation) != current)
 }
 
-/// Finds dropped blocks in a walk over all rows, in order. The row of the current state is the first one of
+/// Finds dropped blocks in a walk over all rows in order. The row of the current state is the first one of
 /// its partition.
 #[derive(Default)]
 pub(crate) struct DroppedSearch {
     partition: Bytes,
     current: Option<u64>,
-    /// The row of the current state cannot be read, so no generation is known to be dropped.
+    /// Whether the row of the current state is damaged, so that no generation is known to be dropped.
     is_damaged: bool,
 }
 
 impl DroppedSearch {
-    /// Whether some of these rows, which follow each other in a partition, are of dropped blocks.
+    /// Returns whether these consecutive rows of a partition include some of dropped blocks.
     pub(crate) fn finds(&mut self, partition: &Bytes, rows: &[(Bytes, Row)]) -> bool {
         let base = rows.first().map(|(_, row)| row).filter(|row| row.key == keys::BASE);
         if base.is_some() || *partition != self.partition {
@@ -199,13 +199,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_partition_that_cannot_be_noted_makes_a_walk_due() {
+    fn partition_that_cannot_be_recorded_makes_a_walk_due() {
         let dropped = DroppedBlocks::default();
         let partition = |n: usize| keys::blob(SpaceId(1), &n.to_string());
         for n in 0..MAX_NOTED {
             let (partition, other) = (partition(n), partition(n + MAX_NOTED));
             dropped.watch(&partition).set();
-            // Drops nothing.
+            // This request drops nothing.
             drop(dropped.watch(&other));
         }
         assert_eq!((dropped.noted.lock().len(), dropped.has_overflowed()), (MAX_NOTED, false));

@@ -1,9 +1,9 @@
-//! Removes what has expired: blobs past their expiry, deleted states that can no longer be restored, and
-//! staged blocks that were never committed.
+//! Removes expired blobs, deleted states that can no longer be restored, and staged blocks that were never
+//! committed.
 //!
-//! For clients none of these exists any more, because every rule compares the time; this frees their space. A
-//! walk over all rows finds them, and each removal is judged again inside its transaction. Then the walk
-//! sweeps the index of tags. It also finds the rows of dropped blocks, see [`crate::background::dropped`].
+//! Clients do not see any of these, because every rule compares the time; this task frees their space. A walk
+//! over all rows finds them, and each removal checks them again in its transaction. Then the walk sweeps the
+//! index of tags. It also finds rows of dropped blocks, see [`crate::background::dropped`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,39 +23,38 @@ use crate::model::record::{Blob, Damage};
 const PAGE: usize = 256;
 /// Rows that one commit removes. A commit may change 256 rows.
 const STEP: usize = 100;
-/// Time from the start to the first walk: short, because some servers never run for long.
+/// Time from the start to the first walk. Short, because some servers never run for long.
 const FIRST: Span = Span::seconds(10 * 60);
 /// Time from one walk to the next.
 const EVERY: Span = Span::seconds(24 * 60 * 60);
 
-/// When the next walk is due.
+/// The time at which the next walk is due, in ticks.
 #[derive(Debug)]
 pub(crate) struct ExpiryWatch(AtomicU64);
 
 impl ExpiryWatch {
-    /// The watch of a service that starts now.
+    /// Creates the watch of a service that starts now.
     pub(crate) fn new(now: Timestamp) -> Self {
         Self((now + FIRST).ticks().into())
     }
 }
 
-/// The number of states and bytes that a walk has removed.
+/// Numbers of states and bytes that a walk has removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expired {
-    /// Blobs, snapshots and versions that are gone, and blobs whose staged blocks are.
+    /// Removed blobs, snapshots and versions, and blobs whose staged blocks were removed.
     pub states: u64,
-    /// Bytes that these referred to. Shared bytes count once for each reference.
+    /// Bytes that the removed states referred to. Shared bytes count once for each reference.
     pub bytes: u64,
 }
 
 impl BlobService {
-    /// Whether it is time for [`BlobService::expire`]: once a day.
+    /// Returns whether [`BlobService::expire`] is due, usually once a day.
     pub fn expiry_due(&self) -> bool {
         self.expiry.0.load(Ordering::Acquire) <= self.store.now().ticks() || self.dropped.has_overflowed()
     }
 
-    /// Removes what has expired, and the rows of dropped blocks, in all containers. May be dropped at any
-    /// point.
+    /// Removes expired states and the rows of dropped blocks in all containers. May be dropped at any point.
     pub async fn expire(&self, pace: Pace) -> Result<Expired, Refusal> {
         self.expiry.0.store((self.store.now() + EVERY).ticks(), Ordering::Release);
         self.dropped.walk_begins();
@@ -72,7 +71,7 @@ impl BlobService {
                 }
             }
             if next.is_none() {
-                // Includes the staged blocks that have expired.
+                // This includes the staged blocks that have just expired.
                 self.remove_dropped(pace).await?;
                 return Ok(expired);
             }
@@ -105,13 +104,13 @@ impl BlobService {
     }
 }
 
-/// Whether the row, or a part of it, has expired. False if the row is damaged.
+/// Returns whether the row, or a part of it, has expired. Returns false for a damaged row.
 fn is_over(partition: &Partition, row: &Row, now: Timestamp) -> bool {
     let judged = match keys::row_kind(&row.key) {
         Some(RowKind::Base | RowKind::DeletedSnapshot(_) | RowKind::DeletedVersion(_)) => {
             Blob::decode(&row.value).map(|blob| Over::of(&blob, now).is_some())
         }
-        // These are deleted by requests, or with the row of their blob.
+        // Requests delete these, or they are removed with the row of their blob.
         Some(RowKind::Snapshot(_) | RowKind::Version(_) | RowKind::Staged { .. } | RowKind::StagedCount) => {
             Ok(false)
         }
@@ -142,7 +141,7 @@ impl Over {
     }
 }
 
-/// Removes from these rows what has expired.
+/// Decides to remove the expired parts of these rows.
 fn remove(view: &View<'_>, keys: &[Bytes]) -> Result<Decision<Expired>, Refusal> {
     let mut gone = Expired::default();
     let mut mutations = vec![];

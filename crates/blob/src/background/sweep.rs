@@ -1,4 +1,4 @@
-//! Sweeps deleted containers: removes their rows, which frees their content.
+//! Removes the rows of deleted containers, so that their content can be freed.
 
 use lazuli_concurrency::Pace;
 use lazuli_extents::{Content, Extents};
@@ -10,23 +10,23 @@ use crate::BlobService;
 use crate::model::rows;
 
 impl BlobService {
-    /// The number of attempts that conflicted and were repeated.
+    /// Returns the number of attempts that conflicted and were repeated.
     pub fn retries(&self) -> u64 {
         self.rows.retries() + self.containers.retries()
     }
 
-    /// The number of transactions that wait for others.
+    /// Returns the number of transactions that wait in a gate.
     pub fn waiting(&self) -> usize {
         self.rows.waiting() + self.containers.waiting()
     }
 
-    /// Whether [`BlobService::sweep_garbage`] may find something to do. It does when the server starts.
+    /// Returns whether [`BlobService::sweep_garbage`] may have work. Always true after a start.
     pub fn garbage_due(&self) -> bool {
         self.containers.sweep_due()
     }
 
-    /// Removes the rows of deleted containers, and completes what a crash interrupted. May be dropped at any
-    /// point.
+    /// Removes the rows of deleted containers, and completes operations that a crash interrupted. May be
+    /// dropped at any point.
     pub async fn sweep_garbage(&self, pace: Pace) -> Result<Swept, Refusal> {
         let swept = self.containers.sweep(pace, &ContentOf(&*self.extents)).await;
         if let Some(reopened) = self.containers.take_reopened()
@@ -42,7 +42,7 @@ impl BlobService {
 struct ContentOf<'a>(&'a dyn Extents);
 
 impl ContentRefs for ContentOf<'_> {
-    /// 0 if the row cannot be read. It is removed anyway.
+    /// Returns 0 if the row cannot be decoded. The sweep removes such a row, too.
     fn bytes(&self, partition: &[u8], row: &Row) -> u64 {
         rows::contents(partition, row).unwrap_or_default().iter().map(Content::extent_bytes).sum()
     }

@@ -1,5 +1,4 @@
-//! Puts the new content of a blob together from staged blocks and parts of its old content, without reading
-//! their bytes.
+//! Builds the new content of a blob from staged blocks and parts of its old content, without reading bytes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,27 +19,27 @@ use crate::model::record::{Blob, StagedBlock};
 use crate::model::staging::{BlockId, Staging};
 use crate::{BlobService, reply};
 
-/// Puts content together from blocks.
+/// The blocks of a blob, as the content of a new state is built from them.
 pub(super) struct Blocks<'a> {
     pub(super) service: &'a BlobService,
     pub(super) partition: &'a Partition,
     pub(super) writer: &'a Writer,
 }
 
-/// Content that was put together.
+/// Content that was built from blocks.
 pub(super) struct Assembled {
     pub(super) content: Content,
-    /// The list of its blocks.
+    /// The encoded list of the blocks.
     pub(super) block_list: Content,
-    /// The rows of the staged blocks that it uses, each once.
+    /// The keys of the staged blocks in the content, each once.
     pub(super) staged: Vec<Bytes>,
 }
 
-/// The ranges of the committed blocks in the content of a blob.
+/// The range and nonce of each committed block in the content of a blob.
 type Parts = HashMap<BlockId, (Range<u64>, Option<Nonce>)>;
 
 impl Blocks<'_> {
-    /// Returns the content of the listed blocks and the list to store with it. Both are durable.
+    /// Builds the content of the listed blocks, and the block list to store with it. Both are durable.
     pub(super) async fn assemble(
         &self,
         old: Option<&Blob>,
@@ -107,7 +106,7 @@ impl Blocks<'_> {
         Ok(Assembled { content, block_list: list, staged })
     }
 
-    /// Reads the staged ones among the listed blocks.
+    /// Reads those of the listed blocks that are staged.
     async fn staged(
         &self,
         staging: Staging,
@@ -129,7 +128,8 @@ impl Blocks<'_> {
     }
 }
 
-/// The range of each block. A block that occurs twice has the same bytes twice, so one range is enough.
+/// Returns the range of each block. A block that occurs twice has the same bytes twice, so one range is
+/// enough.
 fn parts(list: Vec<CommittedBlock>) -> Parts {
     let mut parts = Parts::with_capacity(list.len());
     let mut start = 0;

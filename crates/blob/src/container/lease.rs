@@ -1,4 +1,4 @@
-//! Lease Container. The lease protects the container from being deleted, and nothing else.
+//! Lease Container. The lease protects the container from delete and rename, and from nothing else.
 
 use lazuli_protocol::lease::{Leased, fresh_lease_id, lease_action};
 use lazuli_protocol::{Refusal, Request, Response};
@@ -8,7 +8,7 @@ use crate::lease::lease_reply;
 use crate::rules::precondition::Preconditions;
 
 impl BlobService {
-    /// Lease Container.
+    /// Handles Lease Container.
     pub(crate) async fn lease_container(&self, request: Request) -> Result<Response, Refusal> {
         let action = lease_action(&request.headers, request.version, fresh_lease_id())?;
         let conditions = Preconditions::of_write(&request)?.conditions;

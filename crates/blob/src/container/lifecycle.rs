@@ -16,7 +16,7 @@ use crate::model::record::Deleted;
 use crate::rules::precondition::{Preconditions, admit_container};
 
 impl BlobService {
-    /// Delete Container.
+    /// Handles Delete Container.
     pub(crate) async fn delete_container(&self, request: Request) -> Result<Response, Refusal> {
         names::check_container(&request.container)?;
         let preconditions = Preconditions::of_write(&request)?;
@@ -43,7 +43,7 @@ impl BlobService {
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// Restore Container.
+    /// Handles Restore Container.
     pub(crate) async fn restore_container(&self, request: Request) -> Result<Response, Refusal> {
         const NAME: &str = "x-ms-deleted-container-name";
         names::check_container(&request.container)?;
@@ -74,8 +74,8 @@ impl BlobService {
         Ok(Response::empty(StatusCode::CREATED))
     }
 
-    /// Rename Container. For the old name this is a delete, so a lease protects the container from it. The
-    /// lease and everything else move to the new name.
+    /// Handles Rename Container. For the old name this is a delete, so a lease prevents it without the lease
+    /// id. The lease and all other properties move to the new name.
     pub(crate) async fn rename_container(&self, request: Request) -> Result<Response, Refusal> {
         const SOURCE: &str = "x-ms-source-container-name";
         check_new_name(&request.container)?;
@@ -91,7 +91,7 @@ impl BlobService {
     }
 }
 
-/// The version of a deleted container as clients see it.
+/// Formats the version of a deleted container for clients.
 pub(crate) fn version_text(deleted: Stamp) -> String {
     format!("{:016X}", deleted.ticks())
 }
@@ -100,8 +100,8 @@ fn parse_version(text: &str) -> Option<Stamp> {
     u64::from_str_radix(text, 16).ok().map(Stamp::from_ticks)
 }
 
-/// The refusal if there is no deleted container of that name and version, with the status that the
-/// documentation has for this operation.
+/// Returns the refusal for a deleted container that does not exist, with the status that the documentation
+/// has for this operation.
 fn nothing_to_restore() -> Refusal {
     Refusal::new(ErrorCode::ContainerNotFound).with_status(StatusCode::CONFLICT)
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_read_back_as_it_was_shown() {
+    fn container_version_round_trips() {
         let stamp = Stamp::from_ticks(0x08DE_0102_0304_0506);
         assert_eq!(version_text(stamp), "08DE010203040506");
         assert_eq!(parse_version(&version_text(stamp)), Some(stamp));

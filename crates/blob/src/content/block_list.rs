@@ -1,5 +1,5 @@
-//! The list of the blocks that a blob consists of, in order. The list is content itself, because that of a
-//! large blob does not fit into a row:
+//! The list of a blob's blocks, in order. The list is stored as content, because that of a large blob does
+//! not fit into a row:
 //!
 //! ```text
 //! list  = block*
@@ -17,7 +17,7 @@ use crate::{BlobService, reply};
 
 /// Maximum number of blocks of a blob.
 pub(crate) const MAX_BLOCKS: usize = 50_000;
-/// Bytes of the longest list.
+/// Maximum length of an encoded list, in bytes.
 const MAX_LIST: usize = MAX_BLOCKS * (1 + 64 + 8 + 1 + 16);
 
 /// A block of a blob.
@@ -30,14 +30,14 @@ pub(crate) struct CommittedBlock {
 }
 
 impl BlobService {
-    /// Reads a list of blocks.
+    /// Reads the blocks of a list.
     pub(crate) async fn read_block_list(&self, list: &Content) -> Result<Vec<CommittedBlock>, Refusal> {
         let bytes =
             read_all(&self.extents, list, 0..list.len(), MAX_LIST).await.map_err(reply::content_refusal)?;
         Ok(decode(bytes).ok_or(Damage::Undecodable)?)
     }
 
-    /// Stores a list of blocks. It is durable after a sync.
+    /// Stores a list of blocks. The list is durable only after a sync.
     pub(crate) async fn write_block_list(
         &self,
         writer: &Writer,
@@ -49,7 +49,7 @@ impl BlobService {
     }
 }
 
-/// The entry in the list of an encrypted append blob for one append. It has no id.
+/// Encodes one append as an entry in the list of an encrypted append blob. The entry has no id.
 pub(crate) fn encode_run(size: u64, nonce: Nonce) -> Bytes {
     encode(&[CommittedBlock { id: BlockId(Bytes::new()), size, nonce: Some(nonce) }])
 }
@@ -91,13 +91,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_list_is_read_back_and_a_damaged_one_is_not() {
+    fn block_list_round_trips_and_damaged_list_is_refused() {
         let blocks =
             vec![block("a", 1, None), block("bc", u64::MAX >> 8, Some([7; 16])), block("d", 3, None)];
         let bytes = encode(&blocks);
         assert_eq!(decode(bytes.clone()), Some(blocks));
         assert_eq!(decode(Bytes::new()), Some(vec![]));
         let readable: Vec<_> = (0..bytes.len()).filter(|cut| decode(bytes.slice(..*cut)).is_some()).collect();
-        assert_eq!(readable, [0, 11, 39], "only where a block ends");
+        assert_eq!(readable, [0, 11, 39], "a list can be cut only at the end of a block");
     }
 }

@@ -1,13 +1,13 @@
-//! AES-256 encryption of content. Pure. Encrypted content is as long as the plaintext, so maps, ranges and
-//! blocks work on both alike.
+//! AES-256 encryption of content. Encrypted content is as long as the plaintext, so maps, ranges and blocks
+//! work on both alike.
 //!
 //! - Bytes that are written at once (the body of a Put Blob, a block, an append) are a *run*: counter mode,
-//!   with a random nonce that is never used again. A run can be decrypted wherever it lies in a blob.
-//! - *Pages* are overwritten in place: XTS with one sector per page, and keys of the blob's own. An observer
-//!   of two states of a page on disk learns which blocks of 16 bytes are equal; disk encryption accepts that
-//!   for the same reason.
+//!   with a random nonce that is never reused. A run can be decrypted at any offset of a blob.
+//! - *Pages* are overwritten in place: XTS with one sector per page, and keys derived for this blob. An
+//!   observer of two states of a page on disk learns which blocks of 16 bytes are equal; disk encryption
+//!   accepts that for the same reason.
 //!
-//! Neither detects changes of the bytes on disk. The checksums of extents detect accidental ones only.
+//! Neither mode detects changes of the bytes on disk. The checksums of extents detect only accidental ones.
 
 use std::fmt;
 
@@ -22,11 +22,11 @@ use crate::model::record::PAGE;
 
 /// Bytes of a key.
 pub(crate) const KEY: usize = 32;
-/// The start of a run, or the salt of the keys for the pages of a blob. Random.
+/// The random start of a run, or the random salt of the keys for the pages of a blob.
 pub(crate) type Nonce = [u8; 16];
 
-/// A key that other keys are derived from: that of a client or of an encryption scope. Wiped when it is
-/// dropped.
+/// A key from which other keys are derived: a customer-provided key or that of an encryption scope. Wiped
+/// from memory when it is dropped.
 pub(crate) struct Key(Zeroizing<[u8; KEY]>);
 
 impl fmt::Debug for Key {
@@ -36,32 +36,31 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// Returns the key that a client sent, if it is valid.
+    /// Returns the key that a client sent, if its length is valid.
     pub(crate) fn from_client(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(|bytes| Self(Zeroizing::new(bytes)))
     }
 
-    /// The key of an encryption scope. It is not stored, but derived from the secret of the server and the
-    /// names.
+    /// Derives the key of an encryption scope from the server's secret and the names. The key is not stored.
     pub(crate) fn of_scope(secret: &[u8; KEY], account: &Account, scope: &str) -> Result<Self, Refusal> {
         let generation = account.generation.to_be_bytes();
         let info = [b"encryption scope\0", account.name.as_bytes(), b"\0", &generation, scope.as_bytes()];
         derive::<KEY>(secret, &[], &info).map(Self)
     }
 
-    /// The hash of the key, which is stored to recognize the key.
+    /// Returns the hash of the key, which is stored to recognize the key.
     pub(crate) fn sha256(&self) -> [u8; 32] {
         let mut sha256 = [0; 32];
         sha256.copy_from_slice(digest::digest(&digest::SHA256, &*self.0).as_ref());
         sha256
     }
 
-    /// For runs.
+    /// Derives the cipher for runs.
     pub(crate) fn runs(&self) -> Result<RunCipher, Refusal> {
         derive(&*self.0, &[], &[b"runs"]).map(RunCipher)
     }
 
-    /// For the pages of one blob.
+    /// Derives the cipher for the pages of one blob.
     pub(crate) fn pages(&self, salt: &Nonce) -> Result<PageCipher, Refusal> {
         let keys = derive::<{ 2 * KEY }>(&*self.0, salt, &[b"pages"])?;
         let (data, tweak) = keys.split_at(KEY);
@@ -95,20 +94,20 @@ impl RunCipher {
 pub(crate) struct PageCipher(Box<Xts128<Aes256>>);
 
 impl PageCipher {
-    /// Encrypts whole pages, the first of which lies at `offset` of the blob.
+    /// Encrypts whole pages. The first page is at `offset` of the blob.
     pub(crate) fn encrypt(&self, offset: u64, pages: &mut [u8]) {
         debug_assert!(offset.is_multiple_of(PAGE) && (pages.len() as u64).is_multiple_of(PAGE));
         self.0.encrypt_area(pages, PAGE as usize, (offset / PAGE).into(), get_tweak_default);
     }
 
-    /// Decrypts them.
+    /// Decrypts whole pages. The first page is at `offset` of the blob.
     pub(crate) fn decrypt(&self, offset: u64, pages: &mut [u8]) {
         debug_assert!(offset.is_multiple_of(PAGE) && (pages.len() as u64).is_multiple_of(PAGE));
         self.0.decrypt_area(pages, PAGE as usize, (offset / PAGE).into(), get_tweak_default);
     }
 }
 
-/// HKDF with SHA-256.
+/// Derives a key with HKDF and SHA-256.
 fn derive<const N: usize>(secret: &[u8], salt: &[u8], info: &[&[u8]]) -> Result<Zeroizing<[u8; N]>, Refusal> {
     struct Length(usize);
     impl hkdf::KeyType for Length {
@@ -118,7 +117,7 @@ fn derive<const N: usize>(secret: &[u8], salt: &[u8], info: &[&[u8]]) -> Result<
     }
     let mut key = Zeroizing::new([0; N]);
     let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(secret);
-    // It fails only for lengths that no caller uses.
+    // Deriving fails only for lengths that no caller uses.
     let derived = secret.expand(info, Length(N)).and_then(|derived| derived.fill(&mut *key));
     derived.map_err(|_| Refusal::new(ErrorCode::InternalError))?;
     Ok(key)
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn any_part_of_a_run_decrypts_on_its_own() {
+    fn any_part_of_a_run_decrypts_alone() {
         let (runs, nonce) = (key(1).runs().unwrap(), [9; 16]);
         let mut sealed = plain(5000);
         runs.apply(&nonce, 0, &mut sealed);
@@ -147,7 +146,7 @@ mod tests {
             runs.apply(&nonce, part.start as u64, &mut got);
             assert_eq!(got, plain(5000)[part.clone()], "{part:?}");
         }
-        // In pieces it comes out as in one.
+        // Encrypting in pieces gives the same bytes.
         let mut pieces = plain(5000);
         for (at, piece) in pieces.chunks_mut(77).enumerate() {
             runs.apply(&nonce, at as u64 * 77, piece);
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_decrypt_at_their_place_and_nowhere_else() {
+    fn pages_decrypt_only_at_their_offset() {
         let pages = key(1).pages(&[3; 16]).unwrap();
         let mut sealed = plain(2048);
         pages.encrypt(1 << 40, &mut sealed);
@@ -166,14 +165,14 @@ mod tests {
         let mut elsewhere = sealed[512..1024].to_vec();
         pages.decrypt(1 << 40, &mut elsewhere);
         assert_ne!(elsewhere, plain(2048)[512..1024]);
-        // Equal pages at different places look different.
+        // Equal pages at different offsets have different ciphertexts.
         let mut zeros = vec![0; 1024];
         pages.encrypt(0, &mut zeros);
         assert_ne!(zeros[..512], zeros[512..]);
     }
 
     #[test]
-    fn every_key_nonce_and_salt_gives_other_bytes() {
+    fn every_key_nonce_and_salt_gives_different_bytes() {
         let sealed = |key: &Key, nonce: &Nonce| {
             let mut bytes = vec![0; 512];
             key.runs().unwrap().apply(nonce, 0, &mut bytes);
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_has_a_key_of_its_own_in_each_account_and_generation() {
+    fn scope_key_differs_by_account_and_generation() {
         let account = |name: &str, generation| Account {
             name: name.into(),
             generation,
@@ -214,7 +213,7 @@ mod tests {
         assert_eq!(keys.len(), 12);
     }
 
-    /// From RFC 5869, its first test case.
+    /// The first test case of RFC 5869.
     #[test]
     fn derivation_is_hkdf() {
         let salt: Vec<u8> = (0..13).collect();
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_does_not_show_in_logs() {
+    fn debug_output_of_a_key_hides_its_bytes() {
         assert_eq!(format!("{:?}", key(7)), "Key(…)");
     }
 }

@@ -1,8 +1,8 @@
-//! Changes the content of an existing blob: an append, pages, a new length.
+//! Changes the content of an existing blob: appends, page writes, a new length.
 //!
-//! Building the new content from the old takes I/O between reading the row and committing it. So a rule
-//! judges the row, then the content is built, and the commit fails if the row has changed since. Then all of
-//! this is repeated. The body of the request is received once, before that.
+//! Building the new content needs I/O between reading the row and committing it. So a rule checks the row,
+//! then the content is built, and the commit fails if the row has changed since. After such a conflict all
+//! steps are repeated. The body of the request is received once, before the first attempt.
 
 use std::ops::Range;
 
@@ -16,33 +16,33 @@ use crate::model::keys;
 use crate::model::record::Blob;
 use crate::{BlobService, reply};
 
-/// The change that a rule decides on.
+/// The change of a blob that a rule decides.
 pub(crate) struct Edited {
     /// The new state, with the old content.
     pub(crate) blob: Blob,
-    /// The change of its content.
+    /// The change of the blob's content.
     pub(crate) content: ContentEdit,
-    /// The decision holds before this moment.
+    /// Time until which the decision holds.
     pub(crate) valid_until: Option<Timestamp>,
 }
 
 /// A change of content.
 #[derive(Clone, Debug)]
 pub(crate) enum ContentEdit {
-    /// None.
+    /// Leaves the content unchanged.
     Keep,
-    /// Append durable content, and an entry to the list of runs if it is encrypted.
+    /// Appends durable content. For encrypted content, also appends an entry to the list of runs.
     Append { content: Content, run: Option<Bytes> },
-    /// Overwrite as many bytes with durable content.
+    /// Overwrites bytes with durable content of the same length.
     Write { offset: u64, content: Content },
-    /// Replace a range by a hole.
+    /// Replaces a range by a hole.
     Clear(Range<u64>),
-    /// Truncate, or extend with a hole.
+    /// Truncates, or extends with a hole.
     Resize(u64),
 }
 
 impl ContentEdit {
-    /// Bytes of the content that it adds.
+    /// Returns the extent bytes that the change adds.
     fn added_bytes(&self) -> u64 {
         match self {
             Self::Append { content, .. } | Self::Write { content, .. } => content.extent_bytes(),
@@ -52,8 +52,8 @@ impl ContentEdit {
 }
 
 impl BlobService {
-    /// Changes the blob in a partition as `rule` decides. Returns its new state. `writer` keeps the old and
-    /// the new content.
+    /// Changes the blob in a partition as `rule` decides, and returns its new state. `writer` holds the old
+    /// and the new content.
     pub(crate) async fn edit(
         &self,
         partition: &Partition,
@@ -80,7 +80,7 @@ impl BlobService {
         }
     }
 
-    /// Returns the content after a change. It is durable.
+    /// Builds the content after a change. The result is durable.
     async fn edited(
         &self,
         writer: &Writer,

@@ -1,11 +1,11 @@
-//! The key that a request encrypts its data with: a customer-provided key, or that of an encryption scope.
+//! The key that a request encrypts its data with: a customer-provided key, or the key of an encryption scope.
 //!
-//! A customer-provided key comes with every request. Only its SHA-256 is stored. A scope is a name that the
-//! account knows; its key belongs to the server. The scope of a request is the one that it names, else that
-//! of its signature, else the default of the container. Without a key, content is not encrypted here: disk
-//! encryption can do that.
+//! A customer-provided key comes with every request; only its SHA-256 is stored. A scope is a name in the
+//! settings of the account, and its key belongs to the server. The scope of a request is the one in its
+//! headers, or that of its signature, or the default of the container. Without any of these, content is not
+//! encrypted here; disk encryption can do that.
 //!
-//! The cloud service accepts customer-provided keys over HTTPS only. This server also accepts them over HTTP,
+//! The cloud service accepts customer-provided keys only over HTTPS. This server also accepts them over HTTP,
 //! like signatures: it often runs without TLS, and clients insist on HTTPS themselves.
 
 use base64::Engine;
@@ -22,7 +22,7 @@ use crate::model::record::{Blob, Encryption};
 
 /// The headers with a key, its SHA-256, and its algorithm.
 type KeyHeaders = [&'static str; 3];
-/// The name that is shown for the key of the account, where a scope is shown.
+/// The scope name that stands for the key of the account.
 pub(crate) const ACCOUNT_KEY_SCOPE: &str = "$account-encryption-key";
 const KEY: KeyHeaders = ["x-ms-encryption-key", "x-ms-encryption-key-sha256", "x-ms-encryption-algorithm"];
 const SOURCE_KEY: KeyHeaders =
@@ -36,12 +36,12 @@ pub(crate) struct Seal {
     /// The encryption as it is stored in rows.
     pub(crate) encryption: Encryption,
     pub(crate) key: Key,
-    /// Whether it is the default of the container, which the request does not name.
+    /// Whether this is the default of the container and not named by the request.
     is_default: bool,
 }
 
 impl BlobService {
-    /// The encryption of what a request writes.
+    /// Returns the encryption of the data that a request writes.
     pub(crate) fn seal(&self, request: &Request, container: &Container) -> Result<Option<Seal>, Refusal> {
         let chosen = Chosen::of(request)?;
         check_policy(&chosen, container)?;
@@ -56,12 +56,12 @@ impl BlobService {
         Ok(Some(Seal { encryption: Encryption::Scope { name }, key, is_default }))
     }
 
-    /// The encryption of a blob that a request reads.
+    /// Returns the encryption of a blob that a request reads.
     pub(crate) fn unseal(&self, request: &Request, blob: &Blob) -> Result<Option<Seal>, Refusal> {
         self.unseal_with(customer_key(&request.headers, KEY)?, &request.account, blob)
     }
 
-    /// The encryption of a blob of an account that a client reads with this key, or without one.
+    /// Returns the encryption of a blob that a client reads with an optional customer-provided key.
     pub(crate) fn unseal_with(
         &self,
         customer: Option<Key>,
@@ -82,7 +82,7 @@ impl BlobService {
         }
     }
 
-    /// The encryption of a scope, if the account still has it.
+    /// Returns the encryption of a scope. Refuses if the account no longer has the scope.
     pub(crate) fn unseal_scope(&self, account: &Account, name: &str) -> Result<Seal, Refusal> {
         if !account.settings.encryption_scopes.iter().any(|scope| scope == name) {
             return Err(Refusal::new(ErrorCode::AuthorizationFailure)
@@ -103,7 +103,7 @@ impl Seal {
     }
 }
 
-/// Refuses to change a blob that has another encryption than the request.
+/// Refuses to change a blob whose encryption differs from that of the request.
 pub(crate) fn check_update(used: Option<&Encryption>, seal: Option<&Seal>) -> Result<(), Refusal> {
     let code = match (used, seal) {
         (None, None) => return Ok(()),
@@ -115,7 +115,7 @@ pub(crate) fn check_update(used: Option<&Encryption>, seal: Option<&Seal>) -> Re
     Err(code.into())
 }
 
-/// Like [`check_update`], for changes that need no key. A key or scope that the request names must be right.
+/// Like [`check_update`], for changes that need no key. Checks a key or scope only if the request names one.
 pub(crate) fn check_keyless_update(used: Option<&Encryption>, seal: Option<&Seal>) -> Result<(), Refusal> {
     match seal {
         Some(seal) if !seal.is_default => check_update(used, Some(seal)),
@@ -123,7 +123,7 @@ pub(crate) fn check_keyless_update(used: Option<&Encryption>, seal: Option<&Seal
     }
 }
 
-/// The default encryption scope of a new container, and whether blobs must not name another.
+/// Returns the default encryption scope of a new container, and whether blobs must not use another.
 pub(crate) fn container_default(request: &Request) -> Result<(Option<String>, bool), Refusal> {
     let scope = request.headers.filled(DEFAULT_SCOPE)?.filter(|scope| *scope != ACCOUNT_KEY_SCOPE);
     if let Some(scope) = scope {
@@ -147,7 +147,7 @@ enum Chosen {
     Nothing,
     Customer(Key),
     Scope(String),
-    /// Explicitly no scope.
+    /// The request explicitly names no scope.
     NoScope,
 }
 
@@ -168,7 +168,7 @@ impl Chosen {
     }
 }
 
-/// Refuses another encryption than the default of the container, if the container allows no other.
+/// Refuses an encryption other than the container's default, if the container allows only that.
 fn check_policy(chosen: &Chosen, container: &Container) -> Result<(), Refusal> {
     let default = container.default_encryption_scope.as_deref();
     let is_default = match chosen {
@@ -183,13 +183,13 @@ fn check_policy(chosen: &Chosen, container: &Container) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns the key that a request brings for the source of a copy.
+/// Returns the customer-provided key for the source of a copy.
 pub(crate) fn source_key(headers: &HeaderMap) -> Result<Option<Key>, Refusal> {
     customer_key(headers, SOURCE_KEY)
 }
 
-/// Returns the key that a request brings. No refusal contains its value. An algorithm without a key or hash
-/// is ignored: clients of 2020 and 2021 send it with every request.
+/// Returns the customer-provided key of a request. Refusals never contain the value of a key. An algorithm
+/// without a key or hash is ignored, because clients of 2020 and 2021 send it with every request.
 fn customer_key(headers: &HeaderMap, names: KeyHeaders) -> Result<Option<Key>, Refusal> {
     let [key, sha256, _] = names;
     if [key, sha256].iter().all(|name| matches!(headers.filled(name), Ok(None))) {

@@ -1,7 +1,7 @@
 //! Receives the body of a request: checks its length and digests, and stores it as content.
 //!
-//! Uses bounded memory for bodies of any length. When [`BlobService::receive`] returns, the content is
-//! durable and matches the digests that the client sent. No row refers to it yet; if none ever does, the next
+//! Memory is bounded for bodies of any length. When [`BlobService::receive`] returns, the content is durable
+//! and matches the digests that the client sent. No row refers to it yet. If no commit follows, the next
 //! sweep frees it.
 
 use std::future::poll_fn;
@@ -20,26 +20,27 @@ use crate::content::encryption::Seal;
 use crate::content::sealed::SealedRun;
 use crate::{BlobService, reply};
 
-/// The MD5 of longer bodies is computed in a thread of its own while they arrive. Computing a CRC64 takes
-/// less time than passing the bytes to a thread.
+/// The MD5 of longer bodies is computed in a separate thread while they arrive. Computing a CRC64 takes less
+/// time than passing the bytes to a thread.
 const THREAD_MIN_BYTES: u64 = 64 << 10;
-/// Pieces of a body that may wait for the thread.
+/// Maximum number of pieces of a body that wait for the thread.
 const WAITING: usize = 16;
 
-/// A body that was received and matches its digests. It is durable.
+/// A received body that matches its digests. Durable.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) content: Content,
-    /// The nonce of its encryption.
+    /// The nonce of the content's encryption.
     pub(crate) nonce: Option<Nonce>,
-    /// If the client sent it, or it was wanted.
+    /// Set if the client sent an MD5, or the caller wanted one.
     pub(crate) md5: Option<[u8; 16]>,
     pub(crate) crc64: u64,
     /// Keeps the content until the commit that refers to it is decided.
     pub(crate) writer: Writer,
 }
 
-/// Whether to compute the MD5 of a body even if the client sends none. It costs more than everything else.
+/// Whether to compute the MD5 of a body even if the client sends none. The MD5 costs more than all other work
+/// on the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WantMd5 {
     Always,
@@ -47,23 +48,24 @@ pub(crate) enum WantMd5 {
 }
 
 impl WantMd5 {
-    /// For the reply to Put Block: since 2019-02-02 it reports a CRC64 if the client sends no MD5.
+    /// Returns what the reply to Put Block needs: since version 2019-02-02 it reports a CRC64 if the client
+    /// sends no MD5.
     pub(crate) fn of_block(version: Version) -> Self {
         if version.at_least(2019, 2, 2) { Self::IfSent } else { Self::Always }
     }
 }
 
-/// A small body that was received and matches its digests.
+/// A small received body that matches its digests.
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) bytes: Bytes,
-    /// If the client sent it, or the version knows no other digest.
+    /// Set if the client sent an MD5, or the version has no other digest.
     pub(crate) md5: Option<[u8; 16]>,
     pub(crate) crc64: u64,
 }
 
 impl BlobService {
-    /// Receives a body of at most `limit` bytes, and stores it. Encrypts it if there is a seal.
+    /// Receives a body of at most `limit` bytes and stores it. Encrypts it if there is a seal.
     pub(crate) async fn receive(
         &self,
         request: &mut Request,
@@ -150,12 +152,12 @@ impl BlobService {
     }
 }
 
-/// Maximum number of threads for digests. Each waits for its client, and storing bodies needs threads of the
-/// same pool.
+/// Maximum number of digest threads. Each waits for its client, and storing bodies needs threads of the same
+/// pool.
 const MAX_THREADS: usize = 32;
 static THREADS: Semaphore = Semaphore::const_new(MAX_THREADS);
 
-/// Computes the digests of a body, in a thread of its own if that is faster.
+/// Computes the digests of a body, in a separate thread if that is faster.
 enum Digest {
     Inline(Box<Sums>),
     Thread(mpsc::Sender<Bytes>, JoinHandle<Sums>),
@@ -202,7 +204,7 @@ impl Digest {
     async fn update(&mut self, bytes: &Bytes) {
         match self {
             Self::Inline(sums) => sums.update(bytes),
-            // This fails only if the thread died, which `finish` reports.
+            // Sending fails only if the thread has died, which `finish` reports.
             Self::Thread(sender, _) => drop(sender.send(bytes.clone()).await),
         }
     }

@@ -1,7 +1,7 @@
 //! Reads a source for an operation that takes its content from a URL instead of a body.
 //!
-//! The content of a source in this server is shared; its bytes are read only if their digest is needed. The
-//! bytes of any other source are fetched, and received like the body of a request.
+//! If the source is in this server, its content is shared, and its bytes are read only if their digest is
+//! needed. The bytes of any other source are fetched, and received like the body of a request.
 
 use std::ops::Range;
 
@@ -17,41 +17,41 @@ use super::intake::{Received, WantMd5};
 use super::source::{Place, Source};
 use crate::{BlobService, reply};
 
-/// The headers with the digests of a source, and the headers with the digests of a body.
+/// Pairs of headers: the digest of a source, and the digest of a body.
 const DIGESTS: [(&str, &str); 2] =
     [("x-ms-source-content-md5", "content-md5"), ("x-ms-source-content-crc64", "x-ms-content-crc64")];
 
-/// Content of a source that matches the digests that the client sent, and is durable. The source must live
-/// until the commit that refers to the content is decided.
+/// Durable content of a source that matches the digests that the client sent. The source must live until the
+/// commit that refers to the content is decided.
 pub(crate) struct SourceContent {
     pub(crate) content: Content,
-    /// If the client sent it, or the reply reports it.
+    /// Set if the client sent an MD5, or the reply reports it.
     pub(crate) md5: Option<[u8; 16]>,
-    /// If the client sent it, the reply reports it, or it was computed anyway.
+    /// Set if the client sent a CRC64, the reply reports it, or it was computed for another reason.
     pub(crate) crc64: Option<u64>,
-    /// The nonce of its encryption.
+    /// The nonce of the content's encryption.
     pub(crate) nonce: Option<Nonce>,
     /// Whether the source refers to the same content.
     pub(crate) is_shared: bool,
-    /// Keeps the content that was stored.
+    /// Holds the content that was stored.
     pub(crate) writer: Writer,
 }
 
 /// The digest of the source that a reply reports if the client sent none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyDigest {
-    /// The one that the reply to Put Block reports, see [`WantMd5::of_block`].
+    /// The digest that the reply to Put Block reports, see [`WantMd5::of_block`].
     OfBlock,
     /// Only the MD5.
     Md5,
-    /// The CRC64, in the versions that know it.
+    /// The CRC64, if the version has it.
     Crc64,
-    /// None that requires the bytes to be read.
+    /// No digest that requires reading the bytes.
     None,
 }
 
 impl ReplyDigest {
-    /// Whether shared content is read for its digests, and whether that includes the MD5.
+    /// Returns whether to read shared content for its digests, and whether to compute the MD5.
     fn of_shared(self, was_sent: bool, version: Version) -> Option<WantMd5> {
         let reads = match self {
             Self::OfBlock | Self::Md5 => true,
@@ -126,7 +126,7 @@ impl BlobService {
         Ok(())
     }
 
-    /// Returns a part of content. It is durable.
+    /// Returns a durable part of content.
     async fn slice(&self, writer: &Writer, content: &Content, part: Range<u64>) -> Result<Content, Refusal> {
         if part == (0..content.len()) {
             return Ok(content.clone());
@@ -138,7 +138,7 @@ impl BlobService {
         Ok(slice)
     }
 
-    /// Reports the bytes that were stored for a source as garbage: no row will refer to them.
+    /// Reports the bytes that were stored for a source as garbage, because no row will refer to them.
     pub(crate) fn release(&self, source: &SourceContent) {
         if !source.is_shared {
             self.extents.released(source.content.extent_bytes());
@@ -147,7 +147,7 @@ impl BlobService {
 }
 
 impl SourceContent {
-    /// Adds the digests that are known to a reply.
+    /// Adds the known digests to a reply.
     pub(crate) fn write_digests(&self, headers: &mut HeaderMap, version: Version) {
         write_digests(headers, self.md5, self.crc64, version);
     }
@@ -167,7 +167,7 @@ pub(crate) fn write_digests(
 }
 
 impl Source {
-    /// The part that `x-ms-source-range` names, or the whole source. Never empty.
+    /// Returns the part that `x-ms-source-range` names, or the whole source. Refuses an empty part.
     pub(crate) fn part(&self, request: &Request) -> Result<Range<u64>, Refusal> {
         const NAME: &str = "x-ms-source-range";
         let part = match request.headers.value(NAME, ByteRange::parse)? {
@@ -181,8 +181,8 @@ impl Source {
     }
 }
 
-/// Moves the digests of the source to the headers for digests of the body. Returns whether there is one. An
-/// invalid digest is refused by the name of the header that the client sent.
+/// Moves the digests of the source to the headers for digests of the body. Returns whether the client sent
+/// one. The refusal of an invalid digest names the header that the client sent.
 pub(crate) fn adopt_source_digests(headers: &mut HeaderMap) -> Result<bool, Refusal> {
     SentDigests::parse_of_source(headers)?;
     let mut was_sent = false;

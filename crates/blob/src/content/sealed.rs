@@ -1,7 +1,7 @@
 //! Encrypts content that is written, and decrypts content that is read.
 //!
-//! The record of a blob has a `nonce` for all of its bytes, or as the salt of the keys for its pages. If it
-//! has none, the block list has a nonce for each run.
+//! The `nonce` of a blob record is that of all its bytes, or the salt of the keys for its pages. A record
+//! without it has a block list with a nonce for each run.
 
 use std::ops::Range;
 
@@ -41,8 +41,8 @@ impl SealedRun {
 }
 
 impl BlobService {
-    /// Returns a body with a part of a blob, which is read while it is sent. `held` keeps the content until
-    /// then. `seal` is the encryption of the blob.
+    /// Returns a body that streams a part of a blob. `held` keeps the content until the body ends. `seal` is
+    /// the encryption of the blob.
     pub(crate) async fn body(
         &self,
         blob: &Blob,
@@ -68,7 +68,8 @@ impl BlobService {
         Ok(Body::stream(StreamBody::new(frames)))
     }
 
-    /// Reads a part of a blob. `seal` is its encryption. Without `held`, the caller must hold the content.
+    /// Starts reading a part of a blob. `seal` is its encryption. Without `held`, the caller must hold the
+    /// content.
     pub(crate) async fn plain(
         &self,
         blob: &Blob,
@@ -112,7 +113,7 @@ impl BlobService {
         Ok(bytes.freeze())
     }
 
-    /// The lengths and nonces of the runs of a blob that is made of blocks.
+    /// Returns the lengths and nonces of the runs of a blob that is made of blocks.
     async fn runs(&self, blob: &Blob) -> Result<Vec<(u64, Nonce)>, Refusal> {
         let blocks = self.read_block_list(&blob.block_list).await?;
         let runs: Option<_> = blocks.into_iter().map(|block| Some((block.size, block.nonce?))).collect();
@@ -120,13 +121,13 @@ impl BlobService {
     }
 }
 
-/// Streams a part of a blob, decrypted.
+/// Reads a part of a blob and decrypts it.
 pub(crate) struct PlainReader {
     reader: ContentReader,
     cipher: Cipher,
     /// The offset of the next byte to read.
     at: u64,
-    /// The range that is wanted.
+    /// The requested range.
     part: Range<u64>,
 }
 
@@ -144,11 +145,11 @@ struct Runs {
 
 struct Pages {
     cipher: PageCipher,
-    /// The ranges that were written. Everything else reads as zeros, and is not encrypted.
+    /// The ranges that were written. All other pages read as zeros, and are not encrypted.
     written: Ranges,
-    /// The written range that was looked at last.
+    /// The last range that was taken from `written`.
     run: Range<u64>,
-    /// The first bytes of a page that is not yet complete.
+    /// The first bytes of an incomplete page.
     rest: BytesMut,
 }
 
@@ -164,7 +165,7 @@ impl PlainReader {
                 Cipher::Pages(pages) => pages.decrypt(at, bytes).await?,
             };
             self.at += bytes.len() as u64;
-            // Only a part of the first and the last page may be wanted.
+            // The request may need only a part of the first and the last page.
             let cut = |to: u64| (to.clamp(at, at + bytes.len() as u64) - at) as usize;
             let wanted = bytes.slice(cut(self.part.start)..cut(self.part.end));
             if !wanted.is_empty() {
@@ -203,7 +204,7 @@ impl Runs {
 }
 
 impl Pages {
-    /// Takes the complete pages of what was read so far.
+    /// Decrypts the complete pages of the bytes read so far.
     async fn decrypt(&mut self, at: u64, bytes: Bytes) -> Result<Bytes, Error> {
         self.rest.extend_from_slice(&bytes);
         let whole = self.rest.len() - self.rest.len() % PAGE as usize;

@@ -1,5 +1,5 @@
-//! Stores a stream of bytes as the content of a blob of any type, for copies that cannot share the content of
-//! their source.
+//! Stores a stream of bytes as the content of a blob of any type. Copies that cannot share the content of
+//! their source use this.
 
 use bytes::Bytes;
 use lazuli_copy::{Encrypt, SparseWriter};
@@ -25,7 +25,7 @@ enum To {
     Pages(Box<SparseWriter>),
 }
 
-/// Content that was stored, and is durable.
+/// Stored content. Durable.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stored {
     pub(crate) content: Content,
@@ -34,12 +34,12 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// The content of a block or page blob, with its nonce if it is encrypted.
+    /// Returns the content of a block or page blob, with its nonce if it is encrypted.
     pub(crate) fn run(content: Content, nonce: Option<Nonce>) -> Self {
         Self { content, block_list: Content::empty(), nonce }
     }
 
-    /// Gives the content to a blob of the type that it was stored for.
+    /// Sets the content of a blob. The blob must have the type that the content was stored for.
     pub(crate) fn put_into(&self, blob: &mut Blob) {
         blob.content = self.content.clone();
         blob.block_list = self.block_list.clone();
@@ -70,7 +70,7 @@ impl BlobService {
         Ok(Sink { to: To::Pages(Box::new(pages)), kind, nonce })
     }
 
-    /// Completes the content.
+    /// Finishes the upload and makes the content durable.
     pub(crate) async fn store(&self, sink: Sink) -> Result<Stored, Refusal> {
         let Sink { to, kind, nonce } = sink;
         let content = match to {
@@ -80,7 +80,7 @@ impl BlobService {
         let content = content.map_err(reply::content_refusal)?;
         self.sync(&content).await?;
         Ok(match (kind, nonce) {
-            // Later appends have nonces of their own.
+            // Later appends have their own nonces.
             (Kind::Append { .. }, Some(nonce)) => {
                 let block_list = Content::inline(encode_run(content.len(), nonce));
                 Stored { content, block_list, nonce: None }
@@ -91,7 +91,6 @@ impl BlobService {
 }
 
 impl Sink {
-    /// Appends bytes.
     pub(crate) async fn push(&mut self, bytes: Bytes) -> Result<(), Refusal> {
         let pushed = match &mut self.to {
             To::Run(upload, None) => upload.push(bytes).await,

@@ -23,7 +23,7 @@ use crate::{BlobService, reply};
 
 const IF_MATCH: &str = "x-ms-source-if-match";
 const IF_TAGS: &str = "x-ms-source-if-tags";
-/// The headers with conditions on a source, and what another server calls them.
+/// The headers with conditions on a source, and their names in a request to another server.
 const CONDITIONS: [(&str, &str); 5] = [
     (IF_MATCH, "if-match"),
     ("x-ms-source-if-none-match", "if-none-match"),
@@ -32,17 +32,17 @@ const CONDITIONS: [(&str, &str); 5] = [
     (IF_TAGS, "x-ms-if-tags"),
 ];
 
-/// A source that was found, that the caller may read, and whose conditions hold.
+/// A source that exists, that the caller may read, and whose conditions hold.
 pub(crate) struct Source {
     /// The URL without credentials.
     pub(crate) shown_url: String,
-    /// The blob, without content if it is not in this server.
+    /// The blob. Without content if the source is not a blob of this server.
     pub(crate) blob: Blob,
     pub(crate) length: u64,
     pub(crate) place: Place,
 }
 
-/// Where the bytes of a source are.
+/// The location of a source's bytes.
 pub(crate) enum Place {
     /// In the blob service of this server.
     Local(LocalSource),
@@ -50,12 +50,12 @@ pub(crate) enum Place {
     Remote(StreamedSource),
 }
 
-/// A source in this server. Keeps its content.
+/// A source in this server. Holds its content.
 pub(crate) struct LocalSource {
     pub(crate) partition: Partition,
     pub(crate) state: State,
     pub(crate) is_archived: bool,
-    /// Whether it is in the account of the caller.
+    /// Whether the source is in the caller's account.
     pub(crate) is_own: bool,
     /// The encryption of the content.
     pub(crate) seal: Option<Seal>,
@@ -160,7 +160,8 @@ impl BlobService {
         })
     }
 
-    /// Returns a part of a source as the body of a request. The source must live until the body was read.
+    /// Returns a part of a source as the body of a request. The source must live until the body has been
+    /// read.
     pub(crate) async fn source_body(
         &self,
         source: &Source,
@@ -203,13 +204,13 @@ impl Source {
 }
 
 impl LocalSource {
-    /// The refusal of the request for a refused read of this source.
+    /// Translates the refusal of a read of this source for the reply.
     pub(crate) fn refusal(&self, refusal: Refusal, request: &Request) -> Refusal {
         source_refusal(refusal, request, self.is_own)
     }
 }
 
-/// Whether to copy the tags of the source. Only operations that copy within the request can.
+/// Returns whether to copy the tags of the source. Only synchronous copies can.
 pub(crate) fn copies_tags(request: &Request) -> Result<bool, Refusal> {
     if !matches!(request.operation, Operation::CopyBlobFromUrl | Operation::PutBlobFromUrl) {
         return Ok(false);
@@ -223,7 +224,7 @@ pub(crate) fn copies_tags(request: &Request) -> Result<bool, Refusal> {
     Ok(copies)
 }
 
-/// Judges the conditions on a source in this server.
+/// Checks the conditions on a source in this server.
 pub(crate) fn check_conditions(request: &Request, blob: &Blob) -> Result<(), Refusal> {
     if let Some(text) = request.headers.filled(IF_TAGS)? {
         let condition = TagCondition::parse(text)
@@ -237,9 +238,9 @@ pub(crate) fn check_conditions(request: &Request, blob: &Blob) -> Result<(), Ref
     judged.map_err(|refusal| unmet(request, refusal))
 }
 
-/// The refusal of a request whose conditions on the source do not hold. Operations that read the source
-/// within the request answer with the status of that read, as for any other refusal of the source, except Put
-/// Blob From URL with a source that does not match.
+/// Returns the refusal of a request whose conditions on the source do not hold. Operations that read the
+/// source synchronously reply with the status of that read, as for any other refusal of the source. The
+/// exception is Put Blob From URL if `If-Match` fails.
 fn unmet(request: &Request, refusal: ConditionRefusal) -> Refusal {
     let plainly = match request.operation {
         Operation::CopyBlob | Operation::CopyBlobFromUrl => true,
@@ -255,14 +256,14 @@ fn unmet(request: &Request, refusal: ConditionRefusal) -> Refusal {
     unverified(refusal.status(), Some(refusal.code().name()), refusal.text(), request.version)
 }
 
-/// The refusal of a request whose source in this server cannot be read. Copy Blob within an account returns
-/// the refusal of the read unchanged.
+/// Translates the refusal of a source in this server for the reply. Copy Blob within an account returns the
+/// refusal of the read unchanged.
 fn source_refusal(refusal: Refusal, request: &Request, is_own: bool) -> Refusal {
     let plainly = request.operation == Operation::CopyBlob && is_own;
     lazuli_copy::source_refusal(refusal, request.version, plainly)
 }
 
-/// Describes a remote source as a blob.
+/// Builds a blob record from the headers of a remote source.
 fn describe(outside: &StreamedSource, headers: &HeaderMap) -> Result<Blob, Refusal> {
     let number = |name: &str| headers.number(name, 0..=i64::MAX).ok().flatten().map_or(0, i64::unsigned_abs);
     let kind = match headers.get("x-ms-blob-type").map(HeaderValue::as_bytes) {
@@ -285,7 +286,7 @@ fn describe(outside: &StreamedSource, headers: &HeaderMap) -> Result<Blob, Refus
     Ok(blob)
 }
 
-/// For the fuzzer: reads a URL, and what can be read out of it.
+/// Parses a URL and derives all that depends on it, for the fuzzer.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(data: &[u8]) {
     let endpoint = "http://127.0.0.1:10000/dev1";

@@ -1,6 +1,5 @@
-//! The targets of copies that continue after their request was answered. `lazuli_copy` runs the copies. Until
-//! a copy is complete, its target is an empty blob with a pending copy; one commit then gives it the whole
-//! content.
+//! Asynchronous copies, which continue after the reply to their request. `lazuli_copy` runs them. Until a
+//! copy is complete, its target is an empty blob with a pending copy; then one commit sets the whole content.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -27,7 +26,7 @@ pub struct CopyTarget {
     blob: String,
 }
 
-/// Content that is being fetched. Keeps what was stored of it.
+/// Content that is being copied. Holds the part that is already stored.
 pub struct Fetched {
     sink: Sink,
     _writer: Writer,
@@ -35,13 +34,13 @@ pub struct Fetched {
 
 impl BlobService {
     /// Resumes the copies that were pending when the server stopped, or when the container of their target
-    /// was deleted. Call this after the start, and when a sweep has opened a space. Returns false if not all
-    /// pending copies could be found.
+    /// was deleted. Call this after the start, and after a sweep has opened a space. Returns false if some
+    /// pending copies could not be found.
     pub async fn resume_copies(&self) -> bool {
         self.copies.resume(self).await
     }
 
-    /// The number of pending copies.
+    /// Returns the number of pending copies.
     pub fn pending_copies(&self) -> usize {
         self.copies.pending()
     }
@@ -51,7 +50,7 @@ impl BlobService {
         self.copies.stop().await;
     }
 
-    /// Makes the target an empty blob with a pending copy, and starts the copy.
+    /// Replaces the target by an empty blob with a pending copy, and starts the copy.
     pub(crate) async fn begin_copy(
         &self,
         copy: &Copy<'_>,
@@ -59,7 +58,7 @@ impl BlobService {
         target: &Target,
     ) -> Result<Blob, Refusal> {
         if let Some(Seal { encryption: Encryption::Customer { .. }, .. }) = &copy.seal {
-            // The key would have to be stored until the copy is complete.
+            // Otherwise the key would have to be stored until the copy is complete.
             return Err(
                 Refusal::new(ErrorCode::UnsupportedHeader).detail("HeaderName", "x-ms-encryption-key")
             );
@@ -72,7 +71,7 @@ impl BlobService {
         self.copies.begin(self, space, id, named, outside, Box::pin(begun)).await
     }
 
-    /// The encryption of the target: a scope or none, because no request brings a key any more.
+    /// Returns the encryption of the target: a scope or none, because no later request brings a key.
     async fn seal_of_copy(&self, blob: &Blob, target: &CopyTarget) -> Result<Option<Seal>, Refusal> {
         let Some(encryption) = &blob.encryption else { return Ok(None) };
         let account = self.accounts.account(&target.account).await?;
@@ -93,8 +92,8 @@ impl BlobService {
         let partition = keys::blob(space, &pending.target.blob);
         let noted = self.transact(&partition, Reads::key(keys::BASE), |view| {
             let Some(mut blob) = waiting(record::blob(view.row(&keys::BASE))?, pending.id) else {
-                // An empty commit: if the commit that begins the copy is still queued, this one comes after
-                // it, conflicts, and is judged again.
+                // Commit nothing. If the commit that begins the copy is still queued, this one follows it,
+                // conflicts, and is decided again.
                 return Ok(Decision::Write(Change::default(), None));
             };
             match &mut blob.copy {
@@ -180,7 +179,7 @@ impl Destination for BlobService {
     }
 }
 
-/// The target at the start of a copy: empty, or all zeros in a page blob.
+/// Returns the target at the start of a copy: empty, or all zeros in a page blob.
 fn begin(mut copy: Blob, length: u64) -> Result<Blob, Refusal> {
     if let Kind::Page { .. } = copy.kind {
         copy.content = Content::hole(length);

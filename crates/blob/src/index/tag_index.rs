@@ -1,17 +1,17 @@
 //! The index of blob tags. `docs/decisions/0008-tag-index.md` has the reasons for its design.
 //!
 //! Each tag has a partition with one row for each blob that has the tag, ordered by value and name. A blob
-//! and its rows in the index are in different partitions, so one commit cannot change both. Instead, a write
-//! that sets tags
+//! and its index rows are in different partitions, so one commit cannot change both. Instead, a write that
+//! sets tags
 //!
-//! 1. draws a stamp, the *claim*, and inserts rows with this claim in their keys,
+//! 1. draws a stamp, the *claim*, and inserts index rows with this claim in their keys,
 //! 2. commits the blob, whose row names the claim,
-//! 3. removes the rows of the claim that the blob had before.
+//! 3. removes the rows of the blob's former claim.
 //!
-//! A query ignores rows whose claim the blob does not have. So the index is correct between any two steps,
-//! and after a crash between them: surplus rows are ignored, and no row is missing, because the rows of a
-//! claim are removed only after the blob has another claim. A sweep removes the rows that a crash left once
-//! their claim is too old to be committed.
+//! A query ignores index rows whose claim the blob does not have. So the index is correct between any two
+//! steps, and after a crash between them: surplus rows are ignored, and no row is missing, because the rows
+//! of a claim are removed only after the blob has another claim. A sweep removes the rows that a crash left,
+//! once their claim is too old to be committed.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -26,10 +26,10 @@ use crate::model::record::{self, Blob, Tags};
 
 /// Rows that a sweep reads at once.
 const READ_AT_ONCE: usize = 256;
-/// A claim can be committed for this long after it was drawn. No request takes as long.
+/// Time after which a claim cannot be committed. No request takes that long.
 const CLAIM_LASTS: Span = Span::seconds(3600);
 
-/// The tags that the index has for a blob, under one claim.
+/// Tags of a blob that are indexed under one claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Indexed {
     pub(crate) tags: Tags,
@@ -38,19 +38,19 @@ pub(crate) struct Indexed {
 }
 
 impl Indexed {
-    /// The claim of a current state.
+    /// Returns the claim of a current state.
     pub(crate) fn of(blob: &Blob) -> Self {
         Self { tags: blob.tags.clone(), claim: blob.tags_claim }
     }
 
-    /// The time before which the claim must be committed.
+    /// Returns the time before which the claim must be committed.
     pub(crate) fn valid_until(&self) -> Option<Timestamp> {
         self.claim.map(|claim| claim.timestamp() + CLAIM_LASTS)
     }
 }
 
 impl BlobService {
-    /// Inserts rows for a blob under a new claim.
+    /// Indexes tags of a blob under a new claim.
     pub(crate) async fn index(&self, blob: &Partition, tags: Tags) -> Result<Indexed, Refusal> {
         if tags.is_empty() {
             return Ok(Indexed::default());
@@ -69,8 +69,8 @@ impl BlobService {
         Ok(indexed)
     }
 
-    /// Removes the rows of a claim that the blob does not have and will not get. If that fails the rows stay,
-    /// and queries ignore them.
+    /// Removes the rows of a claim that the blob does not have and cannot get. Rows whose removal fails
+    /// remain, and queries ignore them.
     pub(crate) async fn unindex(&self, blob: &Partition, indexed: Indexed) {
         if indexed.claim.is_none() {
             return;
@@ -83,14 +83,14 @@ impl BlobService {
     }
 
     /// Removes the rows of a claim whose blob was not written. After an internal error the blob may have been
-    /// written, so they stay; a sweep removes them if it was not.
+    /// written, so the rows remain; a sweep removes them if it was not.
     pub(crate) async fn unindex_refused(&self, blob: &Partition, claim: Indexed, refusal: &Refusal) {
         if refusal.code() != ErrorCode::InternalError {
             self.unindex(blob, claim).await;
         }
     }
 
-    /// Removes the rows of a container's index whose claim no blob has or can get.
+    /// Removes the index rows of a container whose claim no blob has or can get.
     pub(crate) async fn sweep_index(&self, space: SpaceId, pace: Pace) -> Result<(), Refusal> {
         let mut scan = SpaceScan::new(&*self.store, space, keys::TAGS, Which::All, READ_AT_ONCE).paced(pace);
         while let Some(rows) = scan.next().await? {
@@ -116,7 +116,7 @@ impl BlobService {
     }
 }
 
-/// The rows that the index has for a blob under a claim.
+/// Returns the partitions and keys of a claim's rows.
 fn entries(blob: &Partition, indexed: &Indexed) -> impl Iterator<Item = (Partition, Bytes)> {
     let name = keys::blob_name(&blob.key).unwrap_or_default();
     let entry = |claim: Stamp, (tag, value): &(String, String)| {

@@ -8,8 +8,8 @@
 //! operator   = "=" | "<>" | "<" | "<=" | ">" | ">="
 //! ```
 //!
-//! Values compare by their bytes. A condition has tags only; a query has neither `OR` nor `<>`, so it is a
-//! list of comparisons, and those of one tag are a range of the index.
+//! Values compare by their bytes. A condition compares only tags. A query has neither `OR` nor `<>`, so it is
+//! a list of comparisons, and those with one tag are a range of the index.
 
 use std::ops::Range;
 
@@ -18,12 +18,12 @@ use bytes::Bytes;
 use crate::model::keys;
 use crate::model::record::Tags;
 
-/// `AND` and `OR` in one expression.
+/// Maximum number of `AND` and `OR` in one expression.
 const MAX_LOGICAL_OPERATORS: usize = 10;
-/// Parentheses within each other.
+/// Maximum depth of nested parentheses.
 const MAX_DEPTH: usize = 16;
 
-/// Text that is not an expression, and why.
+/// The reason why a text is not an expression.
 pub(crate) type Malformed = &'static str;
 
 /// A condition on the tags of a blob: `x-ms-if-tags`.
@@ -31,7 +31,7 @@ pub(crate) type Malformed = &'static str;
 pub(crate) struct TagCondition(Expression);
 
 impl TagCondition {
-    /// Reads the value of the header.
+    /// Parses the value of the header.
     pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
         let expression = parse(text)?;
         if expression.comparisons().iter().any(|comparison| comparison.operand == Operand::Container) {
@@ -40,7 +40,7 @@ impl TagCondition {
         Ok(Self(expression))
     }
 
-    /// Whether a blob with these tags meets it.
+    /// Returns whether a blob with these tags meets the condition.
     pub(crate) fn holds(&self, tags: &Tags) -> bool {
         self.0.holds(tags)
     }
@@ -49,13 +49,13 @@ impl TagCondition {
 /// The expression of Find Blobs by Tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TagQuery {
-    /// Blobs of these containers only; more than one name is none.
+    /// Restricts the query to these containers. Several different names match no container.
     pub(crate) containers: Vec<String>,
     comparisons: Vec<(String, Operator, String)>,
 }
 
 impl TagQuery {
-    /// Reads a `where` that may name a container, or may not.
+    /// Parses a `where` parameter.
     pub(crate) fn parse(text: &str, may_name_container: bool) -> Result<Self, Malformed> {
         let expression = parse(text)?;
         if expression.has_alternatives() {
@@ -82,23 +82,23 @@ impl TagQuery {
         Ok(query)
     }
 
-    /// Whether it looks for a blob with these tags.
+    /// Returns whether a blob with these tags matches the query.
     pub(crate) fn matches(&self, tags: &Tags) -> bool {
         self.comparisons.iter().all(|(tag, operator, value)| operator.holds(tags.get(tag), value))
     }
 
-    /// Whether it says anything about that tag.
+    /// Returns whether the query compares this tag.
     pub(crate) fn names(&self, tag: &str) -> bool {
         self.comparisons.iter().any(|(named, ..)| named == tag)
     }
 
-    /// The tag whose index is to be read: one that has to have one value, if there is one.
+    /// Returns the tag whose index to read: one that must equal a value, if there is one.
     pub(crate) fn tag(&self) -> &str {
         let exact = self.comparisons.iter().find(|(_, operator, _)| *operator == Operator::Equal);
         exact.or(self.comparisons.first()).map_or("", |(tag, ..)| tag)
     }
 
-    /// The rows of that index which can match.
+    /// Returns the rows of that tag's index that can match.
     pub(crate) fn rows(&self) -> Range<Bytes> {
         let mut rows = keys::all_tag_values();
         for (_, operator, value) in self.comparisons.iter().filter(|(tag, ..)| tag == self.tag()) {
@@ -149,7 +149,7 @@ enum Operator {
 }
 
 impl Operator {
-    /// Compares a tag with a value. A tag that is not there is different from every value.
+    /// Compares a tag with a value. A missing tag differs from every value.
     fn holds(self, tag: Option<&str>, value: &str) -> bool {
         let Some(tag) = tag else { return self == Self::NotEqual };
         match self {
@@ -250,7 +250,7 @@ impl<'a> Parser<'a> {
     }
 
     fn operator(&mut self) -> Result<Operator, Malformed> {
-        // The longer ones first.
+        // Longer operators come first.
         let operators = [
             ("<>", Operator::NotEqual),
             ("<=", Operator::LessOrEqual),
@@ -263,7 +263,7 @@ impl<'a> Parser<'a> {
         found.map(|(_, operator)| operator).ok_or("An operator is missing.")
     }
 
-    /// Takes `AND` or `OR`, in any case.
+    /// Consumes `AND` or `OR`, in any case.
     fn logical_operator(&mut self, name: &str) -> Result<bool, Malformed> {
         let before = self.rest;
         if !self.word().eq_ignore_ascii_case(name) {
@@ -283,7 +283,7 @@ impl<'a> Parser<'a> {
         found.is_some()
     }
 
-    /// The next characters that a name can have without quotes.
+    /// Consumes the next characters that a name can have without quotes.
     fn word(&mut self) -> &'a str {
         let text = self.rest.trim_start();
         let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.:/+".contains(c);
@@ -293,7 +293,7 @@ impl<'a> Parser<'a> {
         word
     }
 
-    /// Reads the text between two quotes, if the next character is a quote.
+    /// Consumes the text between two quotes, if the next character is a quote.
     fn quoted(&mut self, quote: char) -> Result<Option<&'a str>, Malformed> {
         let Some(text) = self.rest.trim_start().strip_prefix(quote) else { return Ok(None) };
         let (inner, rest) = text.split_once(quote).ok_or("A quote is not closed.")?;
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_hold_for_the_tags_they_describe() {
+    fn condition_holds_for_the_tags_it_describes() {
         for (condition, holds, fails) in [
             ("a = '1'", &["a=1", "a=1 b=2"][..], &["", "a=2", "b=1"][..]),
             ("\"a b\"='1'", &[], &["a=1"]),
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_expression_is_refused() {
+    fn invalid_expression_is_refused() {
         let deep = format!("{}a='1'{}", "(".repeat(17), ")".repeat(17));
         let long = ["a='1'"; 12].join(" AND ");
         for text in [
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_are_comparisons_that_all_hold() {
+    fn query_matches_if_all_comparisons_hold() {
         let query = TagQuery::parse("\"a\">='1' AND b='2' and (@container = 'con')", true).unwrap();
         assert_eq!((query.tag(), query.containers.as_slice()), ("b", &["con".to_owned()][..]));
         assert!(query.matches(&tags("a=1 b=2")) && !query.matches(&tags("b=2")));
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_values_is_a_range_of_rows() {
+    fn range_of_values_is_a_range_of_rows() {
         let row = |value: &str| keys::tag_entry(value, "blob", lazuli_concurrency::Stamp::from_ticks(7));
         for (text, inside, outside) in [
             ("a='1'", &["1"][..], &["", "0", "10", "2"][..]),

@@ -1,5 +1,4 @@
-//! What a page of List Blobs says about one blob. Which elements there are depends on the version of the
-//! request.
+//! Writes the entries of List Blobs. Their elements depend on the version of the request.
 
 use lazuli_protocol::{ErrorCode, Refusal, date, xml};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -98,7 +97,7 @@ impl Listing<'_> {
         }
     }
 
-    /// Which state of the blob it is.
+    /// Writes the elements that identify the state.
     fn write_identity(&mut self, blob: &Blob, shown: Shown) {
         let (xml, include) = (&mut self.xml, self.include);
         if let Shown::Snapshot(stamp) = shown {
@@ -169,7 +168,7 @@ impl Listing<'_> {
         self.write_late_properties(blob);
     }
 
-    /// Writes the properties that an uncommitted blob does not have.
+    /// Writes the properties that only committed blobs have.
     fn write_content_properties(&mut self, blob: &Blob) {
         let version = self.request.version;
         let (xml, headers) = (&mut self.xml, &blob.headers);
@@ -248,7 +247,7 @@ impl Listing<'_> {
     }
 }
 
-/// Writes an element that is there even if it has nothing to say.
+/// Writes an element, empty if there is no value.
 #[inline]
 fn write_header(xml: &mut xml::Writer, name: &str, value: Option<&str>) {
     match value {

@@ -1,10 +1,10 @@
-//! What the `include` of List Blobs asks for.
+//! The `include` parameter of List Blobs.
 
 use lazuli_protocol::{Query, Refusal, Version};
 
 use crate::model::keys::RowKind;
 
-/// The entries of a page in addition to current blobs.
+/// The kinds of entries and details that a request includes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BlobInclude {
     pub(super) snapshots: bool,
@@ -21,7 +21,7 @@ pub(super) struct BlobInclude {
 
 type Set = fn(&mut BlobInclude);
 
-/// The words of `include`, what each asks for, and the version that brought it.
+/// The values of `include`, the flag that each sets, and its first version.
 const INCLUDES: [(&str, Set, Version); 11] = [
     ("snapshots", |i| i.snapshots = true, Version::OLDEST),
     ("metadata", |i| i.metadata = true, Version::OLDEST),
@@ -33,11 +33,11 @@ const INCLUDES: [(&str, Set, Version); 11] = [
     ("deletedwithversions", |i| i.deleted_with_versions = true, Version::new(2020, 10, 2)),
     ("immutabilitypolicy", |i| i.immutability_policy = true, Version::new(2020, 6, 12)),
     ("legalhold", |i| i.legal_hold = true, Version::new(2020, 6, 12)),
-    // Only accounts with directories have permissions to show.
+    // Only accounts with a hierarchical namespace have permissions to show.
     ("permissions", |_| {}, Version::new(2020, 6, 12)),
 ];
 
-/// The words that a version knows.
+/// Returns the values that a version has.
 pub(crate) fn known<T: Copy>(
     words: &[(&'static str, T, Version)],
     version: Version,
@@ -47,7 +47,7 @@ pub(crate) fn known<T: Copy>(
 }
 
 impl BlobInclude {
-    /// Reads the `include` parameter of a query in a version.
+    /// Parses the `include` parameter of a query.
     pub(super) fn parse(query: &Query, version: Version) -> Result<Self, Refusal> {
         let mut include = Self::default();
         for set in query.list("include", &known(&INCLUDES, version))? {
@@ -56,12 +56,12 @@ impl BlobInclude {
         Ok(include)
     }
 
-    /// Whether the first row of a blob is not enough.
+    /// Returns whether the listing needs all rows of a blob, not only the first one.
     pub(super) const fn every_row(self) -> bool {
         self.snapshots || self.versions || self.deleted_with_versions
     }
 
-    /// Whether rows of that kind are of any use.
+    /// Returns whether the listing needs rows of this kind.
     pub(super) const fn reads(self, kind: RowKind<'_>) -> bool {
         match kind {
             RowKind::Base => true,

@@ -1,9 +1,8 @@
-//! The states of one blob in the order of time, though rows of several kinds hold them.
+//! Writes the states of one blob in time order.
 //!
-//! Snapshots, versions and deleted states have rows of different kinds. The rows of each kind are in time
-//! order, but not those of all kinds together, so the kinds are read in parallel and merged. The position of
-//! a state is the time of its row, then the key, so a marker that names the row leads back to the same
-//! position.
+//! Snapshots, versions and deleted states have rows of different kinds. Only the rows of one kind are stored
+//! in time order, so the kinds are read in parallel and merged. The position of a state is the time of its
+//! row, then the key, so a marker that names the row leads back to the same position.
 
 use bytes::Bytes;
 use lazuli_concurrency::Stamp;
@@ -15,12 +14,12 @@ use crate::model::keys::{self, RowKind};
 use crate::model::record::{self, Blob};
 use crate::{BlobService, reply};
 
-/// Rows of each kind that are read at once. At least two, see [`in_order`].
+/// Rows of each kind that are read at once. [`in_order`] needs at least two.
 const STATES_AT_ONCE: usize = 32;
 
 impl BlobService {
-    /// Begins a page in the midst of a blob: its states from that row on, the current one is yet to come.
-    /// Returns where the next page begins if that is all that fits.
+    /// Begins a page in the middle of a blob: writes the states from the position on, except the current one,
+    /// which comes last. Returns the position of the next page if this one is full.
     pub(super) async fn resume(
         &self,
         space: SpaceId,
@@ -49,8 +48,8 @@ impl BlobService {
         }
     }
 
-    /// Writes the states of the blob that is being read from that row on, but for the current one. Returns
-    /// where the next page begins if this one ends.
+    /// Writes the states of the current blob from a row on, except the current one. Returns the position of
+    /// the next page if this one is full.
     pub(super) async fn write_states(
         &self,
         space: SpaceId,
@@ -66,7 +65,7 @@ impl BlobService {
             *read += rows.len();
             for row in rows {
                 let full = listing.state(&row)?;
-                // It does not fit any more; or all of the blob was folded into a prefix.
+                // The page is full, or a prefix stands for the whole blob.
                 if full.is_some() || partition < listing.start {
                     return Ok(full);
                 }
@@ -81,7 +80,8 @@ impl BlobService {
     }
 }
 
-/// The kinds of rows that have entries in addition to the current state, in order, each with its first key.
+/// Returns the kinds of rows that are listed in addition to the current state, each with its first key.
+/// Ordered by key.
 pub(super) fn kinds() -> [(RowKind<'static>, Bytes); 4] {
     const FIRST: Stamp = Stamp::from_ticks(0);
     let (snapshots, versions) = (keys::snapshots().start, keys::versions().start);
@@ -93,15 +93,15 @@ pub(super) fn kinds() -> [(RowKind<'static>, Bytes); 4] {
     ]
 }
 
-/// Where the last kind of rows begins that is of any use: from there on rows are in the order of time as they
-/// stand.
+/// Returns the first key of the last kind of rows that the listing needs. From that key on, rows are stored
+/// in time order.
 pub(super) fn last_kind(include: BlobInclude) -> Bytes {
     let wanted = kinds().into_iter().rfind(|(kind, _)| include.reads(*kind));
     wanted.map(|(_, start)| start).unwrap_or_default()
 }
 
-/// The rows of every kind that is of any use, from the place of a row on; from the first on if it is not one
-/// of these.
+/// Returns the reads of all needed kinds, beginning at the time of the row `from`. If `from` has no time,
+/// they begin at the first row.
 fn reads(include: BlobInclude, from: &[u8]) -> Reads {
     let stamp = keys::row_kind(from).and_then(RowKind::stamp);
     let wanted = kinds().into_iter().filter(|(kind, _)| include.reads(*kind));
@@ -115,8 +115,9 @@ fn reads(include: BlobInclude, from: &[u8]) -> Reads {
     })
 }
 
-/// The rows of all ranges in order, as far as all that come before are known; and the row to go on from.
-/// Where a range has more rows, that is its last one at most: so there is progress if it has two.
+/// Merges the rows of all ranges into time order, up to the first row that may follow unread rows. Returns
+/// that row's key if there are more. The caller makes progress because every unfinished range has at least
+/// two rows.
 fn in_order(ranges: Vec<Scanned>) -> (Vec<Row>, Option<Bytes>) {
     let place = |row: &Row| (keys::row_kind(&row.key).and_then(RowKind::stamp), row.key.clone());
     let cut_short = ranges.iter().filter(|range| range.more);
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_merged_as_far_as_all_before_them_are_known() {
+    fn states_are_merged_up_to_the_first_unread_row() {
         let (gone, live) = ([deleted(2), deleted(4)], [snapshot(1), snapshot(2), snapshot(3), snapshot(9)]);
         for (more, expected, next) in [
             ([false, false], &[&live[0], &gone[0], &live[1], &live[2], &gone[1], &live[3]][..], None),
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_goes_on_at_the_place_of_a_row_in_every_kind() {
+    fn reads_of_every_kind_begin_at_the_time_of_the_row() {
         let include = BlobInclude { snapshots: true, deleted: true, ..BlobInclude::default() };
         let starts =
             |from: &[u8]| reads(include, from).ranges.into_iter().map(|(range, _)| range.start).collect();

@@ -4,7 +4,7 @@ use lazuli_protocol::{Query, Version};
 use super::*;
 
 #[test]
-fn a_marker_leads_back_to_where_it_was_made() {
+fn marker_round_trips() {
     let partition = Bytes::from_static(b"bname/\xff");
     let version = keys::version(Stamp::from_ticks(0));
     for (key, latest) in [
@@ -45,7 +45,7 @@ fn names_are_folded_at_the_first_delimiter_after_the_prefix() {
 }
 
 #[test]
-fn each_version_knows_the_includes_that_it_brought() {
+fn include_values_depend_on_the_version() {
     let include = |words: &str, version| {
         let query = Query::parse(&format!("include={words}")).unwrap();
         BlobInclude::parse(&query, Version::parse(version).unwrap()).map_err(|refusal| refusal.code())
@@ -76,7 +76,7 @@ fn each_version_knows_the_includes_that_it_brought() {
 }
 
 #[test]
-fn the_kinds_of_rows_are_in_the_order_of_their_keys() {
+fn row_kinds_are_in_key_order() {
     let kinds = states::kinds();
     assert!(kinds.is_sorted_by_key(|(_, start)| start.clone()));
     for (kind, start) in kinds {

@@ -13,7 +13,7 @@ use super::record::Deleted;
 /// A container, current or deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Container {
-    /// The space of its blobs.
+    /// The space of the container's blobs.
     pub(crate) space: SpaceId,
     pub(crate) modified: Timestamp,
     pub(crate) etag: ETag,
@@ -25,13 +25,14 @@ pub(crate) struct Container {
     pub(crate) default_encryption_scope: Option<String>,
     /// Whether blobs must not name another scope.
     pub(crate) deny_encryption_scope_override: bool,
-    /// Whether a policy or a hold has ever been set in it, see [`crate::access::protection`].
+    /// Whether a blob of the container has ever had a policy or a legal hold, see
+    /// [`crate::access::protection`].
     pub(crate) protects: bool,
     pub(crate) deleted: Option<Deleted>,
 }
 
 impl Container {
-    /// The values that conditions compare with.
+    /// Returns the values that condition headers are compared with.
     pub(crate) fn validators(&self) -> Validators {
         Validators { etag: self.etag, last_modified: self.modified }
     }

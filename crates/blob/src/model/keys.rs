@@ -3,7 +3,7 @@
 //! ```text
 //! partition   row                   value
 //! b NAME      b                     the blob: its current state
-//!             d KEY                 a snapshot or version that was deleted: its key
+//!             d KEY                 a deleted snapshot or version: KEY is its former key
 //!             n                     how many blocks are staged
 //!             s STAMP               a snapshot
 //!             t GENERATION ID       a staged block
@@ -47,63 +47,63 @@ const STAGED: u8 = b't';
 const STAGED_FIRST_GENERATION: u8 = b'u';
 const VERSION: u8 = b'v';
 
-/// The partition of a blob.
+/// Returns the partition of a blob.
 pub(crate) fn blob(space: SpaceId, name: &str) -> Partition {
     Partition::new(space, [BLOBS, name.as_bytes()].concat())
 }
 
-/// The blob that a partition key is of.
+/// Returns the name of the blob that a partition belongs to.
 pub(crate) fn blob_name(partition: &[u8]) -> Option<&str> {
     std::str::from_utf8(partition.strip_prefix(BLOBS)?).ok()
 }
 
-/// The row of a snapshot.
+/// Returns the key of a snapshot's row.
 pub(crate) fn snapshot(stamp: Stamp) -> Bytes {
     stamped(SNAPSHOT, stamp)
 }
 
-/// All snapshots.
+/// Returns the keys of all snapshots.
 pub(crate) fn snapshots() -> Range<Bytes> {
     prefix_range(&[SNAPSHOT])
 }
 
-/// The row of an earlier version.
+/// Returns the key of an earlier version's row.
 pub(crate) fn version(stamp: Stamp) -> Bytes {
     stamped(VERSION, stamp)
 }
 
-/// All earlier versions.
+/// Returns the keys of all earlier versions.
 pub(crate) fn versions() -> Range<Bytes> {
     prefix_range(&[VERSION])
 }
 
-/// The row of a deleted snapshot or earlier version, made of the key that it had, and gets again if it is
-/// restored.
+/// Returns the key of a deleted snapshot or earlier version: its former key with a prefix. A restore removes
+/// the prefix.
 pub(crate) fn deleted(key: &[u8]) -> Bytes {
     [&[DELETED_STATE], key].concat().into()
 }
 
-/// All deleted snapshots and versions.
+/// Returns the keys of all deleted snapshots and versions.
 pub(crate) fn all_deleted() -> Range<Bytes> {
     prefix_range(&[DELETED_STATE])
 }
 
-/// The key that a deleted snapshot or version had.
+/// Returns the former key of a deleted snapshot or version.
 pub(crate) fn undeleted(key: &Bytes) -> Bytes {
     key.slice(1..)
 }
 
-/// The row of a staged block.
+/// Returns the key of a staged block's row.
 pub(crate) fn staged(generation: u64, id: &[u8]) -> Bytes {
     [&generation_prefix(generation), id].concat().into()
 }
 
-/// All staged blocks of a generation.
+/// Returns the keys of the staged blocks of a generation.
 pub(crate) fn staged_in(generation: u64) -> Range<Bytes> {
     prefix_range(&generation_prefix(generation))
 }
 
-/// All staged blocks that are not of the current generation.
+/// Returns the keys of the staged blocks of all generations except the current one.
 pub(crate) fn dropped(current: Option<u64>) -> Vec<Range<Bytes>> {
     let all = prefix_range(&[STAGED]).start..prefix_range(&[STAGED_FIRST_GENERATION]).end;
     match current.map(staged_in) {
@@ -132,7 +132,7 @@ pub(crate) enum RowKind<'a> {
 }
 
 impl RowKind<'_> {
-    /// The time of a snapshot or version.
+    /// Returns the stamp that names a snapshot or version.
     pub(crate) fn stamp(self) -> Option<Stamp> {
         match self {
             Self::Snapshot(stamp) | Self::DeletedSnapshot(stamp) => Some(stamp),
@@ -142,7 +142,7 @@ impl RowKind<'_> {
     }
 }
 
-/// The kind of the row with this key.
+/// Returns the kind of the row with this key.
 pub(crate) fn row_kind(key: &[u8]) -> Option<RowKind<'_>> {
     let stamp = |rest: &[u8]| rest.try_into().ok().map(u64::from_be_bytes).map(Stamp::from_ticks);
     match key {
@@ -161,30 +161,31 @@ pub(crate) fn row_kind(key: &[u8]) -> Option<RowKind<'_>> {
     }
 }
 
-/// The partition of the index of one tag.
+/// Returns the partition that indexes one tag.
 pub(crate) fn tag(space: SpaceId, tag: &str) -> Partition {
     Partition::new(space, [TAGS, tag.as_bytes()].concat())
 }
 
-/// The row of a blob under a value of a tag, for a claim of the blob. Values are ASCII and hold no zero byte.
+/// Returns the key of a blob's row under a value of a tag, for a claim of the blob. Values are ASCII and
+/// contain no zero byte.
 pub(crate) fn tag_entry(value: &str, blob: &str, claim: Stamp) -> Bytes {
     [value.as_bytes(), &[0], blob.as_bytes(), &claim.ticks().to_be_bytes()].concat().into()
 }
 
-/// The blob and the claim that a row of the index is of.
+/// Returns the blob and the claim that an index row belongs to.
 pub(crate) fn blob_of_tag_entry(row: &[u8]) -> Option<(&str, Stamp)> {
     let name_at = row.iter().position(|byte| *byte == 0)? + 1;
     let (name, claim) = row.get(name_at..)?.split_last_chunk()?;
     Some((std::str::from_utf8(name).ok()?, Stamp::from_ticks(u64::from_be_bytes(*claim))))
 }
 
-/// All rows of blobs that have one value of a tag.
+/// Returns the keys of all blobs that have one value of a tag.
 pub(crate) fn tag_value(value: &str) -> Range<Bytes> {
     let bound = |last: u8| Bytes::from([value.as_bytes(), &[last]].concat());
     bound(0)..bound(1)
 }
 
-/// All rows of a tag.
+/// Returns the keys of all rows of a tag's partition.
 pub(crate) fn all_tag_values() -> Range<Bytes> {
     Bytes::new()..Bytes::from_static(&[0xFF])
 }
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_current_state_sorts_before_every_other_row_of_its_blob() {
+    fn current_state_sorts_before_every_other_row_of_its_blob() {
         let stamp = Stamp::from_ticks(7);
         let staged = [staged(0, b"id"), staged(1, b"id")];
         let others = [STAGED_COUNT, snapshot(stamp), version(stamp), deleted(&snapshot(stamp))];
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_blocks_are_those_of_every_generation_but_the_current_one() {
+    fn dropped_blocks_are_those_of_all_generations_except_the_current_one() {
         let generations = [0, 1, 2, 0x7400_0000_0000_0000, u64::MAX];
         let ids: [&[u8]; 3] = [&[0], b"t12345678", &[0xFF; 64]];
         for current in generations.into_iter().map(Some).chain([None]) {
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_read_back_as_what_it_was_made_of() {
+    fn every_key_round_trips() {
         let stamp = Stamp::from_ticks(0x0102_0304_0506_0708);
         for (key, kind) in [
             (BASE, RowKind::Base),

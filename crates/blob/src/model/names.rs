@@ -5,7 +5,7 @@ use crate::model::keys::{self, RowKind};
 use crate::model::record::stamp_text;
 
 impl BlobRows {
-    /// Describes a row in the space of a container. The text follows the name of the container.
+    /// Describes a row in the space of a container. The text is meant to follow the container's name.
     pub fn describe(partition: &[u8], key: &[u8]) -> Option<String> {
         if partition == keys::COPIES {
             return Some(" (copies under way)".into());
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_row_has_a_name() {
+    fn every_row_kind_has_a_description() {
         let partition = keys::blob(SpaceId(1), "a/b").key;
         let stamp = Stamp::from_ticks(133_000_000_000_000_000);
         let time = stamp_text(stamp);

@@ -1,8 +1,9 @@
-//! What the rows of a blob hold: one of its states (current, snapshot or earlier version), or a staged block.
+//! Encodes the rows of a blob: its states (current, snapshot, earlier version) and staged blocks.
 //!
-//! A value is a byte that names its format, the length of its head, the head (postcard: fields in order, so a
-//! new field is a new format), and then content as `extents` encodes it: the list of committed blocks, and
-//! the bytes. Content comes last and is not copied when a row is read, so a listing pays for heads only.
+//! A value is a byte that names the format, the length of the head, the head, and then content as `extents`
+//! encodes it: the list of committed blocks, and the bytes. The head is postcard, whose fields are in order,
+//! so a new field is a new format. Content comes last and is not copied when a row is read, so a listing pays
+//! for heads only.
 
 use bytes::Bytes;
 use lazuli_concurrency::{ETag, Lease, Stamp, Timestamp, Validators};
@@ -22,33 +23,33 @@ use super::tier::Tiering;
 pub(crate) use lazuli_content::ContentHeaders;
 pub(crate) use lazuli_service::{Damage, Deleted};
 
-/// Page blobs are made of these.
+/// Bytes of a page.
 pub(crate) const PAGE: u64 = 512;
-/// The largest page blob.
+/// Maximum length of a page blob, in bytes.
 pub(crate) const MAX_PAGE_BLOB: u64 = 8 << 40;
-/// The type of a new blob that names none.
+/// The content type of a blob that was created without one.
 pub(crate) const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
 
-/// One state of a blob. `S` is [`StagingBefore`] in format 1.
+/// One state of a blob. `S` is [`StagingFormat1`] in format 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Blob<S = Staging> {
     pub(crate) kind: Kind,
-    /// False while there are only staged blocks, and perhaps a lease. True in every state but the current
-    /// one.
+    /// False while the blob has only staged blocks, and perhaps a lease. True in every state except the
+    /// current one.
     pub(crate) committed: bool,
     pub(crate) created: Timestamp,
     pub(crate) modified: Timestamp,
     pub(crate) etag: ETag,
-    /// The id of this version, if versioning was on. Shown as a time.
+    /// The id of this version, if versioning was on. Clients see it as a time.
     pub(crate) version: Option<Stamp>,
-    /// The stamp of the write that made or replaced the whole blob. Pages of states that share it can be
-    /// compared.
+    /// The stamp of the write that created or replaced the whole blob. Pages of two states can be compared if
+    /// both have the same incarnation.
     pub(crate) incarnation: Stamp,
     pub(crate) headers: ContentHeaders,
     pub(crate) metadata: Metadata,
     pub(crate) tags: Tags,
-    /// In the current state, if it has tags: the claim under which they are indexed, see
-    /// [`crate::index::tag_index`].
+    /// The claim under which the tags are indexed, see [`crate::index::tag_index`]. Only in a current state
+    /// with tags.
     pub(crate) tags_claim: Option<Stamp>,
     pub(crate) lease: Lease,
     pub(crate) tier: Tiering,
@@ -60,7 +61,7 @@ pub(crate) struct Blob<S = Staging> {
     pub(crate) expires: Option<Timestamp>,
     pub(crate) immutability: Option<Immutability>,
     pub(crate) legal_hold: LegalHold,
-    /// Only in the current state, while blocks are staged. They may have expired, see [`Self::staged`].
+    /// Describes the staged blocks, which may have expired, see [`Self::staged`]. Only in the current state.
     pub(crate) staging: Option<S>,
     /// Committed blocks in order, see [`crate::content::block_list`]. Empty if no list was committed.
     #[serde(skip)]
@@ -78,7 +79,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The value of `x-ms-blob-type`.
+    /// Returns the value of `x-ms-blob-type`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Block => "BlockBlob",
@@ -87,7 +88,7 @@ impl Kind {
         }
     }
 
-    /// Whether both are of one type.
+    /// Returns whether both blobs have the same type.
     pub(crate) fn is_like(self, other: Self) -> bool {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
@@ -98,20 +99,20 @@ impl Kind {
 #[serde(transparent)]
 pub(crate) struct Tags(pub(crate) Vec<(String, String)>);
 
-/// The last copy to a blob.
+/// The last copy to the blob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BlobCopy {
     pub(crate) state: CopyState,
-    /// An incremental copy of a page blob's snapshots.
+    /// Whether this was an incremental copy of a page blob's snapshots.
     pub(crate) incremental: bool,
-    /// The snapshot that an incremental copy made last.
+    /// The snapshot that the last incremental copy made.
     pub(crate) destination_snapshot: Option<Stamp>,
 }
 
-/// Which key the content is encrypted with, if the request named one.
+/// The key that the content is encrypted with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Encryption {
-    /// A key of the client. Only its hash is stored.
+    /// A key of the client. Only the key's hash is stored.
     Customer { key_sha256: [u8; 32] },
     /// A named key of the account.
     Scope { name: String },
@@ -125,13 +126,14 @@ pub(crate) struct Immutability {
 }
 
 impl Immutability {
-    /// The value of `x-ms-immutability-policy-mode`.
+    /// Returns the value of `x-ms-immutability-policy-mode`.
     pub(crate) const fn mode(&self) -> &'static str {
         if self.locked { "locked" } else { "unlocked" }
     }
 }
 
-/// Whether a legal hold protects the blob. The first two are encoded like the boolean that rows had before.
+/// Whether a legal hold protects the blob. The first two variants are encoded like the boolean of earlier
+/// formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LegalHold {
     /// No request has set or lifted a hold.
@@ -146,7 +148,7 @@ impl LegalHold {
         self == Self::Held
     }
 
-    /// The value that the last request set.
+    /// Returns the value that the last request set, if any request has.
     pub(crate) fn said(self) -> Option<bool> {
         (self != Self::Never).then(|| self.is_held())
     }
@@ -163,7 +165,7 @@ impl From<Option<bool>> for LegalHold {
 }
 
 impl Blob {
-    /// A new empty blob, made by a commit with this stamp.
+    /// Returns a new empty blob, created by a commit with this stamp.
     pub(crate) fn new(kind: Kind, stamp: Stamp, now: Timestamp) -> Self {
         Self {
             kind,
@@ -192,7 +194,7 @@ impl Blob {
         }
     }
 
-    /// The values that conditions compare with.
+    /// Returns the values that condition headers are compared with.
     pub(crate) fn validators(&self) -> Validators {
         Validators { etag: self.etag, last_modified: self.modified }
     }
@@ -203,17 +205,19 @@ impl Blob {
         self.modified = now;
     }
 
-    /// Whether it can be read: it is committed, not deleted and not expired.
+    /// Returns whether clients can read the blob: it is committed, not deleted and not expired.
     pub(crate) fn is_live(&self, now: Timestamp) -> bool {
         self.committed && self.deleted.is_none() && !self.has_expired(now)
     }
 
-    /// Whether it can be written to or leased. Unlike [`Self::is_live`], it may have only staged blocks.
+    /// Returns whether the blob can be written to or leased. Unlike [`Self::is_live`], the blob may have only
+    /// staged blocks.
     pub(crate) fn is_there(&self, now: Timestamp) -> bool {
         self.deleted.is_none() && !self.has_expired(now)
     }
 
-    /// Whether it has expired. An expired blob does not exist for clients, and is removed later.
+    /// Returns whether the blob has expired. Clients do not see expired blobs; a background task removes
+    /// them.
     pub(crate) fn has_expired(&self, now: Timestamp) -> bool {
         let ran_out = self.expires.is_some_and(|expires| expires <= now) && !self.is_protected(now);
         ran_out
@@ -221,7 +225,7 @@ impl Blob {
             || (!self.committed && self.staged(now).is_none())
     }
 
-    /// The earliest time at which this state expires, if it has not yet; `None` if it never does.
+    /// Returns the earliest time at which this state expires, or `None` if it never does.
     pub(crate) fn ends_at(&self) -> Option<Timestamp> {
         let policy_ends = self.immutability.map(|policy| policy.until);
         let expires = self.expires.filter(|_| !self.legal_hold.is_held());
@@ -230,48 +234,48 @@ impl Blob {
         [runs_out, self.deleted.map(|deleted| deleted.until), staging].into_iter().flatten().min()
     }
 
-    /// Whether a legal hold or a policy protects it.
+    /// Returns whether a legal hold or a policy protects the blob.
     pub(crate) fn is_protected(&self, now: Timestamp) -> bool {
         self.legal_hold.is_held() || self.immutability.is_some_and(|policy| policy.until > now)
     }
 
-    /// The staged blocks, if they have not expired.
+    /// Returns the description of the staged blocks, if they have not expired.
     pub(crate) fn staged(&self, now: Timestamp) -> Option<Staging> {
         self.staging.filter(|staging| staging.until > now)
     }
 
-    /// All content that the row refers to.
+    /// Returns all content that the row refers to.
     pub(crate) fn contents(&self) -> [&Content; 2] {
         [&self.content, &self.block_list]
     }
 
-    /// A copy without the properties that only a current state has.
+    /// Returns a copy without the properties of a current state.
     pub(crate) fn detached(&self) -> Self {
         Self { lease: Lease::AVAILABLE, staging: None, expires: None, ..self.clone() }
     }
 
-    /// A copy as an earlier version.
+    /// Returns the blob as an earlier version.
     pub(crate) fn as_version(&self, version: Stamp) -> Self {
         Self { version: Some(version), ..self.detached() }
     }
 
-    /// A copy as a snapshot, which is neither a version nor protected.
+    /// Returns the blob as a snapshot, which is not a version and not protected.
     pub(crate) fn as_snapshot(&self) -> Self {
         Self { version: None, immutability: None, legal_hold: LegalHold::Never, ..self.detached() }
     }
 
-    /// Drops the staged blocks. The same commit must replace or remove the row of this blob, so that no row
-    /// names them.
+    /// Returns the change that drops the staged blocks. The same commit must replace or remove the blob's
+    /// row, so that no row names their generation.
     pub(crate) fn drop_staged(&self) -> Option<Mutation> {
         self.staging.map(|_| Mutation::Delete(keys::STAGED_COUNT))
     }
 
-    /// The value of its row.
+    /// Returns the value of the blob's row.
     pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
         encode_versioned_with(self, &[&self.block_list, &self.content])
     }
 
-    /// Reads a row.
+    /// Decodes the value of a row.
     pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
         let (mut blob, [block_list, content]) = decode_versioned_with::<Self, 2>(value)?;
         blob.block_list = block_list;
@@ -326,12 +330,12 @@ pub(crate) struct StagedBlock {
 }
 
 impl StagedBlock {
-    /// The value of its row.
+    /// Returns the value of the block's row.
     pub(crate) fn encode(&self) -> Result<Bytes, Refusal> {
         encode_with(self, &[&self.content])
     }
 
-    /// Reads a row.
+    /// Decodes the value of a row.
     pub(crate) fn decode(value: &Bytes) -> Result<Self, Damage> {
         let (mut block, [content]) = decode_with::<Self, 1>(value)?;
         block.content = content;
@@ -339,12 +343,12 @@ impl StagedBlock {
     }
 }
 
-/// The id of a snapshot or version as text: a time with seven decimals.
+/// Returns the id of a snapshot or version as text: a time with seven decimals.
 pub(crate) fn stamp_text(stamp: Stamp) -> String {
     date::iso8601(Timestamp::from_ticks(stamp.ticks()))
 }
 
-/// Reads a blob's row, if it is there.
+/// Decodes the row of a blob, if it exists.
 pub(crate) fn blob(row: Option<&Row>) -> Result<Option<Blob>, Damage> {
     row.map(|row| Blob::decode(&row.value)).transpose()
 }
@@ -371,13 +375,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_back_as_it_was_written() {
+    fn record_round_trips() {
         let blob = blob();
         assert_eq!(Blob::decode(&blob.encode().unwrap()), Ok(blob));
     }
 
     #[test]
-    fn a_legal_hold_is_stored_as_when_it_was_a_boolean() {
+    fn legal_hold_is_encoded_like_the_boolean_of_earlier_formats() {
         for (hold, stored) in [(LegalHold::Never, false), (LegalHold::Held, true)] {
             assert_eq!(record::encode(&hold).unwrap(), record::encode(&stored).unwrap());
         }
@@ -387,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn no_damaged_record_is_read_and_none_panics() {
+    fn damaged_record_is_refused_without_a_panic() {
         let value = blob().encode().unwrap();
         for length in 0..value.len() {
             assert!(Blob::decode(&value.slice(..length)).is_err(), "{length}");
@@ -396,7 +400,7 @@ mod tests {
         assert_eq!(Blob::decode(&newer.into()), Err(Damage::Format(Blob::FORMAT + 1)));
     }
 
-    /// A blob with a staged block as version 0.1.0 wrote it: a row of the data directory in
+    /// A blob with a staged block as version 0.1.0 wrote it. The row is from the data directory in
     /// `crates/lazuli/tests/fixtures`.
     const FORMAT_1: &[u8] = b"\x01t\x00\x00\x00\x00\x01\xfc\xf1\xc7\x8d\xaa\xa5\xd1\xef\x08\xfc\xf1\xc7\x8d\xaa\
         \xa5\xd1\xef\x08\xc6\xf1\xc7\x8d\xaa\xa5\xd1\xef\x08\x00\xc6\xf1\xc7\x8d\xaa\xa5\xd1\xef\x08\x01\
@@ -408,7 +412,7 @@ mod tests {
         \x00_\xbe\xd1\x85\x00\x00\x00\x00\xa1\x86\x01\x00";
 
     #[test]
-    fn a_record_of_format_1_is_read_and_its_staged_blocks_are_of_generation_0() {
+    fn staged_blocks_of_a_format_1_record_have_generation_0() {
         let value = Bytes::from_static(FORMAT_1);
         let blob = Blob::decode(&value).unwrap();
         assert_eq!(blob.staging.map(|staging| (staging.generation, staging.id_length)), Some((0, 6)));

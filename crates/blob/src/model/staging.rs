@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keys;
 
-/// Bytes of a block id.
+/// Maximum number of bytes of a block id.
 const MAX_ID: usize = 64;
 
 /// The id of a block.
@@ -33,13 +33,13 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 impl BlockId {
-    /// Reads the text of an id.
+    /// Parses the Base64 form of an id.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let bytes = BASE64.decode(text).ok()?;
         (1..=MAX_ID).contains(&bytes.len()).then(|| Self(bytes.into()))
     }
 
-    /// The `blockid` of a query.
+    /// Reads the query parameter `blockid`.
     pub(crate) fn of_query(query: &Query) -> Result<Self, Refusal> {
         const NAME: &str = "blockid";
         let text = query.required(NAME)?;
@@ -59,15 +59,15 @@ impl fmt::Display for BlockId {
     }
 }
 
-/// The staged blocks of a blob.
+/// Describes the staged blocks of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Staging {
-    /// Only blocks with this number in their keys exist. It is the stamp of the commit that staged the first
-    /// one, or 0 in format 1.
+    /// Staged blocks exist only if their keys have this number. It is the stamp of the commit that staged the
+    /// first block, or 0 in format 1.
     pub(crate) generation: u64,
-    /// Bytes of each id.
+    /// Length of every block id, in bytes.
     pub(crate) id_length: u8,
-    /// When they expire, unless another block is staged before.
+    /// Time at which the blocks expire, unless another block is staged before.
     pub(crate) until: Timestamp,
 }
 
@@ -85,18 +85,18 @@ impl From<StagingBefore> for Staging {
 }
 
 impl Staging {
-    /// Blocks are kept for this long after the last one was staged.
+    /// Staged blocks expire this long after the last one was staged.
     const KEPT: Span = Span::seconds(7 * 86_400);
-    /// The time of the last block is recorded this often: recording each one would make concurrent Put Blocks
+    /// Minimum time between updates of `until`. Updating it for every block would make concurrent Put Blocks
     /// conflict.
     const NOTED_EVERY: Span = Span::seconds(3600);
 
-    /// Begins a generation with the first block, which a commit with this stamp stages.
+    /// Begins a generation with its first block. `stamp` is that of the commit that stages the block.
     pub(crate) fn begin(id_length: u8, stamp: Stamp, now: Timestamp) -> Self {
         Self { generation: stamp.ticks(), id_length, until: Self::until(now) }
     }
 
-    /// Records another block. Returns the same value if its time need not be recorded.
+    /// Extends the expiry for another block. Returns an equal value if the row need not change.
     #[must_use]
     pub(crate) fn go_on(self, now: Timestamp) -> Self {
         if self.until < now + Self::KEPT { Self { until: Self::until(now), ..self } } else { self }
@@ -107,7 +107,7 @@ impl Staging {
     }
 }
 
-/// Whether a change drops staged blocks.
+/// Returns whether a change drops staged blocks.
 pub(crate) fn drops_blocks(change: &Change) -> bool {
     change.mutations.contains(&Mutation::Delete(keys::STAGED_COUNT))
 }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_the_padded_base64_form_of_1_to_64_bytes() {
+    fn block_id_is_the_padded_base64_form_of_1_to_64_bytes() {
         let long = BASE64.encode([7; 64]);
         for (text, length) in [("AA==", 1), ("AAA=", 2), ("AAAA", 3), ("YWJj/w==", 4), (&long, 64)] {
             assert_eq!(BlockId::parse(text).map(|id| id.0.len()), Some(length), "{text}");

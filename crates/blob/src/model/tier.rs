@@ -8,8 +8,8 @@ use lazuli_concurrency::{Span, Timestamp};
 use lazuli_protocol::{ErrorCode, Refusal};
 use serde::{Deserialize, Serialize};
 
-/// Time that a rehydration takes. The cloud service takes up to 15 hours, or one hour with high priority.
-/// Bytes are always available here, but clients should meet blobs that are not ready yet.
+/// Duration of a rehydration. The cloud service takes up to 15 hours, or one hour with high priority. Bytes
+/// are always available here, but clients should meet blobs that are not ready yet.
 const REHYDRATION: Span = Span::seconds(60 * 60);
 const QUICK_REHYDRATION: Span = Span::seconds(60);
 
@@ -27,7 +27,7 @@ pub(crate) enum Tier {
 }
 
 impl Tier {
-    /// Reads the value of `x-ms-access-tier`.
+    /// Parses the value of `x-ms-access-tier`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         const PREMIUM: [u8; 11] = [4, 6, 10, 15, 20, 30, 40, 50, 60, 70, 80];
         for tier in [Self::Hot, Self::Cool, Self::Cold, Self::Archive, Self::Smart] {
@@ -39,7 +39,7 @@ impl Tier {
         PREMIUM.contains(&level).then_some(Self::Premium(level))
     }
 
-    /// The value of `x-ms-access-tier`.
+    /// Returns the value of `x-ms-access-tier`.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Hot => "Hot".into(),
@@ -51,8 +51,8 @@ impl Tier {
         }
     }
 
-    /// The tier that the service chooses for a [`Tier::Smart`] blob. Bytes never move, so it is the default
-    /// one.
+    /// Returns the tier that the service chooses for a [`Tier::Smart`] blob. Bytes never move, so it is the
+    /// default tier.
     pub(crate) fn chosen(self, default_tier: &str) -> Option<&str> {
         (self == Self::Smart).then_some(default_tier)
     }
@@ -61,15 +61,15 @@ impl Tier {
 /// The tier of a blob, and its rehydration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tiering {
-    /// `None` means the default of the account, which is shown as inferred.
+    /// `None` means the default of the account, which clients see as inferred.
     pub(crate) tier: Option<Tier>,
     pub(crate) changed: Option<Timestamp>,
-    /// The rehydration under way.
+    /// The running rehydration.
     pub(crate) rehydration: Option<Rehydration>,
 }
 
 impl Tiering {
-    /// The tier at a time. A rehydration that has ended by then has taken effect.
+    /// Returns the tier at a time. A rehydration that has ended by then has taken effect.
     pub(crate) fn at(&self, now: Timestamp) -> Self {
         match self.rehydration {
             Some(rehydration) if rehydration.until <= now => {
@@ -79,12 +79,12 @@ impl Tiering {
         }
     }
 
-    /// Whether the bytes are archived at a time.
+    /// Returns whether the bytes are archived at a time.
     pub(crate) fn is_archived(&self, now: Timestamp) -> bool {
         self.at(now).tier == Some(Tier::Archive)
     }
 
-    /// The tier after a request for another one. `self` is the tier at `now`.
+    /// Returns the tier after a Set Blob Tier to `to`. `self` is the tier at `now`.
     pub(crate) fn set(self, to: Tier, quick: bool, now: Timestamp) -> Result<Self, Refusal> {
         match (self.tier, self.rehydration) {
             (_, Some(under_way)) if under_way.to != to => Err(ErrorCode::BlobBeingRehydrated.into()),
@@ -104,18 +104,17 @@ impl Tiering {
 pub(crate) struct Rehydration {
     pub(crate) to: Tier,
     pub(crate) high_priority: bool,
-    /// When it ends.
+    /// Time at which the rehydration ends.
     pub(crate) until: Timestamp,
 }
 
 impl Rehydration {
-    /// Begins a rehydration.
     pub(crate) fn begin(to: Tier, quick: bool, now: Timestamp) -> Self {
         let time = if quick { QUICK_REHYDRATION } else { REHYDRATION };
         Self { to, high_priority: quick, until: now + time }
     }
 
-    /// Raises the priority, if `quick`. It cannot be lowered.
+    /// Raises the priority if `quick`. It is never lowered.
     fn hurried(self, quick: bool, now: Timestamp) -> Self {
         if self.high_priority || !quick {
             return self;
@@ -123,7 +122,7 @@ impl Rehydration {
         Self { high_priority: true, until: self.until.min(now + QUICK_REHYDRATION), ..self }
     }
 
-    /// The value of `x-ms-archive-status`.
+    /// Returns the value of `x-ms-archive-status`.
     pub(crate) const fn status(&self) -> &'static str {
         match self.to {
             Tier::Cool => "rehydrate-pending-to-cool",
@@ -150,9 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_a_tier_is_answered_as_in_the_table() {
+    fn set_tier_follows_the_documented_transitions() {
         let refused = Some(ErrorCode::BlobBeingRehydrated);
-        // now, then to hot, to cool, to cold, to the archive: whether it takes its time, or why not
+        // current tier, then the result for hot, cool, cold and archive: whether it rehydrates, or the
+        // refusal
         let rows = [
             (Tiering::default(), [Ok(false), Ok(false), Ok(false), Ok(false)]),
             (online(Hot), [Ok(false), Ok(false), Ok(false), Ok(false)]),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rehydration_ends_by_itself_and_can_be_hurried() {
+    fn rehydration_ends_without_a_request_and_its_priority_can_be_raised() {
         let slow = rehydrating(Cool);
         let later = NOW + Span::seconds(60);
         assert!(slow.is_archived(later));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_premium_tier_can_only_be_raised() {
+    fn premium_tier_can_only_be_raised() {
         assert!(online(Tier::Premium(10)).set(Tier::Premium(4), false, NOW).is_err());
         assert!(online(Tier::Premium(4)).set(Tier::Premium(10), false, NOW).is_ok());
     }

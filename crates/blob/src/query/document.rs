@@ -1,4 +1,4 @@
-//! The document that says what to ask a blob, how to read it, and how to write the results.
+//! Parses the body of Query Blob Contents: the expression, and the formats of the blob and of the reply.
 
 use lazuli_protocol::{ErrorCode, Refusal, xml};
 use lazuli_query::{Delimited, Format};
@@ -11,7 +11,7 @@ pub(crate) struct QueryRequest {
     pub(super) output: Format,
 }
 
-/// A format as it is named, with the settings of all that there are.
+/// A named format, with the settings of all formats in the document.
 #[derive(Default)]
 struct Serialization {
     kind: Option<String>,
@@ -19,7 +19,7 @@ struct Serialization {
     json_separator: Option<String>,
 }
 
-/// Reads the document of a request. A format that is not said is delimited text.
+/// Parses the body of a request. A format that the document omits is delimited text.
 pub(crate) fn parse(document: &[u8]) -> Result<QueryRequest, Refusal> {
     let mut xml = xml::Reader::root(document, "QueryRequest")?;
     let (mut has_type, mut expression) = (false, None);
@@ -44,7 +44,8 @@ pub(crate) fn parse(document: &[u8]) -> Result<QueryRequest, Refusal> {
     Ok(QueryRequest { expression, input, output })
 }
 
-/// A serialization. `other` is the format that the protocol has on this side and we do not.
+/// Parses a serialization. `other` is the format that the protocol has for this direction and the server
+/// lacks.
 fn serialization(xml: &mut xml::Reader<'_>, other: &str) -> Result<Format, Refusal> {
     let mut read = None;
     while let Some(name) = xml.child()? {
@@ -85,7 +86,7 @@ fn delimited(xml: &mut xml::Reader<'_>) -> Result<Delimited, Refusal> {
     let (mut read, mut has_headers) = (usual, false);
     while let Some(name) = xml.child()? {
         match name {
-            // White space is meant here, ends of lines as they are sent included.
+            // White space is significant here, including line ends as they were sent.
             "ColumnSeparator" => column = xml.text_without_markup()?,
             "RecordSeparator" => record = xml.text_without_markup()?,
             "FieldQuote" => read = read.quoted(character(xml, "FieldQuote")?),
@@ -115,7 +116,7 @@ fn json_separator(xml: &mut xml::Reader<'_>) -> Result<Option<String>, Refusal> 
     }
 }
 
-/// One character, or none.
+/// Parses text of at most one character.
 fn character(xml: &mut xml::Reader<'_>, name: &str) -> Result<Option<char>, Refusal> {
     let text = xml.text_without_markup()?;
     let mut characters = text.chars();
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_the_usual() {
+    fn omitted_settings_have_their_defaults() {
         let read = parse(document("").as_bytes()).unwrap();
         assert_eq!((read.input, read.output), (Format::default(), Format::default()));
         assert_eq!(input("<Type>delimited</Type>"), Ok(Format::default()));
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_taken_as_they_are_sent() {
+    fn settings_are_parsed() {
         let text = "<Type>delimited</Type><DelimitedTextConfiguration><ColumnSeparator>\t</ColumnSeparator>\
                     <FieldQuote></FieldQuote><RecordSeparator>\r\n</RecordSeparator><EscapeChar>\\</EscapeChar>\
                     <HasHeaders>true</HasHeaders></DelimitedTextConfiguration>";
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_such_a_document_is_refused() {
+    fn invalid_query_request_is_refused() {
         let long = "<Type>delimited</Type><DelimitedTextConfiguration><ColumnSeparator>123456789</ColumnSeparator>\
                     </DelimitedTextConfiguration>";
         let quote = "<Type>delimited</Type><DelimitedTextConfiguration><FieldQuote>ab</FieldQuote></DelimitedTextConfiguration>";

@@ -1,5 +1,5 @@
-//! What happens to a state that a write replaces or deletes: it becomes an earlier version, stays for a while
-//! as deleted, or is gone.
+//! Decides what a write or a delete makes of the old state: an earlier version, a deleted state that can be
+//! restored, or nothing.
 
 use lazuli_concurrency::{Stamp, Timestamp};
 use lazuli_protocol::Refusal;
@@ -10,18 +10,18 @@ use lazuli_store::Mutation;
 use crate::model::keys;
 use crate::model::record::{Blob, Deleted};
 
-/// The retention of states that are replaced or deleted.
+/// The retention of replaced and deleted states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct History {
-    /// Keep them as versions.
+    /// Whether to keep them as versions.
     pub(crate) versioning: bool,
-    /// Keep them as deleted for this many days.
+    /// Number of days to keep them as deleted. `None` if they are not kept.
     pub(crate) retention_days: Option<u16>,
-    /// Whether a deleted state may be deleted permanently before that.
+    /// Whether a request may permanently delete a deleted state before that.
     pub(crate) permanent_delete: bool,
 }
 
-/// The fate of a current state that is replaced or deleted.
+/// What remains of a current state that is replaced or deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Afterlife {
     /// An earlier version.
@@ -33,7 +33,7 @@ pub(crate) enum Afterlife {
 }
 
 impl History {
-    /// The retention of an account with these settings and service properties.
+    /// Returns the retention of an account with these settings and service properties.
     pub(crate) fn of(settings: &Settings, properties: &ServiceProperties) -> Self {
         Self {
             versioning: settings.blob_versioning,
@@ -42,30 +42,30 @@ impl History {
         }
     }
 
-    /// The version that a write with this stamp makes.
+    /// Returns the version that a write with this stamp creates.
     pub(crate) fn new_version(self, stamp: Stamp) -> Option<Stamp> {
         self.versioning.then_some(stamp)
     }
 
-    /// How long a state that is deleted now can be restored, if at all.
+    /// Returns how long a state that is deleted now can be restored, if at all.
     pub(crate) fn keep_deleted(self, now: Timestamp) -> Option<Deleted> {
         self.retention_days.map(|days| Deleted::keep(days, now))
     }
 
-    /// Returns the fate of a current state.
+    /// Decides what remains of a current state.
     pub(crate) fn afterlife(self, old: &Blob, now: Timestamp) -> Afterlife {
         if !old.committed || old.has_expired(now) {
             return Afterlife::Nothing;
         }
         match (old.deleted, self.kept_version(old)) {
-            // It was deleted before, and stays as it is.
+            // The state was deleted before and keeps its retention.
             (Some(deleted), _) => Afterlife::Deleted(deleted),
             (None, Some(version)) => Afterlife::Version(version),
             (None, None) => self.keep_deleted(now).map_or(Afterlife::Nothing, Afterlife::Deleted),
         }
     }
 
-    /// The rows that keep a current state. A write with this stamp replaces the whole state.
+    /// Returns the change that keeps a current state which a write with this stamp replaces.
     pub(crate) fn keep_replaced(
         self,
         old: &Blob,
@@ -82,13 +82,14 @@ impl History {
         Ok(vec![Mutation::Put(key, kept.encode()?)])
     }
 
-    /// The row that keeps a live current state as an earlier version, if there are versions.
+    /// Returns the change that keeps a live current state as an earlier version, if the account has versions.
     pub(crate) fn keep_version(self, old: &Blob) -> Result<Vec<Mutation>, Refusal> {
         let Some(version) = self.kept_version(old) else { return Ok(vec![]) };
         Ok(vec![Mutation::Put(keys::version(version), old.as_version(version).encode()?)])
     }
 
-    /// The version that a live current state becomes. A version stays one after versioning was switched off.
+    /// Returns the version that a live current state becomes. A version remains one after versioning was
+    /// switched off.
     fn kept_version(self, old: &Blob) -> Option<Stamp> {
         old.version.or_else(|| self.versioning.then(|| old.etag.stamp()))
     }
@@ -100,7 +101,7 @@ mod tests {
     use crate::model::record::Kind;
 
     #[test]
-    fn a_state_that_is_replaced_or_deleted_is_kept_as_the_account_wants() {
+    fn old_state_is_kept_as_the_account_settings_say() {
         let now = Timestamp::from_unix_seconds(1_700_000_000);
         let (etag, version) = (Stamp::from_ticks(9), Stamp::from_ticks(7));
         let blob = Blob::new(Kind::Block, etag, now);
@@ -111,7 +112,7 @@ mod tests {
         let expired = Blob { expires: Some(now), ..blob.clone() };
         let kept = Afterlife::Deleted(Deleted::keep(3, now));
         let off = Afterlife::Nothing;
-        // state, neither, soft delete, versioning, both
+        // Columns: state, then the result with neither, soft delete, versioning, both.
         let rows = [
             (&blob, [off, kept, Afterlife::Version(etag), Afterlife::Version(etag)]),
             (&versioned, [Afterlife::Version(version); 4]),

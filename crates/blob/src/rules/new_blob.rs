@@ -1,4 +1,4 @@
-//! New blobs as the headers of a request describe them: content headers, metadata, tags, tier, protection.
+//! Builds new blobs from the headers of a request: content headers, metadata, tags, tier, protection.
 
 use http::HeaderMap;
 use lazuli_protocol::{Headers, Metadata, Refusal, Request};
@@ -12,7 +12,7 @@ pub(crate) fn new_blob(request: &Request, kind: Kind) -> Result<Blob, Refusal> {
     new_blob_with(request, kind, ContentHeaderForms::OwnOrPlain)
 }
 
-/// Like [`new_blob`], but with these forms of content headers.
+/// Like [`new_blob`], but reads the content headers in these forms.
 pub(crate) fn new_blob_with(
     request: &Request,
     kind: Kind,
@@ -37,8 +37,8 @@ pub(crate) fn new_blob_with(
 pub(crate) enum ContentHeaderForms {
     /// Headers that begin with `x-ms-blob-`.
     Own,
-    /// Headers that begin with `x-ms-blob-`, else the plain ones: the headers of the body are those of the
-    /// blob.
+    /// Headers that begin with `x-ms-blob-`, or else the plain ones. Then the headers of the body become
+    /// those of the blob.
     OwnOrPlain,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn content_headers(
     })
 }
 
-/// Returns the length that a request sets for a page blob: whole pages.
+/// Reads the length of a page blob. Refuses a length that is not whole pages.
 pub(crate) fn page_blob_length(headers: &HeaderMap) -> Result<u64, Refusal> {
     const NAME: &str = "x-ms-blob-content-length";
     let length = headers.required_number(NAME, 0..=MAX_PAGE_BLOB as i64)?.unsigned_abs();

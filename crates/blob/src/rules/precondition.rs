@@ -1,7 +1,7 @@
 //! Preconditions of operations: the lease, the type of the blob, the condition headers, and protection from
 //! changes.
 //!
-//! The lease is judged first, then whether the blob exists, then the conditions.
+//! The lease is checked first, then whether the blob exists, then the conditions.
 
 use lazuli_concurrency::{Access, Admission, Conditions, Lease, LeaseId, ReadRules, Timestamp};
 use lazuli_protocol::account::Role;
@@ -20,25 +20,25 @@ const IF_TAGS: &str = "x-ms-if-tags";
 pub(crate) struct Preconditions {
     pub(crate) conditions: Conditions,
     pub(crate) lease_id: Option<LeaseId>,
-    /// Before 2013-08-15 a lease id is ignored if the blob does not exist.
+    /// Whether to ignore the lease id if the blob does not exist, as versions before 2013-08-15 do.
     pub(crate) ignore_lease_id_if_missing: bool,
     pub(crate) if_tags: Option<TagCondition>,
 }
 
 impl Preconditions {
-    /// The preconditions of a read.
+    /// Reads the preconditions of a read.
     pub(crate) fn of_read(request: &Request) -> Result<Self, Refusal> {
         Ok(Self { conditions: request.headers.conditions()?, ..Self::of_tags(request)? })
     }
 
-    /// The preconditions of a write, which takes one condition.
+    /// Reads the preconditions of a write. Refuses combined conditions that are only for reads.
     pub(crate) fn of_write(request: &Request) -> Result<Self, Refusal> {
         let this = Self::of_read(request)?;
         this.conditions.check_write()?;
         Ok(this)
     }
 
-    /// The preconditions of an operation that takes conditions on tags only.
+    /// Reads the preconditions of an operation that takes only conditions on tags.
     pub(crate) fn of_tags(request: &Request) -> Result<Self, Refusal> {
         let if_tags = request.headers.filled(IF_TAGS)?.map(|text| {
             TagCondition::parse(text)
@@ -47,14 +47,14 @@ impl Preconditions {
         Ok(Self { if_tags: if_tags.transpose()?, ..Self::of_lease_only(request)? })
     }
 
-    /// The preconditions of an operation on tags, with conditions on the tags and on the blob.
+    /// Reads the preconditions of an operation on tags, which has conditions on the tags and on the blob.
     pub(crate) fn of_tags_and_blob(request: &Request) -> Result<Self, Refusal> {
         let this = Self { conditions: request.headers.blob_conditions()?, ..Self::of_tags(request)? };
         this.conditions.check_write()?;
         Ok(this)
     }
 
-    /// The preconditions of a write that takes no conditions.
+    /// Reads the preconditions of a write that takes no conditions.
     pub(crate) fn of_lease_only(request: &Request) -> Result<Self, Refusal> {
         Ok(Self {
             lease_id: lease_id(&request.headers)?,
@@ -63,7 +63,7 @@ impl Preconditions {
         })
     }
 
-    /// Judges a read of a blob of the types that the operation is for.
+    /// Checks the preconditions of a read. `fits` says which types of blobs the operation is for.
     pub(crate) fn admit_read_of(
         &self,
         blob: Option<&Blob>,
@@ -80,12 +80,13 @@ impl Preconditions {
         self.check_tags(Some(blob))
     }
 
-    /// Judges a write to an existing blob.
+    /// Checks the preconditions of a write to an existing blob.
     pub(crate) fn admit_write(&self, blob: Option<&Blob>, now: Timestamp) -> Result<Admission, Refusal> {
         self.admit_write_to(blob, |_| true, now)
     }
 
-    /// Judges a write to an existing blob of the types that the operation is for.
+    /// Checks the preconditions of a write to an existing blob. `fits` says which types of blobs the
+    /// operation is for.
     pub(crate) fn admit_write_to(
         &self,
         blob: Option<&Blob>,
@@ -101,14 +102,14 @@ impl Preconditions {
         Ok(admission)
     }
 
-    /// Judges the conditions of a write to an existing blob.
+    /// Checks the conditions of a write to an existing blob.
     pub(crate) fn check_conditions(&self, blob: &Blob) -> Result<(), Refusal> {
         self.conditions.evaluate_write(blob.validators())?;
         self.check_tags(Some(blob))
     }
 
-    /// Judges the lease and the type in a write that makes or replaces a blob. A blob keeps its type until it
-    /// is deleted.
+    /// Checks the lease and the type in a write that creates or replaces a blob. A blob keeps its type until
+    /// it is deleted.
     pub(crate) fn admit_replacement(
         &self,
         blob: Option<&Blob>,
@@ -125,14 +126,15 @@ impl Preconditions {
         }
     }
 
-    /// Judges the conditions of a write that makes a blob or replaces it. A blob that only has staged blocks
-    /// can be leased, but for conditions it does not exist: it is not `live`.
+    /// Checks the conditions of a write that creates or replaces a blob. A blob with only staged blocks can
+    /// be leased, but it does not exist for conditions, so it is not `live`.
     pub(crate) fn check_creation(&self, live: Option<&Blob>, by_holder: bool) -> Result<(), Refusal> {
         self.conditions.evaluate_create(live.map(Blob::validators), by_holder)?;
         self.check_tags(live)
     }
 
-    /// Judges the conditions of a lease action, for which the lease id means something else.
+    /// Checks the conditions of a lease action. The lease id of such a request is a parameter, not a
+    /// condition.
     pub(crate) fn admit_lease_action(&self, blob: &Blob) -> Result<(), Refusal> {
         if blob.committed {
             return self.check_conditions(blob);
@@ -140,7 +142,7 @@ impl Preconditions {
         self.check_creation(None, false)
     }
 
-    /// Judges the condition on tags.
+    /// Checks the condition on tags.
     pub(crate) fn check_tags(&self, blob: Option<&Blob>) -> Result<(), Refusal> {
         match &self.if_tags {
             Some(condition) if !blob.is_some_and(|blob| condition.holds(&blob.tags)) => {
@@ -150,7 +152,7 @@ impl Preconditions {
         }
     }
 
-    /// Judges a change to a container. Returns the time before which the decision holds.
+    /// Checks the preconditions of a change to a container. Returns the time until which the decision holds.
     pub(crate) fn admit_container(
         &self,
         container: &Container,
@@ -162,8 +164,8 @@ impl Preconditions {
         Ok(admission.valid_until)
     }
 
-    /// Judges only the lease. A blob that does not exist has none. If the blob expires, the admission does
-    /// not hold longer.
+    /// Checks only the lease. A blob that does not exist has no lease. The admission ends at the latest when
+    /// the blob expires.
     pub(crate) fn admit_lease(
         &self,
         blob: Option<&Blob>,
@@ -180,7 +182,7 @@ impl Preconditions {
     }
 }
 
-/// Judges the lease of a container in a read. A read needs no lease id, but one that is sent must be right.
+/// Checks the lease id of a read of a container. A read needs no lease id, but a wrong one is refused.
 pub(crate) fn admit_container_read(
     container: &Container,
     id: Option<LeaseId>,
@@ -189,7 +191,7 @@ pub(crate) fn admit_container_read(
     admit_container(container, Access::Read, id, now).map(|_| ())
 }
 
-/// Judges the lease of a container.
+/// Checks the lease of a container.
 pub(crate) fn admit_container(
     container: &Container,
     access: Access,
@@ -200,7 +202,7 @@ pub(crate) fn admit_container(
     admission.map_err(|refusal| Refusal::lease(refusal, Leased::Container))
 }
 
-/// How a version combines the conditions of a read.
+/// Returns how a version combines the conditions of a read.
 pub(crate) fn read_rules(version: Version) -> ReadRules {
     if version.at_least(2016, 5, 31) {
         ReadRules::CombinedWithoutStar
@@ -219,7 +221,7 @@ pub(crate) fn check_tag_permission(request: &Request) -> Result<(), Refusal> {
     Err(ErrorCode::AuthorizationPermissionMismatch.into())
 }
 
-/// Whether a caller may read tags. Of the roles, only the owner may.
+/// Returns whether a caller may read tags. The only role that allows it is owner.
 pub(crate) fn may_see_tags(caller: &Caller) -> bool {
     match caller {
         Caller::Key => true,
@@ -268,7 +270,7 @@ pub(crate) fn check_no_pending_copy(blob: &Blob) -> Result<(), Refusal> {
     }
 }
 
-/// The refusal for a blob that does not exist.
+/// Returns the refusal for a blob that does not exist.
 pub(crate) fn not_found() -> Refusal {
     ErrorCode::BlobNotFound.into()
 }

@@ -11,11 +11,11 @@ pub(crate) const MODE: &str = "x-ms-immutability-policy-mode";
 pub(crate) const UNTIL: &str = "x-ms-immutability-policy-until-date";
 pub(crate) const HOLD: &str = "x-ms-legal-hold";
 const EXPIRY: &str = "x-ms-expiry-time";
-/// Longest life of a blob in milliseconds. No date is that late.
+/// Maximum life of a blob, in milliseconds. Later dates cannot be represented.
 const MAX_LIFE: i64 = 10_000 * 366 * 86_400 * 1000;
 
-/// Refuses to protect a blob in a container without version-level immutability. Ending a protection is always
-/// allowed.
+/// Refuses to protect a blob in a container without version-level immutability. A request can always end a
+/// protection.
 pub(crate) fn check_opted_in(request: &Request) -> Result<(), Refusal> {
     use Operation::{
         CopyBlob, CopyBlobFromUrl, IncrementalCopyBlob, PutBlob, PutBlobFromUrl, PutBlockList,
@@ -43,12 +43,12 @@ pub(crate) fn check_opted_in(request: &Request) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::FeatureNotEnabled).message(message))
 }
 
-/// Whether a request sets a policy or a legal hold.
+/// Returns whether a request sets a policy or a legal hold.
 pub(crate) fn asks_for_protection(headers: &HeaderMap) -> Result<bool, Refusal> {
     Ok(headers.date(UNTIL)?.is_some() || headers.flag(HOLD)?.unwrap_or(false))
 }
 
-/// Gives a new blob the policy and the hold that the request names.
+/// Sets the policy and the hold that the request names on a new blob.
 pub(crate) fn protect(blob: &mut Blob, headers: &HeaderMap, now: Timestamp) -> Result<(), Refusal> {
     blob.immutability = immutability(headers, now)?;
     blob.legal_hold = headers.flag(HOLD)?.into();
@@ -66,7 +66,7 @@ pub(crate) fn immutability(headers: &HeaderMap, now: Timestamp) -> Result<Option
     }
 }
 
-/// Returns the policy after a request for a new one. A locked policy can only be extended.
+/// Returns the policy that replaces the old one. A locked policy can only be extended.
 pub(crate) fn replace_policy(old: Option<Immutability>, new: Immutability) -> Result<Immutability, Refusal> {
     match old {
         Some(old) if old.locked && (!new.locked || new.until < old.until) => {
@@ -76,7 +76,7 @@ pub(crate) fn replace_policy(old: Option<Immutability>, new: Immutability) -> Re
     }
 }
 
-/// The one condition that Set Blob Immutability Policy takes.
+/// Reads `If-Unmodified-Since`, the only condition of Set Blob Immutability Policy.
 pub(crate) fn unmodified_since(headers: &HeaderMap) -> Result<Preconditions, Refusal> {
     let mut preconditions = Preconditions::default();
     preconditions.conditions.if_unmodified_since = headers.date("if-unmodified-since")?;
@@ -119,7 +119,7 @@ impl Expiry {
         }
     }
 
-    /// Returns the time of expiry, which must be in the future.
+    /// Returns the time of expiry. Refuses a time that is not in the future.
     pub(crate) fn of(self, created: Timestamp, now: Timestamp) -> Result<Option<Timestamp>, Refusal> {
         let at = match self {
             Self::Never => return Ok(None),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expiry_is_a_date_or_a_span_and_still_to_come() {
+    fn expiry_is_a_future_date_or_a_span() {
         let created = Timestamp::from_unix_seconds(1_699_999_000);
         let (soon, past) = (date::rfc1123(NOW + Span::seconds(5)), date::rfc1123(NOW));
         let code = ErrorCode::InvalidHeaderValue;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_locked_policy_can_only_be_made_to_last_longer() {
+    fn locked_policy_can_only_be_extended() {
         let policy = |days: u64, locked| Immutability { until: NOW + Span::seconds(days * 86_400), locked };
         for (old, new, allowed) in [
             (None, policy(1, true), true),

@@ -1,4 +1,4 @@
-//! The tier that a request names, and which blobs can have it.
+//! The tier that a request names, and the blobs that can have it.
 
 use http::HeaderMap;
 use lazuli_concurrency::{ConditionRefusal, Conditions, Timestamp, Validators};
@@ -10,14 +10,14 @@ use crate::model::tier::Tier;
 /// The header that names a tier.
 pub(crate) const ACCESS_TIER: &str = "x-ms-access-tier";
 
-/// Returns `x-ms-access-tier`, if it was sent. Older versions do not know the newest tiers.
+/// Reads `x-ms-access-tier`, if it was sent. Older versions do not have the newest tiers.
 pub(crate) fn access_tier(request: &Request) -> Result<Option<Tier>, Refusal> {
     let is_known = |tier: &Tier| *tier != Tier::Cold || request.version.at_least(2021, 12, 2);
     request.headers.value(ACCESS_TIER, |text| Tier::parse(text).filter(is_known))
 }
 
-/// The conditions of Delete Blob on the last change of the tier, so that a lifecycle rule for one tier does
-/// not delete a blob that has moved to another.
+/// The conditions of Delete Blob on the last change of the tier. They keep a lifecycle rule for one tier from
+/// deleting a blob that has moved to another.
 #[derive(Clone)]
 pub(crate) struct TierConditions(Conditions);
 
@@ -32,7 +32,7 @@ impl TierConditions {
         Ok(Self(conditions))
     }
 
-    /// The tier of a blob counts as changed when the blob was made.
+    /// Checks the conditions. If the tier was never changed, the creation of the blob counts.
     pub(crate) fn check(&self, blob: &Blob, now: Timestamp) -> Result<(), Refusal> {
         let last_modified = blob.tier.at(now).changed.unwrap_or(blob.created);
         match self.0.evaluate_write(Validators { last_modified, ..blob.validators() }) {
@@ -44,7 +44,7 @@ impl TierConditions {
     }
 }
 
-/// Whether `x-ms-rehydrate-priority` asks for a quick rehydration.
+/// Returns whether `x-ms-rehydrate-priority` asks for high priority.
 pub(crate) fn is_high_priority(request: &Request) -> Result<bool, Refusal> {
     let priorities = [("Standard", false), ("High", true)];
     Ok(request.headers.one_of("x-ms-rehydrate-priority", &priorities)?.unwrap_or(false))
@@ -82,7 +82,7 @@ pub(crate) fn check_length_in_tier(tier: Option<Tier>, length: u64) -> Result<()
     }
 }
 
-/// The longest blob of a premium tier.
+/// Returns the maximum length of a blob of a premium tier, in bytes.
 fn premium_limit(level: u8) -> u64 {
     const GIB: u64 = 1 << 30;
     match level {
@@ -104,7 +104,7 @@ mod tests {
     use Tier::{Cool, Hot};
 
     #[test]
-    fn tiers_are_for_types_and_lengths() {
+    fn tiers_depend_on_blob_type_and_length() {
         let page = Kind::Page { sequence_number: 0 };
         let append = Kind::Append { blocks: 0, sealed: false };
         for (kind, tier, length, code) in [

@@ -11,14 +11,14 @@ use crate::support::{ACCOUNT, NOW, Reply, TestServer, VERSION, key, start};
 
 const CONTENT_TYPE: &str = "content-type: multipart/mixed; boundary=batch_1";
 
-/// A signature that allows everything, in a query.
+/// Returns a signature that allows everything, in a query.
 fn sas() -> String {
     let fields =
         [("sv", "2022-11-02"), ("ss", "b"), ("srt", "sco"), ("sp", "rwdxylacuptfi"), ("se", "2099-12-31")];
     sign::account_sas(ACCOUNT, &key(), &fields)
 }
 
-/// The body of a batch of requests, each a request line and headers.
+/// Returns the body of a batch of requests, each a request line and headers.
 fn batch(requests: &[String]) -> String {
     let mut body = String::new();
     for (id, request) in requests.iter().enumerate() {
@@ -87,7 +87,7 @@ impl TestServer {
         parts(&self.call("POST", target, CONTENT_TYPE, batch(requests)).await)
     }
 
-    /// The code of a batch that is refused as a whole.
+    /// Returns the code of a batch that is refused as a whole.
     async fn refused_batch(&self, target: &str, body: String) -> (u16, String) {
         let parts = parts(&self.call("POST", target, CONTENT_TYPE, body).await);
         assert_eq!((parts.len(), parts[0].id), (1, None), "{parts:?}");

@@ -12,7 +12,7 @@ use lazuli_store::{Mutation, SpaceId};
 
 use crate::support::{ACCOUNT, Reply, TestServer, key, start};
 
-/// The text of a block id, and as it stands in a query.
+/// Returns the text of a block id, and as it stands in a query.
 fn id(name: &str) -> String {
     STANDARD.encode(name)
 }
@@ -21,7 +21,7 @@ fn in_query(id: &str) -> String {
     id.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D")
 }
 
-/// A block list: words like `c:a`, `u:b`, `l:c` name the list and the id.
+/// Returns a block list: words like `c:a`, `u:b`, `l:c` name the list and the id.
 fn list(words: &str) -> String {
     let mut document = String::from("<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>");
     for word in words.split_whitespace() {

@@ -10,7 +10,7 @@ use crate::support::{ACCOUNT, NOW, TestServer, key, start};
 const HOUR: Span = Span::seconds(3600);
 const YEAR: Span = Span::seconds(365 * 24 * 3600);
 
-/// The target with a signature that holds for an hour.
+/// Returns the target with a signature that holds for an hour.
 fn signed_for_an_hour(target: &str) -> String {
     let expiry = date::iso8601_seconds(NOW + HOUR);
     let fields = [("sv", "2022-11-02"), ("ss", "b"), ("srt", "sco"), ("sp", "rwd"), ("se", &expiry)];
@@ -18,7 +18,7 @@ fn signed_for_an_hour(target: &str) -> String {
     format!("{target}{separator}{}", sign::account_sas(ACCOUNT, &key(), &fields))
 }
 
-/// A server whose machine once was a year ahead, which the store never forgets.
+/// Returns a server whose machine once was a year ahead, which the store never forgets.
 async fn start_a_year_ahead() -> TestServer {
     let server = start().await;
     server.create_container("things").await;

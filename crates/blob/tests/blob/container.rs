@@ -7,7 +7,7 @@ use lazuli_account::Setting;
 const CON: &str = "/con?restype=container";
 const STATES: [&str; 5] = ["available", "leased", "breaking", "broken", "expired"];
 
-/// A document of access policies.
+/// Returns a document of access policies.
 fn policies(ids: &[&str]) -> String {
     let identifiers = ids.iter().map(|id| {
         format!(

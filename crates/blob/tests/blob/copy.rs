@@ -19,8 +19,8 @@ impl TestServer {
         format!("http://{}/{account}{target}", self.address)
     }
 
-    /// A copy from a URL, or from what the caller owns: that has to bring a signature where Copy Blob does
-    /// without.
+    /// Returns a copy from a URL, or from what the caller owns: that has to bring a signature where Copy Blob
+    /// does without.
     async fn copy(&self, from: &str, to: &str, headers: &str) -> Reply {
         let within_the_request = [BLOCK, SYNC].into_iter().any(|way| headers.contains(way));
         let source = match from.starts_with("http") {

@@ -59,7 +59,7 @@ async fn seen(server: &TestServer, blob: &str) -> Vec<String> {
     vec![head.etag().to_owned(), body(got), body(blocks)]
 }
 
-/// Whether some kind of signature lets the operation through with `c` alone.
+/// Returns whether some kind of signature lets the operation through with `c` alone.
 fn lets_creators_through(operation: Operation) -> bool {
     let row = operation.row();
     let delegated = operation.delegated_permission(&Query::default(), &HeaderMap::new(), Version::NEWEST);

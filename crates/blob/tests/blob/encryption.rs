@@ -12,7 +12,7 @@ use crate::support::{ACCOUNT, Reply, TestServer, allowed, key, start_with_files}
 
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 
-/// The headers of a customer-provided key.
+/// Returns the headers of a customer-provided key.
 fn customer(byte: u8) -> String {
     let key = [byte; 32];
     let sha256 = digest(&SHA256, &key);
@@ -208,7 +208,7 @@ async fn an_algorithm_without_a_key_says_nothing() {
     server.get("/things/key", alone).await.refused(409, "BlobUsesCustomerSpecifiedEncryption");
 }
 
-/// The scope that a blob put with these headers has.
+/// Returns the scope that a blob put with these headers has.
 async fn scope_of(server: &TestServer, target: &str, headers: &str) -> Reply {
     server.put(target, &with(BLOCK, headers), "x").await
 }
@@ -274,7 +274,7 @@ async fn a_scope_that_the_account_no_longer_has_opens_nothing() {
     assert_eq!(server.get("/things/b", "").await.expect(200).text(), "secret");
 }
 
-/// The headers of a customer-provided key of the source of a copy.
+/// Returns the headers of a customer-provided key of the source of a copy.
 fn source_key(byte: u8) -> String {
     customer(byte).replace("x-ms-encryption-", "x-ms-source-encryption-")
 }

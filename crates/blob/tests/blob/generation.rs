@@ -14,7 +14,7 @@ const CON: &str = "/con?restype=container";
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 
 impl TestServer {
-    /// The space of the container that holds a blob of that name, and no other does.
+    /// Returns the space of the container that holds a blob of that name, and no other does.
     pub(crate) fn space_of(&self, blob: &str) -> SpaceId {
         let mut found = None;
         let partition = format!("b{blob}");
@@ -45,7 +45,7 @@ impl TestServer {
         rows
     }
 
-    /// The version of the only deleted container.
+    /// Returns the version of the only deleted container.
     pub(crate) async fn deleted_version(&self) -> String {
         let list = self.get("/?comp=list&include=deleted", "").await.expect(200);
         let (_, rest) = list.text().split_once("<Version>").unwrap();

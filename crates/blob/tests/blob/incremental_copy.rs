@@ -126,7 +126,7 @@ async fn the_tier_of_the_backup_is_its_own() {
     }
 }
 
-/// The ranges of a list, each with what it is called.
+/// Returns the ranges of a list, each with what it is called.
 fn ranges(list: &str) -> String {
     let entries = list.split("<Start>").skip(1).map(|entry| {
         let (start, rest) = entry.split_once("</Start><End>").unwrap();

@@ -9,7 +9,7 @@ const C: &str = "cccccccc-0000-4000-8000-00000000000c";
 
 const STATES: [&str; 5] = ["available", "leased", "breaking", "broken", "expired"];
 
-/// A container is leased by the same rules as a blob; its address says that it is one.
+/// Returns a container is leased by the same rules as a blob; its address says that it is one.
 fn container(name: &str) -> String {
     format!("/{name}?restype=container")
 }

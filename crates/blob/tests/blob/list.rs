@@ -25,7 +25,7 @@ pub(crate) fn elements<'a>(text: &'a str, open: &str, close: &str) -> Vec<&'a st
     text.split(open).skip(1).map(|rest| rest.split_once(close).unwrap().0).collect()
 }
 
-/// The names of a page, prefixes with a star behind them; and its marker.
+/// Returns the names of a page, prefixes with a star behind them; and its marker.
 pub(crate) fn names(text: &str) -> (Vec<String>, String) {
     let mut names = vec![];
     for entry in text.split("<Blob>").flat_map(|part| part.split("<BlobPrefix>")).skip(1) {
@@ -45,7 +45,7 @@ impl TestServer {
         self.get(&format!("{LIST}&{query}"), "").await.expect(200).text().to_owned()
     }
 
-    /// The names of all pages together, and how many pages there were.
+    /// Returns the names of all pages together, and how many pages there were.
     pub(crate) async fn pages(&self, query: &str) -> (Vec<String>, usize) {
         let (mut all, mut marker, mut pages) = (vec![], String::new(), 0);
         loop {
@@ -380,7 +380,7 @@ async fn bad_parameters_are_refused() {
     server.get("/No?restype=container&comp=list", "").await.refused(400, "OutOfRangeInput");
 }
 
-/// A signature for a directory, or for the container if that is empty.
+/// Returns a signature for a directory, or for the container if that is empty.
 fn directory_sas(directory: &str, permissions: &str) -> String {
     let path = format!("con/{directory}");
     let resource = Resource {

@@ -3,7 +3,7 @@
 use crate::support::{TestServer, start};
 use lazuli_account::Setting;
 
-/// The containers of a page, deleted ones with `!` behind them; and its marker.
+/// Returns the containers of a page, deleted ones with `!` behind them; and its marker.
 fn containers(text: &str) -> (Vec<String>, String) {
     let entries = text.split("<Container>").skip(1);
     let name = |entry: &str| {

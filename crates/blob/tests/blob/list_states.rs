@@ -4,7 +4,7 @@ use crate::list::{LIST, elements, names};
 use crate::support::{TestServer, start};
 
 impl TestServer {
-    /// The entries of all pages together, see [`states`].
+    /// Returns the entries of all pages together, see [`states`].
     pub(crate) async fn states(&self, query: &str, limit: usize) -> Vec<String> {
         let (mut all, mut marker) = (vec![], String::new());
         loop {

@@ -33,7 +33,7 @@ impl TestServer {
         self.put(&format!("{target}?comp=page"), &headers, "").await
     }
 
-    /// The ranges of a list, `-` before those that were cleared.
+    /// Returns the ranges of a list, `-` before those that were cleared.
     async fn ranges(&self, target: &str, query: &str, headers: &str) -> String {
         let separator = if target.contains('?') { '&' } else { '?' };
         let reply = self.get(&format!("{target}{separator}comp=pagelist{query}"), headers).await.expect(200);
@@ -319,8 +319,8 @@ async fn lists_and_differences_are_those_of_a_plain_model() {
 /// Stands in a model for a page that was cleared.
 const CLEARED: u8 = 255;
 
-/// The list of differences between two states, which have a byte for each page: 0 if the page was never
-/// written.
+/// Returns the list of differences between two states, which have a byte for each page: 0 if the page was
+/// never written.
 fn differences(old: &[u8], new: &[u8]) -> String {
     let mut list: Vec<(char, u64, u64)> = vec![];
     for (page, (old, new)) in old.iter().zip(new).enumerate() {

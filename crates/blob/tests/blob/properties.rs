@@ -136,8 +136,8 @@ async fn metadata_is_replaced_as_a_whole() {
     assert_eq!(server.head("/con/b", "").await.header("x-ms-meta-b"), None);
 }
 
-/// A request as its bytes, and the reply as its bytes: HTTP libraries of Rust know no capital letters in
-/// names.
+/// Returns a request as its bytes, and the reply as its bytes: HTTP libraries of Rust know no capital letters
+/// in names.
 async fn bytes(server: &TestServer, request: &str, target: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let target = allowed(target);

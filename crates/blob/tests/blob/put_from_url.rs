@@ -17,7 +17,7 @@ fn bytes(length: usize) -> Bytes {
     (0..length).map(|i| (i * 31 % 253) as u8).collect::<Vec<_>>().into()
 }
 
-/// Whether a reply reports the CRC64 of a source. Else it must report the MD5, never both.
+/// Returns whether a reply reports the CRC64 of a source. Else it must report the MD5, never both.
 fn reports_crc64(reply: &Reply) -> bool {
     let told = ["content-md5", "x-ms-content-crc64"].map(|name| reply.header(name).is_some());
     assert_ne!(told[0], told[1], "{reply:?}");
@@ -25,7 +25,7 @@ fn reports_crc64(reply: &Reply) -> bool {
 }
 
 impl TestServer {
-    /// The CRC64 of a part of the source.
+    /// Returns the CRC64 of a part of the source.
     async fn crc64(&self, range: &str) -> String {
         let headers = format!("x-ms-range: {range}\nx-ms-range-get-content-crc64: true");
         let part = self.get("/things/source", &headers).await.expect(206);

@@ -27,7 +27,7 @@ fn data(text: &str) -> Record {
     Record::Data(text.into())
 }
 
-/// The records of a reply.
+/// Returns the records of a reply.
 fn records(body: &[u8]) -> Vec<Record> {
     let mut rest = body.strip_prefix(b"Obj\x01").unwrap();
     for _ in 0..long(&mut rest) {

@@ -20,7 +20,7 @@ use crate::watched::Watch;
 
 pub(crate) use lazuli_testing::{ACCOUNT, NOW, OTHER_ACCOUNT, Reply, VERSION, key};
 
-/// The target with a signature that allows everything.
+/// Returns the target with a signature that allows everything.
 pub(crate) fn allowed(target: &str) -> String {
     lazuli_testing::allowed(ServiceKind::Blob, target)
 }
@@ -59,7 +59,7 @@ impl Maker {
         BlobService::new(watched, parts.extents, parts.accounts).with_copy_sources(sources)
     }
 
-    /// The test server whose service was made just now.
+    /// Returns the test server whose service was made just now.
     async fn serve(self, server: lazuli_testing::TestServer<BlobService>) -> TestServer {
         for account in [ACCOUNT, OTHER_ACCOUNT] {
             // Off by default; tests of policies and holds need it.
@@ -75,7 +75,7 @@ pub(crate) async fn start() -> TestServer {
     start_allowing(&[]).await
 }
 
-/// A server whose files a test looks at.
+/// Returns a server whose files a test looks at.
 pub(crate) async fn start_with_files() -> TestServer {
     let maker = Maker { allow: vec![], watched: Arc::default() };
     let making = maker.clone();
@@ -83,7 +83,7 @@ pub(crate) async fn start_with_files() -> TestServer {
     maker.serve(lazuli_testing::start_embedded(ServiceKind::Blob, make, Default::default()).await).await
 }
 
-/// A server that may copy from these places, as `--copy-source-allow` has them.
+/// Returns a server that may copy from these places, as `--copy-source-allow` has them.
 pub(crate) async fn start_allowing(allow: &[&str]) -> TestServer {
     let allow = allow.iter().map(|entry| entry.parse().unwrap()).collect();
     let maker = Maker { allow, watched: Arc::default() };
@@ -146,7 +146,7 @@ impl TestServer {
         rows
     }
 
-    /// Whether these bytes are anywhere in the server's files.
+    /// Returns whether these bytes are anywhere in the server's files.
     pub(crate) fn is_on_disk(&self, bytes: &[u8]) -> bool {
         fn search(path: &Path, bytes: &[u8]) -> bool {
             if path.is_dir() {
@@ -162,7 +162,7 @@ impl TestServer {
         self.accounts.set(ACCOUNT, vec![setting]).await.unwrap();
     }
 
-    /// The space of the only container: its row begins with it.
+    /// Returns the space of the only container: its row begins with it.
     pub(crate) async fn only_space(&self) -> SpaceId {
         let from = (Bytes::from_static(b"blob/"), Bytes::new());
         let found = self.store.scan_space(SpaceId::ROOT, from, None, Which::First, 1).await.unwrap();
@@ -222,7 +222,7 @@ impl TestServer {
         self.put(&format!("/{name}?restype=container"), "", "").await.expect(201);
     }
 
-    /// A block blob.
+    /// Returns a block blob.
     pub(crate) async fn put_block_blob(&self, target: &str, body: impl Into<Bytes>) -> Reply {
         self.put(target, "x-ms-blob-type: BlockBlob", body).await.expect(201)
     }

@@ -12,7 +12,7 @@ use crate::support::{ACCOUNT, Reply, TestServer, key, start};
 
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 
-/// A document of `key=value` words.
+/// Returns a document of `key=value` words.
 fn document(words: &str) -> String {
     let tags = words.split_whitespace().map(|word| {
         let (key, value) = word.split_once('=').unwrap();
@@ -21,7 +21,7 @@ fn document(words: &str) -> String {
     format!("<?xml version=\"1.0\"?><Tags><TagSet>{}</TagSet></Tags>", tags.collect::<String>())
 }
 
-/// The tags of a document as words.
+/// Returns the tags of a document as words.
 fn words(document: &str) -> String {
     let tags = document.split("<Key>").skip(1).map(|tag| {
         let (key, rest) = tag.split_once("</Key><Value>").unwrap();

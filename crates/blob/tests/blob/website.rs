@@ -23,7 +23,7 @@ async fn start_website() -> TestServer {
 }
 
 impl TestServer {
-    /// A request to the website, as a browser sends it.
+    /// Returns a request to the website, as a browser sends it.
     async fn browse(&self, method: &str, path: &str, headers: &str) -> Reply {
         self.send_path(method, path, &format!("host: lapis.web.localhost\n{headers}"), "").await
     }
